@@ -36,8 +36,9 @@ from simulator.model.kernel import Attention, Elementwise, Kernel, Matmul
 from simulator.model.load import load_model
 from simulator.step.framework import load_framework
 from simulator.step.kernels.kernel_time import duration, elementwise_share, kernel_model
+from simulator.step.optimizers.optimizer import OPTIMIZERS
 from simulator.step.plan import plan_step
-from simulator.step.spec import OPTIMIZERS, Precision, TrainingStep
+from simulator.step.spec import Precision, TrainingStep
 
 FORMAT: Final = "simulator-gpu-1"
 _TWO_BYTES: Final = 2
@@ -324,7 +325,7 @@ def _gpt(row: GptRow, gpu: Gpu) -> list[GpuResidual]:
         row.sequences,
         precision=Precision("bfloat16", "bfloat16", "bfloat16", None, "bfloat16"),
         checkpointing=row.checkpointing,
-        optimizer=OPTIMIZERS["sgd"],
+        optimizer=OPTIMIZERS.find("sgd"),
         framework=framework,
     )
     cluster = replace(build("star_100g", 1), gpus=(gpu,))

@@ -150,7 +150,10 @@ def _updates(rows: list[Row]) -> str:
         # The implementation has no effect on the host, and the host's update takes nearly all of the difference.
         return f" (update on the host at {join_list([format_bandwidth(rate) for rate in rates])})"
     names = dict.fromkeys(
-        implementation_of(optimizer(training.optimizer), load_framework(training.framework, row.point.base))
+        implementation_of(
+            optimizer(training.optimizer, training.sharding.strategy),
+            load_framework(training.framework, row.point.base),
+        )
         for row in rows
         if (training := row.point.training) is not None
         # Only updates on GPUs have a choice of kernels.

@@ -37,7 +37,7 @@ from simulator.records.operation import Collective
 from simulator.step.communicator import Communicator
 from simulator.step.kernel_timer import KernelTimer
 from simulator.step.kernels.contention import hbm_left
-from simulator.step.optimizer_update import update_cost
+from simulator.step.optimizer_update import apply_cost, average_cost, update_cost
 from simulator.step.pass_pieces import PassPieces
 from simulator.step.pipeline import Pipeline
 from simulator.step.pipelines.schedule import Work
@@ -45,7 +45,7 @@ from simulator.step.plan import groups_of
 from simulator.step.process_groups import Groups
 from simulator.step.spec import TrainingStep, Updater
 from simulator.step.stages import cuts_of_stages
-from simulator.step.states import states
+from simulator.step.states import Part, even_part, states
 from simulator.step.strategies.strategy import STRATEGIES, Strategy
 from simulator.step.units import Unit, units
 
@@ -239,15 +239,16 @@ class BoundCalculator:
         for place in range(shape.ranks):
             own = [held[stage % pipeline.model_stages] for stage in pipeline.schedule.stages_of(place, shape)]
             # Columns of `_UnitTimes.held`, summed over the rank's chunks.
-            dense, spread, resident, _, kept_dense, kept_spread = (
-                sum(chunk[kind] for chunk in own) for kind in range(6)
+            dense, spread, resident, _, kept_dense, kept_spread, *matrices = (
+                sum(chunk[kind] for chunk in own) for kind in range(8)
             )
             experts = groups.size("expert data") if spread or kept_spread else 1
             named = step.sharding.strategy, step.offload is None, setting.precision, setting.framework
             # Many settings share these values.
-            key = dense, spread, resident, kept_dense, kept_spread, groups.shard_size, experts, *named
+            key = dense, spread, *matrices, resident, kept_dense, kept_spread, groups.shard_size, experts, *named
             if key not in self._states:
-                parts = [(dense, groups.shard_size), *([(spread, experts)] if spread else [])]
+                parts = [even_part(dense, groups.shard_size, matrices[0])]
+                parts += [even_part(spread, experts, matrices[1])] if spread else []
                 frozen = (kept_dense, groups.shard_size), (kept_spread, experts)
                 self._states[key] = self._states_of(step, strategy, parts, resident, frozen)
             seconds, states_bytes = self._states[key]
@@ -262,7 +263,7 @@ class BoundCalculator:
         self,
         step: TrainingStep,
         strategy: Strategy,
-        parts: Sequence[tuple[int, int]],
+        parts: Sequence[Part],
         resident: int,
         frozen: Sequence[tuple[int, int]],
     ) -> tuple[float, int]:
@@ -274,7 +275,11 @@ class BoundCalculator:
             return 0.0, nbytes
         timer = KernelTimer(self.cluster.gpus[0], step)
         # The launch overhead of further tensors is omitted: the result stays a lower bound.
-        return update_cost(timer, kept, tensors=1).alone, nbytes
+        seconds = update_cost(timer, kept, tensors=1).alone
+        # Kernels that make matrices orthogonal are left out: their number on a rank depends on the distribution.
+        if (rule := step.optimizer.of_matrices) is not None:
+            seconds += average_cost(timer, kept, rule, 1).alone + apply_cost(timer, kept, rule, 1).alone
+        return seconds, nbytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,9 +300,10 @@ class _UnitTimes:
         Units in model order.
     whole, kernels : float array, shape (units + 1, 4)
         Times of `StageTimes`, with a column for each member of Work [s].
-    held : int array, shape (units + 1, 6)
+    held : int array, shape (units + 1, 8)
         Columns: trained elements of dense parameters and of experts, elements that stay whole on every rank, bytes of a
-        micro-batch's saved activations [B], frozen elements of dense parameters and of experts.
+        micro-batch's saved activations [B], frozen elements of dense parameters and of experts, elements of matrices
+        with an update rule of their own, dense and of experts.
     """
 
     units: tuple[Unit, ...]
@@ -391,8 +397,8 @@ def _unit_times(made: tuple[Unit, ...], exchanges: _Exchanges) -> _UnitTimes:
         rows.append([by_work[work] for work in Work])
     # A leading row of zeros: the first stage is a difference too.
     sums = np.concatenate([np.zeros((1, len(Work), 2)), np.cumsum(np.array(rows), axis=0)])
-    held = [[*_apart(u.trained, u), u.resident, u.kept, *_apart(u.frozen, u)] for u in made]
-    return _UnitTimes(made, sums[..., 0], sums[..., 1], np.concatenate([[[0] * 6], np.cumsum(held, axis=0)]))
+    held = [[*_apart(u.trained, u), u.resident, u.kept, *_apart(u.frozen, u), *_apart(u.in_matrices, u)] for u in made]
+    return _UnitTimes(made, sums[..., 0], sums[..., 1], np.concatenate([[[0] * 8], np.cumsum(held, axis=0)]))
 
 
 def _apart(count: int, unit: Unit) -> tuple[int, int]:

@@ -30,7 +30,8 @@ from simulator.step.spec import InjectedFault, LossScaling, Sharding, TrainingTa
 if TYPE_CHECKING:
     from simulator.model.adapters import Adapters
     from simulator.model.shape import Transformer
-    from simulator.step.spec import Optimizer, Precision, TrainingStep
+    from simulator.step.optimizers.optimizer import Distribution, Optimizer
+    from simulator.step.spec import Precision, TrainingStep
 
 
 def to_step(spec: TrainingSpec, world_size: int, base: Path | None = None) -> TrainingStep:
@@ -77,7 +78,7 @@ def to_step(spec: TrainingSpec, world_size: int, base: Path | None = None) -> Tr
         checkpointing=spec.activation_checkpointing,
         attention=spec.attention,
         attention_generation=spec.attention_generation,
-        optimizer=optimizer(spec.optimizer),
+        optimizer=optimizer(spec.optimizer, spec.sharding.strategy),
         # Real training carries arrays in every collective, and a closed form carries none.
         collectives="played" if spec.numerics else spec.collectives,
         compiled=spec.compile,
@@ -109,12 +110,20 @@ def sharding(spec: ShardingSpec) -> Sharding:
     return Sharding(**spec.model_dump())
 
 
-def optimizer(spec: OptimizerSpec) -> Optimizer:
-    """Return the optimizer that the scenario's keys name, with the requested implementation."""
-    from simulator.step.spec import OPTIMIZERS
+def optimizer(spec: OptimizerSpec, strategy: str) -> Optimizer:
+    """Return the optimizer that the scenario's keys name, with the requested implementation, under a sharding
+    strategy.
+    """
+    from simulator.step.optimizers.optimizer import OPTIMIZERS
+    from simulator.step.strategies.strategy import STRATEGIES
 
     asked = None if spec.implementation == "auto" else spec.implementation
-    return replace(OPTIMIZERS[spec.name], implementation=asked, state_dtype=spec.state_dtype)
+    made = replace(OPTIMIZERS.find(spec.name), implementation=asked, state_dtype=spec.state_dtype)
+    if made.of_matrices is None:
+        return made
+    usual: Distribution = "gathered" if STRATEGIES.find(strategy).shards else "replicated"
+    where = usual if spec.distribution == "auto" else spec.distribution
+    return replace(made, of_matrices=replace(made.of_matrices, distribution=where, iterations=spec.iterations))
 
 
 def _lesson(spec: TrainingSpec, model: Transformer, world_size: int, base: Path | None) -> TrainingTask:

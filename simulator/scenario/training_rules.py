@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
 
 from simulator.basics import dtypes, registry
 from simulator.basics.document import Key
@@ -27,7 +28,8 @@ from simulator.scenario.records import ClusterSpec
 from simulator.scenario.rule_violation import RuleViolation, any_listening, any_of, first_duplicate
 from simulator.scenario.training_spec import TrainingSpec
 from simulator.step.framework import load_framework
-from simulator.step.spec import OPTIMIZERS, Updater
+from simulator.step.optimizers.optimizer import OPTIMIZERS
+from simulator.step.spec import Updater
 from simulator.step.strategies.strategy import STRATEGIES
 
 if TYPE_CHECKING:
@@ -50,6 +52,12 @@ class TrainingFiles:
 
     model: Callable[[Any, int], Transformer]
     learning: numerics_rules.LearningFiles
+
+
+# Distributions of whole matrices that a strategy allows, where they are not those of sharded states.
+_DISTRIBUTIONS_OF: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+    {"ddp": ("replicated", "owners"), "zero1": ("gathered", "owners", "all_to_all")}
+)
 
 
 def training_files(base: Path) -> TrainingFiles:
@@ -202,14 +210,38 @@ def _servers(shape: TrainingSpec, world_size: int, facts: TopologyFacts | None) 
 
 
 def _optimizer(shape: TrainingSpec) -> Iterator[RuleViolation]:
-    asked = shape.optimizer
-    if asked.implementation == "fused" and not OPTIMIZERS[asked.name].has_fused:
-        able = ", ".join(name for name, optimizer in OPTIMIZERS.items() if optimizer.has_fused)
+    asked, found = shape.optimizer, OPTIMIZERS.find(shape.optimizer.name)
+    if found.of_matrices is not None:
+        yield from _of_matrices(shape)
+    if asked.implementation in ("foreach", "for_loop") and found.separate is None:
+        message = f"got {asked.implementation!r}, but {asked.name} has a fused kernel alone; write auto"
+        yield _conflict("optimizer.implementation", message, "training.optimizer.name")
+    if asked.implementation == "fused" and not found.has_fused:
+        able = ", ".join(name for name, optimizer in OPTIMIZERS.by_name.items() if optimizer.has_fused)
         message = (
             f"got 'fused', but {asked.name} has no fused kernel (optimizers with a fused kernel: {able}); write "
             "foreach or for_loop"
         )
         yield _conflict("optimizer.implementation", message, "training.optimizer.name")
+
+
+def _of_matrices(shape: TrainingSpec) -> Iterator[RuleViolation]:
+    """Yield violations of keys for an optimizer that updates whole matrices."""
+    asked, strategy = shape.optimizer, STRATEGIES.find(shape.sharding.strategy)
+    if strategy.updater is Updater.SERVERS:
+        message = f"got {asked.name!r}, which needs whole matrices; parameter servers hold parts of them"
+        yield _conflict("optimizer.name", message, "training.sharding.strategy")
+        return
+    if shape.offload.what != "none":
+        message = f"got {asked.name!r}, whose matrices are multiplied on the GPU; write offload: none"
+        yield _conflict("optimizer.name", message, "training.offload")
+    able = _DISTRIBUTIONS_OF.get(strategy.name, ("gathered", "all_to_all"))
+    if asked.distribution not in ("auto", *able):
+        message = f"got {asked.distribution!r}; with {strategy.name}: auto, {', '.join(able)}"
+        yield _conflict("optimizer.distribution", message, "training.sharding.strategy")
+    if asked.distribution == "owners" and shape.sharding.shard_size is not None:
+        message = "got 'owners', which needs a single copy of the states; omit sharding.shard_size"
+        yield _conflict("optimizer.distribution", message, "training.sharding.shard_size")
 
 
 def _lora(shape: TrainingSpec, model: Transformer | None) -> Iterator[RuleViolation]:

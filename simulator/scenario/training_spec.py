@@ -30,9 +30,10 @@ from simulator.scenario.lora_spec import LoraSpec
 from simulator.scenario.parallelism_reading import kinds_in_order, layers_of_stages, ways_of_attention
 from simulator.scenario.shorthand import Short
 from simulator.step.framework import IMPLEMENTATIONS
+from simulator.step.optimizers.optimizer import DISTRIBUTIONS, OPTIMIZERS
 from simulator.step.pipelines.schedule import SCHEDULES
 from simulator.step.rank_grid import ORDER
-from simulator.step.spec import OPTIMIZERS, Offload, Scaling
+from simulator.step.spec import Offload, Scaling
 from simulator.step.strategies.strategy import STRATEGIES
 
 
@@ -87,10 +88,13 @@ _OTHER_PRECISIONS: Final = {
     "mxfp8": "write fp8: on Blackwell a scale for each 32 elements costs matmuls no time",
 }
 # AdamW's decoupled weight decay changes neither states nor kernels.
-_SAME_OPTIMIZERS: Final = {"adamw": "adam"}
+_SAME_OPTIMIZERS: Final = {"adamw": "adam", "adamw_8bit": "adam_8bit"}
 # Variants with equal states and kernels.
 _OTHER_OPTIMIZERS: Final = {
     **dict.fromkeys(("nesterov", "sgdm"), "has the same states as momentum; write momentum"),
+    **dict.fromkeys(("adamw_bnb_8bit", "adam8bit", "adamw8bit"), "did you mean 'adam_8bit'?"),
+    **dict.fromkeys(("adamw_torch", "adamw_torch_fused", "fused_adam"), "did you mean 'adamw'?"),
+    "dist_muon": "write optimizer: {name: muon, distribution: owners}",
 }
 # Names from papers, Megatron-LM ("vpp") and PyTorch, each with advice.
 _OTHER_SCHEDULES: Final = {
@@ -113,7 +117,10 @@ _OTHER_OFFLOADS: Final = {
     ),
 }
 SHORT_OPTIMIZERS: Final = Short(
-    {**{name: {"name": name} for name in OPTIMIZERS}, **{name: {"name": of} for name, of in _SAME_OPTIMIZERS.items()}},
+    {
+        **{name: {"name": name} for name in OPTIMIZERS.names()},
+        **{name: {"name": of} for name, of in _SAME_OPTIMIZERS.items()},
+    },
     _OTHER_OPTIMIZERS,
 )
 SHARDINGS: Final = Short({name: {"strategy": name} for name in STRATEGIES.names()}, _OTHER_STRATEGIES)
@@ -362,8 +369,21 @@ class OptimizerSpec(Spec):
     """The optimizer, with an implementation for the update (keys of `optimizer`)."""
 
     # An alias is stored under its proper name: `adamw` becomes "adam".
-    name: Annotated[str, reading.choice(tuple(OPTIMIZERS), _OTHER_OPTIMIZERS, _SAME_OPTIMIZERS)] = Field(
+    name: Annotated[str, reading.choice(OPTIMIZERS.names(), _OTHER_OPTIMIZERS, _SAME_OPTIMIZERS)] = Field(
         default="adam", description="Optimizer (determines the states and kernels); adamw means adam."
+    )
+    distribution: Annotated[
+        Literal["auto", "replicated", "gathered", "owners", "all_to_all"], reading.choice(("auto", *DISTRIBUTIONS))
+    ] = Field(
+        default="auto",
+        description=(
+            "Where muon's whole matrices come together. replicated: on every rank (ddp); gathered: on every rank, from "
+            "shards; owners: each on a rank that owns it (ddp, zero1); all_to_all: each on a rank, from shards and "
+            "back; auto: replicated for ddp, else gathered."
+        ),
+    )
+    iterations: Annotated[int, reading.whole(1, 100)] = Field(
+        default=5, description="Newton-Schulz iterations of muon."
     )
     implementation: Annotated[
         Literal["auto", "fused", "foreach", "for_loop"], reading.choice(("auto", *IMPLEMENTATIONS))

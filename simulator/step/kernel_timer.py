@@ -48,6 +48,12 @@ class KernelCost:
             self.launches + other.launches,
         )
 
+    def times(self, count: int) -> KernelCost:
+        """Return the cost of running the kernels `count` times in sequence."""
+        return KernelCost(
+            count * self.alone, count * self.contended, count * self.flops, count * self.nbytes, count * self.launches
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class _Contention:

@@ -18,19 +18,46 @@ have a time, other operations allocate or free::
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
 from simulator.basics.dtypes import find
 from simulator.records.operation import Computation, Exchange, NumericAction
+from simulator.step.optimizers.optimizer import Shape, busiest_owner
 from simulator.step.pass_pieces import NOTHING, PassPieces
 from simulator.step.pipelines.schedule import Pass
 from simulator.step.program_builder import ProgramBuilder
 from simulator.step.spec import TrainingStep
 from simulator.step.stages import Chunk
-from simulator.step.states import shard
+from simulator.step.states import Part, even_part, shard
 from simulator.step.units import Unit
+
+
+def owned_matrices(units: Sequence[Unit], ranks: int) -> tuple[tuple[Shape, int], ...]:
+    """Return the matrices of units that have an update rule of their own and that the rank with the most parameters
+    owns, with counts, if whole tensors are dealt to `ranks` ranks.
+    """
+    return tuple((shape, count) for shape, count in _owned_tensors(units, ranks) if len(shape) == 2)
+
+
+def _owned_tensors(units: Sequence[Unit], ranks: int) -> tuple[tuple[Shape, int], ...]:
+    """Return the tensors that the rank with the most parameters owns, with counts.
+
+    Tables of embedding and head have a third dimension of 1, and a unit's norms and biases together are one tensor of
+    one dimension.
+    """
+    tensors = Counter[Shape]()
+    for unit in units:
+        large = unit.matrices if unit.is_layer else tuple(((*shape, 1), count) for shape, count in unit.matrices)
+        tensors.update(dict(large))
+        tensors[(unit.trained - _elements(large),)] += 1
+    return busiest_owner(tuple(sorted(tensors.items())), ranks)
+
+
+def _elements(tensors: Iterable[tuple[Shape, int]]) -> int:
+    """Return the number of elements of tensors, given as shapes with counts."""
+    return sum(prod(shape) * count for shape, count in tensors)
 
 
 @dataclass(slots=True)
@@ -98,28 +125,38 @@ class Passes:
     @property
     def placeholder_bytes(self) -> int:
         """Bytes of the arrays that stand for the gradients of layers' matrices, one for each shape [B]."""
-        shapes = frozenset[tuple[int, ...]]().union(*(unit.matrices for unit in self.units if unit.is_layer))
+        shapes = {shape for unit in self.units for shape, _ in unit.own_rule}
         return sum(prod(shape) for shape in shapes) * find(self.step.trained_dtype).itemsize
 
     def ranks_of(self, unit: Unit) -> int:
         """Return the number of ranks that shard the gradients of a unit (embedding, layer or head)."""
         return self.expert_ranks if unit.spread else self.ranks
 
-    def elements_by_ranks(self) -> list[tuple[int, int]]:
-        """Return pairs (trained parameters on this rank, ranks over which these may be sharded), with expert-parallel
-        parameters in a separate pair.
-        """
-        return self._by_ranks([(unit.trained, unit.spread) for unit in self.units])
+    def parts_of_states(self) -> list[Part]:
+        """Return the rank's trained parameters, with expert-parallel parameters in a separate part."""
+        rule = self.step.optimizer.of_matrices
+        parts = []
+        for units, ranks in self.by_ranks():
+            elements = sum(unit.trained for unit in units)
+            matrices = sum(unit.in_matrices for unit in units) if rule is not None else 0
+            if rule is not None and rule.distribution == "owners":
+                own = _elements(_owned_tensors(units, ranks))
+                parts.append(Part(elements, own, matrices, _elements(owned_matrices(units, ranks))))
+            else:
+                parts.append(even_part(elements, ranks, matrices))
+        return parts
 
     def frozen_by_ranks(self) -> list[tuple[int, int]]:
-        """Return pairs like those of `elements_by_ranks` for frozen parameters."""
-        return self._by_ranks([(unit.frozen, unit.spread) for unit in self.units])
-
-    def _by_ranks(self, counts: Sequence[tuple[int, bool]]) -> list[tuple[int, int]]:
-        """Return the sums of some counts, each with the ranks over which the counted parameters may be sharded; a count
-        is marked True for expert-parallel parameters.
+        """Return pairs (frozen parameters, ranks over which these may be sharded), with expert-parallel parameters in a
+        separate pair.
         """
-        dense, spread = (sum(count for count, own in counts if own == of_experts) for of_experts in (False, True))
+        return [(sum(unit.frozen for unit in units), ranks) for units, ranks in self.by_ranks()]
+
+    def by_ranks(self) -> list[tuple[list[Unit], int]]:
+        """Return the rank's units, each with the ranks over which its parameters may be sharded, with expert-parallel
+        units apart.
+        """
+        dense, spread = ([unit for unit in self.units if unit.spread == own] for own in (False, True))
         # Expert-parallel units are sharded over fewer ranks: the ranks with the same experts.
         return [(dense, self.ranks), *([(spread, self.expert_ranks)] if spread else [])]
 

@@ -318,7 +318,7 @@ def _noted(
         passes = Passes(builder, step, own, groups.shard_size, groups.size("expert data"), whole, chunks, order)
         resident = sum(unit.resident for unit in own)
         rank_states = states(
-            step, strategy.shards, strategy.updater, passes.elements_by_ranks(), resident, passes.frozen_by_ranks()
+            step, strategy.shards, strategy.updater, passes.parts_of_states(), resident, passes.frozen_by_ranks()
         )
         # Model states are the first allocations, as in a real process.
         builder.allocate("parameters", rank_states.parameters, "parameters")

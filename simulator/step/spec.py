@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Literal
 
-from simulator.basics.dtypes import find
 from simulator.model.shape import Transformer
-from simulator.step.framework import BARE, Framework, Implementation
+from simulator.step.framework import BARE, Framework
+from simulator.step.optimizers.adam import ADAM
+from simulator.step.optimizers.optimizer import Optimizer
 from simulator.step.parallelism import ALONE, Parallelism
 
 if TYPE_CHECKING:
@@ -115,83 +116,6 @@ class Precision:
         copy.
         """
         return self.master or self.params
-
-
-@dataclass(frozen=True, slots=True)
-class SeparateKernels:
-    """Kernels and HBM traffic of an update with a kernel for each arithmetic operation.
-
-    Attributes
-    ----------
-    kernels : int
-        Kernels per tensor.
-    parameters, gradients : int
-        Accesses (reads and writes) to each updated number, and to its gradient.
-    numbers : int
-        Accesses to float32 numbers (states and temporaries) per parameter.
-    temporaries : int
-        Most float32 temporaries held at once per parameter.
-    """
-
-    kernels: int
-    parameters: int
-    gradients: int
-    numbers: int
-    temporaries: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Optimizer:
-    """An optimizer's memory and HBM traffic per parameter.
-
-    Attributes
-    ----------
-    states : int
-        Numbers per parameter, besides the master copy.
-    separate : SeparateKernels
-        Kernels of the implementations "foreach" and "for_loop".
-    has_fused : bool
-        Whether PyTorch or Apex has a single kernel for the whole update.
-    implementation : {"fused", "foreach", "for_loop"} or None
-        fused: a kernel reads and writes everything once. foreach: a kernel per arithmetic operation, over every tensor.
-        for_loop: a kernel per operation and tensor. None for the framework's default.
-    state_dtype : str
-        Dtype of the states.
-    """
-
-    name: str
-    states: int
-    separate: SeparateKernels
-    has_fused: bool = True
-    implementation: Implementation | None = None
-    state_dtype: str = "float32"
-
-    @property
-    def state_itemsize(self) -> int:
-        """Bytes of a number among the states [B]."""
-        return find(self.state_dtype).itemsize
-
-
-# Adam stores momentum and variance, momentum SGD stores momentum. Adafactor stores rows and columns, which are
-# negligible (Shazeer & Stern, arXiv:1804.04235).
-# Kernels as in PyTorch 2.5, torch/optim, without amsgrad, dampening and Nesterov's momentum. p is the parameter, g the
-# gradient, m and v are Adam's moments, b the momentum buffer, d a temporary. A number in brackets counts accesses.
-# Adam (with decoupled decay): p *= c (p 2); m.lerp_(g) (m 2, g 1); v *= c (v 2); v.addcmul_(g, g) (v 2, g 1);
-# d = sqrt(v) (v 1, d 1); d /= c (d 2); d += eps (d 2); p.addcdiv_(m, d) (p 2, m 1, d 1): 4 p, 2 g, 14 states and
-# temporaries.
-# Momentum: b *= c (b 2); b += g (b 2, g 1); p -= rate b (p 2, b 1). SGD: p -= rate g (p 2, g 1).
-# Adafactor: p *= c (p 2); norms of g by rows and by columns (g 2); d = rows x columns (d 1); d /= mean (d 2);
-# d.clamp_() (d 2); d.rsqrt_() (d 2); d *= g (d 2, g 1); |d| (d 1); |p| (p 1); p -= rate d (p 2, d 1), and 9 kernels
-# over rows or columns only.
-OPTIMIZERS = {
-    one.name: one
-    for one in (
-        Optimizer("sgd", 0, SeparateKernels(1, 2, 1, 0)),
-        Optimizer("momentum", 1, SeparateKernels(3, 2, 1, 5)),
-        Optimizer("adam", 2, SeparateKernels(8, 4, 2, 14, temporaries=1)),
-        Optimizer("adafactor", 0, SeparateKernels(20, 5, 3, 11, temporaries=1), has_fused=False),
-    )
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,7 +270,7 @@ class TrainingStep:
     checkpointing: Checkpointing = "none"
     attention: Literal["flash", "standard"] = "flash"
     attention_generation: int = 2
-    optimizer: Optimizer = OPTIMIZERS["adam"]
+    optimizer: Optimizer = ADAM
     collectives: Literal["auto", "played", "closed_form"] = "auto"
     compiled: bool = False
     dropout: bool = False

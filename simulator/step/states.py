@@ -14,11 +14,30 @@ References
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from simulator.basics.dtypes import find
 from simulator.step.spec import State, TrainingStep, Updater
+
+
+class Part(NamedTuple):
+    """Trained parameters on a rank that are sharded over the same ranks.
+
+    Attributes
+    ----------
+    elements, own : int
+        Number of parameters before sharding, and in the rank's shard.
+    matrices, own_matrices : int
+        Those among them in matrices that have an update rule of their own (`Optimizer.of_matrices`).
+    """
+
+    elements: int
+    own: int
+    matrices: int = 0
+    own_matrices: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +49,16 @@ class States:
     parameters, optimizer : int
         Bytes held permanently on the GPU; the master copy counts as optimizer [B].
     update_read, update_written : float
-        Memory traffic of the optimizer's update, on GPU or host [B].
+        Memory traffic of a fused update, on GPU or host; matrices with a rule of their own aside [B].
     updated : int
         Parameters updated by this rank.
     copied : int
         Part of `update_written` for working copies beside master copies [B].
     on_host : int
         Bytes held permanently in host memory [B].
+    averaged, applied : int
+        Elements of matrices with a rule of their own, whose gradients this rank averages, and to which this rank
+        applies the result.
     """
 
     parameters: int
@@ -46,6 +68,8 @@ class States:
     updated: int
     copied: int = 0
     on_host: int = 0
+    averaged: int = 0
+    applied: int = 0
 
 
 def shard(elements: int, ranks: int) -> int:
@@ -59,11 +83,22 @@ def shard(elements: int, ranks: int) -> int:
     return -(-elements // ranks)
 
 
+def even_part(elements: int, ranks: int, matrices: int = 0) -> Part:
+    """Return trained parameters, some of them in matrices, sharded evenly over ranks.
+
+    Examples
+    --------
+    >>> even_part(7, 3)
+    Part(elements=7, own=3, matrices=0, own_matrices=0)
+    """
+    return Part(elements, shard(elements, ranks), matrices, shard(matrices, ranks))
+
+
 def states(
     step: TrainingStep,
     shards: frozenset[State],
     updater: Updater,
-    parts: Sequence[tuple[int, int]],
+    parts: Sequence[Part],
     resident: int = 0,
     frozen: Sequence[tuple[int, int]] = (),
 ) -> States:
@@ -73,33 +108,38 @@ def states(
 
     Parameters
     ----------
-    parts : sequence of (int, int)
-        Numbers of trained parameters, each with the number of ranks over which they may be sharded; experts have ranks
-        of their own.
     resident : int
         Parameters that stay whole on every rank.
     frozen : sequence of (int, int)
-        Numbers of frozen parameters, in the same form: held in the parameters' dtype, without states.
+        Numbers of frozen parameters, each with the number of ranks over which they may be sharded: held in the
+        parameters' dtype, without states.
     """
-    precision, sharded = step.precision, State.PARAMETERS in shards
-    elements, own = sum(count for count, _ in parts), sum(shard(count, ranks) for count, ranks in parts)
+    precision, sharded, optimizer = step.precision, State.PARAMETERS in shards, step.optimizer
+    elements, own = sum(part.elements for part in parts), sum(part.own for part in parts)
     on_gpu = own if sharded else elements
     updated = {Updater.EVERY_RANK: elements, Updater.OWNERS: own, Updater.SERVERS: 0}[updater]
     p, g = find(step.trained_dtype).itemsize, find(precision.grads).itemsize
     master = 0 if precision.master is None else find(precision.master).itemsize
-    numbers = step.optimizer.states * step.optimizer.state_itemsize
+    averaged, applied, in_matrices = 0, 0, 0.0
+    if optimizer.of_matrices is not None and updater is not Updater.SERVERS:
+        # Owners of whole matrices keep their states, whoever applies the result.
+        owned = updater is Updater.OWNERS or optimizer.of_matrices.distribution == "owners"
+        averaged = sum(part.own_matrices if owned else part.matrices for part in parts)
+        applied = sum(part.own_matrices if updater is Updater.OWNERS else part.matrices for part in parts)
+        in_matrices = averaged * optimizer.of_matrices.states * optimizer.state_itemsize
+    rest, numbers = updated - applied, optimizer.states * optimizer.state_itemsize
     away = step.offload is not None
     # A shard of parameters is itself the master copy and is cast when gathered, unless the master copy lies on the
     # host.
     alone = sharded and master > 0 and not away
     held = sum(shard(count, ranks) if sharded else count for count, ranks in frozen)
     parameters = on_gpu * (master if alone else p) + resident * p + held * find(precision.params).itemsize
-    kept = updated * (numbers + (0 if alone else master))
-    read = updated * (g + numbers + (master or p))
-    written = updated * (numbers + master + (0 if alone else p))
+    kept = updated * (0 if alone else master) + math.ceil(rest * numbers + in_matrices)
+    read = rest * (g + numbers + (master or p))
+    written = rest * (numbers + master + (0 if alone else p))
     copied = updated * p if master and not alone else 0
     if not away:
-        return States(parameters, kept, read, written, updated, copied)
+        return States(parameters, kept, read, written, updated, copied, 0, averaged, applied)
     # Without a master copy, the host needs its own copy of the working parameters.
     copy = updated * (0 if master else p)
     return States(parameters, 0, read, written + copy, updated, copied, kept + copy + updated * g)

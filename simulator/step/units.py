@@ -5,8 +5,10 @@ A unit has kernel costs and activation bytes, made from the model's operations; 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Any
 
 from simulator.basics.dtypes import find, is_narrow
@@ -26,6 +28,7 @@ from simulator.step.kernels.framework_operations import (
     with_copies,
     with_output_by_tokens,
 )
+from simulator.step.optimizers.optimizer import Shape
 from simulator.step.pass_pieces import NO_PASS, PassPieces, Piece, backward_pieces, forward_pieces
 from simulator.step.spec import TrainingStep
 
@@ -62,8 +65,8 @@ class Unit:
         Elements of an embedding table with a copy on the first and the last pipeline stage.
     tensors : int
         Number of trained parameter tensors.
-    matrices : frozenset of tuple of int
-        Shapes of its weight matrices.
+    matrices : tuple of (shape, count)
+        Shapes of its trained matrices, each with the number of matrices of this shape.
     spread : bool
         Whether the unit holds a layer's expert-parallel experts, which have process groups of their own; their kernels
         belong to the layer.
@@ -86,7 +89,7 @@ class Unit:
     partial: int = 0
     shared: int = 0
     tensors: int = 1
-    matrices: frozenset[tuple[int, ...]] = frozenset()
+    matrices: tuple[tuple[Shape, int], ...] = ()
     spread: bool = False
     frozen: int = 0
 
@@ -94,6 +97,18 @@ class Unit:
     def trained(self) -> int:
         """Number of parameters with gradient and optimizer states."""
         return self.elements - self.frozen
+
+    @property
+    def own_rule(self) -> tuple[tuple[Shape, int], ...]:
+        """Matrices to which an optimizer's rule for matrices applies: those of layers, not the tables of embedding and
+        head.
+        """
+        return self.matrices if self.is_layer else ()
+
+    @property
+    def in_matrices(self) -> int:
+        """Number of parameters in matrices to which an optimizer's rule for matrices applies."""
+        return sum(prod(shape) * count for shape, count in self.own_rule)
 
     @property
     def is_layer(self) -> bool:
@@ -336,8 +351,28 @@ def _of_gradients(timer: KernelTimer, elements: int, module: Module, ranks: int,
         "resident": small if ranks > 1 and sharded else 0,
         "tensors": sum(p.trained for p in module.parameters),
         "frozen": frozen,
-        "matrices": frozenset(p.shape for p in module.parameters if p.trained and len(p.shape) > 1),
+        "matrices": tuple(sorted(Counter(_matrices(step, module)).items())),
     }
+
+
+def _matrices(step: TrainingStep, module: Module) -> Iterator[Shape]:
+    """Yield the shapes of a module's trained matrices as the framework holds them: some hold queries, keys and values,
+    and the two first matrices of a gated MLP, apart.
+    """
+    for one in module.parameters:
+        if not one.trained or len(one.shape) < 2:
+            continue
+        if not step.framework.split_maps:
+            yield one.shape
+        elif one.name == "qkv.weight":
+            # The rank's share of query heads and key heads.
+            model, (rows, columns) = step.model, one.shape
+            keys = rows * model.kv_width // (model.attention_width + 2 * model.kv_width)
+            yield from ((rows - 2 * keys, columns), (keys, columns), (keys, columns))
+        elif step.model.gated and one.name.endswith("up.weight") and "query" not in one.name and "kv" not in one.name:
+            yield from 2 * ((one.shape[0] // 2, *one.shape[1:]),)
+        else:
+            yield one.shape
 
 
 def _passes(

@@ -14,6 +14,7 @@ from __future__ import annotations
 from simulator.basics.dtypes import find
 from simulator.records.operation import Computation, Exchange, NumericAction
 from simulator.step.kernel_timer import KernelTimer
+from simulator.step.matrix_update import update_matrices
 from simulator.step.optimizer_update import temporary_bytes, update_cost
 from simulator.step.passes import Passes
 from simulator.step.process_groups import Scope
@@ -79,6 +80,7 @@ def _on_gpu(builder: ProgramBuilder, passes: Passes, timer: KernelTimer, states:
     )
     total = _summed(builder, passes, norm, strategy)
     tensors = sum(unit.tensors for unit in passes.units)
+    total = update_matrices(builder, passes, timer, states, strategy, total)
     # Only `foreach` holds temporaries.
     temporaries = temporary_bytes(passes.step, states)
     if temporaries:

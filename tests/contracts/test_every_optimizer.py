@@ -26,9 +26,10 @@ from simulator.planner.setting import Setting
 from simulator.step.framework import IMPLEMENTATIONS, load_framework
 from simulator.step.kernel_timer import KernelTimer
 from simulator.step.optimizer_update import implementation_of, temporary_bytes, update_traffic
+from simulator.step.optimizers.optimizer import OPTIMIZERS
 from simulator.step.parallelism import Parallelism
-from simulator.step.spec import OPTIMIZERS, Precision, Sharding, TrainingStep, Updater
-from simulator.step.states import states
+from simulator.step.spec import Precision, Sharding, TrainingStep, Updater
+from simulator.step.states import even_part, states
 from simulator.step.strategies.strategy import STRATEGIES
 from tests.training import TINY, play, step
 
@@ -99,17 +100,19 @@ def moved(name: str, sizes: Mapping[str, int]) -> int:
 
 
 def test_every_optimizer_is_counted() -> None:
-    assert set(UPDATES) == set(OPTIMIZERS)
+    assert set(UPDATES) == set(OPTIMIZERS.names())
     # The simulator has no matrices in an update yet: an optimizer that needs them cannot be declared by a line.
     assert not any(update.flops for update in UPDATES.values())
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("name", OPTIMIZERS.names())
 @pytest.mark.parametrize("strategy", ["ddp", "zero1", "zero3"])
 def test_states_and_traffic_are_those_of_the_update_rule(name: str, strategy: str) -> None:
-    made = TrainingStep(TINY, 32, 1, optimizer=OPTIMIZERS[name], sharding=Sharding(strategy), precision=PRECISION)
+    made = TrainingStep(TINY, 32, 1, optimizer=OPTIMIZERS.find(name), sharding=Sharding(strategy), precision=PRECISION)
     elements = 1000 * RANKS
-    found = states(made, STRATEGIES.find(strategy).shards, STRATEGIES.find(strategy).updater, [(elements, RANKS)])
+    found = states(
+        made, STRATEGIES.find(strategy).shards, STRATEGIES.find(strategy).updater, [even_part(elements, RANKS)]
+    )
     own = elements if strategy == "ddp" else elements // RANKS
     kept = UPDATES[name].states * STATE
     assert found.updated == own
@@ -120,10 +123,10 @@ def test_states_and_traffic_are_those_of_the_update_rule(name: str, strategy: st
     assert found.optimizer == own * (kept + master)
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("name", OPTIMIZERS.names())
 @pytest.mark.parametrize("strategy", ["ddp", "zero1", "zero3"])
 def test_the_update_takes_its_traffic_at_hbms_bandwidth_at_least(name: str, strategy: str) -> None:
-    made = replace(step(strategy, TINY), optimizer=OPTIMIZERS[name])
+    made = replace(step(strategy, TINY), optimizer=OPTIMIZERS.find(name))
     played = play(made, RANKS)
     (span,) = (one for one in played.timeline.spans if one.rank == 0 and one.name == "optimizer step")
     kept = UPDATES[name].states * STATE
@@ -132,10 +135,10 @@ def test_the_update_takes_its_traffic_at_hbms_bandwidth_at_least(name: str, stra
     assert span.end - span.start >= roof
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("name", OPTIMIZERS.names())
 def test_the_planners_bound_is_the_update_that_is_simulated_or_less(name: str) -> None:
     """The bound asks for the update's kernels by itself, so a new kernel would leave it loose, or too long."""
-    made = replace(step("zero1", TINY), optimizer=OPTIMIZERS[name], parallelism=Parallelism())
+    made = replace(step("zero1", TINY), optimizer=OPTIMIZERS.find(name), parallelism=Parallelism())
     played = play(made, RANKS)
     (span,) = (one for one in played.timeline.spans if one.rank == 0 and one.name == "optimizer step")
     setting = Setting(
@@ -146,15 +149,17 @@ def test_the_planners_bound_is_the_update_that_is_simulated_or_less(name: str) -
     assert 0.5 * (span.end - span.start) <= update <= (span.end - span.start) * (1 + 1e-9)
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("name", OPTIMIZERS.names())
 @pytest.mark.parametrize("strategy", ["ddp", "zero3"])
 @pytest.mark.parametrize("precision", [PRECISION, Precision("float32", "float32", "float32", None, "float32")])
 def test_separate_kernels_move_what_their_operations_read_and_write(
     name: str, strategy: str, precision: Precision
 ) -> None:
-    optimizer = replace(OPTIMIZERS[name], implementation="foreach")
+    optimizer = replace(OPTIMIZERS.find(name), implementation="foreach")
     made = TrainingStep(TINY, 32, 1, optimizer=optimizer, sharding=Sharding(strategy), precision=precision)
-    found = states(made, STRATEGIES.find(strategy).shards, STRATEGIES.find(strategy).updater, [(1000 * RANKS, RANKS)])
+    found = states(
+        made, STRATEGIES.find(strategy).shards, STRATEGIES.find(strategy).updater, [even_part(1000 * RANKS, RANKS)]
+    )
     gradient = GRADIENT if precision.master else MASTER
     # A kernel of its own reads the master copy and writes the working copy; zero3 casts when it gathers.
     cast = MASTER + PARAMETER if precision.master and strategy == "ddp" else 0
@@ -167,31 +172,31 @@ def test_adam_moves_28_bytes_fused_and_80_as_separate_kernels() -> None:
     """float32 without a copy: reads p, g, m, v and writes p, m, v; against 18 numbers and twice the gradient."""
     whole = Precision("float32", "float32", "float32", None, "float32")
     for implementation, each in (("fused", 28), ("foreach", 80), ("for_loop", 80)):
-        optimizer = replace(OPTIMIZERS["adam"], implementation=implementation)
+        optimizer = replace(OPTIMIZERS.find("adam"), implementation=implementation)
         made = TrainingStep(TINY, 32, 1, optimizer=optimizer, sharding=Sharding("ddp"), precision=whole)
-        found = states(made, frozenset(), Updater.EVERY_RANK, [(1000, 1)])
+        found = states(made, frozenset(), Updater.EVERY_RANK, [even_part(1000, 1)])
         assert update_traffic(made, found) == 1000 * each
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("name", OPTIMIZERS.names())
 def test_implementations_differ_by_traffic_and_by_launches_for_each_tensor(name: str) -> None:
     """A fused update is the fastest, one for each tensor the slowest: by its launches alone."""
     took, held = {}, {}
-    able = [one for one in IMPLEMENTATIONS if one != "fused" or OPTIMIZERS[name].has_fused]
+    able = [one for one in IMPLEMENTATIONS if one != "fused" or OPTIMIZERS.find(name).has_fused]
     for implementation in able:
-        made = replace(step("zero1", TINY), optimizer=replace(OPTIMIZERS[name], implementation=implementation))
+        made = replace(step("zero1", TINY), optimizer=replace(OPTIMIZERS.find(name), implementation=implementation))
         played = play(made, RANKS)
         (span,) = (one for one in played.timeline.spans if one.rank == 0 and one.name == "optimizer step")
         took[implementation] = span.end - span.start
         samples = [dict(one.by_category).get("optimizer", 0) for one in played.timeline.memory if one.rank == 0]
         held[implementation] = max(samples) - samples[-1]
     launch = KernelTimer(played.cluster.gpus[0], made).launch
-    kernels = OPTIMIZERS[name].separate.kernels + 1  # and the cast of the working copy
+    kernels = OPTIMIZERS.find(name).separate.kernels + 1  # and the cast of the working copy
     tensors = sum(len(module.parameters) for module in modules(TINY))
     assert took["for_loop"] - took["foreach"] == pytest.approx(kernels * (tensors - 1) * launch)
     assert took.get("fused", 0.0) < took["foreach"]
     own = total(TINY) // RANKS
-    temporaries = own * STATE * OPTIMIZERS[name].separate.temporaries
+    temporaries = own * STATE * OPTIMIZERS.find(name).separate.temporaries
     assert held["foreach"] == pytest.approx(temporaries, rel=1e-2)  # and is given back; shards are padded
     assert not any(held[one] for one in able if one != "foreach")
 
@@ -203,14 +208,14 @@ def test_experts_of_a_rank_are_tensors_of_their_own() -> None:
     for implementation in ("foreach", "for_loop"):
         made = replace(
             step("ddp", model, parallelism=Parallelism(experts=ExpertPartition(2))),
-            optimizer=replace(OPTIMIZERS["adam"], implementation=implementation),
+            optimizer=replace(OPTIMIZERS.find("adam"), implementation=implementation),
         )
         played = play(made, RANKS)
         (span,) = (one for one in played.timeline.spans if one.rank == 0 and one.name == "optimizer step")
         took[implementation] = span.end - span.start
     launch = KernelTimer(played.cluster.gpus[0], made).launch
     tensors = sum(len(module.parameters) for module in modules(model, ModelPartition(experts=ExpertPartition(2))))
-    kernels = OPTIMIZERS["adam"].separate.kernels + 1
+    kernels = OPTIMIZERS.find("adam").separate.kernels + 1
     assert took["for_loop"] - took["foreach"] == pytest.approx(kernels * (tensors - 1) * launch)
 
 
@@ -218,6 +223,6 @@ def test_every_framework_has_an_implementation_of_every_optimizer() -> None:
     """A default of `fused` becomes `foreach` where an optimizer has no fused kernel."""
     assert {load_framework(name).optimizer_implementation for name in names("framework")} == set(IMPLEMENTATIONS)
     torchtitan, foundry = load_framework("torchtitan"), load_framework("llm_foundry")
-    assert implementation_of(OPTIMIZERS["adafactor"], torchtitan) == "foreach"
-    assert implementation_of(OPTIMIZERS["adafactor"], foundry) == "for_loop"
-    assert implementation_of(replace(OPTIMIZERS["adam"], implementation="foreach"), foundry) == "foreach"
+    assert implementation_of(OPTIMIZERS.find("adafactor"), torchtitan) == "foreach"
+    assert implementation_of(OPTIMIZERS.find("adafactor"), foundry) == "for_loop"
+    assert implementation_of(replace(OPTIMIZERS.find("adam"), implementation="foreach"), foundry) == "foreach"

@@ -20,7 +20,7 @@ from simulator.numerics import task
 from simulator.numerics.optimizer import Adam
 from simulator.records.operation import Collective, Computation, Compute, Exchange
 from simulator.step.spec import Gathering, GradientSync, Precision, State, Updater
-from simulator.step.states import states
+from simulator.step.states import even_part, states
 from simulator.step.strategies.strategy import STRATEGIES
 from simulator.step.units import units
 from tests.training import Played, play, step
@@ -127,7 +127,7 @@ def test_memory_returns_to_the_declared_states(name: str) -> None:
         played = play(made, RANKS)
         parts = units(made, played.cluster.gpus[0], RANKS, sharded=strategy.shards_parameters)
         resident = sum(part.resident for part in parts)
-        held = states(made, strategy.shards, strategy.updater, [(elements, RANKS)], resident)
+        held = states(made, strategy.shards, strategy.updater, [even_part(elements, RANKS)], resident)
         last = {sample.rank: dict(sample.by_category) for sample in played.timeline.memory}
         expected = {"parameters": held.parameters, "optimizer": held.optimizer}
         for categories in last.values():
@@ -141,7 +141,7 @@ def test_states_follow_from_what_is_sharded(name: str) -> None:
     Where parameters are sharded their float32 shard is the master copy; where servers update, they keep the twelve.
     """
     strategy, elements = STRATEGIES.find(name), 4000
-    held = states(step(name), strategy.shards, strategy.updater, [(elements, RANKS)])
+    held = states(step(name), strategy.shards, strategy.updater, [even_part(elements, RANKS)])
     assert (State.PARAMETERS in strategy.shards) == (strategy.gathering is Gathering.BEFORE_USE)
     parameters = 4 * elements / RANKS if strategy.shards_parameters else 2 * elements
     optimizer = {Updater.EVERY_RANK: 12 * elements, Updater.OWNERS: 12 * elements / RANKS, Updater.SERVERS: 0}

@@ -23,9 +23,10 @@ from simulator.records.operation import Allocate, Collective, Compute
 from simulator.report.numbers.training_summary import TrainingReport, summarize_step
 from simulator.scenario.load import load_scenario
 from simulator.step.framework import load_framework
+from simulator.step.optimizers.optimizer import OPTIMIZERS
 from simulator.step.parallelism import Parallelism
 from simulator.step.plan import plan_step
-from simulator.step.spec import OPTIMIZERS, Precision, Sharding, TrainingStep
+from simulator.step.spec import Precision, Sharding, TrainingStep
 from tests.training import play, step
 
 # Width 64, 4 heads of 16, 2 heads of keys, feed-forward 256, gated.
@@ -160,7 +161,7 @@ def measured_step(
         model, seq_len, sequences, checkpointing=checkpointing,
         precision=Precision(grads=own, reduce="float32", master=None),
         framework=load_framework("transformers"), sharding=Sharding("zero3" if gpus > 1 else "ddp"),
-        optimizer=replace(OPTIMIZERS["adam"], state_dtype=states, **facts),
+        optimizer=replace(OPTIMIZERS.find("adam"), state_dtype=states, **facts),
     )  # fmt: skip
     planned = plan_step(cluster, asked)
     played = play_program("auto", planned.program, cluster, limit_memory=False)

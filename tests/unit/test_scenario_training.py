@@ -24,7 +24,8 @@ from simulator.scenario.records import Scenario, TrainingSpec, axis_keys
 from simulator.scenario.resolve import resolved, to_yaml
 from simulator.scenario.template import template
 from simulator.scenario.training_spec import ParallelismSpec, PrecisionSpec, ShardingSpec
-from simulator.step.spec import OPTIMIZERS, InjectedFault, Precision, Sharding, TrainingStep, TrainingTask
+from simulator.step.optimizers.optimizer import OPTIMIZERS
+from simulator.step.spec import InjectedFault, Precision, Sharding, TrainingStep, TrainingTask
 from tests.schemas import scenario_validator
 from tests.training import WITHOUT_SERVERS
 
@@ -84,7 +85,7 @@ def test_what_is_left_out_has_the_defaults_of_the_design() -> None:
     assert step.precision == Precision("bfloat16", "bfloat16", "float32", "float32", "bfloat16")
     assert (step.attention, step.attention_generation) == ("flash", 2)
     assert (step.collectives, step.compiled, step.dropout) == ("auto", False, False)
-    assert step.optimizer == OPTIMIZERS["adam"]
+    assert step.optimizer == OPTIMIZERS.find("adam")
     assert step.model.num_layers == 12
 
 
@@ -109,13 +110,18 @@ def test_every_key_reaches_the_step() -> None:
     assert step.sharding == Sharding("zero1", False, 0, 2**20)
     assert step.precision == Precision("float16", "float32", "float16", None, "float16")
     assert (step.checkpointing, step.attention, step.attention_generation) == ("sqrt", "standard", 1)
-    assert (step.optimizer, step.collectives, step.compiled, step.dropout) == (OPTIMIZERS["sgd"], "played", True, True)
+    assert (step.optimizer, step.collectives, step.compiled, step.dropout) == (
+        OPTIMIZERS.find("sgd"),
+        "played",
+        True,
+        True,
+    )
 
 
 def test_adamw_is_adam_and_an_optimizer_may_say_how_it_updates() -> None:
-    assert step_of({"optimizer": "AdamW"}).optimizer == OPTIMIZERS["adam"]
+    assert step_of({"optimizer": "AdamW"}).optimizer == OPTIMIZERS.find("adam")
     asked = step_of({"optimizer": {"name": "adamw", "implementation": "for_loop"}}).optimizer
-    assert asked == replace(OPTIMIZERS["adam"], implementation="for_loop")
+    assert asked == replace(OPTIMIZERS.find("adam"), implementation="for_loop")
 
 
 @pytest.mark.parametrize("strategy", WITHOUT_SERVERS)
@@ -239,7 +245,7 @@ KEYS = {
     "clip_norm": st.sampled_from([None, 0.5]),
     "dropout": st.sampled_from([True, False, 0.25]),
     "learning": st.sampled_from([{}, {"rate": 0.1, "tokens": [1, 2, 3]}, {"betas": [0, 0.5], "schedule": "cosine"}]),
-    "optimizer": st.sampled_from(sorted(OPTIMIZERS)),
+    "optimizer": st.sampled_from(OPTIMIZERS.names()),
     "compile": st.booleans(),
     "parallelism": st.just({"tp": 1, "dp": None}),
 }

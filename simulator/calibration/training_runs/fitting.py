@@ -23,7 +23,7 @@ from simulator.calibration.training_runs.rows import Changes, MeasuredRow, clust
 from simulator.step.framework import Framework
 from simulator.step.kernel_timer import KernelTimer
 from simulator.step.optimizer_update import update_cost
-from simulator.step.states import states
+from simulator.step.states import even_part, states
 from simulator.step.strategies.strategy import STRATEGIES
 from simulator.step.units import units
 
@@ -74,7 +74,7 @@ def kernel_time(row: MeasuredRow, framework: Framework, changes: Changes = ()) -
     elements = sum(unit.elements for unit in parts)
     # The update depends on the states that a rank owns.
     strategy = STRATEGIES.find(step.sharding.strategy)
-    held = states(step, strategy.shards, strategy.updater, [(elements, row.gpus)])
+    held = states(step, strategy.shards, strategy.updater, [even_part(elements, row.gpus)])
     timer = KernelTimer(gpu, step)
     # The gradient norm reads each updated gradient once.
     norm = timer.one_pass("norm", held.updated * find(step.precision.grads).itemsize, 0)

@@ -122,7 +122,7 @@ def _seconds(step: TrainingStep, bucket: Bucket) -> float:
     return bucket.elements / step.sharding.servers * traffic_per_parameter(step) / _RATE
 
 
-def traffic_per_parameter(step: TrainingStep) -> int:
+def traffic_per_parameter(step: TrainingStep) -> float:
     """Return the bytes that a parameter server reads and writes to update one parameter: summed gradient, states,
     master copy [B].
     """

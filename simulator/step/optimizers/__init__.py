@@ -1,0 +1,1 @@
+"""Optimizers: one file each, with the memory and the kernels of its update."""

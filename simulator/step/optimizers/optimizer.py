@@ -1,0 +1,172 @@
+"""Which facts does an optimizer's file declare? Its states, the kernels of its update, and a rule for matrices, if any.
+
+Other code reads these fields and never compares an optimizer's name. A shared test holds every optimizer to its
+declaration, counted from its paper.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import Final, Literal
+
+from simulator.basics.catalog import Catalog
+from simulator.basics.dtypes import find
+from simulator.step.framework import Implementation
+
+# Where whole matrices come together for an update that needs them whole.
+Distribution = Literal["replicated", "gathered", "owners", "all_to_all"]
+DISTRIBUTIONS: Final[tuple[Distribution, ...]] = ("replicated", "gathered", "owners", "all_to_all")
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SeparateKernels:
+    """Kernels and HBM traffic of an update with a kernel for each arithmetic operation.
+
+    Attributes
+    ----------
+    kernels : int
+        Kernels per tensor.
+    parameters, gradients : int
+        Accesses (reads and writes) to each updated number, and to its gradient.
+    numbers : int
+        Accesses to states, and to temporaries of a state's size, per parameter.
+    temporaries : int
+        Most temporaries of a state's size held at once per parameter.
+    """
+
+    kernels: int
+    parameters: int
+    gradients: int
+    numbers: int
+    temporaries: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class MatrixRule:
+    """An update of a layer's weight matrices in three steps: average the gradient, make the average orthogonal by
+    Newton-Schulz iterations, apply the result.
+
+    Tensor-parallel ranks make their parts of a matrix orthogonal, each on its own.
+
+    Attributes
+    ----------
+    states : int
+        Numbers per element of a matrix, besides the master copy.
+    average, apply : SeparateKernels
+        Kernels of the first and of the last step.
+    iterations : int
+        Newton-Schulz iterations.
+    dtype : str
+        Dtype in which matrices are multiplied, and sent between ranks.
+    distribution : Distribution
+        replicated: every rank has every matrix. gathered: each rank averages its shards, gathers the averages of every
+        matrix, and keeps its shard of the result. owners: a rank owns whole matrices, updates them, and sends the
+        result to every rank. all_to_all: averages travel from shards to the owners of whole matrices, and results back.
+    """
+
+    states: int
+    average: SeparateKernels
+    apply: SeparateKernels
+    iterations: int = 5
+    dtype: str = "bfloat16"
+    distribution: Distribution = "replicated"
+
+    def matmuls(self, rows: int, columns: int) -> tuple[tuple[int, int, int], ...]:
+        """Return the matmuls (m, n, k) that make a matrix of `rows` x `columns` orthogonal.
+
+        An iteration computes A = X X', B = b A + c A A, and X = a X + B X, with X the matrix or its transpose,
+        whichever has fewer rows: 4 m^2 n + 2 m^3 FLOPs for m rows and n columns.
+
+        Examples
+        --------
+        >>> from simulator.step.optimizers.muon import OPTIMIZER
+        >>> OPTIMIZER.of_matrices.matmuls(4, 2)[:3]
+        ((2, 2, 4), (2, 2, 2), (2, 4, 2))
+        """
+        m, n = sorted((rows, columns))
+        return self.iterations * ((m, m, n), (m, m, m), (m, n, m))
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of a number while matrices are multiplied and sent [B]."""
+        return find(self.dtype).itemsize
+
+
+@dataclass(frozen=True, slots=True)
+class Optimizer:
+    """An optimizer's memory and HBM traffic per parameter.
+
+    Attributes
+    ----------
+    states : int
+        Numbers per parameter, besides the master copy.
+    separate : SeparateKernels or None
+        Kernels of the implementations "foreach" and "for_loop"; None if there is a fused kernel alone.
+    has_fused : bool
+        Whether a published implementation has a single kernel for the whole update.
+    implementation : {"fused", "foreach", "for_loop"} or None
+        fused: a kernel reads and writes everything once. foreach: a kernel per arithmetic operation, over every tensor.
+        for_loop: a kernel per operation and tensor. None for the framework's default.
+    state_dtype : str
+        Dtype of the states.
+    block : int
+        States that share a float32 scale, and have eight bits each; 0 for states of `state_dtype`.
+    of_matrices : MatrixRule or None
+        Rule for the weight matrices of layers; the optimizer's other fields are then about all other parameters.
+    source : str
+        Paper and implementation.
+    """
+
+    name: str
+    states: int
+    separate: SeparateKernels | None
+    source: str
+    has_fused: bool = True
+    implementation: Implementation | None = None
+    state_dtype: str = "float32"
+    block: int = 0
+    of_matrices: MatrixRule | None = None
+
+    @property
+    def state_itemsize(self) -> float:
+        """Bytes of a number among the states, with its share of a scale [B]."""
+        return 1 + 4 / self.block if self.block else float(find(self.state_dtype).itemsize)
+
+
+def busiest_owner(sizes: tuple[tuple[Shape, int], ...], ranks: int) -> tuple[tuple[Shape, int], ...]:
+    """Return the tensors (shape, count) of the rank that owns the most elements, if whole tensors are dealt to ranks.
+
+    As Megatron-Core's layer-wise optimizer deals them: in order of size, to ranks 0, 1, ..., N - 1, N - 1, ..., 1, 0,
+    and so on.
+
+    Parameters
+    ----------
+    sizes : tuple of (shape, count)
+        Shapes of tensors, each with the number of tensors of this shape.
+
+    Examples
+    --------
+    >>> busiest_owner((((2, 2), 3), ((4, 4), 2)), 2)
+    (((2, 2), 2), ((4, 4), 1))
+    """
+    places = [*range(ranks), *reversed(range(ranks))]
+    owned: list[dict[Shape, int]] = [{} for _ in range(ranks)]
+    loads, position = [0] * ranks, 0
+    for shape, count in sorted(sizes, key=lambda one: (prod(one[0]), one[0])):
+        # Whole rounds give each rank two tensors.
+        rounds, rest = divmod(count, len(places))
+        given = [2 * rounds] * ranks
+        for step in range(rest):
+            given[places[(position + step) % len(places)]] += 1
+        position = (position + count) % len(places)
+        for rank, number in enumerate(given):
+            if number:
+                owned[rank][shape] = number
+                loads[rank] += number * prod(shape)
+    busiest = max(range(ranks), key=lambda rank: loads[rank])
+    return tuple(owned[busiest].items())
+
+
+OPTIMIZERS: Final = Catalog[Optimizer]("simulator.step.optimizers", "OPTIMIZER", Optimizer, "optimizer")
