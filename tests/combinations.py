@@ -129,7 +129,18 @@ def training_scenario(seed: int, family: int = 34, **fixed: Any) -> dict[str, An
         0.25,
         activation_checkpointing=("none", "full", "selective_op", "attention", {"every": 2} if pp > 1 else "sqrt"),
         attention=("flash", "standard") if cp == 1 else ("flash",),
-        optimizer=("adam", "momentum", "sgd", {"implementation": "foreach"}, {"implementation": "for_loop"}),
+        optimizer=(
+            "adam",
+            "momentum",
+            "sgd",
+            "lion",
+            "adam_8bit",
+            "adafactor",
+            "muon",
+            {"implementation": "foreach"},
+            {"implementation": "for_loop"},
+            {"name": "muon", "distribution": draw.pick(*_ways(sharding))},
+        ),
         precision=("bf16", "fp32", "fp16", {"params": "bfloat16", "grads": "float32"}),
         compile=(True, False),
         dropout=(True, False),
@@ -138,6 +149,14 @@ def training_scenario(seed: int, family: int = 34, **fixed: Any) -> dict[str, An
     if STRATEGIES.find(sharding["strategy"]).updater is Updater.OWNERS:
         training |= draw.some(0.25, offload=("optimizer",), clip_norm=(1.0,))
     return {"name": "drawn", "seed": seed, "cluster": _cluster(draw, ranks), "training": training | fixed}
+
+
+def _ways(sharding: dict[str, Any]) -> tuple[str, ...]:
+    """Return the ways in which muon's whole matrices can come together under a sharding."""
+    if sharding["strategy"] == "ddp":
+        return "replicated", "owners"
+    whole = ("owners",) if sharding["strategy"] == "zero1" and "shard_size" not in sharding else ()
+    return "gathered", "all_to_all", *whole
 
 
 def _model(draw: Draw, experts: bool, heads: int, layers: int) -> dict[str, Any]:

@@ -192,6 +192,12 @@ class OptimizerKeys(TypedDict, total=False):
 
     name: str
     """Optimizer (determines the states and kernels); adamw means adam."""
+    distribution: Literal["auto", "replicated", "gathered", "owners", "all_to_all"]
+    """Where muon's whole matrices come together. replicated: on every rank (ddp); gathered: on every rank, from shards;
+    owners: each on a rank that owns it (ddp, zero1); all_to_all: each on a rank, from shards and back; auto: replicated
+    for ddp, else gathered."""
+    iterations: int
+    """Newton-Schulz iterations of muon."""
     implementation: Literal["auto", "fused", "foreach", "for_loop"]
     """fused: a single kernel; foreach: a kernel per arithmetic operation for all tensors; for_loop: a kernel per
     arithmetic operation and tensor; auto: the framework's default."""

@@ -27,6 +27,7 @@ from simulator.scenario.learning_spec import LearningSpec
 from simulator.scenario.resolve import bytes_text
 from simulator.scenario.training_spec import ShardingSpec, TrainingSpec
 from simulator.step.framework import load_framework
+from simulator.step.optimizers.optimizer import OPTIMIZERS
 from simulator.step.pipelines.schedule import SCHEDULES
 from simulator.step.spec import State, Updater
 from simulator.step.strategies.strategy import STRATEGIES
@@ -64,6 +65,7 @@ def unused(shape: TrainingSpec, world_size: int, base: Path) -> Iterator[tuple[K
     if not shape.lora.rank:
         for name in ("targets", "dtype", "dropout", "base"):
             yield ("training", "lora", name), "every parameter is trained; write a rank, such as lora: {rank: 16}"
+    yield from _optimizer(shape)
     yield from _sharding(shape)
     yield from _precision(shape, base)
     yield from _bucket_size(shape, world_size, base)
@@ -82,6 +84,15 @@ def unused(shape: TrainingSpec, world_size: int, base: Path) -> Iterator[tuple[K
         # With offload, a single rank's copies to the host use links too.
         if shape.offload.what == "none":
             yield from dict.fromkeys(_ON_LINKS, _ALONE).items()
+
+
+def _optimizer(shape: TrainingSpec) -> Iterator[tuple[Key, str]]:
+    found = OPTIMIZERS.find(shape.optimizer.name)
+    if found.of_matrices is None:
+        for name in ("distribution", "iterations"):
+            yield ("training", "optimizer", name), f"{found.name} multiplies no matrices; write muon"
+    if found.block:
+        yield ("training", "optimizer", "state_dtype"), f"{found.name} has states of eight bits"
 
 
 def _without_numbers(shape: TrainingSpec) -> Iterator[tuple[Key, str]]:

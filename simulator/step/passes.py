@@ -139,7 +139,7 @@ class Passes:
         for units, ranks in self.by_ranks():
             elements = sum(unit.trained for unit in units)
             matrices = sum(unit.in_matrices for unit in units) if rule is not None else 0
-            if rule is not None and rule.distribution == "owners":
+            if self.step.optimizer.owns_whole_tensors:
                 own = _elements(_owned_tensors(units, ranks))
                 parts.append(Part(elements, own, matrices, _elements(owned_matrices(units, ranks))))
             else:

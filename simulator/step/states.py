@@ -123,7 +123,7 @@ def states(
     averaged, applied, in_matrices = 0, 0, 0.0
     if optimizer.of_matrices is not None and updater is not Updater.SERVERS:
         # Owners of whole matrices keep their states, whoever applies the result.
-        owned = updater is Updater.OWNERS or optimizer.of_matrices.distribution == "owners"
+        owned = updater is Updater.OWNERS or optimizer.owns_whole_tensors
         averaged = sum(part.own_matrices if owned else part.matrices for part in parts)
         applied = sum(part.own_matrices if updater is Updater.OWNERS else part.matrices for part in parts)
         in_matrices = averaged * optimizer.of_matrices.states * optimizer.state_itemsize

@@ -65,6 +65,8 @@ class Unit:
         Elements of an embedding table with a copy on the first and the last pipeline stage.
     tensors : int
         Number of trained parameter tensors.
+    vectors : int
+        Those of at most one dimension (norms and biases).
     matrices : tuple of (shape, count)
         Shapes of its trained matrices, each with the number of matrices of this shape.
     spread : bool
@@ -89,6 +91,7 @@ class Unit:
     partial: int = 0
     shared: int = 0
     tensors: int = 1
+    vectors: int = 0
     matrices: tuple[tuple[Shape, int], ...] = ()
     spread: bool = False
     frozen: int = 0
@@ -350,6 +353,7 @@ def _of_gradients(timer: KernelTimer, elements: int, module: Module, ranks: int,
         "accumulate": timer.copies(added) if trained and (step.accumulation > 1 or computed != accumulated) else None,
         "resident": small if ranks > 1 and sharded else 0,
         "tensors": sum(p.trained for p in module.parameters),
+        "vectors": sum(p.trained and len(p.shape) < 2 for p in module.parameters),
         "frozen": frozen,
         "matrices": tuple(sorted(Counter(_matrices(step, module)).items())),
     }
@@ -369,7 +373,7 @@ def _matrices(step: TrainingStep, module: Module) -> Iterator[Shape]:
             model, (rows, columns) = step.model, one.shape
             keys = rows * model.kv_width // (model.attention_width + 2 * model.kv_width)
             yield from ((rows - 2 * keys, columns), (keys, columns), (keys, columns))
-        elif step.model.gated and one.name.endswith("up.weight") and "query" not in one.name and "kv" not in one.name:
+        elif step.model.gated and one.name.endswith("up.weight") and not one.name.startswith(("query", "kv")):
             yield from 2 * ((one.shape[0] // 2, *one.shape[1:]),)
         else:
             yield one.shape

@@ -79,7 +79,8 @@ def _on_gpu(builder: ProgramBuilder, passes: Passes, timer: KernelTimer, states:
         "gradient norm", timer.one_pass("gradient norm", grads, 0), "optimizer", last, NumericAction(Computation.NORM)
     )
     total = _summed(builder, passes, norm, strategy)
-    tensors = sum(unit.tensors for unit in passes.units)
+    apart = passes.step.optimizer.of_matrices is not None
+    tensors = sum(unit.vectors if apart and unit.is_layer else unit.tensors for unit in passes.units)
     total = update_matrices(builder, passes, timer, states, strategy, total)
     # Only `foreach` holds temporaries.
     temporaries = temporary_bytes(passes.step, states)
@@ -200,11 +201,13 @@ def _hand_out(builder: ProgramBuilder, passes: Passes, done: str, strategy: Stra
             ("gather parameters", "shard" if passes.copies else "all", passes.ranks, False),
             ("gather experts", "expert data", passes.expert_ranks, True),
         )
+        owned = passes.parts_of_states() if step.optimizer.owns_whole_tensors else None
         for name, scope, ranks, spread in kinds:
             # Every bucket was padded when it was sharded.
             parts = [sum(unit.trained for unit in part) for part in passes.parts if part[0].spread == spread]
             if parts:
-                elements = ranks * sum(shard(part, ranks) for part in parts)
+                own = owned[spread].own if owned else sum(shard(part, ranks) for part in parts)
+                elements = ranks * own
                 act = NumericAction(Exchange.GATHER_UPDATED, what="experts" if spread else "")
                 builder.communicate(name, "all_gather", elements, step.trained_dtype, [done], scope, act, owners=ranks)
     resident = sum(unit.resident for unit in passes.units)

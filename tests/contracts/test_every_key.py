@@ -95,6 +95,7 @@ BASES: Final[Mapping[str, Data]] = {
     "eight bits": _training(
         "dgx_h100", 2, model=TINY | {"n_embd": 512}, precision={"params": "bfloat16", "matmul": "float8_e4m3fn"}
     ),
+    "matrices": _training("dgx_h100", 2, optimizer="muon", sharding="zero1"),
     "adapters": _training("dgx_h100", 2, lora={"rank": 4}, sharding="zero1"),
     "large": _training(ranks=2, model=TINY | {"n_embd": 512, "n_positions": 512}, seq_len=512, sharding="zero3"),
 }
@@ -185,6 +186,8 @@ EXAMPLES: Final[Mapping[str, tuple[Any, ...]]] = {
     "training.attention_generation": (1,),
     "training.optimizer.name": ("sgd",),
     "training.optimizer.implementation": ("foreach", "for_loop"),
+    "training.optimizer.distribution": ("all_to_all",),
+    "training.optimizer.iterations": (9,),
     "training.collectives": ("closed_form", "played"),
     "training.algorithm": ("ring", "tree"),
     "training.compile": (True,),

@@ -21,6 +21,8 @@ from simulator.model.adapters import Adapters
 from simulator.model.expert_partition import ExpertPartition
 from simulator.model.shape import LatentAttention, Transformer
 from simulator.records.operation import Allocate, Collective, Free
+from simulator.scenario.build_training import optimizer
+from simulator.scenario.training_spec import OptimizerSpec
 from simulator.step.framework import BARE, load_framework
 from simulator.step.parallelism import Parallelism
 from simulator.step.pipelines.schedule import SCHEDULES
@@ -135,6 +137,9 @@ def drawn(seed: int) -> Cut | None:
         each_tensor=pick(True, False),
         issue=pick(0.0, 0.0, 1e-5),
     )
+    muon, where = pick(True, False, False), pick(*DISTRIBUTIONS_OF[strategy])
+    if muon and "offload" not in facts:
+        facts["optimizer"] = optimizer(OptimizerSpec(name="muon", distribution=where), strategy)
     try:
         return Cut(plan_step(cluster, step(strategy, model, **facts), steady=jitter is None), cluster, jitter)
     except ValueError as error:
@@ -144,6 +149,11 @@ def drawn(seed: int) -> Cut | None:
         raise
 
 
+# Where whole matrices may come together under each strategy, with several copies of the states too.
+DISTRIBUTIONS_OF: dict[str, tuple[Any, ...]] = {
+    "ddp": ("replicated", "owners"),
+    **dict.fromkeys(("zero1", "zero2", "zero3"), ("gathered", "all_to_all")),
+}
 TOPOLOGIES = {"star_100g": 64, "dgx_h100": 64, "dgx_a100": 8, "h100_ethernet_100g": 64, "leaf_spine_100g": 64}
 DISPATCHES: tuple[Any, ...] = ("all_to_all", "all_gather", "deduplicated")
 WAYS: list[dict[str, Any]] = [

@@ -204,7 +204,9 @@ def test_everything_is_written_out() -> None:
         "activation_checkpointing": "none",
         "attention": "flash",
         "attention_generation": 2,
-        "optimizer": {"name": "adam", "implementation": "auto", "state_dtype": "float32"},
+        "optimizer": {
+            "name": "adam", "distribution": "auto", "iterations": 5, "implementation": "auto", "state_dtype": "float32",
+        },
         "lora": {"rank": 0, "dtype": "float32", "dropout": False, "base": "params", "targets": "all"},
         "collectives": "auto",
         "compile": False,
@@ -421,7 +423,7 @@ DTYPES = "one of bfloat16, float16, float32, float64"
             {"optimizer": {"name": "adafactor", "implementation": "fused"}},
             (
             "optimizer.implementation: got 'fused', but adafactor has no fused kernel (optimizers with a fused "
-            "kernel: sgd, momentum, adam); write foreach or for_loop"
+            "kernel: adam, adam_8bit, lion, momentum, muon, sgd); write foreach or for_loop"
             ),
         ),
         ({"collectives": "closed"}, None),

@@ -130,6 +130,11 @@ class Optimizer:
     of_matrices: MatrixRule | None = None
 
     @property
+    def owns_whole_tensors(self) -> bool:
+        """True if each rank owns whole tensors rather than parts of all."""
+        return self.of_matrices is not None and self.of_matrices.distribution == "owners"
+
+    @property
     def state_itemsize(self) -> float:
         """Bytes of a number among the states, with its share of a scale [B]."""
         return 1 + 4 / self.block if self.block else float(find(self.state_dtype).itemsize)

@@ -71,11 +71,16 @@ class Bucket:
         return sum(unit.trained for unit in self.units)
 
 
-def plan(builder: ProgramBuilder, passes: Passes) -> Bucketing:
-    """Return the planner writing a rank's passes under DDP; only the last micro-batch all-reduces its buckets."""
+def plan(builder: ProgramBuilder, passes: Passes, *, sharded: bool = False) -> Bucketing:
+    """Return the planner writing a rank's passes under DDP; only the last micro-batch all-reduces its buckets.
+
+    With `sharded`, ranks own parts of the states, and buckets are noted for the gather of updated parameters.
+    """
 
     def summed(bucket: Bucket) -> str | None:
         """Append a bucket's all-reduce to the program; return the name, or None for a single rank."""
+        if sharded and bucket.units not in passes.parts:
+            passes.parts.append(bucket.units)
         name, dtype = f"all_reduce {bucket.name}", passes.step.precision.reduce
         act = NumericAction(Exchange.ALL_REDUCE, bucket.names, bucket.micro)
         return builder.communicate(name, "all_reduce", bucket.elements, dtype, [bucket.done], bucket.scope, act)

@@ -13,6 +13,7 @@ from simulator.step.process_groups import Scope
 from simulator.step.program_builder import ProgramBuilder
 from simulator.step.spec import Gathering, GradientSync, Sharding, State, Updater
 from simulator.step.states import shard
+from simulator.step.strategies import ddp
 from simulator.step.strategies.ddp import Bucket, Bucketing
 from simulator.step.strategies.strategy import Strategy
 from simulator.step.units import Unit
@@ -20,6 +21,10 @@ from simulator.step.units import Unit
 
 def plan(builder: ProgramBuilder, passes: Passes) -> Bucketing:
     """Return the planner writing a rank's passes under ZeRO-1; only the last micro-batch communicates gradients."""
+
+    if passes.step.optimizer.owns_whole_tensors:
+        # A reduce-scatter needs equal parts of every bucket.
+        return ddp.plan(builder, passes, sharded=True)
 
     def scattered(bucket: Bucket) -> str:
         """Write a bucket's reduce-scatter, and a copy of the rank's shard to the host under offload; return the name of
