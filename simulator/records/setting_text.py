@@ -199,6 +199,20 @@ def _lora(value: Any) -> str:
     return f"LoRA rank {value['rank']}{named}{f' ({rest})' if rest else ''}"
 
 
+def _optimizer(value: Any) -> str:
+    """Return a text for an optimizer: its name first.
+
+    Examples
+    --------
+    >>> _optimizer("adam"), _optimizer({"name": "muon", "distribution": "owners"})
+    ('optimizer adam', 'optimizer muon (distribution owners)')
+    """
+    if not isinstance(value, Mapping) or "name" not in value:
+        return entry_text("optimizer", value)
+    rest = {key: inner for key, inner in value.items() if key != "name"}
+    return f"optimizer {value['name']}" + (f" ({setting_text(rest)})" if rest else "")
+
+
 def _checkpointing(value: Any) -> str:
     if isinstance(value, Mapping) and "every" in value:
         return f"checkpointing every {value['every']} layers"
@@ -248,6 +262,8 @@ _SPOKEN: Final[Mapping[str, Callable[[Any], str]]] = {
     "collective.servers.on": lambda value: "servers of their own" if value == "own" else f"servers on {value}",
     "training.lora": lambda value: _lora(value),
     "training.lora.rank": lambda value: _lora({"rank": value}),
+    "training.optimizer": _optimizer,
+    "training.optimizer.name": _optimizer,
     "training.seq_len": _counted("token", "tokens"),
     "training.model": _model,
     "training.micro_batch_size": lambda value: f"micro-batch {value}",
