@@ -154,7 +154,7 @@ def busiest_owner(sizes: tuple[tuple[Shape, int], ...], ranks: int) -> tuple[tup
     Examples
     --------
     >>> busiest_owner((((2, 2), 3), ((4, 4), 2)), 2)
-    (((2, 2), 2), ((4, 4), 1))
+    (((2, 2), 1), ((4, 4), 2))
     """
     places = [*range(ranks), *reversed(range(ranks))]
     owned: list[dict[Shape, int]] = [{} for _ in range(ranks)]
