@@ -42,9 +42,10 @@ _OVERLAPPING = f"""
      [...svg.querySelectorAll("text")].filter(text => text.textContent).map(text => {{
        const box = text.getBoundingClientRect();
        return [text.textContent, box.left, box.right, (box.top + box.bottom) / 2];
-     }})), ...{ALONG_TIME}.map(canvas => canvas.texts)].flatMap(texts => texts.flatMap(([text, left, right, middle], i) =>
-       texts.slice(i + 1).filter(([, from, to, at]) =>
-         Math.min(right, to) - Math.max(left, from) > 1 && Math.abs(at - middle) < 10).map(([other]) => [text, other])))
+     }})), ...{ALONG_TIME}.map(canvas => canvas.texts)]
+   .flatMap(texts => texts.flatMap(([text, left, right, middle], i) => texts.slice(i + 1)
+     .filter(([, from, to, at]) => Math.min(right, to) - Math.max(left, from) > 1 && Math.abs(at - middle) < 10)
+     .map(([other]) => [text, other])))
 """
 # Sentences, titles and captions, without the name of a run's folder.
 _TITLES = """

@@ -21,8 +21,8 @@ from tests.browser.readable import cut, open_all, overlapping, small_starts
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason=MISSING)
 
-# A collective with a sweep, a comparison of trainings, and a pipeline; the others take minutes.
-SHORT: Final = ("two_boxes_hierarchical", "zero_stages", "interleaving")
+# A collective with a sweep, sends at the same time, a comparison of trainings, and a pipeline; the others take minutes.
+SHORT: Final = ("two_boxes_hierarchical", "all_to_all_direct", "zero_stages", "interleaving")
 # Played for half a minute or more.
 LARGE: Final = ("llama3_405b", "deepseek_v3")
 
@@ -62,3 +62,24 @@ def test_a_page_can_be_read(running: Any, tmp_path: Path, name: str) -> None:
                 assert (cut(one), overlapping(one)) == ([], [])
             assert one.value("document.documentElement.scrollWidth") <= width
             assert one.said == []
+
+
+FLAWED = """<!doctype html><body><h1>A title</h1><p>small start</p><p style="margin-left: -30px">Cut at the left</p>
+<svg viewBox="0 0 200 50" width="200"><text x="20" y="20">one</text><text x="22" y="22">another</text>
+<text x="190" y="40">beyond</text></svg>
+<div id="timeline"><canvas width="200" height="40"></canvas></div>
+<script>
+  const pen = document.querySelector("canvas").getContext("2d");
+  pen.clearRect(0, 0, 200, 40);
+  pen.fillText("bar", 10, 20);
+  pen.fillText("next bar", 15, 20);
+  pen.fillText("below", 100, 39);
+</script>"""
+
+
+def test_flaws_are_seen(running: Any, tmp_path: Path) -> None:
+    (tmp_path / FILE).write_text(FLAWED, encoding="utf-8")
+    with opened(running, tmp_path / FILE, script=DRAWN_TEXTS) as one:
+        assert cut(one) == ["Cut at the left", "beyond", "below"]
+        assert overlapping(one) == [["one", "another"], ["bar", "next bar"]]
+        assert small_starts(one) == ["small start"]
