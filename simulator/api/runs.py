@@ -250,7 +250,7 @@ def play(
     ...     "collective": {"operation": "all_reduce", "size": "4 KiB"},
     ...     "compare": {"collective.algorithm": ["ring", "tree"]}})
     >>> ring
-    <Sweep ring of 2 points: tree is fastest with 41.31 us; next: ring with 60.49 us (46 % more time).>
+    <Sweep ring of 2 points: Tree is fastest with 41.31 us; next: ring with 60.49 us (46 % more time).>
     """
     loaded = scenario if isinstance(scenario, Scenario) else load_scenario(scenario)
     swept = with_axes(loaded, axes or {})

@@ -31,6 +31,8 @@ class RunTraits:
         Pipeline schedule; "1f1b" without a pipeline.
     eight_bit : bool
         Whether matmuls run in an 8-bit dtype.
+    adapters : bool
+        Whether low-rank adapters alone are trained.
     """
 
     framework: str
@@ -47,6 +49,7 @@ class RunTraits:
     checkpointing: str
     offload: bool
     eight_bit: bool
+    adapters: bool = False
 
     @property
     def features(self) -> frozenset[str]:
@@ -54,6 +57,7 @@ class RunTraits:
         sizes = {name for name in ("tp", "pp", "cp", "ep") if getattr(self, name) > 1}
         named = {self.sharding, *([self.schedule] if self.pp > 1 else [])}
         named |= {f"{self.checkpointing} checkpointing"} if self.checkpointing != "none" else set()
+        named |= {"adapters"} if self.adapters else set()
         named |= ({"offload"} if self.offload else set()) | ({"8-bit matmuls"} if self.eight_bit else set())
         return frozenset(sizes | named)
 
@@ -110,6 +114,8 @@ def _each(kind: RunTraits, runs: Collection[RunTraits]) -> Iterator[str]:
         most = max(getattr(run, name) for run in runs)
         if getattr(kind, name) > most:
             yield f"no measured run has more than {most:,} {words}"
+    if kind.adapters:
+        yield "no measured run trains adapters on a frozen model"
     if kind.offload:
         yield "no measured run offloads optimizer states to the host"
 
@@ -128,6 +134,7 @@ def _of(scenario: Scenario) -> RunTraits:
         wanted.cp, wanted.ep, wanted.schedule,
         wanted.virtual_stages, spec.sharding.strategy, spec.micro_batch_size, checkpointing,
         spec.offload.what != "none", is_narrow(precision(spec.precision).matmul),
+        spec.lora.rank > 0,
     )  # fmt: skip
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from simulator.model.adapters import Target
 from simulator.model.context import attention_communications, attention_kernels
 from simulator.model.kernel import Attention, Elementwise, Matmul
 from simulator.model.operation import Batch, Operation, Saved, columns, linear, norm, norm_of, residual, rows
@@ -27,7 +28,9 @@ def attention_block(model: Transformer, batch: Batch) -> tuple[Operation, ...]:
         norm("norm1", "input", model, batch),
         *projected,
         *attended,
-        rows("proj", model.hidden_size, width, batch, output, bias=model.output_bias),
+        rows(
+            "proj", model.hidden_size, width, batch, output, bias=model.output_bias, parts=(("o", model.hidden_size),)
+        ),
         residual("residual1", model, batch),
     )
 
@@ -39,7 +42,8 @@ def _projected(model: Transformer, batch: Batch) -> Iterator[Operation]:
     normed = Saved("norm1 output", batch.tokens_between * d * batch.itemsize, "norm1")
     # Fewer key heads than ranks: a rank's columns do not hold whole heads, so the output is gathered.
     gathers = widths if cut.gathers_queries(model) else 0
-    yield columns("qkv", widths, d, batch, normed, bias=model.attention_bias, gathers=gathers)
+    parts: tuple[tuple[Target, int], ...] = (("q", model.attention_width), ("k", model.kv_width), ("v", model.kv_width))
+    yield columns("qkv", widths, d, batch, normed, bias=model.attention_bias, gathers=gathers, parts=parts)
     # Rotary positions turn queries and keys; values stay unchanged.
     turned = model.attention_width // cut.tensor + cut.kv_heads(model) * model.head_dim
     if model.qk_norm:

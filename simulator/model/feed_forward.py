@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from simulator.model.adapters import Target
 from simulator.model.experts import around_expert_columns, around_expert_rows, expert_communications
 from simulator.model.kernel import Elementwise, Matmul
 from simulator.model.operation import Batch, Operation, Saved, columns, linear, norm, residual, rows
@@ -27,11 +28,13 @@ def _dense(model: Transformer, batch: Batch) -> tuple[Operation, ...]:
     d, f = model.hidden_size, model.ffn_size
     normed = Saved("norm2 output", batch.tokens_between * d * batch.itemsize, "norm2")
     activation = _activation(model, batch.tokens, f // batch.cut.tensor, batch)
+    parts: tuple[tuple[Target, int], ...] = (("gate", f), ("up", f)) if model.gated else (("up", f),)
+    output = Saved("activation output", activation.output, "activation")
     return (
         # A gated MLP's two projections are a single matmul of twice the width.
-        columns("up", 2 * f if model.gated else f, d, batch, normed, bias=model.mlp_bias),
+        columns("up", 2 * f if model.gated else f, d, batch, normed, bias=model.mlp_bias, parts=parts),
         activation,
-        rows("down", d, f, batch, Saved("activation output", activation.output, "activation"), bias=model.mlp_bias),
+        rows("down", d, f, batch, output, bias=model.mlp_bias, parts=(("down", d),)),
     )
 
 
@@ -108,16 +111,18 @@ def _router(model: Transformer, batch: Batch) -> Operation:
     """Return the router's operation on a micro-batch: a matmul and a softmax over all experts."""
     # The router is whole on every rank, which routes its own tokens.
     tokens, experts, d = batch.tokens_between, model.num_experts, model.hidden_size
-    size = tokens * experts * batch.itemsize
+    size, frozen = tokens * experts * batch.itemsize, batch.adapters is not None
+    normed = Saved("norm2 output", tokens * d * batch.itemsize, "norm2")
+    of_weights = Matmul("router weight gradient", experts, d, tokens, of_weights=True)
     return Operation(
         "router",
         (Matmul("router", tokens, experts, d), Elementwise("routing softmax", size, size)),
         (
             Matmul("router input gradient", tokens, d, experts),
-            Matmul("router weight gradient", experts, d, tokens, of_weights=True),
+            *(() if frozen else (of_weights,)),
             Elementwise("routing softmax gradient", 2 * size, size),
         ),
-        (Saved("norm2 output", tokens * d * batch.itemsize, "norm2"), Saved("routing weights", size, "router")),
+        (*(() if frozen else (normed,)), Saved("routing weights", size, "router")),
         size,
     )
 

@@ -6,11 +6,13 @@ choices, which are arguments here: the parameters counted in P, full or causal a
     model FLOPs per token = 6 P + 12 L (heads x head_dim) s
 
 Each matrix parameter costs a multiplication and an addition forward and twice as much backward: 6. For each of s keys a
-query costs 2 (QK^T) and 2 (PV) per element of heads x head_dim, and three times this in total: 12.
+query costs 2 (QK^T) and 2 (PV) per element of heads x head_dim, and three times this in total: 12. A frozen matrix has
+no weight gradient and costs 4.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final, Literal
 
 from simulator.model.parameters import active, embedding_parameters, layer_parameters
@@ -78,7 +80,11 @@ def model_flops_per_token(model: Transformer, seq_len: int, *, scores: Scores = 
     >>> model_flops_per_token(load_model("gpt2"), 1024) == 6 * 124_439_808 + 12 * 12 * 768 * 1024
     True
     """
-    return 6.0 * counted_parameters(model, count) + 3.0 * _attention_forward(model, seq_len, scores)
+    counted = 6.0 * counted_parameters(model, count)
+    # A frozen parameter has no weight gradient: a third less.
+    if model.adapters is not None:
+        counted -= 2.0 * counted_parameters(replace(model, adapters=None), count)
+    return counted + 3.0 * _attention_forward(model, seq_len, scores)
 
 
 def hardware_flops_per_token(

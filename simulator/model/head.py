@@ -91,7 +91,7 @@ def embedding_operations(model: Transformer, batch: Batch) -> tuple[Operation, .
     # Every rank looks up all its tokens, before the sequence is cut between matrices.
     rows = batch.tokens * model.hidden_size * batch.itemsize
     table = _rows(model, batch) * model.hidden_size * batch.itemsize
-    ids = _TOKEN_BYTES * batch.tokens
+    ids, frozen = _TOKEN_BYTES * batch.tokens, batch.adapters is not None
     backward: list[Kernel] = [
         Elementwise("token gradient fill", 0, table, of_weights=True),
         Elementwise("token gradient", 2 * rows + ids, rows, of_weights=True),
@@ -101,8 +101,8 @@ def embedding_operations(model: Transformer, batch: Batch) -> tuple[Operation, .
     lookup = Operation(
         "token embedding",
         (Elementwise("token embedding", rows + ids, rows),),
-        tuple(backward),
-        (Saved("token ids", ids, "input"),),
+        () if frozen else tuple(backward),
+        () if frozen else (Saved("token ids", ids, "input"),),
         rows,
         # The table is cut by rows: each rank has zeros for tokens in other ranks' rows, hence the sum.
         communications=around_rows("token embedding", batch.tokens * model.hidden_size, _wide(batch.cut)),
@@ -123,7 +123,7 @@ def _positions(model: Transformer, batch: Batch) -> Operation:
     forward = Elementwise("position embedding add", rows + read, rows, fusible=True)
     # Every sequence of the micro-batch adds to the same rows; rows beyond the sequence stay zero.
     backward = Elementwise("position gradient", rows, table, of_weights=True)
-    return Operation("position embedding", (forward,), (backward,), output=rows)
+    return Operation("position embedding", (forward,), () if batch.adapters else (backward,), output=rows)
 
 
 def _dropout(model: Transformer, batch: Batch) -> Operation:
@@ -176,16 +176,17 @@ def _norm(model: Transformer, batch: Batch) -> Operation:
 def _logits(model: Transformer, batch: Batch) -> Operation:
     """Return the operation that multiplies by the token table and gives the logits of a micro-batch."""
     tokens, v, d = batch.tokens, _rows(model, batch), model.hidden_size
+    frozen = batch.adapters is not None
     return Operation(
         "logits",
         (Matmul("logits", tokens, v, d),),
         (
             Matmul("logits input gradient", tokens, d, v),
-            Matmul("logits weight gradient", v, d, tokens, of_weights=True),
+            *(() if frozen else (Matmul("logits weight gradient", v, d, tokens, of_weights=True),)),
         ),
-        (Saved("norm output", batch.tokens_between * d * batch.itemsize, "norm"),),
+        () if frozen else (Saved("norm output", batch.tokens_between * d * batch.itemsize, "norm"),),
         tokens * v * batch.itemsize,
-        communications=around_columns("logits", tokens * d, _wide(batch.cut), 2),
+        communications=around_columns("logits", tokens * d, _wide(batch.cut), 1, 1 if frozen else 2),
     )
 
 

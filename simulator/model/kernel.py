@@ -23,6 +23,8 @@ class Matmul:
         Sizes of the matrices, and number of independent products.
     of_weights : bool
         True for weight gradients, which nothing needs before the update.
+    dtype : str or None
+        Dtype of the inputs; None for the step's dtype of matmuls.
     """
 
     name: str
@@ -31,6 +33,7 @@ class Matmul:
     k: int
     batch: int = 1
     of_weights: bool = False
+    dtype: str | None = None
 
     @property
     def flops(self) -> float:
@@ -128,6 +131,9 @@ class Elementwise:
         True if a compiler would fuse the kernel with its neighbours and remove its traffic.
     of_weights : bool
         True for weight gradients, which nothing needs before the update.
+    single : bool
+        True if the kernel is a single kernel in every framework, hence without a framework's factor, which stands for
+        the several kernels of a norm or an activation.
     """
 
     name: str
@@ -135,6 +141,7 @@ class Elementwise:
     written: float
     fusible: bool = False
     of_weights: bool = False
+    single: bool = False
 
     @property
     def flops(self) -> float:

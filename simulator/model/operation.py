@@ -5,9 +5,10 @@ Counts for a micro-batch, without GPU, sharding or schedule.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
+from simulator.model.adapters import AdapterKernels, Adapters, Target, adapter_kernels
 from simulator.model.kernel import Elementwise, Kernel, Matmul
 from simulator.model.partition import WHOLE, Communication, ModelPartition, around_columns, around_rows
 from simulator.model.shape import Transformer
@@ -31,6 +32,8 @@ class Batch:
         Bytes of a norm's mean or deviation, 4 on GPUs [B].
     cut : ModelPartition
         The rank's part of the model.
+    adapters : Adapters or None
+        Low-rank adapters of a frozen model; None if every parameter is trained.
     """
 
     sequences: int
@@ -40,6 +43,7 @@ class Batch:
     dropout: bool = False
     statistics_itemsize: int = 4
     cut: ModelPartition = WHOLE
+    adapters: Adapters | None = None
 
     @property
     def tokens(self) -> int:
@@ -95,6 +99,11 @@ class Operation:
     quadratic: bool = False
     communications: tuple[Communication, ...] = ()
 
+    @property
+    def of_inputs(self) -> int:
+        """Number of backward kernels that compute gradients of inputs."""
+        return sum(not kernel.of_weights for kernel in self.backward)
+
 
 def saved_bytes(operations: tuple[Operation, ...]) -> int:
     """Return the bytes that a layer's operations save for the backward pass [B]; tensors of equal name count once."""
@@ -112,10 +121,12 @@ def linear(
     *,
     bias: bool,
     groups: int = 1,
-    communications: tuple[Communication, ...] = (),
+    parts: tuple[tuple[Target, int], ...] = (),
 ) -> Operation:
     """Return the operation for a linear layer: a matmul forward, two backward (input and weight gradient), and a bias
     reduction.
+
+    A frozen matrix has no weight gradient, and its input is saved only for its adapters.
 
     Parameters
     ----------
@@ -127,46 +138,86 @@ def linear(
         True if the matrix has a bias.
     groups : int
         Independent matrices of the same size (experts).
-    communications : tuple of Communication
-        Exchanges around the matmuls.
+    parts : tuple of (target, int)
+        What adapters may be added to, each with its number of outputs on this rank.
     """
-    forward = (Matmul(name, tokens, n, k, groups),)
-    backward: tuple[Kernel, ...] = (
-        Matmul(f"{name} input gradient", tokens, k, n, groups),
-        Matmul(f"{name} weight gradient", n, k, tokens, groups, of_weights=True),
-    )
-    if bias:
+    forward: tuple[Kernel, ...] = (Matmul(name, tokens, n, k, groups),)
+    backward: tuple[Kernel, ...] = (Matmul(f"{name} input gradient", tokens, k, n, groups),)
+    size = tokens * groups * n * batch.itemsize
+    kept: tuple[Saved, ...] = (saved,)
+    if batch.adapters is None:
+        backward += (Matmul(f"{name} weight gradient", n, k, tokens, groups, of_weights=True),)
         # A bias gradient sums the output gradient over tokens: a reduction bound by HBM, not a matmul.
-        read = tokens * groups * n * batch.itemsize
-        backward += (Elementwise(f"{name} bias gradient", read, n * batch.itemsize, of_weights=True),)
-    return Operation(
-        name, forward, backward, (saved,), tokens * groups * n * batch.itemsize, communications=communications
-    )
+        if bias:
+            read = tokens * groups * n * batch.itemsize
+            backward += (Elementwise(f"{name} bias gradient", read, n * batch.itemsize, of_weights=True),)
+    else:
+        own, adapted = batch.adapters, batch.adapters.of(parts)
+        if own.base_bits is not None:
+            # A quantised matrix is written out before the forward matmul, and again before the input's gradient.
+            elements = groups * n * k
+            wide = Elementwise(
+                f"{name} dequantisation", elements * own.base_bits / 8, elements * batch.itemsize, single=True
+            )
+            forward, backward = (wide, *forward), (wide, *backward)
+        added = AdapterKernels()
+        for target, outputs in adapted:
+            added += adapter_kernels(own, target, outputs, tokens, k, batch.itemsize)
+        forward += added.forward
+        backward += (*added.inputs, *added.weights)
+        # The gradient of A needs the adapter's input, the gradient of B the output of A.
+        alone = tokens * k * own.kept_per_input(batch.itemsize)
+        inputs = [Saved(f"{target} adapter input", alone, name) for target, _ in adapted] if alone else [saved]
+        rows = tokens * own.rank * own.itemsize
+        kept = (*inputs, *(Saved(f"{target} adapter rows", rows, name) for target, _ in adapted)) if adapted else ()
+    return Operation(name, forward, backward, kept, size)
 
 
-def columns(name: str, n: int, k: int, batch: Batch, saved: Saved, *, bias: bool, gathers: int = 0) -> Operation:
+def columns(
+    name: str,
+    n: int,
+    k: int,
+    batch: Batch,
+    saved: Saved,
+    *,
+    bias: bool,
+    gathers: int = 0,
+    parts: tuple[tuple[Target, int], ...] = (),
+) -> Operation:
     """Return the operation for a linear layer (k inputs, n outputs) with a matrix cut by columns over tensor-parallel
     ranks.
 
-    The output of `gathers` columns is gathered by all ranks.
+    The output of `gathers` columns is gathered by all ranks. `parts` are what adapters may be added to, each with its
+    number of outputs on all ranks together.
     """
-    # Backward kernels: input gradient, weight gradient and, if any, bias gradient.
-    communications = around_columns(name, batch.tokens * k, batch.cut, 3 if bias else 2)
+    own = tuple((target, outputs // batch.cut.tensor) for target, outputs in parts)
+    made = linear(name, batch.tokens, n // batch.cut.tensor, k, batch, saved, bias=bias, parts=own)
+    communications = around_columns(name, batch.tokens * k, batch.cut, made.of_inputs, len(made.backward))
     if gathers:
-        elements = batch.tokens * gathers
+        elements, after = batch.tokens * gathers, len(made.forward)
         communications += (
-            Communication(f"gather {name} output", "all_gather", elements, False, 1, 1),
+            Communication(f"gather {name} output", "all_gather", elements, False, after, after),
             Communication(f"scatter {name} output gradient", "reduce_scatter", elements, True, 0, 0),
         )
-    return linear(name, batch.tokens, n // batch.cut.tensor, k, batch, saved, bias=bias, communications=communications)
+    return replace(made, communications=communications)
 
 
-def rows(name: str, n: int, k: int, batch: Batch, saved: Saved, *, bias: bool) -> Operation:
+def rows(
+    name: str,
+    n: int,
+    k: int,
+    batch: Batch,
+    saved: Saved,
+    *,
+    bias: bool,
+    parts: tuple[tuple[Target, int], ...] = (),
+) -> Operation:
     """Return the operation for a linear layer (k inputs, n outputs) with a matrix cut by rows over tensor-parallel
-    ranks.
+    ranks; `parts` are what adapters may be added to, each with its number of outputs.
     """
-    communications = around_rows(name, batch.tokens * n, batch.cut)
-    return linear(name, batch.tokens, n, k // batch.cut.tensor, batch, saved, bias=bias, communications=communications)
+    made = linear(name, batch.tokens, n, k // batch.cut.tensor, batch, saved, bias=bias, parts=parts)
+    communications = around_rows(name, batch.tokens * n, batch.cut, len(made.forward))
+    return replace(made, communications=communications)
 
 
 def norm(name: str, source: str, model: Transformer, batch: Batch) -> Operation:

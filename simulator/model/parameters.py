@@ -7,10 +7,13 @@ weight, tables by rows; norms, and biases added to a whole output, stay whole.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
 
+from simulator.model.adapters import Target
 from simulator.model.partition import WHOLE, ModelPartition
 from simulator.model.shape import LatentAttention, Transformer
 
@@ -23,10 +26,16 @@ class Parameter:
     ----------
     name : str
         Name within its module.
+    trained : bool
+        Whether the parameter has a gradient and optimizer states; False for a frozen one.
+    bits : float or None
+        Bits per element of a quantised parameter, scales included; None for the dtype of working parameters.
     """
 
     name: str
     shape: tuple[int, ...]
+    trained: bool = True
+    bits: float | None = None
 
     @property
     def elements(self) -> int:
@@ -45,6 +54,19 @@ class Module:
     def elements(self) -> int:
         """Number of elements in the module's parameters together."""
         return sum(p.elements for p in self.parameters)
+
+    def frozen(self, itemsize: int) -> int:
+        """Return the size of the module's frozen parameters together, in elements of `itemsize` bytes: quantised
+        parameters count for less.
+        """
+        narrow = [p for p in self.parameters if p.bits is not None]
+        bits = sum(p.elements * (p.bits or 0.0) for p in narrow)
+        whole = sum(p.elements for p in self.parameters if not p.trained) - sum(p.elements for p in narrow)
+        return whole + math.ceil(bits / (8 * itemsize))
+
+    def held(self, itemsize: int) -> int:
+        """Return the size of the module's parameters together, in elements of `itemsize` bytes."""
+        return sum(p.elements for p in self.parameters if p.trained) + self.frozen(itemsize)
 
 
 def is_expert(name: str) -> bool:
@@ -86,17 +108,50 @@ def embedding_parameters(model: Transformer, cut: ModelPartition = WHOLE) -> tup
     """Return the parameters in the embedding on a rank: the token table, and the position table if positions are
     learned.
     """
-    token = Parameter("token", (cut.vocabulary(model) // cut.tensor, model.hidden_size))
+    tables = [Parameter("token", (cut.vocabulary(model) // cut.tensor, model.hidden_size))]
     if model.positions == "learned":
-        return token, Parameter("position", (model.max_positions, model.hidden_size))
-    return (token,)
+        tables.append(Parameter("position", (model.max_positions, model.hidden_size)))
+    return _with_adapters(model, tables)
 
 
 @lru_cache(maxsize=64)
 def layer_parameters(model: Transformer, cut: ModelPartition = WHOLE) -> tuple[Parameter, ...]:
     """Return the parameters in a layer on a rank; if layers differ (dense, then experts), in the last layer."""
     attention = _attention(model, cut) if model.latent is None else _latent_attention(model, model.latent, cut)
-    return (*_norm(model, "norm1"), *attention, *_norm(model, "norm2"), *_feed_forward(model, cut))
+    own = (*_norm(model, "norm1"), *attention, *_norm(model, "norm2"), *_feed_forward(model, cut))
+    if model.adapters is not None:
+        bits = model.adapters.base_bits
+        own = tuple(replace(one, bits=bits) if len(one.shape) > 1 else one for one in own)
+    return _with_adapters(model, own, _adapters(model, cut))
+
+
+def _with_adapters(
+    model: Transformer, own: Sequence[Parameter], adapters: Sequence[Parameter] = ()
+) -> tuple[Parameter, ...]:
+    """Return a module's own parameters; beside adapters they are frozen, and the adapters' parameters follow."""
+    if model.adapters is None:
+        return (*own,)
+    return (*(replace(one, trained=False) for one in own), *adapters)
+
+
+def _adapters(model: Transformer, cut: ModelPartition) -> list[Parameter]:
+    """Return the parameters of a layer's adapters on a rank: A (rank x inputs) and B (outputs x rank) of each target.
+
+    The side that lies along the cut of the adapted matrix is cut like the matrix; the other side is whole.
+    """
+    if model.adapters is None:
+        return []
+    d, width, f, t, rank = model.hidden_size, model.attention_width, model.ffn_size, cut.tensor, model.adapters.rank
+    # Inputs and outputs of each matrix on a rank.
+    sizes: dict[Target, tuple[int, int]] = {
+        "q": (d, width // t), "k": (d, model.kv_width // t), "v": (d, model.kv_width // t), "o": (width // t, d),
+        "gate": (d, f // t), "up": (d, f // t), "down": (f // t, d),
+    }  # fmt: skip
+    made = []
+    for target in model.adapters.targets:
+        inputs, outputs = sizes[target]
+        made += [Parameter(f"{target}.lora_a", (rank, inputs)), Parameter(f"{target}.lora_b", (outputs, rank))]
+    return made
 
 
 def _attention(model: Transformer, cut: ModelPartition) -> list[Parameter]:
@@ -147,7 +202,7 @@ def head_parameters(model: Transformer, cut: ModelPartition = WHOLE) -> tuple[Pa
     """
     rows = cut.vocabulary(model) // cut.tensor
     head = () if model.tied else (Parameter("head.weight", (rows, model.hidden_size)),)
-    return (*_norm(model, "norm"), *head)
+    return _with_adapters(model, (*_norm(model, "norm"), *head))
 
 
 def _norm(model: Transformer, name: str) -> list[Parameter]:

@@ -177,43 +177,49 @@ class Communication:
     sms: int | None = None
 
 
-def around_columns(name: str, elements: int, cut: ModelPartition, kernels: int) -> tuple[Communication, ...]:
+def around_columns(
+    name: str, elements: int, cut: ModelPartition, inputs: int, kernels: int
+) -> tuple[Communication, ...]:
     """Return the exchanges for a linear layer with a matrix cut by columns over tensor-parallel ranks; its input has
     `elements` elements.
 
-    `kernels` is the number of its backward kernels; the input's gradient comes first. Without sequence parallelism the
-    input is whole, and its gradient is all-reduced during the weight gradient. With sequence parallelism:
+    `kernels` is the number of its backward kernels, of which the first `inputs` compute the input's gradient. Without
+    sequence parallelism the input is whole, and its gradient is all-reduced during the weight gradient. With sequence
+    parallelism:
 
         forward             gather input, then the matmul
         backward kernels    [input gradient    ][weight gradient       ]
         backward exchanges  [gather input again][scatter input gradient]
     """
-    return tuple(_around_columns(name, elements, cut, kernels)) if cut.tensor > 1 else ()
+    return tuple(_around_columns(name, elements, cut, inputs, kernels)) if cut.tensor > 1 else ()
 
 
-def _around_columns(name: str, elements: int, cut: ModelPartition, kernels: int) -> Iterator[Communication]:
+def _around_columns(
+    name: str, elements: int, cut: ModelPartition, inputs: int, kernels: int
+) -> Iterator[Communication]:
     """Yield the exchanges for a linear layer with a matrix cut by columns over at least 2 tensor-parallel ranks."""
     if not cut.sequence:
-        # Starts after kernel 0 (input gradient), runs beside kernel 1 (weight gradient), awaited by the next operation.
-        yield Communication(f"sum {name} input gradient", "all_reduce", elements, True, 1, kernels)
+        # Starts after the input gradient, runs beside the weight gradient, awaited by the next operation.
+        yield Communication(f"sum {name} input gradient", "all_reduce", elements, True, inputs, kernels)
         return
     yield Communication(f"gather {name} input", "all_gather", elements, False, 0, 0, cut.gather_dtype)
-    # Only this rank's tokens were saved; the weight gradient (kernel 1) needs every token.
-    yield Communication(f"gather {name} input again", "all_gather", elements, True, 0, 1, cut.gather_dtype)
-    yield Communication(f"scatter {name} input gradient", "reduce_scatter", elements, True, 1, kernels)
+    # Only this rank's tokens were saved; a weight gradient needs every token. A frozen matrix has none.
+    if kernels > inputs:
+        yield Communication(f"gather {name} input again", "all_gather", elements, True, 0, inputs, cut.gather_dtype)
+    yield Communication(f"scatter {name} input gradient", "reduce_scatter", elements, True, inputs, kernels)
 
 
-def around_rows(name: str, elements: int, cut: ModelPartition) -> tuple[Communication, ...]:
+def around_rows(name: str, elements: int, cut: ModelPartition, kernels: int = 1) -> tuple[Communication, ...]:
     """Return the exchanges for a linear layer with a matrix cut by rows over ranks: its output of `elements` is
-    all-reduced, or reduce-scattered.
+    all-reduced, or reduce-scattered, after its `kernels` forward kernels.
     """
     if cut.tensor == 1:
         return ()
     if not cut.sequence:
         # Without sequence parallelism the backward pass needs no exchange: every rank has the whole output gradient.
-        return (Communication(f"sum {name} output", "all_reduce", elements, False, 1, 1),)
+        return (Communication(f"sum {name} output", "all_reduce", elements, False, kernels, kernels),)
     return (
-        Communication(f"scatter {name} output", "reduce_scatter", elements, False, 1, 1),
+        Communication(f"scatter {name} output", "reduce_scatter", elements, False, kernels, kernels),
         Communication(f"gather {name} output gradient", "all_gather", elements, True, 0, 0, cut.gather_dtype),
     )
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from simulator.model.adapters import Adapters, Target
+
 
 @dataclass(frozen=True, slots=True)
 class LatentAttention:
@@ -69,6 +71,8 @@ class Transformer:
         True if queries and keys are normed, head by head.
     latent : LatentAttention or None
         Latent attention; head_dim is then the width for attention's FLOPs, the mean of a key's and a value's.
+    adapters : Adapters or None
+        Low-rank adapters, which alone are trained; None if every parameter is trained.
     """
 
     name: str
@@ -96,6 +100,7 @@ class Transformer:
     dense_ffn_size: int = 0
     qk_norm: bool = False
     latent: LatentAttention | None = None
+    adapters: Adapters | None = None
 
     def __post_init__(self) -> None:
         """Raise ValueError for impossible or contradictory sizes of the model."""
@@ -118,6 +123,14 @@ class Transformer:
         return replace(
             self, num_experts=0, active_experts=0, shared_experts=0, dense_layers=0, ffn_size=self.dense_ffn_size
         )
+
+    @property
+    def adapter_targets(self) -> tuple[Target, ...]:
+        """Matrices of a layer that may have adapters; none with latent attention, and no experts' matrices."""
+        if self.latent is not None:
+            return ()
+        gate: tuple[Target, ...] = ("gate",) if self.gated else ()
+        return ("q", "k", "v", "o", *(() if self.num_experts else (*gate, "up", "down")))
 
     @property
     def attention_width(self) -> int:

@@ -239,14 +239,17 @@ class BoundCalculator:
         for place in range(shape.ranks):
             own = [held[stage % pipeline.model_stages] for stage in pipeline.schedule.stages_of(place, shape)]
             # Columns of `_UnitTimes.held`, summed over the rank's chunks.
-            dense, spread, resident = (sum(chunk[kind] for chunk in own) for kind in range(3))
-            experts = groups.size("expert data") if spread else 1
+            dense, spread, resident, _, kept_dense, kept_spread = (
+                sum(chunk[kind] for chunk in own) for kind in range(6)
+            )
+            experts = groups.size("expert data") if spread or kept_spread else 1
             named = step.sharding.strategy, step.offload is None, setting.precision, setting.framework
             # Many settings share these values.
-            key = dense, spread, resident, groups.shard_size, experts, *named
+            key = dense, spread, resident, kept_dense, kept_spread, groups.shard_size, experts, *named
             if key not in self._states:
                 parts = [(dense, groups.shard_size), *([(spread, experts)] if spread else [])]
-                self._states[key] = self._states_of(step, strategy, parts, resident)
+                frozen = (kept_dense, groups.shard_size), (kept_spread, experts)
+                self._states[key] = self._states_of(step, strategy, parts, resident, frozen)
             seconds, states_bytes = self._states[key]
             # Without a closed form, a single chunk's activations are certain.
             chunks = pipeline.schedule.held(shape, place) if pipeline.schedule.held and shape.ranks > 1 else 1
@@ -256,10 +259,15 @@ class BoundCalculator:
         return ranks
 
     def _states_of(
-        self, step: TrainingStep, strategy: Strategy, parts: Sequence[tuple[int, int]], resident: int
+        self,
+        step: TrainingStep,
+        strategy: Strategy,
+        parts: Sequence[tuple[int, int]],
+        resident: int,
+        frozen: Sequence[tuple[int, int]],
     ) -> tuple[float, int]:
         """Return the duration of the optimizer's kernels on the GPU [s], and the model states' bytes on a rank [B]."""
-        kept = states(step, strategy.shards, strategy.updater, parts, resident)
+        kept = states(step, strategy.shards, strategy.updater, parts, resident, frozen)
         nbytes = kept.parameters + kept.optimizer
         # Servers and hosts update with unknown overlap: 0 is a safe bound.
         if strategy.updater is Updater.SERVERS or step.offload is not None:
@@ -287,9 +295,9 @@ class _UnitTimes:
         Units in model order.
     whole, kernels : float array, shape (units + 1, 4)
         Times of `StageTimes`, with a column for each member of Work [s].
-    held : int array, shape (units + 1, 4)
-        Columns: elements of dense parameters, elements of experts, elements that stay whole on every rank, and bytes of
-        a micro-batch's saved activations [B].
+    held : int array, shape (units + 1, 6)
+        Columns: trained elements of dense parameters and of experts, elements that stay whole on every rank, bytes of a
+        micro-batch's saved activations [B], frozen elements of dense parameters and of experts.
     """
 
     units: tuple[Unit, ...]
@@ -383,8 +391,13 @@ def _unit_times(made: tuple[Unit, ...], exchanges: _Exchanges) -> _UnitTimes:
         rows.append([by_work[work] for work in Work])
     # A leading row of zeros: the first stage is a difference too.
     sums = np.concatenate([np.zeros((1, len(Work), 2)), np.cumsum(np.array(rows), axis=0)])
-    held = [[0 if u.spread else u.elements, u.elements if u.spread else 0, u.resident, u.kept] for u in made]
-    return _UnitTimes(made, sums[..., 0], sums[..., 1], np.concatenate([[[0, 0, 0, 0]], np.cumsum(held, axis=0)]))
+    held = [[*_apart(u.trained, u), u.resident, u.kept, *_apart(u.frozen, u)] for u in made]
+    return _UnitTimes(made, sums[..., 0], sums[..., 1], np.concatenate([[[0] * 6], np.cumsum(held, axis=0)]))
+
+
+def _apart(count: int, unit: Unit) -> tuple[int, int]:
+    """Return a count of a unit's parameters as (dense, experts)."""
+    return (0, count) if unit.spread else (count, 0)
 
 
 def _path(pieces: PassPieces, exchanges: _Exchanges) -> float:

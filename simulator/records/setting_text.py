@@ -187,6 +187,18 @@ def _mark(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:4]
 
 
+def _lora(value: Any) -> str:
+    """Write low-rank adapters: "LoRA rank 16", with options if any; rank 0 trains every parameter."""
+    if not isinstance(value, Mapping):
+        return setting_text(value)
+    if not value.get("rank"):
+        return "full fine-tuning"
+    rest = ", ".join(_entries({key: inner for key, inner in value.items() if key not in ("rank", "targets")}))
+    targets = value.get("targets", "all")
+    named = "" if targets == "all" else f" on {setting_text(targets).replace('_', ' ')}"
+    return f"LoRA rank {value['rank']}{named}{f' ({rest})' if rest else ''}"
+
+
 def _checkpointing(value: Any) -> str:
     if isinstance(value, Mapping) and "every" in value:
         return f"checkpointing every {value['every']} layers"
@@ -234,6 +246,8 @@ _SPOKEN: Final[Mapping[str, Callable[[Any], str]]] = {
     "collective.servers": lambda value: _servers(value),
     "collective.servers.count": _counted("server", "servers"),
     "collective.servers.on": lambda value: "servers of their own" if value == "own" else f"servers on {value}",
+    "training.lora": lambda value: _lora(value),
+    "training.lora.rank": lambda value: _lora({"rank": value}),
     "training.seq_len": _counted("token", "tokens"),
     "training.model": _model,
     "training.micro_batch_size": lambda value: f"micro-batch {value}",

@@ -15,6 +15,7 @@ from simulator.basics import dtypes
 from simulator.model.expert_partition import ExpertPartition
 from simulator.scenario.global_batch import micro_batches
 from simulator.scenario.learning_spec import DROPOUT, LossScalingSpec
+from simulator.scenario.lora_spec import adapters
 from simulator.scenario.training_spec import (
     OptimizerSpec,
     ParallelismSpec,
@@ -27,6 +28,7 @@ from simulator.step.parallelism import Parallelism
 from simulator.step.spec import InjectedFault, LossScaling, Sharding, TrainingTask
 
 if TYPE_CHECKING:
+    from simulator.model.adapters import Adapters
     from simulator.model.shape import Transformer
     from simulator.step.spec import Optimizer, Precision, TrainingStep
 
@@ -62,6 +64,8 @@ def to_step(spec: TrainingSpec, world_size: int, base: Path | None = None) -> Tr
     if ranks(spec.parallelism, world_size) != world_size:
         raise ValueError(f"parallelism: got {ranks(spec.parallelism, world_size)} ranks; must be {world_size}")
     model, made = load_model(spec.model, spec.seq_len, base), load_framework(spec.framework, base)
+    model = replace(model, adapters=adapters(spec.lora, model))
+    chosen = precision(spec.precision) if model.adapters is None else _of_adapters(spec, model.adapters)
     return TrainingStep(
         model=model,
         seq_len=spec.seq_len,
@@ -69,7 +73,7 @@ def to_step(spec: TrainingSpec, world_size: int, base: Path | None = None) -> Tr
         accumulation=accumulation(spec, world_size),
         parallelism=parallelism(spec),
         sharding=sharding(spec.sharding),
-        precision=precision(spec.precision),
+        precision=chosen,
         checkpointing=spec.activation_checkpointing,
         attention=spec.attention,
         attention_generation=spec.attention_generation,
@@ -90,6 +94,16 @@ def to_step(spec: TrainingSpec, world_size: int, base: Path | None = None) -> Tr
     )
 
 
+def _of_adapters(spec: TrainingSpec, own: Adapters) -> Precision:
+    """Return the dtypes of a step that trains adapters alone: gradients follow the adapters, and float32 adapters need
+    no master copy.
+    """
+    chosen = precision(spec.precision)
+    grads = own.dtype if spec.precision.grads == "auto" else chosen.grads
+    alone = spec.precision.master == "auto" and own.dtype == "float32"
+    return replace(chosen, grads=grads, master=None if alone else chosen.master)
+
+
 def sharding(spec: ShardingSpec) -> Sharding:
     """Return the planner's record for the sharding of model states, from the scenario's keys."""
     return Sharding(**spec.model_dump())
@@ -100,7 +114,7 @@ def optimizer(spec: OptimizerSpec) -> Optimizer:
     from simulator.step.spec import OPTIMIZERS
 
     asked = None if spec.implementation == "auto" else spec.implementation
-    return replace(OPTIMIZERS[spec.name], implementation=asked)
+    return replace(OPTIMIZERS[spec.name], implementation=asked, state_dtype=spec.state_dtype)
 
 
 def _lesson(spec: TrainingSpec, model: Transformer, world_size: int, base: Path | None) -> TrainingTask:

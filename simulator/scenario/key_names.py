@@ -29,9 +29,7 @@ _OTHERS: Final = MappingProxyType(
             ),
             **dict.fromkeys(("learning_rate", "lr"), "write learning: {rate: 1e-3}"),
             "weight_decay": "write learning: {decay: 0.01}",
-            **dict.fromkeys(
-                ("lora", "peft", "adapter"), "adapters such as LoRA are not modelled: a step trains all parameters"
-            ),
+            **dict.fromkeys(("peft", "adapter", "qlora"), "write lora: {rank: 16}"),
             "warmup_steps": "write learning: {warmup: 100}",
             **dict.fromkeys(("epochs", "num_epochs", "num_train_epochs", "max_steps", "train_iters"), _LENGTH),
             **dict.fromkeys(("max_grad_norm", "gradient_clipping", "clip_grad"), "write clip_norm"),

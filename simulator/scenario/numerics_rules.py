@@ -117,6 +117,7 @@ def conflicts(
     if not shape.numerics:
         return
     yield from _seq_len(shape, cluster)
+    yield from _lora(shape)
     yield from _sharding_keep_below(shape)
     yield from _precision(shape)
     yield from _optimizer(shape)
@@ -195,6 +196,11 @@ def _seq_len(shape: TrainingSpec, cluster: ClusterSpec) -> Iterator[RuleViolatio
         yield _conflict("seq_len", f"a step has {count:,} tokens; must be at most {_MOST:,} for real training in numpy")
 
 
+def _lora(shape: TrainingSpec) -> Iterator[RuleViolation]:
+    if shape.lora.rank:
+        yield _conflict("lora.rank", f"got {shape.lora.rank}, which real training does not support yet; omit lora")
+
+
 def _sharding_keep_below(shape: TrainingSpec) -> Iterator[RuleViolation]:
     if shape.sharding.keep_below:
         message = f"got {shape.sharding.keep_below}, which real training does not support yet; omit the key"
@@ -212,6 +218,9 @@ def _precision(shape: TrainingSpec) -> Iterator[RuleViolation]:
 def _optimizer(shape: TrainingSpec) -> Iterator[RuleViolation]:
     if shape.optimizer.name not in _OPTIMIZERS:
         yield _conflict("optimizer", f"got {shape.optimizer.name!r}; real training supports {', '.join(_OPTIMIZERS)}")
+    if shape.optimizer.state_dtype != "float32":
+        message = f"got {shape.optimizer.state_dtype!r}; real training supports float32"
+        yield _conflict("optimizer.state_dtype", message)
 
 
 def _loss_scaling(shape: TrainingSpec) -> Iterator[RuleViolation]:

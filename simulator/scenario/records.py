@@ -24,6 +24,7 @@ from simulator.scenario.answer_spec import BudgetSpec, FindingEntry, FindingSpec
 from simulator.scenario.field_types import Count, LargeCount, Listed, Omittable, Rank, Spec, stored_dtypes
 from simulator.scenario.layer_policies import LayersSpec
 from simulator.scenario.learning_spec import LearningSpec, LossScalingSpec
+from simulator.scenario.lora_spec import LoraSpec
 from simulator.scenario.plan_spec import PlanSpec
 from simulator.scenario.training_spec import (
     ExpertsSpec,
@@ -377,6 +378,7 @@ _MAPPINGS: Final[dict[tuple[str, ...], type[Spec]]] = {
     ("training", "precision"): PrecisionSpec,
     ("training", "optimizer"): OptimizerSpec,
     ("training", "offload"): OffloadSpec,
+    ("training", "lora"): LoraSpec,
     ("training", "loss_scaling"): LossScalingSpec,
     ("training", "learning"): LearningSpec,
 }

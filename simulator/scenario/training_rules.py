@@ -22,6 +22,7 @@ from simulator.cluster.limits import no_server_ports
 from simulator.scenario import numerics_rules, parallelism_rules
 from simulator.scenario.build_training import accumulation, parallelism, precision, with_accumulation
 from simulator.scenario.caching import memoized
+from simulator.scenario.lora_spec import adapters
 from simulator.scenario.records import ClusterSpec
 from simulator.scenario.rule_violation import RuleViolation, any_listening, any_of, first_duplicate
 from simulator.scenario.training_spec import TrainingSpec
@@ -94,6 +95,7 @@ def conflicts(
         yield from _model_conflicts(error, shape)
     yield from _framework(shape, base)
     yield from parallelism_rules.conflicts(shape, model, None if sizes else cluster.world_size)
+    yield from _lora(shape, model)
     yield from _activation_checkpointing(shape, model)
     yield from _layers_per_unit(shape, model)
     yield from numerics_rules.conflicts(shape, cluster, model, files.learning)
@@ -208,6 +210,15 @@ def _optimizer(shape: TrainingSpec) -> Iterator[RuleViolation]:
             "foreach or for_loop"
         )
         yield _conflict("optimizer.implementation", message, "training.optimizer.name")
+
+
+def _lora(shape: TrainingSpec, model: Transformer | None) -> Iterator[RuleViolation]:
+    if model is None:
+        return
+    try:
+        adapters(shape.lora, model)
+    except ValueError as error:
+        yield _conflict("lora.targets", str(error), "training.model", "training.lora.rank")
 
 
 def _offload(shape: TrainingSpec) -> Iterator[RuleViolation]:

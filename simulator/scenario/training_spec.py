@@ -26,6 +26,7 @@ from simulator.scenario.learning_spec import (
     LossScalingSpec,
     yes_no_or_probability,
 )
+from simulator.scenario.lora_spec import LoraSpec
 from simulator.scenario.parallelism_reading import kinds_in_order, layers_of_stages, ways_of_attention
 from simulator.scenario.shorthand import Short
 from simulator.step.framework import IMPLEMENTATIONS
@@ -373,6 +374,9 @@ class OptimizerSpec(Spec):
             "per arithmetic operation and tensor; auto: the framework's default."
         ),
     )
+    state_dtype: Annotated[Literal["float32", "bfloat16"], reading.choice(("float32", "bfloat16"))] = Field(
+        default="float32", description="Dtype of the optimizer's states, such as Adam's moments."
+    )
 
 
 class OffloadSpec(Spec):
@@ -445,7 +449,7 @@ class TrainingSpec(Spec):
         default=ShardingSpec(), description="Sharding of the model states; short form: a strategy's name."
     )
     precision: Annotated[PrecisionSpec, SHORT_PRECISIONS] = Field(
-        default=PrecisionSpec(), description="Dtypes; short forms: fp32, tf32, fp16, bf16 and fp8."
+        default=PrecisionSpec(), description="Dtypes; short forms: fp64, fp32, tf32, fp16, bf16, fp8 and nvfp4."
     )
     activation_checkpointing: Annotated[Any, checkpointing()] = Field(
         default="none", description="Activations that are discarded and recomputed."
@@ -487,6 +491,7 @@ class TrainingSpec(Spec):
     offload: Annotated[OffloadSpec, SHORT_OFFLOADS] = Field(
         default=OffloadSpec(), description="Data on the host: none, optimizer."
     )
+    lora: LoraSpec = Field(default=LoraSpec(), description="Low-rank adapters on a frozen model.")
     loss_scaling: Annotated[LossScalingSpec, SHORT_SCALINGS] = Field(
         default=LossScalingSpec(), description="Loss scaling: rule and options; short form: the rule's name."
     )

@@ -127,6 +127,43 @@ class LearningKeys(TypedDict, total=False):
     """Path of an .npz file with initial parameters under PyTorch's names; generated from the seed if omitted."""
 
 
+class LoraKeys(TypedDict, total=False):
+    """Low-rank adapters on a frozen model (keys of lora)."""
+
+    rank: int
+    """Rank of the adapters, which alone are trained; 0 trains every parameter."""
+    dtype: Literal["float32", "bfloat16"]
+    """Dtype of the adapters' parameters and arithmetic; PEFT's default is float32."""
+    dropout: bool | float
+    """Dropout of the adapters' inputs: true (probability 0.1), false, or a probability."""
+    base: Literal["params", "nf4", "nf4_single", "gptq"]
+    """Format of the frozen matrices of layers: the dtype of parameters, 4-bit NF4 with double (nf4) or single
+    quantisation (QLoRA), or 4-bit GPTQ."""
+    targets: (
+        Literal["all", "attention", "feed_forward", "all-linear"]
+        | Sequence[
+            Literal[
+                "q",
+                "k",
+                "v",
+                "o",
+                "gate",
+                "up",
+                "down",
+                "q_proj",
+                "k_proj",
+                "v_proj",
+                "o_proj",
+                "gate_proj",
+                "up_proj",
+                "down_proj",
+            ]
+        ]
+    )
+    """Matrices with an adapter in every layer: all, attention, feed_forward, or a list of q, k, v, o, gate, up,
+    down."""
+
+
 class LossScalingKeys(TypedDict, total=False):
     """Scaling of the loss, to keep small gradients representable in float16 (keys of loss_scaling)."""
 
@@ -158,6 +195,8 @@ class OptimizerKeys(TypedDict, total=False):
     implementation: Literal["auto", "fused", "foreach", "for_loop"]
     """fused: a single kernel; foreach: a kernel per arithmetic operation for all tensors; for_loop: a kernel per
     arithmetic operation and tensor; auto: the framework's default."""
+    state_dtype: Literal["float32", "bfloat16"]
+    """Dtype of the optimizer's states, such as Adam's moments."""
 
 
 class ParallelismKeys(TypedDict, total=False):
@@ -395,7 +434,7 @@ class TrainingKeys(ScenarioKeys, ClusterKeys, total=False):
     sharding: str | ShardingKeys
     """Sharding of the model states; short form: a strategy's name."""
     precision: Literal["fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "nvfp4"] | PrecisionKeys
-    """Dtypes; short forms: fp32, tf32, fp16, bf16 and fp8."""
+    """Dtypes; short forms: fp64, fp32, tf32, fp16, bf16, fp8 and nvfp4."""
     activation_checkpointing: str | Mapping[str, Any] | Sequence[int]
     """Activations that are discarded and recomputed."""
     attention: Literal["flash", "standard"]
@@ -419,6 +458,8 @@ class TrainingKeys(ScenarioKeys, ClusterKeys, total=False):
     """Allocator of GPU memory."""
     offload: Literal["none", "optimizer"] | OffloadKeys
     """Data on the host: none, optimizer."""
+    lora: LoraKeys
+    """Low-rank adapters on a frozen model."""
     loss_scaling: Literal["auto", "none", "dynamic", "deepspeed", "static"] | LossScalingKeys
     """Loss scaling: rule and options; short form: the rule's name."""
     clip_norm: float

@@ -61,6 +61,9 @@ def unused(shape: TrainingSpec, world_size: int, base: Path) -> Iterator[tuple[K
     shape = with_accumulation(shape, world_size)
     yield from _without_numbers(shape)
     yield from _loss_scaling(shape)
+    if not shape.lora.rank:
+        for name in ("targets", "dtype", "dropout", "base"):
+            yield ("training", "lora", name), "every parameter is trained; write a rank, such as lora: {rank: 16}"
     yield from _sharding(shape)
     yield from _precision(shape, base)
     yield from _bucket_size(shape, world_size, base)

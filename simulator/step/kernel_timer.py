@@ -148,7 +148,8 @@ class KernelTimer:
             # traffic.
             if self.step.compiled and kernel.fusible:
                 return framework.compiled / share * self._bare(replace(kernel, fusible=False), contention)
-            return framework.elementwise / share * self._bare(kernel, contention)
+            slower = 1.0 if kernel.single else framework.elementwise
+            return slower / share * self._bare(kernel, contention)
         if isinstance(kernel, Attention):
             seconds = self._bare(kernel, contention)
             # Some frameworks' kernels compute part of the masked scores.
@@ -156,6 +157,9 @@ class KernelTimer:
                 whole = self._bare(replace(kernel, causal=False), contention)
                 seconds += framework.attention_masked * (whole - seconds)
             return framework.attention_time(self.gpu) * seconds
+        # A matmul with a dtype of its own needs no casts.
+        if kernel.dtype is not None:
+            return framework.matmul_time(self.gpu, kernel.dtype) * self._bare(kernel, contention)
         slower = framework.matmul_time(self.gpu, self.step.precision.matmul) * self._scaled(kernel)
         return slower * self._bare(kernel, contention) + self._casts(kernel, contention)
 
@@ -188,10 +192,11 @@ class KernelTimer:
         precision = self.step.precision
         # Only linear maps use eight or four bits; attention keeps the activations' dtype.
         wide = isinstance(kernel, Elementwise) or (isinstance(kernel, Attention) and is_narrow(precision.matmul))
+        own = kernel.dtype if isinstance(kernel, Matmul) else None
         return self.step.framework.kernel_time * duration(
             kernel,
             self.gpu,
-            precision.params if wide else precision.matmul,
+            own or (precision.params if wide else precision.matmul),
             sms_taken=contention.sms_taken,
             hbm_share=contention.hbm_left,
             attention_generation=self.step.attention_generation,

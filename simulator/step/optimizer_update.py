@@ -13,7 +13,7 @@ from simulator.basics.dtypes import find
 from simulator.step.framework import Framework, Implementation
 from simulator.step.kernel_timer import KernelCost, KernelTimer
 from simulator.step.spec import Optimizer, TrainingStep
-from simulator.step.states import STATE_BYTES, States
+from simulator.step.states import States
 
 
 def implementation_of(optimizer: Optimizer, framework: Framework) -> Implementation:
@@ -32,7 +32,9 @@ def update_traffic(step: TrainingStep, states: States) -> float:
         return states.update_read + states.update_written
     separate, precision = step.optimizer.separate, step.precision
     updated, gradient = find(precision.updated).itemsize, find(precision.grads).itemsize
-    each = separate.parameters * updated + separate.numbers * STATE_BYTES + separate.gradients * gradient
+    each = (
+        separate.parameters * updated + separate.numbers * step.optimizer.state_itemsize + separate.gradients * gradient
+    )
     # Casting a working copy reads the master copy again.
     cast = states.copied + states.updated * updated if states.copied else 0
     return states.updated * each + cast
@@ -72,4 +74,4 @@ def temporary_bytes(step: TrainingStep, states: States) -> int:
         Contains the number of updated parameters.
     """
     held = step.optimizer.separate.temporaries if implementation_of(step.optimizer, step.framework) == "foreach" else 0
-    return states.updated * held * STATE_BYTES
+    return states.updated * held * step.optimizer.state_itemsize

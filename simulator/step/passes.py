@@ -90,26 +90,36 @@ class Passes:
         """Bytes of the whole gradients of a rank's units [B]; a copy in the computed dtype is included if the framework
         keeps one.
         """
-        computed = find(self.step.precision.params).itemsize
+        computed = find(self.step.trained_dtype).itemsize
         # Some frameworks keep the computed gradient beside the accumulated gradient.
         beside = computed if self.step.framework.keeps_gradients and computed != self.gradient_itemsize else 0
-        return sum(unit.elements for unit in self.units) * (self.gradient_itemsize + beside)
+        return sum(unit.trained for unit in self.units) * (self.gradient_itemsize + beside)
 
     @property
     def placeholder_bytes(self) -> int:
         """Bytes of the arrays that stand for the gradients of layers' matrices, one for each shape [B]."""
         shapes = frozenset[tuple[int, ...]]().union(*(unit.matrices for unit in self.units if unit.is_layer))
-        return sum(prod(shape) for shape in shapes) * find(self.step.precision.params).itemsize
+        return sum(prod(shape) for shape in shapes) * find(self.step.trained_dtype).itemsize
 
     def ranks_of(self, unit: Unit) -> int:
         """Return the number of ranks that shard the gradients of a unit (embedding, layer or head)."""
         return self.expert_ranks if unit.spread else self.ranks
 
     def elements_by_ranks(self) -> list[tuple[int, int]]:
-        """Return pairs (parameters on this rank, ranks over which these may be sharded), with expert-parallel
+        """Return pairs (trained parameters on this rank, ranks over which these may be sharded), with expert-parallel
         parameters in a separate pair.
         """
-        dense, spread = (sum(u.elements for u in self.units if u.spread == spread) for spread in (False, True))
+        return self._by_ranks([(unit.trained, unit.spread) for unit in self.units])
+
+    def frozen_by_ranks(self) -> list[tuple[int, int]]:
+        """Return pairs like those of `elements_by_ranks` for frozen parameters."""
+        return self._by_ranks([(unit.frozen, unit.spread) for unit in self.units])
+
+    def _by_ranks(self, counts: Sequence[tuple[int, bool]]) -> list[tuple[int, int]]:
+        """Return the sums of some counts, each with the ranks over which the counted parameters may be sharded; a count
+        is marked True for expert-parallel parameters.
+        """
+        dense, spread = (sum(count for count, own in counts if own == of_experts) for of_experts in (False, True))
         # Expert-parallel units are sharded over fewer ranks: the ranks with the same experts.
         return [(dense, self.ranks), *([(spread, self.expert_ranks)] if spread else [])]
 
@@ -231,18 +241,20 @@ class Passes:
         Whole gradients stay allocated from the first micro-batch on; sharded strategies hold a unit's gradients
         briefly.
         """
+        if not unit.trained:
+            return None
         whole = self.keeps_whole_gradients
-        computed = find(self.step.precision.params).itemsize
+        computed = find(self.step.trained_dtype).itemsize
         if whole and chunk.begins(micro) and not self.step.framework.gradient_buffers:
             name = self._whole(unit, micro)
-            self.builder.allocate(name, unit.elements * self.gradient_itemsize, "gradients", after=after)
+            self.builder.allocate(name, unit.trained * self.gradient_itemsize, "gradients", after=after)
             self.gradients.append(name)
         # The first micro-batch writes straight into the accumulated gradient if dtypes agree.
         if whole and chunk.begins(micro) and computed == self.gradient_itemsize:
             return None
         # A temporary gradient has the computed dtype; the accumulated gradient may be wider.
         name = f"{unit.name} gradients {micro}"
-        nbytes = 0 if whole and self._adds_in_place(unit) else unit.elements * computed
+        nbytes = 0 if whole and self._adds_in_place(unit) else unit.trained * computed
         # It takes the place of tensors that are freed before; the name is freed with them.
         nbytes = max(0, nbytes - unit.freed_early) if whole else nbytes
         self.builder.allocate(name, nbytes, "gradients", after=after)
@@ -281,7 +293,7 @@ class Passes:
         # Expert-parallel units are sharded over every rank with the same experts, hence there is a single copy.
         if not self.copies or units[0].spread:
             return scattered
-        part = shard(sum(unit.elements for unit in units), self.ranks_of(units[0]))
+        part = shard(sum(unit.trained for unit in units), self.ranks_of(units[0]))
         act = NumericAction(Exchange.SUM_COPIES, tuple(unit.name for unit in units), micro)
         dtype = self.step.precision.reduce
         return self.builder.communicate(name, "all_reduce", part, dtype, [scattered], "replicate", act)
@@ -310,7 +322,7 @@ class Passes:
             The buffer's allocation, to be freed after the send; None without a buffer.
         """
         self.builder.await_next([self.scattered])
-        computed = self.gradient_itemsize if self.keeps_whole_gradients else find(self.step.precision.params).itemsize
+        computed = self.gradient_itemsize if self.keeps_whole_gradients else find(self.step.trained_dtype).itemsize
         # A single rank sends nothing; equal dtypes allow sending from the gradients themselves.
         if self.ranks_of(units[0]) == 1 or (not copies and computed == find(self.step.precision.reduce).itemsize):
             return None
@@ -333,7 +345,7 @@ class Passes:
         """Allocate a communication buffer for the gradients of some units, in the dtype of the reduction; return the
         allocation's name.
         """
-        nbytes = sum(unit.elements for unit in units) * find(self.step.precision.reduce).itemsize
+        nbytes = sum(unit.trained for unit in units) * find(self.step.precision.reduce).itemsize
         return self.builder.allocate(f"{name} buffer", nbytes, "buffers", after=after)
 
     def unpack(self, buffer: str | None, units: Sequence[Unit], micro: int, after: str, summed: str | None) -> None:
@@ -378,7 +390,7 @@ class Passes:
         """Allocate a unit's gradient shard on this rank after a reduce-scatter, and copy the shard to the host under
         offload.
         """
-        nbytes = shard(unit.elements, self.ranks_of(unit)) * self.gradient_itemsize
+        nbytes = shard(unit.trained, self.ranks_of(unit)) * self.gradient_itemsize
         # The host cannot sum over copies of the states. Shards that wait for this sum accumulate on the GPU and are
         # copied after the sum; otherwise each micro-batch's shard leaves at once.
         goes_at_once = self.step.offload is not None and not self._sums_copies_once

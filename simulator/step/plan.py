@@ -317,7 +317,9 @@ def _noted(
         order = pipeline.passes(stage)
         passes = Passes(builder, step, own, groups.shard_size, groups.size("expert data"), whole, chunks, order)
         resident = sum(unit.resident for unit in own)
-        rank_states = states(step, strategy.shards, strategy.updater, passes.elements_by_ranks(), resident)
+        rank_states = states(
+            step, strategy.shards, strategy.updater, passes.elements_by_ranks(), resident, passes.frozen_by_ranks()
+        )
         # Model states are the first allocations, as in a real process.
         builder.allocate("parameters", rank_states.parameters, "parameters")
         builder.allocate("optimizer states", rank_states.optimizer, "optimizer")

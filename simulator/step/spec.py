@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Literal
 
+from simulator.basics.dtypes import find
 from simulator.model.shape import Transformer
 from simulator.step.framework import BARE, Framework, Implementation
 from simulator.step.parallelism import ALONE, Parallelism
@@ -146,7 +147,7 @@ class Optimizer:
     Attributes
     ----------
     states : int
-        float32 numbers per parameter, besides the master copy.
+        Numbers per parameter, besides the master copy.
     separate : SeparateKernels
         Kernels of the implementations "foreach" and "for_loop".
     has_fused : bool
@@ -154,6 +155,8 @@ class Optimizer:
     implementation : {"fused", "foreach", "for_loop"} or None
         fused: a kernel reads and writes everything once. foreach: a kernel per arithmetic operation, over every tensor.
         for_loop: a kernel per operation and tensor. None for the framework's default.
+    state_dtype : str
+        Dtype of the states.
     """
 
     name: str
@@ -161,6 +164,12 @@ class Optimizer:
     separate: SeparateKernels
     has_fused: bool = True
     implementation: Implementation | None = None
+    state_dtype: str = "float32"
+
+    @property
+    def state_itemsize(self) -> int:
+        """Bytes of a number among the states [B]."""
+        return find(self.state_dtype).itemsize
 
 
 # Adam stores momentum and variance, momentum SGD stores momentum. Adafactor stores rows and columns, which are
@@ -350,6 +359,11 @@ class TrainingStep:
     steps: int = 20
     lesson: TrainingTask | None = None
     parallelism: Parallelism = ALONE
+
+    @property
+    def trained_dtype(self) -> str:
+        """Dtype of the trained parameters: the adapters' own, or the working parameters'."""
+        return self.precision.params if self.model.adapters is None else self.model.adapters.dtype
 
     @property
     def rounds(self) -> int:

@@ -20,8 +20,6 @@ from dataclasses import dataclass
 from simulator.basics.dtypes import find
 from simulator.step.spec import State, TrainingStep, Updater
 
-STATE_BYTES = 4  # optimizer states are float32 [B]
-
 
 @dataclass(frozen=True, slots=True)
 class States:
@@ -67,6 +65,7 @@ def states(
     updater: Updater,
     parts: Sequence[tuple[int, int]],
     resident: int = 0,
+    frozen: Sequence[tuple[int, int]] = (),
 ) -> States:
     """Return the bytes of a rank's model states and the traffic of their update, under the given sharding [1]_.
 
@@ -75,23 +74,26 @@ def states(
     Parameters
     ----------
     parts : sequence of (int, int)
-        Numbers of parameters, each with the number of ranks over which they may be sharded; experts have ranks of their
-        own.
+        Numbers of trained parameters, each with the number of ranks over which they may be sharded; experts have ranks
+        of their own.
     resident : int
         Parameters that stay whole on every rank.
+    frozen : sequence of (int, int)
+        Numbers of frozen parameters, in the same form: held in the parameters' dtype, without states.
     """
     precision, sharded = step.precision, State.PARAMETERS in shards
     elements, own = sum(count for count, _ in parts), sum(shard(count, ranks) for count, ranks in parts)
     on_gpu = own if sharded else elements
     updated = {Updater.EVERY_RANK: elements, Updater.OWNERS: own, Updater.SERVERS: 0}[updater]
-    p, g = find(precision.params).itemsize, find(precision.grads).itemsize
+    p, g = find(step.trained_dtype).itemsize, find(precision.grads).itemsize
     master = 0 if precision.master is None else find(precision.master).itemsize
-    numbers = step.optimizer.states * STATE_BYTES
+    numbers = step.optimizer.states * step.optimizer.state_itemsize
     away = step.offload is not None
     # A shard of parameters is itself the master copy and is cast when gathered, unless the master copy lies on the
     # host.
     alone = sharded and master > 0 and not away
-    parameters = on_gpu * (master if alone else p) + resident * p
+    held = sum(shard(count, ranks) if sharded else count for count, ranks in frozen)
+    parameters = on_gpu * (master if alone else p) + resident * p + held * find(precision.params).itemsize
     kept = updated * (numbers + (0 if alone else master))
     read = updated * (g + numbers + (master or p))
     written = updated * (numbers + master + (0 if alone else p))

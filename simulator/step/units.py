@@ -37,7 +37,9 @@ class Unit:
     Attributes
     ----------
     elements : int
-        Number of parameters.
+        Number of parameters; quantised ones count for their bytes, in elements of the working parameters' dtype.
+    frozen : int
+        Number of parameters without gradient and optimizer states, among `elements`.
     recompute : PassPieces or None
         Recompute before the backward pass.
     input_gradient, weight_gradient : PassPieces
@@ -59,7 +61,7 @@ class Unit:
     shared : int
         Elements of an embedding table with a copy on the first and the last pipeline stage.
     tensors : int
-        Number of parameter tensors.
+        Number of trained parameter tensors.
     matrices : frozenset of tuple of int
         Shapes of its weight matrices.
     spread : bool
@@ -86,6 +88,12 @@ class Unit:
     tensors: int = 1
     matrices: frozenset[tuple[int, ...]] = frozenset()
     spread: bool = False
+    frozen: int = 0
+
+    @property
+    def trained(self) -> int:
+        """Number of parameters with gradient and optimizer states."""
+        return self.elements - self.frozen
 
     @property
     def is_layer(self) -> bool:
@@ -114,8 +122,8 @@ def units(
     ends, batch = timer_of_ends(timer), batch_of(step, place)
     whole = modules(step.model, batch.cut)
     first, *layers, last = whole
-    embedding = _plain("embedding", first.elements, ends, embedding_operations(step.model, batch))
-    computed = (embedding, *_layers(timer, batch, layers), _head(ends, batch, last.elements))
+    embedding = _plain("embedding", first.held(batch.itemsize), ends, embedding_operations(step.model, batch))
+    computed = (embedding, *_layers(timer, batch, layers), _head(ends, batch, last.held(batch.itemsize)))
     # Equal layers share a `parameters` object, which may list hundreds of experts: compute their values once.
     known: dict[int, Mapping[str, Any]] = {}
     made = []
@@ -123,17 +131,19 @@ def units(
         own = id(module.parameters)
         known[own] = known.get(own) or _of_gradients(timer, unit.elements, module, ranks, sharded=sharded)
         made.append(replace(unit, **known[own]))
-    # With sequence parallelism, each rank sums the gradients of norms over its part of the sequence only.
-    if batch.cut.sequence:
+    # With sequence parallelism, each rank sums the gradients of norms over its part of the sequence only. The whole
+    # side of an adapter sees the part of the other side that lies on the rank.
+    if batch.cut.sequence or (batch.adapters is not None and batch.cut.tensor > 1):
         made = [replace(unit, partial=partial) for unit, partial in zip(made, _partial(step, batch.cut), strict=True)]
     # The update sums the gradients of both copies.
     if step.model.tied and step.parallelism.apart:
         table = first.parameters[0].elements
-        made[0] = replace(made[0], shared=table)
+        shared = table if step.model.adapters is None else 0
+        made[0] = replace(made[0], shared=shared)
         # The last stage holds a copy of the tied embedding table.
         copied = replace(last, parameters=(*last.parameters, first.parameters[0]))
-        more = _of_gradients(timer, copied.elements, copied, ranks, sharded=sharded)
-        made[-1] = replace(made[-1], elements=copied.elements, shared=table, **more)
+        more = _of_gradients(timer, copied.held(batch.itemsize), copied, ranks, sharded=sharded)
+        made[-1] = replace(made[-1], elements=copied.held(batch.itemsize), shared=shared, **more)
     # Experts are a separate unit only if other ranks hold different experts.
     if batch.cut.experts_apart:
         sharing = ranks * batch.cut.tensor // batch.cut.experts.tensor // batch.cut.experts.ranks
@@ -149,7 +159,15 @@ def batch_of(step: TrainingStep, place: int = 0) -> Batch:
     eight = find(step.precision.matmul, stored=False).bits == 8
     if step.framework.casts_once and eight and step.lesson is None:
         cut = replace(cut, gather_dtype=step.precision.matmul)
-    return Batch(step.micro_batch_size, step.seq_len, itemsize, step.attention, step.dropout, cut=cut)
+    return Batch(
+        step.micro_batch_size,
+        step.seq_len,
+        itemsize,
+        step.attention,
+        step.dropout,
+        cut=cut,
+        adapters=step.model.adapters,
+    )
 
 
 def timer_of_ends(timer: KernelTimer) -> KernelTimer:
@@ -201,14 +219,15 @@ def _experts_and_rest(
     if not experts.parameters:
         return None
     passes = NO_PASS, NO_PASS, NO_PASS, NO_PASS
-    of_experts = _of_gradients(timer, experts.elements, experts, sharing, sharded=False)
-    unit = Unit("experts", experts.elements, *passes, None, 0, 0, spread=True)
-    return replace(unit, **of_experts), _of_gradients(timer, rest.elements, rest, ranks, sharded=False)
+    size = find(timer.step.precision.params).itemsize
+    of_experts = _of_gradients(timer, experts.held(size), experts, sharing, sharded=False)
+    unit = Unit("experts", experts.held(size), *passes, None, 0, 0, spread=True)
+    return replace(unit, **of_experts), _of_gradients(timer, rest.held(size), rest, ranks, sharded=False)
 
 
 def _partial(step: TrainingStep, cut: ModelPartition) -> Iterator[int]:
-    """Yield for each module the elements replicated over tensor-parallel ranks, with gradients summed by each rank over
-    only the rank's tokens.
+    """Yield for each module the trained elements replicated over tensor-parallel ranks, with gradients summed by each
+    rank over only the rank's tokens or its part of an adapter.
     """
     # The rank's own number of experts, without sharding their matrices.
     uncut = replace(WHOLE, experts=replace(cut.experts, tensor=1))
@@ -220,7 +239,7 @@ def _partial(step: TrainingStep, cut: ModelPartition) -> Iterator[int]:
             known[id(own.parameters)] = sum(
                 mine.elements
                 for one, mine in same
-                if one.shape == mine.shape and not (cut.experts_apart and is_expert(mine.name))
+                if mine.trained and one.shape == mine.shape and not (cut.experts_apart and is_expert(mine.name))
             )
         yield known[id(own.parameters)]
 
@@ -239,7 +258,10 @@ def _layers(timer: KernelTimer, batch: Batch, layers: list[Module]) -> Iterator[
         kinds = {dense: with_output_by_tokens(operations) for dense, operations in kinds.items()}
     passes = {dense: _passes(timer, operations) for dense, operations in kinds.items()}
     costs: dict[tuple[bool, tuple[str, ...]], PassPieces] = {}
-    elements = {id(layer.parameters): layer.elements for layer in {id(one.parameters): one for one in layers}.values()}
+    elements = {
+        id(layer.parameters): layer.held(batch.itemsize)
+        for layer in {id(one.parameters): one for one in layers}.values()
+    }
     for i, layer in enumerate(layers):
         dense = i < step.model.dense_layers
         keeping = kept(step.checkpointing, i, step.model, kinds[dense], entry)
@@ -294,20 +316,27 @@ def _head(timer: KernelTimer, batch: Batch, elements: int) -> Unit:
 
 
 def _of_gradients(timer: KernelTimer, elements: int, module: Module, ranks: int, *, sharded: bool) -> Mapping[str, Any]:
-    """Return a unit's fields for gradients and sharding: copies, accumulation, resident elements, tensors, matrices."""
-    step, copied = timer.step, timer.step.framework.parameter_bytes * elements
-    computed, accumulated = find(step.precision.params).itemsize, find(step.precision.grads).itemsize
+    """Return a unit's fields for gradients and sharding: copies, accumulation, resident and frozen elements,
+    tensors, matrices.
+    """
+    step = timer.step
+    frozen = module.frozen(find(step.precision.params).itemsize)
+    trained = elements - frozen
+    # Frozen parameters are copied only if they are gathered.
+    copied = step.framework.parameter_bytes * (elements if sharded else trained)
+    computed, accumulated = find(step.trained_dtype).itemsize, find(step.precision.grads).itemsize
     # A kernel reads the new gradient and adds it in place: one read, one read and write. A matmul that accumulates
     # writes the sum instead of the new gradient, and reads the accumulated gradient.
-    added = (accumulated if step.framework.accumulates_in_matmul else computed + 2 * accumulated) * elements
-    small = sum(p.elements for p in module.parameters if p.elements < step.sharding.keep_below)
+    added = (accumulated if step.framework.accumulates_in_matmul else computed + 2 * accumulated) * trained
+    small = sum(p.elements for p in module.parameters if p.trained and p.elements < step.sharding.keep_below)
     return {
         # A single rank communicates nothing.
         "copies": timer.copies(copied) if ranks > 1 and copied else None,
-        "accumulate": timer.copies(added) if step.accumulation > 1 or computed != accumulated else None,
+        "accumulate": timer.copies(added) if trained and (step.accumulation > 1 or computed != accumulated) else None,
         "resident": small if ranks > 1 and sharded else 0,
-        "tensors": len(module.parameters),
-        "matrices": frozenset(p.shape for p in module.parameters if len(p.shape) > 1),
+        "tensors": sum(p.trained for p in module.parameters),
+        "frozen": frozen,
+        "matrices": frozenset(p.shape for p in module.parameters if p.trained and len(p.shape) > 1),
     }
 
 

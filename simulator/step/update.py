@@ -137,7 +137,7 @@ def _on_host(
     traffic = (states.update_read + states.update_written) / max(states.updated, 1)
     done = norm
     for unit in passes.units:
-        own = shard(unit.elements, passes.ranks_of(unit))
+        own = shard(unit.trained, passes.ranks_of(unit))
         # Real training updates every parameter with the last unit, because shards do not follow units.
         act = NumericAction(Computation.UPDATE) if unit is passes.units[-1] else None
         new = builder.on_host(f"update {unit.name}", own * traffic, rate, after=[total], act=act)
@@ -200,14 +200,13 @@ def _hand_out(builder: ProgramBuilder, passes: Passes, done: str, strategy: Stra
         )
         for name, scope, ranks, spread in kinds:
             # Every bucket was padded when it was sharded.
-            parts = [sum(unit.elements for unit in part) for part in passes.parts if part[0].spread == spread]
+            parts = [sum(unit.trained for unit in part) for part in passes.parts if part[0].spread == spread]
             if parts:
                 elements = ranks * sum(shard(part, ranks) for part in parts)
                 act = NumericAction(Exchange.GATHER_UPDATED, what="experts" if spread else "")
-                dtype = step.precision.params
-                builder.communicate(name, "all_gather", elements, dtype, [done], scope, act, owners=ranks)
+                builder.communicate(name, "all_gather", elements, step.trained_dtype, [done], scope, act, owners=ranks)
     resident = sum(unit.resident for unit in passes.units)
     # Parameters below `keep_below` are updated by shard too, and stay whole on every rank.
     if resident:
-        dtype = step.precision.params
+        dtype = step.trained_dtype
         builder.communicate("gather kept parameters", "all_gather", resident, dtype, after=[done], scope="shard")

@@ -31,11 +31,11 @@ LESS: Final[dict[type, dict[str, Any]]] = {
 }
 # Fields that say no amount.
 WITHOUT_AMOUNT: Final[dict[type, set[str]]] = {
-    Matmul: {"name", "of_weights"},
+    Matmul: {"name", "of_weights", "dtype"},
     # Fewer heads of keys and values move fewer bytes and compute as much. Sums of a ring's steps are kernels of their
     # own (tests/theory/test_model_parallel.py).
     Attention: {"name", "causal", "backward", "kv_heads", "summed"},
-    Elementwise: {"name", "fusible", "of_weights"},
+    Elementwise: {"name", "fusible", "of_weights", "single"},
 }
 GPUS: Final = [load_gpu(name) for name in registry.names("gpu")]
 AMOUNTS: Final = [(kind, field) for kind, own in LESS.items() for field in own]

@@ -95,6 +95,7 @@ BASES: Final[Mapping[str, Data]] = {
     "eight bits": _training(
         "dgx_h100", 2, model=TINY | {"n_embd": 512}, precision={"params": "bfloat16", "matmul": "float8_e4m3fn"}
     ),
+    "adapters": _training("dgx_h100", 2, lora={"rank": 4}, sharding="zero1"),
     "large": _training(ranks=2, model=TINY | {"n_embd": 512, "n_positions": 512}, seq_len=512, sharding="zero3"),
 }
 
@@ -192,6 +193,12 @@ EXAMPLES: Final[Mapping[str, tuple[Any, ...]]] = {
     "training.allocator": ("expandable_segments",),
     "training.offload.what": ("optimizer", "none"),
     "training.offload.host_rate": ("1 GB/s",),
+    "training.lora.rank": (8,),
+    "training.lora.dtype": ("bfloat16",),
+    "training.lora.dropout": (0.1,),
+    "training.lora.base": ("nf4",),
+    "training.lora.targets": ("attention",),
+    "training.optimizer.state_dtype": ("bfloat16",),
     "training.loss_scaling.rule": ("dynamic", "none"),
     "training.loss_scaling.start": (2.0,),
     "training.loss_scaling.interval": (1,),

@@ -216,7 +216,7 @@ def test_experts_of_a_rank_are_tensors_of_their_own() -> None:
 
 def test_every_framework_has_an_implementation_of_every_optimizer() -> None:
     """A default of `fused` becomes `foreach` where an optimizer has no fused kernel."""
-    assert {load_framework(name).optimizer_implementation for name in names("framework")} == {"fused", "for_loop"}
+    assert {load_framework(name).optimizer_implementation for name in names("framework")} == set(IMPLEMENTATIONS)
     torchtitan, foundry = load_framework("torchtitan"), load_framework("llm_foundry")
     assert implementation_of(OPTIMIZERS["adafactor"], torchtitan) == "foreach"
     assert implementation_of(OPTIMIZERS["adafactor"], foundry) == "for_loop"

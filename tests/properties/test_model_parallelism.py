@@ -17,6 +17,7 @@ from simulator.cluster.build import build
 from simulator.cluster.cluster import Cluster
 from simulator.engine.events import execute as events
 from simulator.engine.jitter import Jitter
+from simulator.model.adapters import Adapters
 from simulator.model.expert_partition import ExpertPartition
 from simulator.model.shape import LatentAttention, Transformer
 from simulator.records.operation import Allocate, Collective, Free
@@ -77,6 +78,11 @@ def drawn(seed: int) -> Cut | None:
         ways = ways | {"experts": experts}
     if pick(True, False, False):
         model = replace(model, num_kv_heads=4, positions="rotary", latent=LatentAttention(16, 16, 8, 4, 8))
+    if model.adapter_targets and pick(True, False, False):
+        targets = pick(model.adapter_targets, model.adapter_targets[:2])
+        model = replace(
+            model, adapters=Adapters(4, targets, pick("float32", "bfloat16"), pick(True, False), pick("", "nf4"))
+        )
     strategy = pick(*WITHOUT_SERVERS)
     facts: dict[str, Any] = {
         "accumulation": m,

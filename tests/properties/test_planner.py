@@ -448,7 +448,7 @@ def test_an_interrupted_plan_goes_on_with_what_was_played(
         )),
         (("--price", "2"), "--price: needs --tokens, the length of the training; write --tokens 1e12"),
         (("--among", "precision=bf16,int3"),
-         "--among precision=bf16,int3: one of bf16, fp16, fp32, fp64, fp8, tf32"),
+         "--among precision=bf16,int3: one of bf16, fp16, fp32, fp64, fp8, nvfp4, tf32"),
         (("--set", "training.dropout=true,false"), "training.dropout: a plan takes a single value of each key"),
         (("--set", "cluster.stragglers={1: 2}"),
          (

@@ -118,7 +118,7 @@ def test_a_node_that_no_rank_uses_is_a_node_all_the_same(tmp_path: Path) -> None
     part = build({"graph": str(tmp_path / "graph.json"), "gpu": "a100_sxm_80gb"}, 3)
     assert len(part.nodes) == 2
     assert layout(part).drawing.at == layout(whole).drawing.at
-    assert figure(part).get_suptitle().startswith("inline: 8 GPUs in 4 nodes, 4 switches")
+    assert figure(part).get_suptitle().startswith("Inline: 8 GPUs in 4 nodes, 4 switches")
 
 
 @st.composite

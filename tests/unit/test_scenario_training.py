@@ -198,7 +198,8 @@ def test_everything_is_written_out() -> None:
         "activation_checkpointing": "none",
         "attention": "flash",
         "attention_generation": 2,
-        "optimizer": {"name": "adam", "implementation": "auto"},
+        "optimizer": {"name": "adam", "implementation": "auto", "state_dtype": "float32"},
+        "lora": {"rank": 0, "dtype": "float32", "dropout": False, "base": "params", "targets": "all"},
         "collectives": "auto",
         "compile": False,
         "dropout": False,
@@ -369,7 +370,7 @@ DTYPES = "one of bfloat16, float16, float32, float64"
         ({"precision": "bfloat16"}, "precision: got 'bfloat16'; did you mean 'bf16'?"),
         (
             {"precision": "fp15"},
-            "precision: got 'fp15'; one of bf16, fp16, fp32, fp64, fp8, tf32; did you mean 'fp16'?",
+            "precision: got 'fp15'; one of bf16, fp16, fp32, fp64, fp8, nvfp4, tf32; did you mean 'fp16'?",
         ),
         ({"precision": {"params": "bf16"}}, f"precision.params: got 'bf16'; {DTYPES}; did you mean 'bfloat16'?"),
         ({"precision": {"params": "tf32"}},

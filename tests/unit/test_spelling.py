@@ -187,6 +187,6 @@ def test_the_config_of_a_framework_is_answered_with_our_keys(tmp_path: Path) -> 
         load_scenario(titan)
 
 
-def test_adapters_are_told_to_be_outside_of_the_model() -> None:
-    (line,) = told(TRAINING | {"training": TRAINING["training"] | {"lora": {"rank": 8}}})
-    assert line.endswith("adapters such as LoRA are not modelled: a step trains all parameters")
+def test_other_names_of_adapters_are_told_the_key() -> None:
+    (line,) = told(TRAINING | {"training": TRAINING["training"] | {"peft": {"rank": 8}}})
+    assert line.endswith("write lora: {rank: 16}")

@@ -62,6 +62,7 @@ _EXAMPLES: Final = {
     "training.learning.decay": "0.1",
     "training.learning.momentum": "0.95",
     "training.learning.eps": "1e-5",
+    "training.precision": "fp8",
     "training.attention_generation": "3",
     "training.dropout": "0.1",
     "training.clip_norm": "1.0",

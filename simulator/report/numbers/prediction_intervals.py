@@ -233,7 +233,7 @@ def is_measured_dtype(matmul: str, chip: str) -> bool:
     --------
     >>> [is_measured_dtype(dtype, "h100") for dtype in ("bfloat16", "float8_e5m2", "tf32", "float32")]
     [True, True, False, False]
-    >>> is_measured_dtype("float8_e4m3fn", "b200")
+    >>> is_measured_dtype("float8_e4m3fn", "mi300x")
     False
     """
     # The table of errors distinguishes eight bits from sixteen; no row has a wider dtype.

@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass, field
 from math import isfinite
 from typing import Any, Final
 
+from simulator.basics import registry
 from simulator.basics.dtypes import is_narrow
 from simulator.basics.intervals import Interval, length, outside
 from simulator.basics.units import format_memory, format_time
@@ -261,8 +262,10 @@ def summarize_step(plan: StepPlan, cluster: Cluster, timeline: Timeline) -> Trai
     framework = plan.step.framework
     calibration = framework.facts.get("calibration") or ()
     # A user's own constants without runs behind them are as uncertain as an unmeasured framework.
-    changed = bool(framework.facts.get("based_on")) and not calibration
-    unseen = changed or not is_measured_dtype(dtype, traits.chip)
+    own = bool(framework.facts.get("based_on")) and framework.name not in registry.names("framework")
+    measured = is_measured_dtype(dtype, traits.chip)
+    # No table of measured runs has adapters.
+    unseen = not measured or (own and not calibration) or plan.step.model.adapters is not None
     network = _unmeasured(plan, works, _means(exposed_by), time)
     host = HostUpdate(parts["host update"] / time) if plan.step.offload is not None else None
     times = prediction_interval(traits, network=network, host=host, unseen=unseen, calibration=calibration)
@@ -300,7 +303,7 @@ def summarize_step(plan: StepPlan, cluster: Cluster, timeline: Timeline) -> Trai
         | times.around("tokens_per_s", steps * plan.tokens)
         | prediction_interval(traits, "memory", unseen=unseen).around("peak_memory_bytes", float(peak.nbytes)),
         carried_over=times.carried_over,
-        unmeasured_dtype=dtype if unseen else None,
+        unmeasured_dtype=None if measured else dtype,
         algorithms=dict(plan.algorithms),
         constants=BETWEEN.join(plan.constants) or None,
         constants_by_operation=dict(plan.constants_by_operation),

@@ -68,7 +68,7 @@ class Bucket:
     @property
     def elements(self) -> int:
         """Number of gradient elements in the bucket."""
-        return sum(unit.elements for unit in self.units)
+        return sum(unit.trained for unit in self.units)
 
 
 def plan(builder: ProgramBuilder, passes: Passes) -> Bucketing:
@@ -160,10 +160,13 @@ class Bucketing:
         # Expert-parallel units have separate buckets, summed by different ranks.
         filling: dict[bool, list[Unit]] = {False: [], True: []}
         # The first unit of each kind comes last in the backward pass and flushes its bucket.
-        last = {unit.spread: unit for unit in reversed(chunk.units)}
+        last = {unit.spread: unit for unit in reversed(chunk.units) if unit.trained}
         done = ""
         for unit in reversed(chunk.units):
             done = gradients(unit)
+            # A frozen unit has no gradients to send.
+            if not unit.trained:
+                continue
             filled = filling[unit.spread]
             filled.append(unit)
             bucket = Bucket(self._numbers[micro], micro, tuple(filled), done)
@@ -188,7 +191,7 @@ class Bucketing:
 
 def _volume(units: tuple[Unit, ...], sharding: Sharding, accumulation: int, ranks: int) -> int:
     """Return the elements sent per step by all N ranks together: 2 (N - 1) times the gradients."""
-    return 2 * (ranks - 1) * sum(unit.elements for unit in units)
+    return 2 * (ranks - 1) * sum(unit.trained for unit in units)
 
 
 STRATEGY = Strategy(

@@ -126,8 +126,8 @@ def traffic_per_parameter(step: TrainingStep) -> int:
     """Return the bytes that a parameter server reads and writes to update one parameter: summed gradient, states,
     master copy [B].
     """
-    # States are float32. Each state and the master copy is read and written; a working copy is only written.
-    states = 4 * step.optimizer.states
+    # Each state and the master copy is read and written; a working copy is only written.
+    states = step.optimizer.state_itemsize * step.optimizer.states
     gradient, working = find(step.precision.reduce).itemsize, find(step.precision.params).itemsize
     master = working if step.precision.master is None else find(step.precision.master).itemsize
     return gradient + 2 * (states + master) + (0 if step.precision.master is None else working)
@@ -140,7 +140,7 @@ def _volume(units: tuple[Unit, ...], sharding: Sharding, accumulation: int, rank
     A worker that hosts a server keeps the server's part off the wire.
     """
     travelling = ranks - (sharding.servers_on == "workers")
-    return 2 * travelling * sum(unit.elements for unit in units)
+    return 2 * travelling * sum(unit.trained for unit in units)
 
 
 STRATEGY = Strategy(

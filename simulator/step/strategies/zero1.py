@@ -47,7 +47,7 @@ def scatter(builder: ProgramBuilder, passes: Passes, bucket: Bucket) -> tuple[st
     act = NumericAction(Exchange.REDUCE_SCATTER, bucket.names, bucket.micro)
     scope: Scope = "shard" if passes.copies and bucket.scope == "all" else bucket.scope
     # A bucket holds the tensors of a share of the owners.
-    ranks, whole = passes.ranks_of(bucket.units[0]), sum(unit.elements for unit in passes.units)
+    ranks, whole = passes.ranks_of(bucket.units[0]), sum(unit.trained for unit in passes.units)
     owners = max(1, round(ranks * bucket.elements / whole))
     reduced = builder.communicate(
         name, "reduce_scatter", bucket.elements, dtype, [bucket.done], scope, act, owners=owners
@@ -61,7 +61,7 @@ def _volume(units: tuple[Unit, ...], sharding: Sharding, accumulation: int, rank
     """Return the elements sent per step by all N ranks together: (N - 1) times the gradients, then (N - 1) times the
     parameters.
     """
-    return 2 * (ranks - 1) * sum(unit.elements for unit in units)
+    return 2 * (ranks - 1) * sum(unit.trained for unit in units)
 
 
 STRATEGY = Strategy(

@@ -37,7 +37,7 @@ def _volume(units: tuple[Unit, ...], sharding: Sharding, accumulation: int, rank
     """Return the elements sent per step by all N ranks together: (N - 1) times the gradients per micro-batch and the
     parameters.
     """
-    return (accumulation + 1) * (ranks - 1) * sum(unit.elements for unit in units)
+    return (accumulation + 1) * (ranks - 1) * sum(unit.trained for unit in units)
 
 
 STRATEGY = Strategy(

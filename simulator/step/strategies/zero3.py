@@ -399,8 +399,9 @@ class _Micro:
 
     def _reduce(self, units: Sequence[Unit], done: str) -> None:
         """Write the reduce-scatter of a block's gradients after the operation `done`; this rank's shard remains."""
+        units = [unit for unit in units if unit.trained]
         # With `gradient_sync: last`, only the last micro-batch communicates.
-        if not self.sums:
+        if not self.sums or not units:
             return
         name, dtype = f"scatter {_name(units)} {self.micro}", self.passes.step.precision.reduce
         # FSDP copies gradients into a contiguous buffer, also without a cast.
@@ -408,7 +409,7 @@ class _Micro:
         act = self._act(Exchange.REDUCE_SCATTER, units)
         scope = _shard(units)
         tensors = sum(unit.tensors for unit in units)
-        reduced = self.builder.communicate(name, "reduce_scatter", _all(units), dtype, [done], scope, act, tensors)
+        reduced = self.builder.communicate(name, "reduce_scatter", _trained(units), dtype, [done], scope, act, tensors)
         self.passes.scattered = reduced
         summed = self._sum_copies(units, reduced or done)
         self.passes.unpack(buffer, units, self.micro, reduced or done, summed)
@@ -438,9 +439,9 @@ def _name(units: Sequence[Unit]) -> str:
     return first if first == last else f"layers {first.split()[-1]}-{last.split()[-1]}"
 
 
-def _all(units: Sequence[Unit]) -> int:
-    """Return the number of parameters in these units together."""
-    return sum(unit.elements for unit in units)
+def _trained(units: Sequence[Unit]) -> int:
+    """Return the number of trained parameters in these units together."""
+    return sum(unit.trained for unit in units)
 
 
 def _gathered(units: Sequence[Unit]) -> int:
@@ -461,7 +462,7 @@ def _volume(units: tuple[Unit, ...], sharding: Sharding, accumulation: int, rank
     backward = ranks // mesh * (mesh - 1) * again
     scattering = 1 if sharding.gradient_sync == "last" else accumulation
     kept = sum(unit.resident for unit in units)
-    return accumulation * ((ranks - 1) * forward + backward) + (ranks - 1) * (scattering * _all(units) + kept)
+    return accumulation * ((ranks - 1) * forward + backward) + (ranks - 1) * (scattering * _trained(units) + kept)
 
 
 STRATEGY = Strategy(
