@@ -29,6 +29,7 @@ from simulator.scenario.records import Scenario
 from simulator.sweeps.artifacts import ArtifactWriter
 from simulator.sweeps.sweep import play_points
 from tests.browser.chromium import CHROMIUM, DRAWN_TEXTS, MISSING, Opened, browser, opened
+from tests.browser.readable import ALONG_TIME, cut, open_all, overlapping
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason=MISSING)
 
@@ -658,6 +659,12 @@ def test_every_cable_of_the_machine_has_the_colour_of_its_use(running: Any, tmp_
         one.drawn()
         one.page.locator("#linkspanel").evaluate("panel => { panel.open = true; state.view.tell(); }")
         assert one.page.locator("#topology line.cable.used").count() == 64
+        # Equal uses have one colour, which is not the grey of what is unused.
+        strokes = one.value(
+            "[...document.querySelectorAll('#topology line.cable')].map(line => line.getAttribute('stroke'))"
+        )
+        assert len(set(strokes)) == 1
+        assert strokes[0].startswith("rgba(213,94,0,")
         assert one.page.locator("#topology line.cable.idle, #topology line.cable.unknown").count() == 0
         assert "nothing" not in one.value(
             "[...document.querySelectorAll('#topology line title')].map(t => t.textContent).join()"
@@ -678,10 +685,6 @@ def test_the_sentence_of_links_is_of_the_window_and_the_machine_of_the_whole_run
             assert f": {link}, 100.0 % utilised." in one.text("#links")
             assert "over the whole run" not in one.text("#links")
             assert one.text("#topology").startswith("4 GPUs on star_100g, over the whole run")
-
-
-# Pictures along time that are drawn.
-ALONG_TIME = "[...document.querySelectorAll('#timeline canvas, #pipeline canvas, #memory canvas, #links canvas')]"
 
 
 @pytest.mark.parametrize("width", [390, 768, 1400])
@@ -713,44 +716,16 @@ def test_pictures_along_time_agree_on_the_window_to_the_pixel(
             assert all(end < begin for (_, end), (begin, _) in pairwise(boxes))
 
 
-# Texts beyond the edges of the window. A caption of a table may not be cut, other texts in a box that scrolls may.
-BEYOND = """
-  [...document.querySelectorAll("h1, h2, h3, p, caption, label, button, summary, .legend span, td, th")]
-    .filter(one => one.offsetParent && !one.closest(".hidden") && one.textContent.trim())
-    .filter(one => one.matches("caption") || !one.closest(".scroll"))
-    .filter(one => {
-      const texts = document.createRange();
-      texts.selectNodeContents(one);
-      const box = texts.getBoundingClientRect();
-      return box.left < 0 || box.right > innerWidth;
-    }).map(one => one.textContent)
-"""
-# Texts of a drawing that are not within the drawing.
-CUT_IN_SVG = """
-  [...document.querySelectorAll("svg")].filter(svg => svg.getBoundingClientRect().width).flatMap(svg => {
-    const edges = svg.getBoundingClientRect();
-    return [...svg.querySelectorAll("text")].filter(text => {
-      const box = text.getBoundingClientRect();
-      return box.left < edges.left - 1 || box.right > edges.right + 1
-        || box.top < edges.top - 1 || box.bottom > edges.bottom + 1;
-    }).map(text => text.textContent);
-  })
-"""
-
-
 @pytest.mark.parametrize("width", [390, 768, 1400])
 def test_no_text_is_cut(running: Any, folders: dict[str, Path], width: int) -> None:
     """Texts of pictures lie within their pictures, and all other texts within the window or in a box that scrolls."""
     for folder in folders.values():
         with opened(running, folder / FILE, width=width, script=DRAWN_TEXTS) as one:
             one.drawn()
-            one.value("document.querySelectorAll('details').forEach(panel => { panel.open = true; })")
-            one.value("state.view.tell()")
-            assert one.value(BEYOND) == []
-            assert one.value(CUT_IN_SVG) == []
-            drawn = one.value(f"{ALONG_TIME}.map(canvas => [canvas.clientWidth, canvas.texts])")
-            assert sum(len(texts) for _, texts in drawn) > 8
-            assert [text for wide, texts in drawn for text, left, right, _ in texts if left < 0 or right > wide] == []
+            open_all(one)
+            assert cut(one) == []
+            assert overlapping(one) == []
+            assert one.value(f"{ALONG_TIME}.reduce((sum, canvas) => sum + canvas.texts.length, 0)") > 8
             # A name of links has its room left of the bars, or all of the width above a bar.
             names = one.value("document.querySelector('#links canvas')?.texts.filter(([, left]) => left === 2) ?? []")
             assert all(right <= (width if width < 600 else 262) for _, _, right, _ in names)

@@ -141,6 +141,9 @@ class Timeline {
       pen.restore();
     }
     let [filled, kind, on] = [-1, -1, -1];
+    // A name is drawn when the next bar is known: spans of a lane may overlap, and the later bar lies on top.
+    let last = null;
+    const nameLast = (next) => { if (last) this.label(pen, last, Math.min(last.wide, next - last.x), top); };
     const from = this.view.from;
     for (let i = lane.first(from); i < lane.start.length && lane.start[i] <= this.view.to; i++) {
       const x = Math.max(left, left + (lane.start[i] - from) * scale);
@@ -150,9 +153,12 @@ class Timeline {
       if (end < left || (hidden && (lane.kind[i] === kind || Math.floor(x) === on))) continue;
       const wide = Math.max(end - x, 1);
       if (hidden) on = Math.floor(x);
+      nameLast(x);
       const faint = this.query && !this.matches.has(lane.name[i]);
-      pen.globalAlpha = faint ? 0.15 : 1;
-      pen.fillStyle = colourOf(lane.kindOf(i));
+      const alpha = faint ? 0.15 : 1;
+      const colour = colourOf(lane.kindOf(i));
+      pen.globalAlpha = alpha;
+      pen.fillStyle = colour;
       pen.fillRect(x, top + 1, wide > 4 ? wide - 0.6 : wide, this.row - 3);
       const parts = this.byKernel && lane.partsOf(i);
       if (parts) {
@@ -166,21 +172,24 @@ class Timeline {
           before = after;
         }
       }
-      if (wide > 46 && this.row > 14 && !parts) this.label(pen, lane.nameOf(i), x, top, wide);
+      last = wide > 46 && this.row > 14 && !parts ? { text: lane.nameOf(i), x, wide, colour, alpha } : null;
       if (this.chosen && this.chosen.lane === lane && this.chosen.i === i) {
         pen.strokeStyle = themed("--text"); pen.strokeRect(x + 0.5, top + 1.5, wide, this.row - 4);
       }
       filled = Math.max(filled, end);
       kind = lane.kind[i];
     }
+    nameLast(width);
     pen.globalAlpha = 1;
   }
-  label(pen, text, x, top, wide) {
-    const back = pen.fillStyle;
-    const [r, g, b] = [1, 3, 5].map((i) => parseInt(back.slice(i, i + 2), 16));
+  // The name of a bar, in the room that the next bar leaves of it.
+  label(pen, { text, x, colour, alpha }, room, top) {
+    if (room <= 46) return;
+    const [r, g, b] = [1, 3, 5].map((i) => parseInt(colour.slice(i, i + 2), 16));
+    pen.globalAlpha = alpha;
     pen.fillStyle = 0.299 * r + 0.587 * g + 0.114 * b > 140 ? "#000" : "#fff";
     pen.textAlign = "left";
-    if (pen.measureText(text).width < wide - 6) pen.fillText(text, x + 3, top + this.row / 2);
+    if (pen.measureText(text).width < room - 6) pen.fillText(text, x + 3, top + this.row / 2);
   }
   laneUnder(event) { return this.lanes[Math.floor((event.clientY - this.canvas.getBoundingClientRect().top) / this.row)]; }
   under(event) {
