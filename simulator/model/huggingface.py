@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -19,18 +19,8 @@ from simulator.model.shape import LatentAttention, Transformer
 # No published model comes near; these limits keep a typing error from filling the memory.
 _LARGEST: Final = 10**8
 _MOST_LAYERS: Final = 10**4
-# Families with the matrices of llama, and the keys that give llama the same parameters: exactly for phi3 and gemma, and
-# without the norms after attention and MLP (0.003 % of the parameters) for gemma2.
-_AS_LLAMA: Final = MappingProxyType(
-    {
-        "phi3": "model_type: llama",
-        **dict.fromkeys(("gemma", "gemma2"), "model_type: llama and tie_word_embeddings: true"),
-    }
-)
-
-
-# Families that users try and that are not modelled; a similar name among the modelled families is another model.
-_NOT_MODELLED: Final = ("bert", "gemma3", "gemma3_text", "gpt_oss", "llama4", "llama4_text", "roberta", "t5", "vit")
+# Families with two stacks of layers and attention between the stacks, which the form of `Transformer` does not have.
+_TWO_STACKS: Final = ("bart", "marian", "mbart", "mt5", "pegasus", "t5", "umt5", "whisper")
 
 
 @dataclass(slots=True)
@@ -42,13 +32,30 @@ class _Config:
     document: Document
     seq_len: int | None
     faults: list[Fault] = field(default_factory=list)
+    used: set[str] = field(default_factory=set)
 
     def get(self, key: Key) -> Any:
-        """Return the value at a nested key of the config.json, or None."""
+        """Return the value at a nested key of the config.json, or None; `used` collects the keys with a value."""
         data = self.document.data
         for step in key:
             data = data.get(step) if isinstance(data, Mapping) else None
+        if data is not None:
+            self.used.add(".".join(map(str, key)))
         return data
+
+    def list_of(self, key: str) -> tuple[Any, ...]:
+        """Return a key's list, or an empty one if the key is missing; record a fault for another value."""
+        value = self.get((key,))
+        if not isinstance(value, list | tuple | None):
+            self.fault((key,), f"got {value!r}; must be a list")
+            return ()
+        return tuple(value or ())
+
+    def must_be(self, key: str, allowed: Any, reason: str) -> None:
+        """Record a fault if a key has another value than the allowed value, or None."""
+        value = self.get((key,))
+        if value not in (None, allowed):
+            self.fault((key,), f"got {value!r}; must be {allowed!r}; {reason}")
 
     def fault(self, key: Key, message: str) -> None:
         """Record a fault: a message about a key of the config.json."""
@@ -114,37 +121,76 @@ def read_transformer(document: Document, name: str, seq_len: int | None = None) 
     Notes
     -----
     Differences without parameters and with little effect on a step's time are ignored: the kind of activation, rope
-    scaling, sliding windows (attention covers the whole sequence), GPT-NeoX's parallel residual.
+    scaling and scales without parameters, GPT-NeoX's parallel residual.
     """
     if not isinstance(document.data, dict):
         raise ScenarioError(f"{document.source}: got {type(document.data).__name__}; must be a mapping (key: value)")
     family = document.data.get("model_type")
     config = _Config(document, seq_len)
     if not isinstance(family, str) or family not in _FAMILIES:
-        config.fault(("model_type",), _no_family(family))
+        config.fault(("model_type",), _no_family(family, config))
         document.refuse(config.faults)
     facts = _FAMILIES[str(family)](config)
     document.refuse(config.faults)
     model = Transformer(name=name, **facts)
-    if model.positions == "learned" and seq_len is not None and seq_len > model.max_positions:
+    positions = model.max_positions - model.position_offset
+    if model.patches is not None and seq_len not in (None, positions):
         raise ScenarioError(
-            f"{document.source}: seq_len: got {seq_len}; {name} has learned {model.max_positions} positions; take at "
+            f"{document.source}: seq_len: got {seq_len}; {name} has {positions} tokens: {model.patches.count} patches "
+            f"and a class token; write seq_len: {positions}"
+        )
+    if model.positions == "learned" and seq_len is not None and seq_len > positions:
+        raise ScenarioError(
+            f"{document.source}: seq_len: got {seq_len}; {name} has learned {positions} positions; take at "
             "most that, or give a config.json with more"
         )
     return model
 
 
-def _no_family(family: object) -> str:
-    """Return the error message for a config.json with an unknown or missing model family."""
+def _no_family(family: object, config: _Config) -> str:
+    """Return the error message for a config.json with an unknown or missing model family.
+
+    The message names the known family that reads the most of the file's keys, and the features that the model's layers
+    must have for an equal count.
+    """
     if family is None:
         return f"is missing; {one_of(_FAMILIES, '')}"
-    if family == "qwen2_moe":
-        return "got 'qwen2_moe'; the expert that all tokens share is not modelled; mixtral has routed experts alone"
-    if isinstance(family, str) and family in _AS_LLAMA:
-        return f"got {family!r}; its matrices are those of llama; write {_AS_LLAMA[family]} and keep the other keys"
-    if family in _NOT_MODELLED:
-        return f"got {family!r}; this family is not modelled; {one_of(_FAMILIES, '')}"
-    return f"got {family!r}; {one_of(_FAMILIES, family)}"
+    if family in _TWO_STACKS:
+        return (
+            f"got {family!r}; not modelled, because an encoder and a decoder with attention between them are two "
+            "stacks of layers, and a model here is one stack"
+        )
+    known = f"got {family!r}; {one_of(_FAMILIES, family)}"
+    read = {name: _Config(config.document, config.seq_len) for name in _FAMILIES}
+    models = {name: (one, Transformer("", **_FAMILIES[name](one))) for name, one in read.items() if _sizes(name, one)}
+    if "did you mean" in known or not models:
+        return known
+    nearest = max(models, key=lambda name: len(models[name][0].used))
+    keys, model = models[nearest]
+    return (
+        f"{known}; write model_type: {nearest} if the model has {_features(model)}; these keys must have the meaning "
+        f"that they have in {nearest}: {', '.join(sorted(keys.used))}"
+    )
+
+
+def _sizes(family: str, config: _Config) -> bool:
+    """Return True if the family reads the config.json without a fault."""
+    _FAMILIES[family](replace(config, faults=(own := list[Fault]()), used=set()))
+    return not own
+
+
+def _features(model: Transformer) -> str:
+    """Return the features of a model's layers that no size tells, as text."""
+    norm = {"rmsnorm": "RMSNorm", "layernorm": "LayerNorm", "unweighted": "LayerNorm without weights"}[model.norm]
+    biases = [name for name, has in (("Q, K and V", model.attention_bias), ("MLP", model.mlp_bias)) if has]
+    return ", ".join(
+        (
+            f"{norm} ({model.form})",
+            f"an MLP of {'three' if model.gated else 'two'} matrices",
+            f"{model.positions} positions" if model.positions != "none" else "no table of positions",
+            f"biases of {' and '.join(biases)}" if biases else "no biases",
+        )
+    )
 
 
 def _gpt2(config: _Config) -> dict[str, Any]:
@@ -275,7 +321,7 @@ def _chosen(config: _Config, experts: str, default: int | None = None) -> tuple[
 
 def _qwen3(config: _Config) -> dict[str, Any]:
     """Return the Transformer fields for a Qwen3 config.json."""
-    return _llama(config) | {"qk_norm": True}
+    return _llama(config) | {"qk_norm": "head"}
 
 
 def _qwen3_moe(config: _Config) -> dict[str, Any]:
