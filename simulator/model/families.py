@@ -337,7 +337,7 @@ def _olmo3(config: ConfigKeys) -> dict[str, Any]:
 
 
 def _cohere(config: ConfigKeys) -> dict[str, Any]:
-    """Return the Transformer fields for a Cohere config.json: attention and MLP beside each other, behind one norm
+    """Return the Transformer fields for a Cohere config.json: attention and MLP beside each other, after one norm
     without bias.
     """
     return _llama(config) | {
@@ -379,7 +379,7 @@ def _starcoder2(config: ConfigKeys) -> dict[str, Any]:
 
 
 def _phi(config: ConfigKeys) -> dict[str, Any]:
-    """Return the Transformer fields for a Phi-2 config.json: attention and MLP beside each other, behind one norm."""
+    """Return the Transformer fields for a Phi-2 config.json: attention and MLP beside each other, after one norm."""
     config.must_be("qk_layernorm", False, "these norms of queries and keys are not modelled")
     biases = dict.fromkeys(("attention_bias", "output_bias", "mlp_bias", "head_bias"), True)
     return _rotary(config) | biases | {"norm": "layernorm", "gated": False, "form": "shared"}
@@ -442,7 +442,7 @@ def _opt(config: ConfigKeys) -> dict[str, Any]:
     hidden, heads = config.size("hidden_size"), config.size("num_attention_heads")
     config.divides(("num_attention_heads",), heads, "hidden_size", hidden)
     config.must_be("do_layer_norm_before", True, "norms after the residual addition (OPT-350M) are not modelled")
-    config.must_be("word_embed_proj_dim", hidden, "a projection behind the embedding (OPT-350M) is not modelled")
+    config.must_be("word_embed_proj_dim", hidden, "a projection after the embedding (OPT-350M) is not modelled")
     weighted = config.flag("layer_norm_elementwise_affine", default=True)
     biases = dict.fromkeys(("attention_bias", "output_bias", "mlp_bias"), config.flag("enable_bias", default=True))
     return (

@@ -7,6 +7,7 @@ A null key counts as missing, as in Hugging Face's code.
 from __future__ import annotations
 
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Final
 
 from simulator.basics.document import Document, Fault
@@ -17,6 +18,19 @@ from simulator.model.shape import Transformer
 
 # Families with two stacks of layers and attention between the stacks, which the form of `Transformer` does not have.
 _TWO_STACKS: Final = ("bart", "marian", "mbart", "mt5", "pegasus", "t5", "umt5", "whisper")
+# Families with few features of their own, which a message names first.
+_PLAIN: Final = ("llama", "gpt2", "mixtral", "bert")
+# Places of a layer's norms, in words.
+_PLACES: Final = MappingProxyType(
+    {
+        "pre": "before attention and MLP",
+        "post": "after attention and MLP",
+        "both": "before and after attention and MLP",
+        "sum": "after the residual additions",
+        "parallel": "before attention and MLP, which stand side by side",
+        "shared": "before attention and MLP, which stand side by side after a single norm",
+    }
+)
 
 
 def read_transformer(document: Document, name: str, seq_len: int | None = None) -> Transformer:
@@ -80,33 +94,31 @@ def _no_family(family: object, config: ConfigKeys) -> str:
             "stacks of layers, and a model here is one stack"
         )
     known = f"got {family!r}; {one_of(FAMILIES, family)}"
-    read = {name: ConfigKeys(config.document, config.seq_len) for name in FAMILIES}
-    models = {name: (one, Transformer("", **FAMILIES[name](one))) for name, one in read.items() if _sizes(name, one)}
-    if "did you mean" in known or not models:
+    read = {name: replace(config, faults=list[Fault](), used=set[str]()) for name in FAMILIES}
+    facts = {name: FAMILIES[name](keys) for name, keys in read.items()}
+    able = [name for name in (*_PLAIN, *FAMILIES) if not read[name].faults]
+    if "did you mean" in known or not able:
         return known
-    nearest = max(models, key=lambda name: len(models[name][0].used))
-    keys, model = models[nearest]
+    # Of families that read equally many keys, the plainest.
+    nearest = max(able, key=lambda name: len(read[name].used))
     return (
-        f"{known}; write model_type: {nearest} if the model has {_features(model)}; these keys must have the meaning "
-        f"that they have in {nearest}: {', '.join(sorted(keys.used))}"
+        f"got {family!r}, an unknown family; write model_type: {nearest} if its layers have "
+        f"{_features(Transformer('', **facts[nearest]))}, and these keys mean the same as in {nearest}: "
+        f"{', '.join(sorted(read[nearest].used))}"
     )
-
-
-def _sizes(family: str, config: ConfigKeys) -> bool:
-    """Return True if the family reads the config.json without a fault."""
-    FAMILIES[family](replace(config, faults=(own := list[Fault]()), used=set()))
-    return not own
 
 
 def _features(model: Transformer) -> str:
     """Return the features of a model's layers that no size tells, as text."""
     norm = {"rmsnorm": "RMSNorm", "layernorm": "LayerNorm", "unweighted": "LayerNorm without weights"}[model.norm]
-    biases = [name for name, has in (("Q, K and V", model.attention_bias), ("MLP", model.mlp_bias)) if has]
+    biases = {"Q, K and V": model.attention_bias, "the MLP": model.mlp_bias}
+    biased = [name for name, has in biases.items() if has]
+    positions = {"rotary": "rotary positions", "learned": "learned positions", "none": "no table of positions"}
     return ", ".join(
         (
-            f"{norm} ({model.form})",
-            f"an MLP of {'three' if model.gated else 'two'} matrices",
-            f"{model.positions} positions" if model.positions != "none" else "no table of positions",
-            f"biases of {' and '.join(biases)}" if biases else "no biases",
+            f"{norm} {_PLACES[model.form]}",
+            "a gated MLP" if model.gated else "an MLP of two matrices",
+            positions[model.positions],
+            f"biases of {' and '.join(biased)}" if biased else "no biases",
         )
     )
