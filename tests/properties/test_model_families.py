@@ -1,4 +1,4 @@
-"""Models of every family in training steps: both engines leave the same behind, whatever is cut, sharded, recomputed."""
+"""Models of every family in training steps: both engines leave the same behind, with any cut, sharding, recompute."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def scenario(name: str, seed: int) -> dict[str, Any]:
         "activation_checkpointing": draw.pick(
             "none", "full", "selective_op", "attention", "feed_forward", "activation"
         ),
-        "framework": draw.pick("torchtitan", "megatron"),
+        "framework": draw.pick("torchtitan", "megatron_core", "transformers"),
         "dropout": draw.chance(0.2),
     } | draw.some(0.3, attention=("standard",), compile=(True,))
     if model.adapter_targets and draw.chance(0.2) and not model.patches:
