@@ -255,12 +255,12 @@ def context_refusal(model: Transformer, cut: ModelPartition, seq_len: int) -> st
     pieces = context.ranks * (2 if context.balanced and context.ring > 1 else 1)
     if seq_len % pieces:
         return f"got {context.ranks}; sequences of {seq_len} tokens cannot be cut into {pieces} pieces"
-    # No implementation known to us passes keys round a ring for layers with windows; a gather or Ulysses works.
+    # Transformer Engine allows windows with gathered keys and with Ulysses only (`attn_forward_func_with_cp`).
     if context.ring > 1 and not (context.gathers and context.balanced) and any(0 < w < seq_len for w in model.windows):
         most = max(model.windows)
         return (
-            f"got a ring of {context.ring}; layers of {model.name} have windows of {most} tokens, which a ring does "
-            "not support; exchange heads (ulysses), or gather keys in the balanced order"
+            f"got a ring of {context.ring}; layers of {model.name} have windows of {most} tokens, which a ring of keys "
+            "does not support; write context: ulysses, or all_gather in the balanced order"
         )
     for name, heads in (("heads", model.num_heads), ("heads of keys", cut.kv_heads(model) * cut.tensor)):
         if (heads // cut.tensor) % context.ulysses:

@@ -8,7 +8,10 @@ from typing import Any
 import pytest
 
 from simulator.basics.errors import ScenarioError
+from simulator.calibration.training_runs.cut_rows import measured_cut
+from simulator.calibration.training_runs.rows import measured
 from simulator.cluster.gpu_file import load_gpu
+from simulator.findings.measured_range import _unlike
 from simulator.model.adapters import Adapters
 from simulator.model.flops import model_flops_per_token
 from simulator.model.head import embedding_operations, head_operations
@@ -16,8 +19,10 @@ from simulator.model.kernel import Attention, Elementwise, Kernel, Matmul, keys_
 from simulator.model.layer import layer_operations
 from simulator.model.load import load_model
 from simulator.model.operation import Batch, Operation, saved_bytes
-from simulator.model.parameters import layer_parameters, modules, total
+from simulator.model.parameters import active, layer_parameters, modules, total
+from simulator.model.partition import Context, ModelPartition
 from simulator.model.shape import Transformer
+from simulator.scenario.load import load_scenario
 from simulator.step.kernel_table import kernel_rows
 from simulator.step.kernels.attention_time import BLOCK, _block_steps
 from simulator.step.kernels.kernel_time import duration
@@ -46,8 +51,6 @@ def test_the_hub_prints_the_counts_of_at_least_30_models() -> None:
      ("qwen1.5_moe_a2.7b", 2.69), ("olmoe_1b_7b", 1.28)],
 )  # fmt: skip
 def test_models_with_experts_have_their_active_parameters(name: str, billions: float) -> None:
-    from simulator.model.parameters import active
-
     model = load_model(CONFIGS[name])
     table = model.vocab_size * model.hidden_size if name.startswith("gpt_oss") else 0
     assert active(model) - table == pytest.approx(billions * 1e9, rel=0.01)
@@ -330,3 +333,88 @@ def test_a_model_of_two_stacks_is_refused_with_the_reason(family: str) -> None:
     ) as told:
         load_model({"model_type": family, "d_model": 512})
     assert "\n" not in str(told.value)
+
+
+def attention_flops(model: Transformer, cut: ModelPartition, seq_len: int) -> float:
+    """Return the FLOPs of a rank's attention kernels in the forward pass of a layer."""
+    kernels = [kernel for op in layer_operations(model, Batch(1, seq_len, cut=cut)) for kernel in op.forward]
+    return sum(kernel.flops for kernel in kernels if isinstance(kernel, Attention))
+
+
+@pytest.mark.parametrize(
+    "context",
+    [
+        Context(4),
+        Context(1, 4),
+        Context(1, 4, balanced=False),
+        Context(1, 4, gathers=True),
+        Context(2, 2, gathers=True),
+    ],
+)
+def test_context_ranks_of_an_encoder_compute_all_scores_together(context: Context) -> None:
+    bert = load_model(CONFIGS["bert_large"])
+    own = attention_flops(bert, ModelPartition(context=context), 512)
+    assert context.ranks * own == attention_flops(bert, ModelPartition(), 512)
+
+
+@pytest.mark.parametrize("context", [Context(4), Context(1, 4, gathers=True)])
+def test_context_ranks_compute_all_scores_of_a_window_together(context: Context) -> None:
+    model = replace(load_model(CONFIGS["mistral_7b"]), num_kv_heads=32)
+    own = attention_flops(model, ModelPartition(context=context), 32768)
+    assert context.ranks * own == pytest.approx(attention_flops(model, ModelPartition(), 32768))
+
+
+def checked(model: Any, seq_len: int, **training: Any) -> None:
+    """Check a training scenario."""
+    load_scenario(
+        {
+            "name": "checked",
+            "cluster": {"topology": "dgx_h100", "world_size": 8},
+            "training": {"model": model, "seq_len": seq_len, **training},
+        }
+    )
+
+
+def test_windows_in_a_ring_of_keys_are_refused_and_long_windows_are_none() -> None:
+    with pytest.raises(
+        ScenarioError, match=r"parallelism.cp: got a ring of 4; layers of gemma3_27b have windows of 1024"
+    ):
+        checked("gemma3_27b", 8192, parallelism={"cp": 4})
+    checked("gemma3_27b", 8192, parallelism={"cp": 4, "context": "all_gather"})
+    checked("gemma3_27b", 1024, parallelism={"cp": 4})
+
+
+@pytest.mark.parametrize("name", ["santacoder", "opt_125m", "bloom_560m", "bert_base", "phi2", "gemma2_2b"])
+def test_real_training_refuses_other_families_than_gpt2(name: str) -> None:
+    """A family with a single feature beside GPT-2's: heads of keys, shifted positions, a norm of the embedding, ..."""
+    with pytest.raises(ScenarioError, match="real training supports only GPT-2"):
+        checked(small(name, 2) | {"name": name}, 16, numerics=True, learning={})
+
+
+def test_an_old_bigcode_model_without_multi_query_is_a_gpt2() -> None:
+    keys = small("santacoder", 2) | {"multi_query": False, "n_inner": 256}
+    checked(keys, 16, numerics=True, learning={}, precision="fp32")
+
+
+def test_no_measured_model_has_the_features_that_a_run_warns_of() -> None:
+    assert {_unlike(row.transformer, row.seq_len) for row in (*measured(), *measured_cut())} == {()}
+    assert _unlike(load_model("gemma2_9b"), 8192) == (
+        "windows of attention", "norms after attention and MLP", "a soft-cap",
+    )  # fmt: skip
+    assert "windows of attention" not in _unlike(load_model("gemma2_9b"), 4096)
+
+
+def test_stages_of_a_pipeline_hold_their_own_kinds_of_layers() -> None:
+    """Four dense layers, then four with experts: the second stage holds and computes more."""
+    keys = small("qwen1.5_moe_a2.7b", 8) | {"num_experts": 16, "intermediate_size": 64, "mlp_only_layers": [0, 1, 2, 3]}
+    model = load_model(keys)
+    layers = [module.elements for module in modules(model)[1:-1]]
+    # Queries of 64, keys and values of 32 with biases; the output; two norms.
+    attention = (64 + 2 * 32) * 64 + 64 * 64 + 128 + 2 * 64
+    assert layers == [attention + 3 * 64 * 64] * 4 + [attention + 16 * 64 + (16 + 2) * 3 * 64 * 32 + 64] * 4
+    made = units(TrainingStep(model, 64, 1), H100)[1:-1]
+    assert [unit.elements for unit in made] == layers
+    kept = [unit.kept for unit in made]
+    assert kept[:4] == [kept[0]] * 4
+    assert kept[4:] == [kept[4]] * 4
+    assert kept[4] > kept[0]
