@@ -157,7 +157,8 @@ def _states(model: Transformer, ranks: int) -> dict[str, float]:
 def _activations(model: Transformer, request: MemoryOptions) -> dict[str, float]:
     attention: Any = request.attention
     batch = Batch(request.micro_batch_size, request.seq_len, 2, attention)
-    operations = layer_operations(model, batch)
+    kinds = [(layer_operations(kind, batch), own) for kind, own in model.kinds.items()]
+    operations = {layer: made for made, own in kinds for layer in own}
     # Bytes of a layer's input; checkpointing keeps at least this.
     entry = batch.tokens * model.hidden_size * batch.itemsize
     head = logits_memory(model, batch)
@@ -165,7 +166,7 @@ def _activations(model: Transformer, request: MemoryOptions) -> dict[str, float]
     logits = max(head.forward_peak, head.backward_peak)
     by_policy = {}
     for policy in POLICIES:
-        layers = [kept(policy, i, model, operations, entry) for i in range(model.num_layers)]
+        layers = [kept(policy, i, model, operations[i], entry) for i in range(model.num_layers)]
         # Every layer's saved tensors, and one layer recomputed at a time.
         peak = sum(layer.nbytes for layer in layers) + max(layer.recomputed for layer in layers)
         by_policy[policy] = float(peak + logits)

@@ -15,6 +15,8 @@ from simulator.basics.dtypes import is_narrow
 from simulator.basics.measured_tables import read_table
 from simulator.cluster.build import facts
 from simulator.cluster.gpu_file import load_gpu
+from simulator.model.load import load_model
+from simulator.model.shape import Transformer
 from simulator.scenario.build_training import precision
 from simulator.scenario.records import Scenario
 from simulator.step.framework import BARE, load_framework
@@ -33,6 +35,8 @@ class RunTraits:
         Whether matmuls run in an 8-bit dtype.
     adapters : bool
         Whether low-rank adapters alone are trained.
+    unlike : tuple of str
+        Features of the model's layers that no measured model has, in words.
     """
 
     framework: str
@@ -50,6 +54,7 @@ class RunTraits:
     offload: bool
     eight_bit: bool
     adapters: bool = False
+    unlike: tuple[str, ...] = ()
 
     @property
     def features(self) -> frozenset[str]:
@@ -114,6 +119,8 @@ def _each(kind: RunTraits, runs: Collection[RunTraits]) -> Iterator[str]:
         most = max(getattr(run, name) for run in runs)
         if getattr(kind, name) > most:
             yield f"no measured run has more than {most:,} {words}"
+    for feature in kind.unlike:
+        yield f"no measured model has {feature}"
     if kind.adapters:
         yield "no measured run trains adapters on a frozen model"
     if kind.offload:
@@ -134,8 +141,22 @@ def _of(scenario: Scenario) -> RunTraits:
         wanted.cp, wanted.ep, wanted.schedule,
         wanted.virtual_stages, spec.sharding.strategy, spec.micro_batch_size, checkpointing,
         spec.offload.what != "none", is_narrow(precision(spec.precision).matmul),
-        spec.lora.rank > 0,
+        spec.lora.rank > 0, _unlike(load_model(spec.model, spec.seq_len, scenario.base), spec.seq_len),
     )  # fmt: skip
+
+
+def _unlike(model: Transformer, seq_len: int) -> tuple[str, ...]:
+    """Return the features of a model's layers, on sequences of `seq_len` tokens, that no measured model has."""
+    features = {
+        "patches of images": model.patches is not None,
+        "attention to later keys": not model.causal and model.patches is None,
+        "windows of attention": any(0 < window < seq_len for window in model.windows),
+        "attention and MLP side by side": model.form in ("parallel", "shared"),
+        "norms after attention and MLP": model.form in ("post", "both", "sum"),
+        "attention sinks": model.sinks,
+        "a soft-cap": model.score_cap or model.logit_cap,
+    }
+    return tuple(name for name, has in features.items() if has)
 
 
 def gpu_name(scenario: Scenario) -> str:

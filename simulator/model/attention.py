@@ -11,13 +11,15 @@ from dataclasses import replace
 from simulator.model.adapters import Target
 from simulator.model.context import attention_communications, attention_kernels
 from simulator.model.kernel import Attention, Elementwise, Matmul
-from simulator.model.operation import Batch, Operation, Saved, columns, linear, norm, norm_of, residual, rows
+from simulator.model.operation import Batch, Operation, Saved, block_input, columns, linear, norm_of, rows, soft_cap
 from simulator.model.partition import Communication, ModelPartition
 from simulator.model.shape import LatentAttention, Transformer
 
 
 def attention_block(model: Transformer, batch: Batch) -> tuple[Operation, ...]:
-    """Return the operations of a layer's attention block on a micro-batch, from the norm to the residual addition."""
+    """Return the operations of a layer's attention on a micro-batch, from queries, keys and values to the output
+    projection, without norms and residual addition.
+    """
     projected = _projected(model, batch) if model.latent is None else _latent_projected(model, model.latent, batch)
     core = _flash if batch.attention == "flash" else _standard
     attended = core(model, batch, "rotary" if model.positions == "rotary" else "qkv")
@@ -25,13 +27,11 @@ def attention_block(model: Transformer, batch: Batch) -> tuple[Operation, ...]:
     # Latent attention's output has the values' width, not the queries'.
     output = Saved("attention output", batch.tokens * width // batch.cut.tensor * batch.itemsize, "attention")
     return (
-        norm("norm1", "input", model, batch),
         *projected,
         *attended,
         rows(
             "proj", model.hidden_size, width, batch, output, bias=model.output_bias, parts=(("o", model.hidden_size),)
         ),
-        residual("residual1", model, batch),
     )
 
 
@@ -39,15 +39,16 @@ def _projected(model: Transformer, batch: Batch) -> Iterator[Operation]:
     """Yield the operations that make queries, keys and values of a micro-batch with a single matrix."""
     d, cut = model.hidden_size, batch.cut
     widths = model.attention_width + 2 * model.kv_width
-    normed = Saved("norm1 output", batch.tokens_between * d * batch.itemsize, "norm1")
+    normed = block_input(model, batch, "norm1")
     # Fewer key heads than ranks: a rank's columns do not hold whole heads, so the output is gathered.
     gathers = widths if cut.gathers_queries(model) else 0
     parts: tuple[tuple[Target, int], ...] = (("q", model.attention_width), ("k", model.kv_width), ("v", model.kv_width))
     yield columns("qkv", widths, d, batch, normed, bias=model.attention_bias, gathers=gathers, parts=parts)
     # Rotary positions turn queries and keys; values stay unchanged.
     turned = model.attention_width // cut.tensor + cut.kv_heads(model) * model.head_dim
-    if model.qk_norm:
-        heads = model.num_heads // cut.tensor + cut.kv_heads(model)
+    if model.qk_norm != "none":
+        # A norm over all heads has a statistic for the queries and a statistic for the keys.
+        heads = 2 if model.qk_norm == "width" else model.num_heads // cut.tensor + cut.kv_heads(model)
         yield norm_of("query and key norm", "qkv", batch.tokens * turned, batch.tokens * heads, batch)
     if model.positions == "rotary":
         yield _rotary(batch.tokens * turned * batch.itemsize)
@@ -63,7 +64,7 @@ def _latent_projected(model: Transformer, latent: LatentAttention, batch: Batch)
         input 7168 -> kv down 512 + 64 -> norm of the 512 -> kv up 128 x (128 + 128); the 64 carry the keys' positions
     """
     tokens, d, p, cut = batch.tokens_between, model.hidden_size, batch.itemsize, batch.cut
-    normed = Saved("norm1 output", tokens * d * p, "norm1")
+    normed = block_input(model, batch, "norm1")
     parts = (
         ("query", latent.query_rank, 0, model.num_heads * latent.key_dim),
         ("kv", latent.kv_rank, latent.rotary_dim, model.num_heads * (latent.plain_dim + latent.value_dim)),
@@ -138,8 +139,11 @@ def _flash(model: Transformer, batch: Batch, source: str) -> list[Operation]:
         cut.kv_heads(model) // cut.context.ulysses,
         batch.seq_len // cut.context.ring,
         model.head_dim,
-        causal=True,
+        causal=model.causal,
         backward=False,
+        window=model.window,
+        chunked=model.chunked,
+        capped=model.score_cap,
     )
     forward = attention_kernels(own, cut.context)
     # Each forward step has a backward step over the same blocks.
@@ -162,7 +166,7 @@ def _flash(model: Transformer, batch: Batch, source: str) -> list[Operation]:
 
 def _standard(model: Transformer, batch: Batch, source: str) -> list[Operation]:
     """Return the operations of attention with scores in HBM: scores, softmax, dropout, weighted values; nothing skipped
-    for causality.
+    for causality or a window.
     """
     # A score for each pair of positions, per sequence and head on this rank.
     elements = batch.sequences * model.num_heads // batch.cut.tensor * batch.seq_len**2
@@ -178,7 +182,10 @@ def _standard(model: Transformer, batch: Batch, source: str) -> list[Operation]:
         size,
         quadratic=True,
     )
-    operations = [_scores(model, batch, size, (queries, keys)), softmax]
+    operations = [_scores(model, batch, size, (queries, keys))]
+    if model.score_cap:
+        operations.append(soft_cap("score soft-cap", size, quadratic=True))
+    operations.append(softmax)
     if batch.dropout:
         # Values are weighted by the softmax after dropout: save this copy beside the softmax.
         weights = Saved("dropped softmax output", size, "attention dropout")

@@ -39,6 +39,10 @@ def attention_kernels(own: Attention, context: Context) -> tuple[Attention, ...]
     if context.ring == 1:
         return (own,)
     tokens = own.seq_len
+    if not own.causal:
+        # Every query sees every key: a single kernel over gathered keys, or an equal kernel in each step.
+        whole = replace(own, keys=tokens * context.ring)
+        return (whole,) if context.gathers else (own, *[replace(own, keys=tokens, summed=1.0)] * (context.ring - 1))
     if context.balanced:
         if context.gathers:
             # A single kernel over every key; causal, because early and late pieces average to half of the keys.

@@ -11,22 +11,19 @@ from dataclasses import replace
 from simulator.model.adapters import Target
 from simulator.model.experts import around_expert_columns, around_expert_rows, expert_communications
 from simulator.model.kernel import Elementwise, Matmul
-from simulator.model.operation import Batch, Operation, Saved, columns, linear, norm, residual, rows
+from simulator.model.operation import Batch, Operation, Saved, block_input, columns, linear, rows, unquantised
 from simulator.model.shape import Transformer
 
 
 def feed_forward_block(model: Transformer, batch: Batch) -> tuple[Operation, ...]:
-    """Return the operations of a layer's feed-forward block on a micro-batch, from the norm to the residual
-    addition.
-    """
-    body = _experts(model, batch) if model.num_experts else _dense(model, batch)
-    return (norm("norm2", "residual1", model, batch), *body, residual("residual2", model, batch))
+    """Return the operations of a layer's MLP or experts on a micro-batch, without norms and residual addition."""
+    return _experts(model, batch) if model.num_experts else _dense(model, batch)
 
 
 def _dense(model: Transformer, batch: Batch) -> tuple[Operation, ...]:
     """Return the operations of an MLP on a micro-batch: first matrix, activation function, second matrix."""
     d, f = model.hidden_size, model.ffn_size
-    normed = Saved("norm2 output", batch.tokens_between * d * batch.itemsize, "norm2")
+    normed = block_input(model, batch, "norm2")
     activation = _activation(model, batch.tokens, f // batch.cut.tensor, batch)
     parts: tuple[tuple[Target, int], ...] = (("gate", f), ("up", f)) if model.gated else (("up", f),)
     output = Saved("activation output", activation.output, "activation")
@@ -96,7 +93,7 @@ def _shared(model: Transformer, batch: Batch) -> Iterator[Operation]:
     if not model.shared_experts:
         return
     d, f = model.hidden_size, model.shared_experts * model.ffn_size
-    normed = Saved("norm2 output", batch.tokens_between * d * batch.itemsize, "norm2")
+    normed = block_input(model, batch, "norm2")
     yield columns("shared up", 2 * f if model.gated else f, d, batch, normed, bias=model.mlp_bias)
     activation = _activation(model, batch.tokens, f // batch.cut.tensor, batch)
     # Needs a different name: `saved_bytes` counts tensors of equal name once, and routed experts have an activation
@@ -105,6 +102,24 @@ def _shared(model: Transformer, batch: Batch) -> Iterator[Operation]:
     yield replace(activation, name="shared activation", saved=(kept,))
     output = Saved("shared activation output", activation.output, "shared activation")
     yield rows("shared down", d, f, batch, output, bias=model.mlp_bias)
+    if model.shared_gate:
+        yield _shared_gate(model, batch, normed)
+
+
+def _shared_gate(model: Transformer, batch: Batch, normed: Saved) -> Operation:
+    """Return the operation that scales the shared experts' output by a number per token, the product of the block's
+    input `normed` with a vector.
+    """
+    size = batch.tokens_between * model.hidden_size * batch.itemsize
+    gate = linear("shared gate", batch.tokens_between, 1, model.hidden_size, unquantised(batch), normed, bias=False)
+    return replace(
+        gate,
+        forward=(*gate.forward, Elementwise("shared gate product", size, size, fusible=True)),
+        # The gradients of the output and of the gate need each other's factor.
+        backward=(Elementwise("shared gate product gradient", 2 * size, size, fusible=True), *gate.backward),
+        saved=(*gate.saved, Saved("shared expert output", size, "shared down")),
+        output=size,
+    )
 
 
 def _router(model: Transformer, batch: Batch) -> Operation:
@@ -112,7 +127,7 @@ def _router(model: Transformer, batch: Batch) -> Operation:
     # The router is whole on every rank, which routes its own tokens.
     tokens, experts, d = batch.tokens_between, model.num_experts, model.hidden_size
     size, frozen = tokens * experts * batch.itemsize, batch.adapters is not None
-    normed = Saved("norm2 output", tokens * d * batch.itemsize, "norm2")
+    normed = block_input(model, batch, "norm2")
     of_weights = Matmul("router weight gradient", experts, d, tokens, of_weights=True)
     return Operation(
         "router",

@@ -15,6 +15,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final, Literal
 
+from simulator.model.kernel import keys_of_query
 from simulator.model.parameters import active, embedding_parameters, layer_parameters
 from simulator.model.shape import Transformer
 
@@ -44,13 +45,12 @@ def counted_parameters(model: Transformer, count: Count = "all") -> int:
     """
     _refuse("count", count, COUNTS)
     if count == "matrices":
-        # The head multiplies by the table, tied or not; the lookup is no matmul.
-        return _layers(model, count) + model.vocab_size * model.hidden_size
+        return _layers(model, count) + _ends(model)
     if count == "all":
         return active(model)
-    # A tied token table is also the head's matrix, so it stays.
-    looked_up = sum(p.elements for p in embedding_parameters(model) if not (model.tied and p.name == "token"))
-    return active(model) - looked_up
+    # A tied token table is also the head's matrix, and patches are multiplied by their matrix: neither is looked up.
+    tables = {"position", "token type", *(() if model.tied else ("token",))}
+    return active(model) - sum(p.elements for p in embedding_parameters(model) if p.name in tables)
 
 
 def model_flops_per_token(model: Transformer, seq_len: int, *, scores: Scores = "full", count: Count = "all") -> float:
@@ -61,7 +61,8 @@ def model_flops_per_token(model: Transformer, seq_len: int, *, scores: Scores = 
     seq_len : int
         Tokens of a sequence.
     scores : {"full", "causal"}
-        A token's attention counts all s keys (PaLM, llm-foundry), or half of them.
+        A token's attention counts all s keys (PaLM, llm-foundry), or half of them; in layers with a window the keys of
+        the window, or those that the token really sees.
     count : {"all", "without_embedding", "matrices"}
         See `counted_parameters`.
 
@@ -160,14 +161,22 @@ def _attention_forward(model: Transformer, seq_len: int, scores: Scores) -> floa
     if seq_len < 1:
         raise ValueError(f"seq_len: got {seq_len}; must be at least 1")
     # 2 matmuls, 2 FLOPs per multiplication and addition.
-    full = 4.0 * model.num_layers * model.attention_width * seq_len
-    return full if scores == "full" else full / 2
+    keys = sum(len(layers) * _keys(kind, seq_len, scores) for kind, layers in model.kinds.items())
+    return 4.0 * model.attention_width * keys
+
+
+def _keys(model: Transformer, seq_len: int, scores: Scores) -> float:
+    """Return the mean number of keys that a token's attention counts, for a model of equal layers: at most the window's
+    under "full", and without later keys under "causal".
+    """
+    if scores == "full" or not model.causal:
+        return float(min(model.window or seq_len, seq_len))
+    return keys_of_query(seq_len, model.window, chunked=model.chunked)
 
 
 def _layers(model: Transformer, count: Count) -> int:
     """Return the number of parameters used by a token in the layers together (active experts only)."""
-    dense = model.dense_layers * _layer(model.of_layer(0), count) if model.dense_layers else 0
-    return dense + (model.num_layers - model.dense_layers) * _layer(model, count)
+    return sum(len(layers) * _layer(kind, count) for kind, layers in model.kinds.items())
 
 
 def _layer(model: Transformer, count: Count) -> int:
@@ -176,6 +185,17 @@ def _layer(model: Transformer, count: Count) -> int:
     # Experts have equal sizes: subtract the first expert's size once per inactive expert.
     expert = sum(p.elements for p in parameters if p.name.startswith("expert 0."))
     return sum(p.elements for p in parameters) - (model.num_experts - model.active_experts) * expert
+
+
+def _ends(model: Transformer) -> int:
+    """Return the number of weights in the matmuls of embedding and head, per token; the lookup of a token is no matmul.
+
+    With patches only the class token passes the head, whose share per token is neglected.
+    """
+    if model.patches is not None:
+        return model.patches.width * model.hidden_size
+    square = model.hidden_size**2 if model.head_transform else 0
+    return square + model.vocab_size * model.hidden_size
 
 
 def _refuse(name: str, value: str, allowed: tuple[str, ...]) -> None:

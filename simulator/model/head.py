@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from simulator.model.kernel import Elementwise, Kernel, Matmul
-from simulator.model.operation import Batch, Operation, Saved
+from simulator.model.operation import Batch, Operation, Saved, linear, norm, soft_cap, unquantised
 from simulator.model.partition import Communication, ModelPartition, around_columns, around_rows
-from simulator.model.shape import Transformer
+from simulator.model.shape import Patches, Transformer
 
 # Ids and labels are torch.int64.
 _TOKEN_BYTES: Final = 8
@@ -68,7 +68,7 @@ def logits_memory(model: Transformer, batch: Batch) -> LogitsMemory:
     >>> memory.logits, memory.forward_peak  # 2 bytes, and 2 + 4 + 4 bytes an element
     (2101346304, 10506731520)
     """
-    elements = batch.tokens * _rows(model, batch)
+    elements = _scored(model, batch) * _rows(model, batch)
     wide, narrow = _FLOAT32_BYTES * elements, batch.itemsize * elements
     cast = batch.itemsize != _FLOAT32_BYTES
     return LogitsMemory(narrow, wide if cast else 0, wide, wide, wide, narrow if cast else 0)
@@ -79,8 +79,14 @@ def _rows(model: Transformer, batch: Batch) -> int:
     return batch.cut.vocabulary(model) // batch.cut.tensor
 
 
+def _scored(model: Transformer, batch: Batch) -> int:
+    """Return the number of a micro-batch's tokens that get logits: every token, or with patches the class tokens."""
+    return batch.tokens if model.patches is None else batch.sequences
+
+
 def embedding_operations(model: Transformer, batch: Batch) -> tuple[Operation, ...]:
-    """Return the operations for the embedding on a micro-batch: lookup of tokens, positions if learned, dropout.
+    """Return the operations for the embedding on a micro-batch: lookup of tokens or embedding of patches, learned
+    positions, token types, norm, dropout.
 
     Returns
     -------
@@ -88,6 +94,21 @@ def embedding_operations(model: Transformer, batch: Batch) -> tuple[Operation, .
         The token table's gradient has the table's size, however few rows were read: it is filled with zeros, then rows
         are added. If the head uses the same table, both gradients are added.
     """
+    made = [_lookup(model, batch) if model.patches is None else _patches(model, model.patches, batch)]
+    if model.positions == "learned":
+        read = batch.seq_len // batch.cut.along_sequence
+        made.append(_added("position", read, model.max_positions, model, batch))
+    if model.token_types:
+        made.append(_added("token type", batch.tokens_between, model.token_types, model, batch))
+    if model.embedding_norm:
+        made.append(norm("embedding norm", made[-1].name, model, batch))
+    if batch.dropout:
+        made.append(_dropout(model, batch))
+    return tuple(made)
+
+
+def _lookup(model: Transformer, batch: Batch) -> Operation:
+    """Return the operation that looks up a micro-batch's tokens."""
     # Every rank looks up all its tokens, before the sequence is cut between matrices.
     rows = batch.tokens * model.hidden_size * batch.itemsize
     table = _rows(model, batch) * model.hidden_size * batch.itemsize
@@ -98,7 +119,7 @@ def embedding_operations(model: Transformer, batch: Batch) -> tuple[Operation, .
     ]
     if model.tied:
         backward.append(Elementwise("tied gradient add", 2 * table, table, of_weights=True))
-    lookup = Operation(
+    return Operation(
         "token embedding",
         (Elementwise("token embedding", rows + ids, rows),),
         () if frozen else tuple(backward),
@@ -107,23 +128,33 @@ def embedding_operations(model: Transformer, batch: Batch) -> tuple[Operation, .
         # The table is cut by rows: each rank has zeros for tokens in other ranks' rows, hence the sum.
         communications=around_rows("token embedding", batch.tokens * model.hidden_size, _wide(batch.cut)),
     )
-    operations = [lookup]
-    if model.positions == "learned":
-        operations.append(_positions(model, batch))
-    if batch.dropout:
-        operations.append(_dropout(model, batch))
-    return tuple(operations)
 
 
-def _positions(model: Transformer, batch: Batch) -> Operation:
-    """Return the operation that looks up learned positions and adds them to the token embeddings."""
-    rows = batch.tokens_between * model.hidden_size * batch.itemsize
-    read = batch.seq_len // batch.cut.along_sequence * model.hidden_size * batch.itemsize
-    table = model.max_positions * model.hidden_size * batch.itemsize
-    forward = Elementwise("position embedding add", rows + read, rows, fusible=True)
-    # Every sequence of the micro-batch adds to the same rows; rows beyond the sequence stay zero.
-    backward = Elementwise("position gradient", rows, table, of_weights=True)
-    return Operation("position embedding", (forward,), () if batch.adapters else (backward,), output=rows)
+def _patches(model: Transformer, patches: Patches, batch: Batch) -> Operation:
+    """Return the operation that multiplies the patches of a micro-batch's images by the patch embedding's matrix, whole
+    on every rank. Nothing needs the gradient of an image.
+    """
+    pixels = Saved("patches", batch.sequences * patches.count * patches.width * batch.itemsize, "input")
+    rows = batch.sequences * patches.count
+    made = linear("patch embedding", rows, model.hidden_size, patches.width, unquantised(batch), pixels, bias=True)
+    return replace(made, backward=tuple(kernel for kernel in made.backward if kernel.of_weights))
+
+
+def _added(name: str, read: int, rows: int, model: Transformer, batch: Batch) -> Operation:
+    """Return the operation that looks up rows of a further table (positions, token types) and adds them to the token
+    embeddings.
+
+    Parameters
+    ----------
+    read, rows : int
+        Number of rows that are read, and rows of the table.
+    """
+    width = model.hidden_size * batch.itemsize
+    size = batch.tokens_between * width
+    forward = Elementwise(f"{name} embedding add", size + read * width, size, fusible=True)
+    # Every sequence of the micro-batch adds to the same rows; rows that no token has stay zero.
+    backward = Elementwise(f"{name} gradient", size, rows * width, of_weights=True)
+    return Operation(f"{name} embedding", (forward,), () if batch.adapters else (backward,), output=size)
 
 
 def _dropout(model: Transformer, batch: Batch) -> Operation:
@@ -140,12 +171,17 @@ def _dropout(model: Transformer, batch: Batch) -> Operation:
 
 
 def head_operations(model: Transformer, batch: Batch) -> tuple[Operation, ...]:
-    """Return the head's operations on a micro-batch: last norm, logits, their float32 copy and cross entropy.
+    """Return the head's operations on a micro-batch: square matrix and activation if the head has them, last norm,
+    logits, their limit, their float32 copy and cross entropy.
 
     A tied head multiplies by the embedding's table: the same kernels, without parameters of its own.
     """
     memory = logits_memory(model, batch)
-    operations = [_norm(model, batch), _logits(model, batch)]
+    operations = _transform(model, batch) if model.head_transform else []
+    source = operations[-1].name if operations else "input"
+    operations += [norm("norm", source, model, batch), _logits(model, batch)]
+    if model.logit_cap:
+        operations.append(soft_cap("logit soft-cap", memory.logits))
     if memory.float32_copy:
         operations.append(
             Operation(
@@ -155,59 +191,65 @@ def head_operations(model: Transformer, batch: Batch) -> tuple[Operation, ...]:
                 output=memory.float32_copy,
             )
         )
-    return (*operations, _cross_entropy(batch, memory))
+    return (*operations, _cross_entropy(batch, memory, _scored(model, batch)))
 
 
-def _norm(model: Transformer, batch: Batch) -> Operation:
-    """Return the operation for the norm before the head, on a micro-batch."""
-    size = batch.tokens_between * model.hidden_size * batch.itemsize
-    # LayerNorm saves mean and deviation, RMSNorm only the deviation.
-    means = 2 if model.norm == "layernorm" else 1
-    statistics = means * batch.tokens_between * batch.statistics_itemsize
-    return Operation(
-        "norm",
-        (Elementwise("norm", size, size + statistics, fusible=True),),
-        (Elementwise("norm gradient", 2 * size + statistics, size, fusible=True),),
-        (Saved("norm input", size, "input"), Saved("norm statistics", statistics, "norm")),
+def _transform(model: Transformer, batch: Batch) -> list[Operation]:
+    """Return the operations of the head's square matrix, whole on every rank, and of its activation."""
+    tokens, d = batch.tokens_between, model.hidden_size
+    size = tokens * d * batch.itemsize
+    name = "transform activation"
+    activation = Operation(
+        name,
+        (Elementwise(name, size, size, fusible=True),),
+        (Elementwise(f"{name} gradient", 2 * size, size, fusible=True),),
+        (Saved(f"{name} input", size, "transform"),),
         size,
     )
+    entered = Saved("head input", size, "input")
+    return [linear("transform", tokens, d, d, unquantised(batch), entered, bias=True), activation]
 
 
 def _logits(model: Transformer, batch: Batch) -> Operation:
     """Return the operation that multiplies by the token table and gives the logits of a micro-batch."""
-    tokens, v, d = batch.tokens, _rows(model, batch), model.hidden_size
+    tokens, v, d = _scored(model, batch), _rows(model, batch), model.hidden_size
     frozen = batch.adapters is not None
+    # Class tokens are few and whole on every rank.
+    normed = d * batch.itemsize * (batch.tokens_between if model.patches is None else tokens)
+    size = tokens * v * batch.itemsize
+    of_weights: tuple[Kernel, ...] = (
+        () if frozen else (Matmul("logits weight gradient", v, d, tokens, of_weights=True),)
+    )
+    if model.head_bias and not frozen:
+        of_weights += (Elementwise("logits bias gradient", size, v * batch.itemsize, of_weights=True),)
     return Operation(
         "logits",
         (Matmul("logits", tokens, v, d),),
-        (
-            Matmul("logits input gradient", tokens, d, v),
-            *(() if frozen else (Matmul("logits weight gradient", v, d, tokens, of_weights=True),)),
-        ),
-        () if frozen else (Saved("norm output", batch.tokens_between * d * batch.itemsize, "norm"),),
-        tokens * v * batch.itemsize,
-        communications=around_columns("logits", tokens * d, _wide(batch.cut), 1, 1 if frozen else 2),
+        (Matmul("logits input gradient", tokens, d, v), *of_weights),
+        () if frozen else (Saved("norm output", normed, "norm"),),
+        size,
+        communications=around_columns("logits", tokens * d, _wide(batch.cut), 1, 1 + len(of_weights)),
     )
 
 
-def _among_vocabulary(batch: Batch) -> tuple[Communication, ...]:
-    """Return the exchanges for the cross entropy if ranks cut the vocabulary: three numbers per token, in float32 or
-    wider.
+def _among_vocabulary(batch: Batch, tokens: int) -> tuple[Communication, ...]:
+    """Return the exchanges for the cross entropy if ranks cut the vocabulary: three numbers per token with logits, in
+    float32 or wider.
     """
     if batch.cut.tensor == 1:
         return ()
     names = ("largest logit", "target's logit", "sum of exponentials")
     dtype = "float64" if batch.itemsize > _FLOAT32_BYTES else "float32"
-    return tuple(Communication(name, "all_reduce", batch.tokens, False, 0, 0, dtype) for name in names)
+    return tuple(Communication(name, "all_reduce", tokens, False, 0, 0, dtype) for name in names)
 
 
-def _cross_entropy(batch: Batch, memory: LogitsMemory) -> Operation:
-    """Return the operation for log-softmax and the loss, from the sizes of the logits' tensors."""
-    labels = _TOKEN_BYTES * batch.tokens
+def _cross_entropy(batch: Batch, memory: LogitsMemory, tokens: int) -> Operation:
+    """Return the operation for log-softmax and the loss of `tokens` tokens, from the sizes of the logits' tensors."""
+    labels = _TOKEN_BYTES * tokens
     # In float32 there is no copy, and softmax reads the logits.
     read = memory.float32_copy or memory.logits
     # 1 byte per token: does this rank hold the target's logit?
-    whose = (Saved("target mask", batch.tokens, "cross entropy"),) if batch.cut.tensor > 1 else ()
+    whose = (Saved("target mask", tokens, "cross entropy"),) if batch.cut.tensor > 1 else ()
     # Picking a log-probability per row is negligible beside the rows themselves.
     return Operation(
         "cross entropy",
@@ -225,7 +267,7 @@ def _cross_entropy(batch: Batch, memory: LogitsMemory) -> Operation:
             *whose,
         ),
         _FLOAT32_BYTES,
-        communications=_among_vocabulary(batch),
+        communications=_among_vocabulary(batch, tokens),
     )
 
 

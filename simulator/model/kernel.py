@@ -63,6 +63,12 @@ class Attention:
         Keys per sequence; None: `seq_len`.
     summed : float
         Share of the queries whose results are added to those of earlier steps of a ring, 0 to 1.
+    window : int
+        Keys that a query sees in a causal kernel, 0 for every earlier key.
+    chunked : bool
+        True if windows cut a sequence into chunks, and a query sees the earlier keys of its own chunk.
+    capped : bool
+        True if a scaled tanh limits the scores, a second exponential per score.
     """
 
     name: str
@@ -75,6 +81,9 @@ class Attention:
     backward: bool
     keys: int | None = None
     summed: float = 0.0
+    window: int = 0
+    chunked: bool = False
+    capped: bool = False
 
     @property
     def step_sum(self) -> Elementwise | None:
@@ -102,10 +111,12 @@ class Attention:
 
     @property
     def flops(self) -> float:
-        """FLOPs really computed: 4 b h s^2 hd forward, 10 b h s^2 hd backward, half if causal [FLOP]."""
+        """FLOPs really computed: 4 b h s^2 hd forward, 10 b h s^2 hd backward, half if causal, less with a window
+        [FLOP].
+        """
         matmuls = 5 if self.backward else 2
-        full = 2.0 * matmuls * self.batch * self.heads * self.seq_len * self.attended * self.head_dim
-        return full / 2 if self.causal else full
+        keys = keys_of_query(self.attended, self.window, chunked=self.chunked) if self.causal else self.attended
+        return 2.0 * matmuls * self.batch * self.heads * self.seq_len * keys * self.head_dim
 
     def nbytes(self, itemsize: float) -> float:
         """Return the bytes of Q, K, V and the output, each moved once, for elements of `itemsize` bytes; backward also
@@ -117,6 +128,38 @@ class Attention:
         once = itemsize * (2 * q + 2 * kv) + 4.0 * self.batch * self.heads * self.seq_len
         # Four tensors, four gradients, and a further array with the queries' size.
         return once if not self.backward else 2 * once + itemsize * q
+
+
+def keys_of_query(keys: int, window: int = 0, *, chunked: bool = False, diagonal: int = 0) -> float:
+    """Return the mean number of keys that a query computes under a causal mask.
+
+    The n-th query has n keys, and at most `window` keys: w (1 - w / 2 s) on average, s / 2 without a window. In chunks
+    of w keys the count begins again: w / 2.
+
+    Parameters
+    ----------
+    keys : int
+        Keys of a sequence, s, or tiles of keys.
+    window : int
+        Largest number of keys of a query, w, or of tiles before the diagonal's tile; 0 for no limit.
+    diagonal : int
+        1 if whole tiles on the diagonal are computed.
+
+    Examples
+    --------
+    >>> keys_of_query(8192), keys_of_query(8192, 4096), keys_of_query(8192, 4096, chunked=True)
+    (4096.0, 3072.0, 2048.0)
+
+    Tiles of 4 queries with at most one tile before the diagonal's: 1, 2, 2 and 2.
+
+    >>> keys_of_query(4, 1, diagonal=1)
+    1.75
+    """
+    most = min(window or keys, keys)
+    if chunked:
+        chunks, rest = divmod(keys, most)
+        return (chunks * most * (most + diagonal) + rest * (rest + diagonal)) / (2 * keys)
+    return (most + diagonal) * (1 - most / (2 * keys))
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,14 +7,53 @@ s^2 H p + 2 b s d + b s^2 H bytes, plus the norms' statistics.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
+
 from simulator.model.attention import attention_block
 from simulator.model.feed_forward import feed_forward_block
-from simulator.model.operation import Batch, Operation
+from simulator.model.operation import Batch, Operation, norm, residual
 from simulator.model.overlap import overlapped
 from simulator.model.shape import Transformer
 
 
 def layer_operations(model: Transformer, batch: Batch) -> tuple[Operation, ...]:
-    """Return a layer's operations on a micro-batch, in forward order; if layers differ, for the last layer."""
-    operations = (*attention_block(model, batch), *feed_forward_block(model, batch))
-    return tuple(overlapped(operation, batch.cut) for operation in operations)
+    """Return a layer's operations on a micro-batch, in forward order, for a model of equal layers (see
+    `Transformer.of_layer`).
+    """
+    arranged = _parallel if model.form in ("parallel", "shared") else _in_sequence
+    return tuple(overlapped(operation, batch.cut) for operation in arranged(model, batch))
+
+
+def _in_sequence(model: Transformer, batch: Batch) -> Iterator[Operation]:
+    """Yield the operations of attention, then of the feed-forward block, with norms in the places of the model's
+    form.
+    """
+    blocks = attention_block(model, batch), feed_forward_block(model, batch)
+    before = "input"
+    for number, block in enumerate(blocks, start=1):
+        name, added, last = f"norm{number}", f"residual{number}", block[-1].name
+        if model.form in ("pre", "both"):
+            yield norm(name, before, model, batch)
+        yield from block
+        if model.form in ("post", "both"):
+            yield norm(name if model.form == "post" else f"{name} after", last, model, batch)
+        yield residual(added, model, batch)
+        if model.form == "sum":
+            yield norm(name, added, model, batch)
+        before = added
+
+
+def _parallel(model: Transformer, batch: Batch) -> Iterator[Operation]:
+    """Yield the operations of attention and feed-forward block, which read the same input and share one residual
+    addition.
+    """
+    first = norm("norm1", "input", model, batch)
+    yield first
+    yield from attention_block(model, batch)
+    if model.form == "parallel":
+        second = norm("norm2", "input", model, batch)
+        # Both norms save the same input.
+        yield replace(second, saved=(first.saved[0], *second.saved[1:]))
+    yield from feed_forward_block(model, batch)
+    yield residual("residual2", model, batch, blocks=2)

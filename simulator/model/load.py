@@ -61,13 +61,15 @@ def load_model(
 def sequence_length(asked: int | None, model: str) -> int:
     """Return the tokens of a sequence for a question about a model: `asked`, or the default if None.
 
-    The default is 2048 tokens, and at most the positions that the model has learned. For an unknown model it is 2048;
-    the caller's own check reports the name.
+    The default is 2048 tokens, and at most the positions that the model has learned; for a model of images it is the
+    number of patches plus the class token. For an unknown model it is 2048; the caller's own check reports the name.
 
     Examples
     --------
     >>> sequence_length(None, "llama3_8b"), sequence_length(None, "gpt2"), sequence_length(4096, "gpt2")
     (2048, 1024, 4096)
+    >>> sequence_length(None, "vit_b16")
+    197
     """
     if asked is not None:
         return asked
@@ -75,7 +77,10 @@ def sequence_length(asked: int | None, model: str) -> int:
         loaded = load_model(model)
     except ScenarioError:
         return _SEQ_LEN
-    return min(_SEQ_LEN, loaded.max_positions) if loaded.positions == "learned" else _SEQ_LEN
+    positions = loaded.max_positions - loaded.position_offset
+    if loaded.patches is not None:
+        return positions
+    return min(_SEQ_LEN, positions) if loaded.positions == "learned" else _SEQ_LEN
 
 
 def _locate(name: str, base: Path | None) -> Path:

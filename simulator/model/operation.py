@@ -227,7 +227,7 @@ def norm(name: str, source: str, model: Transformer, batch: Batch) -> Operation:
     # With sequence parallelism each rank norms its part of the sequence.
     size = batch.tokens_between * model.hidden_size * batch.itemsize
     # LayerNorm saves mean and deviation, RMSNorm only the deviation.
-    means = 2 if model.norm == "layernorm" else 1
+    means = 1 if model.norm == "rmsnorm" else 2
     statistics = means * batch.tokens_between * batch.statistics_itemsize
     return Operation(
         name,
@@ -236,6 +236,51 @@ def norm(name: str, source: str, model: Transformer, batch: Batch) -> Operation:
         (Saved(f"{name} input", size, source), Saved(f"{name} statistics", statistics, name)),
         size,
     )
+
+
+def block_input(model: Transformer, batch: Batch, name: str) -> Saved:
+    """Return the saved input of a layer's attention ("norm1") or MLP ("norm2"): the output of the norm with this name,
+    or of the operation before the block if the norm is elsewhere.
+
+    Examples
+    --------
+    >>> from dataclasses import replace
+    >>> from simulator.model.load import load_model
+    >>> gpt2 = load_model("gpt2")
+    >>> for form in ("pre", "post", "sum", "shared"):
+    ...     print(form, block_input(replace(gpt2, form=form), Batch(1, 1024), "norm2").name)
+    pre norm2 output
+    post residual1 output
+    sum norm1 output
+    shared norm1 output
+    """
+    sources = {
+        "post": {"norm1": "input", "norm2": "residual1"},
+        "sum": {"norm1": "input", "norm2": "norm1"},
+        "shared": {"norm2": "norm1"},
+    }
+    source = sources.get(model.form, {}).get(name, name)
+    size = batch.tokens_between * model.hidden_size * batch.itemsize
+    return Saved("input" if source == "input" else f"{source} output", size, source)
+
+
+def soft_cap(name: str, size: int, *, quadratic: bool = False) -> Operation:
+    """Return the operation that limits `size` bytes by a scaled tanh, whose output is saved."""
+    return Operation(
+        name,
+        (Elementwise(name, size, size, fusible=True),),
+        (Elementwise(f"{name} gradient", 2 * size, size, fusible=True),),
+        (Saved(f"{name} output", size, name),),
+        size,
+        quadratic=quadratic,
+    )
+
+
+def unquantised(batch: Batch) -> Batch:
+    """Return the micro-batch for a matrix that keeps the dtype of working parameters if other matrices are
+    quantised.
+    """
+    return batch if batch.adapters is None else replace(batch, adapters=replace(batch.adapters, base=""))
 
 
 def norm_of(name: str, source: str, elements: int, rows: int, batch: Batch) -> Operation:
@@ -253,19 +298,20 @@ def norm_of(name: str, source: str, elements: int, rows: int, batch: Batch) -> O
     )
 
 
-def residual(name: str, model: Transformer, batch: Batch) -> Operation:
-    """Return the operation that adds a block's output, after dropout (if any), to the residual stream of a
-    micro-batch.
+def residual(name: str, model: Transformer, batch: Batch, blocks: int = 1) -> Operation:
+    """Return the operation that adds the outputs of `blocks` blocks, after dropout (if any), to the residual stream of
+    a micro-batch.
     """
     elements = batch.tokens_between * model.hidden_size
     size = elements * batch.itemsize
-    forward = [Elementwise(f"{name} add", 2 * size, size, fusible=True)]
+    forward = [Elementwise(f"{name} add", (1 + blocks) * size, size, fusible=True)]
     backward: list[Kernel] = []
     saved: tuple[Saved, ...] = ()
     if batch.dropout:
-        forward.insert(0, Elementwise(f"{name} dropout", size, size + elements, fusible=True))
-        backward.append(Elementwise(f"{name} dropout gradient", size + elements, size, fusible=True))
-        saved = (Saved(f"{name} mask", elements, name),)
-    # Backward, the gradients of residual stream and block are added.
-    backward.append(Elementwise(f"{name} gradient add", 2 * size, size, fusible=True))
+        forward.insert(0, Elementwise(f"{name} dropout", blocks * size, blocks * (size + elements), fusible=True))
+        dropped = blocks * (size + elements), blocks * size
+        backward.append(Elementwise(f"{name} dropout gradient", *dropped, fusible=True))
+        saved = (Saved(f"{name} mask", blocks * elements, name),)
+    # Backward, the gradients of residual stream and blocks are added.
+    backward.append(Elementwise(f"{name} gradient add", (1 + blocks) * size, size, fusible=True))
     return Operation(name, tuple(forward), tuple(backward), saved, size)

@@ -82,11 +82,11 @@ def is_expert(name: str) -> bool:
 
 def modules(model: Transformer, cut: ModelPartition = WHOLE) -> tuple[Module, ...]:
     """Return embedding, layers and head of a model with their parameters on a rank, in forward order."""
-    # At most two kinds of layers exist (dense, then experts); compute each once.
+    # Layers that differ only in their windows have equal parameters; compute each kind once.
     kinds = {
-        dense: layer_parameters(model.of_layer(0 if dense else model.dense_layers), cut) for dense in (True, False)
+        layer: layer_parameters(replace(kind, windows=()), cut) for kind, own in model.kinds.items() for layer in own
     }
-    layers = tuple(Module(f"layer {i}", kinds[i < model.dense_layers]) for i in range(model.num_layers))
+    layers = tuple(Module(f"layer {i}", kinds[i]) for i in range(model.num_layers))
     ends = Module("embedding", embedding_parameters(model, cut)), Module("head", head_parameters(model, cut))
     return (ends[0], *layers, ends[1])
 
@@ -101,24 +101,32 @@ def active(model: Transformer) -> int:
     # Each expert layer holds `idle` experts that a token does not use.
     idle = model.num_experts - model.active_experts
     expert = sum(p.elements for p in _mlp(model, "expert", 1))
-    return total(model) - idle * expert * (model.num_layers - model.dense_layers)
+    return total(model) - idle * expert * model.expert_layers
 
 
 def embedding_parameters(model: Transformer, cut: ModelPartition = WHOLE) -> tuple[Parameter, ...]:
-    """Return the parameters in the embedding on a rank: the token table, and the position table if positions are
-    learned.
+    """Return the parameters in the embedding on a rank: the token table, tables of learned positions and of token
+    types, and a norm; with patches a matrix with bias and the class token instead of the token table.
     """
-    tables = [Parameter("token", (cut.vocabulary(model) // cut.tensor, model.hidden_size))]
+    d = model.hidden_size
+    if model.patches is None:
+        tables = [Parameter("token", (cut.vocabulary(model) // cut.tensor, d))]
+    else:
+        tables = [Parameter("patch.weight", (d, model.patches.width)), Parameter("patch.bias", (d,))]
+        tables.append(Parameter("class token", (d,)))
     if model.positions == "learned":
-        tables.append(Parameter("position", (model.max_positions, model.hidden_size)))
-    return _with_adapters(model, tables)
+        tables.append(Parameter("position", (model.max_positions, d)))
+    if model.token_types:
+        tables.append(Parameter("token type", (model.token_types, d)))
+    return _with_adapters(model, tables + (_norm(model, "embedding norm") if model.embedding_norm else []))
 
 
 @lru_cache(maxsize=64)
 def layer_parameters(model: Transformer, cut: ModelPartition = WHOLE) -> tuple[Parameter, ...]:
-    """Return the parameters in a layer on a rank; if layers differ (dense, then experts), in the last layer."""
+    """Return the parameters in a layer on a rank, for a model of equal layers (see `Transformer.of_layer`)."""
     attention = _attention(model, cut) if model.latent is None else _latent_attention(model, model.latent, cut)
-    own = (*_norm(model, "norm1"), *attention, *_norm(model, "norm2"), *_feed_forward(model, cut))
+    norms = [_norms(model, names) for names in norm_names(model)]
+    own = (*norms[0], *attention, *norms[1], *_feed_forward(model, cut))
     if model.adapters is not None:
         bits = model.adapters.base_bits
         own = tuple(replace(one, bits=bits) if len(one.shape) > 1 else one for one in own)
@@ -161,9 +169,12 @@ def _attention(model: Transformer, cut: ModelPartition) -> list[Parameter]:
     qkv = (model.attention_width + 2 * model.kv_width) // cut.tensor
     tensors = [Parameter("qkv.weight", (qkv, d))]
     tensors += [Parameter("qkv.bias", (qkv,))] if model.attention_bias else []
-    # The heads share the norm's weights, one per element of a head.
-    if model.qk_norm:
-        tensors += [Parameter(f"{name}.weight", (model.head_dim,)) for name in ("query norm", "key norm")]
+    if model.qk_norm in ("head", "width"):
+        widths = [width // cut.tensor for width in (model.attention_width, model.kv_width)]
+        # The heads share the norm's weights, one per element of a head, or have weights of their own.
+        widths = [model.head_dim] * 2 if model.qk_norm == "head" else widths
+        tensors += [Parameter(f"{one} norm.weight", (n,)) for one, n in zip(("query", "key"), widths, strict=True)]
+    tensors += [Parameter("sinks", (model.num_heads // cut.tensor,))] if model.sinks else []
     tensors += [Parameter("proj.weight", (d, model.attention_width // cut.tensor))]
     # Added after the sum over ranks, hence whole.
     return tensors + ([Parameter("proj.bias", (d,))] if model.output_bias else [])
@@ -193,20 +204,52 @@ def _feed_forward(model: Transformer, cut: ModelPartition) -> list[Parameter]:
         tensors += _mlp(model, f"expert {i}", cut.experts.tensor)
     for i in range(model.shared_experts):
         tensors += _mlp(model, f"shared expert {i}", cut.tensor)
-    return tensors
+    return tensors + ([Parameter("shared gate.weight", (1, model.hidden_size))] if model.shared_gate else [])
 
 
 def head_parameters(model: Transformer, cut: ModelPartition = WHOLE) -> tuple[Parameter, ...]:
-    """Return the parameters in the head on a rank: the last norm, and the output matrix unless tied to the
-    embedding.
+    """Return the parameters in the head on a rank: a square matrix if the head has one, the last norm, the output
+    matrix unless tied to the embedding, and its bias.
     """
-    rows = cut.vocabulary(model) // cut.tensor
-    head = () if model.tied else (Parameter("head.weight", (rows, model.hidden_size)),)
-    return _with_adapters(model, (*_norm(model, "norm"), *head))
+    rows, d = cut.vocabulary(model) // cut.tensor, model.hidden_size
+    # Whole on every rank, like the norm behind it.
+    transform = [Parameter("transform.weight", (d, d)), Parameter("transform.bias", (d,))]
+    return _with_adapters(
+        model,
+        (
+            *(transform if model.head_transform else ()),
+            *_norm(model, "norm"),
+            *(() if model.tied else (Parameter("head.weight", (rows, d)),)),
+            *((Parameter("head.bias", (rows,)),) if model.head_bias else ()),
+        ),
+    )
+
+
+def norm_names(model: Transformer) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the names of the norms in a layer: those around attention, and those around the feed-forward block.
+
+    Examples
+    --------
+    >>> from simulator.model.load import load_model
+    >>> norm_names(load_model("llama3_8b")), norm_names(load_model("gemma2_9b"))
+    ((('norm1',), ('norm2',)), (('norm1', 'norm1 after'), ('norm2', 'norm2 after')))
+    """
+    if model.form == "shared":
+        return ("norm1",), ()
+    if model.form == "both":
+        return ("norm1", "norm1 after"), ("norm2", "norm2 after")
+    return ("norm1",), ("norm2",)
+
+
+def _norms(model: Transformer, names: tuple[str, ...]) -> list[Parameter]:
+    """Return the parameters in the norms with these names."""
+    return [parameter for name in names for parameter in _norm(model, name)]
 
 
 def _norm(model: Transformer, name: str) -> list[Parameter]:
     """Return the parameters in the norm with this name: weight, and bias if the model's norms have one."""
+    if model.norm == "unweighted":
+        return []
     weight = Parameter(f"{name}.weight", (model.hidden_size,))
     has_bias = model.norm == "layernorm" and model.norm_bias
     return [weight, Parameter(f"{name}.bias", (model.hidden_size,))] if has_bias else [weight]

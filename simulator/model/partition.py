@@ -231,8 +231,8 @@ def refusal(model: Transformer, cut: ModelPartition, seq_len: int) -> str:
     # Every size that is cut must divide evenly; experts' widths have a separate check (expert_tensor_refusal).
     if not model.num_experts:
         sizes["feed-forward width"] = model.ffn_size
-    if model.dense_layers:
-        sizes["feed-forward width of dense layers"] = model.of_layer(0).ffn_size
+    elif model.expert_layers < model.num_layers:
+        sizes["feed-forward width of dense layers"] = model.dense_ffn_size
     if model.shared_experts:
         sizes["feed-forward width of shared experts"] = model.shared_experts * model.ffn_size
     if cut.sequence:
@@ -255,6 +255,13 @@ def context_refusal(model: Transformer, cut: ModelPartition, seq_len: int) -> st
     pieces = context.ranks * (2 if context.balanced and context.ring > 1 else 1)
     if seq_len % pieces:
         return f"got {context.ranks}; sequences of {seq_len} tokens cannot be cut into {pieces} pieces"
+    # Transformer Engine allows windows with gathered keys and with Ulysses only (`attn_forward_func_with_cp`).
+    if context.ring > 1 and not (context.gathers and context.balanced) and any(0 < w < seq_len for w in model.windows):
+        most = max(model.windows)
+        return (
+            f"got a ring of {context.ring}; layers of {model.name} have windows of {most} tokens, which a ring of keys "
+            "does not support; write context: ulysses, or all_gather in the balanced order"
+        )
     for name, heads in (("heads", model.num_heads), ("heads of keys", cut.kv_heads(model) * cut.tensor)):
         if (heads // cut.tensor) % context.ulysses:
             each = f" that each of {cut.tensor} tensor-parallel ranks has" if cut.tensor > 1 else ""

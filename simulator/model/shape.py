@@ -1,12 +1,18 @@
 """A transformer, described by its shape.
 
 Only sizes that change parameters, FLOPs, bytes or activations; no dtype, no batch, no GPU.
+
+Layers of a model may differ in two ways: the MLP (dense or experts) and the window of attention. `of_layer` returns a
+model in which every layer is like a given layer, and all code about layers takes such a model.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Any, Literal
 
 from simulator.model.adapters import Adapters, Target
 
@@ -41,16 +47,53 @@ class LatentAttention:
 
 
 @dataclass(frozen=True, slots=True)
+class Patches:
+    """Square patches of an image in place of tokens (ViT); a class token comes first, and alone is classified.
+
+    Attributes
+    ----------
+    image, side, channels : int
+        Side of the image and of a patch [pixels]; numbers per pixel.
+    """
+
+    image: int
+    side: int
+    channels: int
+
+    @property
+    def count(self) -> int:
+        """Number of patches of an image."""
+        return (self.image // self.side) ** 2
+
+    @property
+    def width(self) -> int:
+        """Numbers in a patch, the inputs of the patch embedding."""
+        return self.channels * self.side**2
+
+
+# The places of a layer's norms, for the input x, attention A and the MLP F:
+#   pre       x + A(norm x), then the same with F          GPT-2, Llama
+#   post      x + norm(A x), then the same with F          OLMo 2
+#   both      x + norm(A(norm x)), then the same with F    Gemma 2, GLM-4
+#   sum       norm(x + A x), then the same with F          BERT
+#   parallel  x + A(norm x) + F(norm' x)                   Falcon 40B
+#   shared    x + A(norm x) + F(norm x), with one norm     Phi-2, Cohere
+Form = Literal["pre", "post", "both", "sum", "parallel", "shared"]
+
+
+@dataclass(frozen=True, slots=True)
 class Transformer:
-    """A decoder-only transformer.
+    """A transformer with one stack of layers: a decoder, or an encoder if not causal.
 
     Attributes
     ----------
     num_layers, hidden_size, num_heads, num_kv_heads, head_dim, ffn_size, vocab_size : int
-        Sizes as in Hugging Face's config.json; with experts, ffn_size is an expert's width.
+        Sizes as in Hugging Face's config.json; with experts, ffn_size is an expert's width. With patches, vocab_size is
+        the number of classes.
     max_positions : int
         Rows of the learned position table; rotary positions have no parameters.
-    norm : {"layernorm", "rmsnorm"}
+    norm : {"layernorm", "rmsnorm", "unweighted"}
+        "unweighted": a LayerNorm without parameters.
     gated : bool
         True if the MLP multiplies two projections (SwiGLU: three matrices), False for two matrices.
     positions : {"learned", "rotary", "none"}
@@ -67,12 +110,41 @@ class Transformer:
         True if the router adds a number per expert to the scores for choosing.
     dense_layers, dense_ffn_size : int
         First layers with a dense MLP in a model with experts, and this MLP's width.
-    qk_norm : bool
-        True if queries and keys are normed, head by head.
+    qk_norm : {"none", "head", "width", "unweighted"}
+        Norms of queries and keys: with a weight per element of a head, which all heads share; with a weight per element
+        of all heads; without weights.
     latent : LatentAttention or None
         Latent attention; head_dim is then the width for attention's FLOPs, the mean of a key's and a value's.
     adapters : Adapters or None
         Low-rank adapters, which alone are trained; None if every parameter is trained.
+    expert_every : int
+        k: after the first `dense_layers`, layers k - 1, 2 k - 1, ... have experts, other layers a dense MLP.
+    shared_gate : bool
+        True if a number per token, the product with a vector, scales the shared experts' output.
+    windows : tuple of int
+        Keys that a query sees, 0 for every key; layer i has entry i modulo the length. Empty: every key.
+    chunked : bool
+        True if windows cut a sequence into chunks, and a query sees the keys of its own chunk.
+    causal : bool
+        True if a query sees no later key.
+    form : {"pre", "post", "both", "sum", "parallel", "shared"}
+        Places of a layer's norms; see `Form`.
+    sinks : bool
+        True if each head has a learned score beside the scores of the keys.
+    score_cap, logit_cap : bool
+        True if a scaled tanh limits attention's scores; the logits.
+    embedding_norm : bool
+        True if the embedding ends with a norm.
+    token_types : int
+        Rows of a table for the segment of a token (BERT).
+    position_offset : int
+        First rows of the position table that belong to no token.
+    head_transform : bool
+        True if the head begins with a square matrix and an activation, before the last norm.
+    head_bias : bool
+        True if the head's last matrix has a bias.
+    patches : Patches or None
+        Patches of images in place of tokens.
     """
 
     name: str
@@ -84,7 +156,7 @@ class Transformer:
     ffn_size: int
     vocab_size: int
     max_positions: int
-    norm: Literal["layernorm", "rmsnorm"] = "layernorm"
+    norm: Literal["layernorm", "rmsnorm", "unweighted"] = "layernorm"
     gated: bool = False
     positions: Literal["learned", "rotary", "none"] = "learned"
     attention_bias: bool = True
@@ -98,9 +170,24 @@ class Transformer:
     router_bias: bool = False
     dense_layers: int = 0
     dense_ffn_size: int = 0
-    qk_norm: bool = False
+    qk_norm: Literal["none", "head", "width", "unweighted"] = "none"
     latent: LatentAttention | None = None
     adapters: Adapters | None = None
+    expert_every: int = 1
+    shared_gate: bool = False
+    windows: tuple[int, ...] = ()
+    chunked: bool = False
+    causal: bool = True
+    form: Form = "pre"
+    sinks: bool = False
+    score_cap: bool = False
+    logit_cap: bool = False
+    embedding_norm: bool = False
+    token_types: int = 0
+    position_offset: int = 0
+    head_transform: bool = False
+    head_bias: bool = False
+    patches: Patches | None = None
 
     def __post_init__(self) -> None:
         """Raise ValueError for impossible or contradictory sizes of the model."""
@@ -114,15 +201,39 @@ class Transformer:
         if not 0 <= self.dense_layers <= self.num_layers or (self.dense_layers and not self.num_experts):
             raise ValueError(f"dense_layers: got {self.dense_layers}; must be 0 .. {self.num_layers}, beside experts")
 
+        if self.expert_every < 1 or (self.expert_every > 1 and not self.num_experts):
+            raise ValueError(f"expert_every: got {self.expert_every}; must be at least 1, beside experts")
+
     def of_layer(self, layer: int) -> Transformer:
-        """Return a copy of the model in which every layer is like the given layer: dense for the first `dense_layers`
-        layers.
-        """
-        if layer >= self.dense_layers:
-            return self
-        return replace(
-            self, num_experts=0, active_experts=0, shared_experts=0, dense_layers=0, ffn_size=self.dense_ffn_size
-        )
+        """Return a copy of the model in which every layer is like the layer with this number."""
+        window = self._window_of(layer)
+        facts: dict[str, Any] = {"windows": (window,) if window else (), "dense_layers": 0, "expert_every": 1}
+        if self.num_experts and not self._has_experts(layer):
+            facts |= {"num_experts": 0, "active_experts": 0, "shared_experts": 0, "ffn_size": self.dense_ffn_size}
+        return replace(self, **facts)
+
+    def _window_of(self, layer: int) -> int:
+        """Return the window of the layer with this number; 0 for every key."""
+        return self.windows[layer % len(self.windows)] if self.windows else 0
+
+    def _has_experts(self, layer: int) -> bool:
+        """Return True if the layer with this number has experts, in a model with experts."""
+        return layer >= self.dense_layers and (layer + 1) % self.expert_every == 0
+
+    @property
+    def kinds(self) -> Mapping[Transformer, tuple[int, ...]]:
+        """Kinds of layers in order of their first layer: a model with only such layers, and their numbers."""
+        return _kinds(self)
+
+    @property
+    def window(self) -> int:
+        """Window of the last layer, 0 for every key; in a model of equal layers the window of every layer."""
+        return self._window_of(self.num_layers - 1)
+
+    @property
+    def expert_layers(self) -> int:
+        """Number of layers with experts."""
+        return sum(map(self._has_experts, range(self.num_layers))) if self.num_experts else 0
 
     @property
     def adapter_targets(self) -> tuple[Target, ...]:
@@ -141,3 +252,14 @@ class Transformer:
     def kv_width(self) -> int:
         """Total width of a layer's key (or value) heads: num_kv_heads x head_dim."""
         return self.num_kv_heads * self.head_dim
+
+
+@lru_cache(maxsize=64)
+def _kinds(model: Transformer) -> Mapping[Transformer, tuple[int, ...]]:
+    """Return the kinds of a model's layers, each with the numbers of its layers; cached, because long models have many
+    layers and few kinds.
+    """
+    made: dict[Transformer, list[int]] = {}
+    for layer in range(model.num_layers):
+        made.setdefault(model.of_layer(layer), []).append(layer)
+    return MappingProxyType({kind: tuple(layers) for kind, layers in made.items()})

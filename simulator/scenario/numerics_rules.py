@@ -7,7 +7,7 @@ Features not built yet are refused here, with advice.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
@@ -39,6 +39,8 @@ _IMPLEMENTED: Final[Mapping[str, tuple[Any, ...]]] = MappingProxyType(
         "scale_attn_by_inverse_layer_idx": (False,),
     }
 )
+# Features of a model beside its sizes that real training supports; other features must have GPT-2's values.
+_TRAINED: Final = frozenset({"tied", "num_experts", "active_experts"})
 _DTYPES: Final = ("float64", "float32", "float16", "bfloat16")
 _OPTIMIZERS: Final = ("adam", "momentum", "sgd")
 # Keys in a fault that select the failing transfer.
@@ -293,11 +295,13 @@ def _model(model: Transformer, written: Any) -> Iterator[RuleViolation]:
     """Yield a violation if the model is no GPT-2, or too large for real training in numpy."""
     from simulator.model.parameters import total
 
-    # GPT-2's features: LayerNorm with bias, an MLP without gate, learned positions, biases, and no grouped heads.
-    plain = model.norm == "layernorm" and model.norm_bias and not model.gated and model.positions == "learned"
-    biased = model.attention_bias and model.output_bias and model.mlp_bias
+    # GPT-2's features: every field that is no size has its default, and heads fill the hidden size without groups.
+    features = {
+        one.name: one.default for one in fields(model) if one.default is not MISSING and one.name not in _TRAINED
+    }
+    plain = all(getattr(model, name) == default for name, default in features.items())
     square = model.num_kv_heads == model.num_heads and model.attention_width == model.hidden_size
-    if not (plain and biased and square):
+    if not (plain and square):
         yield _conflict("model", f"got {model.name}; real training supports only GPT-2; write model_type: gpt2")
     elif model.ffn_size != 4 * model.hidden_size:
         wide = 4 * model.hidden_size

@@ -153,7 +153,9 @@ def _feed_forward(operations: tuple[Operation, ...], everything: int, *, whole: 
     saved.
     """
     names = [op.name for op in operations]
-    again = [*operations[names.index("norm2") :]] if whole else [op for op in operations if "activation" in op.name]
+    # The block begins with its norm, or with its first matrix if the norm is elsewhere.
+    begin = min(names.index(name) for name in ("norm2", "shared up", "router", "up") if name in names)
+    again = [*operations[begin:]] if whole else [op for op in operations if "activation" in op.name]
     again = _needed(again)
     made = {op.name for op in again}
     # A norm's statistics stay saved beside its input.

@@ -15,6 +15,7 @@ from simulator.model.head import embedding_operations
 from simulator.model.kernel import Kernel
 from simulator.model.layer import layer_operations
 from simulator.model.operation import Operation
+from simulator.model.shape import Transformer
 from simulator.step.kernel_timer import KernelTimer
 from simulator.step.spec import TrainingStep
 from simulator.step.units import batch_of, loss_operations, timer_of_ends
@@ -29,7 +30,7 @@ class KernelRow:
     Attributes
     ----------
     part : str
-        "embedding", "dense layer", "layer" or "head".
+        "embedding", "head", "layer" or "dense layer", the last two with a window if layers have different windows.
     times : int
         Number of such parts in the model.
     seconds : float
@@ -66,11 +67,20 @@ def kernel_rows(step: TrainingStep, gpu: Gpu) -> tuple[KernelRow, ...]:
     ends = timer_of_ends(timer)
     parts: list[tuple[str, int, KernelTimer, Sequence[Operation]]] = [
         ("embedding", 1, ends, embedding_operations(model, batch)),
-        ("dense layer", model.dense_layers, timer, layer_operations(model.of_layer(0), batch)),
-        ("layer", model.num_layers - model.dense_layers, timer, layer_operations(model, batch)),
+        *((_part(kind, model), len(own), timer, layer_operations(kind, batch)) for kind, own in model.kinds.items()),
         ("head", 1, ends, loss_operations(step, batch)),
     ]
-    return tuple(row for part in parts if part[1] for row in _rows(*part))
+    return tuple(row for part in parts for row in _rows(*part))
+
+
+def _part(kind: Transformer, model: Transformer) -> str:
+    """Return the name of a kind of layer in a model: "layer", "dense layer" beside layers with experts, with its window
+    if layers have different windows.
+    """
+    name = "dense layer" if model.num_experts and not kind.num_experts else "layer"
+    if len(set(model.windows)) <= 1:
+        return name
+    return f"{name}, {'chunk' if model.chunked else 'window'} {kind.window}" if kind.window else f"{name}, all keys"
 
 
 def _rows(part: str, times: int, timer: KernelTimer, operations: Sequence[Operation]) -> Iterator[KernelRow]:

@@ -18,7 +18,8 @@ from simulator.model.layer import layer_operations
 from simulator.model.operation import Batch, Operation, saved_bytes
 from simulator.model.parameters import Module, is_expert, modules
 from simulator.model.partition import WHOLE, ModelPartition
-from simulator.step.checkpointing import KeptActivations, kept, policy_of
+from simulator.model.shape import Transformer
+from simulator.step.checkpointing import kept, policy_of
 from simulator.step.kernel_timer import KernelCost, KernelTimer
 from simulator.step.kernels.framework_operations import (
     fused_loss,
@@ -266,56 +267,61 @@ def _layers(timer: KernelTimer, batch: Batch, layers: list[Module]) -> Iterator[
     """Yield a unit for each layer, with timed passes, saved bytes and recompute."""
     step = timer.step
     entry = batch.tokens_between * step.model.hidden_size * batch.itemsize
-    # Layers are equal, except that some models begin with dense layers. Passes are timed once per kind, recompute once
-    # per distinct list of operations.
-    models = {dense: step.model.of_layer(0) if dense else step.model for dense in (True, False)}
-    kinds = {dense: layer_operations(model, batch) for dense, model in models.items()}
-    if step.framework.keeps_copies:
-        kinds = {dense: with_copies(operations, models[dense], batch) for dense, operations in kinds.items()}
-    if batch.attention == "flash" and step.framework.copies_output_on(timer.gpu):
-        kinds = {dense: with_output_by_tokens(operations) for dense, operations in kinds.items()}
-    passes = {dense: _passes(timer, operations) for dense, operations in kinds.items()}
-    costs: dict[tuple[bool, tuple[str, ...]], PassPieces] = {}
+    # Passes are timed once per kind of layer, recompute once per distinct list of operations.
+    kinds = {kind: _of_framework(timer, kind, batch) for kind in step.model.kinds}
+    passes = {kind: _passes(timer, operations) for kind, operations in kinds.items()}
+    of = {layer: kind for kind, own in step.model.kinds.items() for layer in own}
+    costs: dict[tuple[Transformer, tuple[str, ...]], PassPieces] = {}
     elements = {
         id(layer.parameters): layer.held(batch.itemsize)
         for layer in {id(one.parameters): one for one in layers}.values()
     }
     for i, layer in enumerate(layers):
-        dense = i < step.model.dense_layers
-        keeping = kept(step.checkpointing, i, step.model, kinds[dense], entry)
+        keeping = kept(step.checkpointing, i, step.model, kinds[of[i]], entry)
         recompute = None
         if keeping.operations and keeping.segment:
-            recompute = _recompute(timer, keeping, costs, dense=dense)
+            last, *others = [(of[j], kinds[of[j]]) for j in range(i, i - keeping.segment, -1)]
+            recompute = _recompute(timer, (last[0], keeping.operations), others, costs)
             # Frameworks with separate matrices recompute every second matmul, inside merged operations too.
             if step.framework.split_maps and policy_of(step.checkpointing, i) == "selective_op":
-                recompute += PassPieces((Piece(timer.cost(second_maps(step.model, batch))),))
+                recompute += PassPieces((Piece(timer.cost(second_maps(of[i], batch))),))
         # A segment is recomputed before its last layer's backward pass.
         makes = tuple(f"layer {j}" for j in range(i - keeping.segment + 1, i + 1)) if keeping.recomputed else ()
         memory = (keeping.nbytes, keeping.recomputed, makes)
-        yield Unit(f"layer {i}", elements[id(layer.parameters)], *passes[dense], recompute, *memory)
+        yield Unit(f"layer {i}", elements[id(layer.parameters)], *passes[of[i]], recompute, *memory)
+
+
+def _of_framework(timer: KernelTimer, kind: Transformer, batch: Batch) -> tuple[Operation, ...]:
+    """Return the operations of a kind of layer, with the copies of the step's framework."""
+    operations, framework = layer_operations(kind, batch), timer.step.framework
+    if framework.keeps_copies:
+        operations = with_copies(operations, kind, batch)
+    if batch.attention == "flash" and framework.copies_output_on(timer.gpu):
+        operations = with_output_by_tokens(operations)
+    return operations
 
 
 def _recompute(
     timer: KernelTimer,
-    keeping: KeptActivations,
-    costs: dict[tuple[bool, tuple[str, ...]], PassPieces],
-    *,
-    dense: bool,
+    last: tuple[Transformer, tuple[Operation, ...]],
+    others: Sequence[tuple[Transformer, tuple[Operation, ...]]],
+    costs: dict[tuple[Transformer, tuple[str, ...]], PassPieces],
 ) -> PassPieces:
-    """Return the timed recompute of a segment before a layer's backward pass: whole layers, the last only as far as
-    needed.
+    """Return the timed recompute of a segment before its last layer's backward pass: other layers entirely, the last
+    layer only as far as needed. Each layer is given by its kind and its recomputed operations.
     """
 
-    def cost(operations: tuple[Operation, ...]) -> PassPieces:
-        """Return the timed forward pass through some operations; cached in `costs`."""
-        key = dense, tuple(op.name for op in operations)
+    def cost(kind: Transformer, operations: tuple[Operation, ...]) -> PassPieces:
+        """Return the timed forward pass through some operations of a kind of layer; cached in `costs`."""
+        key = kind, tuple(op.name for op in operations)
         if key not in costs:
             costs[key] = forward_pieces(timer, operations)
         return costs[key]
 
-    again = cost(until_needed(keeping.operations) if timer.step.framework.stops_early else keeping.operations)
-    for _ in range(keeping.segment - 1):
-        again += cost(keeping.operations)
+    kind, operations = last
+    again = cost(kind, until_needed(operations) if timer.step.framework.stops_early else operations)
+    for other in others:
+        again += cost(*other)
     return again
 
 

@@ -33,8 +33,8 @@ LESS: Final[dict[type, dict[str, Any]]] = {
 WITHOUT_AMOUNT: Final[dict[type, set[str]]] = {
     Matmul: {"name", "of_weights", "dtype"},
     # Fewer heads of keys and values move fewer bytes and compute as much. Sums of a ring's steps are kernels of their
-    # own (tests/theory/test_model_parallel.py).
-    Attention: {"name", "causal", "backward", "kv_heads", "summed"},
+    # own (tests/theory/test_model_parallel.py). Windows belong to causal kernels (tests/theory/test_model_families.py).
+    Attention: {"name", "causal", "backward", "kv_heads", "summed", "window", "chunked", "capped"},
     Elementwise: {"name", "fusible", "of_weights", "single"},
 }
 GPUS: Final = [load_gpu(name) for name in registry.names("gpu")]

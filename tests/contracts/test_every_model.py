@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,19 @@ SIZES = {
     "mpt": {"d_model", "n_layers", "n_heads", "expansion_ratio", "max_seq_len", "learned_pos_emb", "no_bias",
             "attn_config"},
     "llama": {"attention_bias", "mlp_bias"},
+    "bert": {"type_vocab_size"},
+    "gemma2": {"head_dim", "sliding_window", "attn_logit_softcapping", "final_logit_softcapping"},
+    "gemma3_text": {"head_dim", "sliding_window", "sliding_window_pattern"},
+    "gpt_bigcode": {"n_embd", "n_layer", "n_head", "n_inner", "n_positions", "multi_query"},
+    "gpt_oss": {"head_dim", "num_local_experts", "num_experts_per_tok", "attention_bias", "sliding_window"},
+    "llama4_text": {"head_dim", "intermediate_size_mlp", "num_local_experts", "num_experts_per_tok",
+                    "interleave_moe_layer_step", "attention_chunk_size", "no_rope_layer_interval", "use_qk_norm",
+                    "attention_bias"},
+    "mistral": {"sliding_window"},
+    "olmo2": {"attention_bias"},
+    "phi3": {"sliding_window"},
+    "qwen3": {"head_dim", "attention_bias"},
+    "vit": {"image_size", "patch_size", "num_channels", "qkv_bias", "num_labels"},
     "mixtral": {"num_local_experts", "num_experts_per_tok"},
     "qwen2": set(),
     "qwen3_moe": {"head_dim", "moe_intermediate_size", "num_experts", "num_experts_per_tok"},
@@ -57,7 +71,10 @@ def test_a_file_holds_sizes_and_their_source_and_nothing_else(name: str) -> None
     text = registry.find("model", name).read_text()
     data = json.loads(text)
     family = data["model_type"]
-    assert set(data) == KEYS | SIZES[family] | (ROTARY if family not in ("gpt2", "mpt") else set())
+    shared = {"gpt2": set(), "gpt_bigcode": set(), "mpt": set(), "bert": ROTARY - {"num_key_value_heads"},
+              "vit": ROTARY - {"num_key_value_heads", "max_position_embeddings"}}.get(family, ROTARY)  # fmt: skip
+    keys = KEYS - {"vocab_size", "tie_word_embeddings"} if family == "vit" else KEYS
+    assert set(data) == keys | SIZES[family] | shared
     assert any(word in data["source"] for word in ("arXiv", "table", "README", "scripts/"))
     assert text.endswith("}\n")
 
@@ -76,7 +93,8 @@ def test_a_model_is_its_file_by_name_by_path_and_inline(name: str) -> None:
 def test_heads_fill_the_hidden_size(name: str) -> None:
     model = load_model(name)
     # Later families say how wide a head is.
-    if json.loads(registry.find("model", name).read_text())["model_type"] not in ("qwen3_moe", "deepseek_v3"):
+    family = json.loads(registry.find("model", name).read_text())["model_type"]
+    if "head_dim" not in SIZES[family] and family != "deepseek_v3":
         assert model.attention_width == model.hidden_size
     assert model.num_heads % model.num_kv_heads == 0
 
@@ -91,7 +109,10 @@ def test_parameters_are_embedding_layers_and_head(name: str) -> None:
     assert (active(model) == total(model)) == (model.num_experts == 0)
     assert len({p.name for p in layer_parameters(model)}) == len(layer_parameters(model))
     rows = [p.shape[0] for p in embedding_parameters(model)]
-    assert rows == [model.vocab_size] + [model.max_positions] * (model.positions == "learned")
+    expected = [model.vocab_size] if model.patches is None else [model.hidden_size] * 3
+    expected += [model.max_positions] * (model.positions == "learned")
+    expected += [model.token_types] * bool(model.token_types) + [model.hidden_size] * 2 * model.embedding_norm
+    assert rows == expected
 
 
 @pytest.mark.parametrize("attention", ["standard", "flash"])
@@ -108,10 +129,14 @@ def test_a_layer_multiplies_by_each_of_its_matrices_three_times(name: str, atten
 
 @pytest.mark.parametrize("name", MODELS)
 def test_all_kernels_together_compute_the_model_flops(name: str) -> None:
-    model = load_model(name)
+    # Scores in HBM are computed for all keys, windows or not.
+    model = replace(load_model(name), windows=())
     batch = Batch(sequences=2, seq_len=LENGTH, attention="standard")
     layers = sum(matmul_flops(layer_operations(model.of_layer(i), batch)) for i in range(model.num_layers))
     ends = matmul_flops(embedding_operations(model, batch)) + matmul_flops(head_operations(model, batch))
+    if model.patches is not None:
+        # Images need no gradient, and only class tokens pass the head: the formula neglects both.
+        ends = 6 * batch.tokens * model.patches.width * model.hidden_size
     assert layers + ends == batch.tokens * model_flops_per_token(model, batch.seq_len, count="matrices")
 
 

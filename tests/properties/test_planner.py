@@ -47,6 +47,17 @@ EXPERTS = {
     "vocab_size": 4096, "max_position_embeddings": 512,
 }  # fmt: skip
 WIDE = DENSE | {"n_embd": 2048, "n_head": 16}
+# Layers that differ in their windows, and in experts and chunks; the second has three kinds of layers.
+WINDOWS = {
+    "model_type": "gemma3_text", "hidden_size": 1024, "num_hidden_layers": 8, "num_attention_heads": 8,
+    "num_key_value_heads": 4, "head_dim": 256, "intermediate_size": 1024, "sliding_window": 16, "vocab_size": 4096,
+    "sliding_window_pattern": 3,
+}  # fmt: skip
+UNLIKE = {
+    "model_type": "llama4_text", "hidden_size": 512, "num_hidden_layers": 8, "num_attention_heads": 8,
+    "num_key_value_heads": 8, "intermediate_size": 512, "intermediate_size_mlp": 4096, "num_local_experts": 8,
+    "num_experts_per_tok": 1, "interleave_moe_layer_step": 2, "attention_chunk_size": 64, "vocab_size": 4096,
+}  # fmt: skip
 TOPOLOGIES = ("dgx_a100", "dgx_h100", "h100_ethernet_100g")
 
 
@@ -72,19 +83,19 @@ def choices(gpus: int, **others: tuple[Any, ...]) -> Choices:
     return Choices(wanted | others)
 
 
-def drawn(seed: int) -> tuple[Scenario, Setting, float, int]:
+def drawn(seed: int, models: Sequence[dict[str, Any]] = (DENSE, WIDE, EXPERTS)) -> tuple[Scenario, Setting, float, int]:
     """A setting that can be, and bounds of its time and memory."""
     draw = random.Random(seed)
     while True:
-        case = _drawn(draw)
+        case = _drawn(draw, models)
         if case is not None:
             return case
 
 
-def _drawn(draw: random.Random) -> tuple[Scenario, Setting, float, int] | None:
-    gpus, model = draw.choice((8, 16, 16, 32)), draw.choice((DENSE, WIDE, EXPERTS))
+def _drawn(draw: random.Random, models: Sequence[dict[str, Any]]) -> tuple[Scenario, Setting, float, int] | None:
+    gpus, model = draw.choice((8, 16, 16, 32)), draw.choice(models)
     one = {name: (draw.choice(values),) for name, values in choices(gpus).values.items()}
-    one["ep"] = (draw.choice((1, 2, 4, 8)) if model is EXPERTS else 1,)
+    one["ep"] = (draw.choice((1, 2, 4, 8)) if "num_local_experts" in model else 1,)
     wanted = {
         "precision": draw.choice(("bf16", "bf16", "fp16", "fp32")),
         "framework": draw.choice(("torchtitan", "bare", "megatron_2021", "nanotron")),
@@ -125,10 +136,10 @@ def told(scenario: Scenario, setting: Setting) -> dict[str, Any]:
     return data
 
 
-def held_to_bounds(seeds: Sequence[int]) -> list[float]:
+def held_to_bounds(seeds: Sequence[int], *models: dict[str, Any]) -> list[float]:
     shares = []
     for seed in seeds:
-        scenario, setting, bound, memory = drawn(seed)
+        scenario, setting, bound, memory = drawn(seed, models or (DENSE, WIDE, EXPERTS))
         try:
             report = simulate(scenario_of(scenario, setting), limit_memory=False).report.to_dict()
         except DeadlockError:  # stages that wait for their sends, in an order where two wait for each other
@@ -144,6 +155,16 @@ def held_to_bounds(seeds: Sequence[int]) -> list[float]:
 
 def test_a_bound_is_never_above_the_played_time() -> None:
     assert len(held_to_bounds(range(4))) >= 3
+
+
+def test_a_bound_holds_for_a_model_whose_layers_differ() -> None:
+    assert len(held_to_bounds(range(6), WINDOWS, UNLIKE)) >= 4
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("block", range(10))
+def test_many_bounds_hold_for_models_whose_layers_differ(block: int) -> None:
+    held_to_bounds(range(9000 + 40 * block, 9040 + 40 * block), WINDOWS, UNLIKE)
 
 
 @pytest.mark.parametrize("algorithm", ["tree", "chain", "direct", "ring", "halving_doubling"])

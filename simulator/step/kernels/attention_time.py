@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from simulator.model.kernel import Attention
+from simulator.model.kernel import Attention, keys_of_query
 
 Generation = Literal[1, 2, 3]
 
@@ -78,7 +78,7 @@ def attention_time(
     """
     c = constants
     free = c.sms - sms_taken
-    compute = _block_steps(kernel, c.generation, free) * _flops_of_step(kernel) / _sm_rate(c, kernel.head_dim)
+    compute = _block_steps(kernel, c.generation, free) * _flops_of_step(kernel) / _sm_rate(c, kernel)
     moved = attention_bytes(kernel, c.itemsize, c.generation, c.on_chip) / (c.hbm_bandwidth * hbm_share)
     return c.launch + max(compute, moved)
 
@@ -89,14 +89,17 @@ def _block_steps(kernel: Attention, generation: Generation, free: int) -> float:
     """
     strips, columns = -(-kernel.seq_len // BLOCK), -(-kernel.attended // BLOCK)
     heads = kernel.batch * kernel.heads
-    # Masked scores inside the diagonal's tiles are computed too.
-    per_head = strips * (columns + 1) / 2 if kernel.causal else float(strips * columns)
+    # Masked scores inside the diagonal's tiles are computed too; a window covers its own tiles and the diagonal's.
+    tiles = -(-kernel.window // BLOCK)
+    seen = keys_of_query(columns, tiles, chunked=kernel.chunked, diagonal=1) if kernel.causal else float(columns)
+    per_head = strips * seen
     # A whole head runs on one SM: few heads leave SMs idle.
     if generation == 1:
         return -(-heads // free) * per_head
     if kernel.causal:
         # The longest strip runs on one SM, even if every other SM is idle.
-        return max(heads * per_head / free, float(columns))
+        longest = min(columns, tiles + (not kernel.chunked)) if tiles else columns
+        return max(heads * per_head / free, float(longest))
     # Wave quantisation: the last wave takes as long as a full wave.
     return -(-heads * strips // free) * float(columns)
 
@@ -108,13 +111,15 @@ def _flops_of_step(kernel: Attention) -> float:
     return 2.0 * (5 if kernel.backward else 2) * BLOCK * BLOCK * kernel.head_dim
 
 
-def _sm_rate(c: AttentionConstants, head_dim: int) -> float:
-    """Return the rate of an SM in attention [FLOP/s]: published for head_dim 128, otherwise corrected for the time of
-    exponentials.
+def _sm_rate(c: AttentionConstants, kernel: Attention) -> float:
+    """Return the rate of an SM in an attention kernel [FLOP/s]: published for head_dim 128, otherwise corrected for the
+    time of exponentials.
     """
     exponential = c.peak_flops / (_OF_A_SCORE * c.exponentials)  # an exponential's duration, in head dimensions
+    # A soft-cap's tanh takes as long as an exponential, in the same units.
+    own = exponential * (2 if kernel.capped else 1)
     # The fraction of time spent in matmuls, relative to head_dim 128.
-    share = head_dim / (head_dim + exponential) * (_PUBLISHED + exponential) / _PUBLISHED
+    share = kernel.head_dim / (kernel.head_dim + own) * (_PUBLISHED + exponential) / _PUBLISHED
     return min(1.0, c.efficiency * share) * c.peak_flops / c.sms
 
 

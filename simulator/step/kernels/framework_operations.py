@@ -30,16 +30,17 @@ _READS: Final = {8: 1, 4: 2}
 
 
 def fused_loss(operations: tuple[Operation, ...]) -> tuple[Operation, ...]:
-    """Return the operations of embedding-to-loss with a fused cross entropy after "logits", in place of the float32
-    copy and the softmax.
+    """Return the operations of embedding-to-loss with a fused cross entropy after the logits and their soft-cap, in
+    place of the float32 copy and the softmax.
 
     The forward pass reads and saves the logits; the backward pass reads them and overwrites them with their gradient,
     as the flash-attention package's loss does with `inplace_backward`.
     """
     replaced: list[Operation] = []
+    last = "logit soft-cap" if any(op.name == "logit soft-cap" for op in operations) else "logits"
     for op in operations:
         replaced.append(op)
-        if op.name == "logits":
+        if op.name == last:
             size = op.output
             return (
                 *replaced,
