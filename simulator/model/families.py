@@ -536,7 +536,7 @@ def _windows(
     if named and len(named) != layers:
         config.fault(("layer_types",), f"has {len(named)} entries; must have one for each of {layers} layers")
     for kind in named:
-        if kind not in _ATTENDED:
+        if not isinstance(kind, str) or kind not in _ATTENDED:
             config.fault(("layer_types",), f"got {kind!r}; {one_of(_ATTENDED, kind)}")
             return ()
     found = tuple(size if mark else 0 for mark in ([_ATTENDED[kind] for kind in named] or marks))
