@@ -82,7 +82,7 @@ def _mpt_kv_heads(config: ConfigKeys, heads: int) -> int:
 
 
 def _plain(config: ConfigKeys, hidden: int, heads: int, layers: str) -> dict[str, Any]:
-    """Return the Transformer fields that GPT-2 and MPT share; key heads equal query heads and span the hidden size."""
+    """Return the sizes of a model in which key heads equal query heads and span the hidden size, as in GPT-2."""
     return {
         "num_layers": config.layers(layers),
         "hidden_size": hidden,
