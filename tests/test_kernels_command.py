@@ -88,7 +88,7 @@ def test_no_kernel_moves_its_bytes_faster_than_the_gpus_memory(cli: Command) -> 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ("nope", "MODEL: got 'nope'; one of deepseek_v2, "),
+        ("nope", "MODEL: got 'nope'; one of bert_large, "),
         ("llama3_8b --tp 3", "--tp: got 3; must divide the 32 heads of llama3_8b"),
         ("llama3_8b --gpu h10", "--gpu: got 'h10'; one of "),
         ("llama3_8b --precision fp8 --gpu a100_sxm_80gb", "which a100_sxm_80gb does not support"),

@@ -128,7 +128,7 @@ def test_sequence_parallelism_holds_less(cli: Command) -> None:
         ),
         ("llama3_8b --etp 2", "--etp: got 2; llama3_8b has no experts; omit the key"),
         ("llama3_8b --cp 3", "--cp: got 3; "),
-        ("nope --tp 2", "MODEL: got 'nope'; one of deepseek_v2, "),
+        ("nope --tp 2", "MODEL: got 'nope'; one of bert_large, "),
         ("llama3_8b --tp 2 --gpu h10", "--gpu: got 'h10'; one of "),
         ("llama3_8b --sharding parameter_server", "--sharding: got 'parameter_server', whose servers hold states"),
         ("llama3_8b --precision fp8 --gpu a100_sxm_80gb", "which a100_sxm_80gb does not support; one of "),

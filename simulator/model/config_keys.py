@@ -44,14 +44,17 @@ class ConfigKeys:
         """Return a reader of the mapping at a key, which records faults in the same list; the reader itself if the key
         is missing.
         """
-        return replace(self, below=(*self.below, key)) if self.get((key,)) is not None else self
+        value = self.get((key,))
+        if value is not None and not isinstance(value, Mapping):
+            self.fault((key,), f"got {value!r}; must be a mapping (key: value)")
+        return self if value is None else replace(self, below=(*self.below, key))
 
     def get(self, key: Key) -> Any:
         """Return the value at a nested key of the config.json, or None."""
         data = self.document.data
         for step in (*self.below, *key):
             data = data.get(step) if isinstance(data, Mapping) else None
-        if data is not None:
+        if data is not None and key:
             self.used.add(".".join(map(str, key)))
         return data
 
@@ -95,12 +98,10 @@ class ConfigKeys:
 
     def has_number(self, key: str, *, default: bool) -> bool:
         """Return True if the key has a number, False if it is null, its default if it is missing."""
-        data = self.document.data
-        for step in self.below:
-            data = data[step]
         value = self.get((key,))
         if value is None:
-            return default and key not in data
+            holder = self.get(()) or {}
+            return default and not (isinstance(holder, Mapping) and key in holder)
         if isinstance(value, bool) or not isinstance(value, int | float):
             self.fault((key,), f"got {value!r}; must be a number, or null")
         return True

@@ -82,7 +82,7 @@ def _mpt_kv_heads(config: ConfigKeys, heads: int) -> int:
 
 
 def _plain(config: ConfigKeys, hidden: int, heads: int, layers: str) -> dict[str, Any]:
-    """Return the Transformer fields that GPT-2 and MPT share; key heads equal query heads and span the hidden size."""
+    """Return the sizes of a model in which key heads equal query heads and span the hidden size, as in GPT-2."""
     return {
         "num_layers": config.layers(layers),
         "hidden_size": hidden,
@@ -536,7 +536,7 @@ def _windows(
     if named and len(named) != layers:
         config.fault(("layer_types",), f"has {len(named)} entries; must have one for each of {layers} layers")
     for kind in named:
-        if kind not in _ATTENDED:
+        if not isinstance(kind, str) or kind not in _ATTENDED:
             config.fault(("layer_types",), f"got {kind!r}; {one_of(_ATTENDED, kind)}")
             return ()
     found = tuple(size if mark else 0 for mark in ([_ATTENDED[kind] for kind in named] or marks))

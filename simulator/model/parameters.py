@@ -83,10 +83,9 @@ def is_expert(name: str) -> bool:
 def modules(model: Transformer, cut: ModelPartition = WHOLE) -> tuple[Module, ...]:
     """Return embedding, layers and head of a model with their parameters on a rank, in forward order."""
     # Layers that differ only in their windows have equal parameters; compute each kind once.
-    kinds = {
-        layer: layer_parameters(replace(kind, windows=()), cut) for kind, own in model.kinds.items() for layer in own
-    }
-    layers = tuple(Module(f"layer {i}", kinds[i]) for i in range(model.num_layers))
+    kinds = [(layer_parameters(replace(kind, windows=()), cut), own) for kind, own in model.kinds.items()]
+    by_layer = {layer: parameters for parameters, own in kinds for layer in own}
+    layers = tuple(Module(f"layer {i}", by_layer[i]) for i in range(model.num_layers))
     ends = Module("embedding", embedding_parameters(model, cut)), Module("head", head_parameters(model, cut))
     return (ends[0], *layers, ends[1])
 

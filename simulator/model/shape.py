@@ -200,7 +200,6 @@ class Transformer:
             raise ValueError(f"active_experts: got {self.active_experts}; must be 1 .. num_experts {self.num_experts}")
         if not 0 <= self.dense_layers <= self.num_layers or (self.dense_layers and not self.num_experts):
             raise ValueError(f"dense_layers: got {self.dense_layers}; must be 0 .. {self.num_layers}, beside experts")
-
         if self.expert_every < 1 or (self.expert_every > 1 and not self.num_experts):
             raise ValueError(f"expert_every: got {self.expert_every}; must be at least 1, beside experts")
 

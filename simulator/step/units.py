@@ -267,11 +267,12 @@ def _layers(timer: KernelTimer, batch: Batch, layers: list[Module]) -> Iterator[
     """Yield a unit for each layer, with timed passes, saved bytes and recompute."""
     step = timer.step
     entry = batch.tokens_between * step.model.hidden_size * batch.itemsize
-    # Passes are timed once per kind of layer, recompute once per distinct list of operations.
-    kinds = {kind: _of_framework(timer, kind, batch) for kind in step.model.kinds}
-    passes = {kind: _passes(timer, operations) for kind, operations in kinds.items()}
-    of = {layer: kind for kind, own in step.model.kinds.items() for layer in own}
-    costs: dict[tuple[Transformer, tuple[str, ...]], PassPieces] = {}
+    # Passes are timed once per kind of layer, recompute once per distinct list of operations. Kinds have numbers here.
+    models = list(step.model.kinds)
+    kinds = [_of_framework(timer, kind, batch) for kind in models]
+    passes = [_passes(timer, operations) for operations in kinds]
+    of = {layer: number for number, own in enumerate(step.model.kinds.values()) for layer in own}
+    costs: dict[tuple[int, tuple[str, ...]], PassPieces] = {}
     elements = {
         id(layer.parameters): layer.held(batch.itemsize)
         for layer in {id(one.parameters): one for one in layers}.values()
@@ -284,7 +285,7 @@ def _layers(timer: KernelTimer, batch: Batch, layers: list[Module]) -> Iterator[
             recompute = _recompute(timer, (last[0], keeping.operations), others, costs)
             # Frameworks with separate matrices recompute every second matmul, inside merged operations too.
             if step.framework.split_maps and policy_of(step.checkpointing, i) == "selective_op":
-                recompute += PassPieces((Piece(timer.cost(second_maps(of[i], batch))),))
+                recompute += PassPieces((Piece(timer.cost(second_maps(models[of[i]], batch))),))
         # A segment is recomputed before its last layer's backward pass.
         makes = tuple(f"layer {j}" for j in range(i - keeping.segment + 1, i + 1)) if keeping.recomputed else ()
         memory = (keeping.nbytes, keeping.recomputed, makes)
@@ -303,15 +304,15 @@ def _of_framework(timer: KernelTimer, kind: Transformer, batch: Batch) -> tuple[
 
 def _recompute(
     timer: KernelTimer,
-    last: tuple[Transformer, tuple[Operation, ...]],
-    others: Sequence[tuple[Transformer, tuple[Operation, ...]]],
-    costs: dict[tuple[Transformer, tuple[str, ...]], PassPieces],
+    last: tuple[int, tuple[Operation, ...]],
+    others: Sequence[tuple[int, tuple[Operation, ...]]],
+    costs: dict[tuple[int, tuple[str, ...]], PassPieces],
 ) -> PassPieces:
     """Return the timed recompute of a segment before its last layer's backward pass: other layers entirely, the last
-    layer only as far as needed. Each layer is given by its kind and its recomputed operations.
+    layer only as far as needed. Each layer is given by the number of its kind and its recomputed operations.
     """
 
-    def cost(kind: Transformer, operations: tuple[Operation, ...]) -> PassPieces:
+    def cost(kind: int, operations: tuple[Operation, ...]) -> PassPieces:
         """Return the timed forward pass through some operations of a kind of layer; cached in `costs`."""
         key = kind, tuple(op.name for op in operations)
         if key not in costs:

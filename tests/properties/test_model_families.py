@@ -7,9 +7,12 @@ from typing import Any
 
 import pytest
 
-from simulator.basics.errors import ScenarioWarning
+from simulator.basics.errors import ScenarioError, ScenarioWarning
 from simulator.model.families import FAMILIES
+from simulator.model.layer import layer_operations
 from simulator.model.load import load_model
+from simulator.model.operation import Batch
+from simulator.model.parameters import total
 from tests.combinations import Draw, accepted, simulated
 from tests.families import CONFIGS, small
 
@@ -77,3 +80,42 @@ def test_a_step_of_every_family_is_the_same_on_both_engines(name: str) -> None:
 @pytest.mark.parametrize("name", CONFIGS)
 def test_many_steps_of_every_family_are_the_same_on_both_engines(name: str) -> None:
     assert sum(compared(name, seed) for seed in range(3, 3 + LONG)) >= LONG // 3
+
+
+# Values that a key may have by mistake, and keys that most configurations leave out.
+WRONG: list[Any] = [
+    None, 0, -1, 1, 3, 7, 64, 10**9, True, False, "x", 1.5, [], [1], [["a"]], {}, {"a": 1}, ["full_attention"],
+    ["sliding_attention", "full_attention", "full_attention"], {"hidden_size": 64},
+]  # fmt: skip
+LEFT_OUT = (
+    "layer_types", "sliding_window", "text_config", "mlp_only_layers", "moe_layers", "no_rope_layers", "id2label",
+    "num_labels", "head_dim", "attn_logit_softcapping", "decoder_sparse_step", "interleave_moe_layer_step",
+    "max_window_layers", "pad_token_id", "first_k_dense_replace", "num_ln_in_parallel_attn", "sliding_window_pattern",
+)  # fmt: skip
+
+
+def read_or_refused(seed: int) -> bool:
+    """Read a configuration in which some keys have wrong values; return False if it is refused."""
+    draw = Draw([78, seed])
+    keys = small(draw.pick(*CONFIGS), 3)
+    for _ in range(draw.pick(1, 2, 3)):
+        key = draw.pick(*keys, *LEFT_OUT)
+        keys[key] = draw.pick(*FAMILIES, "xyz") if key == "model_type" else draw.pick(*WRONG)
+    try:
+        model = load_model(keys)
+    except ScenarioError:
+        return False
+    assert total(model) > 0
+    assert all(layer_operations(kind, Batch(1, 32)) for kind in model.kinds)
+    return True
+
+
+def test_a_configuration_with_wrong_values_is_read_or_refused_in_lines() -> None:
+    read = [read_or_refused(seed) for seed in range(500)]
+    assert 50 < sum(read) < 450
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("block", range(10))
+def test_many_configurations_with_wrong_values_are_read_or_refused(block: int) -> None:
+    assert any(read_or_refused(seed) for seed in range(1000 * (block + 1), 1000 * (block + 2)))

@@ -57,6 +57,7 @@ def test_gpt_neox_is_rotary_with_layer_norms_and_biases() -> None:
     assert (model.norm, model.gated, model.positions, model.tied) == ("layernorm", False, "rotary", False)
     assert biases(keys) == {"norm1.bias", "norm2.bias", "qkv.bias", "proj.bias", "mlp.up.bias", "mlp.down.bias"}
     assert "qkv.bias" not in biases(keys | {"attention_bias": False})
+    assert (model.form, load_model(keys | {"use_parallel_residual": False}).form) == ("parallel", "pre")
 
 
 def test_key_value_heads_and_head_dim_follow_from_the_heads_where_they_are_not_given() -> None:
