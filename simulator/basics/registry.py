@@ -20,23 +20,23 @@ Kind = Literal["topology", "scenario", "gpu", "link", "model", "framework"]
 
 _PACKAGE: Final = Path(__file__).parents[1]
 # In the wheel, topologies/ and scenarios/ are inside the package; in a checkout they are beside the package.
-_FOLDERS: Final[dict[Kind, tuple[tuple[Path, ...], str]]] = {
-    "topology": ((_PACKAGE / "topologies", _PACKAGE.parent / "topologies"), ".yaml"),
-    "scenario": ((_PACKAGE / "scenarios", _PACKAGE.parent / "scenarios"), ".yaml"),
-    "gpu": ((_PACKAGE / "catalog" / "gpus",), ".yaml"),
-    "link": ((_PACKAGE / "catalog" / "links",), ".yaml"),
-    "model": ((_PACKAGE / "catalog" / "models",), ".json"),
-    "framework": ((_PACKAGE / "catalog" / "frameworks",), ".yaml"),
+_FOLDERS: Final[dict[Kind, tuple[tuple[Path, ...], tuple[str, ...]]]] = {
+    "topology": ((_PACKAGE / "topologies", _PACKAGE.parent / "topologies"), (".yaml",)),
+    "scenario": ((_PACKAGE / "scenarios", _PACKAGE.parent / "scenarios"), (".yaml",)),
+    "gpu": ((_PACKAGE / "catalog" / "gpus",), (".yaml",)),
+    "link": ((_PACKAGE / "catalog" / "links",), (".yaml",)),
+    "model": ((_PACKAGE / "catalog" / "models",), (".json", ".yaml")),
+    "framework": ((_PACKAGE / "catalog" / "frameworks",), (".yaml",)),
 }
 _OTHER_NAMES: Final = _PACKAGE / "catalog" / "other_names.yaml"
 
 
 @cache
 def _files(kind: Kind) -> dict[str, Path]:
-    folders, suffix = _FOLDERS[kind]
+    folders, suffixes = _FOLDERS[kind]
     for folder in folders:
         if folder.is_dir():
-            return {p.stem: p for p in sorted(folder.glob(f"*{suffix}"))}
+            return {p.stem: p for p in sorted(folder.iterdir(), key=lambda path: path.stem) if p.suffix in suffixes}
     return {}
 
 

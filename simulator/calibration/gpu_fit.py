@@ -33,7 +33,7 @@ from simulator.cluster.cluster import Gpu
 from simulator.cluster.gpu_file import load_gpu
 from simulator.engine.play import play
 from simulator.model.kernel import Attention, Elementwise, Kernel, Matmul
-from simulator.model.load import load_model
+from simulator.model.load import load_transformer
 from simulator.step.framework import load_framework
 from simulator.step.kernels.kernel_time import duration, elementwise_share, kernel_model
 from simulator.step.optimizers.optimizer import OPTIMIZERS
@@ -313,7 +313,7 @@ def _residuals(figures: GpuFigures, data: Mapping[str, Any]) -> list[GpuResidual
 
 def _gpt(row: GptRow, gpu: Gpu) -> list[GpuResidual]:
     """Return a measured GPT step's time and memory beside their simulated values; nothing is fitted to them."""
-    model = load_model(
+    model = load_transformer(
         {"model_type": "gpt2", "name": "small", "n_layer": row.layers, "n_embd": row.hidden, "n_head": row.heads,
          "n_positions": row.seq_len, "vocab_size": row.words, "tie_word_embeddings": False}
     )  # fmt: skip

@@ -150,14 +150,15 @@ def _gpus() -> None:
 
 
 def _models() -> None:
+    from simulator.model.layer_list import LayerList
     from simulator.model.load import load_model
-    from simulator.model.parameters import total
+    from simulator.model.model import total
 
     rows = []
     for name in registry.names("model"):
         m = load_model(name)
-        sizes = (m.num_layers, m.hidden_size, m.num_heads, m.vocab_size)
-        rows.append((name, f"{total(m):,}", *map(str, sizes)))
+        sizes = ("-",) * 3 if isinstance(m, LayerList) else (m.hidden_size, m.num_heads, m.vocab_size)
+        rows.append((name, f"{total(m):,}", *map(str, (m.num_layers, *sizes))))
     _below(("model", "parameters", "layers", "hidden", "heads", "vocabulary"), rows)
 
 

@@ -18,9 +18,9 @@ from simulator.cluster.gpu_file import load_gpu
 from simulator.model import conventions
 from simulator.model.head import logits_memory
 from simulator.model.layer import layer_operations
-from simulator.model.load import load_model
+from simulator.model.load import load_transformer
+from simulator.model.model import modules, total
 from simulator.model.operation import Batch
-from simulator.model.parameters import modules, total
 from simulator.model.shape import Transformer
 from simulator.report.numbers.memory_margin import tight_memory
 from simulator.report.tables.layout import Column
@@ -54,7 +54,7 @@ def show(request: MemoryOptions, *, as_json: bool) -> None:
     """Print a model's states by ZeRO stage, activations by checkpointing policy, and the combinations that fit."""
     # Checks all options before any work: one message lists every invalid option.
     _check(request)
-    model = load_model(request.model, request.seq_len)
+    model = load_transformer(request.model, request.seq_len)
     # Both depend on the model alone; the GPU's capacity decides what fits.
     states, activations = _states(model, request.dp), _activations(model, request)
     capacity = load_gpu(request.gpu).hbm_bytes

@@ -23,7 +23,7 @@ from simulator.cli.console import print_table, print_text
 from simulator.cli.option_names import as_options
 from simulator.cli.warnings_output import print_warnings
 from simulator.cluster.build import build
-from simulator.model.parameters import total
+from simulator.model.model import total
 from simulator.report.numbers.memory_margin import tight_memory
 from simulator.report.tables.layout import Column
 from simulator.scenario.build_training import to_step

@@ -15,8 +15,9 @@ from simulator.basics.dtypes import is_narrow
 from simulator.basics.measured_tables import read_table
 from simulator.cluster.build import facts
 from simulator.cluster.gpu_file import load_gpu
+from simulator.model.layer_list import LayerList
 from simulator.model.load import load_model
-from simulator.model.shape import Transformer
+from simulator.model.model import Model
 from simulator.scenario.build_training import precision
 from simulator.scenario.records import Scenario
 from simulator.step.framework import BARE, load_framework
@@ -145,8 +146,10 @@ def _of(scenario: Scenario) -> RunTraits:
     )  # fmt: skip
 
 
-def _unlike(model: Transformer, seq_len: int) -> tuple[str, ...]:
+def _unlike(model: Model, seq_len: int) -> tuple[str, ...]:
     """Return the features of a model's layers, on sequences of `seq_len` tokens, that no measured model has."""
+    if isinstance(model, LayerList):
+        return ("layers of any type in place of a transformer's",)
     features = {
         "patches of images": model.patches is not None,
         "attention to later keys": not model.causal and model.patches is None,

@@ -32,7 +32,7 @@ from simulator.step.spec import InjectedFault, LossScaling, TrainingStep, Traini
 
 def gpt_of(step: TrainingStep) -> Gpt:
     """Return the GPT-2 with the shape and number format of a training step."""
-    model, precision = step.model, step.precision
+    model, precision = step.transformer, step.precision
     return Gpt(
         vocabulary=model.vocab_size,
         width=model.hidden_size,

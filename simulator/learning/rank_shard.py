@@ -103,7 +103,7 @@ def places(gpt: Gpt, plan: StepPlan) -> tuple[RankShard, ...]:
     seconds = [pipeline.second_copy(place) for place in range(asked.pp)]
     cut, experts = asked.cut(), asked.experts.ranks
     # Rows of the padded token table on each rank.
-    rows = cut.vocabulary(step.model) // asked.tp if asked.tp > 1 else 0
+    rows = cut.vocabulary(step.transformer) // asked.tp if asked.tp > 1 else 0
     every = replace(gpt, share=TensorShard(experts=experts)).units
     # Ranks with the same list of operations share units and buckets.
     of_list = [(_units(every, ops), _travelling(ops, _units(every, ops))) for ops in lists.lists]

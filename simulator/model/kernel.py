@@ -25,6 +25,9 @@ class Matmul:
         True for weight gradients, which nothing needs before the update.
     dtype : str or None
         Dtype of the inputs; None for the step's dtype of matmuls.
+    reread : int
+        Elements of the operands that repeat other elements of the same operand and are read from HBM only once: those
+        of overlapping patches, if the matmul computes a convolution.
     """
 
     name: str
@@ -34,6 +37,7 @@ class Matmul:
     batch: int = 1
     of_weights: bool = False
     dtype: str | None = None
+    reread: int = 0
 
     @property
     def flops(self) -> float:
@@ -44,7 +48,7 @@ class Matmul:
 
     def nbytes(self, itemsize: float) -> float:
         """Return the bytes of the matmul's inputs and output, each moved once, for elements of `itemsize` bytes [B]."""
-        return self.batch * itemsize * (self.m * self.k + self.k * self.n + self.m * self.n)
+        return itemsize * (self.batch * (self.m * self.k + self.k * self.n + self.m * self.n) - self.reread)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
-"""Loads models from catalog/models/NAME.json, the path of a config.json, or a mapping of its keys.
+"""Loads models from catalog/models, the path of a file, or a mapping of its keys.
 
-A model is a Hugging Face config.json and nothing more. There is a file per model, and the file's name is the model's
-name.
+A model is a Hugging Face config.json or a file of layers (`layer_file.py`), known by its key `layers`. There is a file
+per model, and the file's name is the model's name.
 """
 
 from __future__ import annotations
@@ -15,24 +15,26 @@ from simulator.basics.document import Document, parse
 from simulator.basics.errors import ScenarioError
 from simulator.basics.input_files import read_text
 from simulator.model.huggingface import read_transformer
+from simulator.model.layer_file import read_layer_list
+from simulator.model.layer_list import LayerList
+from simulator.model.model import Model
 from simulator.model.shape import Transformer
 
 # Tokens of a sequence if a question about a model names no number.
 _SEQ_LEN: Final = 2048
 
 
-def load_model(
-    model: str | Path | Mapping[str, Any], seq_len: int | None = None, base: Path | None = None
-) -> Transformer:
-    """Return a model from the catalog, a config.json file or a mapping of its keys.
+def load_model(model: str | Path | Mapping[str, Any], seq_len: int | None = None, base: Path | None = None) -> Model:
+    """Return a model from the catalog, a config.json, a file of layers, or a mapping of their keys.
 
     Parameters
     ----------
     model : str, Path or mapping
-        A catalog name, the path of a config.json, or its keys.
+        A catalog name, the path of a config.json or of a file of layers, or its keys.
     seq_len : int, optional
         Tokens of a sequence in the run. Models that build their position table for a run (MPT) get this many rows; for
-        other models with learned positions it may not exceed their table.
+        other models with learned positions it may not exceed their table. A list of layers has a number of tokens of
+        its own, 1 for images.
     base : Path, optional
         Folder against which a relative path is read first.
 
@@ -45,17 +47,47 @@ def load_model(
 
     Examples
     --------
-    >>> load_model("llama3_8b").num_kv_heads
-    8
-    >>> load_model("mpt_1b", seq_len=8192).max_positions
+    >>> load_model("llama3_8b").num_layers
+    32
+    >>> load_transformer("mpt_1b", seq_len=8192).max_positions
     8192
     """
     if seq_len is not None and (isinstance(seq_len, bool) or not isinstance(seq_len, int) or seq_len < 1):
         raise ScenarioError(f"seq_len: got {seq_len!r}; must be a whole number of at least 1")
     if isinstance(model, Mapping):
-        return read_transformer(Document("model", dict(model)), str(model.get("name", "inline")), seq_len)
+        return _read(Document("model", dict(model)), str(model.get("name", "inline")), seq_len)
     path = model if isinstance(model, Path) else _locate(model, base)
-    return read_transformer(_document(path), _name(path), seq_len)
+    return _read(_document(path), _name(path), seq_len)
+
+
+def load_transformer(
+    model: str | Path | Mapping[str, Any], seq_len: int | None = None, base: Path | None = None
+) -> Transformer:
+    """Return a model that is a transformer; see `load_model`.
+
+    Raises
+    ------
+    ScenarioError
+        The model is a list of layers.
+    """
+    found = load_model(model, seq_len, base)
+    if isinstance(found, LayerList):
+        raise ScenarioError(f"model: {found.name} is a list of layers; this needs a transformer, such as llama3_8b")
+    return found
+
+
+def _read(document: Document, name: str, seq_len: int | None) -> Model:
+    """Return the model that a file's data describes, for sequences of `seq_len` tokens if given."""
+    if not (isinstance(document.data, Mapping) and "layers" in document.data):
+        return read_transformer(document, name, seq_len)
+    made = read_layer_list(document, name)
+    if seq_len not in (None, made.tokens):
+        what = "a sample, such as an image, counts as 1 token" if made.tokens == 1 else "its input has a fixed length"
+        raise ScenarioError(
+            f"{document.source}: seq_len: got {seq_len}; {name} has {made.tokens} tokens, because {what}; write "
+            f"seq_len: {made.tokens}"
+        )
+    return made
 
 
 def sequence_length(asked: int | None, model: str) -> int:
@@ -77,6 +109,8 @@ def sequence_length(asked: int | None, model: str) -> int:
         loaded = load_model(model)
     except ScenarioError:
         return _SEQ_LEN
+    if isinstance(loaded, LayerList):
+        return loaded.tokens
     positions = loaded.max_positions - loaded.position_offset
     if loaded.patches is not None:
         return positions
@@ -96,6 +130,6 @@ def _name(path: Path) -> str:
 
 
 def _document(path: Path) -> Document:
-    """Return a JSON file's contents as a document that knows each key's line."""
+    """Return a file's contents as a document that knows each key's line."""
     # JSON may be indented by tabs, YAML may not; JSON strings cannot contain a bare tab.
     return parse(read_text(path).replace("\t", " "), str(path))

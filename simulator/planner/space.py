@@ -15,7 +15,8 @@ from typing import Any, Final
 
 from simulator.basics.errors import TooLargeError
 from simulator.cluster.cluster import Cluster
-from simulator.model.shape import Transformer
+from simulator.model.layer_list import LayerList
+from simulator.model.model import Model
 from simulator.planner.setting import Setting, precision_of
 from simulator.scenario import build_training
 from simulator.scenario.build_training import parallelism, to_step
@@ -101,7 +102,7 @@ def _without_numbers(text: str) -> str:
     return re.sub(r"\b\d[\d,]*( |$)", "", text).strip()
 
 
-def default_choices(base: Scenario, model: Transformer, gpus_per_node: int, sequences: int) -> Choices:
+def default_choices(base: Scenario, model: Model, gpus_per_node: int, sequences: int) -> Choices:
     """Return the values to search without constraints, for a model and a machine.
 
     Parameters
@@ -117,7 +118,8 @@ def default_choices(base: Scenario, model: Transformer, gpus_per_node: int, sequ
     deep = tuple(n for n in _powers(min(gpus, model.num_layers)) if n <= 64)
     values: dict[str, tuple[Any, ...]] = {
         "gpus": (gpus,),
-        "tp": inside,
+        # Ranks cannot cut a list of layers.
+        "tp": (1,) if isinstance(model, LayerList) else inside,
         "pp": deep,
         "cp": tuple(_powers(min(8, gpus))) if seq_len >= 32768 else (1,),
         "ep": tuple(n for n in _powers(64) if model.num_experts % n == 0) if model.num_experts else (1,),

@@ -12,7 +12,7 @@ from typing import Final
 from simulator.engine.compiled.prepared import REDUCED_FROM
 from simulator.engine.play import BYTES_A_TRANSFER, SECONDS_A_TRANSFER, chosen
 from simulator.engine.progress import stage
-from simulator.model.parameters import total
+from simulator.model.model import total
 from simulator.records.operation import Collective
 from simulator.records.program import Program, RanksByList
 from simulator.run.collective import plan_collective

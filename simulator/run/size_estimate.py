@@ -21,9 +21,8 @@ from simulator.basics.units import format_duration, format_memory
 from simulator.cluster.build import build, facts, graph_size
 from simulator.collectives.algorithm import ALGORITHMS, CollectiveRequest
 from simulator.collectives.constants import runs
-from simulator.model.flops import model_flops_per_token
-from simulator.model.load import load_model
-from simulator.model.parameters import total
+from simulator.model.load import load_transformer
+from simulator.model.model import total, training_flops_per_token
 from simulator.records.chunks import timed_sizes
 from simulator.records.transfers import BYTES_WRITTEN_OUT
 from simulator.run.collective import refuse_large_payload, request_of
@@ -353,10 +352,10 @@ def _of_real_training(scenario: Scenario) -> tuple[Share, ...]:
     # Real training costs nothing unless requested.
     if spec is None or not spec.numerics:
         return ()
-    model = load_model(spec.model, spec.seq_len, scenario.base)
+    model = load_transformer(spec.model, spec.seq_len, scenario.base)
     tokens = sequences(spec, ranks) * spec.seq_len
     passes = 2 * (model.num_layers + 2) * spec.gradient_accumulation_steps * ranks
-    seconds = spec.steps * (passes * A_PASS + model_flops_per_token(model, spec.seq_len) * tokens * A_FLOP)
+    seconds = spec.steps * (passes * A_PASS + training_flops_per_token(model, spec.seq_len) * tokens * A_FLOP)
     # Only a single micro-batch's activations are kept at a time.
     activations = tokens // spec.gradient_accumulation_steps * model.num_layers * model.hidden_size
     return (

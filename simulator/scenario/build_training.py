@@ -59,13 +59,18 @@ def to_step(spec: TrainingSpec, world_size: int, base: Path | None = None) -> Tr
     'float32'
     """
     from simulator.model.load import load_model
+    from simulator.model.shape import Transformer
     from simulator.step.spec import Offload, TrainingStep
 
     # Checked again, because users from Python may call this function with any world_size.
     if ranks(spec.parallelism, world_size) != world_size:
         raise ValueError(f"parallelism: got {ranks(spec.parallelism, world_size)} ranks; must be {world_size}")
     model, made = load_model(spec.model, spec.seq_len, base), load_framework(spec.framework, base)
-    model = replace(model, adapters=adapters(spec.lora, model))
+    own, lesson = adapters(spec.lora, model), None
+    if isinstance(model, Transformer):
+        model = replace(model, adapters=own)
+        # Files for real training are read only if used.
+        lesson = _lesson(spec, model, world_size, base) if spec.numerics else None
     chosen = precision(spec.precision) if model.adapters is None else _of_adapters(spec, model.adapters)
     return TrainingStep(
         model=model,
@@ -88,8 +93,7 @@ def to_step(spec: TrainingSpec, world_size: int, base: Path | None = None) -> Tr
         offload=None if spec.offload.what == "none" else Offload(spec.offload.host_rate),
         algorithm=spec.algorithm,
         steps=spec.steps,
-        # Files for real training are read only if used.
-        lesson=_lesson(spec, model, world_size, base) if spec.numerics else None,
+        lesson=lesson,
         loss_scaling=_loss_scaling(spec),
         clip_norm=spec.clip_norm,
     )

@@ -13,7 +13,8 @@ from simulator.scenario.field_types import Spec
 from simulator.scenario.learning_spec import yes_no_or_probability
 
 if TYPE_CHECKING:
-    from simulator.model.shape import Transformer
+    from simulator.model.layer_list import LayerList
+from simulator.model.model import Model
 
 # Words for several targets at once; PEFT's name for the first is "all-linear".
 _ALL: Final = "all"
@@ -71,7 +72,7 @@ class LoraSpec(Spec):
     )
 
 
-def adapters(spec: LoraSpec, model: Transformer) -> Adapters | None:
+def adapters(spec: LoraSpec, model: Model) -> Adapters | None:
     """Return the adapters that a scenario's keys describe for a model; None for rank 0.
 
     Raises
@@ -81,6 +82,8 @@ def adapters(spec: LoraSpec, model: Transformer) -> Adapters | None:
     """
     if spec.rank == 0:
         return None
+    if isinstance(model, LayerList):
+        raise ValueError(f"adapters are not supported yet for the layers of {model.name}; omit lora")
     able = model.adapter_targets
     if not able:
         raise ValueError(f"adapters are not supported yet for the latent attention of {model.name}")

@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from simulator.basics.errors import ScenarioError
+from simulator.model.layer_list import LayerList
 from simulator.scenario.build_training import precision, scaling_rule, sequences
 from simulator.scenario.caching import memoized
 from simulator.scenario.learning_spec import FaultSpec
@@ -24,6 +25,7 @@ from simulator.step.spec import Updater
 from simulator.step.strategies.strategy import STRATEGIES
 
 if TYPE_CHECKING:
+    from simulator.model.model import Model
     from simulator.model.shape import Transformer
     from simulator.scenario.learning_files import Shapes
 
@@ -41,6 +43,7 @@ _IMPLEMENTED: Final[Mapping[str, tuple[Any, ...]]] = MappingProxyType(
 )
 # Features of a model beside its sizes that real training supports; other features must have GPT-2's values.
 _TRAINED: Final = frozenset({"tied", "num_experts", "active_experts"})
+_NO_NUMBERS: Final = "got {}; real training supports only GPT-2; write model_type: gpt2"
 _DTYPES: Final = ("float64", "float32", "float16", "bfloat16")
 _OPTIMIZERS: Final = ("adam", "momentum", "sgd")
 # Keys in a fault that select the failing transfer.
@@ -107,7 +110,7 @@ def learning_files(base: Path) -> LearningFiles:
 
 
 def conflicts(
-    shape: TrainingSpec, cluster: ClusterSpec, model: Transformer | None, files: LearningFiles
+    shape: TrainingSpec, cluster: ClusterSpec, model: Model | None, files: LearningFiles
 ) -> Iterator[RuleViolation]:
     """Yield a violation for each broken rule of real training and asynchronous servers.
 
@@ -117,6 +120,9 @@ def conflicts(
     yield from _clip_norm(shape)
     yield from _faults(shape, cluster)
     if not shape.numerics:
+        return
+    if isinstance(model, LayerList):
+        yield _conflict("model", _NO_NUMBERS.format(model.name))
         return
     yield from _seq_len(shape, cluster)
     yield from _lora(shape)
@@ -302,7 +308,7 @@ def _model(model: Transformer, written: Any) -> Iterator[RuleViolation]:
     plain = all(getattr(model, name) == default for name, default in features.items())
     square = model.num_kv_heads == model.num_heads and model.attention_width == model.hidden_size
     if not (plain and square):
-        yield _conflict("model", f"got {model.name}; real training supports only GPT-2; write model_type: gpt2")
+        yield _conflict("model", _NO_NUMBERS.format(model.name))
     elif model.ffn_size != 4 * model.hidden_size:
         wide = 4 * model.hidden_size
         message = f"has an MLP of {model.ffn_size}; real training needs four times the hidden size, {wide}"

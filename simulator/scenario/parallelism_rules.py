@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
+from simulator.model.layer_list import LayerList
+from simulator.model.model import refusals
 from simulator.model.partition import context_refusal, expert_tensor_refusal, experts_refusal, refusal
 from simulator.scenario.build_training import parallelism
 from simulator.scenario.rule_violation import RuleViolation
@@ -18,6 +20,7 @@ from simulator.step.stages import layers_of_stages, refusal_of_layers
 from simulator.step.strategies.strategy import STRATEGIES
 
 if TYPE_CHECKING:
+    from simulator.model.model import Model
     from simulator.model.shape import Transformer
 
 
@@ -50,7 +53,7 @@ def sizes(shape: TrainingSpec, world_size: int) -> Iterator[RuleViolation]:
         yield _conflict("dp", message, *involved)
 
 
-def conflicts(shape: TrainingSpec, model: Transformer | None, world_size: int | None) -> Iterator[RuleViolation]:
+def conflicts(shape: TrainingSpec, model: Model | None, world_size: int | None) -> Iterator[RuleViolation]:
     """Yield a violation for each broken rule of `training.parallelism`.
 
     `model` is None if the model is invalid, `world_size` is None if the groups' sizes are.
@@ -62,17 +65,21 @@ def conflicts(shape: TrainingSpec, model: Transformer | None, world_size: int | 
         yield _conflict("context", message, "training.parallelism.cp")
         # `parallelism` below needs a valid product.
         return
-    if model is not None:
-        yield from _experts(shape, model, world_size)
     wanted = parallelism(shape)
+    transformer = None if model is None or isinstance(model, LayerList) else model
+    if isinstance(model, LayerList):
+        for key, reason in refusals(model, wanted.cut(), shape.seq_len):
+            yield _conflict(key, reason, "training.model")
+    elif model is not None:
+        yield from _experts(shape, model, world_size)
     if shape.numerics and max(wanted.size, wanted.experts.ranks) > 1:
-        yield from _numbers(shape, model)
+        yield from _numbers(shape, transformer)
     # With a single rank per model copy, the remaining rules do not apply.
     if wanted.size == 1:
         return
-    if model is not None:
-        yield from _tensor(shape, model)
-        yield from _context(shape, model)
+    if transformer is not None:
+        yield from _tensor(shape, transformer)
+        yield from _context(shape, transformer)
     if wanted.pp > 1:
         yield from _pipeline(shape, model)
     # Reported at the first kind of parallelism in use.
@@ -192,7 +199,7 @@ def _context(shape: TrainingSpec, model: Transformer) -> Iterator[RuleViolation]
         yield _conflict("cp", message, "training.attention")
 
 
-def _pipeline(shape: TrainingSpec, model: Transformer | None) -> Iterator[RuleViolation]:
+def _pipeline(shape: TrainingSpec, model: Model | None) -> Iterator[RuleViolation]:
     wanted = parallelism(shape)
     schedule = SCHEDULES.find(wanted.schedule)
     chunks = schedule.chunks or wanted.virtual_stages

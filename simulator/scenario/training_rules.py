@@ -35,7 +35,7 @@ from simulator.step.strategies.strategy import STRATEGIES
 if TYPE_CHECKING:
     from simulator.cluster.build import TopologyFacts
     from simulator.cluster.cluster import Gpu
-    from simulator.model.shape import Transformer
+    from simulator.model.model import Model
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +44,13 @@ class TrainingFiles:
 
     Attributes
     ----------
-    model : function (model, seq_len) -> Transformer
+    model : function (model, seq_len) -> Model
         Reader for the model.
     learning : LearningFiles
         Readers for the files named in `training.learning`.
     """
 
-    model: Callable[[Any, int], Transformer]
+    model: Callable[[Any, int], Model]
     learning: numerics_rules.LearningFiles
 
 
@@ -244,7 +244,7 @@ def _of_matrices(shape: TrainingSpec) -> Iterator[RuleViolation]:
         yield _conflict("optimizer.distribution", message, "training.sharding.shard_size")
 
 
-def _lora(shape: TrainingSpec, model: Transformer | None) -> Iterator[RuleViolation]:
+def _lora(shape: TrainingSpec, model: Model | None) -> Iterator[RuleViolation]:
     if model is None:
         return
     try:
@@ -392,14 +392,14 @@ def _inside(line: str, model: Mapping[str, Any]) -> tuple[Key, str]:
     return tuple(match[1].split(".")), match[2]
 
 
-def _layers_per_unit(shape: TrainingSpec, model: Transformer | None) -> Iterator[RuleViolation]:
+def _layers_per_unit(shape: TrainingSpec, model: Model | None) -> Iterator[RuleViolation]:
     size = shape.sharding.layers_per_unit
     if model is not None and size > model.num_layers:
         message = f"got {size}; {model.name} has {model.num_layers} layers"
         yield _conflict("sharding.layers_per_unit", message, "training.model")
 
 
-def _activation_checkpointing(shape: TrainingSpec, model: Transformer | None) -> Iterator[RuleViolation]:
+def _activation_checkpointing(shape: TrainingSpec, model: Model | None) -> Iterator[RuleViolation]:
     """Yield a violation for each layer in `activation_checkpointing` that the model lacks, or that is named twice."""
     policy, key = shape.activation_checkpointing, ("training", "activation_checkpointing")
     if not isinstance(policy, tuple):

@@ -15,7 +15,9 @@ from simulator.basics.document import Key
 from simulator.basics.dtypes import find
 from simulator.basics.errors import ScenarioError
 from simulator.basics.units import format_memory
-from simulator.model.parameters import modules
+from simulator.model.layer_list import LayerList
+from simulator.model.load import load_model
+from simulator.model.model import modules
 from simulator.scenario.build_training import (
     precision,
     scaling_rule,
@@ -71,6 +73,7 @@ def unused(shape: TrainingSpec, world_size: int, base: Path) -> Iterator[tuple[K
     yield from _bucket_size(shape, world_size, base)
     yield from _one_copy(shape, world_size)
     yield from _attention(shape)
+    yield from _layer_list(shape, base)
     yield from _collectives(shape)
     yield from _parallelism(shape, world_size)
     if shape.offload.what == "none":
@@ -228,6 +231,18 @@ def _attention(shape: TrainingSpec) -> Iterator[tuple[Key, str]]:
     if policy == "attention" or names == {"attention"}:
         why = "'attention' recomputes scores, but flash attention stores no scores; write full, or attention: standard"
         yield ("training", "activation_checkpointing"), why
+
+
+def _layer_list(shape: TrainingSpec, base: Path) -> Iterator[tuple[Key, str]]:
+    """Yield the keys that describe a transformer's kernels, if the model is a list of layers."""
+    try:
+        model = load_model(shape.model, shape.seq_len, base)
+    # Invalid models are reported by the rules.
+    except ScenarioError:
+        return
+    if isinstance(model, LayerList):
+        yield ("training", "attention"), f"the layers of {model.name} name their own kernels"
+        yield ("training", "dropout"), f"the layers of {model.name} name their own dropout, by the layer dropout"
 
 
 def _collectives(shape: TrainingSpec) -> Iterator[tuple[Key, str]]:

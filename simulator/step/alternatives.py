@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Final
 
-from simulator.model.partition import context_refusal, expert_tensor_refusal, refusal
+from simulator.model.model import refusals
 from simulator.step.parallelism import Parallelism
 from simulator.step.spec import Offload, TrainingStep, Updater
 from simulator.step.strategies.strategy import STRATEGIES, Strategy
@@ -133,9 +133,7 @@ def offloading(step: TrainingStep) -> list[Change]:
 
 def _possible(step: TrainingStep, wanted: Parallelism) -> bool:
     """Return True if the model and the sequences of a training step can be cut in the wanted way."""
-    cut = wanted.cut()
-    refused = refusal(step.model, cut, step.seq_len) or context_refusal(step.model, cut, step.seq_len)
-    return not (refused or expert_tensor_refusal(step.model, cut))
+    return not any(key != "ep" for key, _ in refusals(step.model, wanted.cut(), step.seq_len))
 
 
 def _partitioned(wanted: Parallelism) -> Callable[[TrainingStep], TrainingStep | None]:

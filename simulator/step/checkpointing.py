@@ -19,8 +19,8 @@ from math import sqrt
 from typing import Final
 
 from simulator.model.kernel import Attention, Matmul
+from simulator.model.model import Model
 from simulator.model.operation import Operation, saved_bytes
-from simulator.model.shape import Transformer
 from simulator.step.spec import Checkpointing
 
 POLICIES: Final = ("none", "full", "sqrt", "attention", "selective_op", "feed_forward", "activation")
@@ -50,7 +50,7 @@ class KeptActivations:
 
 
 def kept(
-    policy: Checkpointing, layer: int, model: Transformer, operations: tuple[Operation, ...], entry: int
+    policy: Checkpointing, layer: int, model: Model, operations: tuple[Operation, ...], entry: int
 ) -> KeptActivations:
     """Return the bytes of activations that a checkpointing policy saves for a layer, and the recomputed bytes and
     operations.

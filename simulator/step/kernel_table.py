@@ -11,11 +11,10 @@ from typing import Literal
 
 from simulator.basics.dtypes import find
 from simulator.cluster.cluster import Gpu
-from simulator.model.head import embedding_operations
 from simulator.model.kernel import Kernel
-from simulator.model.layer import layer_operations
+from simulator.model.layer_list import Layer, LayerList
+from simulator.model.model import LayerKind, Model, first_operations, layer_operations
 from simulator.model.operation import Operation
-from simulator.model.shape import Transformer
 from simulator.step.kernel_timer import KernelTimer
 from simulator.step.spec import TrainingStep
 from simulator.step.units import batch_of, loss_operations, timer_of_ends
@@ -66,17 +65,22 @@ def kernel_rows(step: TrainingStep, gpu: Gpu) -> tuple[KernelRow, ...]:
     timer, batch, model = KernelTimer(gpu, step), batch_of(step), step.model
     ends = timer_of_ends(timer)
     parts: list[tuple[str, int, KernelTimer, Sequence[Operation]]] = [
-        ("embedding", 1, ends, embedding_operations(model, batch)),
+        ("embedding", 1, ends, first_operations(model, batch)),
         *((_part(kind, model), len(own), timer, layer_operations(kind, batch)) for kind, own in model.kinds.items()),
         ("head", 1, ends, loss_operations(step, batch)),
     ]
     return tuple(row for part in parts for row in _rows(*part))
 
 
-def _part(kind: Transformer, model: Transformer) -> str:
+def _part(kind: LayerKind, model: Model) -> str:
     """Return the name of a kind of layer in a model: "layer", "dense layer" beside layers with experts, with its window
-    if layers have different windows.
+    if layers have different windows. Layers of a list are "layer" and their first number if there are several kinds.
     """
+    if isinstance(model, LayerList):
+        numbers = [own[0] for other, own in model.kinds.items() if other == kind]
+        return f"layer {numbers[0]}" if len(model.kinds) > 1 else "layer"
+    if isinstance(kind, Layer):
+        raise TypeError(f"got a layer of a list for {model.name}, a transformer")
     name = "dense layer" if model.num_experts and not kind.num_experts else "layer"
     if len(set(model.windows)) <= 1:
         return name

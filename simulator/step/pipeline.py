@@ -20,6 +20,7 @@ from typing import Final
 
 from simulator.basics.errors import TooLargeError
 from simulator.basics.host_memory import shortage_text
+from simulator.model.model import passed_bytes
 from simulator.records.operation import Exchange, NumericAction
 from simulator.step.interleaved_kernels import interleaved_kernels
 from simulator.step.pipelines.schedule import SCHEDULES, Order, Pass, PipelineSchedule, PipelineShape, Work
@@ -27,7 +28,7 @@ from simulator.step.program_builder import ProgramBuilder
 from simulator.step.spec import TrainingStep
 from simulator.step.stages import Chunk, layers_of_stages, refusal_of_layers, units_of_stages
 from simulator.step.strategies.strategy import PassPlanner
-from simulator.step.units import Unit
+from simulator.step.units import Unit, batch_of
 
 # Measured on orders with a million passes [B].
 _BYTES_A_PASS: Final = 300
@@ -234,14 +235,20 @@ class Pipeline:
         act = NumericAction(Exchange.SEND, (taker,), micro, what=what)
         # Batched sends block under no framework.
         blocks = builder.framework.sends_block and not self.schedule.batches_sends(self.shape)
-        return builder.send(name, self.elements, self.step.precision.params, ranks, after, act, blocks=blocks)
+        elements = self._passed(max(source, target) % last)
+        return builder.send(name, elements, self.step.precision.params, ranks, after, act, blocks=blocks)
 
-    @cached_property
-    def elements(self) -> int:
-        """Elements sent to a neighbouring stage per micro-batch: the rank's tokens times the hidden size."""
-        cut = self.step.parallelism.cut()
-        tokens = self.step.seq_len * self.step.micro_batch_size // (cut.context.ranks * cut.along_sequence)
-        return tokens * self.step.model.hidden_size
+    @property
+    def least_sent(self) -> int:
+        """Fewest elements of a micro-batch that one pipeline stage sends to the next."""
+        return min((self._passed(stage) for stage in range(1, self.model_stages)), default=0)
+
+    def _passed(self, stage: int) -> int:
+        """Return the elements of a micro-batch that the stage before `stage` sends to it: the input of its first
+        layer.
+        """
+        batch = batch_of(self.step)
+        return passed_bytes(self.step.model, sum(self.layers()[:stage]), batch) // batch.itemsize
 
     @cached_property
     def _ends(self) -> Sequence[tuple[str, str]]:

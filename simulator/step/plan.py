@@ -15,8 +15,7 @@ from itertools import chain
 
 from simulator.basics.garbage import collected_later
 from simulator.cluster.cluster import Cluster
-from simulator.model.flops import model_flops_per_token
-from simulator.model.partition import context_refusal, expert_tensor_refusal, experts_refusal, refusal
+from simulator.model.model import refusals, training_flops_per_token
 from simulator.records.operation import Allocate, Collective, Op
 from simulator.records.program import Program
 from simulator.step.communicator import Communicator
@@ -101,7 +100,7 @@ def plan_step(cluster: Cluster, step: TrainingStep, *, steady: bool = True) -> S
     closed_forms = sum(op.duration is not None for op in collectives)
     # Model-parallel ranks share a micro-batch, hence only data-parallel ranks multiply tokens.
     tokens = step.seq_len * step.micro_batch_size * step.accumulation * groups.grid.size("dp")
-    model = model_flops_per_token(step.model, step.seq_len) * tokens
+    model = training_flops_per_token(step.model, step.seq_len) * tokens
     # Every list is run by equally many ranks.
     recomputed = sum(u.recompute.flops for made in stages for u in made.passes.units if u.recompute is not None)
     return StepPlan(
@@ -348,11 +347,5 @@ def check_cut(step: TrainingStep) -> None:
         )
     if step.model.num_experts and cut.experts_apart and (step.sharding.shard_size or step.sharding.mesh):
         raise ValueError("parallelism.ep: experts with a separate shard_size are not supported yet")
-    for key, refused in (
-        ("tp", refusal(step.model, cut, step.seq_len)),
-        ("cp", context_refusal(step.model, cut, step.seq_len)),
-        ("ep", experts_refusal(step.model, cut)),
-        ("etp", expert_tensor_refusal(step.model, cut)),
-    ):
-        if refused:
-            raise ValueError(f"parallelism.{key}: {refused}")
+    for key, refused in refusals(step.model, cut, step.seq_len):
+        raise ValueError(f"parallelism.{key}: {refused}")

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Literal
 
+from simulator.model.model import Model
 from simulator.model.shape import Transformer
 from simulator.step.framework import BARE, Framework
 from simulator.step.optimizers.adam import ADAM
@@ -261,7 +262,7 @@ class TrainingStep:
         Real training, whose arrays the program carries; None to simulate times only.
     """
 
-    model: Transformer
+    model: Model
     seq_len: int
     micro_batch_size: int
     accumulation: int = 1
@@ -283,6 +284,19 @@ class TrainingStep:
     steps: int = 20
     lesson: TrainingTask | None = None
     parallelism: Parallelism = ALONE
+
+    @property
+    def transformer(self) -> Transformer:
+        """The model of a step that only a transformer can take.
+
+        Raises
+        ------
+        TypeError
+            The model is a list of layers.
+        """
+        if not isinstance(self.model, Transformer):
+            raise TypeError(f"{self.model.name} is a list of layers; this needs a transformer")
+        return self.model
 
     @property
     def trained_dtype(self) -> str:

@@ -13,10 +13,18 @@ from typing import Any
 
 from simulator.basics.dtypes import find, is_narrow
 from simulator.cluster.cluster import Gpu
-from simulator.model.head import embedding_operations, head_operations, logits_memory
-from simulator.model.layer import layer_operations
+from simulator.model.head import logits_memory
+from simulator.model.layer_list import LayerList
+from simulator.model.model import (
+    LayerKind,
+    first_operations,
+    last_operations,
+    layer_operations,
+    modules,
+    passed_bytes,
+)
 from simulator.model.operation import Batch, Operation, saved_bytes
-from simulator.model.parameters import Module, is_expert, modules
+from simulator.model.parameters import Module, is_expert
 from simulator.model.partition import WHOLE, ModelPartition
 from simulator.model.shape import Transformer
 from simulator.step.checkpointing import kept, policy_of
@@ -141,7 +149,7 @@ def units(
     ends, batch = timer_of_ends(timer), batch_of(step, place)
     whole = modules(step.model, batch.cut)
     first, *layers, last = whole
-    embedding = _plain("embedding", first.held(batch.itemsize), ends, embedding_operations(step.model, batch))
+    embedding = _plain("embedding", first.held(batch.itemsize), ends, first_operations(step.model, batch))
     computed = (embedding, *_layers(timer, batch, layers), _head(ends, batch, last.held(batch.itemsize)))
     # Equal layers share a `parameters` object, which may list hundreds of experts: compute their values once.
     known: dict[int, Mapping[str, Any]] = {}
@@ -203,8 +211,9 @@ def timer_of_ends(timer: KernelTimer) -> KernelTimer:
 
 def loss_operations(step: TrainingStep, batch: Batch) -> tuple[Operation, ...]:
     """Return the operations for the model's head, fused with the loss if the step's framework does so."""
-    operations = head_operations(step.model, batch)
-    return fused_loss(operations) if step.framework.fused_loss else operations
+    operations = last_operations(step.model, batch)
+    fuses = step.framework.fused_loss and not isinstance(step.model, LayerList)
+    return fused_loss(operations) if fuses else operations
 
 
 def _apart(timer: KernelTimer, made: Sequence[Unit], whole: Sequence[Module], ranks: int, sharing: int) -> list[Unit]:
@@ -266,9 +275,8 @@ def _partial(step: TrainingStep, cut: ModelPartition) -> Iterator[int]:
 def _layers(timer: KernelTimer, batch: Batch, layers: list[Module]) -> Iterator[Unit]:
     """Yield a unit for each layer, with timed passes, saved bytes and recompute."""
     step = timer.step
-    entry = batch.tokens_between * step.model.hidden_size * batch.itemsize
     # Passes are timed once per kind of layer, recompute once per distinct list of operations. Kinds have numbers here.
-    models = list(step.model.kinds)
+    models: list[LayerKind] = list(step.model.kinds)
     kinds = [_of_framework(timer, kind, batch) for kind in models]
     passes = [_passes(timer, operations) for operations in kinds]
     of = {layer: number for number, own in enumerate(step.model.kinds.values()) for layer in own}
@@ -278,23 +286,26 @@ def _layers(timer: KernelTimer, batch: Batch, layers: list[Module]) -> Iterator[
         for layer in {id(one.parameters): one for one in layers}.values()
     }
     for i, layer in enumerate(layers):
-        keeping = kept(step.checkpointing, i, step.model, kinds[of[i]], entry)
+        keeping = kept(step.checkpointing, i, step.model, kinds[of[i]], passed_bytes(step.model, i, batch))
         recompute = None
         if keeping.operations and keeping.segment:
             last, *others = [(of[j], kinds[of[j]]) for j in range(i, i - keeping.segment, -1)]
             recompute = _recompute(timer, (last[0], keeping.operations), others, costs)
             # Frameworks with separate matrices recompute every second matmul, inside merged operations too.
-            if step.framework.split_maps and policy_of(step.checkpointing, i) == "selective_op":
-                recompute += PassPieces((Piece(timer.cost(second_maps(models[of[i]], batch))),))
+            kind, selective = models[of[i]], policy_of(step.checkpointing, i) == "selective_op"
+            if isinstance(kind, Transformer) and step.framework.split_maps and selective:
+                recompute += PassPieces((Piece(timer.cost(second_maps(kind, batch))),))
         # A segment is recomputed before its last layer's backward pass.
         makes = tuple(f"layer {j}" for j in range(i - keeping.segment + 1, i + 1)) if keeping.recomputed else ()
         memory = (keeping.nbytes, keeping.recomputed, makes)
         yield Unit(f"layer {i}", elements[id(layer.parameters)], *passes[of[i]], recompute, *memory)
 
 
-def _of_framework(timer: KernelTimer, kind: Transformer, batch: Batch) -> tuple[Operation, ...]:
+def _of_framework(timer: KernelTimer, kind: LayerKind, batch: Batch) -> tuple[Operation, ...]:
     """Return the operations of a kind of layer, with the copies of the step's framework."""
     operations, framework = layer_operations(kind, batch), timer.step.framework
+    if not isinstance(kind, Transformer):
+        return operations
     if framework.keeps_copies:
         operations = with_copies(operations, kind, batch)
     if batch.attention == "flash" and framework.copies_output_on(timer.gpu):
@@ -330,6 +341,8 @@ def _head(timer: KernelTimer, batch: Batch, elements: int) -> Unit:
     """Return the unit of the head with `elements` parameters, and with the loss's temporary buffers."""
     model, framework = timer.step.model, timer.step.framework
     head = _plain("head", elements, timer, loss_operations(timer.step, batch))
+    if isinstance(model, LayerList):
+        return head
     buffers = loss_buffers(model, batch, framework, compiled=timer.step.compiled)
     if not buffers:
         return head
@@ -373,7 +386,10 @@ def _matrices(step: TrainingStep, module: Module) -> Iterator[Shape]:
     for one in module.parameters:
         if not one.trained or len(one.shape) < 2:
             continue
-        if not step.framework.split_maps:
+        if isinstance(step.model, LayerList):
+            # A convolution's filters are the rows of a matrix.
+            yield one.shape[0], prod(one.shape[1:])
+        elif not step.framework.split_maps:
             yield one.shape
         elif one.name == "qkv.weight":
             # The rank's share of query heads and key heads.

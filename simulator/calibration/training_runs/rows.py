@@ -20,7 +20,7 @@ from simulator.basics.measured_tables import read_table
 from simulator.cluster.build import build
 from simulator.cluster.cluster import Cluster, chip_of
 from simulator.cluster.gpu_file import load_gpu
-from simulator.model.load import load_model
+from simulator.model.load import load_transformer
 from simulator.model.shape import Transformer
 from simulator.step.framework import Framework, Implementation
 from simulator.step.parallelism import ALONE, Parallelism
@@ -77,11 +77,11 @@ class ModelShape:
         expert layers.
         """
         if self.family not in _CONFIGS:
-            whole = load_model(self.family, seq_len)
+            whole = load_transformer(self.family, seq_len)
             return replace(whole, num_layers=self.layers, dense_layers=min(whole.dense_layers, 1))
         # The equivalent config.json for the source's model.
         keys = {key: getattr(self, field) for key, field in _CONFIGS[self.family].items()}
-        return load_model({**_FAMILY_KEYS[self.family], "name": name, **keys, _POSITIONS[self.family]: seq_len})
+        return load_transformer({**_FAMILY_KEYS[self.family], "name": name, **keys, _POSITIONS[self.family]: seq_len})
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +164,7 @@ class MeasuredRow:
     def transformer(self) -> Transformer:
         """The model of the measured run."""
         if self.shape is None:
-            return load_model(self.model, self.seq_len)
+            return load_transformer(self.model, self.seq_len)
         return self.shape.transformer(self.model, self.seq_len)
 
     @property
@@ -278,7 +278,7 @@ def step_of(row: MeasuredRow, framework: Framework, accumulation: int | None = N
     # Options not stated by any source keep their defaults.
     sharding = Sharding(row.sharding, reshard_after_forward=row.reshard, shard_size=row.shard_size)
     return TrainingStep(
-        model=load_model(row.model, row.seq_len)
+        model=load_transformer(row.model, row.seq_len)
         if row.shape is None
         else row.shape.transformer(row.model, row.seq_len),
         seq_len=row.seq_len,

@@ -20,7 +20,7 @@ from simulator.basics.input_files import read_text
 from simulator.calibration.training_runs.log_files import read_log
 from simulator.calibration.training_runs.rows import GIB, MeasuredRow, ModelShape
 from simulator.model.expert_partition import ExpertPartition
-from simulator.model.load import load_model
+from simulator.model.load import load_transformer
 from simulator.step.checkpointing import POLICIES
 from simulator.step.framework import Implementation
 from simulator.step.parallelism import Parallelism
@@ -168,7 +168,7 @@ class UserRow(BaseModel):
         # Without `layers`, the whole catalog model ran.
         if self.layers is None:
             return made
-        whole = load_model(self.model, self.seq_len)
+        whole = load_transformer(self.model, self.seq_len)
         if self.layers > whole.num_layers:
             raise ValueError(f"layers: got {self.layers}; {self.model} has {whole.num_layers}")
         # Only the number of layers counts for a catalog model; the remaining sizes are unused.

@@ -106,7 +106,8 @@ def duration(
         return 0.0 if fused else launch + (kernel.read + kernel.written) / (bandwidth * hbm_share)
     if isinstance(kernel, Matmul):
         constants = _matmul(_HashableGpu(gpu), dtype, sustained, ordered)
-        return matmul_time(constants, kernel.m, kernel.n, kernel.k, kernel.batch, sms_taken, hbm_share)
+        sizes = kernel.m, kernel.n, kernel.k, kernel.batch
+        return matmul_time(constants, *sizes, sms_taken, hbm_share, kernel.reread)
     attention = _attention(_HashableGpu(gpu), dtype, attention_generation)
     return attention_time(attention, kernel, sms_taken, hbm_share)
 

@@ -87,6 +87,7 @@ def matmul_time(
     batch: int = 1,
     sms_taken: int = 0,
     hbm_share: float = 1.0,
+    reread: int = 0,
 ) -> float:
     """Return the duration of out[m, n] = a[m, k] b[k, n], `batch` times [s], with the best tile and slicing.
 
@@ -100,6 +101,8 @@ def matmul_time(
         SMs taken by a collective.
     hbm_share : float
         Share of HBM bandwidth left to the kernel, above 0.
+    reread : int
+        Elements of the operands, of all `batch` products together, that repeat other elements and are not read again.
 
     Returns
     -------
@@ -143,7 +146,7 @@ def matmul_time(
             sliced = -(-tiles * s // free) * (c.prologue + length * step) + c.launch + s * sums
             if sliced < best:
                 best = sliced
-    moved = batch * (c.itemsize * k * (m + n) + c.output_itemsize * m * n) / bandwidth
+    moved = (batch * (c.itemsize * k * (m + n) + c.output_itemsize * m * n) - c.itemsize * reread) / bandwidth
     copied = c.copies * batch * c.itemsize * k * n / bandwidth
     # For p = infinity the formula would give 1; its limit is max(c, h).
     if math.isinf(c.overlap):
