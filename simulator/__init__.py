@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from simulator.api.plans import plan
     from simulator.api.runs import Run, Sweep, play, simulate
+    from simulator.api.tracing import model_from_torch
     from simulator.cluster.build import build as build_cluster
     from simulator.scenario.from_python import collective_scenario, training_scenario
     from simulator.scenario.load import load_scenario
@@ -30,6 +31,7 @@ __all__ = [
     "build_cluster",
     "collective_scenario",
     "load_scenario",
+    "model_from_torch",
     "plan",
     "play",
     "simulate",
@@ -41,6 +43,7 @@ __all__ = [
 _HOMES = {
     "Run": ("simulator.api.runs", "Run"),
     "Sweep": ("simulator.api.runs", "Sweep"),
+    "model_from_torch": ("simulator.api.tracing", "model_from_torch"),
     "plan": ("simulator.api.plans", "plan"),
     "play": ("simulator.api.runs", "play"),
     "Scenario": ("simulator.scenario.records", "Scenario"),

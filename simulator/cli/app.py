@@ -253,6 +253,32 @@ def show(
     shown(topology, world_size, out, gpu, svg=svg)
 
 
+@app.command("import-model")
+def import_model(
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE.py:FUNCTION",
+            help="Python file, which is run, and a function in it that returns a PyTorch module and its inputs.",
+        ),
+    ],
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="JSON file to write; FUNCTION.json if omitted.")
+    ] = None,
+    unit: Annotated[
+        list[str] | None,
+        typer.Option("--unit", metavar="CLASS", help="Class whose instances are layers of the model. Repeatable."),
+    ] = None,
+) -> None:
+    """Write a PyTorch module as a model, traced without a GPU and without weights (needs PyTorch).
+
+    Only import a file that you trust: it is run.
+    """
+    from simulator.cli.import_model import write
+
+    write(source, out, unit or ())
+
+
 # The order here is the order in `--help`.
 for _command in (memory, plan, kernels):
     app.command()(_command)

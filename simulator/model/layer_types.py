@@ -19,6 +19,7 @@ from math import prod
 from types import MappingProxyType
 from typing import Any, Final
 
+from simulator.model.convolution import Convolution
 from simulator.model.layer_list import (
     Amount,
     AttentionCounts,
@@ -37,8 +38,6 @@ Shape = tuple[int, ...]
 _LARGEST: Final = 10**9
 _FLOAT32: Final = 4
 _LABEL: Final = 8
-# Fewer channels than this in a group cannot fill a tile of a matmul: a depthwise convolution is limited by HBM.
-_FEWEST_CHANNELS: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,45 +231,15 @@ def _conv2d(keys: LayerKeys, source: Tensor, name: str) -> Built:
     output = Tensor(name, (out, rows, columns))
     weight = Parameter(f"{name}.weight", (out, channels // groups, kernel, kernel))
     parameters: tuple[Parameter, ...] = (weight,)
-    if channels // groups < _FEWEST_CHANNELS and groups > 1:
-        moved, filters = source.size + output.size, Amount(Count(weight.elements))
-        operation = elementwise(
-            name, (source.size + filters, output.size), (output.size + filters, source.size), (source.saved(),),
-            output=output.size, weights=(moved, filters),
-        )  # fmt: skip
-    else:
-        operation = _implicit_matmul(name, source, output, weight, groups)
+    of = Convolution(
+        name, Count(0, rows * columns), channels // groups, out // groups, kernel * kernel, groups,
+        Count(0, source.elements),
+    )  # fmt: skip
+    backward: tuple[KernelCounts, ...] = (of.input_gradient(), of.weight_gradient())
     if keys.flag("bias", default=True):
         parameters += (Parameter(f"{name}.bias", (out,)),)
-        gradient = ElementwiseCounts(f"{name} bias gradient", output.size, Amount(Count(out)), of_weights=True)
-        operation = LayerOperation(
-            name, operation.forward, (*operation.backward, gradient), operation.saved, operation.output
-        )
-    return Built(output, parameters, (operation,))
-
-
-def _implicit_matmul(name: str, source: Tensor, output: Tensor, weight: Parameter, groups: int) -> LayerOperation:
-    """Return the operation of a convolution as the matmul of overlapping patches by filters (implicit GEMM).
-
-    The patches of a sample repeat pixels, which are read once.
-    """
-    out, per_filter = weight.shape[0] // groups, prod(weight.shape[1:])
-    places, times = Count(0, prod(output.shape[1:])), Count(groups)
-    repeated = max(0, places.per_sample * per_filter * groups - source.elements)
-    again = Count(0, repeated)
-    # Backward, each pixel sums the gradients of the patches that contain it: as many multiplications as forward.
-    return LayerOperation(
-        name,
-        (MatmulCounts(name, places, Count(out), Count(per_filter), times, reread=again),),
-        (
-            MatmulCounts(f"{name} input gradient", places, Count(per_filter), Count(out), times, reread=again),
-            MatmulCounts(
-                f"{name} weight gradient", Count(out), Count(per_filter), places, times, of_weights=True, reread=again
-            ),
-        ),
-        (source.saved(),),
-        output.size,
-    )
+        backward += (ElementwiseCounts(f"{name} bias gradient", output.size, Amount(Count(out)), of_weights=True),)
+    return Built(output, parameters, (LayerOperation(name, (of.forward(),), backward, (source.saved(),), output.size),))
 
 
 def _norm(

@@ -19,6 +19,7 @@ from simulator.model.layer_file import read_layer_list
 from simulator.model.layer_list import LayerList
 from simulator.model.model import Model
 from simulator.model.shape import Transformer
+from simulator.model.traced_file import read_traced
 
 # Tokens of a sequence if a question about a model names no number.
 _SEQ_LEN: Final = 2048
@@ -80,7 +81,7 @@ def _read(document: Document, name: str, seq_len: int | None) -> Model:
     """Return the model that a file's data describes, for sequences of `seq_len` tokens if given."""
     if not (isinstance(document.data, Mapping) and "layers" in document.data):
         return read_transformer(document, name, seq_len)
-    made = read_layer_list(document, name)
+    made = (read_traced if "format" in document.data else read_layer_list)(document, name)
     if seq_len not in (None, made.tokens):
         what = "a sample, such as an image, counts as 1 token" if made.tokens == 1 else "its input has a fixed length"
         raise ScenarioError(

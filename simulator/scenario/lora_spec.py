@@ -8,13 +8,13 @@ from pydantic import Field
 
 from simulator.basics.errors import one_of
 from simulator.model.adapters import BASES, TARGETS, Adapters
+from simulator.model.layer_list import LayerList
 from simulator.scenario import reading
 from simulator.scenario.field_types import Spec
 from simulator.scenario.learning_spec import yes_no_or_probability
 
 if TYPE_CHECKING:
-    from simulator.model.layer_list import LayerList
-from simulator.model.model import Model
+    from simulator.model.model import Model
 
 # Words for several targets at once; PEFT's name for the first is "all-linear".
 _ALL: Final = "all"

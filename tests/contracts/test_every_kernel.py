@@ -31,7 +31,8 @@ LESS: Final[dict[type, dict[str, Any]]] = {
 }
 # Fields that say no amount.
 WITHOUT_AMOUNT: Final[dict[type, set[str]]] = {
-    Matmul: {"name", "of_weights", "dtype"},
+    # A convolution's repeated pixels take bytes away (tests/theory/test_layer_list.py).
+    Matmul: {"name", "of_weights", "dtype", "reread"},
     # Fewer heads of keys and values move fewer bytes and compute as much. Sums of a ring's steps are kernels of their
     # own (tests/theory/test_model_parallel.py). Windows belong to causal kernels (tests/theory/test_model_families.py).
     Attention: {"name", "causal", "backward", "kv_heads", "summed", "window", "chunked", "capped"},

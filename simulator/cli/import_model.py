@@ -1,0 +1,67 @@
+"""`simulator import-model`: writes a PyTorch module as a model's file."""
+
+from __future__ import annotations
+
+import runpy
+import traceback
+from collections.abc import Iterable
+from pathlib import Path
+
+from simulator.basics.atomic_files import write_atomically
+from simulator.basics.errors import ScenarioError, one_line
+from simulator.cli.console import print_text
+from simulator.model.model import total
+from simulator.model.torch_tracing import trace
+from simulator.model.traced_file import written_layer_list
+
+
+def write(source: str, out: Path | None, units: Iterable[str]) -> None:
+    """Trace the module that a function of a Python file returns, and write it as a model's file.
+
+    Raises
+    ------
+    ScenarioError
+        The file or the function is missing or fails, or the module cannot be traced.
+    """
+    path, _, function = source.rpartition(":")
+    if not path or not function.isidentifier():
+        raise ScenarioError(f"got {source!r}; must be FILE.py:FUNCTION, such as my_model.py:build")
+    module, inputs = _made(Path(path), function)
+    model = trace(module, inputs, function, units)
+    target = out or Path(f"{function}.json")
+    write_atomically(target, written_layer_list(model))
+    multiplications = model.forward_flops_per_sample / 2
+    print_text(
+        f"{target}: {type(module).__name__}, {total(model):,} parameters in {model.num_layers} layers, "
+        f"{multiplications:.4g} multiply-adds forward for a sample of {model.tokens} tokens"
+    )
+    if model.unknown:
+        print_text(
+            f"without a cost of their own, counted by the bytes that they read and write: {', '.join(model.unknown)}"
+        )
+    print_text(f"next: training: {{model: {target}, seq_len: {model.tokens}}} in a scenario")
+
+
+def _made(path: Path, function: str) -> tuple[object, object]:
+    """Return the module and the inputs that a function of a Python file returns."""
+    if not path.is_file():
+        raise ScenarioError(f"{path}: no such file")
+    try:
+        names = runpy.run_path(str(path))
+        if not callable(names.get(function)):
+            raise ScenarioError(f"{path}: has no function {function!r}")
+        made = names[function]()
+    except ScenarioError:
+        raise
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise ScenarioError(f"{path}: {error}") from error
+        raise ScenarioError("tracing a module needs PyTorch; write: pip install torch") from error
+    # The file may raise anything.
+    except Exception as error:
+        frames = [one for one in traceback.extract_tb(error.__traceback__) if one.filename == str(path)]
+        where = f"{path}:{frames[-1].lineno}" if frames else str(path)
+        raise ScenarioError(one_line(f"{where}: {type(error).__name__}: {error}")) from error
+    if not (isinstance(made, tuple) and len(made) == 2):
+        raise ScenarioError(f"{path}: {function} must return a module and its inputs, as in: return net, [image]")
+    return made

@@ -1,0 +1,99 @@
+"""Kernels of a convolution: the matmul of overlapping patches by filters, or a kernel limited by HBM.
+
+Libraries compute a convolution as a matmul whose rows are the patches of the image under the filters, without writing
+the patches to HBM (implicit GEMM): a pixel that lies in several patches is read once.
+
+References
+----------
+.. [1] Chetlur et al., "cuDNN: efficient primitives for deep learning", 2014, arXiv:1410.0759, section 3.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from simulator.model.layer_list import Amount, Count, ElementwiseCounts, KernelCounts, MatmulCounts
+
+# Fewer channels than this in a group cannot fill a tile of a matmul: a depthwise convolution is limited by HBM.
+_FEWEST_CHANNELS: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Convolution:
+    """A convolution, without its duration.
+
+    Attributes
+    ----------
+    places : Count
+        Places of the filters, over all samples: pixels of the output.
+    channels, outputs : int
+        Channels of the input and of the output that a group has.
+    window : int
+        Pixels under a filter.
+    groups : int
+        Independent groups of channels.
+    pixels : Count
+        Elements of the input, over all samples and groups.
+    """
+
+    name: str
+    places: Count
+    channels: int
+    outputs: int
+    window: int
+    groups: int
+    pixels: Count
+
+    @property
+    def by_channel(self) -> bool:
+        """True for a depthwise convolution, which HBM limits."""
+        return self.groups > 1 and self.channels < _FEWEST_CHANNELS
+
+    def forward(self) -> KernelCounts:
+        """Return the kernel of the forward pass."""
+        if self.by_channel:
+            return ElementwiseCounts(self.name, self._input + self._filters, self._output)
+        return self._matmul(self.name, self.places, Count(self.outputs), Count(self._inner))
+
+    def input_gradient(self) -> KernelCounts:
+        """Return the kernel that computes the input's gradient: each pixel sums over the patches that hold it, in as
+        many multiplications as the forward pass.
+        """
+        name = f"{self.name} input gradient"
+        if self.by_channel:
+            return ElementwiseCounts(name, self._output + self._filters, self._input)
+        return self._matmul(name, self.places, Count(self._inner), Count(self.outputs))
+
+    def weight_gradient(self) -> KernelCounts:
+        """Return the kernel that computes the filters' gradient."""
+        name = f"{self.name} weight gradient"
+        if self.by_channel:
+            return ElementwiseCounts(name, self._input + self._output, self._filters, of_weights=True)
+        return self._matmul(name, Count(self.outputs), Count(self._inner), self.places, of_weights=True)
+
+    @property
+    def _inner(self) -> int:
+        """Numbers in a filter of a group."""
+        return self.channels * self.window
+
+    @property
+    def _input(self) -> Amount:
+        """Size of the input."""
+        return Amount(self.pixels)
+
+    @property
+    def _filters(self) -> Amount:
+        """Size of the filters."""
+        return Amount(Count(self.groups * self.outputs * self._inner))
+
+    @property
+    def _output(self) -> Amount:
+        """Size of the output."""
+        return Amount(self.places.times(self.groups * self.outputs))
+
+    def _matmul(self, name: str, m: Count, n: Count, k: Count, *, of_weights: bool = False) -> MatmulCounts:
+        """Return the matmul m x k by k x n of each group; pixels in several patches are read once."""
+        patches = self.places.times(self.groups * self._inner)
+        repeated = Count(max(0, patches.fixed - self.pixels.fixed), max(0, patches.per_sample - self.pixels.per_sample))
+        return MatmulCounts(name, m, n, k, Count(self.groups), of_weights=of_weights, reread=repeated)
