@@ -6,6 +6,7 @@ import runpy
 import traceback
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from simulator.basics.atomic_files import write_atomically
 from simulator.basics.errors import ScenarioError, one_line
@@ -42,7 +43,7 @@ def write(source: str, out: Path | None, units: Iterable[str]) -> None:
     print_text(f"next: training: {{model: {target}, seq_len: {model.tokens}}} in a scenario")
 
 
-def _made(path: Path, function: str) -> tuple[object, object]:
+def _made(path: Path, function: str) -> tuple[Any, Any]:
     """Return the module and the inputs that a function of a Python file returns."""
     if not path.is_file():
         raise ScenarioError(f"{path}: no such file")

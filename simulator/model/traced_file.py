@@ -197,7 +197,7 @@ class _Reader:
         if not isinstance(data, Mapping):
             self.fault(key, "must be a mapping (key: value)")
             return LayerOperation("")
-        passes = (
+        forward, backward = (
             tuple(
                 self._kernel((*key, which, number), one) for number, one in enumerate(self.listed((*key, which), data))
             )
@@ -207,7 +207,7 @@ class _Reader:
             self._saved((*key, "saved", number), one) for number, one in enumerate(self.listed((*key, "saved"), data))
         )
         output = self._amount((*key, "output"), data.get("output", {}))
-        return LayerOperation(self._text(key, data, "name"), *passes, saved, output)
+        return LayerOperation(self._text(key, data, "name"), forward, backward, saved, output)
 
     def _saved(self, key: Key, data: Any) -> SavedTensor:
         """Return a saved tensor from [name, size, source]."""
@@ -231,13 +231,13 @@ class _Reader:
             )
             return MatmulCounts(name, m, n, k, batch, of_weights, reread)
         if kinds[0] == "elementwise":
-            moved = (self._amount((*key, one), data.get(one, {})) for one in ("read", "written"))
-            return ElementwiseCounts(name, *moved, data.get("fusible") is True, of_weights)
-        sizes = {one: self._count((*key, one), data.get(one)).fixed for one in _SIZES}
+            read, written = (self._amount((*key, one), data.get(one, {})) for one in ("read", "written"))
+            return ElementwiseCounts(name, read, written, data.get("fusible") is True, of_weights)
+        heads, kv_heads, seq_len, head_dim = (self._count((*key, one), data.get(one)).fixed for one in _SIZES)
         keys = self._count((*key, "keys"), data["keys"]).fixed if "keys" in data else None
         batch = self._count((*key, "batch"), data.get("batch"))
-        passes = {one: data.get(one) is True for one in ("causal", "backward")}
-        return AttentionCounts(name, batch, **sizes, **passes, keys=keys)
+        causal, backward = (data.get(one) is True for one in ("causal", "backward"))
+        return AttentionCounts(name, batch, heads, kv_heads, seq_len, head_dim, causal, backward, keys)
 
     def _amount(self, key: Key, data: Any) -> Amount:
         """Return an amount from its elements and bytes."""
