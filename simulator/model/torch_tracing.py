@@ -47,15 +47,17 @@ _SAMPLES: Final = (2, 3, 5)
 _MEMORY_BOUND: Final = (
     "_adaptive_avg_pool", "_embedding_bag", "_fused_rms_norm", "_log_softmax", "_native_batch_norm", "_softmax",
     "_to_copy", "adaptive_", "all", "amax", "amin", "any", "arange", "argmax", "argmin", "argsort", "avg_pool",
-    "bernoulli", "bincount", "cat", "clone", "constant_pad", "convert", "copy", "count_nonzero", "cummax", "cumprod",
-    "cumsum", "diagonal", "dropout", "embedding", "eye", "fill", "flip", "full", "gather", "grid_sampler",
-    "group_norm", "hardsigmoid", "hardswish", "hardtanh", "index", "lift_fresh", "linspace", "log_softmax",
-    "logsumexp", "masked", "max", "mean", "min", "mse_loss", "multinomial", "native_batch_norm", "native_dropout",
-    "native_group_norm", "native_layer_norm", "new_full", "new_ones", "new_zeros", "nll_loss", "norm", "normal",
-    "one_hot", "ones", "prod", "rand", "reflection_pad", "repeat", "replication_pad", "roll", "rrelu",
-    "scalar_tensor", "scatter", "select_backward", "slice_backward", "slice_scatter", "sort", "split_with_sizes_copy",
-    "std", "sum", "topk", "trace", "tril", "triu", "unbind", "unfold_backward", "uniform", "upsample",
-    "value_selecting_reduction_backward", "var", "zero", "zeros",
+    "batch_norm", "bernoulli", "binary_cross_entropy", "bincount", "cat", "clone", "col2im", "constant_pad",
+    "convert", "copy", "count_nonzero", "cross_entropy_loss", "cummax", "cumprod", "cumsum", "diagonal", "dropout",
+    "embedding", "eye", "fill", "flip", "full", "gather", "grid_sampler", "group_norm", "hardsigmoid", "hardswish",
+    "hardtanh", "huber_loss", "im2col", "index", "kthvalue", "layer_norm", "lift_fresh", "linspace", "log_softmax",
+    "logcumsumexp", "logsumexp", "masked", "max", "mean", "min", "mse_loss", "multinomial", "native_batch_norm",
+    "native_dropout", "native_group_norm", "native_layer_norm", "new_full", "new_ones", "new_zeros", "nll_loss",
+    "norm", "normal", "one_hot", "ones", "pixel_shuffle", "pixel_unshuffle", "prod", "put", "rand", "reflection_pad",
+    "repeat", "replication_pad", "rms_norm", "roll", "rrelu", "scalar_tensor", "scatter", "select_backward",
+    "slice_backward", "slice_scatter", "smooth_l1_loss", "sort", "split_with_sizes_copy", "stack", "std", "sum",
+    "take", "topk", "trace", "tril", "triu", "unbind", "unfold_backward", "uniform", "upsample",
+    "value_selecting_reduction_backward", "var", "where", "zero", "zeros",
 )  # fmt: skip
 # Operations that touch no memory.
 _FREE: Final = (
@@ -280,11 +282,13 @@ class _Recorder:
                 return made
 
         class Calls(torch.overrides.TorchFunctionMode):
-            """Replaces PyTorch's attention by one kernel, as on a GPU."""
+            """Replaces PyTorch's attention and RMSNorm by one kernel each, as on a GPU."""
 
             def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
                 if func is torch.nn.functional.scaled_dot_product_attention:
                     return recorder.attention(*args, **(kwargs or {}))
+                if func is torch.nn.functional.rms_norm:
+                    return recorder.rms_norm(*args, **(kwargs or {}))
                 return func(*args, **(kwargs or {}))
 
         self.entered = self._total(_tensors(given))
@@ -455,6 +459,35 @@ class _Recorder:
                 return made
 
         return Attention.apply(query, key, value)
+
+    def rms_norm(self, x: Tensor, normalized_shape: Any, weight: Any = None, eps: Any = None) -> Any:
+        """Return the output of PyTorch's RMSNorm, which one kernel computes in each pass."""
+        import torch
+
+        recorder, wide = self, prod(normalized_shape)
+
+        def one_kernel(read: list[Any], made: list[Any]) -> None:
+            moved = (*recorder._total(read), *recorder._total(made))
+            recorder._event("rms_norm", [_Kernel("elementwise", moved, (True,))], recorder._total(made[:1]), made)
+
+        class RmsNorm(torch.autograd.Function):
+            """RMSNorm as a kernel that saves its input and a float32 number per row."""
+
+            @staticmethod
+            def forward(ctx: Any, x: Tensor, weight: Any) -> Tensor:
+                result, statistics = torch.empty_like(x), x.new_empty(x.numel() // wide, dtype=torch.float32)
+                one_kernel([x, weight] if weight is not None else [x], [result, statistics])
+                ctx.save_for_backward(x, weight, statistics)
+                return result
+
+            @staticmethod
+            def backward(ctx: Any, gradient: Tensor) -> Any:
+                x, weight, statistics = ctx.saved_tensors
+                made = [torch.empty_like(x), *([torch.empty_like(weight)] if weight is not None else [])]
+                one_kernel([x, gradient, statistics], made)
+                return made[0], made[1] if weight is not None else None
+
+        return RmsNorm.apply(x, weight)
 
     def attended(self, query: Tensor, key: Tensor, *, causal: bool, backward: bool, made: tuple[Any, ...]) -> None:
         """Record an attention kernel."""

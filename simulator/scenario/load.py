@@ -26,6 +26,8 @@ from simulator.basics.document import load as load_document
 from simulator.basics.errors import ScenarioError
 from simulator.basics.plain_data import at
 from simulator.basics.sections import flat, overlap, varied
+from simulator.model.layer_list import LayerList
+from simulator.model.load import load_model
 from simulator.scenario import (
     answer_rules,
     axes,
@@ -132,7 +134,7 @@ def parse_scenario(document: Document, base: Path, wanted: Mapping[str, str] | N
     of_options = (replace(fault, key=()) for fault in unset)
     document.refuse([*overrides.renamed([*document.faults, *of_data], applied), *of_options])
     sound = cast(Scenario, shape)  # without a shape there is a fault, and `refuse` has raised
-    noticed = [*_warnings(document, sound, unused), *_unanswered(document, sound)]
+    noticed = [*_warnings(document, sound, unused), *_unanswered(document, sound), *_unknown_operations(document, sound, base)]
     warnings = tuple(document.lines(overrides.renamed(noticed, applied)))
     scenario = build_records.completed(sound, document.question, document.source, base).replaced(warnings=warnings)
     # Checked last, because points can be multiplied out only for a valid scenario.
@@ -263,6 +265,19 @@ def _unanswered(document: Document, shape: Scenario) -> Iterator[Fault]:
     """Yield a warning for a question that no finding answers, at the axis of the question."""
     for rule in answer_rules.without_threshold(shape, shape.question or document.question):
         yield document.fault(rule.key, rule.message, of_key=True)
+
+
+def _unknown_operations(document: Document, shape: Scenario, base: Path) -> Iterator[Fault]:
+    """Yield a warning if the model, a traced module, has operations without a cost of their own."""
+    if shape.training is None:
+        return
+    model = load_model(shape.training.model, shape.training.seq_len, base)
+    if isinstance(model, LayerList) and model.unknown:
+        message = (
+            f"{model.name} has operations with no cost of their own, which count by the bytes that they read and "
+            f"write: {', '.join(model.unknown)}"
+        )
+        yield document.fault(("training", "model"), message, of_key=True)
 
 
 def _conflicts(document: Document, partial: PartialScenario, base: Path, unused: UnusedKeys) -> Iterator[Fault]:

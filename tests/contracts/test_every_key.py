@@ -29,6 +29,9 @@ EXPERTS: Final = {
     "model_type": "mixtral", "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2,
     "num_attention_heads": 2, "vocab_size": 32, "num_local_experts": 4, "num_experts_per_tok": 2,
 }  # fmt: skip
+LAYERS: Final = {
+    "input": [64], "layers": [{"linear": [64, 96]}, "gelu", {"repeat": 2, "layers": [{"mlp": 80}]}, {"linear": [96, 8]}],
+}  # fmt: skip
 FAULT: Final = {"step": 0, "what": "bit_flip", "bit": 30}
 LOST: Final = {"step": 0, "what": "dropped"}
 # Memory so slow that adding up is what a collective waits for.
@@ -97,6 +100,7 @@ BASES: Final[Mapping[str, Data]] = {
     ),
     "matrices": _training("dgx_h100", 2, optimizer="muon", sharding="zero1"),
     "adapters": _training("dgx_h100", 2, lora={"rank": 4}, sharding="zero1"),
+    "layers": _training("dgx_h100", 2, model=LAYERS, seq_len=1, micro_batch_size=4, sharding="zero1"),
     "large": _training(ranks=2, model=TINY | {"n_embd": 512, "n_positions": 512}, seq_len=512, sharding="zero3"),
 }
 
