@@ -134,7 +134,11 @@ def parse_scenario(document: Document, base: Path, wanted: Mapping[str, str] | N
     of_options = (replace(fault, key=()) for fault in unset)
     document.refuse([*overrides.renamed([*document.faults, *of_data], applied), *of_options])
     sound = cast(Scenario, shape)  # without a shape there is a fault, and `refuse` has raised
-    noticed = [*_warnings(document, sound, unused), *_unanswered(document, sound), *_unknown_operations(document, sound, base)]
+    noticed = [
+        *_warnings(document, sound, unused),
+        *_unanswered(document, sound),
+        *_unknown_operations(document, sound, base),
+    ]
     warnings = tuple(document.lines(overrides.renamed(noticed, applied)))
     scenario = build_records.completed(sound, document.question, document.source, base).replaced(warnings=warnings)
     # Checked last, because points can be multiplied out only for a valid scenario.

@@ -30,7 +30,8 @@ EXPERTS: Final = {
     "num_attention_heads": 2, "vocab_size": 32, "num_local_experts": 4, "num_experts_per_tok": 2,
 }  # fmt: skip
 LAYERS: Final = {
-    "input": [64], "layers": [{"linear": [64, 96]}, "gelu", {"repeat": 2, "layers": [{"mlp": 80}]}, {"linear": [96, 8]}],
+    "input": [64],
+    "layers": [{"linear": [64, 96]}, "gelu", {"repeat": 2, "layers": [{"mlp": 80}]}, {"linear": [96, 8]}],
 }  # fmt: skip
 FAULT: Final = {"step": 0, "what": "bit_flip", "bit": 30}
 LOST: Final = {"step": 0, "what": "dropped"}

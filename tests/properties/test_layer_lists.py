@@ -41,7 +41,11 @@ def scenario(seed: int) -> dict[str, Any]:
     if draw.chance(0.4):
         model = json.loads(draw.pick(*TRACED).read_text())
     else:
-        model = {"input": [8, 64], "layers": layers(draw), "loss": draw.pick("cross_entropy", "mean_squared_error", "none")}
+        model = {
+            "input": [8, 64],
+            "layers": layers(draw),
+            "loss": draw.pick("cross_entropy", "mean_squared_error", "none"),
+        }
     pp, dp = draw.pick(1, 1, 2), draw.pick(1, 2, 4)
     training = {
         "model": model,

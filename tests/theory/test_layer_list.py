@@ -19,14 +19,16 @@ from simulator.model.model import total, training_flops_per_token
 from simulator.model.operation import Batch, saved_bytes
 from simulator.scenario.load import load_scenario
 from simulator.step.kernels.kernel_time import duration
-from tests.combinations import simulated
+from tests.combinations import accepted, simulated
 
 ONE: Final = Batch(1, 1)
 
 
 def listed(*layers: Any, entered: Any = (16,), **keys: Any) -> LayerList:
     """The model of some layers on an input."""
-    made = load_model({"input": list(entered) if isinstance(entered, tuple) else entered, "layers": list(layers), **keys})
+    made = load_model(
+        {"input": list(entered) if isinstance(entered, tuple) else entered, "layers": list(layers), **keys}
+    )
     assert isinstance(made, LayerList)
     return made
 
@@ -80,7 +82,9 @@ def test_a_vision_transformer_as_a_list_is_the_transformer() -> None:
 
 def test_one_convolution_by_hand() -> None:
     """32 filters of 16 x 3 x 3 on 10 x 12 pixels, stride 2, padding 1: 5 x 6 places."""
-    model = listed({"conv2d": {"in": 16, "out": 32, "kernel": 3, "stride": 2, "padding": 1}}, entered=(16, 10, 12), loss="none")
+    model = listed(
+        {"conv2d": {"in": 16, "out": 32, "kernel": 3, "stride": 2, "padding": 1}}, entered=(16, 10, 12), loss="none"
+    )
     (conv,) = operations(model, Batch(4, 1))
     assert conv.forward == (Matmul("conv2d 1", 4 * 30, 32, 144, reread=4 * (30 * 144 - 16 * 120)),)
     assert conv.output == 4 * 32 * 30 * 2
@@ -252,7 +256,7 @@ def test_what_a_list_cannot_do_is_refused(keys: dict[str, Any], message: str) ->
         {"sharding": "zero2", "activation_checkpointing": "full"},
         {"sharding": {"strategy": "zero3", "shard_size": 4}, "compile": True},
         {"sharding": "zero3", "activation_checkpointing": {"every": 2}, "optimizer": "muon"},
-        {"sharding": "parameter_server", "optimizer": "sgd"},
+        {"sharding": {"strategy": "parameter_server", "servers_on": "workers"}, "optimizer": "sgd"},
         {"parallelism": {"pp": 2}, "gradient_accumulation_steps": 4, "sharding": "zero1"},
         {"parallelism": {"pp": 2, "schedule": "interleaved", "virtual_stages": 2}, "gradient_accumulation_steps": 4,
          "sharding": "ddp"},
@@ -261,14 +265,17 @@ def test_what_a_list_cannot_do_is_refused(keys: dict[str, Any], message: str) ->
 )  # fmt: skip
 @pytest.mark.parametrize("model", ["resnet50", "dit_xl_2"])
 def test_both_engines_agree_on_steps_of_lists(model: str, keys: dict[str, Any]) -> None:
-    simulated(load_scenario(step(model=model, micro_batch_size=2, **keys)))
+    drawn = accepted(step(model=model, micro_batch_size=2, **keys))
+    assert drawn is not None
+    simulated(drawn)
 
 
 def test_a_pipeline_sends_what_enters_the_next_stage() -> None:
     """Stages of ResNet-50 end at different sizes: 8 blocks on the first of two, whose output is 1024 x 14 x 14."""
     data = step(parallelism={"pp": 2}, gradient_accumulation_steps=2, sharding="ddp", micro_batch_size=4)
     data["cluster"]["world_size"] = 2
-    scenario = load_scenario(data)
-    timeline, _ = simulated(scenario)
+    drawn = accepted(data)
+    assert drawn is not None
+    timeline, _ = simulated(drawn)
     sends = {log.nbytes.sum() for log in timeline.logs if log.collective.startswith(("activations", "gradients to"))}
     assert sends == {4 * 1024 * 14 * 14 * 2}

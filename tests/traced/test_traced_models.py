@@ -95,9 +95,17 @@ FAULTS: Final = [
     (("kinds",), 3, "kinds: must be a list"),
     (("kinds", 1, "parameters"), [["w", [4, -1], True]], "kinds.1.parameters.0: must be [name, shape, trained]"),
     (("kinds", 1, "operations", 0), 5, "kinds.1.operations.0: must be a mapping"),
-    (("kinds", 1, "operations", 0, "forward"), [{"mat": 1}], "must have one of the keys matmul, attention, elementwise"),
+    (
+        ("kinds", 1, "operations", 0, "forward"),
+        [{"mat": 1}],
+        "must have one of the keys matmul, attention, elementwise",
+    ),
     (("kinds", 1, "operations", 0, "saved"), [["a"]], "must be [name, size, source]"),
-    (("kinds", 1, "operations", 0, "output"), {"elements": [1, 2, 3]}, "must be a whole number, or [fixed, per sample]"),
+    (
+        ("kinds", 1, "operations", 0, "output"),
+        {"elements": [1, 2, 3]},
+        "must be a whole number, or [fixed, per sample]",
+    ),
     (("kinds", 1, "operations", 0, "output"), {"elements": 1e300}, "must be a whole number, or [fixed, per sample]"),
 ]
 
