@@ -273,6 +273,16 @@ class LayerList:
             for kernel in operation.of(Batch(1, self.tokens)).forward
         )
 
+    @property
+    def has_attention(self) -> bool:
+        """True if an attention kernel is among the model's kernels."""
+        return any(
+            isinstance(kernel, AttentionCounts)
+            for layer in (self.first, *self.kinds, self.last)
+            for operation in layer.operations
+            for kernel in operation.forward
+        )
+
     def entry_of(self, layer: int) -> Amount:
         """Return the size of the input of the layer with this number."""
         return self.layers[layer - 1].output if layer else self.first.output

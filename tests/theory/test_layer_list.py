@@ -106,7 +106,7 @@ def test_a_convolution_moves_fewer_bytes_than_its_matmul() -> None:
 
 
 def test_one_residual_block_saves_what_pytorch_saves() -> None:
-    """linear, ReLU, linear and the addition: the input once, the ReLU's output once, and nothing of the second matrix."""
+    """A matrix, ReLU, a matrix and the addition save the block's input and the ReLU's output, each once."""
     block = {"block": [{"residual": [{"linear": [16, 64]}, "relu", {"linear": [64, 16]}]}]}
     model = listed({"linear": [16, 16]}, block, {"linear": [16, 2]}, loss="none")
     (layer,) = model.layers
