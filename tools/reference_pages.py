@@ -23,7 +23,7 @@ from simulator.cli.app import app
 from simulator.report.numbers.bottleneck import Bottleneck
 from simulator.report.numbers.summary import CollectiveReport
 from simulator.report.numbers.training_summary import TrainingReport
-from tools.site import key_pages, part_pages
+from tools.site import key_pages, layer_pages, part_pages
 
 FOLDER: Final = Path(__file__).resolve().parents[1] / "docs" / "reference"
 # A default in a help text is a column of the table.
@@ -36,6 +36,7 @@ def pages() -> dict[str, str]:
     made: dict[str, Callable[[], str]] = {
         "scenario_keys.md": key_pages.scenario_page,
         "topology_keys.md": key_pages.topology_page,
+        "layers.md": layer_pages.layer_page,
         "parts.md": part_pages.part_page,
         "commands.md": commands_page,
         "report_fields.md": fields_page,

@@ -31,10 +31,11 @@ def write(source: str, out: Path | None, units: Iterable[str]) -> None:
     model = trace(module, inputs, function, units)
     target = out or Path(f"{function}.json")
     write_atomically(target, written_layer_list(model))
-    multiplications = model.forward_flops_per_sample / 2
+    giga = model.forward_flops_per_sample / 2e9
+    tokens = f" of {model.tokens:,} tokens" if model.tokens > 1 else ""
     print_text(
-        f"{target}: {type(module).__name__}, {total(model):,} parameters in {model.num_layers} layers, "
-        f"{multiplications:.4g} multiply-adds forward for a sample of {model.tokens} tokens"
+        f"{target}: {type(module).__name__}, {total(model):,} parameters, {model.num_layers} layers, "
+        f"{giga:.4g} G multiply-adds forward for a sample{tokens}"
     )
     if model.unknown:
         print_text(

@@ -22,7 +22,7 @@ ScenarioName = Annotated[
 ModelName = Annotated[
     str,
     typer.Argument(
-        help="Model: catalog name, or path of a Hugging Face config.json.", autocompletion=names_of("model")
+        help="Model: catalog name, or path of a config.json or of a file of layers.", autocompletion=names_of("model")
     ),
 ]
 Settings = Annotated[

@@ -57,13 +57,17 @@ class Convolution:
         return self._matmul(self.name, self.places, Count(self.outputs), Count(self._inner))
 
     def input_gradient(self) -> KernelCounts:
-        """Return the kernel that computes the input's gradient: each pixel sums over the patches that hold it, in as
-        many multiplications as the forward pass.
+        """Return the kernel that computes the input's gradient: each pixel sums over the outputs that it has entered,
+        in as many multiplications as the forward pass, but for rounding.
         """
         name = f"{self.name} input gradient"
         if self.by_channel:
             return ElementwiseCounts(name, self._output + self._filters, self._input)
-        return self._matmul(name, self.places, Count(self._inner), Count(self.outputs))
+        inputs = Count(*(part // (self.groups * self.channels) for part in (self.pixels.fixed, self.pixels.per_sample)))
+        # Outputs that a pixel enters on average: with stride 2, a quarter of the filters' places.
+        entered = self.outputs * self.window * self.places.of(1) / inputs.of(1)
+        summed = Count(max(1, round(entered)))
+        return self._matmul(name, inputs, Count(self.channels), summed, of=self._output.elements)
 
     def weight_gradient(self) -> KernelCounts:
         """Return the kernel that computes the filters' gradient."""
@@ -92,8 +96,13 @@ class Convolution:
         """Size of the output."""
         return Amount(self.places.times(self.groups * self.outputs))
 
-    def _matmul(self, name: str, m: Count, n: Count, k: Count, *, of_weights: bool = False) -> MatmulCounts:
-        """Return the matmul m x k by k x n of each group; pixels in several patches are read once."""
-        patches = self.places.times(self.groups * self._inner)
-        repeated = Count(max(0, patches.fixed - self.pixels.fixed), max(0, patches.per_sample - self.pixels.per_sample))
+    def _matmul(
+        self, name: str, m: Count, n: Count, k: Count, *, of_weights: bool = False, of: Count | None = None
+    ) -> MatmulCounts:
+        """Return the matmul m x k by k x n of each group; elements of the image (or of the array `of`) that lie in
+        several patches are read once.
+        """
+        whole = self.pixels if of is None else of
+        patches = (self.places if of is None else m).times(self.groups * (self._inner if of is None else k.fixed))
+        repeated = Count(max(0, patches.fixed - whole.fixed), max(0, patches.per_sample - whole.per_sample))
         return MatmulCounts(name, m, n, k, Count(self.groups), of_weights=of_weights, reread=repeated)

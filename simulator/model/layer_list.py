@@ -135,7 +135,8 @@ class ElementwiseCounts:
     def kernel(self, batch: Batch) -> Kernel:
         """Return the kernel on a micro-batch."""
         moved = self.read.of(batch), self.written.of(batch)
-        return Elementwise(self.name, *moved, fusible=self.fusible, of_weights=self.of_weights)
+        # A list names every kernel: none stands for several of them.
+        return Elementwise(self.name, *moved, fusible=self.fusible, of_weights=self.of_weights, single=True)
 
 
 KernelCounts = MatmulCounts | AttentionCounts | ElementwiseCounts

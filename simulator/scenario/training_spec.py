@@ -445,10 +445,13 @@ class TrainingSpec(Spec):
 
     # The model's own keys are checked by `model/load.py`, for files and for inline models.
     model: Annotated[Any, reading.named_or_written_out("model", "the name of a model")] = Field(
-        description="Model: a catalog name, the path of a Hugging Face config.json, or the keys of such a file."
+        description=(
+            "Model: a catalog name, the path of a Hugging Face config.json, of a file of layers or of a traced module, "
+            "or the keys of such a file."
+        )
     )
     seq_len: Annotated[int, reading.count(1, _MOST_TOKENS, counts.TOKENS)] = Field(
-        description="Sequence length in tokens; 8k is 8192."
+        description="Sequence length in tokens, 1 for images of a list of layers; 8k is 8192."
     )
     micro_batch_size: Count = Field(default=1, description="Number of sequences per micro-batch on each rank.")
     gradient_accumulation_steps: LargeCount = Field(

@@ -425,9 +425,10 @@ class TrainingKeys(ScenarioKeys, ClusterKeys, total=False):
     """A single training step (keys of training)."""
 
     model: Required[str | Mapping[str, Any]]
-    """Model: a catalog name, the path of a Hugging Face config.json, or the keys of such a file."""
+    """Model: a catalog name, the path of a Hugging Face config.json, of a file of layers or of a traced module, or the
+    keys of such a file."""
     seq_len: Required[int | str]
-    """Sequence length in tokens; 8k is 8192."""
+    """Sequence length in tokens, 1 for images of a list of layers; 8k is 8192."""
     micro_batch_size: int
     """Number of sequences per micro-batch on each rank."""
     gradient_accumulation_steps: int | str

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from simulator.basics.dtypes import find
 from simulator.cluster.cluster import Gpu
@@ -29,7 +29,8 @@ class KernelRow:
     Attributes
     ----------
     part : str
-        "embedding", "head", "layer" or "dense layer", the last two with a window if layers have different windows.
+        "embedding", "head", "layer" or "dense layer", the last two with a window if layers have different windows. Of
+        a list of layers "first", "last" and "layer", with its number if layers differ.
     times : int
         Number of such parts in the model.
     seconds : float
@@ -64,10 +65,18 @@ def kernel_rows(step: TrainingStep, gpu: Gpu) -> tuple[KernelRow, ...]:
     """
     timer, batch, model = KernelTimer(gpu, step), batch_of(step), step.model
     ends = timer_of_ends(timer)
+    first, last = ("first", "last") if isinstance(model, LayerList) else ("embedding", "head")
+    # Kinds of layers that differ in saved tensors alone have the same kernels.
+    layers: dict[tuple[Any, ...], tuple[str, int, KernelTimer, Sequence[Operation]]] = {}
+    for kind, own in model.kinds.items():
+        operations = layer_operations(kind, batch)
+        key = tuple((op.forward, op.backward) for op in operations)
+        name, count, *_ = layers.get(key, (_part(kind, model), 0))
+        layers[key] = name, count + len(own), timer, operations
     parts: list[tuple[str, int, KernelTimer, Sequence[Operation]]] = [
-        ("embedding", 1, ends, first_operations(model, batch)),
-        *((_part(kind, model), len(own), timer, layer_operations(kind, batch)) for kind, own in model.kinds.items()),
-        ("head", 1, ends, loss_operations(step, batch)),
+        (first, 1, ends, first_operations(model, batch)),
+        *layers.values(),
+        (last, 1, ends, loss_operations(step, batch)),
     ]
     return tuple(row for part in parts for row in _rows(*part))
 
