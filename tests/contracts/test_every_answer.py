@@ -55,6 +55,7 @@ ASKED = {
     "checkpointing_tradeoff": ("name", "memory", "share", "time"),
     "context_length": ("name", "factor"),
     "deepseek_v3": ("name", "speed", "memory"),
+    "dit_training": ("name", "factor"),
     "faults_in_training": ("name", "loss"),
     "flash_vs_standard": ("name", "place", "factor"),
     "forgotten_overflow": ("name", "loss"),
@@ -73,6 +74,7 @@ ASKED = {
     "parameter_server_training": ("name", "place"),
     "pipeline_schedules": ("name", "share"),
     "precision": ("name", "time", "memory"),
+    "resnet50_ddp": ("name", "place", "share"),
     "ring_vs_parameter_server": ("name", "place", "factor"),
     "sequence_parallel": ("name", "memory", "time"),
     "servers_that_do_not_wait": ("name", "loss"),
@@ -83,6 +85,7 @@ ASKED = {
     "tensor_fusion": ("name", "share", "time"),
     "training_for_real": ("name", "loss"),
     "two_boxes_hierarchical": ("name", "place", "factor"),
+    "vit_scaling": ("name", "speed", "factor"),
     "zero_stages": ("name", "memory", "share", "time"),
 }
 WORDS = re.compile(r"H100|[A-Za-z]+\d[\w.]*|\d+(?=[A-Za-z_])")
