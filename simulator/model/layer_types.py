@@ -37,6 +37,9 @@ Shape = tuple[int, ...]
 # Largest size in a file of layers; no published layer comes near.
 _LARGEST: Final = 10**9
 _FLOAT32: Final = 4
+# Passes over its arrays of a batch norm, whose sums over a channel lie in every sample: a pass for the sums, and one for
+# the result.
+BATCH_NORM_PASSES: Final = 2
 _LABEL: Final = 8
 
 
@@ -246,7 +249,7 @@ def _norm(
     width_of: Callable[[Tensor], int], statistics: Callable[[Tensor], Amount], *, passes: int = 1, bias: bool = True
 ) -> Build:
     """Return the builder of a norm: its width, its saved statistics, and how often each pass reads its arrays: once if
-    a row stays on the chip, twice if a channel's numbers lie in every sample.
+    a row stays on the chip, more often if a channel's numbers lie in every sample.
     """
 
     def build(keys: LayerKeys, source: Tensor, name: str) -> Built:
@@ -523,7 +526,7 @@ LAYER_TYPES: Final[Mapping[str, LayerType]] = MappingProxyType(
             _WEIGHTS,
         ),
         "batch_norm": LayerType(
-            _norm(_channels, lambda t: Amount(nbytes=Count(2 * _FLOAT32 * t.shape[0])), passes=2),
+            _norm(_channels, lambda t: Amount(nbytes=Count(2 * _FLOAT32 * t.shape[0])), passes=BATCH_NORM_PASSES),
             "Norm of each channel over the micro-batch.", _WEIGHTS,
         ),
         "group_norm": LayerType(

@@ -34,6 +34,7 @@ from simulator.model.layer_list import (
     MatmulCounts,
     SavedTensor,
 )
+from simulator.model.layer_types import BATCH_NORM_PASSES
 from simulator.model.parameters import Parameter
 
 if TYPE_CHECKING:
@@ -66,8 +67,8 @@ _FREE: Final = (
 _MATMULS: Final = ("mm", "addmm", "bmm", "baddbmm")
 # Attention of modules that PyTorch's own functions call: one kernel, as on a GPU.
 _ATTENTION: Final = "_scaled_dot_product_flash_attention"
-# A batch norm reads its arrays twice, since a channel's numbers lie in every sample.
-_READ_TWICE: Final = "batch_norm"
+# A batch norm reads its arrays several times, since a channel's numbers lie in every sample.
+_READ_AGAIN: Final = "batch_norm"
 
 
 def trace(
@@ -423,7 +424,7 @@ class _Recorder:
         else:
             if not known and not name.lstrip("_").startswith(tuple(one.lstrip("_") for one in _MEMORY_BOUND)):
                 self.unknown[name] = None
-            passes = 2 if _READ_TWICE in name else 1
+            passes = BATCH_NORM_PASSES if _READ_AGAIN in name else 1
             read, written = self._total(inputs), self._total(outputs)
             moved = (passes * read[0], passes * read[1], *written)
             kernels = [_Kernel("elementwise", moved, (pointwise or "norm" in name or "softmax" in name,))]
