@@ -13,6 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from simulator.api.fit_check import fit_check
     from simulator.api.plans import plan
     from simulator.api.runs import Run, Sweep, play, simulate
     from simulator.cluster.build import build as build_cluster
@@ -29,6 +30,7 @@ __all__ = [
     "__version__",
     "build_cluster",
     "collective_scenario",
+    "fit_check",
     "load_scenario",
     "plan",
     "play",
@@ -41,6 +43,7 @@ __all__ = [
 _HOMES = {
     "Run": ("simulator.api.runs", "Run"),
     "Sweep": ("simulator.api.runs", "Sweep"),
+    "fit_check": ("simulator.api.fit_check", "fit_check"),
     "plan": ("simulator.api.plans", "plan"),
     "play": ("simulator.api.runs", "play"),
     "Scenario": ("simulator.scenario.records", "Scenario"),

@@ -69,7 +69,8 @@ def _figures(row: Row) -> dict[str, Any]:
     """Return a point's setting, and its memory figures [B]."""
     keys = ("peak_memory_bytes", "peak_reserved_bytes", "capacity_bytes", "shortfall_bytes")
     own = {"setting": dict(row.setting), "point": row.index, "fits": row.fits}
-    return own | {key: (row.report or {})[key] for key in keys}
+    report = row.report or {}
+    return own | {key: report[key] for key in keys} | {"free_bytes": margin_of(report).free}
 
 
 def _text(row: Row) -> str:
