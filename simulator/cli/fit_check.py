@@ -8,13 +8,14 @@ from typing import Any, Final
 
 import typer
 
-from simulator.api.fit_check import fit_check
 from simulator.basics.errors import ScenarioError
 from simulator.basics.units import format_memory
 from simulator.cli.console import print_table, print_text
 from simulator.cli.option_names import as_options
 from simulator.report.tables.layout import Column
 from simulator.sizing.answer import FitCheck
+from simulator.sizing.question import FitQuestion
+from simulator.sizing.search import fit_check
 
 # Option for each scenario key, and for each parameter that no scenario has.
 _OPTIONS: Final = {
@@ -35,13 +36,13 @@ _COLUMNS: Final = (
 )  # fmt: skip
 
 
-def show(model: str, options: Mapping[str, Any], *, as_json: bool) -> None:
+def show(asked: Mapping[str, Any], *, as_json: bool) -> None:
     """Print whether a training fits, with the changes that help; end with exit code 1 if it does not fit.
 
-    `options` maps names of the parameters of `simulator.fit_check` to values.
+    `asked` maps the fields of a FitQuestion to values.
     """
     try:
-        found = fit_check(model, **options)
+        found = fit_check(FitQuestion(**asked))
     except ScenarioError as error:
         error.args = (as_options(str(error), _OPTIONS),)
         raise

@@ -106,17 +106,22 @@ def fit_check(
     ] = "transformers",
     as_json: AsJson = False,
 ) -> None:
-    """Tell whether a training fits on a kind of card, on how many cards, and which changes make it fit.
+    """Tell whether a training fits on a card, and what helps.
 
-    Each change is simulated, the smallest loss of speed first. The exit code is 1 if the training does not fit.
+    The answer names the fewest cards of this kind, and the changes that make the training fit: each is simulated, the
+    smallest loss of speed first. The exit code is 1 if the training does not fit.
     """
     from simulator.cli.fit_check import show
+    from simulator.model.load import sequence_length
 
-    options = {
-        "gpu": gpu, "gpus": gpus, "method": method, "rank": rank, "seq_len": seq_len,
-        "micro_batch_size": micro_batch_size, "optimizer": optimizer, "framework": framework,
-    }  # fmt: skip
-    show(model, options, as_json=as_json)
+    show(
+        {
+            "model": model, "gpu": gpu, "gpus": gpus, "method": method, "rank": rank,
+            "seq_len": sequence_length(seq_len, model), "micro_batch": micro_batch_size, "optimizer": optimizer,
+            "framework": framework,
+        },
+        as_json=as_json,
+    )  # fmt: skip
 
 
 def plan(
