@@ -13,6 +13,9 @@ from simulator import fit_check, load_scenario, simulate
 from simulator.basics.errors import OutOfMemoryError, ScenarioError
 from simulator.basics.units import format_memory
 from simulator.sizing.answer import FitCheck
+from simulator.sizing.changes import changes
+from simulator.sizing.question import Keys
+from simulator.sizing.trials import Trial, Trials
 from tests.commands import Command, commands_in
 
 LORA = {"full": {}, "lora": {"lora": {"rank": 16}}, "qlora": {"lora": {"rank": 16, "base": "nf4"}}}
@@ -135,6 +138,24 @@ def test_changes_are_pairs_where_no_single_change_is_enough() -> None:
     assert len(found.changes) == 3
     assert all(" and " in change.text for change in found.changes)
     check_changes(found, found.tokens_per_s_per_gpu)
+
+
+@pytest.mark.parametrize(("model", "gpu", "gpus"), [("llama3_8b", "rtx_4090", 1), ("llama3_70b", "h100_sxm", 8)])
+def test_few_steps_are_simulated(monkeypatch: pytest.MonkeyPatch, model: str, gpu: str, gpus: int) -> None:
+    """At most the training, its changes, and as many pairs: a bound excludes the rest of more than 60 combinations."""
+    simulated: list[Keys] = []
+    whole = Trials.simulated
+
+    def noted(trials: Trials, keys: Keys) -> Trial:
+        simulated.append(keys)
+        return whole(trials, keys)
+
+    monkeypatch.setattr(Trials, "simulated", noted)
+    found = fit_check(model, gpu=gpu, gpus=gpus)
+    possible = changes(found.question)
+    assert len(possible) * (len(possible) - 1) / 2 > 50
+    assert len(simulated) <= 1 + 2 * len(possible)
+    assert len({json.dumps(dict(keys), sort_keys=True) for keys in simulated}) == len(simulated)
 
 
 def test_the_first_line_is_the_verdict_and_the_exit_code_follows_it(cli: Command) -> None:

@@ -112,12 +112,9 @@ def _excess(compared: Comparison, at: Settings, axis: Axis, number: int) -> floa
     if report is None:
         return None
     margin = margin_of(report)
+    excess = math.log(margin.reserved / margin.capacity)
     # Memory that is used to the last byte fits: the sign must be negative.
-    return (
-        min(math.log(margin.reserved / margin.capacity), -1e-12)
-        if margin.fits
-        else math.log(margin.reserved / margin.capacity)
-    )
+    return min(excess, -1e-12) if margin.fits else excess
 
 
 FINDING = Finding("fit", find)
