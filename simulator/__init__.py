@@ -13,6 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from simulator.api.fit_check import fit_check
     from simulator.api.plans import plan
     from simulator.api.runs import Run, Sweep, play, simulate
     from simulator.api.tracing import model_from_torch
@@ -30,6 +31,7 @@ __all__ = [
     "__version__",
     "build_cluster",
     "collective_scenario",
+    "fit_check",
     "load_scenario",
     "model_from_torch",
     "plan",
@@ -44,6 +46,7 @@ _HOMES = {
     "Run": ("simulator.api.runs", "Run"),
     "Sweep": ("simulator.api.runs", "Sweep"),
     "model_from_torch": ("simulator.api.tracing", "model_from_torch"),
+    "fit_check": ("simulator.api.fit_check", "fit_check"),
     "plan": ("simulator.api.plans", "plan"),
     "play": ("simulator.api.runs", "play"),
     "Scenario": ("simulator.scenario.records", "Scenario"),

@@ -73,19 +73,20 @@ def loss(runs: Mapping[str, PointResult]) -> Figure:
 
 def memory(run: PointResult, rank: int = 0) -> Figure:
     """Draw a rank's memory over time in a training step, with its GPU's capacity."""
-    from simulator.report.plots.training.memory import over_time
+    from simulator.report.plots.training.memory import finding, over_time
 
     samples = [sample for sample in run.timeline.memory if sample.rank == rank]
-    return over_time(samples, _capacity(run), end=run.timeline.end)
+    margin = _close_up(run).margin
+    return over_time(samples, _capacity(run), end=run.timeline.end, title=finding(samples, margin))
 
 
 def memory_peaks(runs: Mapping[str, PointResult]) -> Figure:
     """Draw the memory categories at the peak: a bar for each training step, by label."""
-    from simulator.report.plots.training.memory_peaks import Peak, composition
+    from simulator.report.plots.training.memory_peaks import composition, peak_of_report
 
     reports = {label: run.report.to_dict() for label, run in runs.items()}
     # Categories at the peak, not each category's own peak.
-    peaks = [Peak(label, tuple(report["peak_memory_by_category"].items())) for label, report in reports.items()]
+    peaks = [peak_of_report(label, report) for label, report in reports.items()]
     # Runs may use different GPUs: draw the largest capacity.
     return composition(peaks, max(report["capacity_bytes"] for report in reports.values()))
 

@@ -13,7 +13,7 @@ import simulator
 from simulator.cli.completion import LISTS, lists, names_of
 from simulator.cli.guard import guarded as guarded
 from simulator.cli.interruption import heed_interruptions
-from simulator.cli.model_commands import kernels, memory, plan
+from simulator.cli.model_commands import fit_check, kernels, memory, plan
 from simulator.cli.options import (
     AsJson,
     Cache,
@@ -280,7 +280,7 @@ def import_model(
 
 
 # The order here is the order in `--help`.
-for _command in (memory, plan, kernels):
+for _command in (memory, fit_check, plan, kernels):
     app.command()(_command)
 
 

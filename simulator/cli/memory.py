@@ -1,10 +1,15 @@
-"""`simulator memory`: does a model fit? Closed forms by ZeRO stage and checkpointing; nothing is simulated."""
+"""`simulator memory`: does a model fit? The verdict is the simulated peak of a step with each kind of sharding.
+
+Closed forms of the literature explain the need, by convention of the states and by checkpointing policy. They count
+neither gathered units nor buffers and fragments, and decide nothing.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import product
 from typing import Any, Final
 
 import typer
@@ -14,7 +19,9 @@ from simulator.basics.registry import shipped
 from simulator.basics.units import GIB, format_memory
 from simulator.cli.console import print_table, print_text
 from simulator.cli.option_names import as_options
+from simulator.cluster.build import build
 from simulator.cluster.gpu_file import load_gpu
+from simulator.cluster.mixed_precision import mixed_precision
 from simulator.model import conventions
 from simulator.model.head import logits_memory
 from simulator.model.layer import layer_operations
@@ -22,11 +29,17 @@ from simulator.model.load import load_transformer
 from simulator.model.model import modules, total
 from simulator.model.operation import Batch
 from simulator.model.shape import Transformer
-from simulator.report.numbers.memory_margin import tight_memory
+from simulator.report.numbers.memory_margin import MemoryMargin
 from simulator.report.tables.layout import Column
+from simulator.run.memory import estimate_memory
+from simulator.scenario.build_training import to_step
 from simulator.scenario.load import load_scenario
+from simulator.scenario.records import Scenario
 from simulator.step.checkpointing import POLICIES, kept
 
+# Kinds of sharding and checkpointing policies of the simulated steps: least communication, and least recompute, first.
+_SHARDINGS: Final = ("ddp", "zero1", "zero2", "zero3")
+_TRIED: Final = ("none", "selective_op", "full")
 # Option for each scenario key.
 _OPTIONS: Final = {
     "cluster.world_size": "--dp",
@@ -51,27 +64,36 @@ class MemoryOptions:
 
 
 def show(request: MemoryOptions, *, as_json: bool) -> None:
-    """Print a model's states by ZeRO stage, activations by checkpointing policy, and the combinations that fit."""
+    """Print whether a step fits by sharding and checkpointing, and closed forms of the states and activations."""
     # Checks all options before any work: one message lists every invalid option.
-    _check(request)
+    peaks, framework = _peaks(request)
     model = load_transformer(request.model, request.seq_len)
-    # Both depend on the model alone; the GPU's capacity decides what fits.
     states, activations = _states(model, request.dp), _activations(model, request)
     capacity = load_gpu(request.gpu).hbm_bytes
     # "h100" means a card with a form and a memory: print the card's own name.
     card = shipped("gpu", request.gpu) or request.gpu
+    sharding, policy = _chosen(peaks)
+    margin = peaks[sharding][policy]
     if as_json:
         document = {
             "parameters": total(model),
             "capacity_bytes": capacity,
+            "fits": margin.fits,
+            "framework": framework,
+            "sharding": sharding,
+            "checkpointing": policy,
+            "reserved_bytes": margin.reserved,
+            "free_bytes": margin.free,
+            "missing_bytes": margin.missing,
+            "simulated_reserved_bytes": {
+                name: {own: one.reserved for own, one in of_policy.items()} for name, of_policy in peaks.items()
+            },
             "states": states,
             "activations": activations,
         }
         typer.echo(json.dumps(document, indent=2))
         return
-    # Rows are ZeRO stages, columns are checkpointing policies [B].
-    needs = [[states[f"paper, stage {stage}"] + nbytes for nbytes in activations.values()] for stage in range(4)]
-    print_text(_finding(needs, list(activations), capacity, card))
+    print_text(_finding(margin, f"{sharding}, {_how(policy)}, in {framework}", card))
     print_text(f"{model.name}: {total(model):,} parameters; GiB per rank, with {request.dp} data-parallel ranks")
     typer.echo("\nmodel states (Adam, mixed precision), by convention")
     for name, nbytes in states.items():
@@ -81,12 +103,12 @@ def show(request: MemoryOptions, *, as_json: bool) -> None:
     )
     for name, nbytes in activations.items():
         typer.echo(f"  {name:<34}{nbytes / GIB:>10.2f} GiB")
-    print_text(f"\nsum on {card} of {capacity / GIB:.1f} GiB (ZeRO stages by the paper's convention)")
+    print_text(f"\nreserved memory of a simulated step in {framework} on {card} of {capacity / GIB:.1f} GiB")
     rows = [
-        [f"stage {stage}", *(f"{need / GIB:.1f} {'fits' if need <= capacity else 'over'}" for need in own)]
-        for stage, own in enumerate(needs)
+        [name, *(f"{one.reserved / GIB:.1f} {'fits' if one.fits else 'over'}" for one in of_policy.values())]
+        for name, of_policy in peaks.items()
     ]
-    print_table([Column(left=True), *map(Column, activations)], rows, indent="  ")
+    print_table([Column(left=True), *map(Column, _TRIED)], rows, indent="  ")
     print_text("  fits: within the GPU's memory; over: more than the GPU's memory")
     # Flash attention never stores scores, so recomputing attention saves nothing; say so.
     if activations["attention"] == activations["none"]:
@@ -96,44 +118,73 @@ def show(request: MemoryOptions, *, as_json: bool) -> None:
             indent="  ",
         )
     print_text(
-        "\nNot included: gathered units, buckets, fragmentation, and the framework's own 0.5 to 2 GiB. A simulated "
-        "step includes the first three."
+        "\nThe closed forms contain no gathered units, buckets and fragments; the reserved memory contains them. "
+        "Neither contains the CUDA context, libraries and NCCL buffers (0.5 to 2 GiB)."
     )
 
 
-def _finding(needs: Sequence[Sequence[float]], policies: Sequence[str], capacity: float, gpu: str) -> str:
-    """Return a sentence: the first ZeRO stage at which the model fits, or the combination with the least memory."""
-    # Low stages first, because they communicate least; within a stage, "none" first.
-    for stage, own in enumerate(needs):
-        fitting = [policy for need, policy in zip(own, policies, strict=True) if need <= capacity]
-        if fitting:
-            how = "without checkpointing" if fitting[0] == "none" else f"with {fitting[0]} checkpointing"
-            need = own[policies.index(fitting[0])]
-            tight = tight_memory(need, capacity)
-            warning = f"; {tight}" if tight else ""
-            return f"fits on {gpu} from ZeRO stage {stage} on, {how}: {format_memory(need)}{warning}"
-    need, policy, stage = min(
-        (need, policy, stage) for stage, own in enumerate(needs) for need, policy in zip(own, policies, strict=True)
-    )
+def _finding(margin: MemoryMargin, row: str, gpu: str) -> str:
+    """Return a sentence: the first row of the table that fits, or the row with the least memory."""
+    if margin.fits:
+        return f"fits on {gpu} with {row}: {margin.text}" + (f"; {margin.warning}" if margin.warning else "")
     return (
-        f"the model does not fit on {gpu} of {format_memory(capacity)}; the smallest need is {format_memory(need)}, "
-        f"ZeRO stage {stage} with {policy} checkpointing"
+        f"the model does not fit on {gpu} of {format_memory(margin.capacity)}; the smallest need is that of {row}: "
+        f"{margin.text}"
     )
 
 
-def _check(request: MemoryOptions) -> None:
-    """Raise an error with every fault in the arguments, found by a scenario's rules."""
-    training = {
+def _how(policy: str) -> str:
+    return "without checkpointing" if policy == "none" else f"with {policy} checkpointing"
+
+
+def _chosen(peaks: Mapping[str, Mapping[str, MemoryMargin]]) -> tuple[str, str]:
+    """Return the sharding and the policy of the first step that fits, else of the step with the least memory."""
+    every = [(sharding, policy) for sharding, of_policy in peaks.items() for policy in of_policy]
+    fitting = (place for place in every if peaks[place[0]][place[1]].fits)
+    return next(fitting, min(every, key=lambda place: peaks[place[0]][place[1]].reserved))
+
+
+def _peaks(request: MemoryOptions) -> tuple[dict[str, dict[str, MemoryMargin]], str]:
+    """Return the margin of a step by sharding and checkpointing policy, and the name of the framework.
+
+    Raises
+    ------
+    ScenarioError
+        Options are invalid, or the GPU does not support such a step; one line for each fault.
+    """
+    peaks: dict[str, dict[str, MemoryMargin]] = {sharding: {} for sharding in _SHARDINGS}
+    # Every GPU supports fp32: other precisions are known only after the GPU's name was checked.
+    _scenario(request, precision="fp32")
+    # Links do not matter for the memory of ranks that keep pace.
+    cluster, framework = build("star_100g", request.dp, gpu=request.gpu), ""
+    precision = mixed_precision(cluster.gpus[0])
+    for sharding, policy in product(_SHARDINGS, _TRIED):
+        keys = {"sharding": sharding, "activation_checkpointing": policy, "precision": precision}
+        spec = _scenario(request, **keys).training
+        if spec is None:
+            raise TypeError("a scenario of a training step has a training step")
+        step = to_step(spec, request.dp)
+        framework = step.framework.name
+        try:
+            need = estimate_memory(cluster, step)
+        # A generation of attention kernels that this GPU does not support.
+        except ValueError as error:
+            raise ScenarioError(f"--gpu: {request.gpu}: {error}") from error
+        peaks[sharding][policy] = need.margin
+    return peaks, framework
+
+
+def _scenario(request: MemoryOptions, **training: str) -> Scenario:
+    """Return the scenario of a step with the command's options; raise an error with every fault in them."""
+    asked = {
         "model": request.model,
         "seq_len": request.seq_len,
         "micro_batch_size": request.micro_batch_size,
         "attention": request.attention,
-        # Closed forms count mixed precision, whichever dtypes the GPU supports. fp32 is supported by every GPU.
-        "precision": "fp32",
     }
     cluster = {"topology": "star_100g", "world_size": request.dp, "gpu": request.gpu}
     try:
-        load_scenario({"name": "memory", "cluster": cluster, "training": training})
+        return load_scenario({"name": "memory", "cluster": cluster, "training": asked | training})
     except ScenarioError as error:
         error.args = (as_options(str(error), _OPTIONS),)
         raise

@@ -24,8 +24,9 @@ from simulator.cli.option_names import as_options
 from simulator.cli.warnings_output import print_warnings
 from simulator.cluster.build import build
 from simulator.model.model import total
-from simulator.report.numbers.memory_margin import tight_memory
+from simulator.report.numbers.memory_margin import MemoryMargin
 from simulator.report.tables.layout import Column
+from simulator.run.memory import estimate_memory
 from simulator.scenario.build_training import to_step
 from simulator.scenario.load import load_scenario
 from simulator.step.pipeline import Pipeline
@@ -84,13 +85,13 @@ class _Found:
 
     Attributes
     ----------
-    capacity : int
-        Memory of the GPU [B].
+    margin : MemoryMargin
+        Reserved memory of the fullest rank, which decides whether the step fits.
     """
 
     step: TrainingStep
     gpu: str
-    capacity: int
+    margin: MemoryMargin
     gpus: int
     stages: tuple[StageMemory, ...]
 
@@ -128,15 +129,14 @@ def _found(options: Mapping[str, Any]) -> _Found:
         raise ScenarioError(
             f"--sharding: got {name!r}, whose servers hold states that no rank holds; allowed: {', '.join(names)}"
         )
-    # A single GPU suffices: only its memory and its kernels matter here.
-    step, cluster = to_step(spec, gpus), build("star_100g", 1, gpu=options["--gpu"])
+    step, cluster = to_step(spec, gpus), build("star_100g", gpus, gpu=options["--gpu"])
     print_warnings([_warning(step)])
     try:
-        stages = stage_memory(cluster, step, gpus)
+        stages, margin = stage_memory(cluster, step, gpus), estimate_memory(cluster, step).margin
     # A dtype, or a generation of attention kernels, that this GPU does not support.
     except ValueError as error:
         raise ScenarioError(f"--gpu: {options['--gpu']}: {error}") from error
-    return _Found(step, options["--gpu"], cluster.gpus[0].hbm_bytes, gpus, stages)
+    return _Found(step, options["--gpu"], margin, gpus, stages)
 
 
 def _warning(step: TrainingStep) -> str:
@@ -194,15 +194,15 @@ def _print(found: _Found) -> None:
             *(f"{stage.by_category.get(name, 0) / GIB:.2f}" for name in columns),
             f"{stage.held}",
             f"{stage.nbytes / GIB:.2f}",
-            f"{stage.nbytes / found.capacity:.0%}",
+            f"{stage.nbytes / found.margin.capacity:.0%}",
         ]
         for stage in found.stages
     ]
     print_text(f"\nGiB on one GPU at its memory peak; {held}: number of {held} with stored activations at the peak")
     print_table([Column(head) for head in heads], rows, keys=(0,) if cut else (), indent="  ")
     print_text(
-        "\nNot included: fragmentation, the framework's own 0.5 to 2 GiB, and buffers that wait for a slow network. "
-        "A simulated step includes fragmentation and waiting buffers."
+        "\nThe table contains tensors; the reserved memory contains fragments too. Not included: the framework's own "
+        "0.5 to 2 GiB, and buffers that wait for a slow network, which a simulated step includes."
     )
 
 
@@ -222,12 +222,10 @@ def _finding(found: _Found) -> str:
         if len(found.stages) > 1
         else "a GPU needs"
     )
-    tight = tight_memory(largest.nbytes, found.capacity)
-    fits = "fits" if largest.nbytes <= found.capacity else "does not fit"
-    fits += f"; {tight}" if tight else ""
-    share = largest.nbytes / found.capacity
-    held, capacity = (f"{nbytes / GIB:.1f} GiB" for nbytes in (largest.nbytes, found.capacity))
-    return f"{who} {held}, {share:.0%} of the {capacity} of {found.gpu}: {fits}"
+    margin = found.margin
+    tight = f"; {margin.warning}" if margin.warning else ""
+    held = f"{largest.nbytes / GIB:.1f} GiB, {largest.nbytes / margin.capacity:.0%}"
+    return f"{who} {held} of the memory of {found.gpu}: {margin.verdict}{tight}"
 
 
 def _asked(found: _Found) -> str:
@@ -246,9 +244,12 @@ def _document(found: _Found) -> dict[str, Any]:
     return {
         "parameters": total(found.step.model),
         "gpus": found.gpus,
-        "capacity_bytes": found.capacity,
+        "capacity_bytes": found.margin.capacity,
+        "reserved_bytes": found.margin.reserved,
+        "free_bytes": found.margin.free,
+        "missing_bytes": found.margin.missing,
         "largest_stage": found.largest.stage,
-        "fits": found.largest.nbytes <= found.capacity,
+        "fits": found.margin.fits,
         "stages": [
             {
                 "stage": stage.stage,

@@ -88,6 +88,42 @@ def memory(
     show_stages({"MODEL": model, "--dp": dp, **batch, **sizes, **others}, as_json=as_json)
 
 
+def fit_check(
+    model: ModelName,
+    gpu: Annotated[str, typer.Option(help="The card.", autocompletion=names_of("gpu"))],
+    gpus: Annotated[int, typer.Option(help="Number of cards; on several cards, zero3 shards the states.")] = 1,
+    method: Annotated[
+        str, typer.Option(help="full: train all parameters; lora: adapters; qlora: adapters on a model in 4 bits.")
+    ] = "full",
+    rank: Annotated[int | None, typer.Option(help="Rank of the adapters. [default: 16]")] = None,
+    seq_len: Tokens = None,
+    micro_batch_size: Annotated[
+        int, typer.Option("--micro-batch-size", "--micro-batch", help="Sequences per micro-batch on each card.")
+    ] = 1,
+    optimizer: Annotated[str, typer.Option(help="Optimizer: adam, adam_8bit, lion, ...")] = "adam",
+    framework: Annotated[
+        str, typer.Option(help="Framework: transformers, torchtitan, llm_foundry, bare, ...")
+    ] = "transformers",
+    as_json: AsJson = False,
+) -> None:
+    """Tell whether a training fits on a card, and what helps.
+
+    The answer names the fewest cards of this kind, and the changes that make the training fit: each is simulated, the
+    smallest loss of speed first. The exit code is 1 if the training does not fit.
+    """
+    from simulator.cli.fit_check import show
+    from simulator.model.load import sequence_length
+
+    show(
+        {
+            "model": model, "gpu": gpu, "gpus": gpus, "method": method, "rank": rank,
+            "seq_len": sequence_length(seq_len, model), "micro_batch": micro_batch_size, "optimizer": optimizer,
+            "framework": framework,
+        },
+        as_json=as_json,
+    )  # fmt: skip
+
+
 def plan(
     source: Annotated[
         str,

@@ -17,6 +17,7 @@ from simulator.findings.comparison import Comparison
 from simulator.findings.found import FINDING_KINDS, FindingResult
 from simulator.findings.pareto_front import pareto_front
 from simulator.findings.why import Cause, why
+from simulator.report.numbers.memory_margin import margin_of
 from simulator.scenario.answer_spec import FindingSpec
 
 
@@ -130,13 +131,11 @@ def _nothing_fits(compared: Comparison) -> list[str]:
     if any(row.fits for row in rows):
         return []
     closest = min(rows, key=lambda row: (row.report or {})["shortfall_bytes"])
-    report = closest.report or {}
     name = compared.name({**closest.setting, **closest.condition})
-    needs = format_memory(report["capacity_bytes"] + report["shortfall_bytes"])
-    capacity = format_memory(report["capacity_bytes"])
+    margin = margin_of(closest.report or {})
     if len(rows) == 1:
-        return [f"The job needs {needs} and does not fit in {capacity}."]
-    return [f"No setting fits in {capacity}; the closest setting, {name}, needs {needs}."]
+        return [f"The job {margin.verdict}."]
+    return [f"No setting fits in {format_memory(margin.capacity)}; the closest setting is {name} ({margin.text})."]
 
 
 def _untold(asked: FindingSpec) -> str:

@@ -16,7 +16,7 @@ from simulator.findings.comparison import Comparison, Row
 from simulator.findings.measured_range import outside_of_measured
 from simulator.findings.text import join_list
 from simulator.records.measures import Report, interval_width
-from simulator.report.numbers.memory_margin import tight_memory
+from simulator.report.numbers.memory_margin import margin_of
 from simulator.report.numbers.summary import BETWEEN
 
 # Maximum number of sentences per kind; a page's report.json has the rest.
@@ -124,9 +124,8 @@ def _memory(compared: Comparison) -> Iterator[Caveat]:
     for row in compared.rows:
         report = row.report
         if report is not None and row.fits:
-            needed = max(report["peak_memory_bytes"], report["peak_reserved_bytes"])
-            text = tight_memory(needed, report["capacity_bytes"])
-            tight += [(needed - report["capacity_bytes"], compared.place(row), text)] if text else []
+            margin = margin_of(report)
+            tight += [(-margin.free, compared.place(row), margin.warning)] if margin.warning else []
     if tight:
         names = [name for *_, name, _ in sorted(tight)]
         more = f" (also {join_list(names[:-1][:_MOST])})" if len(names) > 1 else ""

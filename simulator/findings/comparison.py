@@ -20,10 +20,11 @@ from typing import Any, Final
 
 from simulator.basics.errors import SimulatorError
 from simulator.basics.sections import varied
-from simulator.basics.units import format_memory, parse_bytes
+from simulator.basics.units import parse_bytes
 from simulator.findings.text import clause, join_list
 from simulator.records.measures import Measure, Report, find
 from simulator.records.setting_text import labelled
+from simulator.report.numbers.memory_margin import margin_of
 from simulator.run.outcome import PointOutcome
 from simulator.run.scenario_cluster import Clusters
 from simulator.run.simulate import simulate
@@ -177,11 +178,8 @@ class Comparison:
             return []
         names, texts = [], []
         for row in lacking:
-            report = row.report or {}
-            needs = format_memory(report["capacity_bytes"] + report["shortfall_bytes"])
             names.append(self.place(row))
-            predicate = f"needs {needs} and does not fit in {format_memory(report['capacity_bytes'])}"
-            texts.append(clause(names[-1], predicate))
+            texts.append(clause(names[-1], margin_of(row.report or {}).verdict))
         return [f"{'; '.join(texts)}: changes vs {join_list(names)} compare with a step that cannot run"]
 
     def place(self, row: Row) -> str:

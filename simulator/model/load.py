@@ -91,7 +91,7 @@ def _read(document: Document, name: str, seq_len: int | None) -> Model:
     return made
 
 
-def sequence_length(asked: int | None, model: str) -> int:
+def sequence_length(asked: int | None, model: str | Mapping[str, Any]) -> int:
     """Return the tokens of a sequence for a question about a model: `asked`, or the default if None.
 
     The default is 2048 tokens, and at most the positions that the model has learned; for a model of images it is the

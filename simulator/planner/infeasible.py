@@ -48,7 +48,7 @@ class MemoryNeed:
     Attributes
     ----------
     nbytes : int
-        The fullest rank's memory; includes fragmentation if it prevents the setting from fitting [B].
+        Reserved memory of the fullest rank, or its lower bound if that exceeds the capacity [B].
     capacity : int
         HBM of the rank's GPU [B].
     fits : bool
@@ -133,8 +133,8 @@ def _tried(cluster: Cluster, nbytes: int, _: int, setting: Setting, step: Traini
     # The allocator follows every allocation: fewer micro-batches save time.
     needed = checked_need(cluster, _of_few(cluster, step))
     if needed.fits:
-        return MemoryNeed(setting, nbytes, hbm, fits=True)
-    return MemoryNeed(setting, max(needed.most, nbytes), hbm, fits=False, holes=needed.nbytes <= hbm)
+        return MemoryNeed(setting, needed.reserved, hbm, fits=True)
+    return MemoryNeed(setting, max(needed.reserved, nbytes), hbm, fits=False, holes=needed.nbytes <= hbm)
 
 
 def _of_few(cluster: Cluster, step: TrainingStep) -> TrainingStep:

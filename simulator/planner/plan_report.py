@@ -23,7 +23,7 @@ from simulator.planner.search import PlayedSetting, SearchResult
 from simulator.planner.sensitivity import MachineChange
 from simulator.planner.setting import scenario_of
 from simulator.records.measures import interval_width
-from simulator.report.numbers.memory_margin import tight_memory
+from simulator.report.numbers.memory_margin import margin_of
 from simulator.scenario.answer_spec import BudgetSpec
 
 # Step times that differ by less are reported as equal [%].
@@ -88,8 +88,7 @@ def sentences(plan: SearchResult, budget: BudgetSpec | None = None, deadline: fl
         f"is {format_memory(report['peak_memory_bytes'])}, mainly "
         f"{', '.join(f'{name} {format_memory(nbytes)}' for name, nbytes in holders(report))}."
     ]
-    needed = max(report["peak_memory_bytes"], report["peak_reserved_bytes"])
-    tight = tight_memory(needed, report["capacity_bytes"])
+    tight = margin_of(report).warning
     told += [f"{capital(tight)}."] if tight else []
     if budget is not None and budget.tokens is not None:
         taken = amounts(report, best.setting.gpus, budget)

@@ -64,11 +64,11 @@ def advice(cluster: Cluster, step: TrainingStep, jitter: Jitter) -> str:
                 f"{nearest.text} (needs at least {format_memory(nbytes)})"
             )
     elif nearest is not None:
-        nbytes = checked_need(cluster, nearest.step, jitter).most
-        if nbytes < estimate_memory(cluster, bare).most:
+        nbytes = checked_need(cluster, nearest.step, jitter).reserved
+        if nbytes < estimate_memory(cluster, bare).reserved:
             return (
                 f"{told}no tested combination of changes is enough; the change with the smallest need: {nearest.text} "
-                f"(needs about {format_memory(nbytes)})"
+                f"(needs about {format_memory(nbytes)} of reserved memory)"
             )
     if any(_takes_long(one.step) for one in tried):
         return f"{told}no tested change needs less memory, and further changes take long to simulate"
@@ -162,7 +162,7 @@ def _fitting(cluster: Cluster, tried: Sequence[Alternative], jitter: Jitter) -> 
         left -= 1
         needed = checked_need(cluster, one.step, jitter)
         if needed.fits:
-            fitting[one.kinds] = f"{one.text} (needs about {format_memory(needed.nbytes)})"
+            fitting[one.kinds] = f"{one.text} (needs about {format_memory(needed.reserved)} of reserved memory)"
     return list(fitting.values())
 
 

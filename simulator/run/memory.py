@@ -16,6 +16,7 @@ from simulator.engine.jitter import Jitter
 from simulator.engine.play import play
 from simulator.records.program import Program
 from simulator.records.timeline import Timeline
+from simulator.report.numbers.memory_margin import MemoryMargin
 from simulator.step.plan import few_micro_batches, plan_step, ranks_alone
 from simulator.step.spec import TrainingStep
 from simulator.step.stage_memory import memory_of_notes
@@ -38,19 +39,22 @@ class MemoryNeed:
     nbytes : int
         Peak of allocated bytes [B].
     reserved : int
-        Peak of bytes that the allocator takes from the device [B].
+        Peak of bytes that the allocator takes from the device, at least `nbytes` [B].
+    capacity : int
+        Memory of a GPU [B].
     fits : bool
-        True if the step fits.
+        True if the step fits. Near the capacity, False may mean that an estimate cannot tell.
     """
 
     nbytes: int
     reserved: int
+    capacity: int
     fits: bool
 
     @property
-    def most(self) -> int:
-        """Return the larger need: allocated bytes, or reserved bytes including fragments [B]."""
-        return max(self.nbytes, self.reserved)
+    def margin(self) -> MemoryMargin:
+        """Reserved memory compared with the GPU's."""
+        return MemoryMargin(self.reserved, self.capacity)
 
 
 def estimate_memory(cluster: Cluster, step: TrainingStep) -> MemoryNeed:
@@ -62,7 +66,7 @@ def estimate_memory(cluster: Cluster, step: TrainingStep) -> MemoryNeed:
     # The stage with the largest peak decides.
     most = max(timeline.peak.nbytes if timeline.peak else 0 for timeline in stages)
     reserved = max(max(timeline.reserved.values(), default=most) for timeline in stages)
-    return MemoryNeed(most, reserved, not any(timeline.short_of_memory for timeline in stages))
+    return MemoryNeed(most, reserved, cluster.gpus[0].hbm_bytes, not any(one.short_of_memory for one in stages))
 
 
 def check_fits(cluster: Cluster, step: TrainingStep) -> None:
@@ -102,7 +106,7 @@ def checked_need(cluster: Cluster, step: TrainingStep, jitter: Jitter = STEADY) 
             "auto", planned.program, cluster, jitter=jitter, limit_memory=True, allocator=step.allocator, keep=(0,)
         )  # fmt: skip
     except OutOfMemoryError as error:
-        return MemoryNeed(rough.nbytes, max(rough.reserved, error.needed), fits=False)
+        return replace(rough, reserved=max(rough.reserved, error.needed), fits=False)
     return rough
 
 

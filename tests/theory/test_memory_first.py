@@ -146,9 +146,9 @@ _SETTING = r"([a-z_.]+): (?:([a-z_0-9]+)|\{([a-z]+): ([0-9]+)\})"
 
 
 def advised(error: OutOfMemoryError) -> list[tuple[dict[str, object], float]]:
-    """Keys of `training` that each piece of advice sets, and the memory that it needs [GiB]."""
+    """Keys of `training` that each piece of advice sets, and the reserved memory that it needs [GiB]."""
     _, told, pieces = str(error).partition("changes that make the step fit: ")
-    found = re.findall(r"([a-z].*?) \(needs about ([0-9.e+]+) GiB\)", pieces if told else "")
+    found = re.findall(r"([a-z].*?) \(needs about ([0-9.e+]+) GiB of reserved memory\)", pieces if told else "")
     return [
         (
             {
@@ -191,7 +191,7 @@ def test_what_is_advised_fits_when_it_is_played(name: str) -> None:
         training: dict[str, object] = UNFIT[name]["training"]  # type: ignore[assignment]
         played = simulate(load_scenario(UNFIT[name] | {"training": training | keys})).report
         assert played.fits
-        assert played.peak_memory_bytes == pytest.approx(needed * 2**30, rel=_ABOUT)
+        assert played.peak_reserved_bytes == pytest.approx(needed * 2**30, rel=_ABOUT)
 
 
 def test_two_changes_are_combined_where_one_is_not_enough() -> None:
@@ -200,7 +200,8 @@ def test_two_changes_are_combined_where_one_is_not_enough() -> None:
     assert least is not None
     # 311 GB, rounded to three digits; the message rounds GiB to three digits too.
     assert float(least[1]) * 2**30 == pytest.approx(311e9, rel=0.5 / 289 + 0.5 / 311)
-    assert ({"activation_checkpointing": "full", "sharding": "zero3"}, 70.4) in advised(error)  # 75.6 GB
+    # Reserved memory; 70.4 GiB of it (75.6 GB) are allocated.
+    assert ({"activation_checkpointing": "full", "sharding": "zero3"}, 70.6) in advised(error)
 
 
 def test_three_changes_are_combined_where_two_are_not_enough() -> None:
@@ -232,10 +233,10 @@ def test_long_sequences_are_cut_over_ranks_with_the_same_global_batch() -> None:
 def test_what_comes_nearest_needs_less_than_what_failed(data: dict[str, object]) -> None:
     error = refusal(data)
     loaded = load_scenario(data)
-    failed = simulate(loaded, limit_memory=False).report.peak_memory_bytes
+    failed = simulate(loaded, limit_memory=False).report.peak_reserved_bytes
     nearest = re.search(
         r"no tested combination of changes is enough; "
-        r"the change with the smallest need: .* \(needs about ([0-9.e+]+) GiB\)",
+        r"the change with the smallest need: .* \(needs about ([0-9.e+]+) GiB of reserved memory\)",
         str(error),
     )
     assert nearest is not None, str(error)

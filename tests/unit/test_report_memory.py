@@ -20,6 +20,7 @@ from simulator.engine.allocator import NoRoomError
 from simulator.engine.allocator_log import LoggedAllocator
 from simulator.records.timeline import AllocatorEvent, MemorySample, Timeline
 from simulator.report.numbers.memory_at import allocations_at, large_over_time
+from simulator.report.numbers.memory_margin import MemoryMargin
 from simulator.report.numbers.memory_steps import thinned
 from simulator.report.plots import style
 from simulator.report.plots.plot import CloseUp
@@ -243,10 +244,13 @@ def texts(drawn: Figure) -> set[str]:
 
 
 def test_the_finding_tells_height_moment_largest_category_and_distance() -> None:
-    assert plot_memory.finding(STAIRS, 8 * GIB) == (
-        "rank 3 peaks at 6 GiB after 100 ms (67 % activations); 2 GiB of 8 GiB (25 %) free"
+    assert plot_memory.finding(STAIRS, MemoryMargin(7 * GIB, 8 * GIB)) == (
+        "rank 3 peaks at 6 GiB after 100 ms (67 % activations); "
+        "the step fits in 8 GiB (reserved memory 7 GiB, 1 GiB free)"
     )
-    assert plot_memory.finding(STAIRS, 5 * GIB).endswith("activations); 1 GiB above the capacity of 5 GiB")
+    assert plot_memory.finding(STAIRS, MemoryMargin(7 * GIB, 5 * GIB)).endswith(
+        "activations); the step does not fit in 5 GiB (reserved memory 7 GiB, 2 GiB missing)"
+    )
     assert plot_memory.finding(STAIRS).endswith("(67 % activations)")
     assert plot_memory.finding([sample(0.0)]) == "rank 3 peaks at 0 B after 0 s"
 
@@ -345,7 +349,7 @@ def test_the_finding_compares_most_with_least_and_says_who_does_not_fit() -> Non
 def test_runs_that_hold_the_same_are_told_together() -> None:
     assert plot_memory_peaks.finding(STAGES[:1]) == "ddp needs 128 GiB"
     twice = (STAGES[3], Peak("again", STAGES[3].by_category))
-    assert plot_memory_peaks.finding(twice, 32 * GIB) == ("all 2 runs need 16 GiB; 16 GiB of 32 GiB (50 %) free")
+    assert plot_memory_peaks.finding(twice, 32 * GIB) == ("all 2 runs need 16 GiB; all runs fit in 32 GiB")
     nothing = Peak("none", ())
     assert plot_memory_peaks.finding([STAGES[3], nothing]) == "zero3 needs 16 GiB, more than none (0 B)"
 
@@ -417,4 +421,4 @@ def test_the_rank_that_holds_most_is_drawn_and_holes_are_held_against_the_capaci
     assert drawn is not None
     title = " ".join(drawn.get_suptitle().split())
     assert title.startswith("Rank 1 peaks at 2 GiB")
-    assert title.endswith("3 GiB reserved with fragmentation; 512 MiB above the capacity of 2.5 GiB")
+    assert title.endswith("the step does not fit in 2.5 GiB (reserved memory 3 GiB, 512 MiB missing)")

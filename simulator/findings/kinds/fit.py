@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final
 
-from simulator.basics.units import format_memory
 from simulator.findings.comparison import Comparison, Row, Settings
 from simulator.findings.crossovers import Axis, axis_of, sign_changes
 from simulator.findings.found import Finding, FindingResult
 from simulator.findings.text import MOST_NAMED, at_text, bracket_text, bracketed, clauses
 from simulator.records.measures import Report
+from simulator.report.numbers.memory_margin import margin_of
 from simulator.scenario.answer_spec import FindingSpec
 
 # Conditions that are told one by one.
@@ -69,19 +69,14 @@ def _figures(row: Row) -> dict[str, Any]:
     """Return a point's setting, and its memory figures [B]."""
     keys = ("peak_memory_bytes", "peak_reserved_bytes", "capacity_bytes", "shortfall_bytes")
     own = {"setting": dict(row.setting), "point": row.index, "fits": row.fits}
-    return own | {key: (row.report or {})[key] for key in keys}
+    report = row.report or {}
+    return own | {key: report[key] for key in keys} | {"free_bytes": margin_of(report).free}
 
 
 def _text(row: Row) -> str:
-    """Return a text on whether a point fits in memory: peak, reserved memory, capacity and shortfall."""
+    """Return a text on whether a point fits in memory: capacity, reserved memory, and free or missing memory."""
     report: Report = row.report or {}
-    peak, reserved, capacity = (report[f"{k}_bytes"] for k in ("peak_memory", "peak_reserved", "capacity"))
-    # Mention the allocator's reserved memory only if fragmentation adds more than 0.5 %.
-    kept = f", reserved memory with fragmentation {format_memory(reserved)}" if reserved > 1.005 * peak else ""
-    held = f"peak memory {format_memory(peak)}{kept}"
-    if row.fits:
-        return f"fits in {format_memory(capacity)} ({held})"
-    return f"does not fit in {format_memory(capacity)}: {format_memory(report['shortfall_bytes'])} are missing ({held})"
+    return margin_of(report).verdict
 
 
 def _along(compared: Comparison, axis: Axis) -> FindingResult | None:
@@ -116,11 +111,10 @@ def _excess(compared: Comparison, at: Settings, axis: Axis, number: int) -> floa
     report: dict[str, Any] | Report | None = compared.known({**at, **axis.settings(number)})
     if report is None:
         return None
-    capacity, lacking = report["capacity_bytes"], report["shortfall_bytes"]
-    # With fragmentation a point may lack memory although its peak is below the capacity: prefer the shortfall.
-    excess = math.log((capacity + lacking if lacking else report["peak_memory_bytes"]) / capacity)
-    # The sign must agree with `fits`, also at the very limit.
-    return max(excess, 1e-12) if not report["fits"] else min(excess, -1e-12)
+    margin = margin_of(report)
+    excess = math.log(margin.reserved / margin.capacity)
+    # Memory that is used to the last byte fits: the sign must be negative.
+    return min(excess, -1e-12) if margin.fits else excess
 
 
 FINDING = Finding("fit", find)

@@ -28,6 +28,7 @@ from simulator.records.operation import HOST, ISSUE
 from simulator.records.timeline import Span, Timeline, by_rank
 from simulator.report.numbers.bottleneck import Bottleneck, bottleneck
 from simulator.report.numbers.headline import HasHeadline
+from simulator.report.numbers.memory_margin import MemoryMargin, margin_of_timeline
 from simulator.report.numbers.prediction_intervals import (
     HostUpdate,
     Traits,
@@ -73,9 +74,9 @@ class TrainingReport(HasHeadline):
     peak_reserved_bytes : int
         Most bytes that an allocator holds from the device, including fragments and cached segments [B].
     fits : bool
-        True if the step fits in memory.
+        True if the step fits in memory: peak_reserved_bytes is at most capacity_bytes.
     shortfall_bytes : int
-        Missing memory; 0 if it fits [B].
+        Missing memory, peak_reserved_bytes - capacity_bytes; 0 if the step fits [B].
     closed_form_collectives, played_collectives : int
         Collectives timed by a closed form; collectives whose transfers were simulated.
     bottleneck : Bottleneck or None
@@ -91,7 +92,7 @@ class TrainingReport(HasHeadline):
     host_memory_bytes : int
         Model states of a rank in its host's memory [B].
     capacity_bytes : int
-        Capacity of the GPU with the highest peak [B].
+        Memory of the GPU with the least free memory [B].
     peak_memory_by_stage : tuple of int
         Peak of each pipeline stage, on its first recorded rank, in order; empty without a pipeline [B].
     idle_time_by_stage : tuple of float
@@ -250,7 +251,7 @@ def summarize_step(plan: StepPlan, cluster: Cluster, timeline: Timeline) -> Trai
     peak = timeline.peak
     if peak is None:
         raise ValueError("the timeline has no memory samples and is no training step")
-    capacity = cluster.gpus[peak.rank].hbm_bytes
+    margin = margin_of_timeline(timeline, lambda rank: cluster.gpus[rank].hbm_bytes)
     # MFU compares with the dense peak in the matmuls' dtype.
     available = ranks * cluster.gpus[0].peak_flops[plan.step.precision.matmul]
     steps = _steps_per_s(timeline, ranks, rounds)
@@ -284,19 +285,18 @@ def summarize_step(plan: StepPlan, cluster: Cluster, timeline: Timeline) -> Trai
         optimizer_time_s=parts["optimizer"] / rounds,
         peak_memory_bytes=peak.nbytes,
         peak_memory_by_category=dict(peak.by_category),
-        peak_reserved_bytes=max(timeline.reserved.values(), default=peak.nbytes),
-        # Fragmentation may exceed the capacity although the allocations fit.
-        fits=not timeline.short_of_memory,
-        shortfall_bytes=_shortfall(timeline, peak.nbytes, capacity),
+        peak_reserved_bytes=margin.reserved,
+        fits=margin.fits,
+        shortfall_bytes=margin.missing,
         closed_form_collectives=plan.closed_forms,
         played_collectives=plan.played,
         bottleneck=bottleneck(timeline) if plan.simulated_share >= _LEAST_SIMULATED else None,
-        because=_because(time, parts, _room(timeline, peak.nbytes, capacity)),
+        because=_because(time, parts, _room(margin, peak.nbytes)),
         exposed_comm_time_by_kind=_shared([_exposed(work, lambda span: span.kind) for work in works], rounds),
         comm_time_by_dimension=_shared([_by_dimension(work) for work in works], rounds),
         exposed_comm_time_by_dimension=_shared(exposed_by, rounds),
         host_memory_bytes=plan.host_bytes,
-        capacity_bytes=capacity,
+        capacity_bytes=margin.capacity,
         peak_memory_by_stage=_peak_by_stage(plan, timeline),
         idle_time_by_stage=_idle_by_stage(plan, timeline),
         intervals=times.around("step_time_s", time / rounds)
@@ -427,15 +427,6 @@ def _shared(of_ranks: Sequence[Mapping[str, float]], rounds: int) -> dict[str, f
     return {kind: means[kind] / rounds for kind in sorted(means, key=lambda kind: (-means[kind], kind))}
 
 
-def _shortfall(timeline: Timeline, peak: int, capacity: int) -> int:
-    """Return the allocated bytes above the capacity, or, if these fit, the reserved bytes above; else 0."""
-    if not timeline.short_of_memory:
-        return 0
-    if peak > capacity:
-        return peak - capacity
-    return max(1, max(timeline.reserved.values(), default=capacity) - capacity)
-
-
 def _times(spans: Iterable[Span]) -> list[Interval]:
     """Return the (start, end) interval of each span [s]."""
     return [(span.start, span.end) for span in spans]
@@ -456,9 +447,10 @@ def _because(time: float, parts: Mapping[str, float], room: str) -> str:
     return f"{told[:1].upper()}{told[1:]}; {room}"
 
 
-def _room(timeline: Timeline, peak: int, capacity: int) -> str:
-    """Return a text with the peak memory, its share of the capacity, and whether the step fits in memory."""
-    used = f"peak memory {format_memory(peak)} of {format_memory(capacity)} ({100 * peak / capacity:.0f} %)"
-    if not timeline.short_of_memory:
+def _room(margin: MemoryMargin, peak: int) -> str:
+    """Return a text with the reserved memory, its share of the capacity, and whether the step fits in memory."""
+    share = f"({100 * margin.reserved / margin.capacity:.0f} %)"
+    used = f"reserved memory {format_memory(margin.reserved)} of {format_memory(margin.capacity)} {share}"
+    if margin.fits:
         return used
-    return f"{used}, does not fit" if peak > capacity else f"{used}, does not fit because of fragmentation"
+    return f"{used}, does not fit" if peak > margin.capacity else f"{used}, does not fit because of fragmentation"

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import isfinite
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from simulator.records.schedule import Schedule
 from simulator.records.timeline import Timeline
+from simulator.report.numbers.memory_margin import MemoryMargin, margin_of_timeline
 from simulator.report.numbers.scaling import Crossing, ScalingPoint
 
 if TYPE_CHECKING:
@@ -81,6 +83,13 @@ class CloseUp:
     capacity: float
     groups: Mapping[str, Sequence[int]] | None = None
     slow: tuple[int, ...] = ()
+
+    @property
+    def margin(self) -> MemoryMargin | None:
+        """Margin of the rank with the least free memory; None if nothing is allocated, or memory is not limited."""
+        if self.timeline.peak is None or not isfinite(self.capacity):
+            return None
+        return margin_of_timeline(self.timeline, lambda _: int(self.capacity))
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from simulator.basics.units import byte_unit, format_memory, format_time
 from simulator.records.timeline import MemorySample, by_rank
+from simulator.report.numbers.memory_margin import MemoryMargin
 from simulator.report.numbers.memory_steps import thinned
 from simulator.report.plots import style
 from simulator.report.plots.plot import CloseUp, CloseUpPlot
@@ -51,33 +52,22 @@ def peak_of(samples: Sequence[MemorySample]) -> MemorySample:
     return max(samples, key=lambda sample: (sample.nbytes, -sample.time))
 
 
-def finding(samples: Sequence[MemorySample], capacity: float = float("inf")) -> str:
-    """Return a sentence on a rank's memory peak: bytes, time, largest category, and distance from the capacity.
+def finding(samples: Sequence[MemorySample], margin: MemoryMargin | None = None) -> str:
+    """Return a sentence on a rank's memory peak: bytes, time, largest category, and whether the step fits.
 
     Examples
     --------
     >>> gib = 2**30
     >>> sample = MemorySample(0, 0.5, 6 * gib, (("activations", 4 * gib), ("parameters", 2 * gib)))
-    >>> finding([sample], 8 * gib)
-    'rank 0 peaks at 6 GiB after 500 ms (67 % activations); 2 GiB of 8 GiB (25 %) free'
+    >>> finding([sample], MemoryMargin(7 * gib, 8 * gib))
+    'rank 0 peaks at 6 GiB after 500 ms (67 % activations); the step fits in 8 GiB (reserved memory 7 GiB, 1 GiB free)'
     """
     peak = peak_of(samples)
     sentence = f"rank {peak.rank} peaks at {format_memory(peak.nbytes)} after {format_time(peak.time)}"
     if peak.nbytes:
         name, most = max(peak.by_category, key=lambda item: item[1])
         sentence += f" ({style.percent(most / peak.nbytes)} {name})"
-    return sentence + distance(peak.nbytes, capacity)
-
-
-def distance(nbytes: float, capacity: float) -> str:
-    """Return a sentence's end on how far `nbytes` is below or above the capacity [B]; "" for infinite capacity."""
-    if not isfinite(capacity):
-        return ""
-    if nbytes > capacity:
-        return f"; {format_memory(nbytes - capacity)} above the capacity of {format_memory(capacity)}"
-    left = capacity - nbytes
-    share = f"{100 * left / capacity:.2g}" if left < 0.99 * capacity else "more than 99"
-    return f"; {format_memory(left)} of {format_memory(capacity)} ({share} %) free"
+    return f"{sentence}; the step {margin.verdict}" if margin else sentence
 
 
 def over_time(
@@ -146,7 +136,7 @@ def over_time(
         # Reversed: the legend's order from the top is the stack's order from the top.
         axes.legend(handles[::-1], entries[::-1], loc="upper left", bbox_to_anchor=(1.0, 1.0),
                     title="memory at the peak", alignment="left")  # fmt: skip
-        style.set_title(fig, title or finding(samples, capacity))
+        style.set_title(fig, title or finding(samples))
     return fig
 
 
@@ -251,10 +241,8 @@ def _of_point(close_up: CloseUp) -> Figure | None:
         return None
     samples = by_rank(close_up.timeline.memory)[peak.rank]
     taken = close_up.timeline.reserved.get(peak.rank, 0)
-    if taken <= _HOLES * peak.nbytes:
-        return over_time(samples, capacity, end=end)
-    with_holes = f"; {format_memory(taken)} reserved with fragmentation{distance(taken, capacity)}"
-    return over_time(samples, capacity, end=end, reserved=[(0.0, taken)], title=finding(samples) + with_holes)
+    reserved = [(0.0, taken)] if taken > _HOLES * peak.nbytes else []
+    return over_time(samples, capacity, end=end, reserved=reserved, title=finding(samples, close_up.margin))
 
 
 PLOT = CloseUpPlot(figure=_of_point)

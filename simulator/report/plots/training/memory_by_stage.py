@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Final
 
 from simulator.basics.units import format_memory
 from simulator.records.timeline import MemorySample, by_rank
+from simulator.report.numbers.memory_margin import MemoryMargin
 from simulator.report.plots import style
 from simulator.report.plots.plot import CloseUp, CloseUpPlot
 from simulator.report.plots.stacked_bars import stacked_bars
 from simulator.report.plots.training.memory import (
     FARTHEST_LINE,
     bytes_axis,
-    distance,
     peak_of,
     shown_categories,
     with_rest,
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 _WIDTH: Final = 9.0
 
 
-def finding(peaks: list[MemorySample], capacity: float) -> str:
-    """Return a sentence on the pipeline stages with most and least peak memory, given each stage's peak sample.
+def finding(peaks: list[MemorySample], margin: MemoryMargin | None = None) -> str:
+    """Return a sentence on the pipeline stages with most and least peak memory, and whether the step fits.
 
     Examples
     --------
     >>> samples = [MemorySample(0, 0.0, 3 * 2**30, (("activations", 3 * 2**30),)), MemorySample(1, 0.0, 2**30, ())]
-    >>> finding(samples, float("inf"))
+    >>> finding(samples)
     'stage 0 needs the most memory (3 GiB, 100 % activations), stage 1 the least (1 GiB)'
     """
     order = sorted(range(len(peaks)), key=lambda stage: (-peaks[stage].nbytes, stage))
@@ -44,7 +44,7 @@ def finding(peaks: list[MemorySample], capacity: float) -> str:
     of_it = style.percent(largest / most.nbytes)
     return (
         f"stage {order[0]} needs the most memory ({format_memory(most.nbytes)}, {of_it} {name}), stage {order[-1]} the "
-        f"least ({format_memory(least.nbytes)}){distance(most.nbytes, capacity)}"
+        f"least ({format_memory(least.nbytes)})" + (f"; the step {margin.verdict}" if margin else "")
     )
 
 
@@ -69,7 +69,7 @@ def figure(close_up: CloseUp) -> Figure | None:
         axes.set_xlim(0, highest * 1.04)
         bytes_axis(axes.xaxis, highest, "peak memory of the stage")
         fig.legend(loc="outside lower left", ncols=4, frameon=False)
-        style.set_title(fig, finding(peaks, close_up.capacity))
+        style.set_title(fig, finding(peaks, close_up.margin))
     return fig
 
 

@@ -5,19 +5,19 @@ Bars share an axis from 0 and the category order, for comparing equal parts.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from simulator.basics.units import byte_unit, format_memory
+from simulator.report.numbers.memory_margin import MemoryMargin
 from simulator.report.plots import style
 from simulator.report.plots.plot import ComparedPoints, ComparisonPlot
 from simulator.report.plots.stacked_bars import stacked_bars
 from simulator.report.plots.training.memory import (
     FARTHEST_LINE,
     bytes_axis,
-    distance,
     shown_categories,
     with_rest,
 )
@@ -40,15 +40,27 @@ class Peak:
         The run: "zero3".
     by_category : tuple of (str, int)
         [B]
+    reserved : int
+        Peak of reserved memory, which decides whether the run fits; the sum of the categories if 0 [B].
     """
 
     label: str
     by_category: tuple[tuple[str, int], ...]
+    reserved: int = 0
 
     @property
     def nbytes(self) -> int:
         """Memory at the peak, summed over categories [B]."""
         return sum(nbytes for _, nbytes in self.by_category)
+
+    def margin(self, capacity: float) -> MemoryMargin:
+        """Return the run's margin in a GPU with `capacity` bytes."""
+        return MemoryMargin(self.reserved or self.nbytes, int(capacity))
+
+
+def peak_of_report(label: str, report: Mapping[str, Any]) -> Peak:
+    """Return the memory peak in a step's report, as a dictionary."""
+    return Peak(label, tuple(report["peak_memory_by_category"].items()), report["peak_reserved_bytes"])
 
 
 def finding(peaks: Sequence[Peak], capacity: float = float("inf")) -> str:
@@ -71,7 +83,7 @@ def finding(peaks: Sequence[Peak], capacity: float = float("inf")) -> str:
     high = max(peaks, key=lambda peak: peak.nbytes)
     if low.nbytes == high.nbytes:
         who = f"all {len(peaks)} runs need" if len(peaks) > 1 else f"{low.label} needs"
-        return f"{who} {format_memory(low.nbytes)}{distance(low.nbytes, capacity)}"
+        return f"{who} {format_memory(low.nbytes)}{_who_fits(peaks, capacity)}"
     times = f"{high.nbytes / low.nbytes:.1f}x as much as" if low.nbytes else "more than"
     return (
         f"{high.label} needs {format_memory(high.nbytes)}, {times} {low.label} ({format_memory(low.nbytes)})"
@@ -80,10 +92,13 @@ def finding(peaks: Sequence[Peak], capacity: float = float("inf")) -> str:
 
 
 def _who_fits(peaks: Sequence[Peak], capacity: float) -> str:
-    """Return the end of a sentence naming the runs whose peaks exceed the capacity; "" for infinite capacity."""
+    """Return the end of a sentence naming the runs that do not fit; "" for infinite capacity."""
     if not isfinite(capacity):
         return ""
-    over = [peak.label for peak in peaks if peak.nbytes > capacity]
+    margins = [peak.margin(capacity) for peak in peaks]
+    if len(peaks) == 1:
+        return f"; it {margins[0].verdict}"
+    over = [peak.label for peak, margin in zip(peaks, margins, strict=True) if not margin.fits]
     if not over:
         return f"; all runs fit in {format_memory(capacity)}"
     if len(over) == len(peaks):
@@ -124,7 +139,7 @@ def composition(peaks: Sequence[Peak], capacity: float = float("inf"), *, title:
         factor = byte_unit(highest)[1]
         stacked_bars(axes, bars, names, style.colours(names), longest=highest, number=lambda n: f"{n / factor:.3g}")
         for place, peak in enumerate(peaks):
-            over = peak.nbytes > capacity
+            over = isfinite(capacity) and not peak.margin(capacity).fits
             axes.annotate(format_memory(peak.nbytes) + (", too large" if over else ""), (peak.nbytes, place),
                           xytext=(4, 0), textcoords="offset points", ha="left", va="center", fontweight="bold",
                           fontsize=9, bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.0})  # fmt: skip
@@ -146,7 +161,7 @@ def _capacity_line(axes: Axes, capacity: float) -> None:
 
 def _of_steps(compared: ComparedPoints) -> dict[str, Figure]:
     """Return the memory-peak figure of compared training steps; empty for a single run or too many."""
-    peaks = [Peak(label, tuple(report["peak_memory_by_category"].items())) for label, report in compared.rows]
+    peaks = [peak_of_report(label, report) for label, report in compared.rows]
     if not 1 < len(peaks) <= _MOST:
         return {}
     capacities = {report["capacity_bytes"] for _, report in compared.rows}

@@ -1,0 +1,133 @@
+"""What is answered: whether a training fits, on how many cards, after which changes, and up to which sizes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from simulator.basics.sentence import started
+from simulator.basics.units import format_memory
+from simulator.report.numbers.memory_margin import MemoryMargin
+from simulator.sizing.question import FitQuestion, Keys, sharding
+
+
+@dataclass(frozen=True, slots=True)
+class FitChange:
+    """One or two changes after which a training fits.
+
+    Attributes
+    ----------
+    text : str
+        The changes in words: "full checkpointing and QLoRA of rank 16".
+    keys : mapping of dotted key to value
+        What to write in the scenario.
+    margin : MemoryMargin
+        Reserved and free memory after the changes.
+    tokens_per_s_per_gpu : float
+        Speed after the changes.
+    speed : float
+        The same speed, relative to the training without the changes.
+    """
+
+    text: str
+    keys: Keys
+    margin: MemoryMargin
+    tokens_per_s_per_gpu: float
+    speed: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the change as a plain dict."""
+        return {
+            "change": self.text,
+            "keys": dict(self.keys),
+            **_memory(self.margin),
+            "tokens_per_s_per_gpu": self.tokens_per_s_per_gpu,
+            "relative_speed": self.speed,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FitCheck:
+    """Whether a training fits on its cards, and what to change.
+
+    Attributes
+    ----------
+    question : FitQuestion
+        The training and its cards.
+    margin : MemoryMargin
+        Reserved memory of the fullest card, and free or missing memory.
+    tokens_per_s_per_gpu : float
+        Speed of the simulated step; without a memory limit if the training does not fit.
+    fewest_gpus : int or None
+        Fewest cards, of 1, 2, 4, ..., on which the training fits; None if it fits on no searched number.
+    most_gpus : int
+        Largest number of cards that was searched.
+    changes : tuple of FitChange
+        Changes that make the training fit, the smallest loss of speed first; empty if it fits without.
+    largest_micro_batch, longest_sequence : int or None
+        Largest micro-batch with the question's sequences, and longest sequence [tokens] with its micro-batch, that fit;
+        None if the training does not fit.
+    """
+
+    question: FitQuestion
+    margin: MemoryMargin
+    tokens_per_s_per_gpu: float
+    fewest_gpus: int | None
+    most_gpus: int
+    changes: tuple[FitChange, ...] = ()
+    largest_micro_batch: int | None = None
+    longest_sequence: int | None = None
+
+    @property
+    def fits(self) -> bool:
+        """True if the training fits."""
+        return self.margin.fits
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """The answer in whole sentences, the verdict first."""
+        asked = self.question
+        verdict = "fits" if self.fits else "does not fit"
+        cards = f"{asked.gpus:,} {asked.card} of {format_memory(self.margin.capacity)}"
+        told = [f"{started(asked.text)} {verdict} on {cards}: {self.margin.text}."]
+        if self.margin.warning:
+            told.append(f"{started(self.margin.warning)}.")
+        told.append(self._cards())
+        if self.fits:
+            told.append(
+                f"The largest micro-batch that fits: {self.largest_micro_batch:,}, with {asked.seq_len:,} tokens; the "
+                f"longest sequence: {self.longest_sequence:,} tokens, with a micro-batch of {asked.micro_batch}."
+            )
+        elif not self.changes:
+            told.append("No tested change makes it fit, alone or in pairs.")
+        return tuple(told)
+
+    def _cards(self) -> str:
+        if self.fewest_gpus is None:
+            return f"It fits on no tested number of these cards, up to {self.most_gpus:,}."
+        how = f"with {sharding(self.fewest_gpus)}" if self.fewest_gpus > 1 else "without sharding"
+        return f"The fewest cards on which it fits: {self.fewest_gpus:,}, {how}."
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the answer as a plain dict, with the scenario that was simulated."""
+        return {
+            "answer": list(self.sentences),
+            "scenario": self.question.document(),
+            "fits": self.fits,
+            **_memory(self.margin),
+            "tokens_per_s_per_gpu": self.tokens_per_s_per_gpu,
+            "fewest_gpus": self.fewest_gpus,
+            "most_gpus": self.most_gpus,
+            "changes": [one.to_dict() for one in self.changes],
+            "largest_micro_batch": self.largest_micro_batch,
+            "longest_sequence": self.longest_sequence,
+        }
+
+
+def _memory(margin: MemoryMargin) -> dict[str, int]:
+    return {
+        "reserved_bytes": margin.reserved,
+        "capacity_bytes": margin.capacity,
+        "free_bytes": margin.free,
+        "missing_bytes": margin.missing,
+    }

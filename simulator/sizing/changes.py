@@ -1,0 +1,100 @@
+"""Which changes may make a training fit on its cards? Keys of the scenario, in the documented order.
+
+The order is that of the cost which users expect: recompute, smaller micro-batches, shorter sequences, smaller optimizer
+states, adapters in place of full training, more cards, and at last the optimizer on the host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from simulator.basics.counts import number_of
+from simulator.sizing.question import METHODS, NAMES, RANK, FitQuestion, Keys, lora_keys, sharding
+
+# Most cards of a change, as a multiple of the asked number.
+_MOST_TIMES: Final = 8
+# Optimizers with smaller states than Adam in float32, with the states' bytes a parameter: 4, 2 and 4.
+_OPTIMIZERS: Final[tuple[tuple[str, Any], ...]] = (
+    ("bf16 states", {"name": "adam", "state_dtype": "bfloat16"}),
+    ("adam_8bit", "adam_8bit"),
+    ("lion", "lion"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A change to a training.
+
+    Attributes
+    ----------
+    kind : str
+        The setting that changes; changes of one kind exclude each other.
+    text : str
+        The change in words: "full checkpointing".
+    keys : mapping of dotted key to value
+        What to write in the scenario.
+    """
+
+    kind: str
+    text: str
+    keys: Keys
+
+
+def changes(question: FitQuestion) -> list[Change]:
+    """Return the changes that apply to a training, in the documented order.
+
+    Examples
+    --------
+    >>> asked = FitQuestion(model="llama3_8b", gpu="rtx_4090", method="lora", micro_batch=2)
+    >>> [change.text for change in changes(asked)][:4]
+    ['selective_op checkpointing', 'full checkpointing', 'micro-batch 1 with 2 micro-batches', '1,024 tokens']
+    """
+    return list(_changes(question))
+
+
+def _changes(question: FitQuestion) -> Iterator[Change]:
+    for policy in ("selective_op", "full"):
+        yield Change("checkpointing", f"{policy} checkpointing", {"training.activation_checkpointing": policy})
+    for number in _halves(question.micro_batch):
+        times = question.micro_batch // number
+        keys = {"training.micro_batch_size": number, "training.gradient_accumulation_steps": times}
+        yield Change("micro_batch", f"micro-batch {number} with {times} micro-batches", keys)
+    shorter = 1 << (question.seq_len - 1).bit_length() - 1
+    if question.seq_len > 1:
+        yield Change("seq_len", f"{shorter:,} tokens", {"training.seq_len": shorter})
+    for name, value in _OPTIMIZERS:
+        if value != question.optimizer:
+            yield Change("optimizer", name, {"training.optimizer": value})
+    for method in METHODS[METHODS.index(question.method) + 1 :]:
+        rank = question.rank or RANK
+        yield Change("method", f"{NAMES[method]} of rank {rank}", lora_keys(method, rank))
+    for cards in _doubles(question.gpus, _MOST_TIMES * question.gpus):
+        yield Change("gpus", f"{number_of(cards, 'GPU')} with {sharding(cards)}", cards_keys(cards))
+    # The host updates shards of the states: a single card counts as a group of one.
+    on_host = {"training.offload": "optimizer", "training.sharding": "zero3"}
+    yield Change("offload", "the optimizer on the host", on_host)
+
+
+def cards_keys(cards: int) -> dict[str, Any]:
+    """Return the scenario keys of a number of cards, with their sharding."""
+    return {"cluster.world_size": cards, "training.sharding": sharding(cards)}
+
+
+def _halves(number: int) -> Iterator[int]:
+    """Yield smaller divisors of a number: by two while it is even, and at last 1."""
+    half = number
+    while half % 2 == 0:
+        half //= 2
+        yield half
+    if half > 1:
+        yield 1
+
+
+def _doubles(number: int, most: int) -> Iterator[int]:
+    """Yield the powers of two above a number, up to `most`."""
+    power = 1 << number.bit_length()
+    while power <= most:
+        yield power
+        power *= 2

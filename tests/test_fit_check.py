@@ -1,0 +1,217 @@
+"""`simulator fit-check`: its verdicts are those of simulated steps, and its changes fit when they are simulated."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from simulator import fit_check, load_scenario, simulate
+from simulator.basics.errors import OutOfMemoryError, ScenarioError
+from simulator.basics.units import format_memory
+from simulator.sizing.answer import FitCheck
+from simulator.sizing.changes import changes
+from simulator.sizing.question import Keys
+from simulator.sizing.trials import Trial, Trials
+from tests.commands import Command, commands_in
+
+LORA = {"full": {}, "lora": {"lora": {"rank": 16}}, "qlora": {"lora": {"rank": 16, "base": "nf4"}}}
+MACHINES = {"rtx_4090": "geforce_server", "a100_sxm_40gb": "dgx_a100", "h100_sxm": "dgx_h100", "l40s": "pcie_server"}
+
+
+@pytest.fixture
+def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    return commands_in(tmp_path, monkeypatch, capsys)
+
+
+def written(model: str, gpu: str, gpus: int, method: str, **training: Any) -> dict[str, Any]:
+    """Return the scenario of a question, written here independently of the search."""
+    return {
+        "name": "written",
+        "cluster": {"topology": MACHINES[gpu], "gpu": gpu, "world_size": gpus},
+        "training": {
+            "model": model, "seq_len": 1024, "framework": "transformers", "sharding": "zero3" if gpus > 1 else "ddp",
+            **LORA[method], **training,
+        },
+    }  # fmt: skip
+
+
+def runs(data: dict[str, Any]) -> bool:
+    """Return True if a limited run of a scenario ends without running out of memory."""
+    try:
+        simulate(load_scenario(data))
+    except OutOfMemoryError:
+        return False
+    return True
+
+
+def drawn() -> list[tuple[str, str, int, str, str, int]]:
+    """Return 14 combinations: model, card, cards, method, optimizer, sequences of a micro-batch."""
+    source = random.Random(1)
+    models = ("gpt2_xl", "qwen2_0.5b", "mpt_3b", "mistral_7b", "llama3_8b", "llama2_13b")
+    sizes = ((1, 1), (1, 4), (2, 1), (4, 2))
+    found = []
+    for _ in range(14):
+        model, gpu = source.choice(models), source.choice(sorted(MACHINES))
+        gpus, sequences = source.choice(sizes)
+        method, optimizer = source.choice(sorted(LORA)), source.choice(("adam", "adam_8bit", "lion", "sgd"))
+        found.append((model, gpu, gpus, method, optimizer, sequences))
+    return found
+
+
+@pytest.mark.parametrize(("model", "gpu", "gpus", "method", "optimizer", "sequences"), drawn())
+def test_the_verdict_is_that_of_a_run(
+    model: str, gpu: str, gpus: int, method: str, optimizer: str, sequences: int
+) -> None:
+    found = fit_check(
+        model, gpu=gpu, gpus=gpus, method=method, optimizer=optimizer, micro_batch_size=sequences, seq_len=1024
+    )
+    data = written(model, gpu, gpus, method, optimizer=optimizer, micro_batch_size=sequences)
+    assert found.fits is runs(data)
+    report = simulate(load_scenario(data), limit_memory=False).report
+    assert (found.margin.reserved, found.margin.capacity) == (report.peak_reserved_bytes, report.capacity_bytes)
+    assert found.margin.missing == report.shortfall_bytes
+    check_changes(found, report.tokens_per_s_per_gpu)
+    if found.fits:
+        check_largest(found, data)
+
+
+def check_changes(found: FitCheck, speed: float) -> None:
+    """Every change, written into the scenario, runs within the card's memory, at the speed that is said."""
+    assert found.fits or found.changes or found.fewest_gpus != found.question.gpus
+    speeds = [change.speed for change in found.changes]
+    assert speeds == sorted(speeds, reverse=True)
+    assert len(speeds) <= 3
+    for change in found.changes:
+        data = found.question.document()
+        for dotted, value in change.keys.items():
+            section, key = dotted.split(".")
+            data[section][key] = value
+        report = simulate(load_scenario(data)).report
+        assert report.fits
+        assert report.peak_reserved_bytes == change.margin.reserved
+        assert change.speed == pytest.approx(report.tokens_per_s_per_gpu / speed)
+
+
+def check_largest(found: FitCheck, data: dict[str, Any]) -> None:
+    """The largest micro-batch fits and the next does not; so do the longest sequence and a tenth more."""
+    micro_batch, tokens = found.largest_micro_batch, found.longest_sequence
+    assert micro_batch is not None
+    assert tokens is not None
+    for training, fits in (
+        ({"micro_batch_size": micro_batch}, True),
+        ({"micro_batch_size": micro_batch + 1}, False),
+        ({"seq_len": tokens}, True),
+    ):
+        assert runs(data | {"training": data["training"] | training}) is fits
+    # GPT-2 has no more positions than it has learned.
+    if data["training"]["model"] != "gpt2_xl":
+        longer = int(1.13 * tokens)
+        assert not runs(data | {"training": data["training"] | {"seq_len": longer}})
+
+
+@pytest.mark.parametrize(("model", "method"), [("llama3_8b", "full"), ("llama3_8b", "lora"), ("llama2_13b", "qlora")])
+def test_more_cards_never_make_a_sharded_training_stop_fitting(model: str, method: str) -> None:
+    """Each card holds 1 / N of the states, and as many activations on any number of cards."""
+    found = [fit_check(model, gpu="h100_sxm", gpus=gpus, method=method, seq_len=1024) for gpus in (2, 4, 8, 16)]
+    fits = [one.fits for one in found]
+    assert fits == sorted(fits)
+    reserved = [one.margin.reserved for one in found]
+    assert reserved == sorted(reserved, reverse=True)
+
+
+def test_the_fewest_cards_are_the_first_that_fit() -> None:
+    """16 bytes and more a parameter of Llama 3 8B: 128 GB and activations need four H100 and fit on no two."""
+    found = fit_check("llama3_8b", gpu="h100_sxm", gpus=1, seq_len=1024)
+    assert not found.fits
+    fitting = [gpus for gpus in (1, 2, 4, 8) if runs(written("llama3_8b", "h100_sxm", gpus, "full"))]
+    assert found.fewest_gpus == fitting[0]
+
+
+def test_changes_are_pairs_where_no_single_change_is_enough() -> None:
+    """Full training of 8 billion parameters takes 16 bytes a parameter: five times an RTX 4090."""
+    found = fit_check("llama3_8b", gpu="rtx_4090")
+    assert 4 * found.margin.capacity < 16 * 8_030_261_248
+    assert len(found.changes) == 3
+    assert all(" and " in change.text for change in found.changes)
+    check_changes(found, found.tokens_per_s_per_gpu)
+
+
+@pytest.mark.parametrize(("model", "gpu", "gpus"), [("llama3_8b", "rtx_4090", 1), ("llama3_70b", "h100_sxm", 8)])
+def test_few_steps_are_simulated(monkeypatch: pytest.MonkeyPatch, model: str, gpu: str, gpus: int) -> None:
+    """At most the training, its changes, and as many pairs: a bound excludes the rest of more than 60 combinations."""
+    simulated: list[Keys] = []
+    whole = Trials.simulated
+
+    def noted(trials: Trials, keys: Keys) -> Trial:
+        simulated.append(keys)
+        return whole(trials, keys)
+
+    monkeypatch.setattr(Trials, "simulated", noted)
+    found = fit_check(model, gpu=gpu, gpus=gpus)
+    possible = changes(found.question)
+    assert len(possible) * (len(possible) - 1) / 2 > 50
+    assert len(simulated) <= 1 + 2 * len(possible)
+    assert len({json.dumps(dict(keys), sort_keys=True) for keys in simulated}) == len(simulated)
+
+
+def test_the_first_line_is_the_verdict_and_the_exit_code_follows_it(cli: Command) -> None:
+    options = ("fit-check", "llama3_8b", "--gpu", "rtx_4090", "--method", "qlora")
+    answer = cli(*options, "--seq-len", "1k")
+    data = written("llama3_8b", "rtx_4090", 1, "qlora")
+    report = simulate(load_scenario(data)).report
+    reserved, free = report.peak_reserved_bytes, report.capacity_bytes - report.peak_reserved_bytes
+    assert answer.code == 0
+    assert answer.out.splitlines()[0] == (
+        "llama3_8b with QLoRA of rank 16 fits on 1 rtx_4090 of 24 GiB: "
+        f"reserved memory {format_memory(reserved)}, {format_memory(free)} free."
+    )
+    longer = cli(*options, "--seq-len", "2k")
+    assert longer.code == 1
+    assert longer.out.startswith("llama3_8b with QLoRA of rank 16 does not fit on 1 rtx_4090 of 24 GiB: ")
+    assert " missing." in longer.out.splitlines()[0]
+    assert "full checkpointing" in longer.out
+
+
+def test_the_json_contains_a_scenario_that_runs_to_the_same_memory(cli: Command) -> None:
+    told = cli("fit-check", "mistral_7b", "--gpu", "l40s", "--method", "lora", "--rank", 8, "--json").data
+    assert told["scenario"]["training"]["lora"] == {"rank": 8, "base": "params"}
+    report = simulate(load_scenario(json.loads(json.dumps(told["scenario"])))).report
+    assert told["reserved_bytes"] == report.peak_reserved_bytes
+    assert told["free_bytes"] == report.capacity_bytes - report.peak_reserved_bytes
+    assert (told["fits"], told["missing_bytes"], told["changes"]) == (True, 0, [])
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ("llama3_8x --gpu rtx_4090", "MODEL: got 'llama3_8x'; one of "),
+        ("llama3_8b --gpu rtx_4091", "--gpu: got 'rtx_4091'; one of "),
+        ("llama3_8b --gpu rtx_4090 --method qlara", "--method: got 'qlara'; one of full, lora, qlora; did you mean"),
+        ("llama3_8b --gpu rtx_4090 --rank 8", "--rank: got 8; full training has no adapters; write method lora or "),
+        ("llama3_8b --gpu rtx_4090 --method lora --rank 0", "--rank: got 0; must be at least 1; "),
+        ("llama3_8b --gpu rtx_4090 --optimizer adan", "--optimizer: got 'adan'; one of "),
+        ("llama3_8b --gpu rtx_4090 --framework hf", "--framework: got 'hf'; one of "),
+        ("llama3_8b --gpu rtx_4090 --gpus 0", "--gpus: got 0; must be at least 1"),
+        ("llama3_8b --gpu rtx_4090 --gpus 16", "--gpus: got 16; topology geforce_server has 8 GPUs; "),
+        ("llama3_8b --gpu rtx_4090 --micro-batch-size 0", "--micro-batch-size: got 0; must be at least 1"),
+        ("deepseek_v3 --gpu h200 --method qlora", "--method: adapters are not supported yet for the latent attention"),
+    ],
+)
+def test_a_wrong_question_is_one_line(cli: Command, options: str, said: str) -> None:
+    answer = cli("fit-check", *options.split())
+    assert (answer.code, answer.out) == (2, "")
+    assert len(answer.faults) == 1
+    assert answer.err.startswith(said)
+
+
+def test_python_raises_what_the_command_prints() -> None:
+    with pytest.raises(ScenarioError, match=r"method: got 'all'; one of full, lora, qlora"):
+        fit_check("llama3_8b", gpu="rtx_4090", method="all")
+    found = fit_check("gpt2", gpu="v100_sxm_32gb", micro_batch_size=8)
+    # Volta has no bfloat16, and GPT-2 no more than 1,024 positions.
+    assert found.question.document()["training"]["precision"] == "fp16"
+    assert (found.fits, found.longest_sequence) == (True, 1024)
