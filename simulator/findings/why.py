@@ -14,6 +14,7 @@ from simulator.findings.comparison import Comparison, Row, key_of
 from simulator.findings.text import clause, grouped, join_list
 from simulator.records.measures import arrays_text
 from simulator.report.numbers.bottleneck import Bottleneck
+from simulator.report.numbers.idle_cards import IdleCards
 from simulator.report.numbers.link_use import HOLDS_UP
 from simulator.scenario.build_training import optimizer
 from simulator.step.framework import load_framework
@@ -199,7 +200,7 @@ def _contrast(compared: Comparison, rows: list[Row], change: str, verb: str, tok
 
 
 def _of_links(compared: Comparison, rows: list[Row]) -> Cause | None:
-    """Return as a reason the loads of the points' busiest links, or, if loads explain nothing, the waiting times.
+    """Return the links of two or three collectives as a reason: their loads, idle network cards, or each bottleneck.
 
     The result is None without a known link.
     """
@@ -208,6 +209,22 @@ def _of_links(compared: Comparison, rows: list[Row]) -> Cause | None:
     # A slow GPU explains a difference that the links' loads do not show.
     if rows[0].setting == rows[-1].setting or any((row.report or {}).get("slow_memory") is not None for row in rows):
         return _of_bottlenecks(compared, rows)
+    cause, cards = _of_loads(compared, rows), _of_idle_cards(compared, rows)
+    return cause if cause is None else Cause(". ".join(filter(None, [cause.sentence, *cards])), cause.numbers)
+
+
+def _of_idle_cards(compared: Comparison, rows: list[Row]) -> list[str]:
+    """Return a sentence for each number of network cards that points leave idle, with the points' names."""
+    idle = [(_name_and_place(compared, row), told) for row in rows if (told := (row.report or {}).get("idle_cards"))]
+    texts = grouped((name, IdleCards(**told).text) for name, told in idle)
+    return [f"With {join_list(names)}, {text}" for text, names in texts.items()]
+
+
+def _of_loads(compared: Comparison, rows: list[Row]) -> Cause | None:
+    """Return as a reason the loads of the points' busiest links, or, if loads explain nothing, the waiting times.
+
+    The result is None without a known link.
+    """
     texts, loads = [], []
     for row in rows:
         report = row.report or {}

@@ -217,11 +217,43 @@ def test_why_of_a_sweep_names_the_bottleneck_under_each_condition() -> None:
     told = answer(compared(base | {"collective": ring | {"size": "256 MiB"}, "sweep": {"cluster.world_size": [8, 16]}}))
     assert re.fullmatch(
         r"Bottleneck with 8 GPUs: link gpu\d->node0/nvswitch, \d+ % busy, carries 1\.75x the array\. "
-        r"Bottleneck with 16 GPUs: link nic\d->leaf\d, \d+ % busy, carries 1\.88x the array\.",
+        r"Bottleneck with 16 GPUs: each node sends to other nodes over 1 of its 8 network cards, and 7 cards send "
+        r"nothing; link nic\d->leaf\d, \d+ % busy at \d+ % of its bandwidth, carries 1\.88x the array\.",
         told.why,
     )
     small = answer(compared(base | {"collective": ring, "sweep": {"collective.size": ["1 KiB", "256 MiB"]}}))
     assert small.why.startswith("Bottleneck with 1 KiB: latency and waiting; the busiest link, gpu")
+
+
+def test_why_and_trust_tell_that_a_ring_leaves_network_cards_idle() -> None:
+    """A ring over 16 ranks crosses nodes from 7 to 8 and from 15 to 0 only: a node of p4de sends over 1 of 4 cards."""
+    base = {"name": "cards", "cluster": {"topology": "aws_p4de", "world_size": 16}}
+    collective = {"operation": "all_reduce", "size": "64 MiB"}
+    idle = "each node sends to other nodes over 1 of its 4 network cards, and 3 cards send nothing"
+
+    def told(algorithms: list[str], **keys: Any) -> Answer:
+        return answered(base | {"collective": collective | keys, "compare": {"collective.algorithm": algorithms}})
+
+    # Every node's ranks cross to their peers in the other node with `blueconnect`, over all four cards.
+    fast = told(["ring", "blueconnect"])
+    assert fast.why.endswith(f". With ring, {idle}.")
+    assert not [one for one in fast.caveats if one.topic == "cards"]
+    slow = told(["ring", "naive"])
+    assert f"With ring, {idle}." in slow.why
+    times = {
+        name: simulator.simulate(load_scenario(base | {"collective": collective | {"algorithm": name}})).report.time_s
+        for name in ("ring", "blueconnect")
+    }
+    (text,) = [one.text for one in slow.caveats if one.topic == "cards"]
+    assert text == (
+        "ring leaves 3 of a node's 4 network cards idle; algorithm auto is blueconnect here and takes "
+        f"{format_time(times['blueconnect'])} instead of {format_time(times['ring'])}"
+    )
+    alone = told(["ring"])
+    assert alone.why.startswith(f"Bottleneck: {idle}; link nic3->leaf0, 100 % busy at ")
+    # A single rank of each node has a single card, and latencies alone decide a few bytes.
+    for keys in ({"group": [0, 8]}, {"size": "8 B"}):
+        assert "network cards" not in told(["ring"], **keys).text
 
 
 def test_why_names_the_slow_gpu_of_another_setting_or_condition() -> None:

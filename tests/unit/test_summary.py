@@ -149,6 +149,7 @@ def test_a_report_is_plain_data() -> None:
     assert told["bottleneck"]["link"] == "gpu0->switch0"
     assert told.pop("constants") is None  # of a star nothing was measured
     assert told.pop("slow_memory") is None
+    assert told.pop("idle_cards") is None
     assert all(isinstance(v, int | float | str | dict) for v in told.values())
     assert all(math.isfinite(v) for v in told.values() if isinstance(v, float))
 
