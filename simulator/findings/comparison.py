@@ -143,6 +143,10 @@ class Comparison:
         """Return the row of the point with these compared and swept values, given in a single mapping."""
         return self._own[key_of(settings)]
 
+    def has(self, settings: Settings) -> bool:
+        """Return True if the scenario has a point with these compared and swept values, given in a single mapping."""
+        return key_of(settings) in self._own
+
     def under(self, condition: Settings) -> tuple[Row, ...]:
         """Return the rows of the simulated points under a condition (swept values), in the order of settings."""
         rows = (self.row(setting, condition) for setting in self.settings)
@@ -248,8 +252,7 @@ class Comparison:
 
     def known(self, settings: Settings) -> Report | None:
         """Return the report of the point with these values, the scenario's own or a newly simulated point's."""
-        key = key_of(settings)
-        return self._own[key].report if key in self._own else self.further(settings)
+        return self.row_of(settings).report if self.has(settings) else self.further(settings)
 
     @cached_property
     def _own(self) -> dict[str, Row]:

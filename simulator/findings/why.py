@@ -9,8 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from simulator.basics.sentence import started
 from simulator.basics.units import format_bandwidth, format_memory, format_time
 from simulator.findings.comparison import Comparison, Row, key_of
+from simulator.findings.slow_parts import SlowPart, slow_parts
 from simulator.findings.text import clause, grouped, join_list
 from simulator.records.measures import arrays_text
 from simulator.report.numbers.bottleneck import Bottleneck
@@ -89,7 +91,18 @@ def why(compared: Comparison, spoken: tuple[int, ...], of: str = "") -> Cause | 
         return None
     if of in _OF_MEMORY and len(played) > 1:
         return _of_memory(compared, played)
-    return _of_steps(compared, played) if compared.kind == "training" else _of_links(compared, played)
+    cause = _of_steps(compared, played) if compared.kind == "training" else _of_links(compared, played)
+    return _with_slow_parts(cause or Cause("", {}), slow_parts(compared, played)) or cause
+
+
+def _with_slow_parts(cause: Cause, parts: list[SlowPart]) -> Cause | None:
+    """Return a reason with the cost of slow links and GPUs, before the reason if they decide; None without such."""
+    if not parts:
+        return None
+    first = [part.sentence for part in parts if part.decides]
+    last = [part.sentence for part in parts if not part.decides]
+    sentences = [started(sentence) for sentence in (*first, cause.sentence, *last) if sentence]
+    return Cause(". ".join(sentences), {**cause.numbers, "slow_parts": [part.numbers for part in parts]})
 
 
 def _of_steps(compared: Comparison, rows: list[Row]) -> Cause | None:

@@ -324,6 +324,39 @@ def test_why_names_the_collective_and_the_link_where_exposed_communication_decid
         )
 
 
+def test_why_names_a_slow_link_that_no_bottleneck_shows_and_the_step_without_it() -> None:
+    """Closed forms fill no link; the step without the slow link is a simulation of its own."""
+    machine = {"topology": "dgx_h100", "world_size": 16}
+    base = {"name": "cable", "training": {"model": "gpt2_medium", "seq_len": 1024, "sharding": "zero3"}}
+    slow = base | {"cluster": machine | {"link_factors": {"nic3->leaf3": 0.1}}}
+    told = answered(slow)
+    one, other = (simulator.simulate(load_scenario(data)).report for data in (slow, base | {"cluster": machine}))
+    assert one.bottleneck is None
+    now, without = one.step_time_s, other.step_time_s
+    assert told.why.startswith(
+        f"The slow link (nic3->leaf3 at a tenth of its speed) costs {format_time(now - without)}; without it, the step "
+        f"takes {format_time(without)}. {one.because}"
+    )
+    assert told.reasons["slow_parts"] == [
+        {"of": "cluster.link_factors", "point": 0, "time_s": now, "time_without_s": without}
+    ]
+    # A scenario that compares both steps needs no further step.
+    both = answered(base | {"cluster": machine, "sweep": {"cluster.link_factors": [{}, {"nic3->leaf3": 0.1}]}})
+    assert both.further == 0
+    assert "nic3->leaf3 at a tenth of its speed" in both.why
+
+
+def test_why_says_that_a_slow_link_without_traffic_costs_nothing() -> None:
+    """A ring over eight GPUs of one node uses no network card."""
+    told = answered({
+        "name": "cable", "cluster": {"topology": "dgx_h100", "world_size": 16, "link_factors": {"nic3->leaf3": 0.1}},
+        "collective": {"operation": "all_reduce", "size": "1 MiB", "group": list(range(8))},
+        "compare": {"collective.algorithm": ["ring", "tree"]},
+    })  # fmt: skip
+    end = "The slow link (nic3->leaf3 at a tenth of its speed) costs less than 1 % of the time with ring."
+    assert told.why.endswith(f". {end}")
+
+
 def test_why_names_the_hosts_rate_where_the_host_updates() -> None:
     """The kernels of an update on GPUs, which `implementation` selects, run at one of the two points only."""
     base = {
