@@ -256,6 +256,46 @@ def test_why_and_trust_tell_that_a_ring_leaves_network_cards_idle() -> None:
         assert "network cards" not in told(["ring"], **keys).text
 
 
+@pytest.mark.parametrize("kind", ["sweep", "compare"])
+def test_why_of_a_single_point_names_the_point_if_there_are_several(kind: str) -> None:
+    """The finding `value` tells the last condition, or all settings; a threshold of a value tells the last point."""
+    ring = {
+        "name": "one", "cluster": {"topology": "star_100g", "world_size": 4},
+        "collective": {"operation": "all_reduce", "algorithm": "ring", "size": "16 MiB"},
+        kind: {"cluster.world_size": [4, 8]},
+    }  # fmt: skip
+    of = compared(ring)
+    for place, name in ((0, "4 GPUs"), (1, "8 GPUs")):
+        reason = why(of, (place,))
+        assert reason is not None
+        assert reason.sentence.startswith(f"Bottleneck with {name}: link gpu0->switch0, ")
+    step = {key: value for key, value in ring.items() if key != "collective"}
+    step["training"] = {"model": "gpt2", "seq_len": 128, "sharding": "zero1"}
+    of = compared(step)
+    reason = why(of, (1,))
+    assert reason is not None
+    assert reason.sentence.startswith("with 8 GPUs: compute ")
+    alone = why(compared({key: value for key, value in step.items() if key != kind}), (0,))
+    assert alone is not None
+    assert alone.sentence.startswith("Compute ")
+
+
+def test_why_names_setting_and_condition_of_points_that_differ_in_both() -> None:
+    """A ring's busiest link carries 2 (N - 1) / N arrays, and the naive root receives and sends N - 1 arrays."""
+    of = compared({
+        "name": "both", "cluster": {"topology": "star_100g", "world_size": 8},
+        "collective": {"operation": "all_reduce", "size": "64 MiB"},
+        "compare": {"collective.algorithm": ["ring", "naive"]}, "sweep": {"cluster.world_size": [4, 8]},
+    })  # fmt: skip
+    places = {of.place(row): row.index for row in of.rows}
+    reason = why(of, (places["ring (4 GPUs)"], places["naive (8 GPUs)"]))
+    assert reason is not None
+    assert reason.sentence == (
+        "the busiest link, gpu0->switch0, carries 1.5x the array with ring (4 GPUs) and 7x the array, then 7x the "
+        "array back with naive (8 GPUs)"
+    )
+
+
 def test_why_names_the_slow_gpu_of_another_setting_or_condition() -> None:
     """The busiest link carries the same bytes with and without the slow GPU, so its load explains nothing."""
     cluster = {"topology": "star_100g", "world_size": 8, "gpu": "a100_sxm_80gb"}
