@@ -218,11 +218,17 @@ class Comparison:
 
     @cached_property
     def shown_condition(self) -> Settings:
-        """The condition (swept values) that sentences describe: the last with two fitting settings, else the last."""
-        for condition in reversed(self.conditions):
-            if sum(row.fits for row in self.under(condition)) >= min(2, len(self.settings)):
-                return condition
-        return self.conditions[-1]
+        """The condition (swept values) that sentences describe: the last in which at least two settings fit, else the
+        last in which one fits, else the last.
+        """
+        # `max` returns the first of equal conditions, hence the reversed order.
+        return max(reversed(self.conditions), key=lambda one: min(2, sum(row.fits for row in self.under(one))))
+
+    @cached_property
+    def closest(self) -> Row:
+        """The simulated point that lacks least memory; the first point that fits, if any fits."""
+        played = (row for row in self.rows if row.report is not None)
+        return min(played, key=lambda row: (row.report or {}).get("shortfall_bytes", 0))
 
     def further(self, settings: Settings) -> Report | None:
         """Simulate a point beyond the scenario's own and return the report; None after a failure or too long a time.

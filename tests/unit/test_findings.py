@@ -128,7 +128,8 @@ def test_what_does_not_fit_wins_nothing() -> None:
     assert of.rows[0].fits is False
     told = answered(SHARDED | {"training": large, "cluster": {"topology": "star_100g", "world_size": 4, "gpu": "l4"},
                                "answer": ["fit"]})  # type: ignore[dict-item]  # fmt: skip
-    assert told.sentences[0].startswith("ddp does not fit in 22.5 GiB: 21.3 GiB are missing (")
+    assert told.sentences[0].startswith("No setting fits in 22.5 GiB; the closest setting, zero3, needs ")
+    assert told.sentences[1].startswith("ddp does not fit in 22.5 GiB: 21.3 GiB are missing (")
 
 
 def test_a_threshold_is_where_the_margin_is_crossed() -> None:
@@ -752,6 +753,58 @@ def test_where_nothing_fits_the_answer_begins_with_that() -> None:
     least = min(reports, key=lambda report: report["shortfall_bytes"])
     needs = format_memory(least["capacity_bytes"] + least["shortfall_bytes"])
     assert told.sentences[0] == f"No setting fits in 22.5 GiB; the closest setting, zero3, needs {needs}."
+
+
+@pytest.mark.parametrize(
+    "finding", ["value", "fit", "change", "best", {"finding": "effect", "along": "training.sharding"}]
+)
+def test_the_answer_begins_with_the_best_point_that_fits(finding: Any) -> None:
+    """Llama 3 8B needs 16 bytes a parameter, 120 GiB with ddp; zero1 and zero3 fit, and zero3 is fastest of the two."""
+    base = {
+        "name": "opens", "cluster": {"topology": "dgx_a100", "world_size": 8}, "answer": [finding],
+        "training": {"model": "llama3_8b", "seq_len": 2048, "activation_checkpointing": "full"},
+    }  # fmt: skip
+    of = compared(base | {"compare": {"training.sharding": ["ddp", "zero1", "zero3"]}})
+    times = [report["step_time_s"] for report in reports(of)]
+    assert [row.fits for row in of.rows] == [False, True, True]
+    assert times[2] < times[1]
+    told = answer(of)
+    assert told.spoken[0] == 2
+    assert "No setting fits" not in told.text
+
+
+def test_the_answer_begins_with_the_closest_point_if_none_fits() -> None:
+    """ZeRO-3 keeps an eighth of the model states: it lacks least."""
+    base = {
+        "name": "opens", "cluster": {"topology": "dgx_a100", "world_size": 8},
+        "training": {"model": "llama3_70b", "seq_len": 2048, "activation_checkpointing": "full"},
+        "compare": {"training.sharding": ["ddp", "zero3", "zero1"]},
+    }  # fmt: skip
+    for finding in ("value", "fit"):
+        of = compared(base | {"answer": [finding]})
+        lacking = [report["shortfall_bytes"] for report in reports(of)]
+        assert 0 < lacking[1] < min(lacking[0], lacking[2])
+        told = answer(of)
+        assert told.spoken[0] == 1
+        assert told.sentences[0].startswith("No setting fits in 80 GiB; the closest setting, zero3, needs ")
+
+
+def test_sentences_are_of_the_last_condition_in_which_a_setting_fits() -> None:
+    """With 16 micro-batches at once neither fits; with 8, zero3 alone; with 1, both; no two fit, then one counts."""
+
+    def shown(*micro_batches: int) -> Mapping[str, Any]:
+        fits = {("zero1", 1), ("zero3", 1), ("zero3", 8)}
+        return outcomes(
+            {
+                "name": "shown", "cluster": {"topology": "dgx_a100", "world_size": 8},
+                "training": {"model": "gpt2", "seq_len": 512}, "compare": {"training.sharding": ["zero1", "zero3"]},
+                "sweep": {"training.micro_batch_size": list(micro_batches)},
+            },
+            lambda point: {"fits": (point["training.sharding"], point["training.micro_batch_size"]) in fits},
+        ).shown_condition  # fmt: skip
+
+    for micro_batches, expected in (((1, 8, 16), 1), ((8, 16), 8), ((16, 32), 32)):
+        assert shown(*micro_batches) == {"training.micro_batch_size": expected}
 
 
 def test_a_lead_within_the_uncertainty_of_the_prediction_is_called_a_tie() -> None:

@@ -117,9 +117,8 @@ def _counts(
 
 def _contest(compared: Comparison, condition: Settings, measure: Measure) -> list[Row]:
     """Return a condition's points that fit in memory and have a value of the measure, the best first."""
-    sign = 1 if measure.best == "least" else -1
     rows = [row for row in compared.under(condition) if row.fits and measure.value(row.report or {}) is not None]
-    return sorted(rows, key=lambda row: sign * _value(measure, row))
+    return sorted(rows, key=lambda row: measure.rank(row.report or {}))
 
 
 def _value(measure: Measure, row: Row) -> float:
