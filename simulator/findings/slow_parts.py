@@ -51,16 +51,17 @@ def _of_key(compared: Comparison, rows: Sequence[Row], key: str) -> Iterator[Slo
     """Yield the cost of the slow parts under a key of the cluster, for each row whose points have no counterpart."""
     time = compared.measure("time")
     for row in rows:
-        values = getattr(row.point.cluster, key.rpartition(".")[2])
-        settings = {**row.setting, **row.condition, key: {}}
-        if not values or compared.has(settings):
+        factors = getattr(row.point.cluster, key.rpartition(".")[2])
+        slow = {name: factor for name, factor in factors.items() if factor < 1}
+        settings = {**row.setting, **row.condition, key: {k: v for k, v in factors.items() if k not in slow}}
+        if not slow or compared.has(settings):
             continue
         report = compared.further(settings)
         now, without = (None if one is None else time.value(one) for one in (row.report, report))
         if now is None or without is None:
             continue
-        several = len(values) > 1
-        subject = f"the {_PARTS[key]}{'s' if several else ''} ({label(key, values)})"
+        several = len(slow) > 1
+        subject = f"the {_PARTS[key]}{'s' if several else ''} ({label(key, slow)})"
         verb, them = ("cost", "them") if several else ("costs", "it")
         at = f" with {compared.place(row)}" if len(compared.rows) > 1 else ""
         whole = "step" if compared.kind == "training" else "collective"

@@ -256,23 +256,31 @@ def _of_loads(compared: Comparison, rows: list[Row]) -> Cause | None:
             continue
         size = row.point.collective.nbytes if row.point.collective is not None else 0
         busiest = Bottleneck.of(link)
-        times = link["bytes"] / size if size else 0.0
+        there = link["bytes"] / size if size else 0.0
         back = f", then {arrays_text(busiest.reverse_bytes / size)} back" if size and busiest.takes_turns else ""
-        texts.append((f"{arrays_text(times)}{back}", f" with {name}" if name else "", link["link"]))
+        texts.append((f"{arrays_text(there)}{back}", f" with {name}" if name else "", link["link"]))
+        bandwidth = link["bytes"] / busiest.bandwidth_time_s if busiest.bandwidth_time_s else 0.0
         # A cable's two directions are busy in turn (a parameter server first receives, then sends): count both loads.
-        in_turn = times * busiest.limiting_time_s / busiest.bandwidth_time_s if busiest.bandwidth_time_s else times
-        there_and_back = {"there": times, "back": busiest.reverse_bytes / size if size else 0.0}
-        loads.append({"point": row.index, "link": link["link"], "arrays": in_turn, **there_and_back})
+        in_turn = there * busiest.limiting_time_s / busiest.bandwidth_time_s if busiest.bandwidth_time_s else there
+        there_and_back = {"there": there, "back": busiest.reverse_bytes / size if size else 0.0}
+        loads.append(
+            {"point": row.index, "link": link["link"], "arrays": in_turn, **there_and_back, "bandwidth": bandwidth}
+        )
     if not texts:
         return None
     where = compared.where(rows[0].condition)
     place = f" ({where})" if where and len({key_of(row.condition) for row in rows}) == 1 else ""
-    most, least = (pick(one["arrays"] for one in loads) for pick in (max, min))
+    # The same load takes longer on a narrower link.
+    times = [one["arrays"] / (one["bandwidth"] or 1.0) for one in loads]
     # The fastest carries more, or every load is the same: loads are not the reason.
-    if most <= (1 + _ALIKE) * least or loads[0]["arrays"] > (1 + _ALIKE) * least:
+    if max(times) <= (1 + _ALIKE) * min(times) or times[0] > (1 + _ALIKE) * min(times):
         return _of_waiting(compared, rows, place)
-    links = {link for *_, link in texts}
-    carried = [f"{load}{name}{f' ({link})' if len(links) > 1 else ''}" for load, name, link in texts]
+    links, rates = {link for *_, link in texts}, [one["bandwidth"] for one in loads]
+    carried = []
+    for (load, name, link), rate in zip(texts, rates, strict=True):
+        told = [link] if len(links) > 1 else []
+        told += [format_bandwidth(rate)] if max(rates) > (1 + _ALIKE) * min(rates) else []
+        carried.append(f"{load}{name}" + (f" ({', '.join(told)})" if told else ""))
     subject = f"the busiest link, {texts[0][2]}," if len(links) == 1 else "the busiest link"
     return Cause(f"{subject} carries {join_list(carried)}{place}", {"loads": loads})
 
@@ -340,5 +348,8 @@ def _of_waiting(compared: Comparison, rows: list[Row], place: str) -> Cause:
     alike = join_list([f"of {whole}{name}" for _, whole, name in texts])
     told = sending if sent > 1 or several else f"{texts[0][0]} {alike}"
     own = f", {names[0]}," if names[0] and not several else ""
-    sentence = f"the busiest link{own} sends for {told}{place}; the remaining time is latency and waiting"
+    # The machine's caps keep flows below the bandwidth of their links.
+    capped = any((row.report or {}).get("constants") for row in rows)
+    rest = "latency, waiting and the rate of the machine's collectives" if capped else "latency and waiting"
+    sentence = f"the busiest link{own} sends for {told}{place}; the remaining time is {rest}"
     return Cause(sentence, {"parts": parts})

@@ -281,6 +281,32 @@ def test_why_of_a_single_point_names_the_point_if_there_are_several(kind: str) -
     assert alone.sentence.startswith("Compute ")
 
 
+def test_why_tells_the_bandwidths_of_busiest_links_that_differ_in_them() -> None:
+    """Inside a node a rank carries 2 x 7/8 of the array over NVLink, a ring over 16 ranks 2 x 15/16 over a card."""
+    told = answered({
+        "name": "links", "cluster": {"topology": "dgx_a100", "world_size": 16},
+        "collective": {"operation": "all_reduce", "size": "64 MiB"},
+        "compare": {"collective.algorithm": ["hierarchical", "ring"]},
+    })  # fmt: skip
+    assert told.why.startswith(
+        "The busiest link carries 1.75x the array with hierarchical (gpu0->node0/nvswitch, 300 GB/s) and 1.88x the "
+        "array with ring (nic7->leaf7, 25 GB/s)"
+    )
+    # The same link at half its bandwidth carries as much.
+    slow = compared({
+        "name": "links", "cluster": {"topology": "star_100g", "world_size": 4},
+        "collective": {"operation": "all_reduce", "size": "64 MiB", "algorithm": "ring"},
+        "compare": {"cluster.link_factors": [{}, {"gpu*->switch0": 0.5}]},
+    })  # fmt: skip
+    reason = why(slow, (0, 1))
+    assert reason is not None
+    assert re.fullmatch(
+        r"the busiest link, gpu0->switch0, carries 1\.5x the array .* \(12\.5 GB/s\) and 1\.5x the array .* "
+        r"\(6\.25 GB/s\)",
+        reason.sentence,
+    )
+
+
 def test_why_names_setting_and_condition_of_points_that_differ_in_both() -> None:
     """A ring's busiest link carries 2 (N - 1) / N arrays, and the naive root receives and sends N - 1 arrays."""
     of = compared({
@@ -381,6 +407,8 @@ def test_why_names_a_slow_link_that_no_bottleneck_shows_and_the_step_without_it(
     assert told.reasons["slow_parts"] == [
         {"of": "cluster.link_factors", "point": 0, "time_s": now, "time_without_s": without}
     ]
+    whole = answered(base | {"cluster": machine | {"link_factors": {"nic3->leaf3": 1.0}}})
+    assert whole.why == f"{other.because}."
     # A scenario that compares both steps needs no further step.
     both = answered(base | {"cluster": machine, "sweep": {"cluster.link_factors": [{}, {"nic3->leaf3": 0.1}]}})
     assert both.further == 0

@@ -5,6 +5,8 @@ Reads the timeline and the plan, never a model or an engine. Only report keys ca
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
@@ -176,7 +178,9 @@ def summarize(
         algorithm=plan.algorithm,
         why=plan.why,
         bottleneck=busiest,
-        because=_because(timeline, busiest, nbytes, idle) if slow is None else f"Bottleneck: {slow.text}",
+        because=_because(timeline, busiest, nbytes, idle, capped=_capped(ops))
+        if slow is None
+        else f"Bottleneck: {slow.text}",
         constants=BETWEEN.join(sorted({op.constants for op in ops if op.constants})) or None,
         slow_memory=slow,
         idle_cards=idle,
@@ -190,8 +194,16 @@ def _share(op: Collective, parts: tuple[str, ...]) -> int:
     return -(-op.elements // len(op.group)) * op.itemsize
 
 
-def _because(timeline: Timeline, busiest: Bottleneck | None, nbytes: int, idle: IdleCards | None) -> str:
-    """Return a sentence on the part that limits the collective: a link's bandwidth, or latency and waiting.
+def _capped(ops: Sequence[Collective]) -> bool:
+    """Return True if the machine's measured rates bound the flows of a collective."""
+    return any(min(op.rate_cap, op.cross_rate_cap) < math.inf for op in ops)
+
+
+def _because(
+    timeline: Timeline, busiest: Bottleneck | None, nbytes: int, idle: IdleCards | None, *, capped: bool
+) -> str:
+    """Return a sentence on the part that limits the collective: a link's bandwidth, the rate of the machine's
+    collectives (`capped`), or latency and waiting.
 
     With idle network cards, the sentence begins with their number.
     """
@@ -199,13 +211,15 @@ def _because(timeline: Timeline, busiest: Bottleneck | None, nbytes: int, idle: 
         return "Bottleneck: latency; no link carries any bytes"
     carries = f", carries {arrays_text(busiest.bytes / nbytes)}" if nbytes else ""
     busy = f"{100 * busiest.busy_fraction:.0f} % busy"
-    if idle is not None:
-        # The machine's cap on a flow may keep the busy link below its bandwidth.
-        rate = busiest.bandwidth_time_s / (busiest.busy_fraction * timeline.end)
-        return f"Bottleneck: {idle.text}; link {busiest.link}, {busy} at {100 * rate:.0f} % of its bandwidth{carries}"
     # The bottleneck's time at its bandwidth, as a share of the run.
     full = busiest.limiting_time_s / timeline.end
     holds = full >= HOLDS_UP
+    # The machine's cap on a flow may keep a busy link below its bandwidth.
+    slowed = capped and not holds and busiest.busy_fraction >= HOLDS_UP
+    if idle is not None or slowed:
+        limit = f"{idle.text}; link" if idle is not None else "the rate of the machine's collectives; the busiest link"
+        rate = busiest.bandwidth_time_s / (busiest.busy_fraction * timeline.end)
+        return f"Bottleneck: {limit} {busiest.link}, {busy} at {100 * rate:.0f} % of its bandwidth{carries}"
     bottleneck_text = "Bottleneck: " if holds else "Bottleneck: latency and waiting; "
     if busiest.takes_turns:
         return f"{bottleneck_text}{busiest.end} {turns_text(busiest, timeline.end, nbytes=nbytes)}"
