@@ -817,6 +817,67 @@ def test_the_answer_begins_with_the_closest_point_if_none_fits() -> None:
         assert told.sentences[0].startswith("No setting fits in 80 GiB; the closest setting, zero3, needs ")
 
 
+def timed(data: dict[str, Any], times: Mapping[tuple[str, int], float], fits: float) -> Comparison:
+    """A comparison of shardings by micro-batch with given step times [s]; times above `fits` do not fit."""
+
+    def report(point: Mapping[str, Any]) -> dict[str, Any]:
+        size = point["training.micro_batch_size"]
+        time = times[point["training.sharding"], size]
+        interval = {"step_time_s_80_low": 0.95 * time, "step_time_s_80_high": 1.05 * time}
+        return {
+            "step_time_s": time, "tokens_per_s": 512 * size / time, "fits": time < fits, "mfu": 0.4,
+            "intervals": interval, "shortfall_bytes": 0, "capacity_bytes": 1,
+        }  # fmt: skip
+
+    base = {
+        "name": "timed", "cluster": {"topology": "dgx_a100", "world_size": 8},
+        "training": {"model": "gpt2", "seq_len": 512}, "compare": {"training.sharding": ["ddp", "zero3"]},
+        "sweep": {"training.micro_batch_size": sorted({size for _, size in times})},
+    }  # fmt: skip
+    return outcomes(base | data, report)
+
+
+def found(of: Comparison) -> Any:
+    (asked,) = of.scenario.answer
+    return FINDING_KINDS.find(asked.finding).find(of, asked)
+
+
+def test_the_worst_point_of_a_threshold_fits_if_any_worse_point_does() -> None:
+    """Zero3 is worst at micro-batch 4, 3.0 against 1.5 s, where it does not fit."""
+    asked = {"finding": "threshold", "along": "training.micro_batch_size", "margin": 0.05}
+    times = {("ddp", 1): 1.0, ("zero3", 1): 1.2, ("ddp", 2): 1.2, ("zero3", 2): 1.8, ("ddp", 4): 1.5, ("zero3", 4): 3.0}
+    for fits, size in ((2.5, 2), (9.0, 4), (1.1, 4)):
+        of = timed({"answer": [asked]}, times, fits)
+        assert [of.rows[index].condition for index in found(of).spoken] == [{"training.micro_batch_size": size}] * 2
+
+
+def test_the_reason_is_sought_where_settings_do_not_tie() -> None:
+    """Within 5 % settings tie: at micro-batch 4 they do, and at 2 zero3 is faster by half."""
+    times = {("ddp", 2): 1.5, ("zero3", 2): 1.0, ("ddp", 4): 2.01, ("zero3", 4): 2.0}
+    of = timed({"answer": ["best"]}, times, fits=9.0)
+    assert [of.place(of.rows[index]) for index in found(of).spoken] == ["zero3 (micro-batch 2)", "ddp (micro-batch 2)"]
+    # If all conditions tie, the last is shown.
+    of = timed({"answer": ["best"]}, times | {("ddp", 2): 1.01}, fits=9.0)
+    assert found(of).spoken == (of.rows[3].index, of.rows[1].index)
+
+
+def test_conditions_without_a_rival_and_without_a_fitting_setting_are_told_along_numbers_too() -> None:
+    times = {
+        ("ddp", 1): 1.5, ("zero3", 1): 1.0, ("ddp", 2): 3.5, ("zero3", 2): 2.0, ("ddp", 4): 7.0, ("zero3", 4): 4.0,
+    }  # fmt: skip
+    of = timed({"answer": ["best"]}, times, fits=3.0)
+    first, second = found(of).sentences
+    assert first.startswith("With micro-batch 1, zero3 is fastest with ")
+    assert first.endswith("; 3 of 6 points do not fit in memory")
+    assert second.startswith("With micro-batch 2, only zero3 fits: ")
+    del times["ddp", 2], times["zero3", 2]
+    assert (
+        found(timed({"answer": ["best"]}, times, fits=3.0))
+        .sentences[0]
+        .endswith("; 2 of 4 points do not fit in memory (all settings with micro-batch 4)")
+    )
+
+
 def test_sentences_are_of_the_last_condition_in_which_a_setting_fits() -> None:
     """With 16 micro-batches at once neither fits; with 8, zero3 alone; with 1, both; no two fit, then one counts."""
 
