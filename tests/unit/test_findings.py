@@ -219,7 +219,7 @@ def test_why_of_a_sweep_names_the_bottleneck_under_each_condition() -> None:
     assert re.fullmatch(
         r"Bottleneck with 8 GPUs: link gpu\d->node0/nvswitch, \d+ % busy, carries 1\.75x the array\. "
         r"Bottleneck with 16 GPUs: each node sends to other nodes over 1 of its 8 network cards, and 7 cards send "
-        r"nothing; link nic\d->leaf\d, \d+ % busy at \d+ % of its bandwidth, carries 1\.88x the array\.",
+        r"nothing; link nic\d->leaf\d, \d+ % busy, uses \d+ % of its bandwidth, carries 1\.88x the array\.",
         told.why,
     )
     small = answer(compared(base | {"collective": ring, "sweep": {"collective.size": ["1 KiB", "256 MiB"]}}))
@@ -251,7 +251,7 @@ def test_why_and_trust_tell_that_a_ring_leaves_network_cards_idle() -> None:
         f"{format_time(times['blueconnect'])} instead of {format_time(times['ring'])}"
     )
     alone = told(["ring"])
-    assert alone.why.startswith(f"Bottleneck: {idle}; link nic3->leaf0, 100 % busy at ")
+    assert alone.why.startswith(f"Bottleneck: {idle}; link nic3->leaf0, 100 % busy, uses ")
     # A single rank of each node has a single card, and latencies alone decide a few bytes.
     for keys in ({"group": [0, 8]}, {"size": "8 B"}):
         assert "network cards" not in told(["ring"], **keys).text

@@ -218,8 +218,8 @@ def _because(
     slowed = capped and not holds and busiest.busy_fraction >= HOLDS_UP
     if idle is not None or slowed:
         limit = f"{idle.text}; link" if idle is not None else "the rate of the machine's collectives; the busiest link"
-        rate = busiest.bandwidth_time_s / (busiest.busy_fraction * timeline.end)
-        return f"Bottleneck: {limit} {busiest.link}, {busy} at {100 * rate:.0f} % of its bandwidth{carries}"
+        use = f"uses {100 * busiest.bandwidth_time_s / timeline.end:.0f} % of its bandwidth"
+        return f"Bottleneck: {limit} {busiest.link}, {busy}, {use}{carries}"
     bottleneck_text = "Bottleneck: " if holds else "Bottleneck: latency and waiting; "
     if busiest.takes_turns:
         return f"{bottleneck_text}{busiest.end} {turns_text(busiest, timeline.end, nbytes=nbytes)}"
