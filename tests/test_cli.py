@@ -324,6 +324,18 @@ def test_arrays_too_large_are_refused_by_the_option(cli: Command, monkeypatch: p
     assert answer.err.endswith("; leave out --payload, or use a smaller --end\n")
 
 
+def test_the_nccl_table_tells_idle_network_cards_and_the_choice_of_auto(cli: Command) -> None:
+    """A ring over two nodes of p4de leaves each node at one rank; `blueconnect` leaves it at all eight."""
+    options = ("all_reduce", "--topology", "aws_p4de", "--world-size", 16, "--begin", "1MiB", "--end", "64MiB")
+    table = cli("collective", *options, "--factor", 64, "--algorithm", "ring").out
+    assert re.search(
+        r"\n# trust: ring leaves 3 of a node's 4 network cards idle; algorithm auto is blueconnect here and takes "
+        r"[\d.]+ ms instead of [\d.]+ ms \(64 MiB\)\n",
+        table,
+    )
+    assert "network cards" not in cli("collective", *options, "--factor", 64).out
+
+
 def test_the_nccl_table_doubles_from_begin_to_end(cli: Command) -> None:
     arguments = ("collective", "all_reduce", "--algorithm", "ring", "--world-size", 4, "--begin", "1K", "--end", "4KiB")
     rows = [line.split() for line in cli(*arguments, "--payload").out.splitlines() if not line.startswith("#")]

@@ -16,7 +16,7 @@ from simulator.basics.dtypes import find as find_dtype
 from simulator.basics.errors import ScenarioError, TooLargeError, in_lines
 from simulator.cli.console import width
 from simulator.cli.warnings_output import print_warnings
-from simulator.findings.caveats import best_case, is_best_case, sources
+from simulator.findings.caveats import best_case, faster_by_auto, is_best_case, sources
 from simulator.records.measures import Report
 from simulator.report.tables.nccl_table import NcclRow, write_table
 from simulator.run.checks import warnings_of
@@ -104,7 +104,9 @@ def table(
     named = scenarios[0].collective.operation if scenarios[0].collective is not None else operation
     rows = [_row(named, size, dtype, report, world_size) for size, report in zip(nbytes_list, reports, strict=True)]
     head = f"simulated: {topology}, {world_size} ranks, {named}"
-    comment = "\n".join([head, *_algorithms(nbytes_list, reports), *_trust(topology, reports)])
+    comment = "\n".join(
+        [head, *_algorithms(nbytes_list, reports), *_trust(topology, reports), *_idle_cards(scenarios, reports)]
+    )
     typer.echo(write_table(rows, comment=comment, width=width()), nl=False)
 
 
@@ -134,6 +136,19 @@ def _trust(topology: str, reports: Sequence[Report]) -> Iterator[str]:
     )
     for source in borrowed:
         yield f"trust: constants of collectives are {source}"
+
+
+def _idle_cards(scenarios: Sequence[Scenario], reports: Sequence[Report]) -> Iterator[str]:
+    """Yield a line for the largest array whose collective leaves network cards idle, if `auto` would be faster."""
+    for scenario, report in zip(reversed(scenarios), reversed(reports), strict=True):
+        spec = scenario.collective
+        if spec is None or spec.algorithm == "auto" or not report["idle_cards"]:
+            continue
+        auto = simulate_point(scenario.replaced(collective=spec.replaced(algorithm="auto", payload=False)))
+        text = faster_by_auto(report, auto.report.to_dict())
+        if text:
+            yield f"trust: {text} ({units.format_size(spec.nbytes)})"
+        return
 
 
 def _scenario(cluster: dict[str, Any], collective: dict[str, Any]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simulator.basics.arrays import Bools, Floats, Ints
+from simulator.cluster.cards import card_on_route
 from simulator.cluster.cluster import Cluster
 
 _NO_NODE = -1
@@ -71,11 +72,10 @@ def _cards(cluster: Cluster, number: int) -> dict[int, str]:
     """Return the network card of each rank in node `number`, by rank; without cards, the rank's own vertex."""
     # The card is the first `nic` vertex on the route to another node.
     away = next(node[0] for other, node in enumerate(cluster.nodes) if other != number)
-    names, targets, kinds = cluster.router.vertices, cluster.router.targets, cluster.graph.nodes
     cards = {}
     for rank in cluster.nodes[number]:
-        passed = [names[targets[link]] for link in cluster.route(cluster.ranks[rank], cluster.ranks[away]).links]
-        cards[rank] = next((name for name in passed if kinds[name]["kind"] == "nic"), cluster.ranks[rank])
+        card = card_on_route(cluster, cluster.ranks[rank], cluster.ranks[away])
+        cards[rank] = cluster.ranks[rank] if card is None else card.vertex
     return cards
 
 

@@ -5,7 +5,7 @@ Terminal, table, pictures and page use this answer and thus mention the same poi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ from simulator.findings.comparison import Comparison
 from simulator.findings.found import FINDING_KINDS, FindingResult
 from simulator.findings.pareto_front import pareto_front
 from simulator.findings.why import Cause, why
+from simulator.records.measures import for_reports
 from simulator.report.numbers.memory_margin import margin_of
 from simulator.scenario.answer_spec import FindingSpec
 
@@ -96,14 +97,15 @@ def answer(compared: Comparison) -> Answer:
     # Report an explicit request without an answer; stay silent about findings chosen automatically.
     untold = [_untold(entry) for entry, one in tried if one is None and scenario.answer]
     # The first finding decides the points for pictures and tables.
-    spoken = tuple(dict.fromkeys(index for one in found[:1] for index in one.spoken)) or _first_that_fits(compared)
+    spoken = _runnable_first(compared, [index for one in found[:1] for index in one.spoken], asked[0])
     # Whether something fits is a question of memory.
     first = asked[0].of[0] if asked[0].of else "memory" if asked[0].finding == "fit" else ""
     reason = why(compared, spoken, first) or Cause("", {})
     budgets = budget.budgets(compared)
     sentences = [f"{started(sentence)}." for one in found for sentence in one.sentences]
-    # The finding "fit" says this itself.
-    sentences = [*([] if asked[0].finding == "fit" else _nothing_fits(compared)), *sentences]
+    # The finding "fit" says this itself of a single point.
+    told = asked[0].finding == "fit" and len(compared.rows) == 1
+    sentences = [*([] if told else _nothing_fits(compared)), *sentences]
     # Two findings may say the same sentence; keep the first.
     sentences = list(dict.fromkeys([*sentences, *untold]))
     cost = budget.sentence(compared, budgets, spoken[0]) if budgets else ""
@@ -130,7 +132,7 @@ def _nothing_fits(compared: Comparison) -> list[str]:
     rows = [row for row in compared.rows if row.report is not None]
     if any(row.fits for row in rows):
         return []
-    closest = min(rows, key=lambda row: (row.report or {})["shortfall_bytes"])
+    closest = compared.closest
     name = compared.name({**closest.setting, **closest.condition})
     margin = margin_of(closest.report or {})
     if len(rows) == 1:
@@ -160,8 +162,17 @@ def _usual(compared: Comparison) -> tuple[FindingSpec, ...]:
     return (FindingSpec(finding="value"),)
 
 
-def _first_that_fits(compared: Comparison) -> tuple[int, ...]:
-    """Return a tuple with the index of the first point that fits in memory, else of the first simulated point."""
-    fitting = [row.index for row in compared.rows if row.fits]
-    played = [row.index for row in compared.rows if row.report is not None]
-    return tuple((fitting or played)[:1])
+def _runnable_first(compared: Comparison, spoken: Sequence[int], asked: FindingSpec) -> tuple[int, ...]:
+    """Return the points of the first finding, led by a point that fits in memory: pictures and page begin with it.
+
+    The point is the first of `spoken`, if it fits. Else it is the best that fits among `spoken`, else among all points;
+    if no point fits, it is the closest.
+    """
+    rows = compared.rows
+    if spoken and rows[spoken[0]].fits:
+        return tuple(dict.fromkeys(spoken))
+    fitting = [rows[index] for index in spoken if rows[index].fits] or [row for row in rows if row.fits]
+    reports = [row.report for row in fitting if row.report is not None]
+    measure = for_reports(compared.measure(asked.of[0] if asked.of else "time"), reports)
+    first = min(fitting, key=lambda row: measure.rank(row.report or {}), default=compared.closest)
+    return tuple(dict.fromkeys((first.index, *spoken)))

@@ -12,10 +12,12 @@ from typing import Final, NamedTuple
 
 from simulator.basics.counts import number_of
 from simulator.basics.errors import few
+from simulator.basics.units import format_time
 from simulator.findings.comparison import Comparison, Row
 from simulator.findings.measured_range import outside_of_measured
 from simulator.findings.text import join_list
 from simulator.records.measures import Report, interval_width
+from simulator.report.numbers.idle_cards import IdleCards
 from simulator.report.numbers.memory_margin import margin_of
 from simulator.report.numbers.summary import BETWEEN
 
@@ -33,7 +35,7 @@ class Caveat(NamedTuple):
     Attributes
     ----------
     topic : str
-        "auto", "network", "memory" or "interval".
+        "auto", "network", "cards", "memory", "interval" or "range".
     text : str
         A sentence without its full stop.
     """
@@ -49,6 +51,8 @@ def caveats(compared: Comparison) -> tuple[Caveat, ...]:
     if compared.kind == "training":
         # Memory and prediction intervals exist for training steps only.
         made += [*_memory(compared), *_interval([report for _, report in rows]), *_range(rows)]
+    else:
+        made += _idle_cards(compared)
     return tuple(made)
 
 
@@ -81,6 +85,40 @@ def _network(rows: Sequence[tuple[Row, Report]]) -> Iterator[Caveat]:
         yield Caveat("network", best_case(few(list(unmeasured), _MOST)))
     for source, operations in list(borrowed.items())[:_MOST]:
         yield Caveat("network", shorten(f"constants of {join_list(list(operations))} are {source}", _MOST_LETTERS))
+
+
+def _idle_cards(compared: Comparison) -> Iterator[Caveat]:
+    """Yield a caveat if points leave network cards idle and `auto` chooses an algorithm faster than all points.
+
+    The condition is the last with such a point.
+    """
+    for condition in reversed(compared.conditions):
+        rows = compared.under(condition)
+        idle = [row for row in rows if (row.report or {}).get("idle_cards")]
+        if not idle:
+            continue
+        best = min(idle, key=lambda row: (row.report or {})["time_s"])
+        auto = compared.further({**best.setting, **best.condition, "collective.algorithm": "auto"}) or {}
+        fastest = min((row.report or {})["time_s"] for row in rows)
+        text = faster_by_auto(best.report or {}, auto) if auto and auto["time_s"] < fastest else ""
+        if text:
+            where = compared.where(condition)
+            yield Caveat("cards", f"{text}{f' ({where})' if where else ''}")
+        return
+
+
+def faster_by_auto(report: Report, auto: Report) -> str:
+    """Return a sentence on the choice of `auto` in place of a collective that leaves network cards idle; "" if the
+    collective uses its cards, or if the choice leaves cards idle too or is slower.
+    """
+    if not report.get("idle_cards") or auto["idle_cards"] or auto["time_s"] >= report["time_s"]:
+        return ""
+    idle = IdleCards(**report["idle_cards"])
+    return (
+        f"{report['algorithm']} leaves {idle.cards - idle.used} of a node's {idle.cards} network cards idle; algorithm "
+        f"auto is {auto['algorithm']} here and takes {format_time(auto['time_s'])} instead of "
+        f"{format_time(report['time_s'])}"
+    )
 
 
 def _sources_by_operation(row: Row, report: Report) -> Iterator[tuple[str, str]]:

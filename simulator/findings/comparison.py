@@ -144,6 +144,10 @@ class Comparison:
         """Return the row of the point with these compared and swept values, given in a single mapping."""
         return self._own[key_of(settings)]
 
+    def has(self, settings: Settings) -> bool:
+        """Return True if the scenario has a point with these compared and swept values, given in a single mapping."""
+        return key_of(settings) in self._own
+
     def under(self, condition: Settings) -> tuple[Row, ...]:
         """Return the rows of the simulated points under a condition (swept values), in the order of settings."""
         rows = (self.row(setting, condition) for setting in self.settings)
@@ -212,11 +216,17 @@ class Comparison:
 
     @cached_property
     def shown_condition(self) -> Settings:
-        """The condition (swept values) that sentences describe: the last with two fitting settings, else the last."""
-        for condition in reversed(self.conditions):
-            if sum(row.fits for row in self.under(condition)) >= min(2, len(self.settings)):
-                return condition
-        return self.conditions[-1]
+        """The condition (swept values) that sentences describe: the last in which at least two settings fit, else the
+        last in which one fits, else the last.
+        """
+        # `max` returns the first of equal conditions, hence the reversed order.
+        return max(reversed(self.conditions), key=lambda one: min(2, sum(row.fits for row in self.under(one))))
+
+    @cached_property
+    def closest(self) -> Row:
+        """The simulated point that lacks least memory; the first point that fits, if any fits."""
+        played = (row for row in self.rows if row.report is not None)
+        return min(played, key=lambda row: (row.report or {}).get("shortfall_bytes", 0))
 
     def further(self, settings: Settings) -> Report | None:
         """Simulate a point beyond the scenario's own and return the report; None after a failure or too long a time.
@@ -246,8 +256,7 @@ class Comparison:
 
     def known(self, settings: Settings) -> Report | None:
         """Return the report of the point with these values, the scenario's own or a newly simulated point's."""
-        key = key_of(settings)
-        return self._own[key].report if key in self._own else self.further(settings)
+        return self.row_of(settings).report if self.has(settings) else self.further(settings)
 
     @cached_property
     def _own(self) -> dict[str, Row]:

@@ -9,11 +9,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from simulator.basics.sentence import started
 from simulator.basics.units import format_bandwidth, format_memory, format_time
 from simulator.findings.comparison import Comparison, Row, key_of
+from simulator.findings.slow_parts import SlowPart, slow_parts
 from simulator.findings.text import clause, grouped, join_list
 from simulator.records.measures import arrays_text
 from simulator.report.numbers.bottleneck import Bottleneck
+from simulator.report.numbers.idle_cards import IdleCards
 from simulator.report.numbers.link_use import HOLDS_UP
 from simulator.scenario.build_training import optimizer
 from simulator.step.framework import load_framework
@@ -88,7 +91,28 @@ def why(compared: Comparison, spoken: tuple[int, ...], of: str = "") -> Cause | 
         return None
     if of in _OF_MEMORY and len(played) > 1:
         return _of_memory(compared, played)
-    return _of_steps(compared, played) if compared.kind == "training" else _of_links(compared, played)
+    cause = _of_steps(compared, played) if compared.kind == "training" else _of_links(compared, played)
+    return _with_slow_parts(cause or Cause("", {}), slow_parts(compared, played)) or cause
+
+
+def _with_slow_parts(cause: Cause, parts: list[SlowPart]) -> Cause | None:
+    """Return a reason with the cost of slow links and GPUs, before the reason if they decide; None without such."""
+    if not parts:
+        return None
+    first = [part.sentence for part in parts if part.decides]
+    last = [part.sentence for part in parts if not part.decides]
+    sentences = [started(sentence) for sentence in (*first, cause.sentence, *last) if sentence]
+    return Cause(". ".join(sentences), {**cause.numbers, "slow_parts": [part.numbers for part in parts]})
+
+
+def _of_one(compared: Comparison, row: Row) -> Cause:
+    """Return the limiting part in a point's report as a reason; the point is named if the scenario has several."""
+    told = str((row.report or {})["because"])
+    if len(compared.rows) == 1:
+        return Cause(told, {})
+    if compared.kind == "collective":
+        return Cause(told.replace("Bottleneck", f"Bottleneck with {compared.place(row)}", 1), {})
+    return Cause(f"with {compared.place(row)}: {told[:1].lower()}{told[1:]}", {})
 
 
 def _of_steps(compared: Comparison, rows: list[Row]) -> Cause | None:
@@ -96,7 +120,7 @@ def _of_steps(compared: Comparison, rows: list[Row]) -> Cause | None:
     best = rows[0].report or {}
     # A single point's report has a reason already; real trainings are compared by losses, not by times.
     if len(rows) < 2 or best.get("learning"):
-        return Cause(str(best["because"]), {}) if len(rows) == 1 else None
+        return _of_one(compared, rows[0]) if len(rows) == 1 else None
     other = rows[1].report or {}
     mine, its = parts_of_step(best), parts_of_step(other)
     # Steps with different numbers of tokens: scale the second step to the first one's tokens.
@@ -130,13 +154,13 @@ def _collectives(compared: Comparison, rows: list[Row], scale: float) -> str:
     for kind in sorted(changes, key=lambda kind: -changes[kind] / whole):
         if abs(sum(changes[one] for one in kinds)) < _MOST * abs(whole):
             kinds.append(kind)
-    more = rows[0] if whole > 0 else rows[1]
-    report = more.report or {}
+    more = 0 if whole > 0 else 1
+    report = rows[more].report or {}
     link, seconds = _limit(report)
     if link is None or seconds < HOLDS_UP * report["step_time_s"]:
         return f" (mostly {join_list(kinds)})"
-    name = compared.where(more.condition) if rows[0].setting == rows[1].setting else compared.name(more.setting)
-    busy = f"link {link} is {100 * report['bottleneck']['busy_fraction']:.0f} % busy with {name}"
+    busy = f"link {link} is {100 * report['bottleneck']['busy_fraction']:.0f} % busy"
+    busy += f" with {_names(compared, rows[:2])[more]}"
     return f" (mostly {join_list(kinds)}; {busy})"
 
 
@@ -199,42 +223,64 @@ def _contrast(compared: Comparison, rows: list[Row], change: str, verb: str, tok
 
 
 def _of_links(compared: Comparison, rows: list[Row]) -> Cause | None:
-    """Return as a reason the loads of the points' busiest links, or, if loads explain nothing, the waiting times.
+    """Return the links of two or three collectives as a reason: their loads, idle network cards, or each bottleneck.
 
     The result is None without a known link.
     """
     if len(rows) == 1:
-        return Cause(str((rows[0].report or {})["because"]), {})
+        return _of_one(compared, rows[0])
     # A slow GPU explains a difference that the links' loads do not show.
     if rows[0].setting == rows[-1].setting or any((row.report or {}).get("slow_memory") is not None for row in rows):
         return _of_bottlenecks(compared, rows)
+    cause, cards = _of_loads(compared, rows), _of_idle_cards(compared, rows)
+    return cause if cause is None else Cause(". ".join(filter(None, [cause.sentence, *cards])), cause.numbers)
+
+
+def _of_idle_cards(compared: Comparison, rows: list[Row]) -> list[str]:
+    """Return a sentence for each number of network cards that points leave idle, with the points' names."""
+    idle = [(compared.place(row), told) for row in rows if (told := (row.report or {}).get("idle_cards"))]
+    texts = grouped((name, IdleCards(**told).text) for name, told in idle)
+    return [f"With {join_list(names)}, {text}" for text, names in texts.items()]
+
+
+def _of_loads(compared: Comparison, rows: list[Row]) -> Cause | None:
+    """Return as a reason the loads of the points' busiest links, or, if loads explain nothing, the waiting times.
+
+    The result is None without a known link.
+    """
     texts, loads = [], []
-    for row in rows:
+    for row, name in zip(rows, _names(compared, rows), strict=True):
         report = row.report or {}
         link = report.get("bottleneck")
         if link is None:
             continue
         size = row.point.collective.nbytes if row.point.collective is not None else 0
         busiest = Bottleneck.of(link)
-        times = link["bytes"] / size if size else 0.0
+        there = link["bytes"] / size if size else 0.0
         back = f", then {arrays_text(busiest.reverse_bytes / size)} back" if size and busiest.takes_turns else ""
-        alike = all(one.setting == row.setting for one in rows)
-        name = compared.where(row.condition) if alike else compared.name(row.setting)
-        texts.append((f"{arrays_text(times)}{back}", f" with {name}" if name else "", link["link"]))
+        texts.append((f"{arrays_text(there)}{back}", f" with {name}" if name else "", link["link"]))
+        bandwidth = link["bytes"] / busiest.bandwidth_time_s if busiest.bandwidth_time_s else 0.0
         # A cable's two directions are busy in turn (a parameter server first receives, then sends): count both loads.
-        in_turn = times * busiest.limiting_time_s / busiest.bandwidth_time_s if busiest.bandwidth_time_s else times
-        there_and_back = {"there": times, "back": busiest.reverse_bytes / size if size else 0.0}
-        loads.append({"point": row.index, "link": link["link"], "arrays": in_turn, **there_and_back})
+        in_turn = there * busiest.limiting_time_s / busiest.bandwidth_time_s if busiest.bandwidth_time_s else there
+        there_and_back = {"there": there, "back": busiest.reverse_bytes / size if size else 0.0}
+        loads.append(
+            {"point": row.index, "link": link["link"], "arrays": in_turn, **there_and_back, "bandwidth": bandwidth}
+        )
     if not texts:
         return None
     where = compared.where(rows[0].condition)
     place = f" ({where})" if where and len({key_of(row.condition) for row in rows}) == 1 else ""
-    most, least = (pick(one["arrays"] for one in loads) for pick in (max, min))
+    # The same load takes longer on a narrower link.
+    times = [one["arrays"] / (one["bandwidth"] or 1.0) for one in loads]
     # The fastest carries more, or every load is the same: loads are not the reason.
-    if most <= (1 + _ALIKE) * least or loads[0]["arrays"] > (1 + _ALIKE) * least:
+    if max(times) <= (1 + _ALIKE) * min(times) or times[0] > (1 + _ALIKE) * min(times):
         return _of_waiting(compared, rows, place)
-    links = {link for *_, link in texts}
-    carried = [f"{load}{name}{f' ({link})' if len(links) > 1 else ''}" for load, name, link in texts]
+    links, rates = {link for *_, link in texts}, [one["bandwidth"] for one in loads]
+    carried = []
+    for (load, name, link), rate in zip(texts, rates, strict=True):
+        told = [link] if len(links) > 1 else []
+        told += [format_bandwidth(rate)] if max(rates) > (1 + _ALIKE) * min(rates) else []
+        carried.append(f"{load}{name}" + (f" ({', '.join(told)})" if told else ""))
     subject = f"the busiest link, {texts[0][2]}," if len(links) == 1 else "the busiest link"
     return Cause(f"{subject} carries {join_list(carried)}{place}", {"loads": loads})
 
@@ -250,7 +296,7 @@ def _of_bottlenecks(compared: Comparison, rows: list[Row]) -> Cause:
     of = f" of {compared.name(rows[0].setting)}" if same and len(compared.settings) > 1 else ""
     told = [
         (
-            compared.where(row.condition) if same else _name_and_place(compared, row),
+            compared.where(row.condition) if same else compared.place(row),
             str((row.report or {})["because"]).partition(": ")[2],
         )
         for row in ordered
@@ -265,10 +311,13 @@ def _of_bottlenecks(compared: Comparison, rows: list[Row]) -> Cause:
     return Cause(". ".join(sentences), {"links": links})
 
 
-def _name_and_place(compared: Comparison, row: Row) -> str:
-    """Return a point's setting and condition: "ring (8 GPUs)"."""
-    where = compared.where(row.condition)
-    return f"{compared.name(row.setting)}{f' ({where})' if where else ''}"
+def _names(compared: Comparison, rows: list[Row]) -> list[str]:
+    """Return a name for each of several points: the setting, or the condition if they have one setting, or both."""
+    if all(row.setting == rows[0].setting for row in rows):
+        return [compared.where(row.condition) for row in rows]
+    if all(row.condition == rows[0].condition for row in rows):
+        return [compared.name(row.setting) for row in rows]
+    return [compared.place(row) for row in rows]
 
 
 def _limit(report: Mapping[str, Any]) -> tuple[str | None, float]:
@@ -280,12 +329,11 @@ def _limit(report: Mapping[str, Any]) -> tuple[str | None, float]:
 def _of_waiting(compared: Comparison, rows: list[Row], place: str) -> Cause:
     """Return as a reason how much of each point's time its busiest link sends; the rest is latency and waiting."""
     parts, texts, names = [], [], []
-    for row in rows:
+    for row, name in zip(rows, _names(compared, rows), strict=True):
         report = row.report or {}
         link, seconds = _limit(report)
         whole = report["time_s"]
         parts.append({"point": row.index, "time_s": whole, "bandwidth_s": seconds})
-        name = compared.name(row.setting) if len(compared.settings) > 1 else ""
         texts.append((format_time(seconds), format_time(whole), f" with {name}" if name else ""))
         names.append(link)
     sent, took = (len({text[part] for text in texts}) for part in (0, 1))
@@ -297,8 +345,11 @@ def _of_waiting(compared: Comparison, rows: list[Row], place: str) -> Cause:
     sending = join_list(
         [f"{sends} of {whole}{name}{end}" for (sends, whole, name), end in zip(texts, ends, strict=True)]
     )
-    alike = join_list([f"{whole}{name}" for _, whole, name in texts])
-    told = sending if sent > 1 or several else f"{texts[0][0]} of {alike}"
+    alike = join_list([f"of {whole}{name}" for _, whole, name in texts])
+    told = sending if sent > 1 or several else f"{texts[0][0]} {alike}"
     own = f", {names[0]}," if names[0] and not several else ""
-    sentence = f"the busiest link{own} sends for {told}{place}; the remaining time is latency and waiting"
+    # The machine's caps keep flows below the bandwidth of their links.
+    capped = any((row.report or {}).get("constants") for row in rows)
+    rest = "latency, waiting and the rate of the machine's collectives" if capped else "latency and waiting"
+    sentence = f"the busiest link{own} sends for {told}{place}; the remaining time is {rest}"
     return Cause(sentence, {"parts": parts})

@@ -37,8 +37,8 @@ Shape = tuple[int, ...]
 # Largest size in a file of layers; no published layer comes near.
 _LARGEST: Final = 10**9
 _FLOAT32: Final = 4
-# Passes over its arrays of a batch norm, whose sums over a channel lie in every sample: a pass for the sums, and one for
-# the result.
+# Passes over its arrays of a batch norm, whose sums over a channel lie in every sample: one for the sums, one for the
+# result.
 BATCH_NORM_PASSES: Final = 2
 _LABEL: Final = 8
 

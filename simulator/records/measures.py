@@ -85,6 +85,19 @@ class Measure:
         """Return True if the value `one` is better than `other`: less or more, by this measure's direction."""
         return one < other if self.best == "least" else one > other
 
+    def rank(self, report: Report) -> float:
+        """Return a number for sorting reports, the best first; reports without the value come last.
+
+        Examples
+        --------
+        >>> find("speed", "training").rank({"tokens_per_s": 9.0}), find("time", "training").rank({"step_time_s": 2.0})
+        (-9.0, 2.0)
+        """
+        value = self.value(report)
+        if value is None:
+            return math.inf
+        return value if self.best == "least" else -value
+
     def change_text(self, value: float, before: float) -> str:
         """Return the change from `before` to `value` as text: '16 % less time', '2.4x the time', 'the same time'.
 

@@ -142,8 +142,7 @@ def _winner(compared: Comparison, measure: Measure, condition: Settings) -> tupl
     # Rows without a value (failed points, missing measures) cannot win.
     if not rows:
         return "no setting fits", None
-    sign = 1 if measure.best == "least" else -1
-    rows.sort(key=lambda row: sign * (measure.value(row.report or {}) or 0.0))
+    rows.sort(key=lambda row: measure.rank(row.report or {}))
     name = compared.name(rows[0].setting)
     if len(rows) == 1:
         return f"only {name}", rows[0].index

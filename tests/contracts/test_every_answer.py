@@ -149,6 +149,7 @@ def test_it_answers_its_question(name: str, monkeypatch: pytest.MonkeyPatch) -> 
     assert all(compared.rows[place].report is not None for place in told.spoken)
     check_numbers(compared, told)
     check_starts(compared, told)
+    check_points(compared, told)
     for kind in ASKED[name]:
         assert contains(compared, told.sentences[0], kind), f"{told.question} {told.sentences[0]} has no {kind}"
     for columns in (80, 100, 120):
@@ -174,6 +175,20 @@ def check_starts(compared: Comparison, told: Answer) -> None:
     for text in [told.question, *told.sentences, *([told.why] if told.why else []), *titles]:
         assert begins_well(text), text
     assert all(title[0].isupper() for title in titles)
+
+
+def check_points(compared: Comparison, told: Answer) -> None:
+    """Reasons of several points say of which point they are, and the page opens on a point that fits, if any does."""
+    names = {
+        name.lower() for row in compared.rows for name in (compared.name(row.setting), compared.where(row.condition))
+    }
+    several = len(compared.rows) > 1
+    for sentence in told.why.removesuffix(".").split(". ") if told.why and several else ():
+        assert any(name in sentence.lower() for name in names if name), sentence
+    for text in [*told.sentences, told.why, *(one.text for one in told.caveats)]:
+        # A loss may be NaN; a missing number of Python is no word of a sentence.
+        assert not re.search(r"\bNone\b|\bnan\b", text), text
+    assert compared.rows[told.spoken[0]].fits or not any(row.fits for row in compared.rows)
 
 
 def contains(compared: Comparison, sentence: str, kind: str) -> bool:

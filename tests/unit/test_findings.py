@@ -129,7 +129,8 @@ def test_what_does_not_fit_wins_nothing() -> None:
     told = answered(SHARDED | {"training": large, "cluster": {"topology": "star_100g", "world_size": 4, "gpu": "l4"},
                                "answer": ["fit"]})  # type: ignore[dict-item]  # fmt: skip
     reserved, capacity = (of.rows[0].report or {})["peak_reserved_bytes"], (of.rows[0].report or {})["capacity_bytes"]
-    assert told.sentences[0].startswith(
+    assert told.sentences[0].startswith("No setting fits in 22.5 GiB; the closest setting is zero3 (reserved memory ")
+    assert told.sentences[1].startswith(
         f"ddp does not fit in 22.5 GiB (reserved memory {format_memory(reserved)}, "
         f"{format_memory(reserved - capacity)} missing)"
     )
@@ -227,11 +228,109 @@ def test_why_of_a_sweep_names_the_bottleneck_under_each_condition() -> None:
     told = answer(compared(base | {"collective": ring | {"size": "256 MiB"}, "sweep": {"cluster.world_size": [8, 16]}}))
     assert re.fullmatch(
         r"Bottleneck with 8 GPUs: link gpu\d->node0/nvswitch, \d+ % busy, carries 1\.75x the array\. "
-        r"Bottleneck with 16 GPUs: link nic\d->leaf\d, \d+ % busy, carries 1\.88x the array\.",
+        r"Bottleneck with 16 GPUs: each node sends to other nodes over 1 of its 8 network cards, and 7 cards send "
+        r"nothing; link nic\d->leaf\d, \d+ % busy, uses \d+ % of its bandwidth, carries 1\.88x the array\.",
         told.why,
     )
     small = answer(compared(base | {"collective": ring, "sweep": {"collective.size": ["1 KiB", "256 MiB"]}}))
     assert small.why.startswith("Bottleneck with 1 KiB: latency and waiting; the busiest link, gpu")
+
+
+def test_why_and_trust_tell_that_a_ring_leaves_network_cards_idle() -> None:
+    """A ring over 16 ranks crosses nodes from 7 to 8 and from 15 to 0 only: a node of p4de sends over 1 of 4 cards."""
+    base = {"name": "cards", "cluster": {"topology": "aws_p4de", "world_size": 16}}
+    collective = {"operation": "all_reduce", "size": "64 MiB"}
+    idle = "each node sends to other nodes over 1 of its 4 network cards, and 3 cards send nothing"
+
+    def told(algorithms: list[str], **keys: Any) -> Answer:
+        return answered(base | {"collective": collective | keys, "compare": {"collective.algorithm": algorithms}})
+
+    # Every node's ranks cross to their peers in the other node with `blueconnect`, over all four cards.
+    fast = told(["ring", "blueconnect"])
+    assert fast.why.endswith(f". With ring, {idle}.")
+    assert not [one for one in fast.caveats if one.topic == "cards"]
+    slow = told(["ring", "naive"])
+    assert f"With ring, {idle}." in slow.why
+    times = {
+        name: simulator.simulate(load_scenario(base | {"collective": collective | {"algorithm": name}})).report.time_s
+        for name in ("ring", "blueconnect")
+    }
+    (text,) = [one.text for one in slow.caveats if one.topic == "cards"]
+    assert text == (
+        "ring leaves 3 of a node's 4 network cards idle; algorithm auto is blueconnect here and takes "
+        f"{format_time(times['blueconnect'])} instead of {format_time(times['ring'])}"
+    )
+    alone = told(["ring"])
+    assert alone.why.startswith(f"Bottleneck: {idle}; link nic3->leaf0, 100 % busy, uses ")
+    # A single rank of each node has a single card, and latencies alone decide a few bytes.
+    for keys in ({"group": [0, 8]}, {"size": "8 B"}):
+        assert "network cards" not in told(["ring"], **keys).text
+
+
+@pytest.mark.parametrize("kind", ["sweep", "compare"])
+def test_why_of_a_single_point_names_the_point_if_there_are_several(kind: str) -> None:
+    """The finding `value` tells the last condition, or all settings; a threshold of a value tells the last point."""
+    ring = {
+        "name": "one", "cluster": {"topology": "star_100g", "world_size": 4},
+        "collective": {"operation": "all_reduce", "algorithm": "ring", "size": "16 MiB"},
+        kind: {"cluster.world_size": [4, 8]},
+    }  # fmt: skip
+    of = compared(ring)
+    for place, name in ((0, "4 GPUs"), (1, "8 GPUs")):
+        reason = why(of, (place,))
+        assert reason is not None
+        assert reason.sentence.startswith(f"Bottleneck with {name}: link gpu0->switch0, ")
+    step = {key: value for key, value in ring.items() if key != "collective"}
+    step["training"] = {"model": "gpt2", "seq_len": 128, "sharding": "zero1"}
+    of = compared(step)
+    reason = why(of, (1,))
+    assert reason is not None
+    assert reason.sentence.startswith("with 8 GPUs: compute ")
+    alone = why(compared({key: value for key, value in step.items() if key != kind}), (0,))
+    assert alone is not None
+    assert alone.sentence.startswith("Compute ")
+
+
+def test_why_tells_the_bandwidths_of_busiest_links_that_differ_in_them() -> None:
+    """Inside a node a rank carries 2 x 7/8 of the array over NVLink, a ring over 16 ranks 2 x 15/16 over a card."""
+    told = answered({
+        "name": "links", "cluster": {"topology": "dgx_a100", "world_size": 16},
+        "collective": {"operation": "all_reduce", "size": "64 MiB"},
+        "compare": {"collective.algorithm": ["hierarchical", "ring"]},
+    })  # fmt: skip
+    assert told.why.startswith(
+        "The busiest link carries 1.75x the array with hierarchical (gpu0->node0/nvswitch, 300 GB/s) and 1.88x the "
+        "array with ring (nic7->leaf7, 25 GB/s)"
+    )
+    # The same link at half its bandwidth carries as much.
+    slow = compared({
+        "name": "links", "cluster": {"topology": "star_100g", "world_size": 4},
+        "collective": {"operation": "all_reduce", "size": "64 MiB", "algorithm": "ring"},
+        "compare": {"cluster.link_factors": [{}, {"gpu*->switch0": 0.5}]},
+    })  # fmt: skip
+    reason = why(slow, (0, 1))
+    assert reason is not None
+    assert re.fullmatch(
+        r"the busiest link, gpu0->switch0, carries 1\.5x the array .* \(12\.5 GB/s\) and 1\.5x the array .* "
+        r"\(6\.25 GB/s\)",
+        reason.sentence,
+    )
+
+
+def test_why_names_setting_and_condition_of_points_that_differ_in_both() -> None:
+    """A ring's busiest link carries 2 (N - 1) / N arrays, and the naive root receives and sends N - 1 arrays."""
+    of = compared({
+        "name": "both", "cluster": {"topology": "star_100g", "world_size": 8},
+        "collective": {"operation": "all_reduce", "size": "64 MiB"},
+        "compare": {"collective.algorithm": ["ring", "naive"]}, "sweep": {"cluster.world_size": [4, 8]},
+    })  # fmt: skip
+    places = {of.place(row): row.index for row in of.rows}
+    reason = why(of, (places["ring (4 GPUs)"], places["naive (8 GPUs)"]))
+    assert reason is not None
+    assert reason.sentence == (
+        "the busiest link, gpu0->switch0, carries 1.5x the array with ring (4 GPUs) and 7x the array, then 7x the "
+        "array back with naive (8 GPUs)"
+    )
 
 
 def test_why_names_the_slow_gpu_of_another_setting_or_condition() -> None:
@@ -300,6 +399,41 @@ def test_why_names_the_collective_and_the_link_where_exposed_communication_decid
         assert re.search(
             r"; link gpu2->switch0 is 100 % busy with gpu2->switch0 at a tenth of its speed\)", reason.sentence
         )
+
+
+def test_why_names_a_slow_link_that_no_bottleneck_shows_and_the_step_without_it() -> None:
+    """Closed forms fill no link; the step without the slow link is a simulation of its own."""
+    machine = {"topology": "dgx_h100", "world_size": 16}
+    base = {"name": "cable", "training": {"model": "gpt2_medium", "seq_len": 1024, "sharding": "zero3"}}
+    slow = base | {"cluster": machine | {"link_factors": {"nic3->leaf3": 0.1}}}
+    told = answered(slow)
+    one, other = (simulator.simulate(load_scenario(data)).report for data in (slow, base | {"cluster": machine}))
+    assert one.bottleneck is None
+    now, without = one.step_time_s, other.step_time_s
+    assert told.why.startswith(
+        f"The slow link (nic3->leaf3 at a tenth of its speed) costs {format_time(now - without)}; without it, the step "
+        f"takes {format_time(without)}. {one.because}"
+    )
+    assert told.reasons["slow_parts"] == [
+        {"of": "cluster.link_factors", "point": 0, "time_s": now, "time_without_s": without}
+    ]
+    whole = answered(base | {"cluster": machine | {"link_factors": {"nic3->leaf3": 1.0}}})
+    assert whole.why == f"{other.because}."
+    # A scenario that compares both steps needs no further step.
+    both = answered(base | {"cluster": machine, "sweep": {"cluster.link_factors": [{}, {"nic3->leaf3": 0.1}]}})
+    assert both.further == 0
+    assert "nic3->leaf3 at a tenth of its speed" in both.why
+
+
+def test_why_says_that_a_slow_link_without_traffic_costs_nothing() -> None:
+    """A ring over eight GPUs of one node uses no network card."""
+    told = answered({
+        "name": "cable", "cluster": {"topology": "dgx_h100", "world_size": 16, "link_factors": {"nic3->leaf3": 0.1}},
+        "collective": {"operation": "all_reduce", "size": "1 MiB", "group": list(range(8))},
+        "compare": {"collective.algorithm": ["ring", "tree"]},
+    })  # fmt: skip
+    end = "The slow link (nic3->leaf3 at a tenth of its speed) costs less than 1 % of the time with ring."
+    assert told.why.endswith(f". {end}")
 
 
 def test_why_names_the_hosts_rate_where_the_host_updates() -> None:
@@ -660,6 +794,119 @@ def test_where_nothing_fits_the_answer_begins_with_that() -> None:
         "No setting fits in 22.5 GiB; the closest setting is zero3 (reserved memory "
         f"{format_memory(reserved)}, {format_memory(missing)} missing)."
     )
+
+
+@pytest.mark.parametrize(
+    "finding", ["value", "fit", "change", "best", {"finding": "effect", "along": "training.sharding"}]
+)
+def test_the_answer_begins_with_the_best_point_that_fits(finding: Any) -> None:
+    """Llama 3 8B needs 16 bytes a parameter, 120 GiB with ddp; zero1 and zero3 fit, and zero3 is fastest of the two."""
+    base = {
+        "name": "opens", "cluster": {"topology": "dgx_a100", "world_size": 8}, "answer": [finding],
+        "training": {"model": "llama3_8b", "seq_len": 2048, "activation_checkpointing": "full"},
+    }  # fmt: skip
+    of = compared(base | {"compare": {"training.sharding": ["ddp", "zero1", "zero3"]}})
+    times = [report["step_time_s"] for report in reports(of)]
+    assert [row.fits for row in of.rows] == [False, True, True]
+    assert times[2] < times[1]
+    told = answer(of)
+    assert told.spoken[0] == 2
+    assert "No setting fits" not in told.text
+
+
+def test_the_answer_begins_with_the_closest_point_if_none_fits() -> None:
+    """ZeRO-3 keeps an eighth of the model states: it lacks least."""
+    base = {
+        "name": "opens", "cluster": {"topology": "dgx_a100", "world_size": 8},
+        "training": {"model": "llama3_70b", "seq_len": 2048, "activation_checkpointing": "full"},
+        "compare": {"training.sharding": ["ddp", "zero3", "zero1"]},
+    }  # fmt: skip
+    for finding in ("value", "fit"):
+        of = compared(base | {"answer": [finding]})
+        lacking = [report["shortfall_bytes"] for report in reports(of)]
+        assert 0 < lacking[1] < min(lacking[0], lacking[2])
+        told = answer(of)
+        assert told.spoken[0] == 1
+        assert told.sentences[0].startswith("No setting fits in 80 GiB; the closest setting is zero3 (reserved memory ")
+
+
+def timed(data: dict[str, Any], times: Mapping[tuple[str, int], float], fits: float) -> Comparison:
+    """A comparison of shardings by micro-batch with given step times [s]; times above `fits` do not fit."""
+
+    def report(point: Mapping[str, Any]) -> dict[str, Any]:
+        size = point["training.micro_batch_size"]
+        time = times[point["training.sharding"], size]
+        interval = {"step_time_s_80_low": 0.95 * time, "step_time_s_80_high": 1.05 * time}
+        return {
+            "step_time_s": time, "tokens_per_s": 512 * size / time, "fits": time < fits, "mfu": 0.4,
+            "intervals": interval, "shortfall_bytes": 0, "capacity_bytes": 1,
+        }  # fmt: skip
+
+    base = {
+        "name": "timed", "cluster": {"topology": "dgx_a100", "world_size": 8},
+        "training": {"model": "gpt2", "seq_len": 512}, "compare": {"training.sharding": ["ddp", "zero3"]},
+        "sweep": {"training.micro_batch_size": sorted({size for _, size in times})},
+    }  # fmt: skip
+    return outcomes(base | data, report)
+
+
+def found(of: Comparison) -> Any:
+    (asked,) = of.scenario.answer
+    return FINDING_KINDS.find(asked.finding).find(of, asked)
+
+
+def test_the_worst_point_of_a_threshold_fits_if_any_worse_point_does() -> None:
+    """Zero3 is worst at micro-batch 4, 3.0 against 1.5 s, where it does not fit."""
+    asked = {"finding": "threshold", "along": "training.micro_batch_size", "margin": 0.05}
+    times = {("ddp", 1): 1.0, ("zero3", 1): 1.2, ("ddp", 2): 1.2, ("zero3", 2): 1.8, ("ddp", 4): 1.5, ("zero3", 4): 3.0}
+    for fits, size in ((2.5, 2), (9.0, 4), (1.1, 4)):
+        of = timed({"answer": [asked]}, times, fits)
+        assert [of.rows[index].condition for index in found(of).spoken] == [{"training.micro_batch_size": size}] * 2
+
+
+def test_the_reason_is_sought_where_settings_do_not_tie() -> None:
+    """Within 5 % settings tie: at micro-batch 4 they do, and at 2 zero3 is faster by half."""
+    times = {("ddp", 2): 1.5, ("zero3", 2): 1.0, ("ddp", 4): 2.01, ("zero3", 4): 2.0}
+    of = timed({"answer": ["best"]}, times, fits=9.0)
+    assert [of.place(of.rows[index]) for index in found(of).spoken] == ["zero3 (micro-batch 2)", "ddp (micro-batch 2)"]
+    # If all conditions tie, the last is shown.
+    of = timed({"answer": ["best"]}, times | {("ddp", 2): 1.01}, fits=9.0)
+    assert found(of).spoken == (of.rows[3].index, of.rows[1].index)
+
+
+def test_conditions_without_a_rival_and_without_a_fitting_setting_are_told_along_numbers_too() -> None:
+    times = {
+        ("ddp", 1): 1.5, ("zero3", 1): 1.0, ("ddp", 2): 3.5, ("zero3", 2): 2.0, ("ddp", 4): 7.0, ("zero3", 4): 4.0,
+    }  # fmt: skip
+    of = timed({"answer": ["best"]}, times, fits=3.0)
+    first, second = found(of).sentences
+    assert first.startswith("With micro-batch 1, zero3 is fastest with ")
+    assert first.endswith("; 3 of 6 points do not fit in memory")
+    assert second.startswith("With micro-batch 2, only zero3 fits: ")
+    del times["ddp", 2], times["zero3", 2]
+    assert (
+        found(timed({"answer": ["best"]}, times, fits=3.0))
+        .sentences[0]
+        .endswith("; 2 of 4 points do not fit in memory (all settings with micro-batch 4)")
+    )
+
+
+def test_sentences_are_of_the_last_condition_in_which_a_setting_fits() -> None:
+    """With 16 micro-batches at once neither fits; with 8, zero3 alone; with 1, both; no two fit, then one counts."""
+
+    def shown(*micro_batches: int) -> Mapping[str, Any]:
+        fits = {("zero1", 1), ("zero3", 1), ("zero3", 8)}
+        return outcomes(
+            {
+                "name": "shown", "cluster": {"topology": "dgx_a100", "world_size": 8},
+                "training": {"model": "gpt2", "seq_len": 512}, "compare": {"training.sharding": ["zero1", "zero3"]},
+                "sweep": {"training.micro_batch_size": list(micro_batches)},
+            },
+            lambda point: {"fits": (point["training.sharding"], point["training.micro_batch_size"]) in fits},
+        ).shown_condition  # fmt: skip
+
+    for micro_batches, expected in (((1, 8, 16), 1), ((8, 16), 8), ((16, 32), 32)):
+        assert shown(*micro_batches) == {"training.micro_batch_size": expected}
 
 
 def test_a_lead_within_the_uncertainty_of_the_prediction_is_called_a_tie() -> None:

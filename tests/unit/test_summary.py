@@ -94,6 +94,30 @@ def test_a_gpu_that_adds_fast_enough_or_adds_nothing_is_no_bottleneck(
     assert "slow GPU" not in report.because
 
 
+def test_a_busy_link_below_its_bandwidth_is_limited_by_the_rate_of_the_machines_collectives() -> None:
+    """Caps of dgx_h100 keep a direct exchange far below NVLink's bandwidth; a small array waits for latencies."""
+
+    def because(size: str) -> tuple[str, float, float]:
+        collective = {"operation": "all_to_all", "algorithm": "direct", "size": size}
+        cluster = {"topology": "dgx_h100", "world_size": 8}
+        report = simulate(load_scenario({"name": "caps", "cluster": cluster, "collective": collective})).report
+        held = report.bottleneck
+        assert held is not None
+        # Share of the time with a flow on the link, and share of the bandwidth that the bytes fill.
+        return report.because, held.busy_fraction, held.bandwidth_time_s / report.time_s
+
+    text, busy, use = because("8 MiB")
+    assert busy > 0.45
+    assert use < 0.45
+    assert text == (
+        "Bottleneck: the rate of the machine's collectives; the busiest link gpu0->node0/nvswitch, "
+        f"{100 * busy:.0f} % busy, uses {100 * use:.0f} % of its bandwidth, carries 0.875x the array"
+    )
+    text, busy, _ = because("64 KiB")
+    assert busy < 0.45
+    assert text.startswith("Bottleneck: latency and waiting; the busiest link, gpu0->node0/nvswitch, uses ")
+
+
 def test_an_array_that_is_carried_once_is_called_so() -> None:
     because = played("broadcast", "chain").report.because
     assert because.startswith("Bottleneck: link gpu0->switch0, ")
@@ -149,6 +173,7 @@ def test_a_report_is_plain_data() -> None:
     assert told["bottleneck"]["link"] == "gpu0->switch0"
     assert told.pop("constants") is None  # of a star nothing was measured
     assert told.pop("slow_memory") is None
+    assert told.pop("idle_cards") is None
     assert all(isinstance(v, int | float | str | dict) for v in told.values())
     assert all(math.isfinite(v) for v in told.values() if isinstance(v, float))
 

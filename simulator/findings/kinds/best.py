@@ -51,7 +51,7 @@ def find(compared: Comparison, asked: FindingSpec) -> FindingResult | None:
         "crossings": crossings,
         **_counts(compared, measure, contests),
     }
-    shown = next((rows for condition, rows in contests if condition == compared.shown_condition), contests[-1][1])
+    shown = _shown(compared, measure, contests)
     if len(contests) == 1:
         where = compared.where(contests[0][0]) if len(compared.conditions) > 1 else ""
         told = (f"With {where}, " if where else "") + _alone(compared, measure, shown)
@@ -60,21 +60,30 @@ def find(compared: Comparison, asked: FindingSpec) -> FindingResult | None:
     sentences = [told + _lost(compared), *_lead_changes(compared, measure, crossings)]
     # The winner, the baseline and the worst.
     spoken = [shown[0].index, *(row.index for row in shown if row.setting == compared.settings[0]), shown[-1].index]
-    # A setting without a rival may be faster than the winner of every contest: its sentence comes first.
-    if lone and not compared.numeric_axes:
-        first = _value(measure, shown[0])
-        texts = [_without_rival(compared, measure, condition, row) for condition, row in lone[:_MOST_LONE]]
-        leads = any(measure.better(_value(measure, row), first) for _, row in lone)
+    if lone:
+        ordered = sorted(lone, key=lambda one: measure.rank(one[1].report or {}))
+        texts = [_without_rival(compared, measure, condition, row) for condition, row in ordered[:_MOST_LONE]]
+        first = ordered[0][1]
+        # A setting without a rival may be faster than the winner of every contest: its sentence comes first. Along
+        # numbers (of GPUs, of bytes) conditions are no rivals.
+        leads = not compared.numeric_axes and measure.better(_value(measure, first), _value(measure, shown[0]))
         sentences = [*texts, *sentences] if leads else [*sentences, *texts]
         if leads:
-            spoken.insert(0, min((row for _, row in lone), key=lambda row: _ahead_of(measure, row, shown[0])).index)
+            spoken.insert(0, first.index)
     return FindingResult("best", tuple(sentences), numbers, tuple(dict.fromkeys(spoken)))
+
+
+def _shown(compared: Comparison, measure: Measure, contests: Sequence[tuple[Settings, list[Row]]]) -> list[Row]:
+    """Return the points, best first, under the condition of pictures and of the reason: the shown condition, unless all
+    settings tie there and not elsewhere; else the last condition with a winner.
+    """
+    won = [one for one in contests if not _all_tied(measure, one[1])] or contests
+    return next((rows for condition, rows in won if condition == compared.shown_condition), won[-1][1])
 
 
 def _only_lone(compared: Comparison, measure: Measure, lone: Sequence[tuple[Settings, Row]]) -> FindingResult | None:
     """Return the finding for conditions in each of which a single setting fits, the best first."""
-    first = lone[0][1]
-    ordered = sorted(lone, key=lambda one: _ahead_of(measure, one[1], first))
+    ordered = sorted(lone, key=lambda one: measure.rank(one[1].report or {}))
     sentences = [_without_rival(compared, measure, condition, row) for condition, row in ordered[:_MOST_LONE]]
     places = [{"condition": dict(condition), "point": row.index} for condition, row in ordered]
     numbers = {"measure": measure.name, "places": [], "crossings": [], "alone": places}
@@ -85,12 +94,6 @@ def _without_rival(compared: Comparison, measure: Measure, condition: Settings, 
     """Return a sentence on a condition in which a single setting fits: 'With offload none, only ... fits: 3.7 s'."""
     text = f"{clause(compared.name(row.setting), 'fits')}: {measure.text(_value(measure, row))}"
     return f"With {compared.where(condition)}, only {text}"
-
-
-def _ahead_of(measure: Measure, row: Row, other: Row) -> float:
-    """Return a number that is the smaller the better a point is than another point, by a measure."""
-    ratio = _value(measure, row) / _value(measure, other)
-    return ratio if measure.best == "least" else 1 / ratio
 
 
 def _counts(
@@ -117,9 +120,8 @@ def _counts(
 
 def _contest(compared: Comparison, condition: Settings, measure: Measure) -> list[Row]:
     """Return a condition's points that fit in memory and have a value of the measure, the best first."""
-    sign = 1 if measure.best == "least" else -1
     rows = [row for row in compared.under(condition) if row.fits and measure.value(row.report or {}) is not None]
-    return sorted(rows, key=lambda row: sign * _value(measure, row))
+    return sorted(rows, key=lambda row: measure.rank(row.report or {}))
 
 
 def _value(measure: Measure, row: Row) -> float:
@@ -311,9 +313,19 @@ def _lost(compared: Comparison) -> str:
     """Return the end of a sentence on how many points do not fit in memory or failed; "" if none."""
     failed = sum(row.report is None for row in compared.rows)
     short = sum(row.report is not None and not row.fits for row in compared.rows)
-    parts = [f"{short} of {len(compared.rows)} points do not fit in memory"] if short else []
+    parts = (
+        [f"{short} of {len(compared.rows)} points do not fit in memory{_where_lost(compared, short)}"] if short else []
+    )
     parts += [f"{failed} of {len(compared.rows)} points failed"] if failed else []
     return "".join(f"; {part}" for part in parts)
+
+
+def _where_lost(compared: Comparison, short: int) -> str:
+    """Return the conditions to which all `short` points without enough memory belong, if no setting fits there."""
+    lost = [condition for condition in compared.conditions if not any(row.fits for row in compared.under(condition))]
+    if len(compared.settings) < 2 or sum(len(compared.under(condition)) for condition in lost) != short:
+        return ""
+    return f" (all settings with {short_list([compared.where(condition) for condition in lost], 'condition')})"
 
 
 def _crossings(

@@ -90,8 +90,7 @@ def _ordered(rows: Sequence[Row], measure: Measure) -> list[Row]:
     """Return the points fitting in memory (all points if none fits), the best by the measure first."""
     fitting = [row for row in rows if row.fits] or list(rows)
     # Small or large values may be good.
-    sign = 1 if measure.best == "least" else -1
-    return sorted(fitting, key=lambda row: sign * (measure.value(row.report or {}) or 0.0))
+    return sorted(fitting, key=lambda row: measure.rank(row.report or {}))
 
 
 def _spoken(rows: tuple[Row, ...], first: Row, measure: Measure) -> tuple[int, ...]:

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from simulator.findings.comparison import Comparison, Settings, key_of
+from simulator.findings.comparison import Comparison, Row, Settings, key_of
 from simulator.findings.crossovers import Axis, axis_of, changes, log_ratio, sign_changes
 from simulator.findings.found import Finding, FindingResult
 from simulator.findings.search import Bracket
@@ -60,22 +60,28 @@ def find(compared: Comparison, asked: FindingSpec) -> FindingResult | None:
 
 
 def _worst(compared: Comparison, found: Sequence[Mapping[str, Any]], axis: Axis) -> tuple[int, ...]:
-    """Return the indices of a setting's point and the baseline's, where the setting is worst against the baseline.
+    """Return the indices of a setting's point and the baseline's, where the setting is worst against the baseline
+    among points that fit in memory.
 
     Empty if the axis is not swept, or if no setting is worse anywhere.
     """
     ratios = [
-        (ratio, one, int(number)) for one in found for number, ratio in one["log_ratios"].items() if ratio > _EQUAL
+        (ratio, _pair(compared, one, axis, int(number)))
+        for one in found
+        for number, ratio in one["log_ratios"].items()
+        if ratio > _EQUAL
     ]
-    if not ratios:
-        return ()
-    _, one, number = max(ratios, key=lambda each: each[0])
+    # A step that does not fit explains nothing, if another does.
+    fitting = [one for one in ratios if all(row.fits for row in one[1])]
+    _, rows = max(fitting or ratios, key=lambda one: one[0], default=(0.0, ()))
+    return tuple(row.index for row in rows)
+
+
+def _pair(compared: Comparison, one: Mapping[str, Any], axis: Axis, number: int) -> tuple[Row, ...]:
+    """Return the simulated points of a setting and of the baseline at an axis value, under a finding's condition."""
     settings = {**one["fixed"], **axis.settings(number)}
     pair = ({**one["setting"], **settings}, {**compared.settings[0], **settings})
-    rows = [
-        row for wanted in pair for row in compared.rows if key_of({**row.setting, **row.condition}) == key_of(wanted)
-    ]
-    return tuple(row.index for row in rows)
+    return tuple(compared.row_of(wanted) for wanted in pair if compared.has(wanted))
 
 
 def _above(compared: Comparison, asked: FindingSpec, axis: Axis, above: float) -> FindingResult | None:

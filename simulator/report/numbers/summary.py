@@ -5,6 +5,8 @@ Reads the timeline and the plan, never a model or an engine. Only report keys ca
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
@@ -21,6 +23,7 @@ from simulator.records.reduction_order import ReductionOrder
 from simulator.records.timeline import Timeline, TransferLog
 from simulator.report.numbers.bottleneck import Bottleneck, bottleneck, turns_text
 from simulator.report.numbers.headline import HasHeadline
+from simulator.report.numbers.idle_cards import IdleCards, idle_cards
 from simulator.report.numbers.link_use import HOLDS_UP, link_uses
 from simulator.report.numbers.slow_memory import SlowMemory, slow_memory
 
@@ -67,6 +70,8 @@ class CollectiveReport(HasHeadline):
     slow_memory : SlowMemory or None
         The slow rank (`cluster.stragglers`) that adds arriving data more slowly than its links deliver, if this takes
         at least 5 % of the time.
+    idle_cards : IdleCards or None
+        The network cards that send nothing while the node's other cards limit the collective.
     """
 
     time_s: float
@@ -87,6 +92,7 @@ class CollectiveReport(HasHeadline):
     because: str
     constants: str | None = None
     slow_memory: SlowMemory | None = None
+    idle_cards: IdleCards | None = None
 
     @property
     def headline(self) -> tuple[tuple[str, str], ...]:
@@ -146,6 +152,7 @@ def summarize(
     # A collective of a single rank takes no time.
     algbw = nbytes / time if time > 0 else None
     busiest, slow = bottleneck(timeline), slow_memory(timeline, cluster)
+    idle = idle_cards(timeline, cluster, ops[0].group)
     return CollectiveReport(
         time_s=time,
         algbw=algbw,
@@ -171,9 +178,12 @@ def summarize(
         algorithm=plan.algorithm,
         why=plan.why,
         bottleneck=busiest,
-        because=_because(timeline, busiest, nbytes) if slow is None else f"Bottleneck: {slow.text}",
+        because=_because(timeline, busiest, nbytes, idle, capped=_capped(ops))
+        if slow is None
+        else f"Bottleneck: {slow.text}",
         constants=BETWEEN.join(sorted({op.constants for op in ops if op.constants})) or None,
         slow_memory=slow,
+        idle_cards=idle,
     )
 
 
@@ -184,19 +194,37 @@ def _share(op: Collective, parts: tuple[str, ...]) -> int:
     return -(-op.elements // len(op.group)) * op.itemsize
 
 
-def _because(timeline: Timeline, busiest: Bottleneck | None, nbytes: int) -> str:
-    """Return a sentence on the part that limits the collective: a link's bandwidth, or latency and waiting."""
+def _capped(ops: Sequence[Collective]) -> bool:
+    """Return True if the machine's measured rates bound the flows of a collective."""
+    return any(min(op.rate_cap, op.cross_rate_cap) < math.inf for op in ops)
+
+
+def _because(
+    timeline: Timeline, busiest: Bottleneck | None, nbytes: int, idle: IdleCards | None, *, capped: bool
+) -> str:
+    """Return a sentence on the part that limits the collective: a link's bandwidth, the rate of the machine's
+    collectives (`capped`), or latency and waiting.
+
+    With idle network cards, the sentence begins with their number.
+    """
     if busiest is None:
         return "Bottleneck: latency; no link carries any bytes"
+    carries = f", carries {arrays_text(busiest.bytes / nbytes)}" if nbytes else ""
+    busy = f"{100 * busiest.busy_fraction:.0f} % busy"
     # The bottleneck's time at its bandwidth, as a share of the run.
     full = busiest.limiting_time_s / timeline.end
     holds = full >= HOLDS_UP
+    # The machine's cap on a flow may keep a busy link below its bandwidth.
+    slowed = capped and not holds and busiest.busy_fraction >= HOLDS_UP
+    if idle is not None or slowed:
+        limit = f"{idle.text}; link" if idle is not None else "the rate of the machine's collectives; the busiest link"
+        use = f"uses {100 * busiest.bandwidth_time_s / timeline.end:.0f} % of its bandwidth"
+        return f"Bottleneck: {limit} {busiest.link}, {busy}, {use}{carries}"
     bottleneck_text = "Bottleneck: " if holds else "Bottleneck: latency and waiting; "
     if busiest.takes_turns:
         return f"{bottleneck_text}{busiest.end} {turns_text(busiest, timeline.end, nbytes=nbytes)}"
-    carries = f", carries {arrays_text(busiest.bytes / nbytes)}" if nbytes else ""
     if holds:
-        return f"{bottleneck_text}link {busiest.link}, {100 * busiest.busy_fraction:.0f} % busy{carries}"
+        return f"{bottleneck_text}link {busiest.link}, {busy}{carries}"
     return f"{bottleneck_text}the busiest link, {busiest.link}, uses {100 * full:.0f} % of its bandwidth{carries}"
 
 
