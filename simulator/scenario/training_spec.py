@@ -493,17 +493,19 @@ class TrainingSpec(Spec):
             "Collectives: simulated transfer by transfer (played), or by closed forms where exact (closed_form)."
         ),
     )
-    algorithm: Annotated[str, reading.known(_algorithms)] = Field(
+    algorithm: Annotated[str, reading.known(_algorithms, listed_by="simulator list algorithms")] = Field(
         default="auto", description="Algorithm for every collective; auto: the machine's choice."
     )
     compile: Annotated[bool, YES_NO] = Field(default=False, description="Whether a compiler merges kernels.")
     dropout: Annotated[bool | float, yes_no_or_probability()] = Field(
         default=False, description="Dropout: true (probability 0.1), false, or a probability."
     )
-    framework: Annotated[str, reading.known_or_path(frameworks, (".yaml", ".yml"))] = Field(
-        default="torchtitan",
-        description="Framework whose fitted constants slow down kernels: a catalog name, bare (no constants), or the "
-        "path of a framework file, such as `simulator calibrate` writes.",
+    framework: Annotated[str, reading.known_or_path(frameworks, (".yaml", ".yml"), registry.listed_by("framework"))] = (
+        Field(
+            default="torchtitan",
+            description="Framework whose fitted constants slow down kernels: a catalog name, bare (no constants), or the "
+            "path of a framework file, such as `simulator calibrate` writes.",
+        )
     )
     allocator: Annotated[Literal["caching", "expandable_segments"], reading.choice(ALLOCATORS)] = Field(
         default="caching", description="Allocator of GPU memory."

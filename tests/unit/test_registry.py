@@ -65,7 +65,7 @@ def test_a_name_of_another_kind_is_told_as_one(kind: registry.Kind, name: str, h
 
 
 def test_a_runs_directory_as_a_scenario_is_refused_with_the_command_that_repeats_it(tmp_path: Path) -> None:
-    with pytest.raises(ScenarioError, match=r": is a directory; give the path of a scenario file or one of "):
+    with pytest.raises(ScenarioError, match=r"give the path of a scenario file or a name; `simulator list scenarios` "):
         registry.find("scenario", str(tmp_path))
     (tmp_path / "run.json").write_text("{}")
     with pytest.raises(ScenarioError, match=rf"again, use `simulator rerun {tmp_path}`$"):

@@ -32,7 +32,7 @@ def _known(kind: registry.Kind, *more: str) -> AfterValidator:
     def check(name: str) -> str:
         known = name if name in more else registry.shipped(kind, name)
         if known is None:
-            raise ValueError(one_of((*more, *registry.names(kind)), name))
+            raise ValueError(one_of((*more, *registry.names(kind)), name, registry.listed_by(kind)))
         return known
 
     return AfterValidator(check)
