@@ -31,7 +31,7 @@ _LONGEST: Final = 1000
 _MOST_LISTED: Final = 6
 _MOST_UNLISTED: Final = 12
 # Most names that a message proposes, and fewest letters that mean any name which contains them.
-_MOST_MEANT: Final = 3
+MOST_MEANT: Final = 3
 _LEAST_PART: Final = 3
 # A further name is proposed if its similarity, from 0 to 1, is at most this much below the most similar name's.
 _AS_SIMILAR: Final = 0.05
@@ -241,28 +241,34 @@ def one_of(allowed: Iterable[str], name: object, listed_by: str = "") -> str:
     names = sorted(allowed)
     # Names that the text lists anyway need one proposal.
     unlisted = bool(listed_by) and len(names) > _MOST_LISTED
-    close = _similar(names, str(name)[:_MOST_COMPARED].lower(), _MOST_MEANT if unlisted else 1)
-    proposal = f"did you mean {close}?" if close else ""
+    proposal = did_you_mean(similar(names, str(name), MOST_MEANT if unlisted else 1))
     if unlisted:
         return f"{proposal} `{listed_by}` lists all".lstrip()
     return f"one of {few(names, _MOST_UNLISTED)}{proposal and f'; {proposal}'}"
 
 
-def _similar(names: Sequence[str], typed: str, most: int) -> str:
-    """Return the names that a typed text probably means, as "'a', 'b' or 'c'"; empty if no name is similar.
+def did_you_mean(names: Sequence[str]) -> str:
+    """Return the question which of the names was meant: "did you mean 'a', 'b' or 'c'?"; empty without names."""
+    choices = " or ".join(filter(None, [", ".join(map(repr, names[:-1])), *map(repr, names[-1:])]))
+    return f"did you mean {choices}?" if choices else ""
+
+
+def similar(names: Sequence[str], written: str, most: int) -> list[str]:
+    """Return the names that a text probably means; empty if no name is similar.
 
     At most `most` names continue or resemble the text; up to three names contain the text.
     """
+    typed = written[:_MOST_COMPARED].lower()
     if not typed:
-        return ""
+        return []
     # A name that continues the typed text is likelier than a name with one different letter: h100 means h100_sxm, not
     # h200. A name that ends in the typed text is almost as likely: p5 means aws_p5.
     close = [name for name in names if name.startswith(f"{typed}_")][:most]
-    close = close or [name for name in names if f"_{typed}_" in f"_{name.lower()}_"][:_MOST_MEANT]
+    close = close or [name for name in names if f"_{typed}_" in f"_{name.lower()}_"][:MOST_MEANT]
     close = close or _closest(names, typed, most)
     if not close and len(typed) >= _LEAST_PART:
-        close = [name for name in names if typed in name.lower()][:_MOST_MEANT]
-    return " or ".join(filter(None, [", ".join(map(repr, close[:-1])), *map(repr, close[-1:])]))
+        close = [name for name in names if typed in name.lower()][:MOST_MEANT]
+    return close
 
 
 def _closest(names: Sequence[str], typed: str, most: int) -> list[str]:

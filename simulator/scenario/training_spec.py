@@ -42,6 +42,10 @@ def frameworks() -> tuple[str, ...]:
     return ("bare", *registry.names("framework"))
 
 
+def _framework() -> reading.ValueReader:
+    return reading.known_or_path(frameworks, (".yaml", ".yml"), registry.listed_by("framework"))
+
+
 def _algorithms() -> tuple[str, ...]:
     # Imported late, because it imports every algorithm.
     from simulator.collectives.algorithm import ALGORITHMS
@@ -500,12 +504,10 @@ class TrainingSpec(Spec):
     dropout: Annotated[bool | float, yes_no_or_probability()] = Field(
         default=False, description="Dropout: true (probability 0.1), false, or a probability."
     )
-    framework: Annotated[str, reading.known_or_path(frameworks, (".yaml", ".yml"), registry.listed_by("framework"))] = (
-        Field(
-            default="torchtitan",
-            description="Framework whose fitted constants slow down kernels: a catalog name, bare (no constants), or the "
-            "path of a framework file, such as `simulator calibrate` writes.",
-        )
+    framework: Annotated[str, _framework()] = Field(
+        default="torchtitan",
+        description="Framework whose fitted constants slow down kernels: a catalog name, bare (no constants), or the "
+        "path of a framework file, such as `simulator calibrate` writes.",
     )
     allocator: Annotated[Literal["caching", "expandable_segments"], reading.choice(ALLOCATORS)] = Field(
         default="caching", description="Allocator of GPU memory."
