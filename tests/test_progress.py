@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import time
 from pathlib import Path
@@ -42,11 +43,36 @@ def test_a_play_tells_how_far_it_is(engine: str) -> None:
     assert 0.0 <= progress.now <= run.timeline.end
 
 
+def test_a_check_of_points_tells_how_many_it_has_checked(tmp_path: Path) -> None:
+    """A check of a few points may take minutes, because it plans every step; each line names the phase."""
+    text = (
+        "name: steps\ncluster: {topology: dgx_h100, world_size: 64}\n"
+        "training: {model: llama3_8b, seq_len: 4096, micro_batch_size: 1, parallelism: {pp: 8}}\n"
+        "sweep: {training.gradient_accumulation_steps: [16, 32, 64]}\n"
+    )
+    (tmp_path / "steps.yaml").write_text(text, encoding="utf-8")
+    with started(tmp_path, "check", "steps.yaml", program=TELLING) as process:
+        out, err = process.communicate(timeout=120)
+    assert process.returncode == 0
+    assert "points:    3\n" in out
+    lines = err.splitlines()
+    assert all(line.startswith("checking steps") for line in lines)
+    assert any(": planning; 0 of 3 points checked" in line for line in lines)
+    assert any(re.search(": planning; [12] of 3 points checked, about .* seconds left$", line) for line in lines)
+
+
+def test_work_of_unknown_extent_names_its_phase(tmp_path: Path) -> None:
+    program = "import time; from simulator.cli import progress; progress._EVERY = {False: 0.05}\n"
+    with started(tmp_path, program=("-c", f"{program}with progress.phase('x: writing'): time.sleep(0.5)")) as process:
+        _, err = process.communicate(timeout=60)
+    assert set(err.splitlines()) == {"x: writing"}
+
+
 def test_nobody_is_told_who_has_not_asked() -> None:
     progress = Progress()
     with watched(progress):
         stage("finding routes")
-    tell("playing", 0.5, 1.0)
+    tell("simulating", 0.5, 1.0)
     assert progress == Progress("finding routes")
 
 
@@ -56,7 +82,7 @@ def test_the_core_stops_at_ctrl_c(tmp_path: Path) -> None:
     (tmp_path / "long.yaml").write_text(LONG, encoding="utf-8")
     with started(tmp_path, "run", "long.yaml", "--out", "here", program=TELLING) as process:
         assert process.stderr is not None
-        assert any(": playing, " in line for line in process.stderr)  # reads no further than the first such line
+        assert any(": simulating, " in line for line in process.stderr)  # reads no further than the first such line
         for _ in range(2):  # impatient
             process.send_signal(signal.SIGINT)
             time.sleep(0.01)

@@ -35,7 +35,7 @@ def expect(source: str, measured: str, overrides: Mapping[str, str], *, as_json:
     """
     scenario = load_scenario(source, overrides)
     seconds, rate = _measurement(measured, scenario.cluster.world_size)
-    with progress(_MOST_SIMULATED, what="simulations at most") as advance:
+    with progress(_MOST_SIMULATED, what=scenario.name, counted="simulations at most") as advance:
         found = expectation(scenario, seconds, rate, advance)
     if scenario.compare or scenario.sweep:
         print_text(

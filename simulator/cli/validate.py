@@ -46,7 +46,7 @@ def show(source: str | None, own: Path | None, every: int, jobs: int, kept: Path
     # Constants of the shipped frameworks; the fitted constants belong to llm_foundry.
     known = frameworks()
     try:
-        with progress(len(rows), what="measured rows") as advance:
+        with progress(len(rows), what="validation", counted="measured rows simulated") as advance:
             outcomes = play_on(rows, known, jobs, advance, kept)
     except INTERRUPTIONS:
         if kept is not None and kept.is_file():
