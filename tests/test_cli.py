@@ -165,6 +165,22 @@ def test_a_fault_that_only_the_cluster_shows_leaves_no_directory(cli: Command, t
     assert not (tmp_path / "there").exists()
 
 
+def test_the_framework_that_a_training_step_assumes_is_told_once(cli: Command, tmp_path: Path) -> None:
+    text = (
+        "name: step\ncluster: {topology: dgx_h100, world_size: 8}\nplots: []\n"
+        "training: {model: gpt2, seq_len: 256, micro_batch_size: 1}\n"
+    )
+    (tmp_path / "step.yaml").write_text(text, encoding="utf-8")
+    told = "note: training.framework is not given; the measured constants of torchtitan are assumed"
+    points = ("--set", "training.micro_batch_size=1,2")
+    assert cli("run", "step.yaml", *points, "--out", "a").err.count(told) == 1
+    assert cli("expect", "step.yaml", "--measured", "1 s").err.count(told) == 1
+    for named in ("training.framework=torchtitan", "training.framework=bare,torchtitan"):
+        assert told not in cli("run", "step.yaml", "--set", named, "--out", named[-5:]).err
+    # A scenario of a collective has no framework.
+    assert "note: " not in cli("run", "small.yaml", "--out", "c").err
+
+
 def test_payload_that_no_memory_holds_is_refused_before_it_is_tried(cli: Command, tmp_path: Path) -> None:
     for command in ("check", "run"):
         answer = cli(command, "small.yaml", "--set", "collective.size=1 PiB", "--set", "collective.payload=true")

@@ -13,6 +13,7 @@ from simulator.basics.units import format_time
 from simulator.calibration.table import Table
 from simulator.cli.console import print_text, width
 from simulator.cli.progress import progress
+from simulator.cli.warnings_output import print_assumed_framework
 from simulator.run.expectation import Expectation, expectation
 from simulator.scenario.load import load_scenario
 
@@ -35,6 +36,7 @@ def expect(source: str, measured: str, overrides: Mapping[str, str], *, as_json:
     """
     scenario = load_scenario(source, overrides)
     seconds, rate = _measurement(measured, scenario.cluster.world_size)
+    print_assumed_framework(scenario)
     with progress(_MOST_SIMULATED, what=scenario.name, counted="simulations at most") as advance:
         found = expectation(scenario, seconds, rate, advance)
     if scenario.compare or scenario.sweep:
