@@ -28,6 +28,11 @@ _FOLDERS: Final[dict[Kind, tuple[tuple[Path, ...], str]]] = {
     "model": ((_PACKAGE / "catalog" / "models",), ".json"),
     "framework": ((_PACKAGE / "catalog" / "frameworks",), ".yaml"),
 }
+# Boards in tables of measured runs that differ from a shipped GPU in a few keys, and how to write them.
+_MEASURED_BOARDS: Final = {
+    "h100_hbm2e_500w": "copy gpus/h100_sxm.yaml of the catalog, change power to 500, hbm_bytes to 96 GB and "
+    "hbm_bandwidth to 2.4 TB/s, and give the file's path",
+}
 _OTHER_NAMES: Final = _PACKAGE / "catalog" / "other_names.yaml"
 
 
@@ -126,7 +131,9 @@ def _directory_hint(kind: Kind, path: Path) -> str:
 
 
 def _other_kind(kind: Kind, name: str) -> str:
-    """Return a hint if the name belongs to another kind: "l4 is a gpu"; empty if the name is unknown there, too."""
+    """Return a hint if the name belongs to another kind ("l4 is a gpu"), or to a board of measured runs; else ""."""
+    if kind == "gpu" and name in _MEASURED_BOARDS:
+        return f"this is a board of measured runs; {_MEASURED_BOARDS[name]}"
     others = (other for other in get_args(Kind) if other != kind)
     found = ((other, known) for other in others if (known := shipped(other, name)) is not None)
     return next((f"{known} is the name of a {other}" for other, known in found), "")

@@ -17,8 +17,8 @@ from simulator.cli.warnings_output import print_assumed_framework
 from simulator.run.expectation import Expectation, expectation
 from simulator.scenario.load import load_scenario
 
-# Simulations of the largest question: the prediction, four causes with sizes, and six without.
-_MOST_SIMULATED: Final = 1 + 4 * 9 + 6
+# Simulations of the largest question: the prediction, five causes with sizes, and six without.
+_MOST_SIMULATED: Final = 1 + 5 * 9 + 6
 _UNITS: Final[Mapping[str, tuple[bool, float]]] = {
     # Unit -> (whether the measurement is a rate, factor to seconds or tokens per second).
     "s": (False, 1.0), "ms": (False, 1e-3), "tokens/s": (True, 1.0), "tok/s": (True, 1.0), "tokens/s/GPU": (True, 0.0),

@@ -57,6 +57,7 @@ def test_a_folder_is_no_file(tmp_path: Path) -> None:
         ("topology", "L4", "l4 is the name of a gpu"),
         ("scenario", "llama3-8b", "llama3_8b is the name of a model"),
         ("model", "dgx_h100", "dgx_h100 is the name of a topology"),
+        ("gpu", "h100_hbm2e_500w", "this is a board of measured runs; copy .* change power to 500, .* file's path"),
     ],
 )
 def test_a_name_of_another_kind_is_told_as_one(kind: registry.Kind, name: str, hint: str) -> None:
