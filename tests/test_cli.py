@@ -93,6 +93,7 @@ WRONG_COMMANDS = [
     (("collective", "all_reduce", "--begin", "2PiB", "--end", "4PiB"), "--begin, --end: got", "at most 1 PiB"),
     (("new", "a/b"), "name: got 'a/b'", "letters, digits"),
     (("list", "gpu"), "list: got 'gpu'", "did you mean 'gpus'?"),
+    (("show", "star_100g", "--world-size", "9999999"), "simulator show: ", "Invalid value for '--world-size'"),
     (("show", "torus"), "topology: got 'torus'", "did you mean 'torus_2d' or 'torus_3d'?"),
     (("show", "star_100g", "--gpu", "h20"), "--gpu: got 'h20'; ", "did you mean 'h200'?"),
     (("show", "nogpu.yaml"), "--gpu: topology nogpu has no GPU", "--gpu a100_sxm_80gb"),
