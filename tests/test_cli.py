@@ -50,7 +50,7 @@ def test_the_version_is_the_packages(cli: Command) -> None:
 
 
 WRONG_COMMANDS = [
-    (("lst",), "simulator: got 'lst'; one of calibrate, ", "did you mean 'list'?"),
+    (("lst",), "simulator: got 'lst'; ", "did you mean 'list'? `simulator --help` lists all"),
     (("run",), "simulator run: Missing argument 'SCENARIO'", "see `simulator run --help`"),
     (("run", "small.yaml", "more"), "simulator run: Got unexpected extra argument", "see `simulator run --help`"),
     (("run", "small.yaml", "--faster"), "simulator run: No such option: --faster", "see `simulator run --help`"),
@@ -60,10 +60,10 @@ WRONG_COMMANDS = [
         "greater than or equal to 1",
     ),
     (("sweep", "small.yaml", "--jobs", "x"), "simulator sweep: Invalid value for '--jobs'", "valid integer"),
-    (("run", "nosuch"), "scenario: got 'nosuch'; one of ", "all_to_all_direct"),
+    (("run", "nosuch"), "scenario: got 'nosuch'; ", "`simulator list scenarios` lists all"),
     (("run", "stragler"), "scenario: got 'stragler'", "did you mean 'straggler'?"),
     (("run", "gone.yaml"), "gone.yaml: no such scenario file", "give an existing path"),
-    (("run", "."), ".: is a directory; ", "one of "),
+    (("run", "."), ".: is a directory; ", "`simulator list scenarios` lists all"),
     (("run", "a" * 5000), "scenario: got 'aaa", "File name too long"),
     (("run", "empty.yaml"), "empty.yaml:1:1: the file is empty", ""),
     (("run", "binary.yaml"), "binary.yaml: not a UTF-8 text file", "byte 0 is 0xff"),
@@ -82,7 +82,7 @@ WRONG_COMMANDS = [
     (("collective", "all_reduce", "--algorithm", "rng"), "--algorithm: got 'rng'", "did you mean 'ring'?"),
     (("collective", "all_reduce", "--topology", "star"), "--topology: got 'star'", "did you mean 'star_100g'?"),
     (("collective", "all_reduce", "--world-size", "1"), "--world-size: got 1", "at least 2 ranks"),
-    (("collective", "all_reduce", "--gpu", "h10"), "--gpu: got 'h10'", "one of "),
+    (("collective", "all_reduce", "--gpu", "h10"), "--gpu: got 'h10'", "`simulator list gpus` lists all"),
     (("collective", "all_reduce", "--dtype", "float12"), "--dtype: got 'float12'", "did you mean 'float32'?"),
     (("collective", "all_reduce", "--begin", "x"), "--begin: got 'x'", "a number and a unit"),
     (
@@ -93,8 +93,9 @@ WRONG_COMMANDS = [
     (("collective", "all_reduce", "--begin", "2PiB", "--end", "4PiB"), "--begin, --end: got", "at most 1 PiB"),
     (("new", "a/b"), "name: got 'a/b'", "letters, digits"),
     (("list", "gpu"), "list: got 'gpu'", "did you mean 'gpus'?"),
-    (("show", "torus"), "topology: got 'torus'", "did you mean 'torus_2d'?"),
-    (("show", "star_100g", "--gpu", "h20"), "--gpu: got 'h20'; one of ", "did you mean 'h200'?"),
+    (("show", "star_100g", "--world-size", "9999999"), "simulator show: ", "Invalid value for '--world-size'"),
+    (("show", "torus"), "topology: got 'torus'", "did you mean 'torus_2d' or 'torus_3d'?"),
+    (("show", "star_100g", "--gpu", "h20"), "--gpu: got 'h20'; ", "did you mean 'h200'?"),
     (("show", "nogpu.yaml"), "--gpu: topology nogpu has no GPU", "--gpu a100_sxm_80gb"),
     (("show", "star_100g", "--links", "--svg"), "--svg: excludes --links", "omit one option"),
     (("show", "p5"), "topology: got 'p5'", "did you mean 'aws_p5'?"),
@@ -163,6 +164,22 @@ def test_a_fault_that_only_the_cluster_shows_leaves_no_directory(cli: Command, t
     assert (answer.code, len(answer.faults)) == (2, 1)
     assert "small.yaml: link: got 'gpu0->gpu1'; one of gpu0->switch0, switch0->gpu1" in answer.err
     assert not (tmp_path / "there").exists()
+
+
+def test_the_framework_that_a_training_step_assumes_is_told_once(cli: Command, tmp_path: Path) -> None:
+    text = (
+        "name: step\ncluster: {topology: dgx_h100, world_size: 8}\nplots: []\n"
+        "training: {model: gpt2, seq_len: 256, micro_batch_size: 1}\n"
+    )
+    (tmp_path / "step.yaml").write_text(text, encoding="utf-8")
+    told = "note: training.framework is not given; the measured constants of torchtitan are assumed"
+    points = ("--set", "training.micro_batch_size=1,2")
+    assert cli("run", "step.yaml", *points, "--out", "a").err.count(told) == 1
+    assert cli("expect", "step.yaml", "--measured", "1 s").err.count(told) == 1
+    for named in ("training.framework=torchtitan", "training.framework=bare,torchtitan"):
+        assert told not in cli("run", "step.yaml", "--set", named, "--out", named[-5:]).err
+    # A scenario of a collective has no framework.
+    assert "note: " not in cli("run", "small.yaml", "--out", "c").err
 
 
 def test_payload_that_no_memory_holds_is_refused_before_it_is_tried(cli: Command, tmp_path: Path) -> None:

@@ -88,12 +88,12 @@ def test_no_kernel_moves_its_bytes_faster_than_the_gpus_memory(cli: Command) -> 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ("nope", "MODEL: got 'nope'; one of bert_large, "),
+        ("nope", "MODEL: got 'nope'; `simulator list models` lists all"),
         ("llama3_8b --tp 3", "--tp: got 3; must divide the 32 heads of llama3_8b"),
-        ("llama3_8b --gpu h10", "--gpu: got 'h10'; one of "),
+        ("llama3_8b --gpu h10", "--gpu: got 'h10'; did you mean "),
         ("llama3_8b --precision fp8 --gpu a100_sxm_80gb", "which a100_sxm_80gb does not support"),
         ("llama3_8b --seq-len 0", "--seq-len: got 0; must be at least 1"),
-        ("llama3_8b --framework jax", "--framework: got 'jax'; one of bare, "),
+        ("llama3_8b --framework jax", "--framework: got 'jax'; `simulator list frameworks` lists all"),
     ],
 )
 def test_what_cannot_be_is_one_line(cli: Command, options: str, said: str) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import os
+import re
 import signal
 import time
 from pathlib import Path
@@ -42,11 +45,36 @@ def test_a_play_tells_how_far_it_is(engine: str) -> None:
     assert 0.0 <= progress.now <= run.timeline.end
 
 
+def test_a_check_of_points_tells_how_many_it_has_checked(tmp_path: Path) -> None:
+    """A check of a few points may take minutes, because it plans every step; each line names the phase."""
+    text = (
+        "name: steps\ncluster: {topology: dgx_h100, world_size: 64}\n"
+        "training: {model: llama3_8b, seq_len: 4096, micro_batch_size: 1, parallelism: {pp: 8}}\n"
+        "sweep: {training.gradient_accumulation_steps: [16, 32, 64]}\n"
+    )
+    (tmp_path / "steps.yaml").write_text(text, encoding="utf-8")
+    with started(tmp_path, "check", "steps.yaml", program=TELLING) as process:
+        out, err = process.communicate(timeout=120)
+    assert process.returncode == 0
+    assert "points:    3\n" in out
+    lines = err.splitlines()
+    assert all(line.startswith("checking steps") for line in lines)
+    assert any(": planning; 0 of 3 points checked" in line for line in lines)
+    assert any(re.search(": planning; [12] of 3 points checked, about .* seconds left$", line) for line in lines)
+
+
+def test_work_of_unknown_extent_names_its_phase(tmp_path: Path) -> None:
+    program = "import time; from simulator.cli import progress; progress._EVERY = {False: 0.05}\n"
+    with started(tmp_path, program=("-c", f"{program}with progress.phase('x: writing'): time.sleep(0.5)")) as process:
+        _, err = process.communicate(timeout=60)
+    assert set(err.splitlines()) == {"x: writing"}
+
+
 def test_nobody_is_told_who_has_not_asked() -> None:
     progress = Progress()
     with watched(progress):
         stage("finding routes")
-    tell("playing", 0.5, 1.0)
+    tell("simulating", 0.5, 1.0)
     assert progress == Progress("finding routes")
 
 
@@ -56,7 +84,7 @@ def test_the_core_stops_at_ctrl_c(tmp_path: Path) -> None:
     (tmp_path / "long.yaml").write_text(LONG, encoding="utf-8")
     with started(tmp_path, "run", "long.yaml", "--out", "here", program=TELLING) as process:
         assert process.stderr is not None
-        assert any(": playing, " in line for line in process.stderr)  # reads no further than the first such line
+        assert any(": simulating, " in line for line in process.stderr)  # reads no further than the first such line
         for _ in range(2):  # impatient
             process.send_signal(signal.SIGINT)
             time.sleep(0.01)
@@ -64,3 +92,80 @@ def test_the_core_stops_at_ctrl_c(tmp_path: Path) -> None:
     assert process.returncode == 130
     assert err.endswith("interrupted: no point had ended, therefore no results are kept\n")
     assert not (tmp_path / "here").exists()
+
+
+RUNS = (
+    "model,gpu,topology,gpus,seq_len,micro_batch_size,sharding,tokens_per_s\n"
+    "llama3_8b,h100_sxm,dgx_h100,8,4096,1,zero3,60000\n"
+    "llama3_8b,h100_sxm,dgx_h100,16,4096,1,zero3,110000\n"
+    "llama3_8b,h100_sxm,dgx_h100,32,4096,1,zero3,200000\n"
+)
+STEPS = (
+    "name: steps\ncluster: {topology: dgx_h100, world_size: 64}\n"
+    "training: {model: llama3_8b, seq_len: 4096, micro_batch_size: 1, parallelism: {pp: 8}}\n"
+    "sweep: {training.gradient_accumulation_steps: [64, 128, 256, 512, 1024]}\n"
+)
+PLAN = ("plan", "llama3_8b", "--topology", "dgx_h100", "--gpus", "16", "--seq-len", "4096", "--global-batch", "256seq")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "first"),
+    [
+        (("check", "steps.yaml"), ": planning; "),
+        (("calibrate", "runs.csv", "--out", "own.yaml"), "trial steps simulated"),
+        (("calibrate", "runs.csv", "--out", "own.yaml", "--jobs", "2"), "trial steps simulated"),
+        (("validate", "--csv", "runs.csv", "--kept", "kept.jsonl", "--jobs", "1"), "measured rows simulated"),
+        (PLAN, "note: training.framework is not given"),
+    ],
+)
+def test_ctrl_c_ends_a_command_in_one_line_and_leaves_no_file(
+    tmp_path: Path, arguments: tuple[str, ...], first: str
+) -> None:
+    """The signal goes to every process of the group, like Ctrl-C on a terminal, while the command still works."""
+    for name, text in (("runs.csv", RUNS), ("steps.yaml", STEPS)):
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    with started(tmp_path, *arguments, program=TELLING) as process:
+        assert process.stderr is not None
+        assert any(first in line for line in process.stderr)
+        os.killpg(process.pid, signal.SIGINT)
+        out, err = ended(process)
+    assert (process.returncode, out) == (130, "")
+    # Lines of progress may come before the line of the interruption.
+    *before, last = err.splitlines()
+    assert last in {"interrupted; no file was left incomplete", "interrupted; no setting was simulated"}
+    assert not any("Traceback" in line or "interrupted" in line for line in before)
+    assert {path.name for path in tmp_path.iterdir()} <= {"runs.csv", "steps.yaml"}
+
+
+def test_an_interrupted_validation_names_the_file_that_keeps_its_rows(tmp_path: Path) -> None:
+    """The same command simulates the rest, and its figures equal those of a command that was not interrupted."""
+    (tmp_path / "runs.csv").write_text(RUNS, encoding="utf-8")
+    command = ("validate", "--csv", "runs.csv", "--jobs", "1", "--json")
+    with started(tmp_path, *command, "--kept", "kept.jsonl", program=TELLING) as process:
+        assert process.stderr is not None
+        assert any("; 1 of 3 measured rows simulated" in line for line in process.stderr)
+        os.killpg(process.pid, signal.SIGINT)
+        out, err = ended(process)
+    assert (process.returncode, out) == (130, "")
+    assert err.splitlines()[-1] == (
+        "interrupted: simulated rows are kept in kept.jsonl; the same command simulates the rest"
+    )
+    assert (tmp_path / "kept.jsonl").read_text(encoding="utf-8").endswith("\n")
+    whole, rest = (started(tmp_path, *command, *more) for more in ((), ("--kept", "kept.jsonl")))
+    assert ended(whole)[0] == ended(rest)[0] != ""
+
+
+def test_an_interrupted_plan_names_the_command_that_continues_it(tmp_path: Path) -> None:
+    with started(tmp_path, *PLAN, "--out", "plan", program=TELLING) as process:
+        assert process.stderr is not None
+        assert any(" simulated, " in line for line in process.stderr)
+        os.killpg(process.pid, signal.SIGINT)
+        out, err = ended(process)
+    assert process.returncode == 130
+    # The best settings so far are printed and written.
+    assert "\nreport: plan/report.html\n" in out
+    (line,) = [line for line in err.splitlines() if line.startswith("interrupted")]
+    assert line.endswith(f"; to continue, use `simulator {' '.join(PLAN)} --resume --out plan`")
+    whole = {"best.yaml", "plan.json", "report.html", "outcomes"}
+    assert {path.name for path in (tmp_path / "plan").iterdir()} == whole
+    assert json.loads((tmp_path / "plan" / "plan.json").read_text(encoding="utf-8"))["best"]

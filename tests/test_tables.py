@@ -18,7 +18,7 @@ from simulator.basics.csv_text import csv_text
 from simulator.run.outcome import PointOutcome
 from simulator.scenario.load import load_scenario
 from simulator.sweeps.sweep import sweep
-from simulator.sweeps.table import frame, table_text, write_parquet
+from simulator.sweeps.table import efficiency_note, frame, table_text, write_parquet
 from tests.commands import Command, commands_in
 
 AXES = ("--set", "cluster.world_size=2,4", "--set", "seed=0,1")
@@ -140,6 +140,32 @@ def test_an_extra_that_is_missing_is_told_before_anything_is_played(
     told = f"{option[0]}: needs the package {package}; pip install 'cluster-training-simulator[{extra}]'\n"
     assert (answer.code, answer.err) == (2, told)
     assert not (tmp_path / "here").exists()
+
+
+def _steps(*points: tuple[int, float, float, float]) -> list[PointOutcome]:
+    """Outcomes of points (GPUs, tokens per second, step time [s], recompute time [s])."""
+    return [
+        PointOutcome(
+            number, {"cluster.world_size": gpus}, "compiled",
+            {"tokens_per_s": speed, "step_time_s": time, "recompute_time_s": recompute, "optimizer_time_s": 0.01},
+        )
+        for number, (gpus, speed, time, recompute) in enumerate(points)
+    ]  # fmt: skip
+
+
+def test_an_efficiency_above_one_says_what_it_is_relative_to_and_names_the_part_that_shrank() -> None:
+    # 8 GPUs: 8 / 800 = 0.01 GPU-s per token. 16 GPUs: 16 / 2000 = 0.008, with 1000 tokens per step instead of 800.
+    # Recomputation falls from 0.25 s x 8 / 800 = 0.0025 to 0.05 s x 16 / 1000 = 0.0008: more than half of 0.002.
+    told = efficiency_note(_steps((8, 800.0, 1.0, 0.25), (16, 2000.0, 0.5, 0.05)))
+    assert told == (
+        "Efficiency is relative to the fewest GPUs with equal settings. With 16 GPUs it is 1.25: each GPU is faster "
+        "than with 8 GPUs, mainly because of less recomputation per token."
+    )
+    # Recomputation falls by 0.0005 of 0.002 only: no cause is named.
+    told = efficiency_note(_steps((8, 800.0, 1.0, 0.05), (16, 2000.0, 0.5, 0.0)))
+    assert told.endswith("With 16 GPUs it is 1.25: each GPU is faster than with 8 GPUs.")
+    assert efficiency_note(_steps((8, 800.0, 1.0, 0.05), (16, 1600.0, 0.5, 0.0))) == ""
+    assert efficiency_note(_steps((8, 800.0, 1.0, 0.05))) == ""
 
 
 def test_speedup_and_efficiency_are_relative_to_the_fewest_gpus_of_equal_settings() -> None:

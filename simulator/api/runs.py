@@ -284,7 +284,7 @@ def _plot(
 
     there = plot_names.names_of("collective" if scenario.training is None else "training")
     if kind not in there:
-        raise ScenarioError(f"plot: got {kind!r}; {one_of(there, kind)}")
+        raise ScenarioError(f"plot: got {kind!r}; {one_of(there, kind, 'simulator list plots')}")
     # Reuse the choice of points of `simulator run`, restricted to this kind.
     asked = scenario.replaced(
         plots=PlotsSpec.model_construct(kinds=(kind,), points=None if point is None else [dict(point)])

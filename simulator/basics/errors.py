@@ -27,9 +27,14 @@ _GIB: Final = 2**30
 MOST_FAULTS: Final = 50
 # Maximum characters in a line about a fault.
 _LONGEST: Final = 1000
+# Most names that a message writes out, if a command lists them and if none does.
+_MOST_LISTED: Final = 6
+_MOST_UNLISTED: Final = 12
 # Most names that a message proposes, and fewest letters that mean any name which contains them.
-_MOST_MEANT: Final = 3
+MOST_MEANT: Final = 3
 _LEAST_PART: Final = 3
+# A further name is proposed if its similarity, from 0 to 1, is at most this much below the most similar name's.
+_AS_SIMILAR: Final = 0.05
 # Maximum characters in compared names: a comparison costs the product of both lengths.
 _MOST_COMPARED: Final = 200
 
@@ -73,11 +78,11 @@ class UnknownNameError(ScenarioError):
         Existing names, sorted.
     """
 
-    def __init__(self, kind: str, name: str, allowed: Iterable[str], hint: str = "") -> None:
+    def __init__(self, kind: str, name: str, allowed: Iterable[str], hint: str = "", listed_by: str = "") -> None:
         self.kind = kind
         self.name = name
         self.allowed = tuple(sorted(allowed))
-        super().__init__(f"{kind}: got {name!r}; {one_of(self.allowed, name)}{f'; {hint}' if hint else ''}")
+        super().__init__(f"{kind}: got {name!r}; {one_of(self.allowed, name, listed_by)}{f'; {hint}' if hint else ''}")
 
 
 class ScheduleError(SimulatorError):
@@ -221,28 +226,53 @@ def few(names: Sequence[str], most: int, more: str = ", ...") -> str:
     return ", ".join(names) if len(names) <= most + 1 else ", ".join(names[:most]) + more
 
 
-def one_of(allowed: Iterable[str], name: object) -> str:
-    """Return a text that lists the allowed names, and the allowed name that `name` probably meant.
+def one_of(allowed: Iterable[str], name: object, listed_by: str = "") -> str:
+    """Return a text with the allowed names, and at most three of them that `name` probably meant.
+
+    Of many names, the text contains only the probable ones and `listed_by`, the command that lists all.
 
     Examples
     --------
     >>> one_of(["ring", "tree"], "rng")
     "one of ring, tree; did you mean 'ring'?"
+    >>> one_of(map(str, range(100)), "3x", "simulator list numbers")
+    "did you mean '3'? `simulator list numbers` lists all"
     """
     names = sorted(allowed)
-    close = _similar(names, str(name)[:_MOST_COMPARED].lower())
-    return f"one of {few(names, 12)}{f'; did you mean {close}?' if close else ''}"
+    # Names that the text lists anyway need one proposal.
+    unlisted = bool(listed_by) and len(names) > _MOST_LISTED
+    proposal = did_you_mean(similar(names, str(name), MOST_MEANT if unlisted else 1))
+    if unlisted:
+        return f"{proposal} `{listed_by}` lists all".lstrip()
+    return f"one of {few(names, _MOST_UNLISTED)}{proposal and f'; {proposal}'}"
 
 
-def _similar(names: Sequence[str], typed: str) -> str:
-    """Return the names that a typed text probably means, quoted and joined by "or"; empty if no name is similar."""
+def did_you_mean(names: Sequence[str]) -> str:
+    """Return the question which of the names was meant: "did you mean 'a', 'b' or 'c'?"; empty without names."""
+    choices = " or ".join(filter(None, [", ".join(map(repr, names[:-1])), *map(repr, names[-1:])]))
+    return f"did you mean {choices}?" if choices else ""
+
+
+def similar(names: Sequence[str], written: str, most: int) -> list[str]:
+    """Return the names that a text probably means; empty if no name is similar.
+
+    At most `most` names continue or resemble the text; up to three names contain the text.
+    """
+    typed = written[:_MOST_COMPARED].lower()
     if not typed:
-        return ""
+        return []
     # A name that continues the typed text is likelier than a name with one different letter: h100 means h100_sxm, not
     # h200. A name that ends in the typed text is almost as likely: p5 means aws_p5.
-    close = [name for name in names if name.startswith(f"{typed}_")][:1]
-    close = close or [name for name in names if f"_{typed}_" in f"_{name.lower()}_"][:_MOST_MEANT]
-    close = close or difflib.get_close_matches(typed, names, n=1, cutoff=0.6)
+    close = [name for name in names if name.startswith(f"{typed}_")][:most]
+    close = close or [name for name in names if f"_{typed}_" in f"_{name.lower()}_"][:MOST_MEANT]
+    close = close or _closest(names, typed, most)
     if not close and len(typed) >= _LEAST_PART:
-        close = [name for name in names if typed in name.lower()][:_MOST_MEANT]
-    return " or ".join(map(repr, close))
+        close = [name for name in names if typed in name.lower()][:MOST_MEANT]
+    return close
+
+
+def _closest(names: Sequence[str], typed: str, most: int) -> list[str]:
+    """Return the name most similar to the typed text, and names about as similar; empty if none is similar."""
+    close = difflib.get_close_matches(typed, names, n=most, cutoff=0.6)
+    similarity = [difflib.SequenceMatcher(None, name, typed).ratio() for name in close]
+    return [name for name, ratio in zip(close, similarity, strict=True) if ratio >= similarity[0] - _AS_SIMILAR]

@@ -13,7 +13,7 @@ from pathlib import Path
 from pkgutil import iter_modules
 from typing import Final, Literal, get_args
 
-from simulator.basics.errors import ScenarioError, UnknownNameError
+from simulator.basics.errors import ScenarioError, UnknownNameError, one_of
 from simulator.basics.spelling import meant
 
 Kind = Literal["topology", "scenario", "gpu", "link", "model", "framework"]
@@ -27,6 +27,11 @@ _FOLDERS: Final[dict[Kind, tuple[tuple[Path, ...], tuple[str, ...]]]] = {
     "link": ((_PACKAGE / "catalog" / "links",), (".yaml",)),
     "model": ((_PACKAGE / "catalog" / "models",), (".json", ".yaml")),
     "framework": ((_PACKAGE / "catalog" / "frameworks",), (".yaml",)),
+}
+# Boards in tables of measured runs that differ from a shipped GPU in a few keys, and how to write them.
+_MEASURED_BOARDS: Final = {
+    "h100_hbm2e_500w": "copy gpus/h100_sxm.yaml of the catalog, change power to 500, hbm_bytes to 96 GB and "
+    "hbm_bandwidth to 2.4 TB/s, and give the file's path",
 }
 _OTHER_NAMES: Final = _PACKAGE / "catalog" / "other_names.yaml"
 
@@ -77,6 +82,11 @@ def is_file(path: Path) -> bool:
         return False
 
 
+def listed_by(kind: Kind) -> str:
+    """Return the command that lists the shipped names of a kind: "simulator list topologies"."""
+    return f"simulator list {kind.removesuffix('y')}{'ies' if kind.endswith('y') else 's'}"
+
+
 def find(kind: Kind, name: str) -> Path:
     """Return the path of the shipped file with this name, or of the file at this path.
 
@@ -108,19 +118,22 @@ def find(kind: Kind, name: str) -> Path:
     # A text that looks like a path gets a message about files; any other text gets a message about names.
     if "/" in name or path.suffix in (".yaml", ".yml", ".json", ".graphml"):
         shown = name if name.isprintable() else repr(name)
-        raise ScenarioError(f"{shown}: no such {kind} file; give an existing path or {_some(files)}")
-    raise UnknownNameError(kind, name, files, _other_kind(kind, name))
+        shipped_names = one_of(files, path.stem, listed_by(kind))
+        raise ScenarioError(f"{shown}: no such {kind} file; give an existing path or a name; {shipped_names}")
+    raise UnknownNameError(kind, name, files, _other_kind(kind, name), listed_by(kind))
 
 
 def _directory_hint(kind: Kind, path: Path) -> str:
     """Return the command that repeats an earlier run, if a directory given as a scenario is a run's directory."""
     if kind == "scenario" and is_file(path / "run.json"):
         return f"to simulate this earlier run again, use `simulator rerun {shlex.quote(str(path))}`"
-    return f"give the path of a {kind} file or {_some(_files(kind))}"
+    return f"give the path of a {kind} file or a name; {one_of(_files(kind), path.name, listed_by(kind))}"
 
 
 def _other_kind(kind: Kind, name: str) -> str:
-    """Return a hint if the name belongs to another kind: "l4 is a gpu"; empty if the name is unknown there, too."""
+    """Return a hint if the name belongs to another kind ("l4 is a gpu"), or to a board of measured runs; else ""."""
+    if kind == "gpu" and name in _MEASURED_BOARDS:
+        return f"this is a board of measured runs; {_MEASURED_BOARDS[name]}"
     others = (other for other in get_args(Kind) if other != kind)
     found = ((other, known) for other in others if (known := shipped(other, name)) is not None)
     return next((f"{known} is the name of a {other}" for other, known in found), "")
@@ -131,7 +144,3 @@ def module_names(package: str) -> tuple[str, ...]:
     spec = find_spec(package)
     folders = spec.submodule_search_locations if spec is not None else None
     return tuple(sorted(module.name for module in iter_modules(folders)))
-
-
-def _some(names: dict[str, Path]) -> str:
-    return "one of " + ", ".join(names) if names else "a path"

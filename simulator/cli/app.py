@@ -233,7 +233,9 @@ def show(
             autocompletion=names_of("topology"),
         ),
     ],
-    world_size: Annotated[int | None, typer.Option(min=1, help="Number of ranks; two full nodes if omitted.")] = None,
+    world_size: Annotated[
+        int | None, typer.Option(min=1, max=1_000_000, help="Number of ranks; two full nodes if omitted.")
+    ] = None,
     gpu: OtherGpu = None,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Picture to write; TOPOLOGY.png if omitted.")] = None,
     svg: Svg = False,

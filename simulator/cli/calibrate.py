@@ -37,7 +37,9 @@ def calibrate(runs: Path, out: Path, topology: str | None, jobs: int) -> None:
         raise ScenarioError(f"--out: {out} exists already; choose another name, or remove the file")
     rows, known = user_rows(runs, topology), frameworks()
     name = rows[0].framework
-    with progress(steps_simulated(len(rows)), what="trial steps") as advance:
+    with progress(
+        steps_simulated(len(rows)), what=f"calibrating to {runs.name}", counted="trial steps simulated"
+    ) as advance:
         own = calibrated(rows, known[name], jobs, advance)
     typer.echo(_table(rows, own).text(width()))
     print_text(f"\n{_constants(own)}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Final
 
@@ -25,8 +25,6 @@ from simulator.scenario.records import Point, Scenario
 
 # Imports take little time compared with this estimate [s].
 _SOON: Final = 10.0
-# This many points are checked within seconds; no progress is shown.
-_FEW_POINTS: Final = 100
 
 
 def check(source: str, settings: Sequence[str]) -> None:
@@ -38,9 +36,8 @@ def check(source: str, settings: Sequence[str]) -> None:
         _print(scenario, _facts_of_plan(scenario))
         return
     found = points(scenario)
-    warning = announced(point.scenario for point in found)
-    print_warnings([warning])
-    efforts = _efforts(scenario, found, long=bool(warning))
+    print_warnings([announced(point.scenario for point in found)])
+    efforts, unfit = _efforts(scenario, found)
     # Points are simulated one after another: the largest determines the memory, their sum the time.
     memory = max(one.memory for one in efforts)
     seconds = sum(one.seconds for one in efforts)
@@ -53,21 +50,22 @@ def check(source: str, settings: Sequence[str]) -> None:
         "run time": f"about {format_time(seconds)} on one core, without pictures",
     }
     _print(scenario, facts)
-    print_warnings([_out_of_memory(scenario, found)])
+    print_warnings([unfit])
 
 
-def _out_of_memory(scenario: Scenario, found: Sequence[Point]) -> str:
-    """Return a warning about points whose training step surely exceeds the GPU's memory; "" without such a point."""
-    # As in `_efforts`: points with the same cluster share it.
-    clusters = Clusters()
-    needs: list[tuple[Point, int, int]] = []
-    for point in found:
-        training, cluster = point.scenario.training, point.scenario.cluster
-        if training is not None:
-            machine = clusters.of(point.scenario)
-            needed = least_need(machine, to_step(training, cluster.world_size, point.scenario.base))
-            if needed > machine.gpus[0].hbm_bytes:
-                needs.append((point, needed, machine.gpus[0].hbm_bytes))
+def _need(point: Point, clusters: Clusters) -> tuple[int, int]:
+    """Return the memory that a rank surely needs, and the GPU's memory [B]; zeros without a training."""
+    training = point.scenario.training
+    if training is None:
+        return 0, 0
+    cluster = clusters.of(point.scenario)
+    step = to_step(training, point.scenario.cluster.world_size, point.scenario.base)
+    return least_need(cluster, step), cluster.gpus[0].hbm_bytes
+
+
+def _out_of_memory(scenario: Scenario, found: Sequence[Point], bounds: Sequence[tuple[int, int]]) -> str:
+    """Return a warning about points that surely exceed the GPU's memory, from `_need` of each; "" without any."""
+    needs = [(point, *both) for point, both in zip(found, bounds, strict=True) if both[0] > both[1]]
     if not needs:
         return ""
     point, needed, there = needs[0]
@@ -109,18 +107,25 @@ def _print(scenario: Scenario, facts: Mapping[str, str]) -> None:
             print_text(f"{name + ':':<10} {fact}", indent=" " * 11)
 
 
-def _efforts(scenario: Scenario, found: Sequence[Point], *, long: bool) -> list[CostEstimate]:
-    """Return the estimated simulation cost of each point; raise ScenarioError with a line for each different fault."""
+def _efforts(scenario: Scenario, found: Sequence[Point]) -> tuple[list[CostEstimate], str]:
+    """Return the estimated simulation cost of each point, and the warning of `_out_of_memory`.
+
+    Raises
+    ------
+    ScenarioError
+        Points are invalid: a line for each different fault.
+    """
     # Points with the same cluster share the cluster and its routes.
     clusters = Clusters()
     efforts: list[CostEstimate] = []
     faults = _Faults(scenario, len(found))
-    # Points larger than this machine's memory are reported first, because planning the rest may take minutes.
-    for point in found:
-        with faults.of(point):
-            refuse_too_large(point.scenario)
-    faults.tell()
-    with _telling(scenario, len(found), long=long) as step:
+    with progress(len(found), what=f"checking {scenario.name}", counted="points checked", lasting=False) as step:
+        # Points larger than this machine's memory are reported first, because planning the rest may take minutes.
+        for point in found:
+            with faults.of(point):
+                refuse_too_large(point.scenario)
+        faults.tell()
+        bounds: list[tuple[int, int]] = []
         for point in found:
             with faults.of(point):
                 one = effort(point.scenario, clusters)
@@ -128,9 +133,10 @@ def _efforts(scenario: Scenario, found: Sequence[Point], *, long: bool) -> list[
                     # The first estimate includes import time: repeat.
                     one = effort(point.scenario, clusters)
                 efforts.append(one)
+                bounds.append(_need(point, clusters))
             step()
-    faults.tell()
-    return efforts
+        faults.tell()
+    return efforts, _out_of_memory(scenario, found, bounds)
 
 
 class _Faults:
@@ -160,16 +166,6 @@ class _Faults:
         first = f"the first with {_settings(faulty[0])}"
         start = f"{self._scenario.source}: {len(faulty)} of {self._count} points are invalid, {first}: "
         return start + error.replace("\n", "; ")
-
-
-@contextmanager
-def _telling(scenario: Scenario, count: int, *, long: bool) -> Iterator[Callable[[], None]]:
-    """Show progress on stderr for a check that takes longer than a few seconds; yield a function to count a point."""
-    if not long and count < _FEW_POINTS:
-        yield lambda: None
-        return
-    with progress(count, what=f"checking {scenario.name}") as step:
-        yield step
 
 
 def _engines(efforts: Sequence[CostEstimate]) -> str:

@@ -13,11 +13,12 @@ from simulator.basics.units import format_time
 from simulator.calibration.table import Table
 from simulator.cli.console import print_text, width
 from simulator.cli.progress import progress
+from simulator.cli.warnings_output import print_assumed_framework
 from simulator.run.expectation import Expectation, expectation
 from simulator.scenario.load import load_scenario
 
-# Simulations of the largest question: the prediction, four causes with sizes, and six without.
-_MOST_SIMULATED: Final = 1 + 4 * 9 + 6
+# Simulations of the largest question: the prediction, five causes with sizes, and six without.
+_MOST_SIMULATED: Final = 1 + 5 * 9 + 6
 _UNITS: Final[Mapping[str, tuple[bool, float]]] = {
     # Unit -> (whether the measurement is a rate, factor to seconds or tokens per second).
     "s": (False, 1.0), "ms": (False, 1e-3), "tokens/s": (True, 1.0), "tok/s": (True, 1.0), "tokens/s/GPU": (True, 0.0),
@@ -35,7 +36,8 @@ def expect(source: str, measured: str, overrides: Mapping[str, str], *, as_json:
     """
     scenario = load_scenario(source, overrides)
     seconds, rate = _measurement(measured, scenario.cluster.world_size)
-    with progress(_MOST_SIMULATED, what="simulations at most") as advance:
+    print_assumed_framework(scenario)
+    with progress(_MOST_SIMULATED, what=scenario.name, counted="simulations at most") as advance:
         found = expectation(scenario, seconds, rate, advance)
     if scenario.compare or scenario.sweep:
         print_text(

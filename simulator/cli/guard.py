@@ -82,5 +82,5 @@ def _usage(message: str, context: Any) -> str:
     unknown = re.match(r"No such command .([\w-]*)", message)
     if commands and unknown:
         name = unknown.group(1)
-        return f"simulator: got {name!r}; {one_of(commands, name)}"
+        return f"{path}: got {name!r}; {one_of(commands, name, f'{path} --help')}"
     return f"{path}: {message}; see `{path} --help`"

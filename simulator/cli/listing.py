@@ -20,7 +20,7 @@ def show(kind: str | None) -> None:
         print_text("\n".join(f"simulator list {name}" for name in lists))
         return
     if kind not in lists:
-        raise UnknownNameError("list", kind, lists)
+        raise UnknownNameError("list", kind, lists, listed_by="simulator list")
     lists[kind]()
 
 

@@ -25,7 +25,7 @@ from simulator.cli.plan_output import (
     print_sensitivity,
     print_sizes,
 )
-from simulator.cli.warnings_output import print_warnings
+from simulator.cli.warnings_output import print_assumed_framework, print_warnings
 from simulator.findings.budget import amount_text
 from simulator.planner.cluster_sizes import ClusterSizeResult, sizes
 from simulator.planner.contradictions import refuse_contradictions
@@ -66,6 +66,9 @@ class Output:
 def plan(question: PlanQuestion, backend: Backend, output: Output) -> None:
     """Search for the fastest settings, print them, and write best.yaml, plan.json and report.html if requested."""
     print_warnings([question.announced()])
+    # A constraint on the framework names at least one.
+    if not any(one.name == "framework" for one in question.said):
+        print_assumed_framework(question.base)
     # Before a directory is created: contradictory constraints leave no setting to search.
     refuse_contradictions(question)
     choices, own = question.choices(), _kept(output, backend)

@@ -16,10 +16,10 @@ from simulator.basics.optional_packages import require_package
 from simulator.cli.continuing import continuing_command
 from simulator.cli.interruption import INTERRUPTIONS, exit_code, heed_no_more, word
 from simulator.cli.link_names import check_link_names
-from simulator.cli.progress import progress
+from simulator.cli.progress import phase, progress
 from simulator.cli.results_output import print_results, print_traces
 from simulator.cli.settings import as_overrides
-from simulator.cli.warnings_output import print_warnings
+from simulator.cli.warnings_output import print_assumed_framework, print_warnings
 from simulator.findings.answer import Answer, answer
 from simulator.findings.comparison import Comparison
 from simulator.results import run_directory
@@ -78,6 +78,7 @@ def play(source: str, settings: Sequence[str], options: PlayOptions) -> None:
     if scenario.plan is not None:
         _plan(scenario, options)
         return
+    print_assumed_framework(scenario)
     numbered = list(enumerate(points(scenario)))
     with _naming_the_scenario(scenario, alone=len(numbered) == 1):
         print_warnings([announced(point.scenario for _, point in numbered)])
@@ -92,12 +93,16 @@ def play(source: str, settings: Sequence[str], options: PlayOptions) -> None:
             ordered = _played(scenario, folder, numbered, note, options)
         # The answer may need further points: a threshold is searched for between two values of an axis.
         compared = Comparison(scenario, ordered)
-        with _heeding_interruption(
-            lambda: f"while the answer was computed; to continue, use `{continuing_command(sys.argv[1:], folder)}`"
+        with (
+            phase(f"{scenario.name}: computing the answer"),
+            _heeding_interruption(
+                lambda: f"while the answer was computed; to continue, use `{continuing_command(sys.argv[1:], folder)}`"
+            ),
         ):
             answered = answer(compared)
         wall_time = time.perf_counter() - began
-        run_directory.finish(folder, compared, answered, wall_time, parquet=options.parquet, page=options.page)
+        with phase(f"{scenario.name}: writing the report"):
+            run_directory.finish(folder, compared, answered, wall_time, parquet=options.parquet, page=options.page)
     # stdout holds the JSON document and nothing else.
     if options.as_json:
         typer.echo(run_directory.report_text(ordered, answered), nl=False)
@@ -263,4 +268,5 @@ def _pictures(
 
     with _heeding_interruption(lambda: f"while drawing; the results are in {folder}"):
         findings = answered.to_dict()["findings"]
-        return draw(folder, scenario, outcomes, svg=svg, spoken=answered.spoken, findings=findings)
+        with phase(f"{scenario.name}: drawing the pictures"):
+            return draw(folder, scenario, outcomes, svg=svg, spoken=answered.spoken, findings=findings)

@@ -86,7 +86,7 @@ def _check_kind(scenario: Scenario, kind: str, *, alone: bool) -> None:
     played = "collective" if scenario.training is None else "training"
     plots = catalog.of(played)
     if kind not in plots:
-        raise ScenarioError(f"--kind: got {kind!r}; {one_of(plots, kind)}")
+        raise ScenarioError(f"--kind: got {kind!r}; {one_of(plots, kind, 'simulator list plots')}")
     # Comparison plots show every point anyway.
     if alone and isinstance(plots[kind], ComparisonPlot):
         raise ScenarioError(f"--point: {kind} shows all points together; omit --point, or name another kind")

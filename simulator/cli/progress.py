@@ -9,12 +9,13 @@ Work that ends within ten seconds leaves no line in a file. Three parts act at t
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Final
 
-from simulator.basics.units import format_time
+from simulator.basics.units import format_duration, format_time
 from simulator.engine.progress import Progress, watched
 
 if TYPE_CHECKING:
@@ -25,8 +26,20 @@ _EVERY: Final = {True: 0.5, False: 10.0}
 
 
 @contextmanager
-def progress(total: int, done: int = 0, what: str = "") -> Iterator[Callable[[], None]]:
-    """Show on stderr how many of `total` points are done; yield a function to count a finished point."""
+def progress(
+    total: int, done: int = 0, what: str = "", counted: str = "points simulated", *, lasting: bool = True
+) -> Iterator[Callable[[], None]]:
+    """Show on stderr how many of `total` points are done; yield a function to count a finished point.
+
+    Parameters
+    ----------
+    total, done : int
+        Number of points, and number of points that an earlier command has finished.
+    what, counted : str
+        Work in progress, such as the scenario's name, and its unit.
+    lasting : bool
+        Whether the bar remains after the end.
+    """
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bars
 
@@ -35,10 +48,17 @@ def progress(total: int, done: int = 0, what: str = "") -> Iterator[Callable[[],
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     console = console_of(stderr=True)
     # In a file or pipe only the final bar is printed; for a single point the final bar says nothing.
-    with Bars(*columns, console=console, disable=total == 1 and not console.is_terminal) as bars:
+    hidden = (total == 1 or not lasting) and not console.is_terminal
+    with Bars(*columns, console=console, disable=hidden, transient=not lasting) as bars:
         task = bars.add_task(what, total=total, completed=done)
+        began = time.monotonic()
+
+        def number_done() -> str:
+            finished = int(bars.tasks[0].completed)
+            return f"; {share_done(finished, total, counted, time.monotonic() - began, done)}"
+
         try:
-            with _telling(bars, what):
+            with _telling(bars, what, number_done):
                 yield lambda: bars.advance(task)
         except BaseException:
             # A bar without progress would only precede the error line.
@@ -50,7 +70,22 @@ def progress(total: int, done: int = 0, what: str = "") -> Iterator[Callable[[],
 
 
 @contextmanager
-def _telling(bars: Bars, what: str) -> Iterator[None]:
+def phase(what: str) -> Iterator[None]:
+    """Show on stderr that work of unknown extent goes on, such as "big: writing the report", in the `with` block."""
+    from rich.progress import Progress as Bars
+    from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    from simulator.cli.console import console as console_of
+
+    columns, console = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()), console_of(stderr=True)
+    with Bars(*columns, console=console, disable=not console.is_terminal, transient=True) as bars:
+        bars.add_task(what, total=None)
+        with _telling(bars, what, lambda: ""):
+            yield
+
+
+@contextmanager
+def _telling(bars: Bars, what: str, number_done: Callable[[], str]) -> Iterator[None]:
     """Show the running point's progress from a separate thread during the `with` block."""
     played, over, terminal = Progress(), Event(), bars.console.is_terminal
 
@@ -61,8 +96,7 @@ def _telling(bars: Bars, what: str) -> Iterator[None]:
             if terminal:
                 bars.update(bars.tasks[0].id, description=text)
             else:
-                task = bars.tasks[0]
-                bars.console.file.write(f"{text}; {task.completed:.0f} of {task.total:.0f} points simulated\n")
+                bars.console.file.write(f"{text}{number_done()}\n")
                 bars.console.file.flush()
 
     thread = Thread(target=tell, daemon=True)
@@ -75,13 +109,36 @@ def _telling(bars: Bars, what: str) -> Iterator[None]:
         thread.join()
 
 
+def share_done(finished: int, total: int, counted: str, elapsed: float, before: int = 0) -> str:
+    """Format the number of finished points, and the time left at the mean rate so far.
+
+    Parameters
+    ----------
+    finished, total, before : int
+        Number of finished points, of all points, and of points finished before the elapsed time began.
+    counted : str
+        Unit and verb.
+    elapsed : float
+        Time since the work began [s].
+
+    Examples
+    --------
+    >>> share_done(15, 32, "points checked", 30.0), share_done(0, 32, "points checked", 30.0)
+    ('15 of 32 points checked, about 34 seconds left', '0 of 32 points checked')
+    """
+    text = f"{finished} of {total} {counted}"
+    if before < finished < total:
+        text += f", about {format_duration(elapsed * (total - finished) / (finished - before))} left"
+    return text
+
+
 def described(played: Progress, what: str) -> str:
     """Format the scenario's name and the running point's progress.
 
     Examples
     --------
-    >>> described(Progress("playing", 0.42, 0.31), "llama")
-    'llama: playing, 310 ms, 42 % done'
+    >>> described(Progress("simulating", 0.42, 0.31), "llama")
+    'llama: simulating, 310 ms, 42 % done'
     """
     if not played.stage:
         return what

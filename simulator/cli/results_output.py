@@ -17,6 +17,7 @@ from simulator.results.budget_table import budget_table
 from simulator.results.drawn import DrawnPictures
 from simulator.results.page.page import FILE
 from simulator.results.small_table import SmallTable, small_tables
+from simulator.sweeps.table import efficiency_note
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -44,6 +45,8 @@ def print_results(compared: Comparison, answer: Answer, folder: Path, pictures: 
             console.print(table)
         if len(compared.rows) > _MOST_ROWS:
             typer.echo(f"{len(compared.rows) - _MOST_ROWS} more points: {folder / 'table.csv'}")
+        if note := efficiency_note(compared.outcomes):
+            print_text(note, "  ")
     else:
         for small in small_tables(compared, answer):
             for table in tables_within(small, width):

@@ -24,7 +24,7 @@ from simulator.calibration.training_runs.rows import measured
 from simulator.calibration.training_runs.summary import by_group, by_source, is_fitted, worst
 from simulator.calibration.training_runs.user_rows import user_rows
 from simulator.cli.console import print_text, width
-from simulator.cli.interruption import INTERRUPTIONS
+from simulator.cli.interruption import INTERRUPTIONS, exit_code, heed_no_more, word
 from simulator.cli.progress import progress
 from simulator.step.framework import Framework
 
@@ -46,12 +46,14 @@ def show(source: str | None, own: Path | None, every: int, jobs: int, kept: Path
     # Constants of the shipped frameworks; the fitted constants belong to llm_foundry.
     known = frameworks()
     try:
-        with progress(len(rows), what="measured rows") as advance:
+        with progress(len(rows), what="validation", counted="measured rows simulated") as advance:
             outcomes = play_on(rows, known, jobs, advance, kept)
-    except INTERRUPTIONS:
-        if kept is not None and kept.is_file():
-            typer.echo(f"simulated rows are kept in {kept}; the same command simulates the rest", err=True)
-        raise
+    except INTERRUPTIONS as error:
+        if kept is None or not kept.is_file():
+            raise
+        heed_no_more()
+        typer.echo(f"{word(error)}: simulated rows are kept in {kept}; the same command simulates the rest", err=True)
+        raise typer.Exit(exit_code(error)) from None
     # The linear fit compares with every row that it was fitted to: with fewer rows it is omitted.
     fit_system = fitted_system(outcomes, known["llm_foundry"]) if _can_be_fitted(outcomes) else None
     if as_json:

@@ -25,7 +25,7 @@ from simulator.cluster.topology_file import Topology, load_topology
 
 # Maximum number of link names among which a misspelt link is looked up: difflib is slow.
 _MOST_SUGGESTIONS: Final = 2000
-_LIST: Final = "`simulator show TOPOLOGY --links` lists all links"
+_LIST: Final = "simulator show TOPOLOGY --links"
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,7 +282,8 @@ def _speeds(world_size: int, stragglers: Mapping[int, float]) -> tuple[float, ..
 
 def _slow_down(graph: Graph, factors: Mapping[str, float]) -> None:
     links = {name: links_named(graph, name) for name in factors}
-    unknown = [UnknownNameError("link", name, _similar(graph, name), _LIST) for name in factors if not links[name]]
+    misspelt = [name for name in factors if not links[name]]
+    unknown = [UnknownNameError("link", name, _similar(graph, name), listed_by=_LIST) for name in misspelt]
     if unknown:
         raise unknown[0] if len(unknown) == 1 else ScenarioError(in_lines([str(error) for error in unknown]))
     for name, factor in factors.items():

@@ -69,7 +69,7 @@ def find(name: str) -> Builder:
         There is no such builder; the message suggests similar names.
     """
     if name not in names():
-        raise UnknownNameError("builder", name, names())
+        raise UnknownNameError("builder", name, names(), listed_by="simulator list builders")
     module = import_module(f"{builders.__name__}.{name}")
     function = getattr(module, name)
     return Builder(name, function, module.limits, module.size, _options(name, function))

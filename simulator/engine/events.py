@@ -155,7 +155,7 @@ class _Play:
                 self.running += 1
                 self.clock.process(self._stream(place, queue))
         operations = sum(map(len, self.program.ranks))
-        self.clock.play(lambda: tell("playing", self.noted / max(operations, 1), self.clock.now))
+        self.clock.play(lambda: tell("simulating", self.noted / max(operations, 1), self.clock.now))
         # The queue is empty but a stream still waits: a deadlock.
         if self.running:
             raise DeadlockError(self.clock.now, {_who(p): self._what(p) for p in self.places if p.at is not None})

@@ -19,7 +19,7 @@ class Progress:
     Attributes
     ----------
     stage : str
-        "finding routes", "playing"; empty before the first stage.
+        "finding routes", "simulating"; empty before the first stage.
     share : float or None
         Share of the stage that is done, in operations and transfers; None if unknown.
     now : float

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from textwrap import shorten
 from typing import Final, NamedTuple
 
 from simulator.basics.counts import number_of
@@ -23,8 +22,6 @@ from simulator.report.numbers.summary import BETWEEN
 
 # Maximum number of sentences per kind; a page's report.json has the rest.
 _MOST: Final = 3
-# Maximum length of a sentence about constants [characters].
-_MOST_LETTERS: Final = 160
 # Prefix for sources measured on another machine.
 _BORROWED: Final = "not measured here"
 
@@ -84,7 +81,7 @@ def _network(rows: Sequence[tuple[Row, Report]]) -> Iterator[Caveat]:
     if unmeasured:
         yield Caveat("network", best_case(few(list(unmeasured), _MOST)))
     for source, operations in list(borrowed.items())[:_MOST]:
-        yield Caveat("network", shorten(f"constants of {join_list(list(operations))} are {source}", _MOST_LETTERS))
+        yield Caveat("network", f"constants of {join_list(list(operations))} are {source}")
 
 
 def _idle_cards(compared: Comparison) -> Iterator[Caveat]:

@@ -53,8 +53,8 @@ def clause(name: str, predicate: str) -> str:
 
     Examples
     --------
-    >>> clause("ring", "takes 2 ms"), clause("4 servers", "takes 2 ms"), clause("ring and tree", "has no error")
-    ('ring takes 2 ms', '4 servers take 2 ms', 'ring and tree have no error')
+    >>> clause("ring", "takes 2 ms"), clause("4 further servers", "takes 2 ms"), clause("ring and tree", "has no error")
+    ('ring takes 2 ms', '4 further servers take 2 ms', 'ring and tree have no error')
     """
     if _is_plural(name):
         predicate = _VERB.sub(lambda found: found[1] + _PLURAL_VERBS.get(found[2], found[2][:-1]), predicate)
@@ -64,7 +64,11 @@ def clause(name: str, predicate: str) -> str:
 def _is_plural(name: str) -> bool:
     """Return True if a name is plural: several settings, a number above 1 with its noun, or a plural noun."""
     first, _, rest = name.partition(" ")
-    counted = first.replace(",", "").isdecimal() and first != "1" and rest.split(" ")[0].endswith("s")
+    counted = (
+        first.replace(",", "").isdecimal()
+        and first != "1"
+        and rest.removeprefix("further ").split(" ")[0].endswith("s")
+    )
     return counted or first in _SEVERAL or " and " in name
 
 

@@ -15,7 +15,7 @@ B is simulated and takes 13 ms. C is pruned, because 14 ms exceed 12 ms. A is th
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,7 +23,7 @@ from simulator.basics.errors import ScenarioError
 from simulator.basics.garbage import collected_later
 from simulator.cluster.cluster import Cluster
 from simulator.model.load import load_model
-from simulator.planner.bound import BoundCalculator, CollectiveLowerBounds, StepBound
+from simulator.planner.bound import BoundCalculator, StepBound
 from simulator.planner.setting import Setting, scenario_of
 from simulator.planner.space import Choices, InfeasibleCounts, default_choices, gpus_per_node, settings
 from simulator.planner.trace_bound import RankBound, bound_from_ranks, rank_bound
@@ -198,14 +198,15 @@ def search(
     if base.training is None:
         raise TypeError("a plan is of a training step")
     _refuse(base)
-    cluster = Clusters().of(base)
+    clusters = Clusters()
+    cluster = clusters.of(base)
     model = load_model(base.training.model, base.training.seq_len, base.base)
     choices = choices or default_choices(base, model, gpus_per_node(cluster), sequences)
     refused = InfeasibleCounts()
-    bounds = BoundCalculator(cluster)
+    bounds = _calculators(choices, base, clusters)
     waiting = _bounded(choices, base, sequences, refused, bounds)
     heapq.heapify(waiting)
-    under_way = _SearchState(base, cluster, bounds.durations, best, waiting)
+    under_way = _SearchState(base, cluster, bounds, best, waiting)
     # Every enumerated setting is either waiting or refused.
     considered = len(waiting) + sum(refused.counts.values())
     backend = Backend(backend) if isinstance(backend, int) else backend
@@ -240,9 +241,31 @@ def _refuse(base: Scenario) -> None:
         raise ScenarioError(f"{'.'.join(map(str, key))}: {why}")
 
 
+def _calculators(choices: Choices, base: Scenario, clusters: Clusters) -> dict[str | None, BoundCalculator]:
+    """Return the calculator of lower bounds for each framework of a search space.
+
+    A framework has its own factor on the time of transfers (`network_time`), and therefore a cluster of its own.
+    Frameworks with the same factor share a calculator.
+    """
+    training = base.training
+    if training is None:
+        raise TypeError("a plan is of a training step")
+    made: dict[int, BoundCalculator] = {}
+    by_framework: dict[str | None, BoundCalculator] = {}
+    for name in choices.values["framework"]:
+        named = base if name is None else base.replaced(training=training.replaced(framework=name))
+        cluster = clusters.of(named)
+        by_framework[name] = made.setdefault(id(cluster), BoundCalculator(cluster))
+    return by_framework
+
+
 @collected_later()
 def _bounded(
-    choices: Choices, base: Scenario, sequences: int, refused: InfeasibleCounts, bounds: BoundCalculator
+    choices: Choices,
+    base: Scenario,
+    sequences: int,
+    refused: InfeasibleCounts,
+    bounds: Mapping[str | None, BoundCalculator],
 ) -> list[_Entry]:
     """Return the feasible settings of a search space with their busy bounds; count the others in `refused` by
     reason.
@@ -250,7 +273,7 @@ def _bounded(
     entries = []
     for number, (setting, step) in enumerate(settings(choices, base, sequences, refused)):
         try:
-            passing = bounds.of(setting, step)
+            passing = bounds[setting.framework].of(setting, step)
         except ValueError as error:
             refused.count_error(error)
             continue
@@ -264,7 +287,7 @@ class _SearchState:
 
     base: Scenario
     cluster: Cluster
-    durations: CollectiveLowerBounds
+    bounds: Mapping[str | None, BoundCalculator]
     best: int
     waiting: list[_Entry]
     played: list[PlayedSetting] = field(default_factory=list)
@@ -360,11 +383,12 @@ class _SearchState:
             # Recording the first stage alone costs less, and may already prune the setting. The last sieve records the
             # other stages.
             stages = [0] if entry.sieved == 2 else range(1, entry.setting.pp)
-            noted = few_micro_batches(self.cluster, entry.step, entry.setting.gpus, closed_forms=True, stages=stages)
+            own = self.bounds[entry.setting.framework]
+            noted = few_micro_batches(own.cluster, entry.step, entry.setting.gpus, closed_forms=True, stages=stages)
             # The same recorded operations give a tighter bound on memory.
             if max(stage.nbytes for stage in memory_of_notes(noted)) > hbm:
                 return False
-            ranks = [*entry.first, *(rank_bound(notes, self.durations) for notes in noted)]
+            ranks = [*entry.first, *(rank_bound(notes, own.durations) for notes in noted)]
             bound = bound_from_ranks(entry.passing, ranks)
             entry.first = ranks if entry.sieved == 2 else []
             # The first stage is the only stage.

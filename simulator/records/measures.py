@@ -43,7 +43,7 @@ class Measure:
     superlative : str
         Adjective for the best value: "fastest", or an adjective of the noun ("highest" bus bandwidth).
     verb : str
-        Verb between a setting and the value: "takes" 3 ms, "reaches" 40 % MFU.
+        Verb between a setting and a change: "takes" 12 % less time.
     is_share : bool
         Whether the value is a share of the step, whose changes are told in percentage points.
     interval : str
@@ -62,6 +62,14 @@ class Measure:
     interval: str = ""
     verb: str = "has"
     is_share: bool = False
+
+    @property
+    def value_verb(self) -> str:
+        """Verb between a setting and a value: "takes" 3 ms, "reaches" 40 % MFU.
+
+        A time per token is shown as a speed: a setting takes 5 % more time per token, and reaches 57,659 tokens/s.
+        """
+        return "reaches" if "/s" in self.phrase else self.verb
 
     def text(self, value: float) -> str:
         """Return the value as text for a sentence, with unit and noun: "23.5 GiB of memory"."""

@@ -15,6 +15,7 @@ from simulator.engine.progress import stage
 from simulator.model.model import total
 from simulator.records.operation import Collective
 from simulator.records.program import Program, RanksByList
+from simulator.report.numbers.training_summary import first_of_stages
 from simulator.run.collective import plan_collective
 from simulator.run.scenario_cluster import Clusters
 from simulator.run.schedule_rows import SimulatedCollective, rows, simulated_collectives
@@ -86,6 +87,7 @@ def effort(scenario: Scenario, clusters: Clusters | None = None) -> CostEstimate
     spec, training, learning = scenario.collective, scenario.training, (0, 0.0)
     payload = ranks * spec.nbytes if spec is not None and carries_payload(spec.payload, ranks * spec.nbytes) else 0
     noisy = scenario.cluster.jitter.compute > 0 or scenario.cluster.jitter.latency > 0
+    plan = None
     if training is not None:
         stage("planning")
         plan = plan_step(cluster, to_step(training, ranks, scenario.base), steady=not noisy)
@@ -103,7 +105,10 @@ def effort(scenario: Scenario, clusters: Clusters | None = None) -> CostEstimate
     # The group's first rank, because rank 0 may have no operations.
     own = len(program.ranks[spec.group[0] if spec is not None and spec.group else 0])
     operations = len(program.ranks) * own
-    seconds = planning + _A_POINT + own * _A_REPORTED_OPERATION
+    # The report reads a rank of each pipeline stage, and without a pipeline a single rank.
+    stages = [] if plan is None else first_of_stages(plan)
+    reported = sum(len(program.lists.lists[program.lists.list_of[rank]]) for rank in stages) or own
+    seconds = planning + _A_POINT + reported * _A_REPORTED_OPERATION
     seconds += operations * _AN_OPERATION[engine] + written * _A_ROW[engine] + payload * _A_PAYLOAD_BYTE + learning[1]
     memory = (
         operations * (BYTES_AN_OPERATION_OF_A_RANK if alike else _BYTES_AN_OPERATION[engine])

@@ -15,7 +15,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
+from simulator.basics import registry
 from simulator.basics.errors import ScenarioError
+from simulator.cluster.locate import read_named
 from simulator.run.scenario_cluster import Clusters
 from simulator.run.simulate import simulate_point
 from simulator.scenario.records import Scenario
@@ -26,6 +28,8 @@ from simulator.step.kernels.kernel_model import kernel_model
 # Largest factor tried for slow kernels, transfers and GPUs, and longest time for the host to issue a kernel [s].
 _MOST: Final = 16.0
 _SLOWEST_ISSUE: Final = 200e-6
+# Rated power of a board relative to the lowest limit that its driver accepts: an H100 with 700 W accepts 200 W.
+_LEAST_POWER: Final = 3.5
 # A size is found when the simulated step time is this close to the measured one, or after so many simulations.
 _CLOSE: Final = 0.003
 _TRIALS: Final = 8
@@ -234,6 +238,23 @@ def _sized(scenario: Scenario, training: TrainingSpec, *, slower: bool) -> Itera
             most,
             lambda size: scenario.replaced(cluster=scenario.cluster.replaced(stragglers={0: 1 / size})),
         )
+    yield from _power_limit(scenario)
+
+
+def _power_limit(scenario: Scenario) -> Iterator[_Sized]:
+    """Yield the cause that every board is limited to less power; nothing for a GPU without known power."""
+    gpu = Clusters().of(scenario).gpus[0]
+    power, file = gpu.facts.get("power"), scenario.cluster.gpu or gpu.name
+    # A topology may describe a GPU of its own, in a file that only the topology can find.
+    if power is None or (scenario.cluster.gpu is None and gpu.name not in registry.names("gpu")):
+        return
+    keys = read_named("gpu", file, scenario.base)[1].data
+    yield _Sized(
+        lambda size: f"every GPU is limited to {power / size:.0f} W of its {power:.0f} W",
+        lambda size: f"power: {power / size:.0f} in a GPU file",
+        _LEAST_POWER,
+        lambda size: scenario.replaced(cluster=scenario.cluster.replaced(gpu={**keys, "power": power / size})),
+    )
 
 
 def _plain(scenario: Scenario, training: TrainingSpec, *, slower: bool) -> Iterator[tuple[str, str, dict[str, Any]]]:

@@ -6,12 +6,11 @@ Megatron-LM, each with advice.
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
-from simulator.basics.errors import one_of
+from simulator.basics.errors import MOST_MEANT, did_you_mean, one_of, similar
 from simulator.scenario.records import KINDS, axis_keys
 
 _BATCH: Final = "write global_batch: 512seq (sequences of all ranks together) or global_batch: 4M (tokens)"
@@ -94,7 +93,7 @@ def _advice(mapping: str, name: str) -> str | None:
 
 
 def unknown_key(written: str, keys: Iterable[str], allowed: Iterable[str] | None = None) -> str:
-    """Return the message for an unknown dotted key, with the key probably meant.
+    """Return the message for an unknown dotted key, with the keys probably meant.
 
     Parameters
     ----------
@@ -103,37 +102,50 @@ def unknown_key(written: str, keys: Iterable[str], allowed: Iterable[str] | None
     keys : iterable of str
         Dotted keys that may be meant.
     allowed : iterable of str, optional
-        Names allowed in the same mapping, listed in place of every key.
+        Names allowed in the same mapping, all listed in the message. Without them, the message contains the keys
+        probably meant or, if no key is similar, the command that lists all keys.
 
     Examples
     --------
     >>> unknown_key("training.lr", ["training.seq_len"], ["seq_len"])
     'unknown key; one of seq_len; write learning: {rate: 1e-3}'
     >>> unknown_key("strategy", ["seed", "training.sharding.strategy"])
-    "unknown key; one of seed, training.sharding.strategy; did you mean 'training.sharding.strategy'?"
+    "unknown key; did you mean 'training.sharding.strategy'?"
     """
     listed = tuple(keys)
     mapping, _, name = written.rpartition(".")
-    # Split a text like "one of a, b; did you mean 'b'?" into menu and suggestion.
-    menu, _, near = one_of(listed if allowed is None else allowed, written if allowed is None else name).partition("; ")
-    meant = near.rpartition("did you mean ")[2].strip("'?").rpartition(".")[2]
-    if mapping and not difflib.get_close_matches(name, [meant]):
-        # Both keys share only the mapping's name, and this alone made them similar.
-        near = ""
-    if allowed is not None:
-        # `one_of` shows at most 12 names; show every name in the mapping, since no other list exists.
-        names = sorted(allowed)
-        menu = menu.replace(", ...", ", " + ", ".join(names[12:]))
-    instead = _advice(mapping, name)
-    ends = ending(name, listed)
-    # Perhaps the end of a key, misspelt.
-    if not near and not ends:
-        close = difflib.get_close_matches(name, {key.rpartition(".")[2] for key in listed}, n=1)
-        ends = ending(close[0], listed) if close else ()
-    if instead is not None:
-        hint = instead
-    elif len(name) > 1 and 0 < len(ends) <= _MOST_ENDS:
-        hint = f"did you mean {' or '.join(map(repr, ends))}?"
+    if allowed is None:
+        siblings = {key.rpartition(".")[2]: key for key in listed if key.rpartition(".")[0] == mapping}
+        menu = ""
     else:
-        hint = near
-    return f"unknown key; {menu}" + (f"; {hint}" if hint else "")
+        siblings = {own: own for own in sorted(allowed)}
+        menu = f"one of {', '.join(siblings)}"
+    hint = _advice(mapping, name) or did_you_mean(_meant(written, listed, siblings, 1 if menu else MOST_MEANT))
+    if not menu and not hint:
+        menu = one_of(siblings.values() or listed, "", "simulator schema")
+    return "; ".join(filter(None, ("unknown key", menu, hint)))
+
+
+def _meant(written: str, keys: Sequence[str], siblings: Mapping[str, str], most: int) -> Sequence[str]:
+    """Return the keys that a dotted key probably means, most of them of its own mapping; empty if none is similar.
+
+    `siblings` maps the names in the same mapping to the texts to propose. Of similar names, at most `most` count.
+    """
+    mapping, _, name = written.rpartition(".")
+    top = f"{mapping.partition('.')[0]}."
+    ends = ending(name, keys) if len(name) > 1 else ()
+    # training.tp means training.parallelism.tp, and neither plan.fix.tp nor a key similar to training.tp.
+    near = tuple(key for key in ends if not mapping or key.startswith(top))
+    if 0 < len(near) <= _MOST_ENDS:
+        return near
+    if close := similar(list(siblings), name, most):
+        return [siblings[own] for own in close]
+    if 0 < len(ends) <= _MOST_ENDS:
+        return ends
+    # Perhaps the mapping is misspelt. Keys that share only the mapping's name are not similar.
+    if close := [key for key in similar(keys, written, most) if similar([key.rpartition(".")[2]], name, 1)]:
+        return close
+    # Perhaps the end of a key, misspelt.
+    close = similar(sorted({key.rpartition(".")[2] for key in keys}), name, 1)
+    ends = ending(close[0], keys) if close else ()
+    return ends if len(ends) <= _MOST_ENDS else ()

@@ -74,14 +74,14 @@ def apply(document: Document, wanted: Mapping[str, str]) -> tuple[Document, tupl
     faults: list[Fault] = []
     for key, text in wanted.items():
         option = f"--set {key}={text}"
-        path = _path(key)
+        section, path = key.partition(".")[0], _path(key)
+        other = _other_kind(document.data, section)
+        if other is not None:
+            message = f"the scenario simulates {PLAYED[other]} and has no {section}; start from another scenario"
+            faults.append(Fault((), message, source=option))
+            continue
         if path is None:
             faults.append(Fault((), unknown_key(key, _known(document.data)), source=option))
-            continue
-        other = _other_kind(document.data, path)
-        if other is not None:
-            message = f"the scenario simulates {PLAYED[other]} and has no {path[0]}; start from another scenario"
-            faults.append(Fault((), message, source=option))
             continue
         try:
             several, value = _read(key, text, option)
@@ -180,9 +180,9 @@ def _lost(asked: Any, compared: bool, swept: bool, gone: set[str]) -> bool:
     return bool(gone) and (needs or (along in gone and not asked.get("between")))
 
 
-def _other_kind(data: Mapping[str, Any], path: tuple[str, ...]) -> str | None:
-    """Return the scenario's kind, collective or training, if a key path belongs to the other kind; otherwise None."""
-    if path[0] not in PLAYED or path[0] in data:
+def _other_kind(data: Mapping[str, Any], section: str) -> str | None:
+    """Return the scenario's kind, collective or training, if a section belongs to the other kind; otherwise None."""
+    if section not in PLAYED or section in data:
         return None
     return next((kind for kind in PLAYED if kind in data), None)
 

@@ -163,7 +163,9 @@ def choice(
     return ValueReader(reader, lambda: {"enum": [*allowed, *(aliases or ())]})
 
 
-def known(names: Callable[[], Iterable[str]], find: Callable[[str], object] | None = None) -> ValueReader:
+def known(
+    names: Callable[[], Iterable[str]], find: Callable[[str], object] | None = None, listed_by: str = ""
+) -> ValueReader:
     """Return a validator for a name from `names()`, in any spelling.
 
     Parameters
@@ -172,11 +174,13 @@ def known(names: Callable[[], Iterable[str]], find: Callable[[str], object] | No
         Returns the allowed names; called late, for each value.
     find : function, optional
         May raise an UnknownNameError with a better message.
+    listed_by : str, optional
+        Command that lists the names, such as "simulator list algorithms".
     """
 
     def reader(value: Any) -> str:
         if not isinstance(value, str):
-            raise ValueError(f"got {shown(value)}; {one_of(names(), '')}")
+            raise ValueError(f"got {shown(value)}; {one_of(names(), '', listed_by)}")
         spelled = meant(value, names())
         if spelled is not None:
             return spelled
@@ -185,17 +189,17 @@ def known(names: Callable[[], Iterable[str]], find: Callable[[str], object] | No
                 find(value)
             except UnknownNameError as error:
                 raise ValueError(str(error).removeprefix(f"{error.kind}: ")) from error
-        raise ValueError(f"got {shown(value)}; {one_of(names(), value)}")
+        raise ValueError(f"got {shown(value)}; {one_of(names(), value, listed_by)}")
 
     return ValueReader(reader, lambda: {"enum": sorted(names())})
 
 
-def known_or_path(names: Callable[[], Iterable[str]], suffixes: tuple[str, ...]) -> ValueReader:
+def known_or_path(names: Callable[[], Iterable[str]], suffixes: tuple[str, ...], listed_by: str) -> ValueReader:
     """Return a validator for a name from `names()`, in any spelling, or the path of a file with one of the suffixes.
 
     Paths are returned unchanged; the file is checked at its use.
     """
-    named = known(names)
+    named = known(names, listed_by=listed_by)
 
     def reader(value: Any) -> str:
         if isinstance(value, str) and value.isprintable() and value.endswith(suffixes):

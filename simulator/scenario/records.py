@@ -154,8 +154,10 @@ class FusionSpec(Spec):
 class CollectiveSpec(Spec):
     """A single collective operation (keys of `collective`)."""
 
-    operation: Annotated[str, reading.known(_operations)] = Field(description="Collective operation.")
-    algorithm: Annotated[str, reading.known(_algorithms)] = Field(
+    operation: Annotated[str, reading.known(_operations, listed_by="simulator list operations")] = Field(
+        description="Collective operation."
+    )
+    algorithm: Annotated[str, reading.known(_algorithms, listed_by="simulator list algorithms")] = Field(
         default="auto", description="Algorithm (ring, tree, ..., auto)."
     )
     # None while reading; `build_records.completed` fills in the tensors' sum.

@@ -42,6 +42,10 @@ def frameworks() -> tuple[str, ...]:
     return ("bare", *registry.names("framework"))
 
 
+def _framework() -> reading.ValueReader:
+    return reading.known_or_path(frameworks, (".yaml", ".yml"), registry.listed_by("framework"))
+
+
 def _algorithms() -> tuple[str, ...]:
     # Imported late, because it imports every algorithm.
     from simulator.collectives.algorithm import ALGORITHMS
@@ -496,14 +500,14 @@ class TrainingSpec(Spec):
             "Collectives: simulated transfer by transfer (played), or by closed forms where exact (closed_form)."
         ),
     )
-    algorithm: Annotated[str, reading.known(_algorithms)] = Field(
+    algorithm: Annotated[str, reading.known(_algorithms, listed_by="simulator list algorithms")] = Field(
         default="auto", description="Algorithm for every collective; auto: the machine's choice."
     )
     compile: Annotated[bool, YES_NO] = Field(default=False, description="Whether a compiler merges kernels.")
     dropout: Annotated[bool | float, yes_no_or_probability()] = Field(
         default=False, description="Dropout: true (probability 0.1), false, or a probability."
     )
-    framework: Annotated[str, reading.known_or_path(frameworks, (".yaml", ".yml"))] = Field(
+    framework: Annotated[str, _framework()] = Field(
         default="torchtitan",
         description="Framework whose fitted constants slow down kernels: a catalog name, bare (no constants), or the "
         "path of a framework file, such as `simulator calibrate` writes.",

@@ -481,7 +481,7 @@ def _based(file: _FrameworkFile, document: Document) -> _FrameworkFile:
     if file.based_on in ("", BARE.name):
         return file
     if file.based_on not in registry.names("framework"):
-        known = one_of((BARE.name, *registry.names("framework")), file.based_on)
+        known = one_of((BARE.name, *registry.names("framework")), file.based_on, registry.listed_by("framework"))
         document.refuse([document.fault(("based_on",), f"got {file.based_on!r}; {known}")])
     return _FrameworkFile.model_validate(_with_base(document.data))
 

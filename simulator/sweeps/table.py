@@ -23,6 +23,15 @@ if TYPE_CHECKING:
 
 
 _GPUS: Final = "cluster.world_size"
+# Efficiencies above 1 by less than this are printed as 1.
+_VISIBLE: Final = 0.005
+# Parts of a step in a report, and what they are called.
+_PARTS: Final = {
+    "recompute_time_s": "recomputation",
+    "optimizer_time_s": "time of the optimizer's update",
+    "bubble_time_s": "idle time",
+    "exposed_comm_time_s": "exposed communication",
+}
 
 
 def row(outcome: PointOutcome) -> dict[str, Any]:
@@ -61,19 +70,56 @@ def rows(outcomes: Sequence[PointOutcome]) -> list[dict[str, Any]]:
     [(1.0, 1.0), (1.5, 0.75)]
     """
     flat = [row(outcome) for outcome in outcomes]
+    for fields, first in _with_fewest(flat, outcomes):
+        fields["speedup"] = fields["tokens_per_s"] / first["tokens_per_s"]
+        fields["efficiency"] = fields["speedup"] * first[_GPUS] / fields[_GPUS]
+    return flat
+
+
+def efficiency_note(outcomes: Sequence[PointOutcome]) -> str:
+    """Return a sentence on the highest efficiency, if it is above 1: its reference, and the part of a step that shrank.
+
+    The part is named only if its GPU time per token fell by at least half of the fall of the whole step. Empty text if
+    no efficiency is above 1.
+    """
+    flat = rows(outcomes)
+    pairs = [pair for pair in _with_fewest(flat, outcomes) if pair[0]["efficiency"] > 1 + _VISIBLE]
+    if not pairs:
+        return ""
+    best, first = max(pairs, key=lambda pair: float(pair[0]["efficiency"]))
+    falls = {text: _gpu_time(first, key) - _gpu_time(best, key) for key, text in _PARTS.items()}
+    part, fall = max(falls.items(), key=lambda item: item[1])
+    whole = _gpu_time(first, "step_time_s") - _gpu_time(best, "step_time_s")
+    why = f", mainly because of less {part} per token" if fall >= whole / 2 else ""
+    return (
+        f"Efficiency is relative to the fewest GPUs with equal settings. With {best[_GPUS]:,} GPUs it is "
+        f"{best['efficiency']:.2f}: each GPU is faster than with {first[_GPUS]:,} GPUs{why}."
+    )
+
+
+def _gpu_time(fields: Mapping[str, Any], key: str) -> float:
+    """Return the GPU time per token of a part of a step [s]; `key` is the part's time in the report."""
+    return float((fields.get(key) or 0.0) * fields[_GPUS] / (fields["tokens_per_s"] * fields["step_time_s"]))
+
+
+def _with_fewest(
+    flat: Sequence[dict[str, Any]], outcomes: Sequence[PointOutcome]
+) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    """Return the table rows of training steps on several numbers of GPUs, each with the row of the fewest GPUs and
+    otherwise equal settings.
+    """
     trained = [place for place, fields in enumerate(flat) if _GPUS in fields and fields.get("tokens_per_s")]
     if len({flat[place][_GPUS] for place in trained}) < 2:
-        return flat
+        return []
+    pairs = []
     fewest: dict[str, dict[str, Any]] = {}
     for place in sorted(trained, key=lambda place: int(flat[place][_GPUS])):
         fields = flat[place]
         # Settings besides the number of GPUs; a column for a whole section contains the number of GPUs.
         settings = row(replace(outcomes[place], report=None, engine=None))
         others = {key: value for key, value in settings.items() if key not in (_GPUS, *SECTIONS)}
-        first = fewest.setdefault(str(others), fields)
-        fields["speedup"] = fields["tokens_per_s"] / first["tokens_per_s"]
-        fields["efficiency"] = fields["speedup"] * first[_GPUS] / fields[_GPUS]
-    return flat
+        pairs.append((fields, fewest.setdefault(str(others), fields)))
+    return pairs
 
 
 def frame(outcomes: Iterable[PointOutcome]) -> pd.DataFrame:

@@ -681,3 +681,27 @@ def test_every_setting_is_counted_once() -> None:
     ended = len(plan.played) + failed + plan.do_not_fit + plan.slower + sum(plan.refused.counts.values())
     assert ended == plan.considered
     assert len(set(itertools.chain(one.setting for one in plan.played))) == len(plan.played)
+
+
+@pytest.mark.parametrize("shared", ["slow.yaml", "quick.yaml"])
+def test_a_plan_among_frameworks_equals_the_better_of_their_plans(tmp_path: Path, shared: str) -> None:
+    """Each framework has its own times of transfers; bounds with those of another would prune the fastest setting."""
+    (tmp_path / "slow.yaml").write_text("based_on: torchtitan\nnetwork_time: 20\n", encoding="utf-8")
+    quick = "based_on: torchtitan\nnetwork_time: 0.5\nkernel_time: 1.02\n"
+    (tmp_path / "quick.yaml").write_text(quick, encoding="utf-8")
+    names = tuple(str(tmp_path / name) for name in ("slow.yaml", "quick.yaml"))
+    own = base(WIDE, "h100_ethernet_100g", 4, framework=str(tmp_path / shared))
+
+    def found(*frameworks: str) -> SearchResult:
+        few = {"tp": (2, 4), "pp": (1, 2), "cp": (1,), "schedule": ("1f1b",), "shard_size": (None,)}
+        *_, last = search(own, 16, choices(4, **few, framework=frameworks), best=1)
+        assert last.ended
+        return last
+
+    alone = [found(name).best[0] for name in names]
+    best = min(alone, key=lambda one: one.step_time)
+    together = found(*names)
+    assert together.best[0].step_time == pytest.approx(best.step_time, rel=1e-12)
+    assert together.best[0].setting == best.setting
+    # Every bound is below the simulated time.
+    assert all(one.bound <= one.step_time * (1 + 1e-9) for one in together.played)

@@ -5,12 +5,15 @@ The "measured" step is simulated with one known cause; the cause must be found w
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import simulator
+from simulator.basics import registry
+from simulator.basics.document import load
 from simulator.basics.errors import ScenarioError
 from simulator.run.expectation import Expectation, expectation
 from simulator.scenario.load import load_scenario
@@ -72,6 +75,20 @@ def test_a_factor_that_made_the_step_slower_or_faster_is_found(
     # The step time is met within 0.3 %; with `network_time` a part of the transfers hides behind kernels.
     assert share == pytest.approx(1.0, abs=0.02)
     assert float(cause.split()[2]) == pytest.approx(size, rel=0.02)
+
+
+def test_a_power_limit_is_found_with_its_watts() -> None:
+    """The measured H100s draw 700 W: a board with 500 W loses in proportion, because a FLOP keeps its energy."""
+    keys = dict(load(registry.find("gpu", "h100_sxm")).data)
+    limited = _scenario() | {"cluster": _CLUSTER | {"gpu": keys | {"power": 500}}}
+    found = _expected(_time(limited))
+    cause, share = _share(found, "every GPU is limited to")
+    assert share == pytest.approx(1.0, abs=0.02)
+    watts, rated = map(float, re.findall(r"(\d+) W", cause))
+    assert (watts, rated) == (pytest.approx(500, rel=0.02), 700)
+    assert next(one.key for one in found.explanations if one.cause == cause) == f"power: {watts:.0f} in a GPU file"
+    # A faster step has no power limit.
+    assert not any("limited" in one.cause for one in _expected(0.9 * _time(_scenario())).explanations)
 
 
 def test_a_slow_gpu_is_found_with_its_speed() -> None:

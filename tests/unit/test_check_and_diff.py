@@ -16,6 +16,9 @@ from simulator.report.views import view as views
 from simulator.results.run_differences import Change, ReportedRun, differences
 from simulator.run.cost_estimate import effort
 from simulator.run.outcome import read_outcome
+from simulator.run.scenario_cluster import Clusters
+from simulator.scenario.build_training import to_step
+from simulator.step.plan import plan_step
 from tests.commands import Command, commands_in
 
 
@@ -41,6 +44,31 @@ def test_check_counts_points_and_transfers_and_plays_nothing(cli: Command, tmp_p
     assert (told["points"].strip(), told["transfers"].strip()) == ("4", str(expected))
     assert told["question"].strip() == "How fast is a small ring?"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["both.yaml", "small.yaml"]
+
+
+def test_the_estimated_time_counts_a_rank_of_each_pipeline_stage() -> None:
+    """The report reads the operations of one rank per stage: with pp stages, about pp lists as long as one stage's.
+
+    Without the time of planning, which is measured, both estimates consist of a few terms with known counts.
+    """
+    text = {
+        "name": "x",
+        "cluster": {"topology": "dgx_h100", "world_size": 64},
+        "training": {
+            "model": "llama3_8b",
+            "seq_len": 4096,
+            "gradient_accumulation_steps": 16,
+            "parallelism": {"pp": 8},
+        },
+    }
+    scenario = load_scenario(text)
+    assert scenario.training is not None
+    plan = plan_step(Clusters().of(scenario), to_step(scenario.training, 64))
+    # Ranks of a stage share a list. Every operation in the report takes 20 us.
+    reported = sum(len(plan.program.ranks[rank]) for rank in range(0, 64, 8))
+    assert len({id(ops) for ops in plan.program.lists.lists}) == 8
+    assert reported > 4 * len(plan.program.ranks[0])
+    assert effort(scenario).seconds > 20e-6 * reported
 
 
 @pytest.mark.parametrize("command", ["check", "run"])

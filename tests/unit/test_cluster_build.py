@@ -82,8 +82,8 @@ def test_a_link_of_two_patterns_has_both_factors() -> None:
 
 
 def test_a_pattern_without_a_link_is_refused_with_the_command_that_lists_the_links() -> None:
-    with pytest.raises(UnknownNameError, match=r"'nic\*'; one of gpu0->switch0, .*simulator show TOPOLOGY --links"):
-        build(STAR, 3, link_factors={"nic*": 0.5})
+    with pytest.raises(UnknownNameError, match=r"'nic\*'; .*`simulator show TOPOLOGY --links` lists all"):
+        build(STAR, 4, link_factors={"nic*": 0.5})
 
 
 def test_placement_gives_rank_r_its_gpu() -> None:

@@ -89,6 +89,19 @@ def test_a_part_of_a_name_means_the_names_that_contain_it() -> None:
     )
 
 
+def test_of_many_names_the_closest_three_are_proposed_with_the_command_that_lists_all() -> None:
+    names = ["llama2_7b", "llama2_13b", "llama2_70b", "llama3_8b", "llama3_70b", "gpt2", "mistral_7b"]
+    listed = "`simulator list models` lists all"
+    # Similarity 2 M / T of SequenceMatcher, with M equal letters of T: "llama3_9b" has 2 * 8 / 18 = 0.89 in common with
+    # llama3_8b, 2 * 8 / 19 = 0.84 with llama3_70b, and 2 * 7 / 18 = 0.78 with llama2_7b, which is more than 0.05 less.
+    assert one_of(names, "llama3_9b", "simulator list models") == (
+        f"did you mean 'llama3_8b' or 'llama3_70b'? {listed}"
+    )
+    assert one_of(names, "zzz", "simulator list models") == listed
+    # Six names fit into the line.
+    assert one_of(names[:6], "zzz", "simulator list models") == "one of " + ", ".join(sorted(names[:6]))
+
+
 def test_a_list_hides_no_single_name() -> None:
     names = [f"n{number:02}" for number in range(14)]
     assert one_of(names[:13], "x") == "one of " + ", ".join(names[:13])

@@ -1157,7 +1157,17 @@ def test_values_of_many_settings_name_the_best_three_and_a_range() -> None:
     (sentence,) = told.sentences
     # ZeRO-1 and ZeRO-2 take equally long and share a clause.
     assert f" reach {speeds[0]:,.0f} tokens/s; " in sentence
-    assert sentence.endswith(f"; 5 settings behind them reach {speeds[-1]:,.0f} tokens/s to {speeds[3]:,.0f} tokens/s.")
+    assert sentence.endswith(f"; 5 further settings reach {speeds[-1]:,.0f} tokens/s to {speeds[3]:,.0f} tokens/s.")
+
+
+def test_a_speed_is_reached_and_a_time_is_taken() -> None:
+    """`time_per_token` is shown as a speed, and its changes are changes of a time."""
+    per_token, time = (find(name, "training") for name in ("time_per_token", "time"))
+    assert (per_token.value_verb, per_token.verb, per_token.text(1 / 500)) == ("reaches", "takes", "500 tokens/s")
+    assert (time.value_verb, time.verb) == ("takes", "takes")
+    told = answer(compared(MANY | {"answer": [{"finding": "value", "of": ["time_per_token"]}]}))
+    assert not re.search(r"takes? (over |at most )?[\d,]+ tokens/s", told.sentences[0])
+    assert re.search(r"reach(es)? [\d,]+ tokens/s", told.sentences[0])
 
 
 def test_changes_of_many_settings_name_the_best_and_a_range() -> None:
@@ -1165,7 +1175,7 @@ def test_changes_of_many_settings_name_the_best_and_a_range() -> None:
     changes = [one["time_change"] for one in told.findings[0].numbers["changes"][1:]]
     # The baseline has no change, and the best setting has the sentence before; the three worst are one range.
     worst = dict.fromkeys(f"{100 * change:.0f} %" for change in sorted(changes)[-3:])
-    assert told.sentences[1].endswith(f"; 3 settings behind them: {' to '.join(worst)}.")
+    assert told.sentences[1].endswith(f"; 3 further settings: {' to '.join(worst)}.")
 
 
 def test_the_cost_of_recompute_can_be_asked_as_hfu() -> None:
@@ -1257,4 +1267,4 @@ def test_changes_over_many_conditions_name_three_settings_and_count_the_rest() -
     (change, *_) = [sentence for sentence in found.sentences if sentence.startswith("Change of time")]
     # 120 columns a line.
     assert len(change) <= 3 * 120
-    assert re.search(r"; \d settings behind them: ", change)
+    assert re.search(r"; \d further settings: ", change)

@@ -37,7 +37,7 @@ def test_a_relative_path_is_read_beside_the_file_that_names_it(tmp_path: Path) -
     assert load_model("near.json", base=tmp_path).hidden_size == 64
     assert load_model("gpt2", base=tmp_path).hidden_size == 768
     with pytest.raises(
-        ScenarioError, match=r"near.json: no such model file; give an existing path or one of bert_large"
+        ScenarioError, match=r"near.json: no such model file; give an existing path or a name; `simulator list models`"
     ):
         load_model("near.json")
 

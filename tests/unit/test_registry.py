@@ -57,6 +57,7 @@ def test_a_folder_is_no_file(tmp_path: Path) -> None:
         ("topology", "L4", "l4 is the name of a gpu"),
         ("scenario", "llama3-8b", "llama3_8b is the name of a model"),
         ("model", "dgx_h100", "dgx_h100 is the name of a topology"),
+        ("gpu", "h100_hbm2e_500w", "this is a board of measured runs; copy .* change power to 500, .* file's path"),
     ],
 )
 def test_a_name_of_another_kind_is_told_as_one(kind: registry.Kind, name: str, hint: str) -> None:
@@ -65,7 +66,7 @@ def test_a_name_of_another_kind_is_told_as_one(kind: registry.Kind, name: str, h
 
 
 def test_a_runs_directory_as_a_scenario_is_refused_with_the_command_that_repeats_it(tmp_path: Path) -> None:
-    with pytest.raises(ScenarioError, match=r": is a directory; give the path of a scenario file or one of "):
+    with pytest.raises(ScenarioError, match=r"give the path of a scenario file or a name; `simulator list scenarios` "):
         registry.find("scenario", str(tmp_path))
     (tmp_path / "run.json").write_text("{}")
     with pytest.raises(ScenarioError, match=rf"again, use `simulator rerun {tmp_path}`$"):

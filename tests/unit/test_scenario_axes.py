@@ -115,7 +115,8 @@ def test_an_option_belongs_to_the_optimizers_that_listen_to_it() -> None:
 )  # fmt: skip
 def test_an_axis_that_is_wrong_by_itself_is_told(keys: dict[str, Any], line: str | None) -> None:
     (found,) = told(data(**keys))
-    assert found == line if line else found.startswith("sweep.cluster.topology.1: got 'moon'; one of ")
+    moon = "sweep.cluster.topology.1: got 'moon'; `simulator list topologies` lists all"
+    assert found == (line or moon)
 
 
 def test_an_unknown_axis_is_told_with_the_one_that_was_meant() -> None:
@@ -236,8 +237,29 @@ def test_faults_of_options_and_of_the_file_come_in_one_round() -> None:
 
 def test_an_unknown_key_that_is_set_is_told_with_the_one_that_was_meant() -> None:
     (line,) = told(data(), {"collective.sise": "1 B"})
-    assert line.startswith("--set collective.sise=1 B: unknown key; one of ")
-    assert line.endswith("did you mean 'collective.size'?")
+    assert line == "--set collective.sise=1 B: unknown key; did you mean 'collective.size'?"
+
+
+@pytest.mark.parametrize(
+    ("key", "hint"),
+    [
+        # Similar keys of the same section; `cluster` has two keys that begin with "link".
+        ("cluster.topologie", "did you mean 'cluster.topology'?"),
+        ("collective.fusion.bucket", "did you mean 'collective.fusion.buckets'?"),
+        ("clusters.gpu", "did you mean 'cluster.gpu'?"),
+        # The section is right, and none of its few keys is similar; or many keys could be listed.
+        ("cluster.ecmp.zzz", "one of cluster.ecmp.hash"),
+        ("collective.zzz", "`simulator schema` lists all"),
+        ("zzz", "`simulator schema` lists all"),
+    ],
+)
+def test_an_unknown_key_gets_the_closest_keys_of_its_section_or_the_command_that_lists_all(key: str, hint: str) -> None:
+    assert told(data(), {key: "1"}) == [f"--set {key}=1: unknown key; {hint}"]
+
+
+def test_an_unknown_key_of_the_other_kind_of_scenario_names_the_kind() -> None:
+    (line,) = told(data(), {"training.micro_batch": "2"})
+    assert line.endswith("the scenario simulates a collective and has no training; start from another scenario")
 
 
 def test_settings_are_plain_data() -> None:

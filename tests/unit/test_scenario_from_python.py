@@ -90,7 +90,7 @@ def test_faults_are_those_of_a_file() -> None:
     one, two, three = str(caught.value).splitlines()
     assert one.startswith("<dict>: cluster.world_size: got '8'")
     assert two.startswith("<dict>: training.micro_batch: unknown key; ")
-    assert three.startswith("<dict>: training.model: got 'gpt3'; one of ")
+    assert three.startswith("<dict>: training.model: got 'gpt3'; did you mean 'gpt3_175b'?")
 
 
 def test_what_must_be_given_is_told() -> None:

@@ -165,13 +165,16 @@ def test_a_value_out_of_place_is_told_with_what_is_allowed(keys: dict[str, Any],
 
 
 @pytest.mark.parametrize("key", ["collective.algorithm", "collective.dtype", "cluster.topology", "cluster.gpu"])
-def test_an_unknown_name_is_told_with_all_names_or_the_one_that_was_meant(key: str) -> None:
+def test_an_unknown_name_is_told_with_similar_names_and_where_all_are_listed(key: str) -> None:
     near = {"algorithm": "rng", "dtype": "bf16", "topology": "star_100", "gpu": "a100_sxm_80g"}
     meant = {"algorithm": "ring", "dtype": "bfloat16", "topology": "star_100g", "gpu": "a100_sxm_80gb"}
     name = key.split(".")[1]
     (line,) = told(with_keys(**{key.replace(".", "__"): near[name]}))
-    assert line.startswith(f"{key}: got '{near[name]}'; one of ")
-    assert line.endswith(f"did you mean '{meant[name]}'?")
+    assert line.startswith(f"{key}: got '{near[name]}'; ")
+    assert f"did you mean '{meant[name]}'" in line
+    # No command lists the dtypes that fit this key.
+    listed = {"algorithm": "algorithms", "topology": "topologies", "gpu": "gpus"}
+    assert ("; one of " in line) if name == "dtype" else line.endswith(f"? `simulator list {listed[name]}` lists all")
 
 
 def test_missing_keys_show_how_they_are_written() -> None:

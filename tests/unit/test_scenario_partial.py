@@ -130,7 +130,7 @@ def test_a_fault_in_what_a_topology_names_has_its_file_and_line(tmp_path: Path) 
     star = "builder: star\noptions: {bandwidth: 1 GB/s, latency: 1 us}\n"
     (tmp_path / "gpu.yaml").write_text("sms: x\n", encoding="utf-8")
     cases = {
-        "gpu: h100_sxmm\n": ["3:6: gpu: got 'h100_sxmm'; one of "],
+        "gpu: h100_sxmm\n": ["3:6: gpu: got 'h100_sxmm'; did you mean 'h100_sxm'?"],
         "gpu: gpu.yaml\n": [f"3:6: gpu: {tmp_path}/gpu.yaml:1:"] * 4,
         "gpu:\n  sms: x\n": ["3:1: gpu.hbm_bytes", "3:1: gpu.hbm_bandwidth", "3:1: gpu.host", "4:8: gpu.sms.value: "],
     }

@@ -442,8 +442,8 @@ def test_a_value_out_of_place_is_told_with_what_is_allowed(training: dict[str, A
 
 def test_an_unknown_model_is_told_with_the_one_that_was_meant() -> None:
     (line,) = told(with_keys({"model": "llama3_9b"}))
-    assert line.startswith("training.model: got 'llama3_9b'; one of ")
-    assert line.endswith("did you mean 'llama3_8b'?")
+    assert line.startswith("training.model: got 'llama3_9b'; did you mean 'llama3_8b'")
+    assert line.endswith("? `simulator list models` lists all")
     assert "llama3_8b" in registry.names("model")
 
 
@@ -500,7 +500,7 @@ def test_a_broken_rule_of_a_point_is_told_at_its_axis() -> None:
         "compare.training.activation_checkpointing: with training.activation_checkpointing [12]: "
     )
     (line,) = told(with_keys(compare={"training.model": ["gpt2", "gpt3"]}))
-    assert line.startswith("compare.training.model.1: got 'gpt3'; one of ")
+    assert line.startswith("compare.training.model.1: got 'gpt3'; did you mean 'gpt3_175b'?")
     (line,) = told(with_keys({"seq_len": 512}, sweep={"training.seq_len": [512, 2048]}))
     assert line.startswith(
         "sweep.training.seq_len: with training.seq_len 2048: training.seq_len: got 2048; gpt2 has learned "

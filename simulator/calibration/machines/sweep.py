@@ -106,7 +106,7 @@ def read_sweeps(
         Unreadable file; or the number of ranks, or the operation, is neither in the file nor given.
     """
     if operation is not None and operation not in OPERATIONS:
-        raise UnknownNameError("operation", operation, OPERATIONS)
+        raise UnknownNameError("operation", operation, OPERATIONS, listed_by="simulator list operations")
     texts = parts(read_text(path, most=MOST_DATA), str(path))
     return tuple(_sweep(text, path, world_size, operation) for text in texts)
 

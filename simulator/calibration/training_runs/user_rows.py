@@ -7,15 +7,17 @@ column.
 from __future__ import annotations
 
 import csv
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from simulator.basics import registry
 from simulator.basics.dtypes import find
-from simulator.basics.errors import ScenarioError, one_of
+from simulator.basics.errors import MOST_MEANT, ScenarioError, one_of, similar
 from simulator.basics.input_files import read_text
 from simulator.calibration.training_runs.log_files import read_log
 from simulator.calibration.training_runs.rows import GIB, MeasuredRow, ModelShape
@@ -32,7 +34,7 @@ def _known(kind: registry.Kind, *more: str) -> AfterValidator:
     def check(name: str) -> str:
         known = name if name in more else registry.shipped(kind, name)
         if known is None:
-            raise ValueError(one_of((*more, *registry.names(kind)), name))
+            raise ValueError(one_of((*more, *registry.names(kind)), name, registry.listed_by(kind)))
         return known
 
     return AfterValidator(check)
@@ -196,6 +198,18 @@ _ALIKE = (
 )  # fmt: skip
 
 
+# Columns' names in other tables; an abbreviation resembles the wrong column: "ckpt" resembles "cp".
+_OTHER_COLUMNS: Final = {
+    **dict.fromkeys(("ac", "activation_checkpointing", "ckpt", "recompute"), "checkpointing"),
+    **dict.fromkeys(("bs", "batch_size", "mbs", "micro_batch"), "micro_batch_size"),
+    **dict.fromkeys(("n_gpus", "num_gpus", "ranks", "world_size"), "gpus"),
+    **dict.fromkeys(("ga", "grad_accum", "gradient_accumulation", "micro_batches"), "accumulation"),
+    **dict.fromkeys(("seq", "seqlen", "sequence_length"), "seq_len"),
+    **dict.fromkeys(("cluster", "machine"), "topology"),
+    **dict.fromkeys(("strategy", "zero"), "sharding"),
+}
+
+
 def user_rows(path: Path, topology: str | None = None) -> tuple[MeasuredRow, ...]:
     """Return the measured training runs in a user's CSV file.
 
@@ -216,18 +230,25 @@ def user_rows(path: Path, topology: str | None = None) -> tuple[MeasuredRow, ...
     lines = [(n, line) for n, line in enumerate(read_text(path).splitlines(), 1) if line and not line.startswith("#")]
     # The first remaining line names the columns.
     reader = csv.DictReader([line for _, line in lines])
-    rows, faults = [], []
+    head = [name.strip() for name in reader.fieldnames or ()]
+    reader.fieldnames = head
+    absent, wrong = _header(head, None if topology is None else "topology")
+    rows, faults = [], [f"{path} line {lines[0][0]}: {fault}" for fault in wrong]
     for (number, _), cells in zip(lines[1:], reader, strict=False):
         try:
-            # DictReader stores surplus cells under None.
-            if None in cells:
-                raise ValueError(f"got more cells than the {len(reader.fieldnames or ())} columns")
+            # DictReader stores surplus cells under None. A comma at the end of each line makes a column without a name.
+            if None in cells or (cells.get("") or "").strip():
+                raise ValueError(f"got more cells than the {len(list(filter(None, head)))} columns")
             given: dict[str, Any] = {name: text.strip() for name, text in cells.items() if text and text.strip()}
             if topology is not None:
                 given.setdefault("topology", topology)
-            rows.append(UserRow(**given).measured(path.stem, number, path.parent))
+            row = UserRow(**{name: text for name, text in given.items() if name in UserRow.model_fields})
+            if not wrong:
+                rows.append(row.measured(path.stem, number, path.parent))
         except ValidationError as error:
-            faults += [f"{path} line {number}: {_fault(one)}" for one in error.errors()]
+            # An absent column is a single mistake, of the first line.
+            told = [_fault(one) for one in error.errors() if one["type"] != "missing" or one["loc"][0] not in absent]
+            faults += [f"{path} line {number}: {fault}" for fault in told]
         except (ValueError, ScenarioError) as error:
             faults.append(f"{path} line {number}: {error}")
     if not rows and not faults:
@@ -237,12 +258,32 @@ def user_rows(path: Path, topology: str | None = None) -> tuple[MeasuredRow, ...
     return tuple(rows)
 
 
+def _header(head: Sequence[str], given: str | None) -> tuple[frozenset[str], list[str]]:
+    """Return the required columns that the first line lacks, and a fault for each mistake in it.
+
+    `given` is a required column that the rows may lack. A column proposed in place of an unknown one is not reported
+    as missing, too.
+    """
+    fields = UserRow.model_fields
+    needed = {name for name, field in fields.items() if field.is_required() and name != given}
+    absent = frozenset(needed.difference(head))
+    named = Counter(filter(None, head))
+    faults = [f"{name}: names {count} columns; keep one of them" for name, count in named.items() if count > 1]
+    proposed: set[str] = set()
+    for name in named.keys() - fields.keys():
+        near = _OTHER_COLUMNS.get(name.lower(), name)
+        proposed.update(similar(sorted(fields), near, MOST_MEANT))
+        faults.append(f"{name}: no such column; {one_of(fields, near, 'docs/validation.md')}")
+    faults += [f"{name}: is missing; every run needs this column" for name in sorted(absent - proposed)]
+    if not {"step_time_s", "tokens_per_s", "log"} & (named.keys() | proposed):
+        faults.append("step_time_s: is missing; give one of step_time_s, tokens_per_s and log")
+    return absent, sorted(faults)
+
+
 def _fault(error: Any) -> str:
     column = ".".join(str(part) for part in error["loc"][:1])
     if error["type"] == "missing":
         return f"{column}: is missing; every run needs this column"
-    if error["type"] == "extra_forbidden":
-        return f"{column}: no such column; {one_of(tuple(sorted(UserRow.model_fields)), column)}"
     return f"{column}: got {error['input']!r}; {error['msg'].removeprefix('Value error, ')}"
 
 

@@ -106,7 +106,7 @@ def _played(core: ctypes.CDLL, struct: ProblemStruct, result: ResultStruct, prob
     everything = problem.operations + problem.transfers
     try:
         while not over.wait(_GLANCE):
-            tell("playing", (result.ended + result.followed + result.in_order) / everything, result.now)
+            tell("simulating", (result.ended + result.followed + result.in_order) / everything, result.now)
     except BaseException:
         # Wait for the core even if Ctrl-C is pressed repeatedly: the core writes into arrays freed after this function.
         result.stop = 1

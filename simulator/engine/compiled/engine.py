@@ -71,7 +71,7 @@ def execute(
         _refuse_endless(prepared)
     booked = prepared.transfers <= _MAX_BOOKED_TRANSFERS
     busiest = None if booked else busiest_link(prepared)
-    stage("writing down")
+    stage("preparing the simulation")
     problem = prepared.problem(
         logged=prepared.instances if booked else (),
         tapped=routes_over(prepared, busiest[0]) if busiest is not None else None,
@@ -81,7 +81,7 @@ def execute(
         raise deadlock(prepared, problem, times)
     refuse_missing_times(prepared, problem, times)
     links = () if busiest is None else (link_use(prepared, *busiest, times.taps),)
-    stage("telling what happened")
+    stage("writing the timeline")
     writer = TimelineWriter(prepared, problem, times)
     return writer.timeline(keep, links, limit_memory=limit_memory, allocator=allocator)
 

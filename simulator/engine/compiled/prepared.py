@@ -153,7 +153,7 @@ def prepare(program: Program, cluster: Cluster, jitter: Jitter, reduced_from: in
     prepared = CoreProgram(program, cluster, jitter, routed, capacity, SizedCollectiveMaker(cluster.remember), None)
     # With noise every rank draws different factors, so no two ranks are alike.
     if prepared.transfers >= reduced_from and not jitter.compute and not jitter.latency:
-        stage("looking for what is alike")
+        stage("grouping equal ranks")
         speeds = cluster.speeds[: len(program.ranks)]
         quotient = reduce_by_symmetry(program, routed, prepared.maker.rows, speeds, capacity)
         # The quotient is None if too many ranks differ; every rank is then simulated.

@@ -71,7 +71,7 @@ def _sentences(compared: Comparison, first: Row, others: list[Row], told: list[M
     rest = [(compared.name(row.setting), _signs(first, row, told)) for row in listed if row not in hidden]
     if rest:
         nouns = capital(join_list([measure.noun for measure in told]))
-        omitted = f"; {number_of(len(hidden), 'setting')} behind them: {_range(first, hidden, told)}" if hidden else ""
+        omitted = f"; {number_of(len(hidden), 'further setting')}: {_range(first, hidden, told)}" if hidden else ""
         sentences.append(f"{nouns} of the other settings vs {baseline}: {joined(rest, ' ')}{omitted}")
     return sentences
 
@@ -218,7 +218,7 @@ def _over_conditions(compared: Comparison, measure: Measure, *, flips: bool) -> 
     if hidden:
         least, most = min(one["least"] for one in hidden), max(one["most"] for one in hidden)
         ends_of_rest = " to ".join(measure.sign_text(1 + end, 1.0) for end in (least, most))
-        rest = f"; {number_of(len(hidden), 'setting')} behind them: {ends_of_rest}"
+        rest = f"; {number_of(len(hidden), 'further setting')}: {ends_of_rest}"
     return f"{head} over {len(compared.conditions)} conditions{common}: {joined(told, ' ')}{rest}"
 
 

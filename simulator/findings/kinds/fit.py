@@ -62,7 +62,10 @@ def _smallest(texts: Sequence[tuple[str, str]], rows: Sequence[Row]) -> str:
     order = sorted(range(len(rows)), key=lambda place: (not rows[place].fits, peaks[place]))
     best, rest = order[:MOST_NAMED], order[MOST_NAMED:]
     fitting = sum(rows[place].fits for place in rest)
-    return f"{clauses([texts[place] for place in best])}; {fitting} of {len(rest)} settings behind them fit"
+    first = clauses([texts[place] for place in best])
+    if fitting in (0, len(rest)):
+        return f"{first}; {'all' if fitting else 'none'} of the other {len(rest)} settings fit{'' if fitting else 's'}"
+    return f"{first}; {fitting} of the other {len(rest)} settings fit{'s' if fitting == 1 else ''}"
 
 
 def _figures(row: Row) -> dict[str, Any]:

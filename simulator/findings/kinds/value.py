@@ -29,7 +29,9 @@ def find(compared: Comparison, asked: FindingSpec) -> FindingResult | None:
         report = row.report or {}
         values = {measure.name: measure.value(report) for measure in measures}
         told = [
-            (measure.verb, measure.text(value)) for measure in measures if (value := values[measure.name]) is not None
+            (measure.value_verb, measure.text(value))
+            for measure in measures
+            if (value := values[measure.name]) is not None
         ]
         lacks = "" if row.fits else ", but does not fit in memory"
         if told:
@@ -67,7 +69,7 @@ def _best_few(measure: Measure, ranked: Sequence[tuple[bool, float | None, tuple
     if not behind:
         return best
     ends = " to ".join(measure.amount_text(pick(behind)) for pick in (min, max))
-    others = clause(f"{number_of(len(behind), 'setting')} behind them", f"{measure.verb} {ends}")
+    others = clause(f"{number_of(len(behind), 'further setting')}", f"{measure.value_verb} {ends}")
     return f"{best}; {others}" + (
         f" ({short} of them {'does' if short == 1 else 'do'} not fit in memory)" if short else ""
     )
