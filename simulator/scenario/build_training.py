@@ -83,7 +83,7 @@ def to_step(spec: TrainingSpec, world_size: int, base: Path | None = None) -> Tr
         checkpointing=spec.activation_checkpointing,
         attention=spec.attention,
         attention_generation=spec.attention_generation,
-        optimizer=optimizer(spec.optimizer, spec.sharding.strategy),
+        optimizer=optimizer(spec.optimizer, spec.sharding.strategy, _state_dtype(spec, chosen)),
         # Real training carries arrays in every collective, and a closed form carries none.
         collectives="played" if spec.numerics else spec.collectives,
         compiled=spec.compile,
@@ -114,7 +114,18 @@ def sharding(spec: ShardingSpec) -> Sharding:
     return Sharding(**spec.model_dump())
 
 
-def optimizer(spec: OptimizerSpec, strategy: str) -> Optimizer:
+def _state_dtype(spec: TrainingSpec, chosen: Precision) -> str:
+    """Return the dtype of the optimizer's states: PyTorch creates them like the numbers that they update, and the states
+    beside a wider copy are float32. Real training keeps float32 states.
+    """
+    asked = spec.optimizer.state_dtype
+    if asked != "auto":
+        return asked
+    narrow = dtypes.find(chosen.updated).bits < dtypes.find("float32").bits
+    return chosen.updated if narrow and not spec.numerics else "float32"
+
+
+def optimizer(spec: OptimizerSpec, strategy: str, state_dtype: str = "float32") -> Optimizer:
     """Return the optimizer that the scenario's keys name, with the requested implementation, under a sharding
     strategy.
     """
@@ -122,7 +133,7 @@ def optimizer(spec: OptimizerSpec, strategy: str) -> Optimizer:
     from simulator.step.strategies.strategy import STRATEGIES
 
     asked = None if spec.implementation == "auto" else spec.implementation
-    made = replace(OPTIMIZERS.find(spec.name), implementation=asked, state_dtype=spec.state_dtype)
+    made = replace(OPTIMIZERS.find(spec.name), implementation=asked, state_dtype=state_dtype)
     if made.of_matrices is None:
         return made
     usual: Distribution = "gathered" if STRATEGIES.find(strategy).shards else "replicated"

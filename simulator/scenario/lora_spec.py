@@ -50,8 +50,11 @@ class LoraSpec(Spec):
     rank: Annotated[int, reading.whole(0, 4096)] = Field(
         default=0, description="Rank of the adapters, which alone are trained; 0 trains every parameter."
     )
-    dtype: Annotated[Literal["float32", "bfloat16"], reading.choice(("float32", "bfloat16"))] = Field(
-        default="float32", description="Dtype of the adapters' parameters and arithmetic; PEFT's default is float32."
+    dtype: Annotated[Literal["float32", "bfloat16", "float16"], reading.choice(("float32", "bfloat16", "float16"))] = (
+        Field(
+            default="float32",
+            description="Dtype of the adapters' parameters and arithmetic; PEFT's default is float32.",
+        )
     )
     dropout: Annotated[bool | float, yes_no_or_probability()] = Field(
         default=False, description="Dropout of the adapters' inputs: true (probability 0.1), false, or a probability."

@@ -226,7 +226,7 @@ def _precision(shape: TrainingSpec) -> Iterator[RuleViolation]:
 def _optimizer(shape: TrainingSpec) -> Iterator[RuleViolation]:
     if shape.optimizer.name not in _OPTIMIZERS:
         yield _conflict("optimizer", f"got {shape.optimizer.name!r}; real training supports {', '.join(_OPTIMIZERS)}")
-    if shape.optimizer.state_dtype != "float32":
+    if shape.optimizer.state_dtype not in ("auto", "float32"):
         message = f"got {shape.optimizer.state_dtype!r}; real training supports float32"
         yield _conflict("optimizer.state_dtype", message)
 

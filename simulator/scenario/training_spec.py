@@ -55,6 +55,7 @@ def _algorithms() -> tuple[str, ...]:
 
 ALLOCATORS: Final = ("caching", "expandable_segments")
 # Names from the ZeRO paper (section 5) and PyTorch's ShardingStrategy, each with advice.
+_STATE_DTYPES: Final = ("auto", "float32", "bfloat16", "float16")
 _OTHER_STRATEGIES: Final = {
     **dict.fromkeys(("fsdp", "fsdp2", "full_shard", "zero"), "has the name zero3 here; write zero3"),
     "shard_grad_op": (
@@ -398,8 +399,12 @@ class OptimizerSpec(Spec):
             "per arithmetic operation and tensor; auto: the framework's default."
         ),
     )
-    state_dtype: Annotated[Literal["float32", "bfloat16"], reading.choice(("float32", "bfloat16"))] = Field(
-        default="float32", description="Dtype of the optimizer's states, such as Adam's moments."
+    state_dtype: Annotated[Literal["auto", "float32", "bfloat16", "float16"], reading.choice(_STATE_DTYPES)] = Field(
+        default="auto",
+        description=(
+            "Dtype of the optimizer's states, such as Adam's moments; auto: float32, or the dtype of half-precision "
+            "parameters without a master copy, as in PyTorch."
+        ),
     )
 
 

@@ -206,7 +206,7 @@ EXAMPLES: Final[Mapping[str, tuple[Any, ...]]] = {
     "training.lora.dropout": (0.1,),
     "training.lora.base": ("nf4",),
     "training.lora.targets": ("attention",),
-    "training.optimizer.state_dtype": ("bfloat16",),
+    "training.optimizer.state_dtype": ("bfloat16", "float16"),
     "training.loss_scaling.rule": ("dynamic", "none"),
     "training.loss_scaling.start": (2.0,),
     "training.loss_scaling.interval": (1,),
