@@ -104,6 +104,10 @@ class Adapters:
         return copied + int(self.dropout)
 
 
+# Adapters of no matrix: what they belong to is frozen.
+FROZEN: Final = Adapters(1, ())
+
+
 @dataclass(frozen=True, slots=True)
 class AdapterKernels:
     """Kernels of a matrix's adapters: forward pass, gradients of inputs, gradients of A and B."""

@@ -164,11 +164,16 @@ class LayerOperation:
     output: Amount = Amount()
 
     def of(self, batch: Batch) -> Operation:
-        """Return the operation on a micro-batch; kernels without work on it are left out."""
+        """Return the operation on a micro-batch. A frozen one computes no gradients of weights, and a frozen matrix or
+        convolution needs no saved input.
+        """
         forward, backward = (
             tuple(kernel.kernel(batch) for kernel in kernels) for kernels in (self.forward, self.backward)
         )
         saved = tuple(Saved(one.name, one.size.of(batch), one.source) for one in self.saved)
+        if batch.adapters is not None:
+            backward = tuple(kernel for kernel in backward if not kernel.of_weights)
+            saved = () if any(isinstance(kernel, MatmulCounts) for kernel in self.forward) else saved
         return Operation(self.name, forward, backward, saved, self.output.of(batch))
 
 

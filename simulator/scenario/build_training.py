@@ -16,6 +16,7 @@ from simulator.model.expert_partition import ExpertPartition
 from simulator.scenario.global_batch import micro_batches
 from simulator.scenario.learning_spec import DROPOUT, LossScalingSpec
 from simulator.scenario.lora_spec import adapters
+from simulator.scenario.trainable_spec import trained_units
 from simulator.scenario.training_spec import (
     OptimizerSpec,
     ParallelismSpec,
@@ -96,6 +97,7 @@ def to_step(spec: TrainingSpec, world_size: int, base: Path | None = None) -> Tr
         lesson=lesson,
         loss_scaling=_loss_scaling(spec),
         clip_norm=spec.clip_norm,
+        trained=trained_units(spec.trainable, model.num_layers),
     )
 
 
@@ -115,7 +117,7 @@ def sharding(spec: ShardingSpec) -> Sharding:
 
 
 def _state_dtype(spec: TrainingSpec, chosen: Precision) -> str:
-    """Return the dtype of the optimizer's states: PyTorch creates them like the numbers that they update, and the states
+    """Return the dtype of the optimizer's states: PyTorch creates them like the numbers that they update, and states
     beside a wider copy are float32. Real training keeps float32 states.
     """
     asked = spec.optimizer.state_dtype

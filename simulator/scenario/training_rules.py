@@ -9,7 +9,7 @@ Example: `_shard_size` reports at `sharding.shard_size`, and involves `sharding.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -26,6 +26,7 @@ from simulator.scenario.caching import memoized
 from simulator.scenario.lora_spec import adapters
 from simulator.scenario.records import ClusterSpec
 from simulator.scenario.rule_violation import RuleViolation, any_listening, any_of, first_duplicate
+from simulator.scenario.trainable_spec import ALL, trained_units
 from simulator.scenario.training_spec import TrainingSpec
 from simulator.step.framework import load_framework
 from simulator.step.optimizers.optimizer import OPTIMIZERS
@@ -104,6 +105,7 @@ def conflicts(
     yield from _framework(shape, base)
     yield from parallelism_rules.conflicts(shape, model, None if sizes else cluster.world_size)
     yield from _lora(shape, model)
+    yield from _trainable(shape, model)
     yield from _activation_checkpointing(shape, model)
     yield from _layers_per_unit(shape, model)
     yield from numerics_rules.conflicts(shape, cluster, model, files.learning)
@@ -251,6 +253,44 @@ def _lora(shape: TrainingSpec, model: Model | None) -> Iterator[RuleViolation]:
         adapters(shape.lora, model)
     except ValueError as error:
         yield _conflict("lora.targets", str(error), "training.model", "training.lora.rank")
+
+
+def _trainable(shape: TrainingSpec, model: Model | None) -> Iterator[RuleViolation]:
+    """Yield a violation if parts of the model cannot be frozen as asked, or beside other keys."""
+    if model is None or shape.trainable == ALL:
+        return
+    try:
+        trained = trained_units(shape.trainable, model.num_layers)
+    except ValueError as error:
+        yield _conflict("trainable", str(error), "training.model")
+        return
+    if trained is None:
+        return
+    for key, unable, advice in (
+        ("lora.rank", shape.lora.rank > 0, "adapters on a frozen model; omit trainable, or lora"),
+        ("parallelism.pp", shape.parallelism.pp > 1, "a pipeline, which is not supported yet; write pp: 1"),
+        ("numerics", shape.numerics, "real training, which trains every parameter; omit trainable"),
+        (
+            "activation_checkpointing",
+            shape.activation_checkpointing == "sqrt",
+            "segments of sqrt over frozen and trained layers; write full",
+        ),
+        (
+            "sharding.strategy",
+            STRATEGIES.find(shape.sharding.strategy).updater is Updater.SERVERS,
+            "parameter servers, which push every parameter; write ddp or zero3",
+        ),
+    ):
+        if unable:
+            yield _conflict("trainable", f"got {_brief(shape.trainable)} beside {advice}", f"training.{key}")
+    if model.tied and ("embedding" in trained) != ("head" in trained):
+        message = f"got {_brief(shape.trainable)}; {model.name} shares a table between embedding and head; name both"
+        yield _conflict("trainable", message, "training.model")
+
+
+def _brief(parts: Sequence[str]) -> str:
+    """Return the trained parts as text: "[head, layer 3]"."""
+    return f"[{', '.join(parts)}]"
 
 
 def _offload(shape: TrainingSpec) -> Iterator[RuleViolation]:

@@ -29,6 +29,7 @@ from simulator.scenario.learning_spec import (
 from simulator.scenario.lora_spec import LoraSpec
 from simulator.scenario.parallelism_reading import kinds_in_order, layers_of_stages, ways_of_attention
 from simulator.scenario.shorthand import Short
+from simulator.scenario.trainable_spec import ALL, trained_parts
 from simulator.step.framework import IMPLEMENTATIONS
 from simulator.step.optimizers.optimizer import DISTRIBUTIONS, OPTIMIZERS
 from simulator.step.pipelines.schedule import SCHEDULES
@@ -522,6 +523,13 @@ class TrainingSpec(Spec):
     )
     offload: Annotated[OffloadSpec, SHORT_OFFLOADS] = Field(
         default=OffloadSpec(), description="Data on the host: none, optimizer."
+    )
+    trainable: Annotated[Any, trained_parts()] = Field(
+        default=ALL,
+        description=(
+            "Trained parts of the model: all, or a list of embedding, head, layer 3, layers 28-31; other parts are "
+            "frozen."
+        ),
     )
     lora: LoraSpec = Field(default=LoraSpec(), description="Low-rank adapters on a frozen model.")
     loss_scaling: Annotated[LossScalingSpec, SHORT_SCALINGS] = Field(

@@ -15,7 +15,7 @@ from itertools import chain
 
 from simulator.basics.garbage import collected_later
 from simulator.cluster.cluster import Cluster
-from simulator.model.model import refusals, training_flops_per_token
+from simulator.model.model import modules, refusals, training_flops_per_token
 from simulator.records.operation import Allocate, Collective, Op
 from simulator.records.program import Program
 from simulator.step.communicator import Communicator
@@ -100,7 +100,7 @@ def plan_step(cluster: Cluster, step: TrainingStep, *, steady: bool = True) -> S
     closed_forms = sum(op.duration is not None for op in collectives)
     # Model-parallel ranks share a micro-batch, hence only data-parallel ranks multiply tokens.
     tokens = step.seq_len * step.micro_batch_size * step.accumulation * groups.grid.size("dp")
-    model = training_flops_per_token(step.model, step.seq_len) * tokens
+    model = flops_of(step) * tokens
     # Every list is run by equally many ranks.
     recomputed = sum(u.recompute.flops for made in stages for u in made.passes.units if u.recompute is not None)
     return StepPlan(
@@ -118,6 +118,27 @@ def plan_step(cluster: Cluster, step: TrainingStep, *, steady: bool = True) -> S
         constants_by_operation=_constants_by_operation(unlike),
         simulated_share=_simulated_share(collectives),
     )
+
+
+def flops_of(step: TrainingStep) -> float:
+    """Return the model FLOPs per token of a training step: the numerator of MFU. Frozen parts need no gradients of
+    weights, and parts before the first trained one no gradients at all.
+    """
+    whole = training_flops_per_token(step.model, step.seq_len)
+    if step.trained is None:
+        return whole
+    parts = modules(step.model)
+    begins = next(place for place, part in enumerate(parts) if part.name in step.trained)
+    # Per parameter 2 FLOP for each of forward pass, gradient of the input, gradient of the weight; what is no parameter
+    # is attention, 1/3 of it forward.
+    matrices = 6.0 * sum(part.elements for part in parts)
+    attention = max(0.0, whole - matrices)
+    # Of a model with experts a token uses a share of the parameters.
+    used = min(1.0, whole / matrices)
+    before = used * sum(part.elements for part in parts[:begins])
+    frozen = used * sum(part.elements for part in parts if part.name not in step.trained)
+    behind = max(0, begins - 1) / step.model.num_layers
+    return max(whole / 3, whole - 2.0 * frozen - 2.0 * before - attention * behind * 2 / 3)
 
 
 def _in_every_group(stages: Iterable[_StageProgram], communicator: Communicator) -> list[Collective]:

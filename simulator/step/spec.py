@@ -260,6 +260,8 @@ class TrainingStep:
         Number of steps, for asynchronous workers and real training.
     lesson : TrainingTask or None
         Real training, whose arrays the program carries; None to simulate times only.
+    trained : frozenset of str or None
+        Names of the trained units (embedding, layers, head), others are frozen; None if all are trained.
     """
 
     model: Model
@@ -284,6 +286,7 @@ class TrainingStep:
     steps: int = 20
     lesson: TrainingTask | None = None
     parallelism: Parallelism = ALONE
+    trained: frozenset[str] | None = None
 
     @property
     def transformer(self) -> Transformer:

@@ -6,13 +6,14 @@ A unit has kernel costs and activation bytes, made from the model's operations; 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
 from simulator.basics.dtypes import find, is_narrow
 from simulator.cluster.cluster import Gpu
+from simulator.model.adapters import FROZEN
 from simulator.model.head import logits_memory
 from simulator.model.layer_list import LayerList
 from simulator.model.model import (
@@ -24,7 +25,7 @@ from simulator.model.model import (
     passed_bytes,
 )
 from simulator.model.operation import Batch, Operation, saved_bytes
-from simulator.model.parameters import Module, is_expert
+from simulator.model.parameters import Module, Parameter, is_expert
 from simulator.model.partition import WHOLE, ModelPartition
 from simulator.model.shape import Transformer
 from simulator.step.checkpointing import kept, policy_of
@@ -81,6 +82,8 @@ class Unit:
     spread : bool
         Whether the unit holds a layer's expert-parallel experts, which have process groups of their own; their kernels
         belong to the layer.
+    back : bool
+        Whether gradients pass back through the unit; False before the first trained unit.
     """
 
     name: str
@@ -104,6 +107,7 @@ class Unit:
     matrices: tuple[tuple[Shape, int], ...] = ()
     spread: bool = False
     frozen: int = 0
+    back: bool = True
 
     @property
     def trained(self) -> int:
@@ -146,11 +150,14 @@ def units(
         The rank's place among context-parallel ranks.
     """
     timer = KernelTimer(gpu, step, hbm_left)
-    ends, batch = timer_of_ends(timer), batch_of(step, place)
+    batch = batch_of(step, place)
     whole = modules(step.model, batch.cut)
-    first, *layers, last = whole
-    embedding = _plain("embedding", first.held(batch.itemsize), ends, first_operations(step.model, batch))
-    computed = (embedding, *_layers(timer, batch, layers), _head(ends, batch, last.held(batch.itemsize)))
+    first, last = whole[0], whole[-1]
+    computed = _computed(timer, batch, whole)
+    if step.trained is not None:
+        frozen = _computed(timer, replace(batch, adapters=FROZEN), whole)
+        computed = _partly_trained(step.trained, computed, frozen)
+        whole = _with_frozen(step.trained, whole)
     # Equal layers share a `parameters` object, which may list hundreds of experts: compute their values once.
     known: dict[int, Mapping[str, Any]] = {}
     made = []
@@ -161,7 +168,10 @@ def units(
     # With sequence parallelism, each rank sums the gradients of norms over its part of the sequence only. The whole
     # side of an adapter sees the part of the other side that lies on the rank.
     if batch.cut.sequence or (batch.adapters is not None and batch.cut.tensor > 1):
-        made = [replace(unit, partial=partial) for unit, partial in zip(made, _partial(step, batch.cut), strict=True)]
+        made = [
+            replace(unit, partial=partial if unit.trained else 0)
+            for unit, partial in zip(made, _partial(step, batch.cut), strict=True)
+        ]
     # The update sums the gradients of both copies.
     if step.model.tied and step.parallelism.apart:
         table = first.parameters[0].elements
@@ -175,6 +185,46 @@ def units(
     if batch.cut.experts_apart:
         sharing = ranks * batch.cut.tensor // batch.cut.experts.tensor // batch.cut.experts.ranks
         made = _apart(timer, made, whole, ranks, sharing)
+    return tuple(made)
+
+
+def _computed(timer: KernelTimer, batch: Batch, whole: Sequence[Module]) -> tuple[Unit, ...]:
+    """Return the units of a model with their passes and saved bytes, without what depends on the sharding."""
+    ends, step = timer_of_ends(timer), timer.step
+    first, *layers, last = whole
+    embedding = _plain("embedding", first.held(batch.itemsize), ends, first_operations(step.model, batch))
+    return (embedding, *_layers(timer, batch, layers), _head(ends, batch, last.held(batch.itemsize)))
+
+
+def _partly_trained(trained: Collection[str], units: Sequence[Unit], frozen: Sequence[Unit]) -> tuple[Unit, ...]:
+    """Return the units of a model with frozen parts: a frozen unit computes the gradient of its input alone, and units
+    before the first trained one compute no gradient and save nothing.
+
+    `units` and `frozen` are the units of the model if everything is trained, and if everything is frozen.
+    """
+    begins = next(place for place, unit in enumerate(units) if unit.name in trained)
+    made = []
+    for place, (unit, other) in enumerate(zip(units, frozen, strict=True)):
+        if place < begins:
+            still = replace(other, backward=NO_PASS, input_gradient=NO_PASS, weight_gradient=NO_PASS, recompute=None)
+            made.append(replace(still, kept=0, recomputed=0, makes=(), freed_early=0, back=False))
+        else:
+            made.append(unit if unit.name in trained else other)
+    return tuple(made)
+
+
+def _with_frozen(trained: Collection[str], whole: Sequence[Module]) -> tuple[Module, ...]:
+    """Return modules in which the parameters of all but the trained units are frozen; equal frozen layers share their
+    parameters.
+    """
+    known: dict[int, tuple[Parameter, ...]] = {}
+    made = []
+    for module in whole:
+        if module.name not in trained:
+            own = id(module.parameters)
+            known[own] = known.get(own) or tuple(replace(one, trained=False) for one in module.parameters)
+            module = replace(module, parameters=known[own])
+        made.append(module)
     return tuple(made)
 
 
@@ -231,7 +281,7 @@ def _apart(timer: KernelTimer, made: Sequence[Unit], whole: Sequence[Module], ra
             parts.append(unit)
         else:
             experts, of_rest = found
-            parts.append(replace(experts, name=f"{unit.name} experts"))
+            parts.append(replace(experts, name=f"{unit.name} experts", back=unit.back))
             parts.append(replace(unit, elements=unit.elements - experts.elements, **of_rest))
     return parts
 

@@ -224,7 +224,9 @@ class _Micro:
         self._find_held(there)
         if self.closing is not None:
             done, waiting = self._pass_back(self.closing, [*waiting, root], work), []
-        order = list(range(len(self.blocks) - 1, -1, -1))
+        # Blocks before the first trained unit are not gathered again; a block that is still gathered must be freed.
+        needed = [any(unit.back for unit in block) or i in self.ready for i, block in enumerate(self.blocks)]
+        order = [i for i in range(len(self.blocks) - 1, -1, -1) if needed[i]]
         # Blocks that the forward pass left gathered are skipped.
         following = [i for i in order if i not in self.ready]
         # The current block, unless it is gathered, and `prefetch` blocks ahead.
@@ -244,6 +246,9 @@ class _Micro:
                 self._gather("backward", following.pop(0), there)
             if whole:
                 self._reduce(self.blocks[i], done)
+        if there.parts:
+            for i in (i for i in range(len(self.blocks)) if not needed[i]):
+                self._give_back(self._part(i, there.parts), self._part_bytes(i), done)
         if self.opening is not None:
             done = self._pass_back(self.opening, [*waiting, root], work)
         if self.root:
@@ -455,8 +460,9 @@ def _volume(units: tuple[Unit, ...], sharding: Sharding, accumulation: int, rank
     The last block is still gathered at its backward pass, and the root stays gathered through a micro-batch.
     """
     forward = _gathered(units)
-    # Every block except the last is gathered a second time.
-    again = sum(_gathered(block) for block in _blocks(units, sharding)[:-1]) if sharding.reshard_after_forward else 0
+    # Every block except the last is gathered a second time, from the first trained one on.
+    blocks = [block for block in _blocks(units, sharding)[:-1] if any(unit.back for unit in block)]
+    again = sum(map(_gathered, blocks)) if sharding.reshard_after_forward else 0
     # Each of the n / m meshes sends (m - 1) times its gathered elements.
     mesh = sharding.mesh or ranks
     backward = ranks // mesh * (mesh - 1) * again
