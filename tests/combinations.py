@@ -145,6 +145,9 @@ def training_scenario(seed: int, family: int = 34, **fixed: Any) -> dict[str, An
         compile=(True, False),
         dropout=(True, False),
         allocator=("caching", "expandable_segments"),
+        trainable=(["head"], ["embedding", f"layers {(layers - 1) // 2}-{layers - 1}", "head"])
+        if layers > 0
+        else ("all",),
     )
     if STRATEGIES.find(sharding["strategy"]).updater is Updater.OWNERS:
         training |= draw.some(0.25, offload=("optimizer",), clip_norm=(1.0,))

@@ -36,6 +36,8 @@ class RunTraits:
         Whether matmuls run in an 8-bit dtype.
     adapters : bool
         Whether low-rank adapters alone are trained.
+    frozen : bool
+        Whether parts of the model are frozen.
     unlike : tuple of str
         Features of the model's layers that no measured model has, in words.
     """
@@ -55,6 +57,7 @@ class RunTraits:
     offload: bool
     eight_bit: bool
     adapters: bool = False
+    frozen: bool = False
     unlike: tuple[str, ...] = ()
 
     @property
@@ -64,6 +67,7 @@ class RunTraits:
         named = {self.sharding, *([self.schedule] if self.pp > 1 else [])}
         named |= {f"{self.checkpointing} checkpointing"} if self.checkpointing != "none" else set()
         named |= {"adapters"} if self.adapters else set()
+        named |= {"frozen parts"} if self.frozen else set()
         named |= ({"offload"} if self.offload else set()) | ({"8-bit matmuls"} if self.eight_bit else set())
         return frozenset(sizes | named)
 
@@ -124,6 +128,8 @@ def _each(kind: RunTraits, runs: Collection[RunTraits]) -> Iterator[str]:
         yield f"no measured model has {feature}"
     if kind.adapters:
         yield "no measured run trains adapters on a frozen model"
+    if kind.frozen:
+        yield "no measured run freezes parts of its model"
     if kind.offload:
         yield "no measured run offloads optimizer states to the host"
 
@@ -142,7 +148,8 @@ def _of(scenario: Scenario) -> RunTraits:
         wanted.cp, wanted.ep, wanted.schedule,
         wanted.virtual_stages, spec.sharding.strategy, spec.micro_batch_size, checkpointing,
         spec.offload.what != "none", is_narrow(precision(spec.precision).matmul),
-        spec.lora.rank > 0, _unlike(load_model(spec.model, spec.seq_len, scenario.base), spec.seq_len),
+        spec.lora.rank > 0, spec.trainable != "all",
+        _unlike(load_model(spec.model, spec.seq_len, scenario.base), spec.seq_len),
     )  # fmt: skip
 
 

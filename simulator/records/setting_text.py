@@ -187,6 +187,12 @@ def _mark(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:4]
 
 
+def _listed(parts: Any) -> str:
+    """Return parts of a model as text: "head and layer 3"."""
+    named = [parts] if isinstance(parts, str) else list(parts)
+    return " and ".join([", ".join(named[:-1]), named[-1]] if len(named) > 1 else named)
+
+
 def _lora(value: Any) -> str:
     """Write low-rank adapters: "LoRA rank 16", with options if any; rank 0 trains every parameter."""
     if not isinstance(value, Mapping):
@@ -261,6 +267,7 @@ _SPOKEN: Final[Mapping[str, Callable[[Any], str]]] = {
     "collective.servers.count": _counted("server", "servers"),
     "collective.servers.on": lambda value: "servers of their own" if value == "own" else f"servers on {value}",
     "training.lora": lambda value: _lora(value),
+    "training.trainable": lambda value: "all parts trained" if value == "all" else f"only {_listed(value)} trained",
     "training.lora.rank": lambda value: _lora({"rank": value}),
     "training.optimizer": _optimizer,
     "training.optimizer.name": _optimizer,

@@ -139,6 +139,8 @@ def _of_step(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
     # A model written out in the scenario has no name of its own.
     kind = model.get("model_type", "model") if isinstance(model, Mapping) else ""
     yield "training.model", f"{setting_text(kind)[:_LONGEST]} (inline)" if kind else _name(model)
+    if spec.trainable != "all":
+        yield "training.trainable", label("training.trainable", spec.trainable)
     if spec.lora.rank:
         yield "training.lora", label("training.lora", spec.lora.model_dump(exclude_defaults=True))
     yield "training.sharding", _sharding(spec.sharding)

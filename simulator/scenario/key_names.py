@@ -28,6 +28,9 @@ _OTHERS: Final = MappingProxyType(
             ),
             **dict.fromkeys(("learning_rate", "lr"), "write learning: {rate: 1e-3}"),
             "weight_decay": "write learning: {decay: 0.01}",
+            **dict.fromkeys(
+                ("freeze", "frozen", "freeze_layers"), "write the trained parts, trainable: [layers 28-31, head]"
+            ),
             **dict.fromkeys(("peft", "adapter", "qlora"), "write lora: {rank: 16}"),
             "warmup_steps": "write learning: {warmup: 100}",
             **dict.fromkeys(("epochs", "num_epochs", "num_train_epochs", "max_steps", "train_iters"), _LENGTH),

@@ -132,7 +132,7 @@ class LoraKeys(TypedDict, total=False):
 
     rank: int
     """Rank of the adapters, which alone are trained; 0 trains every parameter."""
-    dtype: Literal["float32", "bfloat16"]
+    dtype: Literal["float32", "bfloat16", "float16"]
     """Dtype of the adapters' parameters and arithmetic; PEFT's default is float32."""
     dropout: bool | float
     """Dropout of the adapters' inputs: true (probability 0.1), false, or a probability."""
@@ -201,8 +201,9 @@ class OptimizerKeys(TypedDict, total=False):
     implementation: Literal["auto", "fused", "foreach", "for_loop"]
     """fused: a single kernel; foreach: a kernel per arithmetic operation for all tensors; for_loop: a kernel per
     arithmetic operation and tensor; auto: the framework's default."""
-    state_dtype: Literal["float32", "bfloat16"]
-    """Dtype of the optimizer's states, such as Adam's moments."""
+    state_dtype: Literal["auto", "float32", "bfloat16", "float16"]
+    """Dtype of the optimizer's states, such as Adam's moments; auto: float32, or the dtype of half-precision parameters
+    without a master copy, as in PyTorch."""
 
 
 class ParallelismKeys(TypedDict, total=False):
@@ -465,6 +466,8 @@ class TrainingKeys(ScenarioKeys, ClusterKeys, total=False):
     """Allocator of GPU memory."""
     offload: Literal["none", "optimizer"] | OffloadKeys
     """Data on the host: none, optimizer."""
+    trainable: Literal["all"] | str | Sequence[str]
+    """Trained parts of the model: all, or a list of embedding, head, layer 3, layers 28-31; other parts are frozen."""
     lora: LoraKeys
     """Low-rank adapters on a frozen model."""
     loss_scaling: Literal["auto", "none", "dynamic", "deepspeed", "static"] | LossScalingKeys
