@@ -15,6 +15,7 @@ from PIL import Image
 from simulator import parts, plots
 from tools.notebooks import FOLDER, code_cells, digest, execute, read
 
+RECORDED = Path(__file__).parent / "traced"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
 # One of them measures how long it takes, and asks for the largest cluster that there is time for.
 LIBRARIES = {"numpy", "pandas", "matplotlib", "os", "time", "warnings"}
@@ -39,6 +40,8 @@ FIGURES = {
     "15_three_dimensions": 2,
     "16_experts": 1,
     "17_which_layout": 2,
+    "18_does_it_fit": 6,
+    "19_your_own_model": 3,
 }
 
 # These take less than a quarter of a minute each; `make notebooks` runs all.
@@ -177,6 +180,12 @@ def test_it_imports_nothing_but_public_names_and_the_libraries_of_tables_and_fig
 @pytest.mark.parametrize("name", parts.__all__)
 def test_every_part_is_where_it_is_said_to_be(name: str) -> None:
     assert getattr(parts, name) is not None
+
+
+def test_the_trace_in_a_notebook_is_a_recorded_one() -> None:
+    [cell] = [cell for cell in read(FOLDER / "19_your_own_model.ipynb").cells if cell.id == "recorded-file"]
+    [value] = [node.value for node in ast.parse(cell.source).body if isinstance(node, ast.Assign)]
+    assert ast.literal_eval(value).strip() == (RECORDED / "llama.json").read_text().strip()
 
 
 def test_every_part_and_every_plot_is_used_by_a_notebook() -> None:
