@@ -84,7 +84,7 @@ def to_step(spec: TrainingSpec, world_size: int, base: Path | None = None) -> Tr
         checkpointing=spec.activation_checkpointing,
         attention=spec.attention,
         attention_generation=spec.attention_generation,
-        optimizer=optimizer(spec.optimizer, spec.sharding.strategy, _state_dtype(spec, chosen)),
+        optimizer=optimizer(spec.optimizer, spec.sharding.strategy, _state_dtype(spec, chosen, model.adapters)),
         # Real training carries arrays in every collective, and a closed form carries none.
         collectives="played" if spec.numerics else spec.collectives,
         compiled=spec.compile,
@@ -116,15 +116,16 @@ def sharding(spec: ShardingSpec) -> Sharding:
     return Sharding(**spec.model_dump())
 
 
-def _state_dtype(spec: TrainingSpec, chosen: Precision) -> str:
+def _state_dtype(spec: TrainingSpec, chosen: Precision, own: Adapters | None) -> str:
     """Return the dtype of the optimizer's states: PyTorch creates them like the numbers that they update, and states
     beside a wider copy are float32. Real training keeps float32 states.
     """
     asked = spec.optimizer.state_dtype
     if asked != "auto":
         return asked
-    narrow = dtypes.find(chosen.updated).bits < dtypes.find("float32").bits
-    return chosen.updated if narrow and not spec.numerics else "float32"
+    updated = chosen.updated if own is None else chosen.master or own.dtype
+    narrow = dtypes.find(updated).bits < dtypes.find("float32").bits
+    return updated if narrow and not spec.numerics else "float32"
 
 
 def optimizer(spec: OptimizerSpec, strategy: str, state_dtype: str = "float32") -> Optimizer:

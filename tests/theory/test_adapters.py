@@ -21,6 +21,7 @@ from simulator.model.partition import ModelPartition
 from simulator.model.shape import Transformer
 from simulator.records.operation import Allocate, Collective, Compute
 from simulator.report.numbers.training_summary import TrainingReport, summarize_step
+from simulator.scenario.build_training import to_step
 from simulator.scenario.load import load_scenario
 from simulator.step.framework import load_framework
 from simulator.step.optimizers.optimizer import OPTIMIZERS
@@ -253,3 +254,31 @@ def test_tensor_parallel_ranks_sum_the_whole_side_of_each_adapter() -> None:
     ops = next(iter(run.plan.program.ranks))
     summed = [op.elements for op in ops if isinstance(op, Collective) and op.name.startswith("sum partial")]
     assert summed == [SMALL.num_layers * RANK * (5 * 64 + 2 * 64)]
+
+
+@pytest.mark.parametrize(
+    ("keys", "nbytes"),
+    [
+        # Adam's two moments: float32 beside a float32 master copy, and like half-precision numbers without one.
+        ({}, 4 + 8),
+        ({"precision": {"params": "bfloat16", "master": None}}, 4),
+        ({"precision": {"params": "bfloat16", "master": None}, "optimizer": {"state_dtype": "float32"}}, 8),
+        ({"precision": "fp32"}, 8),
+    ],
+)
+def test_states_have_the_dtype_of_what_they_update(keys: dict[str, Any], nbytes: int) -> None:
+    training = {"model": "gpt2", "seq_len": 128, "sharding": "ddp"} | keys
+    cluster = {"topology": "dgx_h100", "world_size": 1}
+    scenario = load_scenario({"name": "states", "cluster": cluster, "training": training})
+    assert scenario.training is not None
+    plan = plan_step(build("dgx_h100", 1), to_step(scenario.training, 1))
+    held = {op.name: op.nbytes for ops in plan.program.ranks for op in ops if isinstance(op, Allocate)}
+    assert held["optimizer states"] == nbytes * 124_439_808
+
+
+def test_states_of_float32_adapters_are_float32() -> None:
+    training = {"model": "gpt2", "seq_len": 128, "sharding": "ddp", "lora": {"rank": 4, "targets": "attention"}}
+    scenario = load_scenario({"name": "s", "cluster": {"topology": "dgx_h100", "world_size": 1}, "training": training})
+    assert scenario.training is not None
+    step = to_step(scenario.training, 1)
+    assert (step.precision.master, step.optimizer.state_dtype) == (None, "float32")
