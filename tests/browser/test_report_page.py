@@ -687,6 +687,18 @@ def test_the_sentence_of_links_is_of_the_window_and_the_machine_of_the_whole_run
             assert one.text("#topology").startswith("4 GPUs on star_100g, over the whole run")
 
 
+def test_closed_forms_leave_no_busiest_link_and_name_the_key_that_shows_links(running: Any, tmp_path: Path) -> None:
+    """With closed forms the links of a step carry next to nothing: no link of them is called the busiest."""
+    training = {"model": "gpt2", "seq_len": 512, "sharding": "zero3", "collectives": "closed_form"}
+    cluster = {"topology": "dgx_h100", "world_size": 16}
+    run(tmp_path / "closed", {"name": "closed", "cluster": cluster, "training": training})
+    with opened(running, tmp_path / "closed" / FILE) as one:
+        one.drawn()
+        one.page.locator("#linkspanel").evaluate("panel => { panel.open = true; state.view.tell(); }")
+        assert "Busiest" not in one.text("#linkspanel")
+        assert "training.collectives=played" in one.text("#linkspanel")
+
+
 @pytest.mark.parametrize("width", [390, 768, 1400])
 @pytest.mark.parametrize(("name", "count"), [("ring_or_naive", 2), ("sharded", 3), ("staged", 4)])
 def test_pictures_along_time_agree_on_the_window_to_the_pixel(

@@ -158,7 +158,7 @@ const aboveLinks = (width) => (gutter(width) < GUTTER ? 16 : 0);
 // Links of one kind that carry alike are one row: how full it is over time, or all along where that is not known.
 class Links {
   constructor(place, played, view) {
-    Object.assign(this, { rows: played.links.rows, view, unit: played.unit_s, end: played.end });
+    Object.assign(this, { rows: played.links.rows, off: played.links.off_links, view, unit: played.unit_s, end: played.end });
     this.canvas = make("canvas", { tabindex: 0, role: "img", "aria-label": this.words() });
     this.said = make("p", { class: "note" });
     this.names = make("p", { class: "note" });
@@ -175,6 +175,8 @@ class Links {
   words() {
     const { view, end } = this;
     const whole = view.from <= 0 && view.to >= end;
+    // With closed forms the links carry the few transfers that are left, and none of them is a bottleneck.
+    if (this.off && this.rows.every((row) => row.used === null || row.used < 0.001)) return "The transfers that are simulated hardly use any link.";
     const many = this.rows.length > 1 ? `Busiest of ${this.rows.length} groups of links` : "Only links used";
     if (whole || this.rows.some((row) => !row.course)) {
       const [first] = this.rows;

@@ -111,7 +111,7 @@ async function show(index) {
   groups(data.points[index].groups || []);
   at("linkspanel").classList.toggle("hidden", !data.points[index].links && !played.links.rows.length);
   const off = played.links.off_links;
-  at("nolinks").textContent = data.points[index].links || (off ? `${off[0].toUpperCase()}${off.slice(1)}; replaced collectives use no link here.` : "");
+  at("nolinks").textContent = data.points[index].links || (off ? `${off[0].toUpperCase()}${off.slice(1)}; replaced collectives use no link here. To see the links of all collectives, run again with --set training.collectives=played.` : "");
   at("links").replaceChildren();
   if (played.links.rows.length) state.links = new Links(at("links"), played, view);
   const drawn = data.topologies[data.points[index].topology];
