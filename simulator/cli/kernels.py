@@ -8,8 +8,10 @@ from typing import Any, Final
 
 import typer
 
+from simulator.basics.counts import number_of
 from simulator.basics.errors import ScenarioError
 from simulator.basics.units import format_memory
+from simulator.basics.work_unit import SAMPLE
 from simulator.cli.console import print_table, print_text
 from simulator.cli.option_names import as_options
 from simulator.cluster.cluster import Gpu
@@ -91,9 +93,11 @@ def _print(step: TrainingStep, gpu: Gpu, rows: Sequence[KernelRow]) -> None:
         by_bound[row.bound] = by_bound.get(row.bound, 0.0) + row.times * row.seconds
     longest = max(rows, key=lambda row: row.times * row.seconds)
     share = longest.times * longest.seconds / total
+    sequences = f"{step.micro_batch_size} x {step.seq_len}"
+    micro_batch = number_of(step.micro_batch_size, SAMPLE) if step.model.work_unit == SAMPLE else sequences
     print_text(
         f"{step.model.name} on {gpu.name}: {total * 1e3:.2f} ms of kernels per micro-batch of "
-        f"{step.micro_batch_size} x {step.seq_len}, forward and backward; {longest.kernel.name} takes the most time, "
+        f"{micro_batch}, forward and backward; {longest.kernel.name} takes the most time, "
         f"{share:.0%}"
     )
     # "merged" kernels take no time, therefore they have no share.
