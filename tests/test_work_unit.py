@@ -139,6 +139,21 @@ def test_kernels_of_images_are_of_a_number_of_samples(cli: Command) -> None:
     )
 
 
+def test_the_memory_of_stages_is_of_samples(cli: Command) -> None:
+    for model, told in (("resnet50", "4 micro-batches of 2 samples"), ("gpt2", "4 micro-batches of 2 x 1024")):
+        asked = ("--pp", 2, "--micro-batches", 4, "--micro-batch-size", 2)
+        assert told in " ".join(cli("memory", model, *asked).out.split())
+
+
+@pytest.mark.parametrize(("size", "code"), [(8, 0), (4096, 1)])
+def test_whether_images_fit_is_told_in_samples(cli: Command, size: int, code: int) -> None:
+    """Also the changes that make a training fit: their speed is a column."""
+    told = cli("fit-check", "resnet50", "--gpu", "rtx_4090", "--micro-batch-size", size)
+    assert told.code == code
+    assert "token" not in told.out
+    assert "samples/s per GPU" in told.out
+
+
 def test_a_plan_for_images_counts_samples(cli: Command, tmp_path: Path) -> None:
     fixed = [text for name in ("pp=1", "sharding=ddp", "micro_batch=8") for text in ("--fix", name)]
     asked = ("--topology", "star_100g", "--gpus", 2, "--among", "gpus=2,4", "--global-batch", "32seq")

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+from simulator.basics.counts import number_of
+
 TOKEN: Final = "token"
 SAMPLE: Final = "sample"
 
@@ -25,6 +27,17 @@ def work_unit(reports: Iterable[Mapping[str, Any] | None]) -> str:
     """
     units = {report.get("work_unit", TOKEN) for report in reports if report is not None}
     return SAMPLE if units == {SAMPLE} else TOKEN
+
+
+def micro_batch_text(unit: str, size: int, seq_len: int) -> str:
+    """Return the size of a micro-batch as text: sequences x tokens, or samples that are no sequences.
+
+    Examples
+    --------
+    >>> micro_batch_text(TOKEN, 2, 8192), micro_batch_text(SAMPLE, 256, 1)
+    ('2 x 8192', '256 samples')
+    """
+    return number_of(size, SAMPLE) if unit == SAMPLE else f"{size} x {seq_len}"
 
 
 def rate_name(unit: str) -> str:
