@@ -139,6 +139,22 @@ def test_kernels_of_images_are_of_a_number_of_samples(cli: Command) -> None:
     )
 
 
+def test_the_memory_of_images_is_simulated_without_closed_forms_of_activations(cli: Command) -> None:
+    out = cli("memory", "resnet50", "--micro-batch-size", 64).out
+    # Stage 0 of the ZeRO paper: 2 + 2 + 12 bytes per parameter.
+    assert f"{16 * 25_557_032 / 2**30:.2f} GiB" in next(line for line in out.splitlines() if "paper, stage 0" in line)
+    assert "micro-batch of 64 samples" in " ".join(out.split())
+    assert "activations and logits" not in out
+    assert "logits" in cli("memory", "gpt2").out
+
+
+def test_a_plan_for_images_needs_a_batch_in_samples(cli: Command) -> None:
+    told = cli("plan", "resnet50", "--topology", "dgx_h100", "--gpus", 8)
+    assert (told.code, told.out, len(told.faults)) == (2, "", 1)
+    assert "--global-batch: missing" in told.err
+    assert "--global-batch 256seq" in told.err
+
+
 def test_the_memory_of_stages_is_of_samples(cli: Command) -> None:
     for model, told in (("resnet50", "4 micro-batches of 2 samples"), ("gpt2", "4 micro-batches of 2 x 1024")):
         asked = ("--pp", 2, "--micro-batches", 4, "--micro-batch-size", 2)
