@@ -10,6 +10,7 @@ import typer
 
 from simulator.basics.errors import ScenarioError
 from simulator.basics.units import format_memory
+from simulator.basics.work_unit import rate_name
 from simulator.cli.console import print_table, print_text
 from simulator.cli.option_names import as_options
 from simulator.report.tables.layout import Column
@@ -31,9 +32,6 @@ _OPTIONS: Final = {
     "method": "--method",
     "rank": "--rank",
 }
-_COLUMNS: Final = (
-    Column("change", left=True), *map(Column, ("reserved memory", "free", "tokens/s per GPU", "speed"))
-)  # fmt: skip
 
 
 def show(asked: Mapping[str, Any], *, as_json: bool) -> None:
@@ -56,10 +54,11 @@ def show(asked: Mapping[str, Any], *, as_json: bool) -> None:
 
 
 def _print(found: FitCheck) -> None:
+    rate = f"{rate_name(found.question.work_unit)} per GPU"
     for sentence in found.sentences:
         print_text(sentence)
     if found.fits:
-        print_text(f"Speed: {found.tokens_per_s_per_gpu:,.0f} tokens/s per GPU.")
+        print_text(f"Speed: {found.tokens_per_s_per_gpu:,.0f} {rate}.")
         return
     if not found.changes:
         return
@@ -74,4 +73,5 @@ def _print(found: FitCheck) -> None:
         ]
         for one in found.changes
     ]
-    print_table(_COLUMNS, rows, keys=(0,), indent="  ")
+    columns = (Column("change", left=True), *map(Column, ("reserved memory", "free", rate, "speed")))
+    print_table(columns, rows, keys=(0,), indent="  ")

@@ -10,6 +10,7 @@ import typer
 
 from simulator.basics.errors import ScenarioError
 from simulator.basics.units import format_memory
+from simulator.basics.work_unit import micro_batch_text
 from simulator.cli.console import print_table, print_text
 from simulator.cli.option_names import as_options
 from simulator.cluster.cluster import Gpu
@@ -91,9 +92,10 @@ def _print(step: TrainingStep, gpu: Gpu, rows: Sequence[KernelRow]) -> None:
         by_bound[row.bound] = by_bound.get(row.bound, 0.0) + row.times * row.seconds
     longest = max(rows, key=lambda row: row.times * row.seconds)
     share = longest.times * longest.seconds / total
+    micro_batch = micro_batch_text(step.model.work_unit, step.micro_batch_size, step.seq_len)
     print_text(
         f"{step.model.name} on {gpu.name}: {total * 1e3:.2f} ms of kernels per micro-batch of "
-        f"{step.micro_batch_size} x {step.seq_len}, forward and backward; {longest.kernel.name} takes the most time, "
+        f"{micro_batch}, forward and backward; {longest.kernel.name} takes the most time, "
         f"{share:.0%}"
     )
     # "merged" kernels take no time, therefore they have no share.

@@ -1,7 +1,7 @@
 """`simulator memory`: does a model fit? The verdict is the simulated peak of a step with each kind of sharding.
 
-Closed forms of the literature explain the need, by convention of the states and by checkpointing policy. They count
-neither gathered units nor buffers and fragments, and decide nothing.
+Closed forms of the literature explain the need, by convention of the states and, for the activations of
+transformers, by checkpointing policy. They count neither gathered units nor buffers and fragments, and decide nothing.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import typer
 from simulator.basics.errors import ScenarioError
 from simulator.basics.registry import shipped
 from simulator.basics.units import GIB, format_memory
+from simulator.basics.work_unit import micro_batch_text
 from simulator.cli.console import print_table, print_text
 from simulator.cli.option_names import as_options
 from simulator.cluster.build import build
@@ -25,8 +26,8 @@ from simulator.cluster.mixed_precision import mixed_precision
 from simulator.model import conventions
 from simulator.model.head import logits_memory
 from simulator.model.layer import layer_operations
-from simulator.model.load import load_transformer
-from simulator.model.model import modules, total
+from simulator.model.load import load_model
+from simulator.model.model import Model, modules, total
 from simulator.model.operation import Batch
 from simulator.model.shape import Transformer
 from simulator.report.numbers.memory_margin import MemoryMargin
@@ -67,8 +68,10 @@ def show(request: MemoryOptions, *, as_json: bool) -> None:
     """Print whether a step fits by sharding and checkpointing, and closed forms of the states and activations."""
     # Checks all options before any work: one message lists every invalid option.
     peaks, framework = _peaks(request)
-    model = load_transformer(request.model, request.seq_len)
-    states, activations = _states(model, request.dp), _activations(model, request)
+    model = load_model(request.model, request.seq_len)
+    states = _states(model, request.dp)
+    # The closed forms of activations are those of a transformer's layers.
+    activations = _activations(model, request) if isinstance(model, Transformer) else {}
     capacity = load_gpu(request.gpu).hbm_bytes
     # "h100" means a card with a form and a memory: print the card's own name.
     card = shipped("gpu", request.gpu) or request.gpu
@@ -98,12 +101,14 @@ def show(request: MemoryOptions, *, as_json: bool) -> None:
     typer.echo("\nmodel states (Adam, mixed precision), by convention")
     for name, nbytes in states.items():
         typer.echo(f"  {name:<34}{nbytes / GIB:>10.2f} GiB")
-    print_text(
-        f"\nactivations and logits, micro-batch of {request.micro_batch_size} x {request.seq_len}, by checkpointing"
-    )
+    micro_batch = f"micro-batch of {micro_batch_text(model.work_unit, request.micro_batch_size, request.seq_len)}"
+    if activations:
+        print_text(f"\nactivations and logits, {micro_batch}, by checkpointing")
     for name, nbytes in activations.items():
         typer.echo(f"  {name:<34}{nbytes / GIB:>10.2f} GiB")
-    print_text(f"\nreserved memory of a simulated step in {framework} on {card} of {capacity / GIB:.1f} GiB")
+    # Without the closed forms above, this heading tells the micro-batch.
+    size = "" if activations else f", {micro_batch}"
+    print_text(f"\nreserved memory of a simulated step in {framework} on {card} of {capacity / GIB:.1f} GiB{size}")
     rows = [
         [name, *(f"{one.reserved / GIB:.1f} {'fits' if one.fits else 'over'}" for one in of_policy.values())]
         for name, of_policy in peaks.items()
@@ -111,7 +116,7 @@ def show(request: MemoryOptions, *, as_json: bool) -> None:
     print_table([Column(left=True), *map(Column, _TRIED)], rows, indent="  ")
     print_text("  fits: within the GPU's memory; over: more than the GPU's memory")
     # Flash attention never stores scores, so recomputing attention saves nothing; say so.
-    if activations["attention"] == activations["none"]:
+    if activations and activations["attention"] == activations["none"]:
         print_text(
             f"  attention equals none: --attention {request.attention} stores no scores, therefore recomputing "
             "attention saves no memory",
@@ -190,7 +195,7 @@ def _scenario(request: MemoryOptions, **training: str) -> Scenario:
         raise
 
 
-def _states(model: Transformer, ranks: int) -> dict[str, float]:
+def _states(model: Model, ranks: int) -> dict[str, float]:
     parameters = float(total(model))
     units = modules(model)
     # The formulas of DeepSpeed and FSDP count the largest unit in gathered form.

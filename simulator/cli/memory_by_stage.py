@@ -19,6 +19,7 @@ from simulator.basics import document
 from simulator.basics.errors import ScenarioError, TooLargeError
 from simulator.basics.plain_data import at
 from simulator.basics.units import GIB, format_duration
+from simulator.basics.work_unit import micro_batch_text
 from simulator.cli.console import print_table, print_text
 from simulator.cli.option_names import as_options
 from simulator.cli.warnings_output import print_warnings
@@ -233,10 +234,11 @@ def _asked(found: _Found) -> str:
     data = found.gpus // cut.size
     sizes = f"dp {data}, tp {cut.tp}, pp {cut.pp}, cp {cut.cp}, ep {cut.experts.ranks}"
     batches = f"{step.accumulation} micro-batch{'es' if step.accumulation > 1 else ''}"
+    micro_batch = micro_batch_text(step.model.work_unit, step.micro_batch_size, step.seq_len)
     order = f", {Pipeline.of(step).schedule.name}" if cut.pp > 1 else ""
     return (
         f"{step.model.name}: {total(step.model):,} parameters on {found.gpus:,} GPUs ({sizes}), "
-        f"{step.sharding.strategy}, {batches} of {step.micro_batch_size} x {step.seq_len}{order}"
+        f"{step.sharding.strategy}, {batches} of {micro_batch}{order}"
     )
 
 

@@ -144,7 +144,8 @@ def plan(
     global_batch: Annotated[
         str | None,
         typer.Option(
-            metavar="SIZE", help="Global batch size per step, in tokens (4M) or sequences (512seq). [default: 4M]"
+            metavar="SIZE",
+            help="Global batch size per step, in tokens (4M) or sequences (512seq). [default: 4M; none for images]",
         ),
     ] = None,
     gpu: OtherGpu = None,

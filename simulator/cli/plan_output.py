@@ -11,6 +11,7 @@ from typing import Any, Final
 import typer
 
 from simulator.basics.units import format_memory, format_time
+from simulator.basics.work_unit import rate_name, work_unit
 from simulator.cli.console import print_table, print_text
 from simulator.findings import gpu_numbers
 from simulator.planner.cluster_sizes import ClusterSizeResult
@@ -94,7 +95,8 @@ def print_sensitivity(changed: Sequence[MachineChange]) -> None:
 
 
 def _print_best(found: SearchResult) -> None:
-    heads = ("", "step", "80 % interval", "tokens/s/GPU", "MFU", "memory", "exposed", "bubble")
+    rate = rate_name(work_unit(one.report for one in found.best))
+    heads = ("", "step", "80 % interval", f"{rate}/GPU", "MFU", "memory", "exposed", "bubble")
     columns = [*(Column(head) for head in heads), Column("setting", left=True, folds=True)]
     columns.append(Column("main difference", left=True, folds=True))
     rows = []

@@ -9,9 +9,10 @@ from typing import Any, Final
 from simulator.basics import document as documents
 from simulator.basics import registry
 from simulator.basics.errors import ScenarioError
+from simulator.basics.work_unit import SAMPLE
 from simulator.cli.option_names import as_options
 from simulator.cli.warnings_output import print_warnings
-from simulator.model.load import sequence_length
+from simulator.model.load import load_model, sequence_length
 from simulator.planner.question import (
     Constraint,
     PlanQuestion,
@@ -79,7 +80,7 @@ def question(source: str, asked: PlanOptions, settings: Mapping[str, str]) -> Pl
     base = _base(source, asked, gpus, seq_len, settings)
     return PlanQuestion(
         base,
-        batch_of(asked.global_batch or _BATCH, seq_len, "--global-batch"),
+        batch_of(_global_batch(asked, base), seq_len, "--global-batch"),
         said,
         tuple(Constraint(f"--without {text}", "", [text]) for text in asked.without),
         asked.best or BEST,
@@ -87,6 +88,23 @@ def question(source: str, asked: PlanOptions, settings: Mapping[str, str]) -> Pl
         asked.deadline,
         asked.sensitivity or False,
     )
+
+
+def _global_batch(asked: PlanOptions, base: Scenario) -> str:
+    """Return the global batch as written, or the default for a model of sequences.
+
+    Raises
+    ------
+    ScenarioError
+        The batch is missing, and the model's samples are no sequences.
+    """
+    model = None if base.training is None else load_model(base.training.model, base.training.seq_len, base.base)
+    if asked.global_batch is None and model is not None and model.work_unit == SAMPLE:
+        raise ScenarioError(
+            f"--global-batch: missing; the default is {_BATCH} tokens, and a sample of {model.name} is no sequence; "
+            "write the number of samples, for example --global-batch 256seq"
+        )
+    return asked.global_batch or _BATCH
 
 
 def _of_scenario(source: str, asked: PlanOptions, settings: Mapping[str, str]) -> PlanQuestion:

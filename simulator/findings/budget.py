@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from simulator.basics.work_unit import work_unit
 from simulator.findings.comparison import Comparison, Row
 from simulator.scenario.answer_spec import BudgetSpec
 
@@ -56,7 +57,7 @@ def sentence(compared: Comparison, rows: list[dict[str, Any]], point: int) -> st
     if budget is None or one is None:
         return ""
     row = compared.rows[point]
-    length = f"{tokens_text(budget.tokens)} tokens" if budget.tokens is not None else _steps(budget, row)
+    length = length_text(budget.tokens, row.report or {}) if budget.tokens is not None else _steps(budget, row)
     # A single point has no setting to name.
     name = f" with {compared.name({**row.setting, **row.condition})}" if len(compared.rows) > 1 else ""
     return f"Estimate for {length}{name}: {amounts_text(one, budget)}"
@@ -74,13 +75,14 @@ def _steps(budget: BudgetSpec, row: Row) -> str:
     """Format the budget's number of steps and a point's tokens per step."""
     report = row.report or {}
     # Settings may differ in tokens per step, so steps alone do not say how much is learned.
-    return f"{budget.steps:,.0f} steps of {report['tokens_per_s'] * report['step_time_s']:,.0f} tokens"
+    work = f"{report['tokens_per_s'] * report['step_time_s']:,.0f} {work_unit([report])}s"
+    return f"{budget.steps:,.0f} steps of {work}"
 
 
-def tokens_text(number: float) -> str:
-    """Format a large number with a word: '15 trillion'."""
+def length_text(number: float, report: Mapping[str, Any]) -> str:
+    """Format the length of a training in the unit of a report's model, with a word: '15 trillion tokens'."""
     word, unit = next(((w, u) for w, u in _WORDS if number >= u), ("", 1.0))
-    return f"{amount_text(number / unit)}{word}"
+    return f"{amount_text(number / unit)}{word} {work_unit([report])}s"
 
 
 def _duration(days: float) -> str:

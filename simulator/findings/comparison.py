@@ -21,6 +21,7 @@ from typing import Any, Final
 from simulator.basics.errors import SimulatorError
 from simulator.basics.sections import varied
 from simulator.basics.units import parse_bytes
+from simulator.basics.work_unit import work_unit
 from simulator.findings.text import clause, join_list
 from simulator.records.measures import Measure, Report, find
 from simulator.records.setting_text import labelled
@@ -154,8 +155,13 @@ class Comparison:
         return tuple(row for row in rows if row.report is not None)
 
     def measure(self, name: str) -> Measure:
-        """Return the measure (step time, peak memory ...) with this name for the scenario's kind."""
-        return find(name, self.kind)
+        """Return the measure (step time, peak memory ...) with this name for the scenario's kind and unit of work."""
+        return find(name, self.kind, self.work_unit)
+
+    @cached_property
+    def work_unit(self) -> str:
+        """The unit in which speeds of all points are told: "token" or "sample"."""
+        return work_unit(row.report for row in self.rows)
 
     def name(self, setting: Settings) -> str:
         """Return a setting (compared values) in words, without the entries shared by every compared setting."""

@@ -1,8 +1,8 @@
 """How do several numbers of GPUs compare, each with its fastest setting? In a sentence, and as a table.
 
-A row per number of GPUs, as plain data: gpus, setting, step_time_s, tokens_per_s_per_gpu, meets (the deadline; None
-without a deadline) and, if the training's length is known, its `budget.amounts`. Without a setting that fits, setting
-is None and missing says why.
+A row per number of GPUs, as plain data: gpus, setting, step_time_s, tokens_per_s_per_gpu, work_unit, meets (the
+deadline; None without a deadline) and, if the training's length is known, its `budget.amounts`. Without a setting that
+fits, setting is None and missing says why.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 
 from simulator.basics.counts import number_of
 from simulator.basics.units import format_time
+from simulator.basics.work_unit import rate_name, work_unit
 from simulator.findings.budget import amount_text
 from simulator.findings.text import clause
 
@@ -45,7 +46,8 @@ def sentence(rows: Sequence[Mapping[str, Any]]) -> str:
 def table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[str]]]:
     """Return headings and rows of a table of numbers of GPUs, fewest first; the last column is text."""
     lengths, deadlines = any("days" in one for one in rows), any(one["meets"] is not None for one in rows)
-    heads = ["GPUs", "step", "tokens/s/GPU", *(["days", "GPU hours", "cost"] if lengths else [])]
+    rate = rate_name(work_unit(one for one in rows if one["setting"] is not None))
+    heads = ["GPUs", "step", f"{rate}/GPU", *(["days", "GPU hours", "cost"] if lengths else [])]
     heads += ["deadline"] if deadlines else []
     cells = [_cells(one, lengths=lengths, deadlines=deadlines) for one in sorted(rows, key=lambda one: one["gpus"])]
     # A number without a setting has only its number and the reason: fill the columns in between.

@@ -137,8 +137,8 @@ def _of_steps(compared: Comparison, rows: list[Row]) -> Cause | None:
     if told[:1] == ["exposed communication"]:
         texts[0] += _collectives(compared, rows, scale)
     change = f"{format_time(abs(whole))} {'less' if whole < 0 else 'more'}"
-    tokens = " for the same number of tokens" if abs(scale - 1) > _ALIKE else ""
-    sentence = f"{_contrast(compared, rows, change, 'takes', tokens)}: {', '.join(texts)}"
+    work = f" for the same number of {compared.work_unit}s" if abs(scale - 1) > _ALIKE else ""
+    sentence = f"{_contrast(compared, rows, change, 'takes', work)}: {', '.join(texts)}"
     return Cause(sentence, {"of": rows[0].index, "against": rows[1].index, "whole": whole, "parts": parts})
 
 
@@ -209,17 +209,17 @@ def _of_memory(compared: Comparison, rows: list[Row]) -> Cause | None:
     )
 
 
-def _contrast(compared: Comparison, rows: list[Row], change: str, verb: str, tokens: str = "") -> str:
+def _contrast(compared: Comparison, rows: list[Row], change: str, verb: str, work: str = "") -> str:
     """Return a text that contrasts the first two points: "ring takes 3 ms less than tree (8 GPUs)"."""
     first, second = (compared.name(row.setting) for row in rows[:2])
     here, there = (compared.where(row.condition) for row in rows[:2])
     # The same setting under two conditions: name the conditions instead.
     if rows[0].setting == rows[1].setting:
         of = f" ({first})" if len(compared.settings) > 1 else ""
-        return f"the step {verb} {change} with {here} than with {there}{tokens}{of}"
+        return f"the step {verb} {change} with {here} than with {there}{work}{of}"
     # Points under two conditions: name both, because the change may belong to the condition alone.
     place = f" ({here})" if here and here == there else f" ({here} against {there})" if here != there else ""
-    return f"{clause(first, f'{verb} {change} than {second}')}{tokens}{place}"
+    return f"{clause(first, f'{verb} {change} than {second}')}{work}{place}"
 
 
 def _of_links(compared: Comparison, rows: list[Row]) -> Cause | None:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from simulator.basics.work_unit import SAMPLE, TOKEN
 from simulator.model.kernel import Attention, Elementwise, Kernel, Matmul
 from simulator.model.operation import Batch, Operation, Saved
 from simulator.model.parameters import Module, Parameter
@@ -278,6 +279,11 @@ class LayerList:
             for operation in layer.operations
             for kernel in operation.of(Batch(1, self.tokens)).forward
         )
+
+    @property
+    def work_unit(self) -> str:
+        """The unit in which work and speed are told: samples if a sample is no sequence and counts as one token."""
+        return SAMPLE if self.tokens == 1 else TOKEN
 
     @property
     def has_attention(self) -> bool:

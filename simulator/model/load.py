@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from simulator.basics import registry
+from simulator.basics.counts import number_of
 from simulator.basics.document import Document, parse
 from simulator.basics.errors import ScenarioError
 from simulator.basics.input_files import read_text
@@ -85,8 +86,8 @@ def _read(document: Document, name: str, seq_len: int | None) -> Model:
     if seq_len not in (None, made.tokens):
         what = "a sample, such as an image, counts as 1 token" if made.tokens == 1 else "its input has a fixed length"
         raise ScenarioError(
-            f"{document.source}: seq_len: got {seq_len}; {name} has {made.tokens} tokens, because {what}; write "
-            f"seq_len: {made.tokens}"
+            f"{document.source}: seq_len: got {seq_len}; {name} has {number_of(made.tokens, 'token')}, because {what}; "
+            f"write seq_len: {made.tokens}"
         )
     return made
 

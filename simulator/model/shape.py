@@ -14,6 +14,7 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, Literal
 
+from simulator.basics.work_unit import TOKEN
 from simulator.model.adapters import Adapters, Target
 
 
@@ -223,6 +224,11 @@ class Transformer:
     def kinds(self) -> Mapping[Transformer, tuple[int, ...]]:
         """Kinds of layers in order of their first layer: a model with only such layers, and their numbers."""
         return _kinds(self)
+
+    @property
+    def work_unit(self) -> str:
+        """The unit in which work and speed are told: the tokens of sequences, also if these are patches of images."""
+        return TOKEN
 
     @property
     def window(self) -> int:

@@ -54,8 +54,8 @@ class ClusterSizeResult:
         best, told = self.best, {"gpus": self.gpus, "meets": self.meets, **self.takes}
         if best is None:
             return told | {"setting": None, "missing": self.missing}
-        rate = best.report["tokens_per_s_per_gpu"]
-        return told | {"setting": best.setting.text, "step_time_s": best.step_time, "tokens_per_s_per_gpu": rate}
+        kept = {key: best.report[key] for key in ("tokens_per_s_per_gpu", "work_unit")}
+        return told | {"setting": best.setting.text, "step_time_s": best.step_time, **kept}
 
 
 def sizes(plan: SearchResult, question: PlanQuestion, backend: Backend) -> Iterator[ClusterSizeResult]:

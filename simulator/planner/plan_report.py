@@ -12,7 +12,8 @@ from typing import Any, Final
 from simulator.basics.counts import number_of
 from simulator.basics.sentence import capital
 from simulator.basics.units import format_memory, format_time
-from simulator.findings.budget import amounts, amounts_text, tokens_text
+from simulator.basics.work_unit import rate_name, work_unit
+from simulator.findings.budget import amounts, amounts_text, length_text
 from simulator.findings.caveats import best_case, is_best_case
 from simulator.findings.measured_range import outside_of_measured
 from simulator.findings.pareto_front import on_front
@@ -82,18 +83,18 @@ def sentences(plan: SearchResult, budget: BudgetSpec | None = None, deadline: fl
     if not plan.best:
         return [f"None of {plan.considered:,} settings fits."]
     best, report = plan.best[0], plan.best[0].report
+    speed = f"{report['tokens_per_s_per_gpu']:,.0f} {rate_name(work_unit([report]))} per GPU"
     told = [
         f"The fastest setting is {best.setting.text}: {format_time(best.step_time)} per step, "
-        f"{report['tokens_per_s_per_gpu']:,.0f} tokens/s per GPU, {100 * report['mfu']:.1f} % MFU. Its peak memory "
-        f"is {format_memory(report['peak_memory_bytes'])}, mainly "
-        f"{', '.join(f'{name} {format_memory(nbytes)}' for name, nbytes in holders(report))}."
+        f"{speed}, {100 * report['mfu']:.1f} % MFU. Its peak memory is {format_memory(report['peak_memory_bytes'])}, "
+        f"mainly {', '.join(f'{name} {format_memory(nbytes)}' for name, nbytes in holders(report))}."
     ]
     tight = margin_of(report).warning
     told += [f"{capital(tight)}."] if tight else []
     if budget is not None and budget.tokens is not None:
         taken = amounts(report, best.setting.gpus, budget)
         told.append(
-            f"{tokens_text(budget.tokens)} tokens take {amounts_text(taken, budget)} (estimate without failures and "
+            f"{length_text(budget.tokens, report)} take {amounts_text(taken, budget)} (estimate without failures and "
             "checkpoints)."
         )
         if deadline is not None:

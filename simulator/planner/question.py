@@ -12,6 +12,7 @@ from typing import Any
 
 from simulator.basics.errors import ScenarioError, one_of
 from simulator.basics.sections import overlap
+from simulator.basics.work_unit import SAMPLE
 from simulator.model.load import load_model
 from simulator.planner.size import refuse_too_large, warning_of
 from simulator.planner.space import LARGEST_MICRO_BATCH, Choices, default_choices, gpus_per_node
@@ -105,9 +106,11 @@ class PlanQuestion:
         if self.base.question or training is None:
             return self.base.question
         machine = cluster.topology if isinstance(cluster.topology, str) else "a custom topology"
+        samples = load_model(training.model, training.seq_len, self.base.base).work_unit == SAMPLE
+        work = f"{self.sequences:,} {'samples' if samples else f'sequences of {training.seq_len:,} tokens'}"
         return (
             f"Which settings train {self.model} fastest on {cluster.world_size:,} GPUs ({machine}), with "
-            f"{self.sequences:,} sequences of {training.seq_len:,} tokens per step?"
+            f"{work} per step?"
         )
 
     @property

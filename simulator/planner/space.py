@@ -14,6 +14,7 @@ from itertools import product
 from typing import Any, Final
 
 from simulator.basics.errors import TooLargeError
+from simulator.basics.work_unit import SAMPLE
 from simulator.cluster.cluster import Cluster
 from simulator.model.layer_list import LayerList
 from simulator.model.model import Model
@@ -121,7 +122,7 @@ def default_choices(base: Scenario, model: Model, gpus_per_node: int, sequences:
         # Ranks cannot cut a list of layers.
         "tp": (1,) if isinstance(model, LayerList) else inside,
         "pp": deep,
-        "cp": tuple(_powers(min(8, gpus))) if seq_len >= 32768 else (1,),
+        "cp": tuple(_powers(min(8, gpus))) if seq_len >= 32768 and not isinstance(model, LayerList) else (1,),
         "ep": tuple(n for n in _powers(64) if model.num_experts % n == 0) if model.num_experts else (1,),
         "schedule": ("1f1b", "interleaved"),
         "virtual_stages": (2, 3, 4, 5, 6, 8, 10),
@@ -134,6 +135,7 @@ def default_choices(base: Scenario, model: Model, gpus_per_node: int, sequences:
         "precision": (None,),
         "framework": (None,),
     }
+    work = "samples" if model.work_unit == SAMPLE else "sequences"
     why = {
         "tp": f"powers of two inside a node of {gpus_per_node} GPUs, because tensor parallelism needs fast links",
         "pp": f"powers of two up to {model.num_layers} layers, at most 64",
@@ -144,10 +146,12 @@ def default_choices(base: Scenario, model: Model, gpus_per_node: int, sequences:
         "schedule": "schedules of most frameworks; --among schedule=... adds more",
         "sharding": "ddp and all ZeRO stages",
         "shard_size": "over all data-parallel ranks, or (zero3) inside each node",
-        "micro_batch": f"powers of two up to {LARGEST_MICRO_BATCH} sequences",
+        "micro_batch": f"powers of two up to {LARGEST_MICRO_BATCH} {work}",
         "checkpointing": "none, selective_op, full",
         "offload": "none; --among offload=none,optimizer adds offloading to the host",
     }
+    if isinstance(model, LayerList):
+        why |= dict.fromkeys(("tp", "cp"), "1: ranks cannot cut a list of layers")
     return Choices(values, why)
 
 

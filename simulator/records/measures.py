@@ -10,9 +10,11 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
+from types import MappingProxyType
 from typing import Any, Final, Literal
 
 from simulator.basics.units import format_bandwidth, format_memory, format_time
+from simulator.basics.work_unit import SAMPLE, TOKEN, rate_name, work_unit
 
 Report = Mapping[str, Any]
 
@@ -214,6 +216,21 @@ def _last_loss(report: Report) -> float | None:
 
 _STEP: Final = ("training",)
 _TIME: Final = "step_time_s"
+
+
+def _speeds(unit: str) -> tuple[Measure, ...]:
+    """Return the measures of a training step's speed, in a unit of work: "token" or "sample"."""
+    rate = rate_name(unit)
+    return (
+        Measure("time_per_token", _STEP, lambda r: 1 / r["tokens_per_s"], lambda v: f"{1 / v:,.0f}", f"time per {unit}",
+                f"{{}} {rate}", superlative="fastest", interval=_TIME, verb="takes"),
+        Measure("speed", _STEP, itemgetter("tokens_per_s"), "{:,.0f}".format, rate, f"{{}} {rate}", "most", "fastest",
+                _TIME, verb="reaches"),
+        Measure("speed_per_gpu", _STEP, itemgetter("tokens_per_s_per_gpu"), "{:,.0f}".format, f"{rate} per GPU",
+                f"{{}} {rate} per GPU", "most", "fastest", _TIME, verb="reaches"),
+    )  # fmt: skip
+
+
 _COLLECTIVE: Final = ("collective",)
 # Names occur twice if both kinds of scenarios have the measure; `find` distinguishes them by kind.
 MEASURES: Final = (
@@ -223,12 +240,7 @@ MEASURES: Final = (
     Measure("error", _COLLECTIVE, itemgetter("max_abs_error"), "{:.2g}".format, "error", "an error of {}"),
     Measure("time", _STEP, itemgetter("step_time_s"), format_time, "time", superlative="fastest", interval=_TIME,
             verb="takes"),
-    Measure("time_per_token", _STEP, lambda r: 1 / r["tokens_per_s"], lambda v: f"{1 / v:,.0f}", "time per token",
-            "{} tokens/s", superlative="fastest", interval=_TIME, verb="takes"),
-    Measure("speed", _STEP, itemgetter("tokens_per_s"), "{:,.0f}".format, "tokens/s", "{} tokens/s", "most", "fastest",
-            _TIME, verb="reaches"),
-    Measure("speed_per_gpu", _STEP, itemgetter("tokens_per_s_per_gpu"), "{:,.0f}".format, "tokens/s per GPU",
-            "{} tokens/s per GPU", "most", "fastest", _TIME, verb="reaches"),
+    *_speeds(TOKEN),
     Measure("mfu", _STEP, itemgetter("mfu"), share_text, "MFU", "{} MFU", "most", "highest", _TIME, verb="reaches"),
     Measure("hfu", _STEP, itemgetter("hfu"), share_text, "HFU", "{} HFU", "most", "highest", _TIME, verb="reaches"),
     Measure("model_flops", _STEP, itemgetter("model_flops_per_s_per_gpu"), lambda v: f"{v / 1e12:,.0f}",
@@ -249,6 +261,8 @@ MEASURES: Final = (
     Measure("loss", _STEP, _last_loss, "{:.4g}".format, "loss", "a loss of {}"),
 )  # fmt: skip
 
+_IN_SAMPLES: Final = MappingProxyType({measure.name: measure for measure in _speeds(SAMPLE)})
+
 
 def names() -> tuple[str, ...]:
     """Return the names of all measures."""
@@ -260,8 +274,18 @@ def names_of(kind: str) -> tuple[str, ...]:
     return tuple(measure.name for measure in MEASURES if kind in measure.of)
 
 
-def find(name: str, kind: str) -> Measure:
-    """Return the measure with this name, for scenarios of a kind: "collective" or "training"."""
+def find(name: str, kind: str, unit: str = TOKEN) -> Measure:
+    """Return the measure with this name, for scenarios of a kind: "collective" or "training".
+
+    Speeds are told in the given unit of work (see `work_unit`).
+
+    Examples
+    --------
+    >>> find("speed", "training").noun, find("speed", "training", "sample").noun
+    ('tokens/s', 'samples/s')
+    """
+    if unit == SAMPLE and name in _IN_SAMPLES:
+        return _IN_SAMPLES[name]
     return next(measure for measure in MEASURES if measure.name == name and kind in measure.of)
 
 
@@ -269,8 +293,11 @@ def for_reports(measure: Measure, reports: Sequence[Report]) -> Measure:
     """Return the measure, or a replacement by which the given reports can be compared fairly.
 
     Step times are compared per token if steps have different numbers of tokens. MFU is replaced by model FLOP/s if peak
-    FLOP/s differ.
+    FLOP/s differ. Speeds are told in the unit of the reports' models.
     """
+    unit = work_unit(reports)
+    if measure.name in _IN_SAMPLES:
+        return find(measure.name, "training", unit)
     if measure not in (find("time", "training"), find("mfu", "training")) or not _all_steps(reports):
         return measure
     if measure.name == "mfu":
@@ -279,7 +306,7 @@ def for_reports(measure: Measure, reports: Sequence[Report]) -> Measure:
         return measure if _alike(peaks) else find("model_flops", "training")
     tokens = [report["tokens_per_s"] * report["step_time_s"] for report in reports]
     # Steps with more tokens take longer without being slower.
-    return measure if _alike(tokens) else find("time_per_token", "training")
+    return measure if _alike(tokens) else find("time_per_token", "training", unit)
 
 
 def recomputes(reports: Sequence[Report]) -> bool:

@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from simulator.basics.sections import varied
+from simulator.basics.work_unit import SAMPLE
 from simulator.cluster.build import facts
+from simulator.model.load import load_model
 from simulator.records.setting_text import label, labelled, setting_text
 from simulator.scenario.records import CollectiveSpec, Scenario
 from simulator.scenario.training_spec import ParallelismSpec, PrecisionSpec, ShardingSpec, TrainingSpec
@@ -62,7 +64,7 @@ def describe(scenario: Scenario, without: Collection[str] = ()) -> Description:
     'gpt2_xl, micro-batch 4, 1,024 tokens, full checkpointing; a100_sxm_80gb, dgx_a100'
     """
     if scenario.training is not None:
-        job = _of_step(scenario.training)
+        job = _of_step(scenario.training, in_samples=_in_samples(scenario, scenario.training))
     elif scenario.collective is not None:
         job = _of_collective(scenario.collective)
     else:
@@ -134,7 +136,14 @@ def _of_collective(spec: CollectiveSpec) -> Iterator[tuple[str, str]]:
         yield "collective.group", f"{len(spec.group)} ranks"
 
 
-def _of_step(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
+def _in_samples(scenario: Scenario, spec: TrainingSpec) -> bool:
+    """Return True if every model of the scenario counts samples that are no sequences: these have no length."""
+    # Such a sample counts as one token; longer sequences need no look at the models.
+    models = {**scenario.compare, **scenario.sweep}.get("training.model", (spec.model,)) if spec.seq_len == 1 else ()
+    return bool(models) and all(load_model(model, base=scenario.base).work_unit == SAMPLE for model in models)
+
+
+def _of_step(spec: TrainingSpec, *, in_samples: bool) -> Iterator[tuple[str, str]]:
     model = spec.model
     # A model written out in the scenario has no name of its own.
     kind = model.get("model_type", "model") if isinstance(model, Mapping) else ""
@@ -146,7 +155,8 @@ def _of_step(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
     yield "training.sharding", _sharding(spec.sharding)
     yield from _parallelism(spec.parallelism)
     yield "training.micro_batch_size", label("training.micro_batch_size", spec.micro_batch_size)
-    yield "training.seq_len", label("training.seq_len", spec.seq_len)
+    if not in_samples:
+        yield "training.seq_len", label("training.seq_len", spec.seq_len)
     usual = {name: field.default for name, field in TrainingSpec.model_fields.items()}
     for name in _SAID_IF_UNUSUAL:
         value = getattr(spec, name)

@@ -7,6 +7,7 @@ from typing import Any
 
 from simulator.basics.sentence import started
 from simulator.basics.units import format_memory
+from simulator.basics.work_unit import SAMPLE
 from simulator.report.numbers.memory_margin import MemoryMargin
 from simulator.sizing.question import FitQuestion, Keys, sharding
 
@@ -94,10 +95,7 @@ class FitCheck:
             told.append(f"{started(self.margin.warning)}.")
         told.append(self._cards())
         if self.fits:
-            told.append(
-                f"The largest micro-batch that fits: {self.largest_micro_batch:,}, with {asked.seq_len:,} tokens; the "
-                f"longest sequence: {self.longest_sequence:,} tokens, with a micro-batch of {asked.micro_batch}."
-            )
+            told.append(self._sizes())
         elif not self.changes:
             told.append("No tested change makes it fit, alone or in pairs.")
         return tuple(told)
@@ -107,6 +105,15 @@ class FitCheck:
             return f"It fits on no tested number of these cards, up to {self.most_gpus:,}."
         how = f"with {sharding(self.fewest_gpus)}" if self.fewest_gpus > 1 else "without sharding"
         return f"The fewest cards on which it fits: {self.fewest_gpus:,}, {how}."
+
+    def _sizes(self) -> str:
+        asked, most = self.question, f"The largest micro-batch that fits: {self.largest_micro_batch:,}"
+        if asked.work_unit == SAMPLE:
+            return f"{most} samples."
+        return (
+            f"{most}, with {asked.seq_len:,} tokens; the longest sequence: {self.longest_sequence:,} tokens, with a "
+            f"micro-batch of {asked.micro_batch}."
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return the answer as a plain dict, with the scenario that was simulated."""

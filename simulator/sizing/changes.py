@@ -61,8 +61,8 @@ def _changes(question: FitQuestion) -> Iterator[Change]:
         times = question.micro_batch // number
         keys = {"training.micro_batch_size": number, "training.gradient_accumulation_steps": times}
         yield Change("micro_batch", f"micro-batch {number} with {times} micro-batches", keys)
-    shorter = 1 << (question.seq_len - 1).bit_length() - 1
     if question.seq_len > 1:
+        shorter = 1 << (question.seq_len - 1).bit_length() - 1
         yield Change("seq_len", f"{shorter:,} tokens", {"training.seq_len": shorter})
     for name, value in _OPTIMIZERS:
         if value != question.optimizer:

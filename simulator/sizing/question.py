@@ -76,6 +76,11 @@ class FitQuestion:
         rank = "" if self.method == "full" else f" of rank {self.rank or RANK}"
         return f"{load_model(self.model, self.seq_len).name} with {NAMES[self.method]}{rank}"
 
+    @property
+    def work_unit(self) -> str:
+        """Unit in which the model's work and speed are told: "token" or "sample"."""
+        return load_model(self.model, self.seq_len).work_unit
+
     def keys(self) -> dict[str, Any]:
         """Return the keys of the training, dotted, apart from the model."""
         return {

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from simulator.basics.atomic_files import write_atomically
 from simulator.basics.csv_text import csv_text
 from simulator.basics.sections import SECTIONS
+from simulator.basics.work_unit import work_unit
 from simulator.records.setting_text import label
 from simulator.run.outcome import PointOutcome
 from simulator.scenario.records import axis_keys
@@ -59,7 +60,7 @@ def _keys(value: Any, key: str) -> dict[str, Any]:
 def rows(outcomes: Sequence[PointOutcome]) -> list[dict[str, Any]]:
     """Return a flat table row for each outcome, with `speedup` and `efficiency` of training steps on several GPUs.
 
-    Both are relative to the row with the fewest GPUs and otherwise equal settings. `speedup` is the ratio of tokens/s.
+    Both are relative to the row with the fewest GPUs and otherwise equal settings. `speedup` is the ratio of speeds.
     `efficiency` is the speedup over the ratio of GPUs: 1.0 if every GPU is as fast as with the fewest GPUs.
 
     Examples
@@ -90,7 +91,7 @@ def efficiency_note(outcomes: Sequence[PointOutcome]) -> str:
     falls = {text: _gpu_time(first, key) - _gpu_time(best, key) for key, text in _PARTS.items()}
     part, fall = max(falls.items(), key=lambda item: item[1])
     whole = _gpu_time(first, "step_time_s") - _gpu_time(best, "step_time_s")
-    why = f", mainly because of less {part} per token" if fall >= whole / 2 else ""
+    why = f", mainly because of less {part} per {work_unit([best])}" if fall >= whole / 2 else ""
     return (
         f"Efficiency is relative to the fewest GPUs with equal settings. With {best[_GPUS]:,} GPUs it is "
         f"{best['efficiency']:.2f}: each GPU is faster than with {first[_GPUS]:,} GPUs{why}."

@@ -242,7 +242,7 @@ def step(**keys: Any) -> dict[str, Any]:
         ({"parallelism": {"cp": 2}}, "training.parallelism.cp: got 2; resnet50 is a list of layers"),
         ({"parallelism": {"ep": 2}}, "training.parallelism.ep: got 2; resnet50 is a list of layers"),
         ({"lora": {"rank": 4}}, "adapters are not supported yet for the layers of resnet50"),
-        ({"seq_len": 512}, "resnet50 has 1 tokens, because a sample, such as an image, counts as 1 token"),
+        ({"seq_len": 512}, "resnet50 has 1 token, because a sample, such as an image, counts as 1 token"),
         ({"numerics": True}, "got resnet50; real training supports only GPT-2"),
     ],
 )

@@ -21,6 +21,7 @@ from simulator.basics import registry
 from simulator.basics.dtypes import is_narrow
 from simulator.basics.intervals import Interval, length, outside
 from simulator.basics.units import format_memory, format_time
+from simulator.basics.work_unit import TOKEN, rate_name
 from simulator.cluster.cluster import Cluster
 from simulator.records.learning import Learning
 from simulator.records.measures import share_text
@@ -54,7 +55,7 @@ class TrainingReport(HasHeadline):
     step_time_s : float
         Time of the rank that ends last [s].
     tokens_per_s, tokens_per_s_per_gpu : float
-        Throughput of all GPUs, and per GPU [1/s].
+        Throughput of all GPUs, and per GPU, in the unit `work_unit` [1/s].
     mfu, hfu : float
         Model FLOPs utilisation, and hardware FLOPs utilisation, which also counts recompute: FLOPs over the dense peak
         of all GPUs, with full attention (PaLM, appendix B).
@@ -105,6 +106,9 @@ class TrainingReport(HasHeadline):
         True if no run of this framework, chip or matmul dtype was measured; the intervals are wider then.
     unmeasured_dtype : str or None
         The matmul dtype, if no training run with this dtype was measured.
+    work_unit : str
+        Unit of the throughput: "token"; "sample" for a list of layers whose samples are no sequences: `tokens_per_s`
+        of ResNet-50 then means images per second.
     learning : Learning or None
         Results of a real training.
     algorithms : dict of str to str
@@ -147,6 +151,7 @@ class TrainingReport(HasHeadline):
     intervals: dict[str, float] = field(default_factory=dict)
     carried_over: bool = False
     unmeasured_dtype: str | None = None
+    work_unit: str = TOKEN
     learning: Learning | None = None
     algorithms: dict[str, str] = field(default_factory=dict)
     constants: str | None = None
@@ -154,10 +159,10 @@ class TrainingReport(HasHeadline):
 
     @property
     def headline(self) -> tuple[tuple[str, str], ...]:
-        """(name, text) pairs of the main figures: step time, tokens/s, MFU, peak memory, fits, limiting part."""
+        """(name, text) pairs of the main figures: step time, speed, MFU, peak memory, fits, limiting part."""
         return (
             ("step", format_time(self.step_time_s)),
-            ("tokens/s", f"{self.tokens_per_s:,.0f}"),
+            (rate_name(self.work_unit), f"{self.tokens_per_s:,.0f}"),
             ("MFU", f"{100 * self.mfu:.1f} %"),
             ("peak memory", format_memory(self.peak_memory_bytes)),
             ("fits", "yes" if self.fits else f"lacks {format_memory(self.shortfall_bytes)}"),
@@ -304,6 +309,7 @@ def summarize_step(plan: StepPlan, cluster: Cluster, timeline: Timeline) -> Trai
         | prediction_interval(traits, "memory", unseen=unseen).around("peak_memory_bytes", float(peak.nbytes)),
         carried_over=times.carried_over,
         unmeasured_dtype=None if measured else dtype,
+        work_unit=plan.step.model.work_unit,
         algorithms=dict(plan.algorithms),
         constants=BETWEEN.join(plan.constants) or None,
         constants_by_operation=dict(plan.constants_by_operation),

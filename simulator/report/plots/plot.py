@@ -30,9 +30,9 @@ class Throughput(NamedTuple):
     gpus : int
         Number of GPUs.
     tokens_per_s, mfu : float
-        Throughput of all GPUs [tokens/s]; model FLOPs utilisation.
+        Throughput of all GPUs [tokens/s or samples/s]; model FLOPs utilisation.
     low, high : float or None
-        80 % prediction interval [tokens/s]; None if unknown.
+        80 % prediction interval of the throughput; None if unknown.
     """
 
     line: str

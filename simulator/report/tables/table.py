@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from simulator.basics.sections import SECTIONS
 from simulator.basics.units import format_bandwidth, format_bytes, format_memory, format_time
+from simulator.basics.work_unit import rate_name, work_unit
 from simulator.records.measures import interval_width, recomputes, share_text
 from simulator.records.setting_text import label, setting_text
 from simulator.report.numbers.bottleneck import Bottleneck
@@ -45,26 +46,19 @@ _COLLECTIVE: Final = (
     _Column("max error", lambda r: _or_dash(r["max_abs_error"], "{:.2g}".format)),
     _Column("busiest link", lambda r: _or_dash(r["bottleneck"], _busiest), left=True),
 )
-_TRAINING: Final = (
-    _Column("step", lambda r: format_time(r["step_time_s"])),
-    _Column("uncertainty (80 %)", _within),
-    _Column("tokens/s", lambda r: f"{r['tokens_per_s']:,.0f}"),
-    _Column("MFU", lambda r: share_text(r["mfu"])),
-    _Column("HFU", lambda r: share_text(r["hfu"])),
-    _Column("exposed comm", lambda r: share_text(r["exposed_comm_time_s"] / r["step_time_s"])),
-    _Column("idle", lambda r: share_text(r["bubble_time_s"] / r["step_time_s"])),
-    _Column("recompute", lambda r: share_text(r["recompute_time_s"] / r["step_time_s"])),
+_STEP: Final = _Column("step", lambda r: format_time(r["step_time_s"]))
+_MEMORY: Final = (
     _Column("peak memory", lambda r: format_memory(r["peak_memory_bytes"])),
     _Column("fits", lambda r: "yes" if r["fits"] else f"lacks {format_memory(r['shortfall_bytes'])}"),
 )
 _LEARNING: Final = (
-    _TRAINING[0],
+    _STEP,
     _Column("steps", lambda r: str(len(r["learning"]["losses"]))),
     _Column("last loss", lambda r: _last(r["learning"]["losses"])),
     _Column("skipped steps", lambda r: str(len(r["learning"]["skipped"]))),
     _Column("mean staleness", lambda r: f"{_mean(r['learning']['staleness']):.2g}"),
     _Column("detected by", lambda r: _seen(r["learning"]["seen"]), left=True),
-    *_TRAINING[-2:],
+    *_MEMORY,
 )
 # Axes with words as values, aligned left.
 _WORDS: Final = ("algorithm", "topology", "dtype", "strategy", "sharding", "checkpointing", "model", "faults")
@@ -131,12 +125,28 @@ def _columns(reports: Sequence[Row], *, training: bool) -> tuple[_Column, ...]:
 
     `training` decides without reports.
     """
+    steps = _training(rate_name(work_unit(reports)))
     if not any("step_time_s" in report for report in reports):
-        return _TRAINING if not reports and training else _COLLECTIVE
+        return steps if not reports and training else _COLLECTIVE
     if reports and all(report["learning"] for report in reports):
         return _LEARNING
     # Without recompute, HFU repeats MFU.
-    return _TRAINING if recomputes(reports) else tuple(column for column in _TRAINING if column.heading != "HFU")
+    return steps if recomputes(reports) else tuple(column for column in steps if column.heading != "HFU")
+
+
+def _training(rate: str) -> tuple[_Column, ...]:
+    """Return the columns for training steps; `rate` is the name of the speed: tokens/s or samples/s."""
+    return (
+        _STEP,
+        _Column("uncertainty (80 %)", _within),
+        _Column(rate, lambda r: f"{r['tokens_per_s']:,.0f}"),
+        _Column("MFU", lambda r: share_text(r["mfu"])),
+        _Column("HFU", lambda r: share_text(r["hfu"])),
+        _Column("exposed comm", lambda r: share_text(r["exposed_comm_time_s"] / r["step_time_s"])),
+        _Column("idle", lambda r: share_text(r["bubble_time_s"] / r["step_time_s"])),
+        _Column("recompute", lambda r: share_text(r["recompute_time_s"] / r["step_time_s"])),
+        *_MEMORY,
+    )
 
 
 def _last(losses: Sequence[float | None]) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from simulator.basics.units import format_memory
+from simulator.basics.work_unit import rate_name
 from simulator.findings.answer import Answer
 from simulator.findings.comparison import Comparison, Row, amount
 from simulator.findings.text import at_text
@@ -51,7 +52,7 @@ def page_data(folder: Path | None, compared: Comparison, answer: Answer, views: 
         "crossings": _crossings(compared, answer, axes),
         "front": _front(compared, answer),
         "frontKeys": ["time_per_token_s" if per_token else "step_time_s", "peak_memory_bytes"],
-        "frontTime": "time per token (all GPUs)" if per_token else "step time",
+        "frontTime": f"time per {compared.work_unit} (all GPUs)" if per_token else "step time",
         "parts": _parts_title(compared),
         "partOrder": part_order(kinds),
         "mostMemory": _most_memory(compared),
@@ -110,7 +111,7 @@ def _overview(compared: Comparison, answer: Answer, axes: list[str]) -> dict[str
     if compared.kind == "training" and asked == ["memory"]:
         return {"axis": axis, "key": "peak_memory_bytes", "unit": "B", "name": "peak memory"}
     if compared.kind == "training":
-        return {"axis": axis, "key": "tokens_per_s", "unit": "number", "name": "tokens/s"}
+        return {"axis": axis, "key": "tokens_per_s", "unit": "number", "name": rate_name(compared.work_unit)}
     return {"axis": axis, "key": "time_s", "unit": "s", "name": "time"}
 
 
@@ -168,7 +169,7 @@ def _point(
         point["groups"] = _groups(row)
         per_token = 1 / report["tokens_per_s"]
         point["figures"]["time_per_token_s"] = per_token
-        point["note"] = _note(row)
+        point["note"] = _note(row, rate_name(compared.work_unit))
         if report["learning"]:
             point["losses"] = list(report["learning"]["losses"])
         if not report["played_collectives"]:
@@ -204,9 +205,10 @@ def _ranks(ranks: list[int]) -> str:
     return ", ".join(map(str, ranks)) if len(ranks) <= 8 else f"{ranks[0]}, {ranks[1]}, ..., {ranks[-1]}"
 
 
-def _note(row: Row) -> str:
+def _note(row: Row, rate: str) -> str:
+    """Return a point's speed and memory as text; `rate` is the name of the speed: tokens/s or samples/s."""
     report = row.report or {}
-    speed = f"{report['tokens_per_s']:,.0f} tokens/s, {format_memory(report['peak_memory_bytes'])}"
+    speed = f"{report['tokens_per_s']:,.0f} {rate}, {format_memory(report['peak_memory_bytes'])}"
     return speed if row.fits else f"{speed}, lacks {format_memory(report['shortfall_bytes'])}"
 
 
@@ -220,7 +222,9 @@ def _per_token(compared: Comparison) -> bool:
 def _parts_title(compared: Comparison) -> str:
     if compared.kind != "training":
         return "Time the busiest link is sending or receiving"
-    return "Time per token (all GPUs), broken down" if _per_token(compared) else "Step time, broken down"
+    return (
+        f"Time per {compared.work_unit} (all GPUs), broken down" if _per_token(compared) else "Step time, broken down"
+    )
 
 
 def _parts(compared: Comparison, report: Mapping[str, Any], kinds: Sequence[str]) -> list[tuple[str, float]]:

@@ -10,6 +10,7 @@ from html import escape
 from typing import Any, Final
 
 from simulator.basics.units import format_memory, format_time
+from simulator.basics.work_unit import rate_name, work_unit
 from simulator.findings import gpu_numbers
 from simulator.findings.budget import amount_text
 from simulator.report.plots import style
@@ -117,11 +118,12 @@ def _best(told: Mapping[str, Any]) -> str:
     # Without a price, the cost is unknown for every setting.
     budget = told["best"][0]["budget"] or {}
     amounts = [name for name in _AMOUNTS if budget.get(name) is not None]
+    rate = rate_name(work_unit(one["report"] for one in told["best"]))
     heads = [
         "setting",
         "step",
         "uncertainty (80&nbsp;%)",
-        "tokens/s/GPU",
+        f"{rate}/GPU",
         "MFU",
         "memory",
         "exposed",

@@ -9,6 +9,7 @@ from html import escape
 from typing import Any, Final, NamedTuple
 
 from simulator.basics.units import format_bandwidth, format_bytes, format_memory, format_time
+from simulator.basics.work_unit import rate_name
 from simulator.findings.comparison import Comparison, Row
 from simulator.records.measures import interval_width, recomputes, share_text
 from simulator.records.setting_text import label
@@ -60,19 +61,23 @@ COLLECTIVE: Final = (
     ReportColumn("wrong elements", "wrong", "number", lambda r: r["wrong"], str),
     ReportColumn("largest error", "max_abs_error", "number", lambda r: r["max_abs_error"], "{:.2g}".format),
 )
-# The most important figures first: a screen may show only the first columns.
-TRAINING: Final = (
-    ReportColumn("step", "step_time_s", "s", lambda r: r["step_time_s"], format_time),
-    ReportColumn("uncertainty (80 %)", "interval", "share", interval_width, lambda v: f"±{100 * v:.0f} %"),
-    ReportColumn("tokens/s", "tokens_per_s", "number", lambda r: r["tokens_per_s"], "{:,.0f}".format),
-    ReportColumn("MFU", "mfu", "share", lambda r: r["mfu"], share_text),
-    ReportColumn("peak memory", "peak_memory_bytes", "B", lambda r: r["peak_memory_bytes"], format_memory),
-    ReportColumn("exposed communication", "exposed", "share", _share("exposed_comm_time_s"), share_text),
-    ReportColumn("idle time", "bubble", "share", _share("bubble_time_s"), share_text),
-    ReportColumn("recompute", "recompute", "share", _share("recompute_time_s"), share_text),
-    ReportColumn("HFU", "hfu", "share", lambda r: r["hfu"], share_text),
-    ReportColumn("reserved memory", "peak_reserved_bytes", "B", lambda r: r["peak_reserved_bytes"], format_memory),
-)
+
+
+def _training(rate: str) -> tuple[ReportColumn, ...]:
+    """Return the columns for training steps; `rate` is the name of the speed: tokens/s or samples/s."""
+    # The most important figures first: a screen may show only the first columns.
+    return (
+        ReportColumn("step", "step_time_s", "s", lambda r: r["step_time_s"], format_time),
+        ReportColumn("uncertainty (80 %)", "interval", "share", interval_width, lambda v: f"±{100 * v:.0f} %"),
+        ReportColumn(rate, "tokens_per_s", "number", lambda r: r["tokens_per_s"], "{:,.0f}".format),
+        ReportColumn("MFU", "mfu", "share", lambda r: r["mfu"], share_text),
+        ReportColumn("peak memory", "peak_memory_bytes", "B", lambda r: r["peak_memory_bytes"], format_memory),
+        ReportColumn("exposed communication", "exposed", "share", _share("exposed_comm_time_s"), share_text),
+        ReportColumn("idle time", "bubble", "share", _share("bubble_time_s"), share_text),
+        ReportColumn("recompute", "recompute", "share", _share("recompute_time_s"), share_text),
+        ReportColumn("HFU", "hfu", "share", lambda r: r["hfu"], share_text),
+        ReportColumn("reserved memory", "peak_reserved_bytes", "B", lambda r: r["peak_reserved_bytes"], format_memory),
+    )
 
 
 def figures(compared: Comparison) -> tuple[ReportColumn, ...]:
@@ -81,7 +86,8 @@ def figures(compared: Comparison) -> tuple[ReportColumn, ...]:
         return COLLECTIVE
     # Without recompute, HFU repeats MFU.
     again = recomputes([row.report for row in compared.rows if row.report is not None])
-    return TRAINING if again else tuple(column for column in TRAINING if column.key != "hfu")
+    columns = _training(rate_name(compared.work_unit))
+    return columns if again else tuple(column for column in columns if column.key != "hfu")
 
 
 def point_table(compared: Comparison) -> str:

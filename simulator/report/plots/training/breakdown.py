@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from simulator.basics.units import format_memory
+from simulator.basics.work_unit import rate_name, work_unit
 from simulator.report.plots import style
 from simulator.report.plots.plot import ComparedPoints, ComparisonPlot
 from simulator.report.plots.stacked_bars import stacked_bars
@@ -48,7 +49,7 @@ def parts(report: Mapping[str, Any], *, by: str = "kind") -> dict[str, float]:
 def figure(rows: Sequence[tuple[str, Mapping[str, Any]]]) -> Figure:
     """Return a figure with a bar of step time per run (at most the forty fastest), with speed and memory beside it.
 
-    If runs process different numbers of tokens per step, bars are a GPU's time per token.
+    If runs process different numbers of tokens or samples per step, bars are a GPU's time per token or sample.
 
     Parameters
     ----------
@@ -65,18 +66,19 @@ def figure(rows: Sequence[tuple[str, Mapping[str, Any]]]) -> Figure:
     ]
     longest = max(sum(bar.values()) for bar in bars)
     names = _shown(bars, longest)
+    rate = rate_name(work_unit(reports))
     with style.applied():
         fig = style.new_figure(11.0, 1.9 + 0.42 * len(shown) + 0.2 * (len(names) // 4))
         axes = fig.subplots()
         stacked_bars(axes, bars, names, _colours(names))
         farthest = max(longest, _intervals(axes, reports, shares))
         for row, report in enumerate(reports):
-            axes.text(1.01, row, _beside(report), transform=axes.get_yaxis_transform(), va="center", fontsize=8.5)
+            axes.text(1.01, row, _beside(report, rate), transform=axes.get_yaxis_transform(), va="center", fontsize=8.5)
         axes.set_yticks(range(len(shown)), [textwrap.fill(label, _LABEL) for label, _ in shown])
         axes.set_xlim(0, farthest * 1.03)
         style.time_axis(axes, farthest)
         if set(shares) != {1.0}:
-            axes.set_xlabel(axes.get_xlabel().replace("time", "GPU time per token"))
+            axes.set_xlabel(axes.get_xlabel().replace("time", f"GPU time per {work_unit(reports)}"))
         fig.legend(loc="outside lower left", ncols=5)
         left_out = f" (the fastest {len(shown)} of {len(rows)} runs)" if len(shown) < len(rows) else ""
         style.set_title(fig, finding(rows) + left_out)
@@ -97,11 +99,13 @@ def _shares(reports: Sequence[Mapping[str, Any]]) -> list[float]:
     return [1.0 / number for number in tokens]
 
 
-def _beside(report: Mapping[str, Any]) -> str:
-    """Return the text beside a report's bar: tokens/s, MFU, peak memory, and whether the step fits."""
+def _beside(report: Mapping[str, Any], rate: str) -> str:
+    """Return the text beside a report's bar: speed, MFU, peak memory, and whether the step fits; `rate` is the name of
+    the speed.
+    """
     fits = "" if report["fits"] else ", does not fit"
     memory = format_memory(report["peak_memory_bytes"])
-    return f"{report['tokens_per_s']:,.0f} tokens/s, {style.percent(report['mfu'])} MFU, {memory}{fits}"
+    return f"{report['tokens_per_s']:,.0f} {rate}, {style.percent(report['mfu'])} MFU, {memory}{fits}"
 
 
 def _intervals(axes: Axes, reports: Sequence[Mapping[str, Any]], shares: Sequence[float]) -> float:
@@ -154,16 +158,17 @@ def finding(rows: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
     fitting = [row for row in rows if row[1].get("fits", True)] or rows
     # True if the number of GPUs is the same in every run.
     one_size = len({round(report["tokens_per_s"] / report["tokens_per_s_per_gpu"]) for _, report in rows}) == 1
-    rate = "tokens_per_s" if one_size else "tokens_per_s_per_gpu"
-    label, best = max(fitting, key=lambda row: row[1][rate])
+    speed = "tokens_per_s" if one_size else "tokens_per_s_per_gpu"
+    label, best = max(fitting, key=lambda row: row[1][speed])
     exposed = best["exposed_comm_time_s"] / best["step_time_s"]
     among = "" if len(fitting) == len(rows) else " among fitting runs"
     # Steps with different numbers of tokens have no fastest; compare rates.
     unequal = set(_shares([report for _, report in rows])) != {1.0}
     most = f"{label} has the highest throughput{among}: " if unequal or not one_size else f"{label} is fastest{among}: "
     name = f"{label}: " if len(rows) == 1 else most
+    rate = rate_name(work_unit(report for _, report in rows))
     hidden = f"{style.percent(exposed)} of the step is exposed communication"
-    return f"{name}{best[rate]:,.0f} tokens/s{'' if one_size else ' per GPU'}; {hidden}"
+    return f"{name}{best[speed]:,.0f} {rate}{'' if one_size else ' per GPU'}; {hidden}"
 
 
 def _of_steps(compared: ComparedPoints) -> dict[str, Figure]:

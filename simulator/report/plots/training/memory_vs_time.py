@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from simulator.basics.units import format_memory
+from simulator.basics.work_unit import rate_name, work_unit
 from simulator.report.plots import style
 from simulator.report.plots.plot import ComparedPoints, ComparisonPlot
 from simulator.report.plots.side_labels import LINE, NamedPoint, name_points
@@ -48,8 +49,13 @@ def front(rows: Sequence[Row]) -> list[int]:
 
 
 def _speed(row: Row) -> float:
-    """Return a run's tokens/s per GPU."""
+    """Return a run's speed per GPU [tokens/s or samples/s]."""
     return float(row[1]["tokens_per_s_per_gpu"])
+
+
+def _rate(rows: Sequence[Row]) -> str:
+    """Return the name of the runs' speed: tokens/s or samples/s."""
+    return rate_name(work_unit(report for _, report in rows))
 
 
 def finding(rows: Sequence[Row]) -> str:
@@ -60,14 +66,15 @@ def finding(rows: Sequence[Row]) -> str:
     (low, least), (high, fastest) = best[0], best[-1]
     held = format_memory(least["peak_memory_bytes"])
     if len(best) == 1:
-        return f"{low} is fastest and needs the least memory: {held}, {_speed(best[0]):,.0f} tokens/s per GPU"
+        speed = f"{_speed(best[0]):,.0f} {_rate(rows)} per GPU"
+        return f"{low} is fastest and needs the least memory: {held}, {speed}"
     times, more = _speed(best[-1]) / _speed(best[0]), fastest["peak_memory_bytes"] / least["peak_memory_bytes"]
     faster = f"{100 * (times - 1):.1f} % faster" if times < 2 else f"{times:.3g}x as fast"
     return f"{low} needs the least memory ({held}); {high} is {faster} and needs {more:.3g}x the memory"
 
 
 def figure(rows: Sequence[Row]) -> Figure:
-    """Return a figure with a point per run, peak memory against tokens/s per GPU; hollow points do not fit in memory.
+    """Return a figure with a point per run, peak memory against speed per GPU; hollow points do not fit in memory.
 
     Parameters
     ----------
@@ -94,7 +101,7 @@ def figure(rows: Sequence[Row]) -> Figure:
         axes.margins(x=0.08)
         axes.set_ylim(0, 1.08 * highest)
         bytes_axis(axes.yaxis, highest, "peak memory per GPU")
-        axes.set_xlabel("tokens/s per GPU")
+        axes.set_xlabel(f"{_rate(rows)} per GPU")
         axes.xaxis.set_major_formatter("{x:,.0f}")
         axes.grid(visible=True)
         points = [

@@ -1,4 +1,4 @@
-"""How does a training step scale? Tokens per second and MFU against GPUs, with the line of perfect scaling.
+"""How does a training step scale? Throughput and MFU against GPUs, with the line of perfect scaling.
 
 Draws the reports' numbers and computes only the ideal line.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
+from simulator.basics.work_unit import TOKEN, rate_name, work_unit
 from simulator.report.plots import style
 from simulator.report.plots.plot import ComparedPoints, ComparisonPlot, Throughput
 
@@ -21,8 +22,10 @@ _GPUS: Final = "cluster.world_size"
 _APART: Final = 0.06
 
 
-def figure(rows: Sequence[Throughput]) -> Figure:
-    """Return a figure with two panels against the number of GPUs: tokens/s (with 80 % intervals), and MFU."""
+def figure(rows: Sequence[Throughput], unit: str = TOKEN) -> Figure:
+    """Return a figure with two panels against the number of GPUs: throughput in units of work per second (with 80 %
+    intervals), and MFU.
+    """
     lines: dict[str, list[Throughput]] = {}
     for row in sorted(rows, key=lambda row: row.gpus):
         lines.setdefault(row.line, []).append(row)
@@ -46,7 +49,7 @@ def figure(rows: Sequence[Throughput]) -> Figure:
             axes.minorticks_off()
             axes.set_xlabel("GPUs")
         _logarithmic(speed)
-        speed.set_ylabel("tokens per second")
+        speed.set_ylabel(f"{unit}s per second")
         use.set_ylabel("MFU (%)")
         use.set_ylim(0, 115 * max(row.mfu for row in rows))
         fig.legend(loc="outside lower left", ncols=4, frameon=False)
@@ -74,6 +77,7 @@ def speedup_figure(table: pd.DataFrame, label: str | None = None) -> Figure:
     known = table.dropna(subset=["speedup"]).sort_values(_GPUS)
     lines = {str(name): rows for name, rows in known.groupby(label, sort=False)} if label else {"simulated": known}
     everywhere = sorted({int(gpus) for gpus in known[_GPUS]})
+    rate = rate_name(work_unit([{"work_unit": unit} for unit in known.get("work_unit", ())]))
     with style.applied():
         fig = style.new_figure(6.4, 4.8)
         axes = fig.subplots()
@@ -88,7 +92,7 @@ def speedup_figure(table: pd.DataFrame, label: str | None = None) -> Figure:
         axes.set_yticks(ideal, [f"{times:g}x" for times in ideal])
         axes.minorticks_off()
         axes.set_xlabel("GPUs")
-        axes.set_ylabel(f"tokens/s relative to {everywhere[0]:,} GPUs")
+        axes.set_ylabel(f"{rate} relative to {everywhere[0]:,} GPUs")
         fig.legend(loc="outside lower left", ncols=4, frameon=False)
         best_name, best = max(
             ((name, float(rows["efficiency"].iloc[-1])) for name, rows in lines.items()), key=lambda pair: pair[1]
@@ -111,7 +115,7 @@ def _logarithmic(axes: Axes) -> None:
 
 
 def _intervals(axes: Axes, lines: Mapping[str, Sequence[Throughput]], colours: Mapping[str, str]) -> None:
-    """Draw each point's 80 % prediction interval of tokens/s as a vertical bar, shifted sideways for several lines."""
+    """Draw each point's 80 % prediction interval of throughput as a bar, shifted sideways for several lines."""
     for place, (name, points) in enumerate(lines.items()):
         known = [(p.gpus, p.low, p.high) for p in points if p.low is not None and p.high is not None]
         # Shift bars by a few hundredths of an octave: bars of equal points stay distinguishable.
@@ -143,7 +147,9 @@ def finding(rows: Sequence[Throughput]) -> str:
 
 def _of_steps(compared: ComparedPoints) -> dict[str, Figure]:
     """Return the scaling figure of compared training steps; empty for a single cluster size."""
-    return {"scaling": figure(compared.throughputs)} if compared.throughputs else {}
+    if not compared.throughputs:
+        return {}
+    return {"scaling": figure(compared.throughputs, work_unit(report for _, report in compared.rows))}
 
 
 PLOT = ComparisonPlot(figures=_of_steps)

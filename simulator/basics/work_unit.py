@@ -1,0 +1,51 @@
+"""What does a training step process: tokens of sequences, or samples that are no sequences, such as images?
+
+A model has a unit of work, and a report states the unit of its model. Tables, sentences, pages and plots take their
+words from here: "tokens/s" or "samples/s". Names of fields are the same for both: `tokens_per_s`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from simulator.basics.counts import number_of
+
+TOKEN: Final = "token"
+SAMPLE: Final = "sample"
+
+
+def work_unit(reports: Iterable[Mapping[str, Any] | None]) -> str:
+    """Return the unit in which the speeds of all reports are told; tokens if the reports have different units.
+
+    None stands for a point without a report and has no unit.
+
+    Examples
+    --------
+    >>> work_unit([{"work_unit": "sample"}, None]), work_unit([{"work_unit": "sample"}, {"work_unit": "token"}])
+    ('sample', 'token')
+    """
+    units = {report.get("work_unit", TOKEN) for report in reports if report is not None}
+    return SAMPLE if units == {SAMPLE} else TOKEN
+
+
+def micro_batch_text(unit: str, size: int, seq_len: int) -> str:
+    """Return the size of a micro-batch as text: sequences x tokens, or samples that are no sequences.
+
+    Examples
+    --------
+    >>> micro_batch_text(TOKEN, 2, 8192), micro_batch_text(SAMPLE, 256, 1)
+    ('2 x 8192', '256 samples')
+    """
+    return number_of(size, SAMPLE) if unit == SAMPLE else f"{size} x {seq_len}"
+
+
+def rate_name(unit: str) -> str:
+    """Return the name of a speed in a unit of work.
+
+    Examples
+    --------
+    >>> rate_name(TOKEN), rate_name(SAMPLE)
+    ('tokens/s', 'samples/s')
+    """
+    return f"{unit}s/s"
