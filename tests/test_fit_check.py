@@ -188,13 +188,13 @@ def test_the_json_contains_a_scenario_that_runs_to_the_same_memory(cli: Command)
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ("llama3_8x --gpu rtx_4090", "MODEL: got 'llama3_8x'; one of "),
-        ("llama3_8b --gpu rtx_4091", "--gpu: got 'rtx_4091'; one of "),
+        ("llama3_8x --gpu rtx_4090", "MODEL: got 'llama3_8x'; did you mean 'llama3_8b'?"),
+        ("llama3_8b --gpu rtx_4091", "--gpu: got 'rtx_4091'; did you mean 'rtx_4090'?"),
         ("llama3_8b --gpu rtx_4090 --method qlara", "--method: got 'qlara'; one of full, lora, qlora; did you mean"),
         ("llama3_8b --gpu rtx_4090 --rank 8", "--rank: got 8; full training has no adapters; write method lora or "),
         ("llama3_8b --gpu rtx_4090 --method lora --rank 0", "--rank: got 0; must be at least 1; "),
         ("llama3_8b --gpu rtx_4090 --optimizer adan", "--optimizer: got 'adan'; one of "),
-        ("llama3_8b --gpu rtx_4090 --framework hf", "--framework: got 'hf'; one of "),
+        ("llama3_8b --gpu rtx_4090 --framework hf", "--framework: got 'hf'; `simulator list frameworks` lists all"),
         ("llama3_8b --gpu rtx_4090 --gpus 0", "--gpus: got 0; must be at least 1"),
         ("llama3_8b --gpu rtx_4090 --gpus 16", "--gpus: got 16; topology geforce_server has 8 GPUs; "),
         ("llama3_8b --gpu rtx_4090 --micro-batch-size 0", "--micro-batch-size: got 0; must be at least 1"),
