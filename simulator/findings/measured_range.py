@@ -156,7 +156,7 @@ def _of(scenario: Scenario) -> RunTraits:
 def _unlike(model: Model, seq_len: int) -> tuple[str, ...]:
     """Return the features of a model's layers, on sequences of `seq_len` tokens, that no measured model has."""
     if isinstance(model, LayerList):
-        return ("layers of any type in place of a transformer's",)
+        return ("layers other than a transformer's",)
     features = {
         "patches of images": model.patches is not None,
         "attention to later keys": not model.causal and model.patches is None,
