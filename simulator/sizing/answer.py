@@ -90,7 +90,10 @@ class FitCheck:
         asked = self.question
         verdict = "fits" if self.fits else "does not fit"
         cards = f"{asked.gpus:,} {asked.card} of {format_memory(self.margin.capacity)}"
-        told = [f"{started(asked.text)} {verdict} on {cards}: {self.margin.text}."]
+        told = [f"{started(asked.text)} without checkpointing {verdict} on {cards}: {self.margin.text}."]
+        if (kept := self._kept()) is not None:
+            needs, speed = format_memory(kept.margin.reserved), f"{100 * kept.speed:.0f} %"
+            told.append(f"It fits with {kept.text}: reserved memory {needs}, {speed} of the speed.")
         if self.margin.warning:
             told.append(f"{started(self.margin.warning)}.")
         told.append(self._cards())
@@ -100,9 +103,14 @@ class FitCheck:
             told.append("No tested change makes it fit, alone or in pairs.")
         return tuple(told)
 
+    def _kept(self) -> FitChange | None:
+        """Return the first change that keeps what was asked: the sequence, the method and the cards."""
+        others = {"training.seq_len", "training.lora", "cluster.world_size"}
+        return next((change for change in self.changes if not others & set(change.keys)), None)
+
     def _cards(self) -> str:
         if self.fewest_gpus is None:
-            return f"It fits on no tested number of these cards, up to {self.most_gpus:,}."
+            return f"Without changes it fits on no tested number of these cards, up to {self.most_gpus:,}."
         how = f"with {sharding(self.fewest_gpus)}" if self.fewest_gpus > 1 else "without sharding"
         return f"The fewest cards on which it fits: {self.fewest_gpus:,}, {how}."
 
