@@ -423,7 +423,8 @@ def test_an_interrupted_plan_goes_on_with_what_was_played(
         (("--fix", "sharding=zero1", "--without", "zero1"),
          "--without zero1: leaves no sharding; contradicts --fix sharding=zero1"),
         (("--global-batch", "5000"), (
-            "--global-batch 5000: 5,000 tokens are not a multiple of seq_len 2,048; write 4096, or 2seq"
+            "--global-batch 5000: 5,000 tokens are not a multiple of seq_len 2,048; write 4096, or 2seq; "
+            "for 5,000 sequences write 5000seq"
         )),
         (("--fix", "tp"), "--fix tp: must be NAME=VALUE, such as --fix tp=8"),
         (("--fix", "tp=0"), "--fix tp=0: got 0; must be at least 1"),
