@@ -456,11 +456,11 @@ def test_an_interrupted_plan_goes_on_with_what_was_played(
         (("--among", "schedule=zb_v,1f1b", "--fix", "tp=3", "--without", "zb_v"),
          (
              "--fix tp=3: is impossible with 8 GPUs and 2,048 sequences per step: tp 3 x pp 1 x cp 1 = 3 does not "
-             "divide 8 GPUs"
+             "divide 8 GPUs; possible values of tp: 1, 2, 4, 8"
          )),
         (("--fix", "ep=2"),
          "--fix ep=2: is impossible with 8 GPUs and 2,048 sequences per step: parallelism.ep: got 2; llama3_8b has no "
-         "experts; leave it at 1"),
+         "experts; leave it at 1; possible values of ep: 1"),
         (("--fix", "micro_batch=6", "--fix", "pp=1"),
          "--fix micro_batch=6: is impossible with 8 GPUs and 2,048 sequences per step: "
          "dp 8 x micro-batch 6 = 48 does not divide 2,048 sequences"),
