@@ -41,8 +41,8 @@ class Answer:
 
     @property
     def faults(self) -> list[str]:
-        """Lines on stderr."""
-        return self.err.splitlines()
+        """Lines on stderr, without notes."""
+        return [line for line in self.err.splitlines() if not line.startswith("note: ")]
 
     @property
     def data(self) -> Any:

@@ -162,7 +162,10 @@ def test_an_interrupted_plan_names_the_command_that_continues_it(tmp_path: Path)
         os.killpg(process.pid, signal.SIGINT)
         out, err = ended(process)
     assert process.returncode == 130
-    # The best settings so far are printed and written.
+    # The best settings so far are printed and written, and no setting is called slower.
+    assert out.startswith("Search stopped after ")
+    assert " not examined yet\n" in out
+    assert "lower bound is slower" not in out
     assert "\nreport: plan/report.html\n" in out
     (line,) = [line for line in err.splitlines() if line.startswith("interrupted")]
     assert line.endswith(f"; to continue, use `simulator {' '.join(PLAN)} --resume --out plan`")

@@ -122,7 +122,8 @@ class PlanResult(SearchResult):
     def to_html(self) -> str:
         """Return the plan's page in HTML, written by `simulator plan --out` to report.html."""
         best = to_yaml(self.scenario()) if self.best else ""
-        return plan_page(document(self, self.question.budget, self.tried), self.question.text, self.sentences, best)
+        told = document(self, self.question.budget, self.question.deadline, self.tried)
+        return plan_page(told, self.question.text, best)
 
     def __repr__(self) -> str:
         return f"<Plan of {self.considered:,} settings, {len(self.played):,} simulated: {self.sentences[0]}>"

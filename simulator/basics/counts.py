@@ -32,6 +32,17 @@ def number_of(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
+def divisors(number: int) -> list[int]:
+    """Return the divisors of a positive number, ascending.
+
+    Examples
+    --------
+    >>> divisors(12)
+    [1, 2, 3, 4, 6, 12]
+    """
+    return [size for size in range(1, number + 1) if number % size == 0]
+
+
 def parse_count(text: str, k: int) -> int:
     """Return the whole number written in a text such as 8192, 8k, 1_000_000 or 1e6.
 

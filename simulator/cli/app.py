@@ -111,7 +111,7 @@ def sweep(
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the interrupted sweep in --out.")] = False,
 ) -> None:
-    """Simulate a scenario on several processes or on a Dask cluster.
+    """Simulate a scenario on several processes or a Dask cluster.
 
     The points and the meaning of --set are the same as for `run`. --resume continues an interrupted sweep.
     """
@@ -272,9 +272,10 @@ def import_model(
         typer.Option("--unit", metavar="CLASS", help="Class whose instances are layers of the model. Repeatable."),
     ] = None,
 ) -> None:
-    """Write a PyTorch module as a model, traced without a GPU and without weights (needs PyTorch).
+    """Write a PyTorch module as a model's file.
 
-    Only import a file that you trust: it is run.
+    The module is traced without a GPU and without weights; this needs PyTorch. Only import a file that you trust: it
+    is run.
     """
     from simulator.cli.import_model import write
 
@@ -457,7 +458,7 @@ def expect(
     settings: Settings = None,
     as_json: AsJson = False,
 ) -> None:
-    """Tell whether a measured training step is normal, and why not."""
+    """Tell whether a measured step is normal, and why not."""
     from simulator.cli.expect import expect as tell
     from simulator.cli.settings import as_overrides
 

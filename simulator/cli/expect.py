@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final
 
 import typer
@@ -19,11 +20,32 @@ from simulator.scenario.load import load_scenario
 
 # Simulations of the largest question: the prediction, five causes with sizes, and six without.
 _MOST_SIMULATED: Final = 1 + 5 * 9 + 6
-_UNITS: Final[Mapping[str, tuple[bool, float]]] = {
-    # Unit -> (whether the measurement is a rate, factor to seconds or tokens per second).
-    "s": (False, 1.0), "ms": (False, 1e-3), "tokens/s": (True, 1.0), "tok/s": (True, 1.0), "tokens/s/GPU": (True, 0.0),
-    "tok/s/GPU": (True, 0.0),
-}  # fmt: skip
+# Units of a step time, with their factor to seconds.
+_TIMES: Final[Mapping[str, float]] = {"s": 1.0, "ms": 1e-3}
+# Units of a rate of all GPUs together, and endings that make the rate one of each GPU.
+_RATES: Final = ("tokens/s", "tok/s")
+_PER_GPU: Final = ("/GPU", " per GPU")
+# A measurement within this factor of the prediction is plausible.
+_PLAUSIBLE: Final = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Measurement:
+    """A measurement as the user wrote it.
+
+    Attributes
+    ----------
+    step_time : float or None
+        Time per step [s]; None for a rate.
+    rate : float or None
+        Tokens per second of all GPUs together; None for a step time.
+    per_gpu : bool
+        Whether the user wrote the rate of each GPU.
+    """
+
+    step_time: float | None = None
+    rate: float | None = None
+    per_gpu: bool = False
 
 
 def expect(source: str, measured: str, overrides: Mapping[str, str], *, as_json: bool) -> None:
@@ -35,18 +57,22 @@ def expect(source: str, measured: str, overrides: Mapping[str, str], *, as_json:
         The scenario is invalid or no training step, or the measurement has no known unit.
     """
     scenario = load_scenario(source, overrides)
-    seconds, rate = _measurement(measured, scenario.cluster.world_size)
+    gpus = scenario.cluster.world_size
+    given = _measurement(measured, gpus)
     print_assumed_framework(scenario)
     with progress(_MOST_SIMULATED, what=scenario.name, counted="simulations at most") as advance:
-        found = expectation(scenario, seconds, rate, advance)
+        found = expectation(scenario, given.step_time, given.rate, advance)
     if scenario.compare or scenario.sweep:
         print_text(
             f"{source}: `compare` and `sweep` do not count here; the scenario's other values are simulated", stderr=True
         )
+    hint = _hint(found, given, gpus)
+    if hint:
+        print_text(f"note: {hint}", stderr=True)
     if as_json:
         typer.echo(json.dumps(found.to_dict(), indent=2))
         return
-    print_text(_said(found))
+    print_text(_said(found, given, gpus))
     # A normal time needs no explanation.
     if found.normal or not found.explanations:
         return
@@ -56,26 +82,48 @@ def expect(source: str, measured: str, overrides: Mapping[str, str], *, as_json:
     print_text("\nExplanations are alternatives: their shares do not add up.")
 
 
-def _measurement(text: str, gpus: int) -> tuple[float | None, float | None]:
-    """Return a measurement as (seconds per step, None) or (None, tokens per second of all GPUs)."""
+def _measurement(text: str, gpus: int) -> _Measurement:
+    """Return the measurement in a text; raise ScenarioError without a positive number and a known unit."""
     number, _, unit = text.strip().partition(" ")
     allowed = "write a number and a unit, such as '14.7 s', '980 ms', '120000 tokens/s' or '5700 tokens/s/GPU'"
     try:
         value = float(number.replace(",", ""))
     except ValueError:
         raise ScenarioError(f"--measured: got {text!r}; {allowed}") from None
-    if unit.strip() not in _UNITS or not value > 0:
-        raise ScenarioError(f"--measured: got {text!r}; {allowed}")
-    is_rate, factor = _UNITS[unit.strip()]
-    # A rate of one GPU, times the number of GPUs, is the rate of the job.
-    value *= factor or gpus
-    return (None, value) if is_rate else (value, None)
+    unit = " ".join(unit.split())
+    if value > 0 and unit in _TIMES:
+        return _Measurement(step_time=value * _TIMES[unit])
+    if value > 0 and unit in _RATES:
+        return _Measurement(rate=value)
+    if value > 0 and unit in {f"{rate}{ending}" for rate in _RATES for ending in _PER_GPU}:
+        # A rate of one GPU, times the number of GPUs, is the rate of the job.
+        return _Measurement(rate=value * gpus, per_gpu=True)
+    raise ScenarioError(f"--measured: got {text!r}; {allowed}")
 
 
-def _said(found: Expectation) -> str:
-    """Return a sentence on whether the measured step time is normal."""
+def _hint(found: Expectation, given: _Measurement, gpus: int) -> str:
+    """Return a hint if a rate of all GPUs is plausible only as the rate of each GPU; otherwise ""."""
+    if given.rate is None or given.per_gpu:
+        return ""
+    predicted = found.tokens / found.predicted
+
+    def plausible(rate: float) -> bool:
+        return predicted / _PLAUSIBLE <= rate <= predicted * _PLAUSIBLE
+
+    if plausible(given.rate) or not plausible(given.rate * gpus):
+        return ""
+    return f"if {given.rate:,.0f} tokens/s is per GPU, write '{given.rate:.0f} tokens/s/GPU'"
+
+
+def _said(found: Expectation, given: _Measurement, gpus: int) -> str:
+    """Return a sentence on whether the measured step time is normal, with rates if the measurement is a rate."""
     apart = found.measured / found.predicted - 1
     ends = f"{format_time(found.low)} to {format_time(found.high)}"
+    if given.rate is not None:
+        # The longest normal step has the lowest normal rate.
+        times = (found.measured, found.predicted, found.high, found.low)
+        measured, predicted, lowest, highest = (f"{found.tokens / gpus / seconds:,.0f}" for seconds in times)
+        ends += f" (= {measured} against {predicted} tokens/s per GPU; normal {lowest} to {highest})"
     if found.normal:
         return (
             f"Normal: measured {format_time(found.measured)}, predicted {format_time(found.predicted)} ({apart:+.1%}); "

@@ -55,10 +55,11 @@ def memory(
     precision: Annotated[str | None, typer.Option(help="Precision: bf16, fp32, fp8, ...")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print the memory that a model needs, without a simulation.
+    """Print the memory that a model needs, and whether it fits.
 
-    Closed forms give the memory of each ZeRO stage and kind of checkpointing. With an option from --tp on, the table
-    shows the memory of each pipeline stage in one step instead.
+    A simulated step tells whether the model fits on the GPU. Closed forms give the memory of each ZeRO stage and kind
+    of checkpointing. With an option from --tp on, the table shows the memory of each pipeline stage in one step
+    instead.
     """
     from simulator.model.load import sequence_length
 

@@ -30,7 +30,7 @@ from simulator.findings.budget import amount_text
 from simulator.planner.cluster_sizes import ClusterSizeResult, sizes
 from simulator.planner.contradictions import refuse_contradictions
 from simulator.planner.infeasible import Remedy, least_memory, possible_numbers, remedies
-from simulator.planner.plan_report import document, impossible_document, nearest_document, sentences
+from simulator.planner.plan_report import document, impossible_document, nearest_document
 from simulator.planner.question import PlanQuestion
 from simulator.planner.search import SearchResult, search
 from simulator.planner.sensitivity import MachineChange, sensitivity
@@ -103,7 +103,7 @@ def _plan(question: PlanQuestion, choices: Choices, backend: Backend, output: Ou
         typer.echo(f"{word(ended)}; no setting was simulated", err=True)
         raise typer.Exit(exit_code(ended))
     # The same data for JSON, for the page, and for plan.json.
-    data = document(found, question.budget, tried)
+    data = document(found, question.budget, question.deadline, tried)
     # Nothing fits: say what is missing, and what would help.
     if not found.best:
         try:
@@ -197,10 +197,10 @@ def _write(found: SearchResult, question: PlanQuestion, data: Mapping[str, Any],
     if found.best:
         best = scenario_of(found.base, found.best[0].setting).replaced(
             name="best",
-            question="The fastest setting of the plan.",
+            question="The fastest setting of the plan." if found.ended else "The fastest setting of a stopped plan.",
             budget=question.budget,
         )
         written = to_yaml(best)
         write_atomically(folder / "best.yaml", written)
-    page = plan_page(data, question.text, sentences(found, question.budget, question.deadline), written)
+    page = plan_page(data, question.text, written)
     write_atomically(folder / FILE, page)

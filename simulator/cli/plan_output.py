@@ -43,7 +43,7 @@ class SearchProgress:
             return
         # Settings that do not fit have no step time.
         lead = f"best {format_time(found.best[0].step_time)}" if found.best else "no setting fits yet"
-        ruled_out = f"{found.do_not_fit:,} do not fit, {found.slower:,} of {found.considered:,} pending"
+        ruled_out = f"{found.do_not_fit:,} do not fit, {found.pending:,} of {found.considered:,} pending"
         text = f"{len(found.played):,} simulated, {ruled_out}; {lead}"
         if sys.stderr.isatty():
             typer.echo(f"\r{text:<{self.wide}}", nl=False, err=True)
@@ -70,7 +70,7 @@ def print_plan(found: SearchResult, question: PlanQuestion) -> None:
     excluded = reasons(found)
     print_text(
         f"\n{found.considered:,} settings considered, {len(found.played):,} simulated."
-        f"{' Excluded settings by reason:' if excluded else ''}"
+        f"{' Settings not simulated, by reason:' if excluded else ''}"
     )
     for reason, count in excluded.items():
         print_text(f"  {count:,} {reason}", indent="    ")

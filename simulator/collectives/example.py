@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from simulator.basics.counts import divisors
+
 
 @dataclass(frozen=True, slots=True)
 class Example:
@@ -50,25 +52,21 @@ def in_pieces(ranks: int) -> Iterator[Example]:
 
 def in_nodes(ranks: int) -> Iterator[Example]:
     """Yield test settings with nodes of every size that divides `ranks`: listed in the request, and in the cluster."""
-    for size in _divisors(ranks):
+    for size in divisors(ranks):
         yield Example(node_size=size, given=True)
         yield Example(node_size=size)
 
 
 def at_switches(ranks: int) -> Iterator[Example]:
     """Yield test settings with nodes of every size that divides `ranks`, each node with a reducing switch."""
-    yield from (Example(node_size=size) for size in _divisors(ranks))
+    yield from (Example(node_size=size) for size in divisors(ranks))
 
 
 def with_servers(ranks: int) -> Iterator[Example]:
     """Yield test settings with 1, 2 and N servers: on separate vertices, on workers, and on workers in nodes."""
-    for size in _divisors(ranks):
+    for size in divisors(ranks):
         yield Example(servers=min(2, ranks), servers_on="workers", node_size=size)
     for chunks in (1, 3):
         for count in sorted({1, 2, ranks}):
             yield Example(servers=count, chunks=chunks)
             yield Example(servers=count, servers_on="workers", chunks=chunks)
-
-
-def _divisors(ranks: int) -> list[int]:
-    return [size for size in range(1, ranks + 1) if ranks % size == 0]

@@ -11,11 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Final
 
+from simulator.basics.counts import divisors
 from simulator.basics.errors import ScenarioError
 from simulator.planner.question import Constraint, PlanQuestion
 from simulator.planner.space import Choices, InfeasibleCounts, settings
 from simulator.step.pipelines.schedule import SCHEDULES
+
+# Dimensions whose values divide the number of GPUs.
+_DIVIDE_THE_GPUS: Final = ("tp", "pp", "cp", "ep")
 
 
 def refuse_contradictions(question: PlanQuestion) -> None:
@@ -34,8 +39,25 @@ def refuse_contradictions(question: PlanQuestion) -> None:
             _can_be(_of_parts(question, parts), refused)
             together = "contradict each other" if len(parts) > 1 else "is impossible"
             size = f"{question.base.cluster.world_size:,} GPUs and {question.sequences:,} sequences per step"
-            message = f"{together} with {size}: {refused.common_example}"
+            message = f"{together} with {size}: {refused.common_example}{_possible_text(question, choices, parts)}"
             raise ScenarioError(f"{', '.join(one.where for one in parts)}: {message}")
+
+
+def _possible_text(question: PlanQuestion, choices: Choices, parts: Sequence[Constraint]) -> str:
+    """Return the values with which a single impossible constraint becomes possible beside the user's other constraints:
+    "; possible values of tp: 1, 2, 4, 8".
+
+    The text is empty for several constraints, for a constraint on another dimension, and without such values.
+    """
+    name = parts[0].name
+    if len(parts) > 1 or name not in _DIVIDE_THE_GPUS:
+        return ""
+    possible = []
+    for value in divisors(question.base.cluster.world_size):
+        changed = Choices({**choices.values, name: (value,)}, choices.why)
+        if _exists(changed, question, InfeasibleCounts()):
+            possible.append(str(value))
+    return f"; possible values of {name}: {', '.join(possible)}" if possible else ""
 
 
 def _without_effect(choices: Choices, said: dict[str, Constraint]) -> Iterator[tuple[Constraint, str]]:
@@ -85,4 +107,11 @@ def _can_be(question: PlanQuestion, refused: InfeasibleCounts) -> bool:
     """Return True if a setting satisfies every constraint of the question; count the infeasible settings in
     `refused`.
     """
-    return next(settings(question.choices(), question.base, question.sequences, refused), None) is not None
+    return _exists(question.choices(), question, refused)
+
+
+def _exists(choices: Choices, question: PlanQuestion, refused: InfeasibleCounts) -> bool:
+    """Return True if a setting exists among the choices for the question's scenario and global batch; count the
+    infeasible settings in `refused`.
+    """
+    return next(settings(choices, question.base, question.sequences, refused), None) is not None

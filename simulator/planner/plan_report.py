@@ -32,21 +32,27 @@ _SAME: Final = 0.05
 
 
 def document(
-    plan: SearchResult, budget: BudgetSpec | None = None, tried: Sequence[ClusterSizeResult] = ()
+    plan: SearchResult,
+    budget: BudgetSpec | None = None,
+    deadline: float | None = None,
+    tried: Sequence[ClusterSizeResult] = (),
 ) -> dict[str, Any]:
     """Return a plan as a plain dict, for plan.json.
 
     Parameters
     ----------
     plan : SearchResult
-        The complete search.
+        The search, complete or stopped.
     budget : BudgetSpec, optional
         Length and prices of the whole training; adds days, GPU hours and cost for each of the best settings.
+    deadline : float, optional
+        Longest time for the whole training [days].
     tried : sequence of ClusterSizeResult
         Plans for other numbers of GPUs; adds their simulated settings.
     """
     every = all_played(plan, tried)
     return {
+        "sentences": sentences(plan, budget, deadline),
         "sequences": plan.sequences,
         "considered": plan.considered,
         "played": len(plan.played),
@@ -78,16 +84,20 @@ def document(
 
 def sentences(plan: SearchResult, budget: BudgetSpec | None = None, deadline: float | None = None) -> list[str]:
     """Return the sentences that answer a plan: best setting, the training's cost, whether the deadline is met, and the
-    next setting.
+    next setting. A stopped search says so first.
     """
+    stopped = "" if plan.ended else f"Search stopped after {number_of(len(plan.played), 'simulated setting')}. "
     if not plan.best:
+        if stopped:
+            return [f"{stopped}No setting fits so far."]
         return [f"None of {plan.considered:,} settings fits."]
     best, report = plan.best[0], plan.best[0].report
     speed = f"{report['tokens_per_s_per_gpu']:,.0f} {rate_name(work_unit([report]))} per GPU"
+    lead = f"{stopped}Fastest so far:" if stopped else "The fastest setting is"
     told = [
-        f"The fastest setting is {best.setting.text}: {format_time(best.step_time)} per step, "
-        f"{speed}, {100 * report['mfu']:.1f} % MFU. Its peak memory is {format_memory(report['peak_memory_bytes'])}, "
-        f"mainly {', '.join(f'{name} {format_memory(nbytes)}' for name, nbytes in holders(report))}."
+        f"{lead} {best.setting.text}: {format_time(best.step_time)} per step, {speed}, {100 * report['mfu']:.1f} % "
+        f"MFU. Its peak memory is {format_memory(report['peak_memory_bytes'])}, mainly "
+        f"{', '.join(f'{name} {format_memory(nbytes)}' for name, nbytes in holders(report))}."
     ]
     tight = margin_of(report).warning
     told += [f"{capital(tight)}."] if tight else []
@@ -182,6 +192,7 @@ def reasons(plan: SearchResult) -> dict[str, int]:
     """Return the number of settings that the search did not simulate, by reason, commonest reason first."""
     counts = {**plan.refused.counts, "do not fit into memory": plan.do_not_fit}
     counts["pruned: their lower bound is slower than the best settings"] = plan.slower
+    counts["not examined yet"] = plan.pending
     counts |= {f"could not be simulated: {error}": count for error, count in plan.failed.items()}
     return {reason: count for reason, count in sorted(counts.items(), key=lambda one: -one[1]) if count}
 

@@ -121,7 +121,9 @@ class SearchResult:
     do_not_fit : int
         Number of settings that do not fit into memory. Memory is checked only if the bound is low enough to matter.
     slower : int
-        Number of settings pruned because their bound exceeds the slowest of the best.
+        Number of settings pruned because their bound exceeds the slowest of the best; 0 before the search is complete.
+    pending : int
+        Number of settings that the search has not decided yet, including running simulations; 0 if it is complete.
     failed : mapping of str to int
         Number of settings that ended in an error, by message.
     ended : bool
@@ -139,6 +141,7 @@ class SearchResult:
     refused: InfeasibleCounts
     do_not_fit: int
     slower: int
+    pending: int
     failed: dict[str, int]
     ended: bool
     kinds: tuple[FastestOfKind, ...] = ()
@@ -213,9 +216,12 @@ def search(
 
     def found(*, ended: bool) -> SearchResult:
         """Return the search result so far, marked complete if `ended`."""
+        decided = sum(refused.counts.values()) + under_way.do_not_fit + len(under_way.played) + under_way.failures
+        # Only the complete search proves that the remaining settings are slower.
+        slower, pending = (considered - decided, 0) if ended else (0, considered - decided)
         return SearchResult(
             base, choices, sequences, tuple(under_way.ranked()), tuple(under_way.played), considered, refused,
-            under_way.do_not_fit, len(waiting), under_way.failed, ended=ended,
+            under_way.do_not_fit, slower, pending, under_way.failed, ended=ended,
             kinds=under_way.kinds() if ended else (),
         )  # fmt: skip
 

@@ -53,7 +53,7 @@ def sequences_of(written: str, seq_len: int) -> int:
         whole = max(1, tokens // seq_len)
         raise ValueError(
             f"{tokens:,} tokens are not a multiple of seq_len {seq_len:,}; write {whole * seq_len}, or "
-            f"{whole}{SEQUENCES}"
+            f"{whole}{SEQUENCES}; for {tokens:,} sequences write {tokens}{SEQUENCES}"
         )
     return tokens // seq_len
 

@@ -11,7 +11,7 @@ import pytest
 
 import simulator
 from simulator.basics.units import format_time
-from simulator.planner.plan_report import document, sentences
+from simulator.planner.plan_report import document
 from simulator.results.page.plan_page import FILE, plan_page
 from simulator.scenario.answer_spec import BudgetSpec
 from tests.browser.chromium import CHROMIUM, MISSING, browser, opened
@@ -35,13 +35,13 @@ def told() -> dict[str, Any]:
         fix={"checkpointing": "none"}, among={"sharding": ["zero1", "zero3"], "schedule": ["1f1b"]},
     )  # fmt: skip
     budget = BudgetSpec(tokens=1e12, price=2.5)
-    return document(plan, budget) | {"sentences": sentences(plan, budget, 30.0)}
+    return document(plan, budget, 30.0)
 
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory, told: dict[str, Any]) -> Path:
     path = tmp_path_factory.mktemp("plan") / FILE
-    path.write_text(plan_page(told, HOSTILE, told["sentences"], f"name: {HOSTILE}"), encoding="utf-8")
+    path.write_text(plan_page(told, HOSTILE, f"name: {HOSTILE}"), encoding="utf-8")
     return path
 
 

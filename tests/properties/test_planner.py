@@ -423,7 +423,8 @@ def test_an_interrupted_plan_goes_on_with_what_was_played(
         (("--fix", "sharding=zero1", "--without", "zero1"),
          "--without zero1: leaves no sharding; contradicts --fix sharding=zero1"),
         (("--global-batch", "5000"), (
-            "--global-batch 5000: 5,000 tokens are not a multiple of seq_len 2,048; write 4096, or 2seq"
+            "--global-batch 5000: 5,000 tokens are not a multiple of seq_len 2,048; write 4096, or 2seq; "
+            "for 5,000 sequences write 5000seq"
         )),
         (("--fix", "tp"), "--fix tp: must be NAME=VALUE, such as --fix tp=8"),
         (("--fix", "tp=0"), "--fix tp=0: got 0; must be at least 1"),
@@ -455,11 +456,11 @@ def test_an_interrupted_plan_goes_on_with_what_was_played(
         (("--among", "schedule=zb_v,1f1b", "--fix", "tp=3", "--without", "zb_v"),
          (
              "--fix tp=3: is impossible with 8 GPUs and 2,048 sequences per step: tp 3 x pp 1 x cp 1 = 3 does not "
-             "divide 8 GPUs"
+             "divide 8 GPUs; possible values of tp: 1, 2, 4, 8"
          )),
         (("--fix", "ep=2"),
          "--fix ep=2: is impossible with 8 GPUs and 2,048 sequences per step: parallelism.ep: got 2; llama3_8b has no "
-         "experts; leave it at 1"),
+         "experts; leave it at 1; possible values of ep: 1"),
         (("--fix", "micro_batch=6", "--fix", "pp=1"),
          "--fix micro_batch=6: is impossible with 8 GPUs and 2,048 sequences per step: "
          "dp 8 x micro-batch 6 = 48 does not divide 2,048 sequences"),
@@ -678,7 +679,7 @@ def test_every_setting_is_counted_once() -> None:
     plan = last(search(scenario, sequences, chosen))
     failed = sum(plan.failed.values())
     assert plan.considered == there + sum(refused.counts.values())
-    ended = len(plan.played) + failed + plan.do_not_fit + plan.slower + sum(plan.refused.counts.values())
+    ended = len(plan.played) + failed + plan.do_not_fit + plan.slower + plan.pending + sum(plan.refused.counts.values())
     assert ended == plan.considered
     assert len(set(itertools.chain(one.setting for one in plan.played))) == len(plan.played)
 

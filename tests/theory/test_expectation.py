@@ -5,6 +5,7 @@ The "measured" step is simulated with one known cause; the cause must be found w
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from simulator.basics.document import load
 from simulator.basics.errors import ScenarioError
 from simulator.run.expectation import Expectation, expectation
 from simulator.scenario.load import load_scenario
-from tests.commands import commands_in
+from tests.commands import Answer, commands_in
 
 
 def _scenario(**training: Any) -> dict[str, Any]:
@@ -139,3 +140,65 @@ def test_a_measurement_without_a_known_unit_is_refused(
     result = cli("expect", "straggler", "--measured", text)
     assert result.code == 2
     assert "write a number and a unit" in result.err
+
+
+def _command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], measured: str, *more: str
+) -> Answer:
+    """Return the outcome of `simulator expect` for the scenario of these tests, without searching for causes."""
+    (tmp_path / "step.json").write_text(json.dumps(_scenario()), encoding="utf-8")
+    monkeypatch.setattr("simulator.run.expectation._explanations", lambda *_: iter(()))
+    result = commands_in(tmp_path, monkeypatch, capsys)("expect", "step.json", "--measured", measured, *more)
+    assert result.code == 0
+    return result
+
+
+@pytest.mark.parametrize(
+    ("factor", "gpus", "hinted"),
+    [
+        (1.0, 1, False),  # plausible as written
+        (0.4, 1, False),
+        (1.0, 8, True),  # an eighth of the predicted rate
+        (2.6, 8, True),  # as written, 2.6 / 8 < 1 / 3 of the predicted rate
+        (0.35, 8, True),
+        (2.7, 8, False),  # as written, 2.7 / 8 > 1 / 3
+        (0.3, 8, False),
+    ],
+)
+def test_a_rate_that_is_plausible_only_per_gpu_has_a_hint(
+    factor: float,
+    gpus: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    *,
+    hinted: bool,
+) -> None:
+    """The written number is the predicted rate of the 8 GPUs, times a factor, per so many GPUs."""
+    report = simulator.simulate(_scenario()).report
+    written = round(factor * report.tokens_per_s / gpus)
+    result = _command(tmp_path, monkeypatch, capsys, f"{written} tokens/s")
+    hint = f"note: if {written:,} tokens/s is per GPU, write '{written} tokens/s/GPU'"
+    assert (hint in " ".join(result.err.split())) == hinted
+    per_gpu = _command(tmp_path, monkeypatch, capsys, f"{written} tokens/s/GPU")
+    assert "is per GPU, write" not in per_gpu.err
+
+
+def test_a_rate_per_gpu_has_several_spellings_and_is_answered_with_rates(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spellings = ("4000 tokens/s/GPU", "4,000 tokens/s/GPU", "4000 tokens/s per GPU", "4,000 tok/s  per GPU")
+    (said,) = {_command(tmp_path, monkeypatch, capsys, spelling).out for spelling in spellings}
+    report = simulator.simulate(_scenario()).report.to_dict()
+    # 16 sequences of 1,024 tokens on 8 GPUs.
+    predicted, slowest, fastest = (
+        f"{16 * 1024 / 8 / seconds:,.0f}"
+        for seconds in (
+            report["step_time_s"],
+            report["intervals"]["step_time_s_80_high"],
+            report["intervals"]["step_time_s_80_low"],
+        )
+    )
+    rates = f"(= 4,000 against {predicted} tokens/s per GPU; normal {slowest} to {fastest})."
+    assert " ".join(said.split()).endswith(rates)
+    assert "tokens/s" not in _command(tmp_path, monkeypatch, capsys, "1 s").out

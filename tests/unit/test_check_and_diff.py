@@ -445,3 +445,19 @@ def test_a_group_without_rank_0_is_counted_too() -> None:
         ).memory
 
     assert memory(1, 2, 3) == memory(0, 1, 2)
+
+
+@pytest.mark.parametrize("command", ["check", "run"])
+def test_a_file_of_layers_is_one_fault_that_names_its_uses(cli: Command, tmp_path: Path, command: str) -> None:
+    (tmp_path / "net.yaml").write_text("input: [8]\nlayers:\n- linear: [8, 4]\nloss: cross_entropy\n", encoding="utf-8")
+    found = cli(command, "net.yaml")
+    assert (found.code, found.out) == (2, "")
+    assert found.faults == [
+        "net.yaml:1:1: this is a file of layers; write training.model: net.yaml in a scenario, or `simulator kernels "
+        "net.yaml`"
+    ]
+    # Both uses accept the file.
+    scenario = "name: step\ncluster: {topology: dgx_h100, world_size: 1}\ntraining: {model: net.yaml, seq_len: 1}\n"
+    (tmp_path / "step.yaml").write_text(scenario, encoding="utf-8")
+    assert cli("check", "step.yaml").code == 0
+    assert cli("kernels", "net.yaml", "--gpu", "h100_sxm").code == 0

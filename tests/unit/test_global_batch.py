@@ -74,7 +74,9 @@ def test_a_batch_that_ranks_cannot_share_is_told_with_those_that_they_can() -> N
     assert "must be a multiple of 4 (2 data-parallel ranks" in told(
         scenario(global_batch="6seq", parallelism={"tp": 4})
     )
-    assert "100 tokens are not a multiple of seq_len 64; write 64, or 1seq" in told(scenario(global_batch=100))
+    assert "100 tokens are not a multiple of seq_len 64; write 64, or 1seq; for 100 sequences write 100seq" in told(
+        scenario(global_batch=100)
+    )
     assert "must be tokens, such as 4M, or sequences, such as 512seq" in told(scenario(global_batch={"tokens": 1}))
     assert "got a list; must be a single value; write 'global_batch: 1'" in told(scenario(global_batch=[1]))
 

@@ -61,3 +61,27 @@ def test_both_sorts_are_among_the_drawn() -> None:
     """Otherwise the test above would say little."""
     possible = [bool(there(question, question.said)) for question in (asked(random.Random(seed)) for seed in range(40))]
     assert 5 < sum(possible) < 35
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "others"),
+    [("tp", 5, ()), ("pp", 3, (("tp", 2),)), ("cp", 16, ()), ("tp", 8, (("checkpointing", "none"),))],
+)
+def test_an_impossible_constraint_names_the_possible_values(
+    name: str, value: int, others: tuple[tuple[str, Any], ...]
+) -> None:
+    """The named values are the numbers from 1 to 8 GPUs for which a setting exists beside the other constraints."""
+    base = shared_scenario(MODEL, {"topology": "dgx_a100", "world_size": 8}, 256, {})
+    kept = tuple(Constraint(f"--fix {key}={own}", key, [own]) for key, own in others)
+
+    def of(number: int) -> tuple[Constraint, ...]:
+        return (Constraint(f"--fix {name}={number}", name, [number]), *kept)
+
+    question = PlanQuestion(base, 16, of(value))
+    with pytest.raises(ScenarioError) as caught:
+        refuse_contradictions(question)
+    possible = [number for number in range(1, 9) if there(question, of(number))]
+    assert possible
+    where, _, why = str(caught.value).partition(": ")
+    assert where == f"--fix {name}={value}"
+    assert why.endswith(f"; possible values of {name}: {', '.join(map(str, possible))}")

@@ -87,7 +87,8 @@ def test_a_batch_is_tokens_or_sequences(written: Any, sequences: int | None) -> 
         (("plan__fix__heads", 4), "plan.fix.heads: got 'heads'; one of checkpointing, cp, ep, framework, micro_batch, "
                                   "offload, pp, precision, schedule, shard_size, sharding, tp, virtual_stages"),
         (("plan__global_batch", 1000), (
-            "plan.global_batch: 1,000 tokens are not a multiple of seq_len 256; write 768, or 3seq"
+            "plan.global_batch: 1,000 tokens are not a multiple of seq_len 256; write 768, or 3seq; "
+            "for 1,000 sequences write 1000seq"
         )),
         (("plan__deadline", "6w"),
          "plan.deadline: needs the length of the training; write budget: {tokens: 1e12}"),

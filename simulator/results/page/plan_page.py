@@ -32,7 +32,7 @@ _COORDINATES: Final = """<section class="panel hidden needsjs"><h2>All simulated
 <div id="coordinates"></div></section>"""
 
 
-def plan_page(told: Mapping[str, Any], question: str, sentences: Sequence[str], best_yaml: str) -> str:
+def plan_page(told: Mapping[str, Any], question: str, best_yaml: str) -> str:
     """Return a plan's page (HTML).
 
     Parameters
@@ -41,13 +41,11 @@ def plan_page(told: Mapping[str, Any], question: str, sentences: Sequence[str], 
         From `planner.plan_report.document`.
     question : str
         Title of the page.
-    sentences : sequence of str
-        The answer.
     best_yaml : str
         Scenario of the best setting; empty if no setting fits.
     """
     played = f"{told['considered']:,} settings considered, {told['played']:,} simulated"
-    said = "".join(f'<p class="answer">{escape(one)}</p>' for one in sentences)
+    said = "".join(f'<p class="answer">{escape(one)}</p>' for one in told["sentences"])
     head = (
         f'<header><h1>{escape(question)}</h1><p class="setting">{escape(played)}</p></header>'
         f'<div class="glance"><section>{said}</section>'
@@ -243,9 +241,9 @@ def _table(title: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> s
 
 
 def _left_out(told: Mapping[str, Any]) -> str:
-    """Return an HTML panel with the numbers of excluded settings by reason; empty if no setting was excluded."""
+    """Return an HTML panel with the numbers of settings not simulated, by reason; empty without such settings."""
     rows = [(f"{count:,}", text) for text, count in told["reasons"].items()]
-    return _rows("Excluded settings and reasons", rows) if rows else ""
+    return _rows("Settings not simulated, by reason", rows) if rows else ""
 
 
 def _choice(told: Mapping[str, Any], name: str) -> str:
@@ -257,12 +255,11 @@ def _choice(told: Mapping[str, Any], name: str) -> str:
 
 def _trust(told: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
     yield "simulation", "as in simulator run: overlap, contention and memory follow from events"
-    yield (
-        "excluded",
-        "impossible settings, settings that do not fit, lower bounds above the slowest of the best settings",
-    )
+    # A stopped search has proved no setting slower.
+    pruned = ", lower bounds above the slowest of the best settings" if told["ended"] else ""
+    yield "excluded", f"impossible settings, settings that do not fit{pruned}"
     if not told["ended"]:
-        yield "not ended", "the search was interrupted: a setting that still waits may be faster"
+        yield "not ended", "the search was interrupted: a setting not examined yet may be faster"
     for text in told.get("outside_of_measured", []):
         yield "outside the validated range", text
     if told["best"]:
