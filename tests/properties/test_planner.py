@@ -537,7 +537,7 @@ def test_a_topology_without_more_gpus_is_told_without_them(
     workstation = ["--topology", "pcie_workstation", "--seq-len", "2048", "--global-batch", "32seq", *PLAIN]
     asked = ["plan", "llama3_8b", "--gpus", "4", *workstation]
     answer = cli(*asked, "--json", "--out", "nothing")
-    assert (answer.code, answer.err) == (1, "")
+    assert (answer.code, answer.faults) == (1, [])
     told = json.loads(answer.out)
     # 16 B of states of 8.03 billion parameters over 4 GPUs: 32.1 GB of 25.8.
     assert told["nearest"]["needs_bytes"] > 16 * 8.03e9 / 4 > told["nearest"]["capacity_bytes"]
