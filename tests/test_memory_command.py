@@ -39,21 +39,22 @@ def test_what_fits_comes_first_and_every_word_of_the_table_is_explained(cli: Com
 
 
 def test_the_verdict_is_that_of_the_step_which_the_user_would_run(cli: Command) -> None:
-    """By the paper's 4 + 12 / 8 bytes a parameter ZeRO-1 fits; the step's update has copies and buffers beside them."""
-    options = ("llama3_8b", "--dp", 8, "--gpu", "l40s")
+    """The step's update has copies and buffers beside the paper's 4 + 12 / 8 bytes a parameter of ZeRO-1."""
+    options = ("llama3_8b", "--dp", 8, "--gpu", "h100_sxm")
     told = cli("memory", *options, "--json").data
     formula = told["states"]["paper, stage 1"] + told["activations"]["full"]
-    assert formula <= told["capacity_bytes"] < told["simulated_reserved_bytes"]["zero1"]["full"]
-    assert (told["sharding"], told["checkpointing"], told["fits"]) == ("zero2", "none", True)
-    for sharding, policy in (("zero1", "full"), ("zero2", "none")):
+    assert formula < told["simulated_reserved_bytes"]["zero1"]["full"]
+    assert (told["sharding"], told["checkpointing"], told["fits"]) == ("zero1", "none", True)
+    # The steps run on the machine that has the GPU: on slower links buffers live longer.
+    for sharding, policy in (("zero1", "none"), ("ddp", "full")):
         training = {"model": "llama3_8b", "seq_len": 2048, "sharding": sharding, "activation_checkpointing": policy}
-        cluster = {"topology": "star_100g", "world_size": 8, "gpu": "l40s"}
+        cluster = {"topology": "dgx_h100", "world_size": 8}
         data = {"name": "same", "cluster": cluster, "training": training}
         report = simulate(load_scenario(data), limit_memory=False).report
         reserved = told["simulated_reserved_bytes"][sharding][policy]
         assert report.peak_reserved_bytes == pytest.approx(reserved, rel=0.03)
-        assert report.fits is (sharding == "zero2")
-    row = "zero2, without checkpointing, in torchtitan: reserved memory "
+        assert report.fits is (sharding == "zero1")
+    row = "zero1, without checkpointing, in torchtitan: reserved memory "
     assert row in cli("memory", *options).out.splitlines()[0]
 
 

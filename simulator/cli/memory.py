@@ -20,7 +20,6 @@ from simulator.basics.units import GIB, format_memory
 from simulator.basics.work_unit import micro_batch_text
 from simulator.cli.console import print_table, print_text
 from simulator.cli.option_names import as_options
-from simulator.cluster.build import build
 from simulator.cluster.gpu_file import load_gpu
 from simulator.cluster.mixed_precision import mixed_precision
 from simulator.model import conventions
@@ -36,6 +35,7 @@ from simulator.run.memory import estimate_memory
 from simulator.scenario.build_training import to_step
 from simulator.scenario.load import load_scenario
 from simulator.scenario.records import Scenario
+from simulator.sizing.machine import cluster_of
 from simulator.step.checkpointing import POLICIES, kept
 
 # Kinds of sharding and checkpointing policies of the simulated steps: least communication, and least recompute, first.
@@ -160,8 +160,7 @@ def _peaks(request: MemoryOptions) -> tuple[dict[str, dict[str, MemoryMargin]], 
     peaks: dict[str, dict[str, MemoryMargin]] = {sharding: {} for sharding in _SHARDINGS}
     # Every GPU supports fp32: other precisions are known only after the GPU's name was checked.
     _scenario(request, precision="fp32")
-    # Links do not matter for the memory of ranks that keep pace.
-    cluster, framework = build("star_100g", request.dp, gpu=request.gpu), ""
+    cluster, framework = cluster_of(request.gpu, request.dp), ""
     precision = mixed_precision(cluster.gpus[0])
     for sharding, policy in product(_SHARDINGS, _TRIED):
         keys = {"sharding": sharding, "activation_checkpointing": policy, "precision": precision}

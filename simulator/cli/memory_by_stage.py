@@ -23,13 +23,13 @@ from simulator.basics.work_unit import micro_batch_text
 from simulator.cli.console import print_table, print_text
 from simulator.cli.option_names import as_options
 from simulator.cli.warnings_output import print_warnings
-from simulator.cluster.build import build
 from simulator.model.model import total
 from simulator.report.numbers.memory_margin import MemoryMargin
 from simulator.report.tables.layout import Column
 from simulator.run.memory import estimate_memory
 from simulator.scenario.build_training import to_step
 from simulator.scenario.load import load_scenario
+from simulator.sizing.machine import cluster_of
 from simulator.step.pipeline import Pipeline
 from simulator.step.spec import TrainingStep, Updater
 from simulator.step.stage_memory import StageMemory, stage_memory
@@ -130,7 +130,7 @@ def _found(options: Mapping[str, Any]) -> _Found:
         raise ScenarioError(
             f"--sharding: got {name!r}, whose servers hold states that no rank holds; allowed: {', '.join(names)}"
         )
-    step, cluster = to_step(spec, gpus), build("star_100g", gpus, gpu=options["--gpu"])
+    step, cluster = to_step(spec, gpus), cluster_of(options["--gpu"], gpus)
     print_warnings([_warning(step)])
     try:
         stages, margin = stage_memory(cluster, step, gpus), estimate_memory(cluster, step).margin
