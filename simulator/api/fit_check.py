@@ -63,8 +63,8 @@ def fit_check(
     Examples
     --------
     >>> found = fit_check("llama3_8b", gpu="rtx_4090", method="qlora", seq_len=1024)
-    >>> print(found.sentences[0])
-    llama3_8b with QLoRA of rank 16 fits on 1 rtx_4090 of 24 GiB: reserved memory 16.4 GiB, 7.61 GiB free.
+    >>> found.fits, found.margin.text
+    (True, 'reserved memory 16.4 GiB, 7.61 GiB free')
     """
     return search.fit_check(
         FitQuestion(

@@ -10,16 +10,19 @@ from pathlib import Path
 import pytest
 
 from simulator.basics import registry
-from simulator.basics.document import parse
+from simulator.basics.document import load, parse
 from simulator.model.flops import model_flops_per_token
 from simulator.model.head import embedding_operations, head_operations
 from simulator.model.kernel import Matmul
 from simulator.model.layer import layer_operations
+from simulator.model.layer_list import LayerList
 from simulator.model.load import load_model
 from simulator.model.operation import Batch, Operation, saved_bytes
 from simulator.model.parameters import active, embedding_parameters, layer_parameters, modules, total
+from simulator.model.shape import Transformer
 
-MODELS = registry.names("model")
+MODELS = [name for name in registry.names("model") if isinstance(load_model(name), Transformer)]
+LISTS = [name for name in registry.names("model") if name not in MODELS]
 DOCS = (Path(__file__).parents[2] / "docs" / "models.md").read_text()
 CATALOG = DOCS.partition("## The catalog")[2]
 KEYS = {"model_type", "vocab_size", "tie_word_embeddings", "source"}
@@ -173,6 +176,17 @@ def test_docs_list_the_model_with_its_parameters(name: str) -> None:
     )  # fmt: skip
     assert printed_heads in heads
     assert parameters.split(", ")[0].split(" ")[0] == f"{total(model):,}"
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_docs_list_a_list_of_layers_with_its_parameters(name: str) -> None:
+    model = load_model(name)
+    assert isinstance(model, LayerList)
+    parameters = sum(module.elements for module in model.modules)
+    assert f"| `{name}` | {model.num_layers} | {parameters:,} |" in DOCS
+    # Equal by name, by path and inline.
+    path = registry.find("model", name)
+    assert load_model(path) == model == load_model(dict(load(path).data) | {"name": name})
 
 
 def test_the_inline_model_of_the_docs_is_read() -> None:

@@ -11,6 +11,7 @@ from simulator.cluster.cluster import Cluster
 from simulator.engine.compiled.engine import execute as compiled
 from simulator.engine.events import execute as events
 from simulator.engine.jitter import Jitter
+from simulator.model.shape import Transformer
 from simulator.records.program import Program
 from simulator.run.collective import plan_collective
 from simulator.run.scenario_cluster import build_cluster
@@ -56,7 +57,10 @@ def played(scenario: Scenario) -> tuple[Program, Cluster, Jitter]:
         step = to_step(few, scenario.cluster.world_size, scenario.base)
         # Layers are alike too, but every stage needs one, and the first and the last may have one less than others.
         most = max(_MOST_LAYERS, 2 * step.parallelism.pp * step.parallelism.virtual_stages)
-        fewer = replace(step.model, num_layers=min(step.model.num_layers, most))
+        if isinstance(step.model, Transformer):
+            fewer = replace(step.model, num_layers=min(step.model.num_layers, most))
+        else:
+            fewer = replace(step.model, layers=step.model.layers[:most])
         step = replace(step, model=fewer)
         return plan_step(cluster, step, steady=jitter.compute == 0 and jitter.latency == 0).program, cluster, jitter
     return plan_collective(scenario, cluster).program, cluster, jitter

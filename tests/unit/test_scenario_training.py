@@ -111,7 +111,8 @@ def test_every_key_reaches_the_step() -> None:
     assert step.precision == Precision("float16", "float32", "float16", None, "float16")
     assert (step.checkpointing, step.attention, step.attention_generation) == ("sqrt", "standard", 1)
     assert (step.optimizer, step.collectives, step.compiled, step.dropout) == (
-        OPTIMIZERS.find("sgd"),
+        # Without a wide master copy, states have the parameters' dtype.
+        replace(OPTIMIZERS.find("sgd"), state_dtype="float16"),
         "played",
         True,
         True,
@@ -205,8 +206,9 @@ def test_everything_is_written_out() -> None:
         "attention": "flash",
         "attention_generation": 2,
         "optimizer": {
-            "name": "adam", "distribution": "auto", "iterations": 5, "implementation": "auto", "state_dtype": "float32",
+            "name": "adam", "distribution": "auto", "iterations": 5, "implementation": "auto", "state_dtype": "auto",
         },
+        "trainable": "all",
         "lora": {"rank": 0, "dtype": "float32", "dropout": False, "base": "params", "targets": "all"},
         "collectives": "auto",
         "compile": False,
