@@ -22,7 +22,7 @@ from simulator.scenario.load import load_scenario
 _MOST_SIMULATED: Final = 1 + 5 * 9 + 6
 # Units of a step time, with their factor to seconds.
 _TIMES: Final[Mapping[str, float]] = {"s": 1.0, "ms": 1e-3}
-# Units of a rate of all GPUs together, and endings that make the rate one of each GPU.
+# Units of a rate over all GPUs together; with one of the endings, the rate is per GPU.
 _RATES: Final = ("tokens/s", "tok/s")
 _PER_GPU: Final = ("/GPU", " per GPU")
 # A measurement within this factor of the prediction is plausible.

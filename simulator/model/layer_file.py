@@ -197,7 +197,7 @@ class _Reader:
         return [((*key, number), layer) for number, layer in enumerate(layers)]
 
     def _blocks(self, key: Key, entry: Mapping[str, Any]) -> list[list[tuple[Key, Any]]]:
-        """Return the layers of each block of an entry: one block, or as many as it repeats."""
+        """Return the layers of a `block` entry once, and the layers of a `repeat` entry as often as the entry says."""
         inner, times = ("layers" if "repeat" in entry else "block"), entry.get("repeat", 1)
         if not _is_size(times) or times > MOST_LAYERS:
             self.fault((*key, "repeat"), f"got {times!r}; must be from 1 to {MOST_LAYERS}")
@@ -218,7 +218,7 @@ class _Reader:
         return flat
 
     def _sequence(self, entries: list[tuple[Key, Any]], source: Tensor) -> Built:
-        """Return layers that follow one another as one layer, on an input."""
+        """Return consecutive entries of a file, applied to the tensor `source`, as a single layer."""
         parameters, operations = list[Parameter](), list[LayerOperation]()
         for key, entry in self._flat(entries):
             built = self._entry(key, entry, source)

@@ -517,7 +517,7 @@ LAYER_TYPES: Final[Mapping[str, LayerType]] = MappingProxyType(
         "class_token": LayerType(_class_token, "Learned token before the others.", {}),
         "first_token": LayerType(_first_token, "First token alone.", {}),
         "to_tokens": LayerType(_to_tokens, "An image's pixels as tokens: [c, h, w] to [h w, c].", {}),
-        "flatten": LayerType(_flatten, "All numbers of a sample in one dimension.", {}),
+        "flatten": LayerType(_flatten, "Reshape a sample to a single dimension.", {}),
         "layer_norm": LayerType(
             _norm(_width, lambda t: amount(nbytes=2 * _FLOAT32 * t.rows)), "LayerNorm of the last dimension.", _WEIGHTS
         ),
