@@ -20,6 +20,7 @@ from simulator.basics import dtypes, registry
 from simulator.basics.document import Key
 from simulator.basics.errors import ScenarioError, UnknownNameError
 from simulator.cluster.limits import no_server_ports
+from simulator.model.layer_list import LayerList
 from simulator.scenario import numerics_rules, parallelism_rules
 from simulator.scenario.build_training import accumulation, parallelism, precision, with_accumulation
 from simulator.scenario.caching import memoized
@@ -442,6 +443,14 @@ def _layers_per_unit(shape: TrainingSpec, model: Model | None) -> Iterator[RuleV
 def _activation_checkpointing(shape: TrainingSpec, model: Model | None) -> Iterator[RuleViolation]:
     """Yield a violation for each layer in `activation_checkpointing` that the model lacks, or that is named twice."""
     policy, key = shape.activation_checkpointing, ("training", "activation_checkpointing")
+    entries = policy if isinstance(policy, tuple) else ()
+    policies = {policy, *(entry[0] for entry in entries if isinstance(entry, tuple))}
+    if isinstance(model, LayerList) and (unable := [one for one in ("feed_forward", "activation") if one in policies]):
+        message = (
+            f"got {unable[0]!r}, which names a block of a transformer; {model.name} is a list of layers; write full or "
+            "selective_op"
+        )
+        yield RuleViolation(key, message, ("training.activation_checkpointing", "training.model"))
     if not isinstance(policy, tuple):
         return
     # Two forms: (("full", (0, 1)), ...) by policy, or plain layer numbers.

@@ -72,7 +72,8 @@ def kept(
     if policy == "none":
         return KeptActivations(everything, 0, ())
     if policy == "full":
-        return KeptActivations(entry, everything - entry, operations)
+        # A listed layer may save less than its input.
+        return KeptActivations(entry, max(everything - entry, 0), operations)
     if policy == "sqrt":
         return _segment(layer, model.num_layers, everything, entry, operations)
     if policy == "attention":
@@ -123,7 +124,9 @@ def _segment(
     first = ends[number] - sizes[number]
     # Inputs of the segment's other layers are recomputed too.
     nbytes = entry if layer == first else 0
-    return KeptActivations(nbytes, everything - nbytes, operations, sizes[number] if layer == ends[number] - 1 else 0)
+    return KeptActivations(
+        nbytes, max(everything - nbytes, 0), operations, sizes[number] if layer == ends[number] - 1 else 0
+    )
 
 
 def _selective(operations: tuple[Operation, ...], everything: int, entry: int) -> KeptActivations:

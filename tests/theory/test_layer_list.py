@@ -243,6 +243,8 @@ def step(**keys: Any) -> dict[str, Any]:
         ({"parallelism": {"ep": 2}}, "training.parallelism.ep: got 2; resnet50 is a list of layers"),
         ({"lora": {"rank": 4}}, "adapters are not supported yet for the layers of resnet50"),
         ({"seq_len": 512}, "resnet50 has 1 token, because a sample, such as an image, counts as 1 token"),
+        ({"activation_checkpointing": "feed_forward"}, "got 'feed_forward', which names a block of a transformer"),
+        ({"activation_checkpointing": {"activation": [1]}}, "got 'activation', which names a block of a transformer"),
         ({"numerics": True}, "got resnet50; real training supports only GPT-2"),
     ],
 )
@@ -346,3 +348,13 @@ def test_steps_on_images_take_the_time_and_memory_that_an_h200_takes(
     assert isinstance(report, TrainingReport)
     assert report.step_time_s == pytest.approx(float(row["seconds"]), rel=speed)
     assert report.peak_memory_bytes == pytest.approx(float(row["peak_bytes"]), rel=0.05)
+
+
+@pytest.mark.parametrize("policy", ["full", "sqrt", {"every": 2}])
+def test_a_layer_may_save_less_than_its_input(policy: Any) -> None:
+    """Layers of dropout alone save a byte an element of their input of two: nothing is left to recompute, not less."""
+    block = {"repeat": 4, "layers": ["dropout"]}
+    keys = {"input": [64], "layers": [{"linear": [64, 64]}, block, {"linear": [64, 8]}]}
+    drawn = accepted(step(model=keys, activation_checkpointing=policy))
+    assert drawn is not None
+    simulated(drawn)
