@@ -64,6 +64,11 @@ def scenario(seed: int) -> dict[str, Any]:
     cluster = {"topology": topology, "world_size": pp * dp, "gpu": "h100_sxm"}
     if draw.chance(0.3):
         cluster["stragglers"] = {0: 0.8}
+    if draw.chance(0.3):
+        cluster["jitter"] = {"compute": 0.05, "latency": 0.05}
+    training |= draw.some(
+        0.3, trainable=(["head"], ["layer 0"], ["embedding", "head"]), offload=("optimizer",), precision=("fp16",)
+    )
     return {"name": "layers", "seed": seed, "cluster": cluster, "training": training}
 
 
