@@ -144,6 +144,7 @@ def training_scenario(seed: int, family: int = 34, **fixed: Any) -> dict[str, An
         precision=("bf16", "fp32", "fp16", {"params": "bfloat16", "grads": "float32"}),
         compile=(True, False),
         dropout=(True, False),
+        loss=("separate", "fused", "chunked") if tp == 1 else ("separate", "fused"),
         allocator=("caching", "expandable_segments"),
         trainable=(["head"], ["embedding", f"layers {(layers - 1) // 2}-{layers - 1}", "head"])
         if layers > 0

@@ -95,6 +95,7 @@ def to_step(spec: TrainingSpec, world_size: int, base: Path | None = None) -> Tr
         algorithm=spec.algorithm,
         steps=spec.steps,
         lesson=lesson,
+        loss=None if spec.loss == "auto" else spec.loss,
         loss_scaling=_loss_scaling(spec),
         clip_norm=spec.clip_norm,
         trained=trained_units(spec.trainable, model.num_layers),

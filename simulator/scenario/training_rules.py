@@ -107,6 +107,7 @@ def conflicts(
     yield from parallelism_rules.conflicts(shape, model, None if sizes else cluster.world_size)
     yield from _lora(shape, model)
     yield from _trainable(shape, model)
+    yield from _loss(shape, model)
     yield from _activation_checkpointing(shape, model)
     yield from _layers_per_unit(shape, model)
     yield from numerics_rules.conflicts(shape, cluster, model, files.learning)
@@ -438,6 +439,18 @@ def _layers_per_unit(shape: TrainingSpec, model: Model | None) -> Iterator[RuleV
     if model is not None and size > model.num_layers:
         message = f"got {size}; {model.name} has {model.num_layers} layers"
         yield _conflict("sharding.layers_per_unit", message, "training.model")
+
+
+def _loss(shape: TrainingSpec, model: Model | None) -> Iterator[RuleViolation]:
+    """Yield a violation if the head and the loss cannot be computed a chunk of tokens at a time."""
+    if shape.loss != "chunked" or isinstance(model, LayerList):
+        return
+    if shape.parallelism.tp > 1:
+        message = "got chunked with tp above 1; a chunk needs the whole vocabulary on each rank; write fused, or tp: 1"
+        yield _conflict("loss", message, "training.parallelism.tp")
+    if model is not None and model.patches is not None:
+        message = f"got chunked; {model.name} computes logits of its class tokens alone; write fused"
+        yield _conflict("loss", message, "training.model")
 
 
 def _activation_checkpointing(shape: TrainingSpec, model: Model | None) -> Iterator[RuleViolation]:

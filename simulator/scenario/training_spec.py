@@ -115,6 +115,10 @@ _OTHER_SCHEDULES: Final = {
 _MOST_TOKENS: Final = 10**9
 
 
+_OTHER_LOSSES: Final = {
+    **dict.fromkeys(("liger", "fused_linear", "fused_linear_cross_entropy", "cut_cross_entropy"), "write chunked"),
+    **dict.fromkeys(("cross_entropy", "eager", "unfused"), "write separate"),
+}
 OFFLOADS: Final = {"none": {"what": "none"}, "optimizer": {"what": "optimizer"}}
 _OTHER_OFFLOADS: Final = {
     **dict.fromkeys(("cpu", "host", "states", "zero_offload"), "write optimizer"),
@@ -532,6 +536,17 @@ class TrainingSpec(Spec):
         ),
     )
     lora: LoraSpec = Field(default=LoraSpec(), description="Low-rank adapters on a frozen model.")
+    loss: Annotated[
+        Literal["auto", "separate", "fused", "chunked"],
+        reading.choice(("auto", "separate", "fused", "chunked"), _OTHER_LOSSES),
+    ] = Field(
+        default="auto",
+        description=(
+            "Kernels of the loss: a float32 copy, softmax and loss after each other (separate); a kernel that "
+            "overwrites the logits (fused); head and loss together, a chunk of tokens at a time (chunked, Liger's "
+            "fused linear cross entropy); auto: the framework's."
+        ),
+    )
     loss_scaling: Annotated[LossScalingSpec, SHORT_SCALINGS] = Field(
         default=LossScalingSpec(), description="Loss scaling: rule and options; short form: the rule's name."
     )

@@ -242,6 +242,7 @@ def _layer_list(shape: TrainingSpec, base: Path) -> Iterator[tuple[Key, str]]:
         return
     if isinstance(model, LayerList):
         yield ("training", "attention"), f"the layers of {model.name} name their own kernels"
+        yield ("training", "loss"), f"{model.name} names its loss in its own file"
         yield ("training", "dropout"), f"the layers of {model.name} name their own dropout, by the layer dropout"
         if not model.has_attention:
             yield ("training", "attention_generation"), f"{model.name} has no layer of attention"

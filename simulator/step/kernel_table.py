@@ -16,8 +16,9 @@ from simulator.model.layer_list import Layer, LayerList
 from simulator.model.model import LayerKind, Model, first_operations, layer_operations
 from simulator.model.operation import Operation
 from simulator.step.kernel_timer import KernelTimer
+from simulator.step.kernels.loss_operations import loss_operations
 from simulator.step.spec import TrainingStep
-from simulator.step.units import batch_of, loss_operations, timer_of_ends
+from simulator.step.units import batch_of, timer_of_ends
 
 Bound = Literal["arithmetic", "HBM", "launch", "merged"]
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 FaultKind = Literal["dropped", "doubled", "stale", "bit_flip", "overflow", "stopped"]
 ScheduleKind = Literal["constant", "linear", "cosine"]
+LossKernels = Literal["separate", "fused", "chunked"]
 # A policy for every layer; k to recompute every k-th layer; layers to recompute; or pairs (policy, layers).
 Checkpointing = str | int | tuple[int, ...] | tuple[tuple[str, tuple[int, ...]], ...]
 
@@ -254,6 +255,8 @@ class TrainingStep:
         Keep optimizer states in host memory; None to keep them on the GPU.
     loss_scaling : LossScaling or None
         If given, gradients are unscaled and checked for overflow before the update.
+    loss : {"separate", "fused", "chunked"} or None
+        Kernels of the loss, see step/kernels/loss_operations.py; None for the framework's.
     clip_norm : float or None
         Largest norm of the gradient; None for no clipping.
     steps : int
@@ -281,6 +284,7 @@ class TrainingStep:
     framework: Framework = BARE
     offload: Offload | None = None
     loss_scaling: LossScaling | None = None
+    loss: LossKernels | None = None
     clip_norm: float | None = None
     algorithm: str = "auto"
     steps: int = 20
@@ -300,6 +304,11 @@ class TrainingStep:
         if not isinstance(self.model, Transformer):
             raise TypeError(f"{self.model.name} is a list of layers; this needs a transformer")
         return self.model
+
+    @property
+    def loss_kernels(self) -> LossKernels:
+        """Kernels of the loss: the chosen ones, or the framework's."""
+        return self.loss or ("fused" if self.framework.fused_loss else "separate")
 
     @property
     def trained_dtype(self) -> str:

@@ -19,7 +19,6 @@ from simulator.model.layer_list import LayerList
 from simulator.model.model import (
     LayerKind,
     first_operations,
-    last_operations,
     layer_operations,
     modules,
     passed_bytes,
@@ -31,13 +30,12 @@ from simulator.model.shape import Transformer
 from simulator.step.checkpointing import kept, policy_of
 from simulator.step.kernel_timer import KernelCost, KernelTimer
 from simulator.step.kernels.framework_operations import (
-    fused_loss,
-    loss_buffers,
     second_maps,
     until_needed,
     with_copies,
     with_output_by_tokens,
 )
+from simulator.step.kernels.loss_operations import loss_buffers, loss_operations
 from simulator.step.optimizers.optimizer import Shape
 from simulator.step.pass_pieces import NO_PASS, PassPieces, Piece, backward_pieces, forward_pieces
 from simulator.step.spec import TrainingStep
@@ -259,13 +257,6 @@ def timer_of_ends(timer: KernelTimer) -> KernelTimer:
     return replace(timer, step=replace(step, framework=framework, precision=replace(step.precision, matmul=matmul)))
 
 
-def loss_operations(step: TrainingStep, batch: Batch) -> tuple[Operation, ...]:
-    """Return the operations for the model's head, fused with the loss if the step's framework does so."""
-    operations = last_operations(step.model, batch)
-    fuses = step.framework.fused_loss and not isinstance(step.model, LayerList)
-    return fused_loss(operations) if fuses else operations
-
-
 def _apart(timer: KernelTimer, made: Sequence[Unit], whole: Sequence[Module], ranks: int, sharing: int) -> list[Unit]:
     """Return the units with each layer's expert-parallel experts split off into a unit of their own, before the layer.
 
@@ -389,16 +380,18 @@ def _recompute(
 
 def _head(timer: KernelTimer, batch: Batch, elements: int) -> Unit:
     """Return the unit of the head with `elements` parameters, and with the loss's temporary buffers."""
-    model, framework = timer.step.model, timer.step.framework
+    model = timer.step.model
     head = _plain("head", elements, timer, loss_operations(timer.step, batch))
     if isinstance(model, LayerList):
         return head
-    buffers = loss_buffers(model, batch, framework, compiled=timer.step.compiled)
+    buffers = loss_buffers(timer.step, batch)
     if not buffers:
         return head
     # Only the gradient of the logits is left when the matmuls begin.
     memory = logits_memory(model, batch)
     freed = memory.log_probabilities + buffers - (memory.gradient or memory.float32_gradient)
+    if timer.step.loss_kernels == "chunked":
+        freed = 0
     # Loss buffers behave like recomputed tensors: allocated at the backward pass, freed afterwards.
     return replace(head, recomputed=buffers, freed_early=max(0, freed), makes=(head.name,))
 

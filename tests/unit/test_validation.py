@@ -42,14 +42,9 @@ from simulator.model.operation import Batch, Operation
 from simulator.run.training import play_step
 from simulator.step.framework import BARE, Framework, Sustained, load_framework
 from simulator.step.kernel_timer import KernelTimer
-from simulator.step.kernels.framework_operations import (
-    fused_loss,
-    loss_buffers,
-    narrow_casts,
-    second_maps,
-    until_needed,
-)
+from simulator.step.kernels.framework_operations import narrow_casts, second_maps, until_needed
 from simulator.step.kernels.kernel_time import duration
+from simulator.step.kernels.loss_operations import fused_loss, loss_buffers
 from simulator.step.spec import Precision, Sharding, TrainingStep
 from simulator.step.units import units
 from tools.validation import cut_text as cut_page_text
@@ -271,9 +266,9 @@ def test_a_policy_that_names_all_layers_is_the_policy(policy: str, split: bool) 
 def test_buffers_of_the_loss_are_its_float32_gradients_and_half_of_them_compiled() -> None:
     batch = Batch(2, 2048)
     elements = batch.tokens * MPT.vocab_size
-    assert loss_buffers(MPT, batch, Framework(loss_buffers=True), compiled=False) == 8 * elements
-    assert loss_buffers(MPT, batch, Framework(loss_buffers=True), compiled=True) == 4 * elements
-    assert loss_buffers(MPT, batch, Framework(loss_buffers=True, fused_loss=True), compiled=False) == 0
+    assert loss_buffers(step(Framework(loss_buffers=True)), batch) == 8 * elements
+    assert loss_buffers(step(Framework(loss_buffers=True), compiled=True), batch) == 4 * elements
+    assert loss_buffers(step(Framework(loss_buffers=True, fused_loss=True)), batch) == 0
     assert logits_memory(MPT, batch).log_probabilities == 4 * elements
     assert units(step(Framework(loss_buffers=True)), H100)[-1].recomputed == 8 * 4 * 2048 * MPT.vocab_size
 

@@ -1,5 +1,4 @@
-"""How does a framework change a model's operations? Fused loss, early end of recompute, copies, casts to eight or four
-bits.
+"""How does a framework change a model's operations? Early end of recompute, copies, casts to eight or four bits.
 
 The functions change kernels and saved tensors, and know no durations.
 """
@@ -9,13 +8,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from simulator.model.head import logits_memory
 from simulator.model.kernel import Elementwise, Matmul
 from simulator.model.operation import Batch, Operation, Saved
 from simulator.model.shape import Transformer
-from simulator.step.framework import Framework
 
-_FLOAT32: Final = 4
 # Duration of matmuls with a scale for each block, relative to a scale for each tensor: 1 x 128 by 128 x 128 blocks, and
 # 1 x 128 by 1 x 128 blocks. Medians over three shapes of cuBLAS 13 on an H200 (catalog/measured/kernels.csv): 1.10,
 # 1.17, 1.18; and 1.33, 1.41, 1.42.
@@ -27,34 +23,6 @@ _ROWS_OF_BLOCKS: Final = 1.41
 _WIDE: Final = 2
 _NARROW: Final = {8: 1.0, 4: 0.5 + 1 / 16}
 _READS: Final = {8: 1, 4: 2}
-
-
-def fused_loss(operations: tuple[Operation, ...]) -> tuple[Operation, ...]:
-    """Return the operations of embedding-to-loss with a fused cross entropy after the logits and their soft-cap, in
-    place of the float32 copy and the softmax.
-
-    The forward pass reads and saves the logits; the backward pass reads them and overwrites them with their gradient,
-    as the flash-attention package's loss does with `inplace_backward`.
-    """
-    replaced: list[Operation] = []
-    last = "logit soft-cap" if any(op.name == "logit soft-cap" for op in operations) else "logits"
-    for op in operations:
-        replaced.append(op)
-        if op.name == last:
-            size = op.output
-            return (
-                *replaced,
-                Operation(
-                    "fused cross entropy",
-                    (Elementwise("fused cross entropy", size, 0),),
-                    (Elementwise("fused cross entropy gradient", size, size),),
-                    (Saved("logits", size, "logits"),),
-                    _FLOAT32,
-                    # With a vocabulary-parallel head, ranks exchange as much as without fusion.
-                    communications=operations[-1].communications,
-                ),
-            )
-    return tuple(replaced)
 
 
 def until_needed(operations: tuple[Operation, ...]) -> tuple[Operation, ...]:
@@ -119,21 +87,6 @@ def with_output_by_tokens(operations: tuple[Operation, ...]) -> tuple[Operation,
 def _output_by_tokens(attention: Operation) -> Saved:
     """Return the saved copy of attention's output in token order."""
     return Saved("attention output by tokens", attention.output, attention.name)
-
-
-def loss_buffers(model: Transformer, batch: Batch, framework: Framework, *, compiled: bool) -> int:
-    """Return the bytes that the framework's loss holds in its backward pass beyond its saved tensors [B].
-
-    A fused loss holds none: it overwrites the logits. Megatron-LM's loss overwrites a float32 copy of the logits with
-    the softmax and then with the gradient, and allocates the gradient's cast besides: `keeps_logits` alone.
-    """
-    if framework.fused_loss:
-        return 0
-    memory = logits_memory(model, batch)
-    gradients = memory.backward_peak - memory.log_probabilities if framework.loss_buffers else 0
-    kept = memory.logits if framework.keeps_logits else 0
-    # Merged kernels never write half of the gradients to HBM.
-    return kept + (gradients // 2 if compiled else gradients)
 
 
 def block_scaled(kernel: Matmul) -> float:

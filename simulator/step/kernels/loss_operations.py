@@ -1,0 +1,142 @@
+"""Which kernels compute the logits and the loss, and which memory do the kernels hold? Separate, fused, chunked.
+
+Llama 3 8B, a micro-batch of 8,192 tokens, 128,256 words: the logits have 2.1 GB. Separate kernels also write a float32
+copy and log-probabilities (4.2 GB each), and two float32 gradients in the backward pass. A fused kernel overwrites the
+logits with their gradient. A chunked loss never holds all logits: 32 chunks of 256 tokens have 66 MB each.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from simulator.model.head import logits_memory
+from simulator.model.kernel import Elementwise, Kernel, Matmul
+from simulator.model.layer_list import LayerList
+from simulator.model.model import last_operations
+from simulator.model.operation import Batch, Operation, Saved
+
+if TYPE_CHECKING:
+    from simulator.model.shape import Transformer
+    from simulator.step.spec import TrainingStep
+
+_FLOAT32: Final = 4
+_LABEL_BYTES: Final = 8
+
+
+def loss_operations(step: TrainingStep, batch: Batch) -> tuple[Operation, ...]:
+    """Return the operations after the last layer (norm, logits, loss) of a micro-batch, with a step's loss kernels."""
+    operations = last_operations(step.model, batch)
+    if isinstance(step.model, LayerList):
+        return operations
+    if step.loss_kernels == "chunked":
+        # PyTorch's gradient of the loss is 1 unless a sum over micro-batches or a loss scale multiplies the loss.
+        scaled = step.accumulation > 1 or step.loss_scaling is not None
+        return _chunked(operations, step.model, batch, scaled=scaled)
+    return fused_loss(operations) if step.loss_kernels == "fused" else operations
+
+
+def loss_buffers(step: TrainingStep, batch: Batch) -> int:
+    """Return the bytes that a transformer's loss holds in its backward pass beyond its saved tensors [B].
+
+    A fused loss holds none: it overwrites the logits. A chunked loss holds one chunk's logits and the weight gradient
+    of one chunk, though already in the forward pass, which the backward pass follows at once. Megatron-LM's loss
+    overwrites a float32 copy of the logits with the softmax and then with the gradient, and allocates the gradient's
+    cast besides: `keeps_logits` alone.
+    """
+    model, framework = step.transformer, step.framework
+    if step.loss_kernels == "fused":
+        return 0
+    if step.loss_kernels == "chunked":
+        table = 0 if batch.adapters is not None else model.vocab_size * model.hidden_size
+        return (min(chunk_tokens(model, batch), batch.tokens) * model.vocab_size + table) * batch.itemsize
+    memory = logits_memory(model, batch)
+    gradients = memory.backward_peak - memory.log_probabilities if framework.loss_buffers else 0
+    kept = memory.logits if framework.keeps_logits else 0
+    # Merged kernels never write half of the gradients to HBM.
+    return kept + (gradients // 2 if step.compiled else gradients)
+
+
+def chunk_tokens(model: Transformer, batch: Batch) -> int:
+    """Return the number of tokens in a chunk of a chunked loss: so many that a chunk's logits are about as large as the
+    head's input, rounded up to a power of two.
+
+    Source: Liger-Kernel, ops/fused_linear_cross_entropy.py (`inc_factor`, `chunk_size`).
+
+    Examples
+    --------
+    128,256 words are 31.3 times as many as the 4,096 elements of a token, so 32 chunks: 8,192 / 32 tokens.
+
+    >>> from simulator.model.load import load_model
+    >>> chunk_tokens(load_model("llama3_8b"), Batch(sequences=1, seq_len=8192))
+    256
+    """
+    parts = -(-model.vocab_size // model.hidden_size)
+    return 1 << (-(-batch.tokens // parts) - 1).bit_length()
+
+
+def _chunked(
+    operations: tuple[Operation, ...], model: Transformer, batch: Batch, *, scaled: bool
+) -> tuple[Operation, ...]:
+    """Return the head's operations with logits, loss and both gradients computed chunk by chunk in the forward pass, in
+    place of the operations from the logits on.
+
+    A chunk's logits are multiplied, read twice and overwritten with their gradient; two matmuls make the gradients of
+    the head's input and weights; the weight gradient is added to the sum over chunks. The backward pass only multiplies
+    the saved gradients by the gradient of the loss, if that is not 1 (`scaled`).
+    Source: Liger-Kernel, ops/fused_linear_cross_entropy.py; recalled.
+    """
+    words, width, chunk = model.vocab_size, model.hidden_size, chunk_tokens(model, batch)
+    frozen = batch.adapters is not None
+    table, entered = words * width * batch.itemsize, batch.tokens * width * batch.itemsize
+    kernels: list[Kernel] = []
+    for begin in range(0, batch.tokens, chunk):
+        tokens = min(chunk, batch.tokens - begin)
+        logits = tokens * words * batch.itemsize
+        kernels += [
+            Matmul("logits", tokens, words, width),
+            Elementwise("chunked cross entropy", 2 * logits + tokens * _LABEL_BYTES, logits),
+            Matmul("logits input gradient", tokens, width, words),
+        ]
+        if not frozen:
+            kernels.append(Matmul("logits weight gradient", words, width, tokens))
+            kernels.append(Elementwise("logits weight gradient add", 2 * table, table))
+            if model.head_bias:
+                kernels.append(Elementwise("logits bias gradient", logits, words * batch.itemsize))
+    backward: list[Kernel] = []
+    if scaled:
+        backward.append(Elementwise("loss gradient times input gradient", entered, entered))
+        if not frozen:
+            backward.append(Elementwise("loss gradient times weight gradient", table, table, of_weights=True))
+    labels = Saved("labels", _LABEL_BYTES * batch.tokens, "input")
+    own = Saved("head input gradient", entered, "chunked cross entropy")
+    name = "chunked cross entropy"
+    before = operations[: [op.name for op in operations].index("logits")]
+    return (*before, Operation(name, tuple(kernels), tuple(backward), (own, labels), _FLOAT32))
+
+
+def fused_loss(operations: tuple[Operation, ...]) -> tuple[Operation, ...]:
+    """Return the operations of embedding-to-loss with a fused cross entropy after the logits and their soft-cap, in
+    place of the float32 copy and the softmax.
+
+    The forward pass reads and saves the logits; the backward pass reads them and overwrites them with their gradient,
+    as the flash-attention package's loss does with `inplace_backward`.
+    """
+    replaced: list[Operation] = []
+    last = "logit soft-cap" if any(op.name == "logit soft-cap" for op in operations) else "logits"
+    for op in operations:
+        replaced.append(op)
+        if op.name == last:
+            size = op.output
+            return (
+                *replaced,
+                Operation(
+                    "fused cross entropy",
+                    (Elementwise("fused cross entropy", size, 0),),
+                    (Elementwise("fused cross entropy gradient", size, size),),
+                    (Saved("logits", size, "logits"),),
+                    _FLOAT32,
+                    # With a vocabulary-parallel head, ranks exchange as much as without fusion.
+                    communications=operations[-1].communications,
+                ),
+            )
+    return tuple(replaced)

@@ -1,0 +1,90 @@
+"""Kernels of the loss, by hand: the head of Llama 3 8B has 4,096 inputs and 128,256 words; 8,192 tokens."""
+
+from dataclasses import replace
+
+import pytest
+
+from simulator.cluster.gpu_file import load_gpu
+from simulator.model.kernel import Elementwise, Matmul
+from simulator.model.load import load_model
+from simulator.model.operation import Batch
+from simulator.step.framework import Framework
+from simulator.step.kernels.loss_operations import chunk_tokens, loss_buffers, loss_operations
+from simulator.step.spec import LossKernels, LossScaling, TrainingStep
+from simulator.step.units import units
+
+H100 = load_gpu("h100_sxm")
+LLAMA = load_model("llama3_8b", 8192)
+TOKENS, WIDTH, WORDS = 8192, 4096, 128256
+
+
+def step(loss: LossKernels | None, **facts: object) -> TrainingStep:
+    return replace(TrainingStep(LLAMA, 8192, 1, loss=loss), **facts)  # type: ignore[arg-type]
+
+
+BATCH = Batch(1, TOKENS)
+
+
+def test_a_chunk_has_256_tokens() -> None:
+    # Ceiling of 128256 / 4096 is 32 parts; 8192 / 32 = 256, a power of two.
+    assert chunk_tokens(LLAMA, BATCH) == 256
+    # 1000 tokens: 1000 / 32 = 31.25, the next power of two is 32.
+    assert chunk_tokens(LLAMA, Batch(1, 1000)) == 32
+
+
+def test_a_chunked_loss_multiplies_as_much_as_separate_kernels_do() -> None:
+    def flops(loss: LossKernels) -> float:
+        operations = loss_operations(step(loss), BATCH)
+        kernels = [kernel for op in operations for kernel in (*op.forward, *op.backward)]
+        return sum(kernel.flops for kernel in kernels if isinstance(kernel, Matmul))
+
+    assert flops("chunked") == flops("fused") == flops("separate") == 3 * 2 * TOKENS * WIDTH * WORDS
+
+
+def test_a_chunked_loss_runs_five_kernels_for_each_of_32_chunks_in_the_forward_pass() -> None:
+    loss = loss_operations(step("chunked"), BATCH)[-1]
+    assert len(loss.forward) == 32 * 5
+    assert loss.backward == ()
+    passes = [one for one in loss.forward if isinstance(one, Elementwise)]
+    # Each chunk: logits read twice and written once, labels of 8 bytes; the weight gradient read, added and written.
+    logits, table = 256 * WORDS * 2, WORDS * WIDTH * 2
+    assert sum(one.read + one.written for one in passes) == 32 * (3 * logits + 256 * 8 + 3 * table)
+
+
+@pytest.mark.parametrize("facts", [{"accumulation": 2}, {"loss_scaling": LossScaling()}])
+def test_a_factor_on_the_loss_multiplies_both_gradients_in_the_backward_pass(facts: dict[str, object]) -> None:
+    loss = loss_operations(step("chunked", **facts), BATCH)[-1]
+    read = sum(one.read for one in loss.backward if isinstance(one, Elementwise))
+    assert read == 2 * (TOKENS * WIDTH + WORDS * WIDTH)
+
+
+def test_memory_of_each_kind_of_loss_to_the_byte() -> None:
+    # Saved: input and statistics of the norm, its output if a later matmul needs it, and what the loss saves.
+    hidden, logits = TOKENS * WIDTH * 2, TOKENS * WORDS * 2
+    norm, labels = hidden + 4 * TOKENS, 8 * TOKENS
+    plain = replace(step(None), framework=Framework(loss_buffers=True))
+    heads = {loss: units(replace(plain, loss=loss), H100)[-1] for loss in ("separate", "fused", "chunked")}
+    assert heads["separate"].kept == norm + hidden + 2 * logits + labels
+    assert heads["fused"].kept == norm + hidden + logits
+    # The gradient of the head's input, of the size of the input, in place of the input.
+    assert heads["chunked"].kept == norm + hidden + labels
+    # Buffers: two float32 gradients; nothing; a chunk's logits and a chunk's weight gradient.
+    assert heads["separate"].recomputed == 4 * logits
+    assert heads["fused"].recomputed == 0
+    assert heads["chunked"].recomputed == 256 * WORDS * 2 + WORDS * WIDTH * 2
+
+
+def test_a_frozen_head_has_no_weight_gradient_in_its_chunks() -> None:
+    frozen = step("chunked", trained=frozenset({"layer 31"}))
+    trained, still = units(step("chunked"), H100)[-1], units(frozen, H100)[-1]
+    # A third of the matmuls is left out, and the buffer of a chunk's weight gradient.
+    assert still.forward.flops == pytest.approx(trained.forward.flops * 2 / 3)
+    assert still.recomputed == 256 * WORDS * 2
+    assert still.trained == 0
+
+
+def test_the_framework_decides_unless_the_step_does() -> None:
+    assert step(None).loss_kernels == "separate"
+    assert replace(step(None), framework=Framework(fused_loss=True)).loss_kernels == "fused"
+    assert replace(step("separate"), framework=Framework(fused_loss=True)).loss_kernels == "separate"
+    assert loss_buffers(step("fused"), BATCH) == 0
