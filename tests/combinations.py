@@ -150,8 +150,11 @@ def training_scenario(seed: int, family: int = 34, **fixed: Any) -> dict[str, An
         if layers > 0
         else ("all",),
     )
+    segments = training.get("activation_checkpointing") == "sqrt"
+    training |= {} if segments else draw.some(0.2, offload=("activations",))
     if STRATEGIES.find(sharding["strategy"]).updater is Updater.OWNERS:
-        training |= draw.some(0.25, offload=("optimizer",), clip_norm=(1.0,))
+        both = ("optimizer",) if segments else ("optimizer", {"what": "optimizer", "activations": True})
+        training |= draw.some(0.25, offload=both, clip_norm=(1.0,))
     return {"name": "drawn", "seed": seed, "cluster": _cluster(draw, ranks), "training": training | fixed}
 
 

@@ -254,7 +254,7 @@ class BoundCalculator:
             seconds, states_bytes = self._states[key]
             # Without a closed form, a single chunk's activations are certain.
             chunks = pipeline.schedule.held(shape, place) if pipeline.schedule.held and shape.ranks > 1 else 1
-            kept = chunks * min(chunk[3] for chunk in own)
+            kept = 0 if step.activations_on_host else chunks * min(chunk[3] for chunk in own)
             # Activations peak before gradients are complete: their maximum is certain, their sum is not.
             ranks.append(_Rank(seconds, states_bytes + max(kept, gradient * (dense + spread))))
         return ranks

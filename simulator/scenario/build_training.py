@@ -92,6 +92,7 @@ def to_step(spec: TrainingSpec, world_size: int, base: Path | None = None) -> Tr
         allocator=spec.allocator,
         framework=made,
         offload=None if spec.offload.what == "none" else Offload(spec.offload.host_rate),
+        activations_on_host=spec.offload.activations,
         algorithm=spec.algorithm,
         steps=spec.steps,
         lesson=lesson,

@@ -28,7 +28,7 @@ class Short:
         Words used elsewhere, each with advice.
     """
 
-    words: Mapping[str, Mapping[str, str]]
+    words: Mapping[str, Mapping[str, Any]]
     others: Mapping[str, str]
 
     def expanded(self, value: Any) -> Any:

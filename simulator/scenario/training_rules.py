@@ -304,6 +304,9 @@ def _offload(shape: TrainingSpec) -> Iterator[RuleViolation]:
             f"got {shape.offload.what!r}, but with {strategy.name} {strategy.updater.value}; write sharding: {able}"
         )
         yield _conflict("offload", message, "training.sharding.strategy")
+    if shape.offload.activations and shape.activation_checkpointing == "sqrt":
+        message = "got activations with segments of sqrt, which are recomputed together; write full"
+        yield _conflict("offload", message, "training.activation_checkpointing")
 
 
 def _precision_master(shape: TrainingSpec) -> Iterator[RuleViolation]:

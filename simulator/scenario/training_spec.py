@@ -119,12 +119,14 @@ _OTHER_LOSSES: Final = {
     **dict.fromkeys(("liger", "fused_linear", "fused_linear_cross_entropy", "cut_cross_entropy"), "write chunked"),
     **dict.fromkeys(("cross_entropy", "eager", "unfused"), "write separate"),
 }
-OFFLOADS: Final = {"none": {"what": "none"}, "optimizer": {"what": "optimizer"}}
+OFFLOADS: Final[Mapping[str, Mapping[str, Any]]] = {
+    "none": {"what": "none"},
+    "optimizer": {"what": "optimizer"},
+    "activations": {"activations": True},
+}
 _OTHER_OFFLOADS: Final = {
     **dict.fromkeys(("cpu", "host", "states", "zero_offload"), "write optimizer"),
-    **dict.fromkeys(
-        ("parameters", "params", "activations"), ("is not supported yet; only the optimizer can be offloaded")
-    ),
+    **dict.fromkeys(("parameters", "params"), "is not supported yet; the optimizer and activations can be offloaded"),
 }
 SHORT_OPTIMIZERS: Final = Short(
     {
@@ -416,9 +418,16 @@ class OptimizerSpec(Spec):
 class OffloadSpec(Spec):
     """State stored on the host instead of the GPU (keys of `offload`)."""
 
-    what: Annotated[Literal["none", "optimizer"], reading.choice(tuple(OFFLOADS), _OTHER_OFFLOADS)] = Field(
+    what: Annotated[Literal["none", "optimizer"], reading.choice(("none", "optimizer"), _OTHER_OFFLOADS)] = Field(
         default="none",
         description="Data to offload to the host: none, or the optimizer's states and update (optimizer).",
+    )
+    activations: Annotated[bool, YES_NO] = Field(
+        default=False,
+        description=(
+            "Whether saved activations of layers wait in host memory for the backward pass, which fetches them a layer "
+            "ahead; each stage's last layer keeps its activations on the GPU."
+        ),
     )
     host_rate: Annotated[float, reading.rate()] = Field(
         default=Offload().host_rate, description="Memory bandwidth of a node's processors during the update."
@@ -526,7 +535,7 @@ class TrainingSpec(Spec):
         default="caching", description="Allocator of GPU memory."
     )
     offload: Annotated[OffloadSpec, SHORT_OFFLOADS] = Field(
-        default=OffloadSpec(), description="Data on the host: none, optimizer."
+        default=OffloadSpec(), description="Data on the host: none, optimizer, activations."
     )
     trainable: Annotated[Any, trained_parts()] = Field(
         default=ALL,

@@ -183,6 +183,9 @@ class OffloadKeys(TypedDict, total=False):
 
     what: Literal["none", "optimizer"]
     """Data to offload to the host: none, or the optimizer's states and update (optimizer)."""
+    activations: bool
+    """Whether saved activations of layers wait in host memory for the backward pass, which fetches them a layer ahead;
+    each stage's last layer keeps its activations on the GPU."""
     host_rate: str
     """Memory bandwidth of a node's processors during the update."""
 
@@ -464,8 +467,8 @@ class TrainingKeys(ScenarioKeys, ClusterKeys, total=False):
     framework file, such as simulator calibrate writes."""
     allocator: Literal["caching", "expandable_segments"]
     """Allocator of GPU memory."""
-    offload: Literal["none", "optimizer"] | OffloadKeys
-    """Data on the host: none, optimizer."""
+    offload: Literal["none", "optimizer", "activations"] | OffloadKeys
+    """Data on the host: none, optimizer, activations."""
     trainable: Literal["all"] | str | Sequence[str]
     """Trained parts of the model: all, or a list of embedding, head, layer 3, layers 28-31; other parts are frozen."""
     lora: LoraKeys

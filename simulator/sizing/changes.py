@@ -48,8 +48,8 @@ def changes(question: FitQuestion) -> list[Change]:
     Examples
     --------
     >>> asked = FitQuestion(model="llama3_8b", gpu="rtx_4090", method="lora", micro_batch=2)
-    >>> [change.text for change in changes(asked)][:4]
-    ['selective_op checkpointing', 'full checkpointing', 'micro-batch 1 with 2 micro-batches', '1,024 tokens']
+    >>> [change.text for change in changes(asked)][1:3]
+    ['full checkpointing', 'full checkpointing, inputs of layers on the host']
     """
     return list(_changes(question))
 
@@ -57,6 +57,8 @@ def changes(question: FitQuestion) -> list[Change]:
 def _changes(question: FitQuestion) -> Iterator[Change]:
     for policy in ("selective_op", "full"):
         yield Change("checkpointing", f"{policy} checkpointing", {"training.activation_checkpointing": policy})
+    on_host = {"training.activation_checkpointing": "full", "training.offload": "activations"}
+    yield Change("checkpointing", "full checkpointing, inputs of layers on the host", on_host)
     for number in _halves(question.micro_batch):
         times = question.micro_batch // number
         keys = {"training.micro_batch_size": number, "training.gradient_accumulation_steps": times}

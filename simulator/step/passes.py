@@ -18,8 +18,9 @@ have a time, other operations allocate or free::
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from math import prod
 
 from simulator.basics.dtypes import find
@@ -106,6 +107,9 @@ class Passes:
     handed_back: str = ""
     scattered: str | None = None
     parts: list[tuple[Unit, ...]] = field(default_factory=list)
+    # Units with activations on the host, once known, and the layer before each layer of a chunk.
+    _on_host: Mapping[str, Unit] | None = None
+    _before: dict[str, Unit] = field(default_factory=dict)
 
     @property
     def gradient_itemsize(self) -> int:
@@ -171,7 +175,12 @@ class Passes:
         if unit.kept:
             self.builder.allocate(f"{unit.name} activations {micro}", unit.kept, "activations", after=after)
         act = NumericAction(Computation.FORWARD, (unit.name,), micro)
-        return self._run(f"{unit.name} forward {micro}", unit.forward, "forward", after, act)
+        done = self._run(f"{unit.name} forward {micro}", unit.forward, "forward", after, act)
+        if unit.name in self._waiting_on_host:
+            name = f"{unit.name} activations {micro}"
+            copied = self.builder.copy(f"hand over {name}", unit.kept, "to host", after=[done])
+            self.builder.free(name, stream="copy to host", after=[copied])
+        return done
 
     def backward(
         self, micro: int, unit: Unit, chunk: Chunk, after: list[str | None], *, communicates: bool = True
@@ -183,6 +192,7 @@ class Passes:
         str
             The last kernels, for the operation that communicates the gradients.
         """
+        after = [*after, *self._fetched(micro, unit)]
         self._recompute(micro, unit, after)
         fresh = self._make_room(micro, unit, chunk, after)
         act = NumericAction(Computation.BACKWARD, (unit.name,), micro)
@@ -195,6 +205,7 @@ class Passes:
         """Write the input-gradient half of a unit's backward pass, recompute included; return the last operation's
         name.
         """
+        after = [*after, *self._fetched(micro, unit)]
         self._recompute(micro, unit, after)
         act = NumericAction(Computation.INPUT_GRADIENT, (unit.name,), micro)
         return self._run(f"{unit.name} input gradient {micro}", unit.input_gradient, "backward", after, act)
@@ -207,6 +218,34 @@ class Passes:
         act = NumericAction(Computation.WEIGHT_GRADIENT, (unit.name,), micro)
         done = self._run(f"{unit.name} weight gradient {micro}", unit.weight_gradient, "weight gradient", [], act)
         return self._end(micro, unit, fresh, done, communicates=communicates)
+
+    @property
+    def _waiting_on_host(self) -> Mapping[str, Unit]:
+        """Units whose saved activations wait in host memory, by name.
+
+        The last layer of each chunk keeps its activations on the GPU, because its backward pass may follow at once.
+        """
+        if self._on_host is None:
+            groups = [chunk.units for chunk in self.chunks] or [self.units]
+            layers = [[unit for unit in units if unit.is_layer and not unit.spread] for units in groups]
+            away = [unit for group in layers for unit in group[:-1] if unit.kept]
+            self._on_host = {unit.name: unit for unit in away} if self.step.activations_on_host else {}
+            for group in layers:
+                self._before.update({after.name: before for before, after in pairwise(group)})
+        return self._on_host
+
+    def _fetched(self, micro: int, unit: Unit) -> list[str]:
+        """Write the copy from the host of the preceding layer's activations, which runs beside this unit's backward
+        pass; return the copy of this unit's own activations, begun a unit earlier.
+        """
+        away = self._waiting_on_host
+        before = self._before.get(unit.name)
+        if before is not None and before.name in away:
+            name = f"{before.name} activations returned {micro}"
+            waits = [f"hand over {before.name} activations {micro}", self.builder.last_kernels]
+            self.builder.allocate(name, before.kept, "activations", stream="copy to device", after=waits)
+            self.builder.copy(f"return {before.name} activations {micro}", before.kept, "to device")
+        return [f"return {unit.name} activations {micro}"] if unit.name in away else []
 
     def _recompute(self, micro: int, unit: Unit, after: list[str | None]) -> None:
         """Write the allocation of recomputed tensors (or loss buffers) before a unit's backward pass, and the repeated
@@ -224,7 +263,8 @@ class Passes:
         """Write the end of a unit's backward pass: free activations, accumulate and copy gradients. Return the name of
         the last kernels.
         """
-        for memory, nbytes in (("activations", unit.kept), ("recomputed", unit.recomputed)):
+        back = " returned" if unit.name in self._waiting_on_host else ""
+        for memory, nbytes in ((f"activations{back}", unit.kept), ("recomputed", unit.recomputed)):
             if nbytes:
                 self.builder.free(f"{unit.name} {memory} {micro}")
         # From the second micro-batch on, or if dtypes differ, a kernel adds the new gradient to the sum.

@@ -90,7 +90,7 @@ def plan_step(cluster: Cluster, step: TrainingStep, *, steady: bool = True) -> S
     # Closed forms need ranks that arrive together: no straggler, no jitter.
     even = steady and all(speed == 1.0 for speed in cluster.speeds)
     groups = groups_of(step, cluster.world_size)
-    communicator = Communicator(cluster, groups, step.collectives, even, step.offload is not None, step.algorithm)
+    communicator = Communicator(cluster, groups, step.collectives, even, step.copies_to_host, step.algorithm)
     stages = _noted(cluster, step, communicator)
     lists = [StageOps(made.builder.ops, made.builder.scopes) for made in stages]
     ranks = for_every_rank(lists, groups, communicator.among)

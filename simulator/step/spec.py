@@ -253,6 +253,8 @@ class TrainingStep:
         Overheads added to bare kernels.
     offload : Offload or None
         Keep optimizer states in host memory; None to keep them on the GPU.
+    activations_on_host : bool
+        Whether saved activations of layers wait for the backward pass in host memory.
     loss_scaling : LossScaling or None
         If given, gradients are unscaled and checked for overflow before the update.
     loss : {"separate", "fused", "chunked"} or None
@@ -283,6 +285,7 @@ class TrainingStep:
     allocator: Literal["caching", "expandable_segments"] = "caching"
     framework: Framework = BARE
     offload: Offload | None = None
+    activations_on_host: bool = False
     loss_scaling: LossScaling | None = None
     loss: LossKernels | None = None
     clip_norm: float | None = None
@@ -304,6 +307,11 @@ class TrainingStep:
         if not isinstance(self.model, Transformer):
             raise TypeError(f"{self.model.name} is a list of layers; this needs a transformer")
         return self.model
+
+    @property
+    def copies_to_host(self) -> bool:
+        """True if ranks copy arrays to their hosts and back."""
+        return self.offload is not None or self.activations_on_host
 
     @property
     def loss_kernels(self) -> LossKernels:

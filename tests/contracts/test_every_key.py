@@ -201,6 +201,7 @@ EXAMPLES: Final[Mapping[str, tuple[Any, ...]]] = {
     "training.allocator": ("expandable_segments",),
     "training.offload.what": ("optimizer", "none"),
     "training.offload.host_rate": ("1 GB/s",),
+    "training.offload.activations": (True,),
     "training.trainable": (["head"], ["layer 0", "head"]),
     "training.lora.rank": (8,),
     "training.lora.dtype": ("bfloat16",),

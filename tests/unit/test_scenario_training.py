@@ -215,7 +215,7 @@ def test_everything_is_written_out() -> None:
         "dropout": False,
         "framework": "torchtitan",
         "allocator": "caching",
-        "offload": {"what": "none", "host_rate": "50 GB/s"},
+        "offload": {"what": "none", "activations": False, "host_rate": "50 GB/s"},
         "loss": "auto",
         "loss_scaling": {"rule": "auto", "start": 65536.0, "shared": True},
         "algorithm": "auto",

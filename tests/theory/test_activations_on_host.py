@@ -1,0 +1,78 @@
+"""Saved activations in host memory: which bytes travel, when they return, and which memory is left, by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from simulator.cluster.gpu_file import load_gpu
+from simulator.step.offload import COPY_EFFICIENCY
+from simulator.step.spec import Precision
+from simulator.step.units import units
+from tests.training import SHARDED, TINY, Played, play, step
+
+BF16 = Precision(reduce="bfloat16")
+# A deeper model than TINY: six layers, of which the last keeps its activations on the GPU.
+DEEP = replace(TINY, num_layers=6)
+
+
+def played(strategy: str = "zero3", ranks: int = 2, *, away: bool = True, **facts: object) -> Played:
+    return play(step(strategy, model=DEEP, precision=BF16, activations_on_host=away, **facts), ranks, "dgx_h100")
+
+
+def saved(**facts: object) -> int:
+    """Bytes that one layer saves for the backward pass of a micro-batch."""
+    return units(step("zero3", model=DEEP, precision=BF16, **facts), load_gpu("h100_sxm"))[1].kept
+
+
+def moved(run: Played, way: str) -> list[float]:
+    """Bytes of every copy of rank 0 in a direction."""
+    return [span.nbytes for span in run.timeline.spans if span.rank == 0 and span.kind == f"copy {way}"]
+
+
+@pytest.mark.parametrize("strategy", ["ddp", *SHARDED])
+@pytest.mark.parametrize("accumulation", [1, 3])
+@pytest.mark.parametrize("checkpointing", ["none", "full"])
+def test_every_layer_but_the_last_leaves_and_returns_once_for_each_micro_batch(
+    strategy: str, accumulation: int, checkpointing: str
+) -> None:
+    run = played(strategy, accumulation=accumulation, checkpointing=checkpointing)
+    expected = [saved(checkpointing=checkpointing)] * 5 * accumulation
+    assert moved(run, "to host") == moved(run, "to device") == expected
+
+
+def test_each_of_two_stages_keeps_its_last_layer() -> None:
+    run = played("ddp", 2, parallelism=replace(step("ddp").parallelism, pp=2), accumulation=2)
+    # Three layers a stage: two of them leave, for each of two micro-batches.
+    assert moved(run, "to host") == [saved()] * 2 * 2
+
+
+def test_a_layer_returns_while_the_layer_above_runs_backward_and_is_there_when_needed() -> None:
+    spans = {span.name.removesuffix(" (own 0)"): span for span in played().timeline.spans if span.rank == 0}
+    for layer in range(5):
+        back = spans[f"return layer {layer} activations 0"]
+        assert back.start >= spans[f"hand over layer {layer} activations 0"].end
+        assert back.end <= spans[f"layer {layer} backward 0"].start
+        if layer < 4:
+            # The layer above waits for its own copy, and the copies share a stream.
+            assert back.start >= spans[f"return layer {layer + 1} activations 0"].end
+
+
+def test_a_copy_takes_as_long_as_its_bytes_over_pcie() -> None:
+    gpu = load_gpu("h100_sxm")
+    span = next(one for one in played().timeline.spans if one.name.startswith("hand over layer 0"))
+    # DGX H100: each GPU has a slot of PCIe 5 with 16 lanes, and an NVIDIA driver's copies reach 88 % of it.
+    assert span.end - span.start >= saved() / (COPY_EFFICIENCY * gpu.host_bandwidth) * (1 - 1e-9)
+
+
+def test_the_gpu_holds_fewer_activations_at_the_peak() -> None:
+    # So many tokens that activations are most of the memory.
+    facts = {"micro_batch_size": 64}
+    near, far = (played(away=away, **facts).report.peak_memory_bytes for away in (False, True))
+    # At least two of the five layers that leave are away at the peak.
+    assert near - far >= 2 * saved(**facts)
+
+
+def test_nothing_is_left_on_the_gpu_after_the_step() -> None:
+    assert dict(played().timeline.memory[-1].by_category).get("activations", 0) == 0
