@@ -32,7 +32,7 @@ def learned(training: dict[str, Any], cluster: dict[str, Any]) -> Learning:
 
 
 def by_hand(batch: int, *, tied: bool, clip: float | None, decay: float, optimizer: str) -> list[float]:
-    """Adam and SGD as their papers and PyTorch's pages write them, on one rank, without any of the package's own."""
+    """Adam, Lion and SGD as their papers and PyTorch's pages write them, on one rank, without the package's own."""
     gpt = Gpt(VOCABULARY, 12, 3, 7, 3, arithmetic("float64"), tied=tied)
     units = {unit: dict(own) for unit, own in task.initial(gpt, 5).items()}
     values = {name: value for own in units.values() for name, value in own.items()}
@@ -51,6 +51,9 @@ def by_hand(batch: int, *, tied: bool, clip: float | None, decay: float, optimiz
                 second[name] = 0.999 * second[name] + 0.001 * step**2
                 mean, spread = first[name] / (1 - 0.9 ** (number + 1)), second[name] / (1 - 0.999 ** (number + 1))
                 value -= 0.01 * mean / (np.sqrt(spread) + 1e-8)
+            elif optimizer == "lion":
+                value -= 0.01 * (np.sign(0.9 * first[name] + 0.1 * step) + decay * value)
+                first[name] = 0.99 * first[name] + 0.01 * step
             else:
                 step = step + decay * value
                 first[name] = step + (0.8 * first[name] if optimizer == "momentum" else 0.0)
@@ -78,7 +81,7 @@ def drawn(seed: int) -> tuple[dict[str, Any], dict[str, Any]]:
     training["activation_checkpointing"] = pick(
         "none", "full", "sqrt", "attention", "selective_op", "feed_forward", "activation", {"every": 2}, [0]
     )
-    training |= {"attention": pick("standard", "flash"), "optimizer": pick("adam", "momentum", "sgd")}
+    training |= {"attention": pick("standard", "flash"), "optimizer": pick("adam", "lion", "momentum", "sgd")}
     training["learning"] = {"rate": 0.01, "decay": pick(0.0, 0.1)}
     if training["optimizer"] == "momentum":
         training["learning"]["momentum"] = 0.8
@@ -105,7 +108,7 @@ def test_any_combination_learns_what_one_rank_does(block: int) -> None:
             decay=training["learning"]["decay"], optimizer=training["optimizer"],
         )  # fmt: skip
         told = learned(dict(training), cluster)
-        # Adam turns the rounding of a gradient that is zero, the key bias's, into moves.
+        # Adam and Lion turn the rounding of a gradient that is zero, the key bias's, into moves.
         np.testing.assert_allclose(told.losses, expected, rtol=1e-6, err_msg=f"{seed}: {training} {cluster}")
         np.testing.assert_allclose(told.losses[0], expected[0], rtol=1e-12)
         assert (told.seen, told.stopped) == ({}, "")
