@@ -23,6 +23,7 @@ from simulator.learning.state import Parameters, StepResult
 from simulator.numerics import scaling, task
 from simulator.numerics.arithmetic import arithmetic
 from simulator.numerics.gpt import Gpt
+from simulator.numerics.muon import Muon
 from simulator.numerics.optimizer import Adam, Lion, Rule, Sgd
 from simulator.numerics.schedule import RateSchedule
 from simulator.records.learning import Learning
@@ -30,10 +31,11 @@ from simulator.records.timeline import Timeline
 from simulator.step.plan import StepPlan
 from simulator.step.spec import InjectedFault, LossScaling, TrainingStep, TrainingTask
 
-# Usual constants: of Adam and of SGD as in PyTorch's documentation, of Lion as in its paper (arXiv:2302.06675).
+# Usual constants: of Adam, Muon and of SGD as in PyTorch's documentation, of Lion as in its paper (arXiv:2302.06675).
 _ADAM_BETAS: Final = (0.9, 0.999)
 _LION_BETAS: Final = (0.9, 0.99)
 _MOMENTUM: Final = 0.9
+_MUON_MOMENTUM: Final = 0.95
 
 
 def gpt_of(step: TrainingStep) -> Gpt:
@@ -93,8 +95,15 @@ def rule_of(step: TrainingStep, ranks: int) -> Rule:
             return Sgd(lesson.rate, momentum, lesson.decay, schedule)
         case "sgd":
             return Sgd(lesson.rate, 0.0, lesson.decay, schedule)
+        case "muon" if (matrices := step.optimizer.of_matrices) is not None:
+            momentum = _MUON_MOMENTUM if lesson.momentum is None else lesson.momentum
+            others = Adam(lesson.rate, *(lesson.betas or _ADAM_BETAS), lesson.eps, lesson.decay, schedule)
+            return Muon(
+                lesson.rate, momentum, lesson.decay, matrices.iterations, matrices.dtype, step.framework.split_maps,
+                schedule, others,
+            )  # fmt: skip
         case name:
-            raise ValueError(f"optimizer: got {name!r}; real training supports adam, lion, momentum, sgd")
+            raise ValueError(f"optimizer: got {name!r}; real training supports adam, lion, momentum, muon, sgd")
 
 
 def scale_of(wanted: LossScaling | None) -> scaling.Scale:

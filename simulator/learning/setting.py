@@ -8,11 +8,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
+from typing import Final
 
 from simulator.learning.rank_shard import RankShard, is_spread, places
+from simulator.learning.shard_layout import ShardLayout, shares_of_matrices
 from simulator.learning.state import Units
 from simulator.numerics.dropout import Draw
 from simulator.numerics.gpt import Gpt
+from simulator.numerics.muon import Muon
 from simulator.numerics.optimizer import Adam, Rule
 from simulator.records.operation import Computation, Compute
 from simulator.records.timeline import Timeline, TransferLog
@@ -21,6 +24,8 @@ from simulator.step.pipeline import Pipeline
 from simulator.step.pipelines.schedule import Work
 from simulator.step.plan import StepPlan
 from simulator.step.spec import Updater
+
+_PACKED: Final = ShardLayout()
 
 
 @dataclass(frozen=True)
@@ -56,6 +61,8 @@ class TrainingContext:
     recomputed: frozenset[str] = field(init=False)
     segments: frozenset[str] = field(init=False)
     places: tuple[RankShard, ...] = field(init=False)
+
+    _layouts: dict[Units, ShardLayout] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         # The dataclass is frozen, so derived fields are set through `object`.
@@ -111,6 +118,41 @@ class TrainingContext:
         # 1.
         own = data // self.plan.step.parallelism.experts.ranks if is_spread(units) else data
         return own % self.cut_of(units)
+
+    @property
+    def muon(self) -> Muon | None:
+        """The optimizer, if it has a rule for matrices; None for others."""
+        return self.rule if isinstance(self.rule, Muon) else None
+
+    def layout(self, rank: int, units: Units) -> ShardLayout:
+        """Return the order of these units' elements in the shards of their states; equal for all ranks of a group."""
+        if self.muon is None:
+            return _PACKED
+        if units not in self._layouts:
+            self._layouts[units] = shares_of_matrices(self.places[rank].gpt, units, self.cut_of(units))
+        return self._layouts[units]
+
+    @property
+    def matrix_rule(self) -> Muon:
+        """The optimizer's rule for matrices.
+
+        Raises
+        ------
+        ValueError
+            The optimizer has no rule for matrices.
+        """
+        if self.muon is None:
+            raise ValueError(f"got {self.rule}; only Muon has a rule for matrices")
+        return self.muon
+
+    def share(self, rank: int, unit: str) -> slice:
+        """Return the place of a rank's share in the unit's packed matrices."""
+        units = self.bucket(rank, unit)
+        return self.layout(rank, units).share(unit, self.part_of(rank, units))
+
+    def bucket(self, rank: int, unit: str) -> Units:
+        """Return the units whose gradients a rank sums together with the gradients of this unit."""
+        return next(units for units in self.places[rank].travelling if unit in units)
 
     @property
     def copies(self) -> int:

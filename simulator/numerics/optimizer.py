@@ -12,6 +12,7 @@ References
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
@@ -154,7 +155,15 @@ class Lion:
         momentum += kind(1.0 - self.second) * gradient
 
 
-Rule = Adam | Lion | Sgd
+class Rule(Protocol):
+    """An optimizer's step on arrays in which every element is treated separately."""
+
+    @property
+    def moments(self) -> int:
+        """Number of moments per parameter."""
+
+    def update(self, parameters: Array, gradient: Array, state: OptimizerState) -> None:
+        """Update parameters and moments in place by one step with this gradient."""
 
 
 def fresh(rule: Rule, parameters: Array) -> OptimizerState:

@@ -128,7 +128,7 @@ class LearningSpec(Spec):
         description="Weight decay: added to the gradient with sgd and momentum, otherwise applied to the parameters.",
     )
     momentum: Annotated[float, reading.number(positive=False, most=1.0)] | None = Field(
-        default=None, description="Decay factor of the momentum per step; 0.9 if omitted."
+        default=None, description="Decay factor of the momentum per step; if omitted 0.95 for muon, else 0.9."
     )
     betas: Annotated[Any, _betas()] | None = Field(
         default=None,

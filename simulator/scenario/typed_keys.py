@@ -110,7 +110,7 @@ class LearningKeys(TypedDict, total=False):
     decay: float
     """Weight decay: added to the gradient with sgd and momentum, otherwise applied to the parameters."""
     momentum: float
-    """Decay factor of the momentum per step; 0.9 if omitted."""
+    """Decay factor of the momentum per step; if omitted 0.95 for muon, else 0.9."""
     betas: Sequence[float]
     """Decay factors of both moving averages per step; if omitted [0.9, 0.99] for lion, else [0.9, 0.999]."""
     eps: float

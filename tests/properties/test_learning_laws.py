@@ -81,7 +81,7 @@ def drawn(seed: int) -> tuple[dict[str, Any], dict[str, Any]]:
     training["activation_checkpointing"] = pick(
         "none", "full", "sqrt", "attention", "selective_op", "feed_forward", "activation", {"every": 2}, [0]
     )
-    training |= {"attention": pick("standard", "flash"), "optimizer": pick("adam", "lion", "momentum", "sgd")}
+    training |= {"attention": pick("standard", "flash"), "optimizer": pick("adam", "lion", "momentum", "sgd", "muon")}
     training["learning"] = {"rate": 0.01, "decay": pick(0.0, 0.1)}
     if training["optimizer"] == "momentum":
         training["learning"]["momentum"] = 0.8

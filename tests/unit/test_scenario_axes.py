@@ -82,8 +82,8 @@ def test_an_option_belongs_to_the_optimizers_that_listen_to_it() -> None:
     assert [spec.betas for spec in specs] == [(0.8, 0.9), None, None]
     lines = told({**scenario, "compare": {"training.optimizer": ["adam", "sgd"]}})
     assert [line.split(": ")[-1] for line in lines] == [
-        "only for momentum, but the optimizer is adam; remove the key",
-        "only for momentum, but the optimizer is sgd; remove the key",
+        "only for momentum, muon, but the optimizer is adam; remove the key",
+        "only for momentum, muon, but the optimizer is sgd; remove the key",
     ]
 
 
