@@ -189,10 +189,8 @@ def received(setting: TrainingContext, rank: Rank, act: NumericAction[Exchange],
             spread(setting, rank, act.units, array)
         case Exchange.GATHER_AVERAGES:
             (unit,) = act.units
-            counts = np.diff(setting.layout(rank.number, setting.bucket(rank.number, unit)).bounds[unit])
-            # A rank's share may be an element shorter than the largest share, whose size all shares have on the wire.
-            shares = np.split(array, len(counts))
-            rank.averages[unit] = np.concatenate([own[:count] for own, count in zip(shares, counts, strict=True)])
+            parts = np.split(array, setting.cut_of(act.units))
+            rank.averages[unit] = setting.joined(rank.number, unit, parts)
         case Exchange.GATHER_UPDATED:
             _spread_all(setting, rank, act, array)
         case Exchange.FLAG:

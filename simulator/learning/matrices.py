@@ -60,15 +60,15 @@ def to_owners(setting: TrainingContext, ranks: Sequence[Rank], units: Units) -> 
 
     Owners have unequal numbers of elements; the simulated transfer assumes equal numbers.
     """
-    shares = {unit: np.concatenate([rank.averages[unit] for rank in ranks]) for unit in units}
-    whole = {key: shares[key[0]][place] for key, place in _places(setting, ranks[0], units).items()}
+    joined = _joined(setting, ranks, units)
+    whole = {key: joined[key[0]][place] for key, place in _places(setting, ranks[0], units).items()}
     return [np.concatenate([whole[key] for key in own] or [np.zeros(0)]) for own in _owned(setting, ranks[0], units)]
 
 
 def from_owners(setting: TrainingContext, ranks: Sequence[Rank], units: Units) -> list[Array]:
     """Return each rank's shares of orthogonal updates of these units, packed, from the owners' whole matrices."""
     places = _places(setting, ranks[0], units)
-    whole = {unit: np.concatenate([rank.averages[unit] for rank in ranks]) for unit in units}
+    whole = _joined(setting, ranks, units)
     for rank, own in zip(ranks, _owned(setting, ranks[0], units), strict=True):
         at = 0
         for unit, number in own:
@@ -86,6 +86,11 @@ def take_shares(setting: TrainingContext, rank: Rank, units: Units, array: Array
         count = len(rank.averages.pop(unit))
         rank.orthogonal[unit] = array[at : at + count]
         at += count
+
+
+def _joined(setting: TrainingContext, ranks: Sequence[Rank], units: Units) -> dict[str, Array]:
+    """Return the averages of these units' packed matrices from all ranks' shares, by unit."""
+    return {unit: setting.joined(ranks[0].number, unit, [rank.averages[unit] for rank in ranks]) for unit in units}
 
 
 def _places(setting: TrainingContext, rank: Rank, units: Units) -> dict[tuple[str, int], slice]:

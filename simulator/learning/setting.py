@@ -5,11 +5,15 @@ A record and the values derived from it; state.py holds the values that change.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
 from typing import Final
 
+import numpy as np
+
+from simulator.basics.arrays import Array, Ints
 from simulator.learning.rank_shard import RankShard, is_spread, places
 from simulator.learning.shard_layout import ShardLayout, shares_of_matrices
 from simulator.learning.state import Units
@@ -129,7 +133,7 @@ class TrainingContext:
         if self.muon is None:
             return _PACKED
         if units not in self._layouts:
-            self._layouts[units] = shares_of_matrices(self.places[rank].gpt, units, self.cut_of(units))
+            self._layouts[units] = shares_of_matrices(self.muon, self.places[rank].gpt, units, self.cut_of(units))
         return self._layouts[units]
 
     @property
@@ -145,14 +149,24 @@ class TrainingContext:
             raise ValueError(f"got {self.rule}; only Muon has a rule for matrices")
         return self.muon
 
-    def share(self, rank: int, unit: str) -> slice:
-        """Return the place of a rank's share in the unit's packed matrices."""
-        units = self.bucket(rank, unit)
-        return self.layout(rank, units).share(unit, self.part_of(rank, units))
+    def shares_of(self, rank: int, unit: str) -> tuple[Ints, ...]:
+        """Return the places of every shard's elements in a unit's packed matrices, for the shards that a rank's group
+        holds.
+        """
+        units = next(units for units in self.places[rank].travelling if unit in units)
+        return self.layout(rank, units).shares[unit]
 
-    def bucket(self, rank: int, unit: str) -> Units:
-        """Return the units whose gradients a rank sums together with the gradients of this unit."""
-        return next(units for units in self.places[rank].travelling if unit in units)
+    def share(self, rank: int, unit: str) -> Ints:
+        """Return the places of a rank's elements in a unit's packed matrices."""
+        return self.shares_of(rank, unit)[self.part_of(rank, (unit,))]
+
+    def joined(self, rank: int, unit: str, parts: Sequence[Array]) -> Array:
+        """Return a unit's packed matrices from the shares of a rank's group; a part may end in padding."""
+        shares = self.shares_of(rank, unit)
+        whole = np.empty(sum(map(len, shares)), parts[0].dtype)
+        for share, part in zip(shares, parts, strict=True):
+            whole[share] = part[: len(share)]
+        return whole
 
     @property
     def copies(self) -> int:

@@ -1,7 +1,7 @@
 """In which order do parameters of a bucket lie in its shards? Unit after unit, or with an equal share of every matrix.
 
-A rule for matrices (Muon) needs the second order: every shard has an equal share of each layer's matrices, as FSDP2
-shards every parameter. Equal shares are what an all-gather of a layer's matrices can carry.
+A rule for matrices (Muon) needs the second order: every shard has an equal share of each matrix, as FSDP2 shards every
+parameter. Equal shares are what an all-gather of a layer's matrices can carry.
 
 Example: two layers on 2 ranks, each with a matrix of 4 elements (a, A) and a bias of 2 elements (b, B)::
 
@@ -20,7 +20,7 @@ import numpy as np
 from simulator.basics.arrays import Array, Ints
 from simulator.learning.state import Units
 from simulator.numerics.gpt import Gpt
-from simulator.numerics.muon import in_matrix
+from simulator.numerics.muon import Muon, in_matrix
 
 
 @dataclass(frozen=True)
@@ -31,12 +31,12 @@ class ShardLayout:
     ----------
     order : int array, shape (shards x elements of a shard,), or None
         Place of each element in the packed parameters, unit after unit; -1 for padding. None: packed order.
-    bounds : mapping of unit to int array, shape (shards + 1,)
-        Shard r has the elements bounds[r] to bounds[r + 1] of the unit's packed matrices.
+    shares : mapping of unit to tuple of int array
+        Places of each shard's elements in the unit's packed matrices, shape (elements of the share,) each.
     """
 
     order: Ints | None = None
-    bounds: Mapping[str, Ints] = field(default_factory=dict)
+    shares: Mapping[str, tuple[Ints, ...]] = field(default_factory=dict)
 
     def arranged(self, packed: Array) -> Array:
         """Return packed elements (unit after unit) in the order of shards, with zeros as padding."""
@@ -59,23 +59,18 @@ class ShardLayout:
     def matrices(self, shard: int) -> dict[str, slice]:
         """Return the place of each unit's share of matrices in a shard."""
         places, at = dict[str, slice](), 0
-        for unit, bounds in self.bounds.items():
-            count = int(bounds[shard + 1] - bounds[shard])
-            places[unit] = slice(at, at + count)
-            at += count
+        for unit, shares in self.shares.items():
+            places[unit] = slice(at, at + len(shares[shard]))
+            at += len(shares[shard])
         return places
 
     def others(self, shard: int) -> slice:
         """Return the place of the elements outside of matrices in a shard, padding included."""
         return slice(max((place.stop for place in self.matrices(shard).values()), default=0), None)
 
-    def share(self, unit: str, shard: int) -> slice:
-        """Return the place of a shard's elements in the unit's packed matrices."""
-        return slice(int(self.bounds[unit][shard]), int(self.bounds[unit][shard + 1]))
 
-
-def shares_of_matrices(gpt: Gpt, units: Units, shards: int) -> ShardLayout:
-    """Return the layout in which each shard has an equal share of every unit's matrices, to one element.
+def shares_of_matrices(muon: Muon, gpt: Gpt, units: Units, shards: int) -> ShardLayout:
+    """Return the layout in which each shard has an equal share of every matrix, to one element.
 
     The remaining elements fill the shards in order.
     """
@@ -85,21 +80,26 @@ def shares_of_matrices(gpt: Gpt, units: Units, shards: int) -> ShardLayout:
             places = np.arange(at, at + prod(shape))
             (matrices.setdefault(unit, []) if in_matrix(unit, shape) else others).append(places)
             at += prod(shape)
-    length = -(-at // shards)
+    length, surplus = -(-at // shards), 0
     pieces: list[list[Ints]] = [[] for _ in range(shards)]
-    bounds, next_one = dict[str, Ints](), 0
-    for unit, own in matrices.items():
-        whole = np.concatenate(own)
-        counts = np.full(shards, len(whole) // shards)
-        # Continue where the last unit's surplus ended, to keep the shards equal.
-        counts[(next_one + np.arange(len(whole) % shards)) % shards] += 1
-        next_one += len(whole) % shards
-        bounds[unit] = np.concatenate([[0], np.cumsum(counts)])
-        for shard, piece in enumerate(np.split(whole, bounds[unit][1:-1])):
-            pieces[shard].append(piece)
+    shares = dict[str, tuple[Ints, ...]]()
+    for unit, packed in matrices.items():
+        taken: list[list[Ints]] = [[] for _ in range(shards)]
+        begin = 0
+        for shape in muon.shapes(gpt, unit):
+            counts = np.full(shards, prod(shape) // shards)
+            # Deal the surplus on from where the last one ended: shards of a unit differ by one element at most.
+            counts[(surplus + np.arange(prod(shape) % shards)) % shards] += 1
+            surplus += prod(shape) % shards
+            for shard, count in enumerate(counts.tolist()):
+                taken[shard].append(np.arange(begin, begin + count))
+                begin += count
+        shares[unit] = tuple(np.concatenate(own) for own in taken)
+        for shard, own in enumerate(shares[unit]):
+            pieces[shard].append(np.concatenate(packed)[own])
     rest = np.concatenate([np.zeros(0, np.int64), *others])
-    for own in pieces:
-        free = length - sum(map(len, own))
-        filled, rest = rest[:free], rest[free:]
-        own += [filled, np.full(free - len(filled), -1)]
-    return ShardLayout(np.concatenate([piece for own in pieces for piece in own]), bounds)
+    for filled in pieces:
+        free = length - sum(map(len, filled))
+        filled += [rest[:free], np.full(max(0, free - len(rest)), -1)]
+        rest = rest[free:]
+    return ShardLayout(np.concatenate([piece for filled in pieces for piece in filled]), shares)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from simulator.basics.arrays import Array
+from simulator.learning import matrices
 from simulator.learning.learn import gpt_of, rule_of
 from simulator.learning.setting import TrainingContext
 from simulator.learning.start import start
@@ -16,7 +17,9 @@ from simulator.model.shape import Transformer
 from simulator.numerics import task
 from simulator.numerics.arithmetic import arithmetic
 from simulator.numerics.gpt import Gpt
+from simulator.run.simulate import simulate
 from simulator.scenario.build_training import optimizer
+from simulator.scenario.load import load_scenario
 from simulator.scenario.training_spec import OptimizerSpec
 from simulator.step.framework import Framework
 from simulator.step.parallelism import Parallelism
@@ -264,3 +267,67 @@ def test_in_rank_order_no_sharding_changes_a_bit(dtype: str) -> None:
     plain = bits("ddp", "replicated", dtype)
     for strategy, way in WAYS[1:]:
         assert bits(strategy, way, dtype) == plain, (strategy, way)
+
+
+# ------------------------------------------------------------------------------------------------------------ bytes
+
+
+def logged(made: Training, name: str) -> float:
+    """Bytes of the simulated transfers of collectives with `name` in their names, over all ranks [B]."""
+    return sum(float(log.nbytes.sum()) for log in made.setting.timeline.logs if name in log.collective)
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("strategy", ["zero1", "zero2", "zero3"])
+def test_gathered_averages_are_the_bytes_of_the_simulated_transfers(
+    strategy: str, ranks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every rank's share of float64 numbers reaches N - 1 ranks; 2 and 4 divide the elements of every matrix."""
+    taken: list[int] = []
+    joined = TrainingContext.joined
+
+    def counting(setting: TrainingContext, rank: int, unit: str, parts: Any) -> Array:
+        taken.append(sum(len(part) for number, part in enumerate(parts) if number != rank))
+        return joined(setting, rank, unit, parts)
+
+    monkeypatch.setattr(TrainingContext, "joined", counting)
+    made, _ = learned_with_muon(strategy, "gathered", ranks, 12)
+    # 12 d^2 elements of matrices in each of two layers.
+    assert 8 * sum(taken) / STEPS == logged(made, "averages") == 8 * (ranks - 1) * 2 * 12 * WIDTH**2
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("strategy", ["zero1", "zero2", "zero3"])
+def test_matrices_to_and_from_owners_are_the_bytes_of_the_simulated_transfers(
+    strategy: str, ranks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An owner has 1 / N of each of its matrices already, and receives and sends back the rest."""
+    owned: list[Array] = []
+    to_owners = matrices.to_owners
+
+    def watching(setting: TrainingContext, group: Any, units: Any) -> list[Array]:
+        held = [{float(x) for unit in units for x in rank.averages[unit]} for rank in group]
+        found = to_owners(setting, group, units)
+        owned.extend(np.array([x not in own for x in array]) for own, array in zip(held, found, strict=True))
+        return found
+
+    monkeypatch.setattr(matrices, "to_owners", watching)
+    made, _ = learned_with_muon(strategy, "all_to_all", ranks, 12)
+    moved = 8 * sum(int(foreign.sum()) for foreign in owned) / STEPS
+    assert moved == logged(made, "to owners") == logged(made, "from owners")
+    assert moved == 8 * (ranks - 1) / ranks * 2 * 12 * WIDTH**2
+
+
+@pytest.mark.parametrize("precision", ["fp64", "fp32", "bf16"])
+@pytest.mark.parametrize("way", ["gathered", "all_to_all"])
+def test_real_training_sends_the_bytes_of_a_step_without_numbers(way: str, precision: str) -> None:
+    model = {"model_type": "gpt2", "n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 8, "vocab_size": 32}
+    training = {"model": model, "seq_len": 8, "micro_batch_size": 1, "sharding": "zero1", "precision": precision}
+    training |= {"optimizer": {"name": "muon", "distribution": way}, "collectives": "played"}
+    sent = {}
+    for numerics in (True, False):
+        own = {"numerics": True, "steps": 2} if numerics else {}
+        data = {"name": "x", "cluster": {"topology": "star_100g", "world_size": 4}, "training": training | own}
+        logs = simulate(load_scenario(data)).timeline.logs
+        sent[numerics] = {log.collective: float(log.nbytes.sum()) for log in logs}
+    assert sent[True] == sent[False]

@@ -669,6 +669,11 @@ LEARNS = {"model": {**SMALL, "tie_word_embeddings": False}, "seq_len": 8, "numer
             {"optimizer": "adafactor"},
             "optimizer: got 'adafactor'; real training supports adam, lion, momentum, muon, sgd",
         ),
+        (
+            {"optimizer": {"name": "muon", "distribution": "owners"}, "sharding": "zero1"},
+            "optimizer.distribution: got 'owners', which real training does not support yet; with zero1: auto, "
+            "gathered, all_to_all",
+        ),
         ({"dropout": 1.5}, "dropout: got 1.5; must be at most 0.99"),
         ({"dropout": "some"}, "dropout: got 'some'; must be true, false, or a probability such as 0.1"),
         ({"learning": {"rate": 0}}, "learning.rate: got 0; must be greater than 0"),
