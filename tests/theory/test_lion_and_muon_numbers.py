@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,7 @@ from simulator.learning.learn import gpt_of, rule_of
 from simulator.learning.setting import TrainingContext
 from simulator.learning.start import start
 from simulator.learning.training import Training
+from simulator.model.expert_partition import ExpertPartition
 from simulator.model.shape import Transformer
 from simulator.numerics import task
 from simulator.numerics.arithmetic import arithmetic
@@ -331,3 +334,34 @@ def test_real_training_sends_the_bytes_of_a_step_without_numbers(way: str, preci
         logs = simulate(load_scenario(data)).timeline.logs
         sent[numerics] = {log.collective: float(log.nbytes.sum()) for log in logs}
     assert sent[True] == sent[False]
+
+
+@pytest.mark.parametrize(("strategy", "way"), WAYS)
+def test_experts_learn_the_same_under_every_sharding(strategy: str, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The router and an expert's two matrices are matrices of their own, wherever the expert is."""
+    monkeypatch.setattr(f"{__name__}.SHAPE", replace(SHAPE, num_experts=4, active_experts=2))
+    alone, losses = learned_with_muon("ddp", "replicated", 1, 12)
+    spread = Parallelism(experts=ExpertPartition(ranks=2))
+    for parallelism in (Parallelism(), spread):
+        made, found = learned_with_muon(strategy, way, 4, 12, parallelism=parallelism)
+        same(made, found, (losses, alone.parameters()))
+
+
+@pytest.mark.parametrize("way", ["gathered", "all_to_all"])
+def test_an_overflow_leaves_momenta_and_parameters_alone(way: str, tmp_path: Path) -> None:
+    """The first step overflows and is skipped, so the second is the first one of a training without the fault."""
+    model = {"model_type": "gpt2", "n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 8, "vocab_size": 32}
+    training = {"model": model, "seq_len": 8, "micro_batch_size": 2, "sharding": "zero1", "precision": "fp16"}
+    training |= {"optimizer": {"name": "muon", "distribution": way}, "numerics": True}
+    np.save(tmp_path / "once.npy", rows(0, 8)[None])
+    np.save(tmp_path / "twice.npy", np.repeat(rows(0, 8)[None], 2, axis=0))
+    found = {}
+    overflow = [{"step": 0, "what": "overflow", "rank": 1}]
+    for steps, faults, file in ((1, [], "once.npy"), (2, overflow, "twice.npy")):
+        own = {"steps": steps, "faults": faults, "loss_scaling": {"rule": "static", "start": 1024.0}}
+        own["learning"] = {"batches": str(tmp_path / file)}
+        data = {"name": "x", "cluster": {"topology": "star_100g", "world_size": 4}, "training": training | own}
+        found[steps] = simulate(load_scenario(data))
+    assert found[2].report.learning.skipped == (0,)
+    for name, value in found[1].parameters.items():
+        assert value.tobytes() == found[2].parameters[name].tobytes(), name
