@@ -227,7 +227,8 @@ def _optimizer(shape: TrainingSpec) -> Iterator[RuleViolation]:
     if shape.optimizer.name not in _OPTIMIZERS:
         yield _conflict("optimizer", f"got {shape.optimizer.name!r}; real training supports {', '.join(_OPTIMIZERS)}")
     if shape.optimizer.distribution == "owners":
-        able = "auto, replicated" if shape.sharding.strategy == "ddp" else "auto, gathered, all_to_all"
+        every_rank = STRATEGIES.find(shape.sharding.strategy).updater is Updater.EVERY_RANK
+        able = "auto, replicated" if every_rank else "auto, gathered, all_to_all"
         message = f"got 'owners', which real training does not support yet; with {shape.sharding.strategy}: {able}"
         yield _conflict("optimizer.distribution", message, "training.sharding.strategy")
     if shape.optimizer.state_dtype not in ("auto", "float32"):
