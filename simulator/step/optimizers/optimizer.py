@@ -154,7 +154,7 @@ def dealt(sizes: tuple[tuple[Shape, int], ...], ranks: int) -> tuple[dict[Shape,
     Examples
     --------
     >>> dealt((((2, 2), 3), ((4, 4), 2)), 2)
-    ({(2, 2): 2}, {(2, 2): 1, (4, 4): 2})
+    ({(2, 2): 1, (4, 4): 2}, {(2, 2): 2})
     """
     places = [*range(ranks), *reversed(range(ranks))]
     owned: list[dict[Shape, int]] = [{} for _ in range(ranks)]
