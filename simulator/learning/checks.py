@@ -102,11 +102,11 @@ def _gives_what_was_sent(effect: Exchange, sent: Sequence[Array], given: Sequenc
         case Exchange.FLAG | Exchange.SUM_NORM | Exchange.SUM_PARTIAL | Exchange.SUM_SHARED:
             # Only a few numbers; other checks detect faults here.
             return True
-        case Exchange.WITHIN | Exchange.SEND:
-            raise ValueError(f"got a {effect.value}; a pass uses the result of this effect")
+        case Exchange.WITHIN | Exchange.SEND | Exchange.TO_OWNERS | Exchange.FROM_OWNERS:
+            raise ValueError(f"got a {effect.value}; Training delivers the result of this effect")
         case Exchange.REDUCE_SCATTER:
             return is_sum(sent, np.concatenate(given))
-        case Exchange.ALL_GATHER | Exchange.GATHER_UPDATED | Exchange.GATHER_NORMS:
+        case Exchange.ALL_GATHER | Exchange.GATHER_AVERAGES | Exchange.GATHER_UPDATED | Exchange.GATHER_NORMS:
             # Rank n's contribution lies in the n-th part of its buffer; every rank must receive the same concatenation.
             size = len(given[0]) // len(sent)
             parts = np.concatenate([one[n * size : (n + 1) * size] for n, one in enumerate(sent)])

@@ -92,6 +92,10 @@ def sent(setting: TrainingContext, rank: Rank, op: Collective, act: NumericActio
             return np.pad(part, (0, op.elements - len(part)))
         case Exchange.ALL_GATHER:
             return _in_place(rank, op, _own_part(setting, rank, op, act))
+        case Exchange.GATHER_AVERAGES:
+            (unit,) = act.units
+            own, length = rank.averages[unit], op.elements // len(op.group)
+            return _in_place(rank, op, np.pad(own, (0, length - len(own))))
         case Exchange.GATHER_UPDATED:
             return _in_place(rank, op, np.concatenate([part for _, part in _handed_out(rank, act)]))
         case Exchange.FLAG:
@@ -104,8 +108,8 @@ def sent(setting: TrainingContext, rank: Rank, op: Collective, act: NumericActio
         case Exchange.SUM_PARTIAL | Exchange.SUM_SHARED:
             own = _chosen(setting, rank, act)
             return np.pad(own, (0, op.elements - len(own)))
-        case Exchange.WITHIN | Exchange.SEND:
-            raise ValueError(f"{op.name}: a pass contributes this array, not the rank")
+        case Exchange.WITHIN | Exchange.SEND | Exchange.TO_OWNERS | Exchange.FROM_OWNERS:
+            raise ValueError(f"{op.name}: Training delivers these arrays from rank to rank")
         case Exchange.PULL:
             raise ValueError(f"{op.name}: the servers contribute to a pull, not the worker")
         case _:
@@ -117,10 +121,21 @@ def _own_part(setting: TrainingContext, rank: Rank, op: Collective, act: Numeric
     if len(op.group) == setting.cut_of(act.units):
         return rank.parts[act.units]
     # A smaller mesh (`reshard_after_forward: K`): after the forward pass, parameters were re-sharded over K
-    # neighbouring ranks, so the shard is cut from the gathered parameters.
+    # neighbouring ranks, so the shard is cut from the gathered parameters, in packed order (`in_shard_order`).
     whole = pack(setting.places[rank.number].gpt, rank.working, act.units, op.elements)
     part: Array = np.split(whole, len(op.group))[op.group.index(rank.number)]
     return part
+
+
+def in_shard_order(
+    setting: TrainingContext, op: Collective, act: NumericAction[Exchange], given: list[Array]
+) -> list[Array]:
+    """Return the results of a collective on all ranks, with parameters gathered on a smaller mesh in the order of the
+    shards of their states.
+    """
+    if act.effect is not Exchange.ALL_GATHER or len(op.group) == setting.cut_of(act.units):
+        return given
+    return [setting.layout(op.group[0], act.units).arranged(array) for array in given]
 
 
 def _in_place(rank: Rank, op: Collective, own: Array) -> Array:
@@ -137,16 +152,14 @@ def _share(setting: TrainingContext, rank: Rank, op: Collective, act: NumericAct
     The division uses the dtype on the wire, like PyTorch (DDP's buckets, its float16 hook, FSDP2's reduce): if this
     dtype has a wider range than the gradients' dtype, small gradients are not lost.
     """
-    own = packed(setting, rank, act.units, act.micro, op.elements).astype(find(op.dtype).numpy)
-    share: Array = own / own.dtype.type(setting.shares)
+    own = packed(setting, rank, act.units, act.micro).astype(find(op.dtype).numpy)
+    share: Array = np.pad(own / own.dtype.type(setting.shares), (0, op.elements - len(own)))
     return share
 
 
-def packed(
-    setting: TrainingContext, rank: Rank, units: Sequence[str], micro: int, elements: int | None = None
-) -> Array:
-    """Return several units' gradients, summed over micro-batches up to `micro`, as a flat array; remove these gradients
-    from the rank.
+def packed(setting: TrainingContext, rank: Rank, units: Units, micro: int) -> Array:
+    """Return several units' gradients, summed over micro-batches up to `micro`, as a flat array in the order of shards;
+    remove these gradients from the rank.
     """
     summed: dict[str, Parameters] = {}
     for unit in units:
@@ -156,7 +169,7 @@ def packed(
             into = summed.setdefault(unit, {})
             # Sum in micro-batch order for reproducible rounding.
             summed[unit] = {name: into[name] + part if into else part for name, part in own.items()}
-    return pack(setting.places[rank.number].gpt, summed, units, elements)
+    return setting.layout(rank.number, units).arranged(pack(setting.places[rank.number].gpt, summed, units))
 
 
 def received(setting: TrainingContext, rank: Rank, act: NumericAction[Exchange], array: Array) -> None:
@@ -174,6 +187,10 @@ def received(setting: TrainingContext, rank: Rank, act: NumericAction[Exchange],
             _add(rank.summed, act.units, own.astype(find(setting.plan.step.precision.grads).numpy, copy=False))
         case Exchange.ALL_GATHER | Exchange.PULL:
             spread(setting, rank, act.units, array)
+        case Exchange.GATHER_AVERAGES:
+            (unit,) = act.units
+            parts = np.split(array, setting.cut_of(act.units))
+            rank.averages[unit] = setting.joined(rank.number, unit, parts)
         case Exchange.GATHER_UPDATED:
             _spread_all(setting, rank, act, array)
         case Exchange.FLAG:
@@ -186,8 +203,8 @@ def received(setting: TrainingContext, rank: Rank, act: NumericAction[Exchange],
             rank.squares, rank.rest = fsum(array), 0.0
         case Exchange.SUM_PARTIAL | Exchange.SUM_SHARED:
             _put_back(setting, rank, act, array)
-        case Exchange.WITHIN | Exchange.SEND:
-            raise ValueError(f"{act.what}: a pass receives this result, not the rank")
+        case Exchange.WITHIN | Exchange.SEND | Exchange.TO_OWNERS | Exchange.FROM_OWNERS:
+            raise ValueError(f"{act.what}: Training delivers this result")
         case Exchange.PUSH:
             raise ValueError("workers receive no result of a push; they pull")
         case _:
@@ -232,7 +249,8 @@ def _masked(setting: TrainingContext, rank: Rank, act: NumericAction[Exchange]) 
             for unit in units
             for name, shape in gpt.shapes(unit).items()
         ]
-        masks.append((part, np.resize(np.concatenate(shared), len(part))))
+        arranged = setting.layout(rank.number, units).arranged(np.concatenate(shared))
+        masks.append((part, np.resize(arranged, len(part))))
     return masks
 
 
@@ -244,8 +262,9 @@ def own_slice(setting: TrainingContext, rank: Rank, units: Units, *, partial: bo
     place = setting.places[rank.number]
     counted = place.counted(units, partial=partial)
     length = len(rank.parts[units])
+    arranged = setting.layout(rank.number, units).arranged(counted)
     # The shard may end in padding, which never counts.
-    whole = np.pad(counted, (0, length * setting.cut_of(units) - len(counted)))
+    whole = np.pad(arranged, (0, length * setting.cut_of(units) - len(arranged)))
     return whole[setting.part_of(rank.number, units) * length :][:length]
 
 
@@ -273,10 +292,10 @@ def _add(into: dict[Key, Array], key: Key, array: Array) -> None:
     into[key] = into[key] + array if key in into else array
 
 
-def spread(setting: TrainingContext, rank: Rank, units: Sequence[str], array: Array) -> None:
-    """Unpack a flat array into a rank's working parameters for several units, rounded to the stored dtype."""
-    stored = setting.gpt.arithmetic.stored
-    for unit, own in unpack(setting.places[rank.number].gpt, array, units).items():
+def spread(setting: TrainingContext, rank: Rank, units: Units, array: Array) -> None:
+    """Unpack all shards of several units into a rank's working parameters, rounded to the stored dtype."""
+    stored, packed_units = setting.gpt.arithmetic.stored, setting.layout(rank.number, units).restored(array)
+    for unit, own in unpack(setting.places[rank.number].gpt, packed_units, units).items():
         rank.working[unit] = {name: value.astype(stored) for name, value in own.items()}
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 from threadpoolctl import threadpool_limits
@@ -22,12 +23,19 @@ from simulator.learning.state import Parameters, StepResult
 from simulator.numerics import scaling, task
 from simulator.numerics.arithmetic import arithmetic
 from simulator.numerics.gpt import Gpt
-from simulator.numerics.optimizer import Adam, Rule, Sgd
+from simulator.numerics.muon import Muon
+from simulator.numerics.optimizer import Adam, Lion, Rule, Sgd
 from simulator.numerics.schedule import RateSchedule
 from simulator.records.learning import Learning
 from simulator.records.timeline import Timeline
 from simulator.step.plan import StepPlan
 from simulator.step.spec import InjectedFault, LossScaling, TrainingStep, TrainingTask
+
+# Usual constants: of Adam, Muon and of SGD as in PyTorch's documentation, of Lion as in its paper (arXiv:2302.06675).
+_ADAM_BETAS: Final = (0.9, 0.999)
+_LION_BETAS: Final = (0.9, 0.99)
+_MOMENTUM: Final = 0.9
+_MUON_MOMENTUM: Final = 0.95
 
 
 def gpt_of(step: TrainingStep) -> Gpt:
@@ -77,12 +85,25 @@ def rule_of(step: TrainingStep, ranks: int) -> Rule:
     # An asynchronous server updates once per worker and step; schedules count steps.
     updates = ranks if step.sharding.asynchronous else 1
     schedule = RateSchedule(lesson.schedule, lesson.warmup, step.steps, updates)
-    if step.optimizer.name == "adam":
-        return Adam(lesson.rate, *lesson.betas, lesson.eps, lesson.decay, schedule)
-    if step.optimizer.name in ("sgd", "momentum"):
-        momentum = lesson.momentum if step.optimizer.name == "momentum" else 0.0
-        return Sgd(lesson.rate, momentum, lesson.decay, schedule)
-    raise ValueError(f"optimizer: got {step.optimizer.name!r}; real training supports adam, momentum, sgd")
+    momentum = _MOMENTUM if lesson.momentum is None else lesson.momentum
+    match step.optimizer.name:
+        case "adam":
+            return Adam(lesson.rate, *(lesson.betas or _ADAM_BETAS), lesson.eps, lesson.decay, schedule)
+        case "lion":
+            return Lion(lesson.rate, *(lesson.betas or _LION_BETAS), lesson.decay, schedule)
+        case "momentum":
+            return Sgd(lesson.rate, momentum, lesson.decay, schedule)
+        case "sgd":
+            return Sgd(lesson.rate, 0.0, lesson.decay, schedule)
+        case "muon" if (matrices := step.optimizer.of_matrices) is not None:
+            momentum = _MUON_MOMENTUM if lesson.momentum is None else lesson.momentum
+            others = Adam(lesson.rate, *(lesson.betas or _ADAM_BETAS), lesson.eps, lesson.decay, schedule)
+            return Muon(
+                lesson.rate, momentum, lesson.decay, matrices.iterations, matrices.dtype, step.framework.split_maps,
+                schedule, others,
+            )  # fmt: skip
+        case name:
+            raise ValueError(f"optimizer: got {name!r}; real training supports adam, lion, momentum, muon, sgd")
 
 
 def scale_of(wanted: LossScaling | None) -> scaling.Scale:

@@ -5,14 +5,21 @@ A record and the values derived from it; state.py holds the values that change.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
+from typing import Final
 
+import numpy as np
+
+from simulator.basics.arrays import Array, Ints
 from simulator.learning.rank_shard import RankShard, is_spread, places
+from simulator.learning.shard_layout import ShardLayout, shares_of_matrices
 from simulator.learning.state import Units
 from simulator.numerics.dropout import Draw
 from simulator.numerics.gpt import Gpt
+from simulator.numerics.muon import Muon
 from simulator.numerics.optimizer import Adam, Rule
 from simulator.records.operation import Computation, Compute
 from simulator.records.timeline import Timeline, TransferLog
@@ -21,6 +28,8 @@ from simulator.step.pipeline import Pipeline
 from simulator.step.pipelines.schedule import Work
 from simulator.step.plan import StepPlan
 from simulator.step.spec import Updater
+
+_PACKED: Final = ShardLayout()
 
 
 @dataclass(frozen=True)
@@ -56,6 +65,8 @@ class TrainingContext:
     recomputed: frozenset[str] = field(init=False)
     segments: frozenset[str] = field(init=False)
     places: tuple[RankShard, ...] = field(init=False)
+
+    _layouts: dict[Units, ShardLayout] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         # The dataclass is frozen, so derived fields are set through `object`.
@@ -111,6 +122,51 @@ class TrainingContext:
         # 1.
         own = data // self.plan.step.parallelism.experts.ranks if is_spread(units) else data
         return own % self.cut_of(units)
+
+    @property
+    def muon(self) -> Muon | None:
+        """The optimizer, if it has a rule for matrices; None for others."""
+        return self.rule if isinstance(self.rule, Muon) else None
+
+    def layout(self, rank: int, units: Units) -> ShardLayout:
+        """Return the order of these units' elements in the shards of their states; equal for all ranks of a group."""
+        if self.muon is None:
+            return _PACKED
+        if units not in self._layouts:
+            self._layouts[units] = shares_of_matrices(self.muon, self.places[rank].gpt, units, self.cut_of(units))
+        return self._layouts[units]
+
+    @property
+    def matrix_rule(self) -> Muon:
+        """The optimizer's rule for matrices.
+
+        Raises
+        ------
+        ValueError
+            The optimizer has no rule for matrices.
+        """
+        if self.muon is None:
+            raise ValueError(f"got {self.rule}; only Muon has a rule for matrices")
+        return self.muon
+
+    def shares_of(self, rank: int, unit: str) -> tuple[Ints, ...]:
+        """Return the places of every shard's elements in a unit's packed matrices, for the shards that a rank's group
+        holds.
+        """
+        units = next(units for units in self.places[rank].travelling if unit in units)
+        return self.layout(rank, units).shares[unit]
+
+    def share(self, rank: int, unit: str) -> Ints:
+        """Return the places of a rank's elements in a unit's packed matrices."""
+        return self.shares_of(rank, unit)[self.part_of(rank, (unit,))]
+
+    def joined(self, rank: int, unit: str, parts: Sequence[Array]) -> Array:
+        """Return a unit's packed matrices from the shares of a rank's group; a part may end in padding."""
+        shares = self.shares_of(rank, unit)
+        whole = np.empty(sum(map(len, shares)), parts[0].dtype)
+        for share, part in zip(shares, parts, strict=True):
+            whole[share] = part[: len(share)]
+        return whole
 
     @property
     def copies(self) -> int:

@@ -16,7 +16,6 @@ from simulator.learning.rank_shard import RankShard
 from simulator.learning.setting import TrainingContext
 from simulator.learning.state import Parameters, Rank
 from simulator.learning.training import Training
-from simulator.numerics.gpt import Gpt
 from simulator.numerics.optimizer import fresh
 from simulator.numerics.packing import pack
 from simulator.numerics.scaling import Scale, static_scaler
@@ -65,7 +64,8 @@ def start(setting: TrainingContext, initial: Mapping[str, Parameters], scale: Sc
         for units in place.travelling:
             cut = setting.cut_of(units)
             # Shards must be equal: 10 elements over 4 ranks become 12, so 3 each.
-            part = _padded(setting, place.gpt, own_part, units, cut)
+            packed = pack(place.gpt, own_part, units).astype(wide)
+            part = _padded(setting.layout(rank.number, units).arranged(packed), cut)
             rank.parts[units] = np.split(part, cut)[setting.part_of(rank.number, units)].copy()
     return Training(setting, ranks)
 
@@ -74,7 +74,8 @@ def _servers(setting: TrainingContext, initial: Mapping[str, Parameters]) -> Par
     """Return the parameter servers with the initial parameters of each bucket."""
     servers = {}
     for units in setting.places[0].travelling:
-        parameters = _padded(setting, setting.gpt, initial, units, setting.plan.step.sharding.servers)
+        packed = pack(setting.gpt, initial, units).astype(_wide(setting.plan))
+        parameters = _padded(packed, setting.plan.step.sharding.servers)
         servers[units] = Server(parameters, fresh(setting.rule, parameters))
     return ParameterServers(servers)
 
@@ -86,11 +87,8 @@ def _of_rank(setting: TrainingContext, initial: Mapping[str, Parameters], place:
     return {u: {name: gpt.share.part(name, by_name[name]) for name in gpt.shapes(u)} for u in place.units}
 
 
-def _padded(
-    setting: TrainingContext, gpt: Gpt, initial: Mapping[str, Parameters], units: tuple[str, ...], parts: int
-) -> Array:
-    """Return several units' parameters as a flat array in the dtype of the update, padded to a multiple of `parts`."""
-    packed = pack(gpt, initial, units).astype(_wide(setting.plan))
+def _padded(packed: Array, parts: int) -> Array:
+    """Return a flat array padded with zeros to a multiple of `parts`."""
     return np.pad(packed, (0, -len(packed) % parts))
 
 

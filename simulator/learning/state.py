@@ -82,6 +82,14 @@ class Rank:
         Inputs of units in the forward pass; gradients of units' outputs in the backward pass.
     left : dict of (unit, micro-batch) to arrays by name
         Arrays that the input half of a backward pass leaves for the weight half.
+    momenta : dict of unit to array
+        Muon: momentum of this rank's share of the unit's matrices.
+    averages : dict of unit to array
+        Muon: averaged gradients of the unit's matrices; this rank's share until shares are gathered.
+    owned : dict of units to array
+        Muon: packed whole matrices among these units that this rank owns: averages, then orthogonal updates.
+    orthogonal : dict of unit to array
+        Muon: orthogonal updates of this rank's share of the unit's matrices.
     squares : float
         Sum of squares of the gradient: first of its shard, after the exchange of the whole gradient.
     rest : float
@@ -103,6 +111,10 @@ class Rank:
     rising: dict[tuple[str, int], Array] = field(default_factory=dict)
     falling: dict[tuple[str, int], Array] = field(default_factory=dict)
     left: dict[tuple[str, int], dict[str, Array]] = field(default_factory=dict)
+    momenta: dict[str, Array] = field(default_factory=dict)
+    averages: dict[str, Array] = field(default_factory=dict)
+    owned: dict[Units, Array] = field(default_factory=dict)
+    orthogonal: dict[str, Array] = field(default_factory=dict)
     squares: float = 0.0
     rest: float = 0.0
     overflowed: bool = False

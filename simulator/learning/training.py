@@ -25,7 +25,7 @@ import numpy as np
 from simulator.basics.arrays import Array
 from simulator.basics.dtypes import find
 from simulator.basics.errors import SimulationError
-from simulator.learning import exchange, passes, updating
+from simulator.learning import exchange, matrices, passes, updating
 from simulator.learning.checks import Checks
 from simulator.learning.operation_events import OperationEvent, operation_events
 from simulator.learning.parameter_servers import ParameterServers, delivered
@@ -140,6 +140,8 @@ class Training:
                 self._sent(rank, op, act)
             case Collective(act=NumericAction(effect=Exchange.WITHIN) as act) as op:
                 self._exchanged(rank, op, act, given, tamper)
+            case Collective(act=NumericAction(effect=Exchange.TO_OWNERS | Exchange.FROM_OWNERS) as act) as op:
+                self._to_or_from_owners(rank, op, act, given)
             case Collective(act=NumericAction() as act) as op:
                 # No rank can end this collective before every rank in the group has started: at the first end every
                 # contribution is complete.
@@ -160,7 +162,22 @@ class Training:
         sent = [exchange.sent(self.setting, self.ranks[number], op, act) for number in op.group]
         given = exchange.moved(self.setting, op, sent, tamper)
         self.checks.moved(self.done, act, sent, given)
-        return given
+        return exchange.in_shard_order(self.setting, op, act, given)
+
+    def _to_or_from_owners(
+        self, rank: Rank, op: Collective, act: NumericAction[Exchange], given: dict[str, list[Array]]
+    ) -> None:
+        """Deliver to a rank the averages of the matrices that it owns, or its shares of the owners' results."""
+        group = [self.ranks[number] for number in op.group]
+        place = op.group.index(rank.number)
+        if act.effect is Exchange.TO_OWNERS:
+            if op.name not in given:
+                given[op.name] = matrices.to_owners(self.setting, group, act.units)
+            rank.owned[act.units] = given[op.name][place]
+        else:
+            if op.name not in given:
+                given[op.name] = matrices.from_owners(self.setting, group, act.units)
+            matrices.take_shares(self.setting, rank, act.units, given[op.name][place])
 
     def _pass(self, rank: Rank, act: NumericAction[Computation]) -> RunningPass:
         """Return the running pass of a rank to which an operation belongs; create the pass at the first request."""
@@ -276,7 +293,12 @@ class Training:
                 updating.check(setting, rank)
             case Computation.NORM:
                 updating.norm(setting, rank)
+            case Computation.AVERAGE:
+                matrices.average(setting, rank)
+            case Computation.ORTHOGONALISE:
+                matrices.orthogonalise(setting, rank, act.units)
             case Computation.UPDATE:
+                matrices.apply(setting, rank)
                 updating.update(setting, rank)
             case Computation.SERVE:
                 if self.serving is not None:
@@ -377,7 +399,8 @@ class Training:
                         begin = gpt.share.expert_place if is_spread(units) else 0
                         own_ranks = group[begin::step][: setting.cut_of(units)]
                         whole = np.concatenate([rank.parts[units] for rank in own_ranks])
-                        for own in unpack(gpt, whole, units).values():
+                        packed = setting.layout(first.number, units).restored(whole)
+                        for own in unpack(gpt, packed, units).values():
                             for name, part in own.items():
                                 parts.setdefault(name, {}).setdefault(gpt.share.place, part)
             by_name = {

@@ -17,7 +17,7 @@ import numpy as np
 from simulator.basics.arrays import Array
 from simulator.learning.exchange import collect, own_slice, spread
 from simulator.learning.setting import TrainingContext
-from simulator.learning.state import Rank
+from simulator.learning.state import Rank, Units
 from simulator.numerics import compensated
 from simulator.numerics.optimizer import fresh, step
 from simulator.numerics.scaling import unscaled
@@ -61,23 +61,29 @@ def squares(*parts: Array) -> float:
 
 
 def update(setting: TrainingContext, rank: Rank) -> None:
-    """Update the rank's parameter shards by one optimizer step with clipped gradients; do nothing if gradients
-    overflowed.
+    """Update the rank's parameter shards by one optimizer step with clipped gradients, matrices with a rule of their
+    own aside; do nothing if gradients overflowed.
     """
     if rank.overflowed:
         return
-    factor = clipped(setting.plan.step.clip_norm, rank.squares)
-    for units, gradient in rank.summed.items():
-        part = rank.parts[units]
+    for units in rank.summed:
+        part, gradient = rank.parts[units], clipped_gradient(setting, rank, units)
+        others = setting.layout(rank.number, units).others(setting.part_of(rank.number, units))
         if units not in rank.states:
-            rank.states[units] = fresh(setting.rule, part)
-        wide = gradient.astype(part.dtype)
-        if factor is not None:
-            wide *= part.dtype.type(factor)
-        step(setting.rule, part, wide, rank.states[units])
+            rank.states[units] = fresh(setting.rule, part[others])
+        step(setting.rule, part[others], gradient[others], rank.states[units])
         # Unsharded: the working parameters follow at once. Sharded parameters are gathered by a collective.
         if setting.cut_of(units) == 1:
             spread(setting, rank, units, part)
+
+
+def clipped_gradient(setting: TrainingContext, rank: Rank, units: Units) -> Array:
+    """Return the rank's summed gradient of some units in the dtype of the update, brought down to the norm allowed."""
+    dtype = rank.parts[units].dtype
+    wide, factor = rank.summed[units].astype(dtype), clipped(setting.plan.step.clip_norm, rank.squares)
+    if factor is not None:
+        wide *= dtype.type(factor)
+    return wide
 
 
 def clipped(most: float | None, squared: float) -> float | None:

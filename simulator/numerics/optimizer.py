@@ -1,4 +1,4 @@
-"""Optimizers (Adam, SGD): a step on a flat array of parameters, with moments and step count.
+"""Optimizers (Adam, Lion, SGD): a step on a flat array of parameters, with moments and step count.
 
 An optimizer treats each element separately, so updating only a shard gives the same bits as updating every parameter.
 
@@ -6,11 +6,13 @@ References
 ----------
 .. [1] Kingma & Ba, "Adam: a method for stochastic optimization", ICLR 2015.
 .. [2] Loshchilov & Hutter, "Decoupled weight decay regularization", ICLR 2019.
+.. [3] Chen et al., "Symbolic discovery of optimization algorithms", arXiv:2302.06675, algorithm 2: Lion.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
@@ -114,7 +116,54 @@ class Sgd:
         parameters -= kind(self.rate * self.schedule.factor(state.steps - 1)) * gradient
 
 
-Rule = Adam | Sgd
+@dataclass(frozen=True, slots=True)
+class Lion:
+    """Lion: every parameter moves by the learning rate, in the direction of a moving average's sign [3]_.
+
+    Attributes
+    ----------
+    rate : float
+        Learning rate.
+    first, second : float
+        Factors (betas) of the momentum in the average whose sign is taken, and in the next momentum.
+    decay : float
+        Weight decay, applied to the parameters and not to the gradient; 0 for none.
+    schedule : RateSchedule
+        Schedule of the learning rate.
+    """
+
+    rate: float = 1e-3
+    first: float = 0.9
+    second: float = 0.99
+    decay: float = 0.0
+    schedule: RateSchedule = _STEADY
+
+    @property
+    def moments(self) -> int:
+        """Number of moments kept by Lion per parameter: 1."""
+        return 1
+
+    def update(self, parameters: Array, gradient: Array, state: OptimizerState) -> None:
+        """Update parameters and momentum in place by one Lion step with this gradient."""
+        kind, (momentum,) = parameters.dtype.type, state.moments
+        scheduled = self.rate * self.schedule.factor(state.steps - 1)
+        if self.decay:
+            parameters *= kind(1.0 - scheduled * self.decay)
+        average = kind(self.first) * momentum + kind(1.0 - self.first) * gradient
+        parameters -= kind(scheduled) * np.sign(average)
+        momentum *= kind(self.second)
+        momentum += kind(1.0 - self.second) * gradient
+
+
+class Rule(Protocol):
+    """An optimizer's step on arrays in which every element is treated separately."""
+
+    @property
+    def moments(self) -> int:
+        """Number of moments per parameter."""
+
+    def update(self, parameters: Array, gradient: Array, state: OptimizerState) -> None:
+        """Update parameters and moments in place by one step with this gradient."""
 
 
 def fresh(rule: Rule, parameters: Array) -> OptimizerState:

@@ -28,6 +28,8 @@ class Computation(Enum):
     WEIGHT_GRADIENT = "weight gradient"  # compute the gradients of the unit's parameters, afterwards
     CHECK = "check"  # unscale gradients and check for overflow
     NORM = "norm"  # sum the squares of the rank's gradient shard
+    AVERAGE = "average"  # average the gradients of matrices, for an optimizer with a rule for matrices
+    ORTHOGONALISE = "orthogonalise"  # make averages of matrices orthogonal
     UPDATE = "update"  # take the optimizer's step on the rank's shard
     SERVE = "serve"  # apply one worker's gradient on an asynchronous server
 
@@ -43,6 +45,9 @@ class Exchange(Enum):
     FLAG = "flag"  # tell every rank whether any rank has overflowed
     SUM_NORM = "sum norm"  # sum the squares of all gradient shards
     GATHER_NORMS = "gather norms"  # the same in float64: gather all sums; every rank adds them exactly
+    GATHER_AVERAGES = "gather averages"  # gather the averages of a unit's matrices
+    TO_OWNERS = "to owners"  # send averages of matrices from shards to the owners of whole matrices
+    FROM_OWNERS = "from owners"  # send orthogonal updates of matrices from owners to shards
     PUSH = "push"  # send workers' gradients to the parameter servers
     PULL = "pull"  # send the servers' parameters to workers
     WITHIN = "within a pass"  # exchange data within a pass between ranks that share a unit

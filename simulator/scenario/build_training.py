@@ -84,7 +84,9 @@ def to_step(spec: TrainingSpec, world_size: int, base: Path | None = None) -> Tr
         checkpointing=spec.activation_checkpointing,
         attention=spec.attention,
         attention_generation=spec.attention_generation,
-        optimizer=optimizer(spec.optimizer, spec.sharding.strategy, _state_dtype(spec, chosen, model.adapters)),
+        optimizer=optimizer(
+            spec.optimizer, spec.sharding.strategy, _state_dtype(spec, chosen, model.adapters), chosen.updated
+        ),
         # Real training carries arrays in every collective, and a closed form carries none.
         collectives="played" if spec.numerics else spec.collectives,
         compiled=spec.compile,
@@ -130,9 +132,9 @@ def _state_dtype(spec: TrainingSpec, chosen: Precision, own: Adapters | None) ->
     return updated if narrow and not spec.numerics else "float32"
 
 
-def optimizer(spec: OptimizerSpec, strategy: str, state_dtype: str = "float32") -> Optimizer:
-    """Return the optimizer that the scenario's keys name, with the requested implementation, under a sharding
-    strategy.
+def optimizer(spec: OptimizerSpec, strategy: str, state_dtype: str = "float32", updated: str = "float32") -> Optimizer:
+    """Return the optimizer that the scenario's keys name, with the requested implementation, under a sharding strategy,
+    for parameters that are updated in the dtype `updated`.
     """
     from simulator.step.optimizers.optimizer import OPTIMIZERS
     from simulator.step.strategies.strategy import STRATEGIES
@@ -143,7 +145,9 @@ def optimizer(spec: OptimizerSpec, strategy: str, state_dtype: str = "float32") 
         return made
     usual: Distribution = "gathered" if STRATEGIES.find(strategy).shards else "replicated"
     where = usual if spec.distribution == "auto" else spec.distribution
-    return replace(made, of_matrices=replace(made.of_matrices, distribution=where, iterations=spec.iterations))
+    rule = replace(made.of_matrices, distribution=where, iterations=spec.iterations)
+    # Parameters in float64 are there to show differences of rounding; bfloat16 would hide them.
+    return replace(made, of_matrices=replace(rule, dtype="float64") if updated == "float64" else rule)
 
 
 def _lesson(spec: TrainingSpec, model: Transformer, world_size: int, base: Path | None) -> TrainingTask:

@@ -70,7 +70,7 @@ def _tokens() -> reading.ValueReader:
 
 
 def _betas() -> reading.ValueReader:
-    """Return a validator for Adam's two betas, numbers of at least 0 and below 1."""
+    """Return a validator for two betas, numbers of at least 0 and below 1."""
 
     def reader(value: Any) -> tuple[float, float]:
         plain = [n for n in value if type(n) in (int, float) and 0 <= n < 1] if isinstance(value, list | tuple) else []
@@ -125,13 +125,16 @@ class LearningSpec(Spec):
     )
     decay: Annotated[float, reading.number(positive=False, most=_MOST)] = Field(
         default=TrainingTask().decay,
-        description="Weight decay: decoupled from the gradient with adam, otherwise added to the gradient.",
+        description="Weight decay: added to the gradient with sgd and momentum, otherwise applied to the parameters.",
     )
-    momentum: Annotated[float, reading.number(positive=False, most=1.0)] = Field(
-        default=TrainingTask().momentum, description="Momentum of the momentum optimizer."
+    momentum: Annotated[float, reading.number(positive=False, most=1.0)] | None = Field(
+        default=None, description="Decay factor of the momentum per step; if omitted 0.95 for muon, else 0.9."
     )
-    betas: Annotated[Any, _betas()] = Field(
-        default=TrainingTask().betas, description="Adam's decay factors of momentum and variance per step."
+    betas: Annotated[Any, _betas()] | None = Field(
+        default=None,
+        description=(
+            "Decay factors of both moving averages per step; if omitted [0.9, 0.99] for lion, else [0.9, 0.999]."
+        ),
     )
     eps: Annotated[float, reading.number(positive=True, most=_MOST)] = Field(
         default=TrainingTask().eps, description="Adam's epsilon, added to the root of the variance."

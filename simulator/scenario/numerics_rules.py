@@ -45,7 +45,7 @@ _IMPLEMENTED: Final[Mapping[str, tuple[Any, ...]]] = MappingProxyType(
 _TRAINED: Final = frozenset({"tied", "num_experts", "active_experts"})
 _NO_NUMBERS: Final = "got {}; real training supports only GPT-2; write model_type: gpt2"
 _DTYPES: Final = ("float64", "float32", "float16", "bfloat16")
-_OPTIMIZERS: Final = ("adam", "momentum", "sgd")
+_OPTIMIZERS: Final = ("adam", "lion", "momentum", "muon", "sgd")
 # Keys in a fault that select the failing transfer.
 _TRANSFER: Final = frozenset({"collective", "transfer"})
 # Keys read by each kind of fault, besides `step` and `what`.
@@ -62,7 +62,7 @@ _ALL_FAULT_KEYS: Final = _TRANSFER | {"element", "bit", "rank"}
 _MOST_WORKER_STEPS: Final = 20_000
 # Keys in `learning` read only by certain optimizers.
 OPTIONS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
-    {"betas": ("adam",), "eps": ("adam",), "momentum": ("momentum",)}
+    {"betas": ("adam", "lion", "muon"), "eps": ("adam", "muon"), "momentum": ("momentum", "muon")}
 )
 
 
@@ -226,6 +226,11 @@ def _precision(shape: TrainingSpec) -> Iterator[RuleViolation]:
 def _optimizer(shape: TrainingSpec) -> Iterator[RuleViolation]:
     if shape.optimizer.name not in _OPTIMIZERS:
         yield _conflict("optimizer", f"got {shape.optimizer.name!r}; real training supports {', '.join(_OPTIMIZERS)}")
+    if shape.optimizer.distribution == "owners":
+        every_rank = STRATEGIES.find(shape.sharding.strategy).updater is Updater.EVERY_RANK
+        able = "auto, replicated" if every_rank else "auto, gathered, all_to_all"
+        message = f"got 'owners', which real training does not support yet; with {shape.sharding.strategy}: {able}"
+        yield _conflict("optimizer.distribution", message, "training.sharding.strategy")
     if shape.optimizer.state_dtype not in ("auto", "float32"):
         message = f"got {shape.optimizer.state_dtype!r}; real training supports float32"
         yield _conflict("optimizer.state_dtype", message)
@@ -243,7 +248,7 @@ def _learning_schedule(shape: TrainingSpec) -> Iterator[RuleViolation]:
     learning = shape.learning
     for key, able in OPTIONS.items():
         if shape.optimizer.name not in able and getattr(learning, key) != type(learning).model_fields[key].default:
-            message = f"only for {' and '.join(able)}, but the optimizer is {shape.optimizer.name}; remove the key"
+            message = f"only for {', '.join(able)}, but the optimizer is {shape.optimizer.name}; remove the key"
             yield _conflict(f"learning.{key}", message, "training.optimizer.name", of_key=True)
     if learning.warmup > shape.steps:
         message = f"got {learning.warmup}; must be at most steps, {shape.steps}"

@@ -108,11 +108,11 @@ class LearningKeys(TypedDict, total=False):
     rate: float
     """Learning rate."""
     decay: float
-    """Weight decay: decoupled from the gradient with adam, otherwise added to the gradient."""
+    """Weight decay: added to the gradient with sgd and momentum, otherwise applied to the parameters."""
     momentum: float
-    """Momentum of the momentum optimizer."""
+    """Decay factor of the momentum per step; if omitted 0.95 for muon, else 0.9."""
     betas: Sequence[float]
-    """Adam's decay factors of momentum and variance per step."""
+    """Decay factors of both moving averages per step; if omitted [0.9, 0.99] for lion, else [0.9, 0.999]."""
     eps: float
     """Adam's epsilon, added to the root of the variance."""
     warmup: int | str

@@ -18,10 +18,11 @@ from collections import Counter
 from collections.abc import Sequence
 from math import prod
 
+from simulator.records.operation import Computation, Exchange, NumericAction
 from simulator.step.kernel_timer import KernelTimer
 from simulator.step.optimizer_update import apply_cost, average_cost, orthogonal_cost
 from simulator.step.optimizers.optimizer import MatrixRule, Shape
-from simulator.step.passes import Passes, owned_matrices
+from simulator.step.passes import Passes, dealt_matrices, owned_matrices
 from simulator.step.process_groups import Scope
 from simulator.step.program_builder import ProgramBuilder
 from simulator.step.spec import Updater
@@ -41,7 +42,9 @@ def update_matrices(
         return after
     own = _counted_owned(passes) if rule.distribution in ("owners", "all_to_all") else whole
     average = average_cost(timer, states, rule, sum(count for _, count in own))
-    averaged = builder.compute("average gradients of matrices", average, "optimizer", [after])
+    averaged = builder.compute(
+        "average gradients of matrices", average, "optimizer", [after], NumericAction(Computation.AVERAGE)
+    )
     scratch = _scratch_bytes(rule, [shape for shape, _ in own])
     builder.allocate("matrices made orthogonal", scratch, "optimizer")
     last: str | None
@@ -55,6 +58,7 @@ def update_matrices(
     # Owners that gather parameters afterwards apply the result to their own matrices only.
     applied = own if strategy.updater is Updater.OWNERS and rule.distribution == "owners" else whole
     cost = apply_cost(timer, states, rule, sum(count for _, count in applied))
+    # Real training applies orthogonal updates at the end of the optimizer's step.
     return builder.compute("apply orthogonal updates", cost, "optimizer", [last])
 
 
@@ -65,7 +69,14 @@ def _counted(units: Sequence[Unit]) -> tuple[tuple[Shape, int], ...]:
 
 def _counted_owned(passes: Passes) -> tuple[tuple[Shape, int], ...]:
     """Return the shapes of the matrices of the rank that owns the most, with counts."""
-    return tuple(one for units, ranks in passes.by_ranks() for one in owned_matrices(units, ranks))
+    return tuple(one for units, ranks in passes.by_ranks() for one in _owned(passes, units, ranks))
+
+
+def _owned(passes: Passes, units: Sequence[Unit], ranks: int) -> tuple[tuple[Shape, int], ...]:
+    """Return the shapes of the matrices among units that the busiest rank owns, with counts."""
+    # Other tensors have owners too if ranks own whole tensors; all_to_all shards these tensors evenly.
+    deal = owned_matrices if passes.step.optimizer.owns_whole_tensors else dealt_matrices
+    return deal(units, ranks)
 
 
 def _scratch_bytes(rule: MatrixRule, shapes: Sequence[Shape]) -> int:
@@ -78,13 +89,20 @@ def _scope(passes: Passes, unit: Unit) -> Scope:
     return "expert data" if unit.spread else "shard" if passes.copies else "all"
 
 
+def _orthogonal(*units: str) -> NumericAction[Computation]:
+    """Return the effect on numbers of making matrices of these units orthogonal."""
+    return NumericAction(Computation.ORTHOGONALISE, units)
+
+
 def _one_by_one(builder: ProgramBuilder, passes: Passes, timer: KernelTimer, rule: MatrixRule, averaged: str) -> str:
     """Append kernels that make every matrix of the rank orthogonal, unit by unit; return the last operation."""
     done = averaged
     for unit in passes.units:
         if unit.own_rule:
             cost = orthogonal_cost(timer, rule, unit.own_rule)
-            done = builder.compute(f"make {unit.name} orthogonal", cost, "optimizer", [averaged])
+            done = builder.compute(
+                f"make {unit.name} orthogonal", cost, "optimizer", [averaged], _orthogonal(unit.name)
+            )
     return done
 
 
@@ -102,10 +120,17 @@ def _gathered(builder: ProgramBuilder, passes: Passes, timer: KernelTimer, rule:
         elements = ranks * shard(unit.in_matrices, ranks)
         builder.allocate(name, elements * rule.itemsize, "optimizer", after=[done[-2]])
         gathered = builder.communicate(
-            f"gather {name}", "all_gather", elements, rule.dtype, [done[-2]], _scope(passes, unit)
+            f"gather {name}",
+            "all_gather",
+            elements,
+            rule.dtype,
+            [done[-2]],
+            _scope(passes, unit),
+            NumericAction(Exchange.GATHER_AVERAGES, (unit.name,)),
         )
         cost = orthogonal_cost(timer, rule, unit.own_rule)
-        done.append(builder.compute(f"make {unit.name} orthogonal", cost, "optimizer", [gathered]))
+        act = _orthogonal(unit.name)
+        done.append(builder.compute(f"make {unit.name} orthogonal", cost, "optimizer", [gathered], act))
         builder.free(name)
     return done[-1]
 
@@ -126,17 +151,22 @@ def _by_owners(
     """
     last: str | None = averaged
     for units, ranks in passes.by_ranks():
-        owned = owned_matrices(units, ranks)
+        owned = _owned(passes, units, ranks)
         if not owned:
             continue
+        names = tuple(unit.name for unit in units if unit.own_rule)
         what, scope = ("expert matrices" if units[0].spread else "matrices"), _scope(passes, units[0])
         if rule.distribution == "all_to_all":
             elements = sum(shard(unit.in_matrices, ranks) for unit in units)
-            last = builder.communicate(f"{what} to owners", "all_to_all", elements, rule.dtype, [last], scope) or last
+            act = NumericAction(Exchange.TO_OWNERS, names)
+            sent = builder.communicate(f"{what} to owners", "all_to_all", elements, rule.dtype, [last], scope, act)
+            last = sent or last
         cost = orthogonal_cost(timer, rule, owned)
-        last = builder.compute(f"make {what} orthogonal", cost, "optimizer", [last])
+        last = builder.compute(f"make {what} orthogonal", cost, "optimizer", [last], _orthogonal(*names))
         if rule.distribution == "all_to_all":
-            last = builder.communicate(f"{what} from owners", "all_to_all", elements, rule.dtype, [last], scope) or last
+            act = NumericAction(Exchange.FROM_OWNERS, names)
+            sent = builder.communicate(f"{what} from owners", "all_to_all", elements, rule.dtype, [last], scope, act)
+            last = sent or last
         elif sends:
             elements = ranks * sum(prod(shape) * count for shape, count in owned)
             last = builder.communicate(f"gather {what}", "all_gather", elements, rule.dtype, [last], scope) or last

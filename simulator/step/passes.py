@@ -35,6 +35,15 @@ from simulator.step.states import Part, even_part, shard
 from simulator.step.units import Unit
 
 
+def dealt_matrices(units: Sequence[Unit], ranks: int) -> tuple[tuple[Shape, int], ...]:
+    """Return the matrices of the rank with the most elements, with counts, if the matrices of units that have an update
+    rule of their own are dealt to `ranks` ranks, and no other tensors are.
+    """
+    return busiest_owner(
+        tuple(sorted(sum((Counter(dict(unit.own_rule)) for unit in units), Counter[Shape]()).items())), ranks
+    )
+
+
 def owned_matrices(units: Sequence[Unit], ranks: int) -> tuple[tuple[Shape, int], ...]:
     """Return the matrices of units that have an update rule of their own and that the rank with the most parameters
     owns, with counts, if whole tensors are dealt to `ranks` ranks.

@@ -197,11 +197,13 @@ class TrainingTask:
     rate : float
         Learning rate.
     decay : float
-        Weight decay: separate from the gradient for adam, added to the gradient for sgd and momentum.
-    momentum : float
-        Momentum of the optimizer "momentum".
-    betas, eps : tuple of float, float
-        Adam's decay rates of momentum and variance, and the number added to the root of the variance.
+        Weight decay: added to the gradient for sgd and momentum, otherwise applied to the parameters.
+    momentum : float or None
+        Factor by which a momentum shrinks per step; None for the optimizer's usual value.
+    betas : tuple of float, or None
+        Both decay rates of Adam or Lion; None for the optimizer's usual values.
+    eps : float
+        Number that Adam adds to the root of the variance.
     warmup, schedule : int, {"constant", "linear", "cosine"}
         Steps of learning-rate warm-up, and the decay afterwards; see `simulator.numerics.schedule`.
     tokens : tuple of int, or None
@@ -214,8 +216,8 @@ class TrainingTask:
 
     rate: float = 1e-3
     decay: float = 0.0
-    momentum: float = 0.9
-    betas: tuple[float, float] = (0.9, 0.999)
+    momentum: float | None = None
+    betas: tuple[float, float] | None = None
     eps: float = 1e-8
     warmup: int = 0
     schedule: ScheduleKind = "constant"

@@ -32,7 +32,7 @@ def learned(training: dict[str, Any], cluster: dict[str, Any]) -> Learning:
 
 
 def by_hand(batch: int, *, tied: bool, clip: float | None, decay: float, optimizer: str) -> list[float]:
-    """Adam and SGD as their papers and PyTorch's pages write them, on one rank, without any of the package's own."""
+    """Adam, Lion, Muon, SGD as their papers and PyTorch's pages write them, on one rank, without the package's own."""
     gpt = Gpt(VOCABULARY, 12, 3, 7, 3, arithmetic("float64"), tied=tied)
     units = {unit: dict(own) for unit, own in task.initial(gpt, 5).items()}
     values = {name: value for own in units.values() for name, value in own.items()}
@@ -45,17 +45,37 @@ def by_hand(batch: int, *, tied: bool, clip: float | None, decay: float, optimiz
         factor = 1.0 if clip is None else min(1.0, clip / (norm + 1e-6))
         for name, value in values.items():
             step = found[name] * factor
-            if optimizer == "adam":
+            if optimizer == "muon" and value.ndim == 2 and name.startswith("blocks."):
+                first[name] = 0.95 * first[name] + 0.05 * step
+                average = 0.95 * first[name] + 0.05 * step
+                # torchtitan holds queries, keys and values apart.
+                parts = np.split(average, 3) if name.endswith("qkv.weight") else [average]
+                value -= 0.01 * (np.concatenate([orthogonal(part) for part in parts]) + decay * value)
+            elif optimizer in ("adam", "muon"):
                 value -= 0.01 * decay * value
                 first[name] = 0.9 * first[name] + 0.1 * step
                 second[name] = 0.999 * second[name] + 0.001 * step**2
                 mean, spread = first[name] / (1 - 0.9 ** (number + 1)), second[name] / (1 - 0.999 ** (number + 1))
                 value -= 0.01 * mean / (np.sqrt(spread) + 1e-8)
+            elif optimizer == "lion":
+                value -= 0.01 * (np.sign(0.9 * first[name] + 0.1 * step) + decay * value)
+                first[name] = 0.99 * first[name] + 0.01 * step
             else:
                 step = step + decay * value
                 first[name] = step + (0.8 * first[name] if optimizer == "momentum" else 0.0)
                 value -= 0.01 * first[name]
     return losses
+
+
+def orthogonal(matrix: Array) -> Array:
+    """Jordan 2024: five Newton-Schulz iterations, and the scale sqrt(max(1, rows / columns))."""
+    rows, columns = matrix.shape
+    x = (matrix.T if rows > columns else matrix) / np.sqrt((matrix**2).sum())
+    for _ in range(5):
+        gram = x @ x.T
+        x = 3.4445 * x + (-4.7750 * gram + 2.0315 * gram @ gram) @ x
+    made: Array = np.sqrt(max(1.0, rows / columns)) * (x.T if rows > columns else x)
+    return made
 
 
 def drawn(seed: int) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -78,7 +98,7 @@ def drawn(seed: int) -> tuple[dict[str, Any], dict[str, Any]]:
     training["activation_checkpointing"] = pick(
         "none", "full", "sqrt", "attention", "selective_op", "feed_forward", "activation", {"every": 2}, [0]
     )
-    training |= {"attention": pick("standard", "flash"), "optimizer": pick("adam", "momentum", "sgd")}
+    training |= {"attention": pick("standard", "flash"), "optimizer": pick("adam", "lion", "momentum", "sgd", "muon")}
     training["learning"] = {"rate": 0.01, "decay": pick(0.0, 0.1)}
     if training["optimizer"] == "momentum":
         training["learning"]["momentum"] = 0.8
@@ -87,6 +107,12 @@ def drawn(seed: int) -> tuple[dict[str, Any], dict[str, Any]]:
         training["algorithm"] = pick("auto", "direct", "ring")
     if strategy.startswith("zero") and ranks > 1 and generator.random() < 0.2:
         training["offload"] = "optimizer"
+    if training["optimizer"] == "muon":
+        # Parameter servers and hosts do not have whole matrices.
+        if strategy == "parameter_server" or "offload" in training:
+            training["optimizer"] = "lion"
+        elif strategy != "ddp":
+            training["optimizer"] = {"name": "muon", "distribution": pick("gathered", "all_to_all")}
     cluster: dict[str, Any] = {"world_size": ranks}
     if generator.random() < 0.5:
         cluster["stragglers"] = {int(generator.integers(ranks)): float(generator.uniform(0.2, 0.8))}
@@ -100,12 +126,13 @@ def test_any_combination_learns_what_one_rank_does(block: int) -> None:
     for seed in range(block * 10, block * 10 + 10):
         training, cluster = drawn(seed)
         batch = cluster["world_size"] * training["micro_batch_size"] * training["gradient_accumulation_steps"]
+        named = training["optimizer"] if isinstance(training["optimizer"], str) else "muon"
         expected = by_hand(
             batch, tied=training["tied"], clip=training.get("clip_norm"),
-            decay=training["learning"]["decay"], optimizer=training["optimizer"],
+            decay=training["learning"]["decay"], optimizer=named,
         )  # fmt: skip
         told = learned(dict(training), cluster)
-        # Adam turns the rounding of a gradient that is zero, the key bias's, into moves.
+        # Adam and Lion turn the rounding of a gradient that is zero, the key bias's, into moves.
         np.testing.assert_allclose(told.losses, expected, rtol=1e-6, err_msg=f"{seed}: {training} {cluster}")
         np.testing.assert_allclose(told.losses[0], expected[0], rtol=1e-12)
         assert (told.seen, told.stopped) == ({}, "")

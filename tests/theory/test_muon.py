@@ -39,16 +39,17 @@ def matrices() -> list[tuple[int, ...]]:
     return [one.shape for module in layers for one in module.parameters if len(one.shape) == 2]
 
 
-def owned(ranks: int) -> tuple[list[tuple[int, ...]], int]:
+def owned(ranks: int, *, alone: bool = False) -> tuple[list[tuple[int, ...]], int]:
     """The matrices of the rank that owns the most elements, and the elements of all its tensors, by dealing them out in
-    order of size: 0, 1, ..., N - 1, N - 1, ..., 0, ...
+    order of size: 0, 1, ..., N - 1, N - 1, ..., 0, ...; with `alone` nothing but matrices is dealt out.
     """
     tables = [(*one.shape, 1) for m in modules(TINY) if not m.name.startswith("layer") for one in m.parameters
               if len(one.shape) == 2]  # fmt: skip
     small = [(sum(one.elements for one in m.parameters if len(one.shape) < 2),) for m in modules(TINY)]
     hands: list[list[tuple[int, ...]]] = [[] for _ in range(ranks)]
     order = [*range(ranks), *reversed(range(ranks))]
-    for place, shape in enumerate(sorted([*matrices(), *tables, *small], key=lambda s: (prod(s), s))):
+    dealt = matrices() if alone else [*matrices(), *tables, *small]
+    for place, shape in enumerate(sorted(dealt, key=lambda s: (prod(s), s))):
         hands[order[place % len(order)]].append(shape)
     most = max(hands, key=lambda hand: sum(map(prod, hand)))
     return [shape for shape in most if len(shape) == 2], sum(map(prod, most))
@@ -143,5 +144,5 @@ def test_ranks_multiply_every_matrix_or_their_own_alone(strategy: str, way: str)
     )
     rule = OPTIMIZERS.find("muon").of_matrices
     assert rule is not None
-    done = owned(ranks)[0] if way in ("owners", "all_to_all") else matrices()
+    done = owned(ranks, alone=way == "all_to_all")[0] if way in ("owners", "all_to_all") else matrices()
     assert found == sum(2 * a * b * c for rows, columns in done for a, b, c in rule.matmuls(rows, columns))

@@ -7,7 +7,7 @@ from math import sqrt
 import numpy as np
 import pytest
 
-from simulator.numerics.optimizer import Adam, Rule, Sgd, fresh, step
+from simulator.numerics.optimizer import Adam, Lion, Rule, Sgd, fresh, step
 
 GENERATOR = np.random.default_rng(17)
 START = GENERATOR.standard_normal(5).tolist()
@@ -51,3 +51,25 @@ def test_gradient_descent_with_momentum_and_decay(momentum: float, decay: float)
             b = momentum * b + gradient + decay * theta
             theta = theta - rate * b
             assert found[t][i] == pytest.approx(theta, rel=1e-12)
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.1])
+def test_lion_moves_by_the_sign_of_an_average(decay: float) -> None:
+    """Chen et al. 2023, algorithm 2: c = b1 m + (1 - b1) g, theta -= rate (sign(c) + decay theta), m = b2 m + (1 - b2)
+    g.
+    """
+    rate, first, second = 0.01, 0.8, 0.95
+    found = stepped(Lion(rate, first, second, decay))
+    for i, theta in enumerate(START):
+        m = 0.0
+        for t, gradient in enumerate(row[i] for row in GRADIENTS):
+            c = first * m + (1 - first) * gradient
+            theta = theta - rate * ((c > 0) - (c < 0) + decay * theta)
+            m = second * m + (1 - second) * gradient
+            assert found[t][i] == pytest.approx(theta, rel=1e-12)
+
+
+def test_lion_leaves_a_parameter_without_gradient_alone() -> None:
+    parameters = np.array([1.0, -2.0])
+    step(rule := Lion(), parameters, np.zeros(2), fresh(rule, parameters))
+    assert parameters.tolist() == [1.0, -2.0]

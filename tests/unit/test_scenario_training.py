@@ -221,8 +221,7 @@ def test_everything_is_written_out() -> None:
         "algorithm": "auto",
         "numerics": False,
         "steps": 20,
-        "learning": {"rate": 0.001, "decay": 0.0, "momentum": 0.9, "betas": [0.9, 0.999], "eps": 1e-08, "warmup": 0,
-                     "schedule": "constant"},
+        "learning": {"rate": 0.001, "decay": 0.0, "eps": 1e-08, "warmup": 0, "schedule": "constant"},
         "faults": [],
     }  # fmt: skip
 
@@ -667,7 +666,15 @@ LEARNS = {"model": {**SMALL, "tie_word_embeddings": False}, "seq_len": 8, "numer
     [
         ({"model": "llama3_8b"}, "model: got llama3_8b; real training supports only GPT-2"),
         ({"sharding": {"keep_below": 9}}, "sharding.keep_below: got 9, which real training does not support yet"),
-        ({"optimizer": "adafactor"}, "optimizer: got 'adafactor'; real training supports adam, momentum, sgd"),
+        (
+            {"optimizer": "adafactor"},
+            "optimizer: got 'adafactor'; real training supports adam, lion, momentum, muon, sgd",
+        ),
+        (
+            {"optimizer": {"name": "muon", "distribution": "owners"}, "sharding": "zero1"},
+            "optimizer.distribution: got 'owners', which real training does not support yet; with zero1: auto, "
+            "gathered, all_to_all",
+        ),
         ({"dropout": 1.5}, "dropout: got 1.5; must be at most 0.99"),
         ({"dropout": "some"}, "dropout: got 'some'; must be true, false, or a probability such as 0.1"),
         ({"learning": {"rate": 0}}, "learning.rate: got 0; must be greater than 0"),
@@ -691,15 +698,15 @@ LEARNS = {"model": {**SMALL, "tie_word_embeddings": False}, "seq_len": 8, "numer
         ({"learning": {"schedule": "cos"}}, "learning.schedule: got 'cos'; one of constant, cosine, linear"),
         (
             {"optimizer": "sgd", "learning": {"betas": [0.8, 0.9]}},
-            "learning.betas: only for adam, but the optimizer is sgd; remove the key",
+            "learning.betas: only for adam, lion, muon, but the optimizer is sgd; remove the key",
         ),
         (
             {"optimizer": "momentum", "learning": {"eps": 1e-6}},
-            "learning.eps: only for adam, but the optimizer is momentum; remove the key",
+            "learning.eps: only for adam, muon, but the optimizer is momentum; remove the key",
         ),
         (
             {"learning": {"momentum": 0.5}},
-            ("learning.momentum: only for momentum, but the optimizer is adam; remove the key"),
+            ("learning.momentum: only for momentum, muon, but the optimizer is adam; remove the key"),
         ),
         ({"faults": [{"step": 20, "what": "dropped"}]}, "faults.0.step: got 20; must be below steps 20"),
         ({"faults": [{"step": 2, "what": "stopped", "rank": 4}]}, "faults.0.rank: got 4; the cluster has ranks 0 .. 3"),

@@ -140,10 +140,10 @@ class Optimizer:
         return 1 + 4 / self.block if self.block else float(find(self.state_dtype).itemsize)
 
 
-def busiest_owner(sizes: tuple[tuple[Shape, int], ...], ranks: int) -> tuple[tuple[Shape, int], ...]:
-    """Return the tensors (shape, count) of the rank that owns the most elements, if whole tensors are dealt to ranks.
+def dealt(sizes: tuple[tuple[Shape, int], ...], ranks: int) -> tuple[dict[Shape, int], ...]:
+    """Return the number of tensors of each shape that each rank owns, if whole tensors are dealt to ranks.
 
-    As Megatron-Core's layer-wise optimizer deals them: in order of size, to ranks 0, 1, ..., N - 1, N - 1, ..., 1, 0,
+    Megatron-Core's layer-wise optimizer deals tensors in order of size, to ranks 0, 1, ..., N - 1, N - 1, ..., 1, 0,
     and so on.
 
     Parameters
@@ -153,12 +153,12 @@ def busiest_owner(sizes: tuple[tuple[Shape, int], ...], ranks: int) -> tuple[tup
 
     Examples
     --------
-    >>> busiest_owner((((2, 2), 3), ((4, 4), 2)), 2)
-    (((2, 2), 1), ((4, 4), 2))
+    >>> dealt((((2, 2), 3), ((4, 4), 2)), 2)
+    ({(2, 2): 1, (4, 4): 2}, {(2, 2): 2})
     """
     places = [*range(ranks), *reversed(range(ranks))]
     owned: list[dict[Shape, int]] = [{} for _ in range(ranks)]
-    loads, position = [0] * ranks, 0
+    position = 0
     for shape, count in sorted(sizes, key=lambda one: (prod(one[0]), one[0])):
         # Whole rounds give each rank two tensors.
         rounds, rest = divmod(count, len(places))
@@ -169,9 +169,19 @@ def busiest_owner(sizes: tuple[tuple[Shape, int], ...], ranks: int) -> tuple[tup
         for rank, number in enumerate(given):
             if number:
                 owned[rank][shape] = number
-                loads[rank] += number * prod(shape)
-    busiest = max(range(ranks), key=lambda rank: loads[rank])
-    return tuple(owned[busiest].items())
+    return tuple(owned)
+
+
+def busiest_owner(sizes: tuple[tuple[Shape, int], ...], ranks: int) -> tuple[tuple[Shape, int], ...]:
+    """Return the tensors (shape, count) of the rank that owns the most elements, if whole tensors are `dealt` to ranks.
+
+    Examples
+    --------
+    >>> busiest_owner((((2, 2), 3), ((4, 4), 2)), 2)
+    (((2, 2), 1), ((4, 4), 2))
+    """
+    hands = dealt(sizes, ranks)
+    return tuple(max(hands, key=lambda hand: sum(prod(shape) * count for shape, count in hand.items())).items())
 
 
 OPTIMIZERS: Final = Catalog[Optimizer]("simulator.step.optimizers", "OPTIMIZER", Optimizer, "optimizer")
