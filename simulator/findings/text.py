@@ -12,7 +12,7 @@ from simulator.records.setting_text import label
 _SEVERAL: Final = ("sums", "buckets", "overflows", "servers")
 _PLURAL_VERBS: Final = {"does": "do", "has": "have", "is": "are", "reaches": "reach"}
 # Verbs of a predicate: its first word, and a word after "and" or "but".
-_VERB: Final = re.compile(r"(^| and |, but )(completes|does|fits|has|is|needs|reaches|takes)\b")
+_VERB: Final = re.compile(r"(^| and |, but )(completes|does|fits|has|is|needs|reaches|takes|ties)\b")
 # Settings named in a sentence; of more settings, the sentence gives the best or a range.
 MOST_NAMED: Final = 3
 _SIZES: Final = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
