@@ -139,8 +139,8 @@ def uses(*shares: float) -> Timeline:
         ((0.04,), "No link is the bottleneck: the only link used, g0->s, uses 4 % of its bandwidth over 1 s"),
         (
             (0.04, 0.01),
-            "No link is the bottleneck: the busiest link, g0->s, uses 4 % of its bandwidth over 1 s; the other link uses at "
-            "most 1 %",
+            "No link is the bottleneck: the busiest link, g0->s, uses 4 % of its bandwidth over 1 s; the other link "
+            "uses at most 1 %",
         ),
         (
             (*[0.04] * 8, *[0.001] * 4),
@@ -203,8 +203,8 @@ def test_of_too_many_transfers_the_bottleneck_alone_is_drawn_and_called_so() -> 
     # An engine that follows so many notes one link; it is not the only one that was used.
     large = replace(uses(0.3), transfers=6_000_000)
     assert plot_bandwidth.figure(large).get_suptitle().replace("\n", " ") == (
-        "No link is the bottleneck: the busiest link, g0->s, uses 30 % of its bandwidth over 1 s; drawn: transfers over "
-        "this link, of 6,000,000 transfers"
+        "No link is the bottleneck: the busiest link, g0->s, uses 30 % of its bandwidth over 1 s; drawn: transfers "
+        "over this link, of 6,000,000 transfers"
     )
 
 
