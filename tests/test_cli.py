@@ -267,6 +267,15 @@ def test_a_new_scenario_can_be_checked_and_is_never_overwritten(cli: Command, tm
     assert checked.out.startswith("mine.yaml: valid\nquestion:  Which one?\npoints:    24\n")
 
 
+def test_a_listed_model_has_its_layers_and_parameters_and_no_empty_cells(cli: Command) -> None:
+    """ResNet-50 has 3 + 4 + 6 + 3 = 16 blocks and 25,557,032 parameters (torchvision)."""
+    *rows, note = cli("list", "models").out.splitlines()
+    (row,) = [row.split() for row in rows if row.startswith("resnet50 ")]
+    assert row == ["resnet50", "25,557,032", "16", "n/a", "n/a", "n/a"]
+    assert note == "n/a: not a transformer, but a list of layers"
+    assert not any(cell == "-" for row in rows for cell in row.split())
+
+
 def test_every_list_names_what_there_is(cli: Command) -> None:
     for kind, names in (
         ("topologies", registry.names("topology")),
