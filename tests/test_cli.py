@@ -189,6 +189,26 @@ def test_the_framework_that_a_training_step_assumes_is_told_once(cli: Command, t
     assert "framework is not given" not in (tmp_path / "c" / "report.json").read_text(encoding="utf-8")
 
 
+def test_a_measurement_of_images_is_told_in_samples(cli: Command, tmp_path: Path) -> None:
+    """8 GPUs at 1,000 samples/s each take 8 x 64 / 8,000 s = 64 ms for a step of 64 images per GPU."""
+    text = (
+        "name: images\ncluster: {topology: dgx_a100, world_size: 8}\n"
+        "training: {model: resnet50, seq_len: 1, micro_batch_size: 64, framework: torchtitan}\n"
+    )
+    (tmp_path / "images.yaml").write_text(text, encoding="utf-8")
+    for measured in ("1000 samples/s/GPU", "8000 images/s"):
+        out = " ".join(cli("expect", "images.yaml", "--measured", measured).out.split())
+        assert "measured 64 ms" in out
+        assert "1,000 against" in out
+        assert "samples/s per GPU" in out
+        assert "tokens" not in out
+    # A rate of one GPU, written as that of all: the hint has the model's unit.
+    assert "write '2000 samples/s/GPU'" in cli("expect", "images.yaml", "--measured", "2000 samples/s").err
+    refused = cli("expect", "images.yaml", "--measured", "8000 tokens/s")
+    assert (refused.code, len(refused.faults)) == (2, 1)
+    assert "'120000 samples/s' or '5700 samples/s/GPU'" in refused.err
+
+
 def test_payload_that_no_memory_holds_is_refused_before_it_is_tried(cli: Command, tmp_path: Path) -> None:
     for command in ("check", "run"):
         answer = cli(command, "small.yaml", "--set", "collective.size=1 PiB", "--set", "collective.payload=true")
