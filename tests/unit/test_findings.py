@@ -733,7 +733,9 @@ def test_equal_ones_win_together_and_are_not_called_equal_to_those_they_beat() -
             "answer": ["best"],
         }
     )
-    assert told.sentences[0].startswith("Ring, float32 and ring, int32 are fastest under both conditions, ahead of ")
+    assert told.sentences[0].startswith(
+        "(ring, float32) and (ring, int32) are fastest under both conditions, ahead of "
+    )
     numbers = told.findings[0].numbers
     assert (numbers["ties"], numbers["wins"]) == (0, {"ring, float32 and ring, int32": 2})
 
