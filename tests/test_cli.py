@@ -172,14 +172,41 @@ def test_the_framework_that_a_training_step_assumes_is_told_once(cli: Command, t
         "training: {model: gpt2, seq_len: 256, micro_batch_size: 1}\n"
     )
     (tmp_path / "step.yaml").write_text(text, encoding="utf-8")
-    told = "note: training.framework is not given; the measured constants of torchtitan are assumed"
-    points = ("--set", "training.micro_batch_size=1,2")
-    assert cli("run", "step.yaml", *points, "--out", "a").err.count(told) == 1
+    # A comparison with a measurement depends on the framework: the terminal tells it in a short line.
+    told = "note: training.framework is not given; torchtitan is assumed\n"
     assert cli("expect", "step.yaml", "--measured", "1 s").err.count(told) == 1
+    # All points of a run share the framework: the report and the page tell it, not the terminal.
+    fact = "training.framework is not given: the measured constants of torchtitan are assumed"
+    answer = cli("run", "step.yaml", "--set", "training.micro_batch_size=1,2", "--out", "a")
+    assert "training.framework" not in answer.err + answer.out
+    for file in ("report.json", "report.html"):
+        assert fact in (tmp_path / "a" / file).read_text(encoding="utf-8")
     for named in ("training.framework=torchtitan", "training.framework=bare,torchtitan"):
-        assert told not in cli("run", "step.yaml", "--set", named, "--out", named[-5:]).err
+        cli("run", "step.yaml", "--set", named, "--out", named[-5:])
+        assert fact not in (tmp_path / named[-5:] / "report.json").read_text(encoding="utf-8")
     # A scenario of a collective has no framework.
-    assert "note: " not in cli("run", "small.yaml", "--out", "c").err
+    assert cli("run", "small.yaml", "--out", "c").code == 0
+    assert "framework is not given" not in (tmp_path / "c" / "report.json").read_text(encoding="utf-8")
+
+
+def test_a_measurement_of_images_is_told_in_samples(cli: Command, tmp_path: Path) -> None:
+    """8 GPUs at 1,000 samples/s each take 8 x 64 / 8,000 s = 64 ms for a step of 64 images per GPU."""
+    text = (
+        "name: images\ncluster: {topology: dgx_a100, world_size: 8}\n"
+        "training: {model: resnet50, seq_len: 1, micro_batch_size: 64, framework: torchtitan}\n"
+    )
+    (tmp_path / "images.yaml").write_text(text, encoding="utf-8")
+    for measured in ("1000 samples/s/GPU", "8000 images/s"):
+        out = " ".join(cli("expect", "images.yaml", "--measured", measured).out.split())
+        assert "measured 64 ms" in out
+        assert "1,000 against" in out
+        assert "samples/s per GPU" in out
+        assert "tokens" not in out
+    # A rate of one GPU, written as that of all: the hint has the model's unit.
+    assert "write '2000 samples/s/GPU'" in cli("expect", "images.yaml", "--measured", "2000 samples/s").err
+    refused = cli("expect", "images.yaml", "--measured", "8000 tokens/s")
+    assert (refused.code, len(refused.faults)) == (2, 1)
+    assert "'120000 samples/s' or '5700 samples/s/GPU'" in refused.err
 
 
 def test_payload_that_no_memory_holds_is_refused_before_it_is_tried(cli: Command, tmp_path: Path) -> None:
@@ -258,6 +285,15 @@ def test_a_new_scenario_can_be_checked_and_is_never_overwritten(cli: Command, tm
     checked = cli("check", "mine.yaml")
     assert checked.code == 0
     assert checked.out.startswith("mine.yaml: valid\nquestion:  Which one?\npoints:    24\n")
+
+
+def test_a_listed_model_has_its_layers_and_parameters_and_no_empty_cells(cli: Command) -> None:
+    """ResNet-50 has 3 + 4 + 6 + 3 = 16 blocks and 25,557,032 parameters (torchvision)."""
+    *rows, note = cli("list", "models").out.splitlines()
+    (row,) = [row.split() for row in rows if row.startswith("resnet50 ")]
+    assert row == ["resnet50", "25,557,032", "16", "n/a", "n/a", "n/a"]
+    assert note == "n/a: not a transformer, but a list of layers"
+    assert not any(cell == "-" for row in rows for cell in row.split())
 
 
 def test_every_list_names_what_there_is(cli: Command) -> None:

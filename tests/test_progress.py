@@ -113,6 +113,7 @@ PLAN = ("plan", "llama3_8b", "--topology", "dgx_h100", "--gpus", "16", "--seq-le
     [
         (("check", "steps.yaml"), ": planning; "),
         (("calibrate", "runs.csv", "--out", "own.yaml"), "trial steps simulated"),
+        (("calibrate", "runs.csv", "--out", "own.yaml", "--jobs", "2"), "trial steps simulated"),
         (("validate", "--csv", "runs.csv", "--kept", "kept.jsonl", "--jobs", "1"), "measured rows simulated"),
         (PLAN, "note: training.framework is not given"),
     ],

@@ -453,7 +453,10 @@ def expect(
     scenario: ScenarioName,
     measured: Annotated[
         str,
-        typer.Option(metavar="TEXT", help="Your measurement: '14.7 s', '120000 tokens/s' or '5700 tokens/s/GPU'."),
+        typer.Option(
+            metavar="TEXT",
+            help="Your measurement: '14.7 s', '120000 tokens/s' or '5700 tokens/s/GPU' (samples/s for images).",
+        ),
     ],
     settings: Settings = None,
     as_json: AsJson = False,

@@ -11,19 +11,22 @@ import typer
 
 from simulator.basics.errors import ScenarioError
 from simulator.basics.units import format_time
+from simulator.basics.work_unit import SAMPLE, TOKEN, rate_name
 from simulator.calibration.table import Table
 from simulator.cli.console import print_text, width
 from simulator.cli.progress import progress
 from simulator.cli.warnings_output import print_assumed_framework
+from simulator.model.load import load_model
 from simulator.run.expectation import Expectation, expectation
 from simulator.scenario.load import load_scenario
+from simulator.scenario.records import Scenario
 
 # Simulations of the largest question: the prediction, five causes with sizes, and six without.
 _MOST_SIMULATED: Final = 1 + 5 * 9 + 6
 # Units of a step time, with their factor to seconds.
 _TIMES: Final[Mapping[str, float]] = {"s": 1.0, "ms": 1e-3}
-# Units of a rate over all GPUs together; with one of the endings, the rate is per GPU.
-_RATES: Final = ("tokens/s", "tok/s")
+# Units of a rate over all GPUs together, by the model's unit of work; with one of the endings, the rate is per GPU.
+_RATES: Final[Mapping[str, tuple[str, ...]]] = {TOKEN: ("tokens/s", "tok/s"), SAMPLE: ("samples/s", "images/s")}
 _PER_GPU: Final = ("/GPU", " per GPU")
 # A measurement within this factor of the prediction is plausible.
 _PLAUSIBLE: Final = 3.0
@@ -38,7 +41,7 @@ class _Measurement:
     step_time : float or None
         Time per step [s]; None for a rate.
     rate : float or None
-        Tokens per second of all GPUs together; None for a step time.
+        Tokens or samples per second of all GPUs together; None for a step time.
     per_gpu : bool
         Whether the user wrote the rate of each GPU.
     """
@@ -58,7 +61,7 @@ def expect(source: str, measured: str, overrides: Mapping[str, str], *, as_json:
     """
     scenario = load_scenario(source, overrides)
     gpus = scenario.cluster.world_size
-    given = _measurement(measured, gpus)
+    given = _measurement(measured, gpus, _unit(scenario))
     print_assumed_framework(scenario)
     with progress(_MOST_SIMULATED, what=scenario.name, counted="simulations at most") as advance:
         found = expectation(scenario, given.step_time, given.rate, advance)
@@ -82,10 +85,20 @@ def expect(source: str, measured: str, overrides: Mapping[str, str], *, as_json:
     print_text("\nExplanations are alternatives: their shares do not add up.")
 
 
-def _measurement(text: str, gpus: int) -> _Measurement:
-    """Return the measurement in a text; raise ScenarioError without a positive number and a known unit."""
+def _unit(scenario: Scenario) -> str:
+    """Return the unit of work of the scenario's model; tokens without a training."""
+    training = scenario.training
+    return TOKEN if training is None else load_model(training.model, training.seq_len, scenario.base).work_unit
+
+
+def _measurement(text: str, gpus: int, work: str) -> _Measurement:
+    """Return the measurement in a text; raise ScenarioError without a positive number and a unit that the model has.
+
+    `work` is the model's unit of work: "token" or "sample".
+    """
     number, _, unit = text.strip().partition(" ")
-    allowed = "write a number and a unit, such as '14.7 s', '980 ms', '120000 tokens/s' or '5700 tokens/s/GPU'"
+    rates, name = _RATES[work], rate_name(work)
+    allowed = f"write a number and a unit, such as '14.7 s', '980 ms', '120000 {name}' or '5700 {name}/GPU'"
     try:
         value = float(number.replace(",", ""))
     except ValueError:
@@ -93,9 +106,9 @@ def _measurement(text: str, gpus: int) -> _Measurement:
     unit = " ".join(unit.split())
     if value > 0 and unit in _TIMES:
         return _Measurement(step_time=value * _TIMES[unit])
-    if value > 0 and unit in _RATES:
+    if value > 0 and unit in rates:
         return _Measurement(rate=value)
-    if value > 0 and unit in {f"{rate}{ending}" for rate in _RATES for ending in _PER_GPU}:
+    if value > 0 and unit in {f"{rate}{ending}" for rate in rates for ending in _PER_GPU}:
         # A rate of one GPU, times the number of GPUs, is the rate of the job.
         return _Measurement(rate=value * gpus, per_gpu=True)
     raise ScenarioError(f"--measured: got {text!r}; {allowed}")
@@ -105,14 +118,15 @@ def _hint(found: Expectation, given: _Measurement, gpus: int) -> str:
     """Return a hint if a rate of all GPUs is plausible only as the rate of each GPU; otherwise ""."""
     if given.rate is None or given.per_gpu:
         return ""
-    predicted = found.tokens / found.predicted
+    predicted = found.work / found.predicted
 
     def plausible(rate: float) -> bool:
         return predicted / _PLAUSIBLE <= rate <= predicted * _PLAUSIBLE
 
     if plausible(given.rate) or not plausible(given.rate * gpus):
         return ""
-    return f"if {given.rate:,.0f} tokens/s is per GPU, write '{given.rate:.0f} tokens/s/GPU'"
+    name = rate_name(found.unit)
+    return f"if {given.rate:,.0f} {name} is per GPU, write '{given.rate:.0f} {name}/GPU'"
 
 
 def _said(found: Expectation, given: _Measurement, gpus: int) -> str:
@@ -122,8 +136,8 @@ def _said(found: Expectation, given: _Measurement, gpus: int) -> str:
     if given.rate is not None:
         # The longest normal step has the lowest normal rate.
         times = (found.measured, found.predicted, found.high, found.low)
-        measured, predicted, lowest, highest = (f"{found.tokens / gpus / seconds:,.0f}" for seconds in times)
-        ends += f" (= {measured} against {predicted} tokens/s per GPU; normal {lowest} to {highest})"
+        measured, predicted, lowest, highest = (f"{found.work / gpus / seconds:,.0f}" for seconds in times)
+        ends += f" (= {measured} against {predicted} {rate_name(found.unit)} per GPU; normal {lowest} to {highest})"
     if found.normal:
         return (
             f"Normal: measured {format_time(found.measured)}, predicted {format_time(found.predicted)} ({apart:+.1%}); "

@@ -157,9 +157,10 @@ def _models() -> None:
     rows = []
     for name in registry.names("model"):
         m = load_model(name)
-        sizes = ("-",) * 3 if isinstance(m, LayerList) else (m.hidden_size, m.num_heads, m.vocab_size)
+        sizes = ("n/a",) * 3 if isinstance(m, LayerList) else (m.hidden_size, m.num_heads, m.vocab_size)
         rows.append((name, f"{total(m):,}", *map(str, (m.num_layers, *sizes))))
     _below(("model", "parameters", "layers", "hidden", "heads", "vocabulary"), rows)
+    print_text("n/a: not a transformer, but a list of layers")
 
 
 def _scenarios() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import typer
 
-from simulator.basics.sections import varied
+from simulator.findings.caveats import assumed_framework
 from simulator.scenario.records import Scenario
 
 
@@ -18,13 +18,9 @@ def print_warnings(lines: Iterable[str]) -> None:
 
 
 def print_assumed_framework(scenario: Scenario) -> None:
-    """Print on stderr which framework's constants a training step has by default; nothing if the scenario names one."""
-    training = scenario.training
-    axes = varied({**scenario.compare, **scenario.sweep})
-    if training is not None and "framework" not in training.model_fields_set and "training.framework" not in axes:
-        name = training.framework
-        typer.echo(
-            f"note: training.framework is not given; the measured constants of {name} are assumed "
-            "(`simulator list frameworks` lists others)",
-            err=True,
-        )
+    """Print on stderr the framework that a training step has by default; nothing if the scenario names one.
+
+    For commands that compare with a measurement or search for settings. A run's page has the same fact under Trust.
+    """
+    if name := assumed_framework(scenario):
+        typer.echo(f"note: training.framework is not given; {name} is assumed", err=True)

@@ -78,8 +78,11 @@ class Answer:
 
     @property
     def text(self) -> str:
-        """All sentences of the answer, the reason and the caveats, a line each."""
-        trust = [f"Trust: {one.text}." for one in self.caveats]
+        """All sentences of the answer, the reason and the caveats, a line each; for the terminal.
+
+        The assumed framework stands in the report and on the page: all points share it.
+        """
+        trust = [f"Trust: {one.text}." for one in self.caveats if one.topic != "framework"]
         return "\n".join([*self.sentences, *([f"Why: {self.why}"] if self.why else []), *trust])
 
 

@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 
 from simulator.basics.counts import number_of
 from simulator.basics.errors import few
+from simulator.basics.sections import varied
 from simulator.basics.units import format_time
 from simulator.findings.comparison import Comparison, Row
 from simulator.findings.measured_range import outside_of_measured
@@ -19,6 +20,7 @@ from simulator.records.measures import Report, interval_width
 from simulator.report.numbers.idle_cards import IdleCards
 from simulator.report.numbers.memory_margin import margin_of
 from simulator.report.numbers.summary import BETWEEN
+from simulator.scenario.records import Scenario
 
 # Maximum number of sentences per kind; a page's report.json has the rest.
 _MOST: Final = 3
@@ -32,7 +34,7 @@ class Caveat(NamedTuple):
     Attributes
     ----------
     topic : str
-        "auto", "network", "cards", "memory", "interval" or "range".
+        "auto", "network", "cards", "memory", "interval", "range" or "framework".
     text : str
         A sentence without its full stop.
     """
@@ -48,6 +50,7 @@ def caveats(compared: Comparison) -> tuple[Caveat, ...]:
     if compared.kind == "training":
         # Memory and prediction intervals exist for training steps only.
         made += [*_memory(compared), *_interval([report for _, report in rows]), *_range(rows)]
+        made += _framework(compared.scenario)
     else:
         made += _idle_cards(compared)
     return tuple(made)
@@ -167,6 +170,21 @@ def _memory(compared: Comparison) -> Iterator[Caveat]:
         _, name, text = max(tight)
         where = f" with {name}{more}" if len(compared.rows) > 1 else ""
         yield Caveat("memory", f"{text}{where}")
+
+
+def assumed_framework(scenario: Scenario) -> str:
+    """Return the framework that a training scenario has by default; "" if the scenario or an axis names frameworks."""
+    training, axes = scenario.training, varied({**scenario.compare, **scenario.sweep})
+    if training is None or "framework" in training.model_fields_set or "training.framework" in axes:
+        return ""
+    return training.framework
+
+
+def _framework(scenario: Scenario) -> Iterator[Caveat]:
+    """Yield a caveat on the framework that the scenario does not name."""
+    if name := assumed_framework(scenario):
+        text = f"training.framework is not given: the measured constants of {name} are assumed"
+        yield Caveat("framework", f"{text} (`simulator list frameworks` lists others)")
 
 
 def _interval(reports: Sequence[Report]) -> Iterator[Caveat]:

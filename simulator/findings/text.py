@@ -12,7 +12,8 @@ from simulator.records.setting_text import label
 _SEVERAL: Final = ("sums", "buckets", "overflows", "servers")
 _PLURAL_VERBS: Final = {"does": "do", "has": "have", "is": "are", "reaches": "reach"}
 # Verbs of a predicate: its first word, and a word after "and" or "but".
-_VERB: Final = re.compile(r"(^| and |, but )(completes|does|fits|has|is|needs|reaches|takes)\b")
+_VERB: Final = re.compile(r"(^| and |, but )(completes|does|fits|has|is|needs|reaches|takes|ties)\b")
+_BRACKETS: Final = re.compile(r"\([^)]*\)")
 # Settings named in a sentence; of more settings, the sentence gives the best or a range.
 MOST_NAMED: Final = 3
 _SIZES: Final = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
@@ -30,7 +31,14 @@ def short_list(words: Sequence[str], noun: str) -> str:
     --------
     >>> short_list(["a", "b", "c", "d"], "setting"), short_list(["a", "b", "c", "d", "e"], "setting")
     ('a, b, c and d', 'a, b, c and 2 more settings')
+
+    Words with a comma of their own stand in brackets:
+
+    >>> short_list(["ulysses", "ulysses 2, ring 4"], "setting")
+    'ulysses and (ulysses 2, ring 4)'
     """
+    if len(words) > 1:
+        words = [f"({word})" if ", " in _BRACKETS.sub("", word) else word for word in words]
     # Hiding a single word would save nothing, hence the + 1.
     if len(words) <= MOST_NAMED + 1:
         return join_list(words)

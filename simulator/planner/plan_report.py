@@ -23,7 +23,7 @@ from simulator.planner.infeasible import MemoryNeed, Remedy
 from simulator.planner.search import PlayedSetting, SearchResult
 from simulator.planner.sensitivity import MachineChange
 from simulator.planner.setting import scenario_of
-from simulator.records.measures import interval_width
+from simulator.records.measures import find
 from simulator.report.numbers.memory_margin import margin_of
 from simulator.scenario.answer_spec import BudgetSpec
 
@@ -121,7 +121,7 @@ def sentences(plan: SearchResult, budget: BudgetSpec | None = None, deadline: fl
         tied = ties(plan.best)
         if tied:
             most = 100 * (tied[-1].step_time / best.step_time - 1)
-            width = interval_width(report) or 0.0
+            width = find("time", "training").uncertainty(report, *(one.report for one in tied))
             who = (
                 f"the other {number_of(len(tied), 'setting')}"
                 if len(tied) == len(plan.best) - 1
@@ -164,8 +164,7 @@ def ties(best: Sequence[PlayedSetting]) -> list[PlayedSetting]:
     """Return the settings in `best` that are slower than the first by less than the prediction's uncertainty, fastest
     first.
     """
-    width = interval_width(best[0].report) or 0.0
-    return [one for one in best[1:] if one.step_time <= best[0].step_time * (1 + width)]
+    return [one for one in best[1:] if find("time", "training").tied(best[0].report, one.report)]
 
 
 def sensitivity_sentence(one: MachineChange) -> str:

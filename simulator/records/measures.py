@@ -87,9 +87,34 @@ class Measure:
         """
         return self.text(value) if "/s" in self.phrase else self.number(value)
 
-    def uncertainty(self, report: Report) -> float:
-        """Return the relative error that 80 % of comparable measured runs do not exceed; 0 if the report has none."""
-        return interval_width(report, self.interval) or 0.0
+    def uncertainty(self, *reports: Report) -> float:
+        """Return the relative difference up to which two reports' values tie: the largest uncertainty (80 %) of times
+        and speeds among the reports, and 0 for other measures.
+        """
+        # Peak memory follows from sizes of tensors: two settings share its error, and differences remain.
+        if self.interval != _TIME:
+            return 0.0
+        return max((interval_width(report) or 0.0 for report in reports), default=0.0)
+
+    def tied(self, one: Report, other: Report) -> bool:
+        """Return True if two reports' values are equal, or differ by less than the uncertainty of a prediction.
+
+        A lead below the error of measured runs may vanish on the real machine.
+
+        Examples
+        --------
+        >>> near = {"intervals": {"step_time_s_80_low": 1 / 1.1, "step_time_s_80_high": 1.1}}
+        >>> TIME = find("time", "training")
+        >>> TIME.tied({"step_time_s": 1.0, **near}, {"step_time_s": 1.05})
+        True
+        >>> TIME.tied({"step_time_s": 1.0}, {"step_time_s": 1.05})
+        False
+        """
+        values = [value for report in (one, other) if (value := self.value(report)) is not None]
+        if len(values) < 2:
+            return False
+        low, high = min(values), max(values)
+        return low == high or (low > 0 and high / low - 1 <= self.uncertainty(one, other))
 
     def better(self, one: float, other: float) -> bool:
         """Return True if the value `one` is better than `other`: less or more, by this measure's direction."""

@@ -154,7 +154,7 @@ def _winner(compared: Comparison, measure: Measure, condition: Settings) -> tupl
         return name, rows[0].index
     ratio = two / one if measure.best == "least" else one / two
     # A lead within the prediction's uncertainty is a tie.
-    tie = " (tie)" if ratio - 1 <= measure.uncertainty(rows[0].report or {}) else ""
+    tie = " (tie)" if measure.tied(rows[0].report or {}, rows[1].report or {}) else ""
     return f"{name} {factor_text(ratio)}{tie}", rows[0].index
 
 
@@ -218,8 +218,13 @@ def _leaders(measure: Measure, rows: Sequence[Row], known: Mapping[int, float]) 
         return []
     sign = 1 if measure.best == "least" else -1
     first = min(known, key=lambda place: sign * known[place])
-    margin = max(SAME, measure.uncertainty(rows[first].report or {}))
-    best = [place for place, value in known.items() if abs(value - known[first]) <= margin * abs(known[first])]
+    winner = rows[first].report or {}
+    best = [
+        place
+        for place, value in known.items()
+        # Equal up to rounding, or within the uncertainty.
+        if abs(value - known[first]) <= SAME * abs(known[first]) or measure.tied(winner, rows[place].report or {})
+    ]
     # If every row is tied, no row is marked.
     return best if len(best) < len(known) else []
 

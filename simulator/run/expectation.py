@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from simulator.basics import registry
 from simulator.basics.errors import ScenarioError
+from simulator.basics.work_unit import work_unit
 from simulator.cluster.locate import read_named
 from simulator.run.scenario_cluster import Clusters
 from simulator.run.simulate import simulate_point
@@ -67,8 +68,10 @@ class Expectation:
         Step times [s].
     low, high : float
         Ends of the prediction's 80 % interval [s].
-    tokens : float
-        Tokens per step.
+    work : float
+        Tokens or samples per step.
+    unit : str
+        Unit of work: "token" or "sample".
     explanations : tuple of Explanation
         Causes that change the step time towards the measured one, share closest to 1 first.
     """
@@ -77,7 +80,8 @@ class Expectation:
     predicted: float
     low: float
     high: float
-    tokens: float
+    work: float
+    unit: str
     explanations: tuple[Explanation, ...]
 
     @property
@@ -102,7 +106,7 @@ class Expectation:
 def expectation(
     scenario: Scenario,
     step_time: float | None = None,
-    tokens_per_s: float | None = None,
+    rate: float | None = None,
     advance: Callable[[], None] | None = None,
 ) -> Expectation:
     """Return a measured step beside its prediction, with the causes that would explain the difference.
@@ -111,8 +115,8 @@ def expectation(
     ----------
     scenario : Scenario
         A single training step.
-    step_time, tokens_per_s : float
-        The measurement, one of both: time per step [s], or tokens per second of all GPUs together.
+    step_time, rate : float
+        The measurement, one of both: time per step [s], or tokens (samples) per second of all GPUs together.
     advance : function, optional
         Called after each simulation.
 
@@ -123,9 +127,9 @@ def expectation(
     """
     if scenario.training is None:
         raise ScenarioError("expect: the scenario has no `training`; only training steps have a normal time")
-    if (step_time is None) == (tokens_per_s is None):
-        raise ScenarioError("expect: give one measurement, a step time or tokens per second")
-    given = step_time if step_time is not None else tokens_per_s
+    if (step_time is None) == (rate is None):
+        raise ScenarioError("expect: give one measurement, a step time or a rate")
+    given = step_time if step_time is not None else rate
     if given is None or not (0.0 < given < math.inf):
         raise ScenarioError(f"expect: got {given}; a measurement must be more than 0")
     clusters = Clusters()
@@ -137,8 +141,8 @@ def expectation(
         return report
 
     report = simulated(scenario)
-    predicted, tokens = report["step_time_s"], report["tokens_per_s"] * report["step_time_s"]
-    measured = step_time if step_time is not None else tokens / float(tokens_per_s or 1.0)
+    predicted, work = report["step_time_s"], report["tokens_per_s"] * report["step_time_s"]
+    measured = step_time if step_time is not None else work / float(rate or 1.0)
     ends = report["intervals"]
     found = list(_explanations(scenario, lambda changed: float(simulated(changed)["step_time_s"]), predicted, measured))
     return Expectation(
@@ -146,7 +150,8 @@ def expectation(
         predicted,
         ends["step_time_s_80_low"],
         ends["step_time_s_80_high"],
-        tokens,
+        work,
+        work_unit([report]),
         # Causes that explain the whole gap and no more come first.
         tuple(sorted(found, key=lambda one: round(abs(math.log(one.share)), 1))),
     )

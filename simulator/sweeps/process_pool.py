@@ -19,19 +19,19 @@ killed parent wait for ever. Here, workers of a killed parent see their pipe clo
 from __future__ import annotations
 
 import os
-import signal
 import traceback
 from collections import Counter, deque
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from multiprocessing import connection, forkserver, get_all_start_methods, get_context, resource_tracker
+from multiprocessing import connection, forkserver, get_all_start_methods, get_context
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerContext, SpawnContext
 from multiprocessing.process import BaseProcess
 from typing import TYPE_CHECKING, Final
 
 from simulator.basics.errors import SimulationError
+from simulator.basics.worker_signals import ignore_interrupts, without_interrupts
 
 if TYPE_CHECKING:
     from simulator.run.outcome import PointOutcome
@@ -118,7 +118,7 @@ def preload(*imports: str) -> WorkerPool:
     context = get_context("forkserver")
     # `simulator.sweeps.outcome` does not import networkx; the first cluster does.
     context.set_forkserver_preload([*imports, "simulator.sweeps.outcome", "networkx"])
-    with _without_interrupts():
+    with without_interrupts():
         forkserver.ensure_running()
     return WorkerPool(context=context)
 
@@ -169,7 +169,7 @@ class WorkerPool:
         """Start a worker process; its first message means "ready"."""
         pipe, theirs = self.context.Pipe()
         process = self.context.Process(target=_worker_main, args=(theirs,), daemon=True)
-        with _without_interrupts():
+        with without_interrupts():
             process.start()
         # Only the process holds its end now: if the process ends, the parent's end reports EOF.
         theirs.close()
@@ -249,8 +249,7 @@ def lost_text(what: str, times: int) -> str:
 
 def _worker_main(pipe: Connection) -> None:
     """Run a worker process: simulate each point that arrives at the pipe, until the parent closes it or has ended."""
-    # The terminal sends Ctrl-C to workers too. The parent stops the workers; otherwise they would print tracebacks.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    ignore_interrupts()
     from simulator.run.scenario_cluster import Clusters
     from simulator.sweeps.outcome import play_point
 
@@ -271,21 +270,3 @@ def _worker_main(pipe: Connection) -> None:
     except (EOFError, OSError):
         # No file is open, and an orderly exit of the interpreter takes 0.1 s.
         os._exit(0)
-
-
-@contextmanager
-def _without_interrupts() -> Iterator[None]:
-    """Block Ctrl-C within a `with` block in which a process starts.
-
-    The process inherits the block, and prints no traceback during imports.
-    """
-    if not hasattr(signal, "pthread_sigmask"):  # Windows
-        yield
-        return
-    # The first process would otherwise start the resource tracker, whose start unblocks signals again.
-    resource_tracker.ensure_running()
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -193,6 +193,30 @@ def test_the_breakdown_names_the_condition_of_its_points(running: Any, folders: 
         assert one.page.locator("#overview tbody tr").count() == 2
 
 
+@pytest.mark.parametrize("name", ["sharded", "staged"])
+def test_every_colour_of_the_memory_picture_is_in_its_legend(running: Any, folders: dict[str, Path], name: str) -> None:
+    """Categories that hold nothing at the peak are drawn at other times, and need a name too."""
+    with opened(running, folders[name] / FILE) as one:
+        one.drawn()
+        drawn = np.rint(255 * pixels(one, "#memory canvas")[..., :3]).astype(int)
+        # A category's inner pixels have its colour exactly; edges are blends, one pixel high.
+        inner = (drawn[1:-1] == drawn[:-2]).all(axis=-1) & (drawn[1:-1] == drawn[2:]).all(axis=-1)
+        colours = np.unique(drawn[1:-1][inner], axis=0)
+        # Axes, texts and the background are grey.
+        coloured = colours[np.ptp(colours, axis=1) > 24]
+        named = one.value(
+            "[...document.querySelectorAll('#memory .legend i')].map(i => getComputedStyle(i).backgroundColor)"
+        )
+        legend = {tuple(map(int, re.findall(r"\d+", colour)[:3])) for colour in named}
+        assert len(coloured) > 2
+        assert {tuple(map(int, colour)) for colour in coloured} <= legend
+        # Buffers are grey, like texts: every category that holds bytes at any time is named.
+        held = one.value(
+            "(({categories, held}) => categories.filter((_, c) => Math.max(...held[c]) > 0))(state.memory.memory)"
+        )
+        assert all(f"{category} " in one.text("#memory .legend") for category in held)
+
+
 def test_the_legend_explains_copies(running: Any, folders: dict[str, Path]) -> None:
     with opened(running, folders["sharded"] / FILE) as one:
         one.drawn()

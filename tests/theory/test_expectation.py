@@ -111,13 +111,13 @@ def test_full_recompute_explains_exactly_the_time_that_it_takes() -> None:
 def test_tokens_per_second_mean_the_same_as_the_step_time() -> None:
     scenario = load_scenario(_scenario())
     of_time = expectation(scenario, step_time=0.5)
-    of_rate = expectation(scenario, tokens_per_s=of_time.tokens / 0.5)
+    of_rate = expectation(scenario, rate=of_time.work / 0.5)
     assert of_rate.measured == pytest.approx(0.5, rel=1e-12)
     # 8 GPUs, two sequences of 1,024 tokens each.
-    assert of_time.tokens == pytest.approx(8 * 2 * 1024, rel=1e-9)
+    assert of_time.work == pytest.approx(8 * 2 * 1024, rel=1e-9)
 
 
-@pytest.mark.parametrize("given", [{}, {"step_time": 0.0}, {"step_time": 1.0, "tokens_per_s": 2.0}])
+@pytest.mark.parametrize("given", [{}, {"step_time": 0.0}, {"step_time": 1.0, "rate": 2.0}])
 def test_a_missing_or_impossible_measurement_is_refused(given: dict[str, float]) -> None:
     with pytest.raises(ScenarioError, match="expect: "):
         expectation(load_scenario(_scenario()), **given)

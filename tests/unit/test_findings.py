@@ -30,7 +30,7 @@ from simulator.records.measures import find, interval_width, percent_text
 from simulator.report.tables.table import points_tables
 from simulator.results.budget_table import budget_table
 from simulator.results.page.point_table import figures
-from simulator.results.small_table import small_tables
+from simulator.results.small_table import _best, small_tables
 from simulator.run.outcome import PointOutcome
 from simulator.scenario.answer_spec import FINDINGS
 from simulator.scenario.load import load_scenario, points
@@ -733,7 +733,9 @@ def test_equal_ones_win_together_and_are_not_called_equal_to_those_they_beat() -
             "answer": ["best"],
         }
     )
-    assert told.sentences[0].startswith("Ring, float32 and ring, int32 are fastest under both conditions, ahead of ")
+    assert told.sentences[0].startswith(
+        "(ring, float32) and (ring, int32) are fastest under both conditions, ahead of "
+    )
     numbers = told.findings[0].numbers
     assert (numbers["ties"], numbers["wins"]) == (0, {"ring, float32 and ring, int32": 2})
 
@@ -862,6 +864,49 @@ def test_the_worst_point_of_a_threshold_fits_if_any_worse_point_does() -> None:
     for fits, size in ((2.5, 2), (9.0, 4), (1.1, 4)):
         of = timed({"answer": [asked]}, times, fits)
         assert [of.rows[index].condition for index in found(of).spoken] == [{"training.micro_batch_size": size}] * 2
+
+
+def test_a_threshold_tells_where_settings_tie() -> None:
+    """The reports' intervals are 0.95 to 1.05 of a time: differences up to sqrt(1.05 / 0.95) - 1 = 5.1 % are ties."""
+    asked = {"finding": "threshold", "along": "training.micro_batch_size", "margin": 0.1}
+    ddp = {("ddp", size): 1.0 for size in (1, 2, 3, 4)}
+    zero3 = {("zero3", 1): 1.2, ("zero3", 2): 1.08, ("zero3", 3): 1.02, ("zero3", 4): 0.99}
+    told = found(timed({"answer": [asked]}, ddp | zero3, 9.0))
+    assert told.sentences == (
+        "zero3 takes at most 10 % more time than ddp from micro-batch 2 on: 20 % more time at "
+        "micro-batch 1, 1 % less time at micro-batch 4; a tie within the uncertainty of ±5.1 % from "
+        "micro-batch 3 on",
+    )
+    assert told.numbers["places"][0]["ties"] == [{"from": 3, "to": None}]
+    # A setting that is nominally better everywhere, by less than the uncertainty, is not called better.
+    near = {("zero3", size): 0.97 for size in (1, 2, 3, 4)}
+    told = found(timed({"answer": [asked]}, ddp | near, 9.0))
+    assert told.sentences[0].startswith(
+        "zero3 ties with ddp in time within the uncertainty of ±5.1 % from micro-batch 1 to micro-batch 4: "
+    )
+    # Equal values are the same, which says more than a tie.
+    told = found(timed({"answer": [asked]}, ddp | {("zero3", size): 1.0 for size in (1, 2, 3, 4)}, 9.0))
+    assert told.sentences == ("zero3 takes the same time as ddp from micro-batch 1 to micro-batch 4",)
+
+
+def test_findings_and_tables_call_the_same_differences_ties() -> None:
+    """Uncertainties of 2 % and 30 % at a difference of 10 %: the larger one makes a tie, whichever setting leads."""
+
+    def report(point: Mapping[str, Any]) -> dict[str, Any]:
+        time, width = {"ddp": (1.0, 1.02), "zero1": (1.1, 1.3), "zero3": (1.2, 1.02)}[point["training.sharding"]]
+        return {
+            "step_time_s": time, "tokens_per_s": 512 / time, "fits": True, "mfu": 0.4, "shortfall_bytes": 0,
+            "capacity_bytes": 1, "peak_memory_bytes": 1, "peak_reserved_bytes": 1,
+            "intervals": {"step_time_s_80_low": time / width, "step_time_s_80_high": time * width},
+        }  # fmt: skip
+
+    of = outcomes(SHARDED | {"answer": ["best"]}, report)
+    (place,) = found(of).numbers["places"]
+    assert place["tied_with_winner"] == [{"training.sharding": "zero1"}]
+    assert _best(of.measure("time"), of.rows) == [0, 1]
+    of = outcomes(SHARDED | {"answer": [{"finding": "change", "of": ["time"]}]}, report)
+    assert [row for row in found(of).sentences if "uncertainty" in row] == [found(of).sentences[0]]
+    assert "1.1 s instead of 1 s; uncertainty ±30 %" in found(of).sentences[0]
 
 
 def test_the_reason_is_sought_where_settings_do_not_tie() -> None:

@@ -349,7 +349,10 @@ def test_the_finding_compares_most_with_least_and_says_who_does_not_fit() -> Non
 def test_runs_that_hold_the_same_are_told_together() -> None:
     assert plot_memory_peaks.finding(STAGES[:1]) == "ddp needs 128 GiB"
     twice = (STAGES[3], Peak("again", STAGES[3].by_category))
-    assert plot_memory_peaks.finding(twice, 32 * GIB) == ("all 2 runs need 16 GiB; all runs fit in 32 GiB")
+    assert plot_memory_peaks.finding(twice, 32 * GIB) == "all 2 settings peak at 16 GiB; all runs fit in 32 GiB"
+    # 1 MiB of 16 GiB is no difference that three digits show.
+    near = [Peak("one", (("optimizer", 16 * GIB),)), Peak("two", (("optimizer", 16 * GIB + MIB),))]
+    assert plot_memory_peaks.finding(near) == "all 2 settings peak at 16 GiB"
     nothing = Peak("none", ())
     assert plot_memory_peaks.finding([STAGES[3], nothing]) == "zero3 needs 16 GiB, more than none (0 B)"
 

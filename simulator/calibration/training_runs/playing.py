@@ -14,6 +14,7 @@ from functools import partial
 from random import Random
 
 from simulator.basics import registry
+from simulator.basics.worker_signals import ignore_interrupts, without_interrupts
 from simulator.calibration.training_runs.rows import MOST_PLAYED, Changes, MeasuredRow, cluster_of, step_of
 from simulator.cluster.cluster import Cluster
 from simulator.engine.play import play
@@ -184,13 +185,18 @@ def each_played(
         yield from ((place, one(rows[place])) for place in order)
         return
     from concurrent.futures import ProcessPoolExecutor, as_completed
-    from multiprocessing import get_context
+    from multiprocessing import active_children, get_context
 
+    others = set(active_children())
     # Spawned processes, because numpy may have started threads, and forked threads can deadlock.
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
-        places = {pool.submit(one, rows[place]): place for place in order}
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=ignore_interrupts) as pool:
         try:
+            with without_interrupts():
+                places = {pool.submit(one, rows[place]): place for place in order}
             yield from ((places[future], future.result()) for future in as_completed(places))
-        finally:
-            # After an error or an interruption, rows that wait are not simulated.
+        except BaseException:
+            # After an error or an interruption, no row is simulated any further, also none that has begun.
             pool.shutdown(wait=False, cancel_futures=True)
+            for worker in set(active_children()) - others:
+                worker.terminate()
+            raise

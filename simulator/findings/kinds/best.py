@@ -145,15 +145,25 @@ def _equals(measure: Measure, rows: Sequence[Row]) -> list[Row]:
 
 
 def _leaders(measure: Measure, rows: Sequence[Row]) -> list[Row]:
-    """Return the best point and points tied with it: equal, or behind by less than the prediction's uncertainty."""
-    # A lead below the error of measured runs may vanish on the real machine.
-    margin = max(_EQUAL, measure.uncertainty(rows[0].report or {}))
-    return [row for row in rows if _ratio(measure, rows[0], row) - 1 <= margin]
+    """Return the best point, which is first in `rows`, and the points tied with it."""
+    equal = _equals(measure, rows)
+    return [row for row in rows if row in equal or measure.tied(rows[0].report or {}, row.report or {})]
+
+
+def _behind(measure: Measure, rows: Sequence[Row]) -> list[Row]:
+    """Return the points that are not tied with the best, which is first in `rows`."""
+    leaders = _leaders(measure, rows)
+    return [row for row in rows if row not in leaders]
 
 
 def _leading(compared: Comparison, measure: Measure, rows: Sequence[Row]) -> tuple[str, ...]:
     """Return the names of the settings that lead or tie, from points sorted best first."""
     return tuple(compared.name(row.setting) for row in _leaders(measure, rows))
+
+
+def _uncertainty(measure: Measure, rows: Sequence[Row]) -> float:
+    """Return the largest uncertainty of the best point, which is first in `rows`, and the points tied with it."""
+    return measure.uncertainty(*(row.report or {} for row in _leaders(measure, rows)))
 
 
 def _all_tied(measure: Measure, rows: Sequence[Row]) -> bool:
@@ -163,8 +173,7 @@ def _all_tied(measure: Measure, rows: Sequence[Row]) -> bool:
 
 def _ahead(measure: Measure, rows: Sequence[Row]) -> float:
     """Return how many times worse the first point that is not tied is than the best; `rows` come best first."""
-    leaders = _leaders(measure, rows)
-    return _ratio(measure, rows[0], rows[len(leaders)])
+    return _ratio(measure, rows[0], _behind(measure, rows)[0])
 
 
 def _factor(ratio: float) -> str:
@@ -182,7 +191,7 @@ def _place(measure: Measure, condition: Settings, rows: Sequence[Row]) -> dict[s
         "equal_to_winner": [dict(row.setting) for row in _equals(measure, rows)[1:]],
         "tied_with_winner": [dict(row.setting) for row in _leaders(measure, rows)[1:]],
         "value": _value(measure, rows[0]),
-        "uncertainty": measure.uncertainty(rows[0].report or {}),
+        "uncertainty": _uncertainty(measure, rows),
         "point": rows[0].index,
         "others": [
             {
@@ -208,11 +217,11 @@ def _alone(compared: Comparison, measure: Measure, rows: Sequence[Row]) -> str:
     names = short_list([compared.name(row.setting) for row in equal], "setting")
     # The best three settings are named, with their ties, and the last.
     tied = _changes(compared, measure, leaders[len(equal) :], value, most=1)
-    behind = _changes(compared, measure, rows[len(leaders) :], value, most=max(1, MOST_NAMED - len(leaders)))
+    behind = _changes(compared, measure, _behind(measure, rows), value, most=max(1, MOST_NAMED - len(leaders)))
     best = clause(names, _is_best(measure, measure.amount_text(value)))
     if not tied:
         return f"{best}; next: {behind}"
-    within = f"tied within the uncertainty of ±{percent_text(measure.uncertainty(rows[0].report or {}))}"
+    within = f"tied within the uncertainty of ±{percent_text(_uncertainty(measure, rows))}"
     return f"{best}; {within}: {tied}{f'; next: {behind}' if behind else ''}"
 
 
@@ -304,8 +313,8 @@ def _tie(compared: Comparison, measure: Measure, contests: Sequence[tuple[Settin
 
 
 def _margin(measure: Measure, contests: Sequence[tuple[Settings, Sequence[Row]]]) -> str:
-    """Format the winners' largest uncertainty: 'the uncertainty of ±5 %'."""
-    widest = max(measure.uncertainty(rows[0].report or {}) for _, rows in contests)
+    """Format the largest uncertainty of winners and points tied with them: 'the uncertainty of ±5 %'."""
+    widest = max(_uncertainty(measure, rows) for _, rows in contests)
     return f"the uncertainty of ±{percent_text(widest)}"
 
 

@@ -14,8 +14,6 @@ from simulator.records.measures import SAME, Measure, for_reports, percent_text
 from simulator.scenario.answer_spec import FindingSpec
 
 _USUAL = {"collective": ("time",), "training": ("time", "memory")}
-# Key of the reports' interval for step times and rates.
-_TIME = "step_time_s"
 # Most changes in clauses: with more settings than this, or more changes in all, only the best setting has a clause,
 # and changes of the other settings become a list.
 _MOST_CLAUSES = 2
@@ -105,14 +103,14 @@ def _predicate(first: Row, row: Row, told: list[Measure], baseline: str) -> str:
     for number, measure in enumerate(told):
         before, after = (measure.value(one.report or {}) or 0.0 for one in (first, row))
         # The first change names the baseline; the others refer to the same setting.
-        tie = _tie(measure, first, row)
-        parts.append((measure.verb, _compared(measure, after, before, baseline if number == 0 else "", tie)))
+        unsure = _unsure(measure, first, row)
+        parts.append((measure.verb, _compared(measure, after, before, baseline if number == 0 else "", unsure)))
     lacks = ", but does not fit in memory" if row.fits is False else ""
     return f"{predicates(parts)}{lacks}"
 
 
-def _compared(measure: Measure, after: float, before: float, baseline: str, tie: float = 0.0) -> str:
-    """Return a text with the change of a value from the baseline's, and both values."""
+def _compared(measure: Measure, after: float, before: float, baseline: str, unsure: str = "") -> str:
+    """Return a text with the change of a value from the baseline's, both values, and the change's uncertainty."""
     values = measure.amount_text(after), measure.amount_text(before)
     # A change relative to 0 is undefined: write the values.
     if before == 0 and after != 0:
@@ -121,22 +119,17 @@ def _compared(measure: Measure, after: float, before: float, baseline: str, tie:
     if change.startswith("the same "):
         return f"{change}{f' as {baseline}' if baseline else ''} ({values[0]})"
     link = "of" if "x the " in change else "than"
-    unsure = _unsure(measure, after, before, tie)
     within = f"; {unsure}" if unsure else ""
     return f"{change}{f' {link} {baseline}' if baseline else ''} ({values[0]} instead of {values[1]}{within})"
 
 
-def _tie(measure: Measure, first: Row, row: Row) -> float:
-    """Return the relative change below which two points' values of a measure are tied."""
-    return max(measure.uncertainty(one.report or {}) for one in (first, row))
-
-
-def _unsure(measure: Measure, after: float, before: float, tie: float) -> str:
-    """Return "uncertainty ±11 %" if a change of the time is smaller than the prediction's uncertainty, else ""."""
-    # Such a change may be the other way round in reality. Memory follows from sizes of tensors, whose errors two
-    # settings share.
-    is_unsure = measure.interval == _TIME and before and SAME < abs(after / before - 1) < tie
-    return f"uncertainty ±{percent_text(tie)}" if is_unsure else ""
+def _unsure(measure: Measure, first: Row, row: Row) -> str:
+    """Return "uncertainty ±11 %" if two points' values differ and tie, else ""."""
+    reports = (first.report or {}, row.report or {})
+    before, after = (measure.value(report) or 0.0 for report in reports)
+    # Such a change may be the other way round in reality.
+    is_unsure = before and abs(after / before - 1) > SAME and measure.tied(*reports)
+    return f"uncertainty ±{percent_text(measure.uncertainty(*reports))}" if is_unsure else ""
 
 
 def _signs(first: Row, row: Row, told: list[Measure]) -> str:
@@ -144,7 +137,7 @@ def _signs(first: Row, row: Row, told: list[Measure]) -> str:
     texts = []
     for measure in told:
         before, after = (measure.value(one.report or {}) or 0.0 for one in (first, row))
-        unsure = _unsure(measure, after, before, _tie(measure, first, row))
+        unsure = _unsure(measure, first, row)
         texts.append(f"{measure.sign_text(after, before)}{f' ({unsure})' if unsure else ''}")
     return join_list(texts) + ("" if row.fits else " (does not fit in memory)")
 

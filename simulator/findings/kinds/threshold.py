@@ -1,6 +1,10 @@
 """From which value of an axis on is a setting worse than the baseline by a margin, or a measure above a value?
 
-The answer to "from how many GPUs on is communication over half of the step?" needs no baseline: `above: 0.5`.
+The answer to "from how many GPUs on is communication over half of the step?" needs no baseline: `above: 0.5`. Where the
+setting ties with the baseline, the sentence says so:
+
+    zero3 takes at most 1 % more time than ddp from micro-batch 6 on: 19 % more time at micro-batch 1, 0.67 % less time
+    at micro-batch 32; a tie within the uncertainty of ±9 % from micro-batch 4 on
 """
 
 from __future__ import annotations
@@ -13,8 +17,8 @@ from simulator.findings.comparison import Comparison, Row, Settings, key_of
 from simulator.findings.crossovers import Axis, axis_of, changes, log_ratio, sign_changes
 from simulator.findings.found import Finding, FindingResult
 from simulator.findings.search import Bracket
-from simulator.findings.text import bracket_text, bracketed, clause, join_list, short_list
-from simulator.records.measures import Measure, for_reports, percent_text
+from simulator.findings.text import at_text, bracket_text, bracketed, clause, join_list, short_list
+from simulator.records.measures import Measure, Report, for_reports, percent_text
 from simulator.records.setting_text import label
 from simulator.scenario.answer_spec import FindingSpec
 
@@ -217,22 +221,89 @@ def _told(
     if not ratios:
         return None
     places = changes(compared, measure, pair, axis, fixed, margin=margin)
+    ends = _ends(measure, ratios)
+    # Settings that are equal everywhere need no uncertainty.
+    tied, widths = _ties(compared, measure, pair, axis, fixed) if ends else ([], [])
     names = compared.name(_without(setting, axis.key)), compared.name(compared.settings[0])
     where = compared.where(fixed)
     said, at = _sentence(compared, measure, names, axis, places, ratios, margin)
-    ends = _ends(measure, ratios)
-    if not where:
-        at += _ends_text(compared, measure, axis, ends) + _lacking(compared, key_of(setting), axis.key)
+    tie = _tie_text(axis, tied)
+    if not places and tied == [(None, None)]:
+        # No crossing and no difference that would last on the real machine: the tie is the whole statement.
+        said = clause(
+            names[0], f"ties with {names[1]} in {measure.noun} within the uncertainty of {_range_text(widths)}"
+        )
+        tie = ""
+    if where:
+        where += f"; tie {tie}, within {_range_text(widths)}" if tie else ""
+    else:
+        at += _ends_text(compared, measure, axis, ends)
+        at += f"; a tie within the uncertainty of {_range_text(widths)} {tie}" if tie else ""
+        at += _lacking(compared, key_of(setting), axis.key)
     numbers = {
         "setting": dict(setting), "measure": measure.name, "fixed": dict(fixed),
         "places": [
             bracketed(one) | {"worse_from_here": worse} for one, worse in places
         ],
         "ends": ends,
+        "ties": [{"from": first, "to": last} for first, last in tied],
         "log_ratios": {str(number): ratio for number, ratio in ratios.items()},
         "first": axis.numbers[0], "last": axis.numbers[-1],
     }  # fmt: skip
     return (said, f"{at} ({where})" if where else at), numbers
+
+
+def _ties(
+    compared: Comparison, measure: Measure, pair: tuple[Settings, Settings], axis: Axis, fixed: Settings
+) -> tuple[list[tuple[float | None, float | None]], list[float]]:
+    """Return the parts of an axis on which two settings differ and tie, and the uncertainties there.
+
+    Returns
+    -------
+    list of (float or None, float or None)
+        First and last axis value of each part; None for an end of the axis.
+    list of float
+        Uncertainty of the measure at each of the axis's own numbers that tie.
+    """
+
+    def reports(number: int) -> list[Report]:
+        place = {**fixed, **axis.settings(number)}
+        return [compared.known({**setting, **place}) or {} for setting in pair]
+
+    def room(number: int) -> float | None:
+        ratio = log_ratio(compared, measure, pair, {**fixed, **axis.settings(number)})
+        return None if ratio is None else math.log1p(measure.uncertainty(*reports(number))) - abs(ratio)
+
+    known = {number: far for number in axis.numbers if (far := room(number)) is not None}
+    widths = [measure.uncertainty(*reports(number)) for number, far in known.items() if far > 0]
+    if not widths:
+        return [], []
+    starts: list[float | None] = [None] if next(iter(known.values())) > 0 else []
+    stops: list[float | None] = []
+    for bracket, begins in sign_changes(room, axis):
+        if begins:
+            starts.append(bracket.high if bracket.exact else bracket.at or bracket.high)
+        else:
+            stops.append(bracket.low if bracket.exact else bracket.at or bracket.low)
+    return list(zip(starts, [*stops, None], strict=False)), widths
+
+
+def _tie_text(axis: Axis, tied: Sequence[tuple[float | None, float | None]]) -> str:
+    """Return the parts of an axis with ties in words: 'up to 4 GPUs', 'everywhere'; "" without any."""
+    texts = []
+    for first, last in tied:
+        start, end = (
+            "" if number is None else at_text(axis.key, number, exact=number in axis.numbers or axis.step == 1)
+            for number in (first, last)
+        )
+        joined = f"from {start} to {end}" if end else f"from {start} on"
+        texts.append(joined if start else f"up to {end}" if end else "everywhere")
+    return join_list(texts) if texts else ""
+
+
+def _range_text(widths: Sequence[float]) -> str:
+    """Return the range of uncertainties: '±9 % to 45 %'."""
+    return "±" + " to ".join(dict.fromkeys(percent_text(pick(widths)) for pick in (min, max)))
 
 
 def _ends(measure: Measure, ratios: Mapping[int, float]) -> list[dict[str, float]]:

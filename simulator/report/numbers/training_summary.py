@@ -403,7 +403,8 @@ def _exposed(work: _Work, kind_of: Callable[[Span], str]) -> dict[str, float]:
     alone = {kind: outside(times, covered) for kind, times in kinds.items()}
     exposed: dict[str, float] = {}
     # Once a kind is counted, its intervals hide later kinds, so the parts sum to the whole exposed time.
-    for kind in sorted(alone, key=lambda kind: (-alone[kind], kind)):
+    # Closed forms and simulated transfers give the same times up to rounding: the ninth digit decides no order.
+    for kind in sorted(alone, key=lambda kind: (-float(f"{alone[kind]:.9g}"), kind)):
         exposed[kind] = outside(kinds[kind], covered)
         covered += kinds[kind]
     return exposed

@@ -106,7 +106,8 @@ def _head(compared: Comparison, answer: Answer) -> str:
     tables = "".join(_small(table) for table in drawn)
     if any(table.best for table in drawn):
         rivals = next((f", {table.rivals}" for table in drawn if table.rivals), "")
-        tables += f'<p class="note">Green: best, or a tie with the best{rivals}. Outlined: the point shown below.</p>'
+        green = f"Green: best, or a tie with the best{rivals}; no cell is green if all tie."
+        tables += f'<p class="note">{green} Outlined: the point shown below.</p>'
     return (
         f"<header><h1>{escape(scenario.question or scenario.name)}</h1>"
         f'<p class="setting">{escape(compared.setting_text)}{count}</p></header>'

@@ -76,16 +76,22 @@ def figure(timeline: Timeline) -> Figure:
 
 
 def _title(timeline: Timeline, uses: Sequence[LinkUse]) -> str:
-    """Return the title: the bottleneck link, unless closed forms keep some collectives' bytes off the links."""
+    """Return the title: the bottleneck link, unless closed forms keep some collectives' bytes off the links and the
+    other collectives make no link the bottleneck.
+    """
     unplayed = on_links(timeline)
+    busiest = bottleneck(replace(timeline, links=tuple(uses)))
     if unplayed:
+        # Bytes of closed forms could only add to a link's use: a bottleneck remains one, as in the answer's reason.
+        if busiest is not None and busiest.limiting_time_s >= HOLDS_UP * timeline.end:
+            return f"{finding(uses, timeline.end, busiest, all_known=False)}; {unplayed}"
         most_used = percent_text(max(used(use, timeline.end) for use in uses))
         return f"No bottleneck named: {unplayed}; the other collectives use at most {most_used} of a link's bandwidth"
     if timeline.transfers > _MOST_TRANSFERS:
         most = max(uses, key=lambda use: used(use, timeline.end))
         said = finding([most], timeline.end, all_known=False)
         return f"{said}; drawn: transfers over this link, of {timeline.transfers:,} transfers"
-    return finding(uses, timeline.end, bottleneck(replace(timeline, links=tuple(uses))))
+    return finding(uses, timeline.end, busiest)
 
 
 def on_links(timeline: Timeline) -> str:
@@ -120,7 +126,7 @@ def finding(uses: Sequence[LinkUse], end: float, busiest: Bottleneck | None = No
     >>> finding([LinkUse("a->b", 1e9, 1e9, 2.0), LinkUse("b->a", 1e9, 2e9, 2.0)], 2.0)
     'Bottleneck: b->a uses 100 % of its bandwidth over 2 s; the other link uses at most 50 %'
     >>> finding([LinkUse("a->b", 1e9, 1e8, 2.0)], 2.0)
-    'No bottleneck: the only link used, a->b, uses 5 % of its bandwidth over 2 s'
+    'No link is the bottleneck: the only link used, a->b, uses 5 % of its bandwidth over 2 s'
     """
     if not uses or end <= 0.0:
         return "no link carried any bytes"
@@ -150,14 +156,14 @@ def finding(uses: Sequence[LinkUse], end: float, busiest: Bottleneck | None = No
 
 
 def _none(ranked: Sequence[LinkUse], alike: int, share: str, end: float, other: str, *, all_known: bool) -> str:
-    """Return a sentence that no link is a bottleneck, and how much of their bandwidth the busiest links use."""
+    """Return a sentence that no link is the bottleneck, and how much of their bandwidth the busiest links use."""
     if len(ranked) == 1:
         who = f"the {'only link used' if all_known else 'busiest link'}, {ranked[0].name}, uses {share} of its"
     elif alike == 1:
         who = f"the busiest link, {ranked[0].name}, uses {share} of its"
     else:
         who = f"the busiest links, {_together(ranked[:alike], end)}, use {share} of their"
-    return f"No bottleneck: {who} bandwidth over {format_time(end)}{f'; {other}' if other else ''}"
+    return f"No link is the bottleneck: {who} bandwidth over {format_time(end)}{f'; {other}' if other else ''}"
 
 
 def _in_turn(ranked: Sequence[LinkUse], end: float, busiest: Bottleneck) -> str:

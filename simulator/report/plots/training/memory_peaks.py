@@ -66,6 +66,8 @@ def peak_of_report(label: str, report: Mapping[str, Any]) -> Peak:
 def finding(peaks: Sequence[Peak], capacity: float = float("inf")) -> str:
     """Return a sentence on the runs with the highest and lowest memory peak, their ratio, and runs that do not fit.
 
+    Peaks that are equal, or differ by less than the printed digits, are called equal.
+
     Raises
     ------
     ValueError
@@ -81,9 +83,10 @@ def finding(peaks: Sequence[Peak], capacity: float = float("inf")) -> str:
         raise ValueError("no runs to compare; give the peak of at least one run")
     low = min(peaks, key=lambda peak: peak.nbytes)
     high = max(peaks, key=lambda peak: peak.nbytes)
-    if low.nbytes == high.nbytes:
-        who = f"all {len(peaks)} runs need" if len(peaks) > 1 else f"{low.label} needs"
-        return f"{who} {format_memory(low.nbytes)}{_who_fits(peaks, capacity)}"
+    if format_memory(low.nbytes) == format_memory(high.nbytes):
+        # Peaks that print the same text have no highest and no lowest.
+        who = f"all {len(peaks)} settings peak at" if len(peaks) > 1 else f"{low.label} needs"
+        return f"{who} {format_memory(high.nbytes)}{_who_fits(peaks, capacity)}"
     times = f"{high.nbytes / low.nbytes:.1f}x as much as" if low.nbytes else "more than"
     return (
         f"{high.label} needs {format_memory(high.nbytes)}, {times} {low.label} ({format_memory(low.nbytes)})"

@@ -92,7 +92,7 @@ class Memory {
       const swatch = make("i");
       swatch.style.background = colourOf(name);
       return make("span", {}, swatch, `${name} ${write(this.memory.held[c][shown], "B")}`);
-    }).filter((_, c) => this.memory.held[c][shown] > 0), make("span", { text: `(${when})` }));
+    }).filter((_, c) => this.memory.held[c].some((bytes) => bytes > 0)), make("span", { text: `(${when})` }));
   }
 }
 
