@@ -1,4 +1,4 @@
-"""Which failures strike a cluster, when, and on which node? Kinds with rates, drawn from a stream for each node and kind.
+"""Which failures strike a cluster, when, and on which node? Kinds with rates, drawn for each node from its own stream.
 
 Every node and kind of failure has a random stream of its own. A change to a checkpoint interval, to the number of nodes
 or to another kind of failure leaves all other failures where they are: two settings are compared on the same failures.
@@ -116,8 +116,8 @@ def drawn_failures(process: FailureProcess, nodes: int, until: float, seed: int)
             stream = np.random.Generator(np.random.Philox(np.random.SeedSequence((seed, number, node))))
             lemon = process.lemons > 0 and stream.random() < process.lemons
             scale = 1.0 / (kind.rate * (process.lemon_factor if lemon else 1.0))
-            for time in _times(stream, kind.shape, scale, process, until):
-                found.append(Failure(time, node, number))
+            times = _times(stream, kind.shape, scale, process, until)
+            found += [Failure(time, node, number) for time in times]
     return tuple(sorted(found))
 
 

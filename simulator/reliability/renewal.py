@@ -6,14 +6,13 @@ categories is the time that passed.
 
 Example: saves of 1 min every 10 min of work, a failure after 25 min, detection 2 min, restart 3 min::
 
-    minute   0-10 work   10-11 save   11-21 work   21-22 save   22-25 work, lost   25-27 detection   27-30 restart   30- work
+    minute   0-10 work   10-11 save   11-21 work   21-22 save   22-25 lost work   25-27 detection   27-30 restart
 
 Of 30 minutes, 20 are useful, 2 are saves, 3 are lost work, 2 detection and 3 restart.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
@@ -178,7 +177,7 @@ class _Run:
     repairs: list[float] = field(default_factory=list)
     free: int = 0
     saves: int = 0
-    seconds: Counter[Category] = field(default_factory=Counter)
+    seconds: dict[Category, float] = field(default_factory=lambda: dict.fromkeys(CATEGORIES, 0.0))
     incidents: list[Incident] = field(default_factory=list)
 
     def run(self) -> LongRun:
@@ -186,13 +185,12 @@ class _Run:
         self.free = self.recovery.spares or 0
         next_save = self.checkpointing.interval
         while self.time < self.until and self.work - self.done > _NOTHING:
-            if self._works_until(min(next_save, self.work)):
-                if self.work - self.done > _NOTHING and self.time < self.until and self._saves():
-                    next_save = self.done + self.checkpointing.interval
+            reached = self._works_until(min(next_save, self.work))
+            if reached and self.work - self.done > _NOTHING and self._saves():
+                next_save = self.done + self.checkpointing.interval
             if self._failed():
                 next_save = self.done + self.checkpointing.interval
-        seconds: dict[Category, float] = {name: self.seconds[name] for name in CATEGORIES}
-        return LongRun(self.time, self.done, seconds, tuple(self.incidents), self.saves)
+        return LongRun(self.time, self.done, self.seconds, tuple(self.incidents), self.saves)
 
     def _failure(self) -> Failure | None:
         """Return the next failure; None after the last."""
