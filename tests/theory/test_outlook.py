@@ -1,0 +1,56 @@
+"""What may be expected of a training of days: spread, best interval, spares."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from simulator.reliability.failures import DAY, FailureKind, FailureProcess, drawn_failures
+from simulator.reliability.outlook import Job, best_interval, outlook, spares_needed
+from simulator.reliability.renewal import Checkpointing, Recovery
+
+# A job that fails once a day, saves in a minute and restarts in five.
+DAILY = Job(16, FailureProcess((FailureKind("any", 1 / 16 / DAY),)), Checkpointing(3600.0, 60.0), Recovery(restart=300))
+
+
+def test_the_best_interval_is_youngs_within_a_tenth_where_his_assumptions_hold() -> None:
+    choice = best_interval(DAILY, range(20), 300 * DAY)
+    assert choice.young == pytest.approx(math.sqrt(2 * 60 * DAY))
+    assert choice.best == pytest.approx(choice.young, rel=0.1)
+
+
+def test_a_job_that_never_fails_has_no_best_interval() -> None:
+    with pytest.raises(ValueError, match="needs no checkpoint"):
+        best_interval(Job(4, FailureProcess(()), DAILY.checkpointing, DAILY.recovery), [0], DAY)
+
+
+def test_the_end_of_some_work_has_a_spread_around_dalys_expectation() -> None:
+    found = outlook(DAILY, range(60), work=50 * DAY)
+    expected = 50 * DAY * DAY * math.exp(300 / DAY) * math.expm1(3660 / DAY) / 3600
+    assert sum(run.time for run in found.runs) / 60 == pytest.approx(expected, rel=0.01)
+    assert found.time(0.05) < found.time(0.5) < found.time(0.95)
+    assert all(run.work == pytest.approx(50 * DAY) for run in found.runs)
+    assert sum(found.shares.values()) == pytest.approx(1.0)
+
+
+def test_spares_of_a_poisson_number() -> None:
+    # scipy.stats.poisson.ppf(0.99, 13.312) = 22 and ppf(0.99, 2.2187) = 6.
+    assert spares_needed(2048 * 6.5e-3 / DAY, DAY) == 22
+    assert spares_needed(2048 * 6.5e-3 / DAY, DAY / 6) == 6
+    assert spares_needed(0.0, DAY) == 0
+
+
+def test_more_spares_mean_less_waiting_on_the_same_failures() -> None:
+    waits = []
+    for spares in (0, 1, 2, 4):
+        recovery = Recovery(restart=300, spares=spares, repair=DAY)
+        found = outlook(Job(16, DAILY.process, DAILY.checkpointing, recovery), range(5), until=100 * DAY)
+        waits.append(found.shares["waiting for spares"])
+    assert waits == sorted(waits, reverse=True)
+    assert waits[-1] < 0.02
+
+
+def test_failures_of_a_longer_time_begin_with_those_of_a_shorter_one() -> None:
+    short, long = (drawn_failures(DAILY.process, 16, days * DAY, 3) for days in (50, 100))
+    assert long[: len(short)] == short
