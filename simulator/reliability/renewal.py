@@ -25,6 +25,8 @@ Category = Literal["useful", "degraded", "checkpoint", "lost work", "detection",
 CATEGORIES: Final[tuple[Category, ...]] = get_args(Category)
 # Work that rounding may leave before a save or the end [s]: a clock at 100 years has a resolution of 5e-7 s.
 _NOTHING: Final = 1e-5
+# Cycles below which nothing is passed over.
+_FEWEST_SKIPPED: Final = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +189,7 @@ class _Run:
         while self.time < self.until and self.work - self.done > _NOTHING:
             reached = self._works_until(min(next_save, self.work))
             if reached and self.work - self.done > _NOTHING and self._saves():
+                self._skips()
                 next_save = self.done + self.checkpointing.interval
             if self._failed():
                 next_save = self.done + self.checkpointing.interval
@@ -257,6 +260,29 @@ class _Run:
         self.saves += 1
         self._written()
         return True
+
+    def _skips(self) -> None:
+        """Pass over all cycles of work and save that nothing disturbs, except the last, right after a save.
+
+        A cycle's save begins when its work has ended and the last checkpoint has been written.
+        """
+        self.slow = [one for one in self.slow if one[0] > self.time]
+        saves, failure, speed = self.checkpointing, self._failure(), self._speed
+        end = min(self.until, *(end for end, _ in self.slow), inf if failure is None else failure.time)
+        working = saves.interval / speed
+        cycle = max(working, saves.write) + saves.stall
+        most = min((end - self.time) / cycle, (self.work - self.done) / saves.interval)
+        if not most > _FEWEST_SKIPPED:
+            return
+        count = int(most) - 1
+        self.time += count * cycle
+        self.done += count * saves.interval
+        self.seconds["useful"] += count * saves.interval
+        self.seconds["degraded"] += count * (working - saves.interval)
+        self.seconds["checkpoint"] += count * (cycle - working)
+        self.saves += count
+        self.saved, self.writing = self.done - saves.interval, (self.time + saves.write, self.done)
+        self._written()
 
     def _written(self) -> None:
         """Note that the checkpoint under way can be used, if its write has ended."""

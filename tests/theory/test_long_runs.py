@@ -171,6 +171,26 @@ def test_the_same_seed_has_the_same_failures_whatever_else_changes() -> None:
     assert all(before.time <= after.time for before, after in pairwise(both))
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_cycles_that_are_passed_over_are_the_cycles_that_would_be_run(seed: int) -> None:
+    # A node that is slow by nothing for no time disturbs a run without changing it: with one in each cycle, no cycle is
+    # passed over.
+    draw = np.random.default_rng(seed)
+    process = FailureProcess((FailureKind("any", 3 / DAY), FailureKind("nothing", 0.0, "slows")))
+    saves = Checkpointing(draw.uniform(300, 900), draw.uniform(0, 60), draw.uniform(0, 1200), 60.0)
+    failures = drawn_failures(process, 1, 10 * DAY, seed)
+    every = [Failure(time, 0, 1) for time in np.arange(0, 10 * DAY, 200.0).tolist()]
+    disturbed = tuple(sorted([*failures, *every]))
+    few, many = (
+        long_run(process, drawn, saves, Recovery(30.0, restart=300.0), until=10 * DAY)
+        for drawn in (failures, disturbed)
+    )
+    assert few.work == pytest.approx(many.work, rel=1e-9)
+    assert few.saves == many.saves
+    for name, seconds in few.seconds.items():
+        assert seconds == pytest.approx(many.seconds[name], rel=1e-9, abs=1e-3)
+
+
 @pytest.mark.parametrize("shape", [0.7, 1.0, 2.0])
 def test_weibull_failures_keep_their_mean_time(shape: float) -> None:
     process = FailureProcess((FailureKind("GPU", 1 / DAY, shape=shape),))

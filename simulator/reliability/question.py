@@ -1,0 +1,285 @@
+"""How much work does a scenario's training do in days with failures? A simulated step becomes a job of days.
+
+The step is simulated once. Checkpoints have the bytes of the model states: parameters, master copy, optimizer states of
+what is trained. Each GPU copies its share to pinned host memory over PCIe, or writes its share itself; all GPUs
+share the storage.
+
+Example: Llama 3 405B with Adam has 406e9 x (2 + 4 + 8) = 5.7 TB; 16,384 GPUs with a storage of 2 TB/s write for 2.8 s.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import inf, isfinite
+from typing import Any, Final, Literal
+
+from simulator.basics.dtypes import find
+from simulator.basics.errors import ScenarioError
+from simulator.basics.units import format_time
+from simulator.model.model import modules
+from simulator.model.partition import WHOLE
+from simulator.reliability.failures import DAY, FailureKind, FailureProcess
+from simulator.reliability.outlook import IntervalChoice, Job, Outlook, best_interval, outlook, spares_needed
+from simulator.reliability.renewal import CATEGORIES, Checkpointing, Recovery
+from simulator.report.numbers.training_summary import TrainingReport
+from simulator.run.scenario_cluster import Clusters
+from simulator.run.simulate import simulate_point
+from simulator.scenario.records import Scenario
+from simulator.step.offload import copies
+from simulator.step.plan import StepPlan
+from simulator.step.spec import TrainingStep
+
+Save = Literal["asynchronous", "synchronous"]
+# Failures of a node and day that stop a job: Llama 3 405B on 16,384 H100, 419 in 54 days on 2,048 nodes
+# (arXiv:2407.21783, table 5).
+USUAL_FAILURES: Final = 3.79e-3
+# Share of failures that hang instead of ending with an error: 9.9 % of the incidents of ByteRobust (arXiv:2509.16293).
+_HANGS: Final = 0.1
+# Rate at which the storage takes checkpoints, for each GPU: BLOOM's 2.3 TB in 40 s from 384 processes (bigscience,
+# train/tr11-176B-ml/chronicles.md) [B/s].
+_STORAGE_OF_GPU: Final = 160e6
+# Runs for the spread, and for each interval that is tried.
+_SEEDS: Final = 100
+_SEEDS_OF_INTERVALS: Final = 12
+# Share of the time that a job may wait for spares before the answer names it.
+_WAITS: Final = 0.001
+
+
+@dataclass(frozen=True, slots=True)
+class GoodputQuestion:
+    """A training of days.
+
+    Attributes
+    ----------
+    scenario : Scenario
+        A single training step.
+    days : float or None
+        Length of the run [days]; None if `tokens` ends it.
+    tokens : float or None
+        Work of the whole training, in tokens or samples.
+    failures : float
+        Failures for each node and day that stop the job.
+    save : {"asynchronous", "synchronous"}
+        Whether the step goes on while a checkpoint travels from host memory to the storage.
+    interval : float or None
+        Work between saves [s]; None for the best.
+    storage : float or None
+        Rate of the storage for all GPUs together [B/s]; None for 160 MB/s for each GPU.
+    detection, watchdog, restart, repair : float
+        As in `Recovery` [s].
+    spares : int or None
+        As in `Recovery`.
+    """
+
+    scenario: Scenario
+    days: float | None = None
+    tokens: float | None = None
+    failures: float = USUAL_FAILURES
+    save: Save = "asynchronous"
+    interval: float | None = None
+    storage: float | None = None
+    detection: float = 30.0
+    watchdog: float = 600.0
+    restart: float = 300.0
+    spares: int | None = None
+    repair: float = DAY
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Raise ScenarioError for values that no training has."""
+        if (self.days is None) == (self.tokens is None):
+            raise ScenarioError("days, tokens: give one of the two, which ends the training")
+        for name in ("days", "tokens", "interval", "storage"):
+            value = getattr(self, name)
+            if value is not None and not (isfinite(value) and value > 0):
+                raise ScenarioError(f"{name}: got {value:g}; must be above 0")
+        for name in ("failures", "detection", "watchdog", "restart", "repair"):
+            value = getattr(self, name)
+            if not (isfinite(value) and value >= 0):
+                raise ScenarioError(f"{name}: got {value:g}; must be at least 0")
+        if self.spares is not None and self.spares < 0:
+            raise ScenarioError(f"spares: got {self.spares}; must be at least 0")
+        if self.scenario.training is None:
+            raise ScenarioError("scenario: a collective has no checkpoints; give the scenario of a training step")
+
+
+@dataclass(frozen=True, slots=True)
+class Goodput:
+    """Answer to a GoodputQuestion.
+
+    Attributes
+    ----------
+    question : GoodputQuestion
+        What was asked.
+    step_time : float
+        Simulated time of a step [s].
+    work_per_step : float
+        Tokens or samples of a step.
+    unit : {"token", "sample"}
+        Unit of work.
+    job : Job
+        Nodes, failures, checkpoints and recovery.
+    checkpoint_bytes : float
+        Bytes of a checkpoint [B].
+    outlook : Outlook
+        Outcomes on several seeds.
+    intervals : IntervalChoice or None
+        Intervals that were tried; None without failures.
+    """
+
+    question: GoodputQuestion
+    step_time: float
+    work_per_step: float
+    unit: str
+    job: Job
+    checkpoint_bytes: float
+    outlook: Outlook
+    intervals: IntervalChoice | None
+
+    @property
+    def spares_needed(self) -> int:
+        """Spare nodes with which the job waits for none in 99 % of the time."""
+        mean = self.job.process.between_failures(self.job.nodes)
+        return 0 if mean == inf else spares_needed(1.0 / mean, self.job.recovery.repair)
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """The answer in sentences, the most important first."""
+        share = self.outlook.goodput
+        if self.question.days is not None:
+            low, middle, high = (self._work(self.outlook.work(part)) for part in (0.05, 0.5, 0.95))
+            first = (
+                f"In {self.question.days:g} days the training does {middle} (90 % of the runs: {low} to {high}); "
+                f"{share:.1%} of the time is useful."
+            )
+        else:
+            low, middle, high = (f"{self.outlook.time(part) / DAY:.1f}" for part in (0.05, 0.5, 0.95))
+            first = (
+                f"The training takes {middle} days (90 % of the runs: {low} to {high}); {share:.1%} of the time is "
+                "useful."
+            )
+        return (first, *self._advice())
+
+    def _work(self, seconds: float) -> str:
+        """Return work in words, from the seconds that a healthy job needs for it [s]."""
+        amount = seconds / self.step_time * self.work_per_step
+        for size, name in ((1e12, "trillion"), (1e9, "billion"), (1e6, "million")):
+            if amount >= size:
+                return f"{amount / size:.3g} {name} {self.unit}s"
+        return f"{amount:,.0f} {self.unit}s"
+
+    def _advice(self) -> tuple[str, ...]:
+        """Return sentences on failures, the interval between saves and spares."""
+        if self.intervals is None:
+            return ("Nothing fails, so that no checkpoint is needed.",)
+        mean = self.job.process.between_failures(self.job.nodes)
+        stops = sum(len(run.incidents) for run in self.outlook.runs) / len(self.outlook.runs)
+        told = [f"A failure stops the job {stops:.0f} times, every {format_time(mean)} in the mean."]
+        best, used = self.intervals.best, self.job.checkpointing.interval
+        formulas = f"Young: {format_time(self.intervals.young)}, Daly: {format_time(self.intervals.daly)}"
+        if self.question.interval is None:
+            told.append(f"It saves every {format_time(best)} of work, the best interval by simulation ({formulas}).")
+        elif abs(used / best - 1.0) > 0.25:
+            told.append(f"A save every {format_time(best)} instead of {format_time(used)} is best ({formulas}).")
+        waits = self.outlook.shares["waiting for spares"]
+        if waits > _WAITS:
+            told.append(f"It waits {waits:.1%} of the time for spare nodes; {self.spares_needed} spares suffice.")
+        else:
+            told.append(f"{self.spares_needed} spare nodes suffice in 99 % of the time.")
+        return tuple(told)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the answer as plain data, times in seconds and sizes in bytes."""
+        return {
+            "sentences": list(self.sentences),
+            "goodput": self.outlook.goodput,
+            "shares": dict(self.outlook.shares),
+            "step_time_s": self.step_time,
+            "nodes": self.job.nodes,
+            "checkpoint_bytes": self.checkpoint_bytes,
+            "checkpoint_stall_s": self.job.checkpointing.stall,
+            "checkpoint_write_s": self.job.checkpointing.write,
+            "save_interval_s": self.job.checkpointing.interval,
+            "young_interval_s": None if self.intervals is None else self.intervals.young,
+            "daly_interval_s": None if self.intervals is None else self.intervals.daly,
+            "best_interval_s": None if self.intervals is None else self.intervals.best,
+            "spares_needed": self.spares_needed,
+            "time_s": {f"{part:g}": self.outlook.time(part) for part in (0.05, 0.5, 0.95)},
+            "work": {
+                f"{part:g}": self.outlook.work(part) / self.step_time * self.work_per_step for part in (0.05, 0.5, 0.95)
+            },
+        }
+
+
+def goodput(question: GoodputQuestion) -> Goodput:
+    """Return how much work a training does in days with failures.
+
+    Raises
+    ------
+    ScenarioError
+        The scenario has several points, or the step does not fit into memory.
+    """
+    run = simulate_point(question.scenario)
+    # A question about a collective was refused.
+    assert isinstance(run.report, TrainingReport)
+    assert isinstance(run.plan, StepPlan)
+    step, cluster, report = run.plan.step, Clusters().of(question.scenario), run.report
+    ranks = len(cluster.ranks)
+    nbytes = checkpoint_bytes(step)
+    storage = question.storage or ranks * _STORAGE_OF_GPU
+    write = nbytes / storage
+    copied = copies(cluster, "to host").seconds(nbytes / ranks)
+    stall, behind = (copied, write) if question.save == "asynchronous" else (write, 0.0)
+    saves = Checkpointing(question.interval or 3600.0, stall, behind, write)
+    recovery = Recovery(question.detection, question.watchdog, question.restart, question.spares, question.repair)
+    nodes = len(cluster.nodes)
+    rate = question.failures / DAY
+    kinds = FailureKind("error", rate * (1 - _HANGS)), FailureKind("hang", rate * _HANGS, "hangs")
+    job = Job(nodes, FailureProcess(kinds if rate else ()), saves, recovery)
+    healthy = report.step_time_s
+    work = report.tokens_per_s * healthy
+    until = DAY * question.days if question.days is not None else inf
+    needed = question.tokens / work * healthy if question.tokens is not None else inf
+    seeds = range(question.seed, question.seed + _SEEDS)
+    intervals = None
+    if rate:
+        mean = job.process.between_failures(nodes)
+        # So long that every interval meets enough failures to be judged.
+        judged = max(min(until, needed), 100 * mean)
+        intervals = best_interval(job, seeds[:_SEEDS_OF_INTERVALS], judged)
+        if question.interval is None:
+            job = replace(job, checkpointing=replace(saves, interval=intervals.best))
+    elif question.interval is None:
+        # No failure: a save would only cost time.
+        job = replace(job, checkpointing=replace(saves, interval=inf))
+    found = outlook(job, seeds if rate else seeds[:1], until=until, work=needed)
+    return Goodput(question, healthy, work, report.work_unit, job, nbytes, found, intervals)
+
+
+def checkpoint_bytes(step: TrainingStep) -> float:
+    """Return the bytes of a training's checkpoint: working parameters, and master copy and optimizer states of trained
+    parameters, each once [B]. With adapters, which alone are trained, the frozen model is not saved.
+
+    Examples
+    --------
+    Adam with bfloat16 parameters has 2 + 4 + 2 x 4 bytes for each parameter.
+
+    >>> from simulator.model.load import load_model
+    >>> checkpoint_bytes(TrainingStep(load_model("llama3_8b"), 8192, 1)) / 8_030_261_248
+    14.0
+    """
+    master = 0 if step.precision.master is None else find(step.precision.master).itemsize
+    states = step.optimizer.states * step.optimizer.state_itemsize
+    units = step.trained or frozenset(module.name for module in modules(step.model, WHOLE))
+    saved = trained = 0
+    for module in modules(step.model, WHOLE):
+        for one in module.parameters:
+            saved += one.elements if one.trained or step.model.adapters is None else 0
+            trained += one.elements if one.trained and module.name in units else 0
+    return saved * find(step.trained_dtype).itemsize + trained * (master + states)
+
+
+def waterfall(found: Goodput) -> tuple[tuple[str, float, float], ...]:
+    """Return rows (category, share of the time, days) of an answer, useful time first."""
+    days = sum(run.time for run in found.outlook.runs) / len(found.outlook.runs) / DAY
+    return tuple((name, found.outlook.shares[name], found.outlook.shares[name] * days) for name in CATEGORIES)
