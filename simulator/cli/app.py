@@ -14,6 +14,7 @@ from simulator.cli.completion import LISTS, lists, names_of
 from simulator.cli.guard import guarded as guarded
 from simulator.cli.interruption import heed_interruptions
 from simulator.cli.model_commands import fit_check, kernels, memory, plan
+from simulator.cli.number_options import as_days, as_length
 from simulator.cli.options import (
     AsJson,
     Cache,
@@ -466,6 +467,47 @@ def expect(
     from simulator.cli.settings import as_overrides
 
     tell(scenario, measured, as_overrides(settings or ()), as_json=as_json)
+
+
+@app.command()
+def goodput(
+    scenario: ScenarioName,
+    days: Annotated[
+        float | None, typer.Option(help="Length of the run: 30d, 6w.", parser=as_days, metavar="TIME")
+    ] = None,
+    tokens: Annotated[
+        float | None, typer.Option(help="Work of the training: 15T.", parser=as_length, metavar="TOKENS")
+    ] = None,
+    failures: Annotated[float, typer.Option(help="Failures of 1,000 nodes in a day that stop the job.")] = 3.79,
+    save: Annotated[
+        str, typer.Option(help="asynchronous: copy to the host and write behind; or synchronous.")
+    ] = "asynchronous",
+    interval: Annotated[float | None, typer.Option(help="Work between saves in seconds. [default: the best]")] = None,
+    storage: Annotated[
+        float | None, typer.Option(help="Rate of the storage in GB/s. [default: 0.16 for each GPU]")
+    ] = None,
+    detection: Annotated[float, typer.Option(help="Seconds until an error ends the job.")] = 30.0,
+    watchdog: Annotated[float, typer.Option(help="Seconds until a hanging collective ends the job.")] = 600.0,
+    restart: Annotated[float, typer.Option(help="Seconds from there to the first step, without loading.")] = 300.0,
+    spares: Annotated[int | None, typer.Option(help="Spare nodes. [default: as many as needed]")] = None,
+    repair: Annotated[float, typer.Option(help="Days until a failed node is back.")] = 1.0,
+    seed: Annotated[int, typer.Option(help="Seed of the failures.")] = 0,
+    settings: Settings = None,
+    as_json: AsJson = False,
+) -> None:
+    """Tell how much work a training does in days with failures, and how often to save.
+
+    The step is simulated once; failures, saves and restarts of many runs of days are drawn with its time.
+    """
+    from simulator.cli.goodput import show
+    from simulator.cli.settings import as_overrides
+
+    asked = {
+        "days": days, "tokens": tokens, "failures": failures / 1000.0, "save": save, "interval": interval,
+        "storage": None if storage is None else storage * 1e9, "detection": detection, "watchdog": watchdog,
+        "restart": restart, "spares": spares, "repair": repair * 86400.0, "seed": seed,
+    }  # fmt: skip
+    show(scenario, as_overrides(settings or ()), asked, as_json=as_json)
 
 
 def run_app() -> None:

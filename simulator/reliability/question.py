@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import inf, isfinite
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
 from simulator.basics.dtypes import find
-from simulator.basics.errors import ScenarioError
-from simulator.basics.units import format_time
+from simulator.basics.errors import ScenarioError, one_of
+from simulator.basics.units import format_duration
 from simulator.model.model import modules
 from simulator.model.partition import WHOLE
 from simulator.reliability.failures import DAY, FailureKind, FailureProcess
@@ -97,6 +97,8 @@ class GoodputQuestion:
             value = getattr(self, name)
             if not (isfinite(value) and value >= 0):
                 raise ScenarioError(f"{name}: got {value:g}; must be at least 0")
+        if self.save not in get_args(Save):
+            raise ScenarioError(f"save: got {self.save!r}; {one_of(get_args(Save), self.save)}")
         if self.spares is not None and self.spares < 0:
             raise ScenarioError(f"spares: got {self.spares}; must be at least 0")
         if self.scenario.training is None:
@@ -174,13 +176,16 @@ class Goodput:
             return ("Nothing fails, so that no checkpoint is needed.",)
         mean = self.job.process.between_failures(self.job.nodes)
         stops = sum(len(run.incidents) for run in self.outlook.runs) / len(self.outlook.runs)
-        told = [f"A failure stops the job {stops:.0f} times, every {format_time(mean)} in the mean."]
+        told = [f"Failures stop the job {stops:.3g} times in the mean, one in {format_duration(mean)}."]
         best, used = self.intervals.best, self.job.checkpointing.interval
-        formulas = f"Young: {format_time(self.intervals.young)}, Daly: {format_time(self.intervals.daly)}"
+        young, daly, shortest = (
+            format_duration(seconds) for seconds in (self.intervals.young, self.intervals.daly, best)
+        )
+        formulas = f"Young: {young}, Daly: {daly}"
         if self.question.interval is None:
-            told.append(f"It saves every {format_time(best)} of work, the best interval by simulation ({formulas}).")
+            told.append(f"It saves every {shortest} of work, the best interval by simulation ({formulas}).")
         elif abs(used / best - 1.0) > 0.25:
-            told.append(f"A save every {format_time(best)} instead of {format_time(used)} is best ({formulas}).")
+            told.append(f"A save every {shortest} instead of {format_duration(used)} is best ({formulas}).")
         waits = self.outlook.shares["waiting for spares"]
         if waits > _WAITS:
             told.append(f"It waits {waits:.1%} of the time for spare nodes; {self.spares_needed} spares suffice.")
