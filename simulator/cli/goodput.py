@@ -42,5 +42,5 @@ def _print(found: Goodput) -> None:
     for sentence in found.sentences:
         print_text(sentence)
     print_text("\nWhere the time goes, in the mean of the runs")
-    rows = [[name, f"{share:.2%}", f"{days:.2f}"] for name, share, days in waterfall(found)]
+    rows = [[name, f"{100 * share:.2f} %", f"{days:.2f}"] for name, share, days in waterfall(found)]
     print_table((Column("part", left=True), Column("share"), Column("days")), rows, keys=(0,), indent="  ")

@@ -152,12 +152,12 @@ class Goodput:
             low, middle, high = (self._work(self.outlook.work(part)) for part in (0.05, 0.5, 0.95))
             first = (
                 f"In {self.question.days:g} days the training does {middle} (90 % of the runs: {low} to {high}); "
-                f"{share:.1%} of the time is useful."
+                f"{100 * share:.1f} % of the time is useful."
             )
         else:
             low, middle, high = (f"{self.outlook.time(part) / DAY:.1f}" for part in (0.05, 0.5, 0.95))
             first = (
-                f"The training takes {middle} days (90 % of the runs: {low} to {high}); {share:.1%} of the time is "
+                f"The training takes {middle} days (90 % of the runs: {low} to {high}); {100 * share:.1f} % of the time is "
                 "useful."
             )
         return (first, *self._advice())
@@ -188,7 +188,9 @@ class Goodput:
             told.append(f"A save every {shortest} instead of {format_duration(used)} is best ({formulas}).")
         waits = self.outlook.shares["waiting for spares"]
         if waits > _WAITS:
-            told.append(f"It waits {waits:.1%} of the time for spare nodes; {self.spares_needed} spares suffice.")
+            told.append(
+                f"It waits {100 * waits:.1f} % of the time for spare nodes; {self.spares_needed} spares suffice."
+            )
         else:
             told.append(f"{self.spares_needed} spare nodes suffice in 99 % of the time.")
         return tuple(told)
