@@ -157,8 +157,8 @@ class Goodput:
         else:
             low, middle, high = (f"{self.outlook.time(part) / DAY:.1f}" for part in (0.05, 0.5, 0.95))
             first = (
-                f"The training takes {middle} days (90 % of the runs: {low} to {high}); {100 * share:.1f} % of the time is "
-                "useful."
+                f"The training takes {middle} days (90 % of the runs: {low} to {high}); {100 * share:.1f} % of the "
+                "time is useful."
             )
         return (first, *self._advice())
 
