@@ -22,13 +22,18 @@ def union(intervals: Iterable[Interval]) -> list[Interval]:
     >>> union([(2, 3), (0, 1), (0.5, 1.5)])
     [(0, 1.5), (2, 3)]
     """
-    merged: list[Interval] = []
-    for start, end in sorted(intervals):
+    ordered = sorted(intervals)
+    if not ordered:
+        return []
+    merged, (start, end) = list[Interval](), ordered[0]
+    for other_start, other_end in ordered[1:]:
         # Sorted by start, so only the last merged interval can overlap with the next interval.
-        if merged and start <= merged[-1][1]:
-            merged[-1] = (merged[-1][0], max(merged[-1][1], end))
-        else:
+        if other_start > end:
             merged.append((start, end))
+            start, end = other_start, other_end
+        elif other_end > end:
+            end = other_end
+    merged.append((start, end))
     return merged
 
 
