@@ -11,49 +11,58 @@ import numpy as np
 
 from simulator.basics.arrays import Floats, Ints
 
-Interval = tuple[float, float]
+# Intervals (start, end): an array, shape (n, 2), or pairs.
+Intervals = Floats | Iterable[tuple[float, float]]
 
 
-def union(intervals: Iterable[Interval]) -> list[Interval]:
-    """Return the intervals (start, end) in order, with overlapping and touching intervals merged.
+def union(intervals: Intervals) -> Floats:
+    """Return the intervals (start, end) in order, with overlapping and touching intervals merged, shape (n, 2).
 
     Examples
     --------
-    >>> union([(2, 3), (0, 1), (0.5, 1.5)])
-    [(0, 1.5), (2, 3)]
+    >>> union([(2, 3), (0, 1), (0.5, 1.5)]).tolist()
+    [[0.0, 1.5], [2.0, 3.0]]
     """
-    merged: list[Interval] = []
-    for start, end in sorted(intervals):
-        # Sorted by start, so only the last merged interval can overlap with the next interval.
-        if merged and start <= merged[-1][1]:
-            merged[-1] = (merged[-1][0], max(merged[-1][1], end))
-        else:
-            merged.append((start, end))
-    return merged
+    pairs = as_array(intervals)
+    ordered = pairs[np.argsort(pairs[:, 0], kind="stable")]
+    start, covered_to = ordered[:, 0], np.maximum.accumulate(ordered[:, 1])
+    # An interval begins a merged interval if every earlier interval ends before its start.
+    begins = np.flatnonzero(np.append(True, start[1:] > covered_to[:-1])[: len(start)])
+    ends = np.append(begins[1:], len(start))[: len(begins)] - 1
+    return np.column_stack([start[begins], covered_to[ends]])
 
 
-def length(intervals: Iterable[Interval]) -> float:
+def as_array(intervals: Intervals) -> Floats:
+    """Return intervals (start, end) as an array, shape (n, 2)."""
+    if isinstance(intervals, np.ndarray):
+        return intervals
+    return np.array(list(intervals), np.float64).reshape(-1, 2)
+
+
+def length(intervals: Intervals) -> float:
     """Return the length covered by at least one interval (start, end).
 
     Examples
     --------
     >>> length([(0, 2), (1, 3)])
-    3
+    3.0
     """
-    return sum(end - start for start, end in union(intervals))
+    merged = union(intervals)
+    # Added from left to right: numpy's pairwise sums would round differently, and change the reports' last digits.
+    return float(sum((merged[:, 1] - merged[:, 0]).tolist()))
 
 
-def outside(intervals: Iterable[Interval], others: Iterable[Interval]) -> float:
+def outside(intervals: Intervals, others: Intervals) -> float:
     """Return the length covered by at least one first interval and by no second interval (`others`).
 
     Examples
     --------
     >>> outside([(0, 2)], [(1, 3)])
-    1
+    1.0
     """
-    others = list(others)
+    others = union(others)
     # |A without B| = |A or B| - |B|
-    return length([*intervals, *others]) - length(others)
+    return length(np.concatenate([as_array(intervals), others])) - length(others)
 
 
 def lengths_by_key(key: Ints, start: Floats, end: Floats, keys: int) -> Floats:

@@ -83,7 +83,7 @@ def plan(question: PlanQuestion, backend: Backend, output: Output) -> None:
 def _plan(question: PlanQuestion, choices: Choices, backend: Backend, output: Output, own: Path | None) -> None:
     base, sequences = question.base, question.sequences
     # `search` yields its result so far after every point; the last result counts, also after an interruption.
-    found, ended, show = None, None, SearchProgress(quiet=output.as_json)
+    found, ended, show = None, None, SearchProgress(output.as_json, question.best)
     tried, changed = list[ClusterSizeResult](), list[MachineChange]()
     try:
         for found in search(base, sequences, choices, best=question.best, backend=backend):

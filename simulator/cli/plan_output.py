@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -10,7 +11,7 @@ from typing import Any, Final
 
 import typer
 
-from simulator.basics.units import format_memory, format_time
+from simulator.basics.units import format_duration, format_memory, format_time
 from simulator.basics.work_unit import rate_name, work_unit
 from simulator.cli.console import print_table, print_text
 from simulator.findings import gpu_numbers
@@ -34,18 +35,19 @@ class SearchProgress:
     """Prints a search's progress: a changing line on a terminal, a line every ten seconds in a file or pipe."""
 
     quiet: bool
+    places: int
     told: float = field(default_factory=time.monotonic)
+    began: float = field(default_factory=time.monotonic)
     wide: int = 0
 
     def tell(self, found: SearchResult) -> None:
         """Print the search's progress on stderr if a new line is due."""
         if self.quiet:
             return
-        # Settings that do not fit have no step time.
-        lead = f"best {format_time(found.best[0].step_time)}" if found.best else "no setting fits yet"
-        ruled_out = f"{found.do_not_fit:,} do not fit, {found.pending:,} of {found.considered:,} pending"
-        text = f"{len(found.played):,} simulated, {ruled_out}; {lead}"
+        text = progress_text(found, time.monotonic() - self.began, self.places)
         if sys.stderr.isatty():
+            # A folded line could not be overwritten.
+            text = text[: shutil.get_terminal_size().columns - 1]
             typer.echo(f"\r{text:<{self.wide}}", nl=False, err=True)
             # Padding to the previous length erases a longer line.
             self.wide = len(text)
@@ -58,6 +60,36 @@ class SearchProgress:
         """End the progress line shown on the terminal."""
         if self.wide:
             typer.echo("", err=True)
+
+
+def progress_text(found: SearchResult, elapsed: float, places: int) -> str:
+    """Return a search's progress as a line: settings examined and left, the time left, and the best setting so far.
+
+    Parameters
+    ----------
+    elapsed : float
+        Time since the search began [s].
+    places : int
+        Number of best settings to find.
+    """
+    # Settings that do not fit have no step time.
+    lead = f"best {format_time(found.best[0].step_time)}" if found.best else "no setting fits yet"
+    if found.certain and not found.ended:
+        first = "first place" if found.certain == 1 else f"places 1 to {found.certain}"
+        lead += f", {first} certain, the next places are still searched"
+    ruled_out = f"{found.do_not_fit:,} do not fit, {found.left:,} of {found.considered:,} left"
+    return f"{len(found.played):,} simulated, {ruled_out}{_time_left(found, elapsed, places)}; {lead}"
+
+
+def _time_left(found: SearchResult, elapsed: float, places: int) -> str:
+    """Return the estimated time left in brackets, at the mean time for each simulated setting so far."""
+    if found.ended or not found.played:
+        return ""
+    missing, mean = places - len(found.best), elapsed / len(found.played)
+    # A missing place takes at least a simulation. With every place taken, each setting that is left takes at most one.
+    if missing > 0:
+        return f" (at least {format_duration(min(missing, found.left) * mean)})"
+    return f" (at most {format_duration(found.left * mean)})"
 
 
 def print_plan(found: SearchResult, question: PlanQuestion) -> None:

@@ -7,13 +7,11 @@ order in which transfers end. Without a compiled core the events engine simulate
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from functools import partial
 from typing import Final, Literal
 
 from simulator.basics.errors import SimulationError, TooLargeError
 from simulator.basics.host_memory import shortage_text
 from simulator.cluster.cluster import Cluster
-from simulator.engine import events
 from simulator.engine.compiled import engine as compiled
 from simulator.engine.compiled import library
 from simulator.engine.jitter import Jitter
@@ -76,10 +74,6 @@ def play(
         As in `events.execute`; also if the compiled engine is requested but missing, if this machine cannot hold the
         transfers, or if the simulation would take over an hour without having been requested.
     """
-    by_events = partial(
-        events.execute, program, cluster,
-        jitter=jitter, payloads=payloads, limit_memory=limit_memory, allocator=allocator, keep=keep,
-    )  # fmt: skip
     # Cheap checks first, before anything is routed or written out.
     if limit_memory:
         refuse_unfit_at_start(program, cluster, allocator)
@@ -88,7 +82,13 @@ def play(
         # Whoever requests the events engine, or arrays, accepts the time.
         if engine == "auto" and not payloads:
             _refuse_endless(program)
-        return by_events()
+        # Imported late, because most simulations need the compiled engine alone.
+        from simulator.engine import events
+
+        return events.execute(
+            program, cluster, jitter=jitter, payloads=payloads, limit_memory=limit_memory, allocator=allocator,
+            keep=keep,
+        )  # fmt: skip
     timeline = compiled.execute(
         program, cluster, jitter=jitter, limit_memory=limit_memory, allocator=allocator, keep=keep,
         patient=engine == "compiled",

@@ -167,14 +167,8 @@ class BoundCalculator:
         """
         groups, pipeline = groups_of(step, setting.gpus), Pipeline.of(step)
         times = self._times_of_units(setting, step, groups)
-        # Prefix sums make a stage the difference of two rows: settings differ in stages, and share units.
-        cuts = cuts_of_stages(times.units, pipeline.layers())
-        whole, kernels, held = (np.diff(sums[cuts], axis=0) for sums in (times.whole, times.kernels, times.held))
-        stages = tuple(
-            StageTimes(dict(zip(Work, one, strict=True)), dict(zip(Work, alone, strict=True)))
-            for one, alone in zip(whole.tolist(), kernels.tolist(), strict=True)
-        )
-        ranks = self._ranks_of(setting, step, pipeline, held.tolist(), groups)
+        stages, held = times.of_stages(pipeline.layers())
+        ranks = self._ranks_of(setting, step, pipeline, held, groups)
         updates, memory = tuple(rank.update for rank in ranks), max(rank.memory for rank in ranks)
         sends = partial(self._sends, setting, step, pipeline, groups)
         return StepBound(pipeline, stages, updates, memory, sends)
@@ -310,6 +304,23 @@ class _UnitTimes:
     whole: Floats
     kernels: Floats
     held: Ints
+    _known: dict[tuple[int, ...], tuple[tuple[StageTimes, ...], list[list[int]]]] = field(default_factory=dict)
+
+    def of_stages(self, layers: tuple[int, ...]) -> tuple[tuple[StageTimes, ...], list[list[int]]]:
+        """Return the times and the sizes (columns of `held`) of each pipeline stage with these numbers of layers;
+        cached.
+        """
+        if layers not in self._known:
+            cuts = cuts_of_stages(self.units, layers)
+            # Prefix sums make a stage the difference of two rows: settings differ in stages, and share units.
+            sums = self.whole, self.kernels, self.held
+            whole, kernels, held = (np.diff(one[cuts], axis=0).tolist() for one in sums)
+            stages = tuple(
+                StageTimes(dict(zip(Work, one, strict=True)), dict(zip(Work, alone, strict=True)))
+                for one, alone in zip(whole, kernels, strict=True)
+            )
+            self._known[layers] = stages, held
+        return self._known[layers]
 
 
 @dataclass(frozen=True)

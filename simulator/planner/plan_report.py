@@ -86,14 +86,16 @@ def sentences(plan: SearchResult, budget: BudgetSpec | None = None, deadline: fl
     """Return the sentences that answer a plan: best setting, the training's cost, whether the deadline is met, and the
     next setting. A stopped search says so first.
     """
-    stopped = "" if plan.ended else f"Search stopped after {number_of(len(plan.played), 'simulated setting')}. "
+    # A stopped search may have proved the first place.
+    sure = ", the first place is certain" if plan.certain else ""
+    stopped = "" if plan.ended else f"Search stopped after {number_of(len(plan.played), 'simulated setting')}{sure}. "
     if not plan.best:
         if stopped:
             return [f"{stopped}No setting fits so far."]
         return [f"None of {plan.considered:,} settings fits."]
     best, report = plan.best[0], plan.best[0].report
     speed = f"{report['tokens_per_s_per_gpu']:,.0f} {rate_name(work_unit([report]))} per GPU"
-    lead = f"{stopped}Fastest so far:" if stopped else "The fastest setting is"
+    lead = f"{stopped}{'The fastest setting is' if sure or not stopped else 'Fastest so far:'}"
     told = [
         f"{lead} {best.setting.text}: {format_time(best.step_time)} per step, {speed}, {100 * report['mfu']:.1f} % "
         f"MFU. Its peak memory is {format_memory(report['peak_memory_bytes'])}, mainly "

@@ -124,6 +124,11 @@ class SearchResult:
         Number of settings pruned because their bound exceeds the slowest of the best; 0 before the search is complete.
     pending : int
         Number of settings that the search has not decided yet, including running simulations; 0 if it is complete.
+    left : int
+        Number of the `pending` settings that may still be among the best, judged by their lower bounds so far.
+    certain : int
+        Number of places in `best`, from the first, that no pending setting can take: every bound of a pending setting
+        is above their times. The length of `best` if the search is complete.
     failed : mapping of str to int
         Number of settings that ended in an error, by message.
     ended : bool
@@ -142,6 +147,8 @@ class SearchResult:
     do_not_fit: int
     slower: int
     pending: int
+    left: int
+    certain: int
     failed: dict[str, int]
     ended: bool
     kinds: tuple[FastestOfKind, ...] = ()
@@ -221,8 +228,8 @@ def search(
         slower, pending = (considered - decided, 0) if ended else (0, considered - decided)
         return SearchResult(
             base, choices, sequences, tuple(under_way.ranked()), tuple(under_way.played), considered, refused,
-            under_way.do_not_fit, slower, pending, under_way.failed, ended=ended,
-            kinds=under_way.kinds() if ended else (),
+            under_way.do_not_fit, slower, pending, under_way.left(), under_way.certain(), under_way.failed,
+            ended=ended, kinds=under_way.kinds() if ended else (),
         )  # fmt: skip
 
     with open_player(backend, (0, Point({}, base))) as player:
@@ -289,13 +296,17 @@ def _bounded(
 
 @dataclass
 class _SearchState:
-    """State of a search: simulated settings, failures, and the heap of settings with lower bounds."""
+    """State of a search: simulated settings, failures, and the heap of settings with lower bounds.
+
+    The heap rises by bound, hence the first place is proved before the second place is searched.
+    """
 
     base: Scenario
     cluster: Cluster
     bounds: Mapping[str | None, BoundCalculator]
     best: int
     waiting: list[_Entry]
+    submitted: list[_Entry] = field(default_factory=list)
     played: list[PlayedSetting] = field(default_factory=list)
     do_not_fit: int = 0
     failed: dict[str, int] = field(default_factory=dict)
@@ -326,13 +337,30 @@ class _SearchState:
         ranked = self.ranked()
         return (1 + _ROUNDING) * ranked[-1].step_time if len(ranked) == self.best else float("inf")
 
+    def _running(self) -> list[_Entry]:
+        """Return the settings submitted for simulation whose outcomes are not recorded yet."""
+        return self.submitted[len(self.played) + self.failures :]
+
+    def left(self) -> int:
+        """Return the number of settings that may still be among the best: running, or waiting with a low bound."""
+        limit = self.last_of_best()
+        return len(self._running()) + sum(entry.bound <= limit for entry in self.waiting)
+
+    def certain(self) -> int:
+        """Return the number of best settings, from the first, that are faster than the bound of every undecided
+        setting.
+        """
+        undecided = [*self.waiting[:1], *self._running()]
+        lowest = min((entry.bound for entry in undecided), default=float("inf"))
+        return sum((1 + _ROUNDING) * one.step_time < lowest for one in self.ranked())
+
     def through(self, player: Player, ahead: int) -> Iterator[None]:
         """Simulate the settings that may be among the best; yield after each outcome.
 
         The next setting is chosen from every earlier outcome except the last `ahead`. Outcomes are taken in order of
         submission. Therefore a given number of processes always simulates the same settings, however long each takes.
         """
-        chosen, outcomes = list[_Entry](), dict[int, PointOutcome]()
+        chosen, outcomes = self.submitted, dict[int, PointOutcome]()
         while True:
             # Outcomes of parallel processes may arrive out of order: take the next in order of submission.
             while len(self.played) + self.failures < len(chosen) - ahead:

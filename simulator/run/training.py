@@ -15,7 +15,6 @@ from simulator.engine.jitter import Jitter
 from simulator.engine.play import Engine, play, whose
 from simulator.engine.progress import stage
 from simulator.engine.recording import of_ranks
-from simulator.learning.learn import learn
 from simulator.report.numbers.summary import with_link_use
 from simulator.report.numbers.training_summary import first_of_stages, summarize_step
 from simulator.run.advice import advice
@@ -80,6 +79,9 @@ def play_step(
         raise
     report, parameters = summarize_step(planned, cluster, timeline), None
     if step.lesson is not None:
+        # Imported late, because a simulation without real training needs no numerics.
+        from simulator.learning.learn import learn
+
         learned = learn(planned, cluster, timeline, jitter)
         report, parameters = replace(report, learning=learned.learning), learned.parameters
     # The report needed further ranks; the caller did not ask for them.

@@ -65,6 +65,25 @@ def _owned_tensors(units: Sequence[Unit], ranks: int) -> tuple[tuple[Shape, int]
     return busiest_owner(tuple(sorted(tensors.items())), ranks)
 
 
+def _labels(pieces: PassPieces) -> Sequence[str]:
+    """Return the label of each piece of a pass: an exchange's name, or what kernels append to the pass's name.
+
+    The last kernels append nothing and carry the pass's act: when they end, real training has the result.
+    """
+    last = max((place for place, piece in enumerate(pieces.pieces) if piece.cost is not None), default=None)
+    labels, times, part = list[str](), Counter[str](), 0
+    for place, piece in enumerate(pieces.pieces):
+        if piece.exchange is not None:
+            what = piece.exchange.name
+            # A segment of layers recomputed together repeats the names of exchanges: number them.
+            times[what] += 1
+            labels.append(f"{what}, {times[what]}" if times[what] > 1 else what)
+        else:
+            part += 1
+            labels.append("" if place == last else f", part {part}")
+    return labels
+
+
 def _elements(tensors: Iterable[tuple[Shape, int]]) -> int:
     """Return the number of elements of tensors, given as shapes with counts."""
     return sum(prod(shape) * count for shape, count in tensors)
@@ -101,6 +120,8 @@ class Passes:
         Groups of units that were sharded together, in the last micro-batch's order.
     keeps_whole_gradients : bool
         Whether whole gradients, rather than the rank's shard, are accumulated over micro-batches.
+    _labels : dict of int to (PassPieces, sequence of str)
+        Labels of the pieces of each distinct pass, by the id of the pieces.
     """
 
     builder: ProgramBuilder
@@ -119,6 +140,7 @@ class Passes:
     # Units with activations on the host, once known, and the layer before each layer of a chunk.
     _on_host: Mapping[str, Unit] | None = None
     _before: dict[str, Unit] = field(default_factory=dict)
+    _labels: dict[int, tuple[PassPieces, Sequence[str]]] = field(default_factory=dict)
 
     @property
     def gradient_itemsize(self) -> int:
@@ -290,35 +312,35 @@ class Passes:
         """Write the kernels and exchanges of a pass under the name `name`; return the name of the operation that makes
         the pass's result available.
         """
-        kernels = [place for place, piece in enumerate(pieces.pieces) if piece.cost is not None]
+        labels = self._labels_of(pieces)
         # A half of the backward pass may have no kernels, as the embedding's input gradient. An operation of no
         # duration keeps the name for operations that wait.
-        if not kernels:
+        if "" not in labels:
             return self.builder.compute(name, NOTHING, kind, [*after, *self.builder.awaited()], act)
         # `named` maps a piece's place to its exchange, until kernels wait for the exchange.
-        done, named, times = name, {}, Counter[str]()
-        for place, piece in enumerate(pieces.pieces):
+        done, named = name, dict[int, str | None]()
+        for place, (piece, label) in enumerate(zip(pieces.pieces, labels, strict=True)):
             if piece.exchange is not None:
-                what = piece.exchange.name
-                # A segment of layers recomputed together repeats the names of exchanges: number them.
-                times[what] += 1
-                what += f", {times[what]}" if times[what] > 1 else ""
-                within = NumericAction(Exchange.WITHIN, act.units, act.micro, act.effect, what)
-                exchanged = self.builder.exchange(f"{name}: {what}", piece.exchange, after, within)
+                within = NumericAction(Exchange.WITHIN, act.units, act.micro, act.effect, label)
+                exchanged = self.builder.exchange(f"{name}: {label}", piece.exchange, after, within)
                 named[place] = exchanged
                 done = exchanged or done
             elif piece.cost is not None:
-                last = place == kernels[-1]
-                # The last kernels carry the pass's name and act: when they end, real training has the result.
-                own = name if last else f"{name}, part {kernels.index(place) + 1}"
                 # Each exchange is awaited by the first kernels that need its result.
                 waits = [*after, *self.builder.awaited(), *(named.pop(one) for one in piece.awaited)]
-                done = self.builder.compute(own, piece.cost, kind, waits, act if last else None)
+                done = self.builder.compute(name + label, piece.cost, kind, waits, None if label else act)
                 # Later kernels follow the first on the same stream.
                 after = []
         # Exchanges that no kernel of this pass awaited must end before the rank's next kernels.
         self.builder.await_next(named.values())
         return done
+
+    def _labels_of(self, pieces: PassPieces) -> Sequence[str]:
+        """Return the labels of a pass's pieces; computed once for the passes of equal layers, which share `pieces`."""
+        # The cached value holds the pieces, hence Python cannot reuse the id.
+        if id(pieces) not in self._labels:
+            self._labels[id(pieces)] = pieces, _labels(pieces)
+        return self._labels[id(pieces)][1]
 
     def _make_room(self, micro: int, unit: Unit, chunk: Chunk, after: list[str | None]) -> str | None:
         """Allocate a unit's gradients before a backward pass; return the name of a temporary allocation to free after

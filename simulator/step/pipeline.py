@@ -235,20 +235,21 @@ class Pipeline:
         act = NumericAction(Exchange.SEND, (taker,), micro, what=what)
         # Batched sends block under no framework.
         blocks = builder.framework.sends_block and not self.schedule.batches_sends(self.shape)
-        elements = self._passed(max(source, target) % last)
+        elements = self._passed[max(source, target) % last]
         return builder.send(name, elements, self.step.precision.params, ranks, after, act, blocks=blocks)
 
     @property
     def least_sent(self) -> int:
         """Fewest elements of a micro-batch that one pipeline stage sends to the next."""
-        return min((self._passed(stage) for stage in range(1, self.model_stages)), default=0)
+        return min(self._passed[1:], default=0)
 
-    def _passed(self, stage: int) -> int:
-        """Return the elements of a micro-batch that the stage before `stage` sends to it: the input of its first
-        layer.
+    @cached_property
+    def _passed(self) -> Sequence[int]:
+        """Elements of a micro-batch that each stage of a model copy receives from the stage before: the input of its
+        first layer.
         """
-        batch = batch_of(self.step)
-        return passed_bytes(self.step.model, sum(self.layers()[:stage]), batch) // batch.itemsize
+        batch, before = batch_of(self.step), accumulate(self.layers()[:-1], initial=0)
+        return [passed_bytes(self.step.model, layers, batch) // batch.itemsize for layers in before]
 
     @cached_property
     def _ends(self) -> Sequence[tuple[str, str]]:

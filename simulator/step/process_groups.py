@@ -38,7 +38,6 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Final, Literal
 
-import networkx as nx
 import numpy as np
 
 from simulator.basics.arrays import Ints
@@ -251,6 +250,9 @@ class Groups:
         if self.lists == 1:
             return range(len(self.table(scope)))
         if (scope, number) not in self._of_list:
+            # Imported late, because few commands need graphs.
+            import networkx as nx
+
             # Vertices are lists; an edge joins lists that meet in a group. Linked lists share their groups.
             lists = np.array(self.list_of)[self.table(scope)]
             linked: nx.Graph[int] = nx.Graph()

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, cast
 
 from simulator.model.partition import Communication
 from simulator.records.operation import (
@@ -37,8 +37,9 @@ from simulator.step.streams import stream_of
 
 # Scopes that gather parameters or sum gradients. Other exchanges lie on the critical path of a pass.
 _OF_SHARDING: Final = ("all", "shard", "mesh", "replicate", "expert data")
-# Operation, elements, dtype, scope and stream. Collectives with equal keys differ only in names and acts.
-_Asked = tuple[str, int, str, Scope, str]
+# Operation, elements, dtype, scope, and the stream of a send or the pieces and additional seconds of a collective.
+# Collectives with equal keys differ only in names and acts.
+_Asked = tuple[str, int, str, Scope, str] | tuple[str, int, str, Scope, int, float]
 
 
 @dataclass(slots=True)
@@ -194,16 +195,15 @@ class ProgramBuilder:
         `per_owner`, ZeRO-1 and ZeRO-2 pay this time for each of the `owners` of tensors. A framework without overlap
         makes the collective wait for the preceding kernels, and the next kernels wait for the collective.
         """
-        stream = stream_of(scope)
         pieces = tensors if self.framework.each_tensor else 1
         more = owners * self.framework.per_owner
-        key = operation, elements, dtype, scope, f"{stream} {pieces} {more}"
+        key = operation, elements, dtype, scope, pieces, more
         if key not in self._templates:
             planned = self.communicator.plan(operation, elements, dtype, scope, self.rank)
             # Ranks of other stages arrive after their last micro-batch; an early rank is idle meanwhile.
             idle = scope in ("model", "ends")
             self._templates[key] = planned and _in_pieces(
-                replace(planned, stream=stream, rendezvous=idle), pieces, more
+                replace(planned, stream=stream_of(scope), rendezvous=idle), pieces, more
             )
         # Exchanges inside a pass state their own dependencies, also for frameworks without overlap.
         if self.framework.overlaps or scope not in _OF_SHARDING:
@@ -323,9 +323,10 @@ class ProgramBuilder:
 
     def _note(self, op: Op) -> None:
         """Append an operation to the program; raise ValueError for a duplicate name."""
-        if op.name in self._names:
-            raise ValueError(f"two operations have the name {op.name!r}")
-        self._names.add(op.name)
+        name = op.name
+        if name in self._names:
+            raise ValueError(f"two operations have the name {name!r}")
+        self._names.add(name)
         self.ops.append(op)
 
     @property
@@ -345,6 +346,7 @@ def _in_pieces(op: Collective, pieces: int, more: float) -> Collective:
 
 def _given(after: Iterable[str | None]) -> tuple[str, ...]:
     """Return the operation names without None and duplicates, in order."""
-    names = [name for name in after if name is not None]
-    # A dict keeps the first occurrence's order. Most operations wait for one other, and a step has millions.
-    return tuple(names) if len(names) < 2 else tuple(dict.fromkeys(names))
+    # A dict keeps the first occurrence's order. A step has millions of operations: no loop in Python.
+    names = dict.fromkeys(after)
+    names.pop(None, None)
+    return cast(tuple[str, ...], tuple(names))

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from contextlib import closing
+from dataclasses import replace
 
 import pytest
 
+from simulator.basics.units import format_time
+from simulator.cli.plan_output import progress_text
 from simulator.planner.plan_report import document, reasons, sentences
 from simulator.planner.question import PlanQuestion, plan_question
 from simulator.planner.search import SearchResult, search
@@ -54,9 +57,42 @@ def test_a_complete_search_leaves_nothing_pending() -> None:
     assert sentences(found)[0].startswith(f"The fastest setting is {found.best[0].setting.text}: ")
 
 
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_places_called_certain_are_the_places_of_the_complete_search(jobs: int) -> None:
+    asked = question()
+    *partial, ended = search(asked.base, asked.sequences, asked.choices(), best=8, backend=jobs)
+    for found in partial:
+        assert [one.setting for one in found.best[: found.certain]] == [
+            one.setting for one in ended.best[: found.certain]
+        ]
+        # A setting that is left has a bound up to the slowest of the best settings, or up to infinity without them.
+        assert found.left <= found.pending
+    # Bounds rise, hence a certain place stays certain. The first places are certain before the eighth is found.
+    assert [found.certain for found in partial] == sorted(found.certain for found in partial)
+    assert any(found.certain and len(found.best) < 8 for found in partial)
+    assert (ended.certain, ended.left) == (len(ended.best), 0)
+
+
+def test_a_progress_line_tells_the_certain_place_and_the_time_left() -> None:
+    """3 simulations took 60 s, 20 s each: a missing place takes at least one, each setting that is left at most one."""
+    found = replace(stopped(1), certain=1, left=7, considered=1234, do_not_fit=5)
+    assert len(found.best) == 2
+    lead = f"best {format_time(found.best[0].step_time)}"
+    sure = f"{lead}, first place certain, the next places are still searched"
+    assert progress_text(found, 60.0, 4) == f"3 simulated, 5 do not fit, 7 of 1,234 left (at least 40 seconds); {sure}"
+    assert progress_text(found, 60.0, 2) == f"3 simulated, 5 do not fit, 7 of 1,234 left (at most 2.3 minutes); {sure}"
+    none_fits = replace(found, best=(), certain=0)
+    line = "3 simulated, 5 do not fit, 7 of 1,234 left (at least 20 seconds); no setting fits yet"
+    assert progress_text(none_fits, 60.0, 1) == line
+
+
 def test_the_answer_begins_with_the_stop_in_the_terminal_in_json_and_on_the_page() -> None:
     found = stopped(1)
     start = f"Search stopped after 3 simulated settings. Fastest so far: {found.best[0].setting.text}: "
+    certain = sentences(replace(found, certain=1))[0]
+    found = replace(found, certain=0)
+    lead = "Search stopped after 3 simulated settings, the first place is certain. The fastest setting is "
+    assert certain.startswith(f"{lead}{found.best[0].setting.text}: ")
     told = document(found)
     assert sentences(found)[0].startswith(start)
     assert told["sentences"] == sentences(found)

@@ -14,12 +14,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from math import isfinite
 from typing import Any, Final
 
+import numpy as np
+
 from simulator.basics import registry
+from simulator.basics.arrays import Floats
 from simulator.basics.dtypes import is_narrow
-from simulator.basics.intervals import Interval, length, outside
+from simulator.basics.intervals import as_array, length, outside, union
 from simulator.basics.units import format_memory, format_time
 from simulator.basics.work_unit import TOKEN, rate_name
 from simulator.cluster.cluster import Cluster
@@ -187,7 +191,7 @@ def _finite(values: Iterable[float]) -> tuple[float | None, ...]:
     return tuple(value if isfinite(value) else None for value in values)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Work:
     """Spans (timed pieces of work) of a rank, sorted into GPU, host and network.
 
@@ -203,19 +207,21 @@ class _Work:
     host: tuple[Span, ...]
     communication: tuple[Span, ...]
 
-    @property
-    def compute(self) -> list[Interval]:
-        """(start, end) for each span with compute on the GPU or the host [s]."""
-        return [*_times(self.kernels), *_times(self.host)]
+    @cached_property
+    def compute(self) -> Floats:
+        """Union of the spans with compute on the GPU or the host: (start, end), shape (n, 2) [s]."""
+        return union(_times((*self.kernels, *self.host)))
 
     @property
-    def passes(self) -> list[Interval]:
-        """(start, end) for each kernel in forward and backward passes, i.e. except the optimizer's [s]."""
+    def passes(self) -> Floats:
+        """(start, end) for each kernel in forward and backward passes, i.e. except the optimizer's, shape (n, 2)
+        [s].
+        """
         return _times(span for span in self.kernels if span.kind != "optimizer")
 
-    def of_kind(self, kind: str) -> list[Interval]:
-        """Return (start, end) [s] for each span with this kind of work ("recompute") on any stream."""
-        return _of((*self.kernels, *self.host, *self.communication), kind)
+    def of_kind(self, kind: str) -> Floats:
+        """Return (start, end) for each span with this kind of work ("recompute") on any stream, shape (n, 2) [s]."""
+        return _times(span for span in (*self.kernels, *self.host, *self.communication) if span.kind == kind)
 
 
 def first_of_stages(plan: StepPlan, known: Iterable[int] | None = None) -> list[int]:
@@ -350,13 +356,13 @@ def _idle_by_stage(plan: StepPlan, timeline: Timeline) -> tuple[float, ...]:
 
 def _parts(work: _Work, time: float) -> dict[str, float]:
     """Return a rank's seconds by part (compute, communication, exposed, idle, recompute ...) in a step of `time` s."""
-    compute, comm, kernels = work.compute, _times(work.communication), _times(work.kernels)
+    compute, comm, kernels = work.compute, union(_times(work.communication)), union(_times(work.kernels))
     return {
         "compute": length(compute),
         "communication": length(comm),
         "exposed communication": outside(comm, compute),
         # Rounding must not give a negative idle time.
-        "idle": max(time - length([*compute, *comm]), 0.0),
+        "idle": max(time - length(np.concatenate([compute, comm])), 0.0),
         "recompute": length(work.of_kind("recompute")),
         # An update on the host may overlap passes; only the rest lengthens the step.
         "optimizer": outside(work.of_kind("optimizer"), work.passes),
@@ -406,7 +412,7 @@ def _exposed(work: _Work, kind_of: Callable[[Span], str]) -> dict[str, float]:
     # Closed forms and simulated transfers give the same times up to rounding: the ninth digit decides no order.
     for kind in sorted(alone, key=lambda kind: (-float(f"{alone[kind]:.9g}"), kind)):
         exposed[kind] = outside(kinds[kind], covered)
-        covered += kinds[kind]
+        covered = union(np.concatenate([covered, kinds[kind]]))
     return exposed
 
 
@@ -420,12 +426,12 @@ def _dimension(span: Span) -> str:
     return dimension_of(span.stream)
 
 
-def _sorted_out(spans: Iterable[Span], kind_of: Callable[[Span], str]) -> dict[str, list[Interval]]:
-    """Return {kind: [(start, end), ...]} of the given spans; `kind_of` gives a span's kind."""
-    kinds: dict[str, list[Interval]] = {}
+def _sorted_out(spans: Iterable[Span], kind_of: Callable[[Span], str]) -> dict[str, Floats]:
+    """Return the union of the spans of each kind: (start, end), shape (n, 2) [s]; `kind_of` gives a span's kind."""
+    kinds: dict[str, list[Span]] = {}
     for span in spans:
-        kinds.setdefault(kind_of(span), []).append((span.start, span.end))
-    return kinds
+        kinds.setdefault(kind_of(span), []).append(span)
+    return {kind: union(_times(own)) for kind, own in kinds.items()}
 
 
 def _shared(of_ranks: Sequence[Mapping[str, float]], rounds: int) -> dict[str, float]:
@@ -434,14 +440,9 @@ def _shared(of_ranks: Sequence[Mapping[str, float]], rounds: int) -> dict[str, f
     return {kind: means[kind] / rounds for kind in sorted(means, key=lambda kind: (-means[kind], kind))}
 
 
-def _times(spans: Iterable[Span]) -> list[Interval]:
-    """Return the (start, end) interval of each span [s]."""
-    return [(span.start, span.end) for span in spans]
-
-
-def _of(spans: Iterable[Span], kind: str) -> list[Interval]:
-    """Return the (start, end) interval [s] of each span of the given kind."""
-    return _times(span for span in spans if span.kind == kind)
+def _times(spans: Iterable[Span]) -> Floats:
+    """Return the (start, end) interval of each span, shape (n, 2) [s]."""
+    return as_array((span.start, span.end) for span in spans)
 
 
 def _because(time: float, parts: Mapping[str, float], room: str) -> str:
