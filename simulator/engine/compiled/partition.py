@@ -200,6 +200,9 @@ class _Alike:
 
         Returns a representative collective's index for each group.
         """
+        # A single collective is a group that cannot split: no hash for each of a thousand participants.
+        if len(self.members) == 1:
+            return np.zeros(1, np.int64)
         facts = mixed(self.group, collectives[self.own])
         for column in participants[self.members].T:
             facts = mixed(facts, column)

@@ -201,7 +201,16 @@ class TimelineWriter:
 
     def _on_hbm(self, number: int) -> Ints:
         """Return the indices of the memory operations (allocate, free) in operation list `number`."""
-        return np.flatnonzero(self.problem.values["op_kind"][self._own(number)] == MEMORY)
+        places, begins = self._memory_places
+        own: Ints = places[begins[number] : begins[number + 1]] - self._own(number).start
+        return own
+
+    @cached_property
+    def _memory_places(self) -> tuple[Ints, list[int]]:
+        """Return the indices of the memory operations of all lists, and where each list's indices begin among them."""
+        values = self.problem.values
+        places: Ints = np.flatnonzero(values["op_kind"] == MEMORY)
+        return places, np.searchsorted(places, values["list_begin"]).tolist()
 
     def _own(self, number: int) -> slice:
         """Return the slice for operation list `number` in the arrays over every list."""
