@@ -94,6 +94,11 @@ def _orthogonal(*units: str) -> NumericAction[Computation]:
     return NumericAction(Computation.ORTHOGONALISE, units)
 
 
+def _layer(unit: Unit) -> int:
+    """Return the number of the layer to which a unit with a rule for matrices belongs."""
+    return int(unit.name.split()[1])
+
+
 def _one_by_one(builder: ProgramBuilder, passes: Passes, timer: KernelTimer, rule: MatrixRule, averaged: str) -> str:
     """Append kernels that make every matrix of the rank orthogonal, unit by unit; return the last operation."""
     done = averaged
@@ -113,9 +118,8 @@ def _gathered(builder: ProgramBuilder, passes: Passes, timer: KernelTimer, rule:
     A unit is gathered when the unit before the last has been made orthogonal, hence two units are held at once.
     """
     done = [averaged, averaged]
-    for unit in passes.units:
-        if not unit.own_rule:
-            continue
+    # In a pipeline with both directions, two ranks hold the same stages in opposite orders, and gather together.
+    for unit in sorted((unit for unit in passes.units if unit.own_rule), key=_layer):
         ranks, name = passes.ranks_of(unit), f"averages of {unit.name}"
         elements = ranks * shard(unit.in_matrices, ranks)
         builder.allocate(name, elements * rule.itemsize, "optimizer", after=[done[-2]])

@@ -16,6 +16,7 @@ from simulator.records.operation import Allocate
 from simulator.scenario.build_training import optimizer
 from simulator.scenario.training_spec import OptimizerSpec
 from simulator.step.optimizers.optimizer import OPTIMIZERS, busiest_owner
+from simulator.step.parallelism import Parallelism
 from simulator.step.spec import Precision, Sharding, TrainingStep
 from tests.training import TINY, play
 
@@ -146,3 +147,13 @@ def test_ranks_multiply_every_matrix_or_their_own_alone(strategy: str, way: str)
     assert rule is not None
     done = owned(ranks, alone=way == "all_to_all")[0] if way in ("owners", "all_to_all") else matrices()
     assert found == sum(2 * a * b * c for rows, columns in done for a, b, c in rule.matmuls(rows, columns))
+
+
+@pytest.mark.parametrize("strategy", ["zero1", "zero2", "zero3"])
+def test_ranks_of_opposite_directions_gather_in_one_order(strategy: str) -> None:
+    # DualPipe: rank 0 holds the first and the last stage, its mirror the last and the first. Both gather together.
+    both = Parallelism(pp=2, schedule="dualpipe")
+    made = replace(step(strategy, "gathered"), accumulation=4, parallelism=both)
+    spans = [one for one in play(made, 4).timeline.spans if one.name.startswith("gather averages")]
+    for rank in range(4):
+        assert sum(one.rank == rank for one in spans) == TINY.num_layers
