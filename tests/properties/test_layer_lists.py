@@ -99,3 +99,8 @@ def test_both_engines_leave_the_same_behind_for_lists_of_layers(block: int) -> N
 @pytest.mark.parametrize("block", range(20))
 def test_both_engines_leave_the_same_behind_for_many_lists_of_layers(block: int) -> None:
     assert compared(range(1000 + block * SIZE, 1000 + (block + 1) * SIZE)) >= SIZE // 2
+
+
+def test_a_step_without_any_transfer_is_the_same_on_both_engines() -> None:
+    # Embedding and head of the traced model have no parameters: trained alone, nothing is exchanged.
+    assert compared(range(1094, 1095)) == 1

@@ -354,7 +354,9 @@ class _Graph:
             for colours in (self.participants, self.collectives, self.links, self._rows())
         )
         ends = np.cumsum([one.colours.size for one in self.alike])[:-1]
-        by_group = [own.reshape(one.colours.shape) for one, own in zip(self.alike, np.split(row, ends), strict=True)]
+        # Without any transfer, `split` still returns one (empty) part.
+        parts = np.split(row, ends)[: len(self.alike)]
+        by_group = [own.reshape(one.colours.shape) for one, own in zip(self.alike, parts, strict=True)]
         rows = tuple(own[group] for one, own in zip(self.alike, by_group, strict=True) for group in one.group.tolist())
         # Rank classes are numbered without servers and switches, because these numbers become the quotient's ranks.
         rank = np.unique(self.participants[: self.ranks], return_inverse=True)[1]
