@@ -49,14 +49,20 @@ class LeftBehind:
         What allocators did, in the order in which it happened.
     moments : dict of rank to float array
         When they did it [s], by name.
+    samples : dict of rank to list
+        Memory after each allocation or free of a rank, also of ranks whose allocator is not recorded.
+    sampled : dict of rank to float array
+        When that was [s].
     memory : list
-        Facts of memory that depend on that order: samples, peak, addresses, what was reserved.
+        Facts of memory that depend on that order: peak, addresses, what was reserved.
     """
 
     facts: list[Any]
     times: list[Floats]
     order: dict[int, list[tuple[str, str, int]]]
     moments: dict[int, Floats]
+    samples: dict[int, list[Any]]
+    sampled: dict[int, Floats]
     memory: list[Any]
 
     def distance(self, other: LeftBehind) -> float:
@@ -67,7 +73,13 @@ class LeftBehind:
         only which allocations there were and when they were made and freed is compared. Engines that agree to the bit
         about a rank's times have no reason to order them differently.
         """
-        if self.facts != other.facts or (self.order == other.order and self.memory != other.memory):
+        alike = self.order == other.order and self.samples == other.samples
+        if self.facts != other.facts or (alike and self.memory != other.memory):
+            return float("inf")
+        if any(
+            own != other.samples[rank] and np.array_equal(self.sampled[rank], other.sampled[rank])
+            for rank, own in self.samples.items()
+        ):
             return float("inf")
         if any(
             own != other.order[rank] and np.array_equal(self.moments[rank], other.moments[rank])
@@ -91,7 +103,12 @@ def left_behind(timeline: Timeline) -> LeftBehind:
     named = {rank: sorted(own, key=_named) for rank, own in handled.items()}
     facts = [*_facts(timeline, uses), {rank: list(map(_named, own)) for rank, own in named.items()}]
     moments = {rank: np.array([event.time for event in own]) for rank, own in named.items()}
-    return LeftBehind(facts, [*_times(timeline, uses), *moments.values()], order, moments, _memory(timeline))
+    ranks = sorted({sample.rank for sample in timeline.memory})
+    of_rank = {rank: [sample for sample in timeline.memory if sample.rank == rank] for rank in ranks}
+    samples = {rank: [(sample.nbytes, sample.by_category) for sample in own] for rank, own in of_rank.items()}
+    sampled = {rank: np.array([sample.time for sample in own]) for rank, own in of_rank.items()}
+    times = [*_times(timeline, uses), *moments.values()]
+    return LeftBehind(facts, times, order, moments, samples, sampled, _memory(timeline))
 
 
 def _named(event: AllocatorEvent) -> tuple[str, str, int]:
@@ -118,7 +135,6 @@ def _facts(timeline: Timeline, uses: Sequence[LinkUse]) -> list[Any]:
 def _memory(timeline: Timeline) -> list[Any]:
     """Return what depends on the order of allocations and frees that happen at one moment."""
     return [
-        [(sample.rank, sample.nbytes, sample.by_category) for sample in timeline.memory],
         timeline.peak and (timeline.peak.nbytes, timeline.peak.by_category),
         [(rank, [replace(event, time=0.0) for event in own]) for rank, own in sorted(timeline.allocations.items())],
         sorted(timeline.reserved.items()),
