@@ -59,6 +59,8 @@ def _changes(question: FitQuestion) -> Iterator[Change]:
         yield Change("checkpointing", f"{policy} checkpointing", {"training.activation_checkpointing": policy})
     on_host = {"training.activation_checkpointing": "full", "training.offload": "activations"}
     yield Change("checkpointing", "full checkpointing, inputs of layers on the host", on_host)
+    for kernels in ("fused", "chunked"):
+        yield Change("loss", f"{kernels} loss", {"training.loss": kernels})
     for number in _halves(question.micro_batch):
         times = question.micro_batch // number
         keys = {"training.micro_batch_size": number, "training.gradient_accumulation_steps": times}
