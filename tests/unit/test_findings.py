@@ -262,6 +262,8 @@ def test_why_and_trust_tell_that_a_ring_leaves_network_cards_idle() -> None:
     )
     alone = told(["ring"])
     assert alone.why.startswith(f"Bottleneck: {idle}; link nic3->leaf0, 100 % busy, uses ")
+    # The link sends all the time, at less than half of its rate: the reason stands beside it.
+    assert "% of its bandwidth (the rate of the machine's collectives), carries" in alone.why
     # A single rank of each node has a single card, and latencies alone decide a few bytes.
     for keys in ({"group": [0, 8]}, {"size": "8 B"}):
         assert "network cards" not in told(["ring"], **keys).text

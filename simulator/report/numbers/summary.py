@@ -219,6 +219,8 @@ def _because(
     if idle is not None or slowed:
         limit = f"{idle.text}; link" if idle is not None else "the rate of the machine's collectives; the busiest link"
         use = f"uses {100 * busiest.bandwidth_time_s / timeline.end:.0f} % of its bandwidth"
+        if idle is not None and slowed:
+            use += " (the rate of the machine's collectives)"
         return f"Bottleneck: {limit} {busiest.link}, {busy}, {use}{carries}"
     bottleneck_text = "Bottleneck: " if holds else "Bottleneck: latency and waiting; "
     if busiest.takes_turns:
