@@ -495,7 +495,7 @@ def goodput(
     settings: Settings = None,
     as_json: AsJson = False,
 ) -> None:
-    """Tell how much work a training does in days with failures, and how often to save.
+    """Tell what a training does in days with failures.
 
     The step is simulated once; failures, saves and restarts of many runs of days are drawn with its time.
     """

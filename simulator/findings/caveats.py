@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Final, NamedTuple
 
 from simulator.basics.counts import number_of
@@ -181,10 +182,14 @@ def assumed_framework(scenario: Scenario) -> str:
 
 
 def _framework(scenario: Scenario) -> Iterator[Caveat]:
-    """Yield a caveat on the framework that the scenario does not name."""
-    if name := assumed_framework(scenario):
-        text = f"training.framework is not given: the measured constants of {name} are assumed"
-        yield Caveat("framework", f"{text} (`simulator list frameworks` lists others)")
+    """Yield a caveat on the framework whose constants every point has.
+
+    The caveat does not depend on whether the file names the framework: the written-out scenario of a run names it.
+    """
+    training, axes = scenario.training, varied({**scenario.compare, **scenario.sweep})
+    if training is not None and training.framework != "bare" and "training.framework" not in axes:
+        text = f"kernels have the measured constants of the framework {Path(training.framework).stem}"
+        yield Caveat("framework", f"{text} (training.framework; `simulator list frameworks` lists others)")
 
 
 def _interval(reports: Sequence[Report]) -> Iterator[Caveat]:

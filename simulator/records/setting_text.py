@@ -22,6 +22,7 @@ _WITHOUT_NAME: Final = (
 _CLEAR_INSIDE: Final = ("schedule",)
 # Words for True and for False, by key.
 _BOOLEANS: Final[Mapping[str, tuple[str, str]]] = {
+    "activations": ("activations on the host", "activations on the GPU"),
     "asynchronous": ("asynchronous", "synchronous"),
     "balanced": ("balanced", "unbalanced"),
     "compile": ("compiled", "not compiled"),

@@ -38,6 +38,7 @@ _HANGS: Final = 0.1
 # Rate at which the storage takes checkpoints, for each GPU: BLOOM's 2.3 TB in 40 s from 384 processes (bigscience,
 # train/tr11-176B-ml/chronicles.md) [B/s].
 _STORAGE_OF_GPU: Final = 160e6
+_NO_COLLECTIVE: Final = "scenario: a collective has no checkpoints; give the scenario of a training step"
 # Runs for the spread, and for each interval that is tried.
 _SEEDS: Final = 100
 _SEEDS_OF_INTERVALS: Final = 12
@@ -102,7 +103,7 @@ class GoodputQuestion:
         if self.spares is not None and self.spares < 0:
             raise ScenarioError(f"spares: got {self.spares}; must be at least 0")
         if self.scenario.training is None:
-            raise ScenarioError("scenario: a collective has no checkpoints; give the scenario of a training step")
+            raise ScenarioError(_NO_COLLECTIVE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,9 +228,8 @@ def goodput(question: GoodputQuestion) -> Goodput:
         The scenario has several points, or the step does not fit into memory.
     """
     run = simulate_point(question.scenario)
-    # A question about a collective was refused.
-    assert isinstance(run.report, TrainingReport)
-    assert isinstance(run.plan, StepPlan)
+    if not (isinstance(run.report, TrainingReport) and isinstance(run.plan, StepPlan)):
+        raise ScenarioError(_NO_COLLECTIVE)
     step, cluster, report = run.plan.step, Clusters().of(question.scenario), run.report
     ranks = len(cluster.ranks)
     nbytes = checkpoint_bytes(step)

@@ -257,6 +257,7 @@ def test_an_option_that_none_reads_is_still_refused() -> None:
 
 
 NO: dict[str, str] = {
+    "activations": "activations on the GPU",
     "asynchronous": "synchronous",
     "balanced": "unbalanced",
     "compile": "not compiled",
