@@ -8,11 +8,10 @@ from typing import Any, Final
 
 import typer
 
-from simulator.basics.errors import ScenarioError
 from simulator.basics.units import format_memory
 from simulator.basics.work_unit import rate_name
 from simulator.cli.console import print_table, print_text
-from simulator.cli.option_names import as_options
+from simulator.cli.option_names import told_as_options
 from simulator.report.tables.layout import Column
 from simulator.sizing.answer import FitCheck
 from simulator.sizing.question import FitQuestion
@@ -39,11 +38,8 @@ def show(asked: Mapping[str, Any], *, as_json: bool) -> None:
 
     `asked` maps the fields of a FitQuestion to values.
     """
-    try:
+    with told_as_options(_OPTIONS):
         found = fit_check(FitQuestion(**asked))
-    except ScenarioError as error:
-        error.args = (as_options(str(error), _OPTIONS),)
-        raise
     if as_json:
         typer.echo(json.dumps(found.to_dict(), indent=2))
     else:

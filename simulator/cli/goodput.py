@@ -8,9 +8,8 @@ from typing import Any, Final
 
 import typer
 
-from simulator.basics.errors import ScenarioError
 from simulator.cli.console import print_table, print_text
-from simulator.cli.option_names import as_options
+from simulator.cli.option_names import told_as_options
 from simulator.reliability.question import Goodput, GoodputQuestion, goodput, waterfall
 from simulator.report.tables.layout import Column
 from simulator.scenario.load import load_scenario
@@ -27,11 +26,8 @@ _OPTIONS: Final = {
 def show(source: str, overrides: Mapping[str, str], asked: Mapping[str, Any], *, as_json: bool) -> None:
     """Print what a training does in days with failures; `asked` maps the fields of a GoodputQuestion to values."""
     scenario = load_scenario(source, overrides)
-    try:
+    with told_as_options(_OPTIONS):
         found = goodput(GoodputQuestion(scenario, **asked))
-    except ScenarioError as error:
-        error.args = (as_options(str(error), _OPTIONS),)
-        raise
     if as_json:
         typer.echo(json.dumps(found.to_dict(), indent=2))
     else:

@@ -12,7 +12,7 @@ from simulator.basics.errors import ScenarioError
 from simulator.basics.units import format_memory
 from simulator.basics.work_unit import micro_batch_text
 from simulator.cli.console import print_table, print_text
-from simulator.cli.option_names import as_options
+from simulator.cli.option_names import told_as_options
 from simulator.cluster.cluster import Gpu
 from simulator.cluster.gpu_file import load_gpu
 from simulator.model.kernel import Attention, Elementwise, Kernel, Matmul
@@ -73,11 +73,8 @@ def _asked(options: Mapping[str, Any]) -> tuple[TrainingStep, Gpu]:
     # One tensor-parallel rank's kernels: every rank has the same.
     training |= {"parallelism": {"tp": tp}} if tp != 1 else {}
     cluster = {"topology": "star_100g", "world_size": max(tp, 1), "gpu": options["--gpu"]}
-    try:
+    with told_as_options(_OPTIONS):
         spec = load_scenario({"name": "kernels", "cluster": cluster, "training": training}).training
-    except ScenarioError as error:
-        error.args = (as_options(str(error), _OPTIONS),)
-        raise
     # Never happens; tells the type checker that the scenario has a training.
     if spec is None:
         raise TypeError("a scenario of a training step has a training step")

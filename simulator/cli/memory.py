@@ -19,7 +19,7 @@ from simulator.basics.registry import shipped
 from simulator.basics.units import GIB, format_memory
 from simulator.basics.work_unit import micro_batch_text
 from simulator.cli.console import print_table, print_text
-from simulator.cli.option_names import as_options
+from simulator.cli.option_names import told_as_options
 from simulator.cluster.gpu_file import load_gpu
 from simulator.cluster.mixed_precision import mixed_precision
 from simulator.model import conventions
@@ -187,11 +187,8 @@ def _scenario(request: MemoryOptions, **training: str) -> Scenario:
         "attention": request.attention,
     }
     cluster = {"topology": "star_100g", "world_size": request.dp, "gpu": request.gpu}
-    try:
+    with told_as_options(_OPTIONS):
         return load_scenario({"name": "memory", "cluster": cluster, "training": asked | training})
-    except ScenarioError as error:
-        error.args = (as_options(str(error), _OPTIONS),)
-        raise
 
 
 def _states(model: Model, ranks: int) -> dict[str, float]:

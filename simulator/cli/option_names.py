@@ -6,7 +6,20 @@ Commands with the same inputs as a scenario file use the file's rules, and trans
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from simulator.basics.errors import ScenarioError
+
+
+@contextmanager
+def told_as_options(options: Mapping[str, str]) -> Iterator[None]:
+    """Let the errors of a block name command-line options in place of keys; `options` maps dotted keys to options."""
+    try:
+        yield
+    except ScenarioError as error:
+        error.args = (as_options(str(error), options),)
+        raise
 
 
 def as_options(message: str, options: Mapping[str, str]) -> str:

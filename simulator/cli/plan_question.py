@@ -10,7 +10,7 @@ from simulator.basics import document as documents
 from simulator.basics import registry
 from simulator.basics.errors import ScenarioError
 from simulator.basics.work_unit import SAMPLE
-from simulator.cli.option_names import as_options
+from simulator.cli.option_names import told_as_options
 from simulator.cli.warnings_output import print_warnings
 from simulator.model.load import load_model, sequence_length
 from simulator.planner.question import (
@@ -130,11 +130,8 @@ def _base(model: str, asked: PlanOptions, gpus: int, seq_len: int, settings: Map
     cluster: dict[str, Any] = {"topology": asked.topology, "world_size": gpus}
     if asked.gpu is not None:
         cluster["gpu"] = asked.gpu
-    try:
+    with told_as_options(_OPTIONS):
         return shared_scenario(model, cluster, seq_len, settings)
-    except ScenarioError as error:
-        error.args = (as_options(str(error), _OPTIONS),)
-        raise
 
 
 def _budget(asked: PlanOptions) -> BudgetSpec | None:
