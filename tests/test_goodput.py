@@ -75,8 +75,8 @@ def test_adapters_alone_are_saved() -> None:
 @pytest.mark.parametrize(
     ("facts", "message"),
     [
-        ({"tokens": 1e12}, "days, tokens: give one of the two"),
-        ({"days": None}, "days, tokens: give one of the two"),
+        ({"tokens": 1e12}, "days: .* give one of the two"),
+        ({"days": None}, "days: .* give one of the two"),
         ({"days": 0.0}, "days: got 0; must be above 0"),
         ({"days": float("nan")}, "days: got nan; must be above 0"),
         ({"storage": -1.0}, "storage: got -1; must be above 0"),
@@ -98,6 +98,12 @@ def test_a_collective_has_no_checkpoints() -> None:
     }
     with pytest.raises(ScenarioError, match="a collective has no checkpoints"):
         GoodputQuestion(load_scenario(ring), days=1.0)
+
+
+def test_a_scenario_of_several_points_is_refused() -> None:
+    several = SCENARIO | {"compare": {"training.sharding": ["ddp", "zero3"]}}
+    with pytest.raises(ScenarioError, match=r"has several points along training\.sharding; give each a single value"):
+        GoodputQuestion(load_scenario(several), days=1.0)
 
 
 def test_the_command_prints_the_answer_and_where_the_time_goes(cli: Command, tmp_path: Path) -> None:

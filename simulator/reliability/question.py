@@ -88,8 +88,14 @@ class GoodputQuestion:
 
     def __post_init__(self) -> None:
         """Raise ScenarioError for values that no training has."""
+        if several := [*self.scenario.compare, *self.scenario.sweep]:
+            raise ScenarioError(
+                f"{self.scenario.source}: has several points along {', '.join(several)}; give each a single value, for "
+                f"example --set {several[0]}=VALUE"
+            )
         if (self.days is None) == (self.tokens is None):
-            raise ScenarioError("days, tokens: give one of the two, which ends the training")
+            which = "nor tokens is given" if self.days is None else "and tokens are given"
+            raise ScenarioError(f"days: {which}; give one of the two, which ends the training")
         for name in ("days", "tokens", "interval", "storage"):
             value = getattr(self, name)
             if value is not None and not (isfinite(value) and value > 0):
