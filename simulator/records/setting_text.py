@@ -286,6 +286,7 @@ _SPOKEN: Final[Mapping[str, Callable[[Any], str]]] = {
     "training.parallelism.context": setting_text,
     "training.parallelism.experts.dtype": lambda value: "sent as they are" if value == "auto" else f"sent as {value}",
     "training.activation_checkpointing": lambda value: _checkpointing(value),
+    "training.loss": lambda value: "loss as the framework" if value == "auto" else f"{setting_text(value)} loss",
     "training.steps": _counted("step", "steps"),
     "training.attention": lambda value: f"{setting_text(value)} attention",
     "training.allocator": setting_text,

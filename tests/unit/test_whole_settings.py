@@ -298,3 +298,7 @@ def test_servers_have_the_same_words_in_a_training_and_in_a_collective() -> None
     assert label("training.sharding", training | {"servers": 1, "servers_on": "own"}) == (
         "parameter_server (1 server of its own)"
     )
+
+
+def test_a_loss_is_told_by_its_kernels() -> None:
+    assert [label("training.loss", kind) for kind in ("fused", "auto")] == ["fused loss", "loss as the framework"]
