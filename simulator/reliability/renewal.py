@@ -201,7 +201,7 @@ class _Run:
 
     @property
     def _speed(self) -> float:
-        """Speed of the job now: that of its slowest node."""
+        """Speed of the slowest node now, which is the speed of the job, relative to a healthy job."""
         return min((speed for end, speed in self.slow if end > self.time), default=1.0)
 
     def _works_until(self, amount: float) -> bool:

@@ -14,7 +14,6 @@ from typing import Any
 from simulator.basics.dtypes import find, is_narrow
 from simulator.cluster.cluster import Gpu
 from simulator.model.adapters import FROZEN
-from simulator.model.head import logits_memory
 from simulator.model.layer_list import LayerList
 from simulator.model.model import (
     LayerKind,
@@ -35,7 +34,7 @@ from simulator.step.kernels.framework_operations import (
     with_copies,
     with_output_by_tokens,
 )
-from simulator.step.kernels.loss_operations import loss_buffers, loss_operations
+from simulator.step.kernels.loss_operations import freed_early, loss_buffers, loss_operations
 from simulator.step.optimizers.optimizer import Shape
 from simulator.step.pass_pieces import NO_PASS, PassPieces, Piece, backward_pieces, forward_pieces
 from simulator.step.spec import TrainingStep
@@ -387,13 +386,8 @@ def _head(timer: KernelTimer, batch: Batch, elements: int) -> Unit:
     buffers = loss_buffers(timer.step, batch)
     if not buffers:
         return head
-    # Only the gradient of the logits is left when the matmuls begin.
-    memory = logits_memory(model, batch)
-    freed = memory.log_probabilities + buffers - (memory.gradient or memory.float32_gradient)
-    if timer.step.loss_kernels == "chunked":
-        freed = 0
     # Loss buffers behave like recomputed tensors: allocated at the backward pass, freed afterwards.
-    return replace(head, recomputed=buffers, freed_early=max(0, freed), makes=(head.name,))
+    return replace(head, recomputed=buffers, freed_early=freed_early(timer.step, batch), makes=(head.name,))
 
 
 def _of_gradients(timer: KernelTimer, elements: int, module: Module, ranks: int, *, sharded: bool) -> Mapping[str, Any]:

@@ -56,9 +56,22 @@ def loss_buffers(step: TrainingStep, batch: Batch) -> int:
     return kept + (gradients // 2 if step.compiled else gradients)
 
 
+def freed_early(step: TrainingStep, batch: Batch) -> int:
+    """Return the bytes of the loss's saved tensors and buffers that are free when the head's backward matmuls begin
+    [B]: all but the gradient of the logits; none of a chunked loss, whose matmuls run before.
+    """
+    if step.loss_kernels == "chunked":
+        return 0
+    memory = logits_memory(step.transformer, batch)
+    kept = memory.gradient or memory.float32_gradient
+    return max(0, memory.log_probabilities + loss_buffers(step, batch) - kept)
+
+
 def chunk_tokens(model: Transformer, batch: Batch) -> int:
-    """Return the number of tokens in a chunk of a chunked loss: so many that a chunk's logits are about as large as the
-    head's input, rounded up to a power of two.
+    """Return the number of tokens in a chunk of a chunked loss.
+
+    The logits of a chunk have about as many elements as the head's input for all tokens of the micro-batch; the number
+    of tokens is rounded up to a power of two.
 
     Source: Liger-Kernel, ops/fused_linear_cross_entropy.py (`inc_factor`, `chunk_size`).
 
