@@ -262,9 +262,10 @@ class _Run:
         return True
 
     def _skips(self) -> None:
-        """Pass over all cycles of work and save that nothing disturbs, except the last, right after a save.
+        """Advance the clock over the coming cycles of work and save that no failure, recovery of a slow node or end of
+        the run interrupts, except the last of these cycles. Must be called when a save has ended.
 
-        A cycle's save begins when its work has ended and the last checkpoint has been written.
+        The save of a cycle begins when the cycle's work has ended and the previous checkpoint has been written.
         """
         self.slow = [one for one in self.slow if one[0] > self.time]
         saves, failure, speed = self.checkpointing, self._failure(), self._speed

@@ -266,8 +266,13 @@ class Passes:
         return self._on_host
 
     def _fetched(self, micro: int, unit: Unit) -> list[str]:
-        """Write the copy from the host of the preceding layer's activations, which runs beside this unit's backward
-        pass; return the copy of this unit's own activations, begun a unit earlier.
+        """Append the copy from host to GPU of a micro-batch's activations for the layer before a unit, in forward order,
+        which overlaps the unit's backward pass.
+
+        Returns
+        -------
+        list of str
+            Name of the copy operation of the unit's own activations, appended one unit earlier; empty without one.
         """
         away = self._waiting_on_host
         before = self._before.get(unit.name)
