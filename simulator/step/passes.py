@@ -266,8 +266,8 @@ class Passes:
         return self._on_host
 
     def _fetched(self, micro: int, unit: Unit) -> list[str]:
-        """Append the copy from host to GPU of a micro-batch's activations for the layer before a unit, in forward order,
-        which overlaps the unit's backward pass.
+        """Append the copy from host to GPU of a micro-batch's activations for the layer before a unit in forward order;
+        the copy overlaps the unit's backward pass.
 
         Returns
         -------
