@@ -16,13 +16,14 @@ from typing import Final, Literal, get_args
 from simulator.basics.errors import ScenarioError, UnknownNameError, one_of
 from simulator.basics.spelling import meant
 
-Kind = Literal["topology", "scenario", "gpu", "link", "model", "framework"]
+Kind = Literal["topology", "scenario", "jobs", "gpu", "link", "model", "framework"]
 
 _PACKAGE: Final = Path(__file__).parents[1]
 # In the wheel, topologies/ and scenarios/ are inside the package; in a checkout they are beside the package.
 _FOLDERS: Final[dict[Kind, tuple[tuple[Path, ...], tuple[str, ...]]]] = {
     "topology": ((_PACKAGE / "topologies", _PACKAGE.parent / "topologies"), (".yaml",)),
     "scenario": ((_PACKAGE / "scenarios", _PACKAGE.parent / "scenarios"), (".yaml",)),
+    "jobs": ((_PACKAGE / "scenarios" / "jobs", _PACKAGE.parent / "scenarios" / "jobs"), (".yaml",)),
     "gpu": ((_PACKAGE / "catalog" / "gpus",), (".yaml",)),
     "link": ((_PACKAGE / "catalog" / "links",), (".yaml",)),
     "model": ((_PACKAGE / "catalog" / "models",), (".json", ".yaml")),
@@ -84,7 +85,9 @@ def is_file(path: Path) -> bool:
 
 def listed_by(kind: Kind) -> str:
     """Return the command that lists the shipped names of a kind: "simulator list topologies"."""
-    return f"simulator list {kind.removesuffix('y')}{'ies' if kind.endswith('y') else 's'}"
+    return "simulator list " + (
+        kind if kind.endswith("s") else f"{kind.removesuffix('y')}{'ies' if kind.endswith('y') else 's'}"
+    )
 
 
 def find(kind: Kind, name: str) -> Path:
@@ -136,7 +139,13 @@ def _other_kind(kind: Kind, name: str) -> str:
         return f"this is a board of measured runs; {_MEASURED_BOARDS[name]}"
     others = (other for other in get_args(Kind) if other != kind)
     found = ((other, known) for other in others if (known := shipped(other, name)) is not None)
-    return next((f"{known} is the name of a {other}" for other, known in found), "")
+    told = (
+        f"for the jobs of {known}, use `simulator jobs {known}`"
+        if other == "jobs"
+        else f"{known} is the name of a {other}"
+        for other, known in found
+    )
+    return next(told, "")
 
 
 def module_names(package: str) -> tuple[str, ...]:

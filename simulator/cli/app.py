@@ -510,6 +510,28 @@ def goodput(
     show(scenario, as_overrides(settings or ()), asked, as_json=as_json)
 
 
+@app.command()
+def jobs(
+    file: Annotated[
+        str,
+        typer.Argument(
+            metavar="JOBS", help="Shipped name, or path to a file of jobs.", autocompletion=names_of("jobs")
+        ),
+    ],
+    shifts: Annotated[
+        int, typer.Option(min=0, max=100, metavar="N", help="Try N later starts of the last job, within its step.")
+    ] = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Tell what several jobs on one cluster cost each other.
+
+    Each job is simulated alone, and then all together on the links that they share.
+    """
+    from simulator.cli.jobs import show
+
+    show(file, shifts, as_json=as_json)
+
+
 def run_app() -> None:
     """Run the command line; print errors for the user as lines on stderr, and exit with their code."""
     sys.exit(guarded(_run))

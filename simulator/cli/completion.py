@@ -12,8 +12,8 @@ from simulator.basics import registry
 
 # Arguments of `simulator list`.
 LISTS: Final = (
-    "algorithms", "builders", "dtypes", "frameworks", "gpus", "links", "models", "operations", "plots", "scenarios",
-    "strategies", "topologies",
+    "algorithms", "builders", "dtypes", "frameworks", "gpus", "jobs", "links", "models", "operations", "plots",
+    "scenarios", "strategies", "topologies",
 )  # fmt: skip
 
 

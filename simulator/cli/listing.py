@@ -32,11 +32,12 @@ def _lists() -> dict[str, Callable[[], None]]:
         "dtypes": _dtypes,
         "frameworks": lambda: _names("framework"),
         "gpus": _gpus,
+        "jobs": lambda: _questions("jobs"),
         "links": lambda: _names("link"),
         "models": _models,
         "operations": _operations,
         "plots": _plots,
-        "scenarios": _scenarios,
+        "scenarios": lambda: _questions("scenario"),
         "strategies": _strategies,
         "topologies": _topologies,
     }
@@ -163,12 +164,13 @@ def _models() -> None:
     print_text("n/a: not a transformer, but a list of layers")
 
 
-def _scenarios() -> None:
+def _questions(kind: registry.Kind) -> None:
+    """Print the names of scenarios or files of jobs, each with its question."""
     from simulator.basics import document
 
-    # Only the first comment is read; scenarios are not validated here.
-    names = registry.names("scenario")
-    _below(_NO_HEADINGS, [(name, document.load(registry.find("scenario", name)).question) for name in names])
+    # Only the first comment is read; the files are not validated here.
+    names = registry.names(kind)
+    _below(_NO_HEADINGS, [(name, document.load(registry.find(kind, name)).question) for name in names])
 
 
 def _topologies() -> None:

@@ -263,3 +263,24 @@ class Cluster:
     def hbm_bandwidth(self, rank: int) -> float:
         """Return a rank's HBM bandwidth, with its straggler factor applied [B/s]."""
         return self.gpus[rank].hbm_bandwidth * (self.speeds[rank] if self.speeds else 1.0)
+
+    def part(self, ranks: Sequence[int]) -> Cluster:
+        """Return the cluster of a job that has some of the ranks, renumbered from 0 in the given order.
+
+        Graph and routes stay the whole cluster's. A job inside a node has the measured constants of a node.
+        """
+        place = {rank: number for number, rank in enumerate(ranks)}
+        nodes = [tuple(place[rank] for rank in node if rank in place) for node in self.nodes]
+        used = [number for number, node in enumerate(nodes) if node]
+        one_node = len(used) == 1
+        return replace(
+            self,
+            gpus=tuple(self.gpus[rank] for rank in ranks),
+            ranks=tuple(self.ranks[rank] for rank in ranks),
+            speeds=tuple(self.speeds[rank] for rank in ranks) if self.speeds else (),
+            nodes=tuple(nodes[number] for number in used),
+            reducing_switches=tuple(self.reducing_switches[number] for number in used if self.reducing_switches),
+            collectives=self.in_node or self.collectives if one_node else self.collectives,
+            in_node={} if one_node else self.in_node,
+            hosts=tuple(self.hosts[rank] for rank in ranks) if self.hosts else (),
+        )

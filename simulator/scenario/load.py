@@ -119,6 +119,9 @@ def parse_scenario(document: Document, base: Path, wanted: Mapping[str, str] | N
             f"{document.source}`"
         )
         document.refuse([document.fault((), message)])
+    if isinstance(document.data, dict) and "jobs" in document.data:
+        message = f"this is a file of several jobs; use `simulator jobs {document.source}`"
+        document.refuse([document.fault(("jobs",), message, of_key=True)])
     document, applied, unset = overrides.apply(document, wanted or {})
     if not isinstance(document.data, dict):
         message = f"got {shown(document.data)}; must be a mapping, such as '{error_messages.example(())}'"

@@ -1,0 +1,1 @@
+"""Several jobs on one cluster: their trainings share links, and each loses time to the others."""

@@ -1,0 +1,474 @@
+"""What do several jobs on one cluster cost each other? Each is simulated alone and with the others on shared links.
+
+A job's slowdown is its mean step time with the others over its step time alone. Only steps during which every other
+job was running count, because a job that has ended costs nobody anything; without such a step all steps count.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from typing import Any, Final
+
+from simulator.basics.errors import OutOfMemoryError, ScenarioError
+from simulator.basics.units import format_time
+from simulator.cluster.build import build
+from simulator.cluster.cluster import Cluster
+from simulator.collectives.algorithm import CollectiveRequest
+from simulator.collectives.plan import Task, plan
+from simulator.engine.play import Engine, play
+from simulator.jobs.program import BatchExchange, JobProgram, joined
+from simulator.model.model import modules
+from simulator.model.partition import WHOLE
+from simulator.records.operation import Collective
+from simulator.records.program import Program
+from simulator.records.timeline import LinkUse, Timeline, by_rank
+from simulator.report.numbers.link_use import link_uses
+from simulator.scenario.build_training import to_step
+from simulator.scenario.jobs_file import JobSetting, JobsFile
+from simulator.step.framework import load_framework
+from simulator.step.plan import plan_step
+from simulator.step.spec import TrainingStep
+
+# Steps of the slowest job, if a file gives no number; faster jobs have as many as fit into the same time.
+_STEPS: Final = 6
+# Batches of a training that takes them from another job, beside its lag.
+_BATCHES: Final = 5
+# Most steps of a job without a given number.
+_MOST_STEPS: Final = 200
+# Slowdown below which a job counts as undisturbed.
+_FELT: Final = 0.005
+# Changes of the slowdown by a later start that are worth a sentence.
+_SHIFT_HELPS: Final = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class JobOutcome:
+    """What a job does beside the others.
+
+    Attributes
+    ----------
+    name : str
+        Name of the job.
+    ranks : int
+        Number of its GPUs.
+    start : float
+        When it begins [s].
+    alone : float
+        Mean time of a step if the other jobs do not run [s].
+    step_ends : tuple of float
+        When each step ends [s].
+    judged : tuple of int
+        Steps during which every other job was running; every step if there is none.
+    nbytes : float
+        Bytes that it sends, each transfer counted once [B].
+    """
+
+    name: str
+    ranks: int
+    start: float
+    alone: float
+    step_ends: tuple[float, ...]
+    judged: tuple[int, ...]
+    nbytes: float
+
+    @property
+    def step_times(self) -> tuple[float, ...]:
+        """Time of each step [s]."""
+        return tuple(end - begin for begin, end in zip((self.start, *self.step_ends), self.step_ends, strict=False))
+
+    @property
+    def together(self) -> float:
+        """Mean time of the judged steps [s]."""
+        times = self.step_times
+        return sum(times[step] for step in self.judged) / len(self.judged)
+
+    @property
+    def slowdown(self) -> float:
+        """Step time beside the others over step time alone."""
+        return self.together / self.alone
+
+
+@dataclass(frozen=True, slots=True)
+class SharedLink:
+    """A link that carries bytes of several jobs.
+
+    Attributes
+    ----------
+    name : str
+        'src->dst'.
+    bandwidth : float
+        Bandwidth [B/s].
+    nbytes : mapping of str to float
+        Bytes of each job that uses it [B].
+    """
+
+    name: str
+    bandwidth: float
+    nbytes: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Shift:
+    """Slowdowns if the last job starts later.
+
+    Attributes
+    ----------
+    delay : float
+        How much later the last job starts [s].
+    slowdowns : mapping of str to float
+        Slowdown of each job.
+    """
+
+    delay: float
+    slowdowns: Mapping[str, float]
+
+    @property
+    def mean(self) -> float:
+        """Mean slowdown of the jobs."""
+        return sum(self.slowdowns.values()) / len(self.slowdowns)
+
+
+@dataclass(frozen=True, slots=True)
+class SharedRun:
+    """Several jobs, simulated together.
+
+    Attributes
+    ----------
+    file : JobsFile
+        What was asked.
+    jobs : tuple of JobOutcome
+        Outcome of each job.
+    links : tuple of SharedLink
+        Links with bytes of several jobs, the one whose bytes take longest first.
+    shifts : tuple of Shift
+        Slowdowns with later starts of the last job; empty if none was tried.
+    timeline : Timeline
+        Operations of all jobs; ranks are numbered job by job.
+    """
+
+    file: JobsFile
+    jobs: tuple[JobOutcome, ...]
+    links: tuple[SharedLink, ...]
+    shifts: tuple[Shift, ...]
+    timeline: Timeline
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """The answer in sentences, the most important first."""
+        if coupled := tuple(self._of_batches()):
+            return coupled
+        felt = [job for job in self.jobs if job.slowdown > 1.0 + _FELT]
+        if len(self.jobs) == 1:
+            return (f"Job {self.jobs[0].name} runs alone: {format_time(self.jobs[0].alone)} a step.",)
+        if not felt:
+            which = "share no link" if not self.links else f"share {_links(len(self.links))}"
+            return (f"The jobs do not slow each other down: they {which}.",)
+        worst = max(felt, key=lambda job: job.slowdown)
+        told = [
+            f"Job {worst.name} loses most: {format_time(worst.together)} a step beside the others, "
+            f"{format_time(worst.alone)} alone ({worst.slowdown:.3g} times as long)."
+        ]
+        told += [
+            f"Job {job.name}: {format_time(job.together)} beside the others, {format_time(job.alone)} alone "
+            f"({job.slowdown:.3g} times as long)."
+            if job.slowdown > 1.0 + _FELT
+            else f"Job {job.name} is not slowed down ({format_time(job.alone)} a step)."
+            for job in self.jobs
+            if job is not worst
+        ]
+        if self.links:
+            first = self.links[0]
+            parts = " and ".join(
+                f"{job} {100 * own / sum(first.nbytes.values()):.0f} %" for job, own in first.nbytes.items()
+            )
+            told.append(
+                f"The jobs share {_links(len(self.links))}; the bytes on {first.name} take longest ({parts} of them)."
+            )
+        return (*told, *self._of_shifts())
+
+    def _of_batches(self) -> Iterator[str]:
+        """Yield sentences on each training that takes its batches from another job."""
+        of_name = {job.name: job for job in self.jobs}
+        for setting in self.file.jobs:
+            if setting.batches_from is None:
+                continue
+            trainer, maker = of_name[setting.name], of_name[setting.batches_from]
+            # From the batch after which the generation waits for weights.
+            ends = maker.step_ends[min(setting.lag, len(maker.step_ends) - 1) :]
+            period = (ends[-1] - ends[0]) / (len(ends) - 1) if len(ends) > 1 else trainer.step_ends[-1] - trainer.start
+            training = trainer.alone * setting.steps_per_batch
+            yield (
+                f"A batch takes {format_time(period)}: {maker.name} generates for {format_time(maker.alone)}, "
+                f"{trainer.name} trains for {format_time(training)}."
+            )
+            yield (
+                f"The {maker.ranks} GPUs of {maker.name} generate {100 * maker.alone / period:.0f} % of the time, the "
+                f"{trainer.ranks} GPUs of {trainer.name} train {100 * training / period:.0f} %."
+            )
+
+    def _of_shifts(self) -> tuple[str, ...]:
+        """Return a sentence on the start of the last job, if others were tried."""
+        if not self.shifts:
+            return ()
+        best, last = min(self.shifts, key=lambda shift: shift.mean), self.jobs[-1].name
+        now = Shift(0.0, {job.name: job.slowdown for job in self.jobs})
+        if best.mean < now.mean - _SHIFT_HELPS:
+            return (
+                f"If job {last} starts {format_time(best.delay)} later, the jobs take {best.mean:.3g} instead of "
+                f"{now.mean:.3g} times as long in the mean.",
+            )
+        return (f"No other start of job {last} makes the jobs faster in the mean ({len(self.shifts)} tried).",)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the answer as plain data, times in seconds and sizes in bytes."""
+        return {
+            "sentences": list(self.sentences),
+            "jobs": {
+                job.name: {
+                    "ranks": job.ranks, "start_s": job.start, "step_time_alone_s": job.alone,
+                    "step_time_s": job.together, "slowdown": job.slowdown, "steps": len(job.step_ends),
+                    "judged_steps": list(job.judged), "step_ends_s": list(job.step_ends), "wire_bytes": job.nbytes,
+                }
+                for job in self.jobs
+            },
+            "shared_links": [
+                {"link": link.name, "bandwidth": link.bandwidth, "nbytes": dict(link.nbytes)} for link in self.links
+            ],
+            "shifts": [{"delay_s": shift.delay, "slowdowns": dict(shift.slowdowns)} for shift in self.shifts],
+        }  # fmt: skip
+
+
+def _links(number: int) -> str:
+    return "a link" if number == 1 else f"{number} links"
+
+
+def share(file: JobsFile, *, shifts: int = 0) -> SharedRun:
+    """Simulate several jobs alone and together, and return what they cost each other.
+
+    Parameters
+    ----------
+    file : JobsFile
+        The jobs.
+    shifts : int
+        Number of later starts of the last job that are tried, evenly over its step.
+
+    Raises
+    ------
+    ScenarioError
+        A job does not fit on its GPUs, or frameworks with different network constants share the cluster.
+    SimulationError
+        This machine cannot hold the simulation.
+    """
+    cluster = _cluster(file.jobs)
+    parts = _parts(cluster, file.jobs)
+    steps = [_step(part, job) for part, job in zip(parts, file.jobs, strict=True)]
+    planned = [_planned(part, job, step) for part, job, step in zip(parts, file.jobs, steps, strict=True)]
+    once = [_time_alone(file.engine, part, job) for part, job in zip(parts, planned, strict=True)]
+    programs = [replace(job, steps=number) for job, number in zip(planned, _numbers(file.jobs, once), strict=True)]
+    # Alone with as many steps as beside the others: equal circumstances then give equal bits.
+    alone = [_time_alone(file.engine, part, job) for part, job in zip(parts, programs, strict=True)]
+    exchanges = _exchanges(cluster, file.jobs, steps)
+    timeline = _played(file.engine, cluster, programs, exchanges)
+    jobs = _outcomes(timeline, programs, alone)
+    tried = []
+    for number in range(1, shifts + 1 if len(programs) > 1 else 1):
+        delay = number * alone[-1] / (shifts + 1)
+        later = [*programs[:-1], replace(programs[-1], start=programs[-1].start + delay)]
+        outcomes = _outcomes(_played(file.engine, cluster, later, exchanges), later, alone)
+        tried.append(Shift(delay, {job.name: job.slowdown for job in outcomes}))
+    return SharedRun(file, jobs, _shared_links(timeline, programs), tuple(tried), timeline)
+
+
+def _numbers(jobs: Sequence[JobSetting], once: Sequence[float]) -> list[int]:
+    """Return the number of steps of each job, whose step alone takes `once` [s]; of batches, if it only generates."""
+    trainings = {job.batches_from: job for job in jobs if job.batches_from}
+    coupled = {job.name for job in trainings.values()} | set(trainings)
+    longest = max((time for job, time in zip(jobs, once, strict=True) if job.name not in coupled), default=0.0)
+    found = []
+    for job, time in zip(jobs, once, strict=True):
+        trained = trainings.get(job.name, job)
+        batches = (
+            _BATCHES + trained.lag
+            if job.name in coupled
+            else -(-math.ceil(_STEPS * longest / time) // job.steps_per_batch)
+        )
+        steps = trained.steps or max(1, min(_MOST_STEPS // trained.steps_per_batch, batches)) * trained.steps_per_batch
+        found.append(steps // trained.steps_per_batch if job.scenario is None else steps)
+    return found
+
+
+def _cluster(jobs: Sequence[JobSetting]) -> Cluster:
+    """Return the cluster with the GPUs of all jobs, numbered job by job."""
+    factors = {job.name: _network_time(job) for job in jobs if job.scenario is not None}
+    if len(set(factors.values())) > 1:
+        text = ", ".join(f"{name} {factor:g}" for name, factor in factors.items())
+        raise ScenarioError(
+            f"jobs: frameworks have different factors on the network's time ({text}); give all jobs one"
+        )
+    places: list[int] = []
+    stragglers: dict[int, float] = {}
+    for job in jobs:
+        stragglers |= {len(places) + rank: factor for rank, factor in job.cluster.stragglers.items()}
+        places += job.cluster.placement or ()
+    shared = jobs[0].cluster
+    return build(
+        shared.topology,
+        len(places),
+        gpu=shared.gpu,
+        stragglers=stragglers,
+        link_factors=shared.link_factors,
+        placement=places,
+        ecmp_seed=shared.ecmp.hash if shared.ecmp else None,
+        network_time=next(iter(factors.values()), 1.0),
+        base=jobs[0].base,
+    )
+
+
+def _step(part: Cluster, job: JobSetting) -> TrainingStep | None:
+    """Return the training step of a job; None if it only generates."""
+    if job.scenario is None or job.scenario.training is None:
+        return None
+    return to_step(job.scenario.training, part.world_size, job.scenario.base)
+
+
+def _network_time(job: JobSetting) -> float:
+    training = None if job.scenario is None else job.scenario.training
+    return 1.0 if training is None else load_framework(training.framework, job.base).network_time
+
+
+def _parts(cluster: Cluster, jobs: Sequence[JobSetting]) -> list[Cluster]:
+    """Return each job's part of the cluster."""
+    sizes = [job.cluster.world_size for job in jobs]
+    return [cluster.part(range(end - size, end)) for size, end in zip(sizes, accumulate(sizes), strict=True)]
+
+
+def _planned(part: Cluster, job: JobSetting, step: TrainingStep | None) -> JobProgram:
+    """Return a job's program of one step, planned on its part of the cluster.
+
+    Raises
+    ------
+    ScenarioError
+        The step cannot run, or does not fit into memory there.
+    """
+    whole = Program(((),) * part.world_size)
+    if step is not None:
+        try:
+            whole = plan_step(part, step).program
+            play("auto", whole, part, allocator=step.allocator, keep=())
+        except (ScenarioError, OutOfMemoryError) as error:
+            raise ScenarioError(f"jobs.{job.name}: {error}") from error
+        # Limits on this GPU: a dtype, or a generation without the attention kernels.
+        except ValueError as error:
+            raise ScenarioError(f"jobs.{job.name}.training: on {part.gpus[0].name}: {error}") from error
+    return JobProgram(job.name, whole, job.steps_per_batch, job.start, job.generation, job.steps_per_batch)
+
+
+def _exchanges(
+    cluster: Cluster, jobs: Sequence[JobSetting], steps: Sequence[TrainingStep | None]
+) -> list[BatchExchange]:
+    """Return the exchanges between jobs that generate batches and the trainings on them.
+
+    A batch is gathered from the generating ranks, a token id and the logarithm of its probability for each token. The
+    weights of the whole model are broadcast to every rank of both jobs: the trainer's ranks gather them layer by layer
+    for it.
+    """
+    ends = list(accumulate(job.cluster.world_size for job in jobs))
+    ranks = {job.name: range(end - job.cluster.world_size, end) for job, end in zip(jobs, ends, strict=True)}
+    tokens = {job.name: job.tokens for job in jobs}
+    found = []
+    for job, step in zip(jobs, steps, strict=True):
+        if job.batches_from is None or step is None:
+            continue
+        group = (*ranks[job.name], *ranks[job.batches_from])
+        size = len(group)
+        numbers = 2 * (tokens[job.batches_from] or 1)
+        weights = sum(one.elements for module in modules(step.model, WHOLE) for one in module.parameters)
+        found.append(
+            BatchExchange(
+                job.batches_from,
+                job.name,
+                job.lag,
+                job.steps_per_batch,
+                _planned_exchange(cluster, "all_gather", -(-numbers // size) * size, "float32", group),
+                _planned_exchange(cluster, "broadcast", weights, step.trained_dtype, group),
+            )
+        )
+    return found
+
+
+def _planned_exchange(
+    cluster: Cluster, operation: str, elements: int, dtype: str, group: tuple[int, ...]
+) -> Collective:
+    return plan(cluster, Task(CollectiveRequest(operation, len(group), elements), "auto", group, dtype)).ops[0]
+
+
+def _played(
+    engine: Engine, cluster: Cluster, jobs: Sequence[JobProgram], exchanges: Sequence[BatchExchange] = ()
+) -> Timeline:
+    return play(engine, joined(jobs, exchanges), cluster, limit_memory=False)
+
+
+def _time_alone(engine: Engine, part: Cluster, job: JobProgram) -> float:
+    """Return the mean step time of a job without the others [s]; of a batch, if it only generates."""
+    alone = replace(job, start=0.0)
+    (ends,) = _step_ends(_played(engine, part, [alone]), [alone])
+    return ends[-1] / len(ends)
+
+
+def _step_ends(timeline: Timeline, jobs: Sequence[JobProgram]) -> list[list[float]]:
+    """Return when each step of each job ends [s]: when the last of its operations on any rank ends."""
+    ends = [[0.0] * job.steps for job in jobs]
+    job_of = [number for number, job in enumerate(jobs) for _ in job.program.ranks]
+    for rank, spans in by_rank(timeline.spans).items():
+        own, name = ends[job_of[rank]], jobs[job_of[rank]].name
+        for span in spans:
+            # "a 2 forward layer 0"; the host's issues are named "a 2 issue forward layer 0".
+            words = span.name.split(" ", 2)
+            if words[0] == name:
+                own[int(words[1])] = max(own[int(words[1])], span.end)
+    return ends
+
+
+def _outcomes(timeline: Timeline, jobs: Sequence[JobProgram], alone: Sequence[float]) -> tuple[JobOutcome, ...]:
+    """Return what each job did in a timeline, beside its step time alone [s]."""
+    ends = _step_ends(timeline, jobs)
+    sent = dict.fromkeys((job.name for job in jobs), 0.0)
+    for total in timeline.sent:
+        sent[total.collective.split(" ", 1)[0]] += total.nbytes
+    found = []
+    for number, job in enumerate(jobs):
+        others = [(one.start, own[-1]) for one, own in zip(jobs, ends, strict=True) if one is not job]
+        begin = max((start for start, _ in others), default=0.0)
+        end = min((last for _, last in others), default=math.inf)
+        starts = [job.start, *ends[number]]
+        judged = [step for step in range(job.steps) if starts[step] >= begin and ends[number][step] <= end]
+        found.append(
+            JobOutcome(
+                job.name,
+                len(job.program.ranks),
+                job.start,
+                alone[number],
+                tuple(ends[number]),
+                tuple(judged) or tuple(range(job.steps)),
+                sent[job.name],
+            )
+        )
+    return tuple(found)
+
+
+def _shared_links(timeline: Timeline, jobs: Sequence[JobProgram]) -> tuple[SharedLink, ...]:
+    """Return the links that carry bytes of several jobs, the one whose bytes take longest first."""
+    found: dict[str, dict[str, LinkUse]] = {}
+    for job in jobs:
+        own = [log for log in timeline.logs if log.collective.startswith(f"{job.name} ")]
+        for use in link_uses(replace(timeline, logs=own, links=())):
+            found.setdefault(use.name, {})[job.name] = use
+    shared = [
+        SharedLink(name, next(iter(uses.values())).bandwidth, {job: use.nbytes for job, use in uses.items()})
+        for name, uses in found.items()
+        if len(uses) > 1
+    ]
+    return tuple(sorted(shared, key=lambda link: -sum(link.nbytes.values()) / link.bandwidth))

@@ -1,0 +1,405 @@
+"""Reads a file with several jobs on one cluster: a topology, and for each job a training with its GPUs and its start.
+
+Each job becomes a Scenario of its own on the common topology, checked like a scenario file; a message about a job's
+keys names the job.
+
+Example:
+
+    # What do two trainings cost each other?
+    cluster: {topology: leaf_spine_100g}
+    jobs:
+      a: {scenario: my_training.yaml, world_size: 8}
+      b: {training: {model: gpt2, seq_len: 1024}, world_size: 8, placement: spread, start: 20 ms}
+
+Reinforcement learning has a job that generates batches, and a training that takes its batches from there and returns
+its weights:
+
+    jobs:
+      rollout: {generation: {tokens: 2M, rate: 3000}, world_size: 8}
+      trainer: {scenario: my_training.yaml, world_size: 8, batches_from: rollout, lag: 1}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import Field, ValidationError
+
+from simulator.basics import counts, registry, yaml_dialect
+from simulator.basics.document import Document, Fault, Key, load
+from simulator.basics.errors import ScenarioError, one_of
+from simulator.cluster.build import facts
+from simulator.scenario import reading
+from simulator.scenario.field_types import LargeCount, Spec
+from simulator.scenario.load import check_scenario, load_scenario
+from simulator.scenario.records import ClusterSpec, EcmpSpec, Engine, Factor, LinkName, Scenario, Seed
+
+# Most jobs of a file; each is simulated alone, too.
+_MOST_JOBS: Final = 64
+Placement = Literal["packed", "spread"]
+PLACEMENTS: Final[tuple[Placement, ...]] = ("packed", "spread")
+_NAME: Final = reading.text(r"[A-Za-z0-9_-]{1,40}", "at most 40 letters, digits, '_' or '-'")
+
+
+def _placement(value: Any) -> Any:
+    if isinstance(value, list):
+        return tuple(value)
+    return reading.choice(PLACEMENTS).reader(value)
+
+
+class SharedClusterSpec(Spec):
+    """The cluster that jobs share (keys of `cluster` in a file of jobs)."""
+
+    topology: Annotated[Any, reading.named_or_written_out("topology", "the name of a topology")]
+    gpu: Annotated[Any, reading.named_or_written_out("gpu", "the name of a GPU")] | None = None
+    nodes: LargeCount | None = None
+    link_factors: dict[LinkName, Factor] = Field(default={})
+    ecmp: EcmpSpec | None = None
+
+
+class GenerationSpec(Spec):
+    """The generation of a batch (keys of a job's `generation`): its time, or its tokens and a rate."""
+
+    time: Annotated[float, reading.duration()] | None = None
+    tokens: Annotated[int, reading.count(1, 10**15, counts.THINGS)] | None = None
+    rate: Annotated[float, reading.number(positive=True, most=1e9)] | None = None
+
+
+class JobSpec(Spec):
+    """A job of a file of jobs."""
+
+    scenario: str | None = None
+    training: dict[str, Any] | None = None
+    generation: GenerationSpec | None = None
+    batches_from: str | None = None
+    lag: Annotated[int, reading.whole(0, 100)] = 0
+    steps_per_batch: LargeCount = 1
+    settings: dict[str, Any] = Field(default={}, alias="set")
+    world_size: LargeCount | None = None
+    placement: Annotated[Any, reading.ValueReader(_placement, dict)] = "packed"
+    start: Annotated[float, reading.duration()] = 0.0
+    steps: LargeCount | None = None
+
+
+class JobsSpec(Spec):
+    """A file of jobs."""
+
+    cluster: SharedClusterSpec
+    jobs: dict[Annotated[str, _NAME], JobSpec]
+    engine: Annotated[Engine, reading.choice(("auto", "events", "compiled"))] = "auto"
+    seed: Seed = 0
+
+
+@dataclass(frozen=True, slots=True)
+class JobSetting:
+    """A job on a shared cluster.
+
+    Attributes
+    ----------
+    name : str
+        Name of the job.
+    cluster : ClusterSpec
+        The shared cluster; `placement` says which GPUs are the job's.
+    scenario : Scenario or None
+        The job's training; None if the job only generates batches.
+    start : float
+        When the job begins [s].
+    steps : int or None
+        Number of steps; None for as many as the longest step of all jobs asks for.
+    generation : float
+        Time to generate a batch [s]; 0 if the job generates nothing.
+    tokens : int or None
+        Tokens of a generated batch, if given.
+    batches_from : str or None
+        Job that generates this job's batches.
+    lag : int
+        Number of updates by which the weights that generate a batch may be older than its training.
+    steps_per_batch : int
+        Training steps for each generated batch.
+    """
+
+    name: str
+    cluster: ClusterSpec
+    scenario: Scenario | None
+    base: Path
+    start: float = 0.0
+    steps: int | None = None
+    generation: float = 0.0
+    tokens: int | None = None
+    batches_from: str | None = None
+    lag: int = 0
+    steps_per_batch: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class JobsFile:
+    """Several jobs on one cluster.
+
+    Attributes
+    ----------
+    source : str
+        Name of the file.
+    question : str
+        First comment of the file.
+    jobs : tuple of JobSetting
+        The jobs, in the file's order.
+    engine : {"auto", "events", "compiled"}
+        The requested engine.
+    """
+
+    source: str
+    question: str
+    jobs: tuple[JobSetting, ...]
+    engine: Engine
+
+
+def is_jobs_file(data: Any) -> bool:
+    """Return True if a document's data is a file of jobs."""
+    return isinstance(data, dict) and "jobs" in data
+
+
+def load_jobs(source: str | Path | Mapping[str, Any]) -> JobsFile:
+    """Return the jobs of a file, of a shipped name or of the same keys as a dict.
+
+    Raises
+    ------
+    ScenarioError
+        A line for each fault, with file, line and key.
+    """
+    if isinstance(source, Mapping):
+        return _read(Document("<dict>", dict(source)), Path())
+    path = registry.find("jobs", str(source))
+    return _read(load(path, source=str(source)), path.parent)
+
+
+def _read(document: Document, base: Path) -> JobsFile:
+    if not is_jobs_file(document.data):
+        message = (
+            "has no key 'jobs'; a file of jobs begins like 'cluster: {topology: leaf_spine_100g}' with 'jobs: {a: "
+            "{scenario: FILE, world_size: 8}}'; `simulator run` simulates the scenario of a single job"
+        )
+        document.refuse([document.fault((), message)])
+    try:
+        spec = JobsSpec.model_validate(document.data)
+    except ValidationError as error:
+        document.refuse(_faults(document, error))
+        raise  # without a fault above; the type checker cannot know that `refuse` has raised
+    if not 1 <= len(spec.jobs) <= _MOST_JOBS:
+        document.refuse([document.fault(("jobs",), f"got {len(spec.jobs)} jobs; must be 1 to {_MOST_JOBS}")])
+    sizes = {name: _world_size(document, name, job, base) for name, job in spec.jobs.items()}
+    placed = _placements(document, spec, sizes, base)
+    document.refuse(_conflicts(document, spec))
+    settings = tuple(_setting(document, spec, name, placed[name], base) for name in spec.jobs)
+    return JobsFile(document.source, document.question, settings, spec.engine)
+
+
+def _conflicts(document: Document, spec: JobsSpec) -> Iterator[Fault]:
+    """Yield a fault for each broken rule between keys of jobs that generate batches or train on them."""
+    taken: dict[str, str] = {}
+    for name, job in spec.jobs.items():
+        where: Key = ("jobs", name)
+        trains, generates = _trains(job), job.generation is not None
+        if job.generation is not None:
+            given = job.generation.time, job.generation.tokens, job.generation.rate
+            if given[0] is None and None in given[1:]:
+                message = "write the time of a batch (time: 40 s), or its tokens with the rate of a GPU in tokens/s"
+                yield document.fault((*where, "generation"), message)
+            elif given[0] is not None and given[2] is not None:
+                yield document.fault((*where, "generation", "rate"), "time is given, too; give one of the two")
+        if not trains and job.steps is not None:
+            yield document.fault((*where, "steps"), "a job that only generates has the steps of its training")
+        if job.lag and job.batches_from is None:
+            yield document.fault((*where, "lag"), "has no effect without batches_from", of_key=True)
+        if job.steps_per_batch > 1 and not generates and job.batches_from is None:
+            message = "has no effect without batches_from or generation"
+            yield document.fault((*where, "steps_per_batch"), message, of_key=True)
+        if job.steps is not None and job.steps % job.steps_per_batch:
+            message = f"got {job.steps}; must be a multiple of steps_per_batch, {job.steps_per_batch}"
+            yield document.fault((*where, "steps"), message)
+        if job.batches_from is not None:
+            source: Key = (*where, "batches_from")
+            makers = [other for other, one in spec.jobs.items() if one.generation is not None and not _trains(one)]
+            if job.batches_from not in makers:
+                told = one_of(makers, job.batches_from) if makers else "no job has generation alone"
+                yield document.fault(source, f"got {job.batches_from!r}; {told}")
+            elif not trains or generates:
+                yield document.fault(source, "a job with batches of another job trains, and generates nothing itself")
+            elif job.batches_from in taken:
+                message = f"job {taken[job.batches_from]!r} takes its batches, too; a generation has one training"
+                yield document.fault(source, message)
+            taken.setdefault(job.batches_from, name)
+
+
+def _trains(job: JobSpec) -> bool:
+    return job.scenario is not None or job.training is not None
+
+
+def _setting(document: Document, spec: JobsSpec, name: str, placement: tuple[int, ...], base: Path) -> JobSetting:
+    """Return a job with its scenario on the shared cluster."""
+    job, shared = spec.jobs[name], spec.cluster
+    made = job.generation
+    seconds = 0.0
+    if made is not None:
+        seconds = made.time if made.time is not None else (made.tokens or 0) / ((made.rate or 1.0) * len(placement))
+    cluster = ClusterSpec(
+        topology=shared.topology,
+        world_size=len(placement),
+        gpu=shared.gpu,
+        placement=placement,
+        link_factors=dict(shared.link_factors),
+        ecmp=shared.ecmp,
+    )
+    scenario = _scenario(document, spec, name, placement, base) if _trains(job) else None
+    return JobSetting(
+        name,
+        cluster if scenario is None else scenario.cluster,
+        scenario,
+        base,
+        job.start,
+        job.steps,
+        seconds,
+        None if made is None else made.tokens,
+        job.batches_from,
+        job.lag,
+        job.steps_per_batch,
+    )
+
+
+def _faults(document: Document, error: ValidationError) -> Iterator[Fault]:
+    """Yield a fault in plain words for each of pydantic's errors."""
+    for detail in error.errors(include_url=False, include_context=True):
+        loc: Key = tuple(detail["loc"])
+        of_key = bool(loc) and loc[-1] == "[key]"
+        loc = loc[:-1] if of_key else loc
+        kind, raised = detail["type"], detail.get("ctx", {}).get("error")
+        if kind == "missing":
+            yield document.fault(loc, "missing", of_key=True)
+        elif kind == "extra_forbidden":
+            allowed = tuple(field.alias or key for key, field in _spec_at(loc[:-1]).model_fields.items())
+            yield document.fault(loc, f"unknown key; {one_of(allowed, loc[-1])}", of_key=True)
+        elif isinstance(raised, ValueError):
+            yield document.fault(loc, str(raised), of_key=of_key)
+        else:
+            wanted = "a mapping" if kind in ("model_type", "dict_type") else "text" if kind == "string_type" else None
+            rule = f"must be {wanted}" if wanted else "this value is not allowed here"
+            yield document.fault(loc, f"got {reading.shown(detail['input'])}; {rule}", of_key=of_key)
+
+
+def _spec_at(key: Key) -> type[Spec]:
+    """Return the record of the mapping at a key path of a file of jobs."""
+    if not key:
+        return JobsSpec
+    if key[0] == "jobs":
+        return GenerationSpec if key[-1] == "generation" and len(key) > 2 else JobSpec
+    return EcmpSpec if key[-1] == "ecmp" else SharedClusterSpec
+
+
+def _world_size(document: Document, name: str, job: JobSpec, base: Path) -> int:
+    """Return a job's number of ranks: as given, or as its scenario says."""
+    where: Key = ("jobs", name)
+    if job.scenario is not None and job.training is not None:
+        document.refuse([document.fault(where, "has scenario and training; give one of the two")])
+    if not _trains(job) and job.generation is None:
+        message = "does nothing; give scenario, training or generation"
+        document.refuse([document.fault(where, message)])
+    if job.world_size is not None:
+        return job.world_size
+    if job.scenario is None:
+        document.refuse([document.fault(where, "world_size is missing; write for example 'world_size: 8'")])
+    return load_scenario(_path(job, base)).cluster.world_size
+
+
+def _path(job: JobSpec, base: Path) -> str:
+    """Return the scenario of a job: a shipped name, or a path from the folder of the file."""
+    named = str(job.scenario)
+    return str(base / named) if registry.is_file(base / named) else named
+
+
+def _placements(document: Document, spec: JobsSpec, sizes: Mapping[str, int], base: Path) -> dict[str, tuple[int, ...]]:
+    """Return each job's GPU numbers: explicit ones first, then the others' in the file's order.
+
+    Packed jobs take the lowest free GPUs. Spread jobs take one GPU of each node in turn, and number their ranks node by
+    node, as launchers do.
+    """
+    known = facts(spec.cluster.topology, base)
+    per_node = known.node_size or 1
+    found: dict[str, tuple[int, ...]] = {}
+    taken: dict[int, str] = {}
+    for name, job in spec.jobs.items():
+        if isinstance(job.placement, tuple):
+            where: Key = ("jobs", name, "placement")
+            places = job.placement
+            if len(set(places)) != sizes[name] or not all(type(one) is int and one >= 0 for one in places):
+                message = f"got {list(places)}; must be {sizes[name]} different GPU numbers from 0"
+                document.refuse([document.fault(where, message)])
+            both = next((one for one in places if one in taken), None)
+            if both is not None:
+                document.refuse([document.fault(where, f"GPU {both} belongs to job {taken[both]!r}, too")])
+            found[name] = places
+            taken |= dict.fromkeys(places, name)
+    wanted = sum(sizes.values())
+    nodes = spec.cluster.nodes or -(-max(wanted, max(taken, default=-1) + 1) // per_node)
+    total = nodes * per_node
+    if known.max_ranks is not None and total > known.max_ranks:
+        total = known.max_ranks
+    if wanted > total:
+        message = f"jobs have {wanted} ranks in all; {nodes} nodes of {known.name} have {total} GPUs"
+        document.refuse([document.fault(("jobs",), message)])
+    for name, job in spec.jobs.items():
+        if name in found:
+            continue
+        free = [one for one in range(total) if one not in taken]
+        if job.placement == "spread":
+            # The n-th free GPU of each node comes in round n.
+            round_of: dict[int, int] = {}
+            order = []
+            for one in free:
+                node = one // per_node
+                order.append((round_of.get(node, 0), node, one))
+                round_of[node] = round_of.get(node, 0) + 1
+            free = [one for _, _, one in sorted(order)]
+        found[name] = tuple(sorted(free[: sizes[name]]))
+        taken |= dict.fromkeys(found[name], name)
+    return found
+
+
+def _scenario(document: Document, spec: JobsSpec, name: str, placement: tuple[int, ...], base: Path) -> Scenario:
+    """Return a job's scenario on the shared cluster."""
+    job, source = spec.jobs[name], f"{document.source}: jobs.{name}"
+    cluster: dict[str, Any] = {
+        "topology": spec.cluster.topology, "world_size": len(placement), "placement": list(placement),
+        "link_factors": dict(spec.cluster.link_factors),
+    }  # fmt: skip
+    if spec.cluster.gpu is not None:
+        cluster["gpu"] = spec.cluster.gpu
+    if spec.cluster.ecmp is not None:
+        cluster["ecmp"] = {"hash": spec.cluster.ecmp.hash}
+    if job.training is not None:
+        training = {"collectives": "played"} | job.training
+        made = check_scenario({"name": name, "cluster": cluster, "training": training}, source, base)
+        return _checked(document, name, made)
+    wanted = {"training.collectives": "played"} | job.settings
+    wanted |= {f"cluster.{key}": value for key, value in cluster.items()}
+    texts = {key: yaml_dialect.dump(value, one_line=True) for key, value in wanted.items()}
+    return _checked(document, name, load_scenario(_path(job, base), texts))
+
+
+def _checked(document: Document, name: str, scenario: Scenario) -> Scenario:
+    """Return a job's scenario; raise ScenarioError for what several jobs on one cluster cannot have."""
+    training, jitter = scenario.training, scenario.cluster.jitter
+    if several := [*scenario.compare, *scenario.sweep]:
+        message = f"has several points along {', '.join(several)}; give each a single value: set: {{{several[0]}: ...}}"
+    elif training is None:
+        message = "is a collective; jobs are trainings"
+    elif training.numerics:
+        message = "has numerics: true; jobs have times alone; write set: {training.numerics: false}"
+    elif training.sharding.strategy == "parameter_server":
+        message = "has parameter servers; jobs sum gradients among their ranks"
+    elif jitter.compute or jitter.latency:
+        message = "has cluster.jitter; jobs are simulated without noise"
+    else:
+        return scenario
+    raise ScenarioError(document.fault(("jobs", name), message).as_line(document.source))
