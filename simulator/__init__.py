@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from simulator.api.fit_check import fit_check
+    from simulator.api.long_runs import goodput, simulate_jobs
     from simulator.api.plans import plan
     from simulator.api.runs import Run, Sweep, play, simulate
     from simulator.api.tracing import model_from_torch
@@ -32,11 +33,13 @@ __all__ = [
     "build_cluster",
     "collective_scenario",
     "fit_check",
+    "goodput",
     "load_scenario",
     "model_from_torch",
     "plan",
     "play",
     "simulate",
+    "simulate_jobs",
     "sweep",
     "training_scenario",
 ]
@@ -47,6 +50,7 @@ _HOMES = {
     "Sweep": ("simulator.api.runs", "Sweep"),
     "model_from_torch": ("simulator.api.tracing", "model_from_torch"),
     "fit_check": ("simulator.api.fit_check", "fit_check"),
+    "goodput": ("simulator.api.long_runs", "goodput"),
     "plan": ("simulator.api.plans", "plan"),
     "play": ("simulator.api.runs", "play"),
     "Scenario": ("simulator.scenario.records", "Scenario"),
@@ -54,6 +58,7 @@ _HOMES = {
     "collective_scenario": ("simulator.scenario.from_python", "collective_scenario"),
     "load_scenario": ("simulator.scenario.load", "load_scenario"),
     "simulate": ("simulator.api.runs", "simulate"),
+    "simulate_jobs": ("simulator.api.long_runs", "simulate_jobs"),
     "sweep": ("simulator.sweeps.sweep", "sweep"),
     "training_scenario": ("simulator.scenario.from_python", "training_scenario"),
 }

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from simulator.basics.errors import OutOfMemoryError, ScenarioError
 from simulator.basics.units import format_time
@@ -31,6 +31,9 @@ from simulator.scenario.jobs_file import JobSetting, JobsFile
 from simulator.step.framework import load_framework
 from simulator.step.plan import plan_step
 from simulator.step.spec import TrainingStep
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 # Steps of the slowest job, if a file gives no number; faster jobs have as many as fit into the same time.
 _STEPS: Final = 6
@@ -221,6 +224,17 @@ class SharedRun:
                 f"{now.mean:.3g} times as long in the mean.",
             )
         return (f"No other start of job {last} makes the jobs faster in the mean ({len(self.shifts)} tried).",)
+
+    def frame(self) -> pd.DataFrame:
+        """Return a row for each job: GPUs, start [s], steps, step time alone and together [s], slowdown, bytes sent."""
+        import pandas as pd
+
+        columns = ["job", "gpus", "start_s", "steps", "alone_s", "together_s", "slowdown", "wire_bytes"]
+        rows = [
+            (job.name, job.ranks, job.start, len(job.step_ends), job.alone, job.together, job.slowdown, job.nbytes)
+            for job in self.jobs
+        ]
+        return pd.DataFrame(rows, columns=columns).set_index("job")
 
     def to_dict(self) -> dict[str, Any]:
         """Return the answer as plain data, times in seconds and sizes in bytes."""

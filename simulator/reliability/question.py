@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import inf, isfinite
-from typing import Any, Final, Literal, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 from simulator.basics.dtypes import find
 from simulator.basics.errors import ScenarioError, one_of
@@ -28,6 +28,9 @@ from simulator.scenario.records import Scenario
 from simulator.step.offload import copies
 from simulator.step.plan import StepPlan
 from simulator.step.spec import TrainingStep
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Save = Literal["asynchronous", "synchronous"]
 # Failures of a node and day that stop a job: Llama 3 405B on 16,384 H100, 419 in 54 days on 2,048 nodes
@@ -201,6 +204,22 @@ class Goodput:
         else:
             told.append(f"{self.spares_needed} spare nodes suffice in 99 % of the time.")
         return tuple(told)
+
+    def frame(self) -> pd.DataFrame:
+        """Return where the time goes, in the mean of the runs: a row for each part, with its share and its days."""
+        import pandas as pd
+
+        return pd.DataFrame(waterfall(self), columns=["part", "share", "days"]).set_index("part")
+
+    def incidents(self) -> pd.DataFrame:
+        """Return the failures of the first run: day, node, kind, lost work [s] and time until work went on [s]."""
+        import pandas as pd
+
+        kinds = [kind.name for kind in self.job.process.kinds]
+        rows = [
+            (one.time / DAY, one.node, kinds[one.kind], one.lost, one.down) for one in self.outlook.runs[0].incidents
+        ]
+        return pd.DataFrame(rows, columns=["day", "node", "kind", "lost_s", "down_s"])
 
     def to_dict(self) -> dict[str, Any]:
         """Return the answer as plain data, times in seconds and sizes in bytes."""

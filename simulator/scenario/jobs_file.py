@@ -36,6 +36,8 @@ from simulator.scenario import reading
 from simulator.scenario.field_types import LargeCount, Spec
 from simulator.scenario.load import check_scenario, load_scenario
 from simulator.scenario.records import ClusterSpec, EcmpSpec, Engine, Factor, LinkName, Scenario, Seed
+from simulator.step.spec import Updater
+from simulator.step.strategies.strategy import STRATEGIES
 
 # Most jobs of a file; each is simulated alone, too.
 _MOST_JOBS: Final = 64
@@ -396,7 +398,7 @@ def _checked(document: Document, name: str, scenario: Scenario) -> Scenario:
         message = "is a collective; jobs are trainings"
     elif training.numerics:
         message = "has numerics: true; jobs have times alone; write set: {training.numerics: false}"
-    elif training.sharding.strategy == "parameter_server":
+    elif STRATEGIES.find(training.sharding.strategy).updater is Updater.SERVERS:
         message = "has parameter servers; jobs sum gradients among their ranks"
     elif jitter.compute or jitter.latency:
         message = "has cluster.jitter; jobs are simulated without noise"

@@ -1,0 +1,137 @@
+"""`simulator jobs` and `simulator.simulate_jobs`: files of jobs, placements, what is refused, and the answer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from simulator import simulate, simulate_jobs
+from simulator.basics import registry
+from simulator.basics.errors import ScenarioError
+from simulator.scenario.jobs_file import load_jobs
+from tests.commands import Command, commands_in
+
+TRAINING = {"model": "gpt2", "seq_len": 256}
+
+
+@pytest.fixture
+def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    return commands_in(tmp_path, monkeypatch, capsys)
+
+
+def file(cluster: dict[str, Any] | None = None, **jobs: Any) -> dict[str, Any]:
+    return {"cluster": {"topology": "leaf_spine_100g"} | (cluster or {}), "jobs": jobs}
+
+
+def placed(data: dict[str, Any]) -> dict[str, tuple[int, ...]]:
+    return {job.name: tuple(job.cluster.placement or ()) for job in load_jobs(data).jobs}
+
+
+def job(world_size: int = 4, **keys: Any) -> dict[str, Any]:
+    return {"training": TRAINING, "world_size": world_size} | keys
+
+
+def test_placements_take_free_gpus() -> None:
+    # Servers have two GPUs: 0 and 1, 2 and 3, ...
+    assert placed(file(a=job(), b=job())) == {"a": (0, 1, 2, 3), "b": (4, 5, 6, 7)}
+    assert placed(file(a=job(placement="spread"), b=job(placement="spread"))) == {"a": (0, 2, 4, 6), "b": (1, 3, 5, 7)}
+    # Explicit places come first, and packed jobs take what is left.
+    assert placed(file(a=job(), b=job(2, placement=[1, 2]))) == {"a": (0, 3, 4, 5), "b": (1, 2)}
+    # On eight servers, four ranks spread over the first four.
+    assert placed(file({"nodes": 8}, a=job(placement="spread")))["a"] == (0, 2, 4, 6)
+
+
+def test_a_job_may_be_a_scenario_with_other_settings(tmp_path: Path) -> None:
+    (tmp_path / "own.yaml").write_text(
+        "name: own\ncluster: {topology: dgx_a100, world_size: 2}\ntraining: {model: gpt2, seq_len: 1024}\n"
+    )
+    (tmp_path / "jobs.yaml").write_text(
+        "cluster: {topology: leaf_spine_100g}\n"
+        "jobs: {a: {scenario: own.yaml, set: {training.seq_len: 256, training.sharding: zero1}}}\n"
+    )
+    (one,) = load_jobs(tmp_path / "jobs.yaml").jobs
+    assert one.scenario is not None
+    assert one.scenario.training is not None
+    assert (one.scenario.training.seq_len, one.scenario.training.sharding.strategy) == (256, "zero1")
+    assert (one.cluster.topology, one.cluster.world_size, one.cluster.placement) == ("leaf_spine_100g", 2, (0, 1))
+
+
+def test_a_job_alone_takes_the_time_of_its_scenario() -> None:
+    run = simulate_jobs(file(a=job(steps=3)))
+    scenario = {
+        "name": "a", "cluster": {"topology": "leaf_spine_100g", "world_size": 4},
+        "training": TRAINING | {"collectives": "played"},
+    }  # fmt: skip
+    assert run.jobs[0].alone == pytest.approx(simulate(scenario).report.step_time_s, rel=1e-12)
+    assert run.sentences == (f"Job a runs alone: {run.jobs[0].alone * 1e3:.4g} ms a step.",)
+
+
+def test_the_table_has_a_row_for_each_job() -> None:
+    run = simulate_jobs(file(a=job(placement="spread"), b=job(placement="spread")))
+    table = run.frame()
+    assert list(table.index) == ["a", "b"]
+    assert table.loc["a", "slowdown"] == run.jobs[0].slowdown == run.jobs[0].together / run.jobs[0].alone
+
+
+@pytest.mark.parametrize("name", registry.names("jobs"))
+def test_shipped_files_answer_their_question(cli: Command, name: str) -> None:
+    told = cli("jobs", name, "--json").data
+    assert told["sentences"]
+    assert all(sentence[0].isupper() and sentence.endswith(".") for sentence in told["sentences"])
+    for one in told["jobs"].values():
+        assert one["step_ends_s"] == sorted(one["step_ends_s"])
+        assert one["slowdown"] >= 1.0 - 1e-9
+
+
+def test_the_terminal_prints_answer_and_tables(cli: Command) -> None:
+    out = cli("jobs", "two_jobs_one_fabric", "--shifts", 2).out
+    assert "Job gpt2 loses most: " in out
+    assert "Links that several jobs use" in out
+    assert "Slowdown if job bert starts later" in out
+
+
+GENERATION = {"generation": {"time": "1 s"}, "world_size": 2}
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        ({"cluster": {"topology": "leaf_spine_100g"}}, "<dict>: has no key 'jobs'; "),
+        (file(), "<dict>: jobs: got 0 jobs; must be 1 to 64"),
+        (file(a={"world_size": 2}), "<dict>: jobs.a: does nothing; give scenario, training or generation"),
+        (file(a={"training": TRAINING}), "<dict>: jobs.a: world_size is missing; "),
+        (file(a=job(scenario="straggler")), "<dict>: jobs.a: has scenario and training; give one of the two"),
+        (file(a=job(placment="packed")), "<dict>: jobs.a.placment: unknown key; one of "),
+        (file(a=job(placement="rails")), "<dict>: jobs.a.placement: got 'rails'; one of packed, spread"),
+        (file(a=job(placement=[0, 0, 1, 2])), "<dict>: jobs.a.placement: got [0, 0, 1, 2]; must be 4 different GPU "),
+        (file(a=job(2, placement=[0, 1]), b=job(1, placement=[0])), "<dict>: jobs.b.placement: GPU 0 belongs to job"),
+        (file({"nodes": 1}, a=job()), "<dict>: jobs: jobs have 4 ranks in all; 1 nodes of leaf_spine_100g have 2 GPUs"),
+        (file(a=job(start="soon")), "<dict>: jobs.a.start: got 'soon'; "),
+        (file({"topologie": "x"}, a=job()), "<dict>: cluster.topologie: unknown key; "),
+        (file(a=job(training=TRAINING | {"sharding": "zero5"})), "<dict>: jobs.a: training.sharding: got 'zero5'; "),
+        (file(a=job(steps=3, lag=1)), "<dict>: jobs.a.lag: has no effect without batches_from"),
+        (file(a=job(steps_per_batch=2)), "<dict>: jobs.a.steps_per_batch: has no effect without batches_from or gen"),
+        (file(a=job(batches_from="b")), "<dict>: jobs.a.batches_from: got 'b'; no job has generation alone"),
+        (file(g=GENERATION, a=job(batches_from="b")), "<dict>: jobs.a.batches_from: got 'b'; one of g"),
+        (file(g=GENERATION | {"steps": 3}), "<dict>: jobs.g.steps: a job that only generates has the steps of its "),
+        (file(g=GENERATION, a=job(batches_from="g"), b=job(batches_from="g")), "<dict>: jobs.b.batches_from: job 'a'"),
+        (file(g={"generation": {"tokens": "1M"}, "world_size": 2}), "<dict>: jobs.g.generation: write the time of a "),
+        (file(a=job(scenario="stragglers", training=None)), "<dict>: jobs.a: has several points along "),
+        (file(a=job(training=TRAINING | {"sharding": "parameter_server"})), "<dict>: jobs.a: has parameter servers; "),
+        (file(a=job(training=TRAINING | {"model": "llama3_405b"})), "jobs.a: "),
+    ],
+)  # fmt: skip
+def test_a_wrong_file_is_told_in_a_line(data: dict[str, Any], said: str) -> None:
+    data["jobs"] = {name: {k: v for k, v in one.items() if v is not None} for name, one in data.get("jobs", {}).items()} if "jobs" in data else None  # fmt: skip  # noqa: E501
+    with pytest.raises(ScenarioError) as raised:
+        simulate_jobs({key: value for key, value in data.items() if value is not None})
+    assert str(raised.value).startswith(said)
+    assert len(str(raised.value).splitlines()) == 1
+
+
+def test_other_commands_name_this_one(cli: Command, tmp_path: Path) -> None:
+    (tmp_path / "jobs.yaml").write_text("cluster: {topology: leaf_spine_100g}\njobs: {}\n")
+    assert "use `simulator jobs jobs.yaml`" in cli("run", "jobs.yaml").err
+    assert "use `simulator jobs two_jobs_one_fabric`" in cli("run", "two_jobs_one_fabric").err
