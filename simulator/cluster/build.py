@@ -15,6 +15,7 @@ from simulator.basics import units
 from simulator.basics.errors import ScenarioError, TooLargeError, UnknownNameError, in_lines
 from simulator.basics.host_memory import shortage_text
 from simulator.cluster import builder as builders
+from simulator.cluster.changes import Event, changes
 from simulator.cluster.cluster import Cluster, MachineCollective
 from simulator.cluster.gpu_file import load_gpu
 from simulator.cluster.graph import Graph, links_named, of_kind
@@ -91,6 +92,30 @@ def facts(topology: str | Path | Mapping[str, Any], base: Path | None = None) ->
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Occurrence:
+    """Something that happens to a link, a rank or a node of a cluster; one of the three is given.
+
+    Attributes
+    ----------
+    start, end : float
+        When it begins and ends [s]; the end may be infinite.
+    factor : float
+        Factor on the rate, 0 to 1; 0 for what is down or dead.
+    link : str or None
+        Link name 'src->dst' or shell pattern of link names.
+    rank, node : int or None
+        Number of the rank, or of the node among those in use.
+    """
+
+    start: float
+    end: float
+    factor: float
+    link: str | None = None
+    rank: int | None = None
+    node: int | None = None
+
+
 def build(
     topology: str | Path | Mapping[str, Any],
     world_size: int,
@@ -102,6 +127,7 @@ def build(
     placement: Sequence[int] | None = None,
     ecmp_seed: int | None = None,
     network_time: float = 1.0,
+    events: Sequence[Occurrence] = (),
     base: Path | None = None,
 ) -> Cluster:
     """Build a topology's cluster for `world_size` ranks; return GPUs, links, routes and measured constants.
@@ -128,6 +154,8 @@ def build(
     network_time : float
         Factor on the time of every transfer and collective: bandwidths and rate caps are divided by it, latencies and
         start-ups multiplied.
+    events : sequence of Occurrence
+        Links, GPUs and nodes that slow down or fail during the simulation.
     base : Path, optional
         Folder against which relative paths are read first.
 
@@ -158,20 +186,23 @@ def build(
     used = [number for number, _ in nodes]
     reducing = graph.graph.get("reducing_switches") or ()
     hosts = graph.graph.get("hosts") or ()
+    router = Router(graph, file.name, ecmp_seed=seed)
+    members = tuple(own for _, own in nodes)
     return Cluster(
         name=file.name,
         graph=graph,
-        router=Router(graph, file.name, ecmp_seed=seed),
+        router=router,
         gpus=(kind,) * world_size,
         ranks=ranks,
         servers=tuple(of_kind(graph, "server")[:servers]),
         speeds=_speeds(world_size, stragglers or {}),
-        nodes=tuple(members for _, members in nodes),
+        nodes=members,
         reducing_switches=tuple(reducing[number] for number in used) if reducing else (),
         # With a single node in use, every group has the constants for a node.
         collectives=_measured(file, network_time, one_node=len(nodes) == 1),
         in_node=_measured(file, network_time, one_node=True) if len(nodes) > 1 else {},
         hosts=tuple(hosts[place] for place in places) if hosts else (),
+        changes=changes([_event(one, graph, router, ranks, members) for one in events]),
     )
 
 
@@ -300,6 +331,28 @@ def _stretch(graph: Graph, factor: float) -> None:
     for _, _, link in graph.edges(data=True):
         link["bandwidth"] /= factor
         link["latency"] *= factor
+
+
+def _event(
+    one: Occurrence, graph: Graph, router: Router, ranks: Sequence[str], nodes: Sequence[tuple[int, ...]]
+) -> Event:
+    """Return an occurrence with the numbers of the fabric's links and of the ranks that it concerns.
+
+    A slow GPU also adds more slowly in its memory (HBM); a dead one neither sends nor receives.
+    """
+    number = {router.link_name(link): link for link in range(len(router.bandwidth))}
+    if one.link is not None:
+        named = links_named(graph, one.link)
+        if not named:
+            raise UnknownNameError("link", one.link, _similar(graph, one.link), listed_by=_LIST)
+        return Event(one.start, one.end, one.factor, tuple(number[f"{src}->{dst}"] for src, dst in named))
+    if one.node is not None and not 0 <= one.node < len(nodes):
+        raise ScenarioError(f"events: got node {one.node}; must be one of 0 .. {len(nodes) - 1}")
+    slow = nodes[one.node] if one.node is not None else (one.rank or 0,)
+    hbm = tuple(len(router.bandwidth) + rank for rank in slow)
+    gpus = {ranks[rank] for rank in slow}
+    cut = [link for name, link in number.items() if gpus & set(name.split("->"))] if one.factor == 0.0 else []
+    return Event(one.start, one.end, one.factor, (*cut, *hbm), tuple(slow))
 
 
 def _similar(graph: Graph, name: str) -> list[str]:

@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from simulator.basics.recent import Recent
+from simulator.cluster.changes import Change
 from simulator.cluster.routing import Route, Router
 
 if TYPE_CHECKING:
@@ -195,6 +196,8 @@ class Cluster:
         Measured constants for groups inside a node; empty if the measurements do not distinguish them.
     hosts : tuple of str
         Processor socket of each rank, which stores offloaded data; empty if the topology has no sockets.
+    changes : tuple of Change
+        Moments at which links and GPUs slow down or recover during a step.
     """
 
     name: str
@@ -209,6 +212,7 @@ class Cluster:
     collectives: Mapping[str, MachineCollective] = field(default_factory=dict)
     in_node: Mapping[str, MachineCollective] = field(default_factory=dict)
     hosts: tuple[str, ...] = ()
+    changes: tuple[Change, ...] = ()
     _recent: Recent = field(init=False, repr=False, compare=False)
     _routes: Recent = field(init=False, repr=False, compare=False)
 
@@ -252,6 +256,11 @@ class Cluster:
         inside = len({self._node_of.get(rank, -1) for rank in group}) == 1
         return (self.in_node.get(operation) if inside else None) or self.collectives.get(operation)
 
+    @cached_property
+    def changing_links(self) -> frozenset[int]:
+        """Numbers of the fabric's links whose rate changes during a step."""
+        return frozenset(link for change in self.changes for link in change.links)
+
     def node_of(self) -> Mapping[int, int]:
         """Return the node number of each rank."""
         return self._node_of
@@ -283,4 +292,5 @@ class Cluster:
             collectives=self.in_node or self.collectives if one_node else self.collectives,
             in_node={} if one_node else self.in_node,
             hosts=tuple(self.hosts[rank] for rank in ranks) if self.hosts else (),
+            changes=tuple(change.part(place, len(self.router.bandwidth)) for change in self.changes),
         )

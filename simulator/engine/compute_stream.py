@@ -14,6 +14,7 @@ Example: a kernel takes 2 s alone or 4 s beside communication; a collective is i
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import inf
 
 import simpy
 
@@ -22,10 +23,13 @@ from simulator.engine.clock import Clock, ScheduledCallback
 
 @dataclass(slots=True)
 class _Running:
-    """A running kernel: its two durations, the share left (1 to 0), and the time of the last update."""
+    """A running kernel: its two durations, whether it runs on the GPU, the share left (1 to 0), and the time of the
+    last update.
+    """
 
     alone: float
     slowed: float
+    on_gpu: bool
     done: simpy.Event
     left: float = 1.0
     since: float = 0.0
@@ -45,17 +49,20 @@ class Kernels:
     clock: Clock
     _running: list[_Running] = field(default_factory=list)
     _in_flight: int = 0
+    _speed: float = 1.0
 
-    def run(self, alone: float, slowed: float) -> simpy.Event:
+    def run(self, alone: float, slowed: float, *, on_gpu: bool = True) -> simpy.Event:
         """Start a kernel; return the event for its end.
 
         Parameters
         ----------
         alone, slowed : float
             Duration alone, and beside communication [s].
+        on_gpu : bool
+            Whether a change of the GPU's speed changes the kernel's.
         """
         now = self.clock._now
-        running = _Running(alone, slowed, simpy.Event(self.clock), since=now)
+        running = _Running(alone, slowed, on_gpu, simpy.Event(self.clock), since=now)
         self._running.append(running)
         self._time(running, now)
         return running.done
@@ -63,26 +70,48 @@ class Kernels:
     def communicate(self, change: int) -> None:
         """Count a collective on this rank in (`change` +1) or out (-1); adapt kernel speeds at the first and last."""
         before = self._in_flight > 0
-        now = self.clock._now
-        if before != (self._in_flight + change > 0):
-            # Settle the progress at the old pace before the count changes.
-            for running in self._running:
-                pace = running.slowed if before else running.alone
-                # A pace of 0 means a kernel without duration: nothing is left.
-                running.left -= (now - running.since) / pace if pace > 0.0 else running.left
-                running.since = now
+        changes = before != (self._in_flight + change > 0)
+        if changes:
+            self._settle()
         self._in_flight += change
-        if before != (self._in_flight > 0):
-            for running in self._running:
-                self._time(running, now)
+        if changes:
+            self._time_all()
+
+    def run_at(self, speed: float) -> None:
+        """Change the GPU's speed to a factor of its usual speed, from now on; 0 stops its kernels."""
+        self._settle()
+        self._speed = speed
+        self._time_all()
+
+    def _settle(self) -> None:
+        """Record the progress of running kernels at the present pace, before the pace changes."""
+        now = self.clock._now
+        for running in self._running:
+            pace = self._pace(running)
+            # A pace of 0 means a kernel without duration: nothing is left.
+            running.left -= (now - running.since) / pace if pace > 0.0 else running.left
+            running.since = now
+
+    def _time_all(self) -> None:
+        for running in self._running:
+            self._time(running, self.clock._now)
+
+    def _pace(self, running: _Running) -> float:
+        """Return the time that a whole running kernel takes at the present speed [s]; infinite on a dead GPU."""
+        pace = running.slowed if self._in_flight else running.alone
+        if not running.on_gpu or self._speed == 1.0 or pace == 0.0:
+            return pace
+        return pace / self._speed if self._speed else inf
 
     def _time(self, running: _Running, now: float) -> None:
         """Schedule a running kernel's end at the present speed from time `now` [s], and cancel its former end."""
         if running.timer is not None:
             running.timer.callbacks = ()
         # Rounding may leave a share slightly below 0, hence max() below.
-        pace = running.slowed if self._in_flight else running.alone
-        running.timer = self.clock.when(now + max(running.left, 0.0) * pace, lambda: self._end(running))
+        left, pace = max(running.left, 0.0), self._pace(running)
+        running.timer = None
+        if not left or pace < inf:
+            running.timer = self.clock.when(now + (left * pace if left else 0.0), lambda: self._end(running))
 
     def _end(self, running: _Running) -> None:
         """Remove a finished kernel and trigger the event for its end."""

@@ -16,6 +16,7 @@ import simpy
 
 from simulator.basics.errors import DeadlockError
 from simulator.basics.intervals import length
+from simulator.cluster.changes import Change
 from simulator.cluster.cluster import Cluster
 from simulator.engine.clock import Clock
 from simulator.engine.collective_play import CollectivePlay
@@ -165,7 +166,7 @@ class _Play:
         check_program(self.program, self.cluster)
         ranks = self.program.ranks
         capacity = capacities(self.cluster)
-        fabric = Fabric(self.clock, capacity)
+        fabric = Fabric(self.clock, capacity, self.cluster.changing_links)
         ops = {name: op for name, op in self.program.collectives().items() if op.duration is None}
         for op in self.program.collectives().values():
             self.places_in[op.name] = {rank: place for place, rank in enumerate(op.group)}
@@ -181,6 +182,16 @@ class _Play:
             self.kernels.append(Kernels(self.clock))
             self.memory_events[rank] = []
             self.ended.append({op.name: simpy.Event(self.clock) for op in ranks[rank]})
+        for change in self.cluster.changes:
+            self.clock.when(change.time, partial(self._change, change, fabric, capacity))
+
+    def _change(self, change: Change, fabric: Fabric, capacity: Sequence[float]) -> None:
+        """Slow links and GPUs down, or let them recover; `capacity` has the links' usual capacities [B/s]."""
+        # After the last operation nothing is left to change.
+        if self.running:
+            fabric.change({link: capacity[link] * factor for link, factor in change.links.items()})
+            for rank, factor in change.ranks.items():
+                self.kernels[rank].run_at(factor)
 
     def _stream(self, place: _Place, queue: list[tuple[int, Op]]) -> Generator[simpy.Event, Any, None]:
         """Run a stream's numbered operations one by one in a SimPy process; keep `place` up to date for reports."""
@@ -203,7 +214,7 @@ class _Play:
         if isinstance(op, Compute):
             stretch = self._stretch(rank, number, on_gpu=op.on_gpu)
             slowed = op.duration if op.contended is None else op.contended
-            yield self.kernels[rank].run(op.duration * stretch, slowed * stretch)
+            yield self.kernels[rank].run(op.duration * stretch, slowed * stretch, on_gpu=op.on_gpu)
         elif isinstance(op, Collective):
             # The collective counts from its arrival on: its kernels occupy SMs while they wait.
             self.kernels[rank].communicate(+op.takes_sms)

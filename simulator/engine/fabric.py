@@ -19,8 +19,9 @@ References
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Any, Protocol
 
 from simulator.basics.tolerances import ENDS_TOGETHER
@@ -86,10 +87,12 @@ class Fabric:
         For each link, the flow that has it alone.
     """
 
-    __slots__ = ("_clock", "_dirty", "_members", "_solving", "capacity", "holder", "until")
+    __slots__ = ("_changing", "_clock", "_dirty", "_members", "_solving", "capacity", "holder", "until")
 
-    def __init__(self, clock: Clock, capacity: Sequence[float]) -> None:
+    def __init__(self, clock: Clock, capacity: Sequence[float], changing: Collection[int] = ()) -> None:
         self._clock = clock
+        # Links whose capacity changes: their flows always count as sharing, hence a change finds them.
+        self._changing = frozenset(changing)
         self.capacity = list(capacity)
         self.until: list[float] = [_FREE] * len(capacity)
         self.holder: list[Any] = [None] * len(capacity)
@@ -98,6 +101,17 @@ class Fabric:
         # Links whose members changed since the last solution.
         self._dirty: set[int] = set()
         self._solving = False
+        for link in self._changing:
+            self.until[link] = _SHARED
+
+    def change(self, capacity: Mapping[int, float]) -> None:
+        """Give links a new capacity from now on [B/s]; flows on them get new rates at the end of the instant."""
+        for link, rate in capacity.items():
+            self.capacity[link] = rate
+            if self._members[link] is not None:
+                self._dirty.add(link)
+        if self._dirty:
+            self._solve_soon()
 
     def launch(self, flow: Flow) -> None:
         """Send a flow over the links of its path, to enter (begin to flow) now or later.
@@ -136,7 +150,7 @@ class Fabric:
             # The holder's end has passed: the link is free.
             if self.until[link] <= now:
                 continue
-            if self._members[link] is not None:
+            if self._members[link] is not None or link in self._changing:
                 alone = False
                 continue
             holder = self.holder[link]
@@ -200,7 +214,7 @@ class Fabric:
                 self._dirty.add(link)
             else:
                 self._members[link] = None
-                self.until[link] = _FREE
+                self.until[link] = _SHARED if link in self._changing else _FREE
                 # No flow is left, so there is nothing to solve here.
                 self._dirty.discard(link)
 
@@ -263,8 +277,11 @@ class Fabric:
 
     def _set_timer(self, group: _Group, now: float) -> None:
         """Schedule the next end of a flow in a group, and note the flows that end then."""
-        delays = [flow.remaining / flow.rate for flow in group.flows]
+        # A flow on a link that is down waits for the link's return.
+        delays = [flow.remaining / flow.rate if flow.rate else inf for flow in group.flows]
         least = max(min(delays), 0.0)
+        if least == inf:
+            return
         # Flows whose ends differ only by rounding end together; otherwise each would cause a solution.
         bound = least + ENDS_TOGETHER * (now + least)
         group.first = tuple(flow for flow, delay in zip(group.flows, delays, strict=True) if delay <= bound)

@@ -26,6 +26,7 @@ from simulator.records.operation import Collective
 from simulator.records.program import Program
 from simulator.records.timeline import LinkUse, Timeline, by_rank
 from simulator.report.numbers.link_use import link_uses
+from simulator.run.scenario_cluster import occurrences
 from simulator.scenario.build_training import to_step
 from simulator.scenario.jobs_file import JobSetting, JobsFile
 from simulator.step.framework import load_framework
@@ -276,7 +277,7 @@ def share(file: JobsFile, *, shifts: int = 0) -> SharedRun:
     SimulationError
         This machine cannot hold the simulation.
     """
-    cluster = _cluster(file.jobs)
+    cluster = _cluster(file)
     parts = _parts(cluster, file.jobs)
     steps = [_step(part, job) for part, job in zip(parts, file.jobs, strict=True)]
     planned = [_planned(part, job, step) for part, job, step in zip(parts, file.jobs, steps, strict=True)]
@@ -314,8 +315,9 @@ def _numbers(jobs: Sequence[JobSetting], once: Sequence[float]) -> list[int]:
     return found
 
 
-def _cluster(jobs: Sequence[JobSetting]) -> Cluster:
+def _cluster(file: JobsFile) -> Cluster:
     """Return the cluster with the GPUs of all jobs, numbered job by job."""
+    jobs = file.jobs
     factors = {job.name: _network_time(job) for job in jobs if job.scenario is not None}
     if len(set(factors.values())) > 1:
         text = ", ".join(f"{name} {factor:g}" for name, factor in factors.items())
@@ -337,6 +339,7 @@ def _cluster(jobs: Sequence[JobSetting]) -> Cluster:
         placement=places,
         ecmp_seed=shared.ecmp.hash if shared.ecmp else None,
         network_time=next(iter(factors.values()), 1.0),
+        events=occurrences(file.events),
         base=jobs[0].base,
     )
 

@@ -254,6 +254,23 @@ def _cables(factors: Mapping[str, Any]) -> dict[str, Any]:
     return cables
 
 
+def _events(value: Any) -> str:
+    """Return events of a cluster in words: "gpu0->switch0 down", "rank 3 at half its speed"."""
+    if not value:
+        return "no events"
+    return ", ".join(_event(one if isinstance(one, Mapping) else one.model_dump(exclude_none=True)) for one in value)
+
+
+def _event(event: Mapping[str, Any]) -> str:
+    name = (
+        str(event["link"]) if "link" in event else " ".join(f"{k} {event[k]}" for k in ("rank", "node") if k in event)
+    )
+    factor = event.get("factor", 0.0)
+    if not factor:
+        return f"{name} {'down' if 'link' in event else 'dead'}"
+    return f"{name} at {_share(factor)}"
+
+
 def _resharding(value: Any) -> str:
     if isinstance(value, bool):
         return "resharding after forward" if value else "no resharding after forward"
@@ -264,6 +281,7 @@ _SPOKEN: Final[Mapping[str, Callable[[Any], str]]] = {
     "cluster.world_size": _counted("GPU", "GPUs"),
     "cluster.stragglers": _slow_ranks,
     "cluster.link_factors": _slow_links,
+    "cluster.events": lambda value: _events(value),
     "collective.servers": lambda value: _servers(value),
     "collective.servers.count": _counted("server", "servers"),
     "collective.servers.on": lambda value: "servers of their own" if value == "own" else f"servers on {value}",

@@ -61,7 +61,7 @@ def play_collective(
     timeline = play(scenario.engine, planned.program, cluster, jitter=jitter, payloads=payloads, keep=kept)
     timeline = with_link_use(timeline)
     verdict = _verdict(planned, timeline, payloads, drawn) if payloads else None
-    report = summarize(planned, cluster, timeline, verdict, exact_form=jitter.latency == 0)
+    report = summarize(planned, cluster, timeline, verdict, exact_form=jitter.latency == 0 and not cluster.changes)
     return PointResult(planned, timeline, report, _results(planned, payloads) if payloads else None)
 
 

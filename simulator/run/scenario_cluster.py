@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Sequence
+from math import inf
 from typing import Final
 
-from simulator.cluster.build import build
+from simulator.cluster.build import Occurrence, build
 from simulator.cluster.cluster import Cluster
 from simulator.engine.progress import stage
 from simulator.scenario.build_training import sharding
-from simulator.scenario.records import Scenario
+from simulator.scenario.records import EventSpec, Scenario
 from simulator.step.framework import load_framework
 from simulator.step.strategies.strategy import STRATEGIES
 
@@ -52,7 +54,24 @@ def build_cluster(scenario: Scenario) -> Cluster:
         placement=spec.placement,
         ecmp_seed=spec.ecmp.hash if spec.ecmp else None,
         network_time=_network_time(scenario),
+        events=occurrences(spec.events),
         base=scenario.base,
+    )
+
+
+def occurrences(events: Sequence[EventSpec]) -> tuple[Occurrence, ...]:
+    """Return what happens to links, ranks and nodes, each repetition of an event on its own."""
+    return tuple(
+        Occurrence(
+            event.at + number * (event.every or 0.0),
+            inf if event.lasts is None else event.at + number * (event.every or 0.0) + event.lasts,
+            event.factor,
+            event.link,
+            event.rank,
+            event.node,
+        )
+        for event in events
+        for number in range(event.times)
     )
 
 

@@ -59,6 +59,7 @@ def conflicts(cluster: ClusterSpec, facts: TopologyFacts | None, base: Path) -> 
     yield from _gpu(cluster, facts, base)
     yield from _size(cluster, facts)
     yield from _placement(cluster, facts)
+    yield from _events(cluster, facts)
 
 
 def unusable(error: ScenarioError, name: str) -> Iterator[RuleViolation]:
@@ -107,6 +108,35 @@ def _size(cluster: ClusterSpec, facts: TopologyFacts | None) -> Iterator[RuleVio
                 ("cluster.stragglers", "cluster.world_size"),
                 of_key=True,
             )
+
+
+def _events(cluster: ClusterSpec, facts: TopologyFacts | None) -> Iterator[RuleViolation]:
+    for number, event in enumerate(cluster.events):
+        key = ("cluster", "events", number)
+        involved = ("cluster.events", "cluster.world_size", "cluster.topology")
+        named = [name for name in ("link", "rank", "node") if getattr(event, name) is not None]
+        if len(named) != 1:
+            told = f"names {' and '.join(named)}" if named else "names nothing"
+            yield RuleViolation(key, f"{told}; name one of link, rank, node", involved[:1])
+        if event.rank is not None and event.rank >= cluster.world_size:
+            message = f"got rank {event.rank}; must be one of 0 .. {cluster.world_size - 1}"
+            yield RuleViolation((*key, "rank"), message, involved[:2])
+        if event.node is not None and facts is not None:
+            size = facts.node_size or cluster.world_size
+            nodes = -(-cluster.world_size // size)
+            if event.node >= nodes:
+                message = f"got node {event.node}; must be one of 0 .. {nodes - 1}"
+                yield RuleViolation((*key, "node"), message, involved)
+        if event.times > 1 and event.every is None:
+            yield RuleViolation((*key, "times"), f"got {event.times}; needs every, the time between two", involved[:1])
+        if event.every is not None and event.times == 1:
+            yield RuleViolation((*key, "every"), "has no effect without times", involved[:1], of_key=True)
+        if event.every is not None and event.lasts is not None and event.lasts > event.every:
+            yield RuleViolation((*key, "lasts"), "must not be longer than every", involved[:1])
+        if event.times > 1 and event.lasts is None:
+            yield RuleViolation((*key, "times"), f"got {event.times}; needs lasts, how long each takes", involved[:1])
+        if event.factor == 1.0:
+            yield RuleViolation((*key, "factor"), "got 1; must be below 1, because 1 changes nothing", involved[:1])
 
 
 def _larger(small: TopologyFacts, world_size: int) -> str:

@@ -119,6 +119,8 @@ def _of_machine(scenario: Scenario, any_gpu: bool, any_number: bool) -> Iterator
         yield "cluster.stragglers", label("cluster.stragglers", spec.stragglers)
     if spec.link_factors:
         yield "cluster.link_factors", label("cluster.link_factors", spec.link_factors)
+    if spec.events:
+        yield "cluster.events", label("cluster.events", spec.events)
 
 
 def _of_collective(spec: CollectiveSpec) -> Iterator[tuple[str, str]]:

@@ -36,6 +36,7 @@ _EXAMPLES: Final[dict[Key, str]] = {
     ("cluster", "jitter"): "jitter: {compute: 0.02, latency: 0.05}",
     ("cluster", "placement"): "placement: [0, 2, 1, 3]",
     ("cluster", "ecmp"): "ecmp: {hash: 1}",
+    ("cluster", "events"): "events: [{at: 10 ms, lasts: 5 ms, link: 'gpu0->switch0', factor: 0.5}]",
     ("cluster", "ecmp", "hash"): "hash: 1",
     ("collective",): "collective: {operation: all_reduce, size: 256 MiB}",
     ("collective", "operation"): "operation: all_reduce",

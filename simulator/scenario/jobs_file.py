@@ -33,9 +33,9 @@ from simulator.basics.document import Document, Fault, Key, load
 from simulator.basics.errors import ScenarioError, one_of
 from simulator.cluster.build import facts
 from simulator.scenario import reading
-from simulator.scenario.field_types import LargeCount, Spec
+from simulator.scenario.field_types import LargeCount, Listed, Spec
 from simulator.scenario.load import check_scenario, load_scenario
-from simulator.scenario.records import ClusterSpec, EcmpSpec, Engine, Factor, LinkName, Scenario, Seed
+from simulator.scenario.records import ClusterSpec, EcmpSpec, Engine, EventSpec, Factor, LinkName, Scenario, Seed
 from simulator.step.spec import Updater
 from simulator.step.strategies.strategy import STRATEGIES
 
@@ -60,6 +60,7 @@ class SharedClusterSpec(Spec):
     nodes: LargeCount | None = None
     link_factors: dict[LinkName, Factor] = Field(default={})
     ecmp: EcmpSpec | None = None
+    events: Listed[EventSpec] = ()
 
 
 class GenerationSpec(Spec):
@@ -150,12 +151,15 @@ class JobsFile:
         The jobs, in the file's order.
     engine : {"auto", "events", "compiled"}
         The requested engine.
+    events : tuple of EventSpec
+        Links, ranks and nodes of the shared cluster that slow down or fail; ranks are numbered job by job.
     """
 
     source: str
     question: str
     jobs: tuple[JobSetting, ...]
     engine: Engine
+    events: tuple[EventSpec, ...] = ()
 
 
 def is_jobs_file(data: Any) -> bool:
@@ -195,7 +199,7 @@ def _read(document: Document, base: Path) -> JobsFile:
     placed = _placements(document, spec, sizes, base)
     document.refuse(_conflicts(document, spec))
     settings = tuple(_setting(document, spec, name, placed[name], base) for name in spec.jobs)
-    return JobsFile(document.source, document.question, settings, spec.engine)
+    return JobsFile(document.source, document.question, settings, spec.engine, spec.cluster.events)
 
 
 def _conflicts(document: Document, spec: JobsSpec) -> Iterator[Fault]:
@@ -296,7 +300,7 @@ def _spec_at(key: Key) -> type[Spec]:
         return JobsSpec
     if key[0] == "jobs":
         return GenerationSpec if key[-1] == "generation" and len(key) > 2 else JobSpec
-    return EcmpSpec if key[-1] == "ecmp" else SharedClusterSpec
+    return {"ecmp": EcmpSpec}.get(str(key[-1]), EventSpec if "events" in key else SharedClusterSpec)
 
 
 def _world_size(document: Document, name: str, job: JobSpec, base: Path) -> int:

@@ -66,6 +66,8 @@ def not_planned(scenario: Scenario | Scenario) -> Iterator[tuple[Key, str]]:
     jitter, training = scenario.cluster.jitter, scenario.training
     if jitter.compute or jitter.latency:
         yield ("cluster", "jitter"), "a plan excludes jitter, because random times may be shorter than any lower bound"
+    if scenario.cluster.events:
+        yield ("cluster", "events"), "a plan is for a machine on which nothing fails during a step; use run or sweep"
     # Bounds assume the GPU's own speed: slower ranks keep them valid, faster ranks do not.
     if any(factor > 1.0 for factor in scenario.cluster.stragglers.values()):
         yield (

@@ -93,6 +93,25 @@ class EcmpSpec(Spec):
     hash: Seed = Field(description="Seed of the hash for the choice among equal routes.")
 
 
+class EventSpec(Spec):
+    """A link, GPU or node that slows down or fails during the step (an entry of `events`)."""
+
+    at: Annotated[float, reading.duration()] = Field(description="When it begins.")
+    lasts: Annotated[float, reading.duration()] | None = Field(
+        default=None, description="How long it lasts; for good if omitted."
+    )
+    factor: Annotated[float, reading.number(positive=False, most=1.0)] = Field(
+        default=0.0, description="Factor on the rate meanwhile; 0 is down or dead."
+    )
+    link: LinkName | None = Field(default=None, description="Link ('src->dst') or shell pattern of links.")
+    rank: Rank | None = Field(default=None, description="Rank whose GPU slows down.")
+    node: Rank | None = Field(default=None, description="Node whose GPUs slow down.")
+    every: Annotated[float, reading.duration()] | None = Field(
+        default=None, description="Time from one beginning to the next, for a link that flaps."
+    )
+    times: Count = Field(default=1, description="Number of times that it happens.")
+
+
 class ClusterSpec(Spec):
     """The machine to simulate (keys of `cluster`)."""
 
@@ -120,6 +139,12 @@ class ClusterSpec(Spec):
         default=None, description="GPU number of each rank; the first GPUs in order if omitted."
     )
     ecmp: EcmpSpec | None = Field(default=None, description="Choice among equal routes by a hash.")
+    events: Listed[EventSpec] = Field(
+        default=(), description="Links, GPUs and nodes that slow down or fail at a time during the step."
+    )
+    watchdog: Annotated[float, reading.duration()] | None = Field(
+        default=None, description="Time after which a collective that waits ends the job; never if omitted."
+    )
 
 
 class ServersSpec(Spec):

@@ -13,7 +13,16 @@ from simulator.basics.sections import varied
 from simulator.scenario.answer_spec import FindingSpec
 from simulator.scenario.global_batch import SEQUENCES
 from simulator.scenario.plan_spec import FOLLOWS, KEYS, SAID_OR_CHOSEN, PlanSpec
-from simulator.scenario.records import BUFFER, CYCLE, ClusterSpec, CollectiveSpec, FusionSpec, Scenario, ServersSpec
+from simulator.scenario.records import (
+    BUFFER,
+    CYCLE,
+    ClusterSpec,
+    CollectiveSpec,
+    EventSpec,
+    FusionSpec,
+    Scenario,
+    ServersSpec,
+)
 from simulator.scenario.training_spec import TrainingSpec
 
 _IEC: Final = (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
@@ -171,7 +180,16 @@ def _cluster(cluster: ClusterSpec) -> dict[str, Any]:
         data["placement"] = list(cluster.placement)
     if cluster.ecmp is not None:
         data["ecmp"] = {"hash": cluster.ecmp.hash}
+    if cluster.events:
+        data["events"] = [_event(one) for one in cluster.events]
+    if cluster.watchdog is not None:
+        data["watchdog"] = time_text(cluster.watchdog)
     return data
+
+
+def _event(event: EventSpec) -> dict[str, Any]:
+    given = event.model_dump(exclude_none=True)
+    return given | {key: time_text(given[key]) for key in ("at", "lasts", "every") if key in given}
 
 
 def _collective(spec: CollectiveSpec, axes: Collection[str]) -> dict[str, Any]:

@@ -87,6 +87,7 @@ def conflicts(
         yield from _global_batch(shape, cluster.world_size)
     # The rules below read the number of micro-batches, which may follow from `global_batch`.
     shape = with_accumulation(shape, cluster.world_size)
+    yield from _collectives(shape, cluster)
     yield from _shard_size(shape, copies)
     yield from _reshard_after_forward(shape, copies)
     yield from _gradient_sync(shape)
@@ -117,6 +118,13 @@ def _conflict(name: str, message: str, *involved: str, of_key: bool = False) -> 
     # A rule involves its own key, besides the keys given.
     dotted = f"training.{name}"
     return RuleViolation(tuple(dotted.split(".")), message, (dotted, *involved), of_key)
+
+
+def _collectives(shape: TrainingSpec, cluster: ClusterSpec) -> Iterator[RuleViolation]:
+    """Yield a violation if links change during the step, but collectives are not simulated on links."""
+    if cluster.events and shape.collectives == "closed_form":
+        message = "got closed_form, which knows no links that change (cluster.events); write auto or played"
+        yield _conflict("collectives", message, "cluster.events")
 
 
 def _global_batch(shape: TrainingSpec, world_size: int) -> Iterator[RuleViolation]:

@@ -30,6 +30,27 @@ class EcmpKeys(TypedDict, total=False):
     """Seed of the hash for the choice among equal routes."""
 
 
+class EventKeys(TypedDict, total=False):
+    """A link, GPU or node that slows down or fails during the step (an entry of events)."""
+
+    at: Required[str]
+    """When it begins."""
+    lasts: str
+    """How long it lasts; for good if omitted."""
+    factor: float
+    """Factor on the rate meanwhile; 0 is down or dead."""
+    link: str
+    """Link ('src->dst') or shell pattern of links."""
+    rank: int
+    """Rank whose GPU slows down."""
+    node: int
+    """Node whose GPUs slow down."""
+    every: str
+    """Time from one beginning to the next, for a link that flaps."""
+    times: int
+    """Number of times that it happens."""
+
+
 class ExpertsKeys(TypedDict, total=False):
     """Dispatch of tokens to experts on other ranks (keys of parallelism.experts)."""
 
@@ -384,6 +405,10 @@ class ClusterKeys(TypedDict, total=False):
     """GPU number of each rank; the first GPUs in order if omitted."""
     ecmp: EcmpKeys
     """Choice among equal routes by a hash."""
+    events: Sequence[EventKeys]
+    """Links, GPUs and nodes that slow down or fail at a time during the step."""
+    watchdog: str
+    """Time after which a collective that waits ends the job; never if omitted."""
 
 
 class CollectiveKeys(ScenarioKeys, ClusterKeys, total=False):

@@ -97,6 +97,7 @@ _WHOLE: Final = frozenset(
 
 def _unused(shape: Scenario, facts: TopologyFacts | None, base: Path) -> Iterator[tuple[Key, str]]:
     yield from _seed(shape)
+    yield from _alone(shape)
     if facts is not None and facts.one_route and shape.cluster.ecmp is not None:
         yield ("cluster", "ecmp", "hash"), f"topology {facts.name} has one route between any two"
     if shape.collective is not None:
@@ -105,6 +106,15 @@ def _unused(shape: Scenario, facts: TopologyFacts | None, base: Path) -> Iterato
     # A plan leaves the sharding open. Keys unused by this scenario may still be read by the plan's settings.
     if shape.training is not None and shape.plan is None:
         yield from unused_in_training(shape.training, shape.cluster.world_size, base)
+
+
+def _alone(shape: Scenario) -> Iterator[tuple[Key, str]]:
+    """Yield (key, reason) for the keys of links and collectives that change no number of a single rank."""
+    if shape.cluster.world_size > 1:
+        return
+    yield ("cluster", "watchdog"), "one rank has no collectives"
+    if all(event.link is not None for event in shape.cluster.events):
+        yield ("cluster", "events"), "one rank sends nothing over links"
 
 
 def _seed(shape: Scenario) -> Iterator[tuple[Key, str]]:
@@ -131,6 +141,9 @@ def _without_kernels(
     why = _leaves_memory_alone(shape, cluster, facts)
     if why:
         yield ("cluster", "stragglers"), why
+        # A dead GPU does not send.
+        if all(event.link is None and event.factor > 0.0 for event in cluster.events):
+            yield ("cluster", "events"), why
         # A topology without GPU needs `cluster.gpu`, and naming the topology's own GPU again is harmless.
         if facts is not None and facts.gpu not in (None, cluster.gpu):
             yield ("cluster", "gpu"), why

@@ -87,8 +87,8 @@ def plan_step(cluster: Cluster, step: TrainingStep, *, steady: bool = True) -> S
     ValueError
         The ranks or the model cannot be partitioned as requested, or the GPU lacks a dtype or kernel.
     """
-    # Closed forms need ranks that arrive together: no straggler, no jitter.
-    even = steady and all(speed == 1.0 for speed in cluster.speeds)
+    # Closed forms need ranks that arrive together, and links that stay as they are: no straggler, jitter or event.
+    even = steady and not cluster.changes and all(speed == 1.0 for speed in cluster.speeds)
     groups = groups_of(step, cluster.world_size)
     communicator = Communicator(cluster, groups, step.collectives, even, step.copies_to_host, step.algorithm)
     stages = _noted(cluster, step, communicator)

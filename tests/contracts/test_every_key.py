@@ -17,6 +17,7 @@ import pytest
 from simulator.basics.errors import ScenarioError
 from simulator.run.scenario_cluster import Clusters
 from simulator.run.simulate import simulate
+from simulator.run.watchdog import StoppedError
 from simulator.scenario.axes import place
 from simulator.scenario.load import load_scenario
 from simulator.scenario.records import KINDS, Scenario
@@ -108,6 +109,8 @@ BASES: Final[Mapping[str, Data]] = {
 # Axes, what is told of all points together, and what a plan searches: no point has them.
 TOLD_OF_ALL: Final = ("compare", "sweep", "baseline", "answer", "budget", "plan")
 
+_FLAPS: Final = {"lasts": "1 ms", "every": "1.1 ms", "times": 2}
+
 # Other values of each key; those that a base has already are passed over, and the first that shows is enough.
 EXAMPLES: Final[Mapping[str, tuple[Any, ...]]] = {
     "seed": (5,),
@@ -116,6 +119,16 @@ EXAMPLES: Final[Mapping[str, tuple[Any, ...]]] = {
     "cluster.gpu": ("h100_sxm", SLOW_GPU),
     "cluster.stragglers": ({0: 1e-6},),
     "cluster.link_factors": ({"gpu0->switch0": 0.1}, {"gpu1->switch0": 0.1}, {"gpu0->node0/port0": 0.01}),
+    # A whole entry, because an event alone says neither when nor where.
+    "cluster.events.[].at": ({"rank": 0, "at": "1 ns", "factor": 1e-6}, {"link": "*", "at": "1 ns", "factor": 1e-6}),
+    "cluster.events.[].factor": ({"rank": 0, "factor": 1e-7}, {"link": "*", "factor": 0.1}),
+    "cluster.events.[].rank": ({"rank": 0, "factor": 1e-6},),
+    "cluster.events.[].link": ({"link": "*", "factor": 1e-6},),
+    "cluster.events.[].node": ({"node": 0, "factor": 1e-6},),
+    "cluster.events.[].lasts": ({"rank": 0, "lasts": "2 ms"}, {"link": "*", "lasts": "2 ms"}),
+    "cluster.events.[].every": ({"rank": 0} | _FLAPS, {"link": "*"} | _FLAPS),
+    "cluster.events.[].times": ({"rank": 0} | _FLAPS, {"link": "*"} | _FLAPS),
+    "cluster.watchdog": ("1 ns",),
     "cluster.jitter.compute": (0.5,),
     "cluster.jitter.latency": (0.5,),
     "cluster.placement": ([0, 8, 1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 12, 13, 14, 15], [1]),
@@ -237,8 +250,9 @@ EXAMPLES: Final[Mapping[str, tuple[Any, ...]]] = {
 }
 # Words for people, what is drawn, and what plays it: a number that followed from these would be wrong.
 WORDS: Final = ("name", "question", "plots.kinds", "plots.points", "engine")
-# A policy by layers, and the layers of stages, are one value, and are told as one.
+# Events, a policy by layers, and the layers of stages, are one value, and are told as one.
 TOLD_AS_ONE: Final = (
+    "cluster.events",
     "training.activation_checkpointing",
     "training.parallelism.stages",
     "training.parallelism.experts.imbalance",
@@ -296,13 +310,18 @@ def keys() -> set[str]:
     return set(_keys(made, made["$defs"]))
 
 
+# Entry of a list of mappings, of which the key that is varied is changed.
+_FIRST: Final = {"training.faults": {"step": 0, "what": "bit_flip"}, "cluster.events": {"at": "0 s"}}
+
+
 def varied(base: Data, key: str, value: Any) -> Data:
     """The base with another value of a key; of a fault's key, in the fault that it has."""
     data = copy.deepcopy(base)
     if "[]" in key:
         outer, inner = key.split(".[].")
-        there = data["training"].get("faults", [{"step": 0, "what": "bit_flip"}])
-        key, value = outer, [{**there[0], inner: value}]
+        section, _, name = outer.partition(".")
+        first = data[section].get(name, [_FIRST[outer]])[0]
+        key, value = outer, [{**first, **(value if isinstance(value, dict) else {inner: value})}]
     place(data, tuple(key.split(".")), value() if callable(value) else value)
     return data
 
@@ -313,7 +332,10 @@ CLUSTERS = Clusters()
 
 def numbers(scenario: Scenario) -> Any:
     """All that a run tells, arrays included."""
-    run = simulate(scenario.replaced(warnings=()), limit_memory=False, clusters=CLUSTERS)
+    try:
+        run = simulate(scenario.replaced(warnings=()), limit_memory=False, clusters=CLUSTERS)
+    except StoppedError as error:
+        return str(error)
     arrays = [*(run.results or ()), *(run.parameters or {}).values()]
     return run.report.to_dict(), [array.tobytes() for array in arrays]
 

@@ -13,9 +13,9 @@
 #include <stdint.h>
 #include <stdlib.h>
 
-/* FLOW_ENDS: end of a flow that has its links to itself. SHARED_ENDS: end of a flow that shares links. FLOW_ENTERS: the
+/* RATES_CHANGE: links and GPUs slow down or recover. FLOW_ENDS: end of a flow that has its links to itself. SHARED_ENDS: end of a flow that shares links. FLOW_ENTERS: the
  * latency of a flow has passed whose links were taken before. */
-enum What { FLOW_ENDS, SHARED_ENDS, FLOW_ENTERS, SHARES_CHANGE, KERNEL_ENDS, RANK_STARTS, DURATION_ENDS, RANK_DONE };
+enum What { FLOW_ENDS, SHARED_ENDS, FLOW_ENTERS, SHARES_CHANGE, RATES_CHANGE, KERNEL_ENDS, RANK_STARTS, DURATION_ENDS, RANK_DONE };
 
 typedef struct {
     double time;

@@ -181,6 +181,15 @@ static void shared_flow_ends(Play *play, int32_t number) {
     }
 }
 
+/* Links and GPUs slow down or recover at one of the program's moments of change. */
+static void rates_change(Play *play, int32_t change) {
+    const Problem *p = play->p;
+    for (int64_t k = p->change_link_begin[change]; k < p->change_link_begin[change + 1]; k++)
+        change_capacity(&play->fabric, p->change_link[k], p->change_capacity[k]);
+    for (int64_t k = p->change_rank_begin[change]; k < p->change_rank_begin[change + 1]; k++)
+        change_speed(play, p->change_rank[k], p->change_speed[k]);
+}
+
 /* Handle one event. Stale events (older versions) are ignored. */
 static void happens(Play *play, const Event *event) {
     const Problem *p = play->p;
@@ -198,6 +207,9 @@ static void happens(Play *play, const Event *event) {
         break;
     case SHARES_CHANGE:
         solve(fabric);
+        break;
+    case RATES_CHANGE:
+        rates_change(play, event->who);
         break;
     case KERNEL_ENDS: {
         Kernels *kernels = &play->kernels[play->stream_base[event->who] + event->also];
@@ -239,10 +251,12 @@ static int open_play(Play *play, const Problem *p, Result *out) {
     play->kernels = calloc((size_t)streams + 1, sizeof(Kernels));
     play->ended = calloc((size_t)operations + 1, 1);
     play->in_flight = calloc((size_t)p->ranks + 1, sizeof(int32_t));
+    play->speed = malloc(((size_t)p->ranks + 1) * sizeof(double));
+    for (int64_t rank = 0; play->speed && rank < p->ranks; rank++) play->speed[rank] = 1.0;
     play->live = calloc((size_t)p->instances + 1, sizeof(Live *));
     play->users = calloc((size_t)p->links + 1, sizeof(Users));
     play->streams = streams;
-    return play->position && play->busy && play->kernels && play->ended && play->in_flight && play->live && play->users;
+    return play->speed && play->position && play->busy && play->kernels && play->ended && play->in_flight && play->live && play->users;
 }
 
 static void close_play(Play *play) {
@@ -251,7 +265,7 @@ static void close_play(Play *play) {
     for (int64_t link = 0; play->users && link < play->p->links; link++) free(play->users[link].instance);
     fabric_close(&play->fabric);
     void *all[] = {play->users,      play->clock.heap, play->stream_base, play->position, play->busy,
-                   play->kernels,    play->ended,       play->in_flight, play->live};
+                   play->kernels,    play->ended,       play->in_flight, play->live,     play->speed};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]);
 }
 
@@ -283,6 +297,9 @@ int32_t core_play(const Problem *problem, Result *result) {
     int32_t outcome = PLAYED;
     int stuck = 0;
     if (!open_play(&play, problem, result)) play.broken = 1;
+    /* Scheduled first: a change precedes everything else that happens at its moment. */
+    for (int32_t change = 0; change < problem->changes && !play.broken; change++)
+        happen(&play, problem->change_time[change], RATES_CHANGE, change, 0, 0);
     for (int32_t rank = 0; rank < problem->ranks && !play.broken; rank++) settle(&play, rank);
     while (!play.broken && !play.fabric.broken && !play.out_of_order) {
         if (!play.clock.size) {

@@ -62,6 +62,7 @@ typedef struct {
     Flow *flows;
     int32_t *spot; /* [flows x longest_route], index of a flow among the members of a link */
     int32_t flow_count, flow_room, *free_flows, free_count;
+    double *capacity; /* by link: its capacity now */
     double *until; /* by link: end of the flow that has it alone; infinite while the link is shared */
     int32_t *holder; /* by link: the flow that has it alone; -1: none */
     Members *members;
@@ -89,6 +90,7 @@ static int fabric_open(Fabric *fabric, const Problem *problem, Clock *clock) {
     fabric->problem = problem;
     fabric->clock = clock;
     size_t links = (size_t)problem->links + 1;
+    fabric->capacity = malloc(links * sizeof(double));
     fabric->until = malloc(links * sizeof(double));
     fabric->holder = malloc(links * sizeof(int32_t));
     fabric->members = calloc(links, sizeof(Members));
@@ -102,12 +104,14 @@ static int fabric_open(Fabric *fabric, const Problem *problem, Clock *clock) {
     fabric->share = malloc(links * sizeof(double));
     fabric->least_of_link = malloc(links * sizeof(double));
     fabric->taken = malloc(links * sizeof(double));
-    if (!fabric->until || !fabric->holder || !fabric->members || !fabric->dirty || !fabric->is_dirty ||
+    if (!fabric->capacity || !fabric->until || !fabric->holder || !fabric->members || !fabric->dirty || !fabric->is_dirty ||
         !fabric->link_seen || !fabric->links || !fabric->link_place || !fabric->room || !fabric->load ||
         !fabric->share || !fabric->least_of_link || !fabric->taken)
         return 0;
     for (int64_t link = 0; link < problem->links; link++) {
-        fabric->until[link] = -INFINITY;
+        fabric->capacity[link] = problem->capacity[link];
+        /* Flows on a link whose capacity changes always count as sharing it, hence a change finds them. */
+        fabric->until[link] = problem->changing[link] ? INFINITY : -INFINITY;
         fabric->holder[link] = -1;
     }
     return 1;
@@ -119,7 +123,7 @@ static void fabric_close(Fabric *fabric) {
             free(fabric->members[link].flow);
             free(fabric->members[link].leg);
         }
-    void *all[] = {fabric->flows, fabric->spot, fabric->free_flows, fabric->until, fabric->holder, fabric->members,
+    void *all[] = {fabric->capacity, fabric->flows, fabric->spot, fabric->free_flows, fabric->until, fabric->holder, fabric->members,
                    fabric->dirty, fabric->is_dirty, fabric->link_seen, fabric->open, fabric->unfixed, fabric->links,
                    fabric->link_place, fabric->room, fabric->load, fabric->share, fabric->least_of_link,
                    fabric->taken, fabric->least, fabric->fixed};
@@ -238,7 +242,7 @@ static void leave(Fabric *fabric, int32_t number) {
         if (members->size)
             mark_dirty(fabric, link);
         else
-            fabric->until[link] = -INFINITY;
+            fabric->until[link] = p->changing[link] ? INFINITY : -INFINITY;
     }
 }
 
@@ -252,7 +256,7 @@ static void come_in(Fabric *fabric, int32_t number, double remaining) {
         int32_t link = p->route_link[leg];
         /* The holder's end has passed: the link is free. */
         if (fabric->until[link] <= now) continue;
-        if (fabric->members[link].size) {
+        if (fabric->members[link].size || p->changing[link]) {
             alone = 0;
             continue;
         }
@@ -336,7 +340,7 @@ static void leave_room(Fabric *fabric) {
             else
                 fabric->taken[k] += weight * flow->rate;
         }
-        double room = p->capacity[fabric->links[k]] - fabric->taken[k];
+        double room = fabric->capacity[fabric->links[k]] - fabric->taken[k];
         fabric->room[k] = room > 0.0 ? room : 0.0;
     }
 }
@@ -422,7 +426,7 @@ static int unfair(Fabric *fabric) {
     for (int32_t k = 0; k < links; k++) {
         int32_t link = fabric->links[k];
         const Members *members = &fabric->members[link];
-        int full = fabric->taken[k] >= fabric->problem->capacity[link] * (1.0 - SUM_OF_RATES);
+        int full = fabric->taken[k] >= fabric->capacity[link] * (1.0 - SUM_OF_RATES);
         double fastest = 0.0, held_back = INFINITY;
         for (int32_t i = 0; i < members->size; i++) {
             const Flow *flow = &fabric->flows[members->flow[i]];
@@ -475,8 +479,19 @@ static void solve(Fabric *fabric) {
         Flow *flow = &fabric->flows[fabric->open[i]];
         double left = flow->remaining > 0.0 ? flow->remaining : 0.0;
         flow->version++;
-        flow_event(fabric, fabric->clock->now + left / flow->rate, SHARED_ENDS, fabric->open[i]);
+        /* A flow on a link that is down waits for the link's return. */
+        if (flow->rate > 0.0 || left == 0.0)
+            flow_event(fabric, fabric->clock->now + (left > 0.0 ? left / flow->rate : 0.0), SHARED_ENDS,
+                       fabric->open[i]);
     }
+}
+
+/* Give a link a new capacity from now on; flows on it get new rates at the end of the moment. */
+static void change_capacity(Fabric *fabric, int32_t link, double capacity) {
+    fabric->capacity[link] = capacity;
+    if (!fabric->members[link].size) return;
+    mark_dirty(fabric, link);
+    solve_soon(fabric);
 }
 
 #endif

@@ -27,6 +27,8 @@ _FLOAT: Final = "float64"
 # Every field in the C struct's order, with the type for the number or the array's entries.
 FIELDS: Final[dict[str, Any]] = {
     "links": int, "capacity": _FLOAT,
+    "changes": int, "change_time": _FLOAT, "change_link_begin": _INT64, "change_rank_begin": _INT64,
+    "change_link": _INT32, "change_rank": _INT32, "change_capacity": _FLOAT, "change_speed": _FLOAT, "changing": _BYTE,
     "ranks": int, "list_of": _INT32, "speed": _FLOAT, "out_begin": _INT64,
     "list_begin": _INT64, "stream_begin": _INT64, "queue_begin": _INT64, "queue": _INT32,
     "op_kind": _BYTE, "op_flags": _BYTE, "op_stream": _INT32, "op_alone": _FLOAT, "op_contended": _FLOAT,

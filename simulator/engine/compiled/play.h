@@ -36,7 +36,7 @@ typedef struct {
 typedef struct {
     double left, since, alone, slowed;
     uint32_t version;
-    int running;
+    int running, on_gpu;
 } Kernels;
 
 /* Instances in flight on one link. */
@@ -55,6 +55,7 @@ typedef struct {
     Kernels *kernels;      /* by stream */
     uint8_t *ended;        /* by rank and operation, indexed like Result.start */
     int32_t *in_flight;    /* by rank: collectives in flight that take SMs */
+    double *speed;         /* by rank: factor on the usual speed of its GPU */
     Live **live;           /* by instance; NULL unless in flight */
     Users *users;          /* by link */
     int64_t streams;

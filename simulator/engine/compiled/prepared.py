@@ -87,7 +87,8 @@ class CoreProgram:
 
     def problem(self, logged: Collection[int] = (), tapped: Mapping[tuple[int, int], Ints] | None = None) -> Problem:
         """Return the core's input; `logged` collectives get transfer times, `tapped` routes get flow times."""
-        return problem_of(self.lists, self.kinds, self.capacity, self.jitter, logged=logged, tapped=tapped)
+        changes = self.cluster.changes
+        return problem_of(self.lists, self.kinds, self.capacity, self.jitter, changes, logged=logged, tapped=tapped)
 
     @cached_property
     def first_instance(self) -> Ints:
@@ -151,8 +152,9 @@ def prepare(program: Program, cluster: Cluster, jitter: Jitter, reduced_from: in
     capacity = np.array(capacities(cluster))
     routed = _routed(program, cluster, capacity)
     prepared = CoreProgram(program, cluster, jitter, routed, capacity, SizedCollectiveMaker(cluster.remember), None)
-    # With noise every rank draws different factors, so no two ranks are alike.
-    if prepared.transfers >= reduced_from and not jitter.compute and not jitter.latency:
+    # With noise every rank draws different factors, and events concern single links and ranks: no two ranks are alike.
+    alike = not jitter.compute and not jitter.latency and not cluster.changes
+    if prepared.transfers >= reduced_from and alike:
         stage("grouping equal ranks")
         speeds = cluster.speeds[: len(program.ranks)]
         quotient = reduce_by_symmetry(program, routed, prepared.maker.rows, speeds, capacity)

@@ -37,6 +37,14 @@ typedef struct {
     /* The fabric: links of the cluster, then the HBM of each rank. */
     int64_t links;
     const double *capacity;      /* [links] */
+    /* Changes during the simulation: moments in order, each with the new capacities of links and speeds of ranks. */
+    int64_t changes;
+    const double *change_time;   /* [changes] */
+    const int64_t *change_link_begin, *change_rank_begin; /* [changes + 1] */
+    const int32_t *change_link, *change_rank;
+    const double *change_capacity; /* [changed links] */
+    const double *change_speed;  /* [changed ranks], factor on the usual speed */
+    const uint8_t *changing;     /* [links], 1 if the capacity changes at some moment */
 
     /* Ranks. Each rank runs one of the lists of operations. */
     int64_t ranks;

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 
 from simulator.basics.arrays import Floats, Ints
+from simulator.cluster.changes import Change
+from simulator.engine.compiled.columns import begins
 from simulator.engine.compiled.fields import FIELDS, Problem, as_field
 from simulator.engine.compiled.instances import instances
 from simulator.engine.compiled.operation_lists import Lists, operation_lists
@@ -25,6 +27,7 @@ def problem_of(
     kinds: Sequence[SimulatedKind],
     capacity: Floats,
     jitter: Jitter,
+    changes: Sequence[Change] = (),
     *,
     logged: Collection[int] = (),
     tapped: Mapping[tuple[int, int], Ints] | None = None,
@@ -41,6 +44,8 @@ def problem_of(
         Capacity of the fabric's links [B/s].
     jitter : Jitter
         Noise on kernels and latencies.
+    changes : sequence of Change
+        Moments at which links and GPUs slow down or recover; every rank must then be simulated.
     logged : collection of int
         Instances whose transfers are logged, numbered as in `first_instances`.
     tapped : mapping of (kind, member) to int array
@@ -48,6 +53,7 @@ def problem_of(
     """
     ranks = len(lists.list_of)
     values: dict[str, Any] = {"links": len(capacity), "capacity": capacity, "ranks": ranks}
+    values |= _changes(changes, capacity)
     values |= operation_lists(lists, kinds)
     values |= instances(kinds, lists.kind_of, logged, tapped or {}, capacity)
     # Operations of each simulated rank.
@@ -65,3 +71,23 @@ def problem_of(
     total = values.pop("logged")
     arrays = {name: as_field(name, value) for name, value in values.items() if isinstance(FIELDS[name], str)}
     return Problem(values | arrays, starts(lengths), int(lengths.sum()), total)
+
+
+def _changes(changes: Sequence[Change], capacity: Floats) -> dict[str, Any]:
+    """Return the fields of problem.h for the moments at which links and GPUs slow down or recover."""
+    links = [(link, factor) for change in changes for link, factor in change.links.items()]
+    ranks = [(rank, factor) for change in changes for rank, factor in change.ranks.items()]
+    number = np.array([link for link, _ in links], np.int64)
+    changing = np.zeros(len(capacity), np.bool_)
+    changing[number] = True
+    return {
+        "changes": len(changes),
+        "change_time": [change.time for change in changes],
+        "change_link_begin": begins(len(change.links) for change in changes),
+        "change_rank_begin": begins(len(change.ranks) for change in changes),
+        "change_link": number,
+        "change_rank": [rank for rank, _ in ranks],
+        "change_capacity": capacity[number] * np.array([factor for _, factor in links]),
+        "change_speed": [factor for _, factor in ranks],
+        "changing": changing,
+    }

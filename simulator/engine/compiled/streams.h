@@ -5,13 +5,44 @@
 
 /* ---- kernels, slowed beside communication ---- */
 
-/* Schedule the end of a stream's kernel at the present pace [s per kernel]; the earlier end becomes stale. */
+/* Time that a whole kernel takes at the present speed, beside communication or not [s]; infinite on a dead GPU. */
+static double pace_of(const Play *play, int32_t rank, const Kernels *kernels, int beside) {
+    double pace = beside ? kernels->slowed : kernels->alone, speed = play->speed[rank];
+    if (!kernels->on_gpu || speed == 1.0 || pace == 0.0) return pace;
+    return speed > 0.0 ? pace / speed : INFINITY;
+}
+
+/* Schedule the end of a stream's kernel at the present pace; the earlier end becomes stale. */
 static void time_kernels(Play *play, int32_t rank, int32_t stream) {
     Kernels *kernels = &play->kernels[play->stream_base[rank] + stream];
-    double pace = play->in_flight[rank] ? kernels->slowed : kernels->alone;
+    double pace = pace_of(play, rank, kernels, play->in_flight[rank] > 0);
     double left = kernels->left > 0.0 ? kernels->left : 0.0;
     kernels->version++;
-    happen(play, play->clock.now + left * pace, KERNEL_ENDS, rank, stream, kernels->version);
+    if (left == 0.0 || pace < INFINITY)
+        happen(play, play->clock.now + (left > 0.0 ? left * pace : 0.0), KERNEL_ENDS, rank, stream, kernels->version);
+}
+
+/* Record the progress of a rank's running kernels at the pace until now, which is about to change. */
+static void settle_kernels(Play *play, int32_t rank, int beside) {
+    const Problem *p = play->p;
+    int32_t list = p->list_of[rank], streams = (int32_t)(p->stream_begin[list + 1] - p->stream_begin[list]);
+    double now = play->clock.now;
+    for (int32_t stream = 0; stream < streams; stream++) {
+        Kernels *kernels = &play->kernels[play->stream_base[rank] + stream];
+        if (!kernels->running) continue;
+        double pace = pace_of(play, rank, kernels, beside);
+        /* A pace of 0 means that the kernel takes no time: nothing is left. */
+        kernels->left -= pace > 0.0 ? (now - kernels->since) / pace : kernels->left;
+        kernels->since = now;
+    }
+}
+
+/* Schedule the ends of a rank's running kernels anew, at the present pace. */
+static void time_all_kernels(Play *play, int32_t rank) {
+    const Problem *p = play->p;
+    int32_t list = p->list_of[rank], streams = (int32_t)(p->stream_begin[list + 1] - p->stream_begin[list]);
+    for (int32_t stream = 0; stream < streams; stream++)
+        if (play->kernels[play->stream_base[rank] + stream].running) time_kernels(play, rank, stream);
 }
 
 /* Count a collective of a rank in (+1) or out (-1). If the first one begins or the last one ends, all running kernels
@@ -23,21 +54,18 @@ static void time_kernels(Play *play, int32_t rank, int32_t stream) {
  *     t = 2: left 0.25, end expected at 2 + 0.25 * 2 = 2.5
  */
 static void communicate(Play *play, int32_t rank, int change) {
-    const Problem *p = play->p;
     int was = play->in_flight[rank] > 0;
     play->in_flight[rank] += change;
     if (was == (play->in_flight[rank] > 0)) return;
-    int32_t list = p->list_of[rank], streams = (int32_t)(p->stream_begin[list + 1] - p->stream_begin[list]);
-    double now = play->clock.now;
-    for (int32_t stream = 0; stream < streams; stream++) {
-        Kernels *kernels = &play->kernels[play->stream_base[rank] + stream];
-        if (!kernels->running) continue;
-        double pace = was ? kernels->slowed : kernels->alone;
-        /* A pace of 0 means that the kernel takes no time: nothing is left. */
-        kernels->left -= pace > 0.0 ? (now - kernels->since) / pace : kernels->left;
-        kernels->since = now;
-        time_kernels(play, rank, stream);
-    }
+    settle_kernels(play, rank, was);
+    time_all_kernels(play, rank);
+}
+
+/* Change the speed of a rank's GPU to a factor of its usual speed; 0 stops its kernels. */
+static void change_speed(Play *play, int32_t rank, double speed) {
+    settle_kernels(play, rank, play->in_flight[rank] > 0);
+    play->speed[rank] = speed;
+    time_all_kernels(play, rank);
 }
 
 /* Start a kernel. Stragglers and noise stretch both durations alike. */
@@ -50,6 +78,7 @@ static void start_kernels(Play *play, int32_t rank, int32_t stream, int32_t plac
     Kernels *kernels = &play->kernels[play->stream_base[rank] + stream];
     kernels->alone = p->op_alone[op] * stretch;
     kernels->slowed = p->op_contended[op] * stretch;
+    kernels->on_gpu = (p->op_flags[op] & ON_GPU) != 0;
     kernels->left = 1.0;
     kernels->since = play->clock.now;
     kernels->running = 1;

@@ -1,0 +1,100 @@
+"""How does a cluster change during a step: links that slow down or fail, GPUs that throttle or die?
+
+An event lowers the rate of links or GPUs from a time on, for a while or for good, once or repeatedly. Events that
+overlap multiply. The engines need no events but the moments of change, each with the new factors.
+
+Example: a link at 0.5 from 1 s to 4 s, and at 0.2 from 3 s on, has the factors 0.5 at 1 s, 0.1 at 3 s, 0.2 at 4 s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that lowers the rate of links and GPUs for a while.
+
+    Attributes
+    ----------
+    start, end : float
+        When it begins and ends [s]; the end may be infinite.
+    factor : float
+        Factor on the rates, 0 to 1; 0 for what is down or dead.
+    links : tuple of int
+        Numbers of the fabric's links: the cluster's links, then the HBM of each rank.
+    ranks : tuple of int
+        Ranks whose kernels slow down.
+    """
+
+    start: float
+    end: float
+    factor: float
+    links: tuple[int, ...] = ()
+    ranks: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """The moment at which rates change.
+
+    Attributes
+    ----------
+    time : float
+        When [s].
+    links : mapping of int to float
+        New factor on the bandwidth of each link that changes.
+    ranks : mapping of int to float
+        New factor on the speed of the kernels of each rank that changes.
+    """
+
+    time: float
+    links: Mapping[int, float]
+    ranks: Mapping[int, float]
+
+    def part(self, place: Mapping[int, int], hbm: int) -> Change:
+        """Return the change as seen by a job with some of the ranks; `place` is the new number of each of them, and
+        links from number `hbm` on are the HBM of ranks.
+        """
+        links = {link: factor for link, factor in self.links.items() if link < hbm}
+        links |= {hbm + place[link - hbm]: f for link, f in self.links.items() if link >= hbm and link - hbm in place}
+        return Change(self.time, links, {place[rank]: f for rank, f in self.ranks.items() if rank in place})
+
+
+def changes(events: Sequence[Event]) -> tuple[Change, ...]:
+    """Return the moments at which events change rates, in order.
+
+    Examples
+    --------
+    >>> [(one.time, dict(one.links)) for one in changes([Event(1.0, 4.0, 0.5, (7,)), Event(3.0, inf, 0.2, (7,))])]
+    [(1.0, {7: 0.5}), (3.0, {7: 0.1}), (4.0, {7: 0.2})]
+    """
+    of_link: dict[int, list[Event]] = {}
+    of_rank: dict[int, list[Event]] = {}
+    for event in events:
+        for link in event.links:
+            of_link.setdefault(link, []).append(event)
+        for rank in event.ranks:
+            of_rank.setdefault(rank, []).append(event)
+    moments = sorted({time for event in events for time in (event.start, event.end) if time < inf})
+    found = []
+    for time in moments:
+        links = {link: _factor(own, time) for link, own in of_link.items() if _is_moment(own, time)}
+        ranks = {rank: _factor(own, time) for rank, own in of_rank.items() if _is_moment(own, time)}
+        found.append(Change(time, links, ranks))
+    return tuple(found)
+
+
+def _is_moment(events: Sequence[Event], time: float) -> bool:
+    return any(time in (event.start, event.end) for event in events)
+
+
+def _factor(events: Sequence[Event], time: float) -> float:
+    """Return the product of the factors of events that are under way from a time on."""
+    product = 1.0
+    for event in events:
+        if event.start <= time < event.end:
+            product *= event.factor
+    return product

@@ -1,0 +1,52 @@
+"""What ends a job whose GPU has died or whose link is down? The watchdog of the collectives, after its time.
+
+NCCL's watchdog in PyTorch waits for 10 minutes by default (`torch.distributed.init_process_group`, timeout); a step in
+which every collective ends earlier goes on.
+"""
+
+from __future__ import annotations
+
+from simulator.basics.errors import DeadlockError, SimulationError
+from simulator.basics.units import format_duration, format_time
+from simulator.records.program import Program
+from simulator.records.timeline import Timeline
+
+
+class StoppedError(SimulationError):
+    """Error: the watchdog of the collectives ends the job.
+
+    Attributes
+    ----------
+    time : float
+        When the job ends [s].
+    """
+
+    def __init__(self, time: float, message: str) -> None:
+        self.time = time
+        super().__init__(message)
+
+
+def stopped(error: DeadlockError, watchdog: float) -> StoppedError:
+    """Return the error of a job that ends by its watchdog `watchdog` seconds after the last thing that happened."""
+    time = error.time + watchdog
+    first = next(iter(error.waiting.items()))
+    return StoppedError(
+        time,
+        f"the watchdog ends the job at {format_duration(time)}: {first[0]} has waited for {first[1]} since "
+        f"{format_time(error.time)} (cluster.watchdog: {format_duration(watchdog)})",
+    )
+
+
+def check_waits(program: Program, timeline: Timeline, watchdog: float) -> None:
+    """Raise StoppedError if a rank waits in a collective of a program for longer than the watchdog allows [s]."""
+    named = program.collectives()
+    late = [span for span in timeline.spans if span.end - span.start > watchdog and span.name in named]
+    if late:
+        first = min(late, key=lambda span: (span.start, span.rank))
+        time = first.start + watchdog
+        raise StoppedError(
+            time,
+            f"the watchdog ends the job at {format_duration(time)}: {first.name} takes "
+            f"{format_time(first.end - first.start)} on rank {first.rank} (cluster.watchdog: "
+            f"{format_duration(watchdog)})",
+        )
