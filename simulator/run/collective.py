@@ -20,6 +20,7 @@ from simulator.collectives.plan import Plan, Task, packed, plan
 from simulator.engine.jitter import Jitter
 from simulator.engine.play import play, refuse_too_many, whose
 from simulator.engine.progress import stage
+from simulator.engine.traffic import Traffic
 from simulator.payload import inputs
 from simulator.payload.carry import Payload, Tamper, ended_order
 from simulator.payload.judge import Numbers, Verdict, judge
@@ -61,8 +62,23 @@ def play_collective(
     timeline = play(scenario.engine, planned.program, cluster, jitter=jitter, payloads=payloads, keep=kept)
     timeline = with_link_use(timeline)
     verdict = _verdict(planned, timeline, payloads, drawn) if payloads else None
-    report = summarize(planned, cluster, timeline, verdict, exact_form=jitter.latency == 0 and not cluster.changes)
+    report = summarize(
+        planned, cluster, timeline, verdict, exact_form=jitter.latency == 0 and not _changes(cluster, planned)
+    )
     return PointResult(planned, timeline, report, _results(planned, payloads) if payloads else None)
+
+
+def _changes(cluster: Cluster, planned: Plan) -> bool:
+    """Return True if a link or a GPU's memory that the collective may use changes its rate during the simulation."""
+    hbm = len(cluster.router.bandwidth)
+    if any(link < hbm for link in cluster.changing_links):
+        return True
+    # The memory of a GPU counts only where the GPU adds.
+    return bool(cluster.changing_links) and any(
+        bool(((reduce == 1) & (dst < len(op.group))).any())
+        for op in planned.ops
+        for _, dst, reduce in [Traffic(op.schedule, op.elements, op.itemsize, op.reduce_itemsize).route_keys.T]
+    )
 
 
 def plan_collective(scenario: Scenario, cluster: Cluster) -> Plan:
