@@ -17,7 +17,7 @@ from simulator.results.drawn import Undrawn
 from simulator.results.pictures import figures
 from simulator.results.plotted_points import plotted_points
 from simulator.scenario import plot_names
-from simulator.scenario.description import describe, describe_point
+from simulator.scenario.description import describe_point
 from simulator.scenario.load import load_scenario, points
 from simulator.sweeps.sweep import play_points
 from tests.looking import begins_well, empty_axes, foreign_colours, outside, overlapping, texts
@@ -56,7 +56,7 @@ def test_a_picture_can_be_read_and_names_its_point(name: str) -> None:
     assert drawn
     known = {describe_point(scenario, point.settings) for point in points(scenario)}
     assert len(known) == len(points(scenario)), "two points have one name"
-    known.add(describe(scenario, without=[*scenario.compare, *scenario.sweep]).text)
+    known.add(describe_point(scenario, {}))
     for file_name, figure in drawn.items():
         check(figure, f"{name}: {file_name}")
         (said,) = (artist.get_text() for artist in figure.artists if isinstance(artist, Annotation))
