@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 from simulator import load_scenario, simulate
+from simulator.basics import registry
 from simulator.basics.errors import ScenarioError
 from simulator.reliability.failures import DAY
 from simulator.reliability.question import GoodputQuestion, checkpoint_bytes, goodput, waterfall
+from simulator.scenario.days_file import load_days
 from simulator.step.offload import COPY_EFFICIENCY
 from tests.commands import Command, commands_in
 
@@ -116,3 +118,68 @@ def test_the_command_prints_the_answer_and_where_the_time_goes(cli: Command, tmp
     data = json.loads(cli("goodput", str(path), "--days", "30d", "--json").out)
     assert data["nodes"] == 2
     assert sum(data["shares"].values()) == pytest.approx(1.0)
+
+
+SHORT = "name: s\ncluster: {topology: dgx_h100, world_size: 8}\ntraining: {model: gpt2, seq_len: 256}\n"
+
+
+def saved(folder: Path, text: str, name: str = "days.yaml") -> str:
+    (folder / name).write_text(text)
+    return name
+
+
+def test_a_file_of_days_asks_what_options_ask(cli: Command, tmp_path: Path) -> None:
+    saved(tmp_path, SHORT, "s.yaml")
+    name = saved(tmp_path, "scenario: s.yaml\ndays: 2w\nfailures: 50\nrepair: 2 d\nstorage: 1 GB/s\nspares: 1\n")
+    options = ("--days", "14", "--failures", "50", "--repair", "2", "--storage", "1", "--spares", "1")
+    assert cli("goodput", name, "--json").data == cli("goodput", "s.yaml", *options, "--json").data
+    # An option replaces what the file says; tokens replace days.
+    other = cli("goodput", name, "--tokens", "100B", "--json").data
+    assert other == cli("goodput", "s.yaml", "--tokens", "100B", *options[2:], "--json").data
+
+
+def test_values_of_a_fact_are_compared_on_the_same_failures(cli: Command, tmp_path: Path) -> None:
+    saved(tmp_path, SHORT, "s.yaml")
+    head = "# Which interval?\nscenario: s.yaml\ndays: 30\nfailures: 100\nsave: synchronous\nstorage: 1 MB/s\n"
+    name = saved(tmp_path, head + "compare: {interval: [1 h, 4 h, 24 h]}\n")
+    told = cli("goodput", name, "--json").data
+    assert list(told["answers"]) == ["1 h", "4 h", "24 h"]
+    for value, seconds in (("1 h", 3600), ("4 h", 14400), ("24 h", 86400)):
+        alone = saved(tmp_path, head + f"interval: {value}\n", "alone.yaml")
+        assert told["answers"][value] == cli("goodput", alone, "--json").data
+        assert told["answers"][value]["save_interval_s"] == seconds
+    best = max(told["answers"], key=lambda value: told["answers"][value]["goodput"])
+    assert told["sentences"][0].startswith(f"interval {best} leaves most of the time useful, ")
+    out = cli("goodput", name).out
+    assert out.startswith("Which interval?")
+    assert "waiting for spares" in out
+    # The option chooses one value.
+    assert cli("goodput", name, "--interval", "3600", "--json").data == told["answers"]["1 h"]
+
+
+def test_shipped_files_of_days_are_read() -> None:
+    for name in registry.names("days"):
+        file = load_days(name, {})
+        assert file.question.endswith("?")
+        assert file.scenario.training is not None
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("scenario: s.yaml\ndayz: 30\n", "days.yaml:2:1: dayz: unknown key; "),
+        ("scenario: s.yaml\ndays: soon\n", "days.yaml:2:7: days: got 'soon'; must be a time in days"),
+        ("scenario: s.yaml\ndays: 30\ncompare: {days: [1, 2]}\n", "days.yaml:3:11: compare.days: unknown key; "),
+        ("scenario: s.yaml\ndays: 30\ncompare: {spares: [1, -2]}\n", "days.yaml:3:23: compare.spares.1: got -2; "),
+        ("scenario: s.yaml\ndays: 30\ncompare: {spares: []}\n", "days.yaml:3:19: compare.spares: got 0 values; "),
+        ("scenario: s.yaml\ndays: 3\ncompare: {spares: [1], save: [x]}\n", "days.yaml:3:10: compare: has 2 keys; "),
+        ("scenario: s.yaml\n", "--days: neither days nor tokens are given; "),
+        ("scenario: {cluster: {topology: x, world_size: 8}}\ndays: 3\n", "days.yaml: scenario: "),
+        ("scenario: nosuch\ndays: 3\n", "scenario: got 'nosuch'; "),
+    ],
+)
+def test_a_wrong_file_of_days_is_told(cli: Command, tmp_path: Path, text: str, said: str) -> None:
+    saved(tmp_path, SHORT, "s.yaml")
+    answer = cli("goodput", saved(tmp_path, text))
+    assert (answer.code, answer.out) == (2, "")
+    assert answer.err.startswith(said)

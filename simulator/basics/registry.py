@@ -16,7 +16,7 @@ from typing import Final, Literal, get_args
 from simulator.basics.errors import ScenarioError, UnknownNameError, one_of
 from simulator.basics.spelling import meant
 
-Kind = Literal["topology", "scenario", "jobs", "gpu", "link", "model", "framework"]
+Kind = Literal["topology", "scenario", "jobs", "days", "gpu", "link", "model", "framework"]
 
 _PACKAGE: Final = Path(__file__).parents[1]
 # In the wheel, topologies/ and scenarios/ are inside the package; in a checkout they are beside the package.
@@ -24,6 +24,7 @@ _FOLDERS: Final[dict[Kind, tuple[tuple[Path, ...], tuple[str, ...]]]] = {
     "topology": ((_PACKAGE / "topologies", _PACKAGE.parent / "topologies"), (".yaml",)),
     "scenario": ((_PACKAGE / "scenarios", _PACKAGE.parent / "scenarios"), (".yaml",)),
     "jobs": ((_PACKAGE / "scenarios" / "jobs", _PACKAGE.parent / "scenarios" / "jobs"), (".yaml",)),
+    "days": ((_PACKAGE / "scenarios" / "days", _PACKAGE.parent / "scenarios" / "days"), (".yaml",)),
     "gpu": ((_PACKAGE / "catalog" / "gpus",), (".yaml",)),
     "link": ((_PACKAGE / "catalog" / "links",), (".yaml",)),
     "model": ((_PACKAGE / "catalog" / "models",), (".json", ".yaml")),
@@ -139,10 +140,9 @@ def _other_kind(kind: Kind, name: str) -> str:
         return f"this is a board of measured runs; {_MEASURED_BOARDS[name]}"
     others = (other for other in get_args(Kind) if other != kind)
     found = ((other, known) for other in others if (known := shipped(other, name)) is not None)
+    commands = {"jobs": "simulator jobs", "days": "simulator goodput"}
     told = (
-        f"for the jobs of {known}, use `simulator jobs {known}`"
-        if other == "jobs"
-        else f"{known} is the name of a {other}"
+        f"use `{commands[other]} {known}`" if other in commands else f"{known} is the name of a {other}"
         for other, known in found
     )
     return next(told, "")

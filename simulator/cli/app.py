@@ -471,41 +471,55 @@ def expect(
 
 @app.command()
 def goodput(
-    scenario: ScenarioName,
+    scenario: Annotated[
+        str,
+        typer.Argument(
+            help="Scenario, or file of days: shipped name or path.", metavar="SCENARIO", autocompletion=names_of("days")
+        ),
+    ],
     days: Annotated[
         float | None, typer.Option(help="Length of the run: 30d, 6w.", parser=as_days, metavar="TIME")
     ] = None,
     tokens: Annotated[
         float | None, typer.Option(help="Work of the training: 15T.", parser=as_length, metavar="TOKENS")
     ] = None,
-    failures: Annotated[float, typer.Option(help="Failures of 1,000 nodes in a day that stop the job.")] = 3.79,
+    failures: Annotated[
+        float | None, typer.Option(help="Failures of 1,000 nodes in a day that stop the job. [default: 3.79]")
+    ] = None,
     save: Annotated[
-        str, typer.Option(help="asynchronous: copy to the host and write behind; or synchronous.")
-    ] = "asynchronous",
+        str | None,
+        typer.Option(help="asynchronous: copy to the host and write behind; or synchronous. [default: asynchronous]"),
+    ] = None,
     interval: Annotated[float | None, typer.Option(help="Work between saves in seconds. [default: the best]")] = None,
     storage: Annotated[
         float | None, typer.Option(help="Rate of the storage in GB/s. [default: 0.16 for each GPU]")
     ] = None,
-    detection: Annotated[float, typer.Option(help="Seconds until an error ends the job.")] = 30.0,
-    watchdog: Annotated[float, typer.Option(help="Seconds until a hanging collective ends the job.")] = 600.0,
-    restart: Annotated[float, typer.Option(help="Seconds from there to the first step, without loading.")] = 300.0,
+    detection: Annotated[float | None, typer.Option(help="Seconds until an error ends the job. [default: 30]")] = None,
+    watchdog: Annotated[
+        float | None, typer.Option(help="Seconds until a hanging collective ends the job. [default: 600]")
+    ] = None,
+    restart: Annotated[
+        float | None, typer.Option(help="Seconds from there to the first step, without loading. [default: 300]")
+    ] = None,
     spares: Annotated[int | None, typer.Option(help="Spare nodes. [default: as many as needed]")] = None,
-    repair: Annotated[float, typer.Option(help="Days until a failed node is back.")] = 1.0,
-    seed: Annotated[int, typer.Option(help="Seed of the failures.")] = 0,
+    repair: Annotated[float | None, typer.Option(help="Days until a failed node is back. [default: 1]")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of the failures. [default: 0]")] = None,
     settings: Settings = None,
     as_json: AsJson = False,
 ) -> None:
     """Tell what a training does in days with failures.
 
-    The step is simulated once; failures, saves and restarts of many runs of days are drawn with its time.
+    The step is simulated once; failures, saves and restarts of many runs of days are drawn with its time. A file of
+    days names a scenario, a length, what fails and how it saves, and may compare values.
     """
     from simulator.cli.goodput import show
     from simulator.cli.settings import as_overrides
 
     asked = {
-        "days": days, "tokens": tokens, "failures": failures / 1000.0, "save": save, "interval": interval,
-        "storage": None if storage is None else storage * 1e9, "detection": detection, "watchdog": watchdog,
-        "restart": restart, "spares": spares, "repair": repair * 86400.0, "seed": seed,
+        "days": days, "tokens": tokens, "failures": None if failures is None else failures / 1000.0, "save": save,
+        "interval": interval, "storage": None if storage is None else storage * 1e9, "detection": detection,
+        "watchdog": watchdog, "restart": restart, "spares": spares,
+        "repair": None if repair is None else repair * 86400.0, "seed": seed,
     }  # fmt: skip
     show(scenario, as_overrides(settings or ()), asked, as_json=as_json)
 

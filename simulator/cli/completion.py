@@ -12,7 +12,7 @@ from simulator.basics import registry
 
 # Arguments of `simulator list`.
 LISTS: Final = (
-    "algorithms", "builders", "dtypes", "frameworks", "gpus", "jobs", "links", "models", "operations", "plots",
+    "algorithms", "builders", "days", "dtypes", "frameworks", "gpus", "jobs", "links", "models", "operations", "plots",
     "scenarios", "strategies", "topologies",
 )  # fmt: skip
 

@@ -32,6 +32,7 @@ def _lists() -> dict[str, Callable[[], None]]:
         "dtypes": _dtypes,
         "frameworks": lambda: _names("framework"),
         "gpus": _gpus,
+        "days": lambda: _questions("days"),
         "jobs": lambda: _questions("jobs"),
         "links": lambda: _names("link"),
         "models": _models,

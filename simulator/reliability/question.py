@@ -9,6 +9,7 @@ Example: Llama 3 405B with Adam has 406e9 x (2 + 4 + 8) = 5.7 TB; 16,384 GPUs wi
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import inf, isfinite
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args
@@ -97,7 +98,7 @@ class GoodputQuestion:
                 f"example --set {several[0]}=VALUE"
             )
         if (self.days is None) == (self.tokens is None):
-            which = "nor tokens is given" if self.days is None else "and tokens are given"
+            which = "neither days nor tokens are given" if self.days is None else "days and tokens are given"
             raise ScenarioError(f"days: {which}; give one of the two, which ends the training")
         for name in ("days", "tokens", "interval", "storage"):
             value = getattr(self, name)
@@ -172,6 +173,13 @@ class Goodput:
             )
         return (first, *self._advice())
 
+    @property
+    def middle(self) -> str:
+        """What half of the runs reach: work in a given time, or days until given work is done, in words."""
+        if self.question.days is not None:
+            return self._work(self.outlook.work(0.5))
+        return f"{self.outlook.time(0.5) / DAY:.1f} days"
+
     def _work(self, seconds: float) -> str:
         """Return work in words, from the seconds that a healthy job needs for it [s]."""
         amount = seconds / self.step_time * self.work_per_step
@@ -244,38 +252,83 @@ class Goodput:
         }
 
 
-def goodput(question: GoodputQuestion) -> Goodput:
-    """Return how much work a training does in days with failures.
+@dataclass(frozen=True, slots=True)
+class HealthyStep:
+    """What days need to know of a simulated step.
+
+    Attributes
+    ----------
+    time : float
+        Time of the step [s].
+    work : float
+        Tokens or samples of the step.
+    unit : str
+        Unit of work.
+    ranks, nodes : int
+        GPUs, and machines with GPUs.
+    nbytes : float
+        Bytes of a checkpoint [B].
+    copied : float
+        Time in which each GPU copies its share of a checkpoint to host memory [s].
+    """
+
+    time: float
+    work: float
+    unit: str
+    ranks: int
+    nodes: int
+    nbytes: float
+    copied: float
+
+
+def healthy_step(scenario: Scenario) -> HealthyStep:
+    """Simulate the step of a training.
 
     Raises
     ------
     ScenarioError
-        The scenario has several points, or the step does not fit into memory.
+        The scenario has several points or is a collective, or the step does not fit into memory.
     """
-    run = simulate_point(question.scenario)
+    run = simulate_point(scenario)
     if not (isinstance(run.report, TrainingReport) and isinstance(run.plan, StepPlan)):
         raise ScenarioError(_NO_COLLECTIVE)
-    step, cluster, report = run.plan.step, Clusters().of(question.scenario), run.report
-    ranks = len(cluster.ranks)
-    nbytes = checkpoint_bytes(step)
-    storage = question.storage or ranks * _STORAGE_OF_GPU
-    write = nbytes / storage
-    copied = copies(cluster, "to host").seconds(nbytes / ranks)
-    stall, behind = (copied, write) if question.save == "asynchronous" else (write, 0.0)
+    cluster, report = Clusters().of(scenario), run.report
+    ranks, nbytes = len(cluster.ranks), checkpoint_bytes(run.plan.step)
+    return HealthyStep(
+        report.step_time_s,
+        report.tokens_per_s * report.step_time_s,
+        report.work_unit,
+        ranks,
+        len(cluster.nodes),
+        nbytes,
+        copies(cluster, "to host").seconds(nbytes / ranks),
+    )
+
+
+def goodput(question: GoodputQuestion, step: HealthyStep | None = None) -> Goodput:
+    """Return how much work a training does in days with failures.
+
+    `step` is the scenario's step, if it has been simulated already.
+
+    Raises
+    ------
+    ScenarioError
+        As `healthy_step`.
+    """
+    step = step or healthy_step(question.scenario)
+    write = step.nbytes / (question.storage or step.ranks * _STORAGE_OF_GPU)
+    stall, behind = (step.copied, write) if question.save == "asynchronous" else (write, 0.0)
     saves = Checkpointing(question.interval or 3600.0, stall, behind, write)
     recovery = Recovery(question.detection, question.watchdog, question.restart, question.spares, question.repair)
-    nodes = len(cluster.nodes)
     rate = question.failures / DAY
     kinds = FailureKind("error", rate * (1 - _HANGS)), FailureKind("hang", rate * _HANGS, "hangs")
-    job = Job(nodes, FailureProcess(kinds if rate else ()), saves, recovery)
-    healthy = report.step_time_s
-    work = report.tokens_per_s * healthy
+    job = Job(step.nodes, FailureProcess(kinds if rate else ()), saves, recovery)
     until = DAY * question.days if question.days is not None else inf
-    needed = question.tokens / work * healthy if question.tokens is not None else inf
+    needed = question.tokens / step.work * step.time if question.tokens is not None else inf
     seeds = range(question.seed, question.seed + _SEEDS)
     intervals = None
     if rate:
-        mean = job.process.between_failures(nodes)
+        mean = job.process.between_failures(step.nodes)
         # So long that every interval meets enough failures to be judged.
         judged = max(min(until, needed), 100 * mean)
         intervals = best_interval(job, seeds[:_SEEDS_OF_INTERVALS], judged)
@@ -285,7 +338,68 @@ def goodput(question: GoodputQuestion) -> Goodput:
         # No failure: a save would only cost time.
         job = replace(job, checkpointing=replace(saves, interval=inf))
     found = outlook(job, seeds if rate else seeds[:1], until=until, work=needed)
-    return Goodput(question, healthy, work, report.work_unit, job, nbytes, found, intervals)
+    return Goodput(question, step.time, step.work, step.unit, job, step.nbytes, found, intervals)
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Answers for several values of one fact, on the same failures.
+
+    Attributes
+    ----------
+    along : str
+        Name of the fact.
+    values : tuple of str
+        Its values, as written.
+    answers : tuple of Goodput
+        Answer for each value.
+    """
+
+    along: str
+    values: tuple[str, ...]
+    answers: tuple[Goodput, ...]
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """The answer in sentences, the most important first."""
+        shares = [answer.outlook.goodput for answer in self.answers]
+        best, worst = shares.index(max(shares)), shares.index(min(shares))
+        if len(shares) == 1 or shares[best] - shares[worst] < _WAITS:
+            return (f"All values of {self.along} leave {100 * shares[best]:.1f} % of the time useful.",)
+        # The first of those that differ from the best by less than what is told.
+        enough = next(place for place, share in enumerate(shares) if shares[best] - share < _WAITS)
+        return (
+            f"{self.along} {self.values[enough]} leaves most of the time useful, {100 * shares[enough]:.1f} %; "
+            f"{self.values[worst]} least, {100 * shares[worst]:.1f} %.",
+            *self.answers[enough].sentences,
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the answers as plain data."""
+        return {
+            "sentences": list(self.sentences),
+            "along": self.along,
+            "answers": {
+                value: answer.to_dict() for value, answer in zip(self.values, self.answers, strict=True)
+            },
+        }  # fmt: skip
+
+    def frame(self) -> pd.DataFrame:
+        """Return a row for each value: the shares of the time, and the days (5, 50, 95 % of the runs)."""
+        import pandas as pd
+
+        rows = [
+            {str(name): share for name, share in answer.outlook.shares.items()}
+            | {f"days_{part:g}": answer.outlook.time(part) / DAY for part in (0.05, 0.5, 0.95)}
+            for answer in self.answers
+        ]
+        return pd.DataFrame(rows, index=pd.Index(self.values, name=self.along))
+
+
+def compared(questions: Mapping[str, GoodputQuestion], along: str) -> Comparison:
+    """Return the answers to questions that differ in one fact, `along`; the step is simulated once."""
+    step = healthy_step(next(iter(questions.values())).scenario)
+    return Comparison(along, tuple(questions), tuple(goodput(one, step) for one in questions.values()))
 
 
 def checkpoint_bytes(step: TrainingStep) -> float:

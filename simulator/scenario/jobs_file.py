@@ -35,6 +35,7 @@ from simulator.cluster.build import facts
 from simulator.scenario import reading
 from simulator.scenario.field_types import LargeCount, Listed, Spec
 from simulator.scenario.load import check_scenario, load_scenario
+from simulator.scenario.plain_faults import plain_faults
 from simulator.scenario.records import ClusterSpec, EcmpSpec, Engine, EventSpec, Factor, LinkName, Scenario, Seed
 from simulator.step.spec import Updater
 from simulator.step.strategies.strategy import STRATEGIES
@@ -191,7 +192,7 @@ def _read(document: Document, base: Path) -> JobsFile:
     try:
         spec = JobsSpec.model_validate(document.data)
     except ValidationError as error:
-        document.refuse(_faults(document, error))
+        document.refuse(plain_faults(document, error, _spec_at))
         raise  # without a fault above; the type checker cannot know that `refuse` has raised
     if not 1 <= len(spec.jobs) <= _MOST_JOBS:
         document.refuse([document.fault(("jobs",), f"got {len(spec.jobs)} jobs; must be 1 to {_MOST_JOBS}")])
@@ -272,26 +273,6 @@ def _setting(document: Document, spec: JobsSpec, name: str, placement: tuple[int
         job.lag,
         job.steps_per_batch,
     )
-
-
-def _faults(document: Document, error: ValidationError) -> Iterator[Fault]:
-    """Yield a fault in plain words for each of pydantic's errors."""
-    for detail in error.errors(include_url=False, include_context=True):
-        loc: Key = tuple(detail["loc"])
-        of_key = bool(loc) and loc[-1] == "[key]"
-        loc = loc[:-1] if of_key else loc
-        kind, raised = detail["type"], detail.get("ctx", {}).get("error")
-        if kind == "missing":
-            yield document.fault(loc, "missing", of_key=True)
-        elif kind == "extra_forbidden":
-            allowed = tuple(field.alias or key for key, field in _spec_at(loc[:-1]).model_fields.items())
-            yield document.fault(loc, f"unknown key; {one_of(allowed, loc[-1])}", of_key=True)
-        elif isinstance(raised, ValueError):
-            yield document.fault(loc, str(raised), of_key=of_key)
-        else:
-            wanted = "a mapping" if kind in ("model_type", "dict_type") else "text" if kind == "string_type" else None
-            rule = f"must be {wanted}" if wanted else "this value is not allowed here"
-            yield document.fault(loc, f"got {reading.shown(detail['input'])}; {rule}", of_key=of_key)
 
 
 def _spec_at(key: Key) -> type[Spec]:

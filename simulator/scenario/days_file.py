@@ -1,0 +1,187 @@
+"""Reads a file that asks what is left of days with failures: a scenario, how long it runs, and what fails.
+
+Example:
+
+    # How often should Llama 3 405B save?
+    scenario: llama3_405b
+    days: 30 d
+    save: synchronous
+    compare: {interval: [10 min, 1 h, 6 h]}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import Field, ValidationError
+
+from simulator.basics import registry, yaml_dialect
+from simulator.basics.counts import parse_days, parse_length
+from simulator.basics.document import Document, Key, load
+from simulator.basics.errors import one_of
+from simulator.scenario import reading
+from simulator.scenario.field_types import Rank, Spec
+from simulator.scenario.load import check_scenario, load_scenario
+from simulator.scenario.plain_faults import plain_faults
+from simulator.scenario.records import Scenario, Seed
+
+# Longest run [days]; larger numbers are typing errors.
+_MOST_DAYS: Final = 1e5
+# Most values along the axis.
+_MOST_VALUES: Final = 50
+_DAY: Final = 86400.0
+
+
+def _length(value: Any) -> float:
+    tokens = parse_length(value) if isinstance(value, str) else value
+    return float(reading.number(positive=True, most=1e18).reader(tokens))
+
+
+def _days(value: Any) -> float:
+    days = parse_days(value) if isinstance(value, str) else value
+    return float(reading.number(positive=True, most=_MOST_DAYS).reader(days))
+
+
+def _repair(value: Any) -> float:
+    """Return a time in seconds, written in days ("2 d") or as a duration ("4 h")."""
+    if isinstance(value, str) and value.strip().endswith(("d", "w")):
+        return _days(value) * _DAY
+    return float(reading.duration().reader(value))
+
+
+Days = Annotated[float, reading.ValueReader(_days, dict)]
+Save = Literal["asynchronous", "synchronous"]
+
+
+class DaysSpec(Spec):
+    """A file of days (its keys)."""
+
+    scenario: str | dict[str, Any]
+    settings: dict[str, Any] = Field(default={}, alias="set")
+    days: Days | None = None
+    tokens: Annotated[float, reading.ValueReader(_length, dict)] | None = None
+    failures: Annotated[float, reading.number(positive=False, most=1e4)] | None = None
+    save: Annotated[Save, reading.choice(("asynchronous", "synchronous"))] | None = None
+    interval: Annotated[float, reading.duration()] | None = None
+    storage: Annotated[float, reading.rate()] | None = None
+    detection: Annotated[float, reading.duration()] | None = None
+    watchdog: Annotated[float, reading.duration()] | None = None
+    restart: Annotated[float, reading.duration()] | None = None
+    spares: Rank | None = None
+    repair: Annotated[float, reading.ValueReader(_repair, dict)] | None = None
+    seed: Seed | None = None
+    compare: dict[str, list[Any]] = Field(default={})
+
+
+# Keys that may be compared.
+COMPARED: Final = tuple(
+    name for name in DaysSpec.model_fields if name not in ("scenario", "settings", "compare", "days", "tokens", "seed")
+)
+
+
+@dataclass(frozen=True, slots=True)
+class DaysFile:
+    """A question about days with failures, as a file says it.
+
+    Attributes
+    ----------
+    source : str
+        Name of the file.
+    question : str
+        First comment of the file.
+    scenario : Scenario
+        The training.
+    given : mapping of str to value
+        Keys with values, durations in seconds; failures of 1,000 nodes in a day.
+    along : str or None
+        Key that is compared; None if none is.
+    values : tuple of (str, value)
+        Its values, as written and as read.
+    """
+
+    source: str
+    question: str
+    scenario: Scenario
+    given: Mapping[str, Any]
+    along: str | None = None
+    values: tuple[tuple[str, Any], ...] = ()
+
+
+def is_days_file(data: Any) -> bool:
+    """Return True if a document's data is a file of days."""
+    return isinstance(data, dict) and "scenario" in data and "jobs" not in data
+
+
+def load_days(source: str | Path, overrides: Mapping[str, str]) -> DaysFile:
+    """Return the question of a file of days, or of a scenario, which alone says nothing of days.
+
+    `overrides` change keys of the scenario, as --set does.
+
+    Raises
+    ------
+    ScenarioError
+        A line for each fault.
+    """
+    path = _found(str(source))
+    document = None if path is None else load(path, source=str(source))
+    if path is None or document is None or not is_days_file(document.data):
+        return DaysFile(str(source), "", load_scenario(source, overrides), {})
+    try:
+        spec = DaysSpec.model_validate(document.data)
+    except ValidationError as error:
+        document.refuse(plain_faults(document, error, lambda _: DaysSpec))
+        raise  # without a fault above
+    along, values = _axis(document, spec)
+    given = {name: value for name in spec.model_fields_set if (value := getattr(spec, name)) is not None}
+    given = {name: value for name, value in given.items() if name not in ("scenario", "settings", "compare")}
+    scenario = _scenario(document, spec, path.parent, overrides)
+    return DaysFile(document.source, document.question, scenario, given, along, values)
+
+
+def _found(source: str) -> Path | None:
+    """Return the path of a shipped file of days, or of an existing file; None for other names."""
+    if source in registry.names("days"):
+        return registry.find("days", source)
+    return Path(source) if registry.is_file(Path(source)) else None
+
+
+def _axis(document: Document, spec: DaysSpec) -> tuple[str | None, tuple[tuple[str, Any], ...]]:
+    """Return the compared key and its values, each as written and as read."""
+    if not spec.compare:
+        return None, ()
+    where: Key = ("compare",)
+    if len(spec.compare) > 1:
+        document.refuse([document.fault(where, f"has {len(spec.compare)} keys; compare the values of one")])
+    ((name, values),) = spec.compare.items()
+    if name not in COMPARED:
+        document.refuse([document.fault((*where, name), f"unknown key; {one_of(COMPARED, name)}", of_key=True)])
+    if not 1 <= len(values) <= _MOST_VALUES:
+        message = f"got {len(values)} values; must be 1 to {_MOST_VALUES}"
+        document.refuse([document.fault((*where, name), message)])
+    faults, read = [], []
+    for place, value in enumerate(values):
+        try:
+            made = DaysSpec.model_validate({"scenario": "x", name: value})
+        except ValidationError as error:
+            message = next(iter(plain_faults(document, error, lambda _: DaysSpec))).message
+            faults.append(document.fault((*where, name, place), message))
+        else:
+            read.append((str(value), getattr(made, name)))
+    document.refuse(faults)
+    return name, tuple(read)
+
+
+def _scenario(document: Document, spec: DaysSpec, base: Path, overrides: Mapping[str, str]) -> Scenario:
+    """Return the training of a file of days, with the file's changes and then the command's."""
+    changes = {key: yaml_dialect.dump(value, one_line=True) for key, value in spec.settings.items()} | dict(overrides)
+    if isinstance(spec.scenario, str):
+        own = base / spec.scenario
+        return load_scenario(own if registry.is_file(own) else spec.scenario, changes)
+    if changes and not isinstance(spec.scenario, str):
+        from simulator.scenario.load import parse_scenario
+
+        return parse_scenario(Document(f"{document.source}: scenario", spec.scenario), base, changes)
+    return check_scenario({"name": Path(document.source).stem} | spec.scenario, f"{document.source}: scenario", base)
