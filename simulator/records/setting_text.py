@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from simulator.basics.sections import SECTIONS, flat
+from simulator.basics.units import format_time
 
 _KINDS: Final = ("strategy", "rule", "what")
 # Keys whose values are clear without the key.
@@ -265,10 +266,15 @@ def _event(event: Mapping[str, Any]) -> str:
     name = (
         str(event["link"]) if "link" in event else " ".join(f"{k} {event[k]}" for k in ("rank", "node") if k in event)
     )
-    factor = event.get("factor", 0.0)
-    if not factor:
-        return f"{name} {'down' if 'link' in event else 'dead'}"
-    return f"{name} at {_share(factor)}"
+    several = bool(set(name) & set("*?["))
+    name = f"links {name}" if several else name
+    factor, lasts, times = event.get("factor", 0.0), event.get("lasts"), event.get("times", 1)
+    share = _share(factor).replace("its", "their") if several else _share(factor)
+    rate = f"at {share}" if factor else "down" if "link" in event else "dead"
+    often = f" {times} times" if times > 1 else ""
+    # Read from a file, a duration is text; completed, seconds.
+    long = "" if lasts is None else f" for {lasts if isinstance(lasts, str) else format_time(lasts)}"
+    return f"{name} {rate}{often}{long}"
 
 
 def _resharding(value: Any) -> str:

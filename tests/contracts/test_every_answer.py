@@ -57,6 +57,7 @@ ASKED = {
     "deepseek_v3": ("name", "speed", "memory"),
     "dit_training": ("name", "factor"),
     "faults_in_training": ("name", "loss"),
+    "flapping_link": ("name", "share", "time"),
     "flash_vs_standard": ("name", "place", "factor"),
     "forgotten_overflow": ("name", "loss"),
     "fragmentation": ("name", "fits", "memory"),
