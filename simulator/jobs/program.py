@@ -90,6 +90,33 @@ class BatchExchange:
         return prefix(self.trainer, (batch + 1) * self.steps_per_batch - 1) + part
 
 
+@dataclass(frozen=True, eq=False)
+class OuterAverage:
+    """Copies of a training that average their parameters every so many steps.
+
+    Attributes
+    ----------
+    copies : tuple of str
+        Names of the jobs.
+    every : int
+        Steps between two averages.
+    delay : int
+        Steps during which an average may be under way before its result is needed.
+    averages : tuple of Collective
+        For each rank of a copy, the average with the same ranks of the other copies; ranks have their numbers in the
+        joined program.
+    """
+
+    copies: tuple[str, ...]
+    every: int
+    delay: int
+    averages: tuple[Collective, ...]
+
+    def named(self, step: int, rank: int) -> str:
+        """Return the name of the average after a step, on a rank of each copy."""
+        return prefix(self.copies[0], step) + f"average (rank {rank})"
+
+
 @dataclass(frozen=True, slots=True)
 class _RepeatedList:
     """The operations of a list that a joined program repeats.
@@ -156,12 +183,18 @@ _START: Final = _Entry("start")
 _Layout = Iterator[tuple[_Entry, tuple[_Entry, ...]]]
 
 
-def _trained(job: JobProgram, own: _RepeatedList, exchange: BatchExchange | None) -> _Layout:
+def _trained(
+    job: JobProgram, own: _RepeatedList, exchange: BatchExchange | None, outer: OuterAverage | None
+) -> _Layout:
     """Yield the operations of a list of a job that trains."""
     yield _START, ()
     ended = [_START]
+    # Average that a later step waits for, by the number of that step.
+    due: dict[int, _Entry] = {}
     for step in range(job.steps):
         batch, within = divmod(step, job.steps_per_batch)
+        if step in due:
+            ended.append(due.pop(step))
         if within == 0 and exchange:
             received = _Entry("batch", batch)
             yield received, (_START,)
@@ -174,6 +207,10 @@ def _trained(job: JobProgram, own: _RepeatedList, exchange: BatchExchange | None
             before = tuple(_Entry("step", step, one) for one in waits)
             yield _Entry("step", step, place), (*before, *ended) if first else before
         ended = [_Entry("step", step, last) for last in own.last.values()]
+        if outer and (step + 1) % outer.every == 0:
+            averaged = _Entry("average", step)
+            yield averaged, tuple(ended)
+            due[step + 1 + outer.delay] = averaged
         if exchange and within == job.steps_per_batch - 1 and exchange.returns(batch, job.steps // job.steps_per_batch):
             weights = _Entry("weights", batch)
             yield weights, tuple(ended)
@@ -207,12 +244,18 @@ class _Part:
         Number of its rank 0 in the joined program.
     exchange : BatchExchange or None
         What it exchanges with another job.
+    outer : OuterAverage or None
+        How it averages its parameters with copies of itself.
     """
 
-    def __init__(self, job: JobProgram, first_rank: int, exchange: BatchExchange | None) -> None:
-        self.job, self.first_rank, self.exchange = job, first_rank, exchange
+    def __init__(
+        self, job: JobProgram, first_rank: int, exchange: BatchExchange | None, outer: OuterAverage | None
+    ) -> None:
+        self.job, self.first_rank, self.exchange, self.outer = job, first_rank, exchange, outer
         own = [_without_memory(ops) for ops in job.program.lists.lists]
-        self.layouts = [tuple(_trained(job, one, exchange) if one.places else _generated(job, exchange)) for one in own]
+        self.layouts = [
+            tuple(_trained(job, one, exchange, outer) if one.places else _generated(job, exchange)) for one in own
+        ]
 
     def number(self, rank: int) -> int:
         """Return the list of a rank of the job."""
@@ -227,6 +270,8 @@ class _Part:
             return f"start {self.job.name}"
         if entry.part == "step":
             return prefix(self.job.name, entry.step) + self.job.program.name(rank, entry.place)
+        if entry.part == "average" and self.outer:
+            return self.outer.named(entry.step, rank)
         if entry.part != "generate" and self.exchange:
             return self.exchange.named(entry.part, entry.step)
         return prefix(self.job.name, entry.step) + entry.part
@@ -242,11 +287,17 @@ class _Part:
         if entry.part == "step":
             op = self.job.program.operation(rank, entry.place)
             return self.collective(name, op, after) if isinstance(op, Collective) else _renamed(op, name, after)
+        if entry.part == "average" and self.outer:
+            return self.averaged(self.outer, entry.step, rank, after)
         return self.exchanged(entry, after)
 
     def collective(self, name: str, op: Collective, after: tuple[str, ...] = ()) -> Collective:
         """Return a step's collective under a new name, between the ranks of the joined program."""
         return op.named(name, after, tuple(self.first_rank + rank for rank in op.group))
+
+    def averaged(self, outer: OuterAverage, step: int, rank: int, after: tuple[str, ...] = ()) -> Collective:
+        """Return the average of a rank's parameters with those of the same rank of each copy."""
+        return replace(outer.averages[rank], name=outer.named(step, rank), after=after, stream="average")
 
     def exchanged(self, entry: _Entry, after: tuple[str, ...] = ()) -> Collective:
         """Return the exchange of a batch or of weights with another job."""
@@ -277,6 +328,15 @@ class _Families:
             # Both jobs of an exchange have its collectives.
             op = part.exchanged(entry)
             return self._added(op.name, lambda: CollectiveGroupFamily((part.exchange, entry.part), 1, lambda _: op))
+        outer = part.outer
+        if entry.part == "average" and outer:
+            ranks = range(len(outer.averages))
+            return self._added(
+                (id(outer), entry.step),
+                lambda: CollectiveGroupFamily(
+                    (id(outer), "average"), len(ranks), lambda rank: part.averaged(outer, entry.step, rank)
+                ),
+            )
         lists = part.job.program.lists
         family = lists.family_at[number][entry.place] if entry.part == "step" else -1
         if family < 0:
@@ -297,11 +357,17 @@ class _Families:
         return self._number[key]
 
 
-def joined(jobs: Sequence[JobProgram], exchanges: Sequence[BatchExchange] = ()) -> Program:
+def joined(
+    jobs: Sequence[JobProgram], exchanges: Sequence[BatchExchange] = (), outers: Sequence[OuterAverage] = ()
+) -> Program:
     """Return the program of all jobs together; ranks of the joined program are numbered job by job."""
     exchange_of = {name: one for one in exchanges for name in (one.generator, one.trainer)}
+    outer_of = {name: one for one in outers for name in one.copies}
     firsts = accumulate((len(job.program.ranks) for job in jobs), initial=0)
-    parts = [_Part(job, first, exchange_of.get(job.name)) for job, first in zip(jobs, firsts, strict=False)]
+    parts = [
+        _Part(job, first, exchange_of.get(job.name), outer_of.get(job.name))
+        for job, first in zip(jobs, firsts, strict=False)
+    ]
     of_rank = [(part, rank) for part in parts for rank in range(len(part.job.program.ranks))]
     lists: list[tuple[Op, ...]] = []
     list_of: list[int] = []

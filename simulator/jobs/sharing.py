@@ -19,7 +19,8 @@ from simulator.cluster.cluster import Cluster
 from simulator.collectives.algorithm import CollectiveRequest
 from simulator.collectives.plan import Task, plan
 from simulator.engine.play import Engine, play
-from simulator.jobs.program import BatchExchange, JobProgram, joined
+from simulator.jobs.outer import OuterRound, simulated_steps, window_time
+from simulator.jobs.program import BatchExchange, JobProgram, OuterAverage, joined
 from simulator.model.model import modules
 from simulator.model.partition import WHOLE
 from simulator.records.operation import Collective
@@ -27,11 +28,12 @@ from simulator.records.program import Program
 from simulator.records.timeline import LinkUse, Timeline, by_rank
 from simulator.report.numbers.link_use import link_uses
 from simulator.run.scenario_cluster import occurrences
-from simulator.scenario.build_training import to_step
-from simulator.scenario.jobs_file import JobSetting, JobsFile
+from simulator.scenario.build_training import parallelism, to_step
+from simulator.scenario.jobs_file import JobSetting, JobsFile, OuterSetting
 from simulator.step.framework import load_framework
 from simulator.step.plan import plan_step
 from simulator.step.spec import TrainingStep
+from simulator.step.strategies.strategy import STRATEGIES
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -42,6 +44,8 @@ _STEPS: Final = 6
 _BATCHES: Final = 5
 # Most steps of a job without a given number.
 _MOST_STEPS: Final = 200
+# Most operations of which all are kept.
+_MOST_KEPT: Final = 200_000
 # Slowdown below which a job counts as undisturbed.
 _FELT: Final = 0.005
 # Changes of the slowdown by a later start that are worth a sentence.
@@ -151,6 +155,8 @@ class SharedRun:
         Slowdowns with later starts of the last job; empty if none was tried.
     timeline : Timeline
         Operations of all jobs; ranks are numbered job by job.
+    rounds : tuple of OuterRound
+        Times of trainings in copies.
     """
 
     file: JobsFile
@@ -158,10 +164,13 @@ class SharedRun:
     links: tuple[SharedLink, ...]
     shifts: tuple[Shift, ...]
     timeline: Timeline
+    rounds: tuple[OuterRound, ...] = ()
 
     @property
     def sentences(self) -> tuple[str, ...]:
         """The answer in sentences, the most important first."""
+        if self.rounds:
+            return tuple(sentence for one in self.rounds for sentence in one.sentences)
         if coupled := tuple(self._of_batches()):
             return coupled
         felt = [job for job in self.jobs if job.slowdown > 1.0 + _FELT]
@@ -252,6 +261,7 @@ class SharedRun:
             "shared_links": [
                 {"link": link.name, "bandwidth": link.bandwidth, "nbytes": dict(link.nbytes)} for link in self.links
             ],
+            "rounds": {one.setting.name: one.to_dict() for one in self.rounds},
             "shifts": [{"delay_s": shift.delay, "slowdowns": dict(shift.slowdowns)} for shift in self.shifts],
         }  # fmt: skip
 
@@ -281,20 +291,21 @@ def share(file: JobsFile, *, shifts: int = 0) -> SharedRun:
     parts = _parts(cluster, file.jobs)
     steps = [_step(part, job) for part, job in zip(parts, file.jobs, strict=True)]
     planned = [_planned(part, job, step) for part, job, step in zip(parts, file.jobs, steps, strict=True)]
-    once = [_time_alone(file.engine, part, job) for part, job in zip(parts, planned, strict=True)]
+    once = _times_alone(file, parts, planned)
     programs = [replace(job, steps=number) for job, number in zip(planned, _numbers(file.jobs, once), strict=True)]
     # Alone with as many steps as beside the others: equal circumstances then give equal bits.
-    alone = [_time_alone(file.engine, part, job) for part, job in zip(parts, programs, strict=True)]
-    exchanges = _exchanges(cluster, file.jobs, steps)
-    timeline = _played(file.engine, cluster, programs, exchanges)
+    alone = _times_alone(file, parts, programs)
+    exchanges, outers = _exchanges(cluster, file.jobs, steps), _outers(cluster, file.jobs, steps)
+    timeline = _played(file.engine, cluster, programs, exchanges, outers)
     jobs = _outcomes(timeline, programs, alone)
+    rounds = _rounds(file, cluster, jobs)
     tried = []
     for number in range(1, shifts + 1 if len(programs) > 1 else 1):
         delay = number * alone[-1] / (shifts + 1)
         later = [*programs[:-1], replace(programs[-1], start=programs[-1].start + delay)]
-        outcomes = _outcomes(_played(file.engine, cluster, later, exchanges), later, alone)
+        outcomes = _outcomes(_played(file.engine, cluster, later, exchanges, outers), later, alone)
         tried.append(Shift(delay, {job.name: job.slowdown for job in outcomes}))
-    return SharedRun(file, jobs, _shared_links(timeline, programs), tuple(tried), timeline)
+    return SharedRun(file, jobs, _shared_links(timeline, programs), tuple(tried), timeline, rounds)
 
 
 def _numbers(jobs: Sequence[JobSetting], once: Sequence[float]) -> list[int]:
@@ -310,6 +321,10 @@ def _numbers(jobs: Sequence[JobSetting], once: Sequence[float]) -> list[int]:
             if job.name in coupled
             else -(-math.ceil(_STEPS * longest / time) // job.steps_per_batch)
         )
+        if job.outer is not None:
+            # An average begins after the first half, and ends within the second.
+            found.append(2 * simulated_steps(job.outer))
+            continue
         steps = trained.steps or max(1, min(_MOST_STEPS // trained.steps_per_batch, batches)) * trained.steps_per_batch
         found.append(steps // trained.steps_per_batch if job.scenario is None else steps)
     return found
@@ -423,9 +438,96 @@ def _planned_exchange(
 
 
 def _played(
-    engine: Engine, cluster: Cluster, jobs: Sequence[JobProgram], exchanges: Sequence[BatchExchange] = ()
+    engine: Engine,
+    cluster: Cluster,
+    jobs: Sequence[JobProgram],
+    exchanges: Sequence[BatchExchange] = (),
+    outers: Sequence[OuterAverage] = (),
 ) -> Timeline:
-    return play(engine, joined(jobs, exchanges), cluster, limit_memory=False)
+    program = joined(jobs, exchanges, outers)
+    return play(engine, program, cluster, limit_memory=False, keep=_kept(program))
+
+
+def _kept(program: Program) -> tuple[int, ...] | None:
+    """Return the ranks whose operations tell when steps end: all, or of a long program one of each list."""
+    lists = program.lists
+    if sum(len(lists.lists[number]) for number in lists.list_of) <= _MOST_KEPT:
+        return None
+    return tuple(lists.list_of.index(number) for number in range(len(lists.lists)))
+
+
+def _outers(cluster: Cluster, jobs: Sequence[JobSetting], steps: Sequence[TrainingStep | None]) -> list[OuterAverage]:
+    """Return the averages of trainings in copies. The ranks of a copy share the parameters evenly, and each averages
+    its share with the same ranks of the other copies.
+    """
+    ends = list(accumulate(job.cluster.world_size for job in jobs))
+    found: dict[str, OuterAverage] = {}
+    for job, step in zip(jobs, steps, strict=True):
+        outer = job.outer
+        if outer is None or step is None or outer.name in found:
+            continue
+        copies = [number for number, one in enumerate(jobs) if one.outer == outer]
+        size = job.cluster.world_size
+        weights = sum(one.elements for module in modules(step.model, WHOLE) for one in module.parameters)
+        share = -(-weights // (size * outer.fragments * outer.copies)) * outer.copies
+        groups = [tuple(ends[number] - size + rank for number in copies) for rank in range(size)]
+        averages = tuple(_planned_exchange(cluster, "all_reduce", share, outer.dtype, group) for group in groups)
+        found[outer.name] = OuterAverage(
+            tuple(jobs[number].name for number in copies), simulated_steps(outer), outer.delay, averages
+        )
+    return list(found.values())
+
+
+def _rounds(file: JobsFile, cluster: Cluster, jobs: Sequence[JobOutcome]) -> tuple[OuterRound, ...]:
+    """Return the times of trainings in copies."""
+    settings = {one.outer.name: one for one in file.jobs if one.outer is not None}
+    found = []
+    for setting in settings.values():
+        outer = setting.outer
+        if outer is None:
+            continue
+        copies = [job for job, one in zip(jobs, file.jobs, strict=True) if one.outer == outer]
+        window = window_time([job.step_ends for job in copies], simulated_steps(outer))
+        together = _summed_in_every_step(file, cluster, setting)
+        found.append(OuterRound(outer, copies[0].ranks, copies[0].alone, window, together))
+    return tuple(found)
+
+
+def _summed_in_every_step(file: JobsFile, cluster: Cluster, setting: JobSetting) -> float:
+    """Return the step time of a training in copies that sums gradients over all of them in every step [s].
+
+    Sharded states stay within a copy, as in hybrid sharding.
+    """
+    ends = list(accumulate(job.cluster.world_size for job in file.jobs))
+    ranks = [
+        rank
+        for job, end in zip(file.jobs, ends, strict=True)
+        if job.outer == setting.outer
+        for rank in range(end - job.cluster.world_size, end)
+    ]
+    training = None if setting.scenario is None else setting.scenario.training
+    if training is None:
+        raise ScenarioError(f"jobs.{setting.name}: does not train")
+    sharding = training.sharding
+    if STRATEGIES.find(sharding.strategy).shards and sharding.shard_size is None:
+        sharding = sharding.replaced(shard_size=parallelism(training).holders(setting.cluster.world_size))
+    whole = cluster.part(ranks)
+    step = to_step(training.replaced(sharding=sharding), len(ranks), setting.base)
+    return play(file.engine, plan_step(whole, step).program, whole, limit_memory=False, keep=()).end
+
+
+def _times_alone(file: JobsFile, parts: Sequence[Cluster], jobs: Sequence[JobProgram]) -> list[float]:
+    """Return the mean step time of each job without the others [s]; copies of a training share the first one's."""
+    known: dict[OuterSetting, float] = {}
+    found = []
+    for setting, part, job in zip(file.jobs, parts, jobs, strict=True):
+        if setting.outer is not None and setting.outer in known:
+            found.append(known[setting.outer])
+            continue
+        found.append(_time_alone(file.engine, part, job))
+        if setting.outer is not None:
+            known[setting.outer] = found[-1]
+    return found
 
 
 def _time_alone(engine: Engine, part: Cluster, job: JobProgram) -> float:

@@ -22,7 +22,7 @@ its weights:
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -33,7 +33,7 @@ from simulator.basics.document import Document, Fault, Key, load
 from simulator.basics.errors import ScenarioError, one_of
 from simulator.cluster.build import facts
 from simulator.scenario import reading
-from simulator.scenario.field_types import LargeCount, Listed, Spec
+from simulator.scenario.field_types import LargeCount, Listed, Spec, stored_dtypes
 from simulator.scenario.load import check_scenario, load_scenario
 from simulator.scenario.plain_faults import plain_faults
 from simulator.scenario.records import ClusterSpec, EcmpSpec, Engine, EventSpec, Factor, LinkName, Scenario, Seed
@@ -72,6 +72,16 @@ class GenerationSpec(Spec):
     rate: Annotated[float, reading.number(positive=True, most=1e9)] | None = None
 
 
+class OuterSpec(Spec):
+    """Copies of a training that average their parameters only every so many steps (keys of a job's `outer`)."""
+
+    copies: Annotated[int, reading.whole(2, _MOST_JOBS)]
+    every: LargeCount
+    fragments: Annotated[int, reading.whole(1, 1000)] = 1
+    delay: Annotated[int, reading.whole(0, 1000)] = 0
+    dtype: Annotated[str, reading.choice(stored_dtypes())] = "float32"
+
+
 class JobSpec(Spec):
     """A job of a file of jobs."""
 
@@ -81,6 +91,7 @@ class JobSpec(Spec):
     batches_from: str | None = None
     lag: Annotated[int, reading.whole(0, 100)] = 0
     steps_per_batch: LargeCount = 1
+    outer: OuterSpec | None = None
     settings: dict[str, Any] = Field(default={}, alias="set")
     world_size: LargeCount | None = None
     placement: Annotated[Any, reading.ValueReader(_placement, dict)] = "packed"
@@ -95,6 +106,34 @@ class JobsSpec(Spec):
     jobs: dict[Annotated[str, _NAME], JobSpec]
     engine: Annotated[Engine, reading.choice(("auto", "events", "compiled"))] = "auto"
     seed: Seed = 0
+
+
+@dataclass(frozen=True, slots=True)
+class OuterSetting:
+    """A training in several copies, which average their parameters every so many steps (DiLoCo, local SGD).
+
+    Attributes
+    ----------
+    name : str
+        Name of the training, whose copies are jobs.
+    copies : int
+        Number of copies.
+    every : int
+        Inner steps between two averages of a parameter.
+    fragments : int
+        Parts of the parameters, averaged one after the other, evenly over the inner steps.
+    delay : int
+        Inner steps during which an average may be under way before its result is needed.
+    dtype : str
+        Dtype in which parameters travel.
+    """
+
+    name: str
+    copies: int
+    every: int
+    fragments: int
+    delay: int
+    dtype: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +162,8 @@ class JobSetting:
         Number of updates by which the weights that generate a batch may be older than its training.
     steps_per_batch : int
         Training steps for each generated batch.
+    outer : OuterSetting or None
+        How the job averages its parameters with copies of itself.
     """
 
     name: str
@@ -136,6 +177,7 @@ class JobSetting:
     batches_from: str | None = None
     lag: int = 0
     steps_per_batch: int = 1
+    outer: OuterSetting | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +241,13 @@ def _read(document: Document, base: Path) -> JobsFile:
     sizes = {name: _world_size(document, name, job, base) for name, job in spec.jobs.items()}
     placed = _placements(document, spec, sizes, base)
     document.refuse(_conflicts(document, spec))
-    settings = tuple(_setting(document, spec, name, placed[name], base) for name in spec.jobs)
+    settings = tuple(
+        one
+        for name in spec.jobs
+        for one in _copies(_setting(document, spec, name, placed[name], base), spec.jobs[name])
+    )
+    if len(settings) > _MOST_JOBS:
+        document.refuse([document.fault(("jobs",), f"got {len(settings)} jobs, copies included; at most {_MOST_JOBS}")])
     return JobsFile(document.source, document.question, settings, spec.engine, spec.cluster.events)
 
 
@@ -216,6 +264,8 @@ def _conflicts(document: Document, spec: JobsSpec) -> Iterator[Fault]:
                 yield document.fault((*where, "generation"), message)
             elif given[0] is not None and given[2] is not None:
                 yield document.fault((*where, "generation", "rate"), "time is given, too; give one of the two")
+        if job.outer is not None:
+            yield from _of_outer(document, name, job)
         if not trains and job.steps is not None:
             yield document.fault((*where, "steps"), "a job that only generates has the steps of its training")
         if job.lag and job.batches_from is None:
@@ -240,6 +290,23 @@ def _conflicts(document: Document, spec: JobsSpec) -> Iterator[Fault]:
             taken.setdefault(job.batches_from, name)
 
 
+def _of_outer(document: Document, name: str, job: JobSpec) -> Iterator[Fault]:
+    """Yield a fault for each broken rule of a job in copies."""
+    where: Key = ("jobs", name, "outer")
+    if job.outer is None:
+        return
+    if not _trains(job) or job.generation is not None or job.batches_from is not None:
+        yield document.fault(where, "copies average what they train; a job that generates has none")
+    if job.steps is not None:
+        yield document.fault(("jobs", name, "steps"), "follows from outer.every")
+    if job.outer.every % job.outer.fragments:
+        message = f"got {job.outer.fragments}; must divide every, {job.outer.every}"
+        yield document.fault((*where, "fragments"), message)
+    elif job.outer.delay >= job.outer.every // job.outer.fragments:
+        message = f"got {job.outer.delay}; must be below every / fragments, {job.outer.every // job.outer.fragments}"
+        yield document.fault((*where, "delay"), message)
+
+
 def _trains(job: JobSpec) -> bool:
     return job.scenario is not None or job.training is not None
 
@@ -262,7 +329,7 @@ def _setting(document: Document, spec: JobsSpec, name: str, placement: tuple[int
     scenario = _scenario(document, spec, name, placement, base) if _trains(job) else None
     return JobSetting(
         name,
-        cluster if scenario is None else scenario.cluster,
+        cluster if scenario is None else scenario.cluster.replaced(placement=placement, world_size=len(placement)),
         scenario,
         base,
         job.start,
@@ -275,28 +342,46 @@ def _setting(document: Document, spec: JobsSpec, name: str, placement: tuple[int
     )
 
 
+def _copies(setting: JobSetting, job: JobSpec) -> Iterator[JobSetting]:
+    """Yield a job, or each of its copies with its own share of the GPUs."""
+    if job.outer is None:
+        yield setting
+        return
+    outer = OuterSetting(setting.name, **dict(job.outer))
+    places = setting.cluster.placement or ()
+    size = len(places) // outer.copies
+    for copy in range(outer.copies):
+        own = places[copy * size : (copy + 1) * size]
+        cluster = setting.cluster.replaced(placement=own, world_size=size)
+        scenario = None if setting.scenario is None else setting.scenario.replaced(cluster=cluster)
+        name = f"{setting.name}-{copy}"
+        yield replace(setting, name=name, cluster=cluster, scenario=scenario, outer=outer)
+
+
 def _spec_at(key: Key) -> type[Spec]:
     """Return the record of the mapping at a key path of a file of jobs."""
     if not key:
         return JobsSpec
     if key[0] == "jobs":
-        return GenerationSpec if key[-1] == "generation" and len(key) > 2 else JobSpec
+        inner: dict[str, type[Spec]] = {"generation": GenerationSpec, "outer": OuterSpec}
+        return inner.get(str(key[-1]), JobSpec) if len(key) > 2 else JobSpec
     return {"ecmp": EcmpSpec}.get(str(key[-1]), EventSpec if "events" in key else SharedClusterSpec)
 
 
 def _world_size(document: Document, name: str, job: JobSpec, base: Path) -> int:
-    """Return a job's number of ranks: as given, or as its scenario says."""
+    """Return a job's number of ranks, of all its copies: as given, or as its scenario says."""
     where: Key = ("jobs", name)
     if job.scenario is not None and job.training is not None:
         document.refuse([document.fault(where, "has scenario and training; give one of the two")])
     if not _trains(job) and job.generation is None:
         message = "does nothing; give scenario, training or generation"
         document.refuse([document.fault(where, message)])
+    copies = 1 if job.outer is None else job.outer.copies
     if job.world_size is not None:
-        return job.world_size
+        return copies * job.world_size
     if job.scenario is None:
         document.refuse([document.fault(where, "world_size is missing; write for example 'world_size: 8'")])
-    return load_scenario(_path(job, base)).cluster.world_size
+    return copies * load_scenario(_path(job, base)).cluster.world_size
 
 
 def _path(job: JobSpec, base: Path) -> str:
@@ -354,7 +439,9 @@ def _placements(document: Document, spec: JobsSpec, sizes: Mapping[str, int], ba
 
 
 def _scenario(document: Document, spec: JobsSpec, name: str, placement: tuple[int, ...], base: Path) -> Scenario:
-    """Return a job's scenario on the shared cluster."""
+    """Return a job's scenario on the shared cluster; of a job in copies, the scenario of the first."""
+    if spec.jobs[name].outer is not None:
+        placement = placement[: len(placement) // spec.jobs[name].outer.copies]  # type: ignore[union-attr]
     job, source = spec.jobs[name], f"{document.source}: jobs.{name}"
     cluster: dict[str, Any] = {
         "topology": spec.cluster.topology, "world_size": len(placement), "placement": list(placement),

@@ -15,7 +15,7 @@ from simulator.collectives.plan import Task, plan
 from simulator.collectives.point_to_point import point_to_point
 from simulator.engine.compiled import library
 from simulator.engine.play import Engine, play
-from simulator.jobs.program import BatchExchange, JobProgram, joined, prefix
+from simulator.jobs.program import BatchExchange, JobProgram, OuterAverage, joined, prefix
 from simulator.jobs.sharing import share
 from simulator.records.operation import Allocate, Compute, Free, Op
 from simulator.records.program import Program
@@ -130,6 +130,49 @@ def test_generation_and_training_alternate_or_overlap(engine: Engine, lag: int, 
         sent = next(s for s in timeline.spans if s.name == f"t {2 * version + 1} weights")
         first = next(s for s in timeline.spans if s.name == f"g {version + 1 + lag} generate" and s.rank == 1)
         assert sent.end <= first.start + 1e-12
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(
+    ("delay", "expected"),
+    [
+        # Steps of 1 s, an average of 3 s after every second step. Without delay each average is waited for.
+        (0, [1, 2, 6, 7, 11, 12]),
+        # One step goes on while the average is under way; the next begins when the average has ended.
+        (1, [1, 2, 3, 6, 7, 10]),
+    ],
+)
+def test_copies_average_every_second_step(engine: Engine, delay: int, expected: list[float]) -> None:
+    cluster = two_servers()
+    step = Program(((Compute("work", 1.0),),) * 2)
+    copies = [JobProgram(name, step, 6) for name in ("x", "y")]
+    # Ranks 0 and 1 are of x, 2 and 3 of y; each averages with its like.
+    averages = tuple(
+        replace(plan(cluster, Task(CollectiveRequest("all_reduce", 2, 4), "auto", group)).ops[0], duration=3.0)
+        for group in ((0, 2), (1, 3))
+    )
+    timeline = play(engine, joined(copies, outers=[OuterAverage(("x", "y"), 2, delay, averages)]), cluster)
+    for name in ("x", "y"):
+        worked = [max(s.end for s in timeline.spans if s.name == f"{name} {number} work") for number in range(6)]
+        assert worked == pytest.approx(expected)
+
+
+def test_a_round_is_its_inner_steps_and_its_averages() -> None:
+    training = {"model": "gpt2", "seq_len": 256, "sharding": "zero3"}
+    job: dict[str, Any] = {"training": training, "world_size": 2, "outer": {"copies": 2, "every": 3}}
+    (found,) = share(load_jobs({"cluster": {"topology": TOPOLOGY}, "jobs": {"site": job}})).rounds
+    # 124,439,808 parameters in float32: 2 ranks of each copy hold halves, a ring over two copies sends a half of each,
+    # forward and back, and the ranks of a server share its card of 1 GB/s: the server sends all 497.8 MB.
+    average = 4 * 124_439_808 / 1e9
+    assert found.step == pytest.approx(found.inner + average / 3, rel=0.02)
+    # With all steps between two averages simulated, nothing is extrapolated.
+    assert found.window == pytest.approx(3 * found.step)
+    # In every step, gradients in bfloat16 take half of that, behind the backward pass or beside it.
+    assert found.in_every_step < found.inner + average
+    longer = job | {"outer": {"copies": 2, "every": 100, "fragments": 4, "delay": 5}}
+    (spread,) = share(load_jobs({"cluster": {"topology": TOPOLOGY}, "jobs": {"site": longer}})).rounds
+    assert spread.inner == pytest.approx(found.inner)
+    assert spread.inner <= spread.step <= spread.inner + average / 100 * 1.02
 
 
 def shared(placement: Any, engine: str = "auto", **changes: Any) -> JobsFile:
