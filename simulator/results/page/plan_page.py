@@ -131,7 +131,8 @@ def _best(told: Mapping[str, Any]) -> str:
     heads += [_AMOUNTS[name] for name in amounts]
     rows = "".join(_best_row(one, amounts) for one in told["best"])
     head = "".join(f"<th>{one}</th>" for one in heads) + '<th class="text">difference from the best</th>'
-    table = f"<thead><tr>{head}</tr></thead><tbody>{rows}"
+    missing = f"<caption>{escape(told['not_listed'])}</caption>" if told["not_listed"] else ""
+    table = f"{missing}<thead><tr>{head}</tr></thead><tbody>{rows}"
     return (
         '<section class="panel"><h2>Best settings</h2><div class="scroll tall"><table class="sortable" id="best">'
         f"{table}</tbody></table></div></section>"
