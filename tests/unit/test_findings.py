@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 import simulator
 from simulator.basics.errors import ScenarioError
 from simulator.basics.units import format_memory, format_time
+from simulator.collectives.algorithm import ALGORITHMS
 from simulator.findings.answer import Answer, answer
 from simulator.findings.comparison import Comparison
 from simulator.findings.crossovers import Axis
@@ -1315,3 +1316,13 @@ def test_changes_over_many_conditions_name_three_settings_and_count_the_rest() -
     # 120 columns a line.
     assert len(change) <= 3 * 120
     assert re.search(r"; \d further settings: ", change)
+
+
+def test_an_answer_ends_with_the_summaries_of_the_algorithms_that_it_names() -> None:
+    """The demo's sentences name ring and naive; an answer without a comparison of algorithms names none."""
+    told = answered(RING_OR_NAIVE)
+    summaries = {name: ALGORITHMS.find(name).summary for name in ("ring", "naive")}
+    assert dict(told.algorithms) == summaries == told.to_dict()["algorithms"]
+    last = told.text.splitlines()[-1]
+    assert last == f"Algorithms: naive ({summaries['naive']}), ring ({summaries['ring']})."
+    assert not answered(SHARDED).algorithms

@@ -12,6 +12,7 @@ from html import escape
 from pathlib import Path
 from typing import Final
 
+from simulator.findings.algorithm_terms import terms_text
 from simulator.findings.answer import Answer
 from simulator.findings.budget import amount_text
 from simulator.findings.comparison import Comparison
@@ -102,6 +103,8 @@ def _head(compared: Comparison, answer: Answer) -> str:
     sentences = "".join(f'<p class="answer">{escape(sentence)}</p>' for sentence in answer.sentences)
     why = f'<p class="why"><b>Why:</b> {escape(answer.why)}</p>' if answer.why else ""
     trusted = "".join(f'<p class="trust note"><b>Trust:</b> {escape(one.text)}.</p>' for one in answer.caveats)
+    if answer.algorithms:
+        trusted += f'<p class="note"><b>Algorithms:</b> {escape(terms_text(answer.algorithms))}.</p>'
     drawn = small_tables(compared, answer)
     tables = "".join(_small(table) for table in drawn)
     if any(table.best for table in drawn):
