@@ -28,6 +28,7 @@ from simulator.findings.text import bracket_text, bracketed
 from simulator.findings.why import parts_of_step, why
 from simulator.planner.setting import Setting
 from simulator.records.measures import find, interval_width, percent_text
+from simulator.report.numbers.memory_margin import margin_of
 from simulator.report.tables.table import points_tables
 from simulator.results.budget_table import budget_table
 from simulator.results.page.point_table import figures
@@ -131,9 +132,10 @@ def test_what_does_not_fit_wins_nothing() -> None:
                                "answer": ["fit"]})  # type: ignore[dict-item]  # fmt: skip
     reserved, capacity = (of.rows[0].report or {})["peak_reserved_bytes"], (of.rows[0].report or {})["capacity_bytes"]
     assert told.sentences[0].startswith("No setting fits in 22.5 GiB; the closest setting is zero3 (reserved memory ")
-    assert told.sentences[1].startswith(
-        f"ddp does not fit in 22.5 GiB (reserved memory {format_memory(reserved)}, "
-        f"{format_memory(reserved - capacity)} missing)"
+    # The smallest need comes first; ddp needs the most.
+    assert told.sentences[1].endswith(
+        f"; ddp does not fit in 22.5 GiB (reserved memory {format_memory(reserved)}, "
+        f"{format_memory(reserved - capacity)} missing)."
     )
 
 
@@ -199,27 +201,47 @@ def test_parts_of_a_difference_add_up_to_it() -> None:
         assert sum(parts_of_step(report).values()) == pytest.approx(report["step_time_s"], rel=1e-9)
 
 
-def test_a_baseline_that_does_not_fit_is_told_before_changes_from_it() -> None:
+@pytest.mark.parametrize("finding", ["change", {"finding": "effect", "along": "training.sharding"}])
+def test_the_settings_that_fit_are_told_before_a_baseline_that_does_not_fit(finding: Any) -> None:
     """DDP keeps 16 bytes a parameter on each GPU, 120 GiB for Llama 3 8B; ZeRO-3 keeps an eighth."""
     base = {
         "name": "lacks", "cluster": {"topology": "dgx_a100", "world_size": 8},
         "training": {"model": "llama3_8b", "seq_len": 1024, "activation_checkpointing": "full"},
+        "compare": {"training.sharding": ["ddp", "zero1", "zero3"]},
+        "answer": [finding],
     }  # fmt: skip
-    base |= {"compare": {"training.sharding": ["ddp", "zero3"]}}
     of = compared(base)
-    (ddp,) = (row.report for row in of.rows if row.setting["training.sharding"] == "ddp" and row.report)
+    ddp, *fitting = (row.report or {} for row in of.rows)
     reserved = ddp["peak_reserved_bytes"]
     assert 100 * 2**30 < reserved < 200 * 2**30
-    first = (
+    best, second = sorted(zip(("zero1", "zero3"), fitting, strict=True), key=lambda one: one[1]["step_time_s"])
+    told = answer(of).sentences
+    assert re.match(rf"{best[0]} fits(,| and) takes? {format_time(best[1]['step_time_s'])}", told[0])
+    assert f"; {second[0]} fits" in told[0]
+    assert told[1] == (
         f"ddp does not fit in 80 GiB (reserved memory {format_memory(reserved)}, "
         f"{format_memory(reserved - 80 * 2**30)} missing): changes vs ddp compare with a step that cannot run."
     )
-    for finding in ("change", {"finding": "effect", "along": "training.sharding"}):
-        asked = of.scenario.replaced(answer=load_scenario(base | {"answer": [finding]}).answer)
-        told = answer(Comparison(asked, of.outcomes)).sentences
-        assert told[0] == first
-        assert len(told) == 2
-        assert "does not fit" not in told[1]
+    assert not any("does not fit" in sentence for sentence in told[2:])
+
+
+def test_settings_beside_the_baseline_that_do_not_fit_are_told_after_it() -> None:
+    base = {
+        "name": "lacks", "cluster": {"topology": "dgx_a100", "world_size": 8},
+        "training": {"model": "llama3_8b", "seq_len": 1024},
+        "compare": {"training.sharding": ["ddp", "zero3", {"strategy": "ddp", "bucket_size": "1 GiB"}]},
+        "answer": ["change", "fit"],
+    }  # fmt: skip
+    of = compared(base)
+    assert [row.fits for row in of.rows] == [False, True, False]
+    fits, first, other, *_, last = answer(of).sentences
+    names = [of.name(row.setting) for row in of.rows]
+    verdicts = [margin_of(row.report or {}).verdict for row in of.rows]
+    assert fits.startswith(f"{names[1]} fits")
+    assert first.startswith(f"{names[0]} {verdicts[0]}: changes vs ")
+    assert other == f"{names[2]} {verdicts[2]}."
+    # The finding on memory begins with the setting that fits as well.
+    assert last.startswith(f"{names[1]} {verdicts[1]}; ")
 
 
 def test_why_of_a_sweep_names_the_bottleneck_under_each_condition() -> None:
