@@ -898,20 +898,20 @@ def test_a_threshold_tells_where_settings_tie() -> None:
     zero3 = {("zero3", 1): 1.2, ("zero3", 2): 1.08, ("zero3", 3): 1.02, ("zero3", 4): 0.99}
     told = found(timed({"answer": [asked]}, ddp | zero3, 9.0))
     assert told.sentences == (
-        "zero3 takes at most 10 % more time than ddp from micro-batch 2 on: 20 % more time at "
-        "micro-batch 1, 1 % less time at micro-batch 4; a tie within the uncertainty of ±5.1 % from "
-        "micro-batch 3 on",
+        "zero3 takes at most 10 % more time per step than ddp from micro-batch 2 on: 1.2 s instead of 1 s at "
+        "micro-batch 1 (+20 %), 990 ms instead of 1 s at micro-batch 4 (-1 %); from micro-batch 3 on, the difference "
+        "is within the uncertainty of ±5.1 %",
     )
     assert told.numbers["places"][0]["ties"] == [{"from": 3, "to": None}]
     # A setting that is nominally better everywhere, by less than the uncertainty, is not called better.
     near = {("zero3", size): 0.97 for size in (1, 2, 3, 4)}
     told = found(timed({"answer": [asked]}, ddp | near, 9.0))
     assert told.sentences[0].startswith(
-        "zero3 ties with ddp in time within the uncertainty of ±5.1 % from micro-batch 1 to micro-batch 4: "
+        "zero3 ties with ddp in time per step within the uncertainty of ±5.1 % from micro-batch 1 to micro-batch 4: "
     )
     # Equal values are the same, which says more than a tie.
     told = found(timed({"answer": [asked]}, ddp | {("zero3", size): 1.0 for size in (1, 2, 3, 4)}, 9.0))
-    assert told.sentences == ("zero3 takes the same time as ddp from micro-batch 1 to micro-batch 4",)
+    assert told.sentences == ("zero3 takes the same time per step as ddp from micro-batch 1 to micro-batch 4",)
 
 
 def test_findings_and_tables_call_the_same_differences_ties() -> None:
