@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import simulator
+from simulator.basics import registry
 from simulator.basics.errors import ScenarioError
 from simulator.basics.units import format_memory, format_time
 from simulator.collectives.algorithm import ALGORITHMS
@@ -1348,3 +1349,13 @@ def test_an_answer_ends_with_the_summaries_of_the_algorithms_that_it_names() -> 
     last = told.text.splitlines()[-1]
     assert last == f"Algorithms: naive ({summaries['naive']}), ring ({summaries['ring']})."
     assert not answered(SHARDED).algorithms
+
+
+def test_the_slow_cable_of_the_shipped_scenario_is_slow_in_both_directions() -> None:
+    """A key of `link_factors` is one direction: a cable has two links with the same ends."""
+    scenario = load_scenario(registry.find("scenario", "slow_link"))
+    whole, slow = scenario.sweep["cluster.link_factors"]
+    back = {"->".join(reversed(link.split("->"))): factor for link, factor in slow.items()}
+    assert not whole
+    assert len(slow) == 2
+    assert slow == back
