@@ -133,7 +133,7 @@ def answer(compared: Comparison) -> Answer:
         further=compared.played_further,
         reasons=reason.numbers,
         caveats=limits,
-        algorithms=algorithm_terms(compared, [*told, because, *(one.text for one in limits)]),
+        algorithms=algorithm_terms(compared, [scenario.question, *told, because, *(one.text for one in limits)]),
     )
 
 

@@ -1359,3 +1359,31 @@ def test_the_slow_cable_of_the_shipped_scenario_is_slow_in_both_directions() -> 
     assert not whole
     assert len(slow) == 2
     assert slow == back
+
+
+def test_the_best_setting_is_followed_by_the_lack_of_the_settings_that_do_not_fit() -> None:
+    """DDP keeps 16 bytes a parameter, 120 GiB for Llama 3 8B, in 80 GiB; `value` tells its figures last as well."""
+    base = {
+        "name": "lacks", "cluster": {"topology": "dgx_a100", "world_size": 8},
+        "training": {"model": "llama3_8b", "seq_len": 1024},
+        "compare": {"training.sharding": ["ddp", "zero1", "zero3"]},
+        "answer": ["best", "value"],
+    }  # fmt: skip
+    of = compared(base)
+    verdict = margin_of(of.rows[0].report or {}).verdict
+    best, value = answer(of).sentences
+    assert not best.startswith("ddp")
+    assert best.endswith(f"; ddp {verdict}.")
+    order = sorted(of.rows[1:], key=lambda row: -(row.report or {})["tokens_per_s"])
+    assert value.startswith(of.name(order[0].setting))
+    assert re.search(r"; ddp reaches [^;]*, but does not fit in memory\.$", value)
+
+
+def test_an_answer_explains_the_algorithms_of_its_question() -> None:
+    """The ring wins everywhere; the question names the naive algorithm."""
+    scenario = load_scenario(RING_OR_NAIVE | {"sweep": {"collective.size": ["4 MiB", "16 MiB"]}})
+    scenario = scenario.replaced(question="How do a ring and the naive way compare?")
+    of = Comparison(scenario, list(play_points(list(enumerate(points(scenario))))))
+    told = answer(of)
+    assert not any("naive" in sentence.split("ahead")[0] for sentence in told.sentences)
+    assert list(told.algorithms) == ["ring", "naive"]
