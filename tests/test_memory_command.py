@@ -25,15 +25,22 @@ def test_a_whole_model_is_told_in_closed_forms(cli: Command) -> None:
 
 def test_what_fits_comes_first_and_every_word_of_the_table_is_explained(cli: Command) -> None:
     fits = cli("memory", "llama3_8b", "--dp", 64).out
-    assert fits.startswith("fits on h100_sxm with zero1, without checkpointing, in torchtitan: reserved memory ")
+    assert fits.startswith(
+        "llama3_8b with a micro-batch of 1 x 2,048 tokens fits on 64 h100_sxm of 79.6 GiB with "
+        "zero1 and no checkpointing, in torchtitan: reserved memory "
+    )
+    assert fits.splitlines()[0].endswith(" GiB free.")
     assert "fits: within the GPU's memory; over: more than the GPU's memory" in fits
     assert "attention equals none: --attention flash stores no scores" in fits
     standard = cli("memory", "llama3_8b", "--dp", 64, "--attention", "standard").out
     assert "attention is as none" not in standard
     short = cli("memory", "llama3_70b", "--dp", 8, "--gpu", "a100_sxm_80gb").out
     # 16 bytes of each of 70.55 billion parameters over 8 ranks are 131 GiB.
-    assert short.startswith("the model does not fit on a100_sxm_80gb of 80 GiB; the smallest need is that of zero3, ")
-    assert "with full checkpointing, in torchtitan: reserved memory 1" in short.splitlines()[0]
+    assert short.startswith(
+        "llama3_70b with a micro-batch of 1 x 2,048 tokens does not fit on 8 a100_sxm_80gb of 80 GiB; "
+        "the smallest need is that of zero3 "
+    )
+    assert "and full checkpointing, in torchtitan: reserved memory 1" in short.splitlines()[0]
     # No article: "a" is wrong before some names, and "an" before others.
     assert "reserved memory of a simulated step in torchtitan on a100_sxm_80gb of 80.0 GiB" in short.splitlines()
 
@@ -54,7 +61,7 @@ def test_the_verdict_is_that_of_the_step_which_the_user_would_run(cli: Command) 
         reserved = told["simulated_reserved_bytes"][sharding][policy]
         assert report.peak_reserved_bytes == pytest.approx(reserved, rel=0.03)
         assert report.fits is (sharding == "zero1")
-    row = "zero1, without checkpointing, in torchtitan: reserved memory "
+    row = "zero1 and no checkpointing, in torchtitan: reserved memory "
     assert row in cli("memory", *options).out.splitlines()[0]
 
 
@@ -77,7 +84,10 @@ def test_the_stage_that_holds_most_is_named_first(cli: Command) -> None:
     finding, asked, _, _, heads, *rows = answer.out.splitlines()
     assert finding.startswith("stage 0 of 4 needs the most memory: ")
     assert " of the memory of h100_sxm: fits in 79.6 GiB (reserved memory " in finding
-    assert "on 4 GPUs (dp 1, tp 1, pp 4, cp 1, ep 1), ddp, 8 micro-batches of 1 x 1024, 1f1b" in asked
+    assert (
+        "on 4 GPUs (dp 1, tp 1, pp 4, cp 1, ep 1), ddp, no checkpointing, 8 micro-batches of 1 x 1,024 tokens, 1f1b"
+        in asked
+    )
     assert heads.split()[:5] == ["stage", "parameters", "gradients", "optimizer", "activations"]
     assert [row.split()[0] for row in rows[:4]] == ["0", "1", "2", "3"]
     assert [row.split()[-3] for row in rows[:4]] == ["4", "3", "2", "1"]
@@ -194,10 +204,12 @@ def test_the_default_length_is_at_most_what_a_model_has_learned(cli: Command, op
     """GPT-2 has 1,024 positions; the default of 2048 tokens was refused, though the user asked for no length."""
     answer = cli(*options)
     assert (answer.code, answer.err) == (0, "")
-    assert "1 x 1024" in answer.out
+    assert "1 x 1,024 tokens" in answer.out
 
 
 def test_a_gpu_without_its_form_is_printed_as_the_card_that_was_taken(cli: Command) -> None:
     told = cli("memory", "llama3_8b", "--dp", 8, "--gpu", "h100")
-    assert told.out.startswith("fits on h100_sxm with zero1")
+    assert told.out.startswith(
+        "llama3_8b with a micro-batch of 1 x 2,048 tokens fits on 8 h100_sxm of 79.6 GiB with zero1 "
+    )
     assert "step in torchtitan on h100_sxm of " in told.out

@@ -8,12 +8,14 @@ import re
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from simulator import load_scenario, simulate
 from simulator.engine.compiled import library
 from simulator.engine.progress import Progress, stage, tell, watched
+from simulator.learning import training
 from tests.interrupting import ended, started
 
 # Everybody sends to everybody over shared links: half a minute in the core.
@@ -43,6 +45,25 @@ def test_a_play_tells_how_far_it_is(engine: str) -> None:
     assert progress.stage
     assert progress.share is None or 0.0 <= progress.share <= 1.0
     assert 0.0 <= progress.now <= run.timeline.end
+
+
+@pytest.mark.parametrize("sharding", ["ddp", {"strategy": "parameter_server", "asynchronous": True}])
+def test_a_real_training_tells_the_share_of_its_trained_steps(sharding: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of the 4 steps begins when k of 4 are trained; asynchronous workers train all steps along one timeline."""
+    told: list[tuple[float, float]] = []
+    monkeypatch.setattr(training, "tell", lambda name, share, now: told.append((share, now)))
+    model = {"model_type": "gpt2", "n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 8, "vocab_size": 32}
+    keys = {"model": model, "seq_len": 8, "steps": 4, "numerics": True, "precision": "fp32", "sharding": sharding}
+    run = simulate(
+        load_scenario({"name": "x", "cluster": {"topology": "star_100g", "world_size": 2}, "training": keys})
+    )
+    shares = [share for share, _ in told]
+    assert told == sorted(told)
+    assert shares[0] == 0.0
+    assert 0.9 < shares[-1] < 1.0
+    assert {0.25, 0.5, 0.75} <= set(shares) or sharding != "ddp"
+    whole = run.timeline.end * (4 if sharding == "ddp" else 1)
+    assert 0.8 * whole < told[-1][1] <= whole
 
 
 def test_a_check_of_points_tells_how_many_it_has_checked(tmp_path: Path) -> None:

@@ -134,7 +134,7 @@ def test_a_sample_that_is_no_sequence_has_no_length(model: str, seq_len: int, to
 def test_kernels_of_images_are_of_a_number_of_samples(cli: Command) -> None:
     for size, told in ((1, "per micro-batch of 1 sample,"), (256, "per micro-batch of 256 samples,")):
         assert told in " ".join(cli("kernels", "resnet50", "--micro-batch-size", size).out.split())
-    assert "micro-batch of 2 x 64," in " ".join(
+    assert "micro-batch of 2 x 64 tokens," in " ".join(
         cli("kernels", "gpt2", "--micro-batch-size", 2, "--seq-len", 64).out.split()
     )
 
@@ -156,7 +156,7 @@ def test_a_plan_for_images_needs_a_batch_in_samples(cli: Command) -> None:
 
 
 def test_the_memory_of_stages_is_of_samples(cli: Command) -> None:
-    for model, told in (("resnet50", "4 micro-batches of 2 samples"), ("gpt2", "4 micro-batches of 2 x 1024")):
+    for model, told in (("resnet50", "4 micro-batches of 2 samples"), ("gpt2", "4 micro-batches of 2 x 1,024 tokens")):
         asked = ("--pp", 2, "--micro-batches", 4, "--micro-batch-size", 2)
         assert told in " ".join(cli("memory", model, *asked).out.split())
 

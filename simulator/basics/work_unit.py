@@ -35,9 +35,9 @@ def micro_batch_text(unit: str, size: int, seq_len: int) -> str:
     Examples
     --------
     >>> micro_batch_text(TOKEN, 2, 8192), micro_batch_text(SAMPLE, 256, 1)
-    ('2 x 8192', '256 samples')
+    ('2 x 8,192 tokens', '256 samples')
     """
-    return number_of(size, SAMPLE) if unit == SAMPLE else f"{size} x {seq_len}"
+    return number_of(size, SAMPLE) if unit == SAMPLE else f"{size} x {seq_len:,} tokens"
 
 
 def rate_name(unit: str) -> str:

@@ -74,7 +74,9 @@ def _below(headings: Sequence[str], rows: Sequence[tuple[str, ...]]) -> None:
 def _algorithms() -> None:
     from simulator.collectives.algorithm import ALGORITHMS
 
-    _below(_NO_HEADINGS, [(name, ", ".join(ALGORITHMS.operations(name))) for name in ALGORITHMS.names()])
+    found = ((name, ALGORITHMS.find(name).summary) for name in ALGORITHMS.names())
+    rows = [(name, summary, ", ".join(ALGORITHMS.operations(name))) for name, summary in found]
+    _below(("algorithm", "summary", "operations"), rows)
 
 
 def _builders() -> None:

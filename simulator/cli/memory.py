@@ -16,6 +16,7 @@ import typer
 
 from simulator.basics.errors import ScenarioError
 from simulator.basics.registry import shipped
+from simulator.basics.sentence import started
 from simulator.basics.units import GIB, format_memory
 from simulator.basics.work_unit import micro_batch_text
 from simulator.cli.console import print_table, print_text
@@ -29,6 +30,7 @@ from simulator.model.load import load_model
 from simulator.model.model import Model, modules, total
 from simulator.model.operation import Batch
 from simulator.model.shape import Transformer
+from simulator.records.setting_text import label
 from simulator.report.numbers.memory_margin import MemoryMargin
 from simulator.report.tables.layout import Column
 from simulator.run.memory import estimate_memory
@@ -96,12 +98,13 @@ def show(request: MemoryOptions, *, as_json: bool) -> None:
         }
         typer.echo(json.dumps(document, indent=2))
         return
-    print_text(_finding(margin, f"{sharding}, {_how(policy)}, in {framework}", card))
+    micro_batch = f"micro-batch of {micro_batch_text(model.work_unit, request.micro_batch_size, request.seq_len)}"
+    row = f"{sharding} and {label('training.activation_checkpointing', policy)}, in {framework}"
+    print_text(_finding(margin, f"{model.name} with a {micro_batch}", row, f"{request.dp:,} {card}"))
     print_text(f"{model.name}: {total(model):,} parameters; GiB per rank, with {request.dp} data-parallel ranks")
     typer.echo("\nmodel states (Adam, mixed precision), by convention")
     for name, nbytes in states.items():
         typer.echo(f"  {name:<34}{nbytes / GIB:>10.2f} GiB")
-    micro_batch = f"micro-batch of {micro_batch_text(model.work_unit, request.micro_batch_size, request.seq_len)}"
     if activations:
         print_text(f"\nactivations and logits, {micro_batch}, by checkpointing")
     for name, nbytes in activations.items():
@@ -128,18 +131,24 @@ def show(request: MemoryOptions, *, as_json: bool) -> None:
     )
 
 
-def _finding(margin: MemoryMargin, row: str, gpu: str) -> str:
-    """Return a sentence: the first row of the table that fits, or the row with the least memory."""
+def _finding(margin: MemoryMargin, job: str, row: str, cards: str) -> str:
+    """Return the verdict in whole sentences, on the first row of the table that fits, or on the row with the least
+    memory.
+
+    Parameters
+    ----------
+    job : str
+        The model and its micro-batch, in words.
+    row : str
+        Sharding, checkpointing and framework, in words.
+    cards : str
+        Number and name of the GPUs.
+    """
+    on = f"on {cards} of {format_memory(margin.capacity)}"
     if margin.fits:
-        return f"fits on {gpu} with {row}: {margin.text}" + (f"; {margin.warning}" if margin.warning else "")
-    return (
-        f"the model does not fit on {gpu} of {format_memory(margin.capacity)}; the smallest need is that of {row}: "
-        f"{margin.text}"
-    )
-
-
-def _how(policy: str) -> str:
-    return "without checkpointing" if policy == "none" else f"with {policy} checkpointing"
+        warning = f" {started(margin.warning)}." if margin.warning else ""
+        return f"{started(job)} fits {on} with {row}: {margin.text}.{warning}"
+    return f"{started(job)} does not fit {on}; the smallest need is that of {row}: {margin.text}."
 
 
 def _chosen(peaks: Mapping[str, Mapping[str, MemoryMargin]]) -> tuple[str, str]:

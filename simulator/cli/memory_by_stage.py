@@ -24,6 +24,7 @@ from simulator.cli.console import print_table, print_text
 from simulator.cli.option_names import as_options
 from simulator.cli.warnings_output import print_warnings
 from simulator.model.model import total
+from simulator.records.setting_text import label
 from simulator.report.numbers.memory_margin import MemoryMargin
 from simulator.report.tables.layout import Column
 from simulator.run.memory import estimate_memory
@@ -238,7 +239,8 @@ def _asked(found: _Found) -> str:
     order = f", {Pipeline.of(step).schedule.name}" if cut.pp > 1 else ""
     return (
         f"{step.model.name}: {total(step.model):,} parameters on {found.gpus:,} GPUs ({sizes}), "
-        f"{step.sharding.strategy}, {batches} of {micro_batch}{order}"
+        f"{step.sharding.strategy}, {label('training.activation_checkpointing', step.checkpointing)}, "
+        f"{batches} of {micro_batch}{order}"
     )
 
 

@@ -18,7 +18,7 @@ from simulator.findings import gpu_numbers
 from simulator.planner.cluster_sizes import ClusterSizeResult
 from simulator.planner.explain import step_difference
 from simulator.planner.infeasible import NO_WAY, MemoryNeed, Remedy
-from simulator.planner.plan_report import exposed, kind_rows, reasons, sensitivity_sentence, sentences
+from simulator.planner.plan_report import exposed, kind_rows, not_listed, reasons, sensitivity_sentence, sentences
 from simulator.planner.question import PlanQuestion
 from simulator.planner.search import SearchResult
 from simulator.planner.sensitivity import MachineChange
@@ -151,6 +151,9 @@ def _print_best(found: SearchResult) -> None:
         )
     typer.echo("")
     print_table(*filled_columns(columns, rows))
+    missing = not_listed(found)
+    if missing:
+        print_text(missing)
 
 
 def _print_kinds(found: SearchResult) -> None:

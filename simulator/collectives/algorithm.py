@@ -173,6 +173,8 @@ class Algorithm:
         Operations that do not cut their array into pieces, although `chunks` is an option for other operations.
     examples : function (ranks) -> iterable of Example
         Settings in which shared tests simulate the algorithm.
+    summary : str
+        What the ranks do, in a few words, for answers and lists that name the algorithm.
     """
 
     plans: Mapping[str, Plan]
@@ -189,6 +191,7 @@ class Algorithm:
     auxiliary: Auxiliary = Auxiliary.NONE
     whole: tuple[str, ...] = ()
     examples: Callable[[int], Iterable[Example]] = plain
+    summary: str = ""
 
 
 def least_volume(request: CollectiveRequest) -> int:

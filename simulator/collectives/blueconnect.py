@@ -195,6 +195,7 @@ def stands_for_trees(request: CollectiveRequest) -> bool:
 
 
 ALGORITHM = Algorithm(
+    summary="rings inside each node, then between pairs of nodes, pairs of pairs, ...; then back",
     plans=plans(_schedule),
     volume=least_volume,
     minimal=always,

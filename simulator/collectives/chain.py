@@ -88,6 +88,7 @@ def closed_form(request: CollectiveRequest, sizes: ElementSizes, network: IdleNe
 
 
 ALGORITHM = Algorithm(
+    summary="ranks form a line, along which the array travels in pieces",
     plans={"broadcast": broadcast, "reduce": reduce},
     volume=least_volume,
     minimal=always,

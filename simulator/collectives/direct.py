@@ -167,6 +167,7 @@ def flows(request: CollectiveRequest) -> Flows:
 
 
 ALGORITHM = Algorithm(
+    summary="each rank sends each part straight to the rank that needs the part",
     plans={
         "all_reduce": all_reduce,
         "reduce_scatter": reduce_scatter,

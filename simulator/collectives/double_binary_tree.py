@@ -202,6 +202,7 @@ def _over_nodes(request: CollectiveRequest) -> bool:
 
 
 ALGORITHM = Algorithm(
+    summary="two trees carry half of the array each; inner ranks of one tree are leaves of the other tree",
     plans={"all_reduce": all_reduce, "broadcast": broadcast, "reduce": reduce},
     volume=least_volume,
     minimal=always,

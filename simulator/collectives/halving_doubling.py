@@ -216,6 +216,7 @@ def closed_form(request: CollectiveRequest, sizes: ElementSizes, network: IdleNe
 
 
 ALGORITHM = Algorithm(
+    summary="peers exchange and add halves, quarters, ... of the array, then gather in reverse order",
     plans={"all_reduce": all_reduce, "reduce_scatter": reduce_scatter, "all_gather": all_gather},
     volume=least_volume,
     minimal=always,

@@ -277,6 +277,7 @@ def steps(request: CollectiveRequest) -> Steps:
 
 
 ALGORITHM = Algorithm(
+    summary="rings inside each node, then between nodes, then inside each node",
     plans=plans(_schedule),
     volume=least_volume,
     minimal=always,

@@ -151,6 +151,7 @@ def _last_end(
 
 
 ALGORITHM = Algorithm(
+    summary="as many rings as ranks in a node; each ring leaves the node over another network card",
     plans={"all_reduce": plan, "reduce_scatter": plan, "all_gather": plan},
     volume=least_volume,
     minimal=always,

@@ -56,6 +56,7 @@ def closed_form(request: CollectiveRequest, sizes: ElementSizes, network: IdleNe
 
 
 ALGORITHM = Algorithm(
+    summary="rank 0 receives every array, adds the arrays, and sends the sum to every rank",
     plans={"all_reduce": all_reduce},
     volume=least_volume,
     minimal=always,

@@ -159,6 +159,7 @@ def steps(request: CollectiveRequest) -> Steps:
 
 
 ALGORITHM = Algorithm(
+    summary="the NVSwitch of each node adds the arrays and sends the sum to all GPUs of the node",
     plans={"all_reduce": all_reduce},
     volume=volume,
     minimal=never,

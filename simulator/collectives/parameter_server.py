@@ -188,6 +188,7 @@ def closed_form(request: CollectiveRequest, sizes: ElementSizes, network: IdleNe
 
 
 ALGORITHM = Algorithm(
+    summary="workers send arrays to servers, which add them and send the sum",
     plans={"all_reduce": all_reduce},
     volume=volume,
     minimal=minimal,

@@ -129,6 +129,7 @@ def closed_form(request: CollectiveRequest, sizes: ElementSizes, network: IdleNe
 
 
 ALGORITHM = Algorithm(
+    summary="each rank sends chunks to the next rank; N-1 rounds add, N-1 rounds gather",
     plans={"all_reduce": all_reduce, "reduce_scatter": reduce_scatter, "all_gather": all_gather},
     volume=least_volume,
     minimal=always,

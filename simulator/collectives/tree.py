@@ -169,6 +169,7 @@ def closed_form(request: CollectiveRequest, sizes: ElementSizes, network: IdleNe
 
 
 ALGORITHM = Algorithm(
+    summary="binomial tree: the number of ranks with the data doubles in each round",
     plans={
         "all_reduce": all_reduce,
         "broadcast": broadcast,

@@ -6,12 +6,13 @@ Terminal, table, pictures and page use this answer and thus mention the same poi
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from simulator.basics.sentence import started
 from simulator.basics.units import format_memory
 from simulator.findings import budget
+from simulator.findings.algorithm_terms import algorithm_terms, terms_text
 from simulator.findings.caveats import Caveat, caveats
 from simulator.findings.comparison import Comparison
 from simulator.findings.found import FINDING_KINDS, FindingResult
@@ -48,6 +49,8 @@ class Answer:
         Numbers behind `why`.
     caveats : tuple of Caveat
         Facts to know before trusting the answer.
+    algorithms : mapping of str to str
+        Summary of each collective algorithm that the texts name.
     """
 
     question: str
@@ -60,6 +63,7 @@ class Answer:
     further: int
     reasons: Mapping[str, Any]
     caveats: tuple[Caveat, ...] = ()
+    algorithms: Mapping[str, str] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the answer as plain data for report.json."""
@@ -74,16 +78,18 @@ class Answer:
             "budget": self.budget,
             "points_played_between": self.further,
             "caveats": [{"topic": one.topic, "text": one.text} for one in self.caveats],
+            "algorithms": dict(self.algorithms),
         }
 
     @property
     def text(self) -> str:
-        """All sentences of the answer, the reason and the caveats, a line each; for the terminal.
+        """All sentences of the answer, the reason, the caveats and the named algorithms, a line each; for the terminal.
 
         The assumed framework stands in the report and on the page: all points share it.
         """
         trust = [f"Trust: {one.text}." for one in self.caveats if one.topic != "framework"]
-        return "\n".join([*self.sentences, *([f"Why: {self.why}"] if self.why else []), *trust])
+        terms = [f"Algorithms: {terms_text(self.algorithms)}."] if self.algorithms else []
+        return "\n".join([*self.sentences, *([f"Why: {self.why}"] if self.why else []), *trust, *terms])
 
 
 def answer(compared: Comparison) -> Answer:
@@ -107,23 +113,27 @@ def answer(compared: Comparison) -> Answer:
     budgets = budget.budgets(compared)
     sentences = [f"{started(sentence)}." for one in found for sentence in one.sentences]
     # The finding "fit" says this itself of a single point.
-    told = asked[0].finding == "fit" and len(compared.rows) == 1
-    sentences = [*([] if told else _nothing_fits(compared)), *sentences]
+    said = asked[0].finding == "fit" and len(compared.rows) == 1
+    sentences = [*([] if said else _nothing_fits(compared)), *sentences]
     # Two findings may say the same sentence; keep the first.
     sentences = list(dict.fromkeys([*sentences, *untold]))
     cost = budget.sentence(compared, budgets, spoken[0]) if budgets else ""
+    # Without any finding, the reason is the only sentence.
+    told = (*sentences, *([f"{started(cost)}."] if cost else [])) or (f"{started(reason.sentence)}.",)
+    because = f"{started(reason.sentence)}." if reason.sentence and sentences else ""
+    limits = caveats(compared)
     return Answer(
         question=scenario.question,
-        # Without any finding, the reason is the only sentence.
-        sentences=(*sentences, *([f"{started(cost)}."] if cost else [])) or (f"{started(reason.sentence)}.",),
-        why=f"{started(reason.sentence)}." if reason.sentence and sentences else "",
+        sentences=told,
+        why=because,
         findings=found,
         spoken=spoken,
         front=pareto_front(compared),
         budget=budgets,
         further=compared.played_further,
         reasons=reason.numbers,
-        caveats=caveats(compared),
+        caveats=limits,
+        algorithms=algorithm_terms(compared, [scenario.question, *told, because, *(one.text for one in limits)]),
     )
 
 

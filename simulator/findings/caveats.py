@@ -14,6 +14,7 @@ from simulator.basics.counts import number_of
 from simulator.basics.errors import few
 from simulator.basics.sections import varied
 from simulator.basics.units import format_time
+from simulator.cluster.build import facts
 from simulator.findings.comparison import Comparison, Row
 from simulator.findings.measured_range import outside_of_measured
 from simulator.findings.text import join_list
@@ -35,7 +36,7 @@ class Caveat(NamedTuple):
     Attributes
     ----------
     topic : str
-        "auto", "network", "cards", "memory", "interval", "range" or "framework".
+        "auto", "network", "nodes", "cards", "memory", "interval", "range" or "framework".
     text : str
         A sentence without its full stop.
     """
@@ -47,7 +48,7 @@ class Caveat(NamedTuple):
 def caveats(compared: Comparison) -> tuple[Caveat, ...]:
     """Return the caveats (facts that limit the trust in an answer) of all points together."""
     rows = [(row, row.report) for row in compared.rows if row.report is not None]
-    made = [*_auto(rows), *_network(rows)]
+    made = [*_auto(rows), *_network(rows), *_partly_used_nodes(compared)]
     if compared.kind == "training":
         # Memory and prediction intervals exist for training steps only.
         made += [*_memory(compared), *_interval([report for _, report in rows]), *_range(rows)]
@@ -86,6 +87,24 @@ def _network(rows: Sequence[tuple[Row, Report]]) -> Iterator[Caveat]:
         yield Caveat("network", best_case(few(list(unmeasured), _MOST)))
     for source, operations in list(borrowed.items())[:_MOST]:
         yield Caveat("network", f"constants of {join_list(list(operations))} are {source}")
+
+
+def _partly_used_nodes(compared: Comparison) -> Iterator[Caveat]:
+    """Yield a caveat for each number of ranks that fills several nodes except the last, with the number of idle GPUs.
+
+    Ranks take the first GPUs in order. A placement chooses the GPUs itself and needs no caveat.
+    """
+    clusters = [row.point.cluster for row in compared.rows if row.point.cluster.placement is None]
+    sizes = {repr(one.topology): facts(one.topology, compared.scenario.base).node_size for one in clusters}
+    asked = dict.fromkeys((one.world_size, sizes[repr(one.topology)]) for one in clusters)
+    partly = [(gpus, size) for gpus, size in asked if size is not None and gpus > size and gpus % size]
+    for gpus, size in partly[:_MOST]:
+        last, idle = gpus % size, size - gpus % size
+        yield Caveat(
+            "nodes",
+            f"{gpus:,} GPUs take {gpus // size + 1:,} nodes of {size} GPUs: the last node runs "
+            f"{number_of(last, 'rank')}, and {number_of(idle, 'GPU')} of this node {'is' if idle == 1 else 'are'} idle",
+        )
 
 
 def _idle_cards(compared: Comparison) -> Iterator[Caveat]:

@@ -22,10 +22,8 @@ from simulator.basics.errors import SimulatorError
 from simulator.basics.sections import varied
 from simulator.basics.units import parse_bytes
 from simulator.basics.work_unit import work_unit
-from simulator.findings.text import clause, join_list
 from simulator.records.measures import Measure, Report, find
 from simulator.records.setting_text import labelled
-from simulator.report.numbers.memory_margin import margin_of
 from simulator.run.outcome import PointOutcome
 from simulator.run.scenario_cluster import Clusters
 from simulator.run.simulate import simulate
@@ -177,20 +175,6 @@ class Comparison:
         """Axes with a single value, which every point shares: {dotted key: value}."""
         axes = {**self.scenario.compare, **self.scenario.sweep}
         return {key: values[0] for key, values in axes.items() if len(values) == 1}
-
-    def unfit_references(self, rows: Sequence[Row]) -> list[str]:
-        """Return a sentence, in a list, that reference points do not fit in memory; empty if all fit, or if none does.
-
-        `rows` has the points from which changes are counted. If no point of the scenario fits, the answer says so.
-        """
-        lacking = [row for row in rows if not row.fits]
-        if not lacking or not any(row.fits for row in self.rows):
-            return []
-        names, texts = [], []
-        for row in lacking:
-            names.append(self.place(row))
-            texts.append(clause(names[-1], margin_of(row.report or {}).verdict))
-        return [f"{'; '.join(texts)}: changes vs {join_list(names)} compare with a step that cannot run"]
 
     def place(self, row: Row) -> str:
         """Return a point in words, with its setting and condition: "ddp (8 GPUs)"."""

@@ -11,8 +11,8 @@ from simulator.records.setting_text import label
 # First words of settings in the plural: "sums in float32", "buckets 25 MiB".
 _SEVERAL: Final = ("sums", "buckets", "overflows", "servers")
 _PLURAL_VERBS: Final = {"does": "do", "has": "have", "is": "are", "reaches": "reach"}
-# Verbs of a predicate: its first word, and a word after "and" or "but".
-_VERB: Final = re.compile(r"(^| and |, but )(completes|does|fits|has|is|needs|reaches|takes|ties)\b")
+# Verbs of a predicate: its first word, and a word after "and", "but" or a comma.
+_VERB: Final = re.compile(r"(^| and |, but |, )(completes|does|fits|has|is|needs|reaches|takes|ties)\b")
 _BRACKETS: Final = re.compile(r"\([^)]*\)")
 # Settings named in a sentence; of more settings, the sentence gives the best or a range.
 MOST_NAMED: Final = 3

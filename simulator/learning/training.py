@@ -25,6 +25,7 @@ import numpy as np
 from simulator.basics.arrays import Array
 from simulator.basics.dtypes import find
 from simulator.basics.errors import SimulationError
+from simulator.engine.progress import tell
 from simulator.learning import exchange, matrices, passes, updating
 from simulator.learning.checks import Checks
 from simulator.learning.operation_events import OperationEvent, operation_events
@@ -108,7 +109,8 @@ class Training:
         given: dict[str, list[Array]] = {}
         # An overflow shows as an infinite norm or loss; numpy's warning would add nothing.
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-            for event in self._events:
+            for place, event in enumerate(self._events):
+                self._tell_progress(len(tokens) * place / len(self._events), event.time)
                 self._follow(event, spoil, given, tamper.get(event.op.name, {}))
         count = len(self._losses) // (self.setting.data_parallel * self.setting.plan.step.accumulation)
         step_results = [self._result(number, count) for number in range(count)]
@@ -119,6 +121,14 @@ class Training:
             self.checks.after(self.setting, self.ranks, self.done + number, result)
         self.done += len(tokens)
         return step_results
+
+    def _tell_progress(self, since: float, time: float) -> None:
+        """Report the share of the planned steps that are trained, and the simulated time.
+
+        `since` steps have passed, and `time` [s], since the timeline began anew.
+        """
+        steps, before = self.setting.plan.step.steps, self.done * self.setting.timeline.end
+        tell("training", (self.done + since) / steps, before + time)
 
     def _follow(
         self,

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from math import lcm
 from typing import Final
 
 from simulator.basics.counts import divisors
@@ -26,21 +27,34 @@ _DIVIDE_THE_GPUS: Final = ("tp", "pp", "cp", "ep")
 def refuse_contradictions(question: PlanQuestion) -> None:
     """Raise ScenarioError for a constraint without effect, and for contradicting constraints.
 
-    If no setting exists even without constraints, nothing is raised: the search reports the reasons.
+    If no setting exists even without constraints, the constraints are examined with a global batch that every number of
+    data-parallel ranks can share. If settings exist there, nothing is raised: the search reports the reasons.
     """
     choices = question.choices()
     for one, why in _without_effect(choices, {one.name: one for one in question.said}):
         raise ScenarioError(f"{one.where}: has no effect, because {why}")
-    if not _can_be(question, InfeasibleCounts()):
-        parts = _contradicting(question)
+    batch = f" and {question.sequences:,} sequences per step"
+    for asked, size in ((question, batch), (_with_shared_batch(question, choices), "")):
+        if _can_be(asked, InfeasibleCounts()):
+            return
+        parts = _contradicting(asked)
         if parts:
             # The remaining constraints alone give the clearest reason.
             refused = InfeasibleCounts()
-            _can_be(_of_parts(question, parts), refused)
+            _can_be(_of_parts(asked, parts), refused)
             together = "contradict each other" if len(parts) > 1 else "is impossible"
-            size = f"{question.base.cluster.world_size:,} GPUs and {question.sequences:,} sequences per step"
-            message = f"{together} with {size}: {refused.common_example}{_possible_text(question, choices, parts)}"
+            message = (
+                f"{together} with {asked.base.cluster.world_size:,} GPUs{size}: "
+                f"{refused.common_example}{_possible_text(asked, choices, parts)}"
+            )
             raise ScenarioError(f"{', '.join(one.where for one in parts)}: {message}")
+
+
+def _with_shared_batch(question: PlanQuestion, choices: Choices) -> PlanQuestion:
+    """Return the plan's question with a global batch that every number of data-parallel ranks and every micro-batch
+    divide.
+    """
+    return replace(question, sequences=question.base.cluster.world_size * lcm(*choices.values["micro_batch"]))
 
 
 def _possible_text(question: PlanQuestion, choices: Choices, parts: Sequence[Constraint]) -> str:

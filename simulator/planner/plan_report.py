@@ -61,6 +61,7 @@ def document(
         "choices": {name: list(values) for name, values in plan.choices.values.items()},
         "why": dict(plan.choices.why),
         "best": [_of_one(plan, one, budget) for one in plan.best],
+        "not_listed": not_listed(plan),
         "kinds": [
             {"kind": one.setting.kind, "setting": one.setting.text, "step_time_s": one.step_time,
              "is_lower_bound": one.is_bound}
@@ -142,6 +143,23 @@ def sentences(plan: SearchResult, budget: BudgetSpec | None = None, deadline: fl
     if outsides:
         told.append(f"Outside the validated range: {'; '.join(outsides)}.")
     return told
+
+
+def not_listed(plan: SearchResult) -> str:
+    """Return a sentence with the number of simulated settings that are not among the best, by reason; empty without
+    such settings: "4 of 14 simulated settings are not in this list: 3 do not fit into memory, 1 is slower than the 10
+    listed settings."
+    """
+    misfits, missing = sum(not one.fits for one in plan.played), len(plan.played) - len(plan.best)
+    if not missing:
+        return ""
+    slower, listed = missing - misfits, number_of(len(plan.best), "listed setting")
+    told = [f"{misfits} {'does' if misfits == 1 else 'do'} not fit into memory"] if misfits else []
+    told += [f"{slower} {'is' if slower == 1 else 'are'} slower than the {listed}"] if slower else []
+    verb = "is" if missing == 1 else "are"
+    return (
+        f"{missing} of {number_of(len(plan.played), 'simulated setting')} {verb} not in this list: {', '.join(told)}."
+    )
 
 
 def kind_rows(plan: SearchResult) -> list[tuple[str, str, str]]:

@@ -130,8 +130,8 @@ class ClusterSpec(Spec):
     link_factors: dict[LinkName, Factor] = Field(
         default={},
         description=(
-            "Factor on the bandwidth of a link, by link ('src->dst') or shell pattern ('gpu0->*', '*switch0*'). Names: "
-            "`simulator show TOPOLOGY --links`."
+            "Factor on the bandwidth of a link, by link ('src->dst', one direction of a cable) or shell pattern "
+            "('gpu0->*', '*switch0*'). Names: `simulator show TOPOLOGY --links`."
         ),
     )
     jitter: JitterSpec = Field(default=JitterSpec(), description="Random variation of times, drawn from the seed.")

@@ -397,8 +397,8 @@ class ClusterKeys(TypedDict, total=False):
     stragglers: Mapping[int, float]
     """Factor on the FLOP/s and HBM bandwidth of a rank, by rank."""
     link_factors: Mapping[str, float]
-    """Factor on the bandwidth of a link, by link ('src->dst') or shell pattern ('gpu0->*', '*switch0*'). Names:
-    simulator show TOPOLOGY --links."""
+    """Factor on the bandwidth of a link, by link ('src->dst', one direction of a cable) or shell pattern ('gpu0->*',
+    '*switch0*'). Names: simulator show TOPOLOGY --links."""
     jitter: JitterKeys
     """Random variation of times, drawn from the seed."""
     placement: Sequence[int]

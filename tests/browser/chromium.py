@@ -54,8 +54,8 @@ class Opened:
         return self.page.evaluate(script)
 
     def text(self, selector: str) -> str:
-        """The text of an element."""
-        return str(self.page.inner_text(selector))
+        """The text of an element, with plain spaces."""
+        return str(self.page.inner_text(selector)).replace("\u00a0", " ")
 
     def drawn(self) -> None:
         """Wait until the point that was picked is drawn."""

@@ -62,7 +62,7 @@ def test_the_answer_stands_on_the_first_screen_and_without_scripts(
             assert box["y"] + box["height"] < 900
     with opened(running, page, java_script_enabled=False) as one:
         # A number and its unit stay on one line.
-        body = one.text("body").replace("\u00a0", " ")
+        body = one.text("body")
         assert all(sentence in body for sentence in told["sentences"])
         assert all(format_time(best["report"]["step_time_s"]) in body for best in told["best"])
 

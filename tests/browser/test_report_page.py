@@ -529,7 +529,8 @@ def test_tables_sort_and_filter(running: Any, folders: dict[str, Path]) -> None:
         one.page.fill("#filter", "NAIVE 64 KiB")
         shown = one.value("[...document.querySelectorAll('#all tbody tr:not(.hidden)')].map((r) => r.textContent)")
         assert len(shown) == 2
-        assert all(text.startswith("naive") and "64 KiB" in text for text in shown)
+        # The number and its unit stay in one line.
+        assert all(text.startswith("naive") and "64\u00a0KiB" in text for text in shown)
         assert one.text("#filtered") == "2 of 12 points"
 
 

@@ -13,6 +13,7 @@ import pytest
 
 import simulator
 from simulator.basics import registry
+from simulator.cluster.build import build
 from simulator.cluster.gpu_file import load_gpu
 from simulator.cluster.topology_file import load_topology
 from simulator.findings.caveats import caveats as found_caveats
@@ -81,6 +82,28 @@ def test_a_topology_without_measured_collectives_is_a_best_case() -> None:
         "; on unmeasured networks, exposed communication adds the error of measured collectives"
     )
     assert "network" not in caveats(training("star_100g", 1))
+
+
+@pytest.mark.parametrize(("topology", "ranks"), [("dgx_a100", 12), ("dgx_a100", 17), ("leaf_spine_100g", 5)])
+def test_a_partly_used_last_node_is_told(topology: str, ranks: int) -> None:
+    """The built cluster has the ranks of each node; a node has as many GPUs as the first."""
+    first, *_, last = build(topology, ranks).nodes
+    nodes, idle = len(build(topology, ranks).nodes), len(first) - len(last)
+    text = (
+        f"{ranks} GPUs take {nodes} nodes of {len(first)} GPUs: the last node runs {len(last)} rank"
+        f"{'' if len(last) == 1 else 's'}, and {idle} GPU{'' if idle == 1 else 's'} of this node "
+        f"{'is' if idle == 1 else 'are'} idle"
+    )
+    assert caveats(collective(topology, ranks, algorithm="ring"))["nodes"] == [text]
+    assert caveats(training(topology, ranks))["nodes"] == [text]
+
+
+def test_full_nodes_a_single_node_and_a_placement_leave_no_node_partly_used() -> None:
+    assert not any("nodes" in caveats(collective("dgx_a100", ranks, algorithm="ring")) for ranks in (4, 8, 16))
+    assert "nodes" not in caveats(collective("star_100g", 12, algorithm="ring"))
+    spread = collective("dgx_a100", 12, algorithm="ring")
+    spread["cluster"]["placement"] = [*range(6), *range(8, 14)]
+    assert "nodes" not in caveats(spread)
 
 
 def test_a_plan_says_it_too() -> None:

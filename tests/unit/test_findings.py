@@ -13,8 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import simulator
+from simulator.basics import registry
 from simulator.basics.errors import ScenarioError
 from simulator.basics.units import format_memory, format_time
+from simulator.collectives.algorithm import ALGORITHMS
 from simulator.findings.answer import Answer, answer
 from simulator.findings.comparison import Comparison
 from simulator.findings.crossovers import Axis
@@ -27,6 +29,7 @@ from simulator.findings.text import bracket_text, bracketed
 from simulator.findings.why import parts_of_step, why
 from simulator.planner.setting import Setting
 from simulator.records.measures import find, interval_width, percent_text
+from simulator.report.numbers.memory_margin import margin_of
 from simulator.report.tables.table import points_tables
 from simulator.results.budget_table import budget_table
 from simulator.results.page.point_table import figures
@@ -130,9 +133,10 @@ def test_what_does_not_fit_wins_nothing() -> None:
                                "answer": ["fit"]})  # type: ignore[dict-item]  # fmt: skip
     reserved, capacity = (of.rows[0].report or {})["peak_reserved_bytes"], (of.rows[0].report or {})["capacity_bytes"]
     assert told.sentences[0].startswith("No setting fits in 22.5 GiB; the closest setting is zero3 (reserved memory ")
-    assert told.sentences[1].startswith(
-        f"ddp does not fit in 22.5 GiB (reserved memory {format_memory(reserved)}, "
-        f"{format_memory(reserved - capacity)} missing)"
+    # The smallest need comes first; ddp needs the most.
+    assert told.sentences[1].endswith(
+        f"; ddp does not fit in 22.5 GiB (reserved memory {format_memory(reserved)}, "
+        f"{format_memory(reserved - capacity)} missing)."
     )
 
 
@@ -198,27 +202,47 @@ def test_parts_of_a_difference_add_up_to_it() -> None:
         assert sum(parts_of_step(report).values()) == pytest.approx(report["step_time_s"], rel=1e-9)
 
 
-def test_a_baseline_that_does_not_fit_is_told_before_changes_from_it() -> None:
+@pytest.mark.parametrize("finding", ["change", {"finding": "effect", "along": "training.sharding"}])
+def test_the_settings_that_fit_are_told_before_a_baseline_that_does_not_fit(finding: Any) -> None:
     """DDP keeps 16 bytes a parameter on each GPU, 120 GiB for Llama 3 8B; ZeRO-3 keeps an eighth."""
     base = {
         "name": "lacks", "cluster": {"topology": "dgx_a100", "world_size": 8},
         "training": {"model": "llama3_8b", "seq_len": 1024, "activation_checkpointing": "full"},
+        "compare": {"training.sharding": ["ddp", "zero1", "zero3"]},
+        "answer": [finding],
     }  # fmt: skip
-    base |= {"compare": {"training.sharding": ["ddp", "zero3"]}}
     of = compared(base)
-    (ddp,) = (row.report for row in of.rows if row.setting["training.sharding"] == "ddp" and row.report)
+    ddp, *fitting = (row.report or {} for row in of.rows)
     reserved = ddp["peak_reserved_bytes"]
     assert 100 * 2**30 < reserved < 200 * 2**30
-    first = (
+    best, second = sorted(zip(("zero1", "zero3"), fitting, strict=True), key=lambda one: one[1]["step_time_s"])
+    told = answer(of).sentences
+    assert re.match(rf"{best[0]} fits(,| and) takes? {format_time(best[1]['step_time_s'])}", told[0])
+    assert f"; {second[0]} fits" in told[0]
+    assert told[1] == (
         f"ddp does not fit in 80 GiB (reserved memory {format_memory(reserved)}, "
         f"{format_memory(reserved - 80 * 2**30)} missing): changes vs ddp compare with a step that cannot run."
     )
-    for finding in ("change", {"finding": "effect", "along": "training.sharding"}):
-        asked = of.scenario.replaced(answer=load_scenario(base | {"answer": [finding]}).answer)
-        told = answer(Comparison(asked, of.outcomes)).sentences
-        assert told[0] == first
-        assert len(told) == 2
-        assert "does not fit" not in told[1]
+    assert not any("does not fit" in sentence for sentence in told[2:])
+
+
+def test_settings_beside_the_baseline_that_do_not_fit_are_told_after_it() -> None:
+    base = {
+        "name": "lacks", "cluster": {"topology": "dgx_a100", "world_size": 8},
+        "training": {"model": "llama3_8b", "seq_len": 1024},
+        "compare": {"training.sharding": ["ddp", "zero3", {"strategy": "ddp", "bucket_size": "1 GiB"}]},
+        "answer": ["change", "fit"],
+    }  # fmt: skip
+    of = compared(base)
+    assert [row.fits for row in of.rows] == [False, True, False]
+    fits, first, other, *_, last = answer(of).sentences
+    names = [of.name(row.setting) for row in of.rows]
+    verdicts = [margin_of(row.report or {}).verdict for row in of.rows]
+    assert fits.startswith(f"{names[1]} fits")
+    assert first.startswith(f"{names[0]} {verdicts[0]}: changes vs ")
+    assert other == f"{names[2]} {verdicts[2]}."
+    # The finding on memory begins with the setting that fits as well.
+    assert last.startswith(f"{names[1]} {verdicts[1]}; ")
 
 
 def test_why_of_a_sweep_names_the_bottleneck_under_each_condition() -> None:
@@ -875,20 +899,20 @@ def test_a_threshold_tells_where_settings_tie() -> None:
     zero3 = {("zero3", 1): 1.2, ("zero3", 2): 1.08, ("zero3", 3): 1.02, ("zero3", 4): 0.99}
     told = found(timed({"answer": [asked]}, ddp | zero3, 9.0))
     assert told.sentences == (
-        "zero3 takes at most 10 % more time than ddp from micro-batch 2 on: 20 % more time at "
-        "micro-batch 1, 1 % less time at micro-batch 4; a tie within the uncertainty of ±5.1 % from "
-        "micro-batch 3 on",
+        "zero3 takes at most 10 % more time per step than ddp from micro-batch 2 on: 1.2 s instead of 1 s at "
+        "micro-batch 1 (+20 %), 990 ms instead of 1 s at micro-batch 4 (-1 %); from micro-batch 3 on, the difference "
+        "is within the uncertainty of ±5.1 %",
     )
     assert told.numbers["places"][0]["ties"] == [{"from": 3, "to": None}]
     # A setting that is nominally better everywhere, by less than the uncertainty, is not called better.
     near = {("zero3", size): 0.97 for size in (1, 2, 3, 4)}
     told = found(timed({"answer": [asked]}, ddp | near, 9.0))
     assert told.sentences[0].startswith(
-        "zero3 ties with ddp in time within the uncertainty of ±5.1 % from micro-batch 1 to micro-batch 4: "
+        "zero3 ties with ddp in time per step within the uncertainty of ±5.1 % from micro-batch 1 to micro-batch 4: "
     )
     # Equal values are the same, which says more than a tie.
     told = found(timed({"answer": [asked]}, ddp | {("zero3", size): 1.0 for size in (1, 2, 3, 4)}, 9.0))
-    assert told.sentences == ("zero3 takes the same time as ddp from micro-batch 1 to micro-batch 4",)
+    assert told.sentences == ("zero3 takes the same time per step as ddp from micro-batch 1 to micro-batch 4",)
 
 
 def test_findings_and_tables_call_the_same_differences_ties() -> None:
@@ -1315,3 +1339,51 @@ def test_changes_over_many_conditions_name_three_settings_and_count_the_rest() -
     # 120 columns a line.
     assert len(change) <= 3 * 120
     assert re.search(r"; \d further settings: ", change)
+
+
+def test_an_answer_ends_with_the_summaries_of_the_algorithms_that_it_names() -> None:
+    """The demo's sentences name ring and naive; an answer without a comparison of algorithms names none."""
+    told = answered(RING_OR_NAIVE)
+    summaries = {name: ALGORITHMS.find(name).summary for name in ("ring", "naive")}
+    assert dict(told.algorithms) == summaries == told.to_dict()["algorithms"]
+    last = told.text.splitlines()[-1]
+    assert last == f"Algorithms: naive ({summaries['naive']}), ring ({summaries['ring']})."
+    assert not answered(SHARDED).algorithms
+
+
+def test_the_slow_cable_of_the_shipped_scenario_is_slow_in_both_directions() -> None:
+    """A key of `link_factors` is one direction: a cable has two links with the same ends."""
+    scenario = load_scenario(registry.find("scenario", "slow_link"))
+    whole, slow = scenario.sweep["cluster.link_factors"]
+    back = {"->".join(reversed(link.split("->"))): factor for link, factor in slow.items()}
+    assert not whole
+    assert len(slow) == 2
+    assert slow == back
+
+
+def test_the_best_setting_is_followed_by_the_lack_of_the_settings_that_do_not_fit() -> None:
+    """DDP keeps 16 bytes a parameter, 120 GiB for Llama 3 8B, in 80 GiB; `value` tells its figures last as well."""
+    base = {
+        "name": "lacks", "cluster": {"topology": "dgx_a100", "world_size": 8},
+        "training": {"model": "llama3_8b", "seq_len": 1024},
+        "compare": {"training.sharding": ["ddp", "zero1", "zero3"]},
+        "answer": ["best", "value"],
+    }  # fmt: skip
+    of = compared(base)
+    verdict = margin_of(of.rows[0].report or {}).verdict
+    best, value = answer(of).sentences
+    assert not best.startswith("ddp")
+    assert best.endswith(f"; ddp {verdict}.")
+    order = sorted(of.rows[1:], key=lambda row: -(row.report or {})["tokens_per_s"])
+    assert value.startswith(of.name(order[0].setting))
+    assert re.search(r"; ddp reaches [^;]*, but does not fit in memory\.$", value)
+
+
+def test_an_answer_explains_the_algorithms_of_its_question() -> None:
+    """The ring wins everywhere; the question names the naive algorithm."""
+    scenario = load_scenario(RING_OR_NAIVE | {"sweep": {"collective.size": ["4 MiB", "16 MiB"]}})
+    scenario = scenario.replaced(question="How do a ring and the naive way compare?")
+    of = Comparison(scenario, list(play_points(list(enumerate(points(scenario))))))
+    told = answer(of)
+    assert not any("naive" in sentence.split("ahead")[0] for sentence in told.sentences)
+    assert list(told.algorithms) == ["ring", "naive"]

@@ -85,3 +85,17 @@ def test_an_impossible_constraint_names_the_possible_values(
     where, _, why = str(caught.value).partition(": ")
     assert where == f"--fix {name}={value}"
     assert why.endswith(f"; possible values of {name}: {', '.join(map(str, possible))}")
+
+
+def test_an_impossible_constraint_is_reported_also_if_no_ranks_can_share_the_global_batch() -> None:
+    """On 12 GPUs, dp = 12 / (tp x pp) is a multiple of 3 for powers of two; 3 does not divide 16 sequences. The values
+    of tp divide 12 GPUs and 4 heads: 1, 2, 4.
+    """
+    base = shared_scenario(MODEL, {"topology": "dgx_a100", "world_size": 12}, 256, {})
+    question = PlanQuestion(base, 16, (Constraint("--fix tp=5", "tp", [5]),))
+    assert not there(question, ())
+    possible = ", ".join(str(tp) for tp in range(1, 13) if 12 % tp == 0 and 4 % tp == 0)
+    with pytest.raises(ScenarioError, match=f"is impossible with 12 GPUs: .*; possible values of tp: {possible}$"):
+        refuse_contradictions(question)
+    # A possible value is no contradiction: the search counts the settings whose ranks cannot share the batch.
+    refuse_contradictions(PlanQuestion(base, 16, (Constraint("--fix tp=4", "tp", [4]),)))

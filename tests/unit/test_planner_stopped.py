@@ -9,7 +9,7 @@ import pytest
 
 from simulator.basics.units import format_time
 from simulator.cli.plan_output import progress_text
-from simulator.planner.plan_report import document, reasons, sentences
+from simulator.planner.plan_report import document, not_listed, reasons, sentences
 from simulator.planner.question import PlanQuestion, plan_question
 from simulator.planner.search import SearchResult, search
 from simulator.results.page.plan_page import plan_page
@@ -55,6 +55,22 @@ def test_a_complete_search_leaves_nothing_pending() -> None:
     assert (found.pending, "not examined yet" in counts) == (0, False)
     assert counts[SLOWER] == found.slower > 0
     assert sentences(found)[0].startswith(f"The fastest setting is {found.best[0].setting.text}: ")
+
+
+def test_simulated_settings_outside_the_list_are_counted_by_reason() -> None:
+    """Three settings are simulated, of which two are listed. Each report says whether its setting fits."""
+    found = stopped(1)
+    slower = "1 of 3 simulated settings is not in this list: 1 is slower than the 2 listed settings."
+    assert (len(found.best), not_listed(found)) == (2, slower)
+    assert document(found)["not_listed"] == slower
+    assert f"<caption>{slower}</caption>" in plan_page(document(found), "Which?", "")
+    fourth = replace(found.played[0], report={**found.played[0].report, "fits": False})
+    both = replace(found, played=(*found.played, fourth))
+    assert not_listed(both) == (
+        "2 of 4 simulated settings are not in this list: 1 does not fit into memory, 1 is slower than the 2 listed "
+        "settings."
+    )
+    assert not not_listed(replace(found, played=found.best))
 
 
 @pytest.mark.parametrize("jobs", [1, 2])

@@ -340,16 +340,16 @@ STAGES = (zero("ddp", 16, 16, 96), zero("zero1", 16, 16, 12), zero("zero2", 16, 
 def test_the_finding_compares_most_with_least_and_says_who_does_not_fit() -> None:
     start = "ddp needs 128 GiB, 8.0x as much as zero3 (16 GiB)"
     assert plot_memory_peaks.finding(STAGES) == start
-    assert plot_memory_peaks.finding(STAGES, 128 * GIB) == f"{start}; all runs fit in 128 GiB"
+    assert plot_memory_peaks.finding(STAGES, 128 * GIB) == f"{start}; all settings fit in 128 GiB"
     assert plot_memory_peaks.finding(STAGES, 40 * GIB) == f"{start}; ddp and zero1 do not fit in 40 GiB"
     assert plot_memory_peaks.finding(STAGES, 44 * GIB) == f"{start}; ddp does not fit in 44 GiB"
-    assert plot_memory_peaks.finding(STAGES, 8 * GIB) == f"{start}; no run fits in 8 GiB"
+    assert plot_memory_peaks.finding(STAGES, 8 * GIB) == f"{start}; no setting fits in 8 GiB"
 
 
 def test_runs_that_hold_the_same_are_told_together() -> None:
     assert plot_memory_peaks.finding(STAGES[:1]) == "ddp needs 128 GiB"
     twice = (STAGES[3], Peak("again", STAGES[3].by_category))
-    assert plot_memory_peaks.finding(twice, 32 * GIB) == "all 2 settings peak at 16 GiB; all runs fit in 32 GiB"
+    assert plot_memory_peaks.finding(twice, 32 * GIB) == "all 2 settings peak at 16 GiB; all settings fit in 32 GiB"
     # 1 MiB of 16 GiB is no difference that three digits show.
     near = [Peak("one", (("optimizer", 16 * GIB),)), Peak("two", (("optimizer", 16 * GIB + MIB),))]
     assert plot_memory_peaks.finding(near) == "all 2 settings peak at 16 GiB"
@@ -358,7 +358,7 @@ def test_runs_that_hold_the_same_are_told_together() -> None:
 
 
 def test_no_runs_make_no_figure() -> None:
-    with pytest.raises(ValueError, match="no runs"):
+    with pytest.raises(ValueError, match="no settings"):
         plot_memory_peaks.composition([])
 
 

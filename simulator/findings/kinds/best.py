@@ -21,8 +21,9 @@ from simulator.findings.comparison import Comparison, Row, Settings, amount, key
 from simulator.findings.crossovers import Axis, axis_of, changes
 from simulator.findings.found import Finding, FindingResult
 from simulator.findings.search import Bracket
-from simulator.findings.text import MOST_NAMED, bracket_text, bracketed, clause, join_list, joined, short_list
+from simulator.findings.text import MOST_NAMED, bracket_text, bracketed, clause, clauses, join_list, joined, short_list
 from simulator.records.measures import Measure, Report, factor_text, for_reports, percent_text
+from simulator.report.numbers.memory_margin import margin_of
 from simulator.scenario.answer_spec import FindingSpec
 
 _USUAL: Final = {"collective": "time", "training": "time"}
@@ -321,12 +322,19 @@ def _margin(measure: Measure, contests: Sequence[tuple[Settings, Sequence[Row]]]
 def _lost(compared: Comparison) -> str:
     """Return the end of a sentence on how many points do not fit in memory or failed; "" if none."""
     failed = sum(row.report is None for row in compared.rows)
-    short = sum(row.report is not None and not row.fits for row in compared.rows)
-    parts = (
-        [f"{short} of {len(compared.rows)} points do not fit in memory{_where_lost(compared, short)}"] if short else []
-    )
+    lacking = [row for row in compared.rows if row.report is not None and not row.fits]
+    parts = [_short_text(compared, lacking)] if lacking else []
     parts += [f"{failed} of {len(compared.rows)} points failed"] if failed else []
     return "".join(f"; {part}" for part in parts)
+
+
+def _short_text(compared: Comparison, lacking: Sequence[Row]) -> str:
+    """Return a text on points that do not fit in memory: by how much, or the number of several conditions' points."""
+    if len(lacking) <= MOST_NAMED and len(compared.conditions) == 1:
+        return clauses([(compared.place(row), margin_of(row.report or {}).verdict) for row in lacking])
+    short = len(lacking)
+    verb = "does" if short == 1 else "do"
+    return f"{short} of {len(compared.rows)} points {verb} not fit in memory{_where_lost(compared, short)}"
 
 
 def _where_lost(compared: Comparison, short: int) -> str:

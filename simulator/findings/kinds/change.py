@@ -10,6 +10,7 @@ from simulator.basics.sentence import capital
 from simulator.findings.comparison import Comparison, Row, key_of
 from simulator.findings.found import Finding, FindingResult
 from simulator.findings.text import MOST_NAMED, clauses, join_list, joined, predicates
+from simulator.findings.unfit import unfit_references
 from simulator.records.measures import SAME, Measure, for_reports, percent_text
 from simulator.scenario.answer_spec import FindingSpec
 
@@ -38,7 +39,7 @@ def find(compared: Comparison, asked: FindingSpec) -> FindingResult | None:
     told = [measure for measure in wanted if all(measure.value(report) is not None for report in reports)]
     if not told:
         return None
-    sentences = compared.unfit_references([first])
+    sentences = unfit_references(compared, [first], rows, told)
     sentences += _sentences(compared, first, others, told, compared.where(condition))
     if len(compared.conditions) > 1:
         # State the range of the first measure; mention another measure only if its change has both signs.

@@ -8,6 +8,7 @@ from typing import Any, Final
 from simulator.findings.comparison import Comparison, Settings, key_of
 from simulator.findings.found import Finding, FindingResult
 from simulator.findings.text import MOST_NAMED, clause, join_list
+from simulator.findings.unfit import unfit_references
 from simulator.records.measures import SAME, Measure, for_reports
 from simulator.records.setting_text import label
 from simulator.scenario.answer_spec import FindingSpec
@@ -49,7 +50,12 @@ def find(compared: Comparison, asked: FindingSpec) -> FindingResult | None:
     if not kept:
         return None
     references = {one["from_point"] for one in changes}
-    kept = [*compared.unfit_references([row for row in compared.rows if row.index in references]), *kept]
+    points = {one["point"] for one in changes} | references
+    told_rows = [row for row in compared.rows if row.index in points]
+    first_rows = [row for row in told_rows if row.index in references]
+    told_reports = [row.report for row in told_rows if row.report is not None]
+    measures = [for_reports(compared.measure(name), told_reports) for name in names]
+    kept = [*unfit_references(compared, first_rows, told_rows, measures), *kept]
     # Prefer the condition shown by other findings for pictures.
     shown = [one for one in changes if one["fixed"].items() <= compared.shown_condition.items()] or changes
     # A step that does not fit explains nothing, if another does.

@@ -43,6 +43,8 @@ def find(compared: Comparison, asked: FindingSpec) -> FindingResult | None:
 
 def _under(compared: Comparison, condition: Settings, rows: Sequence[Row]) -> str:
     """Return a sentence on which settings fit under a condition."""
+    # The settings that fit come first, the smallest need first.
+    rows = sorted(rows, key=lambda row: (not row.fits, (row.report or {})["peak_memory_bytes"]))
     texts = [(compared.name(row.setting), _text(row)) for row in rows]
     where = compared.where(condition)
     # A single unnamed setting is called "the job".
@@ -54,15 +56,13 @@ def _under(compared: Comparison, condition: Settings, rows: Sequence[Row]) -> st
 
 
 def _smallest(texts: Sequence[tuple[str, str]], rows: Sequence[Row]) -> str:
-    """Return clauses of the three settings with the least memory, and how many of the other settings fit.
+    """Return clauses of the first three settings, and how many of the other settings fit.
 
-    `texts` has the name and the predicate of each row's setting.
+    `texts` has the name and the predicate of each row's setting, the smallest need first.
     """
-    peaks = [(row.report or {})["peak_memory_bytes"] for row in rows]
-    order = sorted(range(len(rows)), key=lambda place: (not rows[place].fits, peaks[place]))
-    best, rest = order[:MOST_NAMED], order[MOST_NAMED:]
-    fitting = sum(rows[place].fits for place in rest)
-    first = clauses([texts[place] for place in best])
+    rest = rows[MOST_NAMED:]
+    fitting = sum(row.fits for row in rest)
+    first = clauses(texts[:MOST_NAMED])
     if fitting in (0, len(rest)):
         return f"{first}; {'all' if fitting else 'none'} of the other {len(rest)} settings fit{'' if fitting else 's'}"
     return f"{first}; {fitting} of the other {len(rest)} settings fit{'s' if fitting == 1 else ''}"

@@ -3,8 +3,9 @@
 The answer to "from how many GPUs on is communication over half of the step?" needs no baseline: `above: 0.5`. Where the
 setting ties with the baseline, the sentence says so:
 
-    zero3 takes at most 1 % more time than ddp from micro-batch 6 on: 19 % more time at micro-batch 1, 0.67 % less time
-    at micro-batch 32; a tie within the uncertainty of ±9 % from micro-batch 4 on
+    zero3 takes at most 1 % more time per step than ddp from micro-batch 6 on: 143 ms instead of 120 ms at micro-batch 1
+    (+19 %), 1.19 s instead of 1.2 s at micro-batch 32 (-0.67 %); from micro-batch 4 on, the difference is within the
+    uncertainty of ±9 %
 """
 
 from __future__ import annotations
@@ -109,7 +110,7 @@ def _above(compared: Comparison, asked: FindingSpec, axis: Axis, above: float) -
                 said = _above_text(measure, axis, places, values, above)
                 name = _without_axis(compared, setting, axis.key)
                 where = compared.where(fixed)
-                texts.append((clause(name, said[0]), f"{said[1]} ({where})" if where else said[1]))
+                texts.append((clause(name, said[0]), said[1], where))
                 found.append({
                     "setting": dict(setting), "measure": measure.name, "fixed": dict(fixed), "above": above,
                     "places": [bracketed(one) | {"above_from_here": after} for one, after in places],
@@ -185,21 +186,17 @@ def _fixed(compared: Comparison, key: str) -> list[Settings]:
     return fixed
 
 
-def _together(told: Sequence[tuple[str, str]]) -> list[str]:
-    """Return a sentence per statement that lists all places of the statement, from (statement, place) pairs."""
-    places: dict[str, list[str]] = {}
-    for said, at in told:
-        places.setdefault(said, []).append(at)
-    return [f"{said} {short_list(_merged(own), 'place')}" for said, own in places.items()]
+def _together(told: Sequence[tuple[str, str, str]]) -> list[str]:
+    """Return a sentence per statement that lists all places of the statement, from (statement, place, condition)."""
+    places: dict[str, dict[str, list[str]]] = {}
+    for said, at, where in told:
+        places.setdefault(said, {}).setdefault(at, []).extend([where] if where else [])
+    return [f"{said} {short_list(_bracketed(own), 'place')}" for said, own in places.items()]
 
 
-def _merged(texts: Sequence[str]) -> list[str]:
-    """Return each place once, with all its conditions in brackets, from texts 'place (condition)'."""
-    conditions: dict[str, list[str]] = {}
-    for text in texts:
-        at, _, where = text.partition(" (")
-        conditions.setdefault(at, []).append(where.removesuffix(")"))
-    return [f"{at} ({short_list(own, 'condition')})" if own[0] else at for at, own in conditions.items()]
+def _bracketed(conditions: Mapping[str, list[str]]) -> list[str]:
+    """Return each place with its conditions in brackets, if there are any, from {place: conditions}."""
+    return [f"{at} ({short_list(own, 'condition')})" if own else at for at, own in conditions.items()]
 
 
 def _apart(settings: Sequence[Settings], key: str) -> list[Settings]:
@@ -210,8 +207,10 @@ def _apart(settings: Sequence[Settings], key: str) -> list[Settings]:
 
 def _told(
     compared: Comparison, measure: Measure, setting: Settings, axis: Axis, fixed: Settings, margin: float
-) -> tuple[tuple[str, str], dict[str, Any]] | None:
-    """Return a setting's ((statement, place), numbers) against the baseline; None if the axis does not affect it."""
+) -> tuple[tuple[str, str, str], dict[str, Any]] | None:
+    """Return a setting's ((statement, place, condition), numbers) against the baseline; None if the axis does not
+    affect it.
+    """
     pair = (setting, compared.settings[0])
     ratios = {
         number: ratio
@@ -221,7 +220,7 @@ def _told(
     if not ratios:
         return None
     places = changes(compared, measure, pair, axis, fixed, margin=margin)
-    ends = _ends(measure, ratios)
+    ends = _ends(compared, measure, pair, axis, fixed, ratios)
     # Settings that are equal everywhere need no uncertainty.
     tied, widths = _ties(compared, measure, pair, axis, fixed) if ends else ([], [])
     names = compared.name(_without(setting, axis.key)), compared.name(compared.settings[0])
@@ -231,14 +230,14 @@ def _told(
     if not places and tied == [(None, None)]:
         # No crossing and no difference that would last on the real machine: the tie is the whole statement.
         said = clause(
-            names[0], f"ties with {names[1]} in {measure.noun} within the uncertainty of {_range_text(widths)}"
+            names[0], f"ties with {names[1]} in {_counted(measure)} within the uncertainty of {_range_text(widths)}"
         )
         tie = ""
     if where:
         where += f"; tie {tie}, within {_range_text(widths)}" if tie else ""
     else:
-        at += _ends_text(compared, measure, axis, ends)
-        at += f"; a tie within the uncertainty of {_range_text(widths)} {tie}" if tie else ""
+        at += _ends_text(measure, axis, ends)
+        at += f"; {tie}, the difference is within the uncertainty of {_range_text(widths)}" if tie else ""
         at += _lacking(compared, key_of(setting), axis.key)
     numbers = {
         "setting": dict(setting), "measure": measure.name, "fixed": dict(fixed),
@@ -250,7 +249,7 @@ def _told(
         "log_ratios": {str(number): ratio for number, ratio in ratios.items()},
         "first": axis.numbers[0], "last": axis.numbers[-1],
     }  # fmt: skip
-    return (said, f"{at} ({where})" if where else at), numbers
+    return (said, at, where), numbers
 
 
 def _ties(
@@ -306,20 +305,37 @@ def _range_text(widths: Sequence[float]) -> str:
     return "±" + " to ".join(dict.fromkeys(percent_text(pick(widths)) for pick in (min, max)))
 
 
-def _ends(measure: Measure, ratios: Mapping[int, float]) -> list[dict[str, float]]:
-    """Return the setting's relative change from the baseline at both ends of the axis; empty if equal everywhere."""
+def _counted(measure: Measure) -> str:
+    """Return the noun of a measure; a step's time is named as such, beside the "time per token" of another measure."""
+    return "time per step" if (measure.name, measure.of) == ("time", ("training",)) else measure.noun
+
+
+def _ends(
+    compared: Comparison,
+    measure: Measure,
+    pair: tuple[Settings, Settings],
+    axis: Axis,
+    fixed: Settings,
+    ratios: Mapping[int, float],
+) -> list[dict[str, float]]:
+    """Return both settings' values at both ends of the axis, and the relative change; empty if equal everywhere."""
     if all(abs(ratio) <= _EQUAL for ratio in ratios.values()):
         return []
-    sign = 1 if measure.best == "least" else -1
-    ends = dict.fromkeys((min(ratios), max(ratios)))
-    # The log ratio is positive for "worse"; turn it into the change of the measure itself.
-    return [{"at": number, "change": math.expm1(sign * ratios[number])} for number in ends]
+    ends = []
+    for number in dict.fromkeys((min(ratios), max(ratios))):
+        reports = (compared.known({**setting, **fixed, **axis.settings(number)}) or {} for setting in pair)
+        value, baseline = (measure.value(report) or 0.0 for report in reports)
+        # The log ratio is positive for "worse"; turn it into the change of the measure itself.
+        sign = 1 if measure.best == "least" else -1
+        ends.append({"at": number, "value": value, "baseline": baseline, "change": math.expm1(sign * ratios[number])})
+    return ends
 
 
-def _ends_text(compared: Comparison, measure: Measure, axis: Axis, ends: Sequence[Mapping[str, float]]) -> str:
-    """Return a text with the changes from the baseline at both ends of the axis; "" without any."""
+def _ends_text(measure: Measure, axis: Axis, ends: Sequence[Mapping[str, float]]) -> str:
+    """Return a text with both settings' values at both ends of the axis, and the changes; "" without any."""
     texts = [
-        f"{measure.change_text(1 + end['change'], 1.0)} at {label(axis.key, axis.settings(int(end['at']))[axis.key])}"
+        f"{measure.amount_text(end['value'])} instead of {measure.amount_text(end['baseline'])} "
+        f"at {label(axis.key, axis.settings(int(end['at']))[axis.key])} ({measure.sign_text(1 + end['change'], 1.0)})"
         for end in ends
     ]
     return f": {', '.join(texts)}" if texts else ""
@@ -369,19 +385,19 @@ def _sentence(
     """Return a statement such as 'ring takes more time than tree', and the axis values at which it holds."""
     name, baseline = names
     more = "more" if measure.best == "least" else "less"
-    than = f"{more} {measure.noun} than {baseline}"
+    than = f"{more} {_counted(measure)} than {baseline}"
     worse = f"{measure.verb} over {percent_text(margin)} {than}" if margin else f"{measure.verb} {than}"
     near = f"{measure.verb} at most {percent_text(margin)} {than}" if margin else f"{measure.verb} no {than}"
     ends = (axis.settings(number)[axis.key] for number in (axis.numbers[0], axis.numbers[-1]))
     first, last = (label(axis.key, end) for end in ends)
     if not places and all(abs(ratio) <= _EQUAL for ratio in ratios.values()):
-        return clause(name, f"{measure.verb} the same {measure.noun} as {baseline}"), f"from {first} to {last}"
+        return clause(name, f"{measure.verb} the same {_counted(measure)} as {baseline}"), f"from {first} to {last}"
     if not places:
         stays = worse if next(iter(ratios.values())) > math.log1p(margin) else near
         # Better everywhere: the margin says less than the comparison itself.
         if all(ratio < -_EQUAL for ratio in ratios.values()):
             fewer = "less" if measure.best == "least" else "more"
-            stays = f"{measure.verb} {fewer} {measure.noun} than {baseline}"
+            stays = f"{measure.verb} {fewer} {_counted(measure)} than {baseline}"
         return clause(name, stays), f"from {first} to {last}"
     said = [worse if now else near for _, now in places]
     at = [f"from {bracket_text(axis.key, bracketed(one))} on" for one, _ in places]

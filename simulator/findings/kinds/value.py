@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from simulator.basics.counts import number_of
-from simulator.findings.comparison import Comparison
+from simulator.findings.comparison import Comparison, Row
 from simulator.findings.found import Finding, FindingResult
 from simulator.findings.text import MOST_NAMED, clause, clauses, predicates
 from simulator.records.measures import Measure, for_reports
@@ -21,9 +21,12 @@ _USUAL = {"collective": ("time", "busbw"), "training": ("speed", "mfu")}
 def find(compared: Comparison, asked: FindingSpec) -> FindingResult | None:
     """Return the finding on each setting's values of the measures; None if nothing was simulated."""
     condition = compared.shown_condition
-    rows = compared.under(condition)
+    rows: Sequence[Row] = compared.under(condition)
     reports = [row.report for row in rows if row.report is not None]
     measures = [for_reports(compared.measure(name), reports) for name in asked.of or _USUAL[compared.kind]]
+    # Settings that do not fit come last, behind the best settings.
+    if not all(row.fits for row in rows):
+        rows = sorted(rows, key=lambda row: (not row.fits, measures[0].rank(row.report or {})))
     texts, numbers, ranked = [], [], []
     for row in rows:
         report = row.report or {}

@@ -90,7 +90,10 @@ class TrainingReport(HasHeadline):
     because : str
         A sentence about the limiting part.
     exposed_comm_time_by_kind : dict of str to float
-        Parts of exposed_comm_time_s by kind; overlapping kinds count for the kind that is exposed longest [s].
+        Parts of exposed_comm_time_s by kind; overlapping kinds count for the kind that is exposed longest [s]. A
+        collective counts from the rank's own start, and so includes the time until the last rank starts. With simulated
+        transfers, a rank that ends one collective early waits in the next one; the ranks of a closed form end together.
+        The parts of both may therefore differ, but not their sum.
     comm_time_by_dimension, exposed_comm_time_by_dimension : dict of str to float
         Communication by dimension of parallelism (tp, cp, ep, pp, dp, and copies to the host): all of it, hidden or
         exposed; and parts of exposed_comm_time_s [s].

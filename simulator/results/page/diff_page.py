@@ -14,6 +14,7 @@ from simulator.report.views import view as views
 from simulator.results.figure_text import figure_texts, relative_change_text
 from simulator.results.main_difference import main_difference
 from simulator.results.page.document import document
+from simulator.results.page.html_text import html_text
 from simulator.results.page.point_table import text_cell
 from simulator.results.run_differences import Change, CommonPoint, RunDifferences, key_text
 
@@ -53,7 +54,7 @@ def diff_page(folders: tuple[Path, Path], found: RunDifferences) -> str:
         if left > 0
         else ""
     )
-    head = f'<h1>{first} and {second}</h1><p class="answer">{escape(" ".join(said))}</p>{note}'
+    head = f'<h1>{first} and {second}</h1><p class="answer">{html_text(" ".join(said))}</p>{note}'
     parts = [head, _key_table(found), f"{_CONTROLS}{timelines}</section>", _figure_table(points[:_MOST_PAIRS])]
     return document(f"{folders[0]} and {folders[1]}: {said[0]}", parts, data)
 
@@ -103,7 +104,7 @@ def _figure_table(points: Sequence[CommonPoint]) -> str:
 def _head_row(point: CommonPoint) -> str:
     count = f"{len(point.changes):,}" if point.changes else "no"
     figures = "figure differs" if len(point.changes) == 1 else "figures differ"
-    return f'<tr><th class="text" colspan="4">{escape(_label(point))}: {count} {figures}</th></tr>'
+    return f'<tr><th class="text" colspan="4">{html_text(_label(point))}: {count} {figures}</th></tr>'
 
 
 def _figure_row(change: Change) -> str:

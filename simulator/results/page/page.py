@@ -12,11 +12,13 @@ from html import escape
 from pathlib import Path
 from typing import Final
 
+from simulator.findings.algorithm_terms import terms_text
 from simulator.findings.answer import Answer
 from simulator.findings.budget import amount_text
 from simulator.findings.comparison import Comparison
 from simulator.report.views import view as views
 from simulator.results.page.document import asset, document
+from simulator.results.page.html_text import html_text
 from simulator.results.page.page_data import page_data
 from simulator.results.page.page_text import files_beside, reproduction, trust
 from simulator.results.page.point_table import example_filter, point_table
@@ -99,9 +101,11 @@ def _head(compared: Comparison, answer: Answer) -> str:
     # The only place where the page explains what a point is.
     explained = f"; {len(compared.rows)} points (a point is one combination of compared and swept values)"
     count = explained if len(compared.rows) > 1 else ""
-    sentences = "".join(f'<p class="answer">{escape(sentence)}</p>' for sentence in answer.sentences)
-    why = f'<p class="why"><b>Why:</b> {escape(answer.why)}</p>' if answer.why else ""
-    trusted = "".join(f'<p class="trust note"><b>Trust:</b> {escape(one.text)}.</p>' for one in answer.caveats)
+    sentences = "".join(f'<p class="answer">{html_text(sentence)}</p>' for sentence in answer.sentences)
+    why = f'<p class="why"><b>Why:</b> {html_text(answer.why)}</p>' if answer.why else ""
+    trusted = "".join(f'<p class="trust note"><b>Trust:</b> {html_text(one.text)}.</p>' for one in answer.caveats)
+    if answer.algorithms:
+        trusted += f'<p class="note"><b>Algorithms:</b> {html_text(terms_text(answer.algorithms))}.</p>'
     drawn = small_tables(compared, answer)
     tables = "".join(_small(table) for table in drawn)
     if any(table.best for table in drawn):
@@ -109,24 +113,26 @@ def _head(compared: Comparison, answer: Answer) -> str:
         green = f"Green: best, or a tie with the best{rivals}; no cell is green if all tie."
         tables += f'<p class="note">{green} Outlined: the point shown below.</p>'
     return (
-        f"<header><h1>{escape(scenario.question or scenario.name)}</h1>"
-        f'<p class="setting">{escape(compared.setting_text)}{count}</p></header>'
+        f"<header><h1>{html_text(scenario.question or scenario.name)}</h1>"
+        f'<p class="setting">{html_text(compared.setting_text)}{count}</p></header>'
         f'<div class="glance"><section>{sentences}{why}{trusted}<div class="scroll">{tables}</div></section>'
         '<section class="hidden needsjs"><div id="overview"></div></section></div>'
     )
 
 
 def _small(table: SmallTable) -> str:
-    title = f"<caption>{escape(table.title)}</caption>" if table.title else ""
-    heads = "".join(f"<th>{escape(column)}</th>" for column in table.columns)
+    title = f"<caption>{html_text(table.title)}</caption>" if table.title else ""
+    heads = "".join(f"<th>{html_text(column)}</th>" for column in table.columns)
     rows = "".join(
-        f"<tr><td>{_cell(name) if len(name) <= _SHORT_NAME else escape(name)}</td>" + "".join(
+        f"<tr><td>{_cell(name) if len(name) <= _SHORT_NAME else html_text(name)}</td>" + "".join(
             f"<td{_attributes(point, best=(line, place) in table.best)}>{_cell(cell)}</td>"
             for place, (cell, point) in enumerate(zip(cells, points, strict=True))
         ) + "</tr>"
         for line, ((name, cells), points) in enumerate(zip(table.rows, table.points, strict=True))
     )  # fmt: skip
-    return f"<table>{title}<thead><tr><th>{escape(table.corner)}</th>{heads}</tr></thead><tbody>{rows}</tbody></table>"
+    return (
+        f"<table>{title}<thead><tr><th>{html_text(table.corner)}</th>{heads}</tr></thead><tbody>{rows}</tbody></table>"
+    )
 
 
 def _attributes(point: int | None, *, best: bool) -> str:
@@ -143,7 +149,7 @@ def _budgets(compared: Comparison, answer: Answer) -> str:
     known = [column for column in columns if answer.budget[0][column[1]] is not None]
     heads = "".join(f"<th>{name}</th>" for name, _ in known)
     rows = "".join(
-        f"<tr><td>{escape(compared.name(one['setting']))}</td>"
+        f"<tr><td>{html_text(compared.name(one['setting']))}</td>"
         + "".join(f'<td data-v="{one[key]!r}">{amount_text(one[key])}</td>' for _, key in known)
         + "</tr>"
         for one in answer.budget
@@ -157,7 +163,7 @@ def _budgets(compared: Comparison, answer: Answer) -> str:
 
 def _cell(text: str) -> str:
     """Return a text escaped for an HTML cell that breaks into lines only before an opening bracket."""
-    return escape(text.replace(" ", "\u00a0").replace("\u00a0(", " ("))
+    return html_text(text.replace(" ", "\u00a0").replace("\u00a0(", " ("))
 
 
 def _table(compared: Comparison) -> str:
@@ -174,14 +180,14 @@ def _table(compared: Comparison) -> str:
 
 def _file(title: str, text: str) -> str:
     """Return an HTML panel with a file's text, folded below its title."""
-    folded = f"<details><summary>{escape(title)}</summary><pre>{escape(text)}</pre></details>"
+    folded = f"<details><summary>{html_text(title)}</summary><pre>{escape(text)}</pre></details>"
     return f'<section class="panel">{folded}</section>'
 
 
 def _beside(compared: Comparison, *, linked: bool) -> str:
     """Return an HTML table row that lists the files beside the page, as links if `linked`."""
     files = ", ".join(
-        f"{f'<a href={chr(34)}{path}{chr(34)}>{path}</a>' if linked else path} ({escape(what)})"
+        f"{f'<a href={chr(34)}{path}{chr(34)}>{path}</a>' if linked else path} ({html_text(what)})"
         for path, what in files_beside(compared)
     )
     return f'<tr><td>files beside this page</td><td class="text">{files}</td></tr>'
@@ -189,8 +195,10 @@ def _beside(compared: Comparison, *, linked: bool) -> str:
 
 def _facts(title: str, rows: Sequence[tuple[str, str]], more: str = "") -> str:
     body = (
-        "".join(f'<tr><td>{escape(name)}</td><td class="text">{escape(text)}</td></tr>' for name, text in rows if text)
+        "".join(
+            f'<tr><td>{html_text(name)}</td><td class="text">{html_text(text)}</td></tr>' for name, text in rows if text
+        )
         + more
     )
     table = f'<div class="scroll"><table><tbody>{body}</tbody></table></div>'
-    return f'<section class="panel"><h2>{escape(title)}</h2>{table}</section>'
+    return f'<section class="panel"><h2>{html_text(title)}</h2>{table}</section>'

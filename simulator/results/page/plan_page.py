@@ -16,6 +16,7 @@ from simulator.findings.budget import amount_text
 from simulator.report.plots import style
 from simulator.report.tables.layout import filled_columns
 from simulator.results.page.document import document
+from simulator.results.page.html_text import html_text
 from simulator.results.page.page_data import PART_COLOURS, exposed_kinds, part_order, step_parts
 
 FILE: Final = "report.html"
@@ -45,9 +46,9 @@ def plan_page(told: Mapping[str, Any], question: str, best_yaml: str) -> str:
         Scenario of the best setting; empty if no setting fits.
     """
     played = f"{told['considered']:,} settings considered, {told['played']:,} simulated"
-    said = "".join(f'<p class="answer">{escape(one)}</p>' for one in told["sentences"])
+    said = "".join(f'<p class="answer">{html_text(one)}</p>' for one in told["sentences"])
     head = (
-        f'<header><h1>{escape(question)}</h1><p class="setting">{escape(played)}</p></header>'
+        f'<header><h1>{html_text(question)}</h1><p class="setting">{html_text(played)}</p></header>'
         f'<div class="glance"><section>{said}</section>'
         '<section class="hidden needsjs"><div id="planbars"></div></section></div>'
     )
@@ -131,7 +132,8 @@ def _best(told: Mapping[str, Any]) -> str:
     heads += [_AMOUNTS[name] for name in amounts]
     rows = "".join(_best_row(one, amounts) for one in told["best"])
     head = "".join(f"<th>{one}</th>" for one in heads) + '<th class="text">difference from the best</th>'
-    table = f"<thead><tr>{head}</tr></thead><tbody>{rows}"
+    missing = f"<caption>{html_text(told['not_listed'])}</caption>" if told["not_listed"] else ""
+    table = f"{missing}<thead><tr>{head}</tr></thead><tbody>{rows}"
     return (
         '<section class="panel"><h2>Best settings</h2><div class="scroll tall"><table class="sortable" id="best">'
         f"{table}</tbody></table></div></section>"
@@ -145,10 +147,10 @@ def _kinds(told: Mapping[str, Any]) -> str:
         return ""
     fastest = _step(told)
     cells = "".join(
-        f'<tr><td>{escape(one["kind"])}</td><td data-v="{one["step_time_s"]!r}">'
+        f'<tr><td>{html_text(one["kind"])}</td><td data-v="{one["step_time_s"]!r}">'
         f"{_whole(('at least ' if one['is_lower_bound'] else '') + format_time(one['step_time_s']))}</td>"
         f"<td>+{100 * max(0.0, one['step_time_s'] / fastest - 1):.1f}&nbsp;%</td>"
-        f'<td class="text">{escape(one["setting"])}</td></tr>'
+        f'<td class="text">{html_text(one["setting"])}</td></tr>'
         for one in rows
     )
     head = '<tr><th>kind</th><th>step</th><th>vs the best</th><th class="text">fastest setting</th></tr>'
@@ -194,13 +196,13 @@ def _best_row(one: Mapping[str, Any], amounts: Sequence[str]) -> str:
     ]
     cells += [(amount_text(one["budget"][name]), one["budget"][name]) for name in amounts]
     body = "".join(f'<td data-v="{value!r}">{_whole(text)}</td>' for text, value in cells)
-    why = f'<td class="text">{escape(one["against_best"]["text"])}</td>'
-    return f'<tr data-number="{one["number"]}"><td class="text">{escape(one["text"])}</td>{body}{why}</tr>'
+    why = f'<td class="text">{html_text(one["against_best"]["text"])}</td>'
+    return f'<tr data-number="{one["number"]}"><td class="text">{html_text(one["text"])}</td>{body}{why}</tr>'
 
 
 def _whole(text: str) -> str:
     """Return an HTML text whose numbers stay beside their units; an interval may break before "to"."""
-    return escape(text).replace(" ", "&nbsp;").replace("&nbsp;to&nbsp;", " to&nbsp;")
+    return html_text(text).replace(" ", "&nbsp;").replace("&nbsp;to&nbsp;", " to&nbsp;")
 
 
 def _sizes(tried: Sequence[Mapping[str, Any]]) -> str:
@@ -231,13 +233,15 @@ def _sensitivity(told: Mapping[str, Any]) -> str:
 def _table(title: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Return an HTML panel with a title and a table; the last cell of each row is text, the others are numbers."""
     body = "".join(
-        "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in cells) + f'<td class="text">{escape(last)}</td></tr>'
+        "<tr>"
+        + "".join(f"<td>{html_text(cell)}</td>" for cell in cells)
+        + f'<td class="text">{html_text(last)}</td></tr>'
         for *cells, last in rows
     )
     *numbers, text = heads
     head = "".join(f"<th>{one}</th>" for one in numbers) + f'<th class="text">{text}</th>'
     table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-    return f'<section class="panel"><h2>{escape(title)}</h2><div class="scroll">{table}</div></section>'
+    return f'<section class="panel"><h2>{html_text(title)}</h2><div class="scroll">{table}</div></section>'
 
 
 def _left_out(told: Mapping[str, Any]) -> str:
@@ -285,11 +289,11 @@ def _trust(told: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
 
 
 def _rows(title: str, rows: Iterable[tuple[str, str]]) -> str:
-    body = "".join(f'<tr><td>{escape(name)}</td><td class="text">{escape(text)}</td></tr>' for name, text in rows)
+    body = "".join(f'<tr><td>{html_text(name)}</td><td class="text">{html_text(text)}</td></tr>' for name, text in rows)
     table = f'<div class="scroll"><table><tbody>{body}</tbody></table></div>'
-    return f'<section class="panel"><h2>{escape(title)}</h2>{table}</section>'
+    return f'<section class="panel"><h2>{html_text(title)}</h2>{table}</section>'
 
 
 def _file(title: str, text: str) -> str:
-    folded = f"<details><summary>{escape(title)}</summary><pre>{escape(text)}</pre></details>"
+    folded = f"<details><summary>{html_text(title)}</summary><pre>{escape(text)}</pre></details>"
     return f'<section class="panel">{folded}</section>'

@@ -13,6 +13,7 @@ from simulator.basics.work_unit import rate_name
 from simulator.findings.comparison import Comparison, Row
 from simulator.records.measures import interval_width, recomputes, share_text
 from simulator.records.setting_text import label
+from simulator.results.page.html_text import html_text
 from simulator.scenario.payload import PAYLOAD_LIMIT
 
 # More rows would make the page slow; table.csv contains every row.
@@ -149,7 +150,7 @@ def _row(compared: Comparison, row: Row, axes: list[str], columns: list[_Column]
     if row.report is None:
         # A failed point has no figures; its error fills the row.
         error = next((outcome.error for outcome in compared.outcomes if outcome.index == row.index), "") or ""
-        cells.append(f'<td class="text bad" colspan="{len(columns)}">failed: {escape(error)}</td>')
+        cells.append(f'<td class="text bad" colspan="{len(columns)}">failed: {html_text(error)}</td>')
         return f'<tr data-index="{row.index}">{"".join(cells)}</tr>'
     cells += [cell(row) for _, cell in columns]
     return f'<tr data-index="{row.index}">{"".join(cells)}</tr>'
@@ -165,7 +166,7 @@ def _fits(row: Row) -> str:
 def text_cell(text: str) -> str:
     """Return an HTML cell with a text on the left; a short text stays on a line, a long one breaks after `_` or `.`."""
     # Not inside a number: 0.05.
-    broken = re.sub(r"_|\.(?=[a-z])", r"\g<0><wbr>", escape(text))
+    broken = re.sub(r"_|\.(?=[a-z])", r"\g<0><wbr>", html_text(text))
     return f'<td class="text{" short" if len(text) <= _SHORT else ""}">{broken}</td>'
 
 

@@ -80,7 +80,7 @@ def figure(rows: Sequence[tuple[str, Mapping[str, Any]]]) -> Figure:
         if set(shares) != {1.0}:
             axes.set_xlabel(axes.get_xlabel().replace("time", f"GPU time per {work_unit(reports)}"))
         fig.legend(loc="outside lower left", ncols=5)
-        left_out = f" (the fastest {len(shown)} of {len(rows)} runs)" if len(shown) < len(rows) else ""
+        left_out = f" (the fastest {len(shown)} of {len(rows)} settings)" if len(shown) < len(rows) else ""
         style.set_title(fig, finding(rows) + left_out)
     return fig
 
@@ -161,7 +161,7 @@ def finding(rows: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
     speed = "tokens_per_s" if one_size else "tokens_per_s_per_gpu"
     label, best = max(fitting, key=lambda row: row[1][speed])
     exposed = best["exposed_comm_time_s"] / best["step_time_s"]
-    among = "" if len(fitting) == len(rows) else " among fitting runs"
+    among = "" if len(fitting) == len(rows) else " among fitting settings"
     # Steps with different numbers of tokens have no fastest; compare rates.
     unequal = set(_shares([report for _, report in rows])) != {1.0}
     most = f"{label} has the highest throughput{among}: " if unequal or not one_size else f"{label} is fastest{among}: "

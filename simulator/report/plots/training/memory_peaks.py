@@ -1,4 +1,4 @@
-"""How do the memory peaks of several runs compare? A bar per run, by category, against the capacity.
+"""How do the memory peaks of several settings compare? A bar per setting, by category, against the capacity.
 
 Bars share an axis from 0 and the category order, for comparing equal parts.
 """
@@ -26,22 +26,22 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# More runs are not compared in a picture.
+# More settings are not compared in a picture.
 _MOST: Final = 40
 
 
 @dataclass(frozen=True, slots=True)
 class Peak:
-    """The memory peak of a run.
+    """The memory peak of a setting.
 
     Attributes
     ----------
     label : str
-        The run: "zero3".
+        The setting: "zero3".
     by_category : tuple of (str, int)
         [B]
     reserved : int
-        Peak of reserved memory, which decides whether the run fits; the sum of the categories if 0 [B].
+        Peak of reserved memory, which decides whether the setting fits; the sum of the categories if 0 [B].
     """
 
     label: str
@@ -54,7 +54,7 @@ class Peak:
         return sum(nbytes for _, nbytes in self.by_category)
 
     def margin(self, capacity: float) -> MemoryMargin:
-        """Return the run's margin in a GPU with `capacity` bytes."""
+        """Return the setting's margin in a GPU with `capacity` bytes."""
         return MemoryMargin(self.reserved or self.nbytes, int(capacity))
 
 
@@ -64,14 +64,14 @@ def peak_of_report(label: str, report: Mapping[str, Any]) -> Peak:
 
 
 def finding(peaks: Sequence[Peak], capacity: float = float("inf")) -> str:
-    """Return a sentence on the runs with the highest and lowest memory peak, their ratio, and runs that do not fit.
+    """Return a sentence on the highest and the lowest memory peak, their ratio, and the settings that do not fit.
 
     Peaks that are equal, or differ by less than the printed digits, are called equal.
 
     Raises
     ------
     ValueError
-        No runs.
+        No settings.
 
     Examples
     --------
@@ -80,7 +80,7 @@ def finding(peaks: Sequence[Peak], capacity: float = float("inf")) -> str:
     'ddp needs 12 GiB, 4.0x as much as zero3 (3 GiB); ddp does not fit in 8 GiB'
     """
     if not peaks:
-        raise ValueError("no runs to compare; give the peak of at least one run")
+        raise ValueError("no settings to compare; give the peak of at least one setting")
     low = min(peaks, key=lambda peak: peak.nbytes)
     high = max(peaks, key=lambda peak: peak.nbytes)
     if format_memory(low.nbytes) == format_memory(high.nbytes):
@@ -95,7 +95,7 @@ def finding(peaks: Sequence[Peak], capacity: float = float("inf")) -> str:
 
 
 def _who_fits(peaks: Sequence[Peak], capacity: float) -> str:
-    """Return the end of a sentence naming the runs that do not fit; "" for infinite capacity."""
+    """Return the end of a sentence naming the settings that do not fit; "" for infinite capacity."""
     if not isfinite(capacity):
         return ""
     margins = [peak.margin(capacity) for peak in peaks]
@@ -103,20 +103,20 @@ def _who_fits(peaks: Sequence[Peak], capacity: float) -> str:
         return f"; it {margins[0].verdict}"
     over = [peak.label for peak, margin in zip(peaks, margins, strict=True) if not margin.fits]
     if not over:
-        return f"; all runs fit in {format_memory(capacity)}"
+        return f"; all settings fit in {format_memory(capacity)}"
     if len(over) == len(peaks):
-        return f"; no run fits in {format_memory(capacity)}"
+        return f"; no setting fits in {format_memory(capacity)}"
     who = f"{', '.join(over[:-1])} and {over[-1]} do" if len(over) > 1 else f"{over[0]} does"
     return f"; {who} not fit in {format_memory(capacity)}"
 
 
 def composition(peaks: Sequence[Peak], capacity: float = float("inf"), *, title: str = "") -> Figure:
-    """Return a figure with a bar of peak memory per run, split by category, with the capacity as a line.
+    """Return a figure with a bar of peak memory per setting, split by category, with the capacity as a line.
 
     Parameters
     ----------
     peaks : sequence of Peak
-        Runs in the order of the bars, from the top.
+        Settings in the order of the bars, from the top.
     capacity : float
         [B]; no line if infinite, or so far away that everything else would be flat.
     title : str
@@ -125,7 +125,7 @@ def composition(peaks: Sequence[Peak], capacity: float = float("inf"), *, title:
     Raises
     ------
     ValueError
-        No runs.
+        No settings.
     """
     headline = title or finding(peaks, capacity)
     peak_bytes = [dict(peak.by_category) for peak in peaks]
@@ -163,7 +163,7 @@ def _capacity_line(axes: Axes, capacity: float) -> None:
 
 
 def _of_steps(compared: ComparedPoints) -> dict[str, Figure]:
-    """Return the memory-peak figure of compared training steps; empty for a single run or too many."""
+    """Return the memory-peak figure of compared training steps; empty for a single setting or too many."""
     peaks = [peak_of_report(label, report) for label, report in compared.rows]
     if not 1 < len(peaks) <= _MOST:
         return {}

@@ -1,6 +1,9 @@
 "use strict";
 // How are numbers written, elements made, and packed columns read? Text only ever enters the page as text.
 
+// A number and its unit stay in one line, as in the texts that html_text.py writes.
+const unbroken = (text) => text.replace(/(\d) (?=(?:%|[kKMGTPE]?i?B(?:\/s)?|[kMGT]?b\/s|ns|us|ms|s|min|h|[kMGTPE]?FLOP(?:\/s)?|(?:tokens|samples)\/s)(?![\w/]))/g, "$1\u00a0");
+
 function make(tag, attributes, ...children) {
   const element = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes || {})) {
@@ -8,7 +11,7 @@ function make(tag, attributes, ...children) {
     else if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
     else if (value !== null && value !== undefined) element.setAttribute(name, value);
   }
-  element.append(...children);
+  element.append(...children.map((one) => (typeof one === "string" ? unbroken(one) : one)));
   return element;
 }
 
@@ -74,7 +77,7 @@ async function unpack(base64) {
 const tip = {
   show(event, text) {
     const box = document.getElementById("tip");
-    box.textContent = text;
+    box.textContent = unbroken(text);
     box.style.display = "block";
     const { width, height } = box.getBoundingClientRect();
     box.style.left = `${Math.min(event.clientX + 14, innerWidth - width - 6)}px`;

@@ -32,7 +32,7 @@ function pick(index) {
   for (const cell of document.querySelectorAll("td[data-point]")) cell.classList.toggle("spoken", Number(cell.dataset.point) === index);
   const point = data.points[index];
   at("shown").textContent = point.title;
-  at("because").textContent = point.error || point.because || "";
+  at("because").textContent = unbroken(point.error || point.because || "");
   at("trace").replaceChildren(...(point.files && point.files.length ? ["Files of this point: "] : []), ...(point.files || []).flatMap(([name, path]) => [make("a", { href: path, text: name }), " "]));
   overview();
   breakdown();
@@ -299,7 +299,7 @@ function tables(changed = () => {}) {
   if (filter) filter.addEventListener("input", () => { filterRows(); changed(); });
   const copy = at("copy");
   if (copy) copy.addEventListener("click", async () => {
-    const cell = (one) => { const text = one.dataset.v ?? one.textContent; return /[",\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text; };
+    const cell = (one) => { const text = (one.dataset.v ?? one.textContent).replaceAll("\u00a0", " "); return /[",\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text; };
     const rows = [...document.querySelectorAll("#all tr")].filter((row) => !row.classList.contains("hidden"));
     const text = rows.map((row) => [...row.cells].map(cell).join(",")).join("\n");
     try { await navigator.clipboard.writeText(text); copy.textContent = `${rows.length - 1} rows copied`; }
