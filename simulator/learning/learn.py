@@ -6,7 +6,7 @@ This module puts model, task, rules and faults together; training.py carries the
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -16,6 +16,7 @@ from simulator.basics.arrays import Array
 from simulator.cluster.cluster import Cluster
 from simulator.engine.events import execute_until_stuck
 from simulator.engine.jitter import Jitter
+from simulator.learning.checkpoint import restored, saved
 from simulator.learning.faults import Faults, without
 from simulator.learning.setting import TrainingContext
 from simulator.learning.start import start
@@ -132,7 +133,7 @@ def learn(plan: StepPlan, cluster: Cluster, timeline: Timeline, jitter: Jitter) 
     # A stopped rank ends a synchronous training before its step. Asynchronous workers continue, so their steps are
     # simulated anew without the stopped rank's operations.
     why, last = "", step.steps
-    if stops:
+    if stops and lesson.checkpoint is None:
         until, why = _until_stopped(plan, cluster, jitter, stops)
         timeline, last = (until, last) if step.sharding.asynchronous else (timeline, stops[0].step)
     setting = TrainingContext(gpt_of(step), plan, timeline, rule_of(step, cluster.world_size), jitter.seed)
@@ -140,22 +141,38 @@ def learn(plan: StepPlan, cluster: Cluster, timeline: Timeline, jitter: Jitter) 
     faults = Faults(setting, lesson.faults)
     results = list[StepResult]()
     rows_of = _rows_of(setting, lesson)
+    # A fault happens once, also if its step is repeated.
+    checkpoint, repeated, reached = saved(training), 0, 0
+    left = [fault.step for fault in stops] if lesson.checkpoint is not None else []
     # Matrices are too small to share among threads, and a single thread adds in the same order on every machine.
     with threadpool_limits(1, user_api="blas"):
-        for first in range(0, last, step.rounds):
-            steps = range(first, first + step.rounds)
+        while training.done < last:
+            if lesson.checkpoint is not None and training.done % lesson.checkpoint == 0:
+                checkpoint = saved(training)
+            if training.done in left:
+                training.checks.tell("watchdog", training.done)
+                left.remove(training.done)
+                repeated += training.done - checkpoint.done
+                training = restored(training, checkpoint)
+                results = results[: training.done]
+            steps = range(training.done, training.done + step.rounds)
             rows = [rows_of(number) for number in steps]
             try:
-                results += training.play(rows, faults.spoil(steps), faults.tamper(steps))
+                if training.done < reached:
+                    results += training.play(rows)
+                else:
+                    results += training.play(rows, faults.spoil(steps), faults.tamper(steps))
+                reached = max(reached, training.done)
             # The loss scale may not fall any further.
             except OverflowError as error:
                 why, stops = str(error), []
                 break
-    if why and stops:
+    if why and stops and lesson.checkpoint is None:
         training.checks.tell("watchdog", stops[0].step)
     # Every synchronous step takes the simulated step's time; asynchronous steps have separate ends.
     each = 0.0 if step.sharding.asynchronous else timeline.end
-    return Learned(_learning(results, each, training.checks.seen, why), training.parameters())
+    learning = _learning(results, each, training.checks.seen, why)
+    return Learned(replace(learning, repeated_steps=repeated), training.parameters())
 
 
 def _initial(setting: TrainingContext, lesson: TrainingTask) -> Mapping[str, Parameters]:

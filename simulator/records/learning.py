@@ -30,6 +30,8 @@ class Learning:
     optimizer_steps : tuple of int
         Optimizer steps taken until the end of each step. Skipped steps do not count; an asynchronous server takes a
         step for each worker's gradient.
+    repeated_steps : int
+        Steps that were taken again after a rank had stopped, from the last checkpoint on.
     """
 
     losses: tuple[float, ...]
@@ -42,3 +44,4 @@ class Learning:
     stopped: str = ""
     losses_by_rank: tuple[tuple[float, ...], ...] = ()
     optimizer_steps: tuple[int, ...] = ()
+    repeated_steps: int = 0

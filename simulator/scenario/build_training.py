@@ -168,6 +168,7 @@ def _lesson(spec: TrainingSpec, model: Transformer, world_size: int, base: Path 
         # `dropout: true` means GPT-2's probability, `false` means 0.
         dropout=DROPOUT if spec.dropout is True else float(spec.dropout),
         tokens=None if wanted.tokens is None else read_tokens(wanted.tokens, base),
+        checkpoint=wanted.checkpoint,
         faults=tuple(InjectedFault(**fault.model_dump()) for fault in spec.faults),
         initial=None if wanted.initial is None else read_initial(wanted.initial, base, parameter_shapes(model)),
         batches=None if wanted.batches is None else read_batches(wanted.batches, base, shape, model.vocab_size),

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from simulator.basics import counts
 from simulator.scenario import reading
-from simulator.scenario.field_types import Count, Rank, Spec
+from simulator.scenario.field_types import Count, LargeCount, Rank, Spec
 from simulator.scenario.shorthand import Short
 from simulator.step.spec import FaultKind, LossScaling, ScheduleKind, TrainingTask
 
@@ -146,6 +146,10 @@ class LearningSpec(Spec):
     schedule: Annotated[ScheduleKind, reading.choice(_SCHEDULES)] = Field(
         default=TrainingTask().schedule,
         description="Course of the rate from the warm-up to the last step: constant, or a decay to 0.",
+    )
+    checkpoint: LargeCount | None = Field(
+        default=None,
+        description="Steps between checkpoints; when a rank stops, training goes on from the last, or else ends.",
     )
     # Paths are kept as text; files are read when the step is built, and checked in numerics_rules.py.
     tokens: Annotated[Any, _tokens()] = Field(

@@ -131,6 +131,9 @@ def conflicts(
     yield from _optimizer(shape)
     yield from _loss_scaling(shape)
     yield from _learning_schedule(shape)
+    if shape.learning.checkpoint is not None and shape.sharding.asynchronous:
+        message = "asynchronous workers have no common step to go back to; omit the key"
+        yield _conflict("learning.checkpoint", message, "training.sharding")
     yield from _learning_tokens(shape, model, files)
     if model is None:
         return

@@ -140,6 +140,8 @@ class LearningKeys(TypedDict, total=False):
     """Number of warm-up steps, in which the rate rises from 0 to rate; 1k is 1000."""
     schedule: Literal["constant", "linear", "cosine"]
     """Course of the rate from the warm-up to the last step: constant, or a decay to 0."""
+    checkpoint: int | str
+    """Steps between checkpoints; when a rank stops, training goes on from the last, or else ends."""
     tokens: str | Sequence[int]
     """Path of a text or .npy file, or a list of token numbers; a task generated from the seed if omitted."""
     batches: str

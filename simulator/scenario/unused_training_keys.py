@@ -100,6 +100,8 @@ def _optimizer(shape: TrainingSpec) -> Iterator[tuple[Key, str]]:
 
 def _without_numbers(shape: TrainingSpec) -> Iterator[tuple[Key, str]]:
     if shape.numerics:
+        if not any(fault.what == "stopped" for fault in shape.faults):
+            yield ("training", "learning", "checkpoint"), "no rank stops; add {step: 2, what: stopped} to faults"
         if shape.optimizer.name != "momentum":
             yield (
                 ("training", "learning", "momentum"),

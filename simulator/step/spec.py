@@ -210,6 +210,8 @@ class TrainingTask:
         Text to learn; None for a seeded task.
     initial : mapping of PyTorch's name to array, or None
         Parameters before the first step; None to draw them from the seed.
+    checkpoint : int or None
+        Steps between checkpoints, from the last of which a training goes on when a rank has stopped; None: it ends.
     batches : int array, shape (steps, sequences of all ranks, seq_len + 1), or None
         Sequences to learn, step by step.
     """
@@ -224,6 +226,7 @@ class TrainingTask:
     dropout: float = 0.0
     tokens: tuple[int, ...] | None = None
     faults: tuple[InjectedFault, ...] = ()
+    checkpoint: int | None = None
     # Arrays cannot be compared with a single `==`, and are too large to print.
     initial: Mapping[str, Array] | None = field(default=None, compare=False, repr=False)
     batches: Array | None = field(default=None, compare=False, repr=False)

@@ -85,6 +85,9 @@ BASES: Final[Mapping[str, Data]] = {
     "uncoordinated": _training(ranks=2, steps=2, sharding=_ASYNC),
     "real": _training(numerics=True, steps=2, precision="fp32", sharding="zero1", faults=[FAULT]),
     "real half": _training(ranks=2, numerics=True, steps=3, precision="fp16", sharding="zero2", **_HALF),
+    "stopped": _training(
+        ranks=2, numerics=True, steps=3, precision="fp32", sharding="zero1", faults=[{"step": 1, "what": "stopped"}]
+    ),
     "real servers": _training(ranks=2, numerics=True, steps=2, precision="fp32", sharding=_ASYNC, faults=[LOST]),
     "cut": _training("dgx_h100", 16, parallelism={"tp": 2}, sharding="ddp"),
     "piped": _training(
@@ -234,6 +237,7 @@ EXAMPLES: Final[Mapping[str, tuple[Any, ...]]] = {
     "training.learning.decay": (0.5,),
     "training.learning.momentum": (0.1,),
     "training.learning.tokens": (list(range(20)),),
+    "training.learning.checkpoint": (1, 2),
     "training.learning.betas": ([0.5, 0.9],),
     "training.learning.eps": (0.1,),
     "training.learning.warmup": (1, 2),
@@ -261,6 +265,8 @@ TOLD_AS_ONE: Final = (
 NOT_BUILT: Final = tuple(f"training.parallelism.{name}" for name in ("dp",))
 # One GPU, route or piece of memory is as good as another where all are alike: these keys are varied where they are not.
 ONLY_ON: Final[Mapping[str, tuple[str, ...]]] = {
+    # The training that ends with its rank.
+    "training.learning.checkpoint": ("stopped", "real", "ddp", "uncoordinated"),
     "cluster.placement": ("alone", "nodes"),
     "cluster.ecmp.hash": ("exchange", "ring", "alone"),
     "cluster.link_factors": ("ring", "buffer", "chain", "nodes", "hybrid", "ddp", "alone", "pushed", "real"),
@@ -381,7 +387,7 @@ def test_every_key_has_an_example() -> None:
 @pytest.mark.parametrize("key", EXAMPLES)
 def test_a_key_changes_a_number_or_is_told_that_it_does_not(key: str) -> None:
     kind = key.partition(".")[0]
-    wanted = ONLY_ON.get(key, [name for name in BASES if name not in ("large", "eight bits")])
+    wanted = ONLY_ON.get(key, [name for name in BASES if name not in ("large", "eight bits", "stopped")])
     bases = [name for name in wanted if kind in BASES[name] or kind not in KINDS]
     found = {name: effect(name, key) for name in bases}
     silent = [name for name, came in found.items() if came is None]

@@ -41,8 +41,9 @@ def drawn_events(draw: Draw, cluster: Cluster, end: float) -> list[Event]:
         # What is down for good ends in a deadlock, which another test looks at.
         factor = draw.pick(0.1, 0.5, 0.9, *((0.0,) if until < inf else ()))
         rank = draw.pick(*range(cluster.world_size))
-        where = draw.pick("links", "links", "rank")
-        some = tuple({draw.pick(*range(links)) for _ in range(draw.pick(1, 3))})
+        # A single GPU may have no links.
+        where = draw.pick("links", "links", "rank") if links else "rank"
+        some = tuple({draw.pick(*range(links)) for _ in range(draw.pick(1, 3))}) if links else ()
         found.append(Event(start, until, factor, *((some, ()) if where == "links" else ((links + rank,), (rank,)))))
     return found
 
