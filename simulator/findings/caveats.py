@@ -14,6 +14,7 @@ from simulator.basics.counts import number_of
 from simulator.basics.errors import few
 from simulator.basics.sections import varied
 from simulator.basics.units import format_time
+from simulator.basics.work_unit import has_padding, useful_rate
 from simulator.findings.comparison import Comparison, Row
 from simulator.findings.measured_range import outside_of_measured
 from simulator.findings.text import join_list
@@ -35,7 +36,7 @@ class Caveat(NamedTuple):
     Attributes
     ----------
     topic : str
-        "auto", "network", "cards", "memory", "interval", "range" or "framework".
+        "auto", "network", "cards", "padding", "memory", "interval", "range" or "framework".
     text : str
         A sentence without its full stop.
     """
@@ -50,7 +51,8 @@ def caveats(compared: Comparison) -> tuple[Caveat, ...]:
     made = [*_auto(rows), *_network(rows)]
     if compared.kind == "training":
         # Memory and prediction intervals exist for training steps only.
-        made += [*_memory(compared), *_interval([report for _, report in rows]), *_range(rows)]
+        reports = [report for _, report in rows]
+        made += [*_padding(reports), *_memory(compared), *_interval(reports), *_range(rows)]
         made += _framework(compared.scenario)
     else:
         made += _idle_cards(compared)
@@ -131,6 +133,21 @@ def _sources_by_operation(row: Row, report: Report) -> Iterator[tuple[str, str]]
     # A collective has one operation; reports of training steps of earlier versions do not name the operations.
     operation = row.point.collective.operation if row.point.collective is not None else "collectives"
     yield from ((operation, source) for source in sources(report))
+
+
+def _padding(reports: Sequence[Report]) -> Iterator[Caveat]:
+    """Yield a caveat on the rates and the loss of steps with padding."""
+    if not has_padding(reports):
+        return
+    shares = sorted({f"{100 * (1 - report['tokens_used']):.3g}" for report in reports}, key=float)
+    share = shares[0] if len(shares) == 1 else f"{shares[0]} to {shares[-1]}"
+    rates = {f"{useful_rate(report):,.0f}" for report in reports}
+    rate = f" ({rates.pop()})" if len(rates) == 1 else ""
+    yield Caveat(
+        "padding",
+        f"{share} % of the tokens are padding (training.tokens_used): tokens/s and MFU count padding, as most logs do; "
+        f"useful tokens/s{rate}, budgets, goodput and the mean of a loss leave padding out",
+    )
 
 
 def is_best_case(report: Report) -> bool:

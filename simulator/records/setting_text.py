@@ -267,6 +267,7 @@ _SPOKEN: Final[Mapping[str, Callable[[Any], str]]] = {
     "collective.servers": lambda value: _servers(value),
     "collective.servers.count": _counted("server", "servers"),
     "collective.servers.on": lambda value: "servers of their own" if value == "own" else f"servers on {value}",
+    "training.tokens_used": lambda value: "no padding" if value == 1 else f"{100 * (1 - value):.3g} % padding",
     "training.lora": lambda value: _lora(value),
     "training.trainable": lambda value: "all parts trained" if value == "all" else f"only {_listed(value)} trained",
     "training.lora.rank": lambda value: _lora({"rank": value}),

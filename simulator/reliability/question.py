@@ -16,6 +16,7 @@ from typing import Any, Final, Literal, get_args
 from simulator.basics.dtypes import find
 from simulator.basics.errors import ScenarioError, one_of
 from simulator.basics.units import format_duration
+from simulator.basics.work_unit import useful_unit
 from simulator.model.model import modules
 from simulator.model.partition import WHOLE
 from simulator.reliability.failures import DAY, FailureKind, FailureProcess
@@ -57,7 +58,7 @@ class GoodputQuestion:
     days : float or None
         Length of the run [days]; None if `tokens` ends it.
     tokens : float or None
-        Work of the whole training, in tokens or samples.
+        Work of the whole training, in tokens without padding, or samples.
     failures : float
         Failures for each node and day that stop the job.
     save : {"asynchronous", "synchronous"}
@@ -123,8 +124,8 @@ class Goodput:
     step_time : float
         Simulated time of a step [s].
     work_per_step : float
-        Tokens or samples of a step.
-    unit : {"token", "sample"}
+        Tokens without padding, or samples, of a step.
+    unit : {"token", "useful token", "sample"}
         Unit of work.
     job : Job
         Nodes, failures, checkpoints and recovery.
@@ -250,7 +251,7 @@ def goodput(question: GoodputQuestion) -> Goodput:
     kinds = FailureKind("error", rate * (1 - _HANGS)), FailureKind("hang", rate * _HANGS, "hangs")
     job = Job(nodes, FailureProcess(kinds if rate else ()), saves, recovery)
     healthy = report.step_time_s
-    work = report.tokens_per_s * healthy
+    work = report.useful_tokens_per_s * healthy
     until = DAY * question.days if question.days is not None else inf
     needed = question.tokens / work * healthy if question.tokens is not None else inf
     seeds = range(question.seed, question.seed + _SEEDS)
@@ -266,7 +267,8 @@ def goodput(question: GoodputQuestion) -> Goodput:
         # No failure: a save would only cost time.
         job = replace(job, checkpointing=replace(saves, interval=inf))
     found = outlook(job, seeds if rate else seeds[:1], until=until, work=needed)
-    return Goodput(question, healthy, work, report.work_unit, job, nbytes, found, intervals)
+    unit = useful_unit([report.to_dict()])
+    return Goodput(question, healthy, work, unit, job, nbytes, found, intervals)
 
 
 def checkpoint_bytes(step: TrainingStep) -> float:

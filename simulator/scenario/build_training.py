@@ -102,6 +102,7 @@ def to_step(spec: TrainingSpec, world_size: int, base: Path | None = None) -> Tr
         loss_scaling=_loss_scaling(spec),
         clip_norm=spec.clip_norm,
         trained=trained_units(spec.trainable, model.num_layers),
+        tokens_used=spec.tokens_used,
     )
 
 

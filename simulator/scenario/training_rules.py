@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from simulator.basics import dtypes, registry
 from simulator.basics.document import Key
 from simulator.basics.errors import ScenarioError, UnknownNameError
+from simulator.basics.work_unit import SAMPLE
 from simulator.cluster.limits import no_server_ports
 from simulator.model.layer_list import LayerList
 from simulator.scenario import numerics_rules, parallelism_rules
@@ -105,6 +106,7 @@ def conflicts(
         yield from _model_conflicts(error, shape)
     yield from _framework(shape, base)
     yield from parallelism_rules.conflicts(shape, model, None if sizes else cluster.world_size)
+    yield from _tokens_used(shape, model)
     yield from _lora(shape, model)
     yield from _trainable(shape, model)
     yield from _loss(shape, model)
@@ -135,6 +137,18 @@ def _global_batch(shape: TrainingSpec, world_size: int) -> Iterator[RuleViolatio
     if "gradient_accumulation_steps" in shape.model_fields_set and said != steps:
         message = f"got {said}, but global_batch {shape.global_batch} needs {steps}; omit one key"
         yield _conflict("gradient_accumulation_steps", message, "training.global_batch", *involved)
+
+
+def _tokens_used(shape: TrainingSpec, model: Model | None) -> Iterator[RuleViolation]:
+    """Yield a violation for a share of padding in batches that cannot have padding."""
+    if shape.tokens_used == 1.0:
+        return
+    if shape.numerics:
+        message = f"got {shape.tokens_used:g}, but the batches of a real training have no padding; omit the key"
+        yield _conflict("tokens_used", message, "training.numerics")
+    if model is not None and model.work_unit == SAMPLE:
+        message = f"got {shape.tokens_used:g}, but samples of {model.name} are no sequences of tokens; omit the key"
+        yield _conflict("tokens_used", message, "training.model")
 
 
 def _shard_size(shape: TrainingSpec, copies: int) -> Iterator[RuleViolation]:

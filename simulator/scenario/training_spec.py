@@ -488,6 +488,13 @@ class TrainingSpec(Spec):
             "gradient_accumulation_steps."
         ),
     )
+    tokens_used: Annotated[float, reading.number(positive=True, most=1.0)] = Field(
+        default=1.0,
+        description=(
+            "Share of a batch's tokens that are not padding. Padding is computed like other tokens: the share changes "
+            "no time, only the rate of useful tokens."
+        ),
+    )
     parallelism: ParallelismSpec = Field(
         default=ParallelismSpec(), description="Sizes and options for each kind of parallelism."
     )

@@ -440,6 +440,9 @@ class TrainingKeys(ScenarioKeys, ClusterKeys, total=False):
     global_batch: int | str
     """Global batch of a step: in tokens (4M; k is 1024) or in sequences (512seq); alternative to
     gradient_accumulation_steps."""
+    tokens_used: float
+    """Share of a batch's tokens that are not padding. Padding is computed like other tokens: the share changes no time,
+    only the rate of useful tokens."""
     parallelism: ParallelismKeys
     """Sizes and options for each kind of parallelism."""
     sharding: str | ShardingKeys

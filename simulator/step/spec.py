@@ -269,6 +269,8 @@ class TrainingStep:
         Real training, whose arrays the program carries; None to simulate times only.
     trained : frozenset of str or None
         Names of the trained units (embedding, layers, head), others are frozen; None if all are trained.
+    tokens_used : float
+        Share of the batch's tokens that are not padding, above 0 to 1; no time depends on it.
     """
 
     model: Model
@@ -296,6 +298,7 @@ class TrainingStep:
     lesson: TrainingTask | None = None
     parallelism: Parallelism = ALONE
     trained: frozenset[str] | None = None
+    tokens_used: float = 1.0
 
     @property
     def transformer(self) -> Transformer:
