@@ -11,6 +11,7 @@ from typing import Literal
 from simulator.model.adapters import AdapterKernels, Adapters, Target, adapter_kernels
 from simulator.model.kernel import Elementwise, Kernel, Matmul
 from simulator.model.partition import WHOLE, Communication, ModelPartition, around_columns, around_rows
+from simulator.model.quantised import product
 from simulator.model.shape import Transformer
 
 
@@ -34,6 +35,8 @@ class Batch:
         The rank's part of the model.
     adapters : Adapters or None
         Low-rank adapters of a frozen model; None if every parameter is trained.
+    float16 : bool
+        Whether activations are float16; only quantised matrices ask.
     """
 
     sequences: int
@@ -44,6 +47,7 @@ class Batch:
     statistics_itemsize: int = 4
     cut: ModelPartition = WHOLE
     adapters: Adapters | None = None
+    float16: bool = False
 
     @property
     def tokens(self) -> int:
@@ -126,7 +130,8 @@ def linear(
     """Return the operation for a linear layer: a matmul forward, two backward (input and weight gradient), and a bias
     reduction.
 
-    A frozen matrix has no weight gradient, and its input is saved only for its adapters.
+    A frozen matrix has no weight gradient. Its input is saved for its adapters, and by bitsandbytes if the matrix is in
+    eight bits.
 
     Parameters
     ----------
@@ -141,8 +146,9 @@ def linear(
     parts : tuple of (target, int)
         What adapters may be added to, each with its number of outputs on this rank.
     """
-    forward: tuple[Kernel, ...] = (Matmul(name, tokens, n, k, groups),)
-    backward: tuple[Kernel, ...] = (Matmul(f"{name} input gradient", tokens, k, n, groups),)
+    out, back = Matmul(name, tokens, n, k, groups), Matmul(f"{name} input gradient", tokens, k, n, groups)
+    forward: tuple[Kernel, ...] = (out,)
+    backward: tuple[Kernel, ...] = (back,)
     size = tokens * groups * n * batch.itemsize
     kept: tuple[Saved, ...] = (saved,)
     if batch.adapters is None:
@@ -153,13 +159,10 @@ def linear(
             backward += (Elementwise(f"{name} bias gradient", read, n * batch.itemsize, of_weights=True),)
     else:
         own, adapted = batch.adapters, batch.adapters.of(parts)
-        if own.base_bits is not None:
-            # A quantised matrix is written out before the forward matmul, and again before the input's gradient.
-            elements = groups * n * k
-            wide = Elementwise(
-                f"{name} dequantisation", elements * own.base_bits / 8, elements * batch.itemsize, single=True
-            )
-            forward, backward = (wide, *forward), (wide, *backward)
+        outliers = 0
+        if own.base_format is not None:
+            frozen = product(own.base_format, (out, back), parts or ((name, n),), batch.itemsize, float16=batch.float16)
+            forward, backward, outliers = frozen.forward, frozen.backward, frozen.outliers
         added = AdapterKernels()
         for target, outputs in adapted:
             added += adapter_kernels(own, target, outputs, tokens, k, batch.itemsize)
@@ -170,6 +173,8 @@ def linear(
         inputs = [Saved(f"{target} adapter input", alone, name) for target, _ in adapted] if alone else [saved]
         rows = tokens * own.rank * own.itemsize
         kept = (*inputs, *(Saved(f"{target} adapter rows", rows, name) for target, _ in adapted)) if adapted else ()
+        if outliers:
+            kept = (*dict.fromkeys((saved, *kept)), Saved(f"{name} outlier inputs", outliers, name))
     return Operation(name, forward, backward, kept, size)
 
 

@@ -127,8 +127,11 @@ def layer_parameters(model: Transformer, cut: ModelPartition = WHOLE) -> tuple[P
     norms = [_norms(model, names) for names in norm_names(model)]
     own = (*norms[0], *attention, *norms[1], *_feed_forward(model, cut))
     if model.adapters is not None:
-        bits = model.adapters.base_bits
-        own = tuple(replace(one, bits=bits) if len(one.shape) > 1 else one for one in own)
+        form = model.adapters.base_format
+        if form is not None:
+            own = tuple(
+                replace(one, bits=form.bits_per_element(one.shape[-1])) if len(one.shape) > 1 else one for one in own
+            )
     return _with_adapters(model, own, _adapters(model, cut))
 
 

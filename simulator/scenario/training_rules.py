@@ -107,7 +107,7 @@ def conflicts(
     yield from _framework(shape, base)
     yield from parallelism_rules.conflicts(shape, model, None if sizes else cluster.world_size)
     yield from _tokens_used(shape, model)
-    yield from _lora(shape, model)
+    yield from _lora(shape, model, _gpu(cluster, facts, base))
     yield from _trainable(shape, model)
     yield from _loss(shape, model)
     yield from _activation_checkpointing(shape, model)
@@ -262,7 +262,11 @@ def _of_matrices(shape: TrainingSpec) -> Iterator[RuleViolation]:
         yield _conflict("optimizer.distribution", message, "training.sharding.shard_size")
 
 
-def _lora(shape: TrainingSpec, model: Model | None) -> Iterator[RuleViolation]:
+def _lora(shape: TrainingSpec, model: Model | None, gpu: Gpu | None) -> Iterator[RuleViolation]:
+    """Yield a violation if the model cannot have the adapters, or the GPU cannot multiply their frozen matrices."""
+    if shape.lora.rank and shape.lora.base == "int8" and gpu is not None and "int8" not in gpu.peak_flops:
+        message = f"got 'int8', but {gpu.name} has no rate of matmuls in int8; write nf4, or params"
+        yield _conflict("lora.base", message, "cluster.gpu", "cluster.topology", "training.lora.rank")
     if model is None:
         return
     try:

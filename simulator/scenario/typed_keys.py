@@ -136,9 +136,9 @@ class LoraKeys(TypedDict, total=False):
     """Dtype of the adapters' parameters and arithmetic; PEFT's default is float32."""
     dropout: bool | float
     """Dropout of the adapters' inputs: true (probability 0.1), false, or a probability."""
-    base: Literal["params", "nf4", "nf4_single", "gptq"]
+    base: Literal["params", "nf4", "nf4_single", "gptq", "int8"]
     """Format of the frozen matrices of layers: the dtype of parameters, 4-bit NF4 with double (nf4) or single
-    quantisation (QLoRA), or 4-bit GPTQ."""
+    quantisation (QLoRA), 4-bit GPTQ in groups of 128, or 8 bits, multiplied in 8 bits (int8, LLM.int8())."""
     targets: (
         Literal["all", "attention", "feed_forward", "all-linear"]
         | Sequence[

@@ -241,6 +241,7 @@ def batch_of(step: TrainingStep, place: int = 0) -> Batch:
         step.dropout,
         cut=cut,
         adapters=step.model.adapters,
+        float16=step.precision.params == "float16",
     )
 
 
