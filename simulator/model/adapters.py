@@ -47,6 +47,8 @@ class Adapters:
         Whether an adapter's input passes a dropout of its own.
     base : str
         Format of the frozen matrices of layers, a key of `FORMATS`; "" for the dtype of working parameters.
+    dora : bool
+        Whether each output of an adapted matrix has a trained length (model/dora.py).
     """
 
     rank: int
@@ -54,6 +56,7 @@ class Adapters:
     dtype: str = "float32"
     dropout: bool = False
     base: str = ""
+    dora: bool = False
 
     @property
     def base_format(self) -> Format | None:

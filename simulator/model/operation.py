@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from simulator.model.adapters import AdapterKernels, Adapters, Target, adapter_kernels
+from simulator.model.dora import dora_kernels, kept_by_dora
 from simulator.model.kernel import Elementwise, Kernel, Matmul
 from simulator.model.partition import WHOLE, Communication, ModelPartition, around_columns, around_rows
 from simulator.model.quantised import product
@@ -166,6 +167,8 @@ def linear(
         added = AdapterKernels()
         for target, outputs in adapted:
             added += adapter_kernels(own, target, outputs, tokens, k, batch.itemsize)
+            if own.dora:
+                added += dora_kernels(own, target, outputs, tokens, k, batch.itemsize)
         forward += added.forward
         backward += (*added.inputs, *added.weights)
         # The gradient of A needs the adapter's input, the gradient of B the output of A.
@@ -173,6 +176,9 @@ def linear(
         inputs = [Saved(f"{target} adapter input", alone, name) for target, _ in adapted] if alone else [saved]
         rows = tokens * own.rank * own.itemsize
         kept = (*inputs, *(Saved(f"{target} adapter rows", rows, name) for target, _ in adapted)) if adapted else ()
+        if own.dora:
+            sizes = [(target, kept_by_dora(own, outputs, tokens, k, batch.itemsize)) for target, outputs in adapted]
+            kept = (*kept, *(Saved(f"{target} dora products", nbytes, name) for target, nbytes in sizes))
         if outliers:
             kept = (*dict.fromkeys((saved, *kept)), Saved(f"{name} outlier inputs", outliers, name))
     return Operation(name, forward, backward, kept, size)

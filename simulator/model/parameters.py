@@ -145,7 +145,8 @@ def _with_adapters(
 
 
 def _adapters(model: Transformer, cut: ModelPartition) -> list[Parameter]:
-    """Return the parameters of a layer's adapters on a rank: A (rank x inputs) and B (outputs x rank) of each target.
+    """Return the parameters of a layer's adapters on a rank: A (rank x inputs), B (outputs x rank) and, with DoRA, the
+    lengths (outputs) of each target.
 
     The side that lies along the cut of the adapted matrix is cut like the matrix; the other side is whole.
     """
@@ -161,6 +162,7 @@ def _adapters(model: Transformer, cut: ModelPartition) -> list[Parameter]:
     for target in model.adapters.targets:
         inputs, outputs = sizes[target]
         made += [Parameter(f"{target}.lora_a", (rank, inputs)), Parameter(f"{target}.lora_b", (outputs, rank))]
+        made += [Parameter(f"{target}.lora_magnitude", (outputs,))] if model.adapters.dora else []
     return made
 
 

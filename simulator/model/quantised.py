@@ -60,6 +60,22 @@ class Format:
         """
         return self.bits + 8 * self.row_bytes / inputs
 
+    def written_out(self, outputs: int, inputs: int, itemsize: int) -> tuple[int, tuple[tuple[str, float, float], ...]]:
+        """Return the bytes of an element of the matrix when written out, and the passes that do so: name, bytes read,
+        bytes written [B]. bitsandbytes writes eight bits out in float32.
+
+        Examples
+        --------
+        >>> FORMATS["int8"].written_out(64, 128, 2)
+        (4, (('dequantisation', 8448.0, 32768), ('dequantisation scale', 32768, 32768)))
+        """
+        elements = outputs * inputs
+        read = elements * self.bits / 8 + self.row_bytes * outputs
+        if not self.multiplies:
+            return itemsize, (("dequantisation", read, elements * itemsize),)
+        wide = elements * _FLOAT32
+        return _FLOAT32, (("dequantisation", read, wide), ("dequantisation scale", wide, wide))
+
 
 # NF4 with double quantisation: 4 bits, a scale of 8 bits for 64 parameters, and a float32 for 256 scales ([2]_, section
 # 3: 0.127 bits a parameter). NF4 without: a float32 for 64. GPTQ in AutoGPTQ: 4 bits, and a scale of 16 bits and a zero
@@ -110,16 +126,17 @@ def product(
         Whether activations are float16, the only dtype that bitsandbytes quantises.
     """
     forward, backward = plain
-    elements = forward.batch * forward.n * forward.k
+    outputs = forward.batch * forward.n
     if not form.multiplies:
-        wide = Elementwise(f"{forward.name} dequantisation", elements * form.bits / 8, elements * itemsize, single=True)
-        return Product((wide, forward), (wide, backward))
+        passes = form.written_out(outputs, forward.k, itemsize)[1]
+        wide = tuple(_moved(f"{forward.name} {name}", read, written) for name, read, written in passes)
+        return Product((*wide, forward), (*wide, backward))
     eight = [
         kernel
         for part, outputs in parts
         for kernel in _in_eight_bits(part, forward, outputs, itemsize, float16=float16)
     ]
-    outputs = forward.batch * forward.n
+    elements = outputs * forward.k
     written = (
         _moved(f"{forward.name} dequantisation", elements * _INT8, elements * itemsize),
         _moved(f"{forward.name} scale", elements * itemsize + outputs * _FLOAT32, elements * itemsize),

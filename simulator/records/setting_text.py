@@ -26,6 +26,7 @@ _BOOLEANS: Final[Mapping[str, tuple[str, str]]] = {
     "asynchronous": ("asynchronous", "synchronous"),
     "balanced": ("balanced", "unbalanced"),
     "compile": ("compiled", "not compiled"),
+    "dora": ("DoRA", "no DoRA"),
     "dropout": ("dropout", "no dropout"),
     "numerics": ("real training", "no real training"),
     "payload": ("payload", "no payload"),

@@ -70,6 +70,10 @@ class LoraSpec(Spec):
             ),
         )
     )
+    dora: Annotated[bool, reading.YES_NO] = Field(
+        default=False,
+        description="Whether each output of an adapted matrix has a trained length (DoRA), with PEFT's kernels.",
+    )
     targets: Annotated[Any, _targets()] = Field(
         default=_ALL,
         description=(
@@ -103,4 +107,4 @@ def adapters(spec: LoraSpec, model: Model) -> Adapters | None:
         named = ", ".join(missing) or str(spec.targets)
         raise ValueError(f"got {named}; {model.name} has {where}; write some of {', '.join(able)}")
     base = "" if spec.base == "params" else spec.base
-    return Adapters(spec.rank, chosen, spec.dtype, spec.dropout is not False and spec.dropout > 0, base)
+    return Adapters(spec.rank, chosen, spec.dtype, spec.dropout is not False and spec.dropout > 0, base, spec.dora)

@@ -267,6 +267,14 @@ def _lora(shape: TrainingSpec, model: Model | None, gpu: Gpu | None) -> Iterator
     if shape.lora.rank and shape.lora.base == "int8" and gpu is not None and "int8" not in gpu.peak_flops:
         message = f"got 'int8', but {gpu.name} has no rate of matmuls in int8; write nf4, or params"
         yield _conflict("lora.base", message, "cluster.gpu", "cluster.topology", "training.lora.rank")
+    if shape.lora.rank and shape.lora.dora:
+        # Norms of rows would be sums over ranks, which PEFT does not compute; its GPTQ matrices refuse DoRA.
+        if shape.parallelism.tp > 1:
+            message = "got true with tp above 1; PEFT computes lengths of whole matrices; write tp: 1, or dora: false"
+            yield _conflict("lora.dora", message, "training.parallelism.tp", "training.lora.rank")
+        if shape.lora.base == "gptq":
+            message = "got true, but PEFT has no DoRA beside gptq; write base: nf4, or dora: false"
+            yield _conflict("lora.dora", message, "training.lora.base", "training.lora.rank")
     if model is None:
         return
     try:

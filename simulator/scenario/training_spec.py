@@ -163,9 +163,6 @@ def without_short_form(key: tuple[str, ...], value: Any) -> Any:
     return value if short is None or word is None else dict(short.words[word])
 
 
-YES_NO: Final = reading.choice((True, False))
-
-
 def _reshard() -> reading.ValueReader:
     """Return a validator for `reshard_after_forward`: a boolean, or a number of ranks from 2 on."""
     ranks = reading.whole(2, 1_000_000)
@@ -268,7 +265,7 @@ class ParallelismSpec(Spec):
     )
     experts: ExpertsSpec = Field(default=ExpertsSpec(), description="ep: dispatch of tokens to experts.")
     # Korthikanti et al. 2023: sums of whole activations become a reduce-scatter and an all-gather.
-    sequence_parallel: Annotated[bool, YES_NO] = Field(
+    sequence_parallel: Annotated[bool, reading.YES_NO] = Field(
         default=True, description="tp: whether activations between the matrices are split along the sequence."
     )
     tp_overlap: Annotated[str, reading.choice(("none", "ring_exchange", "bulk"))] = Field(
@@ -365,7 +362,7 @@ class ShardingSpec(Spec):
         default="own",
         description="parameter_server: separate machines (own), or workers, one server per node before a second.",
     )
-    asynchronous: Annotated[bool, YES_NO] = Field(
+    asynchronous: Annotated[bool, reading.YES_NO] = Field(
         default=False, description="parameter_server: whether servers apply each gradient on arrival."
     )
     # The bound in a stale synchronous parallel parameter server (Ho et al. 2013).
@@ -422,7 +419,7 @@ class OffloadSpec(Spec):
         default="none",
         description="Data to offload to the host: none, or the optimizer's states and update (optimizer).",
     )
-    activations: Annotated[bool, YES_NO] = Field(
+    activations: Annotated[bool, reading.YES_NO] = Field(
         default=False,
         description=(
             "Whether saved activations of layers wait in host memory for the backward pass, which fetches them a layer "
@@ -529,7 +526,7 @@ class TrainingSpec(Spec):
     algorithm: Annotated[str, reading.known(_algorithms, listed_by="simulator list algorithms")] = Field(
         default="auto", description="Algorithm for every collective; auto: the machine's choice."
     )
-    compile: Annotated[bool, YES_NO] = Field(default=False, description="Whether a compiler merges kernels.")
+    compile: Annotated[bool, reading.YES_NO] = Field(default=False, description="Whether a compiler merges kernels.")
     dropout: Annotated[bool | float, yes_no_or_probability()] = Field(
         default=False, description="Dropout: true (probability 0.1), false, or a probability."
     )
@@ -569,7 +566,7 @@ class TrainingSpec(Spec):
     clip_norm: Annotated[float, reading.number(positive=True, most=1e30)] | None = Field(
         default=None, description="Maximum gradient norm; no clipping if omitted."
     )
-    numerics: Annotated[bool, YES_NO] = Field(
+    numerics: Annotated[bool, reading.YES_NO] = Field(
         default=False,
         description="Whether a real model trains during the simulation, with real arrays in every transfer.",
     )

@@ -139,6 +139,8 @@ class LoraKeys(TypedDict, total=False):
     base: Literal["params", "nf4", "nf4_single", "gptq", "int8"]
     """Format of the frozen matrices of layers: the dtype of parameters, 4-bit NF4 with double (nf4) or single
     quantisation (QLoRA), 4-bit GPTQ in groups of 128, or 8 bits, multiplied in 8 bits (int8, LLM.int8())."""
+    dora: bool
+    """Whether each output of an adapted matrix has a trained length (DoRA), with PEFT's kernels."""
     targets: (
         Literal["all", "attention", "feed_forward", "all-linear"]
         | Sequence[

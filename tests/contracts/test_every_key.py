@@ -208,6 +208,7 @@ EXAMPLES: Final[Mapping[str, tuple[Any, ...]]] = {
     "training.lora.dtype": ("bfloat16",),
     "training.lora.dropout": (0.1,),
     "training.lora.base": ("nf4", "int8"),
+    "training.lora.dora": (True,),
     "training.lora.targets": ("attention",),
     "training.optimizer.state_dtype": ("bfloat16", "float16"),
     "training.loss": ("chunked", "fused"),
