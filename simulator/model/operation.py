@@ -38,6 +38,11 @@ class Batch:
         Low-rank adapters of a frozen model; None if every parameter is trained.
     float16 : bool
         Whether activations are float16; only quantised matrices ask.
+    trained : frozenset of str
+        Parameters that are trained although `adapters` freeze the model, by operation: "qkv.weight" (see
+        `operation_parameter`).
+    begins : bool
+        Whether nothing before the first of `trained` needs a gradient.
     """
 
     sequences: int
@@ -49,6 +54,12 @@ class Batch:
     cut: ModelPartition = WHOLE
     adapters: Adapters | None = None
     float16: bool = False
+    trained: frozenset[str] = frozenset()
+    begins: bool = False
+
+    def trains(self, parameter: str) -> bool:
+        """Return True if the parameter of an operation, such as "qkv.weight", has a gradient."""
+        return self.adapters is None or parameter in self.trained
 
     @property
     def tokens(self) -> int:
@@ -152,13 +163,9 @@ def linear(
     backward: tuple[Kernel, ...] = (back,)
     size = tokens * groups * n * batch.itemsize
     kept: tuple[Saved, ...] = (saved,)
-    if batch.adapters is None:
+    if batch.trains(f"{name}.weight"):
         backward += (Matmul(f"{name} weight gradient", n, k, tokens, groups, of_weights=True),)
-        # A bias gradient sums the output gradient over tokens: a reduction bound by HBM, not a matmul.
-        if bias:
-            read = tokens * groups * n * batch.itemsize
-            backward += (Elementwise(f"{name} bias gradient", read, n * batch.itemsize, of_weights=True),)
-    else:
+    elif batch.adapters is not None:
         own, adapted = batch.adapters, batch.adapters.of(parts)
         outliers = 0
         if own.base_format is not None:
@@ -181,7 +188,28 @@ def linear(
             kept = (*kept, *(Saved(f"{target} dora products", nbytes, name) for target, nbytes in sizes))
         if outliers:
             kept = (*dict.fromkeys((saved, *kept)), Saved(f"{name} outlier inputs", outliers, name))
+    # A bias gradient sums the output gradient over tokens: a reduction bound by HBM, not a matmul.
+    if bias and batch.trains(f"{name}.bias"):
+        read = tokens * groups * n * batch.itemsize
+        backward += (Elementwise(f"{name} bias gradient", read, n * batch.itemsize, of_weights=True),)
     return Operation(name, forward, backward, kept, size)
+
+
+def needed_backward(operations: tuple[Operation, ...], batch: Batch) -> tuple[Operation, ...]:
+    """Return the operations of a module, without backward pass and saved tensors where no gradient is needed: before
+    the first trained parameter of the model.
+    """
+    if not batch.begins:
+        return operations
+    names = {one.rpartition(".")[0] for one in batch.trained}
+    begins = next((place for place, one in enumerate(operations) if one.name in names), 0)
+    still = tuple(
+        replace(
+            one, backward=(), saved=(), communications=tuple(part for part in one.communications if not part.backward)
+        )
+        for one in operations[:begins]
+    )
+    return (*still, *operations[begins:])
 
 
 def columns(

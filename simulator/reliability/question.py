@@ -285,12 +285,12 @@ def checkpoint_bytes(step: TrainingStep) -> float:
     """
     master = 0 if step.precision.master is None else find(step.precision.master).itemsize
     states = step.optimizer.states * step.optimizer.state_itemsize
-    units = step.trained or frozenset(module.name for module in modules(step.model, WHOLE))
     saved = trained = 0
     for module in modules(step.model, WHOLE):
+        names = None if step.trained is None else step.trained.of(module.name)
         for one in module.parameters:
             saved += one.elements if one.trained or step.model.adapters is None else 0
-            trained += one.elements if one.trained and module.name in units else 0
+            trained += one.elements if one.trained and (names is None or one.name in names) else 0
     return saved * find(step.trained_dtype).itemsize + trained * (master + states)
 
 

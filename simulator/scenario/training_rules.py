@@ -28,7 +28,7 @@ from simulator.scenario.caching import memoized
 from simulator.scenario.lora_spec import adapters
 from simulator.scenario.records import ClusterSpec
 from simulator.scenario.rule_violation import RuleViolation, any_listening, any_of, first_duplicate
-from simulator.scenario.trainable_spec import ALL, trained_units
+from simulator.scenario.trainable_spec import ALL, trained_of
 from simulator.scenario.training_spec import TrainingSpec
 from simulator.step.framework import load_framework
 from simulator.step.optimizers.optimizer import OPTIMIZERS
@@ -288,7 +288,7 @@ def _trainable(shape: TrainingSpec, model: Model | None) -> Iterator[RuleViolati
     if model is None or shape.trainable == ALL:
         return
     try:
-        trained = trained_units(shape.trainable, model.num_layers)
+        trained = trained_of(shape.trainable, model)
     except ValueError as error:
         yield _conflict("trainable", str(error), "training.model")
         return
@@ -311,7 +311,7 @@ def _trainable(shape: TrainingSpec, model: Model | None) -> Iterator[RuleViolati
     ):
         if unable:
             yield _conflict("trainable", f"got {_brief(shape.trainable)} beside {advice}", f"training.{key}")
-    if model.tied and ("embedding" in trained) != ("head" in trained):
+    if model.tied and ("embedding" in trained.names) != ("head" in trained.names):
         message = f"got {_brief(shape.trainable)}; {model.name} shares a table between embedding and head; name both"
         yield _conflict("trainable", message, "training.model")
 

@@ -544,8 +544,8 @@ class TrainingSpec(Spec):
     trainable: Annotated[Any, trained_parts()] = Field(
         default=ALL,
         description=(
-            "Trained parts of the model: all, or a list of embedding, head, layer 3, layers 28-31; other parts are "
-            "frozen."
+            "Trained parts of the model: all, or a list of embedding, head, layer 3, layers 28-31, and patterns of "
+            "parameters such as layers.*.attention.*; other parts are frozen."
         ),
     )
     lora: LoraSpec = Field(default=LoraSpec(), description="Low-rank adapters on a frozen model.")

@@ -475,7 +475,8 @@ class TrainingKeys(ScenarioKeys, ClusterKeys, total=False):
     offload: Literal["none", "optimizer", "activations"] | OffloadKeys
     """Data on the host: none, optimizer, activations."""
     trainable: Literal["all"] | str | Sequence[str]
-    """Trained parts of the model: all, or a list of embedding, head, layer 3, layers 28-31; other parts are frozen."""
+    """Trained parts of the model: all, or a list of embedding, head, layer 3, layers 28-31, and patterns of parameters
+    such as layers.*.attention.*; other parts are frozen."""
     lora: LoraKeys
     """Low-rank adapters on a frozen model."""
     loss: Literal["auto", "separate", "fused", "chunked"]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 from simulator.model.model import Model
 from simulator.model.shape import Transformer
+from simulator.model.trained import TrainedParts
 from simulator.step.framework import BARE, Framework
 from simulator.step.optimizers.adam import ADAM
 from simulator.step.optimizers.optimizer import Optimizer
@@ -267,8 +268,8 @@ class TrainingStep:
         Number of steps, for asynchronous workers and real training.
     lesson : TrainingTask or None
         Real training, whose arrays the program carries; None to simulate times only.
-    trained : frozenset of str or None
-        Names of the trained units (embedding, layers, head), others are frozen; None if all are trained.
+    trained : TrainedParts or None
+        Trained parameters, others are frozen; None if all are trained.
     tokens_used : float
         Share of the batch's tokens that are not padding, above 0 to 1; no time depends on it.
     """
@@ -297,7 +298,7 @@ class TrainingStep:
     steps: int = 20
     lesson: TrainingTask | None = None
     parallelism: Parallelism = ALONE
-    trained: frozenset[str] | None = None
+    trained: TrainedParts | None = None
     tokens_used: float = 1.0
 
     @property

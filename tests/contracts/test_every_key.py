@@ -203,7 +203,7 @@ EXAMPLES: Final[Mapping[str, tuple[Any, ...]]] = {
     "training.offload.what": ("optimizer", "none"),
     "training.offload.host_rate": ("1 GB/s",),
     "training.offload.activations": (True,),
-    "training.trainable": (["head"], ["layer 0", "head"]),
+    "training.trainable": (["head"], ["layer 0", "head"], ["layers.*.attention.*"]),
     "training.lora.rank": (8,),
     "training.lora.dtype": ("bfloat16",),
     "training.lora.dropout": (0.1,),
