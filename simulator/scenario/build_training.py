@@ -141,7 +141,8 @@ def optimizer(spec: OptimizerSpec, strategy: str, state_dtype: str = "float32", 
     from simulator.step.strategies.strategy import STRATEGIES
 
     asked = None if spec.implementation == "auto" else spec.implementation
-    made = replace(OPTIMIZERS.find(spec.name), implementation=asked, state_dtype=state_dtype)
+    found = OPTIMIZERS.find(spec.name)
+    made = replace(found, implementation=asked, state_dtype=found.state_dtype if found.has_own_dtype else state_dtype)
     if made.of_matrices is None:
         return made
     usual: Distribution = "gathered" if STRATEGIES.find(strategy).shards else "replicated"

@@ -231,6 +231,12 @@ def _optimizer(shape: TrainingSpec) -> Iterator[RuleViolation]:
     asked, found = shape.optimizer, OPTIMIZERS.find(shape.optimizer.name)
     if found.of_matrices is not None:
         yield from _of_matrices(shape)
+    if found.paged:
+        away = shape.offload.what != "none"
+        if away or STRATEGIES.find(shape.sharding.strategy).updater is Updater.SERVERS:
+            where = "host's processors" if away else "parameter servers"
+            message = f"got {asked.name!r}, whose states are paged for the GPU's update, beside an update of {where}"
+            yield _conflict("optimizer.name", message, "training.offload" if away else "training.sharding.strategy")
     if asked.implementation in ("foreach", "for_loop") and found.separate is None:
         message = f"got {asked.implementation!r}, but {asked.name} has a fused kernel alone; write auto"
         yield _conflict("optimizer.implementation", message, "training.optimizer.name")

@@ -94,7 +94,13 @@ _OTHER_PRECISIONS: Final = {
     "mxfp8": "write fp8: on Blackwell a scale for each 32 elements costs matmuls no time",
 }
 # AdamW's decoupled weight decay changes neither states nor kernels.
-_SAME_OPTIMIZERS: Final = {"adamw": "adam", "adamw_8bit": "adam_8bit"}
+_SAME_OPTIMIZERS: Final = {
+    "adamw": "adam",
+    "adamw_8bit": "adam_8bit",
+    "paged_adamw": "paged_adam",
+    "paged_adamw_32bit": "paged_adam",
+    "paged_adamw_8bit": "paged_adam_8bit",
+}
 # Variants with equal states and kernels.
 _OTHER_OPTIMIZERS: Final = {
     **dict.fromkeys(("nesterov", "sgdm"), "has the same states as momentum; write momentum"),
@@ -379,7 +385,11 @@ class OptimizerSpec(Spec):
 
     # An alias is stored under its proper name: `adamw` becomes "adam".
     name: Annotated[str, reading.choice(OPTIMIZERS.names(), _OTHER_OPTIMIZERS, _SAME_OPTIMIZERS)] = Field(
-        default="adam", description="Optimizer (determines the states and kernels); adamw means adam."
+        default="adam",
+        description=(
+            "Optimizer (determines the states and kernels); adamw means adam. States of a paged optimizer move to the "
+            "host as far as the GPU lacks memory."
+        ),
     )
     distribution: Annotated[
         Literal["auto", "replicated", "gathered", "owners", "all_to_all"], reading.choice(("auto", *DISTRIBUTIONS))

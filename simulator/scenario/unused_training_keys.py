@@ -94,8 +94,9 @@ def _optimizer(shape: TrainingSpec) -> Iterator[tuple[Key, str]]:
     if found.of_matrices is None:
         for name in ("distribution", "iterations"):
             yield ("training", "optimizer", name), f"{found.name} multiplies no matrices; write muon"
-    if found.block:
-        yield ("training", "optimizer", "state_dtype"), f"{found.name} has states of eight bits"
+    if found.has_own_dtype:
+        bits = "eight bits" if found.block else "float32"
+        yield ("training", "optimizer", "state_dtype"), f"{found.name} has states of {bits}"
 
 
 def _without_numbers(shape: TrainingSpec) -> Iterator[tuple[Key, str]]:

@@ -343,6 +343,8 @@ def _noted(
         rank_states = states(
             step, strategy.shards, strategy.updater, passes.parts_of_states(), resident, passes.frozen_by_ranks()
         )
+        if step.paged_out:
+            rank_states = rank_states.paged_out(step.paged_out[stage])
         # Model states are the first allocations, as in a real process.
         builder.allocate("parameters", rank_states.parameters, "parameters")
         builder.allocate("optimizer states", rank_states.optimizer, "optimizer")

@@ -270,6 +270,9 @@ class TrainingStep:
         Real training, whose arrays the program carries; None to simulate times only.
     trained : TrainedParts or None
         Trained parameters, others are frozen; None if all are trained.
+    paged_out : tuple of int
+        Bytes of a paged optimizer's states that the ranks of each pipeline stage hold on the host between updates;
+        empty if all states are on the GPU [B].
     tokens_used : float
         Share of the batch's tokens that are not padding, above 0 to 1; no time depends on it.
     """
@@ -300,6 +303,7 @@ class TrainingStep:
     parallelism: Parallelism = ALONE
     trained: TrainedParts | None = None
     tokens_used: float = 1.0
+    paged_out: tuple[int, ...] = ()
 
     @property
     def transformer(self) -> Transformer:
@@ -317,7 +321,7 @@ class TrainingStep:
     @property
     def copies_to_host(self) -> bool:
         """True if ranks copy arrays to their hosts and back."""
-        return self.offload is not None or self.activations_on_host
+        return self.offload is not None or self.activations_on_host or any(self.paged_out)
 
     @property
     def loss_kernels(self) -> LossKernels:
