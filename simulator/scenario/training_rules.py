@@ -302,7 +302,6 @@ def _trainable(shape: TrainingSpec, model: Model | None) -> Iterator[RuleViolati
         return
     for key, unable, advice in (
         ("lora.rank", shape.lora.rank > 0, "adapters on a frozen model; omit trainable, or lora"),
-        ("parallelism.pp", shape.parallelism.pp > 1, "a pipeline, which is not supported yet; write pp: 1"),
         ("numerics", shape.numerics, "real training, which trains every parameter; omit trainable"),
         (
             "activation_checkpointing",

@@ -150,7 +150,6 @@ def units(
     timer = KernelTimer(gpu, step, hbm_left)
     batch = batch_of(step, place)
     whole = modules(step.model, batch.cut)
-    first, last = whole[0], whole[-1]
     if step.trained is None:
         computed = _computed(timer, batch, whole)
     else:
@@ -169,11 +168,12 @@ def units(
         made = [replace(unit, partial=partial) for unit, partial in zip(made, _partial(step, batch.cut), strict=True)]
     # The update sums the gradients of both copies.
     if step.model.tied and step.parallelism.apart:
-        table = first.parameters[0].elements
-        shared = table if step.model.adapters is None else 0
+        first, last = whole[0], whole[-1]
+        table = first.parameters[0]
+        shared = table.elements if table.trained else 0
         made[0] = replace(made[0], shared=shared)
         # The last stage holds a copy of the tied embedding table.
-        copied = replace(last, parameters=(*last.parameters, first.parameters[0]))
+        copied = replace(last, parameters=(*last.parameters, table))
         more = _of_gradients(timer, copied.held(batch.itemsize), copied, ranks, sharded=sharded)
         made[-1] = replace(made[-1], elements=copied.held(batch.itemsize), shared=shared, **more)
     # Experts are a separate unit only if other ranks hold different experts.

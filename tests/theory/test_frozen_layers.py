@@ -222,7 +222,6 @@ def test_naming_every_part_is_training_all() -> None:
         (["layers.*.atention.qkv.weight"], {}, "did you mean 'layers.*.attention.qkv.weight'"),
         (["layers.7"], {}, "no parameter of inline; some of layers 0 to 3 are layers.*.norm1.weight, layers.*"),
         (["head"], {"lora": {"rank": 4}}, "got [head] beside adapters on a frozen model"),
-        (["head"], {"parallelism": {"pp": 2}}, "beside a pipeline, which is not supported yet; write pp: 1"),
         (["head"], {"activation_checkpointing": "sqrt"}, "beside segments of sqrt"),
         (["head"], {"model": SMALL | {"tie_word_embeddings": True}}, "shares a table between embedding and head"),
     ],

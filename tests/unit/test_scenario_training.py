@@ -426,7 +426,8 @@ DTYPES = "one of bfloat16, float16, float32, float64"
             {"optimizer": {"name": "adafactor", "implementation": "fused"}},
             (
             "optimizer.implementation: got 'fused', but adafactor has no fused kernel (optimizers with a fused "
-            "kernel: adam, adam_8bit, lion, momentum, muon, paged_adam, paged_adam_8bit, sgd); write foreach or for_loop"
+            "kernel: adam, adam_8bit, lion, momentum, muon, paged_adam, paged_adam_8bit, sgd); write foreach or "
+            "for_loop"
             ),
         ),
         ({"collectives": "closed"}, None),
