@@ -40,6 +40,13 @@ ORDERS: Final = (
 )
 
 
+# Options of adapters beside their rank.
+_LORA: Final[tuple[dict[str, Any], ...]] = (
+    {}, {"targets": "attention", "dtype": "bfloat16"}, {"base": "nf4", "dropout": 0.1}, {"base": "int8"},
+    {"base": "gptq"}, {"dora": True}, {"dora": True, "base": "int8", "dropout": 0.1},
+)  # fmt: skip
+
+
 class Draw:
     """Choices of one seed.
 
@@ -146,7 +153,11 @@ def training_scenario(seed: int, family: int = 34, **fixed: Any) -> dict[str, An
         dropout=(True, False),
         loss=("separate", "fused", "chunked") if tp == 1 else ("separate", "fused"),
         allocator=("caching", "expandable_segments"),
-        trainable=(["head"], ["embedding", f"layers {(layers - 1) // 2}-{layers - 1}", "head"])
+        trainable=(
+            ["head"],
+            ["embedding", f"layers {(layers - 1) // 2}-{layers - 1}", "head"],
+            ["layers.*.attention.*", "*.norm?.*"],
+        )
         if layers > 0
         else ("all",),
     )
@@ -155,7 +166,11 @@ def training_scenario(seed: int, family: int = 34, **fixed: Any) -> dict[str, An
     if STRATEGIES.find(sharding["strategy"]).updater is Updater.OWNERS:
         both = ("optimizer",) if segments else ("optimizer", {"what": "optimizer", "activations": True})
         training |= draw.some(0.25, offload=both, clip_norm=(1.0,))
-    return {"name": "drawn", "seed": seed, "cluster": _cluster(draw, ranks), "training": training | fixed}
+    made = {"name": "drawn", "seed": seed, "cluster": _cluster(draw, ranks), "training": training | fixed}
+    # Drawn last: seeds keep the scenarios that they had before.
+    if "trainable" not in training and not experts:
+        training |= draw.some(0.2, lora=[{"rank": 4, **draw.pick(*_LORA)}])
+    return made | {"training": training | fixed}
 
 
 def _ways(sharding: dict[str, Any]) -> tuple[str, ...]:

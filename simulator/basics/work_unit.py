@@ -13,6 +13,8 @@ from simulator.basics.counts import number_of
 
 TOKEN: Final = "token"
 SAMPLE: Final = "sample"
+# Tokens that are not padding. Rates in tokens count every token, as most logs do.
+USEFUL_TOKEN: Final = "useful token"
 
 
 def work_unit(reports: Iterable[Mapping[str, Any] | None]) -> str:
@@ -27,6 +29,31 @@ def work_unit(reports: Iterable[Mapping[str, Any] | None]) -> str:
     """
     units = {report.get("work_unit", TOKEN) for report in reports if report is not None}
     return SAMPLE if units == {SAMPLE} else TOKEN
+
+
+def useful_unit(reports: Iterable[Mapping[str, Any] | None]) -> str:
+    """Return the unit of the work that counts towards a training: useful tokens if a report has padding.
+
+    Examples
+    --------
+    >>> useful_unit([{"tokens_used": 0.6}]), useful_unit([{"work_unit": "sample"}])
+    ('useful token', 'sample')
+    """
+    known = [report for report in reports if report is not None]
+    return USEFUL_TOKEN if has_padding(known) else work_unit(known)
+
+
+def has_padding(reports: Iterable[Mapping[str, Any]]) -> bool:
+    """Return True if some tokens in the steps of the reports are padding."""
+    return any(report.get("tokens_used", 1.0) < 1.0 for report in reports)
+
+
+def useful_rate(report: Mapping[str, Any]) -> float:
+    """Return a report's speed without padding, in tokens or samples per second [1/s].
+
+    Reports of earlier versions have no padding.
+    """
+    return float(report.get("useful_tokens_per_s", report["tokens_per_s"]))
 
 
 def micro_batch_text(unit: str, size: int, seq_len: int) -> str:

@@ -11,7 +11,7 @@ import typer
 
 from simulator.basics.errors import ScenarioError
 from simulator.basics.units import format_time
-from simulator.basics.work_unit import SAMPLE, TOKEN, rate_name
+from simulator.basics.work_unit import SAMPLE, TOKEN, USEFUL_TOKEN, rate_name
 from simulator.calibration.table import Table
 from simulator.cli.console import print_text, width
 from simulator.cli.progress import progress
@@ -28,6 +28,8 @@ _TIMES: Final[Mapping[str, float]] = {"s": 1.0, "ms": 1e-3}
 # Units of a rate over all GPUs together, by the model's unit of work; with one of the endings, the rate is per GPU.
 _RATES: Final[Mapping[str, tuple[str, ...]]] = {TOKEN: ("tokens/s", "tok/s"), SAMPLE: ("samples/s", "images/s")}
 _PER_GPU: Final = ("/GPU", " per GPU")
+# Before the unit of a rate that leaves out padding.
+_USEFUL: Final = "useful "
 # A measurement within this factor of the prediction is plausible.
 _PLAUSIBLE: Final = 3.0
 
@@ -41,7 +43,7 @@ class _Measurement:
     step_time : float or None
         Time per step [s]; None for a rate.
     rate : float or None
-        Tokens or samples per second of all GPUs together; None for a step time.
+        Tokens (padding included) or samples per second of all GPUs together; None for a step time.
     per_gpu : bool
         Whether the user wrote the rate of each GPU.
     """
@@ -61,7 +63,8 @@ def expect(source: str, measured: str, overrides: Mapping[str, str], *, as_json:
     """
     scenario = load_scenario(source, overrides)
     gpus = scenario.cluster.world_size
-    given = _measurement(measured, gpus, _unit(scenario))
+    used = 1.0 if scenario.training is None else scenario.training.tokens_used
+    given = _measurement(measured, gpus, _unit(scenario), used)
     print_assumed_framework(scenario)
     with progress(_MOST_SIMULATED, what=scenario.name, counted="simulations at most") as advance:
         found = expectation(scenario, given.step_time, given.rate, advance)
@@ -69,8 +72,7 @@ def expect(source: str, measured: str, overrides: Mapping[str, str], *, as_json:
         print_text(
             f"{source}: `compare` and `sweep` do not count here; the scenario's other values are simulated", stderr=True
         )
-    hint = _hint(found, given, gpus)
-    if hint:
+    for hint in filter(None, (_hint(found, given, gpus), _padding_hint(given, measured, used))):
         print_text(f"note: {hint}", stderr=True)
     if as_json:
         typer.echo(json.dumps(found.to_dict(), indent=2))
@@ -91,10 +93,10 @@ def _unit(scenario: Scenario) -> str:
     return TOKEN if training is None else load_model(training.model, training.seq_len, scenario.base).work_unit
 
 
-def _measurement(text: str, gpus: int, work: str) -> _Measurement:
+def _measurement(text: str, gpus: int, work: str, used: float) -> _Measurement:
     """Return the measurement in a text; raise ScenarioError without a positive number and a unit that the model has.
 
-    `work` is the model's unit of work: "token" or "sample".
+    `work` is the model's unit of work: "token" or "sample"; `used` is the share of tokens that are not padding.
     """
     number, _, unit = text.strip().partition(" ")
     rates, name = _RATES[work], rate_name(work)
@@ -104,6 +106,10 @@ def _measurement(text: str, gpus: int, work: str) -> _Measurement:
     except ValueError:
         raise ScenarioError(f"--measured: got {text!r}; {allowed}") from None
     unit = " ".join(unit.split())
+    if used < 1.0:
+        allowed += f", or '3400 {rate_name(USEFUL_TOKEN)}' without padding"
+        if unit.startswith(_USEFUL):
+            unit, value = unit.removeprefix(_USEFUL), value / used
     if value > 0 and unit in _TIMES:
         return _Measurement(step_time=value * _TIMES[unit])
     if value > 0 and unit in rates:
@@ -127,6 +133,16 @@ def _hint(found: Expectation, given: _Measurement, gpus: int) -> str:
         return ""
     name = rate_name(found.unit)
     return f"if {given.rate:,.0f} {name} is per GPU, write '{given.rate:.0f} {name}/GPU'"
+
+
+def _padding_hint(given: _Measurement, measured: str, used: float) -> str:
+    """Return a hint on which tokens a measured rate counts, if some are padding; otherwise ""."""
+    if given.rate is None or used == 1.0:
+        return ""
+    share = f"{100 * (1 - used):.3g} % of the tokens"
+    if _USEFUL in measured:
+        return f"{share} are padding; the rates below count them"
+    return f"the rate counts padding, {share}; write 'useful tokens/s' for a rate without"
 
 
 def _said(found: Expectation, given: _Measurement, gpus: int) -> str:

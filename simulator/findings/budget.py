@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from simulator.basics.work_unit import work_unit
+from simulator.basics.work_unit import useful_rate, useful_unit, work_unit
 from simulator.findings.comparison import Comparison, Row
 from simulator.scenario.answer_spec import BudgetSpec
 
@@ -35,9 +35,9 @@ def amounts(report: Mapping[str, Any], gpus: int, budget: BudgetSpec) -> dict[st
 
     Cost and energy are None without price or power.
     """
-    # The length is given in tokens or in steps.
+    # The length is given in tokens or in steps. Padding is no work on a training's tokens.
     seconds = (
-        budget.tokens / report["tokens_per_s"]
+        budget.tokens / useful_rate(report)
         if budget.tokens is not None
         else (budget.steps or 0.0) * report["step_time_s"]
     )
@@ -82,7 +82,7 @@ def _steps(budget: BudgetSpec, row: Row) -> str:
 def length_text(number: float, report: Mapping[str, Any]) -> str:
     """Format the length of a training in the unit of a report's model, with a word: '15 trillion tokens'."""
     word, unit = next(((w, u) for w, u in _WORDS if number >= u), ("", 1.0))
-    return f"{amount_text(number / unit)}{word} {work_unit([report])}s"
+    return f"{amount_text(number / unit)}{word} {useful_unit([report])}s"
 
 
 def _duration(days: float) -> str:

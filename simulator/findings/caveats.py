@@ -13,7 +13,8 @@ from typing import Final, NamedTuple
 from simulator.basics.counts import number_of
 from simulator.basics.errors import few
 from simulator.basics.sections import varied
-from simulator.basics.units import format_time
+from simulator.basics.units import format_memory, format_time
+from simulator.basics.work_unit import has_padding, useful_rate
 from simulator.cluster.build import facts
 from simulator.findings.comparison import Comparison, Row
 from simulator.findings.measured_range import outside_of_measured
@@ -23,6 +24,7 @@ from simulator.report.numbers.idle_cards import IdleCards
 from simulator.report.numbers.memory_margin import margin_of
 from simulator.report.numbers.summary import BETWEEN
 from simulator.scenario.records import Scenario
+from simulator.step.optimizers.optimizer import OPTIMIZERS
 
 # Maximum number of sentences per kind; a page's report.json has the rest.
 _MOST: Final = 3
@@ -36,7 +38,7 @@ class Caveat(NamedTuple):
     Attributes
     ----------
     topic : str
-        "auto", "network", "nodes", "cards", "memory", "interval", "range" or "framework".
+        "auto", "network", "nodes", "cards", "padding", "memory", "interval", "range" or "framework".
     text : str
         A sentence without its full stop.
     """
@@ -51,7 +53,8 @@ def caveats(compared: Comparison) -> tuple[Caveat, ...]:
     made = [*_auto(rows), *_network(rows), *_partly_used_nodes(compared)]
     if compared.kind == "training":
         # Memory and prediction intervals exist for training steps only.
-        made += [*_memory(compared), *_interval([report for _, report in rows]), *_range(rows)]
+        reports = [report for _, report in rows]
+        made += [*_padding(reports), *_memory(compared), *_paged(rows), *_interval(rows), *_range(rows)]
         made += _framework(compared.scenario)
     else:
         made += _idle_cards(compared)
@@ -152,6 +155,21 @@ def _sources_by_operation(row: Row, report: Report) -> Iterator[tuple[str, str]]
     yield from ((operation, source) for source in sources(report))
 
 
+def _padding(reports: Sequence[Report]) -> Iterator[Caveat]:
+    """Yield a caveat on the rates and the loss of steps with padding."""
+    if not has_padding(reports):
+        return
+    shares = sorted({f"{100 * (1 - report['tokens_used']):.3g}" for report in reports}, key=float)
+    share = shares[0] if len(shares) == 1 else f"{shares[0]} to {shares[-1]}"
+    rates = {f"{useful_rate(report):,.0f}" for report in reports}
+    rate = f" ({rates.pop()})" if len(rates) == 1 else ""
+    yield Caveat(
+        "padding",
+        f"{share} % of the tokens are padding (training.tokens_used): tokens/s and MFU count padding, as most logs do; "
+        f"useful tokens/s{rate}, budgets, goodput and the mean of a loss leave padding out",
+    )
+
+
 def is_best_case(report: Report) -> bool:
     """Return True if the report's times are a best case: no collective was measured on its topology.
 
@@ -211,8 +229,26 @@ def _framework(scenario: Scenario) -> Iterator[Caveat]:
         yield Caveat("framework", f"{text} (training.framework; `simulator list frameworks` lists others)")
 
 
-def _interval(reports: Sequence[Report]) -> Iterator[Caveat]:
+def _paged(rows: Sequence[tuple[Row, Report]]) -> Iterator[Caveat]:
+    """Yield a caveat on the states that paged optimizers hold on the host."""
+    away = [report["host_memory_bytes"] for row, report in rows if report.get("host_memory_bytes") and _pages(row)]
+    if away:
+        yield Caveat(
+            "memory",
+            f"up to {format_memory(max(away))} of a paged optimizer's states leave each GPU for the host; the update "
+            "copies them in and out at half of the PCIe bandwidth, the best case of managed memory",
+        )
+
+
+def _pages(row: Row) -> bool:
+    """Return True if the point's optimizer is paged."""
+    training = row.point.training
+    return training is not None and OPTIMIZERS.find(training.optimizer.name).paged
+
+
+def _interval(rows: Sequence[tuple[Row, Report]]) -> Iterator[Caveat]:
     """Yield a caveat with the 80 % uncertainty of the predicted step times: its range over all reports."""
+    reports = [report for _, report in rows]
     known = [(width, report) for report in reports if (width := interval_width(report)) is not None]
     if not known:
         return
@@ -236,7 +272,8 @@ def _interval(reports: Sequence[Report]) -> Iterator[Caveat]:
             "of unseen sources are used"
         )
     # Reports of earlier versions lack `host_memory_bytes`.
-    if any(report.get("host_memory_bytes") and report["optimizer_time_s"] > 0 for _, report in known):
+    updates = [report for row, report in rows if report.get("host_memory_bytes") and not _pages(row)]
+    if any(report["optimizer_time_s"] > 0 for report in updates):
         text += "; the rate of the host's update is known within a factor of ten, which widens the interval"
     # Communication on an unmeasured network may be slower than its rated speed.
     if any(is_best_case(report) and report["exposed_comm_time_s"] > 0 for _, report in known):

@@ -21,7 +21,7 @@ from typing import Any, Final
 from simulator.basics.errors import SimulatorError
 from simulator.basics.sections import varied
 from simulator.basics.units import parse_bytes
-from simulator.basics.work_unit import work_unit
+from simulator.basics.work_unit import useful_unit, work_unit
 from simulator.records.measures import Measure, Report, find
 from simulator.records.setting_text import labelled
 from simulator.run.outcome import PointOutcome
@@ -160,6 +160,11 @@ class Comparison:
     def work_unit(self) -> str:
         """The unit in which speeds of all points are told: "token" or "sample"."""
         return work_unit(row.report for row in self.rows)
+
+    @cached_property
+    def useful_unit(self) -> str:
+        """The unit in which the points' work is compared: `work_unit`, or tokens without padding."""
+        return useful_unit(row.report for row in self.rows)
 
     def name(self, setting: Settings) -> str:
         """Return a setting (compared values) in words, without the entries shared by every compared setting."""

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from operator import le
 from typing import Any, TypeVar
 
+from simulator.basics.work_unit import useful_rate
 from simulator.findings.comparison import Comparison
 
 T = TypeVar("T")
@@ -26,7 +27,7 @@ def pareto_front(compared: Comparison) -> list[dict[str, Any]]:
         {
             "point": row.index,
             "setting": {**row.setting, **row.condition},
-            "time_per_token_s": 1 / row.report["tokens_per_s"],  # type: ignore[index]
+            "time_per_token_s": 1 / useful_rate(row.report or {}),
             "peak_memory_bytes": row.report["peak_memory_bytes"],  # type: ignore[index]
         }
         for row in rows

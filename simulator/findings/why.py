@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from simulator.basics.sentence import started
 from simulator.basics.units import format_bandwidth, format_memory, format_time
+from simulator.basics.work_unit import useful_rate, useful_unit
 from simulator.findings.comparison import Comparison, Row, key_of
 from simulator.findings.slow_parts import SlowPart, slow_parts
 from simulator.findings.text import clause, grouped, join_list
@@ -124,7 +125,7 @@ def _of_steps(compared: Comparison, rows: list[Row]) -> Cause | None:
     other = rows[1].report or {}
     mine, its = parts_of_step(best), parts_of_step(other)
     # Steps with different numbers of tokens: scale the second step to the first one's tokens.
-    scale = (best["tokens_per_s"] * best["step_time_s"]) / (other["tokens_per_s"] * other["step_time_s"])
+    scale = (useful_rate(best) * best["step_time_s"]) / (useful_rate(other) * other["step_time_s"])
     parts = {name: mine[name] - scale * its[name] for name in mine}
     whole = best["step_time_s"] - scale * other["step_time_s"]
     if abs(whole) < 1e-9 * best["step_time_s"]:
@@ -137,7 +138,7 @@ def _of_steps(compared: Comparison, rows: list[Row]) -> Cause | None:
     if told[:1] == ["exposed communication"]:
         texts[0] += _collectives(compared, rows, scale)
     change = f"{format_time(abs(whole))} {'less' if whole < 0 else 'more'}"
-    work = f" for the same number of {compared.work_unit}s" if abs(scale - 1) > _ALIKE else ""
+    work = f" for the same number of {useful_unit([best, other])}s" if abs(scale - 1) > _ALIKE else ""
     sentence = f"{_contrast(compared, rows, change, 'takes', work)}: {', '.join(texts)}"
     return Cause(sentence, {"of": rows[0].index, "against": rows[1].index, "whole": whole, "parts": parts})
 

@@ -11,27 +11,19 @@ For T tokens, the kernels of a matrix with one adapter (PEFT's order):
 References
 ----------
 .. [1] Hu et al., "LoRA: low-rank adaptation of large language models", ICLR 2022, arXiv:2106.09685.
-.. [2] Dettmers et al., "QLoRA: efficient finetuning of quantized LLMs", NeurIPS 2023, arXiv:2305.14314.
-.. [3] huggingface/peft, src/peft/tuners/lora/layer.py, `Linear.forward`.
+.. [2] huggingface/peft, src/peft/tuners/lora/layer.py, `Linear.forward`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
 from simulator.basics.dtypes import find
 from simulator.model.kernel import Elementwise, Kernel, Matmul
+from simulator.model.quantised import FORMATS, Format
 
-# Bits per parameter of a quantised matrix, scales included. NF4 with double quantisation: 4 bits, a scale of 8 bits for
-# 64 parameters, and a float32 for 256 scales (QLoRA, section 3: 0.127 bits a parameter). NF4 without: a float32 for 64.
-# GPTQ: 4 bits, a scale of 16 bits and a zero point of 4 bits for 128 parameters.
-BASES: Final[Mapping[str, float]] = {
-    "nf4": 4 + 8 / 64 + 32 / (64 * 256),
-    "nf4_single": 4 + 32 / 64,
-    "gptq": 4 + 20 / 128,
-}
 # Matrices of a layer as Hugging Face names them, without "_proj": queries, keys, values, attention's output; and the
 # feed-forward block's gate, up and down. A model without a gate has no "gate".
 Target = Literal["q", "k", "v", "o", "gate", "up", "down"]
@@ -54,8 +46,9 @@ class Adapters:
     dropout : bool
         Whether an adapter's input passes a dropout of its own.
     base : str
-        Format of the frozen matrices of layers, a key of `BASES`; "" for the dtype of working parameters. A quantised
-        matrix is written out in the activations' dtype before each matmul.
+        Format of the frozen matrices of layers, a key of `FORMATS`; "" for the dtype of working parameters.
+    dora : bool
+        Whether each output of an adapted matrix has a trained length (model/dora.py).
     """
 
     rank: int
@@ -63,11 +56,12 @@ class Adapters:
     dtype: str = "float32"
     dropout: bool = False
     base: str = ""
+    dora: bool = False
 
     @property
-    def base_bits(self) -> float | None:
-        """Bits per parameter of the frozen matrices of layers; None if they are not quantised."""
-        return BASES.get(self.base)
+    def base_format(self) -> Format | None:
+        """Format of the frozen matrices of layers; None if they are not quantised."""
+        return FORMATS.get(self.base)
 
     @property
     def itemsize(self) -> int:

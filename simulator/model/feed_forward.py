@@ -126,7 +126,7 @@ def _router(model: Transformer, batch: Batch) -> Operation:
     """Return the router's operation on a micro-batch: a matmul and a softmax over all experts."""
     # The router is whole on every rank, which routes its own tokens.
     tokens, experts, d = batch.tokens_between, model.num_experts, model.hidden_size
-    size, frozen = tokens * experts * batch.itemsize, batch.adapters is not None
+    size, frozen = tokens * experts * batch.itemsize, not batch.trains("router.weight")
     normed = block_input(model, batch, "norm2")
     of_weights = Matmul("router weight gradient", experts, d, tokens, of_weights=True)
     return Operation(

@@ -112,7 +112,7 @@ def _lookup(model: Transformer, batch: Batch) -> Operation:
     # Every rank looks up all its tokens, before the sequence is cut between matrices.
     rows = batch.tokens * model.hidden_size * batch.itemsize
     table = _rows(model, batch) * model.hidden_size * batch.itemsize
-    ids, frozen = _TOKEN_BYTES * batch.tokens, batch.adapters is not None
+    ids, frozen = _TOKEN_BYTES * batch.tokens, not batch.trains("token embedding.weight")
     backward: list[Kernel] = [
         Elementwise("token gradient fill", 0, table, of_weights=True),
         Elementwise("token gradient", 2 * rows + ids, rows, of_weights=True),
@@ -154,7 +154,8 @@ def _added(name: str, read: int, rows: int, model: Transformer, batch: Batch) ->
     forward = Elementwise(f"{name} embedding add", size + read * width, size, fusible=True)
     # Every sequence of the micro-batch adds to the same rows; rows that no token has stay zero.
     backward = Elementwise(f"{name} gradient", size, rows * width, of_weights=True)
-    return Operation(f"{name} embedding", (forward,), () if batch.adapters else (backward,), output=size)
+    trained = batch.trains(f"{name} embedding.weight")
+    return Operation(f"{name} embedding", (forward,), (backward,) if trained else (), output=size)
 
 
 def _dropout(model: Transformer, batch: Batch) -> Operation:
@@ -213,14 +214,14 @@ def _transform(model: Transformer, batch: Batch) -> list[Operation]:
 def _logits(model: Transformer, batch: Batch) -> Operation:
     """Return the operation that multiplies by the token table and gives the logits of a micro-batch."""
     tokens, v, d = _scored(model, batch), _rows(model, batch), model.hidden_size
-    frozen = batch.adapters is not None
+    frozen = not batch.trains("logits.weight")
     # Class tokens are few and whole on every rank.
     normed = d * batch.itemsize * (batch.tokens_between if model.patches is None else tokens)
     size = tokens * v * batch.itemsize
     of_weights: tuple[Kernel, ...] = (
         () if frozen else (Matmul("logits weight gradient", v, d, tokens, of_weights=True),)
     )
-    if model.head_bias and not frozen:
+    if model.head_bias and batch.trains("logits.bias"):
         of_weights += (Elementwise("logits bias gradient", size, v * batch.itemsize, of_weights=True),)
     return Operation(
         "logits",

@@ -172,8 +172,9 @@ class LayerOperation:
             tuple(kernel.kernel(batch) for kernel in kernels) for kernels in (self.forward, self.backward)
         )
         saved = tuple(Saved(one.name, one.size.of(batch), one.source) for one in self.saved)
-        if batch.adapters is not None:
-            backward = tuple(kernel for kernel in backward if not kernel.of_weights)
+        if not batch.trains(f"{self.name}.weight"):
+            bias = batch.trains(f"{self.name}.bias")
+            backward = tuple(one for one in backward if not one.of_weights or (bias and isinstance(one, Elementwise)))
             saved = () if any(isinstance(kernel, MatmulCounts) for kernel in self.forward) else saved
         return Operation(self.name, forward, backward, saved, self.output.of(batch))
 

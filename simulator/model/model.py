@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from simulator.model import flops, head, layer, parameters
 from simulator.model.layer_list import Layer, LayerList
-from simulator.model.operation import Batch, Operation
+from simulator.model.operation import Batch, Operation, needed_backward
 from simulator.model.parameters import Module
 from simulator.model.partition import (
     WHOLE,
@@ -41,17 +41,20 @@ def total(model: Model) -> int:
 
 def first_operations(model: Model, batch: Batch) -> tuple[Operation, ...]:
     """Return the operations before the first layer: of the embedding, or of a list's first layer."""
-    return _of(model.first, batch) if isinstance(model, LayerList) else head.embedding_operations(model, batch)
+    made = _of(model.first, batch) if isinstance(model, LayerList) else head.embedding_operations(model, batch)
+    return needed_backward(made, batch)
 
 
 def layer_operations(kind: LayerKind, batch: Batch) -> tuple[Operation, ...]:
     """Return the operations of a layer of a kind (see `kinds` of a model) on a micro-batch, in forward order."""
-    return _of(kind, batch) if isinstance(kind, Layer) else layer.layer_operations(kind, batch)
+    made = _of(kind, batch) if isinstance(kind, Layer) else layer.layer_operations(kind, batch)
+    return needed_backward(made, batch)
 
 
 def last_operations(model: Model, batch: Batch) -> tuple[Operation, ...]:
     """Return the operations after the last layer, with the loss."""
-    return _of(model.last, batch) if isinstance(model, LayerList) else head.head_operations(model, batch)
+    made = _of(model.last, batch) if isinstance(model, LayerList) else head.head_operations(model, batch)
+    return needed_backward(made, batch)
 
 
 def training_flops_per_token(model: Model, seq_len: int) -> float:

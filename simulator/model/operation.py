@@ -9,8 +9,10 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from simulator.model.adapters import AdapterKernels, Adapters, Target, adapter_kernels
+from simulator.model.dora import dora_kernels, kept_by_dora
 from simulator.model.kernel import Elementwise, Kernel, Matmul
 from simulator.model.partition import WHOLE, Communication, ModelPartition, around_columns, around_rows
+from simulator.model.quantised import product
 from simulator.model.shape import Transformer
 
 
@@ -34,6 +36,13 @@ class Batch:
         The rank's part of the model.
     adapters : Adapters or None
         Low-rank adapters of a frozen model; None if every parameter is trained.
+    float16 : bool
+        Whether activations are float16; only quantised matrices ask.
+    trained : frozenset of str
+        Parameters that are trained although `adapters` freeze the model, by operation: "qkv.weight" (see
+        `operation_parameter`).
+    begins : bool
+        Whether nothing before the first of `trained` needs a gradient.
     """
 
     sequences: int
@@ -44,6 +53,13 @@ class Batch:
     statistics_itemsize: int = 4
     cut: ModelPartition = WHOLE
     adapters: Adapters | None = None
+    float16: bool = False
+    trained: frozenset[str] = frozenset()
+    begins: bool = False
+
+    def trains(self, parameter: str) -> bool:
+        """Return True if the parameter of an operation, such as "qkv.weight", has a gradient."""
+        return self.adapters is None or parameter in self.trained
 
     @property
     def tokens(self) -> int:
@@ -126,7 +142,8 @@ def linear(
     """Return the operation for a linear layer: a matmul forward, two backward (input and weight gradient), and a bias
     reduction.
 
-    A frozen matrix has no weight gradient, and its input is saved only for its adapters.
+    A frozen matrix has no weight gradient. Its input is saved for its adapters, and by bitsandbytes if the matrix is in
+    eight bits.
 
     Parameters
     ----------
@@ -141,28 +158,24 @@ def linear(
     parts : tuple of (target, int)
         What adapters may be added to, each with its number of outputs on this rank.
     """
-    forward: tuple[Kernel, ...] = (Matmul(name, tokens, n, k, groups),)
-    backward: tuple[Kernel, ...] = (Matmul(f"{name} input gradient", tokens, k, n, groups),)
+    out, back = Matmul(name, tokens, n, k, groups), Matmul(f"{name} input gradient", tokens, k, n, groups)
+    forward: tuple[Kernel, ...] = (out,)
+    backward: tuple[Kernel, ...] = (back,)
     size = tokens * groups * n * batch.itemsize
     kept: tuple[Saved, ...] = (saved,)
-    if batch.adapters is None:
+    if batch.trains(f"{name}.weight"):
         backward += (Matmul(f"{name} weight gradient", n, k, tokens, groups, of_weights=True),)
-        # A bias gradient sums the output gradient over tokens: a reduction bound by HBM, not a matmul.
-        if bias:
-            read = tokens * groups * n * batch.itemsize
-            backward += (Elementwise(f"{name} bias gradient", read, n * batch.itemsize, of_weights=True),)
-    else:
+    elif batch.adapters is not None:
         own, adapted = batch.adapters, batch.adapters.of(parts)
-        if own.base_bits is not None:
-            # A quantised matrix is written out before the forward matmul, and again before the input's gradient.
-            elements = groups * n * k
-            wide = Elementwise(
-                f"{name} dequantisation", elements * own.base_bits / 8, elements * batch.itemsize, single=True
-            )
-            forward, backward = (wide, *forward), (wide, *backward)
+        outliers = 0
+        if own.base_format is not None:
+            frozen = product(own.base_format, (out, back), parts or ((name, n),), batch.itemsize, float16=batch.float16)
+            forward, backward, outliers = frozen.forward, frozen.backward, frozen.outliers
         added = AdapterKernels()
         for target, outputs in adapted:
             added += adapter_kernels(own, target, outputs, tokens, k, batch.itemsize)
+            if own.dora:
+                added += dora_kernels(own, target, outputs, tokens, k, batch.itemsize)
         forward += added.forward
         backward += (*added.inputs, *added.weights)
         # The gradient of A needs the adapter's input, the gradient of B the output of A.
@@ -170,7 +183,33 @@ def linear(
         inputs = [Saved(f"{target} adapter input", alone, name) for target, _ in adapted] if alone else [saved]
         rows = tokens * own.rank * own.itemsize
         kept = (*inputs, *(Saved(f"{target} adapter rows", rows, name) for target, _ in adapted)) if adapted else ()
+        if own.dora:
+            sizes = [(target, kept_by_dora(own, outputs, tokens, k, batch.itemsize)) for target, outputs in adapted]
+            kept = (*kept, *(Saved(f"{target} dora products", nbytes, name) for target, nbytes in sizes))
+        if outliers:
+            kept = (*dict.fromkeys((saved, *kept)), Saved(f"{name} outlier inputs", outliers, name))
+    # A bias gradient sums the output gradient over tokens: a reduction bound by HBM, not a matmul.
+    if bias and batch.trains(f"{name}.bias"):
+        read = tokens * groups * n * batch.itemsize
+        backward += (Elementwise(f"{name} bias gradient", read, n * batch.itemsize, of_weights=True),)
     return Operation(name, forward, backward, kept, size)
+
+
+def needed_backward(operations: tuple[Operation, ...], batch: Batch) -> tuple[Operation, ...]:
+    """Return the operations of a module, without backward pass and saved tensors where no gradient is needed: before
+    the first trained parameter of the model.
+    """
+    if not batch.begins:
+        return operations
+    names = {one.rpartition(".")[0] for one in batch.trained}
+    begins = next((place for place, one in enumerate(operations) if one.name in names), 0)
+    still = tuple(
+        replace(
+            one, backward=(), saved=(), communications=tuple(part for part in one.communications if not part.backward)
+        )
+        for one in operations[:begins]
+    )
+    return (*still, *operations[begins:])
 
 
 def columns(

@@ -127,8 +127,11 @@ def layer_parameters(model: Transformer, cut: ModelPartition = WHOLE) -> tuple[P
     norms = [_norms(model, names) for names in norm_names(model)]
     own = (*norms[0], *attention, *norms[1], *_feed_forward(model, cut))
     if model.adapters is not None:
-        bits = model.adapters.base_bits
-        own = tuple(replace(one, bits=bits) if len(one.shape) > 1 else one for one in own)
+        form = model.adapters.base_format
+        if form is not None:
+            own = tuple(
+                replace(one, bits=form.bits_per_element(one.shape[-1])) if len(one.shape) > 1 else one for one in own
+            )
     return _with_adapters(model, own, _adapters(model, cut))
 
 
@@ -142,7 +145,8 @@ def _with_adapters(
 
 
 def _adapters(model: Transformer, cut: ModelPartition) -> list[Parameter]:
-    """Return the parameters of a layer's adapters on a rank: A (rank x inputs) and B (outputs x rank) of each target.
+    """Return the parameters of a layer's adapters on a rank: A (rank x inputs), B (outputs x rank) and, with DoRA, the
+    lengths (outputs) of each target.
 
     The side that lies along the cut of the adapted matrix is cut like the matrix; the other side is whole.
     """
@@ -158,6 +162,7 @@ def _adapters(model: Transformer, cut: ModelPartition) -> list[Parameter]:
     for target in model.adapters.targets:
         inputs, outputs = sizes[target]
         made += [Parameter(f"{target}.lora_a", (rank, inputs)), Parameter(f"{target}.lora_b", (outputs, rank))]
+        made += [Parameter(f"{target}.lora_magnitude", (outputs,))] if model.adapters.dora else []
     return made
 
 

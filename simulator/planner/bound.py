@@ -203,8 +203,7 @@ class BoundCalculator:
         shared = groups.data_parallel > 1, groups.data_parallel * cut.tensor > cut.experts.tensor * cut.experts.ranks
         key = (
             setting.tp, setting.cp, setting.ep, setting.micro_batch, setting.checkpointing, shared,
-            strategy.shards_parameters, step.parallelism.apart and step.model.tied, setting.precision,
-            setting.framework,
+            strategy.shards_parameters, step.parallelism.apart and step.model.tied, *setting.named,
         )  # fmt: skip
         if key not in self._of_units:
             made = units(
@@ -237,7 +236,7 @@ class BoundCalculator:
                 sum(chunk[kind] for chunk in own) for kind in range(8)
             )
             experts = groups.size("expert data") if spread or kept_spread else 1
-            named = step.sharding.strategy, step.offload is None, setting.precision, setting.framework
+            named = step.sharding.strategy, step.offload is None, *setting.named
             # Many settings share these values.
             key = dense, spread, *matrices, resident, kept_dense, kept_spread, groups.shard_size, experts, *named
             if key not in self._states:

@@ -12,7 +12,7 @@ from typing import Any, Final
 from simulator.basics.counts import number_of
 from simulator.basics.sentence import capital
 from simulator.basics.units import format_memory, format_time
-from simulator.basics.work_unit import rate_name, work_unit
+from simulator.basics.work_unit import has_padding, rate_name, work_unit
 from simulator.findings.budget import amounts, amounts_text, length_text
 from simulator.findings.caveats import best_case, is_best_case
 from simulator.findings.measured_range import outside_of_measured
@@ -96,6 +96,9 @@ def sentences(plan: SearchResult, budget: BudgetSpec | None = None, deadline: fl
         return [f"None of {plan.considered:,} settings fits."]
     best, report = plan.best[0], plan.best[0].report
     speed = f"{report['tokens_per_s_per_gpu']:,.0f} {rate_name(work_unit([report]))} per GPU"
+    if has_padding([report]):
+        # The share of padding is a key of the scenario, the same for every setting.
+        speed += f" ({100 * report['tokens_used']:.3g} % of them useful, the others padding)"
     lead = f"{stopped}{'The fastest setting is' if sure or not stopped else 'Fastest so far:'}"
     told = [
         f"{lead} {best.setting.text}: {format_time(best.step_time)} per step, {speed}, {100 * report['mfu']:.1f} % "

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from simulator.scenario.plan_spec import KEYS
+from simulator.scenario.plan_spec import KEYS, SAID_OR_CHOSEN
 from simulator.scenario.records import Scenario
 from simulator.scenario.training_spec import PRECISIONS, PrecisionSpec, TrainingSpec
 from simulator.step.strategies.strategy import STRATEGIES
@@ -37,8 +37,10 @@ class Setting:
         Micro-batches per data-parallel rank and step.
     offload : str
         "none" or "optimizer".
-    precision, framework : str or None
-        None for the scenario's value.
+    precision, framework, optimizer, base : str or None
+        None for the scenario's value; `base` is the format of the frozen matrices beside adapters.
+    rank : int or None
+        Rank of adapters, 0 to train every parameter; None for the scenario's value.
     """
 
     gpus: int
@@ -56,6 +58,9 @@ class Setting:
     offload: str
     precision: str | None = None
     framework: str | None = None
+    optimizer: str | None = None
+    rank: int | None = None
+    base: str | None = None
 
     @property
     def dp(self) -> int:
@@ -68,6 +73,11 @@ class Setting:
         return self.tp, self.pp, self.cp, self.ep, self.sharding, self.shard_size
 
     @property
+    def named(self) -> tuple[str | int | None, ...]:
+        """Values of the keys that the scenario sets unless the search names them."""
+        return tuple(getattr(self, name) for name in SAID_OR_CHOSEN)
+
+    @property
     def kind(self) -> str:
         """The kind of layout in words: 'FSDP', 'HSDP, tp', 'ZeRO-1, tp, pp'."""
         name = _NAMES[len(STRATEGIES.find(self.sharding).shards)] if self.dp > 1 else "no sharding"
@@ -75,9 +85,19 @@ class Setting:
             name = "HSDP"
         return ", ".join([name, *(part for part in ("tp", "pp", "cp", "ep") if getattr(self, part) > 1)])
 
+    def spec_of_named(self, base: TrainingSpec) -> TrainingSpec:
+        """Return a scenario's `training` section with this setting's `named` values."""
+        rank, form = base.lora.rank if self.rank is None else self.rank, self.base or base.lora.base
+        return base.replaced(
+            precision=precision_of(base, self.precision),
+            framework=self.framework or base.framework,
+            optimizer=base.optimizer.replaced(name=self.optimizer or base.optimizer.name),
+            lora=base.lora.replaced(rank=rank, base=form),
+        )
+
     def spec(self, base: TrainingSpec) -> TrainingSpec:
         """Return a scenario's `training` section with this setting's values; `base` supplies the remaining keys."""
-        return base.replaced(
+        return self.spec_of_named(base).replaced(
             micro_batch_size=self.micro_batch,
             gradient_accumulation_steps=self.micro_batches,
             parallelism=base.parallelism.replaced(
@@ -91,8 +111,6 @@ class Setting:
             sharding=base.sharding.replaced(strategy=self.sharding, shard_size=self.shard_size),
             activation_checkpointing=self.checkpointing,
             offload=base.offload.replaced(what=self.offload),
-            precision=precision_of(base, self.precision),
-            framework=base.framework if self.framework is None else self.framework,
         )
 
     def overrides(self) -> Mapping[str, Any]:
@@ -116,6 +134,11 @@ class Setting:
             keys["training.parallelism"] = parallelism
         if self.offload != "none":
             keys["training.offload"] = {"what": self.offload}
+        if self.optimizer is not None:
+            keys["training.optimizer"] = {"name": self.optimizer}
+        adapters = {name: value for name, value in (("rank", self.rank), ("base", self.base)) if value is not None}
+        if adapters:
+            keys["training.lora"] = adapters
         named = {"training.precision": self.precision, "training.framework": self.framework}
         return keys | {key: value for key, value in named.items() if value is not None}
 
@@ -138,7 +161,10 @@ class Setting:
         shard = "no sharding" if self.dp * self.cp == 1 else shard
         batch = f"micro-batch {self.micro_batch} x {self.micro_batches}"
         extra = [] if self.offload == "none" else [f"{self.offload} on the host"]
-        extra += [name for name in (self.precision, self.framework) if name is not None]
+        extra += [name for name in (self.precision, self.framework, self.optimizer) if name is not None]
+        if self.rank is not None:
+            extra.append(f"LoRA rank {self.rank}" if self.rank else "full fine-tuning")
+        extra += [f"base {self.base}"] if self.base is not None and self.rank != 0 else []
         kept = "no checkpointing" if self.checkpointing == "none" else f"{self.checkpointing} checkpointing"
         return ", ".join([*sizes, f"dp {self.dp}", *order, shard, batch, kept, *extra])
 

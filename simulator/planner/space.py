@@ -18,9 +18,10 @@ from simulator.basics.work_unit import SAMPLE
 from simulator.cluster.cluster import Cluster
 from simulator.model.layer_list import LayerList
 from simulator.model.model import Model
-from simulator.planner.setting import Setting, precision_of
+from simulator.planner.setting import Setting
 from simulator.scenario import build_training
 from simulator.scenario.build_training import parallelism, to_step
+from simulator.scenario.plan_spec import SAID_OR_CHOSEN
 from simulator.scenario.records import Scenario
 from simulator.scenario.training_spec import ParallelismSpec, TrainingSpec
 from simulator.step.pipeline import Pipeline
@@ -33,6 +34,7 @@ from simulator.step.strategies.strategy import STRATEGIES
 LARGEST_MICRO_BATCH: Final = 8
 # Reason for settings equal to another setting; not a fault.
 SAME: Final = "duplicates: all shardings are equal on one data-parallel rank"
+SAME_BASE: Final = "duplicates: without adapters no matrix is frozen"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +45,7 @@ class Choices:
     ----------
     values : mapping of str to tuple
         Values by the dimension's name in `--among`: gpus, tp, pp, cp, ep, schedule, virtual_stages, sharding,
-        shard_size, micro_batch, checkpointing, offload, precision, framework.
+        shard_size, micro_batch, checkpointing, offload, precision, framework, optimizer, rank, base.
     why : mapping of str to str
         Reason for each dimension's values.
     """
@@ -71,7 +73,8 @@ class InfeasibleCounts:
     @property
     def common_example(self) -> str:
         """Example of the commonest reason for infeasible settings, except settings equal to another setting."""
-        (reason, _), *_ = [one for one in self.counts.most_common() if one[0] != SAME] or [("no value is left", 0)]
+        faults = [one for one in self.counts.most_common() if one[0] not in (SAME, SAME_BASE)]
+        (reason, _), *_ = faults or [("no value is left", 0)]
         return self.examples.get(reason, reason)
 
 
@@ -134,6 +137,9 @@ def default_choices(base: Scenario, model: Model, gpus_per_node: int, sequences:
         # None is the scenario's value. Other values change the learning itself, or the required software.
         "precision": (None,),
         "framework": (None,),
+        "optimizer": (None,),
+        "rank": (None,),
+        "base": (None,),
     }
     work = "samples" if model.work_unit == SAMPLE else "sequences"
     why = {
@@ -178,15 +184,13 @@ def settings(
     if spec is None:
         raise TypeError("a plan is of a training step")
     uncut = spec.replaced(parallelism=ParallelismSpec())
-    whole: dict[tuple[str | None, str | None], TrainingStep] = {}
-    for setting in _multiplied(choices, sequences, refused):
-        named = setting.precision, setting.framework
+    whole: dict[tuple[str | int | None, ...], TrainingStep] = {}
+    for setting in _multiplied(choices, sequences, spec.lora.rank, refused):
         try:
-            # Build a step once per precision and framework; settings replace its fields.
-            if named not in whole:
-                own = uncut.replaced(precision=precision_of(spec, named[0]), framework=named[1] or spec.framework)
-                whole[named] = to_step(own, base.cluster.world_size, base.base)
-            yield setting, _step(whole[named], spec, setting)
+            # Build a step once per precision, framework, optimizer and adapters; settings replace its fields.
+            if setting.named not in whole:
+                whole[setting.named] = to_step(setting.spec_of_named(uncut), base.cluster.world_size, base.base)
+            yield setting, _step(whole[setting.named], spec, setting)
         except ValueError as error:
             refused.count_error(error)
         except TooLargeError as error:
@@ -206,7 +210,17 @@ def _step(whole: TrainingStep, spec: TrainingSpec, setting: Setting) -> Training
         sharding=build_training.sharding(wanted.sharding),
         checkpointing=wanted.activation_checkpointing,
         offload=None if wanted.offload.what == "none" else Offload(wanted.offload.host_rate),
+        # The distribution of whole matrices follows the sharding.
+        optimizer=build_training.optimizer(
+            wanted.optimizer, wanted.sharding.strategy, whole.optimizer.state_dtype, whole.precision.updated
+        ),
     )
+    # Rules of scenarios (training_rules.py) that a setting may break.
+    adapters = step.model.adapters
+    if adapters is not None and adapters.dora and setting.tp > 1:
+        raise ValueError(f"tp: got {setting.tp}; DoRA needs whole matrices")
+    if step.offload is not None and (step.optimizer.paged or step.optimizer.of_matrices is not None):
+        raise ValueError(f"offload: got optimizer; {step.optimizer.name} updates on the GPU")
     # These checks raise the same errors as planning the step.
     step.parallelism.grid(setting.gpus)
     check_cut(step)
@@ -214,9 +228,9 @@ def _step(whole: TrainingStep, spec: TrainingSpec, setting: Setting) -> Training
     return step
 
 
-def _multiplied(choices: Choices, sequences: int, refused: InfeasibleCounts) -> Iterator[Setting]:
+def _multiplied(choices: Choices, sequences: int, rank: int, refused: InfeasibleCounts) -> Iterator[Setting]:
     """Yield the settings in the product of all dimensions' values; count infeasible combinations in `refused` by
-    reason.
+    reason. `rank` is the scenario's rank of adapters.
     """
     values = choices.values
     able = {offload: _shardings(values["sharding"], offload) for offload in values["offload"]}
@@ -249,8 +263,13 @@ def _multiplied(choices: Choices, sequences: int, refused: InfeasibleCounts) -> 
                 )
                 continue
             for schedule, virtual in _orders(values, pp):
-                rest = product(*(values[name] for name in ("checkpointing", "offload", "precision", "framework")))
-                for checkpointing, offload, precision, framework in rest:
+                rest = product(*(values[name] for name in ("checkpointing", "offload", *SAID_OR_CHOSEN)))
+                for checkpointing, offload, *named in rest:
+                    # Without adapters nothing is frozen: the first format stands for all.
+                    own = dict(zip(SAID_OR_CHOSEN, named, strict=True))
+                    if not (rank if own["rank"] is None else own["rank"]) and own["base"] != values["base"][0]:
+                        refused.note(SAME_BASE)
+                        continue
                     if sharding not in able[offload]:
                         who = STRATEGIES.find(sharding).updater.value
                         refused.note(
@@ -263,7 +282,7 @@ def _multiplied(choices: Choices, sequences: int, refused: InfeasibleCounts) -> 
                         continue
                     yield Setting(
                         gpus, tp, pp, cp, ep, schedule, virtual, sharding, shard_size, micro,
-                        sequences // (dp * micro), checkpointing, offload, precision, framework,
+                        sequences // (dp * micro), checkpointing, offload, *named,
                     )  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any, Final, Literal
 
 from simulator.basics.units import format_bandwidth, format_memory, format_time
-from simulator.basics.work_unit import SAMPLE, TOKEN, rate_name, work_unit
+from simulator.basics.work_unit import SAMPLE, TOKEN, USEFUL_TOKEN, rate_name, useful_rate, work_unit
 
 Report = Mapping[str, Any]
 
@@ -245,12 +245,16 @@ _TIME: Final = "step_time_s"
 
 def _speeds(unit: str) -> tuple[Measure, ...]:
     """Return the measures of a training step's speed, in a unit of work: "token" or "sample"."""
-    rate = rate_name(unit)
+    rate, useful = rate_name(unit), USEFUL_TOKEN if unit == TOKEN else unit
     return (
         Measure("time_per_token", _STEP, lambda r: 1 / r["tokens_per_s"], lambda v: f"{1 / v:,.0f}", f"time per {unit}",
                 f"{{}} {rate}", superlative="fastest", interval=_TIME, verb="takes"),
         Measure("speed", _STEP, itemgetter("tokens_per_s"), "{:,.0f}".format, rate, f"{{}} {rate}", "most", "fastest",
                 _TIME, verb="reaches"),
+        Measure("time_per_useful_token", _STEP, lambda r: 1 / useful_rate(r), lambda v: f"{1 / v:,.0f}",
+                f"time per {useful}", f"{{}} {rate_name(useful)}", superlative="fastest", interval=_TIME, verb="takes"),
+        Measure("useful_speed", _STEP, useful_rate, "{:,.0f}".format, rate_name(useful), f"{{}} {rate_name(useful)}",
+                "most", "fastest", _TIME, verb="reaches"),
         Measure("speed_per_gpu", _STEP, itemgetter("tokens_per_s_per_gpu"), "{:,.0f}".format, f"{rate} per GPU",
                 f"{{}} {rate} per GPU", "most", "fastest", _TIME, verb="reaches"),
     )  # fmt: skip
@@ -317,7 +321,8 @@ def find(name: str, kind: str, unit: str = TOKEN) -> Measure:
 def for_reports(measure: Measure, reports: Sequence[Report]) -> Measure:
     """Return the measure, or a replacement by which the given reports can be compared fairly.
 
-    Step times are compared per token if steps have different numbers of tokens. MFU is replaced by model FLOP/s if peak
+    Step times are compared per token if steps have different numbers of tokens, and per useful token if their shares of
+    padding differ. MFU is replaced by model FLOP/s if peak
     FLOP/s differ. Speeds are told in the unit of the reports' models.
     """
     unit = work_unit(reports)
@@ -329,6 +334,8 @@ def for_reports(measure: Measure, reports: Sequence[Report]) -> Measure:
         peaks = [report["model_flops_per_s_per_gpu"] / report["mfu"] for report in reports if report["mfu"]]
         # MFU relates to a GPU's peak, and peaks that differ make shares incomparable.
         return measure if _alike(peaks) else find("model_flops", "training")
+    if not _alike([report.get("tokens_used", 1.0) for report in reports]):
+        return find("time_per_useful_token", "training", unit)
     tokens = [report["tokens_per_s"] * report["step_time_s"] for report in reports]
     # Steps with more tokens take longer without being slower.
     return measure if _alike(tokens) else find("time_per_token", "training", unit)

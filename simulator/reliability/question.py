@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 from simulator.basics.dtypes import find
 from simulator.basics.errors import ScenarioError, one_of
 from simulator.basics.units import format_duration
+from simulator.basics.work_unit import useful_unit
 from simulator.model.model import modules
 from simulator.model.partition import WHOLE
 from simulator.reliability.failures import DAY, FailureKind, FailureProcess
@@ -61,7 +62,7 @@ class GoodputQuestion:
     days : float or None
         Length of the run [days]; None if `tokens` ends it.
     tokens : float or None
-        Work of the whole training, in tokens or samples.
+        Work of the whole training, in tokens without padding, or samples.
     failures : float
         Failures for each node and day that stop the job.
     save : {"asynchronous", "synchronous"}
@@ -127,8 +128,8 @@ class Goodput:
     step_time : float
         Simulated time of a step [s].
     work_per_step : float
-        Tokens or samples of a step.
-    unit : {"token", "sample"}
+        Tokens without padding, or samples, of a step.
+    unit : {"token", "useful token", "sample"}
         Unit of work.
     job : Job
         Nodes, failures, checkpoints and recovery.
@@ -296,8 +297,8 @@ def healthy_step(scenario: Scenario) -> HealthyStep:
     ranks, nbytes = len(cluster.ranks), checkpoint_bytes(run.plan.step)
     return HealthyStep(
         report.step_time_s,
-        report.tokens_per_s * report.step_time_s,
-        report.work_unit,
+        report.useful_tokens_per_s * report.step_time_s,
+        useful_unit([report.to_dict()]),
         ranks,
         len(cluster.nodes),
         nbytes,
@@ -416,12 +417,12 @@ def checkpoint_bytes(step: TrainingStep) -> float:
     """
     master = 0 if step.precision.master is None else find(step.precision.master).itemsize
     states = step.optimizer.states * step.optimizer.state_itemsize
-    units = step.trained or frozenset(module.name for module in modules(step.model, WHOLE))
     saved = trained = 0
     for module in modules(step.model, WHOLE):
+        names = None if step.trained is None else step.trained.of(module.name)
         for one in module.parameters:
             saved += one.elements if one.trained or step.model.adapters is None else 0
-            trained += one.elements if one.trained and module.name in units else 0
+            trained += one.elements if one.trained and (names is None or one.name in names) else 0
     return saved * find(step.trained_dtype).itemsize + trained * (master + states)
 
 

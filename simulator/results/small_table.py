@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from simulator.basics.sentence import capital
+from simulator.basics.work_unit import has_padding
 from simulator.findings.answer import Answer
 from simulator.findings.comparison import Comparison, Row, Settings
 from simulator.findings.text import at_text
@@ -28,6 +29,8 @@ _PER_GPU: Final = ("mfu", "hfu", "speed_per_gpu", "model_flops")
 # Measures in which only points with the same work are comparable: a step with more tokens takes longer.
 _OF_WORK: Final = ("time", "exposed", "communication", "recompute")
 _USUAL: Final = {"collective": ("time", "busbw"), "training": ("time", "speed", "mfu", "memory")}
+# Usual measures of steps with padding, which MFU counts as useful.
+_PADDED: Final = ("time", "speed", "useful_speed", "memory")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +86,13 @@ def _measures(compared: Comparison, answer: Answer) -> list[Measure]:
     kinds = {found.kind for found in answer.findings}
     spoken = [name for kind, names in _SPOKEN_OF.items() if kind in kinds for name in names]
     # A requested measure comes first, even if it is also a usual measure.
-    names = list(dict.fromkeys([*asked, *(spoken if not asked else ()), *_USUAL[compared.kind]]))
-    wanted = [compared.measure(name) for name in names]
     reports = [row.report for row in compared.rows if row.report is not None]
+    usual = _PADDED if has_padding(reports) else _USUAL[compared.kind]
+    names = list(dict.fromkeys([*asked, *(spoken if not asked else ()), *usual]))
+    wanted = [compared.measure(name) for name in names]
     known = [m for m in wanted if any(m.value(report) is not None for report in reports)]
     # With different numbers of tokens per step, only tokens/s can be compared, not step times.
-    if any(found.numbers.get("measure") == "time_per_token" for found in answer.findings):
+    if any(str(found.numbers.get("measure")).startswith("time_per_") for found in answer.findings):
         known = [measure for measure in known if measure.name != "time"]
     return known[: max(_MOST_MEASURES, len(asked))]
 

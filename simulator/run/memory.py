@@ -7,6 +7,7 @@ a simulation of the whole step.
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -17,7 +18,8 @@ from simulator.engine.play import play
 from simulator.records.program import Program
 from simulator.records.timeline import Timeline
 from simulator.report.numbers.memory_margin import MemoryMargin
-from simulator.step.plan import few_micro_batches, plan_step, ranks_alone
+from simulator.run.paging import with_pages
+from simulator.step.plan import few_micro_batches, groups_of, plan_step, ranks_alone
 from simulator.step.spec import TrainingStep
 from simulator.step.stage_memory import memory_of_notes
 
@@ -62,11 +64,30 @@ def estimate_memory(cluster: Cluster, step: TrainingStep) -> MemoryNeed:
 
     Slow ranks and parameter servers hold buffers for longer or shorter.
     """
+    step = paged(cluster, step)
     stages = [_followed(cluster, program, step, limit=False) for program in ranks_alone(cluster, step)]
     # The stage with the largest peak decides.
     most = max(timeline.peak.nbytes if timeline.peak else 0 for timeline in stages)
     reserved = max(max(timeline.reserved.values(), default=most) for timeline in stages)
     return MemoryNeed(most, reserved, cluster.gpus[0].hbm_bytes, not any(one.short_of_memory for one in stages))
+
+
+def paged(cluster: Cluster, step: TrainingStep) -> TrainingStep:
+    """Return a step with the states of a paged optimizer on the host as far as the GPU lacks memory; other steps
+    unchanged.
+    """
+    places = groups_of(step, cluster.world_size).unlike_places
+
+    def reserved(tried: TrainingStep) -> list[int]:
+        """Return the peak of the memory that a rank of each pipeline stage reserves [B]."""
+        found = [
+            max(_followed(cluster, program, tried, limit=False).reserved.values(), default=0)
+            for program in ranks_alone(cluster, tried)
+        ]
+        return [max(found[at : at + places]) for at in range(0, len(found), places)]
+
+    # A rank alone has exact times.
+    return with_pages(cluster, step, reserved, 1.0 if cluster.world_size == 1 else _ROUGHLY)
 
 
 def check_fits(cluster: Cluster, step: TrainingStep) -> None:
@@ -76,6 +97,7 @@ def check_fits(cluster: Cluster, step: TrainingStep) -> None:
     if few or least_need(cluster, step) <= _SURELY * cluster.gpus[0].hbm_bytes:
         return
     try:
+        step = paged(cluster, step)
         for program in ranks_alone(cluster, step):
             _followed(cluster, program, step, limit=True)
     except OutOfMemoryError as error:
@@ -95,6 +117,7 @@ def checked_need(cluster: Cluster, step: TrainingStep, jitter: Jitter = STEADY) 
 
     Steps on few ranks are simulated. On many ranks, reserved bytes must leave room for the error in estimated times.
     """
+    step = paged(cluster, step)
     rough = estimate_memory(cluster, step)
     hbm = cluster.gpus[0].hbm_bytes
     # The estimate decides if it finds too little memory, or if simulating many ranks would take too long.
@@ -118,4 +141,7 @@ def least_need(cluster: Cluster, step: TrainingStep) -> int:
     ValueError
         The model, its ranks or the GPU do not allow such a step.
     """
+    if step.optimizer.paged:
+        # All states may leave the GPU.
+        step = replace(step, paged_out=(sys.maxsize,) * step.parallelism.pp)
     return max(stage.nbytes for stage in memory_of_notes(few_micro_batches(cluster, step, cluster.world_size)))

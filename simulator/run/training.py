@@ -18,7 +18,7 @@ from simulator.engine.recording import of_ranks
 from simulator.report.numbers.summary import with_link_use
 from simulator.report.numbers.training_summary import first_of_stages, summarize_step
 from simulator.run.advice import advice
-from simulator.run.memory import check_fits
+from simulator.run.memory import check_fits, paged
 from simulator.run.point_result import PointResult
 from simulator.step.plan import StepPlan, plan_step
 from simulator.step.spec import TrainingStep
@@ -98,6 +98,7 @@ def _planned(cluster: Cluster, step: TrainingStep, jitter: Jitter, *, limit_memo
     """Return the plan of a training step; raise an error first if the step surely does not fit in memory."""
     stage("planning")
     try:
+        step = paged(cluster, step)
         if limit_memory:
             check_fits(cluster, step)
         return plan_step(cluster, step, steady=jitter.compute == 0 and jitter.latency == 0)

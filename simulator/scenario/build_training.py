@@ -16,7 +16,7 @@ from simulator.model.expert_partition import ExpertPartition
 from simulator.scenario.global_batch import micro_batches
 from simulator.scenario.learning_spec import DROPOUT, LossScalingSpec
 from simulator.scenario.lora_spec import adapters
-from simulator.scenario.trainable_spec import trained_units
+from simulator.scenario.trainable_spec import trained_of
 from simulator.scenario.training_spec import (
     OptimizerSpec,
     ParallelismSpec,
@@ -101,7 +101,8 @@ def to_step(spec: TrainingSpec, world_size: int, base: Path | None = None) -> Tr
         loss=None if spec.loss == "auto" else spec.loss,
         loss_scaling=_loss_scaling(spec),
         clip_norm=spec.clip_norm,
-        trained=trained_units(spec.trainable, model.num_layers),
+        trained=trained_of(spec.trainable, model),
+        tokens_used=spec.tokens_used,
     )
 
 
@@ -140,7 +141,8 @@ def optimizer(spec: OptimizerSpec, strategy: str, state_dtype: str = "float32", 
     from simulator.step.strategies.strategy import STRATEGIES
 
     asked = None if spec.implementation == "auto" else spec.implementation
-    made = replace(OPTIMIZERS.find(spec.name), implementation=asked, state_dtype=state_dtype)
+    found = OPTIMIZERS.find(spec.name)
+    made = replace(found, implementation=asked, state_dtype=found.state_dtype if found.has_own_dtype else state_dtype)
     if made.of_matrices is None:
         return made
     usual: Distribution = "gathered" if STRATEGIES.find(strategy).shards else "replicated"

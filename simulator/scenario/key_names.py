@@ -32,6 +32,11 @@ _OTHERS: Final = MappingProxyType(
                 ("freeze", "frozen", "freeze_layers"), "write the trained parts, trainable: [layers 28-31, head]"
             ),
             **dict.fromkeys(("peft", "adapter", "qlora"), "write lora: {rank: 16}"),
+            **dict.fromkeys(("dora", "use_dora"), "write lora: {rank: 16, dora: true}"),
+            "load_in_4bit": "write lora: {rank: 16, base: nf4}",
+            "load_in_8bit": "write lora: {rank: 16, base: int8}",
+            "optim": "write optimizer",
+            **dict.fromkeys(("padding", "pad_ratio"), "write the share that is not padding, tokens_used: 0.6"),
             "warmup_steps": "write learning: {warmup: 100}",
             **dict.fromkeys(("epochs", "num_epochs", "num_train_epochs", "max_steps", "train_iters"), _LENGTH),
             **dict.fromkeys(("max_grad_norm", "gradient_clipping", "clip_grad"), "write clip_norm"),

@@ -28,7 +28,6 @@ _FAULTS: Final[tuple[str, ...]] = get_args(FaultKind)
 _SCHEDULES: Final[tuple[str, ...]] = get_args(ScheduleKind)
 # GPT-2's dropout probability (Radford et al. 2019, the released hyperparameters).
 DROPOUT: Final = 0.1
-_YES_NO: Final = reading.choice((True, False))
 # Upper bound for rates and constants; larger numbers are typing errors.
 _MOST: Final = 1e6
 
@@ -112,7 +111,7 @@ class LossScalingSpec(Spec):
     interval: Count | None = Field(
         default=None, description="Steps without overflow until the scale grows; the rule's default if omitted."
     )
-    shared: Annotated[bool, _YES_NO] = Field(
+    shared: Annotated[bool, reading.YES_NO] = Field(
         default=True, description="Whether an overflow on one rank makes every rank skip the step."
     )
 

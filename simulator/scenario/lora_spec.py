@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 from pydantic import Field
 
 from simulator.basics.errors import one_of
-from simulator.model.adapters import BASES, TARGETS, Adapters
+from simulator.model.adapters import TARGETS, Adapters
 from simulator.model.layer_list import LayerList
+from simulator.model.quantised import FORMATS
 from simulator.scenario import reading
 from simulator.scenario.field_types import Spec
 from simulator.scenario.learning_spec import yes_no_or_probability
@@ -59,12 +60,19 @@ class LoraSpec(Spec):
     dropout: Annotated[bool | float, yes_no_or_probability()] = Field(
         default=False, description="Dropout of the adapters' inputs: true (probability 0.1), false, or a probability."
     )
-    base: Annotated[Literal["params", "nf4", "nf4_single", "gptq"], reading.choice(("params", *BASES))] = Field(
-        default="params",
-        description=(
-            "Format of the frozen matrices of layers: the dtype of parameters, 4-bit NF4 with double (nf4) or single "
-            "quantisation (QLoRA), or 4-bit GPTQ."
-        ),
+    base: Annotated[Literal["params", "nf4", "nf4_single", "gptq", "int8"], reading.choice(("params", *FORMATS))] = (
+        Field(
+            default="params",
+            description=(
+                "Format of the frozen matrices of layers: the dtype of parameters, 4-bit NF4 with double (nf4) or "
+                "single quantisation (QLoRA), 4-bit GPTQ in groups of 128, or 8 bits, multiplied in 8 bits (int8, "
+                "LLM.int8())."
+            ),
+        )
+    )
+    dora: Annotated[bool, reading.YES_NO] = Field(
+        default=False,
+        description="Whether each output of an adapted matrix has a trained length (DoRA), with PEFT's kernels.",
     )
     targets: Annotated[Any, _targets()] = Field(
         default=_ALL,
@@ -99,4 +107,4 @@ def adapters(spec: LoraSpec, model: Model) -> Adapters | None:
         named = ", ".join(missing) or str(spec.targets)
         raise ValueError(f"got {named}; {model.name} has {where}; write some of {', '.join(able)}")
     base = "" if spec.base == "params" else spec.base
-    return Adapters(spec.rank, chosen, spec.dtype, spec.dropout is not False and spec.dropout > 0, base)
+    return Adapters(spec.rank, chosen, spec.dtype, spec.dropout is not False and spec.dropout > 0, base, spec.dora)

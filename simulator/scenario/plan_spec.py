@@ -31,13 +31,16 @@ KEYS: Final = MappingProxyType(
         "offload": "training.offload.what",
         "precision": "training.precision",
         "framework": "training.framework",
+        "optimizer": "training.optimizer.name",
+        "rank": "training.lora.rank",
+        "base": "training.lora.base",
     }
 )
 # May be listed in `among` too. Each number of GPUs gets its own plan: in a single plan the largest number would always
 # be the fastest.
 GPUS: Final = "gpus"
 # The scenario sets these for every setting; a plan chooses them only if `fix` or `among` names them.
-SAID_OR_CHOSEN: Final = ("precision", "framework")
+SAID_OR_CHOSEN: Final = ("precision", "framework", "optimizer", "rank", "base")
 # Keys determined by choices and the global batch, with the reason.
 FOLLOWS: Final = MappingProxyType(
     {

@@ -163,6 +163,9 @@ def choice(
     return ValueReader(reader, lambda: {"enum": [*allowed, *(aliases or ())]})
 
 
+YES_NO: Final = choice((True, False))
+
+
 def known(
     names: Callable[[], Iterable[str]], find: Callable[[str], object] | None = None, listed_by: str = ""
 ) -> ValueReader:

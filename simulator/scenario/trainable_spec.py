@@ -1,20 +1,33 @@
-"""Which parts of a model are trained (`training.trainable`)? All, or named parts; the others are frozen."""
+"""Which parts of a model are trained (`training.trainable`)? All, or parts and patterns; the others are frozen."""
 
 from __future__ import annotations
 
 import re
-from typing import Any, Final
+from collections.abc import Iterable
+from fnmatch import translate
+from typing import TYPE_CHECKING, Any, Final
 
+from simulator.basics.errors import MOST_MEANT, did_you_mean, similar
+from simulator.model.model import modules
+from simulator.model.trained import TrainedParts, parameter_path
 from simulator.scenario import reading
+
+if TYPE_CHECKING:
+    from simulator.model.model import Model
 
 ALL: Final = "all"
 # One layer, or a range of layers.
 _LAYERS: Final = re.compile(r"layers? (\d{1,6})(?: ?- ?(\d{1,6}))?")
-_HINT: Final = "must be all, or a list of embedding, head, layer 3, layers 28-31"
+# What no name of a part has: a pattern of paths, or a path.
+_PATTERN: Final = re.compile(r"[.*?\[]")
+_HINT: Final = (
+    "must be all, or a list of embedding, head, layer 3, layers 28-31, or patterns of parameters such as "
+    "layers.*.attention.*"
+)
 
 
 def trained_parts() -> reading.ValueReader:
-    """Return a validator for the trained parts of a model: the word all, or a list of parts."""
+    """Return a validator for the trained parts of a model: the word all, or a list of parts and patterns."""
 
     def reader(value: Any) -> Any:
         if value == ALL:
@@ -23,37 +36,72 @@ def trained_parts() -> reading.ValueReader:
         if not isinstance(parts, list | tuple) or not parts:
             raise ValueError(f"got {reading.shown(value)}; {_HINT}")
         for part in parts:
-            if part not in ("embedding", "head") and not (isinstance(part, str) and _LAYERS.fullmatch(part)):
+            known = isinstance(part, str) and (_LAYERS.fullmatch(part) or _PATTERN.search(part))
+            if part not in ("embedding", "head") and not known:
                 raise ValueError(f"got {reading.shown(part)}; {_HINT}")
         return tuple(parts)
 
-    part = {"type": "string", "pattern": rf"^(embedding|head|{_LAYERS.pattern})$"}
+    part = {"type": "string", "pattern": rf"^(embedding|head|{_LAYERS.pattern})$|{_PATTERN.pattern}"}
     return reading.ValueReader(reader, lambda: {"anyOf": [{"const": ALL}, part, {"type": "array", "items": part}]})
 
 
-def trained_units(value: Any, layers: int) -> frozenset[str] | None:
-    """Return the names of the trained units (embedding, layers, head) of a model; None if all are trained.
+def trained_of(value: Any, model: Model) -> TrainedParts | None:
+    """Return the trained parameters of a model; None if all are trained.
 
     Raises
     ------
     ValueError
-        The model has no such layer.
+        The model has no such layer, or no parameter that a pattern matches.
 
     Examples
     --------
-    >>> sorted(trained_units(("head", "layers 2-3"), 4))
-    ['head', 'layer 2', 'layer 3']
+    >>> from simulator.model.load import load_model
+    >>> found = trained_of(("head", "layers.2?.attention.*"), load_model("llama3_8b"))
+    >>> found.first, sorted(found.of("layer 20")), len(found.modules)
+    ('layer 20', ['proj.weight', 'qkv.weight'], 11)
     """
     if value == ALL:
         return None
-    found = set[str]()
+    # Path of each parameter, with the module and the parameter's names: the experts of a layer share a path.
+    paths: dict[str, tuple[str, set[str]]] = {}
+    for module in modules(model):
+        for one in module.parameters:
+            paths.setdefault(parameter_path(module.name, one.name), (module.name, set()))[1].add(one.name)
+    wanted: dict[str, set[str]] = {}
     for part in value:
-        match = _LAYERS.fullmatch(part)
-        if match is None:
-            found.add(part)
-            continue
-        first, last = int(match[1]), int(match[2] or match[1])
-        if not first <= last < layers:
-            raise ValueError(f"got {part!r}; the layers are 0 to {layers - 1}")
-        found |= {f"layer {number}" for number in range(first, last + 1)}
-    return None if len(found) == layers + 2 else frozenset(found)
+        for path in _matched(part, paths, model):
+            name, parameters = paths[path]
+            wanted.setdefault(name, set()).update(parameters)
+    if sum(map(len, wanted.values())) == sum(len(parameters) for _, parameters in paths.values()):
+        return None
+    order = [module.name for module in modules(model) if module.name in wanted]
+    return TrainedParts(tuple((name, frozenset(wanted[name])) for name in order))
+
+
+def _matched(part: str, paths: Iterable[str], model: Model) -> list[str]:
+    """Return the paths of the parameters that a part or a pattern names."""
+    layers = _LAYERS.fullmatch(part)
+    if layers is None:
+        # A path of a module or block means all its parameters.
+        matches = re.compile(f"{translate(part)}|{translate(f'{part}.*')}").match
+        found = [path for path in paths if matches(path)]
+        if not found:
+            proposals = _proposals(part, paths, model.num_layers)
+            raise ValueError(f"got {part!r}, which matches no parameter of {model.name}; {proposals}")
+        return found
+    first, last = int(layers[1]), int(layers[2] or layers[1])
+    if not first <= last < model.num_layers:
+        raise ValueError(f"got {part!r}; the layers are 0 to {model.num_layers - 1}")
+    modules_of = {f"layers.{number}" for number in range(first, last + 1)}
+    return [path for path in paths if ".".join(path.split(".")[:2]) in modules_of]
+
+
+def _proposals(part: str, paths: Iterable[str], layers: int) -> str:
+    """Return the patterns that a pattern without a match probably means, or else a few parameters of layers."""
+    general = dict.fromkeys(re.sub(r"^layers\.\d+", "layers.*", path) for path in paths)
+    blocks = dict.fromkeys(
+        block for path in general for block in (path, path.rpartition(".")[0], ".".join(path.split(".")[:3]))
+    )
+    likely = similar([f"{block}.*" if block not in general else block for block in blocks], part, MOST_MEANT)
+    some = [path for path in general if path.startswith("layers.")][:MOST_MEANT]
+    return did_you_mean(likely) or f"some of layers 0 to {layers - 1} are {', '.join(some)}"

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from simulator.basics import dtypes, registry
 from simulator.basics.document import Key
 from simulator.basics.errors import ScenarioError, UnknownNameError
+from simulator.basics.work_unit import SAMPLE
 from simulator.cluster.limits import no_server_ports
 from simulator.model.layer_list import LayerList
 from simulator.scenario import numerics_rules, parallelism_rules
@@ -27,7 +28,7 @@ from simulator.scenario.caching import memoized
 from simulator.scenario.lora_spec import adapters
 from simulator.scenario.records import ClusterSpec
 from simulator.scenario.rule_violation import RuleViolation, any_listening, any_of, first_duplicate
-from simulator.scenario.trainable_spec import ALL, trained_units
+from simulator.scenario.trainable_spec import ALL, trained_of
 from simulator.scenario.training_spec import TrainingSpec
 from simulator.step.framework import load_framework
 from simulator.step.optimizers.optimizer import OPTIMIZERS
@@ -106,7 +107,8 @@ def conflicts(
         yield from _model_conflicts(error, shape)
     yield from _framework(shape, base)
     yield from parallelism_rules.conflicts(shape, model, None if sizes else cluster.world_size)
-    yield from _lora(shape, model)
+    yield from _tokens_used(shape, model)
+    yield from _lora(shape, model, _gpu(cluster, facts, base))
     yield from _trainable(shape, model)
     yield from _loss(shape, model)
     yield from _activation_checkpointing(shape, model)
@@ -143,6 +145,18 @@ def _global_batch(shape: TrainingSpec, world_size: int) -> Iterator[RuleViolatio
     if "gradient_accumulation_steps" in shape.model_fields_set and said != steps:
         message = f"got {said}, but global_batch {shape.global_batch} needs {steps}; omit one key"
         yield _conflict("gradient_accumulation_steps", message, "training.global_batch", *involved)
+
+
+def _tokens_used(shape: TrainingSpec, model: Model | None) -> Iterator[RuleViolation]:
+    """Yield a violation for a share of padding in batches that cannot have padding."""
+    if shape.tokens_used == 1.0:
+        return
+    if shape.numerics:
+        message = f"got {shape.tokens_used:g}, but the batches of a real training have no padding; omit the key"
+        yield _conflict("tokens_used", message, "training.numerics")
+    if model is not None and model.work_unit == SAMPLE:
+        message = f"got {shape.tokens_used:g}, but samples of {model.name} are no sequences of tokens; omit the key"
+        yield _conflict("tokens_used", message, "training.model")
 
 
 def _shard_size(shape: TrainingSpec, copies: int) -> Iterator[RuleViolation]:
@@ -225,6 +239,12 @@ def _optimizer(shape: TrainingSpec) -> Iterator[RuleViolation]:
     asked, found = shape.optimizer, OPTIMIZERS.find(shape.optimizer.name)
     if found.of_matrices is not None:
         yield from _of_matrices(shape)
+    if found.paged:
+        away = shape.offload.what != "none"
+        if away or STRATEGIES.find(shape.sharding.strategy).updater is Updater.SERVERS:
+            where = "host's processors" if away else "parameter servers"
+            message = f"got {asked.name!r}, whose states are paged for the GPU's update, beside an update of {where}"
+            yield _conflict("optimizer.name", message, "training.offload" if away else "training.sharding.strategy")
     if asked.implementation in ("foreach", "for_loop") and found.separate is None:
         message = f"got {asked.implementation!r}, but {asked.name} has a fused kernel alone; write auto"
         yield _conflict("optimizer.implementation", message, "training.optimizer.name")
@@ -256,7 +276,19 @@ def _of_matrices(shape: TrainingSpec) -> Iterator[RuleViolation]:
         yield _conflict("optimizer.distribution", message, "training.sharding.shard_size")
 
 
-def _lora(shape: TrainingSpec, model: Model | None) -> Iterator[RuleViolation]:
+def _lora(shape: TrainingSpec, model: Model | None, gpu: Gpu | None) -> Iterator[RuleViolation]:
+    """Yield a violation if the model cannot have the adapters, or the GPU cannot multiply their frozen matrices."""
+    if shape.lora.rank and shape.lora.base == "int8" and gpu is not None and "int8" not in gpu.peak_flops:
+        message = f"got 'int8', but {gpu.name} has no rate of matmuls in int8; write nf4, or params"
+        yield _conflict("lora.base", message, "cluster.gpu", "cluster.topology", "training.lora.rank")
+    if shape.lora.rank and shape.lora.dora:
+        # Norms of rows would be sums over ranks, which PEFT does not compute; its GPTQ matrices refuse DoRA.
+        if shape.parallelism.tp > 1:
+            message = "got true with tp above 1; PEFT computes lengths of whole matrices; write tp: 1, or dora: false"
+            yield _conflict("lora.dora", message, "training.parallelism.tp", "training.lora.rank")
+        if shape.lora.base == "gptq":
+            message = "got true, but PEFT has no DoRA beside gptq; write base: nf4, or dora: false"
+            yield _conflict("lora.dora", message, "training.lora.base", "training.lora.rank")
     if model is None:
         return
     try:
@@ -270,7 +302,7 @@ def _trainable(shape: TrainingSpec, model: Model | None) -> Iterator[RuleViolati
     if model is None or shape.trainable == ALL:
         return
     try:
-        trained = trained_units(shape.trainable, model.num_layers)
+        trained = trained_of(shape.trainable, model)
     except ValueError as error:
         yield _conflict("trainable", str(error), "training.model")
         return
@@ -278,7 +310,6 @@ def _trainable(shape: TrainingSpec, model: Model | None) -> Iterator[RuleViolati
         return
     for key, unable, advice in (
         ("lora.rank", shape.lora.rank > 0, "adapters on a frozen model; omit trainable, or lora"),
-        ("parallelism.pp", shape.parallelism.pp > 1, "a pipeline, which is not supported yet; write pp: 1"),
         ("numerics", shape.numerics, "real training, which trains every parameter; omit trainable"),
         (
             "activation_checkpointing",
@@ -293,7 +324,7 @@ def _trainable(shape: TrainingSpec, model: Model | None) -> Iterator[RuleViolati
     ):
         if unable:
             yield _conflict("trainable", f"got {_brief(shape.trainable)} beside {advice}", f"training.{key}")
-    if model.tied and ("embedding" in trained) != ("head" in trained):
+    if model.tied and ("embedding" in trained.names) != ("head" in trained.names):
         message = f"got {_brief(shape.trainable)}; {model.name} shares a table between embedding and head; name both"
         yield _conflict("trainable", message, "training.model")
 

@@ -94,7 +94,13 @@ _OTHER_PRECISIONS: Final = {
     "mxfp8": "write fp8: on Blackwell a scale for each 32 elements costs matmuls no time",
 }
 # AdamW's decoupled weight decay changes neither states nor kernels.
-_SAME_OPTIMIZERS: Final = {"adamw": "adam", "adamw_8bit": "adam_8bit"}
+_SAME_OPTIMIZERS: Final = {
+    "adamw": "adam",
+    "adamw_8bit": "adam_8bit",
+    "paged_adamw": "paged_adam",
+    "paged_adamw_32bit": "paged_adam",
+    "paged_adamw_8bit": "paged_adam_8bit",
+}
 # Variants with equal states and kernels.
 _OTHER_OPTIMIZERS: Final = {
     **dict.fromkeys(("nesterov", "sgdm"), "has the same states as momentum; write momentum"),
@@ -161,9 +167,6 @@ def without_short_form(key: tuple[str, ...], value: Any) -> Any:
     short = SHORTS.get(key)
     word = meant(value, short.words) if short is not None and isinstance(value, str) else None
     return value if short is None or word is None else dict(short.words[word])
-
-
-YES_NO: Final = reading.choice((True, False))
 
 
 def _reshard() -> reading.ValueReader:
@@ -268,7 +271,7 @@ class ParallelismSpec(Spec):
     )
     experts: ExpertsSpec = Field(default=ExpertsSpec(), description="ep: dispatch of tokens to experts.")
     # Korthikanti et al. 2023: sums of whole activations become a reduce-scatter and an all-gather.
-    sequence_parallel: Annotated[bool, YES_NO] = Field(
+    sequence_parallel: Annotated[bool, reading.YES_NO] = Field(
         default=True, description="tp: whether activations between the matrices are split along the sequence."
     )
     tp_overlap: Annotated[str, reading.choice(("none", "ring_exchange", "bulk"))] = Field(
@@ -365,7 +368,7 @@ class ShardingSpec(Spec):
         default="own",
         description="parameter_server: separate machines (own), or workers, one server per node before a second.",
     )
-    asynchronous: Annotated[bool, YES_NO] = Field(
+    asynchronous: Annotated[bool, reading.YES_NO] = Field(
         default=False, description="parameter_server: whether servers apply each gradient on arrival."
     )
     # The bound in a stale synchronous parallel parameter server (Ho et al. 2013).
@@ -382,7 +385,11 @@ class OptimizerSpec(Spec):
 
     # An alias is stored under its proper name: `adamw` becomes "adam".
     name: Annotated[str, reading.choice(OPTIMIZERS.names(), _OTHER_OPTIMIZERS, _SAME_OPTIMIZERS)] = Field(
-        default="adam", description="Optimizer (determines the states and kernels); adamw means adam."
+        default="adam",
+        description=(
+            "Optimizer (determines the states and kernels); adamw means adam. States of a paged optimizer move to the "
+            "host as far as the GPU lacks memory."
+        ),
     )
     distribution: Annotated[
         Literal["auto", "replicated", "gathered", "owners", "all_to_all"], reading.choice(("auto", *DISTRIBUTIONS))
@@ -422,7 +429,7 @@ class OffloadSpec(Spec):
         default="none",
         description="Data to offload to the host: none, or the optimizer's states and update (optimizer).",
     )
-    activations: Annotated[bool, YES_NO] = Field(
+    activations: Annotated[bool, reading.YES_NO] = Field(
         default=False,
         description=(
             "Whether saved activations of layers wait in host memory for the backward pass, which fetches them a layer "
@@ -488,6 +495,13 @@ class TrainingSpec(Spec):
             "gradient_accumulation_steps."
         ),
     )
+    tokens_used: Annotated[float, reading.number(positive=True, most=1.0)] = Field(
+        default=1.0,
+        description=(
+            "Share of a batch's tokens that are not padding. Padding is computed like other tokens: the share changes "
+            "no time, only the rate of useful tokens."
+        ),
+    )
     parallelism: ParallelismSpec = Field(
         default=ParallelismSpec(), description="Sizes and options for each kind of parallelism."
     )
@@ -522,7 +536,7 @@ class TrainingSpec(Spec):
     algorithm: Annotated[str, reading.known(_algorithms, listed_by="simulator list algorithms")] = Field(
         default="auto", description="Algorithm for every collective; auto: the machine's choice."
     )
-    compile: Annotated[bool, YES_NO] = Field(default=False, description="Whether a compiler merges kernels.")
+    compile: Annotated[bool, reading.YES_NO] = Field(default=False, description="Whether a compiler merges kernels.")
     dropout: Annotated[bool | float, yes_no_or_probability()] = Field(
         default=False, description="Dropout: true (probability 0.1), false, or a probability."
     )
@@ -540,8 +554,8 @@ class TrainingSpec(Spec):
     trainable: Annotated[Any, trained_parts()] = Field(
         default=ALL,
         description=(
-            "Trained parts of the model: all, or a list of embedding, head, layer 3, layers 28-31; other parts are "
-            "frozen."
+            "Trained parts of the model: all, or a list of embedding, head, layer 3, layers 28-31, and patterns of "
+            "parameters such as layers.*.attention.*; other parts are frozen."
         ),
     )
     lora: LoraSpec = Field(default=LoraSpec(), description="Low-rank adapters on a frozen model.")
@@ -562,7 +576,7 @@ class TrainingSpec(Spec):
     clip_norm: Annotated[float, reading.number(positive=True, most=1e30)] | None = Field(
         default=None, description="Maximum gradient norm; no clipping if omitted."
     )
-    numerics: Annotated[bool, YES_NO] = Field(
+    numerics: Annotated[bool, reading.YES_NO] = Field(
         default=False,
         description="Whether a real model trains during the simulation, with real arrays in every transfer.",
     )

@@ -159,9 +159,11 @@ class LoraKeys(TypedDict, total=False):
     """Dtype of the adapters' parameters and arithmetic; PEFT's default is float32."""
     dropout: bool | float
     """Dropout of the adapters' inputs: true (probability 0.1), false, or a probability."""
-    base: Literal["params", "nf4", "nf4_single", "gptq"]
+    base: Literal["params", "nf4", "nf4_single", "gptq", "int8"]
     """Format of the frozen matrices of layers: the dtype of parameters, 4-bit NF4 with double (nf4) or single
-    quantisation (QLoRA), or 4-bit GPTQ."""
+    quantisation (QLoRA), 4-bit GPTQ in groups of 128, or 8 bits, multiplied in 8 bits (int8, LLM.int8())."""
+    dora: bool
+    """Whether each output of an adapted matrix has a trained length (DoRA), with PEFT's kernels."""
     targets: (
         Literal["all", "attention", "feed_forward", "all-linear"]
         | Sequence[
@@ -217,7 +219,8 @@ class OptimizerKeys(TypedDict, total=False):
     """The optimizer, with an implementation for the update (keys of optimizer)."""
 
     name: str
-    """Optimizer (determines the states and kernels); adamw means adam."""
+    """Optimizer (determines the states and kernels); adamw means adam. States of a paged optimizer move to the host as
+    far as the GPU lacks memory."""
     distribution: Literal["auto", "replicated", "gathered", "owners", "all_to_all"]
     """Where muon's whole matrices come together. replicated: on every rank (ddp); gathered: on every rank, from shards;
     owners: each on a rank that owns it (ddp, zero1); all_to_all: each on a rank, from shards and back; auto: replicated
@@ -467,6 +470,9 @@ class TrainingKeys(ScenarioKeys, ClusterKeys, total=False):
     global_batch: int | str
     """Global batch of a step: in tokens (4M; k is 1024) or in sequences (512seq); alternative to
     gradient_accumulation_steps."""
+    tokens_used: float
+    """Share of a batch's tokens that are not padding. Padding is computed like other tokens: the share changes no time,
+    only the rate of useful tokens."""
     parallelism: ParallelismKeys
     """Sizes and options for each kind of parallelism."""
     sharding: str | ShardingKeys
@@ -497,7 +503,8 @@ class TrainingKeys(ScenarioKeys, ClusterKeys, total=False):
     offload: Literal["none", "optimizer", "activations"] | OffloadKeys
     """Data on the host: none, optimizer, activations."""
     trainable: Literal["all"] | str | Sequence[str]
-    """Trained parts of the model: all, or a list of embedding, head, layer 3, layers 28-31; other parts are frozen."""
+    """Trained parts of the model: all, or a list of embedding, head, layer 3, layers 28-31, and patterns of parameters
+    such as layers.*.attention.*; other parts are frozen."""
     lora: LoraKeys
     """Low-rank adapters on a frozen model."""
     loss: Literal["auto", "separate", "fused", "chunked"]

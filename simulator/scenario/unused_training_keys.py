@@ -65,7 +65,7 @@ def unused(shape: TrainingSpec, world_size: int, base: Path) -> Iterator[tuple[K
     yield from _without_numbers(shape)
     yield from _loss_scaling(shape)
     if not shape.lora.rank:
-        for name in ("targets", "dtype", "dropout", "base"):
+        for name in ("targets", "dtype", "dropout", "base", "dora"):
             yield ("training", "lora", name), "every parameter is trained; write a rank, such as lora: {rank: 16}"
     yield from _optimizer(shape)
     yield from _sharding(shape)
@@ -94,8 +94,9 @@ def _optimizer(shape: TrainingSpec) -> Iterator[tuple[Key, str]]:
     if found.of_matrices is None:
         for name in ("distribution", "iterations"):
             yield ("training", "optimizer", name), f"{found.name} multiplies no matrices; write muon"
-    if found.block:
-        yield ("training", "optimizer", "state_dtype"), f"{found.name} has states of eight bits"
+    if found.has_own_dtype:
+        bits = "eight bits" if found.block else "float32"
+        yield ("training", "optimizer", "state_dtype"), f"{found.name} has states of {bits}"
 
 
 def _without_numbers(shape: TrainingSpec) -> Iterator[tuple[Key, str]]:

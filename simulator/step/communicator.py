@@ -206,11 +206,13 @@ class Communicator:
         meets = self.offloads and offload.meets_collectives(self.cluster)
         return self.steady and not self.groups.several and not meets
 
-    def copy(self, nbytes: int, direction: offload.CopyDirection) -> Collective | float:
+    def copy(self, nbytes: int, direction: offload.CopyDirection, *, paged: bool = False) -> Collective | float:
         """Return rank 0's copy of `nbytes` bytes to or from its host: an operation to simulate, or a duration [s] if no
-        simulation is needed.
+        simulation is needed. Managed memory is copied page by page (`paged`), which is slower.
         """
         copy_rate = self._copy_rates[direction]
+        if paged:
+            copy_rate = copy_rate.slowed(offload.PAGE_EFFICIENCY)
         if not self.cluster.hosts or (self.alone and (copy_rate.alike or self.mode != "auto")):
             return copy_rate.seconds(nbytes)
         return offload.copy_operation(self.cluster, nbytes, direction, copy_rate.cap)

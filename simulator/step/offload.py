@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 import numpy as np
@@ -25,6 +25,9 @@ from simulator.records.schedule import Round, Schedule
 CopyDirection = Literal["to host", "to device"]
 # Copies from and to an H200 over PCIe 5 x16 reach 55.1 and 55.4 of 63 GB/s (ml-engineering, S. Bekman).
 COPY_EFFICIENCY: Final = 0.88
+# Pages of managed memory reach at best half of the PCIe bandwidth (bitsandbytes, docs/source/explanations/
+# optimizers.mdx: "about 50% of the PCIe bandwidth as time in the best case").
+PAGE_EFFICIENCY: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +50,11 @@ class CopyRate:
     rate: float
     cap: float
     alike: bool
+
+    def slowed(self, efficiency: float) -> CopyRate:
+        """Return the rates at another share of the PCIe links' bandwidth than `COPY_EFFICIENCY`."""
+        share = efficiency / COPY_EFFICIENCY
+        return replace(self, rate=share * self.rate, cap=share * self.cap)
 
     def seconds(self, nbytes: float) -> float:
         """Return the duration of an `nbytes`-byte copy begun by every rank together [s]."""

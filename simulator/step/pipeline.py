@@ -225,6 +225,9 @@ class Pipeline:
         if not min(source, target) >= 0 or max(source, target) >= self.shape.stages or source // last != target // last:
             return None
         ranks = self.schedule.rank_of(source, self.shape.ranks), self.schedule.rank_of(target, self.shape.ranks)
+        # No gradient is wanted before the first trained parameter.
+        if not forward and target % last < self._first_trained:
+            return None
         # Both chunks at a V's turn lie on one rank.
         if ranks[0] == ranks[1]:
             return None
@@ -250,6 +253,15 @@ class Pipeline:
         """
         batch, before = batch_of(self.step), accumulate(self.layers()[:-1], initial=0)
         return [passed_bytes(self.step.model, layers, batch) // batch.itemsize for layers in before]
+
+    @cached_property
+    def _first_trained(self) -> int:
+        """First stage of a model copy with a trained parameter; beside adapters the embedding is frozen."""
+        step = self.step
+        if step.trained is None and step.model.adapters is None:
+            return 0
+        first = "layer 0" if step.trained is None else step.trained.first
+        return next(stage for stage, names in enumerate(self._names) if first in names)
 
     @cached_property
     def _ends(self) -> Sequence[tuple[str, str]]:

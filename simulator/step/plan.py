@@ -128,7 +128,7 @@ def flops_of(step: TrainingStep) -> float:
     if step.trained is None:
         return whole
     parts = modules(step.model)
-    begins = next(place for place, part in enumerate(parts) if part.name in step.trained)
+    begins = next(place for place, part in enumerate(parts) if part.name == step.trained.first)
     # Per parameter 2 FLOP for each of forward pass, gradient of the input, gradient of the weight; what is no parameter
     # is attention, 1/3 of it forward.
     matrices = 6.0 * sum(part.elements for part in parts)
@@ -136,7 +136,10 @@ def flops_of(step: TrainingStep) -> float:
     # Of a model with experts a token uses a share of the parameters.
     used = min(1.0, whole / matrices)
     before = used * sum(part.elements for part in parts[:begins])
-    frozen = used * sum(part.elements for part in parts if part.name not in step.trained)
+    trained = dict(step.trained.modules)
+    frozen = used * sum(
+        one.elements for part in parts for one in part.parameters if one.name not in trained.get(part.name, ())
+    )
     behind = max(0, begins - 1) / step.model.num_layers
     return max(whole / 3, whole - 2.0 * frozen - 2.0 * before - attention * behind * 2 / 3)
 
@@ -340,6 +343,8 @@ def _noted(
         rank_states = states(
             step, strategy.shards, strategy.updater, passes.parts_of_states(), resident, passes.frozen_by_ranks()
         )
+        if step.paged_out:
+            rank_states = rank_states.paged_out(step.paged_out[stage])
         # Model states are the first allocations, as in a real process.
         builder.allocate("parameters", rank_states.parameters, "parameters")
         builder.allocate("optimizer states", rank_states.optimizer, "optimizer")

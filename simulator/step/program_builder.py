@@ -230,9 +230,19 @@ class ProgramBuilder:
         # An asynchronous worker exchanges data with the servers alone, without other workers.
         return self._named(template and replace(template, act=act), name, after, "worker" if alone else "all")
 
-    def copy(self, name: str, nbytes: int, direction: CopyDirection, after: Iterable[str | None] = ()) -> str:
-        """Append a copy of `nbytes` bytes to the host or back, on the stream of its direction; return the name."""
-        made = self.communicator.copy(nbytes, direction)
+    def copy(
+        self,
+        name: str,
+        nbytes: int,
+        direction: CopyDirection,
+        after: Iterable[str | None] = (),
+        *,
+        paged: bool = False,
+    ) -> str:
+        """Append a copy of `nbytes` bytes to the host or back, page by page if `paged`, on the stream of its direction;
+        return the name.
+        """
+        made = self.communicator.copy(nbytes, direction, paged=paged)
         # A copy that shares PCIe links with other traffic is simulated; otherwise its duration is known.
         if isinstance(made, Collective):
             self._named(made, name, after, "own")

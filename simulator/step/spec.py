@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 from simulator.model.model import Model
 from simulator.model.shape import Transformer
+from simulator.model.trained import TrainedParts
 from simulator.step.framework import BARE, Framework
 from simulator.step.optimizers.adam import ADAM
 from simulator.step.optimizers.optimizer import Optimizer
@@ -270,8 +271,13 @@ class TrainingStep:
         Number of steps, for asynchronous workers and real training.
     lesson : TrainingTask or None
         Real training, whose arrays the program carries; None to simulate times only.
-    trained : frozenset of str or None
-        Names of the trained units (embedding, layers, head), others are frozen; None if all are trained.
+    trained : TrainedParts or None
+        Trained parameters, others are frozen; None if all are trained.
+    paged_out : tuple of int
+        Bytes of a paged optimizer's states that the ranks of each pipeline stage hold on the host between updates;
+        empty if all states are on the GPU [B].
+    tokens_used : float
+        Share of the batch's tokens that are not padding, above 0 to 1; no time depends on it.
     """
 
     model: Model
@@ -298,7 +304,9 @@ class TrainingStep:
     steps: int = 20
     lesson: TrainingTask | None = None
     parallelism: Parallelism = ALONE
-    trained: frozenset[str] | None = None
+    trained: TrainedParts | None = None
+    tokens_used: float = 1.0
+    paged_out: tuple[int, ...] = ()
 
     @property
     def transformer(self) -> Transformer:
@@ -316,7 +324,7 @@ class TrainingStep:
     @property
     def copies_to_host(self) -> bool:
         """True if ranks copy arrays to their hosts and back."""
-        return self.offload is not None or self.activations_on_host
+        return self.offload is not None or self.activations_on_host or any(self.paged_out)
 
     @property
     def loss_kernels(self) -> LossKernels:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from simulator.basics.dtypes import find
@@ -56,6 +56,10 @@ class States:
         Part of `update_written` for working copies beside master copies [B].
     on_host : int
         Bytes held permanently in host memory [B].
+    pageable : int
+        Bytes of the optimizer's states without the master copy, which a paged optimizer may move to the host [B].
+    paged : int
+        Part of `pageable` that is on the host between updates [B].
     averaged, applied : int
         Elements of matrices with a rule of their own, whose gradients this rank averages, and to which this rank
         applies the result.
@@ -70,6 +74,13 @@ class States:
     on_host: int = 0
     averaged: int = 0
     applied: int = 0
+    pageable: int = 0
+    paged: int = 0
+
+    def paged_out(self, wanted: int) -> States:
+        """Return the states with up to `wanted` of their pageable bytes on the host instead of the GPU [B]."""
+        moved = min(wanted, self.pageable)
+        return replace(self, optimizer=self.optimizer - moved, on_host=self.on_host + moved, paged=moved)
 
 
 def shard(elements: int, ranks: int) -> int:
@@ -134,12 +145,13 @@ def states(
     alone = sharded and master > 0 and not away
     held = sum(shard(count, ranks) if sharded else count for count, ranks in frozen)
     parameters = on_gpu * (master if alone else p) + resident * p + held * find(precision.params).itemsize
-    kept = updated * (0 if alone else master) + math.ceil(rest * numbers + in_matrices)
+    pageable = math.ceil(rest * numbers + in_matrices)
+    kept = updated * (0 if alone else master) + pageable
     read = rest * (g + numbers + (master or p))
     written = rest * (numbers + master + (0 if alone else p))
     copied = updated * p if master and not alone else 0
     if not away:
-        return States(parameters, kept, read, written, updated, copied, 0, averaged, applied)
+        return States(parameters, kept, read, written, updated, copied, 0, averaged, applied, pageable)
     # Without a master copy, the host needs its own copy of the working parameters.
     copy = updated * (0 if master else p)
     return States(parameters, 0, read, written + copy, updated, copied, kept + copy + updated * g)

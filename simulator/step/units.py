@@ -6,7 +6,7 @@ A unit has kernel costs and activation bytes, made from the model's operations; 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
@@ -26,6 +26,7 @@ from simulator.model.operation import Batch, Operation, saved_bytes
 from simulator.model.parameters import Module, Parameter, is_expert
 from simulator.model.partition import WHOLE, ModelPartition
 from simulator.model.shape import Transformer
+from simulator.model.trained import TrainedParts, operation_parameter
 from simulator.step.checkpointing import kept, policy_of
 from simulator.step.kernel_timer import KernelCost, KernelTimer
 from simulator.step.kernels.framework_operations import (
@@ -149,11 +150,10 @@ def units(
     timer = KernelTimer(gpu, step, hbm_left)
     batch = batch_of(step, place)
     whole = modules(step.model, batch.cut)
-    first, last = whole[0], whole[-1]
-    computed = _computed(timer, batch, whole)
-    if step.trained is not None:
-        frozen = _computed(timer, replace(batch, adapters=FROZEN), whole)
-        computed = _partly_trained(step.trained, computed, frozen)
+    if step.trained is None:
+        computed = _computed(timer, batch, whole)
+    else:
+        computed = _partly_trained(timer, batch, whole, step.trained)
         whole = _with_frozen(step.trained, whole)
     # Equal layers share a `parameters` object, which may list hundreds of experts: compute their values once.
     known: dict[int, Mapping[str, Any]] = {}
@@ -165,17 +165,15 @@ def units(
     # With sequence parallelism, each rank sums the gradients of norms over its part of the sequence only. The whole
     # side of an adapter sees the part of the other side that lies on the rank.
     if batch.cut.sequence or (batch.adapters is not None and batch.cut.tensor > 1):
-        made = [
-            replace(unit, partial=partial if unit.trained else 0)
-            for unit, partial in zip(made, _partial(step, batch.cut), strict=True)
-        ]
+        made = [replace(unit, partial=partial) for unit, partial in zip(made, _partial(step, batch.cut), strict=True)]
     # The update sums the gradients of both copies.
     if step.model.tied and step.parallelism.apart:
-        table = first.parameters[0].elements
-        shared = table if step.model.adapters is None else 0
+        first, last = whole[0], whole[-1]
+        table = first.parameters[0]
+        shared = table.elements if table.trained else 0
         made[0] = replace(made[0], shared=shared)
         # The last stage holds a copy of the tied embedding table.
-        copied = replace(last, parameters=(*last.parameters, first.parameters[0]))
+        copied = replace(last, parameters=(*last.parameters, table))
         more = _of_gradients(timer, copied.held(batch.itemsize), copied, ranks, sharded=sharded)
         made[-1] = replace(made[-1], elements=copied.held(batch.itemsize), shared=shared, **more)
     # Experts are a separate unit only if other ranks hold different experts.
@@ -193,34 +191,47 @@ def _computed(timer: KernelTimer, batch: Batch, whole: Sequence[Module]) -> tupl
     return (embedding, *_layers(timer, batch, layers), _head(ends, batch, last.held(batch.itemsize)))
 
 
-def _partly_trained(trained: Collection[str], units: Sequence[Unit], frozen: Sequence[Unit]) -> tuple[Unit, ...]:
-    """Return the units of a model with frozen parts: a frozen unit computes the gradient of its input alone, and units
-    before the first trained one compute no gradient and save nothing.
-
-    `units` and `frozen` are the units of the model if everything is trained, and if everything is frozen.
+def _partly_trained(
+    timer: KernelTimer, batch: Batch, whole: Sequence[Module], trained: TrainedParts
+) -> tuple[Unit, ...]:
+    """Return the units of a model with frozen parts: frozen parameters have no gradient, and units before the first
+    trained one compute no gradient and save nothing.
     """
-    begins = next(place for place, unit in enumerate(units) if unit.name in trained)
-    made = []
-    for place, (unit, other) in enumerate(zip(units, frozen, strict=True)):
-        if place < begins:
-            still = replace(other, backward=NO_PASS, input_gradient=NO_PASS, weight_gradient=NO_PASS, recompute=None)
-            made.append(replace(still, kept=0, recomputed=0, makes=(), freed_early=0, back=False))
-        else:
-            made.append(unit if unit.name in trained else other)
+    known: dict[tuple[bool, frozenset[str], bool], tuple[Unit, ...]] = {}
+    made, behind = list[Unit](), False
+    for place, module in enumerate(whole):
+        own, first = trained.of(module.name), module.name == trained.first
+        names = frozenset(map(operation_parameter, own))
+        every = own >= {one.name for one in module.parameters}
+        # A tied head multiplies by the embedding's table.
+        if timer.step.model.tied and module is whole[-1]:
+            table = "token" in trained.of("embedding")
+            names, every = names | ({"logits.weight"} if table else set()), every and table
+        behind = behind or first
+        key = every, names, first
+        if key not in known:
+            part = batch if every else replace(batch, adapters=FROZEN, trained=names, begins=first)
+            known[key] = _computed(timer, part, whole)
+        unit = known[key][place]
+        if not behind:
+            still = replace(unit, backward=NO_PASS, input_gradient=NO_PASS, weight_gradient=NO_PASS, recompute=None)
+            unit = replace(still, kept=0, recomputed=0, makes=(), freed_early=0, back=False)
+        made.append(unit)
     return tuple(made)
 
 
-def _with_frozen(trained: Collection[str], whole: Sequence[Module]) -> tuple[Module, ...]:
-    """Return modules in which the parameters of all but the trained units are frozen; equal frozen layers share their
-    parameters.
+def _with_frozen(trained: TrainedParts, whole: Sequence[Module]) -> tuple[Module, ...]:
+    """Return modules in which all parameters but the trained ones are frozen; modules with equal parameters share
+    them.
     """
-    known: dict[int, tuple[Parameter, ...]] = {}
+    known: dict[tuple[int, frozenset[str]], tuple[Parameter, ...]] = {}
     made = []
     for module in whole:
-        if module.name not in trained:
-            own = id(module.parameters)
-            known[own] = known.get(own) or tuple(replace(one, trained=False) for one in module.parameters)
-            module = replace(module, parameters=known[own])
+        names = trained.of(module.name)
+        if not names >= {one.name for one in module.parameters}:
+            key = id(module.parameters), names
+            known[key] = known.get(key) or tuple(replace(one, trained=one.name in names) for one in module.parameters)
+            module = replace(module, parameters=known[key])
         made.append(module)
     return tuple(made)
 
@@ -241,6 +252,7 @@ def batch_of(step: TrainingStep, place: int = 0) -> Batch:
         step.dropout,
         cut=cut,
         adapters=step.model.adapters,
+        float16=step.precision.params == "float16",
     )
 
 
@@ -299,17 +311,21 @@ def _partial(step: TrainingStep, cut: ModelPartition) -> Iterator[int]:
     """
     # The rank's own number of experts, without sharding their matrices.
     uncut = replace(WHOLE, experts=replace(cut.experts, tensor=1))
-    known: dict[int, int] = {}
+    known: dict[tuple[int, frozenset[str] | None], int] = {}
     for whole, own in zip(modules(step.model, uncut), modules(step.model, cut), strict=True):
-        if id(own.parameters) not in known:
-            same = zip(whole.parameters, own.parameters, strict=True)
+        names = None if step.trained is None else step.trained.of(own.name)
+        key = id(own.parameters), names
+        if key not in known:
+            trained = [names is None or mine.name in names for mine in own.parameters]
+            same = zip(whole.parameters, own.parameters, trained, strict=True)
             # Expert gradients are complete: a rank's experts have seen every token routed to them.
-            known[id(own.parameters)] = sum(
+            known[key] = sum(
                 mine.elements
-                for one, mine in same
-                if mine.trained and one.shape == mine.shape and not (cut.experts_apart and is_expert(mine.name))
+                for one, mine, chosen in same
+                if mine.trained and chosen and one.shape == mine.shape
+                if not (cut.experts_apart and is_expert(mine.name))
             )
-        yield known[id(own.parameters)]
+        yield known[key]
 
 
 def _layers(timer: KernelTimer, batch: Batch, layers: list[Module]) -> Iterator[Unit]:

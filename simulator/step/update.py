@@ -87,7 +87,13 @@ def _on_gpu(builder: ProgramBuilder, passes: Passes, timer: KernelTimer, states:
     if temporaries:
         builder.allocate("update temporaries", temporaries, "optimizer")
     cost = update_cost(timer, states, tensors)
+    # bitsandbytes fetches pages before the update's kernels. The next forward pass drives them out again, which counts
+    # here, because a step ends with its update.
+    if states.paged:
+        total = builder.copy("page in optimizer states", states.paged, "to device", after=[total], paged=True)
     done = builder.compute("optimizer step", cost, "optimizer", [total], NumericAction(Computation.UPDATE))
+    if states.paged:
+        builder.copy("page out optimizer states", states.paged, "to host", after=[done], paged=True)
     if temporaries:
         builder.free("update temporaries")
     return done

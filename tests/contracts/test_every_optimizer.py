@@ -67,12 +67,14 @@ UPDATES: Final = {
         2, False, "Dettmers et al., arXiv:2110.02861, section 2.2: a byte, and a float32 scale for each block of 256",
         1 + 4 / 256,
     ),
+    "paged_adam": Update(2, False, "Kingma & Ba, arXiv:1412.6980, algorithm 1; paged: arXiv:2305.14314, section 3"),
+    "paged_adam_8bit": Update(2, False, "as adam_8bit; paged: arXiv:2305.14314, section 3", 1 + 4 / 256),
     "adafactor": Update(0, False, "Shazeer & Stern, arXiv:1804.04235: rows and columns of the second moment alone"),
     "lion": Update(1, False, "Chen et al., arXiv:2302.06675, algorithm 2: one momentum"),
     "muon": Update(2, True, "Jordan et al. 2024: Adam for all but the matrices of layers; the tests here are of Adam"),
 }  # fmt: skip
 # Optimizers with an implementation that runs a kernel for each operation.
-SEPARATE: Final = [name for name in UPDATES if name != "adam_8bit"]
+SEPARATE: Final = [name for name in UPDATES if name not in ("adam_8bit", "paged_adam", "paged_adam_8bit")]
 # Working parameters and gradients in bfloat16, a master copy in float32 [B].
 PRECISION, PARAMETER, GRADIENT, MASTER, STATE = Precision(), 2, 2, 4, 4
 RANKS = 4

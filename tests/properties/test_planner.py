@@ -78,7 +78,7 @@ def choices(gpus: int, **others: tuple[Any, ...]) -> Choices:
         "schedule": tuple(SCHEDULES.names()), "virtual_stages": (2,),
         "sharding": ("ddp", "zero1", "zero2", "zero3"), "shard_size": (None, 2), "micro_batch": (1, 2, 4),
         "checkpointing": ("none", "selective_op", "full"), "offload": ("none", "optimizer"),
-        "precision": (None,), "framework": (None,),
+        "precision": (None,), "framework": (None,), "optimizer": (None,), "rank": (None,), "base": (None,),
     }  # fmt: skip
     return Choices(wanted | others)
 
@@ -292,6 +292,45 @@ def equal_to_exhaustive(of: tuple[Scenario, Choices, int]) -> None:
 
 def test_the_best_are_those_that_playing_everything_finds() -> None:
     equal_to_exhaustive(narrow_space())
+
+
+def fine_tuning_space(**others: tuple[Any, ...]) -> tuple[Scenario, Choices, int]:
+    """Full training and adapters, formats of the frozen matrices, optimizers, and the optimizer's place."""
+    few: dict[str, tuple[Any, ...]] = {
+        "tp": (1, 2), "pp": (1, 2), "cp": (1,), "schedule": ("1f1b",), "sharding": ("ddp", "zero3"),
+        "shard_size": (None,), "micro_batch": (2,), "checkpointing": ("none",), "offload": ("none", "optimizer"),
+        "rank": (0, 4), "base": ("params", "nf4", "int8"), "optimizer": ("adam", "adam_8bit", "paged_adam"),
+    }  # fmt: skip
+    return base(DENSE, "dgx_a100", 4), choices(4, **(few | others)), 16
+
+
+def test_the_best_of_fine_tunings_are_those_that_playing_everything_finds() -> None:
+    equal_to_exhaustive(fine_tuning_space(optimizer=("adam", "paged_adam"), base=("params", "int8")))
+
+
+def test_a_plan_of_fine_tunings_leaves_out_what_a_scenario_refuses_and_what_is_the_same() -> None:
+    scenario, chosen, sequences = fine_tuning_space(tp=(1,), pp=(1,))
+    refused = InfeasibleCounts()
+    found = [setting for setting, _ in space.settings(chosen, scenario, sequences, refused)]
+    # Without adapters one format of three; ddp has no offload, and zero3 none for the paged one of three optimizers.
+    assert len(found) == (1 + 3) * (3 + 3 + 2)
+    assert len({(one.rank, one.base) for one in found}) == 1 + 3
+    assert not [one for one in found if one.offload != "none" and one.optimizer == "paged_adam"]
+    for setting in found:
+        assert scenario_of(scenario, setting).training == load_scenario(told(scenario, setting)).training
+    texts = {setting.text.partition("no checkpointing, ")[2] for setting in found if setting.offload == "none"}
+    assert {"adam, full fine-tuning", "paged_adam, LoRA rank 4, base nf4"} <= texts
+    assert refused.counts[space.SAME_BASE] > 0
+
+
+def test_no_setting_of_adapters_with_lengths_cuts_their_matrices() -> None:
+    scenario = base(DENSE, "dgx_a100", 4, lora={"rank": 4, "dora": True})
+    _, chosen, sequences = fine_tuning_space(rank=(None,), base=(None,), optimizer=(None,))
+    refused = InfeasibleCounts()
+    found = list(space.settings(chosen, scenario, sequences, refused))
+    assert {setting.tp for setting, _ in found} == {1}
+    assert all(step.model.adapters is not None for _, step in found)
+    assert any("DoRA needs whole matrices" in reason for reason in refused.counts)
 
 
 @pytest.mark.long

@@ -11,13 +11,14 @@ import pytest
 from simulator.basics.measured_tables import read_table
 from simulator.cluster.build import build
 from simulator.engine.play import play as play_program
-from simulator.model.adapters import BASES, TARGETS, Adapters
+from simulator.model.adapters import TARGETS, Adapters
 from simulator.model.flops import model_flops_per_token
 from simulator.model.layer import layer_operations
 from simulator.model.load import load_model
 from simulator.model.operation import Batch, saved_bytes
 from simulator.model.parameters import modules, total
 from simulator.model.partition import ModelPartition
+from simulator.model.quantised import FORMATS
 from simulator.model.shape import Transformer
 from simulator.records.operation import Allocate, Collective, Compute
 from simulator.report.numbers.training_summary import TrainingReport, summarize_step
@@ -54,7 +55,7 @@ def test_quantised_matrices_take_four_bits_and_their_scales() -> None:
     matrices = 64 * (64 + 2 * 32) + 64 * 64 + 64 * 512 + 256 * 64
     norms = 2 * 64
     assert layer.frozen(2) == norms + math.ceil(matrices * (4 + 8 / 64 + 32 / (64 * 256)) / 16)
-    assert BASES["nf4"] == pytest.approx(4.127, abs=1e-3)
+    assert FORMATS["nf4"].bits_per_element(64) == pytest.approx(4.127, abs=1e-3)
     whole, narrow = (modules(adapted(base=base))[0].frozen(2) for base in ("", "nf4"))
     assert whole == narrow
 
@@ -66,7 +67,7 @@ def test_a_quantised_matrix_is_written_out_forward_and_backward() -> None:
         assert len(wide) == (2 if one.name in ("qkv", "proj", "up", "down") else 0)
     up = next(one for one in layer_operations(SMALL, Batch(2, 128, 2, adapters=adapted(base="nf4").adapters)) if
               one.name == "up")  # fmt: skip
-    assert up.forward[0].nbytes(2) == pytest.approx(64 * 512 * (BASES["nf4"] / 8 + 2))
+    assert up.forward[0].nbytes(2) == pytest.approx(64 * 512 * (FORMATS["nf4"].bits / 8 + 2))
 
 
 def test_on_two_ranks_the_side_along_the_cut_is_halved() -> None:

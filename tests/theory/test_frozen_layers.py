@@ -12,6 +12,7 @@ from simulator.model.adapters import FROZEN
 from simulator.model.kernel import Attention, Matmul
 from simulator.model.layer import layer_operations
 from simulator.model.load import load_transformer
+from simulator.model.model import layer_operations as model_operations
 from simulator.model.model import modules
 from simulator.model.operation import Batch, saved_bytes
 from simulator.report.numbers.training_summary import TrainingReport
@@ -23,6 +24,8 @@ SMALL: Final = {
     "model_type": "llama", "hidden_size": 64, "num_hidden_layers": 4, "num_attention_heads": 4,
     "num_key_value_heads": 2, "intermediate_size": 192, "vocab_size": 96, "tie_word_embeddings": False,
 }  # fmt: skip
+
+GPT2: Final = {"model_type": "gpt2", "n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 64, "vocab_size": 96}
 
 
 def data(trainable: Any, ranks: int = 4, **keys: Any) -> dict[str, Any]:
@@ -114,6 +117,83 @@ def test_zero3_gathers_again_only_from_the_first_trained_layer_on() -> None:
     assert all("layer 0" not in name and "layer 1" not in name and "layer 3" not in name for name in scattered)
 
 
+ATTENTION: Final = frozenset({"qkv.weight", "proj.weight"})
+
+
+def test_attention_alone_by_hand() -> None:
+    """Weight gradients of two matrices of four, and the input of the first; the second's is saved anyway."""
+    model = load_transformer(SMALL)
+    (kind,) = model.kinds
+    frozen, partly = (
+        layer_operations(kind, Batch(2, 32, adapters=FROZEN, trained=names)) for names in (frozenset[str](), ATTENTION)
+    )
+    tokens, d, kv = 64, 64, 32
+    weights = [one for op in partly for one in op.backward if one.of_weights]
+    assert [one.flops for one in weights] == [2 * tokens * d * (d + 2 * kv), 2 * tokens * d * d]
+    assert saved_bytes(partly) == saved_bytes(frozen) + 2 * tokens * d
+
+
+def test_nothing_before_the_first_trained_matrix_has_a_gradient() -> None:
+    """Only the feed-forward block of the first trained layer: no operation before its first matrix runs backward."""
+    model = load_transformer(SMALL)
+    (kind,) = model.kinds
+    names = frozenset({"up.weight", "down.weight"})
+    whole, cut = (
+        model_operations(kind, Batch(2, 32, adapters=FROZEN, trained=names, begins=begins)) for begins in (False, True)
+    )
+    at = [op.name for op in cut].index("up")
+    assert cut[at:] == whole[at:]
+    assert all(op.backward == op.saved == () for op in cut[:at])
+    assert all(op.forward == other.forward for op, other in zip(cut, whole, strict=True))
+
+
+def test_biases_alone_have_a_sum_over_tokens_and_no_matmul_of_weights() -> None:
+    """BitFit: each matrix reads its output's gradient of T x n numbers and writes n; its input is not saved."""
+    gpt2 = load_transformer(GPT2)
+    names = frozenset(f"{name}.bias" for name in ("qkv", "proj", "up", "down"))
+    (kind,) = gpt2.kinds
+    partly, frozen = (
+        layer_operations(kind, Batch(2, 32, adapters=FROZEN, trained=own)) for own in (names, frozenset[str]())
+    )
+    sums = [one for op in partly for one in op.backward if one.of_weights]
+    assert [one.nbytes(2) for one in sums] == [2 * (64 + 1) * n for n in (3 * 64, 64, 4 * 64, 64)]
+    assert saved_bytes(partly) == saved_bytes(frozen)
+
+
+def test_a_pattern_has_the_states_and_the_exchange_of_its_parameters() -> None:
+    """Four layers of attention: 16,384 parameters each, 12 bytes of states, and a ring's 2 (n - 1) float32 each."""
+    trained, ranks = 4 * (64 * (64 + 2 * 32) + 64 * 64), 4
+    patterns = ["layers.*.attention.*"]
+    assert sum(exchanged(patterns).values()) == 2 * (ranks - 1) * 4 * trained
+    drawn = accepted(data(patterns))
+    assert drawn is not None
+    peak = simulated(drawn)[0].peak
+    assert peak is not None
+    assert dict(peak.by_category)["optimizer"] == 12 * trained
+
+
+def test_patterns_and_parts_that_name_the_same_are_the_same() -> None:
+    assert report(["layers.2", "head"]).to_dict() == report(["layer 2", "head"]).to_dict()
+    assert report(["layers.[23].*", "head.*"]).to_dict() == report(["layers 2-3", "head"]).to_dict()
+    assert report(["layers.*", "embedding", "head"]).to_dict() == report("all").to_dict()
+    whole, partly, less = (report(one) for one in ("all", ["layers.*.attention.*"], ["layers.*.attention.proj.*"]))
+    assert whole.step_time_s > partly.step_time_s > less.step_time_s
+    assert whole.peak_memory_bytes > partly.peak_memory_bytes > less.peak_memory_bytes
+    # No FLOP of MFU is counted that is not computed.
+    assert whole.mfu * whole.step_time_s > partly.mfu * partly.step_time_s > less.mfu * less.step_time_s
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_a_table_alone_has_the_gradients_of_both_its_uses(tied: bool) -> None:
+    """Of a tied table the head's matmul has a weight gradient too, although nothing else of the head is trained."""
+    parts = ["embedding.token", "head.norm.bias"] if tied else ["embedding.token"]
+    drawn = accepted(data(parts, model=GPT2 | {"tie_word_embeddings": tied}))
+    assert drawn is not None
+    timeline, _ = simulated(drawn)
+    states = dict(timeline.peak.by_category)["optimizer"] if timeline.peak else 0
+    assert states == 12 * (96 * 64 + (64 if tied else 0))
+
+
 def test_less_is_trained_in_less_time_and_memory() -> None:
     """Each further frozen part saves time and memory, and no FLOP of MFU is counted that is not computed."""
     trained: list[Any] = ["all", ["layers 1-3", "head"], ["layers 3-3", "head"], ["head"]]
@@ -138,8 +218,10 @@ def test_naming_every_part_is_training_all() -> None:
         ([], {}, "must be all, or a list of embedding"),
         (["layer 4"], {}, "training.trainable: got 'layer 4'; the layers are 0 to 3"),
         (["layers 3-1"], {}, "the layers are 0 to 3"),
+        (["layers.*.self_attn.*"], {}, "matches no parameter of inline; did you mean 'layers.*.attention.*'"),
+        (["layers.*.atention.qkv.weight"], {}, "did you mean 'layers.*.attention.qkv.weight'"),
+        (["layers.7"], {}, "no parameter of inline; some of layers 0 to 3 are layers.*.norm1.weight, layers.*"),
         (["head"], {"lora": {"rank": 4}}, "got [head] beside adapters on a frozen model"),
-        (["head"], {"parallelism": {"pp": 2}}, "beside a pipeline, which is not supported yet; write pp: 1"),
         (["head"], {"activation_checkpointing": "sqrt"}, "beside segments of sqrt"),
         (["head"], {"model": SMALL | {"tie_word_embeddings": True}}, "shares a table between embedding and head"),
     ],
@@ -161,7 +243,9 @@ def test_what_cannot_be_frozen_is_refused_in_one_line(trainable: Any, keys: dict
         {"framework": "megatron_core", "activation_checkpointing": "selective_op", "optimizer": "muon"},
     ],
 )
-@pytest.mark.parametrize("trainable", [["head"], ["layers 1-2"], ["embedding", "layer 0"]])
+@pytest.mark.parametrize(
+    "trainable", [["head"], ["layers 1-2"], ["embedding", "layer 0"], ["layers.[12].feed_forward.*", "*.norm2.*"]]
+)
 def test_both_engines_agree_with_frozen_parts(sharding: Any, keys: dict[str, Any], trainable: Any) -> None:
     drawn = accepted(data(trainable, 8, sharding=sharding, **keys))
     if drawn is None:

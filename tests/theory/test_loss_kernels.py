@@ -8,6 +8,7 @@ from simulator.cluster.gpu_file import load_gpu
 from simulator.model.kernel import Elementwise, Matmul
 from simulator.model.load import load_model
 from simulator.model.operation import Batch
+from simulator.model.trained import TrainedParts
 from simulator.step.framework import Framework
 from simulator.step.kernels.loss_operations import chunk_tokens, loss_buffers, loss_operations
 from simulator.step.spec import LossKernels, LossScaling, TrainingStep
@@ -75,7 +76,7 @@ def test_memory_of_each_kind_of_loss_to_the_byte() -> None:
 
 
 def test_a_frozen_head_has_no_weight_gradient_in_its_chunks() -> None:
-    frozen = step("chunked", trained=frozenset({"layer 31"}))
+    frozen = step("chunked", trained=TrainedParts((("layer 31", frozenset({"qkv.weight"})),)))
     trained, still = units(step("chunked"), H100)[-1], units(frozen, H100)[-1]
     # A third of the matmuls is left out, and the buffer of a chunk's weight gradient.
     assert still.forward.flops == pytest.approx(trained.forward.flops * 2 / 3)

@@ -84,8 +84,8 @@ def test_a_batch_is_tokens_or_sequences(written: Any, sequences: int | None) -> 
         )),
         (("plan__among__gpus", [8, 0]), "plan.among.gpus.1: got 0; must be at least 1"),
         (("plan__among__tp", []), "plan.among.tp: got an empty list; give at least one value"),
-        (("plan__fix__heads", 4), "plan.fix.heads: got 'heads'; one of checkpointing, cp, ep, framework, micro_batch, "
-                                  "offload, pp, precision, schedule, shard_size, sharding, tp, virtual_stages"),
+        (("plan__fix__heads", 4), "plan.fix.heads: got 'heads'; one of base, checkpointing, cp, ep, framework, "
+                                  "micro_batch, offload, optimizer, pp, precision, rank, schedule, ..."),
         (("plan__global_batch", 1000), (
             "plan.global_batch: 1,000 tokens are not a multiple of seq_len 256; write 768, or 3seq; "
             "for 1,000 sequences write 1000seq"

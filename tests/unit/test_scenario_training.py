@@ -187,6 +187,7 @@ def test_everything_is_written_out() -> None:
         "seq_len": 512,
         "micro_batch_size": 1,
         "gradient_accumulation_steps": 1,
+        "tokens_used": 1.0,
         "parallelism": {
             "tp": 1, "pp": 1, "cp": 1, "ep": 1, "sequence_parallel": True, "tp_overlap": "none", "schedule": "1f1b",
             "virtual_stages": 1, "stages": "auto", "context": "ring", "balanced": True,
@@ -209,7 +210,7 @@ def test_everything_is_written_out() -> None:
             "name": "adam", "distribution": "auto", "iterations": 5, "implementation": "auto", "state_dtype": "auto",
         },
         "trainable": "all",
-        "lora": {"rank": 0, "dtype": "float32", "dropout": False, "base": "params", "targets": "all"},
+        "lora": {"rank": 0, "dtype": "float32", "dropout": False, "base": "params", "dora": False, "targets": "all"},
         "collectives": "auto",
         "compile": False,
         "dropout": False,
@@ -425,7 +426,8 @@ DTYPES = "one of bfloat16, float16, float32, float64"
             {"optimizer": {"name": "adafactor", "implementation": "fused"}},
             (
             "optimizer.implementation: got 'fused', but adafactor has no fused kernel (optimizers with a fused "
-            "kernel: adam, adam_8bit, lion, momentum, muon, sgd); write foreach or for_loop"
+            "kernel: adam, adam_8bit, lion, momentum, muon, paged_adam, paged_adam_8bit, sgd); write foreach or "
+            "for_loop"
             ),
         ),
         ({"collectives": "closed"}, None),

@@ -261,6 +261,7 @@ NO: dict[str, str] = {
     "asynchronous": "synchronous",
     "balanced": "unbalanced",
     "compile": "not compiled",
+    "dora": "no DoRA",
     "dropout": "no dropout",
     "numerics": "no real training",
     "payload": "no payload",

@@ -25,7 +25,7 @@ from simulator.basics.arrays import Floats
 from simulator.basics.dtypes import is_narrow
 from simulator.basics.intervals import as_array, length, outside, union
 from simulator.basics.units import format_memory, format_time
-from simulator.basics.work_unit import TOKEN, rate_name
+from simulator.basics.work_unit import TOKEN, USEFUL_TOKEN, rate_name
 from simulator.cluster.cluster import Cluster
 from simulator.records.learning import Learning
 from simulator.records.measures import share_text
@@ -59,7 +59,9 @@ class TrainingReport(HasHeadline):
     step_time_s : float
         Time of the rank that ends last [s].
     tokens_per_s, tokens_per_s_per_gpu : float
-        Throughput of all GPUs, and per GPU, in the unit `work_unit` [1/s].
+        Throughput of all GPUs, and per GPU, in the unit `work_unit` [1/s]. Padding counts, as in most logs.
+    useful_tokens_per_s : float
+        Throughput of all GPUs without padding, `tokens_used` x `tokens_per_s` [1/s].
     mfu, hfu : float
         Model FLOPs utilisation, and hardware FLOPs utilisation, which also counts recompute: FLOPs over the dense peak
         of all GPUs, with full attention (PaLM, appendix B).
@@ -116,6 +118,8 @@ class TrainingReport(HasHeadline):
     work_unit : str
         Unit of the throughput: "token"; "sample" for a list of layers whose samples are no sequences: `tokens_per_s`
         of ResNet-50 then means images per second.
+    tokens_used : float
+        Share of the batch's tokens that are not padding, above 0 to 1.
     learning : Learning or None
         Results of a real training.
     algorithms : dict of str to str
@@ -130,6 +134,7 @@ class TrainingReport(HasHeadline):
     step_time_s: float
     tokens_per_s: float
     tokens_per_s_per_gpu: float
+    useful_tokens_per_s: float
     mfu: float
     hfu: float
     model_flops_per_s_per_gpu: float
@@ -159,6 +164,7 @@ class TrainingReport(HasHeadline):
     carried_over: bool = False
     unmeasured_dtype: str | None = None
     work_unit: str = TOKEN
+    tokens_used: float = 1.0
     learning: Learning | None = None
     algorithms: dict[str, str] = field(default_factory=dict)
     constants: str | None = None
@@ -167,9 +173,12 @@ class TrainingReport(HasHeadline):
     @property
     def headline(self) -> tuple[tuple[str, str], ...]:
         """(name, text) pairs of the main figures: step time, speed, MFU, peak memory, fits, limiting part."""
+        padded = self.tokens_used < 1.0
+        useful = [(rate_name(USEFUL_TOKEN), f"{self.useful_tokens_per_s:,.0f}")] if padded else []
         return (
             ("step", format_time(self.step_time_s)),
             (rate_name(self.work_unit), f"{self.tokens_per_s:,.0f}"),
+            *useful,
             ("MFU", f"{100 * self.mfu:.1f} %"),
             ("peak memory", format_memory(self.peak_memory_bytes)),
             ("fits", "yes" if self.fits else f"lacks {format_memory(self.shortfall_bytes)}"),
@@ -288,6 +297,7 @@ def summarize_step(plan: StepPlan, cluster: Cluster, timeline: Timeline) -> Trai
         step_time_s=time / rounds,
         tokens_per_s=steps * plan.tokens,
         tokens_per_s_per_gpu=steps * plan.tokens / ranks,
+        useful_tokens_per_s=steps * plan.tokens * plan.step.tokens_used,
         mfu=steps * plan.model_flops / available,
         hfu=steps * plan.hardware_flops / available,
         model_flops_per_s_per_gpu=steps * plan.model_flops / ranks,
@@ -319,6 +329,7 @@ def summarize_step(plan: StepPlan, cluster: Cluster, timeline: Timeline) -> Trai
         carried_over=times.carried_over,
         unmeasured_dtype=None if measured else dtype,
         work_unit=plan.step.model.work_unit,
+        tokens_used=plan.step.tokens_used,
         algorithms=dict(plan.algorithms),
         constants=BETWEEN.join(plan.constants) or None,
         constants_by_operation=dict(plan.constants_by_operation),

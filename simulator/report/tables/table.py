@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from simulator.basics.sections import SECTIONS
 from simulator.basics.units import format_bandwidth, format_bytes, format_memory, format_time
-from simulator.basics.work_unit import rate_name, work_unit
+from simulator.basics.work_unit import USEFUL_TOKEN, has_padding, rate_name, useful_rate, work_unit
 from simulator.records.measures import interval_width, recomputes, share_text
 from simulator.records.setting_text import label, setting_text
 from simulator.report.numbers.bottleneck import Bottleneck
@@ -125,7 +125,7 @@ def _columns(reports: Sequence[Row], *, training: bool) -> tuple[_Column, ...]:
 
     `training` decides without reports.
     """
-    steps = _training(rate_name(work_unit(reports)))
+    steps = _training(rate_name(work_unit(reports)), padded=has_padding(reports))
     if not any("step_time_s" in report for report in reports):
         return steps if not reports and training else _COLLECTIVE
     if reports and all(report["learning"] for report in reports):
@@ -134,12 +134,16 @@ def _columns(reports: Sequence[Row], *, training: bool) -> tuple[_Column, ...]:
     return steps if recomputes(reports) else tuple(column for column in steps if column.heading != "HFU")
 
 
-def _training(rate: str) -> tuple[_Column, ...]:
-    """Return the columns for training steps; `rate` is the name of the speed: tokens/s or samples/s."""
+def _training(rate: str, *, padded: bool) -> tuple[_Column, ...]:
+    """Return the columns for training steps; `rate` is the name of the speed: tokens/s or samples/s, `padded` whether
+    some tokens are padding.
+    """
+    useful = _Column(rate_name(USEFUL_TOKEN), lambda r: f"{useful_rate(r):,.0f}")
     return (
         _STEP,
         _Column("uncertainty (80 %)", _within),
         _Column(rate, lambda r: f"{r['tokens_per_s']:,.0f}"),
+        *([useful] if padded else []),
         _Column("MFU", lambda r: share_text(r["mfu"])),
         _Column("HFU", lambda r: share_text(r["hfu"])),
         _Column("exposed comm", lambda r: share_text(r["exposed_comm_time_s"] / r["step_time_s"])),

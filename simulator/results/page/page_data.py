@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from simulator.basics.units import format_memory
-from simulator.basics.work_unit import rate_name
+from simulator.basics.work_unit import rate_name, useful_rate
 from simulator.findings.answer import Answer
 from simulator.findings.comparison import Comparison, Row, amount
 from simulator.findings.text import at_text
@@ -52,7 +52,7 @@ def page_data(folder: Path | None, compared: Comparison, answer: Answer, views: 
         "crossings": _crossings(compared, answer, axes),
         "front": _front(compared, answer),
         "frontKeys": ["time_per_token_s" if per_token else "step_time_s", "peak_memory_bytes"],
-        "frontTime": f"time per {compared.work_unit} (all GPUs)" if per_token else "step time",
+        "frontTime": f"time per {compared.useful_unit} (all GPUs)" if per_token else "step time",
         "parts": _parts_title(compared),
         "partOrder": part_order(kinds),
         "mostMemory": _most_memory(compared),
@@ -167,7 +167,7 @@ def _point(
     point["parts"] = _parts(compared, report, kinds)
     if compared.kind == "training":
         point["groups"] = _groups(row)
-        per_token = 1 / report["tokens_per_s"]
+        per_token = 1 / useful_rate(report)
         point["figures"]["time_per_token_s"] = per_token
         point["note"] = _note(row, rate_name(compared.work_unit))
         if report["learning"]:
@@ -214,8 +214,8 @@ def _note(row: Row, rate: str) -> str:
 
 def _per_token(compared: Comparison) -> bool:
     """Return True if the points differ in tokens per step, so that only times per token are comparable."""
-    tokens = [row.report["tokens_per_s"] * row.report["step_time_s"] for row in compared.rows if row.report]
-    # Tokens per step = tokens/s x step time, up to rounding.
+    tokens = [useful_rate(row.report) * row.report["step_time_s"] for row in compared.rows if row.report]
+    # Tokens per step = tokens/s x step time, up to rounding; padding is none of them.
     return bool(tokens) and max(tokens) - min(tokens) > 1e-6 * max(tokens)
 
 
@@ -223,7 +223,7 @@ def _parts_title(compared: Comparison) -> str:
     if compared.kind != "training":
         return "Time the busiest link is sending or receiving"
     return (
-        f"Time per {compared.work_unit} (all GPUs), broken down" if _per_token(compared) else "Step time, broken down"
+        f"Time per {compared.useful_unit} (all GPUs), broken down" if _per_token(compared) else "Step time, broken down"
     )
 
 
@@ -233,7 +233,7 @@ def _parts(compared: Comparison, report: Mapping[str, Any], kinds: Sequence[str]
         parts = Bottleneck.of(report["bottleneck"]).parts if report["bottleneck"] else {}
         # The remainder after the bottleneck's parts is latency and waiting.
         return [*sorted(parts.items()), ("latency and waiting", report["time_s"] - sum(parts.values()))]
-    scale = 1 / (report["tokens_per_s"] * report["step_time_s"]) if _per_token(compared) else 1.0
+    scale = 1 / (useful_rate(report) * report["step_time_s"]) if _per_token(compared) else 1.0
     return [(name, scale * seconds) for name, seconds in step_parts(report, kinds)]
 
 

@@ -23,7 +23,7 @@ FILE: Final = "report.html"
 # Possible axes of the picture over every simulated setting, in order; only choices with several values become axes.
 _CHOSEN: Final = (
     "gpus", "tp", "pp", "cp", "ep", "dp", "schedule", "virtual_stages", "sharding", "shard_size", "micro_batch",
-    "micro_batches", "checkpointing", "offload", "precision", "framework",
+    "micro_batches", "checkpointing", "offload", "precision", "framework", "optimizer", "rank", "base",
 )  # fmt: skip
 _FRONT: Final = """<section class="panel hidden needsjs"><h2>Memory vs time</h2>
 <div id="planfront"></div></section>"""

@@ -9,7 +9,7 @@ from html import escape
 from typing import Any, Final, NamedTuple
 
 from simulator.basics.units import format_bandwidth, format_bytes, format_memory, format_time
-from simulator.basics.work_unit import rate_name
+from simulator.basics.work_unit import USEFUL_TOKEN, has_padding, rate_name, useful_rate
 from simulator.findings.comparison import Comparison, Row
 from simulator.records.measures import interval_width, recomputes, share_text
 from simulator.records.setting_text import label
@@ -64,13 +64,17 @@ COLLECTIVE: Final = (
 )
 
 
-def _training(rate: str) -> tuple[ReportColumn, ...]:
-    """Return the columns for training steps; `rate` is the name of the speed: tokens/s or samples/s."""
+def _training(rate: str, *, padded: bool) -> tuple[ReportColumn, ...]:
+    """Return the columns for training steps; `rate` is the name of the speed: tokens/s or samples/s, `padded` whether
+    some tokens are padding.
+    """
+    useful = ReportColumn(rate_name(USEFUL_TOKEN), "useful_tokens_per_s", "number", useful_rate, "{:,.0f}".format)
     # The most important figures first: a screen may show only the first columns.
     return (
         ReportColumn("step", "step_time_s", "s", lambda r: r["step_time_s"], format_time),
         ReportColumn("uncertainty (80 %)", "interval", "share", interval_width, lambda v: f"±{100 * v:.0f} %"),
         ReportColumn(rate, "tokens_per_s", "number", lambda r: r["tokens_per_s"], "{:,.0f}".format),
+        *([useful] if padded else []),
         ReportColumn("MFU", "mfu", "share", lambda r: r["mfu"], share_text),
         ReportColumn("peak memory", "peak_memory_bytes", "B", lambda r: r["peak_memory_bytes"], format_memory),
         ReportColumn("exposed communication", "exposed", "share", _share("exposed_comm_time_s"), share_text),
@@ -86,8 +90,9 @@ def figures(compared: Comparison) -> tuple[ReportColumn, ...]:
     if compared.kind != "training":
         return COLLECTIVE
     # Without recompute, HFU repeats MFU.
-    again = recomputes([row.report for row in compared.rows if row.report is not None])
-    columns = _training(rate_name(compared.work_unit))
+    reports = [row.report for row in compared.rows if row.report is not None]
+    again = recomputes(reports)
+    columns = _training(rate_name(compared.work_unit), padded=has_padding(reports))
     return columns if again else tuple(column for column in columns if column.key != "hfu")
 
 

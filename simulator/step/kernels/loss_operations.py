@@ -47,7 +47,7 @@ def loss_buffers(step: TrainingStep, batch: Batch) -> int:
     if step.loss_kernels == "fused":
         return 0
     if step.loss_kernels == "chunked":
-        table = 0 if batch.adapters is not None else model.vocab_size * model.hidden_size
+        table = 0 if not batch.trains("logits.weight") else model.vocab_size * model.hidden_size
         return (min(chunk_tokens(model, batch), batch.tokens) * model.vocab_size + table) * batch.itemsize
     memory = logits_memory(model, batch)
     gradients = memory.backward_peak - memory.log_probabilities if framework.loss_buffers else 0
@@ -99,7 +99,7 @@ def _chunked(
     Source: Liger-Kernel, ops/fused_linear_cross_entropy.py; recalled.
     """
     words, width, chunk = model.vocab_size, model.hidden_size, chunk_tokens(model, batch)
-    frozen = batch.adapters is not None
+    frozen = not batch.trains("logits.weight")
     table, entered = words * width * batch.itemsize, batch.tokens * width * batch.itemsize
     kernels: list[Kernel] = []
     for begin in range(0, batch.tokens, chunk):

@@ -115,6 +115,8 @@ class Optimizer:
         States that share a float32 scale, and have eight bits each; 0 for states of `state_dtype`.
     of_matrices : MatrixRule or None
         Rule for the weight matrices of layers; the optimizer's other fields are then about all other parameters.
+    paged : bool
+        Whether states move to host memory page by page if the GPU is full (CUDA's managed memory).
     source : str
         Paper and implementation.
     """
@@ -128,6 +130,12 @@ class Optimizer:
     state_dtype: str = "float32"
     block: int = 0
     of_matrices: MatrixRule | None = None
+    paged: bool = False
+
+    @property
+    def has_own_dtype(self) -> bool:
+        """True if the states have a dtype of their own, whatever the dtype of what is updated."""
+        return self.block > 0 or self.paged
 
     @property
     def owns_whole_tensors(self) -> bool:

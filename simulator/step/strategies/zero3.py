@@ -220,7 +220,9 @@ class _Micro:
         """
         there = self.owner.before[Pass(work, self.chunk.stage, self.micro)]
         done, waiting, whole = "", after, work is Work.BACKWARD
-        root = self._gather_root("backward", there)
+        # An embedding before the first trained unit needs no parameters backward, and only frees what is gathered.
+        rooted = there.root is not None or any(unit.back for unit in self.root)
+        root = self._gather_root("backward", there) if rooted else None
         self._find_held(there)
         if self.closing is not None:
             done, waiting = self._pass_back(self.closing, [*waiting, root], work), []
@@ -253,7 +255,7 @@ class _Micro:
             done = self._pass_back(self.opening, [*waiting, root], work)
         if self.root:
             # Without resharding, the root also stays until the last backward pass.
-            if self.last or not self.holds:
+            if rooted and (self.last or not self.holds):
                 stored = self._root_parameters(there.root or ("backward", self.micro))
                 self.owner.room = self._give_back(stored, _gathered(self.root) * self.itemsize, done)
             if whole:

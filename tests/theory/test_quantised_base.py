@@ -1,0 +1,118 @@
+"""Frozen matrices in 8 and 4 bits under adapters: bytes and kernels of a layer by hand, equal on both engines."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any, Final
+
+import pytest
+
+from simulator.basics.errors import ScenarioError
+from simulator.model.adapters import TARGETS, Adapters
+from simulator.model.kernel import Elementwise, Matmul
+from simulator.model.layer import layer_operations
+from simulator.model.operation import Batch, Operation, saved_bytes
+from simulator.model.parameters import modules
+from simulator.model.shape import Transformer
+from simulator.scenario.load import load_scenario
+from tests.combinations import accepted, simulated
+
+# Width 64, 4 heads of 16, 2 heads of keys, feed-forward 256, gated.
+SMALL: Final = Transformer("small", 3, 64, 4, 2, 16, 256, 512, 128, gated=True, positions="rotary", norm="rmsnorm",
+                           tied=False, attention_bias=False, output_bias=False, mlp_bias=False)  # fmt: skip
+# Outputs and inputs of the matrices: queries, keys and values together, output, gate and up together, down.
+SHAPES: Final = ((64 + 2 * 32, 64), (64, 64), (2 * 256, 64), (64, 256))
+TOKENS: Final = 2 * 128
+
+
+def operation(name: str, base: str, *, float16: bool = False) -> Operation:
+    batch = Batch(2, 128, adapters=Adapters(8, (), "bfloat16", base=base), float16=float16)
+    return next(one for one in layer_operations(SMALL, batch) if one.name == name)
+
+
+@pytest.mark.parametrize(
+    ("base", "nbytes"),
+    [
+        # A byte for each parameter and a float32 for each output.
+        ("int8", sum(n * k + 4 * n for n, k in SHAPES)),
+        # Half a byte for each parameter; for 128 of them a float16 and half a byte.
+        ("gptq", math.ceil(sum(n * k for n, k in SHAPES) * (0.5 + 2.5 / 128))),
+    ],
+)
+def test_bytes_of_a_layer(base: str, nbytes: int) -> None:
+    layer = modules(replace(SMALL, adapters=Adapters(8, TARGETS, "bfloat16", base=base)))[1]
+    norms = 2 * 64
+    assert layer.frozen(2) == norms + math.ceil(nbytes / 2)
+
+
+def test_a_matrix_of_gptq_is_written_out_before_each_matmul() -> None:
+    """Each pass reads 4.156 bits and writes 2 bytes of 64 x 256 elements; both matmuls take 16 bits."""
+    down = operation("down", "gptq")
+    for kernels in (down.forward, down.backward):
+        wide, matmul = kernels
+        assert isinstance(wide, Elementwise)
+        assert (wide.read, wide.written) == (64 * 256 * (4 + 20 / 128) / 8, 2 * 64 * 256)
+        assert isinstance(matmul, Matmul)
+        assert (matmul.flops, matmul.dtype) == (2 * TOKENS * 64 * 256, None)
+    assert down.saved == ()
+
+
+@pytest.mark.parametrize("float16", [False, True])
+def test_a_matrix_in_eight_bits_is_multiplied_in_eight_bits_beside_seven_outlier_columns(float16: bool) -> None:
+    """bitsandbytes' kernels on the last matrix, 64 outputs and 256 inputs, for 256 tokens."""
+    down, t, n, k, o = operation("down", "int8", float16=float16), TOKENS, 64, 256, 7
+    matmuls = [(one.m, one.n, one.k, one.dtype) for one in down.forward if isinstance(one, Matmul)]
+    assert matmuls == [(t, n, k, "int8"), (t, n, o, None)]
+    # Casts between bfloat16 and float16 of the input and the output.
+    casts = 0 if float16 else 2
+    assert len(down.forward) == 11 + casts + 2
+    moved = sum(one.read + one.written for one in down.forward if isinstance(one, Elementwise))
+    entered = (0 if float16 else 2 + 2) + (2 + 2) + (2 + 1) + 1 + 1 + (2 + 1)
+    left = (4 + 2) + (0 if float16 else 2 + 2) + (2 * 2 + 2)
+    # The flag of any outlier, flags of columns, scales of rows; zeros and columns of the input; columns of the matrix.
+    small = 1 + k + 4 * t + t * o + (2 + 2) * t * o + (1 + 1) * n * o + (1 + 2) * n * o + 4 * n
+    # Scales of rows and of outputs.
+    scales = 4 * (t + n)
+    assert moved == t * k * entered + t * n * left + small + scales
+    # Backward: eight bits to sixteen, a multiplication by the scales, and a matmul in sixteen bits.
+    assert [type(one) for one in down.backward] == [Elementwise, Elementwise, Matmul]
+    moved = sum(one.read + one.written for one in down.backward if isinstance(one, Elementwise))
+    assert moved == n * k * (1 + 2) + n * k * (2 + 2) + 4 * n
+    assert down.backward[-1].flops == 2 * t * n * k
+
+
+def test_bitsandbytes_saves_the_input_of_a_matrix_in_eight_bits() -> None:
+    """Each of four inputs once, and seven columns of it for each of seven matrices."""
+    whole, narrow = (
+        saved_bytes(layer_operations(SMALL, Batch(2, 128, adapters=Adapters(8, (), "bfloat16", base=base))))
+        for base in ("gptq", "int8")
+    )
+    # Attention's output is saved anyway.
+    inputs = 64 + 64 + 256
+    assert narrow - whole == 2 * TOKENS * (inputs + 7 * 7)
+
+
+def data(base: str, **keys: Any) -> dict[str, Any]:
+    model = {
+        "model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "intermediate_size": 192, "vocab_size": 96, "tie_word_embeddings": False,
+    }  # fmt: skip
+    training = {"model": model, "seq_len": 32, "lora": {"rank": 4, "base": base}, "collectives": "played"}
+    cluster = {"topology": "dgx_h100", "world_size": 4}
+    return {"name": "base", "cluster": cluster | keys.pop("cluster", {}), "training": training | keys}
+
+
+@pytest.mark.parametrize("base", ["int8", "gptq"])
+@pytest.mark.parametrize("keys", [{"sharding": "zero3"}, {"sharding": "ddp", "parallelism": {"tp": 2}}])
+def test_both_engines_agree(base: str, keys: dict[str, Any]) -> None:
+    drawn = accepted(data(base, **keys))
+    assert drawn is not None
+    simulated(drawn)
+
+
+def test_a_gpu_without_matmuls_in_int8_is_refused_in_one_line() -> None:
+    with pytest.raises(ScenarioError) as refused:
+        load_scenario(data("int8", cluster={"gpu": "b300"}))
+    assert "training.lora.base: got 'int8', but b300 has no rate of matmuls in int8; write nf4" in str(refused.value)
+    assert len(str(refused.value).splitlines()) == 1
