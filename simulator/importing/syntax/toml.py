@@ -1,0 +1,55 @@
+"""How are the settings of a TOML file read? Nested keys are joined with dots."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from simulator.basics.errors import ScenarioError, one_line
+from simulator.basics.plain_data import DEEPEST, is_deep
+from simulator.importing.settings import Setting
+
+_TABLE: Final = re.compile(r"\s*\[+\s*([A-Za-z0-9_.\"' -]+?)\s*\]+")
+_KEY: Final = re.compile(r"\s*([A-Za-z0-9_.-]+)\s*=")
+
+
+def read(text: str, source: str) -> list[list[Setting]]:
+    """Return the settings of a TOML text, as a single reading.
+
+    Raises
+    ------
+    ScenarioError
+        The text is no TOML, or nested too deeply.
+    """
+    try:
+        data = tomllib.loads(text)
+    except RecursionError:
+        raise ScenarioError(f"{source}: nested too deeply; at most {DEEPEST} levels") from None
+    # tomllib's own error is a ValueError, as is that of a number with thousands of digits.
+    except ValueError as error:
+        raise ScenarioError(one_line(f"{source}: not TOML: {error}")) from error
+    if is_deep(data):
+        raise ScenarioError(f"{source}: nested too deeply; at most {DEEPEST} levels")
+    return [list(_leaves(data, "", source, _lines(text)))]
+
+
+def _lines(text: str) -> dict[str, int]:
+    """Return the line of each key, by its dotted name: tomllib tells none."""
+    found, table = dict[str, int](), ""
+    for line, row in enumerate(text.split("\n"), 1):
+        if opened := _TABLE.match(row):
+            table = f"{opened[1]}."
+        elif key := _KEY.match(row):
+            found.setdefault(f"{table}{key[1]}", line)
+    return found
+
+
+def _leaves(data: Mapping[str, Any], at: str, source: str, lines: Mapping[str, int]) -> Iterator[Setting]:
+    for name, value in data.items():
+        key = f"{at}{name}"
+        if isinstance(value, dict):
+            yield from _leaves(value, f"{key}.", source, lines)
+        else:
+            yield Setting(key, value, source, lines.get(key))
