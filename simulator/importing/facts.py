@@ -157,6 +157,16 @@ class Facts:
         """Note that a setting is not in the scenario."""
         self.ignored.append(Ignored(setting, reason, why))
 
+    def ignore_unused(self) -> None:
+        """Note the settings of facts from which no scenario key follows, so that no setting is passed over."""
+        told = {setting for one in self.understood() for setting in one.settings}
+        told |= {one.setting for one in self.ignored}
+        for fact in self._facts.values():
+            for setting in fact.settings:
+                if setting not in told:
+                    self.ignore(setting, Reason.NO_MEANING, "has no effect beside the other settings")
+                    told.add(setting)
+
     def not_modelled(self, why: str, *names: str) -> None:
         """Note that the settings behind some facts change the step in a way that is not modelled."""
         for setting in self.settings(*names):

@@ -16,7 +16,7 @@ from simulator.importing.facts import Facts
 from simulator.importing.format import Format, Readings, format_of
 from simulator.importing.machine import Options
 from simulator.importing.settings import MOST_BYTES, Imported
-from simulator.importing.syntax import mapping, shell, toml
+from simulator.importing.syntax import mapping, python, shell, toml
 
 _SEQ_LEN: Final = "training.seq_len"
 # Most files of a configuration.
@@ -63,6 +63,7 @@ def import_files(
         kind.derive(facts)
     _derive_rest(facts, list(dict.fromkeys(found.values())))
     facts.refuse()
+    facts.ignore_unused()
     question = f"How fast is the training of {', '.join(Path(path).name for path in files)}?"
     text = writer.written(facts, question, name, base or Path())
     formats = {path: kind.name for path, kind in found.items()}
@@ -71,6 +72,11 @@ def import_files(
 
 def _readings(path: str) -> tuple[str, Readings]:
     """Return the syntax of a file, and its settings."""
+    # FILE.py:FUNCTION names one of a file's configurations.
+    file, colon, function = path.rpartition(":")
+    if path.endswith(".py") or (colon and file.endswith(".py")):
+        file = file if colon and file.endswith(".py") else path
+        return "python", python.read(read_text(file, most=MOST_BYTES), file, function if file != path else None)
     text = read_text(path, most=MOST_BYTES)
     syntax, read = _SYNTAXES.get(Path(path).suffix.lower(), ("shell", shell.read))
     return syntax, read(text, path)

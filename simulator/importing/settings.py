@@ -23,7 +23,8 @@ class Unresolved:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
+# Settings are compared by identity: a value may be a list, and two files may have equal settings.
+@dataclass(frozen=True, slots=True, eq=False)
 class Setting:
     """A setting of a configuration file, as written there.
 

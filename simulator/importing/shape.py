@@ -38,7 +38,10 @@ _FEATURES: Final = {
 def derive_model(facts: Facts, seq_len: int) -> None:
     """Add the fact `training.model` from the numbers of an architecture, if any are known."""
     names = [name for name in facts.names() if name.startswith("shape.")]
-    if facts.has(MODEL) or not any(name in _NEEDED for name in names):
+    if facts.has(MODEL):
+        return
+    if not any(name in _NEEDED for name in names):
+        _derive_hub_model(facts)
         return
     missing = [word for name, word in _NEEDED.items() if not facts.has(name)]
     if missing:
@@ -65,6 +68,20 @@ def derive_model(facts: Facts, seq_len: int) -> None:
         facts.assume(f"{MODEL} (vocab_size)", _VOCABULARY, "the files give none; GPT-2's, padded to 128 x 8")
         config["vocab_size"] = _VOCABULARY
     facts.derive(MODEL, config, *names)
+
+
+def _derive_hub_model(facts: Facts) -> None:
+    """Add the fact `training.model` from a name on a model hub, or a path that ends in such a name."""
+    name = facts.value("hub_model")
+    if name is None:
+        return
+    last = name.rstrip("/").rpartition("/")[2]
+    known = registry.shipped("model", name) or registry.shipped("model", last)
+    if known is None:
+        facts.fault(f"got {name[:100]!r}, which is not in the catalog; give --model with a name of `simulator list "
+                    "models`, or the path of its config.json", "hub_model")  # fmt: skip
+        return
+    facts.derive(MODEL, known, "hub_model")
 
 
 # 50,257 tokens of GPT-2, padded by Megatron-LM to a multiple of 128 for 8 tensor-parallel ranks.

@@ -98,9 +98,9 @@ _IDLE: Final = (
     "activation_checkpointing.*", f"{_ZERO}.contiguous_gradients", f"{_ZERO}.allgather_*", f"{_ZERO}.*pin_memory",
     f"{_ZERO}.*buffer_*", f"{_ZERO}.sub_group_size", f"{_ZERO}.stage3_gather_*", f"{_ZERO}.stage3_max_reuse_distance",
     f"{_ZERO}.round_robin_gradients", f"{_ZERO}.ignore_unused_parameters", f"{_ZERO}.elastic_checkpoint",
-    f"{_ZERO}.load_from_fp32_weights", f"{_ZERO}.memory_efficient_linear", f"{_ZERO}.*fast_init",
-    f"{_ZERO}.*nvme_path", f"{_ZERO}.legacy_stage1", "data_efficiency.*", "elasticity.*", "seed", "aio.*",
-    "communication_data_type_sparse", "amp.*", "nebula.*", "*comment*",
+    f"{_ZERO}.load_from_fp32_weights", f"{_ZERO}.memory_efficient_linear", f"{_ZERO}.*fast_init", f"{_ZERO}.*nvme_path",
+    f"{_ZERO}.legacy_stage1", "data_efficiency.*", "elasticity.*", "seed", "aio.*", "communication_data_type_sparse",
+    "amp.*", "nebula.*", "*comment*",
 )  # fmt: skip
 
 

@@ -210,6 +210,10 @@ _TABLE: Final[Table] = {
     "clip-grad": _means("training.clip_norm", lambda value: number(value) or None),
     "window-size": NotModelled("every query sees every earlier key"),
     "calculate-per-token-loss": NotModelled("gradients are divided by a constant", harmless=(True, None)),
+    "is-hybrid-model": NotModelled("every layer has attention"),
+    "experimental-attention-variant": NotModelled("attention is that of GPT"),
+    "fp32-residual-connection": NotModelled("activations between layers have 16 bits"),
+    "distribute-saved-activations": NotModelled("each tensor-parallel rank keeps its checkpoints"),
     "nccl-ub": NotModelled("user buffers for collectives are not simulated"),
     "use-sharp": NotModelled("sums in network switches are not simulated"),
     "deepspeed-config": _means("deepspeed_config", text),
@@ -221,21 +225,21 @@ _IDLE: Final = (
     "*data*", "*tokenizer*", "vocab-*", "merge-file", "split", "*-split", "train-*", "valid-*", "test-*", "eval*",
     "log-*", "*tensorboard*", "wandb-*", "timing-*", "profile*", "save*", "load", "load-*", "*ckpt*", "*checkpoint*",
     "dist-*", "*lr*", "*weight-decay*", "adam-*", "sgd-momentum", "muon-*", "init-method-*", "seed", "exit-*",
-    "finetune", "num-workers", "num-dataset-builder-threads", "*-iters", "*-samples", "*interval", "rotary-*",
-    "rope-*", "use-rope-*", "no-rope-fusion", "norm-epsilon", "layernorm-epsilon", "apply-layernorm-1p",
+    "finetune", "num-workers", "num-dataset-builder-threads", "*-iters", "*-samples", "*interval", "rotary-*", "rope-*",
+    "use-rope-*", "no-rope-fusion", "norm-epsilon", "layernorm-epsilon", "apply-layernorm-1p",
     "attention-softmax-in-fp32", "no-masked-softmax-fusion", "no-bias-*", "no-gradient-accumulation-fusion",
     "no-persist-layer-norm", "no-async-tensor-model-parallel-allreduce", "use-mcore-models", "use-legacy-models",
     "use-cpu-initialization", "distributed-*", "local-rank", "lazy-*", "manual-gc*", "empty-unused-memory-level",
     "disable-*", "check-*", "no-check-*", "override-*", "use-checkpoint-*", "tiktoken-*", "*mmap*", "reset-*",
-    "eod-mask-loss", "moe-aux-loss-coeff", "moe-z-loss-coeff", "moe-router-*", "moe-grouped-gemm",
-    "moe-permute-fusion", "moe-pad-expert-input-to-capacity", "moe-token-drop-policy", "fp8-amax-*", "fp8-margin",
-    "fp8-interval", "loss-scale-window", "min-loss-scale", "hysteresis", "deterministic-mode", "high-priority-*",
-    "kitchen-*", "bert-*", "spec", "is-hybrid-model", "te-rng-tracker", "ddp-average-in-collective", "rampup-*",
-    "mask-prob", "short-seq-prob", "deepspeed", "no-pipeline-parallel", "use-precision-aware-optimizer",
-    "ENV-VARS.*", "TEST-TYPE", "LAUNCHER", "METRICS", "MODE", "BEFORE-SCRIPT", "AFTER-SCRIPT", "use-dist-ckpt",
-    "beta-*", "mscale*", "original-max-position-embeddings", "query-in-block-prob", "first-last-layers-bf16",
-    "num-layers-at-*-in-bf16", "use-fused-weighted-squared-relu", "align-*", "no-overlap-p2p-communication",
-    "cross-entropy-*", "overlap-p2p-*", "tp-comm-bootstrap-backend", "nccl-communicator-config-path", "delay-*",
+    "eod-mask-loss", "moe-aux-loss-coeff", "moe-z-loss-coeff", "moe-router-*", "moe-grouped-gemm", "moe-permute-fusion",
+    "moe-pad-expert-input-to-capacity", "moe-token-drop-policy", "fp8-amax-*", "fp8-margin", "fp8-interval",
+    "loss-scale-window", "min-loss-scale", "hysteresis", "deterministic-mode", "high-priority-*", "kitchen-*", "bert-*",
+    "spec", "te-rng-tracker", "ddp-average-in-collective", "rampup-*", "mask-prob", "short-seq-prob", "deepspeed",
+    "no-pipeline-parallel", "use-precision-aware-optimizer", "ENV-VARS.*", "TEST-TYPE", "LAUNCHER", "METRICS", "MODE",
+    "BEFORE-SCRIPT", "AFTER-SCRIPT", "use-dist-ckpt", "beta-*", "mscale*", "original-max-position-embeddings",
+    "query-in-block-prob", "first-last-layers-bf16", "num-layers-at-*-in-bf16", "use-fused-weighted-squared-relu",
+    "align-*", "no-overlap-p2p-communication", "cross-entropy-*", "overlap-p2p-*", "tp-comm-bootstrap-backend",
+    "nccl-communicator-config-path", "delay-*",
 )  # fmt: skip
 
 
@@ -440,9 +444,9 @@ def derive_recompute(facts: Facts) -> None:
         facts.derive(key, "full", *names)
 
 
-def derive_step(facts: Facts) -> None:
-    """Add dropout, the kernels of attention and of the loss."""
-    dropout = facts.value("hidden_dropout", 0.1)
+def derive_step(facts: Facts, dropout: float = 0.1) -> None:
+    """Add dropout, whose default is `dropout`, and the kernels of attention and of the loss."""
+    dropout = facts.value("hidden_dropout", dropout)
     why = f"{_DEFAULT} of --hidden-dropout"
     facts.derive("training.dropout", dropout or False, "hidden_dropout", "attention_dropout", otherwise=why)
     if facts.value("implementation") == "local" and not facts.has("training.attention"):

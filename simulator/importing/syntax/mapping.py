@@ -8,7 +8,7 @@ from typing import Any
 from simulator.basics.document import Document, Key, parse
 from simulator.basics.errors import ScenarioError
 from simulator.basics.input_files import parse_json
-from simulator.importing.settings import Setting
+from simulator.importing.settings import Setting, Unresolved
 
 
 def read(text: str, source: str) -> list[list[Setting]]:
@@ -36,4 +36,7 @@ def _leaves(document: Document, data: dict[Any, Any], at: Key) -> Iterator[Setti
         if isinstance(value, dict):
             yield from _leaves(document, value, key)
         elif value is not None:
-            yield Setting(".".join(map(str, key)), value, document.source, document.place(key, of_key=True)[0])
+            # Interpolations of the environment or of Hydra, and Hydra's word for a missing value.
+            known = not (isinstance(value, str) and ("${" in value or value == "???"))
+            line = document.place(key, of_key=True)[0]
+            yield Setting(".".join(map(str, key)), value if known else Unresolved(value), document.source, line)

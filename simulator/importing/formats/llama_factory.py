@@ -1,0 +1,103 @@
+"""LLaMA-Factory: YAML files of llamafactory-cli, with the arguments of Hugging Face's Trainer and further keys."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from simulator.importing.facts import Facts
+from simulator.importing.format import Format
+from simulator.importing.formats.trainer import plain_option
+from simulator.importing.hugging_face import TRAINER_IDLE, TRAINER_TABLE, derive_trainer, targets
+from simulator.importing.rules import Means, NotModelled, Table, choice, constant, flag, number, size, whole, words
+
+_LORA: Final = "training.lora"
+
+
+def _targets(value: Any) -> Any:
+    return targets(value)
+
+
+_TABLE: Final[Table] = {
+    **TRAINER_TABLE,
+    "finetuning_type": Means("finetuning", choice({"full": "full", "lora": "lora", "freeze": "freeze", "oft": "oft"})),
+    "cutoff_len": Means("training.seq_len", size),
+    "lora_rank": Means("lora_rank", size),
+    "lora_target": Means("lora_target", _targets),
+    "lora_dropout": Means("lora_dropout", number),
+    "quantization_bit": Means("bits", size),
+    "flash_attn": Means(
+        "training.attention",
+        choice({"auto": "flash", "fa2": "flash", "fa3": "flash", "sdpa": "flash", "disabled": "standard"}),
+    ),
+    "pure_bf16": Means("pure", flag),
+    "enable_liger_kernel": Means("training.loss", constant("chunked")),
+    "sequence_parallel_size": Means("training.parallelism.cp", size),
+    "disable_gradient_checkpointing": Means("no_checkpointing", flag),
+    "use_unsloth": NotModelled("kernels of Transformers are taken"),
+    "use_unsloth_gc": NotModelled("checkpoints stay on the GPU"),
+    "use_galore": NotModelled("low-rank projections of gradients are not simulated"),
+    "use_apollo": NotModelled("low-rank projections of gradients are not simulated"),
+    "use_badam": NotModelled("every parameter is updated in every step"),
+    "freeze_trainable_layers": Means("trained_layers", whole),
+    "freeze_trainable_modules": NotModelled("whole layers are trained", harmless=("all",)),
+    "freeze_vision_tower": NotModelled("the language model alone is simulated"),
+    "stage": Means("stage", choice({name: name for name in ("pt", "sft", "rm", "ppo", "dpo", "kto")})),
+    "mixture_of_depths": NotModelled("every token passes every layer"),
+    "shift_attn": NotModelled("attention sees the whole sequence"),
+    "packing": NotModelled("", harmless=(True, False)),
+    "modules_to_save": Means("saved_modules", words),
+}  # fmt: skip
+
+_IDLE: Final = (
+    *TRAINER_IDLE, "dataset", "template", "val_size", "lora_alpha", "lora_*", "loraplus_*", "rope_scaling", "pref_*",
+    "ref_model", "reward_model", "use_rslora", "use_dora", "pissa_*", "additional_target", "quantization_*",
+    "double_quantization", "mask_history", "train_on_prompt", "tokenized_path", "neat_packing", "infer_*", "vllm_*",
+    "image_*", "video_*", "media_dir", "swanlab_*", "use_swanlab", "ray_*", "resize_vocab", "new_special_tokens",
+    "upcast_*", "enable_thinking", "buffer_size", "mix_strategy", "interleave_probs", "fp8_*", "adapter_name_or_path",
+    "export_*", "compute_accuracy", "split_special_tokens", "moe_aux_loss_coef", "use_cache", "freeze_*",
+)  # fmt: skip
+
+
+def _derive(facts: Facts) -> None:
+    finetuning = facts.value("finetuning", "lora")
+    if finetuning == "lora":
+        why = "LLaMA-Factory's default"
+        facts.derive(f"{_LORA}.rank", facts.value("lora_rank", 8), "lora_rank", "finetuning", otherwise=why)
+        facts.derive(f"{_LORA}.targets", facts.value("lora_target", "all"), "lora_target", "finetuning", otherwise=why)
+        if facts.value("lora_dropout"):
+            facts.derive(f"{_LORA}.dropout", facts.value("lora_dropout"), "lora_dropout")
+        if facts.value("bits") == 4:
+            facts.derive(f"{_LORA}.base", "nf4", "bits")
+        elif facts.has("bits"):
+            facts.not_modelled(
+                "frozen matrices have 4 bits or the dtype of the parameters; the latter is taken", "bits"
+            )
+    elif finetuning == "freeze":
+        _derive_frozen(facts)
+    elif finetuning == "oft":
+        facts.not_modelled("every parameter is trained", "finetuning")
+    if facts.value("stage", "sft") not in ("pt", "sft"):
+        facts.not_modelled("one model is trained; reference and reward models are not simulated", "stage")
+    if not facts.value("no_checkpointing", False):
+        why = "LLaMA-Factory's default"
+        facts.assume("training.activation_checkpointing", "full", why)
+    facts.assume("training.seq_len", 2048, "LLaMA-Factory's default of cutoff_len")
+    derive_trainer(facts)
+
+
+def _derive_frozen(facts: Facts) -> None:
+    """Note that the last layers alone are trained; their numbers follow from the model's layers."""
+    facts.not_modelled("every parameter is trained; write trainable: [layers 30-31] into the scenario", "finetuning",
+                       "trained_layers")  # fmt: skip
+
+
+FORMAT: Final = Format(
+    name="LLaMA-Factory",
+    syntaxes=("mapping", "shell"),
+    table=_TABLE,
+    marks=frozenset({"finetuning_type", "cutoff_len", "lora_target", "template"}),
+    derive=_derive,
+    idle=_IDLE,
+    plain=plain_option,
+    framework="transformers",
+)
