@@ -41,8 +41,10 @@ class Format:
         Shell patterns of plain keys that change no step: logs, checkpoints, data.
     plain : function
         Spelling of a setting's key in the table.
-    framework : str or None
-        Scenario's framework; None if another file names it.
+    framework : str
+        Scenario's framework.
+    companion : bool
+        Whether the file usually stands beside another program's configuration, which then tells the framework.
     """
 
     name: str
@@ -52,7 +54,8 @@ class Format:
     derive: Callable[[Facts], None]
     idle: tuple[str, ...] = ()
     plain: Callable[[str], str] = field(default=str)
-    framework: str | None = None
+    framework: str = "torchtitan"
+    companion: bool = False
 
     def known(self, settings: Sequence[Setting]) -> int:
         """Return the number of settings that the table knows; 0 without a mark."""

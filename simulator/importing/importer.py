@@ -84,9 +84,8 @@ def _readings(path: str) -> tuple[str, Readings]:
 
 def _derive_rest(facts: Facts, kinds: Sequence[Format]) -> None:
     """Complete the facts that every format has: framework, model, batch."""
-    framework = next((kind for kind in kinds if kind.framework is not None), None)
-    if framework is not None and framework.framework is not None:
-        facts.assume("training.framework", framework.framework, f"{framework.name}; --framework changes it")
+    program = next((kind for kind in kinds if not kind.companion), kinds[0])
+    facts.assume("training.framework", program.framework, f"{program.name}; --framework changes it")
     seq_len = facts.value(_SEQ_LEN)
     if seq_len is None:
         seq_len = facts.assumed(_SEQ_LEN) or _DEFAULT_SEQ_LEN

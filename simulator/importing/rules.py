@@ -71,7 +71,7 @@ def single(value: Any) -> Any:
 
     Words after the value of an option may be the name of the program that follows.
     """
-    return value[0] if isinstance(value, list) and value else value
+    return value[0] if isinstance(value, tuple) and value else value
 
 
 def whole(value: Any) -> int:
@@ -141,7 +141,7 @@ def text(value: Any) -> str:
 
 def words(value: Any) -> tuple[str, ...]:
     """Return a list of words; a text is split at blanks and commas."""
-    listed = value if isinstance(value, list) else str(value).replace(",", " ").split()
+    listed = value if isinstance(value, list | tuple) else str(value).replace(",", " ").split()
     if isinstance(value, bool | dict) or not all(isinstance(one, str) for one in listed):
         raise ValueError(f"got {shown(value)}; must be a list of words")
     return tuple(listed)

@@ -33,7 +33,7 @@ class Setting:
     key : str
         The file's own name: "--seq-length", "zero_optimization.stage".
     value : Any
-        Plain data; from a shell script True for an option without value, text, a list of texts, or Unresolved.
+        Plain data; from a shell script True for an option without value, text, a tuple of texts, or Unresolved.
     source : str
         Name of the file.
     line : int or None

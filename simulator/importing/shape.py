@@ -7,6 +7,7 @@ the family that has the most of the wanted features is taken, and the other feat
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any, Final
 
 from simulator.basics import registry
@@ -146,15 +147,26 @@ def _config_keys(wanted: dict[str, Any], seq_len: int, vocab: int) -> dict[str, 
 def _shipped(model: Transformer, seq_len: int, *, any_vocab: bool) -> tuple[str, int] | None:
     """Return the name and the vocabulary of the shipped model with the same numbers; None if there is none."""
     wanted = _numbers(model, any_vocab=any_vocab)
+    for shipped in _transformers(seq_len):
+        if _numbers(shipped, any_vocab=any_vocab) == wanted:
+            return shipped.name, shipped.vocab_size
+    return None
+
+
+# Reading the catalog takes longer than the rest of an import.
+@lru_cache(maxsize=16)
+def _transformers(seq_len: int) -> tuple[Transformer, ...]:
+    """Return the catalog's transformers that take sequences of this length."""
+    found = list[Transformer]()
     for name in registry.names("model"):
         try:
-            shipped = load_model(name, seq_len)
+            model = load_model(name, seq_len)
         except ScenarioError:
             # A list of layers, or fewer learned positions than the sequence has tokens.
             continue
-        if isinstance(shipped, Transformer) and _numbers(shipped, any_vocab=any_vocab) == wanted:
-            return name, shipped.vocab_size
-    return None
+        if isinstance(model, Transformer):
+            found.append(model)
+    return tuple(found)
 
 
 def _numbers(model: Transformer, *, any_vocab: bool) -> Transformer:

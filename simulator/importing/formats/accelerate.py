@@ -60,4 +60,5 @@ FORMAT: Final = Format(
     derive=_derive,
     idle=_IDLE,
     framework="transformers",
+    companion=True,
 )

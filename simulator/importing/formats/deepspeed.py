@@ -172,4 +172,5 @@ FORMAT: Final = Format(
     derive=_derive,
     idle=_IDLE,
     framework="deepspeed_2021",
+    companion=True,
 )

@@ -43,7 +43,7 @@ def read(text: str, source: str, function: str | None) -> list[list[Setting]]:
         raise ScenarioError(f"{source}:{error.lineno or 1}: not Python: {error.msg}") from error
     # Raised for text that is nested too deeply, and for a zero byte.
     except (RecursionError, MemoryError, ValueError) as error:
-        raise ScenarioError(f"{source}: not readable as Python: {error or 'nested too deeply'}") from error
+        raise ScenarioError(f"{source}: not readable as Python: {str(error) or 'nested too deeply'}") from error
     functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
     if function is None and len(functions) == 1:
         function = next(iter(functions))

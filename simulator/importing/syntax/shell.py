@@ -52,6 +52,7 @@ class _Script:
     variables: dict[str, _Variable] = field(default_factory=dict)
     depth: int = 0
     size: int = 0
+    count: int = 0
     guarded: bool = False
 
     def run(self, commands: Iterator[Command]) -> Iterator[list[Word]]:
@@ -132,8 +133,11 @@ class _Script:
     def _counted(self, word: Word) -> Word:
         # Each variable may repeat another one: a few lines would stand for gigabytes.
         self.size += len(word.text) + 1
-        if self.size > MOST_BYTES:
-            raise ScenarioError(f"{self.source}:{word.line}: variables expand to more than 4 MiB")
+        self.count += 1
+        if self.size > MOST_BYTES or self.count > MOST_VALUES:
+            raise ScenarioError(
+                f"{self.source}:{word.line}: more than 4 MiB, or {MOST_VALUES} words, after variables are replaced"
+            )
         return word
 
     def _expanded(self, word: RawWord) -> Iterator[Word]:
@@ -187,18 +191,15 @@ def read(text: str, source: str) -> list[list[Setting]]:
     Raises
     ------
     ScenarioError
-        Variables expand to more than 4 MiB, or there are more than 100,000 words.
+        The script has more than 4 MiB or 100,000 words after variables are replaced.
     """
     script = _Script(source)
     # Requests to the batch system stand in comments.
     batch = [
         Setting(found[1], found[2], source, text.count("\n", 0, found.start()) + 1) for found in _SBATCH.finditer(text)
     ]
-    readings, count = list[list[Setting]](), 0
+    readings = list[list[Setting]]()
     for words in script.run(Scanner(text).commands()):
-        count += len(words)
-        if count > MOST_VALUES:
-            raise ScenarioError(f"{source}:{words[0].line}: more than {MOST_VALUES} words")
         options = list(_options(words, source))
         if options:
             readings.append([*batch, *options])
@@ -238,5 +239,5 @@ def _setting(name: str, word: Word, values: Sequence[Word], source: str) -> Sett
     elif not values:
         value = True
     else:
-        value = values[0].text if len(values) == 1 else [one.text for one in values]
+        value = values[0].text if len(values) == 1 else tuple(one.text for one in values)
     return Setting(name, value, source, word.line, conditional, note)
