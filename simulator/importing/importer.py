@@ -59,9 +59,11 @@ def import_files(
     facts.refuse()
     machine.apply_options(facts, options)
     machine.derive_machine(facts, options)
-    for kind in dict.fromkeys(found.values()):
+    # A companion's facts first: the program's defaults depend on them.
+    kinds = sorted(dict.fromkeys(found.values()), key=lambda kind: not kind.companion)
+    for kind in kinds:
         kind.derive(facts)
-    _derive_rest(facts, list(dict.fromkeys(found.values())))
+    _derive_rest(facts, kinds)
     facts.refuse()
     facts.ignore_unused()
     question = f"How fast is the training of {', '.join(Path(path).name for path in files)}?"

@@ -28,12 +28,23 @@ _SPARSE: Final = ("mixtral", "granitemoe", "qwen3_moe", "glm4_moe", "gpt2")
 _LATENT: Final = ("deepseek_v3",)
 # Fields of a Transformer that the facts name, with words for a message.
 _FEATURES: Final = {
-    "norm": "norm", "gated": "gated MLP", "positions": "positions", "attention_bias": "bias of Q, K and V",
-    "mlp_bias": "bias of the MLP", "tied": "shared embedding and head", "num_kv_heads": "key heads",
-    "head_dim": "width of a head", "ffn_size": "width of the MLP", "num_experts": "experts",
-    "active_experts": "experts per token", "shared_experts": "shared experts", "dense_layers": "first dense layers",
+    "norm": "norm",
+    "gated": "gated MLP",
+    "positions": "positions",
+    "attention_bias": "bias of Q, K and V",
+    "output_bias": "bias of attention's output",
+    "mlp_bias": "bias of the MLP",
+    "qk_norm": "norm of Q and K",
+    "tied": "shared embedding and head",
+    "num_kv_heads": "key heads",
+    "head_dim": "width of a head",
+    "ffn_size": "width of the MLP",
+    "num_experts": "experts",
+    "active_experts": "experts per token",
+    "shared_experts": "shared experts",
+    "dense_layers": "first dense layers",
     "expert_every": "distance of layers with experts",
-}  # fmt: skip
+}
 
 
 def derive_model(facts: Facts, seq_len: int) -> None:
@@ -125,10 +136,10 @@ def _config_keys(wanted: dict[str, Any], seq_len: int, vocab: int) -> dict[str, 
         "vocab_size": vocab, "n_positions": positions, "max_position_embeddings": positions,
         "tie_word_embeddings": wanted.get("tied", True), "attention_bias": attention_bias, "mlp_bias": bias,
         "use_bias": bias, "use_qkv_bias": attention_bias, "use_parallel_residual": False,
-        "use_qk_norm": wanted.get("qk_norm", False), "first_k_dense_replace": wanted.get("dense_layers", 0),
+        "use_qk_norm": wanted.get("qk_norm") == "head", "first_k_dense_replace": wanted.get("dense_layers", 0),
         "decoder_sparse_step": wanted.get("expert_every", 1), "n_shared_experts": shared,
     }  # fmt: skip
-    if wanted.get("qk_norm"):
+    if wanted.get("qk_norm") == "head":
         keys["mlp_only_layers"] = list(range(wanted.get("dense_layers", 0)))
     if experts:
         keys |= {
@@ -174,4 +185,6 @@ def _numbers(model: Transformer, *, any_vocab: bool) -> Transformer:
     # Rotary positions have no table, whose rows would count.
     rows = model.max_positions if model.positions == "learned" else 1
     vocab = 1 if any_vocab else model.vocab_size
-    return replace(model, name="", max_positions=rows, vocab_size=vocab)
+    # The width of dense layers, where every layer has experts.
+    dense = model.dense_ffn_size if model.dense_layers or model.expert_every > 1 else 0
+    return replace(model, name="", max_positions=rows, vocab_size=vocab, dense_ffn_size=dense)

@@ -9,6 +9,7 @@ from simulator.importing.format import Format
 from simulator.importing.hugging_face import FSDP_TABLE, MIXED, derive_dtypes, derive_fsdp
 from simulator.importing.machine import WORLD
 from simulator.importing.rules import Means, NotModelled, Table, choice, constant, size, text, unless_auto
+from simulator.importing.zero_stage import STAGE, STAGES, derive_strategy
 
 _DEEPSPEED: Final = "deepspeed_config"
 _TABLE: Final[Table] = {
@@ -17,9 +18,7 @@ _TABLE: Final[Table] = {
     "num_machines": Means("machines", size, needed=False),
     "mixed_precision": Means("mixed", MIXED),
     "distributed_type": Means("distributed", text),
-    f"{_DEEPSPEED}.zero_stage": Means(
-        "training.sharding.strategy", choice({"0": "ddp", "1": "zero1", "2": "zero2", "3": "zero3"})
-    ),
+    f"{_DEEPSPEED}.zero_stage": Means(STAGE, STAGES),
     f"{_DEEPSPEED}.gradient_accumulation_steps": Means(
         "training.gradient_accumulation_steps", unless_auto(size)
     ),
@@ -48,6 +47,7 @@ def _derive(facts: Facts) -> None:
     # The key is written also where it means a single process.
     if "fsdp" in str(facts.value("distributed", "")).lower():
         facts.derive("fsdp_on", True, "distributed")
+    derive_strategy(facts)
     derive_dtypes(facts)
     derive_fsdp(facts)
 

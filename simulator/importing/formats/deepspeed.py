@@ -5,7 +5,7 @@ Values "auto" count as not given, because the other program fills them in.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from simulator.importing.facts import Facts
 from simulator.importing.format import Format
@@ -23,6 +23,7 @@ from simulator.importing.rules import (
     unless_auto,
     whole,
 )
+from simulator.importing.zero_stage import STAGE, STAGES, derive_strategy
 
 _PRECISION: Final = "training.precision"
 _SHARDING: Final = "training.sharding"
@@ -41,11 +42,6 @@ def _auto(fact: str, read: Reader) -> Means:
     return Means(fact, unless_auto(read))
 
 
-def _stage(value: Any) -> str:
-    return ("ddp", "zero1", "zero2", "zero3")[_STAGES(value)]
-
-
-_STAGES: Final = choice({"0": 0, "1": 1, "2": 2, "3": 3})
 _DEVICES: Final = choice({"cpu": "optimizer", "none": None, "nvme": "nvme"})
 
 _TABLE: Final[Table] = {
@@ -60,7 +56,7 @@ _TABLE: Final[Table] = {
     "bf16.immediate_grad_update": NotModelled("gradients are added after the backward pass of a layer"),
     "data_types.grad_accum_dtype": _auto(f"{_PRECISION}.grads", _DTYPES),
     "communication_data_type": _auto(f"{_PRECISION}.reduce", _DTYPES),
-    f"{_ZERO}.stage": _auto(f"{_SHARDING}.strategy", _stage),
+    f"{_ZERO}.stage": _auto(STAGE, STAGES),
     f"{_ZERO}.overlap_comm": _auto("overlap_comm", flag),
     f"{_ZERO}.reduce_bucket_size": _auto("bucket", whole),
     f"{_ZERO}.stage3_prefetch_bucket_size": _auto("prefetch", whole),
@@ -106,17 +102,18 @@ _IDLE: Final = (
 
 def _derive(facts: Facts) -> None:
     _derive_precision(facts)
+    derive_strategy(facts)
     facts.assume(f"{_SHARDING}.strategy", "ddp", "DeepSpeed's default, stage 0")
-    strategy = facts.value(f"{_SHARDING}.strategy")
-    if strategy == "zero3":
+    stage = facts.value(STAGE, 0)
+    if stage == 3:
         _derive_gathers(facts)
     # DeepSpeed overlaps the reduction of gradients by default in stage 3 only.
-    elif strategy in ("zero1", "zero2") and not facts.value("overlap_comm", False):
+    elif stage > 0 and not facts.value("overlap_comm", False):
         facts.assume(f"{_SHARDING}.bucket_size", "1 PiB", "DeepSpeed's default in stages 1 and 2: no overlap_comm")
-    elif strategy is not None and facts.value("bucket", _BUCKET):
+    elif stage > 0 and facts.value("bucket", _BUCKET):
         itemsize = 4 if facts.value(f"{_PRECISION}.reduce") == "float32" else 2
         nbytes = f"{facts.value('bucket', _BUCKET) * itemsize} B"
-        facts.derive(f"{_SHARDING}.bucket_size", nbytes, "bucket", "overlap_comm", f"{_SHARDING}.strategy")
+        facts.derive(f"{_SHARDING}.bucket_size", nbytes, "bucket", "overlap_comm", STAGE)
     device = facts.value("offload_device")
     if device == "nvme":
         facts.not_modelled("states on NVMe are not simulated; they stay on the GPU", "offload_device")

@@ -26,6 +26,7 @@ from simulator.importing.rules import (
     whole,
     words,
 )
+from simulator.importing.zero_stage import STAGE, STAGES, derive_strategy
 
 _PARALLELISM: Final = "training.parallelism"
 _PRECISION: Final = "training.precision"
@@ -99,7 +100,7 @@ _ARCHITECTURE: Final = {
     "normalization": _means("shape.norm", _NORMS),
     "position-embedding-type": _means("shape.positions", _POSITIONS),
     "add-qkv-bias": _means("qkv_bias", flag),
-    "qk-layernorm": _means("shape.qk_norm", flag),
+    "qk-layernorm": _means("qk_layernorm", flag),
     "moe-ffn-hidden-size": _means("expert_ffn", size),
     "moe-shared-expert-intermediate-size": _means("shared_ffn", size),
     "moe-router-topk": _means("shape.active_experts", size),
@@ -206,7 +207,7 @@ _TABLE: Final[Table] = {
     "enable-cuda-graph": NotModelled("the host issues every kernel"),
     "cuda-graph-impl": NotModelled("the host issues every kernel"),
     "external-cuda-graph": NotModelled("the host issues every kernel"),
-    "zero-stage": _means("zero_stage", whole),
+    "zero-stage": _means(STAGE, STAGES),
     "clip-grad": _means("training.clip_norm", lambda value: number(value) or None),
     "window-size": NotModelled("every query sees every earlier key"),
     "calculate-per-token-loss": NotModelled("gradients are divided by a constant", harmless=(True, None)),
@@ -283,10 +284,15 @@ def derive_shape(facts: Facts) -> None:
     )
     facts.derive("shape.attention_bias", bool(facts.value("shape.mlp_bias") or facts.value("qkv_bias")), "qkv_bias",
                  "shape.mlp_bias")  # fmt: skip
+    facts.derive("shape.output_bias", facts.value("shape.mlp_bias"), "shape.mlp_bias")
     if experts:
         _derive_experts(facts, dense, width)
-    if facts.value("latent"):
-        # Defaults of --multi-latent-attention.
+    if not facts.value("latent"):
+        norm = "head" if facts.value("qk_layernorm") else "none"
+        facts.derive("shape.qk_norm", norm, "qk_layernorm", "shape.hidden_size")
+    else:
+        # The norms of latent attention are those of the short vectors, which every such model has.
+        # Sizes have the defaults of --multi-latent-attention.
         for fact, size_of in (("kv_rank", 32), ("plain_dim", 128), ("rotary_dim", 64), ("value_dim", 128)):
             facts.derive(f"shape.{fact}", facts.value(f"latent.{fact}", size_of), f"latent.{fact}", "latent")
         if facts.has("latent.query_rank"):
@@ -394,9 +400,7 @@ def _derive_sharding(facts: Facts) -> None:
     if facts.value("fsdp"):
         # Without a strategy of its own, Megatron FSDP shards nothing.
         facts.derive(f"{_SHARDING}.strategy", facts.value("fsdp_strategy", "ddp"), "fsdp", "fsdp_strategy")
-    stage = facts.value("zero_stage")
-    if stage is not None:
-        facts.derive(f"{_SHARDING}.strategy", {0: "ddp", 1: "zero1", 2: "zero2"}.get(stage, "zero3"), "zero_stage")
+    derive_strategy(facts)
     facts.assume(f"{_SHARDING}.strategy", "ddp", f"{_DEFAULT}: no --use-distributed-optimizer")
     derive_buckets(facts)
 

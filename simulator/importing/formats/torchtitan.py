@@ -243,7 +243,8 @@ def _derive_pipeline(facts: Facts) -> None:
 
 def _derive_checkpointing(facts: Facts) -> None:
     key, saved = "training.activation_checkpointing", facts.value("saved", "selective")
-    option = facts.value("selective", "op")
+    # TOML files of 2024 and 2025 have the default "2"; the Python configurations have no such option.
+    option = facts.value("selective", "op" if facts.has("function") else 2)
     names = ("saved", "selective")
     if saved == "memory_budget":
         facts.not_modelled("selective_op is simulated", "saved")

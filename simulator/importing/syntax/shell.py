@@ -53,6 +53,7 @@ class _Script:
     depth: int = 0
     size: int = 0
     count: int = 0
+    brackets: int = 0
     guarded: bool = False
 
     def run(self, commands: Iterator[Command]) -> Iterator[list[Word]]:
@@ -61,16 +62,19 @@ class _Script:
             # The command after a test and && depends on the test.
             guarded = command.after == "||" or (command.after == "&&" and self.guarded)
             raw = list(command.words)
-            self._brackets(command, raw)
+            self._follow(command, raw)
             first = raw[0].literal if raw else ""
             self.guarded = first in _TESTS or (guarded and command.after == "&&")
             words = list(self._assigned(raw, self.depth > 0 or guarded))
             if words:
                 yield words
 
-    def _brackets(self, command: Command, raw: list[RawWord]) -> None:
+    def _follow(self, command: Command, raw: list[RawWord]) -> None:
         """Follow the depth of branches, loops and functions; remove their words from the command."""
-        self.depth = max(0, self.depth + (command.after == "(") - (command.after == ")" and not raw))
+        opens, closes = command.after == "(", command.after == ")" and self.brackets > 0
+        # The bracket behind a pattern of `case` closes nothing.
+        self.brackets += opens - closes
+        self.depth += opens - closes
         while raw and raw[0].literal in _OPENING | _CLOSING | _BETWEEN:
             word = raw.pop(0).literal
             self.depth = max(0, self.depth + (word in _OPENING) - (word in _CLOSING))
@@ -145,7 +149,7 @@ class _Script:
         current: Word | None = None
         for part in word.parts:
             values, lost, note = self._value(part)
-            splits = part.kind == "variable" and (not part.quoted or len(values) > 1)
+            splits = part.kind == "variable" and not part.quoted
             pieces = [piece for value in values for piece in _split(value, splits)]
             for place, piece in enumerate(pieces):
                 if place and current is not None:
