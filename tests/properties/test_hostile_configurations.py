@@ -71,6 +71,8 @@ ITEMS = (
     + "run --seq-length ${A60[@]}\n"
 )
 ALIASES = "a0: &a0 [x, x]\n" + "".join(f"a{i + 1}: &a{i + 1} [*a{i}, *a{i}, *a{i}]\n" for i in range(40))
+VARIABLES = "def f():\n    a0 = C(x=1, y=1)\n"
+VARIABLES += "".join(f"    a{i + 1} = C(x=a{i}, y=a{i})\n" for i in range(30)) + "    return C(z=a30)\n"
 BOMBS = [
     ("doubling.sh", DOUBLING, "after variables are replaced"),
     ("items.sh", ITEMS, "after variables are replaced"),
@@ -82,6 +84,7 @@ BOMBS = [
     ("deep.py", "def f():\n    return C(a=" + "-" * 100_000 + "1)\n", "nested too deeply"),
     ("calls.py", "def f():\n    return C(a=" + "C(a=" * 80 + "1" + ")" * 81 + "\n", "nested too deeply"),
     ("rings.py", "def f():\n    return g()\ndef g():\n    return f()\n", "name the function"),
+    ("variables.py", VARIABLES, "more than 100000 values"),
     ("digits.toml", "[training]\nseq_len = " + "9" * 10_000, "not TOML"),
     ("large.sh", "#" * (MOST_BYTES + 1), "must be at most 4 MiB"),
     ("empty.sh", "", "it has no settings"),

@@ -5,6 +5,7 @@ Names and defaults follow torchtitan/config/job_config.py and configs.py. An opt
 
 from __future__ import annotations
 
+import re
 from typing import Any, Final
 
 from simulator.basics import registry
@@ -63,7 +64,9 @@ def _batch(value: Any) -> int | None:
 
 
 _FLOAT8: Final = "float8"
-_CONVERTERS: Final = "model_converters.converters"
+# Converters of Python configurations, wherever they are named.
+_CONVERTERS: Final = "converter"
+_CONVERTER: Final = re.compile(r"(?:.*\.)?([A-Za-z0-9]+LinearConverter)(\..*)?\Z")
 _TABLE: Final[Table] = {
     FUNCTION: Means("function", text),
     "model.name": Means("model_name", text),
@@ -140,17 +143,32 @@ _TABLE: Final[Table] = {
         "parameters are gathered in 16 bits"
     ),
     f"{_CONVERTERS}.MXLinearConverter": Means(_FLOAT8, flag),
+    f"{_CONVERTERS}.MXFP8LinearConverter": Means(_FLOAT8, flag),
+    f"{_CONVERTERS}.NVFP4LinearConverter": Means("float4", flag),
+    "activation_checkpoint.FullAC": Means("saved", constant("full")),
+    "activation_checkpoint.SelectiveAC": Means("saved", constant("selective")),
+    "activation_checkpoint.MemoryBudgetAC": Means("saved", constant("memory_budget")),
+    "loss.ChunkedLossWrapper": Means("chunked_loss", flag),
+    "training.num_tokens_per_train_step": Means("tokens", size_or_rest),
+    "parallelism.num_pp_microbatches": Means("pipeline_count", size),
+    "parallelism.enable_fsdp_symm_mem": NotModelled("gathers use the collectives of NCCL"),
     "lora.rank": Means("training.lora.rank", size),
 }  # fmt: skip
 
 _IDLE: Final = (
-    "job.*", "profiling.*", "metrics.*", "checkpoint.*", "lr_scheduler.*", "comm.*", "validation.*", "validator.*",
-    "experimental.custom_*", "dataloader.*", "debug.*", "training.dataset*", "training.steps", "training.gc_*",
-    "training.seed", "training.deterministic", "training.data_*", "optimizer.lr", "optimizer.eps", "optimizer.beta*",
+    "job.*", "profiling.*", "profiler.*", "optimizer.*", "parallelism.spmd_backend", "training.disable_cuda_graphs",
+    "metrics.*", "checkpoint.*", "lr_scheduler.*", "comm.*", "validation.*", "validator.*", "experimental.custom_*",
+    "dataloader.*", "debug.*", "training.dataset*", "training.steps", "training.gc_*", "training.seed",
+    "training.deterministic", "training.data_*", "optimizer.lr", "optimizer.eps", "optimizer.beta*",
     "optimizer.weight_decay", "model.tokenizer*", "model.hf_assets_path", "model.print_after_conversion",
     "model.norm_type", "hf_assets_path", "float8.*", "mx.*", "tokenizer*", "dump_folder", "fault_tolerance.*",
     "activation_checkpoint.*", "compile.*", "float8.filter_fqns", "loss.*", f"{_CONVERTERS}.*", "model_name*",
 )  # fmt: skip
+
+
+def _plain(key: str) -> str:
+    found = _CONVERTER.match(key)
+    return key if found is None else f"{_CONVERTERS}.{found[1]}{found[2] or ''}"
 
 
 def _derive(facts: Facts) -> None:
@@ -171,6 +189,14 @@ def _derive(facts: Facts) -> None:
             facts.derive(f"{_PRECISION}.scaling", facts.value("recipe"), "recipe")
     elif "mx" in converters or "quantize.linear.mx" in converters:
         facts.derive(f"{_PRECISION}.matmul", "float8_e4m3fn", "converters")
+    if facts.value("chunked_loss") and facts.value(f"{_PARALLELISM}.tp", 1) == 1:
+        facts.derive("training.loss", "chunked", "chunked_loss")
+    elif facts.has("chunked_loss"):
+        facts.not_modelled(
+            "the loss is not chunked, because tensor-parallel ranks share the vocabulary", "chunked_loss"
+        )
+    if facts.value("float4"):
+        facts.derive(f"{_PRECISION}.matmul", "float4_e2m1fn", "float4")
     _derive_checkpointing(facts)
 
 
@@ -210,12 +236,17 @@ def _derive_sharding(facts: Facts) -> None:
 
 def _derive_batch(facts: Facts) -> None:
     """Add the micro-batch: with a pipeline, the local batch is cut into micro-batches."""
-    seq_len, names = facts.value("training.seq_len", 2048), ("local_batch", "local_tokens", "pipeline_micro")
+    seq_len, names = (
+        facts.value("training.seq_len", 2048),
+        ("local_batch", "local_tokens", "pipeline_micro", "pipeline_count"),
+    )
     facts.assume("training.seq_len", 2048, _DEFAULT)
     local = facts.value("local_batch", max(1, facts.value("local_tokens", 8 * seq_len) // seq_len))
+    if facts.has("tokens") and not facts.has("sequences"):
+        facts.derive("sequences", max(1, facts.value("tokens") // seq_len), "tokens")
     micro = local
     if facts.value(f"{_PARALLELISM}.pp", 1) > 1:
-        micro = facts.value("pipeline_micro", 1)
+        micro = facts.value("pipeline_micro", max(1, local // facts.value("pipeline_count", local)))
         if local % micro:
             facts.fault(f"got {micro}; must divide the local batch {local}", *names[2:], *names)
             return
@@ -269,5 +300,6 @@ FORMAT: Final = Format(
     ),
     derive=_derive,
     idle=_IDLE,
+    plain=_plain,
     framework="torchtitan",
 )
