@@ -315,6 +315,10 @@ def import_config(
     framework: Annotated[
         str | None, typer.Option(help="Framework whose constants apply, instead of the files' own.")
     ] = None,
+    define: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="Value of a shell variable that a script does not assign. Repeatable."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Write the configuration of an existing training as a scenario.
@@ -329,7 +333,7 @@ def import_config(
         "topology": topology, "gpu": gpu, "gpus": gpus, "nodes": nodes, "model": model, "seq_len": seq_len,
         "micro_batch_size": micro_batch_size, "framework": framework,
     }  # fmt: skip
-    write(files, out, asked, as_json=as_json)
+    write(files, out, asked, define or [], as_json=as_json)
 
 
 # The order here is the order in `--help`.

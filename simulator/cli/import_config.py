@@ -25,10 +25,12 @@ from simulator.sizing.machine import machine_of
 _WIDEST: Final = 40
 
 
-def write(files: Sequence[str], out: Path | None, asked: Mapping[str, Any], *, as_json: bool) -> None:
+def write(
+    files: Sequence[str], out: Path | None, asked: Mapping[str, Any], defined: Sequence[str], *, as_json: bool
+) -> None:
     """Write the scenario of configuration files, and print what was understood, ignored and assumed.
 
-    `asked` maps fields of `Options` to values.
+    `asked` maps fields of `Options` to values; `defined` are variables of scripts, each as NAME=VALUE.
 
     Raises
     ------
@@ -39,7 +41,7 @@ def write(files: Sequence[str], out: Path | None, asked: Mapping[str, Any], *, a
     if target.exists():
         raise ScenarioError(f"{target}: the file exists already; choose another name with --out, or remove the file")
     name = re.sub(r"[^A-Za-z0-9_.-]", "_", target.stem)[:100].lstrip(".-") or "imported"
-    found = import_files(files, _options(asked), name, target.parent)
+    found = import_files(files, _options({**asked, "variables": _variables(defined)}), name, target.parent)
     try:
         # Mode "x" creates the file or fails, in one step.
         with target.open("x", encoding="utf-8") as file:
@@ -59,6 +61,15 @@ def _options(asked: Mapping[str, Any]) -> Options:
     machine = MACHINE if known is None else machine_of(known)
     node_size = facts(asked.get("topology") or machine).node_size
     return Options(**asked, machine=machine, gpus_per_node=node_size or NODE)
+
+
+def _variables(defined: Sequence[str]) -> dict[str, str]:
+    """Return the variables in texts NAME=VALUE, by name."""
+    pairs = [text.partition("=") for text in defined]
+    wrong = next((text for text, (name, equals, _) in zip(defined, pairs, strict=True) if not name or not equals), None)
+    if wrong is not None:
+        raise ScenarioError(f"--define: got {wrong!r}; must be NAME=VALUE, such as TP=8")
+    return {name: value for name, _, value in pairs}
 
 
 def _data(found: Imported, target: Path) -> dict[str, Any]:

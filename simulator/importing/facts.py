@@ -78,7 +78,7 @@ class Facts:
             if rule.needed:
                 self._faults.append(
                     f"{setting.place}: {setting.key}: got {shown(setting.value)}, which this file does not assign a "
-                    "plain value; write the value in its place"
+                    "plain value; write the value in its place, or give --define NAME=VALUE"
                 )
             else:
                 self.ignore(setting, Reason.UNKNOWN, f"{shown(setting.value)} has no plain value in the file")

@@ -23,6 +23,7 @@ from simulator.importing.rules import (
     whole,
     words,
 )
+from simulator.model.adapters import TARGETS
 
 _PARALLELISM: Final = "training.parallelism"
 _PRECISION: Final = "training.precision"
@@ -53,13 +54,6 @@ FSDP: Final = choice(
     }
 )  # fmt: skip
 MIXED: Final = choice({"no": "fp32", "fp16": "fp16", "bf16": "bf16", "fp8": "fp8", "false": "fp32"})
-_ATTENTION: Final = choice(
-    {
-        **dict.fromkeys(("flash_attention_2", "flash_attention_3", "fa2", "fa3", "sdpa", "flash_attention", "flash",
-                         "auto", "flex_attention", "kernels-community/flash-attn"), "flash"),
-        **dict.fromkeys(("eager", "disabled"), "standard"),
-    }
-)  # fmt: skip
 
 
 def _fsdp(value: Any) -> tuple[str, ...] | None:
@@ -80,17 +74,9 @@ def _reshards(value: Any) -> bool:
     return str(value).lower() not in ("false", "shard_grad_op", "hybrid_shard_zero2", "no_shard")
 
 
-def targets(value: Any) -> Any:
-    """Return the adapted matrices: "all", or a list of names."""
-    names = words(value)
-    known = ("q", "k", "v", "o", "gate", "up", "down")
-    plain = [name.removesuffix("_proj") for name in names]
-    if names in (("all",), ("all-linear",)):
-        return "all"
-    wrong = next((name for name, short in zip(names, plain, strict=True) if short not in known), None)
-    if wrong is not None:
-        raise ValueError(f"got {wrong[:60]!r}; must be all, or names such as q_proj, v_proj, up_proj")
-    return plain
+def _attention(value: Any) -> str:
+    """Return the kind of attention kernels: standard for eager attention, flash for any fused kernel."""
+    return "standard" if text(value).lower() in ("eager", "disabled") else "flash"
 
 
 # Keys of an accelerate file's fsdp_config, which TrainingArguments and axolotl write with or without "fsdp_".
@@ -107,6 +93,13 @@ FSDP_TABLE: Final[Table] = {
     f"fsdp_config.{prefix}{name}": rule for prefix in ("fsdp_", "") for name, rule in _FSDP_RULES.items()
 }
 
+LORA_TABLE: Final[Table] = {
+    "lora_r": Means("lora_rank", size),
+    "lora_rank": Means("lora_rank", size),
+    "lora_dropout": Means("lora_dropout", number),
+    "lora_target": Means("lora_target", words),
+    "lora_target_modules": Means("lora_target", words),
+}
 TRAINER_TABLE: Final[Table] = {
     **FSDP_TABLE,
     "model_name_or_path": Means("hub_model", text),
@@ -125,7 +118,7 @@ TRAINER_TABLE: Final[Table] = {
     "max_grad_norm": Means("training.clip_norm", lambda value: number(value) or None),
     "torch_compile": Means("training.compile", flag),
     "use_liger_kernel": Means("training.loss", constant("chunked")),
-    "attn_implementation": Means("training.attention", _ATTENTION),
+    "attn_implementation": Means("training.attention", _attention),
     "fsdp": Means("fsdp", _fsdp),
     "deepspeed": Means("deepspeed_file", text),
     "tp_size": Means(f"{_PARALLELISM}.tp", lambda value: whole(value) or None),
@@ -136,10 +129,8 @@ TRAINER_TABLE: Final[Table] = {
     "auto_find_batch_size": NotModelled("the batch size is the one of the file"),
     "optim_target_modules": NotModelled("low-rank projections of gradients are not simulated"),
     "use_peft": Means("peft", flag),
-    "lora_r": Means(f"{_LORA}.rank", size),
-    "lora_dropout": Means(f"{_LORA}.dropout", lambda value: number(value) or False),
-    "lora_target_modules": Means(f"{_LORA}.targets", targets),
-    "load_in_4bit": Means(f"{_LORA}.base", constant("nf4")),
+    **LORA_TABLE,
+    "load_in_4bit": Means("four_bits", flag),
     "load_in_8bit": NotModelled("frozen matrices keep the dtype of the parameters"),
 }  # fmt: skip
 
@@ -161,8 +152,44 @@ TRAINER_IDLE: Final = (
 )  # fmt: skip
 
 
+def derive_lora(facts: Facts, kind: str, *, every: bool = False, four_bits: bool = False) -> None:
+    """Add low-rank adapters.
+
+    Parameters
+    ----------
+    facts : Facts
+        Facts of the files.
+    kind : str
+        Name of the fact that turns adapters on.
+    every : bool
+        Whether every matrix has an adapter.
+    four_bits : bool
+        Whether the frozen matrices have 4 bits.
+    """
+    facts.derive(f"{_LORA}.rank", facts.value("lora_rank", _RANK), "lora_rank", kind, otherwise="the program's default")
+    names = [name.rpartition(".")[2].removesuffix("_proj") for name in facts.value("lora_target", ("all",))]
+    if every or names in (["all"], ["all-linear"]):
+        wanted: Any = "all"
+    elif all(name in TARGETS for name in names):
+        wanted = names
+    else:
+        facts.not_modelled("every matrix of the layers has an adapter", "lora_target")
+        wanted = "all"
+    facts.derive(f"{_LORA}.targets", wanted, "lora_target", "lora_all", kind)
+    if facts.value("lora_dropout"):
+        facts.derive(f"{_LORA}.dropout", facts.value("lora_dropout"), "lora_dropout")
+    if four_bits:
+        facts.derive(f"{_LORA}.base", "nf4", "four_bits", "bits", kind)
+
+
+# Default of PEFT, LLaMA-Factory and axolotl.
+_RANK: Final = 8
+
+
 def derive_trainer(facts: Facts, micro_batch: int = 8) -> None:
     """Complete the facts of a training with Hugging Face's Trainer, whose default micro-batch is `micro_batch`."""
+    if facts.value("peft"):
+        derive_lora(facts, "peft", four_bits=facts.value("four_bits", False))
     derive_dtypes(facts)
     derive_optimizer(facts)
     derive_fsdp(facts)

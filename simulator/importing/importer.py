@@ -53,7 +53,7 @@ def import_files(
         raise ScenarioError(f"got {len(files)} files; a configuration has at most {_MOST_FILES}")
     facts, found, options = Facts(), dict[str, Format](), options or Options()
     for path in files:
-        kind, settings = format_of(path, *_readings(path))
+        kind, settings = format_of(path, *_readings(path, options))
         facts.read(settings, kind.table, kind.plain, kind.idle)
         found[path] = kind
     facts.refuse()
@@ -72,7 +72,7 @@ def import_files(
     return Imported(formats, facts.understood(), tuple(facts.ignored), facts.missing(), text.text, text.warnings)
 
 
-def _readings(path: str) -> tuple[str, Readings]:
+def _readings(path: str, options: Options) -> tuple[str, Readings]:
     """Return the syntax of a file, and its settings."""
     # FILE.py:FUNCTION names one of a file's configurations.
     file, colon, function = path.rpartition(":")
@@ -80,7 +80,10 @@ def _readings(path: str) -> tuple[str, Readings]:
         file = file if colon and file.endswith(".py") else path
         return "python", python.read(read_text(file, most=MOST_BYTES), file, function if file != path else None)
     text = read_text(path, most=MOST_BYTES)
-    syntax, read = _SYNTAXES.get(Path(path).suffix.lower(), ("shell", shell.read))
+    known = _SYNTAXES.get(Path(path).suffix.lower())
+    if known is None:
+        return "shell", shell.read(text, path, options.variables)
+    syntax, read = known
     return syntax, read(text, path)
 
 

@@ -23,8 +23,9 @@ LAUNCHERS: Final[Table] = {
 }
 # Options of launchers that change no step.
 IDLE: Final = (
-    "master-*", "main-process-*", "rdzv-*", "node-rank", "machine-rank", "hostfile", "include", "exclude", "job-name",
-    "partition", "account", "time", "output", "error", "exclusive", "mem", "cpus-per-task", "container-*", "standalone",
-    "max-restarts", "log-dir", "redirects", "tee", "local-ranks-filter", "mpi", "export", "chdir", "label",
-    "unbuffered",
+    # Options of one letter belong to other commands.
+    "?", "master-*", "main-process-*", "rdzv-*", "node-rank", "machine-rank", "hostfile", "include", "exclude",
+    "job-name", "partition", "account", "time", "output", "error", "exclusive", "mem", "cpus-per-task", "container-*",
+    "standalone", "max-restarts", "log-dir", "redirects", "tee", "local-ranks-filter", "mpi", "export", "chdir",
+    "label", "unbuffered", "gres", "mail-*", "qos", "signal", "dependency",
 )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import lcm
 from typing import Final
@@ -35,6 +36,8 @@ class Options:
         GPUs of a node of the topology.
     machine : str
         Topology if none is given: the machine with such GPUs.
+    variables : mapping of str to str, or None
+        Values of a script's variables that its file does not assign.
     """
 
     topology: str | None = None
@@ -47,6 +50,7 @@ class Options:
     micro_batch_size: int | None = None
     gpus_per_node: int = NODE
     machine: str = MACHINE
+    variables: Mapping[str, str] | None = None
 
 
 _FACTS: Final = {
@@ -118,4 +122,8 @@ def _world_from_batch(facts: Facts) -> None:
             return
         facts.derive(WORLD, sequences // (micro * steps) * cut_of(facts), *names, *_CUT)
     else:
-        facts.assume(WORLD, lcm(cut_of(facts), NODE), "the files name no number of GPUs; --gpus or --nodes changes it")
+        tp, pp, ep, etp = (facts.value(f"training.parallelism.{kind}") for kind in ("tp", "pp", "ep", "etp"))
+        # The ranks of a stage hold every expert a whole number of times.
+        experts = (pp or 1) * (ep or 1) * (etp or tp or 1) if (ep or 1) > 1 else 1
+        why = "the files name no number of GPUs; --gpus or --nodes changes it"
+        facts.assume(WORLD, lcm(cut_of(facts), NODE, experts), why)

@@ -72,7 +72,7 @@ ITEMS = (
 )
 ALIASES = "a0: &a0 [x, x]\n" + "".join(f"a{i + 1}: &a{i + 1} [*a{i}, *a{i}, *a{i}]\n" for i in range(40))
 VARIABLES = "def f():\n    a0 = C(x=1, y=1)\n"
-VARIABLES += "".join(f"    a{i + 1} = C(x=a{i}, y=a{i})\n" for i in range(30)) + "    return C(z=a30)\n"
+VARIABLES += "".join(f"    a{i + 1} = C(x=a{i}, y=a{i}, z=a{i})\n" for i in range(15)) + "    return a15\n"
 BOMBS = [
     ("doubling.sh", DOUBLING, "after variables are replaced"),
     ("items.sh", ITEMS, "after variables are replaced"),

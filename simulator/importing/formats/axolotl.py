@@ -8,15 +8,15 @@ from simulator.importing.facts import Facts
 from simulator.importing.format import Format
 from simulator.importing.hugging_face import (
     FSDP_TABLE,
+    LORA_TABLE,
     OPTIMIZER,
     TRAINER_IDLE,
     TRAINER_TABLE,
+    derive_lora,
     derive_trainer,
-    targets,
 )
-from simulator.importing.rules import Means, NotModelled, Table, choice, constant, flag, number, size, text
+from simulator.importing.rules import Means, NotModelled, Table, choice, constant, flag, size, text
 
-_LORA: Final = "training.lora"
 _SHARED: Final = (
     "gradient_accumulation_steps", "bf16", "fp16", "tf32", "fp8", "torch_compile", "max_grad_norm", "fsdp", "deepspeed",
     "attn_implementation",
@@ -28,8 +28,14 @@ def _checkpointing(value: Any) -> str | None:
     return "full" if str(value).lower() in ("true", "unsloth", "offload", "offload_disk") else None
 
 
+def _offloads(value: Any) -> str | None:
+    """Return the word for activations on the host: true, or the name of a variant."""
+    return None if str(value).lower() in ("false", "none") else "activations"
+
+
 _TABLE: Final[Table] = {
     **FSDP_TABLE,
+    **LORA_TABLE,
     **{name: TRAINER_TABLE[name] for name in _SHARED},
     "base_model": Means("hub_model", text),
     "sequence_len": Means("training.seq_len", size),
@@ -37,15 +43,12 @@ _TABLE: Final[Table] = {
     "batch_size": Means("sequences_of_rank", size),
     "optimizer": Means("optim", OPTIMIZER),
     "gradient_checkpointing": Means("training.activation_checkpointing", _checkpointing),
-    "activation_offloading": Means("training.offload", constant("activations")),
+    "activation_offloading": Means("training.offload", _offloads),
     "adapter": Means("adapter", choice({"lora": "lora", "qlora": "qlora", "none": None, "llama-adapter": "other"})),
-    "lora_r": Means("lora_rank", size),
-    "lora_dropout": Means("lora_dropout", number),
-    "lora_target_modules": Means("lora_target", targets),
     "lora_target_linear": Means("lora_all", flag),
     "load_in_4bit": Means("four_bits", flag),
     "load_in_8bit": NotModelled("frozen matrices keep the dtype of the parameters"),
-    "gptq": Means("gptq", flag),
+    "gptq": NotModelled("frozen matrices have 4 bits in NF4, or the dtype of the parameters"),
     "flash_attention": Means("training.attention", constant("flash")),
     "sdp_attention": Means("training.attention", constant("flash")),
     "flex_attention": Means("training.attention", constant("flash")),
@@ -71,6 +74,9 @@ _TABLE: Final[Table] = {
     "lora_qkv_kernel": NotModelled("kernels of Transformers are taken"),
     "lora_o_kernel": NotModelled("kernels of Transformers are taken"),
     "unsloth_lora_mlp": NotModelled("kernels of Transformers are taken"),
+    "qat.weight_dtype": NotModelled("weights are not quantized during training"),
+    "ebft.mode": NotModelled("generation is not simulated"),
+    "relora": NotModelled("adapters are not merged"),
     "rl": NotModelled("one model is trained; reference models are not simulated"),
 }  # fmt: skip
 
@@ -83,8 +89,10 @@ _IDLE: Final = (
     "curriculum_sampling", "use_tensorboard", "revision_*", "pretraining_dataset", "adapter_*", "qlora_*",
     "auto_resume*", "eval_*", "fp8_*", "flex_attn_*", "xformers_*", "split_thinking", "processor_type", "skip_*",
     "activation_*", "role*", "excess_length_strategy", "heads_k_stride", "ring_attn_func", "mean_resizing_embeddings",
-    "dpo_*", "orpo_*", "kto_*", "trl.*", "sample_packing_*", "multipack_*", "experimental_*", "profiler_*",
-    "use_kernels",
+    "dpo_*", "qat.*", "ebft.*", "diffusion.*", "rl_beta", "orpo_*", "kto_*", "trl.*", "sample_packing_*", "multipack_*",
+    "experimental_*", "profiler_*", "use_kernels", "model_config.*", "tokens.*", "eot_tokens", "swanlab_*",
+    "use_swanlab", "use_wandb", "use_otel*", "otel_*", "ray_*", "use_ray", "eta_min", "lisa_*", "relora_*", "jagged_*",
+    "device_map*", "torch_dtype",
 )  # fmt: skip
 
 
@@ -93,13 +101,8 @@ def _derive(facts: Facts) -> None:
     if adapter == "other":
         facts.not_modelled("every parameter is trained", "adapter")
     elif adapter is not None:
-        facts.derive(f"{_LORA}.rank", facts.value("lora_rank", 8), "lora_rank", "adapter")
-        wanted = "all" if facts.value("lora_all") else facts.value("lora_target", "all")
-        facts.derive(f"{_LORA}.targets", wanted, "lora_all", "lora_target", "adapter")
-        if facts.value("lora_dropout"):
-            facts.derive(f"{_LORA}.dropout", facts.value("lora_dropout"), "lora_dropout")
-        if adapter == "qlora" or facts.value("four_bits"):
-            facts.derive(f"{_LORA}.base", "gptq" if facts.value("gptq") else "nf4", "adapter", "four_bits", "gptq")
+        four_bits = adapter == "qlora" or facts.value("four_bits", False)
+        derive_lora(facts, "adapter", every=facts.value("lora_all", False), four_bits=four_bits)
     if facts.has("sequences_of_rank") and not facts.has("training.gradient_accumulation_steps"):
         micro = facts.value("training.micro_batch_size", 1)
         steps = max(1, facts.value("sequences_of_rank") // micro)

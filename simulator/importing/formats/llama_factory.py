@@ -2,33 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from simulator.importing.facts import Facts
 from simulator.importing.format import Format
 from simulator.importing.formats.trainer import plain_option
-from simulator.importing.hugging_face import TRAINER_IDLE, TRAINER_TABLE, derive_trainer, targets
-from simulator.importing.rules import Means, NotModelled, Table, choice, constant, flag, number, size, whole, words
+from simulator.importing.hugging_face import TRAINER_IDLE, TRAINER_TABLE, derive_lora, derive_trainer
+from simulator.importing.rules import Means, NotModelled, Table, choice, constant, flag, size, whole, words
 
 _LORA: Final = "training.lora"
-
-
-def _targets(value: Any) -> Any:
-    return targets(value)
 
 
 _TABLE: Final[Table] = {
     **TRAINER_TABLE,
     "finetuning_type": Means("finetuning", choice({"full": "full", "lora": "lora", "freeze": "freeze", "oft": "oft"})),
     "cutoff_len": Means("training.seq_len", size),
-    "lora_rank": Means("lora_rank", size),
-    "lora_target": Means("lora_target", _targets),
-    "lora_dropout": Means("lora_dropout", number),
     "quantization_bit": Means("bits", size),
-    "flash_attn": Means(
-        "training.attention",
-        choice({"auto": "flash", "fa2": "flash", "fa3": "flash", "sdpa": "flash", "disabled": "standard"}),
-    ),
+    "flash_attn": TRAINER_TABLE["attn_implementation"],
     "pure_bf16": Means("pure", flag),
     "enable_liger_kernel": Means("training.loss", constant("chunked")),
     "sequence_parallel_size": Means("training.parallelism.cp", size),
@@ -61,17 +51,10 @@ _IDLE: Final = (
 def _derive(facts: Facts) -> None:
     finetuning = facts.value("finetuning", "lora")
     if finetuning == "lora":
-        why = "LLaMA-Factory's default"
-        facts.derive(f"{_LORA}.rank", facts.value("lora_rank", 8), "lora_rank", "finetuning", otherwise=why)
-        facts.derive(f"{_LORA}.targets", facts.value("lora_target", "all"), "lora_target", "finetuning", otherwise=why)
-        if facts.value("lora_dropout"):
-            facts.derive(f"{_LORA}.dropout", facts.value("lora_dropout"), "lora_dropout")
-        if facts.value("bits") == 4:
-            facts.derive(f"{_LORA}.base", "nf4", "bits")
-        elif facts.has("bits"):
-            facts.not_modelled(
-                "frozen matrices have 4 bits or the dtype of the parameters; the latter is taken", "bits"
-            )
+        bits = facts.value("bits")
+        derive_lora(facts, "finetuning", four_bits=bits == 4)
+        if bits not in (None, 4):
+            facts.not_modelled("frozen matrices keep the dtype of the parameters", "bits")
     elif finetuning == "freeze":
         _derive_frozen(facts)
     elif finetuning == "oft":

@@ -51,6 +51,7 @@ _OPTIMIZERS: Final = choice({"adam": "adam", "sgd": "momentum", "muon": "muon", 
 _RECIPES: Final = choice({"delayed": "tensor", "tensorwise": "tensor", "blockwise": "block", "mxfp8": "tensor",
                           "custom": "tensor"})  # fmt: skip
 _DTYPES: Final = choice({"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "fp8": "fp8"})
+_IMPLEMENTATIONS: Final = choice({"local": "local", "transformer_engine": "te", "inference_optimized": "te"})
 _NORMS: Final = choice({"layernorm": "layernorm", "rmsnorm": "rmsnorm"})
 _POSITIONS: Final = choice({"learned_absolute": "learned", "rope": "rotary", "yarn": "rotary", "none": "none",
                             "mrope": "rotary", "relative": "none"})  # fmt: skip
@@ -142,13 +143,14 @@ _TABLE: Final[Table] = {
     **_ARCHITECTURE,
     "world-size": Means(WORLD, size, needed=False),
     "swiglu": _means("shape.gated", flag),
+    "quick-geglu": _means("shape.gated", flag),
     "squared-relu": NotModelled("the cost of a GELU is taken"),
     "group-query-attention": _means("grouped", flag),
     "max-position-embeddings": _means("shape.max_positions", size),
     "untie-embeddings-and-output-weights": _means("shape.tied", off),
     "disable-bias-linear": _means("shape.mlp_bias", off),
-    "no-position-embedding": _means("shape.positions", constant("none")),
-    "use-rotary-position-embeddings": _means("shape.positions", constant("rotary")),
+    "no-position-embedding": _means("no_positions", flag),
+    "use-rotary-position-embeddings": _means("rotary", flag),
     "vocab-size": _means("shape.vocab_size", size),
     "padded-vocab-size": _means("shape.vocab_size", size),
     "make-vocab-size-divisible-by": NotModelled("the vocabulary is not padded", harmless=()),
@@ -169,8 +171,8 @@ _TABLE: Final[Table] = {
     "hierarchical-context-parallel-sizes": _means("context_sizes", words),
     "tp-comm-overlap": _means(f"{_PARALLELISM}.tp_overlap", constant("ring_exchange")),
     "use-tp-pp-dp-mapping": _means(f"{_PARALLELISM}.order", constant(["tp", "cp", "ep", "pp", "dp"])),
-    "use-distributed-optimizer": _means(f"{_SHARDING}.strategy", constant("zero1")),
-    "use-torch-fsdp2": _means(f"{_SHARDING}.strategy", constant("zero3")),
+    "use-distributed-optimizer": _means("distributed_optimizer", flag),
+    "use-torch-fsdp2": _means("torch_fsdp", flag),
     "use-megatron-fsdp": _means("fsdp", flag),
     "use-custom-fsdp": _means("fsdp", flag),
     "data-parallel-sharding-strategy": _means("fsdp_strategy", _STRATEGIES),
@@ -187,7 +189,7 @@ _TABLE: Final[Table] = {
     "checkpoint-activations": _means("recompute", constant("full")),
     "moe-layer-recompute": NotModelled("expert layers are not recomputed on their own"),
     "use-flash-attn": _means("training.attention", constant("flash")),
-    "transformer-impl": _means("implementation", choice({"local": "local", "transformer_engine": "te"})),
+    "transformer-impl": _means("implementation", _IMPLEMENTATIONS),
     "fp8-format": _means("fp8", choice({"e4m3": True, "hybrid": True})),
     "fp8": _means("fp8", choice({"e4m3": True, "hybrid": True})),
     "fp4-format": _means("fp4", choice({"e2m1": True})),
@@ -209,6 +211,14 @@ _TABLE: Final[Table] = {
     "external-cuda-graph": NotModelled("the host issues every kernel"),
     "zero-stage": _means(STAGE, STAGES),
     "clip-grad": _means("training.clip_norm", lambda value: number(value) or None),
+    "perform-rl-step": NotModelled("generation between the steps is not simulated"),
+    "hybrid-override-pattern": NotModelled("every layer has attention"),
+    "hybrid-layer-pattern": NotModelled("every layer has attention"),
+    "window-attn-skip-freq": NotModelled("every query sees every earlier key"),
+    "softmax-type": NotModelled("heads have no learned score beside the keys", harmless=("vanilla",)),
+    "defer-embedding-wgrad-compute": NotModelled("the head's weight gradients are not deferred"),
+    "use-nccl-ub": NotModelled("user buffers for collectives are not simulated"),
+    "fsdp-double-buffer": NotModelled("gathered layers are allocated one by one"),
     "window-size": NotModelled("every query sees every earlier key"),
     "calculate-per-token-loss": NotModelled("gradients are divided by a constant", harmless=(True, None)),
     "is-hybrid-model": NotModelled("every layer has attention"),
@@ -239,7 +249,14 @@ _IDLE: Final = (
     "no-pipeline-parallel", "use-precision-aware-optimizer", "ENV-VARS.*", "TEST-TYPE", "LAUNCHER", "METRICS", "MODE",
     "BEFORE-SCRIPT", "AFTER-SCRIPT", "use-dist-ckpt", "beta-*", "mscale*", "original-max-position-embeddings",
     "query-in-block-prob", "first-last-layers-bf16", "num-layers-at-*-in-bf16", "use-fused-weighted-squared-relu",
-    "align-*", "no-overlap-p2p-communication", "cross-entropy-*", "overlap-p2p-*", "tp-comm-bootstrap-backend",
+    "align-*", "no-overlap-p2p-communication", "cross-entropy-*", "overlap-p2p-*", "async-*", "no-load-*", "no-save-*",
+    "apply-query-key-layer-scaling", "straggler-*", "wgrad-deferral-limit", "flash-decode", "inference-*",
+    "record-memory-history", "logging-level", "trust-remote-code", "rl-*", "grpo-*", "langrl-*", "temperature", "top-k",
+    "top-p", "prompt*", "output-path", "mup-*", "use-mup", "tp-comm-overlap-cfg", "verify-integrity",
+    "max-tokens-to-oom", "num-tokens-to-generate", "return-log-probs", "incoming-requests-*", "enable-chunked-prefill",
+    "export-*", "fim-*", "glu-linear-offset", "model-provider", "init-model-with-meta-device",
+    "fsdp-manual-registration", "enable-experimental", "use-te", "use-loss-scaling", "mamba-*", "config-logger-dir",
+    "enable-gloo-process-groups", "disable-gloo-process-groups", "tp-comm-bootstrap-backend",
     "nccl-communicator-config-path", "delay-*",
 )  # fmt: skip
 
@@ -264,7 +281,10 @@ def derive_shape(facts: Facts) -> None:
     hidden, heads = facts.value("shape.hidden_size"), facts.value("shape.num_heads")
     if hidden is None or heads is None:
         return
-    for fact, value in (("gated", False), ("norm", "layernorm"), ("positions", "learned"), ("tied", True),
+    # --no-position-embedding turns off learned positions alone.
+    without = facts.value("no_positions", False)
+    positions = "rotary" if facts.value("rotary") else "none" if without else "learned"
+    for fact, value in (("gated", False), ("norm", "layernorm"), ("positions", positions), ("tied", True),
                         ("mlp_bias", True)):  # fmt: skip
         if not facts.has(f"shape.{fact}"):
             facts.derive(f"shape.{fact}", value, "shape.hidden_size")
@@ -287,6 +307,9 @@ def derive_shape(facts: Facts) -> None:
     facts.derive("shape.output_bias", facts.value("shape.mlp_bias"), "shape.mlp_bias")
     if experts:
         _derive_experts(facts, dense, width)
+    else:
+        for key in ("etp", "ep"):
+            facts.drop(f"{_PARALLELISM}.{key}", "the model has no experts")
     if not facts.value("latent"):
         norm = "head" if facts.value("qk_layernorm") else "none"
         facts.derive("shape.qk_norm", norm, "qk_layernorm", "shape.hidden_size")
@@ -397,11 +420,18 @@ def derive_low_precision(facts: Facts) -> None:
 
 
 def _derive_sharding(facts: Facts) -> None:
-    if facts.value("fsdp"):
+    strategy = f"{_SHARDING}.strategy"
+    # Fully sharded data parallelism replaces the distributed optimizer.
+    if facts.value("torch_fsdp"):
+        facts.derive(strategy, "zero3", "torch_fsdp")
+    elif facts.value("fsdp"):
         # Without a strategy of its own, Megatron FSDP shards nothing.
-        facts.derive(f"{_SHARDING}.strategy", facts.value("fsdp_strategy", "ddp"), "fsdp", "fsdp_strategy")
-    derive_strategy(facts)
-    facts.assume(f"{_SHARDING}.strategy", "ddp", f"{_DEFAULT}: no --use-distributed-optimizer")
+        facts.derive(strategy, facts.value("fsdp_strategy", "ddp"), "fsdp", "fsdp_strategy")
+    elif facts.has(STAGE):
+        derive_strategy(facts)
+    elif facts.value("distributed_optimizer"):
+        facts.derive(strategy, "zero1", "distributed_optimizer")
+    facts.assume(strategy, "ddp", f"{_DEFAULT}: no --use-distributed-optimizer")
     derive_buckets(facts)
 
 

@@ -7,7 +7,7 @@ condition are marked, and a value that needs a command, arithmetic or the enviro
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -50,6 +50,8 @@ class _Variable:
 class _Script:
     source: str
     variables: dict[str, _Variable] = field(default_factory=dict)
+    # Names whose values come from outside, and stay.
+    outside: frozenset[str] = frozenset()
     depth: int = 0
     size: int = 0
     count: int = 0
@@ -97,6 +99,8 @@ class _Script:
 
     def _assign(self, word: RawWord, found: re.Match[str], conditional: bool) -> None:
         name, adds = found[1], bool(found[2])
+        if name in self.outside:
+            return
         if word.items is not None:
             value = [one for item in word.items for one in self._expanded(item)]
         else:
@@ -115,7 +119,8 @@ class _Script:
         pieces, unresolved, conditional, note = list[str](), False, False, ""
         for part in word.parts:
             values, lost, noted = self._value(part)
-            pieces.append(" ".join(value.text for value in values))
+            # A message names the variable, not the text around it.
+            pieces.append(part.text if lost and part.kind == "opaque" else " ".join(value.text for value in values))
             unresolved = unresolved or lost
             conditional = conditional or any(value.conditional for value in values)
             note = note or noted
@@ -129,7 +134,7 @@ class _Script:
             return (Word(part.text, 0),), True, ""
         known = self.variables.get(part.text)
         if known is not None and not known.uncertain:
-            return known.words, any(word.unresolved for word in known.words), ""
+            return known.words, any(word.unresolved for word in known.words), known.words[0].note if known.words else ""
         if known is None and part.default is not None:
             return (Word(part.default, 0),), False, f"the default of ${{{part.text}}}"
         return (Word(f"${part.text}", 0),), True, ""
@@ -182,7 +187,7 @@ def _split(word: Word, splits: bool) -> list[Word]:
     return [replace(word, text=piece) for piece in word.text.split()] if splits else [word]
 
 
-def read(text: str, source: str) -> list[list[Setting]]:
+def read(text: str, source: str, variables: Mapping[str, str] | None = None) -> list[list[Setting]]:
     """Return the options of each command of a script, and last the options in its variables.
 
     Parameters
@@ -191,13 +196,17 @@ def read(text: str, source: str) -> list[list[Setting]]:
         The script.
     source : str
         Name of the file.
+    variables : mapping of str to str, optional
+        Values from outside, which win over the script's own assignments.
 
     Raises
     ------
     ScenarioError
         The script has more than 4 MiB or 100,000 words after variables are replaced.
     """
-    script = _Script(source)
+    script = _Script(source, outside=frozenset(variables or ()))
+    for name, value in (variables or {}).items():
+        script.variables[name] = _Variable((Word(value, 0, note=f"--define {name}"),))
     # Requests to the batch system stand in comments.
     batch = [
         Setting(found[1], found[2], source, text.count("\n", 0, found.start()) + 1) for found in _SBATCH.finditer(text)

@@ -251,9 +251,13 @@ class Scanner:
             self.at = name.end()
             parts.append(Part("variable", name[0], quoted))
             return
+        elif following and following in "0123456789":
+            self.at += 2
+            parts.append(Part("variable", following, quoted))
+            return
         else:
-            # $1, $@, $? or a single dollar.
-            self.at += 2 if following and following in "0123456789@*#?$!-" else 1
+            # $@, $? or a single dollar.
+            self.at += 2 if following and following in "@*#?$!-" else 1
         self.line += self.text.count("\n", start, self.at)
         parts.append(Part("opaque", self.text[start : self.at], quoted))
 
