@@ -65,6 +65,18 @@ def test_a_value_that_the_file_does_not_assign_is_unresolved(value: str) -> None
     assert isinstance(setting.value, Unresolved)
 
 
+def test_a_text_with_a_lost_piece_keeps_its_other_words() -> None:
+    found = values('A=1\nARGS="--a $A --b $B --c $(nproc) --d 4"\nrun $ARGS')
+    assert {key: value for key, value in found.items() if not isinstance(value, Unresolved)} == {"--a": "1", "--d": "4"}
+    assert found["--b"] == Unresolved("$B")
+
+
+def test_a_variable_from_outside_wins() -> None:
+    (settings, _) = read("TP=${TP:-8}\nrun --a $TP --b $1 --c ${X}", "s.sh", {"TP": "2", "1": "one"})
+    assert [setting.value for setting in settings] == ["2", "one", Unresolved("$X")]
+    assert settings[0].note == "--define TP"
+
+
 def test_a_default_in_the_script_is_taken_and_told() -> None:
     setting = options("TP=${TP:-8}\nrun --a $TP")["--a"]
     assert setting.value == "8"

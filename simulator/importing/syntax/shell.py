@@ -28,13 +28,16 @@ _PROGRAM: Final = re.compile(r".*\.(py|sh)\Z|-m\Z")
 _SBATCH: Final = re.compile(r"^#(?:SBATCH|PBS|BSUB)[ \t]+(--[a-z-]+)(?:=|[ \t]+)(\S+)", re.MULTILINE)
 
 
+# Precedes a piece of text without a value. Files cannot contain it: it is removed from their text.
+_LOST: Final = "\0"
+
+
 @dataclass(frozen=True, slots=True)
 class Word:
-    """A word after variables were replaced."""
+    """A word after variables were replaced; a piece without a value keeps its text as written, behind a mark."""
 
     text: str
     line: int
-    unresolved: bool = False
     conditional: bool = False
     note: str = ""
 
@@ -116,28 +119,24 @@ class _Script:
 
     def _scalar(self, word: RawWord) -> Word:
         """Return a word in which variables are replaced by their text, without splitting at blanks."""
-        pieces, unresolved, conditional, note = list[str](), False, False, ""
-        for part in word.parts:
-            values, lost, noted = self._value(part)
-            # A message names the variable, not the text around it.
-            pieces.append(part.text if lost and part.kind == "opaque" else " ".join(value.text for value in values))
-            unresolved = unresolved or lost
-            conditional = conditional or any(value.conditional for value in values)
-            note = note or noted
-        return self._counted(Word("".join(pieces), word.line, unresolved, conditional, note))
+        parts = [self._value(part) for part in word.parts]
+        note = next((value.note for values in parts for value in values if value.note), "")
+        conditional = any(value.conditional for values in parts for value in values)
+        text = "".join(" ".join(value.text for value in values) for values in parts)
+        return self._counted(Word(text, word.line, conditional, note))
 
-    def _value(self, part: Part) -> tuple[tuple[Word, ...], bool, str]:
-        """Return the words of a part, whether the value is unresolved, and a note on its origin."""
+    def _value(self, part: Part) -> tuple[Word, ...]:
+        """Return the words of a part: of a variable its value, or its name behind a mark."""
         if part.kind == "text":
-            return (Word(part.text, 0),), False, ""
+            return (Word(part.text, 0),)
         if part.kind == "opaque":
-            return (Word(part.text, 0),), True, ""
+            return (Word(f"{_LOST}{part.text}", 0),)
         known = self.variables.get(part.text)
         if known is not None and not known.uncertain:
-            return known.words, any(word.unresolved for word in known.words), known.words[0].note if known.words else ""
+            return known.words
         if known is None and part.default is not None:
-            return (Word(part.default, 0),), False, f"the default of ${{{part.text}}}"
-        return (Word(f"${part.text}", 0),), True, ""
+            return (Word(part.default, 0, note=f"the default of ${{{part.text}}}"),)
+        return (Word(f"{_LOST}${part.text}", 0),)
 
     def _counted(self, word: Word) -> Word:
         # Each variable may repeat another one: a few lines would stand for gigabytes.
@@ -153,23 +152,20 @@ class _Script:
         """Yield the words for a word: an array gives its items, and unquoted text is split at blanks."""
         current: Word | None = None
         for part in word.parts:
-            values, lost, note = self._value(part)
             splits = part.kind == "variable" and not part.quoted
-            pieces = [piece for value in values for piece in _split(value, splits)]
+            pieces = [piece for value in self._value(part) for piece in _split(value, splits)]
             for place, piece in enumerate(pieces):
                 if place and current is not None:
                     yield from self._options_of(current)
                     current = None
-                # Words of an array keep their own marks; a part of the word itself takes the part's.
-                lost_here = piece.unresolved if part.kind == "variable" and len(values) > 1 else lost
-                joined = (current.text if current else "") + piece.text
+                # The words of an array keep the lines of the array.
+                before = current or Word("", 0)
                 current = self._counted(
                     Word(
-                        joined,
-                        piece.line or (current.line if current else word.line),
-                        lost_here or (current is not None and current.unresolved),
-                        piece.conditional or (current is not None and current.conditional),
-                        note or piece.note or (current.note if current else ""),
+                        before.text + piece.text,
+                        piece.line or before.line or word.line,
+                        piece.conditional or before.conditional,
+                        piece.note or before.note,
                     )
                 )
         if current is not None:
@@ -212,7 +208,7 @@ def read(text: str, source: str, variables: Mapping[str, str] | None = None) -> 
         Setting(found[1], found[2], source, text.count("\n", 0, found.start()) + 1) for found in _SBATCH.finditer(text)
     ]
     readings = list[list[Setting]]()
-    for words in script.run(Scanner(text).commands()):
+    for words in script.run(Scanner(text.replace(_LOST, "")).commands()):
         options = list(_options(words, source))
         if options:
             readings.append([*batch, *options])
@@ -247,10 +243,10 @@ def _options(words: Sequence[Word], source: str) -> Iterator[Setting]:
 def _setting(name: str, word: Word, values: Sequence[Word], source: str) -> Setting:
     conditional = word.conditional or any(value.conditional for value in values)
     note = next((value.note for value in values if value.note), "")
-    if any(value.unresolved for value in values):
-        value: object = Unresolved(" ".join(value.text for value in values))
+    if any(_LOST in value.text for value in values):
+        value: object = Unresolved(" ".join(value.text for value in values).replace(_LOST, ""))
     elif not values:
         value = True
     else:
         value = values[0].text if len(values) == 1 else tuple(one.text for one in values)
-    return Setting(name, value, source, word.line, conditional, note)
+    return Setting(name.replace(_LOST, ""), value, source, word.line, conditional, note)
