@@ -7,7 +7,7 @@ The first error does not end an import: `refuse` reports every error at once.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
@@ -144,6 +144,13 @@ class Facts:
     def assume(self, key: str, value: Any, why: str) -> None:
         """Assume a value for a key that no file gives; the first assumption counts."""
         self._defaults.setdefault(key, Missing(key, value, why))
+
+    def replace(self, key: str, value: Any) -> None:
+        """Replace the value of a known or assumed key by another one with the same effect."""
+        if key in self._facts:
+            self._facts[key] = Fact(value, self._facts[key].settings)
+        if key in self._defaults:
+            self._defaults[key] = replace(self._defaults[key], assumed=value)
 
     def drop(self, key: str, why: str) -> None:
         """Remove a key that has no effect; its settings are ignored for this reason."""

@@ -17,10 +17,14 @@ from simulator.basics.errors import ScenarioError, in_lines
 from simulator.importing.facts import Facts
 from simulator.importing.settings import Missing, Understood
 from simulator.scenario.load import parse_scenario
+from simulator.scenario.records import default_of
+from simulator.scenario.resolve import bytes_text
 
 _NAME: Final = "imported"
 # Rounds of removing keys without effect; a removed key can make another key ineffective.
 _MOST_ROUNDS: Final = 5
+# Part of the loader's reason for a bucket size with the effect of the default size.
+_LIKE_DEFAULT: Final = "acts like the default"
 _WARNING: Final = re.compile(r"^[^ ]+: (?P<key>[a-z_.]+): has no effect here: (?P<why>.*)$")
 _FAULT: Final = re.compile(r"^[^ ]+?(?::\d+:\d+)?: (?P<key>[a-z_]+(?:\.[\w.-]+)?): (?P<message>.*)$")
 
@@ -54,7 +58,11 @@ def written(facts: Facts, question: str, name: str, base: Path) -> Written:
         if not dropped:
             return Written(text, tuple(line.removeprefix(f"{_NAME}:") for line in scenario.warnings))
         for found in dropped:
-            facts.drop(found["key"], f"no effect: {found['why']}")
+            if _LIKE_DEFAULT in found["why"]:
+                # The setting counts; only its size makes no difference.
+                facts.replace(found["key"], bytes_text(default_of(found["key"])))
+            else:
+                facts.drop(found["key"], f"no effect: {found['why']}")
     return Written(text, scenario.warnings)
 
 

@@ -48,6 +48,8 @@ def values(text: str) -> dict[str, Any]:
         ("cat <<EOF\nrun --a 9\nEOF\nrun --a 1", {"--a": "1"}),
         # Without a command, the variables' own options are read.
         ("ARGS=(--a 1)", {"--a": "1"}),
+        # A file of arguments, without a command.
+        ("--a 1\n--b 2 3\n\n# why\n--c\n", {"--a": "1", "--b": ("2", "3"), "--c": True}),
         ("# run --a 9\nrun --a 1 # --b 2", {"--a": "1"}),
         ("run --a 1; echo done", {"--a": "1"}),
         ("cd there && run --a 1", {"--a": "1"}),

@@ -163,7 +163,7 @@ class _Script:
                 current = self._counted(
                     Word(
                         before.text + piece.text,
-                        piece.line or before.line or word.line,
+                        (before.line if before.text else piece.line) or word.line,
                         piece.conditional or before.conditional,
                         piece.note or before.note,
                     )
@@ -207,11 +207,15 @@ def read(text: str, source: str, variables: Mapping[str, str] | None = None) -> 
     batch = [
         Setting(found[1], found[2], source, text.count("\n", 0, found.start()) + 1) for found in _SBATCH.finditer(text)
     ]
-    readings = list[list[Setting]]()
+    commands = list[list[Word]]()
     for words in script.run(Scanner(text.replace(_LOST, "")).commands()):
-        options = list(_options(words, source))
-        if options:
-            readings.append([*batch, *options])
+        # A file of arguments has no command; its lines belong together.
+        if commands and _OPTION.match(words[0].text) and _OPTION.match(commands[-1][0].text):
+            commands[-1].extend(words)
+        else:
+            commands.append(words)
+    found = [options for words in commands if (options := list(_options(words, source)))]
+    readings = [[*batch, *options] for options in found]
     held = [_resplit(variable.words) for variable in script.variables.values()]
     readings.append([*batch, *(option for words in held for option in _options(words, source))])
     return readings
