@@ -321,7 +321,7 @@ def import_config(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write the configuration of an existing training as a scenario.
+    """Write a training's configuration as a scenario.
 
     Read are Megatron-LM, DeepSpeed, torchtitan, NeMo and Megatron-Bridge, axolotl, LLaMA-Factory, and Hugging Face's
     Trainer and accelerate. The files are parsed and never run. The output lists the settings that were understood, the

@@ -56,7 +56,8 @@ def _derive(facts: Facts) -> None:
         if bits not in (None, 4):
             facts.not_modelled("frozen matrices keep the dtype of the parameters", "bits")
     elif finetuning == "freeze":
-        _derive_frozen(facts)
+        why = "every parameter is trained; write trainable: [layers 30-31] into the scenario"
+        facts.not_modelled(why, "finetuning", "trained_layers")
     elif finetuning == "oft":
         facts.not_modelled("every parameter is trained", "finetuning")
     if facts.value("stage", "sft") not in ("pt", "sft"):
@@ -66,12 +67,6 @@ def _derive(facts: Facts) -> None:
         facts.assume("training.activation_checkpointing", "full", why)
     facts.assume("training.seq_len", 2048, "LLaMA-Factory's default of cutoff_len")
     derive_trainer(facts)
-
-
-def _derive_frozen(facts: Facts) -> None:
-    """Note that the last layers alone are trained; their numbers follow from the model's layers."""
-    facts.not_modelled("every parameter is trained; write trainable: [layers 30-31] into the scenario", "finetuning",
-                       "trained_layers")  # fmt: skip
 
 
 FORMAT: Final = Format(

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from simulator.importing import megatron
 from simulator.importing.facts import Facts
 from simulator.importing.format import Format
-from simulator.importing.formats import megatron
 from simulator.importing.rules import Means, NotModelled, Table, choice, constant, flag, number, size, text
 
 _PARALLELISM: Final = "training.parallelism"
@@ -106,8 +106,9 @@ _OWN: Final[Table] = {
     "trainer.num_nodes": Means("nodes", size, needed=False),
     "trainer.gradient_clip_val": Means("training.clip_norm", lambda value: number(value) or None),
     "optimizer.clip_grad": Means("training.clip_norm", lambda value: number(value) or None),
-    "optimizer.optimizer": Means("training.optimizer.name", choice({"adam": "adam", "sgd": "momentum", "muon": "muon",
-                                                                    "dist_muon": "muon"})),
+    "optimizer.optimizer": Means(
+        "optimizer", choice({"adam": "adam", "sgd": "momentum", "muon": "muon", "dist_muon": "dist_muon"})
+    ),
     "optimizer.use_distributed_optimizer": Means("distributed_optimizer", flag),
     "optimizer.optimizer_cpu_offload": Means("training.offload", constant("optimizer")),
     "optimizer.exp_avg_dtype": Means("moment_dtype", _DTYPES),
@@ -135,7 +136,7 @@ _OWN: Final[Table] = {
 }  # fmt: skip
 
 _TABLE: Final[Table] = {
-    **{name.replace("-", "_"): _loose(rule) for name, rule in megatron.architecture("model.").items()},
+    **{f"model.{name.replace('-', '_')}": _loose(rule) for name, rule in megatron.ARCHITECTURE.items()},
     **_OWN,
 }
 _IDLE: Final = (
