@@ -15,7 +15,7 @@ from simulator.importing import batch, machine, shape, writer
 from simulator.importing.facts import Facts
 from simulator.importing.format import Format, Readings, format_of
 from simulator.importing.machine import Options
-from simulator.importing.settings import MOST_BYTES, Imported
+from simulator.importing.settings import MOST_BYTES, MOST_PYTHON_BYTES, Imported
 from simulator.importing.syntax import mapping, python, shell, toml
 
 _SEQ_LEN: Final = "training.seq_len"
@@ -78,7 +78,7 @@ def _readings(path: str, options: Options) -> tuple[str, Readings]:
     file, colon, function = path.rpartition(":")
     if path.endswith(".py") or (colon and file.endswith(".py")):
         file = file if colon and file.endswith(".py") else path
-        return "python", python.read(read_text(file, most=MOST_BYTES), file, function if file != path else None)
+        return "python", python.read(read_text(file, most=MOST_PYTHON_BYTES), file, function if file != path else None)
     text = read_text(path, most=MOST_BYTES)
     known = _SYNTAXES.get(Path(path).suffix.lower())
     if known is None:

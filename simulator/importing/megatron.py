@@ -15,6 +15,8 @@ from simulator.importing.rules import Means, choice, flag, number, size, whole, 
 _PARALLELISM: Final = "training.parallelism"
 _PRECISION: Final = "training.precision"
 _SHARDING: Final = "training.sharding"
+# Most layers of a pattern.
+_MOST_LAYERS: Final = 10_000
 # Most ranks of a pipeline, and most stages of a rank, whose layers are written out.
 _MOST_STAGES: Final = 1_000
 # Bucket that holds every gradient [B]: without overlap, gradients travel after the backward pass.
@@ -53,7 +55,8 @@ def _layer_pattern(value: Any) -> Any:
             repeated = whole(times) if times else 1
         except (ValueError, SyntaxError, MemoryError, RecursionError):
             found, repeated = None, 0
-        if not (isinstance(found, list) and all(one in (0, 1) for one in found) and repeated * len(found) < 10_000):
+        known = isinstance(found, list) and all(one in (0, 1) for one in found)
+        if not known or len(pattern) + repeated * len(found) > _MOST_LAYERS:
             raise ValueError(f"got {written[:60]!r}; must be a number, or a list such as [0]*3+[1]*58")
         pattern += found * repeated
     return tuple(pattern)
@@ -267,7 +270,7 @@ def derive_recompute(facts: Facts) -> None:
         layers, pp = facts.value("shape.num_layers"), facts.value(f"{_PARALLELISM}.pp", 1)
         first = facts.value("recompute_layers", 1)
         stages = pp * facts.value(f"{_PARALLELISM}.virtual_stages", 1)
-        if facts.value("recompute_method") == "block" and layers is not None and 0 < layers <= 10_000:
+        if facts.value("recompute_method") == "block" and layers is not None and 0 < layers <= _MOST_LAYERS:
             per_stage = max(1, layers // stages)
             listed = [layer for layer in range(layers) if layer % per_stage < first]
             facts.derive(key, "full" if len(listed) == layers else {"full": listed}, *names)

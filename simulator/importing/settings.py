@@ -14,6 +14,8 @@ from typing import Any, Final
 _MOST_SHOWN: Final = 3
 # Largest configuration file that is read [B].
 MOST_BYTES: Final = 4 * 2**20
+# Largest Python file [B]: its syntax tree takes a hundred times as much memory.
+MOST_PYTHON_BYTES: Final = 2**20
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,8 @@ from simulator.basics.plain_data import DEEPEST, is_deep
 from simulator.importing.settings import Setting
 
 _TABLE: Final = re.compile(r"\s*\[+\s*([A-Za-z0-9_.\"' -]+?)\s*\]+")
+# Characters of a row that may hold a name; the patterns would take long on a row of blanks.
+_LONGEST: Final = 200
 _KEY: Final = re.compile(r"\s*([A-Za-z0-9_.-]+)\s*=")
 
 
@@ -38,7 +40,8 @@ def read(text: str, source: str) -> list[list[Setting]]:
 def _lines(text: str) -> dict[str, int]:
     """Return the line of each key, by its dotted name: tomllib tells none."""
     found, table = dict[str, int](), ""
-    for line, row in enumerate(text.split("\n"), 1):
+    for line, whole in enumerate(text.split("\n"), 1):
+        row = whole[:_LONGEST]
         if opened := _TABLE.match(row):
             table = f"{opened[1]}."
         elif key := _KEY.match(row):
