@@ -336,6 +336,25 @@ def import_config(
     write(files, out, asked, define or [], as_json=as_json)
 
 
+@app.command("export-config")
+def export_config(
+    scenario: ScenarioName,
+    to: Annotated[str, typer.Option("--to", metavar="PROGRAM", help="Program: megatron or deepspeed.")],
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="File to write; train.sh or ds.json if omitted.")
+    ] = None,
+    settings: Settings = None,
+) -> None:
+    """Write a scenario as another program's configuration.
+
+    The output lists the parts of the step that the program's file does not say.
+    """
+    from simulator.cli.export_config import write
+    from simulator.cli.settings import as_overrides
+
+    write(scenario, to, out, as_overrides(settings or ()))
+
+
 # The order here is the order in `--help`.
 for _command in (memory, fit_check, plan, kernels):
     app.command()(_command)
