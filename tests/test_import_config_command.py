@@ -98,6 +98,7 @@ def test_options_win_over_files(cli: Command) -> None:
             ("train.sh", "ds.json"),
             "train.sh:26: --global-batch-size: got 64 sequences; micro-batch 2 x accumulation 4 x 4",
         ),
+        (("train.sh", "--gpus", "8", "--nodes", "1"), "--nodes: excludes --gpus; give one of both"),
         (("train.sh", "--define", "TP"), "--define: got 'TP'; must be NAME=VALUE, such as TP=8"),
         (("train.sh", "--topology", "dgx_h10"), "topology: got 'dgx_h10'"),
         (("train.sh", "--framework", "megatron"), "--framework (training.framework): got 'megatron'"),

@@ -56,6 +56,8 @@ def write(
 
 def _options(asked: Mapping[str, Any]) -> Options:
     """Return the command's options, with the machine that has the GPU, and the size of its nodes."""
+    if asked.get("gpus") is not None and asked.get("nodes") is not None:
+        raise ScenarioError("--nodes: excludes --gpus; give one of both")
     gpu = asked.get("gpu")
     known = None if gpu is None else registry.shipped("gpu", gpu)
     machine = MACHINE if known is None else machine_of(known)

@@ -88,5 +88,8 @@ def format_of(source: str, syntax: str, readings: Readings) -> tuple[Format, Seq
         return best[1], best[2]
     found = few([setting.key for settings in readings for setting in settings][:8], 6)
     names = ", ".join(formats())
+    # Keys of a model's file at Hugging Face.
+    is_model = any(setting.key == "model_type" for settings in readings for setting in settings)
+    hint = "; a model's config.json is given with --model" if is_model else ""
     has = f"its settings are {found}" if found else "it has no settings"
-    raise ScenarioError(f"{source}: no known configuration: {has}; read are {names}")
+    raise ScenarioError(f"{source}: no known configuration: {has}; read are {names}{hint}")

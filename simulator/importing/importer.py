@@ -69,7 +69,9 @@ def import_files(
     question = f"How fast is the training of {', '.join(Path(path).name for path in files)}?"
     text = writer.written(facts, question, name, base or Path())
     formats = {path: kind.name for path, kind in found.items()}
-    return Imported(formats, facts.understood(), tuple(facts.ignored), facts.missing(), text.text, text.warnings)
+    understood = sorted(facts.understood(), key=lambda one: writer.order(one.key))
+    missing = sorted(facts.missing(), key=lambda one: writer.order(one.key))
+    return Imported(formats, tuple(understood), tuple(facts.ignored), tuple(missing), text.text, text.warnings)
 
 
 def _readings(path: str, options: Options) -> tuple[str, Readings]:

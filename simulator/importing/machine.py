@@ -90,8 +90,6 @@ def _derive_world(facts: Facts, options: Options) -> None:
         # With --nodes, a node has as many GPUs as the file or the topology says.
         per_node = facts.value("gpus_per_node", options.gpus_per_node)
         facts.derive(WORLD, facts.value("nodes") * per_node, "nodes", "gpus_per_node")
-    elif facts.has("gpus_per_node"):
-        facts.derive(WORLD, facts.value("gpus_per_node"), "gpus_per_node")
     else:
         _world_from_batch(facts)
 
@@ -125,5 +123,6 @@ def _world_from_batch(facts: Facts) -> None:
         tp, pp, ep, etp = (facts.value(f"training.parallelism.{kind}") for kind in ("tp", "pp", "ep", "etp"))
         # The ranks of a stage hold every expert a whole number of times.
         experts = (pp or 1) * (ep or 1) * (etp or tp or 1) if (ep or 1) > 1 else 1
-        why = "the files name no number of GPUs; --gpus or --nodes changes it"
-        facts.assume(WORLD, lcm(cut_of(facts), NODE, experts), why)
+        node = facts.value("gpus_per_node", NODE)
+        why = "the files name no number of nodes; --gpus or --nodes changes it"
+        facts.assume(WORLD, lcm(cut_of(facts), node, experts), why)

@@ -90,7 +90,7 @@ def scenario_text(understood: Sequence[Understood], missing: Sequence[Missing], 
     values = {key: value for key, value in values.items() if re.fullmatch(r"[a-z_.]+", key)}
     lines = [f"# {_comment(question)}", f"name: {yaml_dialect.dump(name, one_line=True)}"]
     tree: dict[str, Any] = {"cluster": {}, "training": {}}
-    for key, value in sorted(values.items(), key=lambda entry: _order(entry[0])):
+    for key, value in sorted(values.items(), key=lambda entry: order(entry[0])):
         *at, last = key.split(".")
         node = tree
         for step in at:
@@ -103,7 +103,8 @@ def scenario_text(understood: Sequence[Understood], missing: Sequence[Missing], 
 _FIRST: Final = ("cluster.topology", "cluster.world_size", "cluster.gpu", "training.model", "training.seq_len")
 
 
-def _order(key: str) -> tuple[int, str]:
+def order(key: str) -> tuple[int, str]:
+    """Return the sorting key of a scenario's key: machine, model and length first."""
     return (_FIRST.index(key), "") if key in _FIRST else (len(_FIRST), key)
 
 

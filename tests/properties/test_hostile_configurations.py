@@ -93,6 +93,7 @@ BOMBS = [
     ("large.sh", "#" * (MOST_BYTES + 1), "must be at most 4 MiB"),
     ("empty.sh", "", "it has no settings"),
     ("nothing.yaml", "x: 1\n", "its settings are x"),
+    ("config.json", '{"model_type": "llama", "hidden_size": 8, "num_attention_heads": 2}', "is given with --model"),
     ("list.yaml", "- 1\n", "must be a mapping"),
     ("words.txt", "a letter to a friend\n", "it has no settings"),
 ]  # fmt: skip

@@ -146,8 +146,8 @@ _IDLE: Final = (
     "moe-pad-expert-input-to-capacity", "moe-token-drop-policy", "fp8-amax-*", "fp8-margin", "fp8-interval",
     "loss-scale-window", "min-loss-scale", "hysteresis", "deterministic-mode", "high-priority-*", "kitchen-*", "bert-*",
     "spec", "te-rng-tracker", "ddp-average-in-collective", "rampup-*", "mask-prob", "short-seq-prob", "deepspeed",
-    "no-pipeline-parallel", "use-precision-aware-optimizer", "ENV-VARS.*", "TEST-TYPE", "LAUNCHER", "METRICS", "MODE",
-    "BEFORE-SCRIPT", "AFTER-SCRIPT", "use-dist-ckpt", "beta-*", "mscale*", "original-max-position-embeddings",
+    "no-pipeline-parallel", "use-precision-aware-optimizer", "ENV_VARS.*", "TEST_TYPE", "LAUNCHER", "METRICS", "MODE",
+    "BEFORE_SCRIPT", "AFTER_SCRIPT", "use-dist-ckpt", "beta-*", "mscale*", "original-max-position-embeddings",
     "query-in-block-prob", "first-last-layers-bf16", "num-layers-at-*-in-bf16", "use-fused-weighted-squared-relu",
     "align-*", "no-overlap-p2p-communication", "cross-entropy-*", "overlap-p2p-*", "async-*", "no-load-*", "no-save-*",
     "apply-query-key-layer-scaling", "straggler-*", "wgrad-deferral-limit", "flash-decode", "inference-*",
@@ -162,7 +162,9 @@ _IDLE: Final = (
 
 
 def _plain(key: str) -> str:
-    return key.removeprefix("MODEL_ARGS.").lstrip("-").replace("_", "-")
+    option = key.removeprefix("MODEL_ARGS.")
+    # Other keys of a YAML or JSON file are no arguments, whatever their names.
+    return option.lstrip("-").replace("_", "-") if option.startswith("-") else key
 
 
 def _derive(facts: Facts) -> None:
