@@ -85,6 +85,21 @@ def test_options_win_over_files(cli: Command) -> None:
     assert scenario.training.framework == "megatron_2021"
 
 
+def test_an_option_replaces_a_value_that_a_script_does_not_assign(cli: Command) -> None:
+    Path("train.sh").write_text(SCRIPT.replace("--micro-batch-size 2", "--micro-batch-size $MBS"), encoding="utf-8")
+    refused = cli("import-config", "train.sh")
+    assert refused.code == 2
+    (line,) = refused.faults
+    assert "--micro-batch-size: got $MBS, which has no plain value in this file" in line
+    assert line.endswith("write the value in its place, or give --define NAME=VALUE")
+    for number, options in enumerate((("--micro-batch-size", 4), ("--define", "MBS=4"))):
+        answer = cli("import-config", "train.sh", *options, "--out", f"out{number}.yaml")
+        assert answer.code == 0, answer.err
+        scenario = load_scenario(f"out{number}.yaml")
+        assert scenario.training is not None
+        assert scenario.training.micro_batch_size == 4
+
+
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [

@@ -34,6 +34,7 @@ class Facts:
         self._facts: dict[str, Fact] = {}
         self._defaults: dict[str, Missing] = {}
         self._faults: list[str] = []
+        self._given: set[str] = set()
         self.ignored: list[Ignored] = []
 
     def read(self, settings: Iterable[Setting], table: Table, plain: Callable[[str], str], idle: Iterable[str]) -> None:
@@ -66,19 +67,20 @@ class Facts:
             self.ignore(setting, Reason.CONDITIONAL)
         elif isinstance(rule, Means):
             self._take(setting, rule)
-        elif isinstance(rule, NotModelled):
+        else:
             value = single(setting.value)
             harmless = value in rule.harmless or str(value).lower() in rule.harmless
             self.ignore(setting, Reason.NO_MEANING if harmless else Reason.NOT_MODELLED, "" if harmless else rule.why)
-        else:
-            self.ignore(setting, Reason.NO_MEANING, rule.why)
 
     def _take(self, setting: Setting, rule: Means) -> None:
+        if rule.fact in self._given:
+            self.ignore(setting, Reason.NO_MEANING, "replaced by an option of the command")
+            return
         if isinstance(setting.value, Unresolved):
             if rule.needed:
                 self._faults.append(
-                    f"{setting.place}: {setting.key}: got {shown(setting.value)}, which this file does not assign a "
-                    "plain value; write the value in its place, or give --define NAME=VALUE"
+                    f"{setting.place}: {setting.key}: got {shown(setting.value)}, which has no plain value in this "
+                    f"file; write the value in its place{setting.value.remedy}"
                 )
             else:
                 self.ignore(setting, Reason.UNKNOWN, f"{shown(setting.value)} has no plain value in the file")
@@ -94,8 +96,10 @@ class Facts:
             self.add(rule.fact, value, (setting,))
 
     def add(self, name: str, value: Any, settings: tuple[Setting, ...]) -> None:
-        """Add a fact; two different values are a fault."""
+        """Add a fact; two different values are a fault. A value from an option of the command stays."""
         known = self._facts.get(name)
+        if name in self._given:
+            return
         if known is not None and known.value != value:
             one, two = known.settings[0], settings[0]
             self._faults.append(
@@ -105,9 +109,10 @@ class Facts:
         elif known is None:
             self._facts[name] = Fact(value, settings)
 
-    def override(self, name: str, value: Any, setting: Setting) -> None:
+    def give(self, name: str, value: Any, setting: Setting) -> None:
         """Set a fact from an option of the command, which wins over files."""
         self._facts[name] = Fact(value, (setting,))
+        self._given.add(name)
 
     def value(self, name: str, default: Any = None) -> Any:
         """Return the value of a fact, or the default if it is unknown."""

@@ -52,12 +52,12 @@ def import_files(
     if len(files) > _MOST_FILES:
         raise ScenarioError(f"got {len(files)} files; a configuration has at most {_MOST_FILES}")
     facts, found, options = Facts(), dict[str, Format](), options or Options()
+    machine.apply_options(facts, options)
     for path in files:
         kind, settings = format_of(path, *_readings(path, options))
         facts.read(settings, kind.table, kind.plain, kind.idle)
         found[path] = kind
     facts.refuse()
-    machine.apply_options(facts, options)
     machine.derive_machine(facts, options)
     # A companion's facts first: the program's defaults depend on them.
     kinds = sorted(dict.fromkeys(found.values()), key=lambda kind: not kind.companion)

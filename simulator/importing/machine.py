@@ -64,7 +64,7 @@ def apply_options(facts: Facts, options: Options) -> None:
     for fact, name in _FACTS.items():
         value = getattr(options, name)
         if value is not None:
-            facts.override(fact, value, Setting(f"--{name.replace('_', '-')}", value, "command line"))
+            facts.give(fact, value, Setting(f"--{name.replace('_', '-')}", value, "command line"))
 
 
 def derive_machine(facts: Facts, options: Options) -> None:

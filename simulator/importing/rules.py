@@ -49,14 +49,7 @@ class NotModelled:
     harmless: Sequence[Any] = (None, False, "", 0, "0", "false", "none", "null")
 
 
-@dataclass(frozen=True, slots=True)
-class NoMeaning:
-    """A setting that changes no time and no memory of a step."""
-
-    why: str = ""
-
-
-Rule = Means | NotModelled | NoMeaning
+Rule = Means | NotModelled
 Table = Mapping[str, Rule]
 
 

@@ -20,9 +20,18 @@ MOST_PYTHON_BYTES: Final = 2**20
 
 @dataclass(frozen=True, slots=True)
 class Unresolved:
-    """A value that the file does not give: its text contains a shell variable or a command."""
+    """A value that the file does not give: its text contains a variable, a command or an expression.
+
+    Attributes
+    ----------
+    text : str
+        The value as written.
+    remedy : str
+        What else than a written value helps: an option of the command.
+    """
 
     text: str
+    remedy: str = ""
 
 
 # Settings are compared by identity: a value may be a list, and two files may have equal settings.

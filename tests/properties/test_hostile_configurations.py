@@ -87,6 +87,7 @@ BOMBS = [
     ("variables.py", VARIABLES, "more than 100000 values"),
     ("pattern.sh", "run --num-layers 2 --hidden-size 8 --seq-length 8 --moe-layer-freq '" + "[1]*9999+" * 9999 + "[1]'",
      "must be a number, or a list"),
+    ("keys.toml", "".join(f"k{i}=1\n" for i in range(100_001)), "more than 100000 values"),
     ("blanks.toml", "a = 1\n[" + " " * 2_000_000 + "\n", "not TOML"),
     ("large.py", "#" * (2**20 + 1), "must be at most 1 MiB"),
     ("digits.toml", "[training]\nseq_len = " + "9" * 10_000, "not TOML"),
@@ -121,7 +122,7 @@ def test_nothing_of_a_file_is_executed(tmp_path: Path, monkeypatch: pytest.Monke
     (tmp_path / "train.sh").write_text(script, encoding="utf-8")
     module = "open('made', 'w')\ndef f():\n    return C(model_spec=open('made', 'w'), training=T(local_batch_size=1))\n"
     (tmp_path / "train.py").write_text(module, encoding="utf-8")
-    with pytest.raises(ScenarioError, match="does not assign a plain value"):
+    with pytest.raises(ScenarioError, match="has no plain value in this file"):
         import_files(["train.sh"])
     import_files(["train.py"])
     assert sorted(path.name for path in tmp_path.iterdir()) == ["train.py", "train.sh"]

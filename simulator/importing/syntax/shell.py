@@ -248,7 +248,8 @@ def _setting(name: str, word: Word, values: Sequence[Word], source: str) -> Sett
     conditional = word.conditional or any(value.conditional for value in values)
     note = next((value.note for value in values if value.note), "")
     if any(_LOST in value.text for value in values):
-        value: object = Unresolved(" ".join(value.text for value in values).replace(_LOST, ""))
+        written = " ".join(value.text for value in values).replace(_LOST, "")
+        value: object = Unresolved(written, ", or give --define NAME=VALUE")
     elif not values:
         value = True
     else:

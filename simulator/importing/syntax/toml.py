@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import Any, Final
 
 from simulator.basics.errors import ScenarioError, one_line
 from simulator.basics.plain_data import DEEPEST, is_deep
+from simulator.basics.yaml_dialect import MOST_VALUES
 from simulator.importing.settings import Setting
 
 _TABLE: Final = re.compile(r"\s*\[+\s*([A-Za-z0-9_.\"' -]+?)\s*\]+")
@@ -23,7 +25,7 @@ def read(text: str, source: str) -> list[list[Setting]]:
     Raises
     ------
     ScenarioError
-        The text is no TOML, or nested too deeply.
+        The text is no TOML, nested too deeply, or has more than 100,000 values.
     """
     try:
         data = tomllib.loads(text)
@@ -34,7 +36,10 @@ def read(text: str, source: str) -> list[list[Setting]]:
         raise ScenarioError(one_line(f"{source}: not TOML: {error}")) from error
     if is_deep(data):
         raise ScenarioError(f"{source}: nested too deeply; at most {DEEPEST} levels")
-    return [list(_leaves(data, "", source, _lines(text)))]
+    found = list(islice(_leaves(data, "", source, _lines(text)), MOST_VALUES + 1))
+    if len(found) > MOST_VALUES:
+        raise ScenarioError(f"{source}: more than {MOST_VALUES} values")
+    return [found]
 
 
 def _lines(text: str) -> dict[str, int]:
