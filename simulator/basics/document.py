@@ -184,8 +184,8 @@ def _syntax(error: yaml.MarkedYAMLError, source: str) -> str:
         return f"{place}: line {mark.line + 1} is indented with a tab; use spaces"
     if source.endswith(".toml"):
         return (
-            f"{place}: not YAML: TOML files of training frameworks are not read; docs/explanation/other_frameworks.md "
-            "lists the scenario key of each framework's option"
+            f"{place}: not YAML: a TOML file is no scenario; if it is a training framework's, `simulator import-config "
+            f"{source}` writes it as a scenario"
         )
     hint = f" ({context})" if context else ""
     return f"{place}: not YAML: {problem}{hint}; check indentation, quotes and brackets"

@@ -14,7 +14,7 @@ from simulator.cli.completion import LISTS, lists, names_of
 from simulator.cli.guard import guarded as guarded
 from simulator.cli.interruption import heed_interruptions
 from simulator.cli.model_commands import fit_check, kernels, memory, plan
-from simulator.cli.number_options import as_days, as_length
+from simulator.cli.number_options import as_days, as_length, as_tokens
 from simulator.cli.options import (
     AsJson,
     Cache,
@@ -281,6 +281,78 @@ def import_model(
     from simulator.cli.import_model import write
 
     write(source, out, unit or ())
+
+
+@app.command("import-config")
+def import_config(
+    files: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="FILE...",
+            help="Files of one configuration: a script, DeepSpeed JSON, TOML, YAML, or FILE.py:FUNCTION of torchtitan.",
+        ),
+    ],
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="Scenario to write; FILE's name .yaml if omitted.")
+    ] = None,
+    topology: Annotated[
+        str | None, typer.Option(help="Topology: name or path.", autocompletion=names_of("topology"))
+    ] = None,
+    gpu: OtherGpu = None,
+    gpus: Annotated[int | None, typer.Option(min=1, help="Number of GPUs.")] = None,
+    nodes: Annotated[int | None, typer.Option(min=1, help="Number of nodes, instead of --gpus.")] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(help="Model, if the files name none: catalog name or path.", autocompletion=names_of("model")),
+    ] = None,
+    seq_len: Annotated[
+        int | None, typer.Option("--seq-len", metavar="TOKENS", parser=as_tokens, help="Sequence length in tokens.")
+    ] = None,
+    micro_batch_size: Annotated[
+        int | None,
+        typer.Option("--micro-batch-size", "--micro-batch", min=1, help="Sequences per micro-batch on each rank."),
+    ] = None,
+    framework: Annotated[
+        str | None, typer.Option(help="Framework whose constants apply, instead of the files' own.")
+    ] = None,
+    define: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="Value of a shell variable that a script does not assign. Repeatable."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write a training's configuration as a scenario.
+
+    Read are Megatron-LM, DeepSpeed, torchtitan, NeMo and Megatron-Bridge, axolotl, LLaMA-Factory, and Hugging Face's
+    Trainer and accelerate. The files are parsed and never run. The output lists the settings that were understood, the
+    settings that are not in the scenario, and the values that no file gives.
+    """
+    from simulator.cli.import_config import write
+
+    asked = {
+        "topology": topology, "gpu": gpu, "gpus": gpus, "nodes": nodes, "model": model, "seq_len": seq_len,
+        "micro_batch_size": micro_batch_size, "framework": framework,
+    }  # fmt: skip
+    write(files, out, asked, define or [], as_json=as_json)
+
+
+@app.command("export-config")
+def export_config(
+    scenario: ScenarioName,
+    to: Annotated[str, typer.Option("--to", metavar="PROGRAM", help="Program: megatron or deepspeed.")],
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="File to write; train.sh or ds.json if omitted.")
+    ] = None,
+    settings: Settings = None,
+) -> None:
+    """Write a scenario as another program's configuration.
+
+    The output lists the parts of the step that the program's file does not say.
+    """
+    from simulator.cli.export_config import write
+    from simulator.cli.settings import as_overrides
+
+    write(scenario, to, out, as_overrides(settings or ()))
 
 
 # The order here is the order in `--help`.

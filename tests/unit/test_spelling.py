@@ -183,7 +183,7 @@ def test_the_config_of_a_framework_is_answered_with_our_keys(tmp_path: Path) -> 
     assert "write micro_batch_size, below training" in str(caught.value)
     titan = tmp_path / "titan.toml"
     titan.write_text("[parallelism]\ntensor_parallel_degree = 2\n")
-    with pytest.raises(ScenarioError, match=r"TOML files .* are not read; docs/explanation/other_frameworks\.md"):
+    with pytest.raises(ScenarioError, match=r"a TOML file is no scenario; .* `simulator import-config "):
         load_scenario(titan)
 
 

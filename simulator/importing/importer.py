@@ -1,0 +1,107 @@
+"""How do configuration files become a scenario? The whole way on one page.
+
+read each file  ->  its format  ->  facts  ->  machine  ->  the formats' derivations  ->  model, batch  ->  text
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from simulator.basics.errors import ScenarioError
+from simulator.basics.input_files import read_text
+from simulator.importing import batch, machine, shape, writer
+from simulator.importing.facts import Facts
+from simulator.importing.format import Format, Readings, format_of
+from simulator.importing.machine import Options
+from simulator.importing.settings import MOST_BYTES, MOST_PYTHON_BYTES, Imported
+from simulator.importing.syntax import mapping, python, shell, toml
+
+_SEQ_LEN: Final = "training.seq_len"
+# Most files of a configuration.
+_MOST_FILES: Final = 20
+_SYNTAXES: Final = {
+    **dict.fromkeys((".json", ".yaml", ".yml"), ("mapping", mapping.read)),
+    ".toml": ("toml", toml.read),
+}
+
+
+def import_files(
+    files: Sequence[str], options: Options | None = None, name: str = "imported", base: Path | None = None
+) -> Imported:
+    """Return the scenario of a training's configuration files.
+
+    Parameters
+    ----------
+    files : sequence of str
+        Paths; a configuration may have several files, such as a script and a DeepSpeed JSON.
+    options : Options, optional
+        What the files cannot say: the machine.
+    name : str
+        Name of the scenario.
+    base : Path, optional
+        Folder of the scenario, against which relative paths are read.
+
+    Raises
+    ------
+    ScenarioError
+        A line for each fault: an unreadable file, an unknown format, a wrong value, a contradiction, or settings that
+        the simulator refuses.
+    """
+    if len(files) > _MOST_FILES:
+        raise ScenarioError(f"got {len(files)} files; a configuration has at most {_MOST_FILES}")
+    facts, found, options = Facts(), dict[str, Format](), options or Options()
+    machine.apply_options(facts, options)
+    for path in files:
+        kind, settings = format_of(path, *_readings(path, options))
+        facts.read(settings, kind.table, kind.plain, kind.idle)
+        found[path] = kind
+    facts.refuse()
+    machine.derive_machine(facts, options)
+    # A companion's facts first: the program's defaults depend on them.
+    kinds = sorted(dict.fromkeys(found.values()), key=lambda kind: not kind.companion)
+    for kind in kinds:
+        kind.derive(facts)
+    _derive_rest(facts, kinds)
+    facts.refuse()
+    facts.ignore_unused()
+    question = f"How fast is the training of {', '.join(Path(path).name for path in files)}?"
+    text = writer.written(facts, question, name, base or Path())
+    formats = {path: kind.name for path, kind in found.items()}
+    understood = sorted(facts.understood(), key=lambda one: writer.order(one.key))
+    missing = sorted(facts.missing(), key=lambda one: writer.order(one.key))
+    return Imported(formats, tuple(understood), tuple(facts.ignored), tuple(missing), text.text, text.warnings)
+
+
+def _readings(path: str, options: Options) -> tuple[str, Readings]:
+    """Return the syntax of a file, and its settings."""
+    # FILE.py:FUNCTION names one of a file's configurations.
+    file, colon, function = path.rpartition(":")
+    if path.endswith(".py") or (colon and file.endswith(".py")):
+        file = file if colon and file.endswith(".py") else path
+        return "python", python.read(read_text(file, most=MOST_PYTHON_BYTES), file, function if file != path else None)
+    text = read_text(path, most=MOST_BYTES)
+    known = _SYNTAXES.get(Path(path).suffix.lower())
+    if known is None:
+        return "shell", shell.read(text, path, options.variables)
+    syntax, read = known
+    return syntax, read(text, path)
+
+
+def _derive_rest(facts: Facts, kinds: Sequence[Format]) -> None:
+    """Complete the facts that every format has: framework, model, batch."""
+    program = next((kind for kind in kinds if not kind.companion), kinds[0])
+    facts.assume("training.framework", program.framework, f"{program.name}; --framework changes it")
+    seq_len = facts.value(_SEQ_LEN)
+    if seq_len is None:
+        seq_len = facts.assumed(_SEQ_LEN) or _DEFAULT_SEQ_LEN
+        facts.assume(_SEQ_LEN, seq_len, "--seq-len changes it")
+    shape.derive_model(facts, seq_len)
+    if not facts.has(shape.MODEL):
+        facts.assume(shape.MODEL, _DEFAULT_MODEL, "the files name no model; --model changes it")
+    batch.derive_batch(facts)
+
+
+_DEFAULT_SEQ_LEN: Final = 2048
+_DEFAULT_MODEL: Final = "llama3_8b"

@@ -1,0 +1,305 @@
+"""Which settings do Megatron-LM and Megatron-Bridge share, and what follows from several of them together?
+
+Names, meanings and defaults follow megatron/training/arguments.py and the configurations of Megatron-Core.
+"""
+
+from __future__ import annotations
+
+from ast import literal_eval
+from typing import Any, Final
+
+from simulator.importing.facts import Facts
+from simulator.importing.machine import copies_of
+from simulator.importing.rules import Means, choice, flag, number, size, whole, words
+
+_PARALLELISM: Final = "training.parallelism"
+_PRECISION: Final = "training.precision"
+_SHARDING: Final = "training.sharding"
+# Most layers of a pattern.
+_MOST_LAYERS: Final = 10_000
+# Most ranks of a pipeline, and most stages of a rank, whose layers are written out.
+_MOST_STAGES: Final = 1_000
+# Bucket that holds every gradient [B]: without overlap, gradients travel after the backward pass.
+_ONE_BUCKET: Final = "1 PiB"
+# Elements of a bucket if gradients overlap: the larger of a constant and a number for each data-parallel rank.
+_BUCKET, _BUCKET_PER_RANK = 40_000_000, 1_000_000
+_CONTEXTS: Final = choice({"p2p": "ring", "all_gather": "all_gather", "allgather": "all_gather", "a2a": "ulysses",
+                           "a2a+p2p": "both"})  # fmt: skip
+_DISPATCHERS: Final = choice({"allgather": "all_gather", "alltoall": "all_to_all", "alltoall_seq": "all_to_all",
+                              "flex": "deduplicated"})  # fmt: skip
+_BACKENDS: Final = choice({"auto": "flash", "flash": "flash", "fused": "flash", "unfused": "standard",
+                           "local": "standard"})  # fmt: skip
+_RECIPES: Final = choice({"delayed": "tensor", "tensorwise": "tensor", "blockwise": "block", "mxfp8": "tensor",
+                          "custom": "tensor"})  # fmt: skip
+_NORMS: Final = choice({"layernorm": "layernorm", "rmsnorm": "rmsnorm"})
+_POSITIONS: Final = choice({"learned_absolute": "learned", "rope": "rotary", "yarn": "rotary", "none": "none",
+                            "mrope": "rotary", "relative": "none"})  # fmt: skip
+# Policies for --recompute-modules; the first that is named is taken.
+_RECOMPUTED: Final = {"mlp": "feed_forward", "moe_act": "activation", "core_attn": "attention"}
+
+
+def _layer_pattern(value: Any) -> Any:
+    """Return the pattern of layers with experts: k for every k-th layer, or a list of 0 and 1."""
+    if isinstance(value, list) and all(one in (0, 1) for one in value):
+        return tuple(value)
+    try:
+        return size(value)
+    except ValueError:
+        pass
+    # Lists are written as in Python: "[1]*61", "([0]*3+[1]*58)".
+    written, pattern = str(value).strip("()' \""), list[int]()
+    for piece in written.split("+"):
+        listed, _, times = piece.strip().partition("*")
+        try:
+            found = literal_eval(listed.strip())
+            repeated = whole(times) if times else 1
+        except (ValueError, SyntaxError, MemoryError, RecursionError):
+            found, repeated = None, 0
+        known = isinstance(found, list) and all(one in (0, 1) for one in found)
+        if not known or len(pattern) + repeated * len(found) > _MOST_LAYERS:
+            raise ValueError(f"got {written[:60]!r}; must be a number, or a list such as [0]*3+[1]*58")
+        pattern += found * repeated
+    return tuple(pattern)
+
+
+# Numbers of the model and of its partitioning, by Megatron-LM's names.
+ARCHITECTURE: Final = {
+    "num-layers": Means("shape.num_layers", size),
+    "hidden-size": Means("shape.hidden_size", size),
+    "ffn-hidden-size": Means("ffn", size),
+    "num-attention-heads": Means("shape.num_heads", size),
+    "num-query-groups": Means("query_groups", size),
+    "kv-channels": Means("shape.head_dim", size),
+    "normalization": Means("shape.norm", _NORMS),
+    "position-embedding-type": Means("shape.positions", _POSITIONS),
+    "add-qkv-bias": Means("qkv_bias", flag),
+    "qk-layernorm": Means("qk_layernorm", flag),
+    "moe-ffn-hidden-size": Means("expert_ffn", size),
+    "moe-shared-expert-intermediate-size": Means("shared_ffn", size),
+    "moe-router-topk": Means("shape.active_experts", size),
+    "moe-layer-freq": Means("expert_pattern", _layer_pattern),
+    "moe-router-enable-expert-bias": Means("shape.router_bias", flag),
+    "multi-latent-attention": Means("latent", flag),
+    "q-lora-rank": Means("latent.query_rank", size),
+    "kv-lora-rank": Means("latent.kv_rank", size),
+    "qk-head-dim": Means("latent.plain_dim", size),
+    "qk-pos-emb-head-dim": Means("latent.rotary_dim", size),
+    "v-head-dim": Means("latent.value_dim", size),
+    "seq-length": Means("training.seq_len", size),
+    "tensor-model-parallel-size": Means(f"{_PARALLELISM}.tp", size),
+    "pipeline-model-parallel-size": Means(f"{_PARALLELISM}.pp", size),
+    "context-parallel-size": Means(f"{_PARALLELISM}.cp", size),
+    "expert-model-parallel-size": Means(f"{_PARALLELISM}.ep", size),
+    "expert-tensor-parallel-size": Means(f"{_PARALLELISM}.etp", size),
+    "sequence-parallel": Means(f"{_PARALLELISM}.sequence_parallel", flag),
+    "moe-expert-capacity-factor": Means(f"{_PARALLELISM}.experts.capacity", number),
+    "moe-token-dispatcher-type": Means(f"{_PARALLELISM}.experts.dispatch", _DISPATCHERS),
+    "attention-backend": Means("training.attention", _BACKENDS),
+    "recompute-granularity": Means("recompute", choice({"full": "full", "selective": "selective"})),
+    "recompute-method": Means("recompute_method", choice({"uniform": "uniform", "block": "block"})),
+    "recompute-num-layers": Means("recompute_layers", size),
+    "recompute-modules": Means("recompute_modules", words),
+    "attention-dropout": Means("attention_dropout", number),
+    "hidden-dropout": Means("hidden_dropout", number),
+    "cross-entropy-loss-fusion": Means("loss_fusion", flag),
+    "cross-entropy-fusion-impl": Means("loss_fusion_kind", choice({"native": "native", "te": "te"})),
+    "microbatch-group-size-per-vp-stage": Means(f"{_PARALLELISM}.microbatch_group", size),
+    "cp-comm-type": Means("context", _CONTEXTS),
+    "bf16": Means("bf16", flag),
+    "fp16": Means("fp16", flag),
+    "fp8-recipe": Means("fp8_recipe", _RECIPES),
+}  # fmt: skip
+
+
+def derive_shape(facts: Facts) -> None:
+    """Add the facts of the model's shape, with the defaults of Megatron-LM."""
+    hidden, heads = facts.value("shape.hidden_size"), facts.value("shape.num_heads")
+    if hidden is None or heads is None:
+        return
+    # --no-position-embedding turns off learned positions alone.
+    without = facts.value("no_positions", False)
+    positions = "rotary" if facts.value("rotary") else "none" if without else "learned"
+    for fact, value in (("gated", False), ("norm", "layernorm"), ("positions", positions), ("tied", True),
+                        ("mlp_bias", True)):  # fmt: skip
+        if not facts.has(f"shape.{fact}"):
+            facts.derive(f"shape.{fact}", value, "shape.hidden_size")
+    # The width of a gated MLP is two thirds of 4 h, as a multiple of 64.
+    gated = int(4 * hidden * 2 / 3) // 64 * 64 if facts.value("shape.gated") else 4 * hidden
+    dense = facts.value("ffn", gated)
+    experts = facts.value("shape.num_experts", 0)
+    width = facts.value("expert_ffn", dense) if experts else dense
+    facts.derive("shape.ffn_size", width, "ffn", "expert_ffn", "shape.hidden_size")
+    grouped = facts.value("grouped", facts.has("query_groups"))
+    facts.derive(
+        "shape.num_kv_heads",
+        facts.value("query_groups", 1 if facts.has("grouped") else heads) if grouped else heads,
+        "query_groups",
+        "grouped",
+        "shape.num_heads",
+    )
+    facts.derive("shape.attention_bias", bool(facts.value("shape.mlp_bias") or facts.value("qkv_bias")), "qkv_bias",
+                 "shape.mlp_bias")  # fmt: skip
+    facts.derive("shape.output_bias", facts.value("shape.mlp_bias"), "shape.mlp_bias")
+    if experts:
+        _derive_experts(facts, dense, width)
+    else:
+        for key in ("etp", "ep"):
+            facts.drop(f"{_PARALLELISM}.{key}", "the model has no experts")
+    if not facts.value("latent"):
+        norm = "head" if facts.value("qk_layernorm") else "none"
+        facts.derive("shape.qk_norm", norm, "qk_layernorm", "shape.hidden_size")
+    else:
+        # The norms of latent attention are those of the short vectors, which every such model has.
+        # Sizes have the defaults of --multi-latent-attention.
+        for fact, size_of in (("kv_rank", 32), ("plain_dim", 128), ("rotary_dim", 64), ("value_dim", 128)):
+            facts.derive(f"shape.{fact}", facts.value(f"latent.{fact}", size_of), f"latent.{fact}", "latent")
+        if facts.has("latent.query_rank"):
+            facts.derive("shape.query_rank", facts.value("latent.query_rank"), "latent.query_rank")
+
+
+def _derive_experts(facts: Facts, dense: int, width: int) -> None:
+    if not facts.has("shape.active_experts"):
+        facts.derive("shape.active_experts", 2, "shape.num_experts")
+    pattern, layers = facts.value("expert_pattern", 1), facts.value("shape.num_layers")
+    if isinstance(pattern, tuple):
+        first = pattern.index(1) if 1 in pattern else len(pattern)
+        if layers != len(pattern) or 0 in pattern[first:]:
+            facts.not_modelled("every layer after the first with experts has experts", "expert_pattern")
+        facts.derive("shape.dense_layers", first, "expert_pattern")
+        facts.derive("shape.dense_ffn_size", dense, "ffn", "expert_pattern")
+    elif pattern > 1:
+        # Megatron's pattern begins with a layer of experts, that of the catalog's families ends with one.
+        facts.derive("shape.expert_every", pattern, "expert_pattern")
+        facts.derive("shape.dense_ffn_size", dense, "ffn", "expert_pattern")
+    if facts.has("shared_ffn"):
+        shared = facts.value("shared_ffn")
+        if shared % width:
+            facts.not_modelled(f"the shared expert has {shared // width} times an expert's width", "shared_ffn")
+        facts.derive("shape.shared_experts", shared // width, "shared_ffn")
+
+
+def derive_schedule(facts: Facts) -> None:
+    """Add the facts of the pipeline: stages per rank, their layers, the schedule."""
+    layers, pp = facts.value("shape.num_layers"), facts.value(f"{_PARALLELISM}.pp", 1)
+    virtual = facts.value("virtual", 1)
+    if facts.has("layers_per_chunk") and layers is not None:
+        per_chunk = facts.value("layers_per_chunk")
+        # An embedding or a loss may count as a layer.
+        counted = layers + sum(1 for name in ("first_less", "last_less") if facts.value(name))
+        if counted % (pp * per_chunk):
+            facts.fault(f"got {per_chunk}; must divide {counted} layers / {pp} ranks", "layers_per_chunk")
+            return
+        virtual = counted // (pp * per_chunk)
+    if virtual > 1:
+        names = ("virtual", "layers_per_chunk")
+        facts.derive(f"{_PARALLELISM}.virtual_stages", virtual, *names)
+        facts.derive(f"{_PARALLELISM}.schedule", "interleaved", *names)
+    less = {name: 1 for name in ("first_less", "last_less") if facts.value(name)}
+    if less:
+        facts.derive(f"{_PARALLELISM}.stages", less, *less)
+    ends = ("first_layers", "last_layers")
+    if any(facts.has(name) for name in ends) and layers is not None:
+        _derive_stages(facts, layers, pp, virtual)
+    kind, cp = facts.value("context"), facts.value(f"{_PARALLELISM}.cp", 1)
+    if kind == "both":
+        sizes = facts.value("context_sizes", ())
+        inner = int(sizes[0]) if len(sizes) == 2 and sizes[0].isdigit() and sizes[0].isascii() else 0
+        if not 0 < inner <= cp or cp % inner:
+            facts.fault("needs --hierarchical-context-parallel-sizes with two sizes whose product is cp", "context")
+            return
+        facts.derive(f"{_PARALLELISM}.context", {"ulysses": inner, "ring": cp // inner}, "context", "context_sizes")
+    elif kind is not None:
+        facts.derive(f"{_PARALLELISM}.context", kind, "context")
+
+
+def _derive_stages(facts: Facts, layers: int, pp: int, virtual: int) -> None:
+    """Add the layers of each stage, if the first or the last rank of the pipeline has a number of its own."""
+    ends = {name: facts.value(name) for name in ("first_layers", "last_layers") if facts.has(name)}
+    rest, places = layers - sum(ends.values()), pp - len(ends)
+    if rest < 0 or not 1 <= places <= _MOST_STAGES or rest % places or virtual > _MOST_STAGES:
+        facts.fault(f"{rest} layers are left for {max(0, places)} ranks; they must share them evenly", *ends)
+        return
+    first, last = ([ends[name]] if name in ends else [] for name in ("first_layers", "last_layers"))
+    ranks = [*first, *[rest // places] * places, *last]
+    if any(number % virtual for number in ranks):
+        facts.fault(f"the layers of each rank must be a multiple of {virtual}, the stages per rank", *ends)
+        return
+    # The stages of a rank have equal numbers of layers.
+    facts.derive(f"{_PARALLELISM}.stages", [number // virtual for number in ranks] * virtual, *ends)
+
+
+def derive_low_precision(facts: Facts) -> None:
+    """Add the dtype and the scaling of matmuls in eight or four bits."""
+    if facts.value("fp8"):
+        facts.derive(f"{_PRECISION}.matmul", "float8_e4m3fn", "fp8")
+        if facts.has("fp8_recipe"):
+            facts.derive(f"{_PRECISION}.scaling", facts.value("fp8_recipe"), "fp8_recipe")
+    elif facts.value("fp4"):
+        facts.derive(f"{_PRECISION}.matmul", "float4_e2m1fn", "fp4")
+
+
+def derive_buckets(facts: Facts) -> None:
+    """Add the size of gradient buckets and the ranks that share optimizer states."""
+    copies, instances = copies_of(facts), facts.value("optimizer_instances", 1)
+    if instances > 1:
+        facts.derive(f"{_SHARDING}.shard_size", max(1, copies // instances), "optimizer_instances")
+    if not facts.value("overlap", False):
+        facts.assume(
+            f"{_SHARDING}.bucket_size", _ONE_BUCKET, "gradients travel after the backward pass, without overlap"
+        )
+        return
+    itemsize = 4 if facts.value(f"{_PRECISION}.grads", facts.assumed(f"{_PRECISION}.grads")) == "float32" else 2
+    elements = facts.value("bucket_elements", max(_BUCKET, _BUCKET_PER_RANK * copies))
+    facts.derive(f"{_SHARDING}.bucket_size", f"{elements * itemsize} B", "bucket_elements", "overlap")
+
+
+def derive_recompute(facts: Facts) -> None:
+    """Add the policy of activation checkpointing."""
+    key, kind = "training.activation_checkpointing", facts.value("recompute")
+    names = ("recompute", "recompute_method", "recompute_layers", "recompute_modules")
+    if kind == "selective":
+        wanted = facts.value("recompute_modules", ("core_attn",))
+        chosen = next((name for name in _RECOMPUTED if name in wanted), None)
+        if chosen is not None:
+            facts.derive(key, _RECOMPUTED[chosen], *names)
+        # Recomputing attention's scores costs nothing with flash attention, and an MLP includes its activation.
+        told = {chosen, "core_attn", *(["moe_act"] if chosen == "mlp" else [])}
+        if others := [name for name in wanted if name not in told]:
+            facts.not_modelled(f"not recomputed: {', '.join(others)}", "recompute_modules")
+    elif kind == "full":
+        layers, pp = facts.value("shape.num_layers"), facts.value(f"{_PARALLELISM}.pp", 1)
+        first = facts.value("recompute_layers", 1)
+        stages = pp * facts.value(f"{_PARALLELISM}.virtual_stages", 1)
+        if facts.value("recompute_method") == "block" and layers is not None and 0 < layers <= _MOST_LAYERS:
+            per_stage = max(1, layers // stages)
+            listed = [layer for layer in range(layers) if layer % per_stage < first]
+            facts.derive(key, "full" if len(listed) == layers else {"full": listed}, *names)
+            return
+        if first > 1:
+            facts.not_modelled(f"each layer is recomputed by itself, not {first} together", "recompute_layers")
+        facts.derive(key, "full", *names)
+
+
+def derive_optimizer(facts: Facts) -> None:
+    """Add the optimizer, and where Muon's whole matrices come together."""
+    name = facts.value("optimizer")
+    if name is not None:
+        facts.derive("training.optimizer.name", name.removeprefix("dist_"), "optimizer")
+        if name == "dist_muon":
+            facts.derive("training.optimizer.distribution", "owners", "optimizer")
+
+
+def derive_step(facts: Facts, dropout: float = 0.1) -> None:
+    """Add dropout, whose default is `dropout`, and the kernels of attention and of the loss."""
+    dropout = facts.value("hidden_dropout", dropout)
+    why = "the program's default of --hidden-dropout"
+    facts.derive("training.dropout", dropout or False, "hidden_dropout", "attention_dropout", otherwise=why)
+    derive_optimizer(facts)
+    if facts.value("implementation") == "local" and not facts.has("training.attention"):
+        facts.derive("training.attention", "standard", "implementation")
+    if facts.value("loss_fusion"):
+        if facts.value("loss_fusion_kind", "native") == "te":
+            facts.derive("training.loss", "fused", "loss_fusion", "loss_fusion_kind")
+        else:
+            facts.not_modelled("the loss is not fused; only the kernel of --cross-entropy-fusion-impl te is modelled",
+                               "loss_fusion")  # fmt: skip

@@ -1,0 +1,171 @@
+"""What does a setting of a configuration file mean? The entries of a format's table, and readers of values.
+
+A reader returns the value of a setting, or raises ValueError with the allowed values. It accepts plain data and the
+texts of a command line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from simulator.basics.errors import one_of
+from simulator.importing.settings import Unresolved
+
+Reader = Callable[[Any], Any]
+# Larger numbers are typing errors; products of a few such numbers stay within what Python computes at once.
+_LARGEST: Final = 10**15
+_TRUE: Final = ("true", "yes", "on", "1")
+_FALSE: Final = ("false", "no", "off", "0")
+# Longest text of a value in a message.
+_SHOWN: Final = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """A setting with the meaning of a fact: a scenario key ("training.seq_len"), or a name that a derivation reads.
+
+    Attributes
+    ----------
+    fact : str
+        Name of the fact.
+    read : function
+        Reader of the value; a value that it reads as None counts as not given.
+    needed : bool
+        False if options of the command can replace the value: it may then be unresolved.
+    """
+
+    fact: str
+    read: Reader
+    needed: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class NotModelled:
+    """A setting that changes a step in a way that the simulator does not model, unless the value is harmless."""
+
+    why: str
+    harmless: Sequence[Any] = (None, False, "", 0, "0", "false", "none", "null")
+
+
+Rule = Means | NotModelled
+Table = Mapping[str, Rule]
+
+
+def shown(value: Any) -> str:
+    """Return a value as it appears in a message, shortened."""
+    text = value.text if isinstance(value, Unresolved) else repr(value)
+    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."
+
+
+def single(value: Any) -> Any:
+    """Return the first of several words of a command line; return any other value unchanged.
+
+    Words after the value of an option may be the name of the program that follows.
+    """
+    return value[0] if isinstance(value, tuple) and value else value
+
+
+def whole(value: Any) -> int:
+    """Return a whole number of at least 0: 8, "8", 5e8."""
+    found = single(value)
+    if isinstance(found, bool) or not isinstance(found, int | float | str):
+        raise ValueError(f"got {shown(found)}; must be a whole number")
+    try:
+        number = float(found.replace("_", "")) if isinstance(found, str) else float(found)
+    except (ValueError, OverflowError):
+        raise ValueError(f"got {shown(found)}; must be a whole number") from None
+    if not (0 <= number <= _LARGEST and number.is_integer()):
+        raise ValueError(f"got {shown(found)}; must be a whole number from 0 to 1e15")
+    return int(number)
+
+
+def size(value: Any) -> int:
+    """Return a whole number of at least 1."""
+    number = whole(value)
+    if number < 1:
+        raise ValueError(f"got {number}; must be at least 1")
+    return number
+
+
+def size_or_rest(value: Any) -> int | None:
+    """Return a number of ranks; None for -1, the ranks that are left."""
+    return None if single(value) in (-1, "-1") else size(value)
+
+
+def number(value: Any) -> float:
+    """Return a number of at least 0."""
+    found = single(value)
+    if isinstance(found, bool) or not isinstance(found, int | float | str):
+        raise ValueError(f"got {shown(found)}; must be a number")
+    try:
+        result = float(found)
+    except (ValueError, OverflowError):
+        raise ValueError(f"got {shown(found)}; must be a number") from None
+    if not 0 <= result <= _LARGEST:
+        raise ValueError(f"got {shown(found)}; must be a number from 0 to 1e15")
+    return result
+
+
+def flag(value: Any) -> bool:
+    """Return a boolean; an option without value is True."""
+    found = single(value)
+    if isinstance(found, bool):
+        return found
+    word = str(found).lower() if isinstance(found, str | int) else ""
+    if word in _TRUE or word in _FALSE:
+        return word in _TRUE
+    raise ValueError(f"got {shown(found)}; must be true or false")
+
+
+def off(value: Any) -> bool:
+    """Return the opposite of a boolean, for options such as --no-overlap and --disable-bias."""
+    return not flag(value)
+
+
+def text(value: Any) -> str:
+    """Return a text."""
+    found = single(value)
+    if isinstance(found, str):
+        return found
+    raise ValueError(f"got {shown(found)}; must be text")
+
+
+def words(value: Any) -> tuple[str, ...]:
+    """Return a list of words; a text is split at blanks and commas."""
+    listed = value if isinstance(value, list | tuple) else str(value).replace(",", " ").split()
+    if isinstance(value, bool | dict) or not all(isinstance(one, str) for one in listed):
+        raise ValueError(f"got {shown(value)}; must be a list of words")
+    return tuple(listed)
+
+
+def choice(names: Mapping[str, Any]) -> Reader:
+    """Return a reader of one of several words, each with its value; case does not count."""
+
+    def read(value: Any) -> Any:
+        found = single(value)
+        word = str(found).lower() if isinstance(found, str | int | float) else ""
+        if word not in names:
+            raise ValueError(f"got {shown(found)}; {one_of(names, word)}")
+        return names[word]
+
+    return read
+
+
+def unless_auto(read: Reader) -> Reader:
+    """Return a reader that takes "auto" as not given (None)."""
+
+    def reader(value: Any) -> Any:
+        return None if single(value) == "auto" else read(value)
+
+    return reader
+
+
+def constant(result: Any, when: Any = True) -> Reader:
+    """Return a reader of a boolean that stands for `result` if it equals `when`, and for nothing otherwise."""
+
+    def read(value: Any) -> Any:
+        return result if flag(value) is when else None
+
+    return read

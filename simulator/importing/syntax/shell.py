@@ -1,0 +1,257 @@
+"""Which options does a shell script give to its commands? Reads the script, and executes nothing.
+
+Variables and arrays that the same file assigns plain values are replaced. Nothing else is evaluated: options under a
+condition are marked, and a value that needs a command, arithmetic or the environment is unresolved.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from simulator.basics.errors import ScenarioError
+from simulator.basics.yaml_dialect import MOST_VALUES
+from simulator.importing.settings import MOST_BYTES, Setting, Unresolved
+from simulator.importing.syntax.shell_words import Command, Part, RawWord, Scanner
+
+_ASSIGNMENT: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(\+?)=(.*)\Z", re.DOTALL)
+_OPENING: Final = frozenset({"if", "while", "until", "for", "case", "select", "{"})
+_CLOSING: Final = frozenset({"fi", "done", "esac", "}"})
+_BETWEEN: Final = frozenset({"then", "do", "else", "elif", "!", "time"})
+_PREFIXES: Final = frozenset({"export", "declare", "local", "readonly", "typeset", "set"})
+_TESTS: Final = frozenset({"[", "[[", "test"})
+_OPTION: Final = re.compile(r"--?[A-Za-z]")
+# Words that begin the program that a launcher runs; they are no values of the option before them.
+_PROGRAM: Final = re.compile(r".*\.(py|sh)\Z|-m\Z")
+_SBATCH: Final = re.compile(r"^#(?:SBATCH|PBS|BSUB)[ \t]+(--[a-z-]+)(?:=|[ \t]+)(\S+)", re.MULTILINE)
+
+
+# Precedes a piece of text without a value. Files cannot contain it: it is removed from their text.
+_LOST: Final = "\0"
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """A word after variables were replaced; a piece without a value keeps its text as written, behind a mark."""
+
+    text: str
+    line: int
+    conditional: bool = False
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Variable:
+    words: tuple[Word, ...]
+    # Whether the value depends on a branch of the script.
+    uncertain: bool = False
+
+
+@dataclass(slots=True)
+class _Script:
+    source: str
+    variables: dict[str, _Variable] = field(default_factory=dict)
+    # Names whose values come from outside, and stay.
+    outside: frozenset[str] = frozenset()
+    depth: int = 0
+    size: int = 0
+    count: int = 0
+    brackets: int = 0
+    guarded: bool = False
+
+    def run(self, commands: Iterator[Command]) -> Iterator[list[Word]]:
+        """Yield the words of each command, with variables replaced; note the assignments on the way."""
+        for command in commands:
+            # The command after a test and && depends on the test.
+            guarded = command.after == "||" or (command.after == "&&" and self.guarded)
+            raw = list(command.words)
+            self._follow(command, raw)
+            first = raw[0].literal if raw else ""
+            self.guarded = first in _TESTS or (guarded and command.after == "&&")
+            words = list(self._assigned(raw, self.depth > 0 or guarded))
+            if words:
+                yield words
+
+    def _follow(self, command: Command, raw: list[RawWord]) -> None:
+        """Follow the depth of branches, loops and functions; remove their words from the command."""
+        opens, closes = command.after == "(", command.after == ")" and self.brackets > 0
+        # The bracket behind a pattern of `case` closes nothing.
+        self.brackets += opens - closes
+        self.depth += opens - closes
+        while raw and raw[0].literal in _OPENING | _CLOSING | _BETWEEN:
+            word = raw.pop(0).literal
+            self.depth = max(0, self.depth + (word in _OPENING) - (word in _CLOSING))
+            # The words of a `for` and a `case` are no command.
+            if word in ("for", "case", "select"):
+                raw.clear()
+
+    def _assigned(self, raw: Sequence[RawWord], conditional: bool) -> Iterator[Word]:
+        """Note the assignments at the start of a command; yield its other words."""
+        at_start = True
+        for word in raw:
+            if at_start and word.literal in _PREFIXES:
+                continue
+            found = _ASSIGNMENT.match(word.parts[0].text) if word.parts and word.parts[0].kind == "text" else None
+            if at_start and found is not None and not word.parts[0].quoted:
+                self._assign(word, found, conditional)
+                continue
+            at_start = False
+            yield from (replace(one, conditional=conditional or one.conditional) for one in self._expanded(word))
+
+    def _assign(self, word: RawWord, found: re.Match[str], conditional: bool) -> None:
+        name, adds = found[1], bool(found[2])
+        if name in self.outside:
+            return
+        if word.items is not None:
+            value = [one for item in word.items for one in self._expanded(item)]
+        else:
+            first = Part("text", found[3], word.parts[0].quoted)
+            value = [self._scalar(RawWord(word.line, (first, *word.parts[1:])))]
+        value = [replace(one, conditional=conditional or one.conditional) for one in value]
+        known = self.variables.get(name)
+        if adds and known is not None:
+            self.variables[name] = replace(known, words=(*known.words, *value))
+        # A scalar that a branch may change has no plain value.
+        else:
+            self.variables[name] = _Variable(tuple(value), conditional and word.items is None)
+
+    def _scalar(self, word: RawWord) -> Word:
+        """Return a word in which variables are replaced by their text, without splitting at blanks."""
+        parts = [self._value(part) for part in word.parts]
+        note = next((value.note for values in parts for value in values if value.note), "")
+        conditional = any(value.conditional for values in parts for value in values)
+        text = "".join(" ".join(value.text for value in values) for values in parts)
+        return self._counted(Word(text, word.line, conditional, note))
+
+    def _value(self, part: Part) -> tuple[Word, ...]:
+        """Return the words of a part: of a variable its value, or its name behind a mark."""
+        if part.kind == "text":
+            return (Word(part.text, 0),)
+        if part.kind == "opaque":
+            return (Word(f"{_LOST}{part.text}", 0),)
+        known = self.variables.get(part.text)
+        if known is not None and not known.uncertain:
+            return known.words
+        if known is None and part.default is not None:
+            return (Word(part.default, 0, note=f"the default of ${{{part.text}}}"),)
+        return (Word(f"{_LOST}${part.text}", 0),)
+
+    def _counted(self, word: Word) -> Word:
+        # Each variable may repeat another one: a few lines would stand for gigabytes.
+        self.size += len(word.text) + 1
+        self.count += 1
+        if self.size > MOST_BYTES or self.count > MOST_VALUES:
+            raise ScenarioError(
+                f"{self.source}:{word.line}: more than 4 MiB, or {MOST_VALUES} words, after variables are replaced"
+            )
+        return word
+
+    def _expanded(self, word: RawWord) -> Iterator[Word]:
+        """Yield the words for a word: an array gives its items, and unquoted text is split at blanks."""
+        current: Word | None = None
+        for part in word.parts:
+            splits = part.kind == "variable" and not part.quoted
+            pieces = [piece for value in self._value(part) for piece in _split(value, splits)]
+            for place, piece in enumerate(pieces):
+                if place and current is not None:
+                    yield from self._options_of(current)
+                    current = None
+                # The words of an array keep the lines of the array.
+                before = current or Word("", 0)
+                current = self._counted(
+                    Word(
+                        before.text + piece.text,
+                        (before.line if before.text else piece.line) or word.line,
+                        piece.conditional or before.conditional,
+                        piece.note or before.note,
+                    )
+                )
+        if current is not None:
+            yield from self._options_of(current)
+
+    def _options_of(self, word: Word) -> Iterator[Word]:
+        """Yield a word; an option with its value in one word ("--split 99,1,0") gives two."""
+        if _OPTION.match(word.text) and " " in word.text.strip():
+            yield from (replace(word, text=piece) for piece in word.text.split())
+        else:
+            yield word
+
+
+def _split(word: Word, splits: bool) -> list[Word]:
+    return [replace(word, text=piece) for piece in word.text.split()] if splits else [word]
+
+
+def read(text: str, source: str, variables: Mapping[str, str] | None = None) -> list[list[Setting]]:
+    """Return the options of each command of a script, and last the options in its variables.
+
+    Parameters
+    ----------
+    text : str
+        The script.
+    source : str
+        Name of the file.
+    variables : mapping of str to str, optional
+        Values from outside, which win over the script's own assignments.
+
+    Raises
+    ------
+    ScenarioError
+        The script has more than 4 MiB or 100,000 words after variables are replaced.
+    """
+    script = _Script(source, outside=frozenset(variables or ()))
+    for name, value in (variables or {}).items():
+        script.variables[name] = _Variable((Word(value, 0, note=f"--define {name}"),))
+    # Requests to the batch system stand in comments.
+    batch = [
+        Setting(found[1], found[2], source, text.count("\n", 0, found.start()) + 1) for found in _SBATCH.finditer(text)
+    ]
+    commands = list[list[Word]]()
+    for words in script.run(Scanner(text.replace(_LOST, "")).commands()):
+        # A file of arguments has no command; its lines belong together.
+        if commands and _OPTION.match(words[0].text) and _OPTION.match(commands[-1][0].text):
+            commands[-1].extend(words)
+        else:
+            commands.append(words)
+    found = [options for words in commands if (options := list(_options(words, source)))]
+    readings = [[*batch, *options] for options in found]
+    held = [_resplit(variable.words) for variable in script.variables.values()]
+    readings.append([*batch, *(option for words in held for option in _options(words, source))])
+    return readings
+
+
+def _resplit(words: Sequence[Word]) -> list[Word]:
+    """Return the words of a variable's value, split at blanks as in a command that uses the variable."""
+    return [piece for word in words for piece in _split(word, splits=True)]
+
+
+def _options(words: Sequence[Word], source: str) -> Iterator[Setting]:
+    """Yield the options among a command's words, each with the words after it as value."""
+    at = 0
+    while at < len(words):
+        word = words[at]
+        at += 1
+        if not _OPTION.match(word.text) or _PROGRAM.match(word.text):
+            continue
+        name, equals, inline = word.text.partition("=")
+        values = [replace(word, text=inline)] if equals else []
+        while not equals and at < len(words) and not _OPTION.match(words[at].text):
+            if _PROGRAM.match(words[at].text):
+                break
+            values.append(words[at])
+            at += 1
+        yield _setting(name, word, values, source)
+
+
+def _setting(name: str, word: Word, values: Sequence[Word], source: str) -> Setting:
+    conditional = word.conditional or any(value.conditional for value in values)
+    note = next((value.note for value in values if value.note), "")
+    if any(_LOST in value.text for value in values):
+        written = " ".join(value.text for value in values).replace(_LOST, "")
+        value: object = Unresolved(written, ", or give --define NAME=VALUE")
+    elif not values:
+        value = True
+    else:
+        value = values[0].text if len(values) == 1 else tuple(one.text for one in values)
+    return Setting(name.replace(_LOST, ""), value, source, word.line, conditional, note)

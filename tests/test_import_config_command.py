@@ -1,0 +1,157 @@
+"""`simulator import-config` on the command line: the file that it writes, its lists, its refusals."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from simulator.scenario.load import load_scenario
+from tests.commands import Command, commands_in
+from tests.configurations import SAMPLES
+
+SCRIPT = SAMPLES["Megatron-LM"][0].written()
+SETTINGS = SAMPLES["DeepSpeed"][0].written()
+
+
+@pytest.fixture
+def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    (tmp_path / "train.sh").write_text(SCRIPT, encoding="utf-8")
+    (tmp_path / "ds.json").write_text(SETTINGS, encoding="utf-8")
+    return commands_in(tmp_path, monkeypatch, capsys)
+
+
+def test_a_script_becomes_a_scenario_beside_it(cli: Command) -> None:
+    answer = cli("import-config", "train.sh", "--topology", "dgx_h100")
+    assert answer.code == 0
+    assert answer.err == ""
+    scenario = load_scenario("train.yaml")
+    assert scenario.name == "train"
+    assert scenario.cluster.world_size == 16
+    assert scenario.training is not None
+    assert scenario.training.parallelism.tp == 4
+    out = " ".join(answer.out.split())
+    assert "train.sh: read as Megatron-LM" in out
+    assert "train.yaml: written; next: `simulator check train.yaml`, then `simulator run train.yaml`" in out
+
+
+def test_the_lists_tell_what_became_of_every_setting(cli: Command) -> None:
+    out = cli("import-config", "train.sh").out
+    understood, missing, *others = out.split("\n\n")[1:]
+    assert understood.startswith("Understood")
+    (line,) = (number for number, row in enumerate(SCRIPT.split("\n"), 1) if "--tensor-model-parallel-size" in row)
+    (row,) = (row for row in understood.split("\n") if "training.parallelism.tp " in row)
+    place = f"train.sh:{line}, the default of ${{TP}}"
+    assert " ".join(row.split()) == f"training.parallelism.tp 4 --tensor-model-parallel-size {place}"
+    assert missing.startswith("Missing in the files, and assumed")
+    assert "Megatron-LM's default for bfloat16" in missing
+    not_modelled, conditional, idle, _ = others
+    assert "--overlap-param-gather" in not_modelled
+    assert "--fp8-format" in conditional
+    assert "--log-interval" in idle
+
+
+def test_json_has_the_same_lists(cli: Command) -> None:
+    data = cli("import-config", "train.sh", "--json").data
+    assert data["scenario"] == "train.yaml"
+    assert data["formats"] == {"train.sh": "Megatron-LM"}
+    (layers,) = (
+        setting
+        for one in data["understood"]
+        if one["key"] == "training.model"
+        for setting in one["settings"]
+        if setting["key"] == "--num-layers"
+    )
+    # The line of the word in the script.
+    assert SCRIPT.split("\n")[layers["line"] - 1].strip().startswith("--num-layers 32")
+    assert {one["reason"] for one in data["ignored"]} == {
+        "changes no step",
+        "changes the step, but is not modelled",
+        "stands under a condition of the script, which is not evaluated",
+    }
+
+
+def test_options_win_over_files(cli: Command) -> None:
+    options = ("--gpu", "a100", "--nodes", "4", "--micro-batch-size", "1", "--framework", "megatron_2021")
+    answer = cli("import-config", "train.sh", *options, "--define", "TP=2", "--out", "other.yaml")
+    assert answer.code == 0, answer.err
+    scenario = load_scenario("other.yaml")
+    assert scenario.training is not None
+    # A DGX A100 has slots for the GPU, and eight of them.
+    assert (scenario.cluster.topology, scenario.cluster.world_size) == ("dgx_a100", 32)
+    assert scenario.training.parallelism.tp == 2
+    assert scenario.training.micro_batch_size == 1
+    assert scenario.training.framework == "megatron_2021"
+
+
+def test_an_option_replaces_a_value_that_a_script_does_not_assign(cli: Command) -> None:
+    Path("train.sh").write_text(SCRIPT.replace("--micro-batch-size 2", "--micro-batch-size $MBS"), encoding="utf-8")
+    refused = cli("import-config", "train.sh")
+    assert refused.code == 2
+    (line,) = refused.faults
+    assert "--micro-batch-size: got $MBS, which has no plain value in this file" in line
+    assert line.endswith("write the value in its place, or give --define NAME=VALUE")
+    for number, options in enumerate((("--micro-batch-size", 4), ("--define", "MBS=4"))):
+        answer = cli("import-config", "train.sh", *options, "--out", f"out{number}.yaml")
+        assert answer.code == 0, answer.err
+        scenario = load_scenario(f"out{number}.yaml")
+        assert scenario.training is not None
+        assert scenario.training.micro_batch_size == 4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (("nothing.sh",), "nothing.sh: cannot be read: No such file or directory"),
+        (
+            ("both.yaml", "--out", "x.yaml"),
+            "both.yaml: no known configuration: its settings are name, cluster.topology",
+        ),
+        (("train.sh", "--gpus", "6"), "--gpus: 6 GPUs are no multiple of tp 4 = 4; write for example --gpus 4"),
+        (
+            ("train.sh", "ds.json"),
+            "train.sh:26: --global-batch-size: got 64 sequences; micro-batch 2 x accumulation 4 x 4",
+        ),
+        (("train.sh", "--gpus", "8", "--nodes", "1"), "--nodes: excludes --gpus; give one of both"),
+        (("train.sh", "--define", "TP"), "--define: got 'TP'; must be NAME=VALUE, such as TP=8"),
+        (("train.sh", "--topology", "dgx_h10"), "topology: got 'dgx_h10'"),
+        (("train.sh", "--framework", "megatron"), "--framework (training.framework): got 'megatron'"),
+        (("train.sh", "--model", "nothing"), "--model (training.model): got 'nothing'"),
+        (("train.sh", "--seq-len", "0"), "--seq-len (training.seq_len): got 0"),
+    ],
+)
+def test_a_mistake_is_one_line(cli: Command, arguments: tuple[str, ...], line: str) -> None:
+    answer = cli("import-config", *arguments)
+    assert answer.code == 2
+    assert answer.out == ""
+    (told,) = answer.faults
+    assert line in told
+    assert not Path("train.yaml").exists()
+
+
+def test_an_existing_file_is_kept(cli: Command) -> None:
+    Path("train.yaml").write_text("mine", encoding="utf-8")
+    answer = cli("import-config", "train.sh")
+    assert answer.code == 2
+    assert answer.faults == ["train.yaml: the file exists already; choose another name with --out, or remove the file"]
+    assert Path("train.yaml").read_text(encoding="utf-8") == "mine"
+
+
+def test_a_scenario_of_two_files_has_facts_of_both(cli: Command) -> None:
+    settings = json.loads(SETTINGS)
+    del settings["train_batch_size"], settings["gradient_accumulation_steps"]
+    Path("ds.json").write_text(json.dumps(settings), encoding="utf-8")
+    Path("args.txt").write_text(
+        "--num-layers 24 --hidden-size 1024 --num-attention-heads 16 --seq-length 1024 --bf16 --micro-batch-size 2\n"
+        "--max-position-embeddings 1024 --vocab-size 50257 --deepspeed --deepspeed_config ds.json\n",
+        encoding="utf-8",
+    )
+    answer = cli("import-config", "args.txt", "ds.json", "--gpus", "8")
+    assert answer.code == 0, answer.err
+    scenario = load_scenario("args.yaml")
+    assert scenario.training is not None
+    assert scenario.training.model == "gpt2_medium"
+    assert scenario.training.sharding.strategy == "zero3"
+    # The program whose arguments name the model tells the framework.
+    assert scenario.training.framework == "megatron_core"

@@ -1,0 +1,121 @@
+"""Options of shell scripts: variables of the same file are replaced, nothing is evaluated, branches are marked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from simulator.importing.settings import Setting, Unresolved
+from simulator.importing.syntax.shell import read
+
+
+def options(text: str) -> dict[str, Setting]:
+    """The options of a script's last command, by name."""
+    *commands, held = read(text, "s.sh")
+    return {setting.key: setting for setting in (commands[-1] if commands else held)}
+
+
+def values(text: str) -> dict[str, Any]:
+    """The values of the options of a script's last command."""
+    return {key: setting.value for key, setting in options(text).items()}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("run --a 1 --b=2 --c", {"--a": "1", "--b": "2", "--c": True}),
+        ("run --a 1 2 --b", {"--a": ("1", "2"), "--b": True}),
+        ("run --a -1 --b 'x y' --c \"p q\"", {"--a": "-1", "--b": "x y", "--c": "p q"}),
+        # The program ends the launcher's options.
+        ("torchrun --n 2 train.py --a 1", {"--n": "2", "--a": "1"}),
+        ("torchrun --flag train.py --a 1", {"--flag": True, "--a": "1"}),
+        ("torchrun --n 2 -m package.module --a 1", {"--n": "2", "--a": "1"}),
+        ("A=1\nrun --a $A --b ${A} --c x${A}y", {"--a": "1", "--b": "1", "--c": "x1y"}),
+        ("export A=1 B=2\nrun --a $A --b $B", {"--a": "1", "--b": "2"}),
+        ("A=1\nA=2\nrun --a $A", {"--a": "2"}),
+        ("A=1\nB=$A$A\nrun --a $B", {"--a": "11"}),
+        # Single quotes keep a dollar.
+        ("A=1\nrun --a '$A'", {"--a": "$A"}),
+        ("ARGS=(--a 1\n  --b 2  # why\n)\nrun ${ARGS[@]} --c 3", {"--a": "1", "--b": "2", "--c": "3"}),
+        ('ARGS=(--a "x y")\nrun "${ARGS[@]}"', {"--a": "x y"}),
+        ("ARGS=(--a 1)\nARGS+=(--b 2)\nrun ${ARGS[*]}", {"--a": "1", "--b": "2"}),
+        ('ARGS=("--a 1" "--b 2")\nrun ${ARGS[@]}', {"--a": "1", "--b": "2"}),
+        ('ARGS="\n --a 1 \\\n --b 2\n"\nrun $ARGS', {"--a": "1", "--b": "2"}),
+        ("run --a 1 \\\n  --b 2", {"--a": "1", "--b": "2"}),
+        ("run --a 1 2>&1 | tee log.txt", {"--a": "1"}),
+        ("run --a 1 > out.txt --b 2", {"--a": "1", "--b": "2"}),
+        ("cat <<EOF\nrun --a 9\nEOF\nrun --a 1", {"--a": "1"}),
+        # Without a command, the variables' own options are read.
+        ("ARGS=(--a 1)", {"--a": "1"}),
+        # A file of arguments, without a command.
+        ("--a 1\n--b 2 3\n\n# why\n--c\n", {"--a": "1", "--b": ("2", "3"), "--c": True}),
+        ("# run --a 9\nrun --a 1 # --b 2", {"--a": "1"}),
+        ("run --a 1; echo done", {"--a": "1"}),
+        ("cd there && run --a 1", {"--a": "1"}),
+    ],
+)  # fmt: skip
+def test_options_are_read(text: str, expected: dict[str, Any]) -> None:
+    assert values(text) == expected
+
+
+@pytest.mark.parametrize(
+    "value", ["$A", "${A}", "$1", "$(nproc)", "$((2*3))", "`nproc`", "${A:-$B}", "${A%x}", "${#A[@]}", "x$A"]
+)
+def test_a_value_that_the_file_does_not_assign_is_unresolved(value: str) -> None:
+    (setting,) = options(f"run --a {value}").values()
+    assert isinstance(setting.value, Unresolved)
+
+
+def test_a_text_with_a_lost_piece_keeps_its_other_words() -> None:
+    found = values('A=1\nARGS="--a $A --b $B --c $(nproc) --d 4"\nrun $ARGS')
+    assert {key: value for key, value in found.items() if not isinstance(value, Unresolved)} == {"--a": "1", "--d": "4"}
+    assert found["--b"].text == "$B"
+
+
+def test_a_variable_from_outside_wins() -> None:
+    (settings, _) = read("TP=${TP:-8}\nrun --a $TP --b $1 --c ${X}", "s.sh", {"TP": "2", "1": "one"})
+    assert [setting.value for setting in settings[:2]] == ["2", "one"]
+    assert isinstance(settings[2].value, Unresolved)
+    assert settings[0].note == "--define TP"
+
+
+def test_a_default_in_the_script_is_taken_and_told() -> None:
+    setting = options("TP=${TP:-8}\nrun --a $TP")["--a"]
+    assert setting.value == "8"
+    assert setting.note == "the default of ${TP}"
+    # An assignment in the file wins over the default.
+    assert values("TP=2\nrun --a ${TP:-8}") == {"--a": "2"}
+
+
+@pytest.mark.parametrize(
+    "branch",
+    [
+        'if [ "$X" == 1 ]; then\n  ARGS+=(--b 2)\nfi',
+        "if true; then ARGS+=(--b 2); else ARGS+=(--b 2); fi",
+        "case $X in\n  a) ARGS+=(--b 2) ;;\nesac",
+        "for i in 1 2; do\n  ARGS+=(--b 2)\ndone",
+        "while true; do ARGS+=(--b 2); done",
+        "[ -n $X ] && ARGS+=(--b 2)",
+        "test -n $X && ARGS+=(--b 2)",
+        "other || ARGS+=(--b 2)",
+        "f() {\n  ARGS+=(--b 2)\n}",
+    ],
+)
+def test_options_of_a_branch_are_marked(branch: str) -> None:
+    found = options(f"ARGS=(--a 1)\n{branch}\nrun ${{ARGS[@]}}")
+    assert {key: setting.conditional for key, setting in found.items()} == {"--a": False, "--b": True}
+
+
+def test_a_variable_that_a_branch_changes_has_no_value() -> None:
+    assert isinstance(values("A=1\nif x; then A=2; fi\nrun --a $A")["--a"], Unresolved)
+
+
+def test_every_option_has_its_line() -> None:
+    found = options("#!/bin/bash\nARGS=(\n  --a 1\n  --b 2\n)\nrun \\\n  --c 3 \\\n  ${ARGS[@]}\n")
+    assert {key: setting.line for key, setting in found.items()} == {"--c": 7, "--a": 3, "--b": 4}
+
+
+def test_requests_to_the_batch_system_are_options() -> None:
+    found = values("#SBATCH --nodes=4\n#SBATCH --ntasks-per-node 8\nrun --a 1")
+    assert found == {"--nodes": "4", "--ntasks-per-node": "8", "--a": "1"}
