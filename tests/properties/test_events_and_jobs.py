@@ -151,7 +151,11 @@ def with_jobs(seed: int) -> str:
     if draw.chance(0.4):
         cluster = replace(cluster, changes=changes(drawn_events(draw, cluster, alone_end)))
     program = joined(jobs)
-    timeline, grew = alike(program, cluster)
+    try:
+        timeline, grew = alike(program, cluster)
+    except ScenarioError:
+        # An algorithm cannot run in a group whose nodes are in another order than its ranks.
+        return "refused"
     sound(timeline, program)
     # Each step of each job sends what it sends alone.
     assert sent(timeline) == pytest.approx(alone, rel=1e-12)
