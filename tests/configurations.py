@@ -220,6 +220,7 @@ per_device_train_batch_size: 1
 gradient_accumulation_steps: 8
 deepspeed: ds.json
 bf16: true
+pure_bf16: true
 {extra}
 """
 _AXOLOTL: Final = """\
@@ -364,6 +365,7 @@ SAMPLES: Final[Mapping[str, tuple[Sample, ...]]] = MappingProxyType(
                     "training.model": "llama3_8b", "training.seq_len": 2048, "training.lora.rank": 16,
                     "training.lora.targets": ["q", "v"], "training.lora.base": "nf4",
                     "training.activation_checkpointing": "full", "training.micro_batch_size": 1,
+                    "training.precision.master": None,
                 },
                 "brand_new: 7", ("cutoff_len: 2048", "cutoff_len: long"), ("deepspeed",), ("stage",),
             ),

@@ -103,6 +103,11 @@ def test_deepspeed_has_every_part_of_the_step(name: str) -> None:
     [
         ("megatron", {"compile": True}, {"compiled": True}),
         ("megatron", {"activation_checkpointing": "sqrt"}, {"checkpointing": "sqrt"}),
+        (
+            "megatron",
+            {"attention_generation": 3, "allocator": "expandable_segments"},
+            {"attention_generation": 3, "allocator": "expandable_segments"},
+        ),
         ("megatron", {"precision": "bf16"}, {"precision.reduce": "float32"}),
         ("megatron", {"sharding": {"strategy": "zero3", "prefetch": 3}}, {"sharding.prefetch": 3}),
         ("deepspeed", {"sharding": "zero3", "activation_checkpointing": "full"}, {"checkpointing": "full"}),

@@ -27,10 +27,7 @@ from simulator.step.spec import TrainingStep
 # Name of the file for each program.
 PROGRAMS: Final = {"deepspeed": "ds.json", "megatron": "train.sh"}
 # Parts of a step that change neither time nor memory, or that only a real training reads.
-_IDLE: Final = (
-    "model.name", "model.max_positions", "lesson", "steps", "loss_scaling", "collectives", "algorithm", "allocator",
-    "optimizer.implementation", "clip_norm", "attention_generation",
-)  # fmt: skip
+_IDLE: Final = ("model.name", "model.max_positions", "lesson", "steps", "loss_scaling", "clip_norm")
 
 
 @dataclass(frozen=True, slots=True)

@@ -198,6 +198,10 @@ def derive_trainer(facts: Facts, micro_batch: int = 8) -> None:
     facts.assume("training.activation_checkpointing", "none", "the Trainer's default")
 
 
+# Dtypes of parameters that an optimizer updates without a copy, if the model is loaded in them.
+_NARROW: Final = ("bfloat16", "float16")
+
+
 def derive_dtypes(facts: Facts) -> None:
     """Add the dtypes of parameters and matmuls."""
     bf16, fp16 = facts.value("bf16", False), facts.value("fp16", False)
@@ -211,11 +215,13 @@ def derive_dtypes(facts: Facts) -> None:
     stored = facts.value("stored")
     if bf16 or fp16:
         facts.derive(f"{_PRECISION}.params", "bfloat16" if bf16 else "float16", *names)
-        if stored in ("bfloat16", "float16") or facts.value("pure"):
+        if stored in _NARROW or facts.value("pure"):
             # The optimizer updates parameters in 16 bits, without a float32 copy.
-            facts.derive(f"{_PRECISION}.master", "none", "stored", "pure")
+            facts.derive(f"{_PRECISION}.master", None, "stored", "pure")
     elif stored is not None:
         facts.derive(f"{_PRECISION}.params", stored, "stored")
+        if stored in _NARROW:
+            facts.derive(f"{_PRECISION}.master", None, "stored")
     elif not facts.has(f"{_PRECISION}.params") and not facts.has("deepspeed_file"):
         facts.assume(f"{_PRECISION}.params", "float32", "the program's default: neither bf16 nor fp16")
         if facts.value("tf32"):
@@ -259,6 +265,7 @@ def derive_fsdp(facts: Facts) -> None:
         facts.derive(f"{_SHARDING}.shard_size", facts.value("gpus_per_node", _NODE), *names)
 
 
+# GPUs of a node, inside which hybrid sharding stays.
 _NODE: Final = 8
 _FSDP_WORDS: Final = ("full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "hybrid_shard_zero2")
 

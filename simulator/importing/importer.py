@@ -101,7 +101,15 @@ def _derive_rest(facts: Facts, kinds: Sequence[Format]) -> None:
     if not facts.has(shape.MODEL):
         facts.assume(shape.MODEL, _DEFAULT_MODEL, "the files name no model; --model changes it")
     batch.derive_batch(facts)
+    for key, usual in _USUAL.items():
+        facts.assume(key, usual, "the files do not say; the default of scenarios")
 
 
+# Keys that change every step, and are therefore written in any case.
+_USUAL: Final = {
+    "training.precision.params": "bfloat16",
+    "training.activation_checkpointing": "none",
+    "training.optimizer.name": "adam",
+}
 _DEFAULT_SEQ_LEN: Final = 2048
 _DEFAULT_MODEL: Final = "llama3_8b"

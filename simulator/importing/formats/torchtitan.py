@@ -181,7 +181,7 @@ def _derive(facts: Facts) -> None:
                  otherwise=_DEFAULT)  # fmt: skip
     if stored == "bfloat16":
         # Parameters without a float32 copy.
-        facts.derive(f"{_PRECISION}.master", "none", "stored")
+        facts.derive(f"{_PRECISION}.master", None, "stored")
     converters = facts.value("converters", ())
     if facts.value(_FLOAT8) or any(name.startswith(("float8", "quantize.linear.float8")) for name in converters):
         facts.derive(f"{_PRECISION}.matmul", "float8_e4m3fn", _FLOAT8, "converters")
