@@ -1,7 +1,6 @@
 """How does a scenario become a run? Build the cluster, then plan, simulate and summarise the collective or step.
 
-Data flows in a single direction, and each decision is made in its own module. `collective.py` and `training.py` contain
-the second half.
+Data flows in one direction; each module makes a decision. `collective.py` and `training.py` contain the second half.
 """
 
 from __future__ import annotations
@@ -9,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, fields
 
-from simulator.basics.errors import DeadlockError
 from simulator.engine.jitter import Jitter
 from simulator.payload.carry import Tamper
 from simulator.run.checks import check_ranks, warn_of
@@ -19,7 +17,7 @@ from simulator.run.point_result import PointResult
 from simulator.run.scenario_cluster import Clusters
 from simulator.run.size_estimate import refuse_too_large
 from simulator.run.training import play_step
-from simulator.run.watchdog import check_waits, stopped
+from simulator.run.watchdog import check_waits, watched
 from simulator.scenario.build_training import to_step
 from simulator.scenario.load import check_single_point
 from simulator.scenario.records import Scenario
@@ -91,17 +89,12 @@ def simulate_point(
     refuse_too_large(scenario)
     cluster = (clusters or Clusters()).of(scenario)
     jitter = Jitter(scenario.cluster.jitter.compute, scenario.cluster.jitter.latency, scenario.seed)
-    watchdog = scenario.cluster.watchdog
-    with told_with(scenario):
-        try:
-            if scenario.training is None:
-                played = play_collective(cluster, scenario, jitter, tamper=tamper or {}, keep=keep)
-            else:
-                step = to_step(scenario.training, scenario.cluster.world_size, scenario.base)
-                played = play_step(cluster, step, jitter, limit_memory=limit_memory, engine=scenario.engine, keep=keep)
-        except DeadlockError as error:
-            raise stopped(error, watchdog) if watchdog is not None else error from error
-        if watchdog is not None:
-            check_waits(played.plan.program, played.timeline, watchdog)
+    with told_with(scenario), watched(scenario.cluster.watchdog):
+        if scenario.training is None:
+            played = play_collective(cluster, scenario, jitter, tamper=tamper or {}, keep=keep)
+        else:
+            step = to_step(scenario.training, scenario.cluster.world_size, scenario.base)
+            played = play_step(cluster, step, jitter, limit_memory=limit_memory, engine=scenario.engine, keep=keep)
+        check_waits(played.plan.program, played.timeline, scenario.cluster.watchdog)
         refuse_not_finite(played)
     return SimulatedRun(scenario=scenario, **{field.name: getattr(played, field.name) for field in fields(played)})

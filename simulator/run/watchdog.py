@@ -6,6 +6,9 @@ which every collective ends earlier goes on.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from simulator.basics.errors import DeadlockError, SimulationError
 from simulator.basics.units import format_duration, format_time
 from simulator.records.program import Program
@@ -26,7 +29,18 @@ class StoppedError(SimulationError):
         super().__init__(message)
 
 
-def stopped(error: DeadlockError, watchdog: float) -> StoppedError:
+@contextmanager
+def watched(watchdog: float | None) -> Iterator[None]:
+    """Let a deadlock in a block end the job by its watchdog [s]; None: there is none, and the deadlock is raised."""
+    try:
+        yield
+    except DeadlockError as error:
+        if watchdog is None:
+            raise
+        raise _stopped(error, watchdog) from error
+
+
+def _stopped(error: DeadlockError, watchdog: float) -> StoppedError:
     """Return the error of a job that ends by its watchdog `watchdog` seconds after the last thing that happened."""
     time = error.time + watchdog
     first = next(iter(error.waiting.items()))
@@ -37,8 +51,10 @@ def stopped(error: DeadlockError, watchdog: float) -> StoppedError:
     )
 
 
-def check_waits(program: Program, timeline: Timeline, watchdog: float) -> None:
+def check_waits(program: Program, timeline: Timeline, watchdog: float | None) -> None:
     """Raise StoppedError if a rank waits in a collective of a program for longer than the watchdog allows [s]."""
+    if watchdog is None:
+        return
     named = program.collectives()
     late = [span for span in timeline.spans if span.end - span.start > watchdog and span.name in named]
     if late:
