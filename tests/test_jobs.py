@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,8 @@ import pytest
 from simulator import simulate, simulate_jobs
 from simulator.basics import registry
 from simulator.basics.errors import ScenarioError
-from simulator.scenario.jobs_file import load_jobs
+from simulator.scenario.days_file import DaysSpec
+from simulator.scenario.jobs_file import JobSpec, OuterSpec, SharedClusterSpec, load_jobs
 from tests.commands import Command, commands_in
 
 TRAINING = {"model": "gpt2", "seq_len": 256}
@@ -135,6 +137,18 @@ def test_a_wrong_file_is_told_in_a_line(data: dict[str, Any], said: str) -> None
         simulate_jobs({key: value for key, value in data.items() if value is not None})
     assert str(raised.value).startswith(said)
     assert len(str(raised.value).splitlines()) == 1
+
+
+def test_the_reference_lists_every_key_of_both_files() -> None:
+    page = (Path(__file__).parents[1] / "docs" / "reference" / "jobs_and_days.md").read_text()
+    written = set(
+        re.findall(r"`([a-z_.]+)`", "".join(line.split("|")[1] for line in page.splitlines() if line[:1] == "|"))
+    )
+    of_jobs = {f"cluster.{name}" for name in SharedClusterSpec.model_fields} | {"jobs", "engine", "seed"}
+    of_job = {field.alias or name for name, field in JobSpec.model_fields.items() if name != "outer"}
+    of_outer = {f"outer.{name}" for name in OuterSpec.model_fields}
+    of_days = {field.alias or name for name, field in DaysSpec.model_fields.items()}
+    assert written == of_jobs | of_job | of_outer | of_days
 
 
 def test_other_commands_name_this_one(cli: Command, tmp_path: Path) -> None:

@@ -230,3 +230,24 @@ def test_a_later_start_that_keeps_jobs_apart_is_found() -> None:
     assert len(run.shifts) == 3
     together = sum(job.slowdown for job in run.jobs) / 2
     assert min(shift.mean for shift in run.shifts) <= together + 1e-9
+
+
+@pytest.mark.parametrize(("links", "fullest"), [(2, 1.50), (4, 2.13), (8, 2.61), (16, 3.08)])
+def test_a_hash_puts_several_flows_on_the_fullest_of_equal_links(links: int, fullest: float) -> None:
+    """As many equal flows as links, thrown at random: the mean of the largest of n bins with n balls, 1.50 for n = 2
+    (half of the throws meet), the others from 10^6 drawn throws.
+    """
+    generator = np.random.default_rng(0)
+    balls = generator.integers(links, size=(20_000, links))
+    thrown = np.array([np.bincount(row, minlength=links).max() for row in balls]).mean()
+    assert thrown == pytest.approx(fullest, abs=0.03)
+    options = TOPOLOGY["options"] | {"gpus": 1, "nodes_per_leaf": links, "spines": links}  # type: ignore[operator]
+    most = []
+    for seed in range(250):
+        cluster = build(TOPOLOGY | {"options": options}, 2 * links, ecmp_seed=seed)
+        # GPU i of the first leaf sends to GPU i of the second, over one of the spines.
+        routes = [cluster.route(cluster.ranks[i], cluster.ranks[links + i]).links for i in range(links)]
+        names = [name for route in routes for link in route if "->spine" in (name := cluster.router.link_name(link))]
+        assert len(names) == links
+        most.append(max(names.count(name) for name in names))
+    assert np.mean(most) == pytest.approx(fullest, abs=4 * np.std(most) / len(most) ** 0.5)
