@@ -173,7 +173,10 @@ class ProgramBuilder:
         if blocks and template is not None:
             # The sender's host must continue, because it has to post receives from its neighbours; only its kernels
             # wait.
-            (self._blocking if template.group[1] == self.rank else self._awaited).append(name)
+            groups = self.communicator.groups
+            # The plan of a rank alone has no second rank in its collectives.
+            _, receiver = groups.members(stages, groups.number(stages, self.rank))
+            (self._blocking if receiver == self.rank else self._awaited).append(name)
         return name
 
     def communicate(

@@ -15,6 +15,7 @@ from simulator.engine.play import play
 from simulator.model.load import load_model
 from simulator.run.memory import estimate_memory
 from simulator.scenario.build_training import to_step
+from simulator.scenario.training_spec import frameworks
 from simulator.step.pipelines.schedule import SCHEDULES, PipelineShape, Placement
 from simulator.step.plan import ranks_alone
 from simulator.step.spec import Precision, Sharding, TrainingStep
@@ -173,6 +174,28 @@ def test_a_few_micro_batches_tell_of_all(drawn: tuple[TrainingStep, int]) -> Non
         by_turns = step.parallelism.schedule.startswith("dualpipe") and step.parallelism.tp > 1
         one = dict(stage.by_category)["activations"] / stage.held if by_turns else 0
         assert peak.nbytes <= stage.nbytes <= peak.nbytes + one
+
+
+@pytest.mark.parametrize("framework", frameworks())
+@pytest.mark.parametrize("schedule", ["1f1b", "interleaved"])
+@pytest.mark.parametrize("at_once", [True, False])
+def test_a_rank_alone_can_be_planned_for_every_framework(framework: str, schedule: str, at_once: bool) -> None:
+    """Hosts that wait for their receives know which rank receives, although a rank alone sends to nobody."""
+    spec = load_scenario(
+        {
+            "name": "alone", "cluster": {"topology": "dgx_h100", "world_size": 8},
+            "training": USUAL | {
+                "framework": framework, "gradient_accumulation_steps": 8, "sharding": "zero1",
+                "parallelism": {"pp": 4, "schedule": schedule},
+            },
+        }
+    ).training  # fmt: skip
+    assert spec is not None
+    cluster = build("dgx_h100", 8)
+    programs = ranks_alone(cluster, to_step(spec, 8), at_once=at_once)
+    assert len(programs) == 4
+    for program in programs:
+        assert play("auto", program, cluster, limit_memory=False).peak is not None
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "zero1", "zero2", "zero3"])
