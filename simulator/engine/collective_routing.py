@@ -224,7 +224,8 @@ class _CollectiveRouter:
         watched = all_links(every) if watch_all else prune_links(every, bandwidth)
         # A link that slows down may become the bottleneck of any flow on it.
         changing = np.fromiter(self.cluster.changing_links, np.int64, len(self.cluster.changing_links))
-        watched = [own | np.isin(one.routes.link, changing) for own, one in zip(watched, every, strict=True)]
+        if len(changing):
+            watched = [own | np.isin(one.routes.link, changing) for own, one in zip(watched, every, strict=True)]
         potential: dict[_Kind, PotentialFlows] = {}
         for batch, together, matters in zip(batches, every, watched, strict=True):
             apart = replace(together, routes=together.routes.kept(matters)).apart(len(batch.ops))
@@ -232,7 +233,7 @@ class _CollectiveRouter:
         # A program with a single collective needs no second check: pruning found the answer already.
         contends = {
             kind: (len(potential) == one.times == 1 and not watch_all)
-            or bool(np.isin(one.routes.link, changing).any())
+            or (len(changing) > 0 and bool(np.isin(one.routes.link, changing).any()))
             or self._contend([one], bandwidth)
             for kind, one in potential.items()
             if one.routes.can_contend
