@@ -19,6 +19,7 @@ from simulator.cli.options import (
     AsJson,
     Cache,
     Engine,
+    NoPlugins,
     NoReport,
     OtherGpu,
     Out,
@@ -69,6 +70,7 @@ def run(
     svg: Svg = False,
     table: Table = "small",
     no_report: NoReport = False,
+    no_plugins: NoPlugins = False,
 ) -> None:
     """Simulate the points of a scenario, one after another.
 
@@ -103,6 +105,7 @@ def sweep(
     svg: Svg = False,
     table: Table = "small",
     no_report: NoReport = False,
+    no_plugins: NoPlugins = False,
     jobs: Annotated[
         int | None, typer.Option(min=1, help="Number of processes on this machine; the number of cores if omitted.")
     ] = None,
@@ -177,7 +180,7 @@ def collective(
 
 
 @app.command()
-def check(scenario: ScenarioName, settings: Settings = None) -> None:
+def check(scenario: ScenarioName, settings: Settings = None, no_plugins: NoPlugins = False) -> None:
     """List all mistakes in a scenario or topology file.
 
     For a valid scenario, print the time and memory of its simulation; for a valid topology, describe the machine.

@@ -137,7 +137,8 @@ Volume = Callable[[CollectiveRequest], int]
 ClosedForm = Callable[[CollectiveRequest, ElementSizes, IdleNetwork], float | None]
 
 
-@dataclass(frozen=True, slots=True)
+# Compared by identity: plans are functions, and caches of schedules have the algorithm as key.
+@dataclass(frozen=True, slots=True, eq=False)
 class Algorithm:
     """A collective algorithm's record: operations, volume, closed-form time, options and use in libraries.
 
@@ -192,6 +193,11 @@ class Algorithm:
     whole: tuple[str, ...] = ()
     examples: Callable[[int], Iterable[Example]] = plain
     summary: str = ""
+
+    @property
+    def operations(self) -> tuple[str, ...]:
+        """Return the operations that the algorithm can carry out, in a fixed order."""
+        return tuple(operation for operation in OPERATIONS if operation in self.plans)
 
 
 def least_volume(request: CollectiveRequest) -> int:
@@ -277,8 +283,7 @@ class _Algorithms(Catalog[Algorithm]):
 
     def operations(self, name: str) -> tuple[str, ...]:
         """Return the operations that the algorithm `name` can carry out, in a fixed order."""
-        plans = self.find(name).plans
-        return tuple(operation for operation in OPERATIONS if operation in plans)
+        return self.find(name).operations
 
     def pairs(self) -> tuple[tuple[str, str], ...]:
         """Return every pair (algorithm, operation) for which the algorithm can carry out the operation."""
