@@ -196,6 +196,26 @@ def check(scenario: ScenarioName, settings: Settings = None, no_plugins: NoPlugi
     checked(scenario, settings or [])
 
 
+@app.command("check-algorithm")
+def check_algorithm(
+    algorithm: Annotated[
+        str, typer.Argument(metavar="FILE", help="File of an own collective algorithm, or an algorithm's name.")
+    ],
+    ranks: Annotated[
+        list[int] | None,
+        typer.Option("--ranks", min=2, max=64, metavar="N", help="Number of ranks. Repeatable; several if omitted."),
+    ] = None,
+    no_plugins: NoPlugins = False,
+) -> None:
+    """Check a collective algorithm: proof, exact sums, bytes sent, closed form.
+
+    Every operation is checked for several numbers of ranks. The exit code is 1 if the algorithm breaks a law.
+    """
+    from simulator.cli.check_algorithm import show as show_check
+
+    show_check(algorithm, ranks or ())
+
+
 @app.command()
 def new(
     name: Annotated[str, typer.Argument(help="Name of the scenario; the file is NAME.yaml.", metavar="NAME")],
