@@ -8,12 +8,15 @@ import typer
 
 from simulator.cli.warnings_output import print_warnings
 from simulator.collectives.algorithm_files import runs_code
+from simulator.collectives.foreign_code import refuse_if_forbidden
 from simulator.testing.check import WORLD_SIZES, check_algorithm
 
 
 def show(algorithm: str, ranks: Sequence[int]) -> None:
     """Check an algorithm by name or path, and print a line for each law; exit with code 1 if a law is broken."""
-    print_warnings([f"runs the code of {algorithm}"] if runs_code(algorithm) else [])
+    if runs_code(algorithm):
+        refuse_if_forbidden(algorithm)
+        print_warnings([f"runs the code of {algorithm}"])
     checked = check_algorithm(algorithm, ranks or WORLD_SIZES)
     for line in checked.lines():
         typer.echo(line)

@@ -25,8 +25,8 @@ _LAWS: Final[dict[str, tuple[Law, tuple[int, ...]]]] = {
     "rows are counted": (laws.counts_rows, _ELEMENTS),
     "proof without a clock": (laws.keeps_its_promise, _ELEMENTS),
     "elements on the wire": (laws.sends_its_volume, (0, *_ELEMENTS)),
-    "exact sums of int64": (laws.gives_exact_results, _ELEMENTS),
-    "sums of float16": (lambda a, c, r: laws.gives_exact_results(a, c, r, "float16"), (1003,)),
+    "exact elements of int64": (laws.gives_exact_results, _ELEMENTS),
+    "elements of float16": (lambda a, c, r: laws.gives_exact_results(a, c, r, "float16"), (1003,)),
     "closed form": (laws.takes_its_closed_form, (*_ELEMENTS, _EQUAL_PARTS)),
 }
 
@@ -154,10 +154,12 @@ def _judged(algorithm: Algorithm, operation: str, law: str, world_sizes: Sequenc
     for cluster, request in _settings(algorithm, operation, world_sizes, elements):
         try:
             cases += check(algorithm, cluster, request) is not False
-        except SimulatorError as error:
+        # The functions of a user's record may raise any error.
+        except Exception as error:
+            kind = "" if isinstance(error, SimulatorError) else f"{type(error).__name__}: "
             root = f", root {request.root}" if request.root else ""
             setting = f"{request.world_size} ranks, {request.elements} elements{root}"
-            return LawResult(operation, law, cases, f"BROKEN with {setting}: {error}")
+            return LawResult(operation, law, cases, f"BROKEN with {setting}: {kind}{error}")
     return LawResult(operation, law, cases)
 
 
