@@ -176,6 +176,8 @@ class Algorithm:
         Settings in which shared tests simulate the algorithm.
     summary : str
         What the ranks do, in a few words, for answers and lists that name the algorithm.
+    ranks : int or None
+        The only number of ranks that the algorithm supports; None for any number.
     """
 
     plans: Mapping[str, Plan]
@@ -193,6 +195,7 @@ class Algorithm:
     whole: tuple[str, ...] = ()
     examples: Callable[[int], Iterable[Example]] = plain
     summary: str = ""
+    ranks: int | None = None
 
     @property
     def operations(self) -> tuple[str, ...]:

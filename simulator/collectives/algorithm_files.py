@@ -1,7 +1,7 @@
 """Where is the algorithm that a scenario names: in this package, in an installed package, or in a file of the user?
 
-A name with the ending .py is a Python file, which is run. Any other name is a shipped algorithm, or an entry point of
-an installed package. `auto` chooses among shipped algorithms alone.
+A name with the ending .py is a Python file, which is run; .xml is an MSCCL program, which is read. Any other name is a
+shipped algorithm, or an entry point of an installed package. `auto` chooses among shipped algorithms alone.
 """
 
 from __future__ import annotations
@@ -15,9 +15,12 @@ from simulator.basics.errors import ScenarioError, UnknownNameError
 from simulator.basics.input_files import read_bytes
 from simulator.collectives.algorithm import ALGORITHMS, Algorithm
 from simulator.collectives.foreign_code import algorithm_of, refuse_if_forbidden, run_file
+from simulator.collectives.msccl.convert import algorithm_of_program
+from simulator.collectives.msccl.read import MOST_BYTES
 
 PYTHON: Final = ".py"
-SUFFIXES: Final = (PYTHON,)
+PROGRAM: Final = ".xml"
+SUFFIXES: Final = (PYTHON, PROGRAM)
 # Group of entry points under which other packages install algorithms: name -> object of class Algorithm.
 GROUP: Final = "cluster_simulator.plugins"
 
@@ -52,7 +55,7 @@ def find_algorithm(name: str, base: Path | None = None) -> Algorithm:
     if is_file_name(name):
         if name.endswith(PYTHON):
             refuse_if_forbidden(name)
-        return _loaded(name, located(name, base), read_bytes(located(name, base), source=name))
+        return _loaded(name, located(name, base), read_bytes(located(name, base), source=name, most=MOST_BYTES))
     if name in ALGORITHMS.names():
         return ALGORITHMS.find(name)
     for entry in _installed():
@@ -65,7 +68,7 @@ def find_algorithm(name: str, base: Path | None = None) -> Algorithm:
 @cache
 def _loaded(name: str, path: str, content: bytes) -> Algorithm:
     # The content is part of the cache's key: a file that was changed in the meantime is loaded again.
-    return run_file(name, path, content)
+    return run_file(name, path, content) if name.endswith(PYTHON) else algorithm_of_program(content, name)
 
 
 def installed_names() -> tuple[str, ...]:
