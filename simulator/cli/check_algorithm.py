@@ -9,7 +9,7 @@ import typer
 from simulator.cli.warnings_output import print_warnings
 from simulator.collectives.algorithm_files import runs_code
 from simulator.collectives.foreign_code import refuse_if_forbidden
-from simulator.testing.check import WORLD_SIZES, check_algorithm
+from simulator.testing.check import check_algorithm
 
 
 def show(algorithm: str, ranks: Sequence[int]) -> None:
@@ -17,7 +17,7 @@ def show(algorithm: str, ranks: Sequence[int]) -> None:
     if runs_code(algorithm):
         refuse_if_forbidden(algorithm)
         print_warnings([f"runs the code of {algorithm}"])
-    checked = check_algorithm(algorithm, ranks or WORLD_SIZES)
+    checked = check_algorithm(algorithm, ranks or None)
     for line in checked.lines():
         typer.echo(line)
     if not checked.holds:

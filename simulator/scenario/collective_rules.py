@@ -68,7 +68,7 @@ def conflicts(
     # A list, because its rules decide below whether the number of ranks is known.
     group = list(_group(shape, cluster.world_size))
     yield from group
-    yield from _algorithm(shape, algorithm)
+    yield from _algorithm(shape, algorithm, ranks)
     yield from _options(shape, algorithm)
     yield from _size(shape)
     yield from _reduction(shape)
@@ -112,9 +112,12 @@ def _group(shape: CollectiveSpec, world_size: int) -> Iterator[RuleViolation]:
             yield _conflict("group", f"got rank {rank}; {allowed}", "cluster.world_size", at=i)
 
 
-def _algorithm(shape: CollectiveSpec, algorithm: Algorithm | None) -> Iterator[RuleViolation]:
+def _algorithm(shape: CollectiveSpec, algorithm: Algorithm | None, ranks: int) -> Iterator[RuleViolation]:
     from simulator.collectives.algorithm import ALGORITHMS
 
+    if algorithm is not None and algorithm.ranks not in (None, ranks):
+        message = f"got {shape.algorithm!r}, which is for {algorithm.ranks} ranks, but {ranks} take part"
+        yield _conflict("algorithm", message, "group", "cluster.world_size")
     # `auto` chooses only among algorithms that support the operation.
     if algorithm is None or shape.operation in algorithm.plans:
         return

@@ -91,7 +91,7 @@ class AlgorithmCheck:
 
 
 def check_algorithm(
-    algorithm: str | Path | Algorithm, world_sizes: Sequence[int] = WORLD_SIZES, *, name: str = ""
+    algorithm: str | Path | Algorithm, world_sizes: Sequence[int] | None = None, *, name: str = ""
 ) -> AlgorithmCheck:
     """Check an algorithm's record: proof, exact sums, elements on the wire, closed form.
 
@@ -99,8 +99,9 @@ def check_algorithm(
     ----------
     algorithm : str, Path or Algorithm
         Path of a file, name in the catalog, or the record itself.
-    world_sizes : sequence of int
-        Numbers of ranks. A number that the algorithm refuses by a ValueError is left out.
+    world_sizes : sequence of int, optional
+        Numbers of ranks; by default 2 to 16, or the only number that the algorithm supports. A number that the
+        algorithm refuses by a ValueError is left out.
     name : str, optional
         Name of the record in the result.
 
@@ -122,6 +123,8 @@ def check_algorithm(
     """
     found = algorithm if isinstance(algorithm, Algorithm) else find_algorithm(str(algorithm))
     named = name or ("own algorithm" if isinstance(algorithm, Algorithm) else str(algorithm))
+    if world_sizes is None:
+        world_sizes = WORLD_SIZES if found.ranks is None else (found.ranks,)
     possible, refused = _possible(found, world_sizes)
     if not possible:
         raise ScenarioError(

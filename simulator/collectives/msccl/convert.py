@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Final
 
 from simulator.basics.errors import ScenarioError, ScheduleError
 from simulator.collectives.algorithm import Algorithm, CollectiveRequest
@@ -30,8 +31,10 @@ from simulator.collectives.schedule_builder import ScheduleBuilder
 from simulator.collectives.verify import verify
 from simulator.records.chunks import chunk_sizes, transfer_elements
 from simulator.records.reduction_order import ReductionOrder
-from simulator.records.schedule import Schedule, kept
+from simulator.records.schedule import Repeat, Round, Schedule, kept
 from simulator.records.transfers import write_out
+
+_INEXPRESSIBLE: Final = "a schedule, in which a rank holds a single value of each chunk, cannot express it"
 
 
 def algorithm_of_program(content: bytes, source: str) -> Algorithm:
@@ -77,7 +80,7 @@ def schedule_of_program(program: Program, source: str) -> Schedule:
     rows = converter.rows(source)
     pieces = 1 if program.operation == "all_reduce" else program.part
 
-    def parts() -> Iterator[object]:
+    def parts() -> Iterator[Round | Repeat]:
         builder = ScheduleBuilder()
         for src, dst, first, count, reduce, channel, waits in rows:
             builder.send(src, dst, first, count, reduce=reduce, channel=channel, after=waits)
@@ -91,10 +94,7 @@ def schedule_of_program(program: Program, source: str) -> Schedule:
     try:
         verify(schedule)
     except ScheduleError as error:
-        raise ScenarioError(
-            f"{source}: the program is right, but a schedule, in which a rank holds a single value of each chunk, cannot "
-            f"express it: {error}"
-        ) from error
+        raise ScenarioError(f"{source}: the program is right, but {_INEXPRESSIBLE}: {error}") from error
     return schedule
 
 
@@ -121,10 +121,8 @@ class _Converter:
         """Return the transfers in the order of their numbers; ScenarioError if there is no such order."""
         order = topological_order(self.made, self._reads_before_writes())
         if len(order) < len(self.made.steps):
-            raise ScenarioError(
-                f"{source}: two ranks exchange values of the same chunk at the same time, each keeping its own value until "
-                "both have arrived; a schedule, in which a rank holds a single value of each chunk, cannot express this"
-            )
+            what = "two ranks exchange values of the same chunk at the same time"
+            raise ScenarioError(f"{source}: the program is right, but {_INEXPRESSIBLE}: {what}")
         channels: dict[tuple[int, int, int], int] = {}
         for number in order:
             known = 0
@@ -140,7 +138,7 @@ class _Converter:
         return self._rows
 
     def _reads_before_writes(self) -> list[tuple[int, int]]:
-        """Return pairs of steps (first, later): a message must have arrived before its chunk is overwritten at its sender.
+        """Return pairs of steps (first, later): a message arrives before its chunk is overwritten at its sender.
 
         The pairs follow the order in which the program was carried out.
         """
