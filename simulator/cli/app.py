@@ -306,6 +306,26 @@ def import_model(
     write(source, out, unit or ())
 
 
+@app.command("export-msccl")
+def export_msccl(
+    algorithm: Annotated[str, typer.Argument(metavar="ALGORITHM", help="Algorithm: a name, or the path of a file.")],
+    operation: Annotated[str, typer.Argument(metavar="OPERATION", help="Operation: all_reduce, all_gather, ...")],
+    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="XML file to write.")],
+    ranks: Annotated[int, typer.Option("--ranks", min=2, max=256, metavar="N", help="Number of ranks.")] = 8,
+    group_size: Annotated[
+        int | None, typer.Option(min=1, help="Number of ranks in a node, for hierarchical and multi_ring.")
+    ] = None,
+    no_plugins: NoPlugins = False,
+) -> None:
+    """Write a collective algorithm as a program of MSCCL (XML).
+
+    The program is read back and proved before it is written.
+    """
+    from simulator.cli.export_msccl import write
+
+    write(algorithm, operation, ranks, group_size, out)
+
+
 @app.command("import-config")
 def import_config(
     files: Annotated[
