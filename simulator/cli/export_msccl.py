@@ -31,7 +31,6 @@ def write(algorithm: str, operation: str, ranks: int, group_size: int | None, ou
     try:
         schedule = found.plans[operation](CollectiveRequest(operation, ranks, ranks * _PART, nodes=nodes))
     except ValueError as error:
-        hint = "; give --group-size" if str(error).startswith("nodes ") else ""
-        raise ScenarioError(f"{algorithm}: {error}{hint}") from error
+        raise ScenarioError(f"{algorithm}: {error}") from error
     write_atomically(out, exported(schedule))
     typer.echo(f"{out}: {schedule.length()} transfers of {algorithm} {operation} over {ranks} ranks")
