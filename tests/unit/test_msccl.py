@@ -265,12 +265,9 @@ def test_numbers_that_would_cost_memory_are_refused(before: str, after: str, mes
 
 
 def test_more_steps_than_can_be_proved_are_refused() -> None:
-    nops = "".join(
-        f'<step s="{s}" type="nop" srcbuf="i" srcoff="0" dstbuf="i" dstoff="0" cnt="0" depid="-1" deps="-1" hasdep="0"/>'
-        for s in range(2**15 + 1)
-    )
+    nops = "".join(f'<step s="{s}" type="nop" cnt="0" depid="-1" deps="-1" hasdep="0"/>' for s in range(2**16 + 1))
     text = '<algo name="own" nchunksperloop="4" ngpus="4" coll="allreduce" inplace="1"><gpu id="0" s_chunks="0">'
-    with pytest.raises(ScenarioError, match=r"own\.xml:1: has more than 32768 steps"):
+    with pytest.raises(ScenarioError, match=r"own\.xml:1: has more than 65536 steps"):
         algorithm(f'{text}<tb id="0" send="-1" recv="-1" chan="0">{nops}</tb></gpu></algo>')
 
 

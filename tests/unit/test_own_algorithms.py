@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 
 import simulator
 from simulator.basics.errors import ScenarioError, ScenarioWarning
+from simulator.collectives import algorithm_files
 from simulator.collectives.algorithm_files import find_algorithm
 from simulator.scenario.load import load_scenario
 from simulator.sweeps.cache import Cache
@@ -187,3 +190,41 @@ def test_cached_outcomes_depend_on_the_content_of_the_file(folder: Path) -> None
 def test_a_run_can_be_repeated_from_its_directory(folder: Path, command: Command) -> None:
     assert command("run", "own.yaml", "--out", "out").code == 0
     assert command("rerun", "out").out == "out: repeated; the report is identical\n"
+
+
+@pytest.fixture
+def installed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A package with the entry point `root_first`, as an installer writes it."""
+    site = folder / "site"
+    about = site / "own_plugin-1.0.dist-info"
+    about.mkdir(parents=True)
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: own-plugin\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text("[cluster_simulator.plugins]\nroot_first = own_plugin_module:ALGORITHM\n")
+    (site / "own_plugin_module.py").write_text(ROOT_SENDS)
+    monkeypatch.syspath_prepend(site)
+    algorithm_files._installed.cache_clear()
+    yield site
+    algorithm_files._installed.cache_clear()
+    sys.modules.pop("own_plugin_module", None)
+
+
+def test_an_installed_package_brings_an_algorithm(folder: Path, installed: Path, command: Command) -> None:
+    run = simulator.simulate(load_scenario("own.yaml", {"collective.algorithm": "root_first"}))
+    assert run.report.time_s == pytest.approx(star_time(4), rel=1e-9)
+    done = command("check", "own.yaml", "--set", "collective.algorithm=root_first")
+    assert (done.code, done.err.count("runs the code of root_first")) == (0, 1)
+    assert "root_first" in command("list", "algorithms").out
+
+
+def test_an_installed_algorithm_is_not_imported_unless_it_is_named(
+    folder: Path, installed: Path, command: Command
+) -> None:
+    (installed / "own_plugin_module.py").write_text("raise RuntimeError('imported')\n")
+    assert command("check", "small.yaml").code == 0
+    assert simulator.simulate(load_scenario("small.yaml", {"collective.algorithm": "auto"})).report.time_s > 0
+    named = command("check", "own.yaml", "--set", "collective.algorithm=root_first")
+    assert named.code == 2
+    assert "root_first: own_plugin_module:ALGORITHM cannot be imported: imported" in named.err
+    refused = command("check", "own.yaml", "--set", "collective.algorithm=root_first", "--no-plugins")
+    assert (refused.code, len(refused.faults)) == (2, 1)
+    assert "got 'root_first', whose code is not run" in refused.err

@@ -29,7 +29,7 @@ from simulator.collectives.msccl.program import (
 # Limits: largest file [B], and most GPUs, steps, chunks in a buffer, and chunks named by all steps together.
 MOST_BYTES: Final = 8 * 2**20
 _MOST_GPUS: Final = 256
-_MOST_STEPS: Final = 2**15
+_MOST_STEPS: Final = 2**16
 _MOST_CHUNKS: Final = 2**16
 _MOST_MOVES: Final = 2**20
 # Most chunks of the schedule times ranks; in an all_to_all, the schedule has chunks x ranks chunks.
