@@ -207,9 +207,9 @@ def check_algorithm(
     ] = None,
     no_plugins: NoPlugins = False,
 ) -> None:
-    """Check a collective algorithm: proof, exact sums, bytes sent, closed form.
+    """Check a collective algorithm by proof and simulation.
 
-    Every operation is checked for several numbers of ranks. The exit code is 1 if the algorithm breaks a law.
+    Checked are exact sums, bytes sent and the closed form, for several numbers of ranks. The exit code is 1 if the algorithm breaks a law.
     """
     from simulator.cli.check_algorithm import show as show_check
 

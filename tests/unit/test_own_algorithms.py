@@ -192,6 +192,11 @@ def test_a_run_can_be_repeated_from_its_directory(folder: Path, command: Command
     assert command("rerun", "out").out == "out: repeated; the report is identical\n"
 
 
+def _forget_installed() -> None:
+    algorithm_files._installed.cache_clear()
+    algorithm_files._of_entry.cache_clear()
+
+
 @pytest.fixture
 def installed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A package with the entry point `root_first`, as an installer writes it."""
@@ -202,9 +207,9 @@ def installed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (about / "entry_points.txt").write_text("[cluster_simulator.plugins]\nroot_first = own_plugin_module:ALGORITHM\n")
     (site / "own_plugin_module.py").write_text(ROOT_SENDS)
     monkeypatch.syspath_prepend(site)
-    algorithm_files._installed.cache_clear()
+    _forget_installed()
     yield site
-    algorithm_files._installed.cache_clear()
+    _forget_installed()
     sys.modules.pop("own_plugin_module", None)
 
 
