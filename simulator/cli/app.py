@@ -115,7 +115,7 @@ def sweep(
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the interrupted sweep in --out.")] = False,
 ) -> None:
-    """Simulate a scenario on several processes or a Dask cluster.
+    """Simulate a scenario on several processes or machines.
 
     The points and the meaning of --set are the same as for `run`. --resume continues an interrupted sweep.
     """
@@ -207,9 +207,10 @@ def check_algorithm(
     ] = None,
     no_plugins: NoPlugins = False,
 ) -> None:
-    """Check a collective algorithm by proof and simulation.
+    """Check an own collective algorithm.
 
-    Checked are exact sums, bytes sent and the closed form, for several numbers of ranks. The exit code is 1 if the algorithm breaks a law.
+    Checked are the proof without a clock, exact sums, bytes sent and the closed form, for several numbers of ranks. The
+    exit code is 1 if the algorithm breaks a law.
     """
     from simulator.cli.check_algorithm import show as show_check
 
@@ -463,7 +464,7 @@ def rerun(
     ] = None,
     trace: Trace = False,
 ) -> None:
-    """Repeat a run, and report whether the results are the same."""
+    """Repeat a run, and report whether results are equal."""
     from simulator.cli.rerun import rerun as again
 
     again(folder, out, trace=trace)

@@ -245,7 +245,7 @@ def kernels(
     ] = 1,
     as_json: AsJson = False,
 ) -> None:
-    """Print each kernel's time, and the resource that bounds it."""
+    """Print each kernel's time, and what bounds it."""
     from simulator.cli.kernels import show as show_kernels
     from simulator.model.load import sequence_length
 
