@@ -19,6 +19,7 @@ from simulator.cli.options import (
     AsJson,
     Cache,
     Engine,
+    NoPlugins,
     NoReport,
     OtherGpu,
     Out,
@@ -69,6 +70,7 @@ def run(
     svg: Svg = False,
     table: Table = "small",
     no_report: NoReport = False,
+    no_plugins: NoPlugins = False,
 ) -> None:
     """Simulate the points of a scenario, one after another.
 
@@ -103,6 +105,7 @@ def sweep(
     svg: Svg = False,
     table: Table = "small",
     no_report: NoReport = False,
+    no_plugins: NoPlugins = False,
     jobs: Annotated[
         int | None, typer.Option(min=1, help="Number of processes on this machine; the number of cores if omitted.")
     ] = None,
@@ -112,7 +115,7 @@ def sweep(
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the interrupted sweep in --out.")] = False,
 ) -> None:
-    """Simulate a scenario on several processes or a Dask cluster.
+    """Simulate a scenario on several processes or machines.
 
     The points and the meaning of --set are the same as for `run`. --resume continues an interrupted sweep.
     """
@@ -177,7 +180,7 @@ def collective(
 
 
 @app.command()
-def check(scenario: ScenarioName, settings: Settings = None) -> None:
+def check(scenario: ScenarioName, settings: Settings = None, no_plugins: NoPlugins = False) -> None:
     """List all mistakes in a scenario or topology file.
 
     For a valid scenario, print the time and memory of its simulation; for a valid topology, describe the machine.
@@ -191,6 +194,27 @@ def check(scenario: ScenarioName, settings: Settings = None) -> None:
     from simulator.cli.check import check as checked
 
     checked(scenario, settings or [])
+
+
+@app.command("check-algorithm")
+def check_algorithm(
+    algorithm: Annotated[
+        str, typer.Argument(metavar="FILE", help="File of an own collective algorithm, or an algorithm's name.")
+    ],
+    ranks: Annotated[
+        list[int] | None,
+        typer.Option("--ranks", min=2, max=64, metavar="N", help="Number of ranks. Repeatable; several if omitted."),
+    ] = None,
+    no_plugins: NoPlugins = False,
+) -> None:
+    """Check an own collective algorithm.
+
+    Checked are the proof without a clock, exact sums, bytes sent and the closed form, for several numbers of ranks. The
+    exit code is 1 if the algorithm breaks a law.
+    """
+    from simulator.cli.check_algorithm import show as show_check
+
+    show_check(algorithm, ranks or ())
 
 
 @app.command()
@@ -281,6 +305,26 @@ def import_model(
     from simulator.cli.import_model import write
 
     write(source, out, unit or ())
+
+
+@app.command("export-msccl")
+def export_msccl(
+    algorithm: Annotated[str, typer.Argument(metavar="ALGORITHM", help="Algorithm: a name, or the path of a file.")],
+    operation: Annotated[str, typer.Argument(metavar="OPERATION", help="Operation: all_reduce, all_gather, ...")],
+    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="XML file to write.")],
+    ranks: Annotated[int, typer.Option("--ranks", min=2, max=256, metavar="N", help="Number of ranks.")] = 8,
+    group_size: Annotated[
+        int | None, typer.Option(min=1, help="Number of ranks in a node, for hierarchical and multi_ring.")
+    ] = None,
+    no_plugins: NoPlugins = False,
+) -> None:
+    """Write a collective algorithm as a program of MSCCL (XML).
+
+    The program is read back and proved before it is written.
+    """
+    from simulator.cli.export_msccl import write
+
+    write(algorithm, operation, ranks, group_size, out)
 
 
 @app.command("import-config")
@@ -420,7 +464,7 @@ def rerun(
     ] = None,
     trace: Trace = False,
 ) -> None:
-    """Repeat a run, and report whether the results are the same."""
+    """Repeat a run, and report whether results are equal."""
     from simulator.cli.rerun import rerun as again
 
     again(folder, out, trace=trace)

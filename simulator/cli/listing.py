@@ -73,9 +73,12 @@ def _below(headings: Sequence[str], rows: Sequence[tuple[str, ...]]) -> None:
 
 def _algorithms() -> None:
     from simulator.collectives.algorithm import ALGORITHMS
+    from simulator.collectives.algorithm_files import installed_names
 
     found = ((name, ALGORITHMS.find(name).summary) for name in ALGORITHMS.names())
     rows = [(name, summary, ", ".join(ALGORITHMS.operations(name))) for name, summary in found]
+    # Listed without their operations: importing them would run their code.
+    rows += [(name, "from an installed package", "") for name in installed_names()]
     _below(("algorithm", "summary", "operations"), rows)
 
 

@@ -12,7 +12,7 @@ import typer
 
 from simulator.cli.completion import names_of
 from simulator.cli.number_options import as_days, as_length
-from simulator.cli.options import AsJson, Cache, ModelName, OtherGpu, Settings, Tokens
+from simulator.cli.options import AsJson, Cache, ModelName, NoPlugins, OtherGpu, Settings, Tokens
 
 
 def memory(
@@ -194,6 +194,7 @@ def plan(
         int | None, typer.Option(min=1, help=("Number of processes; the number of cores if omitted."))
     ] = None,
     cache: Cache = None,
+    no_plugins: NoPlugins = False,
     as_json: AsJson = False,
 ) -> None:
     """Find the fastest settings for a training on N GPUs.
@@ -244,7 +245,7 @@ def kernels(
     ] = 1,
     as_json: AsJson = False,
 ) -> None:
-    """Print each kernel's time, and the resource that bounds it."""
+    """Print each kernel's time, and what bounds it."""
     from simulator.cli.kernels import show as show_kernels
     from simulator.model.load import sequence_length
 

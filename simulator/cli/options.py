@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from simulator.cli.completion import names_of
+from simulator.cli.no_plugins import forbid_plugins
 from simulator.cli.number_options import as_tokens
 
 # Completion proposes names from the catalog; the shell itself completes paths.
@@ -62,6 +63,14 @@ Cache = Annotated[
         "--cache",
         metavar="DIR",
         help="Cache of outcomes: reuse outcomes in DIR, and add new outcomes. Reused outcomes have no timeline.",
+    ),
+]
+NoPlugins = Annotated[
+    bool,
+    typer.Option(
+        "--no-plugins",
+        callback=forbid_plugins,
+        help="Run no code from files or packages that a scenario names as algorithm.",
     ),
 ]
 OtherGpu = Annotated[

@@ -137,7 +137,8 @@ Volume = Callable[[CollectiveRequest], int]
 ClosedForm = Callable[[CollectiveRequest, ElementSizes, IdleNetwork], float | None]
 
 
-@dataclass(frozen=True, slots=True)
+# Compared by identity: plans are functions, and caches of schedules have the algorithm as key.
+@dataclass(frozen=True, slots=True, eq=False)
 class Algorithm:
     """A collective algorithm's record: operations, volume, closed-form time, options and use in libraries.
 
@@ -175,6 +176,8 @@ class Algorithm:
         Settings in which shared tests simulate the algorithm.
     summary : str
         What the ranks do, in a few words, for answers and lists that name the algorithm.
+    ranks : int or None
+        The only number of ranks that the algorithm supports; None for any number.
     """
 
     plans: Mapping[str, Plan]
@@ -192,6 +195,12 @@ class Algorithm:
     whole: tuple[str, ...] = ()
     examples: Callable[[int], Iterable[Example]] = plain
     summary: str = ""
+    ranks: int | None = None
+
+    @property
+    def operations(self) -> tuple[str, ...]:
+        """Return the operations that the algorithm can carry out, in a fixed order."""
+        return tuple(operation for operation in OPERATIONS if operation in self.plans)
 
 
 def least_volume(request: CollectiveRequest) -> int:
@@ -277,8 +286,7 @@ class _Algorithms(Catalog[Algorithm]):
 
     def operations(self, name: str) -> tuple[str, ...]:
         """Return the operations that the algorithm `name` can carry out, in a fixed order."""
-        plans = self.find(name).plans
-        return tuple(operation for operation in OPERATIONS if operation in plans)
+        return self.find(name).operations
 
     def pairs(self) -> tuple[tuple[str, str], ...]:
         """Return every pair (algorithm, operation) for which the algorithm can carry out the operation."""

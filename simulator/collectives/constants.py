@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Final
 
 from simulator.cluster.cluster import Cluster, MachineCollective
-from simulator.collectives.algorithm import ALGORITHMS, REDUCING, CollectiveRequest
+from simulator.collectives.algorithm import ALGORITHMS, REDUCING, Algorithm, CollectiveRequest
 
 # Ring step over the network, in NCCL's own model for its Simple protocol [s] (src/graph/tuning.cc, hwLat).
 NETWORK_STEP: Final = 14e-6
@@ -26,19 +26,21 @@ def runs(cluster: Cluster, request: CollectiveRequest, group: tuple[int, ...]) -
 
 
 def constants(
-    cluster: Cluster, request: CollectiveRequest, group: tuple[int, ...], algorithm: str
+    cluster: Cluster, request: CollectiveRequest, group: tuple[int, ...], wanted: Algorithm
 ) -> MachineCollective | None:
-    """Return the machine's constants (start-up, caps) for a request by `algorithm`; None if the machine has none.
+    """Return the machine's constants (start-up, caps) for a request by an algorithm; None if the machine has none.
 
     Constants of another algorithm are converted: the cap inside nodes by the ratio of the bandwidths that libraries
     reach with either algorithm, the start-up by the additional steps from node to node.
     """
     nearest = (cluster.machine(operation, group) for operation in _nearest(cluster, request, group))
     measured = runs(cluster, request, group) or next(filter(None, nearest), None)
-    if measured is None or measured.algorithm == algorithm:
+    if measured is None:
+        return None
+    known = ALGORITHMS.find(measured.algorithm)
+    if known is wanted:
         return measured
     # A machine with a measured `cross_step` already pays for each step between nodes (`MachineCollective.latency`).
-    wanted, known = ALGORITHMS.find(algorithm), ALGORITHMS.find(measured.algorithm)
     more = max(0.0, wanted.steps(request).across - known.steps(request).across)
     later = 0.0 if measured.cross_step else more * NETWORK_STEP
     share = wanted.share_of_ring / known.share_of_ring

@@ -35,7 +35,7 @@ class Task:
     request : CollectiveRequest
         The operation; empty nodes are filled in from the cluster.
     algorithm : str
-        A name in the catalog, or "auto".
+        Name of the algorithm: a name in the catalog, "auto", or the name of `own`.
     group : tuple of int
         Ranks that take part.
     accumulate : {"payload", "float32"}
@@ -44,6 +44,8 @@ class Task:
         Elements of each array if several arrays are sent in sequence; empty for a single array (request.elements).
     wait : float
         Time before the first message starts [s].
+    own : Algorithm or None
+        An algorithm outside the catalog.
     """
 
     request: CollectiveRequest
@@ -54,6 +56,7 @@ class Task:
     accumulate: Literal["payload", "float32"] = "payload"
     messages: tuple[int, ...] = ()
     wait: float = 0.0
+    own: Algorithm | None = None
 
 
 @dataclass(frozen=True)
@@ -98,9 +101,9 @@ def plan(cluster: Cluster, task: Task) -> Plan:
     task = replace(task, request=_with_nodes(cluster, task))
     # The nodes are known from here on: `auto` and most algorithms need them.
     name, why = (task.algorithm, "as requested") if task.algorithm != "auto" else _chosen(cluster, task)
-    algorithm = ALGORITHMS.find(name)
+    algorithm = task.own or ALGORITHMS.find(name)
     if task.request.operation not in algorithm.plans:
-        able = ", ".join(ALGORITHMS.operations(name))
+        able = ", ".join(algorithm.operations)
         raise ScenarioError(
             f"collective.algorithm: got {name!r}, which has no {task.request.operation}; its operations are {able}"
         )
@@ -237,11 +240,11 @@ def _cut(cluster: Cluster, task: Task, name: str, algorithm: Algorithm) -> Task:
 
 def _collective(cluster: Cluster, task: Task, name: str, algorithm: Algorithm, label: str, why: str) -> Collective:
     dtype, request = find_dtype(task.dtype), task.request
-    machine = constants(cluster, request, task.group, name)
+    machine = constants(cluster, request, task.group, algorithm)
     # Fails on networks without a reducing switch, and therefore comes before the schedule, which may be long.
     auxiliaries = _auxiliaries(cluster, task, name, algorithm.auxiliary)
     try:
-        schedule = _schedule(name, request)
+        schedule = _schedule(algorithm, request)
     except ValueError as error:
         hint = "; give group_size" if str(error).startswith("nodes ") else ""
         raise ScenarioError(f"collective.algorithm: {name}: {error}{hint}") from error
@@ -272,9 +275,9 @@ def _collective(cluster: Cluster, task: Task, name: str, algorithm: Algorithm, l
 
 
 @lru_cache(maxsize=256)
-def _schedule(name: str, request: CollectiveRequest) -> Schedule:
-    """Return a schedule for a request by algorithm `name`; cached, because equal requests share the schedule."""
-    return ALGORITHMS.find(name).plans[request.operation](request)
+def _schedule(algorithm: Algorithm, request: CollectiveRequest) -> Schedule:
+    """Return an algorithm's schedule for a request; cached, because equal requests share the schedule."""
+    return algorithm.plans[request.operation](request)
 
 
 def _auxiliaries(cluster: Cluster, task: Task, name: str, auxiliary: Auxiliary) -> tuple[str, ...]:

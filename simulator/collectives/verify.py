@@ -52,7 +52,7 @@ def holders(schedule: Schedule, chunk: int) -> range:
     if operation in ("broadcast", "scatter"):
         return range(root, root + 1)
     if operation == "all_to_all":
-        return range(chunk // n, chunk // n + 1)
+        return range(chunk // schedule.pieces // n, chunk // schedule.pieces // n + 1)
     return range(n)
 
 
@@ -74,7 +74,7 @@ def promised(schedule: Schedule, rank: int, chunk: int) -> int | None:
         return 1 << root
     if operation == "scatter":
         return 1 << root if part == rank else None
-    return 1 << (chunk // n) if chunk % n == rank else None
+    return 1 << (part // n) if part % n == rank else None
 
 
 def chunks_of(schedule: Schedule, transfers: Transfers, number: int) -> list[int]:

@@ -166,6 +166,7 @@ def result(schedule: Schedule, buffer: Array, rank: int, elements: int) -> Array
     if schedule.operation in ("reduce", "gather") and rank != schedule.root:
         return buffer[:0].copy()
     if schedule.operation == "all_to_all":
-        n = schedule.world_size
-        return np.concatenate([buffer[starts[i * n + rank] : starts[i * n + rank + 1]] for i in range(n)])
+        n, pieces = schedule.world_size, schedule.pieces
+        firsts = ((i * n + rank) * pieces for i in range(n))
+        return np.concatenate([buffer[starts[first] : starts[first + pieces]] for first in firsts])
     return buffer

@@ -38,16 +38,21 @@ def split(elements: int, chunks: int) -> Ints:
 def chunk_sizes(schedule: Schedule, elements: int) -> Ints:
     """Return the number of elements in each chunk of a schedule's array, shape (chunks,).
 
-    In all_to_all, chunk i x world_size + j goes from rank i to rank j and has the size of the array's j-th part. In any
-    other operation the array is cut evenly into parts, and each part evenly into pieces.
+    In all_to_all, part i x world_size + j goes from rank i to rank j and has the size of the array's j-th part. In any
+    other operation the array is cut evenly into parts. Each part is cut evenly into pieces.
     """
-    if schedule.operation == "all_to_all":
-        return np.tile(split(elements, schedule.world_size), schedule.world_size)
-    whole = split(elements, schedule.chunks // schedule.pieces)
+    whole = _part_sizes(schedule, elements)
     if schedule.pieces == 1:
         return whole
     # The first (part mod pieces) pieces get an additional element.
     return (whole[:, None] // schedule.pieces + (np.arange(schedule.pieces) < whole[:, None] % schedule.pieces)).ravel()
+
+
+def _part_sizes(schedule: Schedule, elements: int) -> Ints:
+    """Return the number of elements in each part of a schedule's array, shape (chunks / pieces,)."""
+    if schedule.operation == "all_to_all":
+        return np.tile(split(elements, schedule.world_size), schedule.world_size)
+    return split(elements, schedule.chunks // schedule.pieces)
 
 
 def timed_sizes(schedule: Schedule, elements: int) -> Floats:
@@ -58,7 +63,7 @@ def timed_sizes(schedule: Schedule, elements: int) -> Floats:
     if schedule.pieces == 1 or elements < _ALIKE * schedule.chunks:
         return chunk_sizes(schedule, elements).astype(np.float64)
     # Fractions are fine: these sizes determine times, never payload.
-    return np.repeat(split(elements, schedule.chunks // schedule.pieces) / schedule.pieces, schedule.pieces)
+    return np.repeat(_part_sizes(schedule, elements) / schedule.pieces, schedule.pieces)
 
 
 def chunk_starts(schedule: Schedule, elements: int) -> Ints:

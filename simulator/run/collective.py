@@ -16,6 +16,7 @@ from simulator.basics.errors import ScenarioError, TooLargeError
 from simulator.basics.host_memory import shortage_text
 from simulator.cluster.cluster import Cluster
 from simulator.collectives.algorithm import CollectiveRequest
+from simulator.collectives.algorithm_files import find_algorithm
 from simulator.collectives.plan import Plan, Task, packed, plan
 from simulator.engine.jitter import Jitter
 from simulator.engine.play import play, refuse_too_many, whose
@@ -90,7 +91,8 @@ def plan_collective(scenario: Scenario, cluster: Cluster) -> Plan:
     request = request_of(scenario)
     group = spec.group or tuple(range(scenario.cluster.world_size))
     messages, wait = _messages(spec, itemsize_of(spec))
-    task = Task(request, spec.algorithm, group, spec.dtype, spec.reduction, spec.accumulate, messages, wait)
+    own = None if spec.algorithm == "auto" else find_algorithm(spec.algorithm, scenario.base)
+    task = Task(request, spec.algorithm, group, spec.dtype, spec.reduction, spec.accumulate, messages, wait, own)
     return plan(cluster, task)
 
 

@@ -20,6 +20,7 @@ from simulator.basics.host_memory import shortage_text
 from simulator.basics.units import format_duration, format_memory
 from simulator.cluster.build import build, facts, graph_size
 from simulator.collectives.algorithm import ALGORITHMS, CollectiveRequest
+from simulator.collectives.algorithm_files import find_algorithm
 from simulator.collectives.constants import runs
 from simulator.model.load import load_transformer
 from simulator.model.model import total, training_flops_per_token
@@ -256,9 +257,9 @@ def _of_collective(scenario: Scenario) -> tuple[Share, ...]:
     )  # fmt: skip
     name, request = _on_nodes(scenario, request)
     # Transfers of the other choices of `auto` depend on the cluster and cannot be counted without it.
-    if name == "auto" or ("nodes" in ALGORITHMS.find(name).options and not request.nodes):
+    if name == "auto" or ("nodes" in find_algorithm(name, scenario.base).options and not request.nodes):
         return (each,)
-    schedule = ALGORITHMS.find(name).plans[spec.operation](request)
+    schedule = find_algorithm(name, scenario.base).plans[spec.operation](request)
     nbytes, seconds = schedule.rows * _BYTES_A_ROW, schedule.rows * _A_ROW
     if spec.chunks:
         asked = f"collective.chunks: {spec.chunks:,} pieces over {ranks:,} ranks"

@@ -55,7 +55,7 @@ def completed(scenario: Scenario, question: str, source: str, base: Path) -> Sce
     return scenario.replaced(
         # A comment may span several lines; a question is a single line.
         question=" ".join((scenario.question or question).split()),
-        collective=None if scenario.collective is None else _collective(scenario.collective),
+        collective=None if scenario.collective is None else _collective(scenario.collective, base),
         training=training,
         plan=plan,
         compare=_axes(scenario.compare),
@@ -91,12 +91,12 @@ def _plain_number(key: str, written: Any) -> Any:
         return written
 
 
-def _collective(spec: CollectiveSpec) -> CollectiveSpec:
-    from simulator.scenario.collective_rules import algorithms_with
+def _collective(spec: CollectiveSpec, base: Path) -> CollectiveSpec:
+    from simulator.scenario.collective_rules import chosen, reads
 
     # Algorithms with servers have one by default.
     servers = spec.servers
-    if servers is None and spec.algorithm in algorithms_with("servers"):
+    if servers is None and reads(chosen(spec.algorithm, base), "servers"):
         servers = ServersSpec()
     return spec.replaced(size=spec.nbytes, servers=servers, root=spec.root or 0, fusion=_fusion(spec.fusion))
 

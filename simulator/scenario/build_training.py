@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from simulator.basics import dtypes
+from simulator.collectives.algorithm_files import located
 from simulator.model.expert_partition import ExpertPartition
 from simulator.scenario.global_batch import micro_batches
 from simulator.scenario.learning_spec import DROPOUT, LossScalingSpec
@@ -95,7 +96,7 @@ def to_step(spec: TrainingSpec, world_size: int, base: Path | None = None) -> Tr
         framework=made,
         offload=None if spec.offload.what == "none" else Offload(spec.offload.host_rate),
         activations_on_host=spec.offload.activations,
-        algorithm=spec.algorithm,
+        algorithm=located(spec.algorithm, base),
         steps=spec.steps,
         lesson=lesson,
         loss=None if spec.loss == "auto" else spec.loss,

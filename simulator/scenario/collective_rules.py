@@ -6,16 +6,18 @@ A generator covers one topic in a few lines. Every generator runs, therefore all
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from simulator.basics import dtypes
-from simulator.basics.errors import one_of
+from simulator.basics.errors import ScenarioError, one_of
 from simulator.cluster.limits import no_server_ports
 from simulator.scenario.records import ClusterSpec, CollectiveSpec
 from simulator.scenario.rule_violation import RuleViolation, first_duplicate
 
 if TYPE_CHECKING:
     from simulator.cluster.build import TopologyFacts
+    from simulator.collectives.algorithm import Algorithm
 
 # Keys read only by some algorithms, each with its name in the `options` of an algorithm.
 OPTIONS: Final = {"servers": "servers", "rank_order": "rank_order", "chunks": "chunks", "group_size": "nodes"}
@@ -25,38 +27,62 @@ def algorithms_with(option: str) -> tuple[str, ...]:
     """Return the collective algorithms reading an option, a key of OPTIONS such as `group_size`."""
     from simulator.collectives.algorithm import ALGORITHMS
 
-    able = tuple(name for name in ALGORITHMS.names() if OPTIONS[option] in ALGORITHMS.find(name).options)
+    return tuple(name for name in ALGORITHMS.names() if reads(ALGORITHMS.find(name), option))
+
+
+def reads(algorithm: Algorithm | None, option: str) -> bool:
+    """Return True if an algorithm reads an option, a key of OPTIONS; None stands for `auto`, which reads none."""
+    if algorithm is None or OPTIONS[option] not in algorithm.options:
+        return False
     # Algorithms with reductions in switches use the machine's nodes; their node size cannot be chosen.
-    return tuple(name for name in able if not _in_switch(name)) if option == "group_size" else able
+    return option != "group_size" or not _in_switch(algorithm)
 
 
-def _in_switch(name: str) -> bool:
-    from simulator.collectives.algorithm import ALGORITHMS, Auxiliary
+def chosen(name: str, base: Path) -> Algorithm | None:
+    """Return the algorithm of a scenario in the folder `base`; None for `auto`; ScenarioError if unusable."""
+    from simulator.collectives.algorithm_files import find_algorithm
 
-    return name in ALGORITHMS.names() and ALGORITHMS.find(name).auxiliary is Auxiliary.SWITCHES
+    return None if name == "auto" else find_algorithm(name, base)
 
 
-def conflicts(shape: CollectiveSpec, cluster: ClusterSpec, facts: TopologyFacts | None) -> Iterator[RuleViolation]:
+def _in_switch(algorithm: Algorithm | None) -> bool:
+    from simulator.collectives.algorithm import Auxiliary
+
+    return algorithm is not None and algorithm.auxiliary is Auxiliary.SWITCHES
+
+
+def conflicts(
+    shape: CollectiveSpec, cluster: ClusterSpec, facts: TopologyFacts | None, base: Path
+) -> Iterator[RuleViolation]:
     """Yield a violation for each broken rule between the keys of `collective`.
 
-    `facts` is None if the topology is invalid.
+    `facts` is None if the topology is invalid; `base` is the folder of the scenario.
     """
+    try:
+        algorithm = chosen(shape.algorithm, base)
+    except ScenarioError as error:
+        yield _conflict("algorithm", str(error))
+        # The rules below look into the algorithm.
+        return
     ranks = cluster.world_size if shape.group is None else len(shape.group)
     # A list, because its rules decide below whether the number of ranks is known.
     group = list(_group(shape, cluster.world_size))
     yield from group
-    yield from _algorithm(shape)
-    yield from _options(shape)
+    yield from _algorithm(shape, algorithm, ranks)
+    yield from _options(shape, algorithm)
     yield from _size(shape)
     yield from _reduction(shape)
     yield from _root(shape, None if group else ranks)
     if not group:
         # With a wrong group the number of ranks is unknown, and these rules could report faults that do not exist.
-        yield from _rank_order(shape, ranks)
-        yield from _servers(shape, ranks, facts)
-        yield from _group_size(shape, ranks)
+        if reads(algorithm, "rank_order"):
+            yield from _rank_order(shape, ranks)
+        if reads(algorithm, "servers"):
+            yield from _servers(shape, ranks, facts)
+        if algorithm is not None and reads(algorithm, "group_size"):
+            yield from _group_size(shape, ranks, algorithm)
         if facts is not None:
-            yield from _algorithm_on_nodes(shape, cluster, facts)
+            yield from _algorithm_on_nodes(shape, cluster, facts, algorithm)
     yield from _tensors(shape)
 
 
@@ -86,11 +112,14 @@ def _group(shape: CollectiveSpec, world_size: int) -> Iterator[RuleViolation]:
             yield _conflict("group", f"got rank {rank}; {allowed}", "cluster.world_size", at=i)
 
 
-def _algorithm(shape: CollectiveSpec) -> Iterator[RuleViolation]:
+def _algorithm(shape: CollectiveSpec, algorithm: Algorithm | None, ranks: int) -> Iterator[RuleViolation]:
     from simulator.collectives.algorithm import ALGORITHMS
 
+    if algorithm is not None and algorithm.ranks not in (None, ranks):
+        message = f"got {shape.algorithm!r}, which is for {algorithm.ranks} ranks, but {ranks} take part"
+        yield _conflict("algorithm", message, "group", "cluster.world_size")
     # `auto` chooses only among algorithms that support the operation.
-    if shape.algorithm == "auto" or shape.operation in ALGORITHMS.operations(shape.algorithm):
+    if algorithm is None or shape.operation in algorithm.plans:
         return
     able = [name for name in ALGORITHMS.names() if shape.operation in ALGORITHMS.operations(name)]
     yield _conflict(
@@ -100,11 +129,12 @@ def _algorithm(shape: CollectiveSpec) -> Iterator[RuleViolation]:
     )
 
 
-def _options(shape: CollectiveSpec) -> Iterator[RuleViolation]:
+def _options(shape: CollectiveSpec, algorithm: Algorithm | None) -> Iterator[RuleViolation]:
     # Options are None unless written, therefore only written options are refused.
     for option in OPTIONS:
-        if getattr(shape, option) is None or shape.algorithm in (able := algorithms_with(option)):
+        if getattr(shape, option) is None or reads(algorithm, option):
             continue
+        able = algorithms_with(option)
         listeners = " and ".join(able) if len(able) < 3 else ", ".join(able[:-1]) + f" and {able[-1]}"
         yield _conflict(
             option,
@@ -169,8 +199,6 @@ def _root(shape: CollectiveSpec, ranks: int | None) -> Iterator[RuleViolation]:
 
 
 def _rank_order(shape: CollectiveSpec, ranks: int) -> Iterator[RuleViolation]:
-    if shape.algorithm not in algorithms_with("rank_order"):
-        return
     if shape.rank_order is not None and sorted(shape.rank_order) != list(range(ranks)):
         missing = sorted(set(range(ranks)) - set(shape.rank_order))[:4]
         # Four missing places suffice to see the mistake.
@@ -181,8 +209,6 @@ def _rank_order(shape: CollectiveSpec, ranks: int) -> Iterator[RuleViolation]:
 
 
 def _servers(shape: CollectiveSpec, ranks: int, facts: TopologyFacts | None) -> Iterator[RuleViolation]:
-    if shape.algorithm not in algorithms_with("servers"):
-        return
     # Without `servers`, a single server on its own machine is used.
     count, on = (1, "own") if shape.servers is None else (shape.servers.count, shape.servers.on)
     # Separate server machines need ports, and not every topology has ports for servers.
@@ -201,27 +227,25 @@ def _servers(shape: CollectiveSpec, ranks: int, facts: TopologyFacts | None) -> 
         )
 
 
-def _group_size(shape: CollectiveSpec, ranks: int) -> Iterator[RuleViolation]:
-    from simulator.collectives.algorithm import ALGORITHMS
-
-    if shape.algorithm not in algorithms_with("group_size"):
-        return
+def _group_size(shape: CollectiveSpec, ranks: int, algorithm: Algorithm) -> Iterator[RuleViolation]:
     if shape.group_size is not None and ranks % shape.group_size:
         # The three largest divisors up to 64.
         fits = [str(d) for d in range(1, min(ranks, 64) + 1) if ranks % d == 0]
         message = f"got {shape.group_size}; must divide the {ranks} ranks of the group; try {', '.join(fits[-3:])}"
         yield _conflict("group_size", message, "group", "cluster.world_size")
-    if shape.operation in ALGORITHMS.find(shape.algorithm).whole and shape.chunks not in (None, 1):
+    if shape.operation in algorithm.whole and shape.chunks not in (None, 1):
         message = f"got {shape.chunks}; {shape.algorithm} {shape.operation} has no pieces; remove the key"
         yield _conflict("chunks", message, "operation", "algorithm", of_key=True)
 
 
-def _algorithm_on_nodes(shape: CollectiveSpec, cluster: ClusterSpec, facts: TopologyFacts) -> Iterator[RuleViolation]:
+def _algorithm_on_nodes(
+    shape: CollectiveSpec, cluster: ClusterSpec, facts: TopologyFacts, algorithm: Algorithm | None
+) -> Iterator[RuleViolation]:
     name, node_size, ranks = shape.algorithm, facts.node_size, cluster.world_size
-    if _in_switch(name) and not facts.in_switch_reduction:
+    if _in_switch(algorithm) and not facts.in_switch_reduction:
         message = f"got {name!r}; the switches of topology {facts.name} cannot reduce; use ring or tree"
         yield _conflict("algorithm", message, "cluster.topology")
-    elif _in_switch(name) or (name in algorithms_with("group_size") and shape.group_size is None):
+    elif _in_switch(algorithm) or (reads(algorithm, "group_size") and shape.group_size is None):
         if node_size is None:
             message = (
                 f"topology {facts.name} has no nodes of equal size; write the number of ranks in a node, for example "

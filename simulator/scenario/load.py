@@ -148,6 +148,7 @@ def parse_scenario(document: Document, base: Path, wanted: Mapping[str, str] | N
         *_warnings(document, sound, unused),
         *_unanswered(document, sound),
         *_unknown_operations(document, sound, base),
+        *_code_that_runs(document, sound),
     ]
     warnings = tuple(document.lines(overrides.renamed(noticed, applied)))
     scenario = build_records.completed(sound, document.question, document.source, base).replaced(warnings=warnings)
@@ -294,6 +295,20 @@ def _unknown_operations(document: Document, shape: Scenario, base: Path) -> Iter
         yield document.fault(("training", "model"), message, of_key=True)
 
 
+def _code_that_runs(document: Document, shape: Scenario) -> Iterator[Fault]:
+    """Yield a notice for each algorithm whose code is not part of this package, and therefore was run on trust."""
+    # Imported late, because it imports every algorithm.
+    from simulator.collectives.algorithm_files import runs_code
+
+    for section in ("collective", "training"):
+        spec, key = getattr(shape, section), f"{section}.algorithm"
+        axis: Mapping[str, Any] = {**shape.compare, **shape.sweep}
+        names = [name for value in axis.get(key, ()) if isinstance(name := value, str)]
+        for name in dict.fromkeys([*([spec.algorithm] if spec is not None else ()), *names]):
+            if runs_code(name):
+                yield document.fault((section, "algorithm"), f"runs the code of {name}")
+
+
 def _conflicts(document: Document, partial: PartialScenario, base: Path, unused: UnusedKeys) -> Iterator[Fault]:
     """Yield a fault for each broken rule between keys in any point.
 
@@ -341,7 +356,7 @@ def _broken(
         yield from cluster_rules.unusable(error, "topology")
     yield from cluster_rules.conflicts(shape.cluster, facts, base)
     if shape.collective is not None:
-        yield from collective_rules.conflicts(shape.collective, shape.cluster, facts)
+        yield from collective_rules.conflicts(shape.collective, shape.cluster, facts, base)
     if shape.training is not None:
         yield from training_rules.conflicts(shape.training, shape.cluster, facts, files, base)
     possible = plot_names.names_of(shape.kind)

@@ -13,6 +13,7 @@ from typing import Any
 
 from simulator.basics import document, registry
 from simulator.cluster.locate import locate
+from simulator.collectives.algorithm_files import is_file_name, located
 from simulator.scenario.records import Scenario
 
 GRAPHS = (".json", ".graphml")
@@ -60,6 +61,9 @@ class NamedFiles:
 
     def _files(self, scenario: Scenario) -> Iterator[NamedFile]:
         cluster, training, base = scenario.cluster, scenario.training, scenario.base
+        job = scenario.collective or training
+        if job is not None and is_file_name(job.algorithm):
+            yield NamedFile(job.algorithm, Path(located(job.algorithm, base)))
         graph, gpu, folder = self._topology(cluster.topology, base)
         if isinstance(cluster.topology, str):
             yield NamedFile(cluster.topology, locate("topology", cluster.topology, base))
@@ -128,7 +132,8 @@ def files_of(scenarios: Iterable[Scenario]) -> list[NamedFile]:
     for scenario in scenarios:
         cluster, training = scenario.cluster, scenario.training
         names = (training.model, training.framework, training.learning.files) if training else ()
-        question = repr((cluster.topology, cluster.gpu, names))
+        job = scenario.collective or training
+        question = repr((cluster.topology, cluster.gpu, names, job and job.algorithm))
         if question not in asked:
             asked.add(question)
             distinct |= dict.fromkeys(files.of(scenario))

@@ -20,6 +20,7 @@ from simulator.basics import dtypes
 from simulator.basics.errors import one_of
 from simulator.basics.sections import SECTIONS
 from simulator.scenario import plot_names, reading
+from simulator.scenario.algorithm_reading import algorithm_reader
 from simulator.scenario.answer_spec import BudgetSpec, FindingEntry, FindingSpec
 from simulator.scenario.field_types import Count, LargeCount, Listed, Omittable, Rank, Spec, stored_dtypes
 from simulator.scenario.layer_policies import LayersSpec
@@ -37,14 +38,8 @@ from simulator.scenario.training_spec import (
 )
 
 
-def _algorithms() -> tuple[str, ...]:
-    # Imported late here and below, because it imports every algorithm.
-    from simulator.collectives.algorithm import ALGORITHMS
-
-    return ("auto", *ALGORITHMS.names())
-
-
 def _operations() -> tuple[str, ...]:
+    # Imported late, because it imports every algorithm.
     from simulator.collectives.algorithm import OPERATIONS
 
     return OPERATIONS
@@ -182,8 +177,8 @@ class CollectiveSpec(Spec):
     operation: Annotated[str, reading.known(_operations, listed_by="simulator list operations")] = Field(
         description="Collective operation."
     )
-    algorithm: Annotated[str, reading.known(_algorithms, listed_by="simulator list algorithms")] = Field(
-        default="auto", description="Algorithm (ring, tree, ..., auto)."
+    algorithm: Annotated[str, algorithm_reader()] = Field(
+        default="auto", description="Algorithm: ring, tree, ..., auto, or the path of an own algorithm."
     )
     # None while reading; `build_records.completed` fills in the tensors' sum.
     size: Annotated[int, reading.size(0)] | None = Field(

@@ -25,6 +25,7 @@ from simulator.model.layer_list import LayerList
 from simulator.scenario import numerics_rules, parallelism_rules
 from simulator.scenario.build_training import accumulation, parallelism, precision, with_accumulation
 from simulator.scenario.caching import memoized
+from simulator.scenario.collective_rules import chosen
 from simulator.scenario.lora_spec import adapters
 from simulator.scenario.records import ClusterSpec
 from simulator.scenario.rule_violation import RuleViolation, any_listening, any_of, first_duplicate
@@ -92,7 +93,7 @@ def conflicts(
     yield from _shard_size(shape, copies)
     yield from _reshard_after_forward(shape, copies)
     yield from _gradient_sync(shape)
-    yield from _algorithm(shape)
+    yield from _algorithm(shape, base)
     yield from _servers(shape, cluster.world_size, facts)
     yield from _offload(shape)
     yield from _optimizer(shape)
@@ -197,15 +198,17 @@ def _reshard_after_forward(shape: TrainingSpec, copies: int) -> Iterator[RuleVio
         yield _conflict("sharding.reshard_after_forward", message, *involved)
 
 
-def _algorithm(shape: TrainingSpec) -> Iterator[RuleViolation]:
+def _algorithm(shape: TrainingSpec, base: Path) -> Iterator[RuleViolation]:
     """Yield a violation if the algorithm lacks a collective operation of the sharding strategy."""
-    from simulator.collectives.algorithm import ALGORITHMS
-
-    if shape.algorithm == "auto":
+    try:
+        algorithm = chosen(shape.algorithm, base)
+    except ScenarioError as error:
+        yield _conflict("algorithm", str(error))
+        return
+    if algorithm is None:
         return
     needed = STRATEGIES.find(shape.sharding.strategy).operations
-    able = ALGORITHMS.operations(shape.algorithm)
-    missing = [operation for operation in needed if operation not in able]
+    missing = [operation for operation in needed if operation not in algorithm.plans]
     if missing:
         message = f"got {shape.algorithm!r}, which has no {missing[0]}; {shape.sharding.strategy} needs this operation"
         yield _conflict("algorithm", message, "training.sharding.strategy")

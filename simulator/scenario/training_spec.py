@@ -15,6 +15,7 @@ from pydantic import Field
 from simulator.basics import counts, registry
 from simulator.basics.spelling import meant
 from simulator.scenario import reading
+from simulator.scenario.algorithm_reading import algorithm_reader
 from simulator.scenario.dtype_reading import matmul_dtype, stored_dtype
 from simulator.scenario.field_types import Count, LargeCount, Listed, Spec
 from simulator.scenario.global_batch import batch_of_step
@@ -45,13 +46,6 @@ def frameworks() -> tuple[str, ...]:
 
 def _framework() -> reading.ValueReader:
     return reading.known_or_path(frameworks, (".yaml", ".yml"), registry.listed_by("framework"))
-
-
-def _algorithms() -> tuple[str, ...]:
-    # Imported late, because it imports every algorithm.
-    from simulator.collectives.algorithm import ALGORITHMS
-
-    return ("auto", *ALGORITHMS.names())
 
 
 ALLOCATORS: Final = ("caching", "expandable_segments")
@@ -533,8 +527,9 @@ class TrainingSpec(Spec):
             "Collectives: simulated transfer by transfer (played), or by closed forms where exact (closed_form)."
         ),
     )
-    algorithm: Annotated[str, reading.known(_algorithms, listed_by="simulator list algorithms")] = Field(
-        default="auto", description="Algorithm for every collective; auto: the machine's choice."
+    algorithm: Annotated[str, algorithm_reader()] = Field(
+        default="auto",
+        description="Algorithm for every collective: a name, a path, or auto, the machine's choice.",
     )
     compile: Annotated[bool, reading.YES_NO] = Field(default=False, description="Whether a compiler merges kernels.")
     dropout: Annotated[bool | float, yes_no_or_probability()] = Field(

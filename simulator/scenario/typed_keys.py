@@ -424,7 +424,7 @@ class CollectiveKeys(ScenarioKeys, ClusterKeys, total=False):
     ]
     """Collective operation."""
     algorithm: str
-    """Algorithm (ring, tree, ..., auto)."""
+    """Algorithm: ring, tree, ..., auto, or the path of an own algorithm."""
     size: str
     """Size of the whole array; optional with tensors."""
     dtype: Literal[
@@ -490,7 +490,7 @@ class TrainingKeys(ScenarioKeys, ClusterKeys, total=False):
     collectives: Literal["auto", "played", "closed_form"]
     """Collectives: simulated transfer by transfer (played), or by closed forms where exact (closed_form)."""
     algorithm: str
-    """Algorithm for every collective; auto: the machine's choice."""
+    """Algorithm for every collective: a name, a path, or auto, the machine's choice."""
     compile: bool
     """Whether a compiler merges kernels."""
     dropout: bool | float

@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from simulator.basics.document import Key
+from simulator.basics.errors import ScenarioError
+from simulator.scenario.collective_rules import chosen
 from simulator.scenario.payload import carries_payload
 from simulator.scenario.records import ClusterSpec, CollectiveSpec, Scenario
 from simulator.scenario.unused_training_keys import unused as unused_in_training
@@ -101,7 +103,7 @@ def _unused(shape: Scenario, facts: TopologyFacts | None, base: Path) -> Iterato
     if facts is not None and facts.one_route and shape.cluster.ecmp is not None:
         yield ("cluster", "ecmp", "hash"), f"topology {facts.name} has one route between any two"
     if shape.collective is not None:
-        yield from _without_kernels(shape.collective, shape.cluster, facts)
+        yield from _without_kernels(shape.collective, shape.cluster, facts, base)
         yield from _arithmetic(shape.collective, shape.cluster)
     # A plan leaves the sharding open. Keys unused by this scenario may still be read by the plan's settings.
     if shape.training is not None and shape.plan is None:
@@ -131,14 +133,14 @@ def _carries(shape: CollectiveSpec, cluster: ClusterSpec) -> bool:
 
 
 def _without_kernels(
-    shape: CollectiveSpec, cluster: ClusterSpec, facts: TopologyFacts | None
+    shape: CollectiveSpec, cluster: ClusterSpec, facts: TopologyFacts | None, base: Path
 ) -> Iterator[tuple[Key, str]]:
     """Yield (key, reason) for the GPU keys that change no number of a collective.
 
     A collective uses only the GPU's memory bandwidth, and only if GPUs compute sums.
     """
     yield ("cluster", "jitter", "compute"), "a collective has no kernels; only latency can vary"
-    why = _leaves_memory_alone(shape, cluster, facts)
+    why = _leaves_memory_alone(shape, cluster, facts, base)
     if why:
         yield ("cluster", "stragglers"), why
         # A dead GPU does not send.
@@ -149,13 +151,18 @@ def _without_kernels(
             yield ("cluster", "gpu"), why
 
 
-def _leaves_memory_alone(shape: CollectiveSpec, cluster: ClusterSpec, facts: TopologyFacts | None) -> str:
+def _leaves_memory_alone(shape: CollectiveSpec, cluster: ClusterSpec, facts: TopologyFacts | None, base: Path) -> str:
     """Return the reason why a collective uses no GPU's memory for sums; empty if it may."""
-    from simulator.collectives.algorithm import ALGORITHMS, REDUCING, Auxiliary
+    from simulator.collectives.algorithm import REDUCING, Auxiliary
 
     if shape.operation not in REDUCING:
         return f"{shape.operation} adds no elements, therefore the speed of GPUs has no influence"
-    auxiliary = ALGORITHMS.find(shape.algorithm).auxiliary if shape.algorithm in ALGORITHMS.names() else Auxiliary.NONE
+    try:
+        algorithm = chosen(shape.algorithm, base)
+    # The rules report an unusable algorithm.
+    except ScenarioError:
+        return ""
+    auxiliary = Auxiliary.NONE if algorithm is None else algorithm.auxiliary
     if auxiliary is Auxiliary.SERVERS and (shape.servers is None or shape.servers.on == "own"):
         return "separate servers add the elements, therefore the speed of GPUs has no influence"
     node = None if facts is None else facts.node_size

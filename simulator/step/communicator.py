@@ -15,7 +15,8 @@ from simulator.basics.dtypes import find
 from simulator.basics.errors import ScenarioError
 from simulator.cluster.cluster import Cluster
 from simulator.collectives import parameter_server
-from simulator.collectives.algorithm import ALGORITHMS, CollectiveRequest
+from simulator.collectives.algorithm import CollectiveRequest
+from simulator.collectives.algorithm_files import find_algorithm
 from simulator.collectives.plan import Task, plan
 from simulator.collectives.point_to_point import point_to_point, ring_shift
 from simulator.collectives.time_estimate import estimated_time
@@ -47,7 +48,7 @@ class Communicator:
     offloads : bool
         Whether ranks also copy to their hosts.
     algorithm : str
-        Name in the catalog of algorithms, or "auto".
+        Name in the catalog of algorithms, path of a file, or "auto".
     """
 
     cluster: Cluster
@@ -100,11 +101,13 @@ class Communicator:
         if key not in self._planned:
             # The scenario is refused if the algorithm lacks an operation of the strategy. Exchanges inside the model
             # may need further operations: these fall back to "auto".
-            able = self.algorithm == "auto" or operation in ALGORITHMS.operations(self.algorithm)
-            algorithm = self.algorithm if able else "auto"
-            task = Task(CollectiveRequest(operation, len(group), elements), algorithm, group, dtype)
+            own = None if self.algorithm == "auto" else find_algorithm(self.algorithm)
+            if own is not None and operation not in own.plans:
+                own = None
+            algorithm = "auto" if own is None else self.algorithm
+            task = Task(CollectiveRequest(operation, len(group), elements), algorithm, group, dtype, own=own)
             try:
-                made = self.cluster.remember((plan, algorithm, *key), partial(plan, self.cluster, task), _size(group))
+                made = self.cluster.remember((plan, own, *key), partial(plan, self.cluster, task), _size(group))
             except ScenarioError as error:
                 # The planner's error names keys of `collective:`, absent in a training scenario.
                 why = error.__cause__ or str(error).split(": ", 1)[-1]

@@ -3,111 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import combinations
-from typing import Any
 
 import numpy as np
 import pytest
 
-from simulator.basics import dtypes
 from simulator.cluster.cluster import Cluster
-from simulator.collectives.algorithm import ALGORITHMS, REDUCING, ROOTED, CollectiveRequest
-from simulator.collectives.verify import verify
-from simulator.records.chunks import chunk_sizes, transfer_elements
-from simulator.records.schedule import Repeat
-from simulator.records.transfers import write_out
-from tests.playing import (
-    Array,
-    nodes,
-    parts,
-    planned,
-    played,
-    request_options,
-    same_bits,
-    share_of,
-    star,
-    starts,
-    time_of,
-    wrapped_sum,
-)
+from simulator.collectives.algorithm import ALGORITHMS, ROOTED, CollectiveRequest
+from simulator.testing import check_algorithm, laws, machines
+from simulator.testing.arrays import truth
+from tests.playing import Array, nodes, parts, played, same_bits, star, starts, time_of
 
 PAIRS = [pytest.param(a, o, id=f"{a}-{o}") for a, o in ALGORITHMS.pairs()]
 SIZES = (2, 3, 4, 5, 7, 8, 13, 16, 32)
 DTYPES = ("int64", "int8", "float32", "float16", "bfloat16")
-# Unit roundoff: half the distance from 1 to the next number.
-ROUNDOFF = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
-
-
-def variants(algorithm: str, n: int) -> Iterator[tuple[Cluster, dict[str, Any]]]:
-    """Where, and with which options, an algorithm can run on n ranks: its own examples."""
-    for example in ALGORITHMS.find(algorithm).examples(n):
-        own = example.servers if example.servers_on == "own" else 0
-        cluster = nodes(n, example.node_size) if example.node_size and not example.given else star(n, own or 0)
-        yield cluster, request_options(example, n)
 
 
 def requests(algorithm: str, operation: str, n: int, elements: int) -> Iterator[tuple[Cluster, CollectiveRequest]]:
-    roots = sorted({0, n - 1, n // 2}) if operation in ROOTED else [0]
-    for cluster, options in variants(algorithm, n):
-        for root in roots:
-            yield cluster, CollectiveRequest(operation, n, elements, root=root, **options)
-
-
-def with_nodes(cluster: Cluster, request: CollectiveRequest) -> CollectiveRequest:
-    """The request as the planner completes it."""
-    return request if request.nodes else replace(request, nodes=cluster.nodes)
+    """Where, and with which options, an algorithm can run on n ranks: its own examples."""
+    return machines.requests(ALGORITHMS.find(algorithm), operation, n, elements)
 
 
 @pytest.mark.parametrize(("algorithm", "operation"), PAIRS)
 def test_rows_are_counted_before_they_are_written_down(algorithm: str, operation: str) -> None:
     for n in SIZES[:-1]:
         for cluster, request in requests(algorithm, operation, n, 100 * n):
-            schedule = ALGORITHMS.find(algorithm).plans[operation](with_nodes(cluster, request))
-            written = sum(len(part.round if isinstance(part, Repeat) else part) for part in schedule.parts())
-            assert schedule.rows == written, request
-
-
-def truth(request: CollectiveRequest, inputs: list[Array]) -> list[Array] | None:
-    """What each rank must get, in exact arithmetic: bits for copies and integers, None for sums of floats."""
-    if request.operation == "all_to_all":
-        return share_of(request, inputs)
-    if request.operation in REDUCING:
-        return share_of(request, wrapped_sum(inputs)) if inputs[0].dtype.kind in "iu" else None
-    if request.operation in ("broadcast", "scatter"):
-        return share_of(request, inputs[request.root])
-    gathered = [inputs[rank][part] for rank, part in enumerate(parts(request.elements, request.world_size))]
-    return share_of(request, np.concatenate(gathered))
-
-
-def assert_near_the_sum(request: CollectiveRequest, inputs: list[Array], results: list[Array], dtype: str) -> None:
-    """|error| <= ((1 + u)^(N-1) - 1) sum |x|, for N - 1 additions in any order (Higham 2002, section 4.2)."""
-    wide = [a.astype(np.float64) for a in inputs]
-    sums, magnitudes = share_of(request, sum(wide)), share_of(request, sum(np.abs(a) for a in wide))  # type: ignore[arg-type]
-    bound = (1 + ROUNDOFF[dtype]) ** (request.world_size - 1) - 1
-    for result, exact, magnitude in zip(results, sums, magnitudes, strict=True):
-        assert result.shape == exact.shape
-        # One more half unit in the last place for float64's own rounding and for subnormal float16.
-        assert np.all(np.abs(result.astype(np.float64) - exact) <= bound * magnitude + 2.0**-24 * ROUNDOFF[dtype])
-
-
-def assert_right(cluster: Cluster, algorithm: str, request: CollectiveRequest, dtype: str) -> None:
-    run = played(cluster, algorithm, request, dtype=dtype)
-    wanted = truth(request, run.inputs)
-    results = run.results
-    if wanted is None:
-        assert_near_the_sum(request, run.inputs, results, dtype)
-    else:
-        assert all(same_bits(result, exact) for result, exact in zip(results, wanted, strict=True))
-    if request.operation == "all_reduce":
-        assert all(same_bits(results[0], other) for other in results[1:])
-    verdict = run.verdict
-    assert verdict.wrong == 0
-    if not dtypes.find(dtype).is_float:
-        totals = np.sum([a.astype(object) for a in run.inputs], axis=0).tolist()
-        limits = np.iinfo(dtype)
-        if dtype == "int8" and request.operation == "all_reduce":
-            assert verdict.overflowed == sum(not limits.min <= total <= limits.max for total in totals)
+            laws.counts_rows(ALGORITHMS.find(algorithm), cluster, request)
 
 
 @pytest.mark.parametrize("n", [*SIZES[:-1], pytest.param(SIZES[-1], marks=pytest.mark.long)])
@@ -124,31 +45,14 @@ def test_every_element_is_right(algorithm: str, operation: str, n: int) -> None:
                 else (DTYPES[place % 5], DTYPES[(place + 2) % 5])
             )
             for dtype in chosen:
-                assert_right(cluster, algorithm, request, dtype)
+                laws.gives_exact_results(ALGORITHMS.find(algorithm), cluster, request, dtype)
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS.names())
 def test_a_million_and_three_elements_are_right(algorithm: str) -> None:
     for operation in ALGORITHMS.operations(algorithm)[:1]:
         for cluster, request in list(requests(algorithm, operation, 4, 1_000_003))[:2]:
-            assert_right(cluster, algorithm, request, "int64")
-
-
-# Least elements on the wire in all, S elements over N ranks: Patarasuk & Yuan 2009; Thakur, Rabenseifner & Gropp 2005.
-def least(request: CollectiveRequest) -> int:
-    n, s = request.world_size, request.elements
-    own = len(range(s)[parts(s, n)[request.root]])
-    formulas = {
-        "all_reduce": 2 * (n - 1) * s,
-        "reduce_scatter": (n - 1) * s,
-        "all_gather": (n - 1) * s,
-        "broadcast": (n - 1) * s,
-        "reduce": (n - 1) * s,
-        "scatter": s - own,
-        "gather": s - own,
-        "all_to_all": (n - 1) * s,
-    }
-    return formulas[request.operation]
+            laws.gives_exact_results(ALGORITHMS.find(algorithm), cluster, request)
 
 
 @pytest.mark.parametrize("n", [*SIZES[:-1], pytest.param(SIZES[-1], marks=pytest.mark.long)])
@@ -156,16 +60,9 @@ def least(request: CollectiveRequest) -> int:
 def test_it_sends_what_it_declares_and_proves_its_promise(algorithm: str, operation: str, n: int) -> None:
     declared = ALGORITHMS.find(algorithm)
     for elements in (0, 1, n - 1, 1003):
-        for cluster, bare in requests(algorithm, operation, n, elements):
-            request = with_nodes(cluster, bare)
-            schedule = declared.plans[operation](request)
-            transfers = write_out(schedule)
-            sent = int(transfer_elements(transfers, chunk_sizes(schedule, elements)).sum())
-            assert sent == declared.volume(request)
-            # A switch that adds is no rank: what it takes off the ranks' shoulders is why NVLS exists.
-            assert sent >= least(request)
-            assert (sent == least(request)) >= declared.minimal(request)
-            verify(schedule, transfers)
+        for cluster, request in requests(algorithm, operation, n, elements):
+            laws.sends_its_volume(declared, cluster, request)
+            laws.keeps_its_promise(declared, cluster, request)
 
 
 @pytest.mark.parametrize(("algorithm", "operation"), PAIRS)
@@ -274,6 +171,12 @@ def test_the_declared_form_is_what_the_planner_predicts_or_nothing(algorithm: st
     for n in (2, 3, 4, 7, 8, 16):
         for elements in (0, 1, 240, 1003, 16 * 15 * 7):
             for cluster, request in requests(algorithm, operation, n, elements):
-                made = planned(cluster, algorithm, request)
-                if made.predicted is not None:
-                    assert time_of(cluster, algorithm, request) == pytest.approx(made.predicted, rel=1e-9)
+                laws.takes_its_closed_form(ALGORITHMS.find(algorithm), cluster, request)
+
+
+@pytest.mark.parametrize("algorithm", ["ring", "tree"])
+def test_a_user_gets_the_same_laws_from_a_single_function(algorithm: str) -> None:
+    checked = check_algorithm(algorithm)
+    assert checked.holds
+    assert {result.operation for result in checked.results} == set(ALGORITHMS.operations(algorithm))
+    assert all(result.cases for result in checked.results if result.law != "closed form")

@@ -294,7 +294,9 @@ def _name(schedule: Schedule, participant: int) -> str:
     """Return a text with a rank's number, or with the kind ("server") if the participant is no rank."""
     if participant < schedule.world_size:
         return str(participant)
-    kind = ALGORITHMS.find(schedule.algorithm).auxiliary.value
+    # An algorithm outside the catalog does not say whether it adds in servers or in switches.
+    shipped = ALGORITHMS.by_name.get(schedule.algorithm)
+    kind = "helper" if shipped is None else shipped.auxiliary.value
     return kind if schedule.auxiliaries == 1 else f"{kind[:2]}{participant - schedule.world_size}"
 
 

@@ -1,0 +1,24 @@
+"""`simulator check-algorithm`: prints which laws of collectives an algorithm keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import typer
+
+from simulator.cli.warnings_output import print_warnings
+from simulator.collectives.algorithm_files import runs_code
+from simulator.collectives.foreign_code import refuse_if_forbidden
+from simulator.testing.check import check_algorithm
+
+
+def show(algorithm: str, ranks: Sequence[int]) -> None:
+    """Check an algorithm by name or path, and print a line for each law; exit with code 1 if a law is broken."""
+    if runs_code(algorithm):
+        refuse_if_forbidden(algorithm)
+        print_warnings([f"runs the code of {algorithm}"])
+    checked = check_algorithm(algorithm, ranks or None)
+    for line in checked.lines():
+        typer.echo(line)
+    if not checked.holds:
+        raise typer.Exit(1)

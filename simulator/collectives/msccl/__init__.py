@@ -1,0 +1,1 @@
+"""Programs of MSCCL and RCCL (XML) as collective algorithms: read, checked, converted into schedules, and written."""

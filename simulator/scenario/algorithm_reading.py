@@ -1,0 +1,27 @@
+"""How is the value of `collective.algorithm` and `training.algorithm` read: a name, `auto`, or the path of a file?"""
+
+from __future__ import annotations
+
+from functools import cache
+
+from simulator.scenario import reading
+
+
+def algorithm_reader() -> reading.ValueReader:
+    """Return a validator for the name of an algorithm, in any spelling, or the path of an algorithm's file."""
+    # A function in place of the endings: they are imported with every algorithm, and therefore late.
+    return reading.ValueReader(lambda value: _reader().reader(value), lambda: _reader().schema())
+
+
+@cache
+def _reader() -> reading.ValueReader:
+    from simulator.collectives.algorithm_files import SUFFIXES
+
+    return reading.known_or_path(_names, SUFFIXES, "simulator list algorithms")
+
+
+def _names() -> tuple[str, ...]:
+    from simulator.collectives.algorithm import ALGORITHMS
+    from simulator.collectives.algorithm_files import installed_names
+
+    return ("auto", *ALGORITHMS.names(), *installed_names())

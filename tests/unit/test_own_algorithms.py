@@ -1,0 +1,235 @@
+"""A scenario names a Python file as its algorithm: what runs, what is refused, and in which words?"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import simulator
+from simulator.basics.errors import ScenarioError, ScenarioWarning
+from simulator.collectives import algorithm_files
+from simulator.collectives.algorithm_files import find_algorithm
+from simulator.scenario.load import load_scenario
+from simulator.sweeps.cache import Cache
+from tests.commands import Command, commands_in
+
+# Rank 0 sends its array to every rank, one rank after another: N - 1 transfers of S bytes through a single port.
+ROOT_SENDS = """
+from simulator.collectives.algorithm import Algorithm, always, least_volume
+from simulator.collectives.schedule_builder import ScheduleBuilder
+from simulator.records.reduction_order import ReductionOrder
+from simulator.records.schedule import Schedule, kept
+
+
+def broadcast(request):
+    n = request.world_size
+
+    def parts():
+        builder = ScheduleBuilder()
+        for rank in range(1, n):
+            builder.send(0, rank, 0, 1, reduce=False, channel=0)
+        return builder.parts()
+
+    return Schedule("broadcast", "root_sends", n, 0, 1, ReductionOrder.IN_SEQUENCE, kept(parts), rows=n - 1)
+
+
+ALGORITHM = Algorithm(plans={"broadcast": broadcast}, volume=least_volume, minimal=always)
+"""
+SCENARIO = """# How long does the root send?
+name: own
+cluster: {topology: star_100g, world_size: 4}
+collective: {operation: broadcast, size: 1 MiB, algorithm: ./root_sends.py}
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "root_sends.py").write_text(ROOT_SENDS)
+    (tmp_path / "own.yaml").write_text(SCENARIO)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def command(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    return commands_in(folder, monkeypatch, capsys)
+
+
+def star_time(ranks: int) -> float:
+    """(N - 1) arrays leave the root's port of 12.5 GB/s in sequence; 10 us pass from port to port."""
+    return (ranks - 1) * 2**20 / 12.5e9 + 10e-6
+
+
+def test_a_file_beside_the_scenario_is_the_algorithm(folder: Path) -> None:
+    run = simulator.simulate(folder / "own.yaml")
+    assert run.report.time_s == pytest.approx(star_time(4), rel=1e-9)
+    assert run.report.wrong == 0
+
+
+def test_a_run_says_once_whose_code_runs(folder: Path, command: Command) -> None:
+    done = command("run", "own.yaml", "--set", "cluster.world_size=2,3,4", "--out", "out")
+    assert done.code == 0
+    assert done.err.count("runs the code of ./root_sends.py") == 1
+
+
+def test_worker_processes_load_the_file_too(folder: Path) -> None:
+    table = simulator.sweep("own.yaml", axes={"cluster.world_size": [2, 3]}, jobs=2)
+    assert table["time_s"].tolist() == pytest.approx([star_time(2), star_time(3)], rel=1e-9)
+
+
+def test_a_training_takes_the_algorithm_for_the_operations_that_it_has(folder: Path) -> None:
+    text = (folder / "root_sends.py").read_text()
+    # Broadcast is no operation of ddp.
+    step = {"model": "gpt2_small", "seq_len": 128, "sharding": "ddp", "algorithm": "./root_sends.py"}
+    data: dict[str, Any] = {"name": "t", "cluster": {"topology": "star_100g", "world_size": 2}, "training": step}
+    with pytest.raises(ScenarioError, match=r"got '\./root_sends\.py', which has no all_reduce; ddp needs"):
+        load_scenario(data)
+    ring = "from simulator.collectives.ring import ALGORITHM\n"
+    (folder / "root_sends.py").write_text(ring)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ScenarioWarning)
+        own = simulator.simulate(data).report.step_time_s
+        assert own == simulator.simulate({**data, "training": {**step, "algorithm": "ring"}}).report.step_time_s
+    assert text != ring
+
+
+@pytest.mark.parametrize("name", ["run", "check", "sweep"])
+@pytest.mark.parametrize("by_variable", [False, True])
+def test_no_plugins_runs_no_code(
+    folder: Path, command: Command, monkeypatch: pytest.MonkeyPatch, name: str, by_variable: bool
+) -> None:
+    (folder / "root_sends.py").write_text("raise SystemExit('this ran')")
+    if by_variable:
+        monkeypatch.setenv("SIMULATOR_NO_PLUGINS", "1")
+    done = command(name, "own.yaml", *([] if by_variable else ["--no-plugins"]))
+    assert done.code == 2
+    (line,) = done.err.splitlines()
+    assert line.startswith("own.yaml:4:60: collective.algorithm: got './root_sends.py', whose code is not run")
+    assert "this ran" not in line
+
+
+def test_the_option_ends_with_its_command(folder: Path, command: Command) -> None:
+    assert command("check", "own.yaml", "--no-plugins").code == 2
+    assert command("check", "own.yaml").code == 0
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("x = 1\n", "./root_sends.py: declares no ALGORITHM; write `ALGORITHM = Algorithm(plans=..., ...)`"),
+        ("x = 1\ny = 1 / 0\n", "./root_sends.py:2: ZeroDivisionError: division by zero"),
+        ("def f(:\n", "./root_sends.py:1: SyntaxError: invalid syntax"),
+        ("import no_such_module\n", "./root_sends.py:1: ModuleNotFoundError: No module named 'no_such_module'"),
+        ("raise SystemExit(3)\n", "./root_sends.py:1: SystemExit: 3"),
+        ("ALGORITHM = 'ring'\n", "./root_sends.py: ALGORITHM is a str; must be an Algorithm"),
+        (ROOT_SENDS.replace('{"broadcast": broadcast}', "{}"), "./root_sends.py: ALGORITHM.plans is empty"),
+        (ROOT_SENDS.replace('{"broadcast"', '{"brodcast"'), "plans: got 'brodcast'; one of all_gather, all_reduce"),
+        (ROOT_SENDS.replace('{"broadcast"', '{"gather"'), "got './root_sends.py', which cannot do broadcast"),
+        ("\0", "./root_sends.py: SyntaxError: source code string cannot contain null bytes"),
+    ],
+)
+def test_a_wrong_file_gets_one_line(folder: Path, command: Command, content: str, message: str) -> None:
+    (folder / "root_sends.py").write_text(content)
+    done = command("run", "own.yaml")
+    assert done.code == 2
+    (line,) = done.err.splitlines()
+    assert line.startswith("own.yaml:4:60: collective.algorithm: ")
+    assert message in line
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        ("    n = request.world_size\n", "    n = request.ranks\n", "./root_sends.py:9: AttributeError: "),
+        ("for rank in range(1, n):", "for rank in range(1, None):", "./root_sends.py:13: TypeError: "),
+        ("    return Schedule(", "    return tuple((", "returns a tuple; must return a Schedule"),
+    ],
+)
+def test_an_error_while_planning_gets_one_line(
+    folder: Path, command: Command, before: str, after: str, message: str
+) -> None:
+    text = ROOT_SENDS.replace(before, after).replace(", rows=n - 1)", "))" if "tuple" in after else ", rows=n - 1)")
+    (folder / "root_sends.py").write_text(text)
+    done = command("run", "own.yaml")
+    assert done.code == 2
+    told = [line for line in done.err.splitlines() if not line.startswith("warning: ")]
+    assert len(told) == 1
+    assert message in told[0]
+
+
+def test_a_missing_file_is_named(folder: Path, command: Command) -> None:
+    (folder / "root_sends.py").unlink()
+    done = command("check", "own.yaml")
+    assert (done.code, len(done.err.splitlines())) == (2, 1)
+    assert "./root_sends.py: cannot be read: No such file" in done.err
+
+
+def test_an_unchanged_file_is_loaded_once_and_a_changed_one_again(folder: Path) -> None:
+    counting = "with open('loads', 'a') as file:\n    file.write('x')\n"
+    (folder / "root_sends.py").write_text(counting + ROOT_SENDS)
+    first = find_algorithm("./root_sends.py", folder)
+    assert find_algorithm("./root_sends.py", folder) is first
+    assert (folder / "loads").read_text() == "x"
+    (folder / "root_sends.py").write_text(counting + ROOT_SENDS + "\n")
+    assert find_algorithm("./root_sends.py", folder) is not first
+
+
+def test_cached_outcomes_depend_on_the_content_of_the_file(folder: Path) -> None:
+    cache, scenario = Cache(folder / "cache"), load_scenario("own.yaml")
+    before = cache.key(scenario)
+    assert before == cache.key(load_scenario("own.yaml"))
+    (folder / "root_sends.py").write_text(ROOT_SENDS + "\n# changed\n")
+    assert before != cache.key(scenario)
+
+
+def test_a_run_can_be_repeated_from_its_directory(folder: Path, command: Command) -> None:
+    assert command("run", "own.yaml", "--out", "out").code == 0
+    assert command("rerun", "out").out == "out: repeated; the report is identical\n"
+
+
+def _forget_installed() -> None:
+    algorithm_files._installed.cache_clear()
+    algorithm_files._of_entry.cache_clear()
+
+
+@pytest.fixture
+def installed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A package with the entry point `root_first`, as an installer writes it."""
+    site = folder / "site"
+    about = site / "own_plugin-1.0.dist-info"
+    about.mkdir(parents=True)
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: own-plugin\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text("[cluster_simulator.plugins]\nroot_first = own_plugin_module:ALGORITHM\n")
+    (site / "own_plugin_module.py").write_text(ROOT_SENDS)
+    monkeypatch.syspath_prepend(site)
+    _forget_installed()
+    yield site
+    _forget_installed()
+    sys.modules.pop("own_plugin_module", None)
+
+
+def test_an_installed_package_brings_an_algorithm(folder: Path, installed: Path, command: Command) -> None:
+    run = simulator.simulate(load_scenario("own.yaml", {"collective.algorithm": "root_first"}))
+    assert run.report.time_s == pytest.approx(star_time(4), rel=1e-9)
+    done = command("check", "own.yaml", "--set", "collective.algorithm=root_first")
+    assert (done.code, done.err.count("runs the code of root_first")) == (0, 1)
+    assert "root_first" in command("list", "algorithms").out
+
+
+def test_an_installed_algorithm_is_not_imported_unless_it_is_named(
+    folder: Path, installed: Path, command: Command
+) -> None:
+    (installed / "own_plugin_module.py").write_text("raise RuntimeError('imported')\n")
+    assert command("check", "small.yaml").code == 0
+    assert simulator.simulate(load_scenario("small.yaml", {"collective.algorithm": "auto"})).report.time_s > 0
+    named = command("check", "own.yaml", "--set", "collective.algorithm=root_first")
+    assert named.code == 2
+    assert "root_first: own_plugin_module:ALGORITHM cannot be imported: imported" in named.err
+    refused = command("check", "own.yaml", "--set", "collective.algorithm=root_first", "--no-plugins")
+    assert (refused.code, len(refused.faults)) == (2, 1)
+    assert "got 'root_first', whose code is not run" in refused.err
