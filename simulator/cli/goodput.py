@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from simulator.cli.answer_output import give
 from simulator.cli.option_names import told_as_options
+from simulator.reliability.pictures import pictures
 from simulator.reliability.question import Comparison, Goodput, GoodputQuestion, compared, goodput
 from simulator.results.answer_directory import Answer, claimed
 from simulator.scenario.days_file import DaysFile, load_days
@@ -33,7 +34,7 @@ def show(
     with claimed(out):
         with told_as_options(_OPTIONS):
             found = _answer(file, {name: value for name, value in asked.items() if value is not None})
-        answer = Answer(file.question, found.sentences, found.to_dict(), found.tables)
+        answer = Answer(file.question, found.sentences, found.to_dict(), found.tables, pictures(found) if out else ())
         give(answer, found.tables[:1], out, as_json=as_json)
 
 

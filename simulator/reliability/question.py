@@ -182,13 +182,22 @@ class Goodput:
             return self._work(self.outlook.work(0.5))
         return f"{self.outlook.time(0.5) / DAY:.1f} days"
 
+    @property
+    def unit_of_work(self) -> tuple[float, str]:
+        """Number of tokens or samples in a unit that suits the work of half of the runs, and the unit's name."""
+        return self._unit_of(self.outlook.work(0.5) / self.step_time * self.work_per_step)
+
+    def _unit_of(self, amount: float) -> tuple[float, str]:
+        for size, name in ((1e12, "trillion "), (1e9, "billion "), (1e6, "million ")):
+            if amount >= size:
+                return size, f"{name}{self.unit}s"
+        return 1.0, f"{self.unit}s"
+
     def _work(self, seconds: float) -> str:
         """Return work in words, from the seconds that a healthy job needs for it [s]."""
         amount = seconds / self.step_time * self.work_per_step
-        for size, name in ((1e12, "trillion"), (1e9, "billion"), (1e6, "million")):
-            if amount >= size:
-                return f"{amount / size:.3g} {name} {self.unit}s"
-        return f"{amount:,.0f} {self.unit}s"
+        size, name = self._unit_of(amount)
+        return f"{amount / size:.3g} {name}" if size > 1.0 else f"{amount:,.0f} {name}"
 
     def _advice(self) -> tuple[str, ...]:
         """Return sentences on failures, the interval between saves and spares."""

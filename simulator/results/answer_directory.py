@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from simulator.basics.atomic_files import write_atomically
+from simulator.report.plots import style
+from simulator.report.plots.picture import Picture
 from simulator.report.tables.answer_table import AnswerTable
 from simulator.results import run_directory
 
@@ -36,12 +38,14 @@ class Answer:
     data : mapping
         The answer as plain data.
     tables : sequence of AnswerTable
+    pictures : sequence of Picture
     """
 
     question: str
     sentences: Sequence[str]
     data: Mapping[str, Any]
     tables: Sequence[AnswerTable]
+    pictures: Sequence[Picture] = ()
 
 
 def answer_text(data: Mapping[str, Any]) -> str:
@@ -74,5 +78,7 @@ def write(folder: Path, answer: Answer) -> None:
     """Write the files of an answer."""
     files: dict[str, str | bytes] = {"answer.json": answer_text(answer.data)}
     files |= {f"{table.name}.csv": table.csv for table in answer.tables}
+    files |= {f"plots/{picture.name}.png": style.png(picture.figure) for picture in answer.pictures}
     for name, content in files.items():
+        (folder / name).parent.mkdir(exist_ok=True)
         write_atomically(folder / name, content)

@@ -10,6 +10,7 @@ import re
 import textwrap
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -94,7 +95,17 @@ MEMORY: Final = {
 }
 KERNELS: Final = {"matmul": "#1B7F8C", "attention": "#B5179E", "elementwise": "#B59F5B"}
 DIMENSIONS: Final = {"dp": VERMILION, "tp": PURPLE, "pp": BLACK, "cp": SKY, "ep": WINE, "host": LIGHT}
-_OWN: Final = {**OPERATIONS, **MEMORY, **DIMENSIONS}
+# Where the time of a training of days goes.
+TIME_SHARES: Final = {
+    "useful": GREEN,
+    "degraded": MINT,
+    "checkpoint": SKY,
+    "lost work": VERMILION,
+    "detection": YELLOW,
+    "waiting for spares": PURPLE,
+    "restart": ORANGE,
+}
+_OWN: Final = {**OPERATIONS, **MEMORY, **DIMENSIONS, **TIME_SHARES}
 
 # Paleness of further shades, after the palette is used up.
 _PALENESS: Final = (0.45, 0.7)
@@ -284,17 +295,25 @@ def save(figure: Figure, folder: Path | str, name: str, *, svg: bool = False) ->
     Path
         The PNG.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-
     target = Path(folder)
     target.mkdir(parents=True, exist_ok=True)
-    png = target / f"{name}.png"
+    path = target / f"{name}.png"
+    path.write_bytes(png(figure))
+    if svg:
+        with applied():
+            figure.savefig(target / f"{name}.svg", dpi=_DPI, metadata={"Date": None, "Creator": None})
+    return path
+
+
+def png(figure: Figure) -> bytes:
+    """Return a figure as PNG (150 dpi)."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    written = BytesIO()
     with applied():
         # The canvas draws once; `Figure.savefig` would draw twice, to measure first.
         canvas: Any = FigureCanvasAgg(figure)
-        canvas.print_png(png, metadata={"Software": None})
-        # Arrange only once: each further pass would move things slightly, and change the bytes.
-        figure.set_layout_engine("none")
-        if svg:
-            figure.savefig(target / f"{name}.svg", dpi=_DPI, metadata={"Date": None, "Creator": None})
-    return png
+        canvas.print_png(written, metadata={"Software": None})
+    # Arrange only once: each further pass would move things slightly, and change the bytes.
+    figure.set_layout_engine("none")
+    return written.getvalue()
