@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from simulator.cli.answer_output import give
+from simulator.jobs.pictures import pictures
 from simulator.jobs.sharing import share
 from simulator.results.answer_directory import Answer, claimed
 from simulator.scenario.jobs_file import load_jobs
@@ -20,5 +21,5 @@ def show(source: str, shifts: int, out: Path | None, *, as_json: bool) -> None:
         run = share(file, shifts=shifts)
         # Steps are many, and in the files alone.
         shown = [table for table in run.tables if table.name != "steps"]
-        answer = Answer(file.question, run.sentences, run.to_dict(), run.tables)
+        answer = Answer(file.question, run.sentences, run.to_dict(), run.tables, pictures(run) if out else ())
         give(answer, shown, out, as_json=as_json)

@@ -21,7 +21,7 @@ from simulator.collectives.plan import Task, plan
 from simulator.engine.play import Engine, play
 from simulator.jobs.outcome import JobOutcome, SharedLink, Shift, timeline_of
 from simulator.jobs.outer import OuterRound, simulated_steps, window_time
-from simulator.jobs.program import BatchExchange, JobProgram, OuterAverage, joined
+from simulator.jobs.program import AVERAGE, BatchExchange, JobProgram, OuterAverage, joined
 from simulator.jobs.tables import job_table, link_table, shift_table, step_table
 from simulator.model.model import modules
 from simulator.model.partition import WHOLE
@@ -116,7 +116,7 @@ class SharedRun:
             told.append(
                 f"The jobs share {_links(len(self.links))}; the bytes on {first.name} take longest ({parts} of them)."
             )
-        return (*told, *self._of_shifts())
+        return (*told, self.shift_sentence) if self.shifts else tuple(told)
 
     def _of_batches(self) -> Iterator[str]:
         """Yield sentences on each training that takes its batches from another job."""
@@ -138,18 +138,19 @@ class SharedRun:
                 f"{trainer.ranks} GPUs of {trainer.name} train {100 * training / period:.0f} %."
             )
 
-    def _of_shifts(self) -> tuple[str, ...]:
-        """Return a sentence on the start of the last job, if others were tried."""
+    @property
+    def shift_sentence(self) -> str:
+        """A sentence on the start of the last job; empty if no later start was tried."""
         if not self.shifts:
-            return ()
+            return ""
         best, last = min(self.shifts, key=lambda shift: shift.mean), self.jobs[-1].name
         now = Shift(0.0, {job.name: job.slowdown for job in self.jobs})
         if best.mean < now.mean - _SHIFT_HELPS:
             return (
                 f"If job {last} starts {format_time(best.delay)} later, the jobs take {best.mean:.3g} instead of "
-                f"{now.mean:.3g} times as long in the mean.",
+                f"{now.mean:.3g} times as long in the mean."
             )
-        return (f"No other start of job {last} makes the jobs faster in the mean ({len(self.shifts)} tried).",)
+        return f"No other start of job {last} makes the jobs faster in the mean ({len(self.shifts)} tried)."
 
     @property
     def tables(self) -> tuple[AnswerTable, ...]:
@@ -466,7 +467,8 @@ def _step_ends(timeline: Timeline, jobs: Sequence[JobProgram]) -> list[list[floa
         for span in spans:
             # "a 2 forward layer 0"; the host's issues are named "a 2 issue forward layer 0".
             words = span.name.split(" ", 2)
-            if words[0] == name:
+            # An average of copies belongs to every copy, and goes on during later steps.
+            if words[0] == name and not words[2].startswith(AVERAGE):
                 own[int(words[1])] = max(own[int(words[1])], span.end)
     return ends
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
@@ -200,6 +200,20 @@ def _wrapped(figure: Figure, text: str, size: float) -> str:
     # Keep a number and its unit on the same line.
     together = _NUMBER_AND_UNIT.sub(_NO_BREAK, text)
     return textwrap.fill(together, columns, break_on_hyphens=False).replace(_NO_BREAK, " ")
+
+
+def legend_shape(width: float, names: Collection[str]) -> tuple[int, float]:
+    """Return the columns of a legend of these names in a figure of a width [inch], and the legend's height [inch].
+
+    Examples
+    --------
+    >>> legend_shape(8.0, ["ring", "tree"])
+    (2, 0.2)
+    """
+    longest = max(map(len, names), default=1)
+    # A marker and the gap to the next column take as much as eight letters.
+    columns = max(1, min(len(names), int(width * 72 / ((longest + 8) * _SETTINGS["legend.fontsize"] * _LETTER))))
+    return columns, 0.2 * math.ceil(len(names) / columns)
 
 
 def percent(share: float) -> str:
