@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from base64 import b64encode
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ STEP: dict[str, Any] = {
 SPREAD = {"training": {"model": "gpt2", "seq_len": 256}, "world_size": 4, "placement": "spread"}
 JOBS: dict[str, Any] = {"cluster": {"topology": "leaf_spine_100g"}, "jobs": {"a": SPREAD, "b": SPREAD}}
 DAYS: dict[str, Any] = {"scenario": STEP, "days": "30 d", "failures": 500, "compare": {"spares": [0, 2]}}
+DOCUMENTS = {"answer.json", "report.html"}
 
 
 @pytest.fixture
@@ -36,13 +38,19 @@ def rows(path: Path) -> list[dict[str, str]]:
 
 
 def files(folder: Path) -> set[str]:
-    return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.suffix in (".json", ".csv")}
+    return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+
+
+def pictures(*names: str) -> set[str]:
+    return {f"plots/{name}.png" for name in names}
 
 
 def test_an_answer_on_days_leaves_its_document_and_its_tables(cli: Command, tmp_path: Path) -> None:
     told = cli("goodput", "step.json", "--days", "30d", "--failures", "500", "--out", "out", "--json")
     out = tmp_path / "out"
-    assert files(out) == {"answer.json", "waterfall.csv", "incidents.csv", "intervals.csv"}
+    assert files(out) == DOCUMENTS | {"waterfall.csv", "incidents.csv", "intervals.csv"} | pictures(
+        "waterfall", "incidents", "runs", "intervals"
+    )
     assert (out / "answer.json").read_text() == told.out
     shares = {row["part"]: float(row["share"]) for row in rows(out / "waterfall.csv")}
     assert shares == told.data["shares"]
@@ -60,7 +68,7 @@ def test_an_answer_on_days_leaves_its_document_and_its_tables(cli: Command, tmp_
 
 def test_a_comparison_leaves_a_row_for_each_value(cli: Command, tmp_path: Path) -> None:
     told = cli("goodput", "days.json", "--out", "out", "--json").data
-    assert files(tmp_path / "out") == {"answer.json", "comparison.csv"}
+    assert files(tmp_path / "out") == DOCUMENTS | {"comparison.csv"} | pictures("values")
     found = {row["spares"]: float(row["useful_share"]) for row in rows(tmp_path / "out" / "comparison.csv")}
     assert found == {value: answer["goodput"] for value, answer in told["answers"].items()}
 
@@ -68,7 +76,9 @@ def test_a_comparison_leaves_a_row_for_each_value(cli: Command, tmp_path: Path) 
 def test_an_answer_on_jobs_leaves_its_document_and_its_tables(cli: Command, tmp_path: Path) -> None:
     told = cli("jobs", "jobs.json", "--shifts", "1", "--out", "out", "--json")
     out = tmp_path / "out"
-    assert files(out) == {"answer.json", "jobs.csv", "steps.csv", "shared_links.csv", "shifts.csv"}
+    assert files(out) == DOCUMENTS | {"jobs.csv", "steps.csv", "shared_links.csv", "shifts.csv"} | pictures(
+        "jobs", "shared_link", "later_starts"
+    )
     assert (out / "answer.json").read_text() == told.out
     ends = [float(row["end_s"]) for row in rows(out / "steps.csv") if row["job"] == "b"]
     assert ends == told.data["jobs"]["b"]["step_ends_s"]
@@ -119,3 +129,21 @@ def test_the_frame_of_jobs_has_the_rows_of_the_file(cli: Command, tmp_path: Path
     cli("jobs", "jobs.json", "--out", "out")
     (first, second), table = rows(tmp_path / "out" / "jobs.csv"), simulate_jobs(JOBS).frame()
     assert [float(first["alone_s"]), float(second["slowdown"])] == [table.alone_s["a"], table.slowdown["b"]]
+
+
+def test_the_page_has_its_pictures_inside_and_names_every_file(cli: Command, tmp_path: Path) -> None:
+    told = cli("jobs", "jobs.json", "--shifts", "1", "--out", "out")
+    assert told.out.splitlines()[-1] == f"report: {Path('out/report.html')}, 3 pictures in {Path('out/plots')}"
+    page = (tmp_path / "out" / "report.html").read_text()
+    for name in files(tmp_path / "out") - {"report.html"}:
+        assert f'<a href="{name}">' in page
+    for name in pictures("jobs", "shared_link", "later_starts"):
+        assert b64encode((tmp_path / "out" / name).read_bytes()).decode() in page
+    assert "<script" not in page
+
+
+def test_equal_questions_leave_equal_bytes(cli: Command, tmp_path: Path) -> None:
+    for out in ("one", "two"):
+        cli("goodput", "step.json", "--days", "30d", "--failures", "500", "--out", out)
+    for name in files(tmp_path / "one"):
+        assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()

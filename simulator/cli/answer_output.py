@@ -7,12 +7,15 @@ from pathlib import Path
 
 import typer
 
+from simulator.basics.counts import number_of
 from simulator.cli.console import print_table, print_text
 from simulator.report.tables.answer_table import AnswerTable
-from simulator.results.answer_directory import Answer, answer_text, write
+from simulator.results.answer_directory import answer_text, write
+from simulator.results.page.answer_page import FILE
+from simulator.results.presentation import Presentation
 
 
-def give(answer: Answer, shown: Sequence[AnswerTable], out: Path | None, *, as_json: bool) -> None:
+def give(answer: Presentation, shown: Sequence[AnswerTable], out: Path | None, *, as_json: bool) -> None:
     """Write an answer's files to `out`, if given, and print the answer.
 
     Parameters
@@ -36,4 +39,5 @@ def give(answer: Answer, shown: Sequence[AnswerTable], out: Path | None, *, as_j
         if table.left_out:
             print_text(f"  and {table.left_out} more; --json lists all")
     if out is not None:
-        print_text(f"\nresults: {out}")
+        number = number_of(len(answer.pictures), "picture")
+        print_text(f"\nreport: {out / FILE}, {number} in {out / 'plots'}")

@@ -10,7 +10,8 @@ from simulator.cli.answer_output import give
 from simulator.cli.option_names import told_as_options
 from simulator.reliability.pictures import pictures
 from simulator.reliability.question import Comparison, Goodput, GoodputQuestion, compared, goodput
-from simulator.results.answer_directory import Answer, claimed
+from simulator.results.answer_directory import claimed
+from simulator.results.presentation import Presentation
 from simulator.scenario.days_file import DaysFile, load_days
 
 # Option for each field of a question.
@@ -34,7 +35,8 @@ def show(
     with claimed(out):
         with told_as_options(_OPTIONS):
             found = _answer(file, {name: value for name, value in asked.items() if value is not None})
-        answer = Answer(file.question, found.sentences, found.to_dict(), found.tables, pictures(found) if out else ())
+        drawn = pictures(found) if out else ()
+        answer = Presentation(file.question, found.subject, found.sentences, found.to_dict(), found.tables, drawn)
         give(answer, found.tables[:1], out, as_json=as_json)
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 from simulator.cli.answer_output import give
 from simulator.jobs.pictures import pictures
 from simulator.jobs.sharing import share
-from simulator.results.answer_directory import Answer, claimed
+from simulator.results.answer_directory import claimed
+from simulator.results.presentation import Presentation
 from simulator.scenario.jobs_file import load_jobs
 
 
@@ -21,5 +22,7 @@ def show(source: str, shifts: int, out: Path | None, *, as_json: bool) -> None:
         run = share(file, shifts=shifts)
         # Steps are many, and in the files alone.
         shown = [table for table in run.tables if table.name != "steps"]
-        answer = Answer(file.question, run.sentences, run.to_dict(), run.tables, pictures(run) if out else ())
+        subject = f"{file.source}: {', '.join(job.name for job in run.jobs)}"
+        drawn = pictures(run) if out else ()
+        answer = Presentation(file.question, subject, run.sentences, run.to_dict(), run.tables, drawn)
         give(answer, shown, out, as_json=as_json)

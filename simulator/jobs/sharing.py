@@ -154,14 +154,14 @@ class SharedRun:
 
     @property
     def tables(self) -> tuple[AnswerTable, ...]:
-        """The jobs, their steps, the links that jobs share, and the later starts that were tried."""
+        """The jobs, the links that they share, the later starts that were tried, and the steps of each job."""
         names = [job.name for job in self.jobs]
-        found = [job_table(self.jobs), step_table(self.jobs)]
+        found = [job_table(self.jobs)]
         if self.links:
             found.append(link_table(self.links, names))
         if self.shifts:
             found.append(shift_table(self.shifts, names))
-        return tuple(found)
+        return (*found, step_table(self.jobs))
 
     def frame(self) -> pd.DataFrame:
         """Return a row for each job: GPUs, start [s], steps, step time alone and together [s], slowdown, bytes sent."""

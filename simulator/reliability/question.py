@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from math import inf, isfinite
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
+from simulator.basics.counts import number_of
 from simulator.basics.dtypes import find
 from simulator.basics.errors import ScenarioError, one_of
 from simulator.basics.units import format_duration
@@ -150,6 +151,13 @@ class Goodput:
     checkpoint_bytes: float
     outlook: Outlook
     intervals: IntervalChoice | None
+
+    @property
+    def subject(self) -> str:
+        """Name of the scenario, number of nodes, and length or work of the run."""
+        asked = self.question
+        length = f"{asked.days:g} days" if asked.days is not None else f"{asked.tokens:,.0f} {self.unit}s"
+        return f"{asked.scenario.name}: {number_of(self.job.nodes, 'node')}, {length}"
 
     @property
     def spares_needed(self) -> int:
@@ -392,6 +400,11 @@ class Comparison:
                 value: answer.to_dict() for value, answer in zip(self.values, self.answers, strict=True)
             },
         }  # fmt: skip
+
+    @property
+    def subject(self) -> str:
+        """Name of the scenario, number of nodes, length or work of the run, and the values."""
+        return f"{self.answers[0].subject}; {self.along}: {', '.join(self.values)}"
 
     @property
     def tables(self) -> tuple[AnswerTable, ...]:

@@ -12,40 +12,16 @@ report.html comes last.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from simulator.basics.atomic_files import write_atomically
 from simulator.report.plots import style
-from simulator.report.plots.picture import Picture
-from simulator.report.tables.answer_table import AnswerTable
 from simulator.results import run_directory
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """An answer with everything that a reader may look at.
-
-    Attributes
-    ----------
-    question : str
-        Title of the page.
-    sentences : sequence of str
-        The answer, the most important sentence first.
-    data : mapping
-        The answer as plain data.
-    tables : sequence of AnswerTable
-    pictures : sequence of Picture
-    """
-
-    question: str
-    sentences: Sequence[str]
-    data: Mapping[str, Any]
-    tables: Sequence[AnswerTable]
-    pictures: Sequence[Picture] = ()
+from simulator.results.page.answer_page import FILE, answer_page
+from simulator.results.presentation import Presentation
 
 
 def answer_text(data: Mapping[str, Any]) -> str:
@@ -74,11 +50,13 @@ def claimed(out: Path | None) -> Iterator[None]:
         raise
 
 
-def write(folder: Path, answer: Answer) -> None:
+def write(folder: Path, shown: Presentation) -> None:
     """Write the files of an answer."""
-    files: dict[str, str | bytes] = {"answer.json": answer_text(answer.data)}
-    files |= {f"{table.name}.csv": table.csv for table in answer.tables}
-    files |= {f"plots/{picture.name}.png": style.png(picture.figure) for picture in answer.pictures}
+    drawn = {picture: style.png(picture.figure) for picture in shown.pictures}
+    files: dict[str, str | bytes] = {"answer.json": answer_text(shown.data)}
+    files |= {f"{table.name}.csv": table.csv for table in shown.tables}
+    files |= {f"plots/{picture.name}.png": png for picture, png in drawn.items()}
+    files[FILE] = answer_page(shown, {picture.title: png for picture, png in drawn.items()}, list(files))
     for name, content in files.items():
         (folder / name).parent.mkdir(exist_ok=True)
         write_atomically(folder / name, content)
