@@ -200,7 +200,8 @@ def _trained(
             ended.append(due.pop(step))
         if within == 0 and exchange:
             received = _Entry("batch", batch)
-            yield received, (_START,)
+            # Asked for when the training of the batch before has ended: a waiting exchange would slow its kernels down.
+            yield received, tuple(ended)
             ended.append(received)
         if within == 0 and job.generation:
             generated = _Entry("generate", step)
