@@ -83,8 +83,8 @@ def test_later_starts_begin_with_the_start_of_the_file(two: SharedRun) -> None:
 
 def test_many_jobs_with_long_names_and_many_steps_can_be_read() -> None:
     names = [f"a_training_of_somebody_with_a_long_name_{number}" for number in range(30)]
-    ends = tuple(float(step + 1) for step in range(200))
-    figure = lanes.figure([lanes.JobLane(name, 0.0, ends, 0.8) for name in names], "Job a loses most")
+    steps = tuple((float(step), float(step + 1)) for step in range(200))
+    figure = lanes.figure([lanes.JobLane(name, 0.0, steps, 0.8) for name in names], "Job a loses most")
     check(figure, "lanes")
     assert len(blocks(figure, 0.5)) == 24 * 200
     shares = {name: np.full(10, 1 / 30) for name in names}
@@ -100,3 +100,21 @@ def test_an_average_of_copies_does_not_lengthen_the_step_of_the_first_copy() -> 
     first, second = simulate_jobs({"cluster": slow, "jobs": {"site": site}}).jobs
     # Both copies do the same; the average goes on during the two steps after it.
     assert first.step_ends == pytest.approx(second.step_ends)
+
+
+def test_a_step_that_waits_for_its_batch_has_a_gap_before_it() -> None:
+    jobs = {
+        "makes": {"generation": {"time": "2 s"}, "world_size": 2},
+        "trains": SPREAD | {"placement": "packed", "batches_from": "makes", "lag": 0, "steps_per_batch": 3},
+    }
+    run = simulate_jobs({"cluster": {"topology": "dgx_h100"}, "jobs": jobs})
+    figure = drawn(run)["jobs"]
+    check(figure, "jobs")
+    maker, trainer = run.jobs
+    made, trained = np.split(np.array(blocks(figure, 0.5)), [len(maker.step_ends)])
+    assert np.diff(made) == pytest.approx(2.0, rel=1e-3)
+    # The trainer waits for the generation of each batch. Its steps take their time alone; the last one of a batch also
+    # returns the weights.
+    within = np.arange(len(trained)) % 3
+    assert np.diff(trained[within < 2]) == pytest.approx(trainer.alone, rel=1e-3)
+    assert trained[3::3, 0] - trained[2:-1:3, 1] == pytest.approx(2.0, rel=0.1)

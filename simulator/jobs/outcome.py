@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from simulator.records.timeline import Timeline
+from simulator.jobs.program import AVERAGE, EXCHANGES
+from simulator.records.timeline import Span, Timeline
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,3 +100,25 @@ def timeline_of(timeline: Timeline, job: str) -> Timeline:
     """Return a timeline with the transfers of one job alone."""
     own = [log for log in timeline.logs if log.collective.startswith(f"{job} ")]
     return replace(timeline, logs=own, links=())
+
+
+def step_of(span: Span, job: str) -> int | None:
+    """Return the step of a job that a span belongs to; None for other jobs, for the job's start, and for averages.
+
+    Names are "a 2 forward layer 0", and "start a". An average belongs to every copy, and goes on during later steps.
+    """
+    words = span.name.split(" ", 2)
+    if len(words) < 3 or words[0] != job or span.stream == AVERAGE:
+        return None
+    return int(words[1])
+
+
+def steps_at_work(timeline: Timeline, job: JobOutcome) -> tuple[tuple[float, float], ...]:
+    """Return when each step of a job begins to work, after its waiting for other jobs, and when it ends [s]."""
+    begins = list(job.step_ends)
+    for span in timeline.spans:
+        step = step_of(span, job.name)
+        if step is not None and span.stream not in EXCHANGES:
+            begins[step] = min(begins[step], span.start)
+    before = (job.start, *job.step_ends)
+    return tuple((max(begins[step], before[step]), end) for step, end in enumerate(job.step_ends))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from simulator.jobs.outcome import timeline_of
+from simulator.jobs.outcome import steps_at_work, timeline_of
 from simulator.jobs.sharing import SharedRun
 from simulator.report.numbers.link_use import link_traffic
 from simulator.report.plots.jobs import lanes, later_starts, link_shares
@@ -19,7 +19,7 @@ def pictures(run: SharedRun) -> tuple[Picture, ...]:
 
 def lanes_picture(run: SharedRun) -> Picture:
     """Draw the steps of each job over time, and below them the same steps alone."""
-    own = [lanes.JobLane(job.name, job.start, job.step_ends, job.alone) for job in run.jobs]
+    own = [lanes.JobLane(job.name, job.start, steps_at_work(run.timeline, job), job.alone) for job in run.jobs]
     return Picture("jobs", lanes.figure(own, run.sentences[0].rstrip(".")))
 
 

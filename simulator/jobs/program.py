@@ -22,6 +22,8 @@ from simulator.records.program import CollectiveGroupFamily, OperationLists, Pro
 
 # Beginning of the names of averages of copies, after job and step.
 AVERAGE: Final = "average"
+# Parts and streams of the exchanges between jobs, during which a job may wait for another one.
+EXCHANGES: Final = ("batch", "weights")
 
 
 def prefix(job: str, step: int) -> str:
@@ -328,7 +330,7 @@ class _Families:
         return tuple(self._of(part, number, entry) for entry, _ in part.layouts[number])
 
     def _of(self, part: _Part, number: int, entry: _Entry) -> int:
-        if entry.part in ("batch", "weights") and part.exchange:
+        if entry.part in EXCHANGES and part.exchange:
             # Both jobs of an exchange have its collectives.
             op = part.exchanged(entry)
             return self._added(op.name, lambda: CollectiveGroupFamily((part.exchange, entry.part), 1, lambda _: op))
@@ -338,7 +340,7 @@ class _Families:
             return self._added(
                 (id(outer), entry.step),
                 lambda: CollectiveGroupFamily(
-                    (id(outer), "average"), len(ranks), lambda rank: part.averaged(outer, entry.step, rank)
+                    (id(outer), AVERAGE), len(ranks), lambda rank: part.averaged(outer, entry.step, rank)
                 ),
             )
         lists = part.job.program.lists

@@ -19,9 +19,9 @@ from simulator.cluster.cluster import Cluster
 from simulator.collectives.algorithm import CollectiveRequest
 from simulator.collectives.plan import Task, plan
 from simulator.engine.play import Engine, play
-from simulator.jobs.outcome import JobOutcome, SharedLink, Shift, timeline_of
+from simulator.jobs.outcome import JobOutcome, SharedLink, Shift, step_of, timeline_of
 from simulator.jobs.outer import OuterRound, simulated_steps, window_time
-from simulator.jobs.program import AVERAGE, BatchExchange, JobProgram, OuterAverage, joined
+from simulator.jobs.program import BatchExchange, JobProgram, OuterAverage, joined
 from simulator.jobs.tables import job_table, link_table, shift_table, step_table
 from simulator.model.model import modules
 from simulator.model.partition import WHOLE
@@ -465,11 +465,9 @@ def _step_ends(timeline: Timeline, jobs: Sequence[JobProgram]) -> list[list[floa
     for rank, spans in by_rank(timeline.spans).items():
         own, name = ends[job_of[rank]], jobs[job_of[rank]].name
         for span in spans:
-            # "a 2 forward layer 0"; the host's issues are named "a 2 issue forward layer 0".
-            words = span.name.split(" ", 2)
-            # An average of copies belongs to every copy, and goes on during later steps.
-            if words[0] == name and not words[2].startswith(AVERAGE):
-                own[int(words[1])] = max(own[int(words[1])], span.end)
+            step = step_of(span, name)
+            if step is not None:
+                own[step] = max(own[step], span.end)
     return ends
 
 

@@ -84,10 +84,10 @@ def finding(shares: Mapping[str, float]) -> str:
     Examples
     --------
     >>> finding({"useful": 0.949, "checkpoint": 0.017, "waiting for spares": 0.034})
-    '94.9 % of the time is useful; most of the rest is waiting for spares, 3.4 %'
+    '94.9 % of the time is useful; the largest loss is waiting for spares, 3.4 %'
     """
     useful = f"{100 * shares[USEFUL]:.1f} % of the time is useful"
     name = max((name for name in shares if name != USEFUL), key=lambda name: shares[name], default=USEFUL)
     if name == USEFUL or shares[name] <= 0.0:
         return useful
-    return f"{useful}; most of the rest is {name}, {small_percent(shares[name])}"
+    return f"{useful}; the largest loss is {name}, {small_percent(shares[name])}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from simulator.report.plots import style
@@ -31,15 +32,15 @@ class JobLane(NamedTuple):
         Name of the job.
     start : float
         When it begins [s].
-    step_ends : tuple of float
-        When each step ends [s].
+    steps : tuple of (float, float)
+        When each step begins and ends [s].
     alone : float
         Mean time of a step without the other jobs [s].
     """
 
     name: str
     start: float
-    step_ends: tuple[float, ...]
+    steps: tuple[tuple[float, float], ...]
     alone: float
 
 
@@ -48,33 +49,32 @@ def figure(lanes: Sequence[JobLane], title: str) -> Figure:
     from matplotlib.patches import Patch
 
     shown = lanes[:_MOST]
-    end = max(max(lane.step_ends[-1], lane.start + lane.alone * len(lane.step_ends)) for lane in shown)
+    end = max(max(lane.steps[-1][1], lane.start + lane.alone * len(lane.steps)) for lane in shown)
     palette = style.colours(lane.name for lane in lanes)
     with style.applied():
         fig = style.new_figure(11.0, 1.9 + 0.5 * max(2, len(shown)))
         axes = fig.subplots()
         for row, lane in enumerate(shown):
-            begins = (lane.start, *lane.step_ends[:-1])
-            _steps(axes, row - 0.12, 0.5, begins, lane.step_ends, palette[lane.name], end, numbered=True)
-            alone = [lane.start + lane.alone * step for step in range(len(lane.step_ends) + 1)]
-            _steps(axes, row + 0.28, 0.16, alone[:-1], alone[1:], style.GREY, end)
+            _steps(axes, row - 0.12, 0.5, lane.steps, palette[lane.name], end, numbered=True)
+            alone = [lane.start + lane.alone * step for step in range(len(lane.steps) + 1)]
+            _steps(axes, row + 0.28, 0.16, list(pairwise(alone)), style.GREY, end)
         axes.set_yticks(range(len(shown)), [textwrap.fill(lane.name, _LABEL) for lane in shown])
         axes.set_ylim(len(shown) - 0.5, -0.5)
         axes.set_xlim(0.0, end * 1.01)
         style.time_axis(axes, end)
         left = f"; {len(shown)} of {len(lanes)} jobs shown" if len(shown) < len(lanes) else ""
-        note = Patch(color=style.GREY, label=f"thin: the same steps without the other jobs{left}")
+        note = Patch(color=style.GREY, label=f"thin: the same steps without the other jobs; gap: the job waits{left}")
         fig.legend(handles=[note], loc="outside lower left")
         style.set_title(fig, title)
     return fig
 
 
 def _steps(
-    axes: Axes, middle: float, height: float, begins: Sequence[float], ends: Sequence[float], colour: str, whole: float,
+    axes: Axes, middle: float, height: float, steps: Sequence[tuple[float, float]], colour: str, whole: float,
     *, numbered: bool = False,
 ) -> None:  # fmt: skip
     """Draw steps as blocks around a height."""
-    for step, (begin, end) in enumerate(zip(begins, ends, strict=True)):
+    for step, (begin, end) in enumerate(steps):
         share = (end - begin) / whole
         axes.barh(middle, end - begin, left=begin, height=height, color=colour, edgecolor="white",
                   linewidth=0.8 if share >= _NARROW else 0.0)  # fmt: skip
