@@ -14,19 +14,28 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from simulator.cluster.cluster import Cluster
+    from simulator.jobs.sharing import SharedRun
     from simulator.records.schedule import Schedule
+    from simulator.reliability.question import Goodput
     from simulator.report.numbers.scaling import ScalingPoint
+    from simulator.report.plots.picture import Picture
     from simulator.report.plots.plot import CloseUp
     from simulator.run.point_result import PointResult
 
 __all__ = [
     "bandwidth",
     "breakdown",
+    "incidents",
+    "job_steps",
+    "later_starts",
     "loss",
     "memory",
     "memory_by_stage",
     "memory_peaks",
+    "outcomes",
     "pipeline",
+    "save_intervals",
+    "shared_link",
     "speedup",
     "steps",
     "throughput",
@@ -34,6 +43,8 @@ __all__ = [
     "time_against_workers",
     "timeline",
     "topology",
+    "values",
+    "waterfall",
 ]
 
 
@@ -160,6 +171,67 @@ def throughput(rows: Iterable[tuple[str, int, float, float]]) -> Figure:
     from simulator.report.plots.training.scaling import figure
 
     return figure([Throughput(*row) for row in rows])
+
+
+def waterfall(found: Goodput) -> Figure:
+    """Draw where the time of a training of days goes: the whole time, and the losses one after another."""
+    from simulator.reliability.pictures import waterfall_picture
+
+    return waterfall_picture(found).figure
+
+
+def incidents(found: Goodput) -> Figure | None:
+    """Draw the failures of the first run on a calendar; return None if nothing stopped the run."""
+    from simulator.reliability.pictures import incidents_picture
+
+    return _figure(incidents_picture(found))
+
+
+def outcomes(found: Goodput) -> Figure | None:
+    """Draw the share of the runs that have ended by a day, or that do some work; return None if all runs are equal."""
+    from simulator.reliability.pictures import runs_picture
+
+    return _figure(runs_picture(found))
+
+
+def save_intervals(found: Goodput) -> Figure | None:
+    """Draw the useful share of the time against the interval between saves; return None without failures."""
+    from simulator.reliability.pictures import intervals_picture
+
+    return _figure(intervals_picture(found))
+
+
+def values(found: Mapping[str, Goodput], along: str) -> Figure:
+    """Draw where the time goes with each value of a fact; `along` is the fact's name."""
+    from simulator.reliability.pictures import values_picture
+    from simulator.reliability.question import Comparison
+
+    return values_picture(Comparison(along, tuple(found), tuple(found.values()))).figure
+
+
+def job_steps(run: SharedRun) -> Figure:
+    """Draw the steps of each job over time, and below them the same steps without the other jobs."""
+    from simulator.jobs.pictures import lanes_picture
+
+    return lanes_picture(run).figure
+
+
+def shared_link(run: SharedRun) -> Figure | None:
+    """Draw the use of the shared link whose bytes take longest, by job; return None if jobs share no link."""
+    from simulator.jobs.pictures import link_picture
+
+    return _figure(link_picture(run))
+
+
+def later_starts(run: SharedRun) -> Figure | None:
+    """Draw the slowdown of each job against the later start of the last job; return None if none was tried."""
+    from simulator.jobs.pictures import shifts_picture
+
+    return _figure(shifts_picture(run))
+
+
+def _figure(picture: Picture | None) -> Figure | None:
+    return None if picture is None else picture.figure
 
 
 def _rows(runs: Mapping[str, PointResult]) -> list[tuple[str, dict[str, Any]]]:

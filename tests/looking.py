@@ -125,3 +125,13 @@ def empty_axes(figure: Figure) -> list[Axes]:
         and not (axes.lines or axes.collections or axes.images or axes.texts or len(axes.patches))
         and axes.get_label() != "<colorbar>"
     ]
+
+
+def check(figure: Figure, where: str) -> None:
+    """Fail where a reader would stumble."""
+    words = texts(figure)
+    assert begins_well(figure.get_suptitle()), f"{where}: the title {figure.get_suptitle()!r} begins in small letters"
+    assert not overlapping(words), f"{where}: texts lie on each other"
+    assert not outside(figure, words), f"{where}: texts are cut off"
+    assert not foreign_colours(figure), f"{where}: colours of no kind"
+    assert not empty_axes(figure), f"{where}: empty axes"

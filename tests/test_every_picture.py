@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Final
 
 import pytest
-from matplotlib.figure import Figure
 from matplotlib.text import Annotation
 
 from simulator.basics import registry
@@ -20,23 +19,13 @@ from simulator.scenario import plot_names
 from simulator.scenario.description import describe_point
 from simulator.scenario.load import load_scenario, points
 from simulator.sweeps.sweep import play_points
-from tests.looking import begins_well, empty_axes, foreign_colours, outside, overlapping, texts
+from tests.looking import begins_well, check, empty_axes, foreign_colours, outside, overlapping, texts
 
 # Of every kind of picture one at least, but for losses, whose trainings take long; the others take minutes.
 SHORT: Final = ("two_boxes_hierarchical", "zero_stages", "interleaving")
 SHORT_TOPOLOGIES: Final = ("dgx_h100", "dragonfly", "fat_tree_1024", "star_100g", "torus_2d")
 # Played for half a minute or more, and drawn by nothing that others do not draw.
 LARGE: Final = ("llama3_405b", "deepseek_v3")
-
-
-def check(figure: Figure, where: str) -> None:
-    """Fail where a reader would stumble."""
-    words = texts(figure)
-    assert begins_well(figure.get_suptitle()), f"{where}: the title {figure.get_suptitle()!r} begins in small letters"
-    assert not overlapping(words), f"{where}: texts lie on each other"
-    assert not outside(figure, words), f"{where}: texts are cut off"
-    assert not foreign_colours(figure), f"{where}: colours of no kind"
-    assert not empty_axes(figure), f"{where}: empty axes"
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from simulator import load_scenario, simulate
 from simulator.basics import registry
 from simulator.basics.errors import ScenarioError
 from simulator.reliability.failures import DAY
-from simulator.reliability.question import GoodputQuestion, checkpoint_bytes, goodput, waterfall
+from simulator.reliability.question import GoodputQuestion, checkpoint_bytes, goodput
 from simulator.scenario.days_file import load_days
 from simulator.step.offload import COPY_EFFICIENCY
 from tests.commands import Command, commands_in
@@ -64,7 +64,7 @@ def test_the_training_of_some_tokens_ends_later_with_failures() -> None:
     assert sound.outlook.time(0.5) == pytest.approx(20 * DAY)
     # Two failures a day, each 30 s or 600 s, 300 s, the load and lost work: at least half a per cent.
     assert ill.outlook.time(0.5) > 1.005 * 20 * DAY
-    assert sum(share for _, share, _ in waterfall(ill)) == pytest.approx(1.0)
+    assert ill.frame()["share"].sum() == pytest.approx(1.0)
 
 
 def test_adapters_alone_are_saved() -> None:

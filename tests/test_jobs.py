@@ -155,3 +155,8 @@ def test_other_commands_name_this_one(cli: Command, tmp_path: Path) -> None:
     (tmp_path / "jobs.yaml").write_text("cluster: {topology: leaf_spine_100g}\njobs: {}\n")
     assert "use `simulator jobs jobs.yaml`" in cli("run", "jobs.yaml").err
     assert "use `simulator jobs two_jobs_one_fabric`" in cli("run", "two_jobs_one_fabric").err
+
+
+def test_a_job_may_have_the_name_of_an_operation() -> None:
+    run = simulate_jobs(file(start=job(), average=job()))
+    assert run.jobs[0].alone == pytest.approx(run.jobs[1].alone, rel=1e-9)

@@ -42,6 +42,8 @@ FIGURES = {
     "17_which_layout": 2,
     "18_does_it_fit": 6,
     "19_your_own_model": 3,
+    "20_thirty_days": 5,
+    "21_two_jobs": 5,
 }
 
 # These take less than a quarter of a minute each; `make notebooks` runs all.

@@ -16,6 +16,7 @@ from simulator.cli.interruption import heed_interruptions
 from simulator.cli.model_commands import fit_check, kernels, memory, plan
 from simulator.cli.number_options import as_days, as_length, as_tokens
 from simulator.cli.options import (
+    AnswerOut,
     AsJson,
     Cache,
     Engine,
@@ -621,6 +622,7 @@ def goodput(
     repair: Annotated[float | None, typer.Option(help="Days until a failed node is back. [default: 1]")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of the failures. [default: 0]")] = None,
     settings: Settings = None,
+    out: AnswerOut = None,
     as_json: AsJson = False,
 ) -> None:
     """Tell what a training does in days with failures.
@@ -637,7 +639,7 @@ def goodput(
         "watchdog": watchdog, "restart": restart, "spares": spares,
         "repair": None if repair is None else repair * 86400.0, "seed": seed,
     }  # fmt: skip
-    show(scenario, as_overrides(settings or ()), asked, as_json=as_json)
+    show(scenario, as_overrides(settings or ()), asked, out, as_json=as_json)
 
 
 @app.command()
@@ -651,6 +653,7 @@ def jobs(
     shifts: Annotated[
         int, typer.Option(min=0, max=100, metavar="N", help="Try N later starts of the last job, within its step.")
     ] = 0,
+    out: AnswerOut = None,
     as_json: AsJson = False,
 ) -> None:
     """Tell what several jobs on one cluster cost each other.
@@ -659,7 +662,7 @@ def jobs(
     """
     from simulator.cli.jobs import show
 
-    show(file, shifts, as_json=as_json)
+    show(file, shifts, out, as_json=as_json)
 
 
 def run_app() -> None:

@@ -37,6 +37,10 @@ Settings = Annotated[
 Out = Annotated[
     Path | None, typer.Option("--out", metavar="DIR", help="Directory for the results; runs/NAME-0001 if omitted.")
 ]
+AnswerOut = Annotated[
+    Path | None,
+    typer.Option("--out", metavar="DIR", help="Directory for report.html, tables and pictures; none if omitted."),
+]
 # With --json, stdout holds nothing but JSON; warnings and progress go to stderr.
 AsJson = Annotated[bool, typer.Option("--json", help="Print a single JSON document on stdout.")]
 Engine = Annotated[

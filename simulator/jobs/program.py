@@ -20,6 +20,11 @@ from typing import Final
 from simulator.records.operation import Allocate, Collective, Compute, Free, Op
 from simulator.records.program import CollectiveGroupFamily, OperationLists, Program, RanksByList
 
+# Beginning of the names of averages of copies, after job and step.
+AVERAGE: Final = "average"
+# Parts and streams of the exchanges between jobs, during which a job may wait for another one.
+EXCHANGES: Final = ("batch", "weights")
+
 
 def prefix(job: str, step: int) -> str:
     """Return the beginning of the names of a step's operations in a joined program."""
@@ -114,7 +119,7 @@ class OuterAverage:
 
     def named(self, step: int, rank: int) -> str:
         """Return the name of the average after a step, on a rank of each copy."""
-        return prefix(self.copies[0], step) + f"average (rank {rank})"
+        return prefix(self.copies[0], step) + f"{AVERAGE} (rank {rank})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +202,8 @@ def _trained(
             ended.append(due.pop(step))
         if within == 0 and exchange:
             received = _Entry("batch", batch)
-            yield received, (_START,)
+            # Asked for when the training of the batch before has ended: a waiting exchange would slow its kernels down.
+            yield received, tuple(ended)
             ended.append(received)
         if within == 0 and job.generation:
             generated = _Entry("generate", step)
@@ -208,7 +214,7 @@ def _trained(
             yield _Entry("step", step, place), (*before, *ended) if first else before
         ended = [_Entry("step", step, last) for last in own.last.values()]
         if outer and (step + 1) % outer.every == 0:
-            averaged = _Entry("average", step)
+            averaged = _Entry(AVERAGE, step)
             yield averaged, tuple(ended)
             due[step + 1 + outer.delay] = averaged
         if exchange and within == job.steps_per_batch - 1 and exchange.returns(batch, job.steps // job.steps_per_batch):
@@ -270,7 +276,7 @@ class _Part:
             return f"start {self.job.name}"
         if entry.part == "step":
             return prefix(self.job.name, entry.step) + self.job.program.name(rank, entry.place)
-        if entry.part == "average" and self.outer:
+        if entry.part == AVERAGE and self.outer:
             return self.outer.named(entry.step, rank)
         if entry.part != "generate" and self.exchange:
             return self.exchange.named(entry.part, entry.step)
@@ -287,7 +293,7 @@ class _Part:
         if entry.part == "step":
             op = self.job.program.operation(rank, entry.place)
             return self.collective(name, op, after) if isinstance(op, Collective) else _renamed(op, name, after)
-        if entry.part == "average" and self.outer:
+        if entry.part == AVERAGE and self.outer:
             return self.averaged(self.outer, entry.step, rank, after)
         return self.exchanged(entry, after)
 
@@ -297,7 +303,7 @@ class _Part:
 
     def averaged(self, outer: OuterAverage, step: int, rank: int, after: tuple[str, ...] = ()) -> Collective:
         """Return the average of a rank's parameters with those of the same rank of each copy."""
-        return replace(outer.averages[rank], name=outer.named(step, rank), after=after, stream="average")
+        return replace(outer.averages[rank], name=outer.named(step, rank), after=after, stream=AVERAGE)
 
     def exchanged(self, entry: _Entry, after: tuple[str, ...] = ()) -> Collective:
         """Return the exchange of a batch or of weights with another job."""
@@ -324,17 +330,17 @@ class _Families:
         return tuple(self._of(part, number, entry) for entry, _ in part.layouts[number])
 
     def _of(self, part: _Part, number: int, entry: _Entry) -> int:
-        if entry.part in ("batch", "weights") and part.exchange:
+        if entry.part in EXCHANGES and part.exchange:
             # Both jobs of an exchange have its collectives.
             op = part.exchanged(entry)
             return self._added(op.name, lambda: CollectiveGroupFamily((part.exchange, entry.part), 1, lambda _: op))
         outer = part.outer
-        if entry.part == "average" and outer:
+        if entry.part == AVERAGE and outer:
             ranks = range(len(outer.averages))
             return self._added(
                 (id(outer), entry.step),
                 lambda: CollectiveGroupFamily(
-                    (id(outer), "average"), len(ranks), lambda rank: part.averaged(outer, entry.step, rank)
+                    (id(outer), AVERAGE), len(ranks), lambda rank: part.averaged(outer, entry.step, rank)
                 ),
             )
         lists = part.job.program.lists

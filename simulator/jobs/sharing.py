@@ -7,7 +7,7 @@ job was running count, because a job that has ended costs nobody anything; witho
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final
@@ -19,14 +19,17 @@ from simulator.cluster.cluster import Cluster
 from simulator.collectives.algorithm import CollectiveRequest
 from simulator.collectives.plan import Task, plan
 from simulator.engine.play import Engine, play
+from simulator.jobs.outcome import JobOutcome, SharedLink, Shift, step_of, timeline_of
 from simulator.jobs.outer import OuterRound, simulated_steps, window_time
 from simulator.jobs.program import BatchExchange, JobProgram, OuterAverage, joined
+from simulator.jobs.tables import job_table, link_table, shift_table, step_table
 from simulator.model.model import modules
 from simulator.model.partition import WHOLE
 from simulator.records.operation import Collective
 from simulator.records.program import Program
 from simulator.records.timeline import LinkUse, Timeline, by_rank
 from simulator.report.numbers.link_use import link_uses
+from simulator.report.tables.answer_table import AnswerTable
 from simulator.run.scenario_cluster import occurrences
 from simulator.scenario.build_training import parallelism, to_step
 from simulator.scenario.jobs_file import JobSetting, JobsFile, OuterSetting
@@ -50,93 +53,6 @@ _MOST_KEPT: Final = 200_000
 _FELT: Final = 0.005
 # Changes of the slowdown by a later start that are worth a sentence.
 _SHIFT_HELPS: Final = 0.01
-
-
-@dataclass(frozen=True, slots=True)
-class JobOutcome:
-    """What a job does beside the others.
-
-    Attributes
-    ----------
-    name : str
-        Name of the job.
-    ranks : int
-        Number of its GPUs.
-    start : float
-        When it begins [s].
-    alone : float
-        Mean time of a step if the other jobs do not run [s].
-    step_ends : tuple of float
-        When each step ends [s].
-    judged : tuple of int
-        Steps during which every other job was running; every step if there is none.
-    nbytes : float
-        Bytes that it sends, each transfer counted once [B].
-    """
-
-    name: str
-    ranks: int
-    start: float
-    alone: float
-    step_ends: tuple[float, ...]
-    judged: tuple[int, ...]
-    nbytes: float
-
-    @property
-    def step_times(self) -> tuple[float, ...]:
-        """Time of each step [s]."""
-        return tuple(end - begin for begin, end in zip((self.start, *self.step_ends), self.step_ends, strict=False))
-
-    @property
-    def together(self) -> float:
-        """Mean time of the judged steps [s]."""
-        times = self.step_times
-        return sum(times[step] for step in self.judged) / len(self.judged)
-
-    @property
-    def slowdown(self) -> float:
-        """Step time beside the others over step time alone."""
-        return self.together / self.alone
-
-
-@dataclass(frozen=True, slots=True)
-class SharedLink:
-    """A link that carries bytes of several jobs.
-
-    Attributes
-    ----------
-    name : str
-        'src->dst'.
-    bandwidth : float
-        Bandwidth [B/s].
-    nbytes : mapping of str to float
-        Bytes of each job that uses it [B].
-    """
-
-    name: str
-    bandwidth: float
-    nbytes: Mapping[str, float]
-
-
-@dataclass(frozen=True, slots=True)
-class Shift:
-    """Slowdowns if the last job starts later.
-
-    Attributes
-    ----------
-    delay : float
-        How much later the last job starts [s].
-    slowdowns : mapping of str to float
-        Slowdown of each job.
-    """
-
-    delay: float
-    slowdowns: Mapping[str, float]
-
-    @property
-    def mean(self) -> float:
-        """Mean slowdown of the jobs."""
-        return sum(self.slowdowns.values()) / len(self.slowdowns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +116,7 @@ class SharedRun:
             told.append(
                 f"The jobs share {_links(len(self.links))}; the bytes on {first.name} take longest ({parts} of them)."
             )
-        return (*told, *self._of_shifts())
+        return (*told, self.shift_sentence) if self.shifts else tuple(told)
 
     def _of_batches(self) -> Iterator[str]:
         """Yield sentences on each training that takes its batches from another job."""
@@ -222,29 +138,34 @@ class SharedRun:
                 f"{trainer.ranks} GPUs of {trainer.name} train {100 * training / period:.0f} %."
             )
 
-    def _of_shifts(self) -> tuple[str, ...]:
-        """Return a sentence on the start of the last job, if others were tried."""
+    @property
+    def shift_sentence(self) -> str:
+        """A sentence on the start of the last job; empty if no later start was tried."""
         if not self.shifts:
-            return ()
+            return ""
         best, last = min(self.shifts, key=lambda shift: shift.mean), self.jobs[-1].name
         now = Shift(0.0, {job.name: job.slowdown for job in self.jobs})
         if best.mean < now.mean - _SHIFT_HELPS:
             return (
                 f"If job {last} starts {format_time(best.delay)} later, the jobs take {best.mean:.3g} instead of "
-                f"{now.mean:.3g} times as long in the mean.",
+                f"{now.mean:.3g} times as long in the mean."
             )
-        return (f"No other start of job {last} makes the jobs faster in the mean ({len(self.shifts)} tried).",)
+        return f"No other start of job {last} makes the jobs faster in the mean ({len(self.shifts)} tried)."
+
+    @property
+    def tables(self) -> tuple[AnswerTable, ...]:
+        """The jobs, the links that they share, the later starts that were tried, and the steps of each job."""
+        names = [job.name for job in self.jobs]
+        found = [job_table(self.jobs)]
+        if self.links:
+            found.append(link_table(self.links, names))
+        if self.shifts:
+            found.append(shift_table(self.shifts, names))
+        return (*found, step_table(self.jobs))
 
     def frame(self) -> pd.DataFrame:
         """Return a row for each job: GPUs, start [s], steps, step time alone and together [s], slowdown, bytes sent."""
-        import pandas as pd
-
-        columns = ["job", "gpus", "start_s", "steps", "alone_s", "together_s", "slowdown", "wire_bytes"]
-        rows = [
-            (job.name, job.ranks, job.start, len(job.step_ends), job.alone, job.together, job.slowdown, job.nbytes)
-            for job in self.jobs
-        ]
-        return pd.DataFrame(rows, columns=columns).set_index("job")
+        return self.tables[0].frame().set_index("job")
 
     def to_dict(self) -> dict[str, Any]:
         """Return the answer as plain data, times in seconds and sizes in bytes."""
@@ -544,10 +465,9 @@ def _step_ends(timeline: Timeline, jobs: Sequence[JobProgram]) -> list[list[floa
     for rank, spans in by_rank(timeline.spans).items():
         own, name = ends[job_of[rank]], jobs[job_of[rank]].name
         for span in spans:
-            # "a 2 forward layer 0"; the host's issues are named "a 2 issue forward layer 0".
-            words = span.name.split(" ", 2)
-            if words[0] == name:
-                own[int(words[1])] = max(own[int(words[1])], span.end)
+            step = step_of(span, name)
+            if step is not None:
+                own[step] = max(own[step], span.end)
     return ends
 
 
@@ -582,8 +502,7 @@ def _shared_links(timeline: Timeline, jobs: Sequence[JobProgram]) -> tuple[Share
     """Return the links that carry bytes of several jobs, the one whose bytes take longest first."""
     found: dict[str, dict[str, LinkUse]] = {}
     for job in jobs:
-        own = [log for log in timeline.logs if log.collective.startswith(f"{job.name} ")]
-        for use in link_uses(replace(timeline, logs=own, links=())):
+        for use in link_uses(timeline_of(timeline, job.name)):
             found.setdefault(use.name, {})[job.name] = use
     shared = [
         SharedLink(name, next(iter(uses.values())).bandwidth, {job: use.nbytes for job, use in uses.items()})

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from math import inf, isfinite
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
+from simulator.basics.counts import number_of
 from simulator.basics.dtypes import find
 from simulator.basics.errors import ScenarioError, one_of
 from simulator.basics.units import format_duration
@@ -22,8 +23,10 @@ from simulator.model.model import modules
 from simulator.model.partition import WHOLE
 from simulator.reliability.failures import DAY, FailureKind, FailureProcess
 from simulator.reliability.outlook import IntervalChoice, Job, Outlook, best_interval, outlook, spares_needed
-from simulator.reliability.renewal import CATEGORIES, Checkpointing, Recovery
+from simulator.reliability.renewal import Checkpointing, Recovery
+from simulator.reliability.tables import comparison_table, incident_table, interval_table, waterfall_table
 from simulator.report.numbers.training_summary import TrainingReport
+from simulator.report.tables.answer_table import AnswerTable
 from simulator.run.scenario_cluster import Clusters
 from simulator.run.simulate import simulate_point
 from simulator.scenario.records import Scenario
@@ -151,6 +154,13 @@ class Goodput:
     intervals: IntervalChoice | None
 
     @property
+    def subject(self) -> str:
+        """Name of the scenario, number of nodes, and length or work of the run."""
+        asked = self.question
+        length = f"{asked.days:g} days" if asked.days is not None else f"{asked.tokens:,.0f} {self.unit}s"
+        return f"{asked.scenario.name}: {number_of(self.job.nodes, 'node')}, {length}"
+
+    @property
     def spares_needed(self) -> int:
         """Spare nodes with which the job waits for none in 99 % of the time."""
         mean = self.job.process.between_failures(self.job.nodes)
@@ -181,13 +191,22 @@ class Goodput:
             return self._work(self.outlook.work(0.5))
         return f"{self.outlook.time(0.5) / DAY:.1f} days"
 
+    @property
+    def unit_of_work(self) -> tuple[float, str]:
+        """Number of tokens or samples in a unit that suits the work of half of the runs, and the unit's name."""
+        return self._unit_of(self.outlook.work(0.5) / self.step_time * self.work_per_step)
+
+    def _unit_of(self, amount: float) -> tuple[float, str]:
+        for size, name in ((1e12, "trillion "), (1e9, "billion "), (1e6, "million ")):
+            if amount >= size:
+                return size, f"{name}{self.unit}s"
+        return 1.0, f"{self.unit}s"
+
     def _work(self, seconds: float) -> str:
         """Return work in words, from the seconds that a healthy job needs for it [s]."""
         amount = seconds / self.step_time * self.work_per_step
-        for size, name in ((1e12, "trillion"), (1e9, "billion"), (1e6, "million")):
-            if amount >= size:
-                return f"{amount / size:.3g} {name} {self.unit}s"
-        return f"{amount:,.0f} {self.unit}s"
+        size, name = self._unit_of(amount)
+        return f"{amount / size:.3g} {name}" if size > 1.0 else f"{amount:,.0f} {name}"
 
     def _advice(self) -> tuple[str, ...]:
         """Return sentences on failures, the interval between saves and spares."""
@@ -214,21 +233,19 @@ class Goodput:
             told.append(f"{self.spares_needed} spare nodes suffice in 99 % of the time.")
         return tuple(told)
 
+    @property
+    def tables(self) -> tuple[AnswerTable, ...]:
+        """Where the time goes, the failures of the first run, and the intervals between saves that were tried."""
+        first = waterfall_table(self.outlook), incident_table(self.outlook.runs[0], self.job.process.kinds)
+        return first if self.intervals is None else (*first, interval_table(self.intervals))
+
     def frame(self) -> pd.DataFrame:
         """Return where the time goes, in the mean of the runs: a row for each part, with its share and its days."""
-        import pandas as pd
-
-        return pd.DataFrame(waterfall(self), columns=["part", "share", "days"]).set_index("part")
+        return self.tables[0].frame().set_index("part")
 
     def incidents(self) -> pd.DataFrame:
         """Return the failures of the first run: day, node, kind, lost work [s] and time until work went on [s]."""
-        import pandas as pd
-
-        kinds = [kind.name for kind in self.job.process.kinds]
-        rows = [
-            (one.time / DAY, one.node, kinds[one.kind], one.lost, one.down) for one in self.outlook.runs[0].incidents
-        ]
-        return pd.DataFrame(rows, columns=["day", "node", "kind", "lost_s", "down_s"])
+        return self.tables[1].frame()
 
     def to_dict(self) -> dict[str, Any]:
         """Return the answer as plain data, times in seconds and sizes in bytes."""
@@ -385,16 +402,20 @@ class Comparison:
             },
         }  # fmt: skip
 
-    def frame(self) -> pd.DataFrame:
-        """Return a row for each value: the shares of the time, and the days (5, 50, 95 % of the runs)."""
-        import pandas as pd
+    @property
+    def subject(self) -> str:
+        """Name of the scenario, number of nodes, length or work of the run, and the values."""
+        return f"{self.answers[0].subject}; {self.along}: {', '.join(self.values)}"
 
-        rows = [
-            {str(name): share for name, share in answer.outlook.shares.items()}
-            | {f"days_{part:g}": answer.outlook.time(part) / DAY for part in (0.05, 0.5, 0.95)}
-            for answer in self.answers
-        ]
-        return pd.DataFrame(rows, index=pd.Index(self.values, name=self.along))
+    @property
+    def tables(self) -> tuple[AnswerTable, ...]:
+        """A row for each value."""
+        outlooks, results = [one.outlook for one in self.answers], [one.middle for one in self.answers]
+        return (comparison_table(self.along, self.values, outlooks, results),)
+
+    def frame(self) -> pd.DataFrame:
+        """Return a row for each value: shares of the time, days (5, 50, 95 % of the runs), and the result in words."""
+        return self.tables[0].frame().set_index(self.along)
 
 
 def compared(questions: Mapping[str, GoodputQuestion], along: str) -> Comparison:
@@ -424,9 +445,3 @@ def checkpoint_bytes(step: TrainingStep) -> float:
             saved += one.elements if one.trained or step.model.adapters is None else 0
             trained += one.elements if one.trained and (names is None or one.name in names) else 0
     return saved * find(step.trained_dtype).itemsize + trained * (master + states)
-
-
-def waterfall(found: Goodput) -> tuple[tuple[str, float, float], ...]:
-    """Return rows (category, share of the time, days) of an answer, useful time first."""
-    days = sum(run.time for run in found.outlook.runs) / len(found.outlook.runs) / DAY
-    return tuple((name, found.outlook.shares[name], found.outlook.shares[name] * days) for name in CATEGORIES)

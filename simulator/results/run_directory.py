@@ -27,7 +27,8 @@ from __future__ import annotations
 import json
 import platform
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -60,17 +61,9 @@ def create(name: str, out: Path | None) -> Path:
     ScenarioError
         `out` exists and is not empty, or cannot be created.
     """
-    try:
-        if out is not None:
-            if out.exists() and not out.is_dir():
-                raise ScenarioError(f"--out: {out} is a file; choose a directory for the results")
-            # An empty directory is accepted; a directory with files may hold another run's results.
-            if out.exists() and any(out.iterdir()):
-                raise ScenarioError(
-                    f"--out: {out} exists and is not empty; choose a new directory, or continue the run with --resume"
-                )
-            out.mkdir(parents=True, exist_ok=True)
-            return out
+    if out is not None:
+        return claim(out, "choose a new directory, or continue the run with --resume")
+    with _refusing(Path("runs")):
         # The first free number; runs may be deleted, so the number need not follow the last run.
         number = 1
         while True:
@@ -82,8 +75,33 @@ def create(name: str, out: Path | None) -> Path:
                 number += 1
                 continue
             return folder
+
+
+def claim(out: Path, hint: str = "choose a new directory") -> Path:
+    """Create a directory for results, and return it.
+
+    Raises
+    ------
+    ScenarioError
+        `out` exists and is not empty (the message ends with `hint`), or cannot be created.
+    """
+    with _refusing(out):
+        if out.exists() and not out.is_dir():
+            raise ScenarioError(f"--out: {out} is a file; choose a directory for the results")
+        # An empty directory is accepted; a directory with files may hold other results.
+        if out.exists() and any(out.iterdir()):
+            raise ScenarioError(f"--out: {out} exists and is not empty; {hint}")
+        out.mkdir(parents=True, exist_ok=True)
+    return out
+
+
+@contextmanager
+def _refusing(out: Path) -> Iterator[None]:
+    """Raise ScenarioError in place of an error of the file system in the `with` block."""
+    try:
+        yield
     except OSError as error:
-        raise ScenarioError(f"--out: {out or 'runs'}: cannot be written: {error.strerror or error}") from error
+        raise ScenarioError(f"--out: {out}: cannot be written: {error.strerror or error}") from error
 
 
 def discard(folder: Path) -> None:

@@ -251,3 +251,16 @@ def test_a_hash_puts_several_flows_on_the_fullest_of_equal_links(links: int, ful
         assert len(names) == links
         most.append(max(names.count(name) for name in names))
     assert np.mean(most) == pytest.approx(fullest, abs=4 * np.std(most) / len(most) ** 0.5)
+
+
+def test_a_trainer_that_waits_for_no_batch_takes_its_time_alone() -> None:
+    jobs: dict[str, Any] = {
+        "makes": {"generation": {"time": "2 s"}, "world_size": 2},
+        "trains": {
+            "training": {"model": "gpt2", "seq_len": 1024, "micro_batch_size": 4},
+            "world_size": 2, "batches_from": "makes", "lag": 0, "steps_per_batch": 3,
+        },
+    }  # fmt: skip
+    _, trainer = share(load_jobs({"cluster": {"topology": "dgx_h100"}, "jobs": jobs})).jobs
+    # The second step of each batch: the next batch is not asked for yet, and no exchange takes multiprocessors.
+    assert trainer.step_times[1::3] == pytest.approx([trainer.alone] * 5, rel=0.01)

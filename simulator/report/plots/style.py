@@ -8,8 +8,9 @@ from __future__ import annotations
 import math
 import re
 import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -94,7 +95,17 @@ MEMORY: Final = {
 }
 KERNELS: Final = {"matmul": "#1B7F8C", "attention": "#B5179E", "elementwise": "#B59F5B"}
 DIMENSIONS: Final = {"dp": VERMILION, "tp": PURPLE, "pp": BLACK, "cp": SKY, "ep": WINE, "host": LIGHT}
-_OWN: Final = {**OPERATIONS, **MEMORY, **DIMENSIONS}
+# Where the time of a training of days goes.
+TIME_SHARES: Final = {
+    "useful": GREEN,
+    "degraded": MINT,
+    "checkpoint": SKY,
+    "lost work": VERMILION,
+    "detection": YELLOW,
+    "waiting for spares": PURPLE,
+    "restart": ORANGE,
+}
+_OWN: Final = {**OPERATIONS, **MEMORY, **DIMENSIONS, **TIME_SHARES}
 
 # Paleness of further shades, after the palette is used up.
 _PALENESS: Final = (0.45, 0.7)
@@ -191,6 +202,20 @@ def _wrapped(figure: Figure, text: str, size: float) -> str:
     return textwrap.fill(together, columns, break_on_hyphens=False).replace(_NO_BREAK, " ")
 
 
+def legend_shape(width: float, names: Collection[str]) -> tuple[int, float]:
+    """Return the columns of a legend of these names in a figure of a width [inch], and the legend's height [inch].
+
+    Examples
+    --------
+    >>> legend_shape(8.0, ["ring", "tree"])
+    (2, 0.2)
+    """
+    longest = max(map(len, names), default=1)
+    # A marker and the gap to the next column take as much as eight letters.
+    columns = max(1, min(len(names), int(width * 72 / ((longest + 8) * _SETTINGS["legend.fontsize"] * _LETTER))))
+    return columns, 0.2 * math.ceil(len(names) / columns)
+
+
 def percent(share: float) -> str:
     """Return a share (0 to 1) as text in per cent.
 
@@ -284,17 +309,25 @@ def save(figure: Figure, folder: Path | str, name: str, *, svg: bool = False) ->
     Path
         The PNG.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-
     target = Path(folder)
     target.mkdir(parents=True, exist_ok=True)
-    png = target / f"{name}.png"
+    path = target / f"{name}.png"
+    path.write_bytes(png(figure))
+    if svg:
+        with applied():
+            figure.savefig(target / f"{name}.svg", dpi=_DPI, metadata={"Date": None, "Creator": None})
+    return path
+
+
+def png(figure: Figure) -> bytes:
+    """Return a figure as PNG (150 dpi)."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    written = BytesIO()
     with applied():
         # The canvas draws once; `Figure.savefig` would draw twice, to measure first.
         canvas: Any = FigureCanvasAgg(figure)
-        canvas.print_png(png, metadata={"Software": None})
-        # Arrange only once: each further pass would move things slightly, and change the bytes.
-        figure.set_layout_engine("none")
-        if svg:
-            figure.savefig(target / f"{name}.svg", dpi=_DPI, metadata={"Date": None, "Creator": None})
-    return png
+        canvas.print_png(written, metadata={"Software": None})
+    # Arrange only once: each further pass would move things slightly, and change the bytes.
+    figure.set_layout_engine("none")
+    return written.getvalue()

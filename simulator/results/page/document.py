@@ -17,7 +17,7 @@ from typing import Any
 import simulator
 
 
-def document(title: str, parts: Sequence[str], data: Mapping[str, Any]) -> str:
+def document(title: str, parts: Sequence[str], data: Mapping[str, Any] | None = None) -> str:
     """Return a page in HTML.
 
     Parameters
@@ -26,13 +26,13 @@ def document(title: str, parts: Sequence[str], data: Mapping[str, Any]) -> str:
         Title of the document, as plain text.
     parts : sequence of str
         Escaped HTML.
-    data : mapping
-        Plain data for the scripts.
+    data : mapping, optional
+        Plain data for the scripts; without data, the page has no scripts.
     """
-    scripts, style = _scripts(), asset("page.css")
+    scripts, style = "" if data is None else _scripts(), asset("page.css")
+    allowed = f"script-src '{_hash(scripts)}'; " if scripts else ""
     policy = (
-        f"default-src 'none'; script-src '{_hash(scripts)}'; style-src '{_hash(style)}'; img-src data:; "
-        "base-uri 'none'; form-action 'none'"
+        f"default-src 'none'; {allowed}style-src '{_hash(style)}'; img-src data:; base-uri 'none'; form-action 'none'"
     )
     # Without scripts the page still shows its answer and tables; scripts only add pictures.
     lines = [
@@ -44,10 +44,15 @@ def document(title: str, parts: Sequence[str], data: Mapping[str, Any]) -> str:
         f"<title>{escape(title)}</title>",
         f"<style>{style}</style></head><body><main>",
         *parts,
-        '</main><div id="tip" role="tooltip"></div>',
-        f'<script type="application/json" id="data">{_json(data)}</script>',
-        f"<script>{scripts}</script></body></html>",
+        "</main>",
     ]
+    if data is not None:
+        lines += [
+            '<div id="tip" role="tooltip"></div>',
+            f'<script type="application/json" id="data">{_json(data)}</script>',
+            f"<script>{scripts}</script>",
+        ]
+    lines.append("</body></html>")
     return "\n".join(lines) + "\n"
 
 

@@ -1,0 +1,1 @@
+"""Pictures of several jobs on one cluster. Each draws numbers that it is given, and computes no answer."""

@@ -1,0 +1,75 @@
+"""How is the page of an answer on days or on jobs put together: sentences, pictures, tables and files?"""
+
+from __future__ import annotations
+
+import base64
+import struct
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import Final
+
+import simulator
+from simulator.basics.counts import number_of
+from simulator.report.tables.answer_table import AnswerTable
+from simulator.results.page.document import document
+from simulator.results.page.html_text import html_text
+from simulator.results.presentation import Presentation
+
+FILE: Final = "report.html"
+# Size of a picture on the page, relative to its pixels: 80 pixels an inch of 150 dots.
+_SCALE: Final = 80 / 150
+
+
+def answer_page(shown: Presentation, pictures: Mapping[str, bytes], files: Sequence[str]) -> str:
+    """Return the page (HTML) of an answer.
+
+    Parameters
+    ----------
+    pictures : mapping of title to bytes
+        Each picture as PNG.
+    files : sequence of str
+        Paths of the files beside the page, relative to the page.
+    """
+    title = shown.question or shown.subject
+    below = f'<p class="setting">{html_text(shown.subject)}</p>' if shown.question else ""
+    said = "".join(f'<p class="answer">{html_text(sentence)}</p>' for sentence in shown.sentences)
+    drawn = "".join(_picture(text, png) for text, png in pictures.items())
+    first, *others = map(_table, shown.tables)
+    parts = [
+        f"<header><h1>{html_text(title)}</h1>{below}</header><section>{said}</section>",
+        f'<div class="flow">{first}{drawn}{"".join(others)}</div>',
+        _files(files),
+    ]
+    return document(title, parts)
+
+
+def _picture(title: str, png: bytes) -> str:
+    """Return a panel (HTML) with a picture; its title is the text for readers who do not see it."""
+    # The header of a PNG has its width and height as big-endian numbers.
+    width, height = (round(_SCALE * pixels) for pixels in struct.unpack(">II", png[16:24]))
+    source = f"data:image/png;base64,{base64.b64encode(png).decode()}"
+    return (
+        f'<section class="panel"><img class="picture" width="{width}" height="{height}" '
+        f'alt="{escape(title)}" src="{source}"></section>'
+    )
+
+
+def _table(table: AnswerTable) -> str:
+    headings = table.headings()
+    sides = [' class="text"' if heading.left and place else "" for place, heading in enumerate(headings)]
+    heads = "".join(f"<th{side}>{html_text(one.heading)}</th>" for side, one in zip(sides, headings, strict=True))
+    rows = "".join(
+        f"<tr>{''.join(f'<td{side}>{html_text(cell)}</td>' for side, cell in zip(sides, row, strict=True))}</tr>"
+        for row in table.cells()
+    )
+    more = f'<p class="note">{number_of(table.left_out, "more row")} in {table.name}.csv</p>' if table.left_out else ""
+    return (
+        f'<section class="panel"><h2>{html_text(table.title)}</h2><table><thead><tr>{heads}</tr>'
+        f"</thead><tbody>{rows}</tbody></table>{more}</section>"
+    )
+
+
+def _files(files: Sequence[str]) -> str:
+    links = ", ".join(f'<a href="{escape(path)}">{escape(path)}</a>' for path in files)
+    version = f'<p class="note">Written by simulator {escape(simulator.__version__)}</p>'
+    return f'<section class="panel"><h2>Files beside this page</h2><p>{links}</p>{version}</section>'
