@@ -256,7 +256,8 @@ class _Play:
         elif isinstance(op, Collective):
             kind = op.schedule.operation
             start = self.last_came[op.name] if op.rendezvous else start
-            self.spans.append(Span(place.rank, place.stream, op.name, kind, start, end, float(op.nbytes)))
+            known = op.duration is not None
+            self.spans.append(Span(place.rank, place.stream, op.name, kind, start, end, float(op.nbytes), 0.0, known))
 
     def _what(self, place: _Place) -> str:
         """Return the operation or ranks for which a stream waits, in words."""

@@ -30,6 +30,8 @@ class Span:
         HBM traffic of a kernel, or bytes of the whole array of a collective [B].
     flops : float
         Operations of a kernel [FLOP].
+    closed_form : bool
+        True for a collective that took no link, because a closed form gave its duration.
     """
 
     rank: int
@@ -40,6 +42,7 @@ class Span:
     end: float
     nbytes: float = 0.0
     flops: float = 0.0
+    closed_form: bool = False
 
 
 class RouteLinks(Sequence[tuple[int, ...]]):

@@ -9,7 +9,7 @@ from simulator.basics.intervals import length, lengths_by_key
 from simulator.collectives.algorithm import OPERATIONS
 from simulator.records.reduction_order import ReductionOrder
 from simulator.records.schedule import Round, Schedule
-from simulator.records.timeline import CollectiveTotals, LinkUse, RouteLinks, Span, Timeline, TransferLog
+from simulator.records.timeline import LinkUse, RouteLinks, Span, Timeline, TransferLog
 from simulator.records.transfers import write_out
 from simulator.report.numbers.bottleneck import bottleneck
 from simulator.report.numbers.link_use import HOLDS_UP, cable_time, link_traffic, link_uses
@@ -156,12 +156,14 @@ def test_the_title_names_the_bottleneck(shares: tuple[float, ...], expected: str
 def test_collectives_that_are_on_no_link_are_told() -> None:
     """Two of three had a closed form: a link that carried little is not what held the step up."""
     names = ("gather", "scatter", "sum")
-    spans = [Span(0, "s", name, kind, 0.0, 1.0) for name, kind in zip(names, OPERATIONS, strict=False)]
-    some = Timeline(
-        "events", 1.0, (*spans, Span(0, "s", "layer", "forward", 0.0, 1.0)), sent=(CollectiveTotals("sum", 1, 1.0),)
-    )
+    spans = [
+        Span(0, "s", name, kind, 0.0, 1.0, closed_form=name != "sum")
+        for name, kind in zip(names, OPERATIONS, strict=False)
+    ]
+    some = Timeline("events", 1.0, (*spans, Span(0, "s", "layer", "forward", 0.0, 1.0)))
     assert plot_bandwidth.on_links(some) == "closed forms replace 2 of 3 collectives"
-    assert plot_bandwidth.on_links(replace(some, sent=tuple(CollectiveTotals(name, 1, 1.0) for name in names))) == ""
+    none = Timeline("events", 1.0, tuple(replace(span, closed_form=False) for span in spans))
+    assert plot_bandwidth.on_links(none) == ""
 
 
 def test_links_that_are_alike_share_a_row_and_the_others_have_their_own() -> None:
@@ -178,8 +180,8 @@ def test_at_most_forty_rows_are_shown_and_the_rest_counted() -> None:
 
 
 def test_where_closed_forms_keep_collectives_off_the_links_no_bottleneck_is_named() -> None:
-    spans = [Span(0, "s", name, "all_reduce", 0.0, 1.0) for name in ("one", "two")]
-    some = replace(uses(0.4, 0.1), spans=tuple(spans), sent=(CollectiveTotals("one", 1, 1.0),))
+    spans = [Span(0, "s", name, "all_reduce", 0.0, 1.0, closed_form=name == "two") for name in ("one", "two")]
+    some = replace(uses(0.4, 0.1), spans=tuple(spans))
     assert plot_bandwidth.figure(some).get_suptitle().replace("\n", " ") == (
         "No bottleneck named: closed forms replace 1 of 2 collectives; the other collectives use at most 40 % of a "
         "link's bandwidth"
@@ -188,8 +190,8 @@ def test_where_closed_forms_keep_collectives_off_the_links_no_bottleneck_is_name
 
 def test_a_link_that_simulated_transfers_alone_make_the_bottleneck_is_named_despite_closed_forms() -> None:
     """The report and the answer's reason name a link from 45 % use on, and so does the picture."""
-    spans = [Span(0, "s", name, "all_reduce", 0.0, 1.0) for name in ("one", "two")]
-    some = replace(uses(0.9, 0.1), spans=tuple(spans), sent=(CollectiveTotals("one", 1, 1.0),))
+    spans = [Span(0, "s", name, "all_reduce", 0.0, 1.0, closed_form=name == "two") for name in ("one", "two")]
+    some = replace(uses(0.9, 0.1), spans=tuple(spans))
     found = bottleneck(some)
     assert found is not None
     assert (found.link, found.limiting_time_s >= HOLDS_UP) == ("g0->s", True)
@@ -209,8 +211,8 @@ def test_of_too_many_transfers_the_bottleneck_alone_is_drawn_and_called_so() -> 
 
 
 def test_where_closed_forms_leave_next_to_nothing_on_links_the_picture_says_why() -> None:
-    spans = [Span(0, "s", name, "all_reduce", 0.0, 1.0) for name in ("one", "two")]
-    nearly = replace(uses(1e-6), spans=tuple(spans), sent=(CollectiveTotals("one", 1, 1.0),), transfers=1)
+    spans = [Span(0, "s", name, "all_reduce", 0.0, 1.0, closed_form=name == "two") for name in ("one", "two")]
+    nearly = replace(uses(1e-6), spans=tuple(spans), transfers=1)
     drawn = plot_bandwidth.PLOT.figure(CloseUp(nearly, 1.0))
     assert drawn is not None
     assert drawn.axes == []

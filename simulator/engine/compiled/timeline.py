@@ -123,8 +123,8 @@ class TimelineWriter:
                 own = program.operation(rank, place) if op.rendezvous else None
                 # A receive is idle until the last rank comes.
                 come = self._last_came(own, rank, place) if isinstance(own, Collective) else start
-                name, nbytes = program.name(rank, place), float(op.nbytes)
-                spans.append(Span(rank, op.stream, name, op.schedule.operation, come, end, nbytes))
+                name, nbytes, known = program.name(rank, place), float(op.nbytes), op.duration is not None
+                spans.append(Span(rank, op.stream, name, op.schedule.operation, come, end, nbytes, 0.0, known))
         return in_order(spans)
 
     def _at_work(self, rank: int) -> float:
@@ -233,7 +233,9 @@ class TimelineWriter:
     def _sent(self, number: int) -> CollectiveTotals:
         """Return the name, transfer count and total bytes for collective `number`."""
         family, member = self._played_collectives.find(number)
-        own = self.prepared.played_routes(self.prepared.program.lists.kind_of[family])[member]
+        own = self.prepared.routed[self.prepared.program.lists.kind_of[family]][member]
+        if own is None:
+            raise ValueError(f"{self._name(number)!r} has a given duration, and no transfers")
         return CollectiveTotals(self._name(number), len(own.traffic), own.traffic.total_bytes)
 
     def _log(self, number: int) -> TransferLog:
