@@ -55,7 +55,8 @@ def find_algorithm(name: str, base: Path | None = None) -> Algorithm:
     if is_file_name(name):
         if name.endswith(PYTHON):
             refuse_if_forbidden(name)
-        return _loaded(name, located(name, base), read_bytes(located(name, base), source=name, most=MOST_BYTES))
+        path = located(name, base)
+        return _loaded(path, read_bytes(path, source=name, most=MOST_BYTES))
     if name in ALGORITHMS.names():
         return ALGORITHMS.find(name)
     for entry in _installed():
@@ -66,8 +67,9 @@ def find_algorithm(name: str, base: Path | None = None) -> Algorithm:
 
 
 @cache
-def _loaded(name: str, path: str, content: bytes) -> Algorithm:
+def _loaded(path: str, content: bytes) -> Algorithm:
     # The content is part of the cache's key: a file that was changed in the meantime is loaded again.
+    name = Path(path).name
     return run_file(name, path, content) if name.endswith(PYTHON) else algorithm_of_program(content, name)
 
 

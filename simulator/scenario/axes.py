@@ -21,6 +21,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -29,7 +30,7 @@ from pydantic import ValidationError
 from simulator.basics.document import Document, Fault, Key
 from simulator.basics.sections import SECTIONS, flat, overlap, varied
 from simulator.scenario import error_messages
-from simulator.scenario.collective_rules import OPTIONS, algorithms_with
+from simulator.scenario.collective_rules import OPTIONS, algorithms_with, file_reads
 from simulator.scenario.numerics_rules import OPTIONS as OPTIMIZER_OPTIONS
 from simulator.scenario.reading import shown
 from simulator.scenario.records import KINDS as PLAYED
@@ -64,11 +65,12 @@ def _of_schedules() -> dict[str, Sequence[str]]:
     }
 
 
+_ALGORITHM: Final = "collective.algorithm"
 # Keys that choose an algorithm (or optimizer, ...), each with a function returning {option: values that read it}.
 # Functions instead of dicts delay the look-up: it imports every algorithm.
 _CHOICES: Final[Mapping[str, Callable[[], Mapping[str, Sequence[str]]]]] = MappingProxyType(
     {
-        "collective.algorithm": _of_algorithms,
+        _ALGORITHM: _of_algorithms,
         "training.optimizer.name": _of_optimizers,
         "training.sharding.strategy": _of_shardings,
         "training.parallelism.schedule": _of_schedules,
@@ -163,9 +165,12 @@ class PointData:
     ----------
     data : mapping
         The scenario's data, with its axes.
+    base : Path
+        Folder for relative paths.
     """
 
     data: Mapping[str, Any]
+    base: Path = Path()
 
     def of(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         """Return a point's data, given its axis values: without axes and without options unread by its own choices.
@@ -179,7 +184,8 @@ class PointData:
         for choice, compared in self._compared.items():
             own, together = value_of(choice, point), _set_with(choice, settings)
             for option, able in _CHOICES[choice]().items():
-                unread = own not in able and any(other in able for other in compared)
+                read = own in able or (choice == _ALGORITHM and file_reads(own, option.split(".")[-1], self.base))
+                unread = not read and any(other in able for other in compared)
                 if unread and _is_set(point, option) and not any(overlap(option, key) for key in together):
                     _remove(point, option)
         return point

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from simulator.basics import dtypes
 from simulator.basics.errors import ScenarioError, one_of
@@ -43,6 +43,19 @@ def chosen(name: str, base: Path) -> Algorithm | None:
     from simulator.collectives.algorithm_files import find_algorithm
 
     return None if name == "auto" else find_algorithm(name, base)
+
+
+def file_reads(name: Any, option: str, base: Path) -> bool:
+    """Return True if an algorithm outside the catalog reads an option; False for an unusable algorithm."""
+    from simulator.collectives.algorithm import ALGORITHMS
+
+    if not isinstance(name, str) or name in ("auto", *ALGORITHMS.names()):
+        return False
+    try:
+        return reads(chosen(name, base), option)
+    # The rules report an unusable algorithm.
+    except ScenarioError:
+        return False
 
 
 def _in_switch(algorithm: Algorithm | None) -> bool:

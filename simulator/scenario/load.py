@@ -184,7 +184,7 @@ def points(scenario: Scenario) -> tuple[Point, ...]:
     (54, 'ring')
     """
     _check_plays(scenario)
-    data = axes.PointData(resolved(scenario))
+    data = axes.PointData(resolved(scenario), scenario.base)
     return tuple(_point(scenario, data, settings) for settings in axes.combinations(scenario.compare, scenario.sweep))
 
 
@@ -213,7 +213,7 @@ def point_of(scenario: Scenario, settings: Mapping[str, Any]) -> Point:
     ValueError
         A key cannot have its value.
     """
-    return _point(scenario, axes.PointData(resolved(scenario)), settings)
+    return _point(scenario, axes.PointData(resolved(scenario), scenario.base), settings)
 
 
 def _point(scenario: Scenario, data: axes.PointData, settings: Mapping[str, Any]) -> Point:
@@ -322,7 +322,7 @@ def _conflicts(document: Document, partial: PartialScenario, base: Path, unused:
         for conflict in (*answer_rules.conflicts(shape), *plan_rules.conflicts(shape))
         if not partial.doubts(conflict)
     }
-    data = axes.PointData(partial.data)
+    data = axes.PointData(partial.data, base)
     for settings in axes.combinations(shape.compare, shape.sweep):
         try:
             point = Scenario.model_validate(data.of(settings)) if settings else shape

@@ -13,7 +13,7 @@ from typing import Any
 
 from simulator.basics import document, registry
 from simulator.cluster.locate import locate
-from simulator.collectives.algorithm_files import is_file_name, located
+from simulator.collectives.algorithm_files import is_file_name
 from simulator.scenario.records import Scenario
 
 GRAPHS = (".json", ".graphml")
@@ -63,7 +63,7 @@ class NamedFiles:
         cluster, training, base = scenario.cluster, scenario.training, scenario.base
         job = scenario.collective or training
         if job is not None and is_file_name(job.algorithm):
-            yield NamedFile(job.algorithm, Path(located(job.algorithm, base)))
+            yield NamedFile(job.algorithm, base / job.algorithm)
         graph, gpu, folder = self._topology(cluster.topology, base)
         if isinstance(cluster.topology, str):
             yield NamedFile(cluster.topology, locate("topology", cluster.topology, base))

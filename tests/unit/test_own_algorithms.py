@@ -14,7 +14,7 @@ import simulator
 from simulator.basics.errors import ScenarioError, ScenarioWarning
 from simulator.collectives import algorithm_files
 from simulator.collectives.algorithm_files import find_algorithm
-from simulator.scenario.load import load_scenario
+from simulator.scenario.load import load_scenario, points
 from simulator.sweeps.cache import Cache
 from tests.commands import Command, commands_in
 
@@ -121,16 +121,16 @@ def test_the_option_ends_with_its_command(folder: Path, command: Command) -> Non
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("x = 1\n", "./root_sends.py: declares no ALGORITHM; write `ALGORITHM = Algorithm(plans=..., ...)`"),
-        ("x = 1\ny = 1 / 0\n", "./root_sends.py:2: ZeroDivisionError: division by zero"),
-        ("def f(:\n", "./root_sends.py:1: SyntaxError: invalid syntax"),
-        ("import no_such_module\n", "./root_sends.py:1: ModuleNotFoundError: No module named 'no_such_module'"),
-        ("raise SystemExit(3)\n", "./root_sends.py:1: SystemExit: 3"),
-        ("ALGORITHM = 'ring'\n", "./root_sends.py: ALGORITHM is a str; must be an Algorithm"),
-        (ROOT_SENDS.replace('{"broadcast": broadcast}', "{}"), "./root_sends.py: ALGORITHM.plans is empty"),
+        ("x = 1\n", "root_sends.py: declares no ALGORITHM; write `ALGORITHM = Algorithm(plans=..., ...)`"),
+        ("x = 1\ny = 1 / 0\n", "root_sends.py:2: ZeroDivisionError: division by zero"),
+        ("def f(:\n", "root_sends.py:1: SyntaxError: invalid syntax"),
+        ("import no_such_module\n", "root_sends.py:1: ModuleNotFoundError: No module named 'no_such_module'"),
+        ("raise SystemExit(3)\n", "root_sends.py:1: SystemExit: 3"),
+        ("ALGORITHM = 'ring'\n", "root_sends.py: ALGORITHM is a str; must be an Algorithm"),
+        (ROOT_SENDS.replace('{"broadcast": broadcast}', "{}"), "root_sends.py: ALGORITHM.plans is empty"),
         (ROOT_SENDS.replace('{"broadcast"', '{"brodcast"'), "plans: got 'brodcast'; one of all_gather, all_reduce"),
         (ROOT_SENDS.replace('{"broadcast"', '{"gather"'), "got './root_sends.py', which cannot do broadcast"),
-        ("\0", "./root_sends.py: SyntaxError: source code string cannot contain null bytes"),
+        ("\0", "root_sends.py: SyntaxError: source code string cannot contain null bytes"),
     ],
 )
 def test_a_wrong_file_gets_one_line(folder: Path, command: Command, content: str, message: str) -> None:
@@ -145,8 +145,8 @@ def test_a_wrong_file_gets_one_line(folder: Path, command: Command, content: str
 @pytest.mark.parametrize(
     ("before", "after", "message"),
     [
-        ("    n = request.world_size\n", "    n = request.ranks\n", "./root_sends.py:9: AttributeError: "),
-        ("for rank in range(1, n):", "for rank in range(1, None):", "./root_sends.py:13: TypeError: "),
+        ("    n = request.world_size\n", "    n = request.ranks\n", "root_sends.py:9: AttributeError: "),
+        ("for rank in range(1, n):", "for rank in range(1, None):", "root_sends.py:13: TypeError: "),
         ("    return Schedule(", "    return tuple((", "returns a tuple; must return a Schedule"),
     ],
 )
@@ -166,7 +166,7 @@ def test_a_missing_file_is_named(folder: Path, command: Command) -> None:
     (folder / "root_sends.py").unlink()
     done = command("check", "own.yaml")
     assert (done.code, len(done.err.splitlines())) == (2, 1)
-    assert "./root_sends.py: cannot be read: No such file" in done.err
+    assert "root_sends.py: cannot be read: No such file" in done.err
 
 
 def test_an_unchanged_file_is_loaded_once_and_a_changed_one_again(folder: Path) -> None:
@@ -233,3 +233,12 @@ def test_an_installed_algorithm_is_not_imported_unless_it_is_named(
     refused = command("check", "own.yaml", "--set", "collective.algorithm=root_first", "--no-plugins")
     assert (refused.code, len(refused.faults)) == (2, 1)
     assert "got 'root_first', whose code is not run" in refused.err
+
+
+def test_a_compared_file_keeps_the_options_that_it_reads(folder: Path) -> None:
+    (folder / "own_chain.py").write_text("from simulator.collectives.chain import ALGORITHM\n")
+    own = {"operation": "broadcast", "size": "1 MiB", "chunks": 4}
+    data: dict[str, Any] = {"name": "t", "cluster": {"topology": "star_100g", "world_size": 4}, "collective": own}
+    compared = {"collective.algorithm": ["chain", "./own_chain.py", "./root_sends.py"]}
+    found = points(load_scenario({**data, "compare": compared}))
+    assert [point.scenario.collective.chunks for point in found if point.scenario.collective] == [4, 4, None]

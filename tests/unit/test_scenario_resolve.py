@@ -182,7 +182,9 @@ def test_a_scenario_travels_to_a_worker_process() -> None:
 def test_the_schema_is_a_schema_and_knows_the_names() -> None:
     made = schema()
     jsonschema.Draft202012Validator.check_schema(made)
-    assert set(made["$defs"]["CollectiveSpec"]["properties"]["algorithm"]["enum"]) == {"auto", *ALGORITHMS.names()}
+    named, path = made["$defs"]["CollectiveSpec"]["properties"]["algorithm"]["anyOf"]
+    assert set(named["enum"]) == {"auto", *ALGORITHMS.names()}
+    assert path == {"type": "string", "pattern": r"(\.py|\.xml)$"}
     assert set(made["properties"]["sweep"]["properties"]) == set(records.axis_keys())
 
 

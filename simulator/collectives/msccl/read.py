@@ -142,8 +142,8 @@ class _Reader:
         if self._moves > _MOST_MOVES:
             raise _FaultError(element.line, f"moves more than {_MOST_MOVES} chunks")
         block, step = _number(element, "depid", -1), _number(element, "deps", -1)
-        if (block < 0) != (step < 0):
-            raise _FaultError(element.line, f"step: got depid {block} and deps {step}; must be both -1 or neither")
+        if block >= 0 and step < 0:
+            raise _FaultError(element.line, f"step: got depid {block} and deps {step}; deps must be a step")
         return Step(
             kind,
             _place(element, "src", used=kind in READING),
