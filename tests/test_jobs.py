@@ -10,9 +10,10 @@ import pytest
 
 from simulator import simulate, simulate_jobs
 from simulator.basics import registry
-from simulator.basics.errors import ScenarioError
+from simulator.basics.errors import DeadlockError, ScenarioError
 from simulator.scenario.days_file import DaysSpec
 from simulator.scenario.jobs_file import JobSpec, OuterSpec, SharedClusterSpec, load_jobs
+from simulator.scenario.records import EventSpec
 from tests.commands import Command, commands_in
 
 TRAINING = {"model": "gpt2", "seq_len": 256}
@@ -139,16 +140,32 @@ def test_a_wrong_file_is_told_in_a_line(data: dict[str, Any], said: str) -> None
     assert len(str(raised.value).splitlines()) == 1
 
 
+def test_events_cost_what_they_cost_beside_the_time_without_them() -> None:
+    down = {"events": [{"at": "20 ms", "lasts": "50 ms", "link": "*nic0*"}]}
+    clean = simulate_jobs(file(a=job(steps=3))).jobs[0]
+    run = simulate_jobs(file(down, a=job(steps=3)))
+    assert run.jobs[0].alone == clean.alone
+    # The card is down for 50 ms of three steps, and some of it was idle.
+    assert 0.0 < run.jobs[0].step_ends[-1] - clean.step_ends[-1] <= 0.05 + 1e-9
+    assert "for 3 steps with links *nic0* down for 50 ms, " in run.sentences[0]
+
+
+def test_a_link_that_never_returns_is_named() -> None:
+    forever = {"events": [{"at": "1 ms", "link": "*nic0*"}]}
+    with pytest.raises(DeadlockError, match=r"links \*nic0\* down for good, because lasts is omitted, and the step"):
+        simulate_jobs(file(forever, a=job(steps=1)))
+
+
 def test_the_reference_lists_every_key_of_both_files() -> None:
     page = (Path(__file__).parents[1] / "docs" / "reference" / "jobs_and_days.md").read_text()
-    written = set(
-        re.findall(r"`([a-z_.]+)`", "".join(line.split("|")[1] for line in page.splitlines() if line[:1] == "|"))
-    )
+    keys = "".join(line.split("|")[1] for line in page.splitlines() if line.startswith("|"))
+    written = set(re.findall(r"`([a-z_.]+)`", keys))
+    of_event = set(EventSpec.model_fields)
     of_jobs = {f"cluster.{name}" for name in SharedClusterSpec.model_fields} | {"jobs", "engine", "seed"}
     of_job = {field.alias or name for name, field in JobSpec.model_fields.items() if name != "outer"}
     of_outer = {f"outer.{name}" for name in OuterSpec.model_fields}
     of_days = {field.alias or name for name, field in DaysSpec.model_fields.items()}
-    assert written == of_jobs | of_job | of_outer | of_days
+    assert written == of_jobs | of_job | of_outer | of_days | of_event
 
 
 def test_other_commands_name_this_one(cli: Command, tmp_path: Path) -> None:

@@ -27,10 +27,12 @@ from simulator.model.model import modules
 from simulator.model.partition import WHOLE
 from simulator.records.operation import Collective
 from simulator.records.program import Program
+from simulator.records.setting_text import label
 from simulator.records.timeline import LinkUse, Timeline, by_rank
 from simulator.report.numbers.link_use import link_uses
 from simulator.report.tables.answer_table import AnswerTable
 from simulator.run.scenario_cluster import occurrences
+from simulator.run.watchdog import watched
 from simulator.scenario.build_training import parallelism, to_step
 from simulator.scenario.jobs_file import JobSetting, JobsFile, OuterSetting
 from simulator.step.framework import load_framework
@@ -90,8 +92,17 @@ class SharedRun:
         if coupled := tuple(self._of_batches()):
             return coupled
         felt = [job for job in self.jobs if job.slowdown > 1.0 + _FELT]
+        events = label("cluster.events", self.file.events)
         if len(self.jobs) == 1:
-            return (f"Job {self.jobs[0].name} runs alone: {format_time(self.jobs[0].alone)} a step.",)
+            (job,) = self.jobs
+            if self.file.events:
+                return (
+                    f"Job {job.name} takes {format_time(job.step_ends[-1] - job.start)} for {len(job.step_ends)} steps "
+                    f"with {events}, {format_time(job.alone * len(job.step_ends))} without.",
+                )
+            return (f"Job {job.name} runs alone: {format_time(job.alone)} a step.",)
+        if not felt and self.file.events:
+            return (f"Neither the other jobs nor the events ({events}) slow a job down.",)
         if not felt:
             which = "share no link" if not self.links else f"share {_links(len(self.links))}"
             return (f"The jobs do not slow each other down: they {which}.",)
@@ -116,6 +127,8 @@ class SharedRun:
             told.append(
                 f"The jobs share {_links(len(self.links))}; the bytes on {first.name} take longest ({parts} of them)."
             )
+        if self.file.events:
+            told.append(f"The events count, too: {events}; alone means without them.")
         return (*told, self.shift_sentence) if self.shifts else tuple(told)
 
     def _of_batches(self) -> Iterator[str]:
@@ -209,7 +222,8 @@ def share(file: JobsFile, *, shifts: int = 0) -> SharedRun:
         This machine cannot hold the simulation.
     """
     cluster = _cluster(file)
-    parts = _parts(cluster, file.jobs)
+    # Alone means without the others and without events.
+    parts = _parts(replace(cluster, changes=()), file.jobs)
     steps = [_step(part, job) for part, job in zip(parts, file.jobs, strict=True)]
     planned = [_planned(part, job, step) for part, job, step in zip(parts, file.jobs, steps, strict=True)]
     once = _times_alone(file, parts, planned)
@@ -217,7 +231,8 @@ def share(file: JobsFile, *, shifts: int = 0) -> SharedRun:
     # Alone with as many steps as beside the others: equal circumstances then give equal bits.
     alone = _times_alone(file, parts, programs)
     exchanges, outers = _exchanges(cluster, file.jobs, steps), _outers(cluster, file.jobs, steps)
-    timeline = _played(file.engine, cluster, programs, exchanges, outers)
+    with watched(None, file.events):
+        timeline = _played(file.engine, cluster, programs, exchanges, outers)
     jobs = _outcomes(timeline, programs, alone)
     rounds = _rounds(file, cluster, jobs)
     tried = []

@@ -389,6 +389,7 @@ class Comparison:
         return (
             f"{self.along} {self.values[enough]} leaves most of the time useful, {100 * shares[enough]:.1f} %; "
             f"{self.values[worst]} least, {100 * shares[worst]:.1f} %.",
+            f"With {self.along} {self.values[enough]}:",
             *self.answers[enough].sentences,
         )
 

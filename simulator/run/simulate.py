@@ -89,7 +89,7 @@ def simulate_point(
     refuse_too_large(scenario)
     cluster = (clusters or Clusters()).of(scenario)
     jitter = Jitter(scenario.cluster.jitter.compute, scenario.cluster.jitter.latency, scenario.seed)
-    with told_with(scenario), watched(scenario.cluster.watchdog):
+    with told_with(scenario), watched(scenario.cluster.watchdog, scenario.cluster.events):
         if scenario.training is None:
             played = play_collective(cluster, scenario, jitter, tamper=tamper or {}, keep=keep)
         else:

@@ -6,13 +6,15 @@ which every collective ends earlier goes on.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from simulator.basics.errors import DeadlockError, SimulationError
 from simulator.basics.units import format_duration, format_time
 from simulator.records.program import Program
+from simulator.records.setting_text import label
 from simulator.records.timeline import Timeline
+from simulator.scenario.records import EventSpec
 
 
 class StoppedError(SimulationError):
@@ -30,14 +32,19 @@ class StoppedError(SimulationError):
 
 
 @contextmanager
-def watched(watchdog: float | None) -> Iterator[None]:
-    """Let a deadlock in a block end the job by its watchdog [s]; None: there is none, and the deadlock is raised."""
+def watched(watchdog: float | None, events: Sequence[EventSpec]) -> Iterator[None]:
+    """Let a deadlock in a block end the job by its watchdog [s]; None: there is none, and the deadlock is raised, with
+    the events that never end.
+    """
     try:
         yield
     except DeadlockError as error:
-        if watchdog is None:
-            raise
-        raise _stopped(error, watchdog) from error
+        if watchdog is not None:
+            raise _stopped(error, watchdog) from error
+        if forever := [one for one in events if one.factor == 0.0 and one.lasts is None]:
+            what = label("cluster.events", forever)
+            error.args = (f"{what} for good, because lasts is omitted, and the step cannot end; {error.args[0]}",)
+        raise
 
 
 def _stopped(error: DeadlockError, watchdog: float) -> StoppedError:
