@@ -187,7 +187,6 @@ def test_everything_is_written_out() -> None:
         "seq_len": 512,
         "micro_batch_size": 1,
         "gradient_accumulation_steps": 1,
-        "tokens_used": 1.0,
         "parallelism": {
             "tp": 1, "pp": 1, "cp": 1, "ep": 1, "sequence_parallel": True, "tp_overlap": "none", "schedule": "1f1b",
             "virtual_stages": 1, "stages": "auto", "context": "ring", "balanced": True,
