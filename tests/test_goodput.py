@@ -149,7 +149,7 @@ def test_values_of_a_fact_are_compared_on_the_same_failures(cli: Command, tmp_pa
         assert told["answers"][value] == cli("goodput", alone, "--json").data
         assert told["answers"][value]["save_interval_s"] == seconds
     best = max(told["answers"], key=lambda value: told["answers"][value]["goodput"])
-    assert told["sentences"][0].startswith(f"interval {best} leaves most of the time useful, ")
+    assert told["sentences"][0].startswith(f"Interval {best} leaves most of the time useful, ")
     out = cli("goodput", name).out
     assert out.startswith("Which interval?")
     assert "waiting for spares" in out

@@ -387,7 +387,7 @@ class Comparison:
         # The first of those that differ from the best by less than what is told.
         enough = next(place for place, share in enumerate(shares) if shares[best] - share < _WAITS)
         return (
-            f"{self.along} {self.values[enough]} leaves most of the time useful, {100 * shares[enough]:.1f} %; "
+            f"{self.along.capitalize()} {self.values[enough]} leaves most of the time useful, {100 * shares[enough]:.1f} %; "
             f"{self.values[worst]} least, {100 * shares[worst]:.1f} %.",
             f"With {self.along} {self.values[enough]}:",
             *self.answers[enough].sentences,
