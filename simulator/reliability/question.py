@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 from simulator.basics.counts import number_of
 from simulator.basics.dtypes import find
 from simulator.basics.errors import ScenarioError, one_of
+from simulator.basics.sentence import capital
 from simulator.basics.units import format_duration
 from simulator.basics.work_unit import useful_unit
 from simulator.model.model import modules
@@ -387,8 +388,8 @@ class Comparison:
         # The first of those that differ from the best by less than what is told.
         enough = next(place for place, share in enumerate(shares) if shares[best] - share < _WAITS)
         return (
-            f"{self.along.capitalize()} {self.values[enough]} leaves most of the time useful, {100 * shares[enough]:.1f} %; "
-            f"{self.values[worst]} least, {100 * shares[worst]:.1f} %.",
+            f"{capital(self.along)} {self.values[enough]} leaves most of the time useful, "
+            f"{100 * shares[enough]:.1f} %; {self.values[worst]} least, {100 * shares[worst]:.1f} %.",
             f"With {self.along} {self.values[enough]}:",
             *self.answers[enough].sentences,
         )
