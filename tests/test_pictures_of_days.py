@@ -60,7 +60,7 @@ def test_a_comparison_is_drawn_with_its_finding_as_title() -> None:
     found = compared({value: question(spares=int(value)) for value in ("0", "4")}, "spares")
     figure = drawn(found)["values"]
     check(figure, "values")
-    assert figure.get_suptitle().replace("\n", " ").lower() == found.sentences[0].rstrip(".")
+    assert figure.get_suptitle().replace("\n", " ") == found.sentences[0].rstrip(".")
 
 
 def test_a_waterfall_goes_from_nothing_to_all_that_is_lost() -> None:
