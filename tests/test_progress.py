@@ -118,8 +118,9 @@ def test_the_core_stops_at_ctrl_c(tmp_path: Path) -> None:
 RUNS = (
     "model,gpu,topology,gpus,seq_len,micro_batch_size,sharding,tokens_per_s\n"
     "llama3_8b,h100_sxm,dgx_h100,8,4096,1,zero3,60000\n"
-    "llama3_8b,h100_sxm,dgx_h100,16,4096,1,zero3,110000\n"
-    "llama3_8b,h100_sxm,dgx_h100,32,4096,1,zero3,200000\n"
+    # A second and more each: a command that is told of the first row has not ended.
+    "llama3_405b,h100_sxm,dgx_h100,512,4096,1,zero3,50000\n"
+    "llama3_405b,h100_sxm,dgx_h100,1024,4096,1,zero3,100000\n"
 )
 STEPS = (
     "name: steps\ncluster: {topology: dgx_h100, world_size: 64}\n"
