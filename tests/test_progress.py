@@ -118,7 +118,13 @@ def test_the_core_stops_at_ctrl_c(tmp_path: Path) -> None:
 RUNS = (
     "model,gpu,topology,gpus,seq_len,micro_batch_size,sharding,tokens_per_s\n"
     "llama3_8b,h100_sxm,dgx_h100,8,4096,1,zero3,60000\n"
-    # A second and more each: a command that is told of the first row has not ended.
+    "llama3_8b,h100_sxm,dgx_h100,16,4096,1,zero3,110000\n"
+    "llama3_8b,h100_sxm,dgx_h100,32,4096,1,zero3,200000\n"
+)
+# The later rows last for a second: a command that tells of the first row has not ended, on any machine.
+LONG_RUNS = (
+    "model,gpu,topology,gpus,seq_len,micro_batch_size,sharding,tokens_per_s\n"
+    "llama3_8b,h100_sxm,dgx_h100,8,4096,1,zero3,60000\n"
     "llama3_405b,h100_sxm,dgx_h100,512,4096,1,zero3,50000\n"
     "llama3_405b,h100_sxm,dgx_h100,1024,4096,1,zero3,100000\n"
 )
@@ -161,7 +167,7 @@ def test_ctrl_c_ends_a_command_in_one_line_and_leaves_no_file(
 
 def test_an_interrupted_validation_names_the_file_that_keeps_its_rows(tmp_path: Path) -> None:
     """The same command simulates the rest, and its figures equal those of a command that was not interrupted."""
-    (tmp_path / "runs.csv").write_text(RUNS, encoding="utf-8")
+    (tmp_path / "runs.csv").write_text(LONG_RUNS, encoding="utf-8")
     command = ("validate", "--csv", "runs.csv", "--jobs", "1", "--json")
     with started(tmp_path, *command, "--kept", "kept.jsonl", program=TELLING) as process:
         assert process.stderr is not None
