@@ -73,6 +73,7 @@ _COLUMNS: Final = {
     "optimizer": True,
     "activations": True,
     "recomputed activations": False,
+    "activation gradients": False,
     "loss buffers": True,
     "gathered": False,
     "buffers": False,

@@ -72,8 +72,9 @@ def kept(
     if policy == "none":
         return KeptActivations(everything, 0, ())
     if policy == "full":
-        # A listed layer may save less than its input.
-        return KeptActivations(entry, max(everything - entry, 0), operations)
+        # A layer may save less than its input, or a copy in place of its input.
+        entered = {saved.name: saved.nbytes for op in operations for saved in op.saved if saved.source == "input"}
+        return KeptActivations(entry, max(everything - min(entry, sum(entered.values())), 0), operations)
     if policy == "sqrt":
         return _segment(layer, model.num_layers, everything, entry, operations)
     if policy == "attention":

@@ -111,8 +111,17 @@ class Framework:
         Additional host time to issue a tensor-parallel exchange, per rank except one, if pipeline stages lie on several
         nodes [s].
     keeps_copies : bool
-        Whether modules save copies that merged kernels avoid: the activation's output beside the gated product, queries
-        and keys beside the array from which they were cut, attention's output in both orders.
+        Whether modules save copies that merged kernels avoid: the activation's output beside the gated product and, if
+        queries, keys and values come from one matmul, queries and keys beside the array from which they were cut, and
+        attention's output in both orders.
+    float32_norms : bool
+        Whether norms are separate kernels in float32, which save a float32 copy of their input and, if the norm's
+        weight is trained, the normalised input in the parameters' dtype.
+    activation_gradients : bool
+        Whether the gradients of activations inside a layer's backward pass are counted in the memory.
+    keeps_input_gradients : bool
+        Whether the input of a recomputed layer with frozen parameters that are sharded, and the gradient of this input,
+        stay allocated until the backward pass has left the last layer.
     keeps_logits : bool
         Whether logits, or their gradient in the same dtype, are allocated beside an unfused loss's float32 tensors.
     gradient_buffers : bool
@@ -168,6 +177,9 @@ class Framework:
     sends_block: bool = False
     issue_in_pipeline: float = 0.0
     keeps_copies: bool = False
+    float32_norms: bool = False
+    activation_gradients: bool = False
+    keeps_input_gradients: bool = False
     keeps_logits: bool = False
     gradient_buffers: bool = False
     accumulates_in_matmul: bool = False
@@ -416,6 +428,9 @@ class _FrameworkFile(Strict):
     sends_block: _Fact = _Fact(value=False)
     issue_in_pipeline: _Amount = _Amount(value=0.0)
     keeps_copies: _Fact = _Fact(value=False)
+    float32_norms: _Fact = _Fact(value=False)
+    activation_gradients: _Fact = _Fact(value=False)
+    keeps_input_gradients: _Fact = _Fact(value=False)
     keeps_logits: _Fact = _Fact(value=False)
     gradient_buffers: _Fact = _Fact(value=False)
     accumulates_in_matmul: _Fact = _Fact(value=False)
@@ -521,6 +536,9 @@ def _framework(name: str, file: _FrameworkFile) -> Framework:
         sends_block=file.sends_block.value,
         issue_in_pipeline=file.issue_in_pipeline.value,
         keeps_copies=file.keeps_copies.value,
+        float32_norms=file.float32_norms.value,
+        activation_gradients=file.activation_gradients.value,
+        keeps_input_gradients=file.keeps_input_gradients.value,
         keeps_logits=file.keeps_logits.value,
         gradient_buffers=file.gradient_buffers.value,
         accumulates_in_matmul=file.accumulates_in_matmul.value,

@@ -18,7 +18,8 @@ have a time, other operations allocate or free::
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
 from math import prod
@@ -141,6 +142,8 @@ class Passes:
     _on_host: Mapping[str, Unit] | None = None
     _before: dict[str, Unit] = field(default_factory=dict)
     _labels: dict[int, tuple[PassPieces, Sequence[str]]] = field(default_factory=dict)
+    # Inputs of layers, and their gradients, that stay allocated until the micro-batch's backward pass ends.
+    _held: list[str] = field(default_factory=list)
 
     @property
     def gradient_itemsize(self) -> int:
@@ -227,10 +230,11 @@ class Passes:
         self._recompute(micro, unit, after)
         fresh = self._make_room(micro, unit, chunk, after)
         act = NumericAction(Computation.BACKWARD, (unit.name,), micro)
-        done = self._run(f"{unit.name} backward {micro}", unit.backward, "backward", after, act)
+        with self._activation_gradients(micro, unit, after):
+            done = self._run(f"{unit.name} backward {micro}", unit.backward, "backward", after, act)
         if not unit.spread:  # an expert unit precedes its layer and has no kernels
             self.handed_back = done
-        return self._end(micro, unit, fresh, done, communicates=communicates)
+        return self._end(micro, unit, chunk, fresh, done, communicates=communicates)
 
     def input_gradient(self, micro: int, unit: Unit, after: list[str | None]) -> str:
         """Write the input-gradient half of a unit's backward pass, recompute included; return the last operation's
@@ -239,7 +243,8 @@ class Passes:
         after = [*after, *self._fetched(micro, unit)]
         self._recompute(micro, unit, after)
         act = NumericAction(Computation.INPUT_GRADIENT, (unit.name,), micro)
-        return self._run(f"{unit.name} input gradient {micro}", unit.input_gradient, "backward", after, act)
+        with self._activation_gradients(micro, unit, after):
+            return self._run(f"{unit.name} input gradient {micro}", unit.input_gradient, "backward", after, act)
 
     def weight_gradient(self, micro: int, unit: Unit, chunk: Chunk, *, communicates: bool = True) -> str:
         """Write the weight-gradient half of a unit's backward pass and free the unit's activations; return the last
@@ -248,7 +253,17 @@ class Passes:
         fresh = self._make_room(micro, unit, chunk, [])
         act = NumericAction(Computation.WEIGHT_GRADIENT, (unit.name,), micro)
         done = self._run(f"{unit.name} weight gradient {micro}", unit.weight_gradient, "weight gradient", [], act)
-        return self._end(micro, unit, fresh, done, communicates=communicates)
+        return self._end(micro, unit, chunk, fresh, done, communicates=communicates)
+
+    @contextmanager
+    def _activation_gradients(self, micro: int, unit: Unit, after: list[str | None]) -> Iterator[None]:
+        """Allocate the gradients of activations inside a unit around the kernels of its backward pass."""
+        name = f"{unit.name} activation gradients {micro}"
+        if unit.within:
+            self.builder.allocate(name, unit.within, "activation gradients", after=after)
+        yield
+        if unit.within:
+            self.builder.free(name)
 
     @property
     def _waiting_on_host(self) -> Mapping[str, Unit]:
@@ -295,14 +310,26 @@ class Passes:
             act = NumericAction(Computation.RECOMPUTE, unit.makes, micro)
             self._run(f"{unit.name} recompute {micro}", unit.recompute, "recompute", after, act)
 
-    def _end(self, micro: int, unit: Unit, fresh: str | None, done: str, *, communicates: bool) -> str:
+    def _end(
+        self, micro: int, unit: Unit, chunk: Chunk, fresh: str | None, done: str, *, communicates: bool
+    ) -> str:
         """Write the end of a unit's backward pass: free activations, accumulate and copy gradients. Return the name of
         the last kernels.
         """
         back = " returned" if unit.name in self._waiting_on_host else ""
-        for memory, nbytes in ((f"activations{back}", unit.kept), ("recomputed", unit.recomputed)):
-            if nbytes:
-                self.builder.free(f"{unit.name} {memory} {micro}")
+        kept = f"{unit.name} activations{back} {micro}"
+        if unit.holds:
+            held = f"{unit.name} input gradient {micro}"
+            self.builder.allocate(held, unit.holds, "activation gradients")
+            self._held += [kept, held]
+        elif unit.kept:
+            self.builder.free(kept)
+        if unit.recomputed:
+            self.builder.free(f"{unit.name} recomputed {micro}")
+        if unit.holds and unit is next(one for one in chunk.units if one.holds):
+            for name in self._held:
+                self.builder.free(name)
+            self._held.clear()
         # From the second micro-batch on, or if dtypes differ, a kernel adds the new gradient to the sum.
         if fresh is not None and unit.accumulate is not None:
             done = self.builder.compute(f"{unit.name} accumulate {micro}", unit.accumulate, "accumulate")

@@ -27,12 +27,14 @@ from simulator.model.parameters import Module, Parameter, is_expert
 from simulator.model.partition import WHOLE, ModelPartition
 from simulator.model.shape import Transformer
 from simulator.model.trained import TrainedParts, operation_parameter
+from simulator.step.activation_gradients import gradients_within
 from simulator.step.checkpointing import kept, policy_of
 from simulator.step.kernel_timer import KernelCost, KernelTimer
 from simulator.step.kernels.framework_operations import (
     second_maps,
     until_needed,
     with_copies,
+    with_float32_norms,
     with_output_by_tokens,
 )
 from simulator.step.kernels.loss_operations import freed_early, loss_buffers, loss_operations
@@ -59,6 +61,11 @@ class Unit:
         Saved activations from forward to backward pass, and activations recomputed for the backward pass [B].
     makes : tuple of str
         Units whose activations are recomputed before this unit's backward pass: itself and the rest of its segment.
+    within : int
+        Most bytes of gradients of activations in its backward pass, beyond saved tensors freed by then [B].
+    holds : int
+        Bytes of its input, and again of the input's gradient, that stay allocated until the backward pass has left the
+        last unit that holds any [B].
     freed_early : int
         Part of `kept` and `recomputed` that is freed before weight gradients are computed [B].
     copies : KernelCost or None
@@ -94,6 +101,8 @@ class Unit:
     kept: int
     recomputed: int
     makes: tuple[str, ...] = ()
+    within: int = 0
+    holds: int = 0
     freed_early: int = 0
     copies: KernelCost | None = None
     accumulate: KernelCost | None = None
@@ -162,6 +171,9 @@ def units(
         own = id(module.parameters)
         known[own] = known.get(own) or _of_gradients(timer, unit.elements, module, ranks, sharded=sharded)
         made.append(replace(unit, **known[own]))
+        again = unit.recompute is not None and unit.back and made[-1].frozen > 0
+        if again and step.framework.keeps_input_gradients and sharded and ranks > 1:
+            made[-1] = replace(made[-1], holds=unit.kept)
     # With sequence parallelism, each rank sums the gradients of norms over its part of the sequence only. The whole
     # side of an adapter sees the part of the other side that lies on the rank.
     if batch.cut.sequence or (batch.adapters is not None and batch.cut.tensor > 1):
@@ -215,7 +227,7 @@ def _partly_trained(
         unit = known[key][place]
         if not behind:
             still = replace(unit, backward=NO_PASS, input_gradient=NO_PASS, weight_gradient=NO_PASS, recompute=None)
-            unit = replace(still, kept=0, recomputed=0, makes=(), freed_early=0, back=False)
+            unit = replace(still, kept=0, recomputed=0, makes=(), within=0, freed_early=0, back=False)
         made.append(unit)
     return tuple(made)
 
@@ -335,6 +347,8 @@ def _layers(timer: KernelTimer, batch: Batch, layers: list[Module]) -> Iterator[
     models: list[LayerKind] = list(step.model.kinds)
     kinds = [_of_framework(timer, kind, batch) for kind in models]
     passes = [_passes(timer, operations) for operations in kinds]
+    counted = step.framework.activation_gradients
+    within = [gradients_within(operations, operations[-1].output) if counted else 0 for operations in kinds]
     of = {layer: number for number, own in enumerate(step.model.kinds.values()) for layer in own}
     costs: dict[tuple[int, tuple[str, ...]], PassPieces] = {}
     elements = {
@@ -353,7 +367,7 @@ def _layers(timer: KernelTimer, batch: Batch, layers: list[Module]) -> Iterator[
                 recompute += PassPieces((Piece(timer.cost(second_maps(kind, batch))),))
         # A segment is recomputed before its last layer's backward pass.
         makes = tuple(f"layer {j}" for j in range(i - keeping.segment + 1, i + 1)) if keeping.recomputed else ()
-        memory = (keeping.nbytes, keeping.recomputed, makes)
+        memory = (keeping.nbytes, keeping.recomputed, makes, within[of[i]])
         yield Unit(f"layer {i}", elements[id(layer.parameters)], *passes[of[i]], recompute, *memory)
 
 
@@ -363,7 +377,9 @@ def _of_framework(timer: KernelTimer, kind: LayerKind, batch: Batch) -> tuple[Op
     if not isinstance(kind, Transformer):
         return operations
     if framework.keeps_copies:
-        operations = with_copies(operations, kind, batch)
+        operations = with_copies(operations, kind, batch, apart=framework.split_maps)
+    if framework.float32_norms:
+        operations = with_float32_norms(operations, batch)
     if batch.attention == "flash" and framework.copies_output_on(timer.gpu):
         operations = with_output_by_tokens(operations)
     return operations

@@ -89,6 +89,7 @@ MEMORY: Final = {
     "gathered": PURPLE,
     "activations": SKY,
     "recomputed activations": YELLOW,
+    "activation gradients": CORAL,
     "loss buffers": WINE,
     "other": LIGHT,
     REST: PALE,

@@ -21,6 +21,7 @@ _ROWS_OF_BLOCKS: Final = 1.41
 # eight bits for every 16 elements, and a scale of the whole tensor: a first pass reads the tensor for its largest
 # element (NVIDIA, "Pretraining Large Language Models with NVFP4", arXiv:2509.25149, section 2).
 _WIDE: Final = 2
+_FLOAT32: Final = 4
 _NARROW: Final = {8: 1.0, 4: 0.5 + 1 / 16}
 _READS: Final = {8: 1, 4: 2}
 
@@ -49,26 +50,51 @@ def second_maps(model: Transformer, batch: Batch) -> tuple[Matmul, ...]:
     return (keys, Matmul("up", batch.tokens, model.ffn_size, model.hidden_size)) if model.gated else (keys,)
 
 
-def with_copies(operations: tuple[Operation, ...], model: Transformer, batch: Batch) -> tuple[Operation, ...]:
+def with_copies(
+    operations: tuple[Operation, ...], model: Transformer, batch: Batch, *, apart: bool
+) -> tuple[Operation, ...]:
     """Return a layer's operations with additional saved tensors: copies that eager PyTorch modules save and merged
     kernels avoid.
 
-    A gated activation saves its function's output besides the product. Queries and keys with positions are new arrays,
-    while the values are a view that keeps the whole array of queries, keys and values alive. Attention's output is
-    copied into token order for the next matmul.
+    A gated activation saves its function's output besides the product. If one matmul makes queries, keys and values,
+    queries and keys with positions are new arrays, while the values are a view that keeps the whole array alive, and
+    attention's output is copied into token order for the next matmul. If three matmuls make them (`apart`), rotary
+    embeddings save only their own sines and cosines.
     """
     made = []
     for op in operations:
         saved = op.saved
         if op.name == "activation" and model.gated:
             saved += (Saved("activation function output", op.output, op.name),)
-        if op.name == "attention":
+        if op.name == "attention" and not apart:
             kept = {one.name: one for one in op.saved}
             # The view of the values keeps queries and keys without positions alive.
             beside = [kept[name].nbytes for name in ("queries", "keys") if name in kept]
             saved += (Saved("queries and keys without positions", sum(beside), "qkv"),)
             saved += (_output_by_tokens(op),)
         made.append(replace(op, saved=saved))
+    return tuple(made)
+
+
+def with_float32_norms(operations: tuple[Operation, ...], batch: Batch) -> tuple[Operation, ...]:
+    """Return a layer's operations with norms that save a float32 copy of their input in place of the input, and their
+    normalised input if their weight is trained.
+
+    Hugging Face's modules for RMSNorm cast the input to float32, normalise it, cast it back and multiply by the weight:
+    the square and the multiplication by the deviation save the copy, the multiplication by the weight saves the
+    normalised input (modeling_llama.py).
+    """
+    made = []
+    for op in operations:
+        entered = next((one for one in op.saved if one.name == f"{op.name} input"), None)
+        if entered is None or not any(one.name == f"{op.name} statistics" for one in op.saved):
+            made.append(op)
+            continue
+        copied = Saved(f"{op.name} input in float32", entered.nbytes * _FLOAT32 // batch.itemsize, op.name)
+        trained = batch.trains(f"{op.name}.weight")
+        normalised = (Saved(f"{op.name} normalised input", entered.nbytes, op.name),) if trained else ()
+        others = tuple(one for one in op.saved if one is not entered)
+        made.append(replace(op, saved=(copied, *normalised, *others)))
     return tuple(made)
 
 
