@@ -7,7 +7,8 @@ its code states them.
 
     source       replacement
     foundry      torchtitan's eager numbers, fitted to torchtitan's rows
-    torchtitan   no cost of compiled kernels
+    torchtitan   no cost of compiled kernels; llm-foundry's load of an A100
+    fms          torchtitan's eager kernels
     nanotron     llm-foundry's eager kernels; megatron_2021's host
     vtrain       nanotron's host
     simumax      other chips' sustained load; the ideal elementwise rate
@@ -84,6 +85,11 @@ def _of_torchtitan(framework: Framework) -> tuple[float, float]:
     return elementwise, parameter_bytes
 
 
+def _without_torchtitan(known: Mapping[str, Framework], own: Framework) -> Framework:
+    """Use llm-foundry's load of an A100; merged kernels need only their ideal traffic."""
+    return replace(own, compiled=1.0, sustained={**own.sustained, "A100": known["llm_foundry"].sustained["A100"]})
+
+
 def _without_nanotron(known: Mapping[str, Framework], own: Framework) -> Framework:
     """Use llm-foundry's eager kernels, and the only other measured host."""
     return replace(
@@ -121,8 +127,8 @@ UNSEEN: Final[Mapping[str, Unseen]] = {
     "dgxc": Unseen(_without_dgxc),
     "foundry": Unseen(_without_foundry),
     "mlperf": Unseen(_without_mlperf),
-    # 1.0 means: merged kernels need only their ideal traffic.
-    "torchtitan": Unseen(lambda known, own: replace(own, compiled=1.0)),
+    "torchtitan": Unseen(_without_torchtitan),
+    "fms": Unseen(lambda known, own: replace(own, elementwise=known["torchtitan"].elementwise)),
     "nanotron": Unseen(_without_nanotron),
     "vtrain": Unseen(_without_vtrain),
     "simumax": Unseen(lambda known, own: _without_load(("B200", "B300"), own), (("elementwise", 1.0),)),

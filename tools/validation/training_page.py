@@ -17,7 +17,7 @@ from simulator.calibration.training_runs import tables
 from simulator.calibration.training_runs.ablation import ablation
 from simulator.calibration.training_runs.cache import play_on
 from simulator.calibration.training_runs.checks import fitted_system
-from simulator.calibration.training_runs.cut_rows import all_measured
+from simulator.calibration.training_runs.cut_rows import all_measured, measured_cut
 from simulator.calibration.training_runs.playing import PlayedRow, frameworks
 from simulator.calibration.training_runs.rows import measured
 from simulator.calibration.training_runs.summary import apart, errors
@@ -170,7 +170,8 @@ def main(folder: str = "docs", kept: str = "", jobs: str = "2") -> None:
     found = residuals(outcomes, unseen, play_calibrated([outcome.row for outcome in outcomes], known, int(jobs)))
     write_residuals(TABLE, found)
     write(Path(folder), outcomes, unseen, found, int(jobs))
-    write_cut(Path(folder), [outcome for outcome in outcomes if outcome.row.table not in {r.table for r in measured()}])
+    cut = {row.table for row in measured_cut()}
+    write_cut(Path(folder), [outcome for outcome in outcomes if outcome.row.table in cut])
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from simulator.basics.measured_tables import read_table
+from simulator.calibration.training_runs.fine_tuning_rows import measured_fine_tuning
 from simulator.calibration.training_runs.rows import IMPLEMENTATIONS, MeasuredRow, ModelShape, gib, measured, of_source
 from simulator.model.expert_partition import ExpertPartition
 from simulator.step.parallelism import Parallelism
@@ -41,7 +42,7 @@ def all_measured(source: str | None = None, every: int = 1) -> tuple[MeasuredRow
     UnknownNameError
         Unknown source.
     """
-    return of_source((*measured(), *measured_cut()), source, "--source")[::every]
+    return of_source((*measured(), *measured_cut(), *measured_fine_tuning()), source, "--source")[::every]
 
 
 def _row(row: Mapping[str, str], number: int) -> MeasuredRow:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any, Final, get_args
+from typing import Any, Final, cast, get_args
 
 from simulator.basics import registry
 from simulator.basics.document import load
@@ -22,6 +22,8 @@ from simulator.cluster.cluster import Cluster, chip_of
 from simulator.cluster.gpu_file import load_gpu
 from simulator.model.load import load_transformer
 from simulator.model.shape import Transformer
+from simulator.scenario.build_training import to_step
+from simulator.scenario.training_spec import TrainingSpec
 from simulator.step.framework import Framework, Implementation
 from simulator.step.parallelism import ALONE, Parallelism
 from simulator.step.spec import LossScaling, Precision, Scaling, Sharding, TrainingStep
@@ -125,6 +127,8 @@ class MeasuredRow:
         the simulator does not have.
     assumed : tuple of str
         Columns not stated by the source.
+    spec : TrainingSpec or None
+        Keys of the training step, for runs with settings that no other column states, such as adapters.
     """
 
     table: str
@@ -159,10 +163,13 @@ class MeasuredRow:
     shard_size: int | None = None
     memory_simulated: bool = True
     assumed: tuple[str, ...] = ()
+    spec: TrainingSpec | None = None
 
     @property
     def transformer(self) -> Transformer:
-        """The model of the measured run."""
+        """The model of the measured run, with its adapters."""
+        if self.spec is not None:
+            return cast(Transformer, to_step(self.spec, self.gpus).model)
         if self.shape is None:
             return load_transformer(self.model, self.seq_len)
         return self.shape.transformer(self.model, self.seq_len)
@@ -204,6 +211,10 @@ class MeasuredRow:
         dtype = {8: " fp8", 4: " fp4"}.get(find_dtype(self.matmul, stored=False).bits, "")
         sharding = "" if self.sharding == Sharding().strategy else f" {self.sharding}"
         sharding += f" over {self.shard_size}" if self.shard_size is not None else ""
+        if self.spec is not None:
+            own, loss = self.spec.lora, self.spec.loss
+            sharding += f" lora {own.base}" if own.rank else " full"
+            sharding += "" if loss == "auto" else f" {loss} loss"
         return (
             f"{self.model} {chip} x{self.gpus}{self._cut} seq {self.seq_len} "
             f"mb {self.micro_batch_size}x{self.accumulation}{sharding}{policy}{compiled}{dtype}"
@@ -275,6 +286,8 @@ def _row(row: Mapping[str, str]) -> MeasuredRow:
 
 def step_of(row: MeasuredRow, framework: Framework, accumulation: int | None = None) -> TrainingStep:
     """Return the measured run's training step, with `accumulation` micro-batches instead of its own if given."""
+    if row.spec is not None:
+        return replace(to_step(row.spec, row.gpus), framework=framework, accumulation=accumulation or row.accumulation)
     # Options not stated by any source keep their defaults.
     sharding = Sharding(row.sharding, reshard_after_forward=row.reshard, shard_size=row.shard_size)
     return TrainingStep(

@@ -1,0 +1,89 @@
+"""Which fine-tuning runs were measured: full, and with adapters on a frozen model, quantised or not?
+
+Facts as printed by the source. The head of catalog/measured/fine_tuning.csv explains columns and sources.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from simulator.basics.measured_tables import read_table
+from simulator.calibration.training_runs.rows import MeasuredRow, gib
+from simulator.scenario.training_spec import TrainingSpec
+
+_FRAMEWORK = "transformers"
+
+
+def measured_fine_tuning() -> tuple[MeasuredRow, ...]:
+    """Return the measured fine-tuning runs that gave a result.
+
+    Examples
+    --------
+    >>> len(measured_fine_tuning())
+    141
+    """
+    rows = enumerate(read_table("fine_tuning.csv"), 1)
+    return tuple(_row(row, number, float(row["tokens_per_s"])) for number, row in rows if row["tokens_per_s"])
+
+
+def failed_fine_tuning() -> tuple[MeasuredRow, ...]:
+    """Return the fine-tuning runs without a result, presumably for want of memory; their `tokens_per_s` is not a
+    number.
+    """
+    rows = enumerate(read_table("fine_tuning.csv"), 1)
+    return tuple(_row(row, number, float("nan")) for number, row in rows if not row["tokens_per_s"])
+
+
+def _row(row: Mapping[str, str], number: int, tokens_per_s: float) -> MeasuredRow:
+    spec = _spec(row)
+    return MeasuredRow(
+        table=row["table"],
+        line=number,
+        framework=_FRAMEWORK,
+        model=row["model"],
+        gpu=row["gpu"],
+        topology=row["topology"],
+        seq_len=int(row["seq_len"]),
+        gpus=int(row["gpus"]),
+        micro_batch_size=int(row["micro_batch_size"]),
+        accumulation=1,
+        matmul=row["dtype"],
+        params=row["dtype"],
+        grads=row["master"] or row["dtype"],
+        reduce=row["dtype"],
+        sharding=row["sharding"],
+        reshard=True,
+        checkpointing="full",
+        compiled=False,
+        tokens_per_s=tokens_per_s,
+        peak=gib(row["peak_gib"]),
+        memory_simulated=row["memory_simulated"] == "true",
+        spec=spec,
+        source=f"fms-acceleration 876e2ed6fc scripts/benchmarks/refs/{row['file']}, {row['configuration']}",
+    )
+
+
+def _spec(row: Mapping[str, str]) -> TrainingSpec:
+    """Return the training keys of a measured run."""
+    dtype = row["dtype"]
+    keys: dict[str, Any] = {
+        "model": row["model"],
+        "seq_len": int(row["seq_len"]),
+        "micro_batch_size": int(row["micro_batch_size"]),
+        "framework": _FRAMEWORK,
+        "sharding": row["sharding"],
+        "activation_checkpointing": "full",
+        "precision": {
+            "params": dtype, "grads": row["master"] or dtype, "reduce": dtype, "master": row["master"] or None,
+        },
+    }  # fmt: skip
+    if row["loss"]:
+        keys["loss"] = row["loss"]
+    if row["base"]:
+        keys["lora"] = {
+            "rank": int(row["rank"]), "base": row["base"], "targets": "attention", "dtype": row["adapter_dtype"],
+            "dropout": 0.1,
+        }  # fmt: skip
+        keys["precision"]["grads"] = "auto"
+    return TrainingSpec.model_validate(keys)

@@ -1,0 +1,64 @@
+"""Measured runs of fine-tuning against their simulation: memory, whether they fit, and tokens per second."""
+
+from __future__ import annotations
+
+from statistics import median
+
+import pytest
+
+from simulator.basics.measured_tables import read_table
+from simulator.calibration.training_runs.fine_tuning_rows import failed_fine_tuning, measured_fine_tuning
+from simulator.calibration.training_runs.playing import PlayedRow, frameworks, play_rows
+
+CELLS = read_table("fine_tuning.csv")
+
+
+@pytest.fixture(scope="module")
+def played() -> tuple[PlayedRow, ...]:
+    return play_rows(measured_fine_tuning(), frameworks(), jobs=1)
+
+
+def most(errors: list[float], share: float = 0.9) -> float:
+    return sorted(errors)[int(share * len(errors))]
+
+
+def test_the_rows_are_those_of_the_file() -> None:
+    assert len(measured_fine_tuning()) + len(failed_fine_tuning()) == len(CELLS)
+    row = next(row for row in measured_fine_tuning() if row.gpus == 4 and row.spec and row.spec.lora.base == "nf4")
+    cells = CELLS[row.line - 1]
+    assert (row.micro_batch_size, row.gpus) == (int(cells["micro_batch_size"]), int(cells["gpus"]))
+    assert row.tokens_per_s == float(cells["tokens_per_s"])
+    assert row.transformer.adapters is not None
+    assert row.transformer.adapters.rank == 16
+
+
+def test_peak_memory_is_within_three_percent_in_the_median(played: tuple[PlayedRow, ...]) -> None:
+    """No constant was fitted to memory: the bytes follow from what PyTorch's modules, autograd and FSDP keep."""
+    errors = [abs(one.memory_error) for one in played if one.row.memory_simulated and one.memory_error is not None]
+    assert len(errors) == 133
+    assert median(errors) < 0.03
+    assert most(errors) < 0.10
+
+
+def test_full_fine_tuning_is_exact_where_the_update_has_the_peak(played: tuple[PlayedRow, ...]) -> None:
+    """Mistral 7B with micro-batches of at most four sequences a GPU: states, gradients and foreach's square roots."""
+    errors = [
+        one.memory_error
+        for one in played
+        if one.row.model == "mistral_7b" and one.row.transformer.adapters is None and one.row.micro_batch_size <= 4
+    ]
+    assert len(errors) == 12
+    assert all(error is not None and abs(error) < 0.001 for error in errors)
+
+
+def test_runs_that_ran_fit_and_most_that_failed_do_not(played: tuple[PlayedRow, ...]) -> None:
+    assert all(one.fits for one in played)
+    failed = play_rows(failed_fine_tuning(), frameworks(), jobs=1)
+    assert sum(not one.fits for one in failed) >= 0.9 * len(failed)
+
+
+def test_rates_are_within_five_percent_in_the_median(played: tuple[PlayedRow, ...]) -> None:
+    """One number, the eager kernels' share, was fitted to full fine-tuning of Mistral; adapters are predictions."""
+    adapters = [abs(one.error) for one in played if one.row.transformer.adapters is not None]
+    assert median(abs(one.error) for one in played) < 0.05
+    assert median(adapters) < 0.08
