@@ -54,5 +54,7 @@ def gradients_within(operations: Sequence[Operation], entry: int) -> int:
             # The gradient of a branch's last output is the array that waits.
             own = 0 if joins else op.output
             most, joins = max(most, kept + waiting + own + before - everything), False
-        kept -= sum(saved.nbytes for saved in {one.name: one for one in op.saved}.values() if frees[saved.name] == place)
+        kept -= sum(
+            saved.nbytes for saved in {one.name: one for one in op.saved}.values() if frees[saved.name] == place
+        )
     return most

@@ -310,9 +310,7 @@ class Passes:
             act = NumericAction(Computation.RECOMPUTE, unit.makes, micro)
             self._run(f"{unit.name} recompute {micro}", unit.recompute, "recompute", after, act)
 
-    def _end(
-        self, micro: int, unit: Unit, chunk: Chunk, fresh: str | None, done: str, *, communicates: bool
-    ) -> str:
+    def _end(self, micro: int, unit: Unit, chunk: Chunk, fresh: str | None, done: str, *, communicates: bool) -> str:
         """Write the end of a unit's backward pass: free activations, accumulate and copy gradients. Return the name of
         the last kernels.
         """

@@ -143,7 +143,9 @@ def test_sharded_frozen_layers_keep_their_inputs_and_the_gradients_of_these() ->
 def test_nothing_is_kept_without_sharding_recomputation_or_frozen_parameters(
     strategy: str, ranks: int, checkpointing: Any, model: Transformer
 ) -> None:
-    run = play(step(strategy, model, checkpointing=checkpointing, framework=Framework(keeps_input_gradients=True)), ranks)
+    run = play(
+        step(strategy, model, checkpointing=checkpointing, framework=Framework(keeps_input_gradients=True)), ranks
+    )
     assert not any(
         isinstance(op, Allocate) and op.category == "activation gradients" for op in next(iter(run.plan.program.ranks))
     )

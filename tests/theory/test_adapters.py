@@ -173,7 +173,7 @@ def measured_step(
 @pytest.mark.parametrize("row", [row for row in read_table("steps_h200.csv") if row["kind"] == "step" and "llama" in
                                  row["what"]], ids=lambda row: row["what"])  # fmt: skip
 def test_fine_tuning_steps_on_an_h200_take_the_measured_time_and_memory(row: dict[str, str]) -> None:
-    """Hugging Face Transformers and PEFT, adapters of every matrix in float32, fused AdamW: 8 % and 4 %."""
+    """Hugging Face Transformers and PEFT, adapters of every matrix in float32, fused AdamW: 8 % and 1 %."""
     words = row["what"].split()
     rank = next((int(word.removeprefix("lora")) for word in words if word.startswith("lora")), 0)
     tokens = next(tuple(map(int, word.split("x"))) for word in words if "x" in word and word[0].isdigit())
@@ -182,41 +182,7 @@ def test_fine_tuning_steps_on_an_h200_take_the_measured_time_and_memory(row: dic
     policy = "full" if "checkpointed" in words else "none"
     found = measured_step(model, "dgx_h100", 1, (tokens[0], tokens[1]), policy, gpu="h200", implementation="fused")
     assert found.step_time_s == pytest.approx(float(row["seconds"]), rel=0.08)
-    assert found.peak_memory_bytes == pytest.approx(float(row["peak_bytes"]), rel=0.04)
-
-
-MISTRAL = {
-    "model_type": "mistral", "name": "mistral_7b", "vocab_size": 32000, "hidden_size": 4096,
-    "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8,
-    "max_position_embeddings": 32768, "tie_word_embeddings": False,
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("method", "gpus", "sequences", "tokens_per_s", "peak"),
-    [
-        # foundation-model-stack/fms-acceleration 876e2ed6fc, scripts/benchmarks/refs/a100_80gb.csv lines 10, 14, 17, 34
-        # and 37: Mistral 7B on A100, 4,096 tokens, full checkpointing; tokens/s of a GPU, peak of allocated bytes.
-        # Lines 14 and 17 with fused kernels.
-        ("full", 1, 4, 3062.7, 72434837504),
-        ("full", 1, 4, 3447.1, 72432707584),
-        ("full", 2, 4, 3373.2, 36226136576),
-        ("lora", 1, 4, 3324.2, 26704571904),
-        ("lora", 2, 4, 3168.6, 21959827968),
-        # Line 82, with bitsandbytes and fused kernels: adapters in bfloat16.
-        ("qlora", 1, 4, 4128.0, 14115336192),
-    ],
-)
-def test_fine_tuning_of_mistral_on_a100(
-    method: str, gpus: int, sequences: int, tokens_per_s: float, peak: float
-) -> None:
-    model = load_model(MISTRAL)
-    if method != "full":
-        dtype, base = ("bfloat16", "nf4") if method == "qlora" else ("float32", "")
-        model = replace(model, adapters=Adapters(16, ("q", "k", "v", "o"), dtype, dropout=True, base=base))
-    found = measured_step(model, "dgx_a100", gpus, (sequences, 4096), "full")
-    assert sequences * 4096 / found.step_time_s == pytest.approx(tokens_per_s, rel=0.14)
-    assert found.peak_memory_bytes == pytest.approx(peak, rel=0.12)
+    assert found.peak_memory_bytes == pytest.approx(float(row["peak_bytes"]), rel=0.01)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,8 @@ from simulator.calibration.training_runs.ablation import ablation
 from simulator.calibration.training_runs.cache import play_on
 from simulator.calibration.training_runs.checks import fitted_system
 from simulator.calibration.training_runs.cut_rows import all_measured, measured_cut
-from simulator.calibration.training_runs.playing import PlayedRow, frameworks
+from simulator.calibration.training_runs.fine_tuning_rows import failed_fine_tuning
+from simulator.calibration.training_runs.playing import PlayedRow, frameworks, play_rows
 from simulator.calibration.training_runs.rows import measured
 from simulator.calibration.training_runs.summary import apart, errors
 from simulator.calibration.training_runs.user_rows import columns
@@ -38,6 +39,7 @@ from tools.validation.training_text import (
     BEFORE,
     CALIBRATION,
     CONSTANTS,
+    FINE_TUNING,
     FRAMEWORKS,
     INTERVALS,
     KEPT_BACK,
@@ -77,6 +79,7 @@ def write(
         APART,
         *(_part(outcomes, unseen, calm, title, key, order) for title, key, order in _PARTS),
         "![Simulated over measured tokens/s of every training run](images/validation.png)\n",
+        FINE_TUNING + _fine_tuning(outcomes, unseen, jobs),
         WORST + tables.worst_rows(timed).markdown(),
         INTERVALS + coverage_table(found).markdown() + NETWORK,
         CALIBRATION + calibration_table(found).markdown() + AFTER_CALIBRATION,
@@ -129,6 +132,27 @@ def _part(
     ordered = sorted(places, key=lambda place: order(outcomes[place]))
     own, others = ([rows[place] for place in ordered] for rows in (outcomes, unseen))
     return tables.overview(own, others, title, key).markdown()
+
+
+def _fine_tuning(outcomes: Sequence[PlayedRow], unseen: Sequence[PlayedRow], jobs: int) -> str:
+    """Return the table of fine-tuning runs by source and method, and a sentence on the runs without a result."""
+    places = [n for n, outcome in enumerate(outcomes) if outcome.row.spec is not None]
+    table = _part(outcomes, unseen, places, "source and method", _method, lambda outcome: 0.0)
+    fit = sum(outcomes[place].fits for place in places)
+    failed = play_rows(failed_fine_tuning(), frameworks(), jobs)
+    refused = sum(not outcome.fits for outcome in failed)
+    return (
+        f"{table}\nOf the {len(places)} runs that ran, {fit} are said to fit; of the {len(failed)} runs without a "
+        f"result, {refused} are said not to fit.\n"
+    )
+
+
+def _method(outcome: PlayedRow) -> str:
+    spec = outcome.row.spec
+    if spec is None or not spec.lora.rank:
+        return f"{outcome.row.table}, full"
+    base = spec.lora.base if spec.lora.base != "params" else spec.precision.params
+    return f"{outcome.row.table}, LoRA on {base}"
 
 
 def _groups(outcomes: Sequence[PlayedRow]) -> list[plot_validation.Group]:

@@ -12,8 +12,6 @@ from simulator.basics.measured_tables import read_table
 from simulator.calibration.training_runs.rows import MeasuredRow, gib
 from simulator.scenario.training_spec import TrainingSpec
 
-_FRAMEWORK = "transformers"
-
 
 def measured_fine_tuning() -> tuple[MeasuredRow, ...]:
     """Return the measured fine-tuning runs that gave a result.
@@ -21,7 +19,7 @@ def measured_fine_tuning() -> tuple[MeasuredRow, ...]:
     Examples
     --------
     >>> len(measured_fine_tuning())
-    141
+    151
     """
     rows = enumerate(read_table("fine_tuning.csv"), 1)
     return tuple(_row(row, number, float(row["tokens_per_s"])) for number, row in rows if row["tokens_per_s"])
@@ -40,7 +38,7 @@ def _row(row: Mapping[str, str], number: int, tokens_per_s: float) -> MeasuredRo
     return MeasuredRow(
         table=row["table"],
         line=number,
-        framework=_FRAMEWORK,
+        framework=row["framework"],
         model=row["model"],
         gpu=row["gpu"],
         topology=row["topology"],
@@ -54,13 +52,13 @@ def _row(row: Mapping[str, str], number: int, tokens_per_s: float) -> MeasuredRo
         reduce=row["dtype"],
         sharding=row["sharding"],
         reshard=True,
-        checkpointing="full",
-        compiled=False,
+        checkpointing=row["checkpointing"],
+        compiled=row["compiled"] == "true",
         tokens_per_s=tokens_per_s,
         peak=gib(row["peak_gib"]),
         memory_simulated=row["memory_simulated"] == "true",
         spec=spec,
-        source=f"fms-acceleration 876e2ed6fc scripts/benchmarks/refs/{row['file']}, {row['configuration']}",
+        source=f"{row['source']}, {row['configuration']}",
     )
 
 
@@ -71,9 +69,11 @@ def _spec(row: Mapping[str, str]) -> TrainingSpec:
         "model": row["model"],
         "seq_len": int(row["seq_len"]),
         "micro_batch_size": int(row["micro_batch_size"]),
-        "framework": _FRAMEWORK,
+        "framework": row["framework"],
         "sharding": row["sharding"],
-        "activation_checkpointing": "full",
+        "activation_checkpointing": row["checkpointing"],
+        "compile": row["compiled"] == "true",
+        "optimizer": row["optimizer"],
         "precision": {
             "params": dtype, "grads": row["master"] or dtype, "reduce": dtype, "master": row["master"] or None,
         },
@@ -82,8 +82,8 @@ def _spec(row: Mapping[str, str]) -> TrainingSpec:
         keys["loss"] = row["loss"]
     if row["base"]:
         keys["lora"] = {
-            "rank": int(row["rank"]), "base": row["base"], "targets": "attention", "dtype": row["adapter_dtype"],
-            "dropout": 0.1,
+            "rank": int(row["rank"]), "base": row["base"], "targets": row["targets"],
+            "dtype": row["adapter_dtype"], "dropout": 0.1 if row["table"] == "fms" else False,
         }  # fmt: skip
         keys["precision"]["grads"] = "auto"
     return TrainingSpec.model_validate(keys)
