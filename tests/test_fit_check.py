@@ -14,7 +14,7 @@ from simulator.basics.errors import OutOfMemoryError, ScenarioError
 from simulator.basics.units import format_memory
 from simulator.sizing.answer import FitCheck
 from simulator.sizing.changes import changes
-from simulator.sizing.question import Keys
+from simulator.sizing.question import FitQuestion, Keys
 from simulator.sizing.trials import Trial, Trials
 from tests.commands import Command, commands_in
 
@@ -140,6 +140,21 @@ def test_changes_are_pairs_where_no_single_change_is_enough() -> None:
     check_changes(found, found.tokens_per_s_per_gpu)
 
 
+def test_paged_optimizers_and_matrices_in_eight_bits_are_tried_where_they_can_help() -> None:
+    """Llama 3.2 3B on 24 GB: 6.4 GB of parameters in bfloat16 and of gradients each, 12.8 GB of a master copy."""
+    texts = [change.text for change in changes(FitQuestion(model="llama3_2_3b", gpu="rtx_4090"))]
+    assert {"paged_adam_8bit", "paged_adam", "LoRA of rank 16 on int8"} <= set(texts)
+    adapters = [change.text for change in changes(FitQuestion(model="llama3_2_3b", gpu="rtx_4090", method="qlora"))]
+    assert not any("int8" in text or text.startswith("LoRA") for text in adapters)
+    trials = Trials(FitQuestion(model="llama3_8b", gpu="rtx_4090", method="lora", micro_batch=2))
+    whole, narrow = (
+        trials.simulated({"training.activation_checkpointing": "full", "training.lora": {"rank": 16, "base": base}})
+        for base in ("params", "int8")
+    )
+    # Of 8.03 billion parameters, 6.98 billion are matrices of layers: a byte less each.
+    assert whole.margin.reserved - narrow.margin.reserved == pytest.approx(6.98e9, rel=0.1)
+
+
 @pytest.mark.parametrize(("model", "gpu", "gpus"), [("llama3_8b", "rtx_4090", 1), ("llama3_70b", "h100_sxm", 8)])
 def test_few_steps_are_simulated(monkeypatch: pytest.MonkeyPatch, model: str, gpu: str, gpus: int) -> None:
     """At most the training, its changes, and as many pairs: a bound excludes the rest of more than 60 combinations."""
@@ -173,7 +188,7 @@ def test_the_first_line_is_the_verdict_and_the_exit_code_follows_it(cli: Command
     assert longer.code == 1
     assert longer.out.startswith("llama3_8b with QLoRA of rank 16 without checkpointing does not fit on 1 rtx_4090")
     assert " missing." in longer.out.splitlines()[0]
-    assert "full checkpointing" in longer.out
+    assert "selective_op checkpointing" in longer.out
 
 
 def test_the_json_contains_a_scenario_that_runs_to_the_same_memory(cli: Command) -> None:

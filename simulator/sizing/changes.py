@@ -15,11 +15,14 @@ from simulator.sizing.question import METHODS, NAMES, RANK, FitQuestion, Keys, l
 
 # Most cards of a change, as a multiple of the asked number.
 _MOST_TIMES: Final = 8
-# Optimizers with smaller states than Adam in float32, with the states' bytes a parameter: 4, 2 and 4.
+# Optimizers with smaller states on the GPU than Adam in float32, with the states' bytes a parameter: 4, 2 and 4; then
+# those whose states move to the host as far as the GPU lacks memory.
 _OPTIMIZERS: Final[tuple[tuple[str, Any], ...]] = (
     ("bf16 states", {"name": "adam", "state_dtype": "bfloat16"}),
     ("adam_8bit", "adam_8bit"),
     ("lion", "lion"),
+    ("paged_adam_8bit", "paged_adam_8bit"),
+    ("paged_adam", "paged_adam"),
 )
 
 
@@ -74,6 +77,9 @@ def _changes(question: FitQuestion) -> Iterator[Change]:
     for method in METHODS[METHODS.index(question.method) + 1 :]:
         rank = question.rank or RANK
         yield Change("method", f"{NAMES[method]} of rank {rank}", lora_keys(method, rank))
+    if question.method != "qlora":
+        rank = question.rank or RANK
+        yield Change("method", f"LoRA of rank {rank} on int8", {"training.lora": {"rank": rank, "base": "int8"}})
     for cards in _doubles(question.gpus, _MOST_TIMES * question.gpus):
         yield Change("gpus", f"{number_of(cards, 'GPU')} with {sharding(cards)}", cards_keys(cards))
     # The host updates shards of the states: a single card counts as a group of one.
