@@ -170,6 +170,9 @@ def training_scenario(seed: int, family: int = 34, **fixed: Any) -> dict[str, An
     # Drawn last: seeds keep the scenarios that they had before.
     if "trainable" not in training and not experts:
         training |= draw.some(0.2, lora=[{"rank": 4, **draw.pick(*_LORA)}])
+    training |= draw.some(0.15, tokens_used=(0.6,))
+    if not isinstance(training.get("optimizer"), dict):
+        training |= draw.some(0.15, optimizer=("paged_adam", "paged_adam_8bit"))
     return made | {"training": training | fixed}
 
 

@@ -136,6 +136,9 @@ def drawn(seed: int) -> Cut | None:
         keeps_logits=pick(True, False),
         each_tensor=pick(True, False),
         issue=pick(0.0, 0.0, 1e-5),
+        float32_norms=pick(True, False),
+        activation_gradients=pick(True, False),
+        keeps_input_gradients=pick(True, False),
     )
     muon, where = pick(True, False, False), pick(*DISTRIBUTIONS_OF[strategy])
     if muon and "offload" not in facts:
