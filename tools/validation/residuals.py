@@ -44,7 +44,7 @@ def _residual(own: PlayedRow, unseen: PlayedRow, calibrated: PlayedRow | None) -
 
 def _errors(outcome: PlayedRow) -> dict[str, float]:
     row, found = outcome.row, {"time": log(outcome.row.step_time / outcome.step_time)}
-    return found if row.peak is None else found | {"memory": log(row.peak / outcome.peak)}
+    return found if row.peak is None or not row.memory_simulated else found | {"memory": log(row.peak / outcome.peak)}
 
 
 def write_residuals(path: Path, found: Sequence[Residual]) -> None:

@@ -242,6 +242,29 @@ def is_measured_dtype(matmul: str, chip: str) -> bool:
     return matmul in _SIXTEEN_BIT
 
 
+def measured_framework(name: str, origin: str) -> str:
+    """Return the name of the framework with measured runs: a framework's own name, or that of the framework `origin`
+    whose constants it starts from.
+
+    Examples
+    --------
+    >>> measured_framework("transformers", "torchtitan"), measured_framework("my_framework", "nemo")
+    ('transformers', 'nemo')
+    """
+    return name if any(one.traits.framework == name for one in shipped()) else origin
+
+
+def has_measured_adapters(framework: str) -> bool:
+    """Return True if runs of a framework with adapters on a frozen model were measured.
+
+    Examples
+    --------
+    >>> has_measured_adapters("transformers"), has_measured_adapters("nemo")
+    (True, False)
+    """
+    return any(row["framework"] == framework and row["base"] for row in read_table("fine_tuning.csv"))
+
+
 def _likeness(one: Traits, other: Traits) -> float:
     """Return a measured run's weight: 0.75 ** (number of traits that differ between the two runs)."""
     unlike = (

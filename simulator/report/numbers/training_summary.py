@@ -38,7 +38,9 @@ from simulator.report.numbers.prediction_intervals import (
     HostUpdate,
     Traits,
     UnmeasuredNetwork,
+    has_measured_adapters,
     is_measured_dtype,
+    measured_framework,
     prediction_interval,
 )
 from simulator.report.numbers.summary import BETWEEN
@@ -288,8 +290,8 @@ def summarize_step(plan: StepPlan, cluster: Cluster, timeline: Timeline) -> Trai
     # A user's own constants without runs behind them are as uncertain as an unmeasured framework.
     own = bool(framework.facts.get("based_on")) and framework.name not in registry.names("framework")
     measured = is_measured_dtype(dtype, traits.chip)
-    # No table of measured runs has adapters.
-    unseen = not measured or (own and not calibration) or plan.step.model.adapters is not None
+    adapted = plan.step.model.adapters is not None and not has_measured_adapters(framework.name)
+    unseen = not measured or (own and not calibration) or adapted
     network = _unmeasured(plan, works, _means(exposed_by), time)
     host = HostUpdate(parts["host update"] / time) if plan.step.offload is not None else None
     times = prediction_interval(traits, network=network, host=host, unseen=unseen, calibration=calibration)
@@ -395,7 +397,7 @@ def _traits(plan: StepPlan, cluster: Cluster) -> Traits:
     """Return the step's traits (framework, chip, eight-bit, sharded, nodes) for finding similar measured runs."""
     step, cut = plan.step, plan.step.parallelism
     return Traits(
-        framework=step.framework.origin,
+        framework=measured_framework(step.framework.name, step.framework.origin),
         chip=cluster.gpus[0].chip,
         eight_bit=is_narrow(step.precision.matmul),
         cut=cut.size > 1 or cut.experts.ranks > 1,
