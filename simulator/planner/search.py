@@ -372,7 +372,7 @@ class _SearchState:
                     outcomes[outcome.index] = outcome
             entry = self._next()
             if entry is not None:
-                player.submit((len(chosen), Point({}, scenario_of(self.base, entry.setting))))
+                player.submit((len(chosen), Point({}, scenario_of(self.base, entry.setting), report_alone=True)))
                 chosen.append(entry)
             elif ahead:
                 # No further setting may be among the best: wait for outcomes of running settings.

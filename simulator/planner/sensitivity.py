@@ -67,7 +67,7 @@ def sensitivity(plan: SearchResult, backend: Backend) -> Iterator[MachineChange]
     best = plan.best[0]
     for change, base in _machines(plan.base):
         # The unchanged setting separates the machine's effect from the effect of another setting.
-        point = Point({}, scenario_of(base, best.setting))
+        point = Point({}, scenario_of(base, best.setting), report_alone=True)
         with open_player(backend, (0, point)) as player:
             player.submit((0, point))
             report = player.outcome().report

@@ -378,10 +378,13 @@ class Point:
         Values of the axis keys, as written.
     scenario : Scenario
         The scenario with these values, without axes.
+    report_alone : bool
+        Whether the report is all that is needed; a long training step may then be told from two shorter steps.
     """
 
     settings: Mapping[str, Any]
     scenario: Scenario
+    report_alone: bool = False
 
 
 # Mappings with dotted keys: their keys can be set and varied one by one.

@@ -36,6 +36,7 @@ from simulator.report.numbers.headline import HasHeadline
 from simulator.report.numbers.memory_margin import MemoryMargin, margin_of_timeline
 from simulator.report.numbers.prediction_intervals import (
     HostUpdate,
+    PredictionInterval,
     Traits,
     UnmeasuredNetwork,
     has_measured_adapters,
@@ -44,6 +45,7 @@ from simulator.report.numbers.prediction_intervals import (
     prediction_interval,
 )
 from simulator.report.numbers.summary import BETWEEN
+from simulator.step.parallelism import Parallelism
 from simulator.step.plan import StepPlan
 from simulator.step.streams import HOST_COPIES, dimension_of
 
@@ -206,7 +208,7 @@ def _finite(values: Iterable[float]) -> tuple[float | None, ...]:
 
 
 @dataclass(frozen=True)
-class _Work:
+class RankWork:
     """Spans (timed pieces of work) of a rank, sorted into GPU, host and network.
 
     Attributes
@@ -240,7 +242,13 @@ class _Work:
 
 def first_of_stages(plan: StepPlan, known: Iterable[int] | None = None) -> list[int]:
     """Return each pipeline stage's first rank, among the ranks `known` (or all ranks); empty without a pipeline."""
-    cut, ranks = plan.step.parallelism, len(plan.program.ranks)
+    return first_ranks(plan.step.parallelism, len(plan.program.ranks), known)
+
+
+def first_ranks(cut: Parallelism, ranks: int, known: Iterable[int] | None = None) -> list[int]:
+    """Return each pipeline stage's first of `ranks` ranks, among the ranks `known` (or all); empty without a
+    pipeline.
+    """
     if cut.pp < 2:
         return []
     place = cut.grid(ranks).coordinate("pp")
@@ -250,7 +258,7 @@ def first_of_stages(plan: StepPlan, known: Iterable[int] | None = None) -> list[
     return [firsts[stage] for stage in sorted(firsts)]
 
 
-def _works(plan: StepPlan, timeline: Timeline) -> list[_Work]:
+def works_of(plan: StepPlan, timeline: Timeline) -> list[RankWork]:
     """Return the work (sorted spans) of each pipeline stage's first rank; without a pipeline, of the slowest rank."""
     spans = by_rank(timeline.spans)
     told = first_of_stages(plan) or ([] if timeline.last_rank is None else [timeline.last_rank])
@@ -258,9 +266,9 @@ def _works(plan: StepPlan, timeline: Timeline) -> list[_Work]:
     return [_work_of(spans[rank]) for rank in told] or [_work_of(())]
 
 
-def _work_of(spans: Sequence[Span]) -> _Work:
+def _work_of(spans: Sequence[Span]) -> RankWork:
     """Return a rank's spans sorted by stream into kernels, host work and communication; kernel launches are dropped."""
-    return _Work(
+    return RankWork(
         kernels=tuple(span for span in spans if span.stream == "compute"),
         host=tuple(span for span in spans if span.stream == HOST),
         communication=tuple(span for span in spans if span.stream not in ("compute", HOST, ISSUE)),
@@ -271,7 +279,7 @@ def summarize_step(plan: StepPlan, cluster: Cluster, timeline: Timeline) -> Trai
     """Return the report of a simulated training step, from the plan, the cluster and the timeline."""
     # Asynchronous workers' steps are simulated together; the report is a single step's share.
     time, ranks, rounds = timeline.end, cluster.world_size, plan.step.rounds
-    works = _works(plan, timeline)
+    works = works_of(plan, timeline)
     parts = _means([_parts(work, time) for work in works])
     peak = timeline.peak
     if peak is None:
@@ -280,21 +288,10 @@ def summarize_step(plan: StepPlan, cluster: Cluster, timeline: Timeline) -> Trai
     # MFU compares with the dense peak in the matmuls' dtype.
     available = ranks * cluster.gpus[0].peak_flops[plan.step.precision.matmul]
     steps = _steps_per_s(timeline, ranks, rounds)
-    # The prediction interval depends on how similar the measured runs are.
-    traits = _traits(plan, cluster)
     # Computed once, because the prediction interval and the report both need it.
     exposed_by = [_exposed(work, _dimension) for work in works]
-    dtype = plan.step.precision.matmul
-    framework = plan.step.framework
-    calibration = framework.facts.get("calibration") or ()
-    # A user's own constants without runs behind them are as uncertain as an unmeasured framework.
-    own = bool(framework.facts.get("based_on")) and framework.name not in registry.names("framework")
-    measured = is_measured_dtype(dtype, traits.chip)
-    adapted = plan.step.model.adapters is not None and not has_measured_adapters(framework.name)
-    unseen = not measured or (own and not calibration) or adapted
-    network = _unmeasured(plan, works, _means(exposed_by), time)
-    host = HostUpdate(parts["host update"] / time) if plan.step.offload is not None else None
-    times = prediction_interval(traits, network=network, host=host, unseen=unseen, calibration=calibration)
+    dtype, chip = plan.step.precision.matmul, cluster.gpus[0].chip
+    times, memory = step_intervals(plan, cluster, works, _means(exposed_by), parts["host update"], time)
     return TrainingReport(
         step_time_s=time / rounds,
         tokens_per_s=steps * plan.tokens,
@@ -317,7 +314,7 @@ def summarize_step(plan: StepPlan, cluster: Cluster, timeline: Timeline) -> Trai
         closed_form_collectives=plan.closed_forms,
         played_collectives=plan.played,
         bottleneck=bottleneck(timeline) if plan.simulated_share >= _LEAST_SIMULATED else None,
-        because=_because(time, parts, _room(margin, peak.nbytes)),
+        because=limit_text(time, parts, _room(margin, peak.nbytes)),
         exposed_comm_time_by_kind=_shared([_exposed(work, lambda span: span.kind) for work in works], rounds),
         comm_time_by_dimension=_shared([_by_dimension(work) for work in works], rounds),
         exposed_comm_time_by_dimension=_shared(exposed_by, rounds),
@@ -327,9 +324,9 @@ def summarize_step(plan: StepPlan, cluster: Cluster, timeline: Timeline) -> Trai
         idle_time_by_stage=_idle_by_stage(plan, timeline),
         intervals=times.around("step_time_s", time / rounds)
         | times.around("tokens_per_s", steps * plan.tokens)
-        | prediction_interval(traits, "memory", unseen=unseen).around("peak_memory_bytes", float(peak.nbytes)),
+        | memory.around("peak_memory_bytes", float(peak.nbytes)),
         carried_over=times.carried_over,
-        unmeasured_dtype=None if measured else dtype,
+        unmeasured_dtype=None if is_measured_dtype(dtype, chip) else dtype,
         work_unit=plan.step.model.work_unit,
         tokens_used=plan.step.tokens_used,
         algorithms=dict(plan.algorithms),
@@ -338,8 +335,41 @@ def summarize_step(plan: StepPlan, cluster: Cluster, timeline: Timeline) -> Trai
     )
 
 
+def step_intervals(
+    plan: StepPlan,
+    cluster: Cluster,
+    works: Sequence[RankWork],
+    exposed: Mapping[str, float],
+    host_update: float,
+    time: float,
+) -> tuple[PredictionInterval, PredictionInterval]:
+    """Return the prediction intervals of a training step's time and of its peak memory.
+
+    Parameters
+    ----------
+    works : sequence of RankWork
+        The work of the ranks that the report is about; it gives the length of exposed collectives.
+    exposed : mapping of str to float
+        Exposed communication by dimension of parallelism [s].
+    host_update, time : float
+        Time of the update on the host, and of the step [s].
+    """
+    # The prediction interval depends on how similar the measured runs are.
+    traits, framework = _traits(plan, cluster), plan.step.framework
+    calibration = framework.facts.get("calibration") or ()
+    # A user's own constants without runs behind them are as uncertain as an unmeasured framework.
+    own = bool(framework.facts.get("based_on")) and framework.name not in registry.names("framework")
+    adapted = plan.step.model.adapters is not None and not has_measured_adapters(framework.name)
+    measured = is_measured_dtype(plan.step.precision.matmul, traits.chip)
+    unseen = not measured or (own and not calibration) or adapted
+    network = _unmeasured(plan, works, exposed, time)
+    host = HostUpdate(host_update / time) if plan.step.offload is not None else None
+    times = prediction_interval(traits, network=network, host=host, unseen=unseen, calibration=calibration)
+    return times, prediction_interval(traits, "memory", unseen=unseen)
+
+
 def _unmeasured(
-    plan: StepPlan, works: Sequence[_Work], exposed: Mapping[str, float], time: float
+    plan: StepPlan, works: Sequence[RankWork], exposed: Mapping[str, float], time: float
 ) -> UnmeasuredNetwork | None:
     """Return the share and mean length of the step's exposed collectives on a network without measured constants.
 
@@ -370,7 +400,7 @@ def _idle_by_stage(plan: StepPlan, timeline: Timeline) -> tuple[float, ...]:
     return tuple(max(timeline.end - timeline.at_work[rank], 0.0) for rank in first_of_stages(plan))
 
 
-def _parts(work: _Work, time: float) -> dict[str, float]:
+def _parts(work: RankWork, time: float) -> dict[str, float]:
     """Return a rank's seconds by part (compute, communication, exposed, idle, recompute ...) in a step of `time` s."""
     compute, comm, kernels = work.compute, union(_times(work.communication)), union(_times(work.kernels))
     return {
@@ -416,7 +446,7 @@ def _steps_per_s(timeline: Timeline, ranks: int, rounds: int) -> float:
     return sum(rounds / end for end in ends.values()) / ranks
 
 
-def _exposed(work: _Work, kind_of: Callable[[Span], str]) -> dict[str, float]:
+def _exposed(work: RankWork, kind_of: Callable[[Span], str]) -> dict[str, float]:
     """Return the exposed seconds of each kind of communication, longest first; overlaps count for the longer kind.
 
     `kind_of` gives a span's kind.
@@ -432,7 +462,7 @@ def _exposed(work: _Work, kind_of: Callable[[Span], str]) -> dict[str, float]:
     return exposed
 
 
-def _by_dimension(work: _Work) -> dict[str, float]:
+def _by_dimension(work: RankWork) -> dict[str, float]:
     """Return the seconds with communication in flight, by dimension of parallelism (tp, cp, ep, pp, dp, host)."""
     return {name: length(own) for name, own in _sorted_out(work.communication, _dimension).items()}
 
@@ -461,7 +491,7 @@ def _times(spans: Iterable[Span]) -> Floats:
     return as_array((span.start, span.end) for span in spans)
 
 
-def _because(time: float, parts: Mapping[str, float], room: str) -> str:
+def limit_text(time: float, parts: Mapping[str, float], room: str) -> str:
     """Return a sentence with each part's share of the step's time, followed by the text `room` on the GPU's memory."""
     names = {"kernels": "compute", "host update": "host update", "exposed communication": "exposed communication",
              "idle": "idle"}  # fmt: skip
