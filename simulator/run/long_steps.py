@@ -4,8 +4,8 @@ After the pipeline has filled, each further group of micro-batches takes the sam
 stream of every stage. Two steps that differ by one group show this: the spans in the middle of the longer step return
 after exactly the time by which the step became longer. Every further group then adds the same times again.
 
-Example: four stages, 256 micro-batches. Steps with 24 and 28 micro-batches take 2.7 and 3.1 s, and in the middle of the
-longer step each stream's spans repeat every 0.4 s. The other 228 micro-batches are 57 groups: 3.1 + 57 x 0.4 = 25.9 s.
+Example: four stages, 256 micro-batches. Steps with 28 and 32 micro-batches take 3.1 and 3.5 s, and in the middle of the
+longer step each stream's spans repeat every 0.4 s. The other 224 micro-batches are 56 groups: 3.5 + 56 x 0.4 = 25.9 s.
 If one stream were slower, and only hidden so far, its spans would lie further apart than 0.4 s: then the whole step is
 simulated.
 """
@@ -31,7 +31,7 @@ from simulator.step.spec import TrainingStep
 
 # Groups of micro-batches in the shorter step: some fill and empty the pipeline, and some are in between. If the first
 # number is too small for a schedule to settle, the second is tried.
-_GROUPS: Final = (6, 12)
+_GROUPS: Final = (7, 12)
 # The whole step is simulated unless it has this many times the micro-batches of both short steps.
 _WORTH: Final = 1.5
 # Rounding of times, relative to the time of a group.
