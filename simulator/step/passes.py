@@ -317,7 +317,7 @@ class Passes:
         back = " returned" if unit.name in self._waiting_on_host else ""
         kept = f"{unit.name} activations{back} {micro}"
         if unit.holds:
-            held = f"{unit.name} input gradient {micro}"
+            held = f"{unit.name} gradient of input {micro}"
             self.builder.allocate(held, unit.holds, "activation gradients")
             self._held += [kept, held]
         elif unit.kept:

@@ -14,6 +14,7 @@ from simulator.model.shape import Transformer
 from simulator.records.operation import Allocate, Free
 from simulator.step.activation_gradients import gradients_within
 from simulator.step.framework import Framework, load_framework
+from simulator.step.parallelism import Parallelism
 from simulator.step.spec import Precision
 from tests.training import play, step
 
@@ -74,8 +75,6 @@ def test_the_peak_rises_by_the_gradients_of_one_layer(model: Transformer) -> Non
 
 
 def test_both_halves_of_a_split_backward_pass_leave_nothing_behind() -> None:
-    from simulator.step.parallelism import Parallelism
-
     run = play(
         step("ddp", GATED, accumulation=4, parallelism=Parallelism(pp=2, schedule="zb_h1"),
              framework=Framework(activation_gradients=True)), 2,
@@ -125,11 +124,11 @@ def test_sharded_frozen_layers_keep_their_inputs_and_the_gradients_of_these() ->
         run = play(step("zero3", LORA, framework=Framework(keeps_input_gradients=keeps), **facts), 2)
         held, most = 0, 0
         for op in next(iter(run.plan.program.ranks)):
-            if isinstance(op, Allocate) and op.name.endswith(("input gradient 0", "activations 0")):
+            if isinstance(op, Allocate) and op.name.endswith(("gradient of input 0", "activations 0")):
                 held += op.nbytes if op.name.startswith("layer") else 0
             if isinstance(op, Allocate) and op.name == "layer 0 recomputed 0":
                 most = held
-            if isinstance(op, Free) and op.allocation.endswith(("input gradient 0", "activations 0")):
+            if isinstance(op, Free) and op.allocation.endswith(("gradient of input 0", "activations 0")):
                 held -= H if op.allocation.startswith("layer") else 0
         assert held == 0
         events[keeps] = most
@@ -173,3 +172,16 @@ def test_one_layer_of_mistral_holds_what_pytorch_holds() -> None:
         # The gradient of the layer's output is counted here, and was given to PyTorch from outside.
         found.append(sizes["layer 1 recomputed 0"] / unit + sizes["layer 1 activation gradients 0"] / unit - 1)
     assert found == pytest.approx([38.78 - 1.5, 34.78 - 1.5, 32.77 - 1.5], rel=0.02)
+
+
+def test_inputs_are_kept_under_schedules_that_split_the_backward_pass() -> None:
+    """Two layers of a stage, four micro-batches: each input's gradient is allocated and freed once."""
+    facts: dict[str, Any] = {"checkpointing": "full", "precision": Precision(grads="bfloat16", master=None)}
+    framework = Framework(keeps_input_gradients=True)
+    parallelism = Parallelism(pp=2, schedule="zb_h1")
+    run = play(step("zero3", LORA, accumulation=4, parallelism=parallelism, framework=framework, **facts), 4)
+    for ops in run.plan.program.ranks:
+        taken = [op.name for op in ops if isinstance(op, Allocate) and " gradient of input " in op.name]
+        given = [op.allocation for op in ops if isinstance(op, Free) and " gradient of input " in op.allocation]
+        assert len(taken) == 8
+        assert sorted(taken) == sorted(given)
