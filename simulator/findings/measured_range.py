@@ -1,7 +1,7 @@
 """Is a training step inside the validated range, or which of its choices have no measured run?
 
-The step's choices are compared with measured runs in the package (catalog/measured/training.csv and
-training_cut.csv): first each choice, then their combination. No number depends on the result.
+The step's choices are compared with measured runs in the package (catalog/measured/training.csv, training_cut.csv and
+fine_tuning.csv): first each choice, then their combination. No number depends on the result.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from simulator.cluster.gpu_file import load_gpu
 from simulator.model.layer_list import LayerList
 from simulator.model.load import load_model
 from simulator.model.model import Model
+from simulator.report.numbers.prediction_intervals import measured_framework
 from simulator.scenario.build_training import precision
 from simulator.scenario.records import Scenario
 from simulator.step.framework import BARE, load_framework
@@ -34,8 +35,10 @@ class RunTraits:
         Pipeline schedule; "1f1b" without a pipeline.
     eight_bit : bool
         Whether matmuls run in an 8-bit dtype.
-    adapters : bool
-        Whether low-rank adapters alone are trained.
+    base : str
+        Format of the frozen matrices, if low-rank adapters alone are trained: "params", "nf4", ...; "" otherwise.
+    dora : bool
+        Whether these adapters are DoRA's.
     frozen : bool
         Whether parts of the model are frozen.
     unlike : tuple of str
@@ -56,7 +59,8 @@ class RunTraits:
     checkpointing: str
     offload: bool
     eight_bit: bool
-    adapters: bool = False
+    base: str = ""
+    dora: bool = False
     frozen: bool = False
     unlike: tuple[str, ...] = ()
 
@@ -66,7 +70,7 @@ class RunTraits:
         sizes = {name for name in ("tp", "pp", "cp", "ep") if getattr(self, name) > 1}
         named = {self.sharding, *([self.schedule] if self.pp > 1 else [])}
         named |= {f"{self.checkpointing} checkpointing"} if self.checkpointing != "none" else set()
-        named |= {"adapters"} if self.adapters else set()
+        named |= {f"adapters on {self.base}"} if self.base else set()
         named |= {"frozen parts"} if self.frozen else set()
         named |= ({"offload"} if self.offload else set()) | ({"8-bit matmuls"} if self.eight_bit else set())
         return frozenset(sizes | named)
@@ -126,8 +130,10 @@ def _each(kind: RunTraits, runs: Collection[RunTraits]) -> Iterator[str]:
             yield f"no measured run has more than {most:,} {words}"
     for feature in kind.unlike:
         yield f"no measured model has {feature}"
-    if kind.adapters:
-        yield "no measured run trains adapters on a frozen model"
+    if kind.base not in {run.base for run in runs}:
+        yield f"no measured run trains adapters on {kind.base}"
+    if kind.dora:
+        yield "no measured run trains the lengths of rows (dora)"
     if kind.frozen:
         yield "no measured run freezes parts of its model"
     if kind.offload:
@@ -143,12 +149,13 @@ def _of(scenario: Scenario) -> RunTraits:
     # Recompute by layer is a kind of its own that no measured run has.
     policy = spec.activation_checkpointing
     checkpointing = policy if isinstance(policy, str) else "every" if isinstance(policy, int) else "layer by layer"
+    framework = load_framework(spec.framework, scenario.base)
     return RunTraits(
-        load_framework(spec.framework, scenario.base).origin, gpu_name(scenario), gpus, wanted.tp, wanted.pp,
+        measured_framework(framework.name, framework.origin), gpu_name(scenario), gpus, wanted.tp, wanted.pp,
         wanted.cp, wanted.ep, wanted.schedule,
         wanted.virtual_stages, spec.sharding.strategy, spec.micro_batch_size, checkpointing,
         spec.offload.what != "none", is_narrow(precision(spec.precision).matmul),
-        spec.lora.rank > 0, spec.trainable != "all",
+        spec.lora.base if spec.lora.rank else "", bool(spec.lora.rank) and spec.lora.dora, spec.trainable != "all",
         _unlike(load_model(spec.model, spec.seq_len, scenario.base), spec.seq_len),
     )  # fmt: skip
 
@@ -178,7 +185,8 @@ def gpu_name(scenario: Scenario) -> str:
 @cache
 def measured_runs() -> tuple[RunTraits, ...]:
     """Return the traits of the catalog's measured training runs in which a whole step was timed."""
-    rows = (*read_table("training.csv"), *read_table("training_cut.csv"))
+    tuned = [row for row in read_table("fine_tuning.csv") if row["tokens_per_s"]]
+    rows = (*read_table("training.csv"), *read_table("training_cut.csv"), *tuned)
     return tuple(_run(row) for row in rows if row.get("how", "timed") == "timed")
 
 
@@ -194,5 +202,6 @@ def _run(row: Mapping[str, str]) -> RunTraits:
         row["framework"], row["gpu"], number("gpus"), number("tp"), number("pp"), number("cp"), number("ep"),
         row.get("schedule") or "1f1b", number("virtual_stages"), row["sharding"], number("micro_batch_size"),
         # Recompute of every k-th layer is a single kind of run; measured runs never offload.
-        "every" if every else row["checkpointing"], False, is_narrow(row["matmul"]),
+        "every" if every else row["checkpointing"], False, is_narrow(row.get("matmul") or row["dtype"]),
+        row.get("base", ""),
     )  # fmt: skip

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from statistics import median
+from typing import Any
 
 import pytest
 
 from simulator.basics.measured_tables import read_table
 from simulator.calibration.training_runs.fine_tuning_rows import failed_fine_tuning, measured_fine_tuning
 from simulator.calibration.training_runs.playing import PlayedRow, frameworks, play_rows
+from simulator.findings.measured_range import outside_of_measured
+from simulator.run.simulate import simulate
+from simulator.scenario.load import load_scenario
 
 CELLS = read_table("fine_tuning.csv")
 
@@ -77,3 +81,35 @@ def test_steps_of_torchtune_that_nobody_fitted(everything: tuple[PlayedRow, ...]
     assert (median(memory) < 0.035, max(memory) < 0.12) == (True, True)
     rates = [abs(one.error) for one in played]
     assert (median(rates) < 0.06, max(rates) < 0.21) == (True, True)
+
+
+@pytest.mark.parametrize(
+    ("lora", "told"),
+    [
+        ({"rank": 16, "base": "nf4"}, []),
+        ({"rank": 16}, []),
+        ({"rank": 16, "base": "int8"}, ["no measured run trains adapters on int8"]),
+        ({"rank": 16, "dora": True}, ["no measured run trains the lengths of rows (dora)"]),
+    ],
+)
+def test_adapters_like_those_of_measured_runs_are_inside_the_validated_range(
+    lora: dict[str, Any], told: list[str]
+) -> None:
+    training = {
+        "model": "mistral_7b", "seq_len": 4096, "framework": "transformers", "sharding": "zero3",
+        "activation_checkpointing": "full", "lora": lora,
+    }  # fmt: skip
+    scenario = load_scenario({"name": "x", "cluster": {"topology": "dgx_a100", "world_size": 2}, "training": training})
+    assert outside_of_measured(scenario) == told
+
+
+def test_intervals_of_adapters_come_from_measured_adapters() -> None:
+    """Two frameworks have measured adapters; elsewhere an interval is carried over."""
+
+    def carried(framework: str) -> bool:
+        training = {"model": "mistral_7b", "seq_len": 1024, "framework": framework, "lora": {"rank": 8}}
+        cluster = {"topology": "dgx_a100", "world_size": 1}
+        return simulate(load_scenario({"name": "x", "cluster": cluster, "training": training})).report.carried_over
+
+    assert carried("nemo")
+    assert not carried("transformers")
