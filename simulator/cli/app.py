@@ -381,6 +381,59 @@ def import_config(
     write(files, out, asked, define or [], as_json=as_json)
 
 
+@app.command("import-machine")
+def import_machine(
+    files: Annotated[
+        list[str],
+        typer.Argument(metavar="FILE...", help="Descriptions of one machine: NCCL's topology XML."),
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option("--output", "--out", metavar="FILE", help="Topology to write; FILE's name .yaml if omitted."),
+    ] = None,
+    gpu: OtherGpu = None,
+    nodes: Annotated[
+        int | None, typer.Option(min=1, max=100_000, help="Number of equal nodes, on a rail network.")
+    ] = None,
+    inside: Annotated[
+        str | None, typer.Option(metavar="KIND", help="Links between GPUs: nvswitch, full_mesh or pcie.")
+    ] = None,
+    link_bandwidth: Annotated[
+        str | None, typer.Option(metavar="RATE", help="Bandwidth of one NVLink or xGMI link, one direction: '25 GB/s'.")
+    ] = None,
+    pcie_bandwidth: Annotated[
+        str | None, typer.Option(metavar="RATE", help="Bandwidth of every PCIe link, one direction.")
+    ] = None,
+    socket_bandwidth: Annotated[
+        str | None, typer.Option(metavar="RATE", help="Bandwidth between two NUMA nodes, one direction.")
+    ] = None,
+    nic_bandwidth: Annotated[
+        str | None, typer.Option(metavar="RATE", help="Bandwidth of a network card, one direction: '400 Gb/s'.")
+    ] = None,
+    oversubscription: Annotated[
+        float | None, typer.Option(min=1.0, max=1e6, help="Bandwidth down divided by bandwidth up, at a leaf switch.")
+    ] = None,
+    card: Annotated[
+        list[str] | None,
+        typer.Option(metavar="BUSID", help="PCI address of a network card, if the file has no classes. Repeatable."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write another program's description of a machine as a topology.
+
+    The output lists what was read, what was assumed, and what is not in the topology. Two files are written: the
+    topology and its graph.
+    """
+    from simulator.cli.import_machine import write
+
+    asked = {
+        "gpu": gpu, "nodes": nodes, "inside": inside, "link_bandwidth": link_bandwidth,
+        "pcie_bandwidth": pcie_bandwidth, "socket_bandwidth": socket_bandwidth, "nic_bandwidth": nic_bandwidth,
+        "oversubscription": oversubscription, "cards": card or None,
+    }  # fmt: skip
+    write(files, out, asked, as_json=as_json)
+
+
 @app.command("export-config")
 def export_config(
     scenario: ScenarioName,
