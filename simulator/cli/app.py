@@ -385,7 +385,7 @@ def import_config(
 def import_machine(
     files: Annotated[
         list[str],
-        typer.Argument(metavar="FILE...", help="Descriptions of one machine: NCCL's topology XML."),
+        typer.Argument(metavar="FILE...", help="Descriptions of one machine: NCCL's topology XML, or the matrix of nvidia-smi topo -m."),
     ],
     out: Annotated[
         Path | None,

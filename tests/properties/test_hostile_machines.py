@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,15 @@ from tests.machines import SAMPLES, imported, sample
 
 # Damaged files of each format, over its samples.
 EACH = 500
-FILES = {"NCCL topology": [f"nccl_topology/{path.name}" for path in sorted(SAMPLES.glob("nccl_topology/*topo*.xml"))]}
+FILES = {
+    name: [str(path.relative_to(SAMPLES)) for path in sorted(SAMPLES.glob(pattern))]
+    for name, pattern in (
+        ("NCCL topology", "nccl_topology/*topo*.xml"),
+        ("nvidia-smi topo -m", "nvidia_smi/*.txt"),
+    )
+}
+# Options with which every sample of a format is imported.
+OPTIONS: dict[str, dict[str, Any]] = {"NCCL topology": {"gpu": "h100_sxm", "cards": ()}, "nvidia-smi topo -m": {}}
 
 
 def test_every_format_has_samples() -> None:
@@ -29,7 +38,7 @@ def test_a_damaged_file_is_imported_or_refused_in_one_line(tmp_path: Path, name:
         path = tmp_path / Path(source).name
         path.write_bytes(damaged(Path(source).read_bytes(), chance))
         try:
-            imported(str(path), gpu="h100_sxm", cards=())
+            imported(str(path), **OPTIONS[name])
         except ScenarioError as error:
             line = str(error)
             assert line.isprintable()

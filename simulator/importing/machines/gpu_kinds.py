@@ -36,7 +36,8 @@ _DEVICES: Final = MappingProxyType(
         "1002:74a5": "mi325x",
     }
 )
-# The usual GPU of a data centre with this compute capability ("sm"), or this AMD architecture ("gcn").
+# The usual GPU of a data centre with this compute capability ("sm"), this AMD architecture ("gcn"), or these NVLinks:
+# four H100 have 6 for each pair, four A100 have 4, eight V100 have 1 or 2; PCIe cards have bridges of 12.
 _ARCHITECTURES: Final = MappingProxyType(
     {
         "sm 70": "v100_sxm_32gb",
@@ -46,6 +47,14 @@ _ARCHITECTURES: Final = MappingProxyType(
         "sm 100": "b200",
         "sm 103": "b300",
         "gcn gfx942": "mi300x",
+        "18 NVLinks to an NVSwitch": "h100_sxm",
+        "12 NVLinks to an NVSwitch": "a100_sxm_80gb",
+        "6 NVLinks to an NVSwitch": "v100_sxm_32gb",
+        "6 NVLinks between GPUs": "h100_sxm",
+        "2 NVLinks between GPUs": "v100_sxm_32gb",
+        "4 NVLinks between GPUs": "a100_sxm_80gb",
+        "12 NVLinks between GPUs": "a100_pcie_80gb",
+        "no NVLinks": "h100_pcie",
     }
 )
 DEFAULT: Final = "h100_sxm"
