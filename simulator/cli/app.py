@@ -385,7 +385,11 @@ def import_config(
 def import_machine(
     files: Annotated[
         list[str],
-        typer.Argument(metavar="FILE...", help="Descriptions of one machine: NCCL's topology XML, or the matrix of nvidia-smi topo -m."),
+        typer.Argument(
+            metavar="FILE...",
+            help="Descriptions of one machine: NCCL's topology XML, the matrix of nvidia-smi topo -m, or Slurm's "
+            "topology.conf or topology.yaml.",
+        ),
     ],
     out: Annotated[
         Path | None,
@@ -413,6 +417,31 @@ def import_machine(
     oversubscription: Annotated[
         float | None, typer.Option(min=1.0, max=1e6, help="Bandwidth down divided by bandwidth up, at a leaf switch.")
     ] = None,
+    node: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TOPOLOGY",
+            help="Topology with the inside of a node, for Slurm.",
+            autocompletion=names_of("topology"),
+        ),
+    ] = None,
+    node_list: Annotated[
+        str | None, typer.Option(metavar="HOSTLIST", help="Nodes to import, for Slurm: 'gpu[001-004]'.")
+    ] = None,
+    level_bandwidth: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="LEVEL=RATE",
+            help="Bandwidth up from each switch of a level, for Slurm; leaf switches are level 1. Repeatable.",
+        ),
+    ] = None,
+    nvlink_blocks: Annotated[
+        bool,
+        typer.Option("--nvlink-blocks", help="Each block of Slurm is one NVLink domain: one --node."),
+    ] = False,
+    section: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Topology of a topology.yaml; the default one if omitted.")
+    ] = None,
     card: Annotated[
         list[str] | None,
         typer.Option(metavar="BUSID", help="PCI address of a network card, if the file has no classes. Repeatable."),
@@ -429,7 +458,8 @@ def import_machine(
     asked = {
         "gpu": gpu, "nodes": nodes, "inside": inside, "link_bandwidth": link_bandwidth,
         "pcie_bandwidth": pcie_bandwidth, "socket_bandwidth": socket_bandwidth, "nic_bandwidth": nic_bandwidth,
-        "oversubscription": oversubscription, "cards": card or None,
+        "oversubscription": oversubscription, "node": node, "node_list": node_list, "level_bandwidth": level_bandwidth,
+        "nvlink_blocks": nvlink_blocks, "section": section, "cards": card or None,
     }  # fmt: skip
     write(files, out, asked, as_json=as_json)
 

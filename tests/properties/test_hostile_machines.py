@@ -20,10 +20,16 @@ FILES = {
     for name, pattern in (
         ("NCCL topology", "nccl_topology/*topo*.xml"),
         ("nvidia-smi topo -m", "nvidia_smi/*.txt"),
+        ("Slurm topology.conf", "slurm/*.conf"),
+        ("Slurm topology.yaml", "slurm/*.yaml"),
     )
 }
 # Options with which every sample of a format is imported.
-OPTIONS: dict[str, dict[str, Any]] = {"NCCL topology": {"gpu": "h100_sxm", "cards": ()}, "nvidia-smi topo -m": {}}
+OPTIONS: dict[str, dict[str, Any]] = {
+    "NCCL topology": {"gpu": "h100_sxm", "cards": ()},
+    "Slurm topology.conf": {"node": "gh200"},
+    "Slurm topology.yaml": {"node": "gh200"},
+}
 
 
 def test_every_format_has_samples() -> None:
@@ -38,7 +44,7 @@ def test_a_damaged_file_is_imported_or_refused_in_one_line(tmp_path: Path, name:
         path = tmp_path / Path(source).name
         path.write_bytes(damaged(Path(source).read_bytes(), chance))
         try:
-            imported(str(path), **OPTIONS[name])
+            imported(str(path), **OPTIONS.get(name, {}))
         except ScenarioError as error:
             line = str(error)
             assert line.isprintable()
@@ -64,6 +70,17 @@ BOMBS = [
     ),
     ("inside.xml", XML.format("<!DOCTYPE a>"), "not valid XML"),
     ("encoding.xml", '<?xml version="1.0" encoding="x-none"?>' + XML.format(GPU), "not valid XML: unknown encoding"),
+    ("names.conf", "SwitchName=a Nodes=n[0-99999999]", "stands for too many names; at most 100,000 in all"),
+    ("product.conf", "SwitchName=a Nodes=n[0-999]m[0-999]", "stands for too many names"),
+    (
+        "twice.conf",
+        "SwitchName=a Nodes=a[0-59999]\nSwitchName=b Nodes=b[0-59999]",
+        "has 120,000 nodes; must have at most",
+    ),
+    ("nodes.conf", "SwitchName=a Nodes=n[0-9999]", "choose nodes with --node-list"),
+    ("switches.conf", "SwitchName=a Switches=b[0-20000]", "got switch 'b0'"),
+    ("list.conf", "SwitchName=a Nodes=" + "n," * 60_000, "must have at most 100000"),
+    ("long.conf", "SwitchName=a Nodes=" + "n" * 3000, "names have at most 200 characters"),
     ("program.xml", '<algo name="x"/>', "no known description of a machine"),
 ]
 

@@ -22,7 +22,7 @@ from simulator.importing.machines.topology_text import graph_text, topology_text
 # Most files of a machine.
 _MOST_FILES: Final = 8
 # Options of the command by their field, where the name differs.
-_SPELLED: Final = {"cards": "--card", "section": "--section"}
+_SPELLED: Final = {"cards": "--card"}
 
 
 @dataclass(frozen=True, slots=True)

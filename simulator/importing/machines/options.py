@@ -25,6 +25,8 @@ class MachineOptions:
         Hostlist of the nodes to import.
     section : str or None
         Name of a topology in a file with several.
+    nvlink_blocks : bool
+        Whether each block of a cluster is one NVLink domain.
     inside : str or None
         Interconnect of the GPUs of a node.
     link_bandwidth : float or None
@@ -44,6 +46,7 @@ class MachineOptions:
     node: str | None = None
     node_list: str | None = None
     section: str | None = None
+    nvlink_blocks: bool = False
     inside: Inside | None = None
     link_bandwidth: float | None = None
     pcie_bandwidth: float | None = None
