@@ -387,8 +387,8 @@ def import_machine(
         list[str],
         typer.Argument(
             metavar="FILE...",
-            help="Descriptions of one machine: NCCL's topology XML, the matrix of nvidia-smi topo -m, or Slurm's "
-            "topology.conf or topology.yaml.",
+            help="Descriptions of one machine: NCCL's topology XML, the matrix of nvidia-smi topo -m, Slurm's "
+            "topology.conf or topology.yaml, or ASTRA-sim's network file.",
         ),
     ],
     out: Annotated[

@@ -22,8 +22,12 @@ FILES = {
         ("nvidia-smi topo -m", "nvidia_smi/*.txt"),
         ("Slurm topology.conf", "slurm/*.conf"),
         ("Slurm topology.yaml", "slurm/*.yaml"),
+        ("ASTRA-sim network", "astra_sim/*.yml"),
+        ("ASTRA-sim system", "astra_sim/[!s]*.json"),
     )
 }
+# A file that describes a machine, for formats that only add to one.
+BESIDE = {"ASTRA-sim system": [sample("astra_sim/Ring_8npus.yml")]}
 # Options with which every sample of a format is imported.
 OPTIONS: dict[str, dict[str, Any]] = {
     "NCCL topology": {"gpu": "h100_sxm", "cards": ()},
@@ -44,7 +48,7 @@ def test_a_damaged_file_is_imported_or_refused_in_one_line(tmp_path: Path, name:
         path = tmp_path / Path(source).name
         path.write_bytes(damaged(Path(source).read_bytes(), chance))
         try:
-            imported(str(path), **OPTIONS.get(name, {}))
+            imported(*BESIDE.get(name, ()), str(path), **OPTIONS.get(name, {}))
         except ScenarioError as error:
             line = str(error)
             assert line.isprintable()
@@ -81,6 +85,21 @@ BOMBS = [
     ("switches.conf", "SwitchName=a Switches=b[0-20000]", "got switch 'b0'"),
     ("list.conf", "SwitchName=a Nodes=" + "n," * 60_000, "must have at most 100000"),
     ("long.conf", "SwitchName=a Nodes=" + "n" * 3000, "names have at most 200 characters"),
+    (
+        "npus.yml",
+        "topology: [Ring]\nnpus_count: [100001]\nbandwidth: [1]\nlatency: [1]",
+        "whole number of 1 .. 100,000",
+    ),
+    (
+        "cube.yml",
+        "topology: [Ring, Ring]\nnpus_count: [999, 999]\nbandwidth: [1, 1]\nlatency: [1, 1]",
+        "at most 100,000",
+    ),
+    (
+        "mesh.yml",
+        "topology: [FullyConnected]\nnpus_count: [9999]\nbandwidth: [1]\nlatency: [1]",
+        "take fewer npus_count",
+    ),
     ("program.xml", '<algo name="x"/>', "no known description of a machine"),
 ]
 

@@ -13,7 +13,7 @@ MOST_BYTES: Final = 4 * 2**20
 # Largest number of names in a hostlist, and of GPUs.
 MOST_NODES: Final = 100_000
 # Bytes of a vertex or cable in a graph file, about.
-_PART_BYTES: Final = 85
+_PART_BYTES: Final = 90
 
 
 def check_size(parts: int, remedy: str) -> None:
