@@ -387,7 +387,7 @@ def import_machine(
         list[str],
         typer.Argument(
             metavar="FILE...",
-            help="Descriptions of one machine: NCCL's topology XML, the matrix of nvidia-smi topo -m, Slurm's "
+            help="Descriptions of one machine: NCCL's topology and graph XML, nvidia-smi's topo -m, Slurm's "
             "topology.conf or topology.yaml, or ASTRA-sim's network file.",
         ),
     ],

@@ -19,6 +19,7 @@ FILES = {
     name: [str(path.relative_to(SAMPLES)) for path in sorted(SAMPLES.glob(pattern))]
     for name, pattern in (
         ("NCCL topology", "nccl_topology/*topo*.xml"),
+        ("NCCL graph", "nccl_topology/*-graph.xml"),
         ("nvidia-smi topo -m", "nvidia_smi/*.txt"),
         ("Slurm topology.conf", "slurm/*.conf"),
         ("Slurm topology.yaml", "slurm/*.yaml"),
@@ -27,7 +28,10 @@ FILES = {
     )
 }
 # A file that describes a machine, for formats that only add to one.
-BESIDE = {"ASTRA-sim system": [sample("astra_sim/Ring_8npus.yml")]}
+BESIDE = {
+    "ASTRA-sim system": [sample("astra_sim/Ring_8npus.yml")],
+    "NCCL graph": [sample("nccl_topology/azure_ncv4-topo.xml")],
+}
 # Options with which every sample of a format is imported.
 OPTIONS: dict[str, dict[str, Any]] = {
     "NCCL topology": {"gpu": "h100_sxm", "cards": ()},
