@@ -237,6 +237,26 @@ def test_links_that_lead_nowhere_are_told(tmp_path: Path) -> None:
     assert path(built, "gpu0", "gpu1") == ["gpu0", "host0", "gpu1"]
 
 
+def test_a_file_without_links_of_a_gpu_that_has_some_is_a_hint(tmp_path: Path) -> None:
+    # The form of Amazon's file of p5: GPUs and cards as in a dump, and no nvlink.
+    file = written(tmp_path, dump(["", ""]))
+    found = imported(file)
+    assert assumed(found)["links between GPUs"] == "nvswitch"
+    assert rate(cluster(tmp_path, found), "gpu0", "node0/nvswitch") == 450e9
+    # A PCIe card has no links to assume, and neither has a GPU that the user says is alone.
+    for options in ({"gpu": "h100_pcie"}, {"inside": "pcie"}):
+        assert kinds(cluster(tmp_path, imported(file, **options))) == {"gpu": 2, "host": 1}
+
+
+def test_a_gpu_without_the_links_of_the_others_is_told(tmp_path: Path) -> None:
+    link = SWITCH.format("fffffff:ff:ff.0", 18, "0x068000")
+    found = imported(written(tmp_path, dump([link, link, "", link])))
+    assert "NVLink: 1 of 4 GPUs have no link to the NVSwitch in the file" in found.notes.warnings
+    built = cluster(tmp_path, found)
+    assert path(built, "gpu0", "gpu1")[1] == "node0/nvswitch"
+    assert "node0/nvswitch" not in path(built, "gpu0", "gpu2")
+
+
 def test_a_gpu_of_grace_reaches_its_host_by_nvlink(tmp_path: Path) -> None:
     link = '<c2c bw="44712" count="10"/>'
     found = imported(written(tmp_path, dump([link, ""])), gpu="gh200_96gb")
@@ -312,7 +332,7 @@ def test_an_imported_dgx_has_the_graph_of_the_shipped_topology(tmp_path: Path) -
         ('<system version="3"/>', "version: got '3'; must be 1"),
         ('<system version="1"/>', "has no GPU"),
         ('<system version="1"><gpu/></system>', "got element 'gpu' inside system; must be cpu"),
-        ('<system version="1"><cpu/></system>', "numaid: is missing"),
+        ('<system version="1"><cpu numaid="x"/></system>', "numaid: got 'x'; must be a whole number"),
         (xml('<pci class="0x0302"/>'), "busid: got ''; must be a PCI address"),
         (xml(pci("0000:01:00.0", "0x030200", width="77")), "link_width: got 77; must be 0 .. 64"),
         (dump([SWITCH.format("0000:a0:00.0", "x", "0x068000")]), "count: got 'x'; must be a whole number"),

@@ -74,7 +74,7 @@ _USED: Final = MappingProxyType(
 )
 _IDLE: Final = (
     "affinity", "arch", "subsystem_vendor", "subsystem_device", "rank", "port", "guid", "maxconn", "keep", "gdr",
-    "latency", "rail", "plane", "name",
+    "latency", "rail", "plane", "name", "net", "gin",
 )  # fmt: skip
 _NOT_MODELLED: Final = MappingProxyType({"coll": "sums in the network's switches (SHARP) are not simulated"})
 
@@ -151,7 +151,7 @@ class _Reader:
         if cpu.name != "cpu":
             raise XmlFaultError(cpu.line, f"got element {cpu.name!r} inside system; must be cpu")
         # A numaid of -1 is a machine without NUMA.
-        number = cpu.whole("numaid", -1)
+        number = cpu.whole("numaid", -1) if "numaid" in cpu.attributes else -1
         place = Place(PlaceKind.NUMA, f"numa {number}", host=cpu.attributes.get("host_hash", ""))
         self._walk(cpu, self._add_place(place, cpu.line))
 
@@ -310,7 +310,7 @@ class _Reader:
 
     def _links(self, gpus: list[Device], reference: Reference) -> Links:
         """Return direct links between GPUs and links to the NVSwitch."""
-        if not self._is_dump or self._options.inside is not None:
+        if self._options.inside is not None or self._lacks_links(reference):
             return assumed_links(len(gpus), reference, self._options, self._notes)
         number = {gpu.name: i for i, gpu in enumerate(gpus)}
         peers, switch, setting = dict[tuple[int, int], int](), dict[int, int](), None
@@ -331,7 +331,22 @@ class _Reader:
                 setting = setting or self._setting(link, "count")
         if setting is None:
             return Links()
+        if switch and len(switch) < len(gpus):
+            self._notes.warn(
+                f"NVLink: {len(gpus) - len(switch)} of {len(gpus)} GPUs have no link to the NVSwitch in the file"
+            )
         return counted_links(peers, switch, setting, reference, self._options, self._notes)
+
+    def _lacks_links(self, reference: Reference) -> bool:
+        """Return True if the file has no links although the GPU's kind has: it is no dump, or a hint with GPUs.
+
+        RCCL's files are dumps: without links, the GPUs have none.
+        """
+        if not self._is_dump:
+            return True
+        elements = [leaf.element for leaf in self._found.gpus]
+        linked = any(link.name in _LINKS for element in elements for link in element.children)
+        return bool(reference.links) and not linked and not any("gcn" in element.attributes for element in elements)
 
     def _is_switch(self, link: Element, target: str) -> bool:
         kind = link.attributes.get("tclass", "")

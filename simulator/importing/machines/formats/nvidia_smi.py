@@ -15,6 +15,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final
 
 from simulator.basics.errors import ScenarioError, one_line, one_of
@@ -29,6 +30,7 @@ from simulator.importing.machines.reference import Reference, reference_of
 from simulator.importing.settings import Reason, Setting
 
 _MOST_DEVICES: Final = 512
+_MOST_LINES: Final = 20_000
 # Most NVLinks of a GPU; a row with more shows an NVSwitch, which joins every pair by all links of a GPU.
 _MOST_LINKS: Final = 18
 _CELLS: Final = ("X", "PIX", "PXB", "PHB", "NODE", "SYS")
@@ -86,7 +88,8 @@ class _Matrix:
 
 
 def _is_mine(file: SourceFile) -> bool:
-    return any(_heading(line) for line in file.text.splitlines()[:200])
+    # A report of a machine may have pages of other text before its matrix.
+    return "GPU0" in file.text and any(_heading(line) for line in islice(file.text.splitlines(), _MOST_LINES))
 
 
 def _words(line: str) -> list[str]:
