@@ -69,9 +69,9 @@ def test_a_sample_has_its_parts(tmp_path: Path, name: str) -> None:
     ("name", "gpu", "message"),
     [
         ("aws_g5.48xl-topo.xml", None, "has no class, and may be a GPU or a network card; give --card BUSID"),
-        ("rccl_topo_4p_940.xml", None, "GPU gcn 940 is not in the catalog; give --gpu"),
-        ("rccl_topo_8p6l.xml", None, "GPU gcn 908 is not in the catalog; give --gpu"),
-        ("rccl_topo_8p_pcie.xml", None, "GPU gcn 906 is not in the catalog; give --gpu"),
+        ("rccl_topo_4p_940.xml", None, "GPU gcn 940 is no known GPU of the catalog; give --gpu"),
+        ("rccl_topo_8p6l.xml", None, "GPU gcn 908 is no known GPU of the catalog; give --gpu"),
+        ("rccl_topo_8p_pcie.xml", None, "GPU gcn 906 is no known GPU of the catalog; give --gpu"),
     ],
 )
 def test_a_sample_without_a_known_gpu_is_refused_with_the_option(name: str, gpu: str | None, message: str) -> None:
@@ -271,13 +271,13 @@ def test_gpus_and_cards_stand_in_the_order_of_their_numbers(tmp_path: Path) -> N
     )
     body += pci("0000:03:00.0", "0x020700", net.format("b", 1)) + pci("0000:04:00.0", "0x020700", net.format("a", 0))
     graph = cluster(tmp_path, imported(written(tmp_path, xml(body)))).graph
-    assert [graph.nodes[name]["described"] for name in ("gpu0", "gpu1", "nic0", "nic1")] == [
+    assert [graph.nodes[name]["original_name"] for name in ("gpu0", "gpu1", "nic0", "nic1")] == [
         "0000:02:00.0", "0000:01:00.0", "a", "b",
     ]  # fmt: skip
     # Hints have no numbers: the PCI address counts.
     body = pci("0000:09:00.0", "0x030200") + pci("0000:01:00.0", "0x030200")
     graph = cluster(tmp_path, imported(written(tmp_path, xml(body)))).graph
-    assert graph.nodes["gpu0"]["described"] == "0000:01:00.0"
+    assert graph.nodes["gpu0"]["original_name"] == "0000:01:00.0"
 
 
 def test_several_cards_of_a_gpu_are_one_card_with_their_total_rate(tmp_path: Path) -> None:
@@ -355,7 +355,40 @@ def test_unknown_attributes_are_named_with_their_line(tmp_path: Path) -> None:
     assert unknown == {"pci brand_new": 2, "odd": 3}
 
 
+def test_several_computers_with_one_nvswitch_are_one_node(tmp_path: Path) -> None:
+    # The form of a dump over several hosts (multi-node NVLink): two computers with the same addresses.
+    link = SWITCH.format("fffffff:ff:ff.0", 18, "0x068000")
+    gpus = "".join(
+        pci(f"000{i}:01:00.0", "0x030200", f'<gpu dev="{i}" sm="100">{link}<c2c bw="44712" count="5"/></gpu>')
+        for i in range(2)
+    )
+    cpus = "".join(f'<cpu numaid="{i % 2}" host_hash="0x{i // 2}">{gpus if i % 2 else ""}</cpu>' for i in range(4))
+    built = cluster(tmp_path, imported(written(tmp_path, f'<system version="1">{cpus}</system>'), gpu="gb200"))
+    assert [len(node) for node in built.nodes] == [4]
+    assert path(built, "gpu0", "gpu3") == ["gpu0", "node0/nvswitch", "gpu3"]
+    # Processors of one computer are joined, and only these.
+    assert built.graph.has_edge("host0", "host1")
+    assert built.graph.has_edge("host2", "host3")
+    assert not built.graph.has_edge("host0", "host2")
+
+
+def test_a_gpu_may_be_written_in_other_words_or_as_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert read(imported(sample("nccl_topology/azure_ndv4-topo.xml"), gpu="A100 (80 GB)"))["GPU"] == "a100_sxm_80gb"
+    monkeypatch.chdir(tmp_path)
+    values = {"hbm_bytes": "1 GB", "hbm_bandwidth": "1 TB/s", "sms": "1", "host_bandwidth": "24 GB/s"}
+    own = "".join(f"{key}: {{value: {value}, source: own}}\n" for key, value in values.items())
+    own += "vector_flops: {float32: {value: 1 TFLOP/s, source: own}}\n"
+    (tmp_path / "own.yaml").write_text(own, encoding="utf-8")
+    found = imported(sample("nccl_topology/azure_ndv4-topo.xml"), gpu="own.yaml")
+    other = tmp_path / "elsewhere"
+    other.mkdir()
+    monkeypatch.chdir(other)
+    assert cluster(other, found).gpus[0].hbm_bandwidth == 1e12
+
+
 def test_an_option_without_effect_is_refused() -> None:
+    with pytest.raises(ScenarioError, match="--oversubscription: has no effect on a single node"):
+        imported(sample("nccl_topology/azure_ndv4-topo.xml"), oversubscription=2.0)
     with pytest.raises(ScenarioError, match="--node-list: has no effect on NCCL topology; omit it"):
         imported(sample("nccl_topology/azure_ndv4-topo.xml"), node_list="a[1-2]")
     assert MachineOptions().oversubscription == 1

@@ -69,7 +69,7 @@ def test_a_row_with_more_links_than_a_gpu_has_is_a_switch(tmp_path: Path) -> Non
     assert path(built, "gpu0", "gpu7") == ["gpu0", "node0/nvswitch", "gpu7"]
     # Eight rails: card i of both nodes at leaf i.
     assert [path(built, f"nic{i}", f"nic{8 + i}")[1] for i in range(8)] == [f"leaf{i}" for i in range(8)]
-    names = [built.graph.nodes[f"nic{i}"]["described"] for i in range(8)]
+    names = [built.graph.nodes[f"nic{i}"]["original_name"] for i in range(8)]
     assert names == ["mlx5_0", "mlx5_1", "mlx5_2", "mlx5_3", "mlx5_6", "mlx5_7", "mlx5_8", "mlx5_9"]
     # PXB: several bridges between a GPU and its card, none of them a host.
     for i in range(8):
@@ -120,7 +120,7 @@ def test_text_from_a_terminal_is_the_same_machine(tmp_path: Path, change: object
 def test_older_tools_name_cards_in_the_heading(tmp_path: Path) -> None:
     text = "\tGPU0\tmlx5_0\tCPU Affinity\nGPU0\t X \tPHB\t0-31\nmlx5_0\tPHB\t X \t\n"
     built = cluster(tmp_path, imported(written(tmp_path, text), gpu="v100_sxm_32gb"))
-    assert built.graph.nodes["nic0"]["described"] == "mlx5_0"
+    assert built.graph.nodes["nic0"]["original_name"] == "mlx5_0"
     assert path(built, "gpu0", "nic0") == ["gpu0", "host0", "nic0"]
 
 

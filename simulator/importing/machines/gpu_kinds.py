@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
+from simulator.basics import registry
 from simulator.cluster.gpu_file import load_gpu
 from simulator.importing.machines.notes import Notes
 from simulator.importing.machines.options import MachineOptions
@@ -60,6 +62,22 @@ _ARCHITECTURES: Final = MappingProxyType(
 DEFAULT: Final = "h100_sxm"
 
 
+def known_gpu(written: str) -> str:
+    """Return the catalog's name of a GPU that a user's text means, or the absolute path of a GPU file.
+
+    Raises
+    ------
+    ScenarioError
+        Unknown GPU, or a faulty file.
+    """
+    name = registry.shipped("gpu", written)
+    if name is not None:
+        return name
+    load_gpu(written)
+    # The topology file may stand in another folder.
+    return str(Path(written).resolve())
+
+
 def gpu_kind(
     options: MachineOptions, notes: Notes, device: Setting | None = None, architecture: Setting | None = None
 ) -> str | None:
@@ -73,7 +91,6 @@ def gpu_kind(
         Architecture as "sm 90" or "gcn gfx942".
     """
     if options.gpu is not None:
-        load_gpu(options.gpu)
         notes.read("GPU", options.gpu, Setting("--gpu", options.gpu, "command line"))
         return options.gpu
     known = None if device is None else _DEVICES.get(device.value)
@@ -86,5 +103,6 @@ def gpu_kind(
         return DEFAULT
     usual = _ARCHITECTURES.get(told.value)
     if usual is not None:
-        notes.assume("GPU", usual, f"the file says {told.value}; --gpu changes it")
+        number = f", device {device.value}" if device is not None else ""
+        notes.assume("GPU", usual, f"the file says {told.value}{number}; --gpu changes it")
     return usual

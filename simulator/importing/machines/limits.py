@@ -10,6 +10,8 @@ from simulator.basics.units import format_bytes
 
 # Largest description that is read [B]; NCCL's dump of 72 GPUs has about 200 kB.
 MOST_BYTES: Final = 4 * 2**20
+# The same of a YAML file, whose reader takes 5 s for each MiB.
+MOST_YAML_BYTES: Final = 2**20
 # Largest number of names in a hostlist, and of GPUs.
 MOST_NODES: Final = 100_000
 # Bytes of a vertex or cable in a graph file, about.

@@ -6,14 +6,15 @@ read each file  ->  its format  ->  the machine's graph  ->  companions  ->  tex
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Final
 
 from simulator.basics.errors import ScenarioError
 from simulator.basics.input_files import read_text
 from simulator.cluster.graph import Graph, of_kind
-from simulator.importing.machines.limits import MOST_BYTES
+from simulator.importing.machines.gpu_kinds import known_gpu
+from simulator.importing.machines.limits import MOST_BYTES, MOST_YAML_BYTES
 from simulator.importing.machines.machine_format import Machine, MachineFormat, SourceFile, format_of
 from simulator.importing.machines.notes import Notes
 from simulator.importing.machines.options import MachineOptions
@@ -55,7 +56,9 @@ def import_machine(files: Sequence[str], options: MachineOptions, graph_file: st
     if len(files) > _MOST_FILES:
         raise ScenarioError(f"got {len(files)} files; a machine has at most {_MOST_FILES}")
     notes = Notes()
-    sources = [SourceFile(read_text(path, most=MOST_BYTES), path) for path in files]
+    if options.gpu is not None:
+        options = replace(options, gpu=known_gpu(options.gpu))
+    sources = [SourceFile(read_text(path, most=_most(path)), path) for path in dict.fromkeys(files)]
     kinds = {source.name: format_of(source) for source in sources}
     _check(kinds, options)
     machine: Machine | None = None
@@ -67,6 +70,11 @@ def import_machine(files: Sequence[str], options: MachineOptions, graph_file: st
     names = [Path(path).name for path in files]
     text = topology_text(machine, notes, names, graph_file)
     return ImportedMachine({name: kind.name for name, kind in kinds.items()}, notes, text, graph_text(machine.graph))
+
+
+def _most(path: str) -> int:
+    """Return the largest size of a file that is read [B]."""
+    return MOST_YAML_BYTES if Path(path).suffix.lower() in (".yaml", ".yml", ".json") else MOST_BYTES
 
 
 def _check(kinds: Mapping[str, MachineFormat], options: MachineOptions) -> None:

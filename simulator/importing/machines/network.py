@@ -29,6 +29,8 @@ def graph_of(
     if len(merged.cards) < len(parts.cards):
         why = "a GPU uses all cards at its bridge at once: their rates are added"
         notes.assume("network cards", f"{len(merged.cards)} for {len(parts.cards)}", why)
+    if count == 1 and options.oversubscription != 1:
+        raise ScenarioError("--oversubscription: has no effect on a single node; give --nodes, or omit it")
     if count > 1 and not merged.cards:
         raise ScenarioError(f"--nodes: got {count}; the file has no network card, so its node stands alone")
     each = len(merged.gpus) + len(merged.places) + len(merged.cards)

@@ -40,7 +40,7 @@ def add_gpus(graph: Graph, parts: NodeParts, number: int, node: str) -> None:
     """Add the GPUs of node `number` to a graph, under names that continue from node to node."""
     for i, gpu in enumerate(parts.gpus):
         name = add_vertex(graph, _gpu(parts, number, i), "gpu", forwards=False)
-        graph.nodes[name].update(node=node, described=gpu.name)
+        graph.nodes[name].update(node=node, original_name=gpu.name)
 
 
 def add_parts(graph: Graph, parts: NodeParts, rates: NodeRates, number: int, node: str) -> None:
@@ -135,14 +135,14 @@ class _Node:
             else:
                 name = add_vertex(graph, f"node{self._number}/pcie{bridges}", "switch", forwards=True)
                 bridges += 1
-            graph.nodes[name]["described"] = one.name
+            graph.nodes[name]["original_name"] = one.name
             names.append(name)
         for i, j in combinations(hosts, 2):
             if parts.places[i].host == parts.places[j].host:
                 add_cable(graph, names[i], names[j], self._rates.socket_bandwidth, self._rates.socket_latency)
         for i, card in enumerate(parts.cards):
             name = add_vertex(graph, self._card(i), "nic", forwards=True)
-            graph.nodes[name].update(described=card.name, network_bandwidth=card.network)
+            graph.nodes[name].update(original_name=card.name, network_bandwidth=card.network)
         return names
 
     def _port(self, below: str, bandwidth: float) -> str:

@@ -9,11 +9,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from simulator.basics import registry
 from simulator.basics.errors import ScenarioError
 from simulator.basics.units import format_bandwidth
 from simulator.cluster.build import build, facts
 from simulator.cluster.graph import Graph
-from simulator.cluster.topology_file import load_topology
+from simulator.cluster.topology_file import Topology, load_topology
 from simulator.importing.machines.notes import Notes
 from simulator.importing.machines.options import MachineOptions
 from simulator.importing.settings import Setting
@@ -103,12 +104,19 @@ def node_template(topology: str, options: MachineOptions, notes: Notes) -> NodeT
     data = file.document.data
     return NodeTemplate(
         known.name,
-        options.gpu or file.gpu,
+        options.gpu or _gpu(file),
         data.get("collectives", {}) if isinstance(data, Mapping) else {},
         vertices,
         {(local[a], local[b]): dict(cable) for a, b, cable in within},
         {local[name]: rate for name, rate in cards.items()},
     )
+
+
+def _gpu(file: Topology) -> Any:
+    """Return the GPU of a topology: a name, a description, or the absolute path of a GPU file."""
+    if not isinstance(file.gpu, str) or file.gpu in registry.names("gpu") or file.folder is None:
+        return file.gpu
+    return str((file.folder / file.gpu).resolve())
 
 
 def _inside(graph: Graph, gpus: tuple[str, ...]) -> dict[str, None]:

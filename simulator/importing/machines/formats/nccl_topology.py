@@ -219,8 +219,12 @@ class _Reader:
 
     def _rate(self, pci: Element) -> float:
         """Return the bandwidth of a pci's link as NCCL takes it [B/s], and note its origin."""
-        if self._options.pcie_bandwidth:
-            return self._options.pcie_bandwidth
+        given = self._options.pcie_bandwidth
+        if given:
+            self._notes.read(
+                "PCIe bandwidth", format_bandwidth(given), Setting("--pcie-bandwidth", given, "command line")
+            )
+            return given
         speed = _SPEED.fullmatch(pci.attributes.get("link_speed", ""))
         lane = None if speed is None else _LANE.get(speed[1].removesuffix(".0"))
         width = pci.whole("link_width", 0, _MOST_WIDTH) if pci.attributes.get("link_width") else 0
@@ -249,7 +253,8 @@ class _Reader:
             told = architecture or device
             raise XmlFaultError(
                 element.line,
-                f"GPU {told.value if told else ''} is not in the catalog; give --gpu with the most similar GPU",
+                f"GPU {told.value if told else ''} is no known GPU of the catalog; give --gpu with the GPU, or the "
+                "most similar one",
             )
         return kind
 
@@ -268,8 +273,11 @@ class _Reader:
 
     def _socket(self, cpu: Element) -> float:
         """Return the bandwidth between two NUMA nodes that NCCL assumes for the processor [B/s]."""
-        if self._options.socket_bandwidth:
-            return self._options.socket_bandwidth
+        given = self._options.socket_bandwidth
+        if given:
+            setting = Setting("--socket-bandwidth", given, "command line")
+            self._notes.read("between NUMA nodes", format_bandwidth(given), setting)
+            return given
         vendor, model = cpu.attributes.get("vendor", ""), cpu.attributes.get("modelid", "")
         rate = _AMD if vendor == "AuthenticAMD" else _INTEL.get(model) if vendor == "GenuineIntel" else None
         if self._count(PlaceKind.NUMA) > 1:
