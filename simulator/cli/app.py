@@ -448,10 +448,11 @@ def import_machine(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write another program's description of a machine as a topology.
+    """Write a machine's description as a topology.
 
-    The output lists what was read, what was assumed, and what is not in the topology. Two files are written: the
-    topology and its graph.
+    Read are NCCL's topology and graph XML, the matrix of nvidia-smi topo -m, Slurm's topology.conf and topology.yaml,
+    and ASTRA-sim's network and system files. The output lists what was read, what was assumed, and what is not in the
+    topology. Two files are written: the topology and its graph.
     """
     from simulator.cli.import_machine import write
 

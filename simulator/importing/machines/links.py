@@ -70,7 +70,7 @@ def counted_links(
 
 
 def assumed_links(gpus: int, reference: Reference, options: MachineOptions, notes: Notes) -> Links:
-    """Return the links of a node whose file has none: those of the option, or of the shipped machine."""
+    """Return the links of a node without links in its file: as the option or the shipped machine has them."""
     if options.inside is None:
         inside = str(reference.options["inside"])
         notes.assume("links between GPUs", inside, f"the file has no NVLinks; {reference.where}; --inside changes it")
@@ -99,7 +99,7 @@ def _reduces(switch: Mapping[int, float], reference: Reference, notes: Notes) ->
 
 
 def _origin(reference: Reference, options: MachineOptions) -> str:
-    """Return the origin of the rate of one link, in words."""
+    """Return the origin of a link's rate, in words."""
     if options.link_bandwidth:
         return "--link-bandwidth"
     if reference.links:

@@ -37,7 +37,7 @@ class ImportedMachine:
 
 
 def import_machine(files: Sequence[str], options: MachineOptions, graph_file: str) -> ImportedMachine:
-    """Return the topology of the machine that some files describe.
+    """Return the topology of the machine in some files.
 
     Parameters
     ----------

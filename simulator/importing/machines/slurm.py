@@ -114,7 +114,7 @@ def _note_tree(tree: SwitchTree, layout: Layout, notes: Notes) -> None:
 def _tree_of_blocks(
     blocks: Sequence[NamedSwitch], template: NodeTemplate, options: MachineOptions, notes: Notes
 ) -> list[NamedSwitch]:
-    """Return blocks as switches below a common one, or as nodes of it if each block is one NVLink domain."""
+    """Return blocks as switches below a common switch; as its nodes, if each block is one NVLink domain."""
     names = {block.name for block in blocks} | {node for block in blocks for node in block.nodes}
     top = "core"
     while top in names:
@@ -148,7 +148,7 @@ def _graph_of_rings(
     _note_tree(tree, Layout(blocks=tuple(rings)), notes)
     rate, latency = template.rate, reference.options["nic_latency"]
     rate = options.level_bandwidth.get(1, rate)
-    why = "as much as the cards of a node; --level-bandwidth 1=RATE changes it"
+    why = "the total of a node's network cards; --level-bandwidth 1=RATE changes it"
     notes.assume("between neighbours of a ring", format_bandwidth(rate), why)
     graph, kept = graph_of_nodes(template, chosen), set(chosen)
     for node in chosen:

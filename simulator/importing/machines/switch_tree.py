@@ -119,7 +119,7 @@ def _by_name(switches: Sequence[NamedSwitch]) -> dict[str, NamedSwitch]:
 
 
 def chosen_nodes(nodes: Sequence[str], options: MachineOptions) -> tuple[str, ...]:
-    """Return the nodes to import: those of the option in its order, or else all.
+    """Return the nodes to import: the nodes of --node-list in its order, or else all nodes.
 
     Raises
     ------

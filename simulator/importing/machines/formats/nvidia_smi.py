@@ -88,7 +88,7 @@ class _Matrix:
 
 
 def _is_mine(file: SourceFile) -> bool:
-    # A report of a machine may have pages of other text before its matrix.
+    # A report may have pages of other text before the matrix.
     return "GPU0" in file.text and any(_heading(line) for line in islice(file.text.splitlines(), _MOST_LINES))
 
 
@@ -190,7 +190,7 @@ def _check(file: SourceFile, matrix: _Matrix) -> None:
 
 
 def _counts(matrix: _Matrix) -> dict[tuple[str, str], int]:
-    """Return the number of NVLinks of each pair of GPUs."""
+    """Return the number of NVLinks between two GPUs, by pair."""
     found = ((pair, _LINKS.fullmatch(cell)) for pair, cell in matrix.cells.items())
     return {pair: int(links[1]) for pair, links in found if links is not None}
 
