@@ -306,6 +306,37 @@ def test_a_gpu_keeps_to_its_own_card_between_nodes(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
+def test_cards_below_bridges_of_their_own_are_shared_out(tmp_path: Path) -> None:
+    # The form of a DGX A100: below a bridge, two GPUs and two cards, each below a bridge of its own.
+    def below(number: int, device: str) -> str:
+        return pci(f"0000:{number}0:00.0", "0x060400", device)
+
+    devices = [pci(f"0000:{i}1:00.0", "0x030200") for i in (1, 2)] + [
+        pci(f"0000:{i}1:00.0", "0x020700") for i in (3, 4)
+    ]
+    inside = "".join(below(i, device) for i, device in enumerate(devices, 1))
+    text = xml(pci("0000:90:00.0", "0x060400", inside))
+    found = imported(written(tmp_path, text), gpu="a100_sxm_40gb", nodes=2)
+    assert read(found)["nearest network card"] == "PXB for 2 GPUs"
+    built = cluster(tmp_path, found, 4)
+    for i in range(2):
+        for j in range(2, 4):
+            cards = [vertex for vertex in path(built, f"gpu{i}", f"gpu{j}") if vertex.startswith("nic")]
+            assert cards[0] == f"nic{i}"
+    assert path(built, "gpu0", "gpu1") == ["gpu0", "node0/nvswitch", "gpu1"]
+
+
+def test_ports_of_several_gpus_are_no_bottleneck(tmp_path: Path) -> None:
+    # Four GPUs and two cards directly at a processor: each GPU has its own link to it.
+    body = "".join(pci(f"0000:0{i}:00.0", "0x030200") for i in range(4))
+    body += "".join(pci(f"0000:0{i}:00.0", "0x020700") for i in range(4, 6))
+    built = cluster(tmp_path, imported(written(tmp_path, xml(body)), gpu="l40s"))
+    assert [path(built, f"gpu{i}", f"nic{i // 2}")[1] for i in range(4)] == [
+        "node0/port0", "node0/port0", "node0/port1", "node0/port1",
+    ]  # fmt: skip
+    assert rate(built, "node0/port0", "host0") == 2 * rate(built, "gpu0", "node0/port0") == 2 * 24e9
+
+
 def test_an_imported_dgx_has_the_graph_of_the_shipped_topology(tmp_path: Path) -> None:
     # dgx_h100 as NCCL would dump it: 8 bridges with a GPU and a card each, 18 links to NVSwitches, two processors.
     switch = SWITCH.format("0000:ff:00.0", 18, "0x068000")

@@ -5,8 +5,8 @@ are the paths with the fewest hops, and without ports a place with several devic
 takes.
 
     several cards at a place    A port for each card joins the card and its share of the GPUs, because a GPU would use
-                                the cards in turn. More cards than GPUs become one card for each GPU, with the total
-                                rate.
+                                the cards in turn. A card below a bridge of its own counts as well. More cards than GPUs
+                                become one card for each GPU, with the total rate.
     NVSwitch, and several       A port for each GPU, because two GPUs would be as near by PCIe as by NVSwitch.
     GPUs at a place or port
 
@@ -24,6 +24,9 @@ from itertools import combinations
 
 from simulator.cluster.graph import Graph, add_cable, add_vertex
 from simulator.importing.machines.node_parts import Device, NodeParts, PlaceKind
+
+# A GPU, a bridge or a network card: "gpu", "place" or "card", and its number.
+Part = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +72,24 @@ def merged_cards(parts: NodeParts) -> NodeParts:
     return replace(parts, cards=tuple(card for _, card in sorted(cards, key=lambda entry: entry[0])))
 
 
-def _users(parts: NodeParts, place: int) -> list[tuple[str, int]]:
+def _users(parts: NodeParts, place: int) -> list[Part]:
     """Return the GPUs and bridges directly at a place whose GPUs have no nearer network card."""
     direct = [("gpu", i) for i, gpu in enumerate(parts.gpus) if gpu.place == place]
-    with_card = {above for card in parts.cards for above in parts.above(card.place)[:-1]}
-    with_gpu = {above for gpu in parts.gpus for above in parts.above(gpu.place)}
-    below = [i for i, one in enumerate(parts.places) if one.parent == place and i in with_gpu]
-    return direct + [("place", i) for i in below if i not in with_card]
+    return direct + _bridges(parts, place, with_gpus=True, with_cards=False)
+
+
+def _cards(parts: NodeParts, place: int) -> list[Part]:
+    """Return the network cards directly at a place, and the bridges there with network cards alone."""
+    direct = [("card", i) for i, card in enumerate(parts.cards) if card.place == place]
+    return direct + _bridges(parts, place, with_gpus=False, with_cards=True)
+
+
+def _bridges(parts: NodeParts, place: int, *, with_gpus: bool, with_cards: bool) -> list[Part]:
+    """Return the bridges directly at a place that have GPUs below or not, and network cards below or not."""
+    gpus = {above for gpu in parts.gpus for above in parts.above(gpu.place)}
+    cards = {above for card in parts.cards for above in parts.above(card.place)}
+    below = [i for i, one in enumerate(parts.places) if one.parent == place]
+    return [("place", i) for i in below if (i in gpus, i in cards) == (with_gpus, with_cards)]
 
 
 def _gpu(parts: NodeParts, number: int, i: int) -> str:
@@ -95,20 +109,24 @@ class _Node:
         self._join_gpus()
         places = self._add_places()
         # Vertex of each GPU, card and bridge in the tree: the vertex of its place, or a port in front of it.
-        at_gpu = [places[gpu.place] for gpu in parts.gpus]
-        at_place = {i: places[one.parent] for i, one in enumerate(parts.places) if one.parent is not None}
-        at_card = [places[card.place] for card in parts.cards]
-        self._add_card_ports(places, at_gpu, at_place, at_card)
-        self._add_gpu_ports(at_gpu)
-        for i, gpu in enumerate(parts.gpus):
-            self._cable(_gpu(parts, self._number, i), at_gpu[i], gpu.bandwidth)
-        for i, vertex in at_place.items():
-            self._cable(places[i], vertex, parts.places[i].bandwidth)
-        for i, card in enumerate(parts.cards):
-            self._cable(self._card(i), at_card[i], card.bandwidth)
+        at: dict[Part, str] = {("gpu", i): places[gpu.place] for i, gpu in enumerate(parts.gpus)}
+        at |= {("place", i): places[one.parent] for i, one in enumerate(parts.places) if one.parent is not None}
+        at |= {("card", i): places[card.place] for i, card in enumerate(parts.cards)}
+        self._add_card_ports(places, at)
+        self._add_gpu_ports(at)
+        for (kind, i), vertex in at.items():
+            name = places[i] if kind == "place" else self._gpu(i) if kind == "gpu" else self._card(i)
+            add_cable(self._graph, name, vertex, self._bandwidth((kind, i)), self._rates.pcie_latency)
 
-    def _cable(self, a: str, b: str, bandwidth: float) -> None:
-        add_cable(self._graph, a, b, bandwidth, self._rates.pcie_latency)
+    def _bandwidth(self, part: Part) -> float:
+        """Return the bandwidth of a GPU, a bridge or a card to what is above it [B/s]."""
+        kind, i = part
+        if kind == "place":
+            return self._parts.places[i].bandwidth
+        return (self._parts.gpus if kind == "gpu" else self._parts.cards)[i].bandwidth
+
+    def _gpu(self, i: int) -> str:
+        return _gpu(self._parts, self._number, i)
 
     def _card(self, i: int) -> str:
         return f"nic{self._number * len(self._parts.cards) + i}"
@@ -120,9 +138,9 @@ class _Node:
             switch = add_vertex(graph, f"node{self._number}/nvswitch", "switch", forwards=True)
             graph.nodes[switch].update({"node": self._node, "reduces": True} if links.reduces else {})
             for i, bandwidth in links.switch.items():
-                add_cable(graph, _gpu(parts, self._number, i), switch, bandwidth, latency)
+                add_cable(graph, self._gpu(i), switch, bandwidth, latency)
         for (i, j), bandwidth in links.peers.items():
-            add_cable(graph, _gpu(parts, self._number, i), _gpu(parts, self._number, j), bandwidth, latency)
+            add_cable(graph, self._gpu(i), self._gpu(j), bandwidth, latency)
 
     def _add_places(self) -> list[str]:
         """Add NUMA nodes, bridges and cards; return the vertex of each place."""
@@ -152,31 +170,27 @@ class _Node:
         add_cable(self._graph, name, below, bandwidth, 0.0)
         return name
 
-    def _add_card_ports(
-        self, places: Sequence[str], at_gpu: list[str], at_place: dict[int, str], at_card: list[str]
-    ) -> None:
-        parts = self._parts
-        for place, count in Counter(card.place for card in parts.cards).items():
-            users = _users(parts, place)
-            if count < 2 or not users:
+    def _add_card_ports(self, places: Sequence[str], at: dict[Part, str]) -> None:
+        """Put a port in front of each card at a place with several cards, and share out the GPUs there."""
+        # In the order of the GPUs, so that port i belongs to GPU i.
+        for place in dict.fromkeys(place for gpu in self._parts.gpus for place in self._parts.above(gpu.place)):
+            users, cards = _users(self._parts, place), _cards(self._parts, place)
+            ports = min(len(users), len(cards))
+            if ports == 0 or len(cards) < 2:
                 continue
-            own = [i for i, card in enumerate(parts.cards) if card.place == place]
-            for i, card in enumerate(own):
-                several = [one for j, one in enumerate(users) if j * len(own) // len(users) == i]
-                rate = sum(parts.gpus[k].bandwidth if kind == "gpu" else parts.places[k].bandwidth
-                           for kind, k in several) / len(several)  # fmt: skip
-                port = self._port(places[place], rate)
-                at_card[card] = port
-                for kind, k in several:
-                    if kind == "gpu":
-                        at_gpu[k] = port
-                    else:
-                        at_place[k] = port
+            for number in range(ports):
+                sharing = users[-(-number * len(users) // ports) : -(-(number + 1) * len(users) // ports)]
+                own = cards[-(-number * len(cards) // ports) : -(-(number + 1) * len(cards) // ports)]
+                # All GPUs of the port may send through the place at once.
+                port = self._port(places[place], sum(map(self._bandwidth, sharing)))
+                at |= dict.fromkeys([*sharing, *own], port)
 
-    def _add_gpu_ports(self, at_gpu: list[str]) -> None:
+    def _add_gpu_ports(self, at: dict[Part, str]) -> None:
+        """Put a port in front of each GPU that shares its vertex with another GPU, beside an NVSwitch."""
         if not self._parts.links.switch:
             return
-        shared = {vertex for vertex, count in Counter(at_gpu).items() if count > 1}
-        for i, vertex in enumerate(at_gpu):
-            if vertex in shared:
-                at_gpu[i] = self._port(vertex, self._parts.gpus[i].bandwidth)
+        gpus = [("gpu", i) for i in range(len(self._parts.gpus))]
+        shared = {vertex for vertex, count in Counter(at[gpu] for gpu in gpus).items() if count > 1}
+        for gpu in gpus:
+            if at[gpu] in shared:
+                at[gpu] = self._port(at[gpu], self._bandwidth(gpu))
