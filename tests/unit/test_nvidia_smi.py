@@ -63,6 +63,7 @@ def test_the_matrix_of_a_shipped_dgx_gives_its_graph(tmp_path: Path) -> None:
 def test_a_row_with_more_links_than_a_gpu_has_is_a_switch(tmp_path: Path) -> None:
     found = imported(DGX, nodes=2)
     assert (read(found)["GPUs"], read(found)["network cards"]) == (8, 8)
+    assert read(found)["nearest network card"] == "PXB for 8 GPUs"
     built = cluster(tmp_path, found, 16)
     # 18 links of 25 GB/s, although each of 7 cells says NV18.
     assert rate(built, "gpu0", "node0/nvswitch") == 450e9
@@ -85,6 +86,7 @@ def test_bridged_pairs_are_direct_links(tmp_path: Path) -> None:
     assert kinds(built) == {"gpu": 4, "host": 2}
     # NV12 between 0 and 1, and 2 and 3: 12 x 25 GB/s; other pairs cross the sockets.
     assert rate(built, "gpu0", "gpu1") == rate(built, "gpu2", "gpu3") == 300e9
+    assert built.route("gpu0", "gpu1").latency == 0.5e-6
     assert path(built, "gpu0", "gpu2") == ["gpu0", "host0", "host1", "gpu2"]
     assert assumed(found)["GPU"] == "a100_pcie_80gb"
 
@@ -98,6 +100,15 @@ def test_a_mesh_of_few_links_is_no_switch(tmp_path: Path) -> None:
     built = cluster(tmp_path, found)
     assert {rate(built, a, b) for a, b in product(built.ranks, repeat=2) if a != b} == {100e9}
     assert assumed(found)["GPU"] == "a100_sxm_80gb"
+
+
+def test_the_links_of_the_users_gpu_decide_about_a_switch(tmp_path: Path) -> None:
+    # NV6 between four GPUs: three times 6 links, of 18 of an H100, or of 6 of a V100 at an NVSwitch.
+    names = [f"GPU{i}" for i in range(4)]
+    rows = [" ".join(["", *names]), *(" ".join([a, *("X" if a == b else "NV6" for b in names)]) for a in names)]
+    file = written(tmp_path, "\n".join(rows))
+    assert rate(cluster(tmp_path, imported(file, gpu="h100_sxm")), "gpu0", "gpu1") == 6 * 25e9
+    assert rate(cluster(tmp_path, imported(file, gpu="v100_sxm_32gb")), "gpu0", "node0/nvswitch") == 6 * 25e9
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
@@ -11,7 +12,7 @@ from simulator.importing.machines.links import Links
 # Bridges between two devices up to which their distance is PIX.
 _NEAR: Final = 1
 # Words for distances, nearest first.
-DISTANCES: Final = ("PIX", "PXB", "PHB", "SYS")
+_DISTANCES: Final = ("PIX", "PXB", "PHB", "NODE", "SYS")
 
 
 class PlaceKind(Enum):
@@ -99,3 +100,21 @@ class NodeParts:
             return "PHB"
         bridges = first.index(common) + second.index(common) + 1
         return "PIX" if bridges <= _NEAR else "PXB"
+
+
+def nearest_text(rows: Sequence[Sequence[str]]) -> str:
+    """Return how near the nearest network card of each GPU is, in words.
+
+    Parameters
+    ----------
+    rows : sequence of sequence of str
+        Distances to the network cards, a row for each GPU.
+
+    Examples
+    --------
+    >>> nearest_text([["PIX", "SYS"], ["SYS", "PIX"], ["SYS", "NODE"]])
+    'PIX for 2 GPUs, NODE for 1 GPU'
+    """
+    nearest = [min(row, key=_DISTANCES.index) for row in rows]
+    counts = {name: nearest.count(name) for name in _DISTANCES if name in nearest}
+    return ", ".join(f"{name} for {count} GPU{'s' * (count > 1)}" for name, count in counts.items())

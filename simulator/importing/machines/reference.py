@@ -18,6 +18,8 @@ from simulator.importing.settings import Setting
 _BRIDGE_LINK: Final = 25e9
 # Network of machines whose shipped topology has none.
 _WITH_NETWORK: Final = "pcie_server"
+# NVLinks of machines whose shipped topology has none.
+_WITH_LINKS: Final = "dgx_a100"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +72,9 @@ def reference_of(gpu: str, options: MachineOptions) -> Reference:
     if not figures["nic_bandwidth"]:
         network = load_topology(_WITH_NETWORK).options
         figures |= {key: network[key] for key in ("nic_bandwidth", "nic_latency", "spine_latency")}
+    if figures["inside"] == "pcie":
+        # For NVLink bridges between PCIe cards.
+        figures["link_latency"] = load_topology(_WITH_LINKS).options["link_latency"]
     links = card.facts.get("scale_up_links")
     own = card.scale_up_bandwidth / links if links and card.scale_up_bandwidth else None
     return Reference(gpu, name, figures, options.link_bandwidth or own or _BRIDGE_LINK, links)

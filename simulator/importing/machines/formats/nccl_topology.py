@@ -24,7 +24,7 @@ from simulator.importing.machines.gpu_kinds import gpu_kind
 from simulator.importing.machines.links import Links, assumed_links, counted_links
 from simulator.importing.machines.machine_format import Machine, MachineFormat, SourceFile
 from simulator.importing.machines.network import graph_of
-from simulator.importing.machines.node_parts import DISTANCES, Device, NodeParts, Place, PlaceKind
+from simulator.importing.machines.node_parts import Device, NodeParts, Place, PlaceKind, nearest_text
 from simulator.importing.machines.notes import Notes
 from simulator.importing.machines.options import MachineOptions
 from simulator.importing.machines.reference import Reference, reference_of
@@ -403,12 +403,8 @@ class _Reader:
         if not parts.cards:
             return
         cards = range(len(parts.cards))
-        nearest = [
-            min((parts.distance(i, j) for j in cards), key=DISTANCES.index) for i in range(len(parts.gpus))
-        ]  # fmt: skip
-        counts = {name: nearest.count(name) for name in DISTANCES if name in nearest}
-        value = ", ".join(f"{name} for {count} GPU{'s' * (count > 1)}" for name, count in counts.items())
-        self._notes.read("nearest network card", value, self._setting(self._found.cards[0].element, ""))
+        rows = [[parts.distance(i, j) for j in cards] for i in range(len(parts.gpus))]
+        self._notes.read("nearest network card", nearest_text(rows), self._setting(self._found.cards[0].element, ""))
 
     def _warn_of_slow_pcie(self, parts: NodeParts, reference: Reference) -> None:
         own, slowest = load_gpu(reference.gpu).host_bandwidth, min(gpu.bandwidth for gpu in parts.gpus)

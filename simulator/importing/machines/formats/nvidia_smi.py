@@ -23,7 +23,7 @@ from simulator.importing.machines.gpu_kinds import DEFAULT, gpu_kind
 from simulator.importing.machines.links import Links, counted_links
 from simulator.importing.machines.machine_format import Machine, MachineFormat, SourceFile
 from simulator.importing.machines.network import graph_of
-from simulator.importing.machines.node_parts import Device, NodeParts, Place, PlaceKind
+from simulator.importing.machines.node_parts import Device, NodeParts, Place, PlaceKind, nearest_text
 from simulator.importing.machines.notes import Notes
 from simulator.importing.machines.options import MachineOptions
 from simulator.importing.machines.reference import Reference, reference_of
@@ -31,7 +31,7 @@ from simulator.importing.settings import Reason, Setting
 
 _MOST_DEVICES: Final = 512
 _MOST_LINES: Final = 20_000
-# Most NVLinks of a GPU; a row with more shows an NVSwitch, which joins every pair by all links of a GPU.
+# Most NVLinks of a GPU of any kind. An NVSwitch joins every pair by all links of a GPU.
 _MOST_LINKS: Final = 18
 _CELLS: Final = ("X", "PIX", "PXB", "PHB", "NODE", "SYS")
 _LINKS: Final = re.compile(r"NV([1-9][0-9]?)")
@@ -110,12 +110,15 @@ def _heading(line: str) -> list[str]:
 
 def _read(file: SourceFile, options: MachineOptions, notes: Notes, _: Machine | None) -> Machine:
     matrix = _matrix(file, notes)
-    switched = _has_switch(matrix)
-    kind = _gpu_kind(file, matrix, options, notes, switched=switched)
+    links = _links_of_a_gpu(matrix)
+    kind = _gpu_kind(file, matrix, options, notes, switched=links > _MOST_LINKS)
     reference = reference_of(kind, options)
+    switched = links > (reference.links or _MOST_LINKS)
     notes.read("GPUs", len(matrix.gpus), _setting(file, matrix, matrix.gpus[0]))
     if matrix.cards:
         notes.read("network cards", len(matrix.cards), _setting(file, matrix, matrix.cards[0]))
+        rows = [[matrix.cells[gpu, card] for card in matrix.cards] for gpu in matrix.gpus]
+        notes.read("nearest network card", nearest_text(rows), _setting(file, matrix, matrix.gpus[0]))
     parts = _parts(file, matrix, reference, options, notes, switched=switched)
     socket = reference.assumed("socket_bandwidth", options.socket_bandwidth, "between NUMA nodes", notes)
     return Machine(graph_of(parts, reference, socket, options, notes), kind)
@@ -195,12 +198,12 @@ def _counts(matrix: _Matrix) -> dict[tuple[str, str], int]:
     return {pair: int(links[1]) for pair, links in found if links is not None}
 
 
-def _has_switch(matrix: _Matrix) -> bool:
-    """Return True if a GPU has more NVLinks in its row than a GPU can have."""
+def _links_of_a_gpu(matrix: _Matrix) -> int:
+    """Return the largest number of NVLinks in the row of a GPU; more than a GPU can have show an NVSwitch."""
     sums = Counter[str]()
     for (gpu, _), count in _counts(matrix).items():
         sums[gpu] += count
-    return any(count > _MOST_LINKS for count in sums.values())
+    return max(sums.values(), default=0)
 
 
 def _gpu_kind(file: SourceFile, matrix: _Matrix, options: MachineOptions, notes: Notes, *, switched: bool) -> str:
