@@ -143,6 +143,7 @@ def test_older_tools_name_cards_in_the_heading(tmp_path: Path) -> None:
         ("\tGPU0\tGPU1\nGPU0\tX\tSYS\n", "topo.txt: GPU1: has no row; give the whole matrix"),
         ("\tGPU0\tGPU1\nGPU0\tX\nGPU1\tSYS\tX\n", "topo.txt:2: GPU0: has 1 cells; must have one for each of 2 devices"),
         ("\tGPU0\tGPU1\nGPU0\tX\tX\nGPU1\tSYS\tX\n", "topo.txt:2: GPU0: GPU1: got X; X stands for the device itself"),
+        ("\tGPU0\tNIC0\nGPU0\tX\tNV4\nNIC0\tNV4\tX\n", "topo.txt:2: GPU0: NIC0: got NV4; NVLinks join two GPUs"),
         ("\tGPU0\tGPU1\nGPU0\tX\tSYS\nGPU0\tX\tSYS\n", "topo.txt:3: GPU0: has a second row; give one matrix"),
     ],
 )

@@ -102,10 +102,10 @@ def _words(line: str) -> list[str]:
 def _heading(line: str) -> list[str]:
     """Return the cells of the heading: it begins with a GPU, followed by a device or a title; empty for other lines."""
     words = _words(_CODES.sub("", line[:100_000]))
-    labels = [word for word in words if "_Affinity" not in word and word != "GPU_NUMA_ID"]
+    labels = [word for word in words if word.replace("_", " ") not in _TITLES]
     is_label = all(re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*[0-9]", word) for word in labels)
-    named = len(words) > len(labels) or sum(bool(_GPU.fullmatch(word)) for word in labels) > 1
-    return words if labels and is_label and named and _GPU.fullmatch(words[0]) and len(set(words)) == len(words) else []
+    is_heading = is_label and len(words) > 1 and _GPU.fullmatch(words[0]) and len(set(words)) == len(words)
+    return words if is_heading else []
 
 
 def _read(file: SourceFile, options: MachineOptions, notes: Notes, _: Machine | None) -> Machine:
@@ -178,6 +178,8 @@ def _read_row(place: str, columns: Sequence[str], words: Sequence[str], cells: d
             )
         if (cell == "X") != (row == column):
             raise ScenarioError(f"{place}: {row}: {column}: got {cell}; X stands for the device itself")
+        if _LINKS.fullmatch(cell) and not (_GPU.fullmatch(row) and _GPU.fullmatch(column)):
+            raise ScenarioError(f"{place}: {row}: {column}: got {cell}; NVLinks join two GPUs")
         cells[row, column] = cell
 
 
@@ -239,7 +241,7 @@ def _links(
 ) -> Links:
     """Return the NVLinks of the matrix; an NVSwitch if a row has more links than a GPU."""
     number = {name: i for i, name in enumerate(matrix.gpus)}
-    pairs = {(number[a], number[b]): count for (a, b), count in _counts(matrix).items() if a in number and b in number}
+    pairs = {(number[a], number[b]): count for (a, b), count in _counts(matrix).items()}
     switch: dict[int, int] = {}
     if switched:
         for (i, _), count in pairs.items():
