@@ -417,6 +417,13 @@ def test_a_gpu_may_be_written_in_other_words_or_as_a_file(tmp_path: Path, monkey
     assert cluster(other, found).gpus[0].hbm_bandwidth == 1e12
 
 
+def test_attributes_that_count_and_are_not_modelled_are_told() -> None:
+    # The card of ncv4 has gdr="0": its data pass through the host's memory.
+    ignored = imported(sample("nccl_topology/azure_ncv4-topo.xml")).notes.ignored
+    told = {one.setting.key: one.setting.line for one in ignored if one.reason is Reason.NOT_MODELLED}
+    assert told == {"net gdr": 9, "nvlink target": 5}
+
+
 def test_an_option_without_effect_is_refused() -> None:
     with pytest.raises(ScenarioError, match="--oversubscription: has no effect on a single node"):
         imported(sample("nccl_topology/azure_ndv4-topo.xml"), oversubscription=2.0)

@@ -73,10 +73,16 @@ _USED: Final = MappingProxyType(
     }
 )
 _IDLE: Final = (
-    "affinity", "arch", "subsystem_vendor", "subsystem_device", "rank", "port", "guid", "maxconn", "keep", "gdr",
+    "affinity", "arch", "subsystem_vendor", "subsystem_device", "rank", "port", "guid", "maxconn", "keep",
     "latency", "rail", "plane", "name", "net", "gin",
 )  # fmt: skip
-_NOT_MODELLED: Final = MappingProxyType({"coll": "sums in the network's switches (SHARP) are not simulated"})
+# Attributes that are not modelled: the usual values, which change nothing, and the simulation of other values.
+_NOT_MODELLED: Final = MappingProxyType(
+    {
+        "coll": (("", "0"), "sums in the network's switches (SHARP) are not simulated"),
+        "gdr": (("", "1", "-1"), "network cards reach the memory of GPUs directly (GPUDirect)"),
+    }
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -380,10 +386,12 @@ class _Reader:
                 continue
             for attribute in sorted(element.attributes.keys() - set(used)):
                 setting = self._setting(element, attribute)
-                if attribute not in _NOT_MODELLED:
-                    self._notes.ignore(setting, Reason.NO_MEANING if attribute in _IDLE else Reason.UNKNOWN)
-                elif element.attributes[attribute] not in ("", "0"):
-                    self._notes.ignore(setting, Reason.NOT_MODELLED, _NOT_MODELLED[attribute])
+                usual, why = _NOT_MODELLED.get(attribute, ((), ""))
+                if why and element.attributes[attribute] not in usual:
+                    self._notes.ignore(setting, Reason.NOT_MODELLED, why)
+                else:
+                    known = attribute in _IDLE or bool(why)
+                    self._notes.ignore(setting, Reason.NO_MEANING if known else Reason.UNKNOWN)
 
     def _count(self, kind: PlaceKind) -> int:
         return sum(place.kind is kind for place in self._found.places)
