@@ -381,6 +381,90 @@ def import_config(
     write(files, out, asked, define or [], as_json=as_json)
 
 
+@app.command("import-machine")
+def import_machine(
+    files: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="FILE...",
+            help="Descriptions of one machine: NCCL's topology and graph XML, nvidia-smi's topo -m, Slurm's "
+            "topology.conf or topology.yaml, or ASTRA-sim's network file.",
+        ),
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option("--output", "--out", metavar="FILE", help="Topology to write; FILE's name .yaml if omitted."),
+    ] = None,
+    gpu: OtherGpu = None,
+    nodes: Annotated[
+        int | None, typer.Option(min=1, max=100_000, help="Number of equal nodes, on a rail network.")
+    ] = None,
+    inside: Annotated[
+        str | None, typer.Option(metavar="KIND", help="Links between GPUs: nvswitch, full_mesh or pcie.")
+    ] = None,
+    link_bandwidth: Annotated[
+        str | None, typer.Option(metavar="RATE", help="Bandwidth of one NVLink or xGMI link, one direction: '25 GB/s'.")
+    ] = None,
+    pcie_bandwidth: Annotated[
+        str | None, typer.Option(metavar="RATE", help="Bandwidth of every PCIe link, one direction.")
+    ] = None,
+    socket_bandwidth: Annotated[
+        str | None, typer.Option(metavar="RATE", help="Bandwidth between two NUMA nodes, one direction.")
+    ] = None,
+    nic_bandwidth: Annotated[
+        str | None, typer.Option(metavar="RATE", help="Bandwidth of a network card, one direction: '400 Gb/s'.")
+    ] = None,
+    oversubscription: Annotated[
+        float | None, typer.Option(min=1.0, max=1e6, help="Bandwidth down divided by bandwidth up, at a leaf switch.")
+    ] = None,
+    node: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TOPOLOGY",
+            help="Topology with the inside of a node, for Slurm.",
+            autocompletion=names_of("topology"),
+        ),
+    ] = None,
+    node_list: Annotated[
+        str | None, typer.Option(metavar="HOSTLIST", help="Nodes to import, for Slurm: 'gpu[001-004]'.")
+    ] = None,
+    level_bandwidth: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="LEVEL=RATE",
+            help="Bandwidth up from each switch of a level, for Slurm; leaf switches are level 1. Repeatable.",
+        ),
+    ] = None,
+    nvlink_blocks: Annotated[
+        bool,
+        typer.Option("--nvlink-blocks", help="Each block of Slurm is one NVLink domain: one --node."),
+    ] = False,
+    section: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Topology of a topology.yaml; the default one if omitted.")
+    ] = None,
+    card: Annotated[
+        list[str] | None,
+        typer.Option(metavar="BUSID", help="PCI address of a network card, if the file has no classes. Repeatable."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write a machine's description as a topology.
+
+    Read are NCCL's topology and graph XML, the matrix of nvidia-smi topo -m, Slurm's topology.conf and topology.yaml,
+    and ASTRA-sim's network and system files. The output lists what was read, what was assumed, and what is not in the
+    topology. Two files are written: the topology and its graph.
+    """
+    from simulator.cli.import_machine import write
+
+    asked = {
+        "gpu": gpu, "nodes": nodes, "inside": inside, "link_bandwidth": link_bandwidth,
+        "pcie_bandwidth": pcie_bandwidth, "socket_bandwidth": socket_bandwidth, "nic_bandwidth": nic_bandwidth,
+        "oversubscription": oversubscription, "node": node, "node_list": node_list, "level_bandwidth": level_bandwidth,
+        "nvlink_blocks": nvlink_blocks, "section": section, "cards": card or None,
+    }  # fmt: skip
+    write(files, out, asked, as_json=as_json)
+
+
 @app.command("export-config")
 def export_config(
     scenario: ScenarioName,

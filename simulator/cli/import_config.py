@@ -12,17 +12,15 @@ import typer
 
 from simulator.basics import registry
 from simulator.basics.errors import ScenarioError
-from simulator.basics.yaml_dialect import dump
-from simulator.cli.console import print_table, print_text
+from simulator.cli import import_lists
+from simulator.cli.console import print_text
 from simulator.cluster.build import facts
+from simulator.cluster.chassis import machine_of
 from simulator.importing.importer import import_files
 from simulator.importing.machine import MACHINE, NODE, Options
-from simulator.importing.settings import Ignored, Imported, Reason
-from simulator.report.tables.layout import text_columns
-from simulator.sizing.machine import machine_of
+from simulator.importing.settings import Imported
 
-# Longest value in the printed table.
-_WIDEST: Final = 40
+_WORDS: Final = import_lists.Words("scenario key", "the scenario", "a step", "in the simulation")
 
 
 def write(
@@ -76,56 +74,10 @@ def _variables(defined: Sequence[str]) -> dict[str, str]:
 
 def _data(found: Imported, target: Path) -> dict[str, Any]:
     """Return the result of an import as plain data for --json."""
-    return {
-        "scenario": str(target),
-        "formats": dict(found.formats),
-        "understood": [
-            {"key": one.key, "value": one.value, "settings": [
-                {"key": setting.key, "file": setting.source, "line": setting.line} for setting in one.settings
-            ]}
-            for one in found.understood
-        ],
-        "ignored": [
-            {"key": one.setting.key, "file": one.setting.source, "line": one.setting.line, "reason": one.reason.value,
-             "why": one.why}
-            for one in found.ignored
-        ],
-        "missing": [{"key": one.key, "assumed": one.assumed, "why": one.why} for one in found.missing],
-        "warnings": list(found.warnings),
-    }  # fmt: skip
+    lists = import_lists.data("key", found.understood, found.missing, found.ignored)
+    return {"scenario": str(target), "formats": dict(found.formats), **lists, "warnings": list(found.warnings)}
 
 
 def _print(found: Imported, target: Path) -> None:
-    for file, name in found.formats.items():
-        print_text(f"{file}: read as {name}")
-    rows = [[one.key, _value(one.value), one.origin, one.place] for one in found.understood]
-    _section("Understood", ("scenario key", "value", "setting", "place"), rows)
-    rows = [[one.key, _value(one.assumed), one.why] for one in found.missing]
-    _section("Missing in the files, and assumed", ("scenario key", "value", "reason"), rows)
-    for reason in (Reason.NOT_MODELLED, Reason.CONDITIONAL, Reason.UNKNOWN):
-        several = _reasons(found.ignored_for(reason))
-        _section(f"Not in the scenario: {reason.value}", ("setting", "place", *several[0]), several[1])
-    idle = list(dict.fromkeys(one.setting.key for one in found.ignored_for(Reason.NO_MEANING)))
-    if idle:
-        print_text(f"\nWithout effect on a step ({len(idle)}): {', '.join(idle)}")
-    for line in found.warnings:
-        print_text(f"note: {line}", stderr=True)
+    import_lists.show(_WORDS, found.formats, found.understood, found.missing, found.ignored, found.warnings)
     print_text(f"\n{target}: written; next: `simulator check {target}`, then `simulator run {target}`")
-
-
-def _reasons(ignored: Sequence[Ignored]) -> tuple[tuple[str, ...], list[list[str]]]:
-    """Return the heading and the rows of ignored settings, with a column of reasons if any has one."""
-    if not any(one.why for one in ignored):
-        return (), [[one.setting.key, one.setting.name_and_line] for one in ignored]
-    return ("in the simulation",), [[one.setting.key, one.setting.name_and_line, one.why] for one in ignored]
-
-
-def _section(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    if rows:
-        print_text(f"\n{title}")
-        print_table(text_columns(*headings), rows, indent="  ")
-
-
-def _value(value: Any) -> str:
-    text = dump(value, one_line=True)
-    return text if len(text) <= _WIDEST else f"{text[: _WIDEST - 3]}..."

@@ -8,12 +8,12 @@ from typing import Any, Final
 
 from simulator.basics.errors import ScenarioError, one_of
 from simulator.basics.registry import shipped
+from simulator.cluster.chassis import machine_of
 from simulator.cluster.gpu_file import load_gpu
 from simulator.cluster.mixed_precision import mixed_precision
 from simulator.model.load import load_model
 from simulator.scenario.load import load_scenario
 from simulator.scenario.records import Scenario
-from simulator.sizing.machine import machine_of
 
 # Ways to train, with the format of the frozen matrices; full training freezes nothing.
 BASES: Final[Mapping[str, str | None]] = {"full": None, "lora": "params", "qlora": "nf4"}

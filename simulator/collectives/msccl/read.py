@@ -1,16 +1,11 @@
-"""Reads an MSCCL program from XML: elements algo, gpu, tb and step, within fixed limits.
-
-The file is parsed by expat without a document type, and therefore without entities and references to other files.
-"""
+"""Reads an MSCCL program from XML: elements algo, gpu, tb and step, within fixed limits."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any, Final
-from xml.parsers import expat
 
-from simulator.basics.errors import ScenarioError, few, one_line, one_of
+from simulator.basics.errors import ScenarioError, few, one_of
+from simulator.basics.xml_elements import Element, XmlFaultError, read_elements
 from simulator.collectives.msccl.program import (
     BUFFERS,
     LOCAL,
@@ -34,26 +29,7 @@ _MOST_CHUNKS: Final = 2**16
 _MOST_MOVES: Final = 2**20
 # Most chunks of the schedule times ranks; in an all_to_all, the schedule has chunks x ranks chunks.
 _MOST_HELD: Final = 2**22
-_LONGEST_NUMBER: Final = 9
 _NESTING: Final = {"algo": None, "gpu": "algo", "tb": "gpu", "step": "tb"}
-
-
-class _FaultError(Exception):
-    """A fault of the file, at a line."""
-
-    def __init__(self, line: int, message: str) -> None:
-        self.line = line
-        super().__init__(message)
-
-
-@dataclass(slots=True)
-class _Open:
-    """An element whose end has not been read: its attributes, its line, and the parts found so far."""
-
-    name: str
-    attributes: Mapping[str, str]
-    line: int
-    parts: list[Any] = field(default_factory=list)
 
 
 def read_program(content: bytes, source: str) -> Program:
@@ -65,85 +41,68 @@ def read_program(content: bytes, source: str) -> Program:
         The file is no MSCCL program, exceeds a limit, or names an operation without a checkable result.
     """
     reader = _Reader()
-    try:
-        return reader.read(content)
-    except _FaultError as fault:
-        raise ScenarioError(one_line(f"{source}:{fault.line}: {fault}")) from fault
-    except expat.ExpatError as error:
-        told = expat.errors.messages[error.code]
-        if error.code == expat.errors.codes[expat.errors.XML_ERROR_JUNK_AFTER_DOC_ELEMENT]:
-            told = "a second program begins here; write each program into a file of its own"
-        raise ScenarioError(f"{source}:{error.lineno}: not valid XML: {told}") from error
-    except (LookupError, ValueError) as error:
-        # An unknown encoding in the XML declaration.
-        raise ScenarioError(one_line(f"{source}:1: not valid XML: {error}")) from error
+    read_elements(
+        content,
+        source,
+        reader.begin,
+        reader.end,
+        "a second program begins here; write each program into a file of its own",
+    )
+    if reader.program is None:
+        raise ScenarioError(f"{source}:1: has no element algo")
+    return reader.program
 
 
 class _Reader:
     """Builds a program from the events of the XML parser."""
 
     def __init__(self) -> None:
-        self._open: list[_Open] = []
+        self._open: list[Element] = []
         self._steps = 0
         self._moves = 0
-        self._program: Program | None = None
-        self._parser = expat.ParserCreate()
-        self._parser.StartElementHandler = self._begin
-        self._parser.EndElementHandler = self._end
-        self._parser.StartDoctypeDeclHandler = self._refuse_document_type
+        self.program: Program | None = None
 
-    def read(self, content: bytes) -> Program:
-        self._parser.Parse(content, True)
-        if self._program is None:
-            raise _FaultError(1, "has no element algo")
-        return self._program
-
-    def _refuse_document_type(self, *_: object) -> None:
-        raise _FaultError(
-            self._parser.CurrentLineNumber, "has a document type, which is refused; remove <!DOCTYPE ...>"
-        )
-
-    def _begin(self, name: str, attributes: dict[str, str]) -> None:
-        line = self._parser.CurrentLineNumber
+    def begin(self, element: Element) -> None:
+        name = element.name
         within = self._open[-1].name if self._open else None
         if name not in _NESTING or _NESTING[name] != within:
             place = f"inside {within}" if within else "as the outermost element"
-            raise _FaultError(line, f"got element {name!r} {place}; a program is algo > gpu > tb > step")
+            raise XmlFaultError(element.line, f"got element {name!r} {place}; a program is algo > gpu > tb > step")
         if name == "step":
             self._steps += 1
             if self._steps > _MOST_STEPS:
-                raise _FaultError(line, f"has more than {_MOST_STEPS} steps")
-        self._open.append(_Open(name, attributes, line))
+                raise XmlFaultError(element.line, f"has more than {_MOST_STEPS} steps")
+        self._open.append(element)
 
-    def _end(self, name: str) -> None:
+    def end(self) -> None:
         done = self._open.pop()
-        build: Any = {"step": self._step, "tb": _block, "gpu": _gpu, "algo": _program}[name]
+        build: Any = {"step": self._step, "tb": _block, "gpu": _gpu, "algo": _program}[done.name]
         made = build(done)
         if self._open:
-            self._open[-1].parts.append(made)
+            self._open[-1].children.append(made)
             # A file within the limit of bytes can still name thousands of GPUs.
-            if name == "gpu" and len(self._open[-1].parts) > _MOST_GPUS:
-                raise _FaultError(done.line, f"has more than {_MOST_GPUS} GPUs")
+            if done.name == "gpu" and len(self._open[-1].children) > _MOST_GPUS:
+                raise XmlFaultError(done.line, f"has more than {_MOST_GPUS} GPUs")
         else:
-            self._program = made
+            self.program = made
 
-    def _step(self, element: _Open) -> Step:
+    def _step(self, element: Element) -> Step:
         kind = element.attributes.get("type", "")
         if kind not in TYPES:
-            raise _FaultError(element.line, f"step: type: got {kind!r}; {one_of(TYPES, kind)}")
-        if _number(element, "s", 0) != len(self._open[-1].parts):
-            raise _FaultError(
-                element.line, f"step: s: got {element.attributes['s']!r}; must be {len(self._open[-1].parts)}"
+            raise XmlFaultError(element.line, f"step: type: got {kind!r}; {one_of(TYPES, kind)}")
+        if element.whole("s", 0) != len(self._open[-1].children):
+            raise XmlFaultError(
+                element.line, f"step: s: got {element.attributes['s']!r}; must be {len(self._open[-1].children)}"
             )
-        count = _number(element, "cnt", 0, _MOST_CHUNKS)
+        count = element.whole("cnt", 0, _MOST_CHUNKS)
         if kind != "nop" and count < 1:
-            raise _FaultError(element.line, f"step: cnt: got {count}; must be at least 1")
+            raise XmlFaultError(element.line, f"step: cnt: got {count}; must be at least 1")
         self._moves += count
         if self._moves > _MOST_MOVES:
-            raise _FaultError(element.line, f"moves more than {_MOST_MOVES} chunks")
-        block, step = _number(element, "depid", -1), _number(element, "deps", -1)
+            raise XmlFaultError(element.line, f"moves more than {_MOST_MOVES} chunks")
+        block, step = element.whole("depid", -1), element.whole("deps", -1)
         if block >= 0 and step < 0:
-            raise _FaultError(element.line, f"step: got depid {block} and deps {step}; deps must be a step")
+            raise XmlFaultError(element.line, f"step: got depid {block} and deps {step}; deps must be a step")
         return Step(
             kind,
             _place(element, "src", used=kind in READING),
@@ -154,75 +113,77 @@ class _Reader:
         )
 
 
-def _place(element: _Open, which: str, *, used: bool) -> tuple[str, int]:
+def _place(element: Element, which: str, *, used: bool) -> tuple[str, int]:
     """Return the buffer and first chunk of a step's source or destination; any text is accepted if it is unused."""
     if not used:
         return "i", 0
     name = element.attributes.get(f"{which}buf", "")
     if name not in BUFFERS:
-        raise _FaultError(element.line, f"step: {which}buf: got {name!r}; {one_of(BUFFERS, name)}")
-    return name, _number(element, f"{which}off", 0, _MOST_CHUNKS)
+        raise XmlFaultError(element.line, f"step: {which}buf: got {name!r}; {one_of(BUFFERS, name)}")
+    return name, element.whole(f"{which}off", 0, _MOST_CHUNKS)
 
 
-def _block(element: _Open) -> ThreadBlock:
-    to, source = _number(element, "send", -1), _number(element, "recv", -1)
-    steps: tuple[Step, ...] = tuple(element.parts)
+def _block(element: Element) -> ThreadBlock:
+    to, source = element.whole("send", -1), element.whole("recv", -1)
+    steps: tuple[Step, ...] = tuple(element.children)
     for step in steps:
         for peer, types, what in ((to, SENDING, "sends"), (source, RECEIVING, "receives")):
             if peer < 0 and step.type in types:
                 attribute = "send" if what == "sends" else "recv"
-                raise _FaultError(step.line, f"step: type {step.type} {what}, but {attribute} of its tb is -1")
+                raise XmlFaultError(step.line, f"step: type {step.type} {what}, but {attribute} of its tb is -1")
     return ThreadBlock(
-        _number(element, "id", 0),
+        element.whole("id", 0),
         None if to < 0 else to,
         None if source < 0 else source,
-        _number(element, "chan", 0),
+        element.whole("chan", 0),
         steps,
     )
 
 
-def _gpu(element: _Open) -> Gpu:
-    blocks: tuple[ThreadBlock, ...] = tuple(element.parts)
+def _gpu(element: Element) -> Gpu:
+    blocks: tuple[ThreadBlock, ...] = tuple(element.children)
     ids = [block.id for block in blocks]
     if len(set(ids)) < len(ids):
         twice = next(one for one in ids if ids.count(one) > 1)
-        raise _FaultError(element.line, f"gpu: has tb {twice} twice")
+        raise XmlFaultError(element.line, f"gpu: has tb {twice} twice")
     lengths = {block.id: len(block.steps) for block in blocks}
     for block in blocks:
         for step in block.steps:
             if step.awaits is not None and step.awaits[1] >= lengths.get(step.awaits[0], 0):
                 depid, deps = step.awaits
-                raise _FaultError(step.line, f"step: waits for step {deps} of tb {depid}, which this gpu does not have")
-    return Gpu(_number(element, "id", 0), _number(element, "s_chunks", 0, _MOST_CHUNKS), blocks)
+                raise XmlFaultError(
+                    step.line, f"step: waits for step {deps} of tb {depid}, which this gpu does not have"
+                )
+    return Gpu(element.whole("id", 0), element.whole("s_chunks", 0, _MOST_CHUNKS), blocks)
 
 
-def _program(element: _Open) -> Program:
+def _program(element: Element) -> Program:
     collective = element.attributes.get("coll", "")
     name = element.attributes.get("name", "")
     if collective == "custom":
         message = "coll is 'custom', which promises no result that could be checked; import one of"
-        raise _FaultError(element.line, f"algo {name!r}: {message} {', '.join(OPERATIONS)}")
+        raise XmlFaultError(element.line, f"algo {name!r}: {message} {', '.join(OPERATIONS)}")
     if collective not in OPERATIONS:
-        raise _FaultError(element.line, f"algo: coll: got {collective!r}; {one_of(OPERATIONS, collective)}")
-    gpus: list[Gpu] = sorted(element.parts, key=lambda gpu: gpu.id)
-    ranks, ids = _number(element, "ngpus", 2, _MOST_GPUS), [gpu.id for gpu in gpus]
+        raise XmlFaultError(element.line, f"algo: coll: got {collective!r}; {one_of(OPERATIONS, collective)}")
+    gpus: list[Gpu] = sorted(element.children, key=lambda gpu: gpu.id)
+    ranks, ids = element.whole("ngpus", 2, _MOST_GPUS), [gpu.id for gpu in gpus]
     if ids != list(range(ranks)):
         listed = few([str(one) for one in ids], 8)
-        raise _FaultError(
+        raise XmlFaultError(
             element.line, f"algo: has gpus {listed}; must have 0 .. {ranks - 1}, because ngpus is {ranks}"
         )
     program = Program(
         name or "msccl",
         OPERATIONS[collective],
-        _number(element, "nchunksperloop", 1, _MOST_CHUNKS),
-        _number(element, "inplace", 0, 1) == 1,
+        element.whole("nchunksperloop", 1, _MOST_CHUNKS),
+        element.whole("inplace", 0, 1) == 1,
         tuple(gpus),
     )
     if program.operation != "all_reduce" and program.chunks % ranks:
         message = f"got {program.chunks}; {collective} over {ranks} GPUs needs a multiple of {ranks}"
-        raise _FaultError(element.line, f"algo: nchunksperloop: {message}")
+        raise XmlFaultError(element.line, f"algo: nchunksperloop: {message}")
     if program.chunks * ranks * (ranks if collective == "alltoall" else 1) > _MOST_HELD:
-        raise _FaultError(element.line, f"algo: {program.chunks} chunks over {ranks} GPUs are too many to be checked")
+        raise XmlFaultError(element.line, f"algo: {program.chunks} chunks over {ranks} GPUs are too many to be checked")
     _check_places(program)
     return program
 
@@ -236,15 +197,15 @@ def _check_places(program: Program) -> None:
                 if peer is not None and (peer >= program.ranks or peer == gpu.id):
                     line = block.steps[0].line if block.steps else 1
                     message = f"got {peer}; must be another GPU, 0 .. {program.ranks - 1}"
-                    raise _FaultError(line, f"gpu {gpu.id}, tb {block.id}: {attribute}: {message}")
+                    raise XmlFaultError(line, f"gpu {gpu.id}, tb {block.id}: {attribute}: {message}")
             for step in block.steps:
                 for (buffer, first), used in ((step.source, READING), (step.destination, STORING)):
                     if step.type in used and first + step.count > sizes[buffer]:
                         place = f"{buffer}[{first} .. {first + step.count - 1}]"
                         message = f"step uses {place}, but {buffer} has {sizes[buffer]} chunks"
-                        raise _FaultError(step.line, f"gpu {gpu.id}, tb {block.id}: {message}")
+                        raise XmlFaultError(step.line, f"gpu {gpu.id}, tb {block.id}: {message}")
                 if step.type in LOCAL and step.source == step.destination:
-                    raise _FaultError(
+                    raise XmlFaultError(
                         step.line, f"gpu {gpu.id}, tb {block.id}: {step.type} has its source as destination"
                     )
 
@@ -259,17 +220,3 @@ def buffer_sizes(program: Program, gpu: Gpu) -> dict[str, int]:
         "all_to_all": (whole, whole),
     }
     return {"i": sizes[program.operation][0], "o": sizes[program.operation][1], "s": gpu.scratch}
-
-
-def _number(element: _Open, name: str, least: int, most: int | None = None) -> int:
-    written = element.attributes.get(name, "")
-    digits = written.removeprefix("-")
-    # Few digits, because Python's own reader accepts spaces, underscores and thousands of digits.
-    if not (digits.isascii() and digits.isdigit() and len(digits) <= _LONGEST_NUMBER):
-        told = f"got {written[:40]!r}; must be a whole number" if name in element.attributes else "is missing"
-        raise _FaultError(element.line, f"{element.name}: {name}: {told}")
-    value = int(written)
-    if value < least or (most is not None and value > most):
-        bounds = f"at least {least}" if most is None else f"{least} .. {most}"
-        raise _FaultError(element.line, f"{element.name}: {name}: got {value}; must be {bounds}")
-    return value

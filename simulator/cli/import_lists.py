@@ -1,0 +1,90 @@
+"""How are the lists of an import shown: what was understood, assumed, and left out?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from simulator.basics.yaml_dialect import dump
+from simulator.cli.console import print_table, print_text
+from simulator.importing.settings import Ignored, Missing, Reason, Understood
+from simulator.report.tables.layout import text_columns
+
+# Longest value in the printed table.
+_WIDEST: Final = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """Words of the lists: heading of what is understood, the result, what idle settings do not change, heading of
+    reasons.
+    """
+
+    key: str
+    result: str
+    unchanged: str
+    reason: str
+
+
+def show(
+    words: Words,
+    formats: Mapping[str, str],
+    understood: Sequence[Understood],
+    missing: Sequence[Missing],
+    ignored: Sequence[Ignored],
+    warnings: Sequence[str],
+) -> None:
+    """Print each file's format, the lists of an import, and its warnings; an empty list is left out."""
+    for file, name in formats.items():
+        print_text(f"{file}: read as {name}")
+    rows = [[one.key, _value(one.value), one.origin, one.place] for one in understood]
+    _section("Understood", (words.key, "value", "setting", "place"), rows)
+    rows = [[one.key, _value(one.assumed), one.why] for one in missing]
+    _section("Missing in the files, and assumed", (words.key, "value", "reason"), rows)
+    for reason in (Reason.NOT_MODELLED, Reason.CONDITIONAL, Reason.UNKNOWN):
+        several = _reasons([one for one in ignored if one.reason is reason], words)
+        _section(f"Not in {words.result}: {reason.value}", ("setting", "place", *several[0]), several[1])
+    idle = list(dict.fromkeys(one.setting.key for one in ignored if one.reason is Reason.NO_MEANING))
+    if idle:
+        print_text(f"\nWithout effect on {words.unchanged} ({len(idle)}): {', '.join(idle)}")
+    for line in warnings:
+        print_text(f"note: {line}", stderr=True)
+
+
+def data(
+    key: str, understood: Sequence[Understood], missing: Sequence[Missing], ignored: Sequence[Ignored]
+) -> dict[str, Any]:
+    """Return the lists of an import as plain data for --json; `key` names the field of what is understood."""
+    return {
+        "understood": [
+            {key: one.key, "value": one.value, "settings": [
+                {"key": setting.key, "file": setting.source, "line": setting.line} for setting in one.settings
+            ]}
+            for one in understood
+        ],
+        "ignored": [
+            {"key": one.setting.key, "file": one.setting.source, "line": one.setting.line, "reason": one.reason.value,
+             "why": one.why}
+            for one in ignored
+        ],
+        "missing": [{key: one.key, "assumed": one.assumed, "why": one.why} for one in missing],
+    }  # fmt: skip
+
+
+def _reasons(ignored: Sequence[Ignored], words: Words) -> tuple[tuple[str, ...], list[list[str]]]:
+    """Return the heading and the rows of ignored settings, with a column of reasons if any has one."""
+    if not any(one.why for one in ignored):
+        return (), [[one.setting.key, one.setting.name_and_line] for one in ignored]
+    return (words.reason,), [[one.setting.key, one.setting.name_and_line, one.why] for one in ignored]
+
+
+def _section(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    if rows:
+        print_text(f"\n{title}")
+        print_table(text_columns(*headings), rows, indent="  ")
+
+
+def _value(value: Any) -> str:
+    text = dump(value, one_line=True)
+    return text if len(text) <= _WIDEST else f"{text[: _WIDEST - 3]}..."

@@ -1,0 +1,1 @@
+"""Which descriptions of machines are read? A module for each format, with its `FORMAT`."""

@@ -1,0 +1,107 @@
+"""Which fast links have the GPUs of a node, and how fast are they: NVLink, xGMI, an NVSwitch?
+
+Files count links and give no rates. A rate follows from the GPU's kind in the catalog, or from the command's options.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from simulator.basics.errors import few
+from simulator.basics.units import format_bandwidth
+from simulator.importing.machines.notes import Notes
+from simulator.importing.machines.options import MachineOptions
+from simulator.importing.machines.reference import Reference
+from simulator.importing.settings import Setting
+
+
+@dataclass(frozen=True, slots=True)
+class Links:
+    """Fast links of a node; bandwidths count one direction [B/s].
+
+    Attributes
+    ----------
+    peers : mapping of (int, int) to float
+        Bandwidth of the direct links between two GPUs, lower number first.
+    switch : mapping of int to float
+        Bandwidth of each GPU to the NVSwitch.
+    reduces : bool
+        Whether the NVSwitch can add.
+    """
+
+    peers: Mapping[tuple[int, int], float] = field(default_factory=dict)
+    switch: Mapping[int, float] = field(default_factory=dict)
+    reduces: bool = False
+
+
+def counted_links(
+    peers: Mapping[tuple[int, int], int],
+    switch: Mapping[int, int],
+    setting: Setting,
+    reference: Reference,
+    options: MachineOptions,
+    notes: Notes,
+) -> Links:
+    """Return the links of a file that counts them, and note the counts and the rate.
+
+    Parameters
+    ----------
+    peers, switch : mapping to int
+        Number of links of each pair of GPUs, and of each GPU to the NVSwitch.
+    setting : Setting
+        Setting of the file with the counts.
+    """
+    if not peers and not switch:
+        return Links()
+    if switch:
+        counts = few([f"{count} a GPU" for count in dict.fromkeys(switch.values())], 4)
+        notes.read("links to the NVSwitch", counts, setting)
+    if peers:
+        counts = few([str(count) for count in dict.fromkeys(peers.values())], 4)
+        notes.read("links between GPUs", f"{len(peers)} pair{'s' * (len(peers) > 1)} of GPUs, {counts} each", setting)
+    rate = reference.link_bandwidth
+    notes.assume("one link", format_bandwidth(rate), _origin(reference, options))
+    return Links(
+        {pair: count * rate for pair, count in peers.items()},
+        {gpu: count * rate for gpu, count in switch.items()},
+        _reduces(switch, reference, notes),
+    )
+
+
+def assumed_links(gpus: int, reference: Reference, options: MachineOptions, notes: Notes) -> Links:
+    """Return the links of a node without links in its file: as the option or the shipped machine has them."""
+    if options.inside is None:
+        inside = str(reference.options["inside"])
+        notes.assume("links between GPUs", inside, f"the file has no NVLinks; {reference.where}; --inside changes it")
+    else:
+        inside = options.inside
+        notes.read("links between GPUs", inside, Setting("--inside", inside, "command line"))
+    if inside == "pcie" or gpus < 2:
+        return Links()
+    count = reference.links or 1
+    total, origin = count * reference.link_bandwidth, f"{count} links: {_origin(reference, options)}"
+    if inside == "nvswitch":
+        notes.assume("NVSwitch", f"{format_bandwidth(total)} a GPU", origin)
+        switch = dict.fromkeys(range(gpus), total)
+        return Links({}, switch, _reduces(switch, reference, notes))
+    share = total / (gpus - 1)
+    notes.assume("full mesh", f"{format_bandwidth(share)} a pair of GPUs", origin)
+    return Links({(i, j): share for i in range(gpus) for j in range(i + 1, gpus)})
+
+
+def _reduces(switch: Mapping[int, float], reference: Reference, notes: Notes) -> bool:
+    """Return True if the node's NVSwitch can add, as the NVSwitch of the shipped machine can."""
+    reduces = bool(switch) and bool(reference.options["in_switch_reduction"])
+    if switch:
+        notes.assume("sums in the NVSwitch", "yes" if reduces else "no", reference.where)
+    return reduces
+
+
+def _origin(reference: Reference, options: MachineOptions) -> str:
+    """Return the origin of a link's rate, in words."""
+    if options.link_bandwidth:
+        return "--link-bandwidth"
+    if reference.links:
+        return f"the catalog's figure of {reference.gpu}; --link-bandwidth changes it"
+    return f"the catalog has no links of {reference.gpu}; an NVLink of generation 3 or 4; --link-bandwidth changes it"

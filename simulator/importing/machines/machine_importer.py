@@ -1,0 +1,109 @@
+"""How do descriptions of a machine become a topology? The whole way on one page.
+
+read each file  ->  its format  ->  the machine's graph  ->  companions  ->  text of a topology and of its graph
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Final
+
+from simulator.basics.errors import ScenarioError
+from simulator.basics.input_files import read_text
+from simulator.cluster.graph import Graph, of_kind
+from simulator.importing.machines.gpu_kinds import known_gpu
+from simulator.importing.machines.limits import MOST_BYTES, MOST_YAML_BYTES
+from simulator.importing.machines.machine_format import Machine, MachineFormat, SourceFile, format_of
+from simulator.importing.machines.notes import Notes
+from simulator.importing.machines.options import MachineOptions
+from simulator.importing.machines.topology_text import graph_text, topology_text
+
+# Most files of a machine.
+_MOST_FILES: Final = 8
+# Options of the command by their field, where the name differs.
+_SPELLED: Final = {"cards": "--card"}
+
+
+@dataclass(frozen=True, slots=True)
+class ImportedMachine:
+    """The result of an import: each file's format, the lists, and the texts of both files."""
+
+    formats: Mapping[str, str]
+    notes: Notes
+    topology: str
+    graph: str
+
+
+def import_machine(files: Sequence[str], options: MachineOptions, graph_file: str) -> ImportedMachine:
+    """Return the topology of the machine in some files.
+
+    Parameters
+    ----------
+    files : sequence of str
+        Paths; one file describes the machine, and further files add to it.
+    options : MachineOptions
+        What the files cannot say.
+    graph_file : str
+        Name of the graph file in the topology file.
+
+    Raises
+    ------
+    ScenarioError
+        An unreadable file, an unknown format, a wrong value, or a machine that is too large or in several parts.
+    """
+    if len(files) > _MOST_FILES:
+        raise ScenarioError(f"got {len(files)} files; a machine has at most {_MOST_FILES}")
+    notes = Notes()
+    if options.gpu is not None:
+        options = replace(options, gpu=known_gpu(options.gpu))
+    sources = [SourceFile(read_text(path, most=_most(path)), path) for path in dict.fromkeys(files)]
+    kinds = {source.name: format_of(source) for source in sources}
+    _check(kinds, options)
+    machine: Machine | None = None
+    for source in sorted(sources, key=lambda source: kinds[source.name].companion):
+        machine = kinds[source.name].read(source, options, notes, machine)
+    if machine is None:
+        raise TypeError("a format returns a machine")
+    _check_connected(machine.graph)
+    names = [Path(path).name for path in files]
+    text = topology_text(machine, notes, names, graph_file)
+    return ImportedMachine({name: kind.name for name, kind in kinds.items()}, notes, text, graph_text(machine.graph))
+
+
+def _most(path: str) -> int:
+    """Return the largest size of a file that is read [B]."""
+    return MOST_YAML_BYTES if Path(path).suffix.lower() in (".yaml", ".yml", ".json") else MOST_BYTES
+
+
+def _check(kinds: Mapping[str, MachineFormat], options: MachineOptions) -> None:
+    """Raise ScenarioError unless one file describes the machine, and every option has an effect."""
+    whole = [name for name, kind in kinds.items() if not kind.companion]
+    if len(whole) > 1:
+        raise ScenarioError(f"{whole[1]}: {whole[0]} describes a machine too; import each into a file of its own")
+    if not whole:
+        name, kind = next(iter(kinds.items()))
+        raise ScenarioError(f"{name}: {kind.name} only adds to a machine; give the file that describes it as well")
+    used = set[str]().union(*(kind.uses for kind in kinds.values()))
+    blank = MachineOptions()
+    for one in fields(MachineOptions):
+        if one.name not in used and getattr(options, one.name) != getattr(blank, one.name):
+            option = _SPELLED.get(one.name, f"--{one.name.replace('_', '-')}")
+            raise ScenarioError(f"{option}: has no effect on {kinds[whole[0]].name}; omit it")
+
+
+def _check_connected(graph: Graph) -> None:
+    """Raise ScenarioError unless every GPU can be reached from the first."""
+    gpus = of_kind(graph, "gpu")
+    seen, waiting = {gpus[0]}, [gpus[0]]
+    while waiting:
+        new = [name for name in graph[waiting.pop()] if name not in seen]
+        seen.update(new)
+        waiting += new
+    apart = [name for name in gpus if name not in seen]
+    if apart:
+        raise ScenarioError(
+            f"{len(apart)} of {len(gpus)} GPUs, such as {apart[0]}, have no link to {gpus[0]}; the file describes "
+            "several machines; import a part of it"
+        )

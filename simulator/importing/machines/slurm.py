@@ -1,0 +1,162 @@
+"""How does a topology of Slurm become a machine? Trees of switches, blocks and rings, with the same node everywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final
+
+from simulator.basics.errors import ScenarioError
+from simulator.basics.units import format_bandwidth
+from simulator.cluster.chassis import machine_of
+from simulator.cluster.graph import Graph, add_cable, add_vertex
+from simulator.importing.machines.gpu_kinds import DEFAULT
+from simulator.importing.machines.limits import check_size
+from simulator.importing.machines.machine_format import Machine
+from simulator.importing.machines.node_template import NodeTemplate, node_template
+from simulator.importing.machines.notes import Notes
+from simulator.importing.machines.options import MachineOptions
+from simulator.importing.machines.reference import Reference, reference_of
+from simulator.importing.machines.switch_tree import (
+    NamedSwitch,
+    SwitchTree,
+    chosen_nodes,
+    graph_of_nodes,
+    graph_of_tree,
+)
+from simulator.importing.settings import Setting
+
+# Options that a format of Slurm reads.
+USES: Final = frozenset(
+    {"gpu", "node", "node_list", "nic_bandwidth", "level_bandwidth", "oversubscription", "nvlink_blocks"}
+)
+_NODE: Final = "dgx_h100"
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The layout of a cluster in a file of Slurm.
+
+    Attributes
+    ----------
+    switches : tuple of NamedSwitch
+        Switches of a tree.
+    blocks : tuple of NamedSwitch
+        Blocks of nodes.
+    rings : tuple of NamedSwitch
+        Nodes of each ring, in the ring's order.
+    """
+
+    switches: tuple[NamedSwitch, ...] = ()
+    blocks: tuple[NamedSwitch, ...] = ()
+    rings: tuple[NamedSwitch, ...] = ()
+
+
+def machine(layout: Layout, source: str, options: MachineOptions, notes: Notes) -> Machine:
+    """Return the machine of a layout.
+
+    Raises
+    ------
+    ScenarioError
+        The layout is empty or mixed, or as for the parts.
+    """
+    kinds = [kind for kind in (layout.switches, layout.blocks, layout.rings) if kind]
+    if len(kinds) != 1:
+        several = "switches, blocks and rings exclude each other" if kinds else "has no switch, no block and no ring"
+        raise ScenarioError(f"{source}: {several}")
+    if options.nvlink_blocks and not layout.blocks:
+        raise ScenarioError(f"--nvlink-blocks: {source} has no blocks; omit it")
+    topology = options.node or (_NODE if options.gpu is None else machine_of(options.gpu))
+    template = node_template(topology, options, notes)
+    _note_node(template, topology, options, notes)
+    reference = reference_of(template.gpu if isinstance(template.gpu, str) else DEFAULT, options)
+    if layout.rings:
+        graph = _graph_of_rings(layout.rings, template, reference, options, notes)
+    else:
+        tree = SwitchTree(layout.switches or _tree_of_blocks(layout.blocks, template, options, notes))
+        _note_tree(tree, layout, notes)
+        graph = graph_of_tree(tree, template, reference, options, notes)
+    notes.assume("latencies", "between nodes", reference.where)
+    return Machine(graph, template.gpu, template.collectives)
+
+
+def _note_node(template: NodeTemplate, topology: str, options: MachineOptions, notes: Notes) -> None:
+    value = f"{topology}, {template.gpus} GPUs and {len(template.cards)} network cards"
+    if options.node is not None:
+        notes.read("node", value, Setting("--node", topology, "command line"))
+    elif options.gpu is not None:
+        notes.assume("node", value, f"the shipped machine with {options.gpu}; --node changes it")
+    else:
+        notes.assume("node", value, "the files do not describe nodes; --node changes it")
+    if options.nic_bandwidth is None:
+        rates = dict.fromkeys(format_bandwidth(rate) for rate in template.cards.values())
+        notes.assume("network card", ", ".join(rates), f"as in {topology}; --nic-bandwidth changes it")
+    if template.collectives:
+        notes.assume("collective library", "measured constants", f"those of {topology}")
+
+
+def _note_tree(tree: SwitchTree, layout: Layout, notes: Notes) -> None:
+    source, _, line = next(iter(tree.switches.values())).place.rpartition(":")
+    setting = Setting("Nodes", "", source, int(line) if line.isdigit() else None)
+    nodes = {node for block in layout.blocks for node in block.nodes} or tree.nodes
+    notes.read("nodes", len(nodes), setting)
+    if layout.blocks:
+        return
+    for level in sorted(set(tree.levels.values())):
+        count = sum(one == level for one in tree.levels.values())
+        notes.read(f"switches of level {level}", count, setting)
+    rails = max(len(leaves) for leaves in tree.leaves_of().values())
+    if rails > 1:
+        notes.assume("rails", rails, "nodes are below several switches: card i at switch i modulo their number")
+
+
+def _tree_of_blocks(
+    blocks: Sequence[NamedSwitch], template: NodeTemplate, options: MachineOptions, notes: Notes
+) -> list[NamedSwitch]:
+    """Return blocks as switches below a common switch; as its nodes, if each block is one NVLink domain."""
+    names = {block.name for block in blocks} | {node for block in blocks for node in block.nodes}
+    top = "core"
+    while top in names:
+        top += "_"
+    sizes = dict.fromkeys(len(block.nodes) for block in blocks)
+    value = f"{len(blocks)} of {' or '.join(str(size) for size in sizes)} nodes"
+    source, _, line = blocks[0].place.rpartition(":")
+    notes.read("blocks", value, Setting("BlockName", "", source, int(line) if line.isdigit() else None))
+    if not options.nvlink_blocks:
+        why = "one switch for each block, and one above; --nvlink-blocks makes a block one NVLink domain"
+        notes.assume("network of the blocks", "leaf switches", why)
+        return [*blocks, NamedSwitch(top, blocks[0].place, tuple(block.name for block in blocks))]
+    for block in blocks:
+        if not block.nodes or template.gpus % len(block.nodes):
+            raise ScenarioError(
+                f"{block.place}: {block.name}: {len(block.nodes)} nodes cannot share the {template.gpus} GPUs of an "
+                "NVLink domain; give another --node, such as gb200_nvl72 for 18 nodes of 4 GPUs"
+            )
+    why = f"each block is a node with {template.gpus} GPUs (--nvlink-blocks), at one switch"
+    notes.assume("network of the blocks", "one switch", why)
+    return [NamedSwitch(top, blocks[0].place, (), tuple(block.name for block in blocks))]
+
+
+def _graph_of_rings(
+    rings: Sequence[NamedSwitch], template: NodeTemplate, reference: Reference, options: MachineOptions, notes: Notes
+) -> Graph:
+    """Return nodes with a switch each, and a cable between the switches of neighbours."""
+    tree = SwitchTree(rings)
+    chosen = chosen_nodes(tree.nodes, options)
+    check_size(len(chosen) * 3 * len(template.vertices), "choose nodes with --node-list")
+    _note_tree(tree, Layout(blocks=tuple(rings)), notes)
+    rate, latency = template.rate, reference.options["nic_latency"]
+    rate = options.level_bandwidth.get(1, rate)
+    why = "the total of a node's network cards; --level-bandwidth 1=RATE changes it"
+    notes.assume("between neighbours of a ring", format_bandwidth(rate), why)
+    graph, kept = graph_of_nodes(template, chosen), set(chosen)
+    for node in chosen:
+        switch = add_vertex(graph, f"{node}/ring", "switch", forwards=True)
+        for card, bandwidth in template.cards.items():
+            add_cable(graph, f"{node}/{card}", switch, bandwidth, latency)
+    for ring in rings:
+        circle = [node for node in ring.nodes if node in kept]
+        for a, b in pairwise([*circle, circle[0]] if len(circle) > 2 else circle):
+            add_cable(graph, f"{a}/ring", f"{b}/ring", rate, reference.options["spine_latency"])
+    return graph
