@@ -433,6 +433,43 @@ def diff(
     show(first, second, as_json=as_json, page=page)
 
 
+@app.command("compare-trace")
+def compare_trace(
+    scenario: Annotated[
+        str,
+        typer.Argument(
+            help="Scenario with a single point: shipped name or path; or the directory of a run.",
+            metavar="SCENARIO",
+            autocompletion=names_of("scenario"),
+        ),
+    ],
+    traces: Annotated[
+        list[Path],
+        typer.Argument(metavar="TRACE...", help="Traces of PyTorch's profiler, one a rank: JSON, plain or gzipped."),
+    ],
+    step: Annotated[
+        int | None,
+        typer.Option(min=0, metavar="N", help="Take ProfilerStep#N; if omitted, the step of median duration."),
+    ] = None,
+    rank: Annotated[
+        list[int] | None,
+        typer.Option(min=0, metavar="R", help="Rank of each trace, in order; if omitted, as the traces say."),
+    ] = None,
+    settings: Settings = None,
+    out: AnswerOut = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compare a profile of a real step with the simulated step.
+
+    The traces are read and never run. The output has the time by kind of kernel and collective, measured and simulated,
+    and the first differences in order and in time.
+    """
+    from simulator.cli.compare_trace import show
+    from simulator.cli.settings import as_overrides
+
+    show(scenario, traces, as_overrides(settings or ()), step, rank or (), out, as_json=as_json)
+
+
 @app.command()
 def plot(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="Directory of a run.")],

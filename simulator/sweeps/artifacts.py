@@ -76,7 +76,8 @@ class ArtifactWriter:
         if run.parameters is not None:
             write_atomically(target / "parameters.npz", npz_bytes(run.parameters))
         if self.trace:
-            kineto.write(run.timeline, run.plan.program.collectives(), target / "trace")
+            program = run.plan.program
+            kineto.write(run.timeline, program.collectives(), target / "trace", kernels=program.kernels)
             for rank, events in list(run.timeline.allocations.items())[:1]:
                 memory_snapshot.write(events, target / f"memory_rank{rank}.pickle", until=run.timeline.end)
 

@@ -105,7 +105,7 @@ TIME_SHARES: Final = {
     "waiting for spares": PURPLE,
     "restart": ORANGE,
 }
-_OWN: Final = {**OPERATIONS, **MEMORY, **DIMENSIONS, **TIME_SHARES}
+_OWN: Final = {**OPERATIONS, **MEMORY, **DIMENSIONS, **TIME_SHARES, **KERNELS}
 
 # Paleness of further shades, after the palette is used up.
 _PALENESS: Final = (0.45, 0.7)
