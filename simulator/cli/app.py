@@ -470,6 +470,39 @@ def compare_trace(
     show(scenario, traces, as_overrides(settings or ()), step, rank or (), out, as_json=as_json)
 
 
+@app.command("simulate-trace")
+def simulate_trace(
+    prefix: Annotated[
+        str, typer.Argument(metavar="PREFIX", help="Path of Chakra execution traces PREFIX.0.et, PREFIX.1.et, ...")
+    ],
+    topology: Annotated[
+        str, typer.Option(help="Topology: name or path.", autocompletion=names_of("topology"))
+    ] = "dgx_h100",
+    gpu: OtherGpu = None,
+    algorithm: Annotated[str, typer.Option(help="Algorithm of collectives: ring, tree, ..., or auto.")] = "auto",
+    scale_compute: Annotated[
+        float,
+        typer.Option("--scale-compute", min=0.0, max=1e6, metavar="FACTOR", help="Factor on the times of kernels."),
+    ] = 1.0,
+    groups: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help='Ranks of process groups as JSON, {"1": [0, 1]}; if omitted, as traces say.'),
+    ] = None,
+    out: AnswerOut = None,
+    trace: Annotated[bool, typer.Option("--trace", help="Write traces for Perfetto to --out.")] = False,
+    no_plugins: NoPlugins = False,
+    as_json: AsJson = False,
+) -> None:
+    """Simulate Chakra execution traces on a machine.
+
+    Kernels keep their measured times. Messages and collectives run on the links of the machine, collectives by its
+    algorithms.
+    """
+    from simulator.cli.simulate_trace import show
+
+    show(prefix, topology, gpu, algorithm, scale_compute, groups, out, trace=trace, as_json=as_json)
+
+
 @app.command()
 def plot(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="Directory of a run.")],
