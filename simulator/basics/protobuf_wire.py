@@ -124,8 +124,10 @@ def written_varint(value: int) -> bytes:
     return bytes(out)
 
 
-def written_field(number: int, value: int | str | bytes) -> bytes:
-    """Return a field: a varint for a number, and bytes with their length for texts and messages."""
+def written_field(number: int, value: float | str | bytes) -> bytes:
+    """Return a field: a varint for a whole number, 64 bits for a float, bytes with their length for the rest."""
+    if isinstance(value, float):
+        return written_varint(number << 3 | FIXED64) + struct.pack("<d", value)
     if isinstance(value, int):
         return written_varint(number << 3 | VARINT) + written_varint(value)
     content = value.encode() if isinstance(value, str) else value

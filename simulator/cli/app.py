@@ -400,6 +400,25 @@ def export_config(
     write(scenario, to, out, as_overrides(settings or ()))
 
 
+@app.command("export-chakra")
+def export_chakra(
+    scenario: ScenarioName,
+    out: Annotated[
+        Path, typer.Option("--out", metavar="PREFIX", help="Path of the files PREFIX.0.et, PREFIX.1.et, ...")
+    ],
+    settings: Settings = None,
+    no_plugins: NoPlugins = False,
+) -> None:
+    """Write a simulated training step as Chakra execution traces.
+
+    Kernels have their simulated times in whole microseconds. `simulator simulate-trace` reads the files back.
+    """
+    from simulator.cli.export_chakra import write
+    from simulator.cli.settings import as_overrides
+
+    write(scenario, as_overrides(settings or ()), out)
+
+
 # The order here is the order in `--help`.
 for _command in (memory, fit_check, plan, kernels):
     app.command()(_command)

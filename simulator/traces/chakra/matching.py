@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from simulator.basics.errors import ScenarioError, few, one_line
-from simulator.records.chakra import NodeType
+from simulator.records.chakra import RENDEZVOUS, NodeType
 from simulator.traces.chakra.read import Node, RankTrace
 
 # Name of the group of all ranks.
@@ -49,7 +49,7 @@ class Message:
     @property
     def rendezvous(self) -> bool:
         """True if the transfer waits for the receiver, as traces of this simulator say; otherwise it is buffered."""
-        return all(bool(one.node.attributes.get("rendezvous")) for one in (self.send, self.receive))
+        return all(bool(one.node.attributes.get(RENDEZVOUS)) for one in (self.send, self.receive))
 
 
 @dataclass(frozen=True, slots=True)

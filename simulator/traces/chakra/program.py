@@ -18,18 +18,13 @@ from typing import Final
 
 from simulator.basics.errors import ScenarioError, one_line
 from simulator.cluster.cluster import Cluster, Gpu
-from simulator.collectives.algorithm import CollectiveRequest
-from simulator.collectives.algorithm_files import find_algorithm
-from simulator.collectives.plan import Task, plan
-from simulator.collectives.point_to_point import point_to_point
 from simulator.records.chakra import OPERATIONS, SIZE_OF_PART, NodeType
 from simulator.records.operation import Collective, Compute, Op
 from simulator.records.program import Program
 from simulator.traces.chakra.matching import MatchedTraces, Meeting, Message, NodePlace, resource_of
+from simulator.traces.chakra.planning import TracePlanner
 from simulator.traces.chakra.read import Node, RankTrace
 
-# An array has the bytes that the trace states, whatever its elements are.
-_DTYPE: Final = "uint8"
 _BARRIER: Final = 4
 # Largest array: a pebibyte [B].
 _MOST_BYTES: Final = 2**50
@@ -59,14 +54,12 @@ class ConvertedTraces:
 @dataclass(slots=True)
 class _Converter:
     traces: tuple[RankTrace, ...]
-    cluster: Cluster
-    algorithm: str
+    planner: TracePlanner
     factor: float
     collectives: dict[tuple[int, int], Collective] = field(default_factory=dict)
     # Buffered messages, by the RECV and for the receiver's list.
     arrivals: dict[tuple[int, int], Collective] = field(default_factory=dict)
     notes: dict[str, int] = field(default_factory=dict)
-    planned: dict[tuple[str, int, int, tuple[int, ...]], Collective] = field(default_factory=dict)
 
     def message(self, message: Message) -> None:
         """Plan a message, as a transfer from its source to its destination."""
@@ -74,13 +67,8 @@ class _Converter:
         if sizes[0] != sizes[1]:
             raise self.fault(message.receive, f"comm_size: got {sizes[1]}, but {sizes[0]} B are sent")
         group = (message.send.rank, message.receive.rank)
-        made = self.cluster.remember(
-            (point_to_point, sizes[0], _DTYPE, group),
-            lambda: point_to_point(self.cluster, sizes[0], _DTYPE, group),
-            64,
-        )
         name = f"send {message.number} {group[0]} -> {group[1]} tag {message.tag}"
-        op = replace(made, name=name)
+        op = replace(self.planner.message(sizes[0], group), name=name)
         self.collectives[message.send.rank, message.send.node.id] = op
         if message.rendezvous:
             self.collectives[message.receive.rank, message.receive.node.id] = op
@@ -112,28 +100,17 @@ class _Converter:
         operation = "all_reduce" if kind == "barrier" else kind
         nbytes = _BARRIER if kind == "barrier" else largest * (len(group) if kind in SIZE_OF_PART else 1)
         root = self.root(meeting, group) if kind in _ROOTED else 0
-        key = operation, nbytes, root, group
-        if key not in self.planned:
-            self.planned[key] = self.plan(meeting.members[0], *key)
+        try:
+            planned = self.planner.collective(operation, nbytes, group, root)
+        except ScenarioError as error:
+            why = str(error).split(": ", 1)[-1]
+            raise self.fault(meeting.members[0], f"{operation} cannot run here: {why}") from error
         # Names of other operations end with the id in brackets.
         name = f"{kind} {meeting.number}" + (f" of group {meeting.group!r}" if meeting.group else "")
         stream = resource_of(meeting.members[0].node)
-        op = replace(self.planned[key], name=name, stream=stream)
+        op = replace(planned, name=name, stream=stream)
         for place in meeting.members:
             self.collectives[place.rank, place.node.id] = op
-
-    def plan(self, place: NodePlace, operation: str, nbytes: int, root: int, group: tuple[int, ...]) -> Collective:
-        """Return a collective as the machine, or the algorithm that was asked for, would run it."""
-        own = None if self.algorithm == "auto" else find_algorithm(self.algorithm)
-        if own is not None and operation not in own.plans:
-            own = None
-        name = "auto" if own is None else self.algorithm
-        task = Task(CollectiveRequest(operation, len(group), nbytes, root=root), name, group, _DTYPE, own=own)
-        try:
-            return plan(self.cluster, task).ops[0]
-        except ScenarioError as error:
-            why = str(error).split(": ", 1)[-1]
-            raise self.fault(place, f"{name} cannot run {operation} here: {why}") from error
 
     def kind(self, place: NodePlace) -> str:
         """Return the operation of a COLL."""
@@ -178,7 +155,7 @@ class _Converter:
         """Return a rank's operations in the order of issue."""
         name_of: dict[int, str] = {}
         found: list[Op] = []
-        gpu = self.cluster.gpus[rank]
+        gpu = self.planner.cluster.gpus[rank]
         for node in order:
             after = tuple(name_of[other] for other in node.after if other in name_of)
             collective, key = self.collectives.get((rank, node.id)), (rank, node.id)
@@ -239,7 +216,7 @@ def converted(
     ScenarioError
         A node lacks an attribute or has a wrong one, ranks disagree on a collective, or it cannot run on the machine.
     """
-    converter = _Converter(traces, cluster, algorithm, factor)
+    converter = _Converter(traces, TracePlanner(cluster, algorithm), factor)
     for message in found.messages:
         converter.message(message)
     for meeting in found.meetings:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import struct
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -43,6 +43,8 @@ _LONGEST: Final = 200
 # Longest time of a node: ten days [us]. Largest message: a pebibyte [B].
 _LONGEST_MICROS: Final = 864_000_000_000
 _MOST_SHOWN: Final = 8
+# Least factor on the time of transfers, and the largest is its inverse.
+_LEAST_FACTOR: Final = 0.01
 _GZIP: Final = b"\x1f\x8b"
 _ZSTD: Final = b"\x28\xb5\x2f\xfd"
 
@@ -94,10 +96,13 @@ class RankTrace:
         Path of the file.
     nodes : tuple of Node
         In the file's order.
+    network_time : float
+        Factor on the time of transfers, which traces of this simulator state; 1 in others.
     """
 
     source: str
     nodes: tuple[Node, ...]
+    network_time: float = 1.0
 
 
 def read_traces(prefix: str) -> tuple[RankTrace, ...]:
@@ -111,7 +116,7 @@ def read_traces(prefix: str) -> tuple[RankTrace, ...]:
     files = _files(prefix)
     traces, nodes, dependencies = [], 0, 0
     for path in files:
-        trace = RankTrace(str(path), tuple(_nodes(_content(path), str(path))))
+        trace = _trace(_content(path), str(path))
         nodes += len(trace.nodes)
         dependencies += sum(len(node.after) for node in trace.nodes)
         if nodes > _MOST_NODES or dependencies > _MOST_DEPENDENCIES:
@@ -166,26 +171,34 @@ def _content(path: Path) -> bytes:
     return unpacked
 
 
-def _nodes(content: bytes, source: str) -> Iterator[Node]:
-    """Yield the nodes of a trace."""
-    number = 0
+def _trace(content: bytes, source: str) -> RankTrace:
+    """Return the trace in a file's content."""
+    number, nodes, metadata = 0, [], dict[str, AttributeValue]()
     try:
         for number, message in enumerate(messages(content)):
             if number == 0:
-                _check_metadata(message)
+                metadata = _metadata(message)
             else:
-                yield _node(message)
+                nodes.append(_node(message))
         if not content:
             raise WireError("is empty")
-    except (WireError, UnicodeDecodeError) as error:
+    except WireError as error:
         raise ScenarioError(one_line(f"{source}: message {number}: {error}; not a Chakra execution trace")) from error
+    factor = metadata.get(chakra.NETWORK_TIME)
+    usable = isinstance(factor, float) and _LEAST_FACTOR <= factor <= 1 / _LEAST_FACTOR
+    return RankTrace(source, tuple(nodes), factor if usable and isinstance(factor, float) else 1.0)
 
 
-def _check_metadata(message: bytes) -> None:
-    """Raise WireError if the first message is a node."""
-    for number, wire, _ in fields(message):
+def _metadata(message: bytes) -> dict[str, AttributeValue]:
+    """Return the attributes of the first message; raise WireError if it is a node."""
+    found: dict[str, AttributeValue] = {}
+    for number, wire, value in fields(message):
         if wire != BYTES or number not in (chakra.METADATA_VERSION, chakra.METADATA_ATTRIBUTE):
             raise WireError("the first message is no GlobalMetadata")
+        if number == chakra.METADATA_ATTRIBUTE and isinstance(value, bytes):
+            name, content = _attribute(value)
+            found[name] = content
+    return found
 
 
 def _node(message: bytes) -> Node:

@@ -146,7 +146,7 @@ def simulate_traces(
     """
     traces = read_traces(prefix)
     found = matched(traces, groups)
-    cluster = build(topology, len(traces), gpu=gpu)
+    cluster = build(topology, len(traces), gpu=gpu, network_time=traces[0].network_time)
     made = converted(traces, found, cluster, algorithm=algorithm, factor=factor)
     return ChakraRun(made, cluster, play(engine, made.program, cluster, limit_memory=False))
 
