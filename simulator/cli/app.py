@@ -522,6 +522,25 @@ def simulate_trace(
     show(prefix, topology, gpu, algorithm, scale_compute, groups, out, trace=trace, as_json=as_json)
 
 
+@app.command("flight-recorder")
+def flight_recorder(
+    dumps: Annotated[
+        list[Path],
+        typer.Argument(metavar="DUMP...", help="Dumps of PyTorch's NCCL flight recorder, one a rank, or a directory."),
+    ],
+    out: AnswerOut = None,
+    as_json: AsJson = False,
+) -> None:
+    """Tell which collective of a job hangs, and on which rank.
+
+    The output has the time in collectives and the ranks that came last, too. A pickle is read without unpickling: only
+    plain containers are taken from it, and nothing is run.
+    """
+    from simulator.cli.flight_recorder import show
+
+    show(dumps, out, as_json=as_json)
+
+
 @app.command()
 def plot(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="Directory of a run.")],

@@ -100,7 +100,8 @@ def kind_of_collective(operation: str, kernel: str = "") -> str:
     >>> kind_of_collective("_allgather_base"), kind_of_collective("", "ncclDevKernel_SendRecv(ncclDevKernelArgs)")
     ('all_gather', 'send/receive')
     """
-    plain = operation.lower().replace("_", "").split(":")[-1].strip()
+    # "nccl:_all_gather_base", "nccl:send 0->1"
+    plain = operation.lower().replace("_", "").split(":")[-1].strip().partition(" ")[0]
     return _OPERATIONS.get(plain) or (_kind_of_function(kernel) if kernel else operation or "collective")
 
 

@@ -17,6 +17,7 @@ from simulator.basics.errors import ScenarioError, one_line
 from simulator.basics.plain_data import at
 from simulator.records.operation import KernelParts
 from simulator.traces.json_stream import JsonStream, whole_number
+from simulator.traces.torch_dtypes import ITEMSIZE
 
 # Most GPU operations, and most launches, that are kept.
 _MOST_WORK: Final = 2_000_000
@@ -32,10 +33,6 @@ _COPIES: Final = ("gpu_memcpy", "gpu_memset", "memcpy", "memset")
 _LAUNCHES: Final = ("cuda_runtime", "cuda_driver", "runtime", "hip_runtime", "hip_driver")
 _HOST_NOTES: Final = ("user_annotation", "cpu_op", "operator")
 _GPU_NOTES: Final = ("gpu_user_annotation",)
-# Bytes of an element, by PyTorch's names.
-_ITEMSIZE: Final = {
-    "Double": 8, "Long": 8, "Float": 4, "Int": 4, "Half": 2, "BFloat16": 2, "Short": 2, "Char": 1, "Byte": 1, "Bool": 1,
-}  # fmt: skip
 # Latest time of an event, in microseconds since 1970: the year 2255.
 _LATEST_US: Final = 9e15
 
@@ -239,7 +236,7 @@ def _collective(args: Mapping[str, Any]) -> tuple[str, int | None]:
     if not isinstance(name, str):
         return "", None
     sizes = [whole_number(args.get(f"{way} msg nelems")) for way in ("In", "Out")]
-    itemsize, exact = _ITEMSIZE.get(str(args.get("dtype"))), whole_number(args.get("bytes"))
+    itemsize, exact = ITEMSIZE.get(str(args.get("dtype"))), whole_number(args.get("bytes"))
     elements = max((size for size in sizes if size is not None), default=None)
     if exact is None and elements is not None and itemsize is not None:
         exact = elements * itemsize
