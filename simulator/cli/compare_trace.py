@@ -70,7 +70,12 @@ def _ranks(traces: Sequence[KinetoTrace], given: Sequence[int], world_size: int)
     """Return the rank of each trace, and notes on ranks that were assumed."""
     if given and len(given) != len(traces):
         raise ScenarioError(f"--rank: got {len(given)} ranks for {len(traces)} traces; give --rank for each, in order")
-    notes, found = [], list(given)
+    notes = [
+        f"{trace.source}: is of a job with {trace.world_size} ranks, and the scenario has {world_size}"
+        for trace in traces
+        if trace.world_size not in (None, world_size)
+    ]
+    found = list(given)
     for place, trace in enumerate(traces if not given else ()):
         if trace.rank is None:
             notes.append(f"{trace.source}: names no rank; compared with rank {place}; --rank selects another")

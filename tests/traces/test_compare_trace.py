@@ -259,6 +259,20 @@ def test_the_command_prints_and_writes_the_comparison(cli: Command, tmp_path: Pa
     assert rows["step"]["simulated_s"] == pytest.approx(run.report.to_dict()["step_time_s"], abs=1e-9)
 
 
+def test_a_run_is_compared_with_its_own_trace(cli: Command, tmp_path: Path) -> None:
+    (tmp_path / "own.yaml").write_text(json.dumps({"name": "own"} | OWN["fsdp"]), encoding="utf-8")
+    assert cli("run", "own.yaml", "--trace", "--out", "run").code == 0
+    answer = cli("compare-trace", "run", "run/trace/rank0.json.gz", "run/trace/rank7.json.gz")
+    assert (answer.code, answer.err) == (0, "")
+    assert "does not differ from the trace" in answer.out
+    # Compared with another rank, nothing differs either, because all ranks do the same.
+    assert "does not differ" in cli("compare-trace", "run", "run/trace/rank0.json.gz", "--rank", 5).out
+    assert "--set: cannot change the run run" in cli("compare-trace", "run", "x.json", "--set", "seed=1").err
+    # The hint names a job of another size.
+    answer = cli("compare-trace", "own.yaml", "run/trace/rank0.json.gz", "--set", "cluster.world_size=4")
+    assert "is of a job with 8 ranks, and the scenario has 4" in answer.err
+
+
 def test_the_picture_can_be_read(tmp_path: Path) -> None:
     run = simulated(OWN["fsdp"])
     found = compared([measured_step(read_trace(written(tmp_path)), 3, None)], simulated_steps(run, [3]))

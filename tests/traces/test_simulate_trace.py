@@ -311,6 +311,7 @@ def test_files_that_are_no_traces_are_refused_in_one_line(cli: Command, tmp_path
     (tmp_path / "gap.3.et").write_bytes(good)
     assert "gap: has 2 files, and none for rank 1, 2" in cli("simulate-trace", "gap").err
     assert "there is no file nowhere.0.et" in cli("simulate-trace", "nowhere").err
+    assert "algorithm: got 'rng'; one of" in cli("simulate-trace", "gap", "--algorithm", "rng").err
     assert "--trace: needs --out" in cli("simulate-trace", "gap", "--trace").err
     (tmp_path / "groups.json").write_text('{"1": [0, 0]}', encoding="utf-8")
     assert "must be a list of different ranks" in cli("simulate-trace", "gap", "--groups", "groups.json").err

@@ -105,7 +105,7 @@ TIME_SHARES: Final = {
     "waiting for spares": PURPLE,
     "restart": ORANGE,
 }
-_OWN: Final = {**OPERATIONS, **MEMORY, **DIMENSIONS, **TIME_SHARES, **KERNELS}
+_OWN: Final = {**OPERATIONS, **MEMORY, **DIMENSIONS, **TIME_SHARES}
 
 # Paleness of further shades, after the palette is used up.
 _PALENESS: Final = (0.45, 0.7)
@@ -270,7 +270,7 @@ def colours(names: Iterable[str]) -> dict[str, str]:
 def every_colour() -> frozenset[str]:
     """Return the set of all colours ('#RRGGBB') of bars, areas, lines and points."""
     shades = (paler(colour, paleness) for colour in PALETTE for paleness in (0.0, *_PALENESS))
-    return frozenset({*shades, *_OWN.values(), GREY, PALE, WHITE})
+    return frozenset({*shades, *_OWN.values(), *KERNELS.values(), GREY, PALE, WHITE})
 
 
 def paler(colour: str, paleness: float) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -10,9 +10,10 @@ from simulator.basics.counts import number_of
 from simulator.basics.units import format_time
 from simulator.cluster.build import build
 from simulator.cluster.cluster import Cluster
+from simulator.collectives.algorithm_files import find_algorithm
 from simulator.engine.play import Engine, play
 from simulator.records.timeline import Timeline, by_rank
-from simulator.report.plots.both.timeline import figure
+from simulator.report.plots.both.timeline import Bar, Block, Lane, blocks_figure, lane_of
 from simulator.report.plots.picture import Picture
 from simulator.report.tables.answer_table import AnswerColumn, AnswerTable
 from simulator.traces.chakra.matching import matched
@@ -90,8 +91,14 @@ class ChakraRun:
         return _rank_table(self.steps), _operation_table(self.timeline)
 
     def pictures(self) -> tuple[Picture, ...]:
-        """Return the picture of the timeline; nothing without operations."""
-        return (Picture("timeline", figure(self.timeline)),) if self.timeline.spans else ()
+        """Return the picture of the timeline; nothing without operations that take time."""
+        if not self.timeline.spans:
+            return ()
+        steps, end = list(self.steps.values()), self.timeline.end
+        blocks = [Block(f"rank {step.rank}", tuple(_lanes(step, end))) for step in steps[:_RANKS_SHOWN]]
+        note = f"{_RANKS_SHOWN} of {len(steps)} ranks shown" if len(steps) > _RANKS_SHOWN else ""
+        shown = [block for block in blocks if block.lanes]
+        return (Picture("timeline", blocks_figure(shown, end, self.sentences[0].rstrip("."), note)),) if shown else ()
 
     def to_dict(self) -> dict[str, Any]:
         """Return the run as plain data, times in seconds."""
@@ -144,11 +151,21 @@ def simulate_traces(
     ScenarioError
         The traces are faulty, or cannot run on the topology.
     """
+    if algorithm != "auto":
+        find_algorithm(algorithm)
     traces = read_traces(prefix)
     found = matched(traces, groups)
     cluster = build(topology, len(traces), gpu=gpu, network_time=traces[0].network_time)
     made = converted(traces, found, cluster, algorithm=algorithm, factor=factor)
     return ChakraRun(made, cluster, play(engine, made.program, cluster, limit_memory=False))
+
+
+def _lanes(step: GpuStep, end: float) -> Iterator[Lane]:
+    """Yield a row for each kind of a rank's own work, and a row for its communication."""
+    for name in (*_OWN, "communication"):
+        own = [one for one in step.work if ("communication" if one.communicates else one.kind) == name]
+        if own:
+            yield lane_of(name, [Bar(one.start * _NS, one.end * _NS, one.kind, one.name) for one in own], end)
 
 
 def _rank_table(steps: Mapping[int, GpuStep]) -> AnswerTable:

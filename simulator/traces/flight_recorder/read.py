@@ -24,7 +24,7 @@ from simulator.traces.torch_dtypes import ITEMSIZE
 State = Literal["scheduled", "started", "completed"]
 # Most files, entries of all files, ranks of a group, and longest name that is kept.
 _MOST_FILES: Final = 4096
-_MOST_ENTRIES: Final = 1_000_000
+_MOST_ENTRIES: Final = 3_000_000
 _MOST_RANKS: Final = 1_000_000
 _LONGEST: Final = 200
 _MOST_NUMBERS: Final = 10**15

@@ -147,7 +147,7 @@ class TraceComparison:
                 f"The simulated step does not differ from the trace: {format_time(step.simulated)}; every kind, run "
                 "and collective agrees to the nanosecond.",
             )
-        ratio = f"{100 * step.difference / step.measured:+.2g} %" if step.measured else "no measured time"
+        ratio = f"{100 * step.difference / step.measured:+.1f} %" if step.measured else "no measured time"
         told = [
             f"The step takes {format_time(step.measured)} in the trace and {format_time(step.simulated)} in the "
             f"simulation ({ratio})."

@@ -30,7 +30,7 @@ _RANK_IN_NAME: Final = re.compile(r"rank[_-]?(\d{1,7})", re.IGNORECASE)
 # Names of categories, in lower case: older versions of PyTorch write Kernel, Memcpy and Runtime.
 _KERNELS: Final = ("kernel", "concurrent_kernel")
 _COPIES: Final = ("gpu_memcpy", "gpu_memset", "memcpy", "memset")
-_LAUNCHES: Final = ("cuda_runtime", "cuda_driver", "runtime", "hip_runtime", "hip_driver")
+_LAUNCHES: Final = ("cuda_runtime", "cuda_driver", "runtime", "hip_runtime", "hip_driver", "xpu_runtime")
 _HOST_NOTES: Final = ("user_annotation", "cpu_op", "operator")
 _GPU_NOTES: Final = ("gpu_user_annotation",)
 # Latest time of an event, in microseconds since 1970: the year 2255.
@@ -80,8 +80,8 @@ class KinetoTrace:
     ----------
     source : str
         Path of the file.
-    rank : int or None
-        Rank of the process; None if neither the trace nor the file's name says.
+    rank, world_size : int or None
+        Rank of the process, and number of ranks; None if neither the trace nor the file's name says.
     work : tuple of TracedWork
         In order of start.
     launches : mapping of int to int
@@ -96,6 +96,7 @@ class KinetoTrace:
 
     source: str
     rank: int | None
+    world_size: int | None
     work: tuple[TracedWork, ...]
     launches: Mapping[int, int]
     steps: Mapping[int, tuple[int, int]]
@@ -205,6 +206,7 @@ def read_trace(path: Path | str) -> KinetoTrace:
     return KinetoTrace(
         str(path),
         _rank(stream, Path(path).name),
+        whole_number(at(stream.header, ("distributedInfo", "world_size"))),
         tuple(sorted(work, key=lambda one: (one.start, one.end))),
         found.launches,
         found.host_steps or found.gpu_steps,

@@ -103,6 +103,8 @@ def blocks_figure(blocks: Sequence[Block], end: float, title: str, note: str = "
     """Return a figure with a row of bars for each lane, from 0 to `end` [s], with a title and a note."""
     lanes = [lane for block in blocks for lane in block.lanes]
     palette = style.colours(_kinds(lanes))
+    # Settings may have the names of kernels, and are not drawn in their colours.
+    palette |= {kind: colour for kind, colour in style.KERNELS.items() if kind in palette}
     with style.applied():
         fig = style.new_figure(_WIDTH, 1.9 + 0.3 * max(3, len(lanes)))
         axes = fig.subplots()
