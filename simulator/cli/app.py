@@ -507,6 +507,14 @@ def simulate_trace(
         Path | None,
         typer.Option(metavar="FILE", help='Ranks of process groups as JSON, {"1": [0, 1]}; if omitted, as traces say.'),
     ] = None,
+    world_size: Annotated[
+        int | None,
+        typer.Option(min=1, max=4096, metavar="N", help="Number of ranks that do what the only file says."),
+    ] = None,
+    repair: Annotated[
+        bool,
+        typer.Option("--repair", help="Drop dependencies on nodes that do not exist, and one of each circle."),
+    ] = False,
     out: AnswerOut = None,
     trace: Annotated[bool, typer.Option("--trace", help="Write traces for Perfetto to --out.")] = False,
     no_plugins: NoPlugins = False,
@@ -519,7 +527,10 @@ def simulate_trace(
     """
     from simulator.cli.simulate_trace import show
 
-    show(prefix, topology, gpu, algorithm, scale_compute, groups, out, trace=trace, as_json=as_json)
+    show(
+        prefix, topology, gpu, algorithm, scale_compute, groups, world_size, out, repair=repair,
+        trace=trace, as_json=as_json,
+    )  # fmt: skip
 
 
 @app.command("flight-recorder")

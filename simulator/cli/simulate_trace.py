@@ -23,8 +23,10 @@ def show(
     algorithm: str,
     factor: float,
     groups: Path | None,
+    world_size: int | None,
     out: Path | None,
     *,
+    repair: bool,
     trace: bool,
     as_json: bool,
 ) -> None:
@@ -33,7 +35,16 @@ def show(
         raise ScenarioError("--trace: needs --out DIR")
     known = None if groups is None else _groups(groups)
     with claimed(out):
-        run = simulate_traces(prefix, topology, gpu=gpu, algorithm=algorithm, factor=factor, groups=known)
+        run = simulate_traces(
+            prefix,
+            topology,
+            gpu=gpu,
+            algorithm=algorithm,
+            factor=factor,
+            groups=known,
+            world_size=world_size,
+            repair=repair,
+        )
         print_warnings(run.converted.notes)
         ranks, operations = run.tables()
         drawn = run.pictures() if out else ()

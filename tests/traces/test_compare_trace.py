@@ -209,6 +209,10 @@ def test_sends_without_a_name_are_compared_with_every_exchange_that_is_sent() ->
     [
         ("ampere_bf16_s16816gemm_bf16_128x256_ldg8_f2f_stages_64x3_tn", "matmul"),
         ("Cijk_Ailk_Bljk_BBS_BH_Bias_HAS_SAV_UserArgs_MT256x256x64_MI16x16x1", "matmul"),
+        ("volta_scudnn_128x64_relu_interior_nn_v1", "matmul"),
+        ("void split_embedding_codegen_forward_unweighted_kernel<fbgemm_gpu::Weight, float>", "elementwise"),
+        ("void cudnn::ops::nchwToNhwcKernel<float, float, float, false, true>(cudnn::ops::x)", "elementwise"),
+        ("void at::native::(anonymous namespace)::GammaBetaBackwardCUDAKernel<float, float>", "elementwise"),
         ("void cublasLt::splitKreduce_kernel<32, 16, int, float, __nv_bfloat16, float>", "matmul"),
         ("triton_tem_fused_addmm_12", "matmul"),
         ("sm80_xmma_fprop_implicit_gemm_bf16bf16_bf16f32_f32_nhwckrsc_nhwc", "matmul"),

@@ -11,12 +11,14 @@ import random
 from pathlib import Path
 from typing import Any
 
+import networkx as nx
 import pytest
 
 from simulator import simulate
 from simulator.basics.errors import ScenarioError
 from simulator.cluster.build import build
 from simulator.engine.play import Engine
+from simulator.traces.chakra.dependencies import strong_components
 from simulator.traces.chakra.matching import matched
 from simulator.traces.chakra.program import converted
 from simulator.traces.chakra.read import read_traces
@@ -251,6 +253,64 @@ def test_other_forms_of_numbers_are_read(tmp_path: Path) -> None:
     run = simulate_traces(str(tmp_path / "x"), "star_100g", algorithm="chain")
     (op,) = run.converted.program.collectives().values()
     assert (op.schedule.operation, op.schedule.root, op.nbytes) == ("broadcast", 1, MIB)
+
+
+def test_a_collective_or_message_of_the_host_is_the_call_that_issues_it(tmp_path: Path) -> None:
+    # Converters of PyTorch's traces write a node of the host and one of the GPU; the first has no size and no partner.
+    nodes = [
+        {"id": 1, "type": COLL, "us": 30, "is_cpu_op": True, "tid": 1},
+        {"id": 2, "type": SEND, "us": 12, "is_cpu_op": True, "tid": 1},
+        coll(3, ALL_REDUCE, MIB, 1, is_cpu_op=False),
+    ]
+    assert time(tmp_path, nodes, nodes, algorithm="ring") == pytest.approx(30e-6 + 2 * transfer(MIB / 2))
+
+
+def test_the_thread_of_a_kernel_is_its_stream(tmp_path: Path) -> None:
+    assert time(tmp_path, [comp(1, 30, tid=7), comp(2, 20, tid=7), comp(3, 45, tid=9)]) == pytest.approx(50e-6)
+
+
+def test_a_single_file_may_stand_for_every_rank(tmp_path: Path) -> None:
+    nodes = [comp(1, 30), coll(2, ALL_REDUCE, MIB, 1)]
+    expected = 30e-6 + 6 * transfer(MIB / 4)
+    assert time(tmp_path, nodes, world_size=4, algorithm="ring") == pytest.approx(expected)
+    with pytest.raises(ScenarioError, match=r"--world-size: got 4, but .* has files of 2 ranks"):
+        time(tmp_path, nodes, nodes, world_size=4)
+
+
+def test_faulty_dependencies_are_dropped_if_asked(tmp_path: Path) -> None:
+    # 1 waits for nothing that exists. Of 2 -> 4 -> 3 -> 2, the dependency on 4 is dropped; 5 on itself; 6 on 7 stays.
+    nodes = [
+        comp(1, 1, 99),
+        comp(2, 2, 1, 4),
+        comp(3, 4, 2),
+        comp(4, 8, 3),
+        comp(5, 16, 5),
+        comp(6, 32, 7),
+        comp(7, 64),
+    ]
+    with pytest.raises(ScenarioError, match="--repair drops such dependencies"):
+        played(tmp_path, nodes)
+    own = [dict(node, stream=number) for number, node in enumerate(nodes)]
+    run = played(tmp_path, own, repair=True)
+    assert run.timeline.end == pytest.approx(96e-6)
+    assert {span.name: round(span.end * 1e6) for span in run.timeline.spans} == {
+        "n (1)": 1, "n (2)": 3, "n (3)": 7, "n (4)": 15, "n (5)": 16, "n (6)": 96, "n (7)": 64,
+    }  # fmt: skip
+    assert run.converted.notes == ("dependencies on nodes that do not exist, or in circles, are dropped: 3",)
+
+
+def test_nodes_of_a_circle_are_those_that_networkx_finds() -> None:
+    for seed in range(200):
+        chance = random.Random(seed)
+        size = chance.randrange(1, 30)
+        after = {node: [chance.randrange(size) for _ in range(chance.randrange(3))] for node in range(size)}
+        graph = nx.DiGraph([(node, other) for node, own in after.items() for other in own])
+        graph.add_nodes_from(after)
+        part = strong_components(after)
+        found: dict[int, set[int]] = {}
+        for node, component in part.items():
+            found.setdefault(component, set()).add(node)
+        assert sorted(map(sorted, found.values())) == sorted(map(sorted, nx.strongly_connected_components(graph)))
 
 
 TWO = [[coll(1, ALL_REDUCE, 8)], [coll(1, ALL_REDUCE, 8)]]

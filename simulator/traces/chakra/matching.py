@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 
 from simulator.basics.errors import ScenarioError, few, one_line
 from simulator.records.chakra import RENDEZVOUS, NodeType
+from simulator.traces.chakra.dependencies import ordered
 from simulator.traces.chakra.read import Node, RankTrace
 
 # Name of the group of all ranks.
@@ -126,43 +127,18 @@ def _by_id(trace: RankTrace) -> dict[int, Node]:
         for other in node.after:
             if other not in found:
                 told = f"node {node.id} {node.name!r} depends on node {other}, which does not exist"
-                raise ScenarioError(one_line(f"{trace.source}: {told}"))
+                raise ScenarioError(one_line(f"{trace.source}: {told}; --repair drops such dependencies"))
     return found
 
 
 def _in_order(trace: RankTrace, nodes: Mapping[int, Node]) -> tuple[Node, ...]:
     """Return a rank's nodes so that each follows its dependencies, otherwise by id."""
-    missing = {ident: len(node.after) for ident, node in nodes.items()}
-    behind: dict[int, list[int]] = {}
-    for ident, node in nodes.items():
-        for other in node.after:
-            behind.setdefault(other, []).append(ident)
-    ready = [ident for ident, count in missing.items() if not count]
-    heapq.heapify(ready)
-    found = []
-    while ready:
-        ident = heapq.heappop(ready)
-        found.append(nodes[ident])
-        for other in behind.get(ident, ()):
-            missing[other] -= 1
-            if not missing[other]:
-                heapq.heappush(ready, other)
-    if len(found) < len(nodes):
-        circle = _circle_of(nodes, {ident for ident, count in missing.items() if count})
+    found, circle = ordered(nodes)
+    if circle:
         names = few([str(ident) for ident in circle], _MOST_SHOWN).replace(", ", " -> ")
-        raise ScenarioError(one_line(f"{trace.source}: nodes depend on each other in a circle: {names}"))
-    return tuple(found)
-
-
-def _circle_of(nodes: Mapping[int, Node], left: set[int]) -> list[int]:
-    """Return the ids of a circle of dependencies among the nodes `left`, which cannot be ordered."""
-    path: dict[int, None] = {}
-    ident = min(left)
-    while ident not in path:
-        path[ident] = None
-        ident = next(other for other in nodes[ident].after if other in left)
-    ids = list(path)
-    return [*ids[ids.index(ident) :], ident]
+        told = f"nodes depend on each other in a circle: {names}; --repair drops a dependency of each circle"
+        raise ScenarioError(one_line(f"{trace.source}: {told}"))
+    return found
 
 
 def _messages(traces: Sequence[RankTrace], order: Sequence[Sequence[Node]]) -> Iterator[Message]:
@@ -170,7 +146,7 @@ def _messages(traces: Sequence[RankTrace], order: Sequence[Sequence[Node]]) -> I
     ends: tuple[dict[tuple[int, int, int], list[NodePlace]], ...] = ({}, {})
     for rank, nodes in enumerate(order):
         for node in nodes:
-            if node.type in (NodeType.SEND, NodeType.RECV):
+            if node.communicates(NodeType.SEND, NodeType.RECV):
                 sends = node.type == NodeType.SEND
                 peer = _peer(traces, rank, node, "comm_dst" if sends else "comm_src")
                 tag = node.number("comm_tag") or 0
@@ -207,7 +183,7 @@ def _meetings(
     found: dict[str, dict[int, list[NodePlace]]] = {}
     for rank, nodes in enumerate(order):
         for node in nodes:
-            if node.type == NodeType.COLL:
+            if node.communicates(NodeType.COLL):
                 name = node.text("pg_name")
                 dimensions = node.attributes.get("involved_dim")
                 if not name and isinstance(dimensions, tuple) and not all(dimensions):
@@ -322,22 +298,24 @@ class _Together:
 def resource_of(node: Node) -> str:
     """Return the resource that runs a node: its nodes run one at a time, in the order of issue.
 
-    Kernels have a resource for each `stream`, operations of the host for each thread (`tid`), collectives for each
-    group, and messages for each peer and tag. Metadata takes no time and no resource.
+    Kernels have a resource for each `stream` (or else `tid`), operations of the host for each thread (`tid`),
+    collectives for each group, and messages for each peer and tag. Metadata takes no time and no resource.
     """
     if node.type == NodeType.METADATA:
         return f"metadata {node.id}"
+    if node.on_host:
+        return f"host {node.text('tid')}".rstrip()
     if node.type == NodeType.COLL:
         return f"communication {node.text('pg_name')}".rstrip()
     if node.type == NodeType.SEND:
         return f"send to {node.number('comm_dst')} tag {node.number('comm_tag') or 0}"
     if node.type == NodeType.RECV:
         return f"receive from {node.number('comm_src')} tag {node.number('comm_tag') or 0}"
-    if node.attributes.get("is_cpu_op"):
-        return f"host {node.text('tid')}".rstrip()
+    # Converters from PyTorch write the stream of a kernel as its thread.
+    stream = node.text("stream") or node.text("tid")
     if node.type in (NodeType.MEM_LOAD, NodeType.MEM_STORE):
-        return f"memory {node.text('stream')}".rstrip()
-    return f"compute {node.text('stream')}".rstrip()
+        return f"memory {stream}".rstrip()
+    return f"compute {stream}".rstrip()
 
 
 def _circle(traces: Sequence[RankTrace], together: _Together) -> ScenarioError:

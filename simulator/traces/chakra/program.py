@@ -6,6 +6,7 @@
 - SEND ends when the bytes have arrived, although the receiver may be busy. RECV ends when they have arrived.
 - COLL is planned on the machine, like any collective of this simulator. A barrier is an all-reduce of 4 bytes, as in
   PyTorch.
+- A node of the host (`is_cpu_op`) takes its measured time, also one that issues a collective or a message.
 - METADATA takes no time. `start_time_micros` is a measurement, and no constraint.
 """
 
@@ -139,14 +140,12 @@ class _Converter:
 
     def own_time(self, gpu: Gpu, node: Node) -> float:
         """Return the time of a kernel, or of an operation on memory [s]."""
-        if node.duration:
+        if node.duration or node.on_host:
             return node.duration * 1e-6 * (self.factor if node.type == NodeType.COMP else 1.0)
         operations, nbytes = (max(node.number(name) or 0, 0) for name in ("num_ops", "tensor_size"))
         seconds = nbytes / gpu.hbm_bandwidth
-        if node.type == NodeType.COMP and not node.attributes.get("is_cpu_op"):
+        if node.type == NodeType.COMP:
             seconds = max(seconds, operations / _rate(gpu))
-        elif node.type == NodeType.COMP:
-            return 0.0
         if seconds:
             self.note(f"nodes without a time take num_ops and tensor_size at the bfloat16 rate of {gpu.name}")
         return seconds
@@ -169,7 +168,7 @@ class _Converter:
                 found.append(replace(arrival, stream=f"arrivals {resource}", after=()))
                 found.append(Compute(name, 0.0, kind="receive", stream=resource, after=(*after, arrival.name)))
             else:
-                seconds = self.own_time(gpu, node) if node.type in _TIMED else 0.0
+                seconds = self.own_time(gpu, node) if node.type in _TIMED or node.on_host else 0.0
                 kind = "memory" if node.type in (NodeType.MEM_LOAD, NodeType.MEM_STORE) else "compute"
                 kind = "host" if resource.startswith("host") else kind
                 found.append(Compute(name, seconds, kind=kind, stream=resource, after=after, on_gpu=kind == "compute"))

@@ -80,6 +80,15 @@ class Node:
         value = self.attributes.get(name)
         return value if isinstance(value, int) else None
 
+    @property
+    def on_host(self) -> bool:
+        """True for an operation of the host, also one that issues a collective or a message."""
+        return bool(self.attributes.get("is_cpu_op"))
+
+    def communicates(self, *types: NodeType) -> bool:
+        """Return True for a node of the types, such as COLL, that is not the host's call which issues it."""
+        return self.type in types and not self.on_host
+
     def text(self, name: str) -> str:
         """Return an attribute's text or whole number as text; empty if there is none."""
         value = self.attributes.get(name)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from simulator.basics.counts import number_of
+from simulator.basics.errors import ScenarioError
 from simulator.basics.units import format_time
 from simulator.cluster.build import build
 from simulator.cluster.cluster import Cluster
@@ -16,6 +17,7 @@ from simulator.records.timeline import Timeline, by_rank
 from simulator.report.plots.both.timeline import Bar, Block, Lane, blocks_figure, lane_of
 from simulator.report.plots.picture import Picture
 from simulator.report.tables.answer_table import AnswerColumn, AnswerTable
+from simulator.traces.chakra.dependencies import repaired
 from simulator.traces.chakra.matching import matched
 from simulator.traces.chakra.program import ConvertedTraces, converted
 from simulator.traces.chakra.read import read_traces
@@ -129,6 +131,8 @@ def simulate_traces(
     algorithm: str = "auto",
     factor: float = 1.0,
     groups: Mapping[str, Sequence[int]] | None = None,
+    world_size: int | None = None,
+    repair: bool = False,
     engine: Engine = "auto",
 ) -> ChakraRun:
     """Simulate the execution traces PREFIX.0.et, PREFIX.1.et, ... on a topology with as many ranks.
@@ -145,6 +149,10 @@ def simulate_traces(
         Factor on the measured times of kernels.
     groups : mapping of str to sequence of int, optional
         Ranks of process groups by name.
+    world_size : int, optional
+        Number of ranks that all do what the only file says.
+    repair : bool
+        True: dependencies on nodes that do not exist, and a dependency of each circle, are dropped.
 
     Raises
     ------
@@ -153,10 +161,20 @@ def simulate_traces(
     """
     if algorithm != "auto":
         find_algorithm(algorithm)
-    traces = read_traces(prefix)
+    traces, dropped = read_traces(prefix), 0
+    if world_size is not None:
+        if len(traces) > 1:
+            raise ScenarioError(f"--world-size: got {world_size}, but {prefix} has files of {len(traces)} ranks")
+        traces = traces * world_size
+    if repair:
+        mended = [repaired(trace) for trace in traces]
+        traces, dropped = tuple(one.trace for one in mended), sum(one.missing + one.circular for one in mended)
     found = matched(traces, groups)
     cluster = build(topology, len(traces), gpu=gpu, network_time=traces[0].network_time)
     made = converted(traces, found, cluster, algorithm=algorithm, factor=factor)
+    if dropped:
+        note = f"dependencies on nodes that do not exist, or in circles, are dropped: {dropped}"
+        made = replace(made, notes=(*made.notes, note))
     return ChakraRun(made, cluster, play(engine, made.program, cluster, limit_memory=False))
 
 

@@ -61,12 +61,14 @@ _PATTERNS: Final = tuple(
         # Tensor lists are updated by optimizers, and copied by FSDP.
         ("elementwise", "multi_tensor_apply.*copy foreach_copy"),
         ("optimizer", "multi_tensor adam lamb_ lion adagrad sgd optimizer lpnorm l2norm"),
-        ("matmul", "gemm gemv cutlass cublas nvjet cijk_ splitk wgmma xmma (^|_)mm(_|$) [db]mm matmul"),
-        ("matmul", "wgrad dgrad fprop implicit_conv conv[12]d convolve winograd"),
-        ("elementwise", "elementwise reduce_?kernel softmax norm vectorized triton embedding index scatter gather"),
+        # FBGEMM is the name of a library, whose kernels for embeddings are no matmuls.
+        ("elementwise", "embedding jagged"),
+        ("matmul", "(?<!fb)gemm gemv cutlass cublas nvjet cijk_ splitk wgmma xmma (^|_)mm(_|$) [db]mm matmul"),
+        ("matmul", "wgrad dgrad fprop implicit_conv conv[12]d convolve winograd scudnn fft2d cask_cudnn"),
+        ("elementwise", "elementwise reduce_?kernel softmax norm vectorized triton ind(ex|ices) scatter gather"),
         ("elementwise", "dropout gelu silu swiglu relu activation cat_?array copy fill zero cast transpose permute"),
         ("elementwise", "loss cross_entropy rope rotary bias sort scan cub:: arange where topk masked bn_ pool random"),
-        ("elementwise", "distribution quant"),
+        ("elementwise", "distribution quant nchw nhwc moments gammabeta packedtensor fbgemm to_dense"),
     )
 )
 
