@@ -145,6 +145,19 @@ def test_older_dumps_and_ranks_in_the_data_are_read(tmp_path: Path) -> None:
     assert (read.rank, read.faulty, [(one.group, one.number) for one in read.entries]) == (5, 1, [("0", 1)])
 
 
+def test_a_rank_that_has_issued_nothing_has_not_come(tmp_path: Path) -> None:
+    dumps = [dump(rank) for rank in range(RANKS)]
+    # PyTorch's JSON leaves the entries out if there are none, and writes 0 for times that are not known.
+    del dumps[2]["entries"]
+    for one in dumps[0]["entries"]:
+        if one["time_discovered_completed_ns"] is None:
+            one["time_discovered_completed_ns"] = 0
+    record = recorded(tmp_path, dumps)
+    assert [one.absent for one in record.collectives] == [(2,)] * 4
+    assert record.hangs[0].number == 4
+    assert next(one for one in record.hangs[0].entries if one.rank == 0).completed is None
+
+
 def test_the_command_prints_and_writes_the_answer(cli: Command, tmp_path: Path) -> None:
     write(tmp_path / "dumps", pickled=True)
     answer = cli("flight-recorder", "dumps", "--out", "out")
@@ -196,6 +209,7 @@ FAULTS = [
     (b"hello", "neither JSON nor a pickle"),
     (b"{", "not JSON"),
     (b"{}", "has no list `entries`"),
+    (b'{"version": "2.4", "pg_config": {}}', "has no entries"),
     (b'{"entries": []}', "has no entries"),
     (b'{"entries": ' + b"[" * 100_000, "nested too deeply"),
     (b"\x80\x02", "not a pickle"),

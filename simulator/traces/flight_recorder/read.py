@@ -139,7 +139,10 @@ def _dump(path: Path, place: int) -> Dump:
     """Return the dump in a file; `place` is its number among the files, and its rank if nothing else says it."""
     content = read_bytes(path, most=MOST_DATA)
     data = _data(content, str(path))
-    listed = at(data, ("entries",))
+    if not isinstance(data, dict):
+        raise ScenarioError(one_line(f"{path}: has no list `entries`; give a dump of PyTorch's NCCL flight recorder"))
+    # A JSON dump of a rank that has issued nothing has no entries.
+    listed = at(data, ("entries",)) if "entries" in data or "version" not in data else ()
     if not isinstance(listed, list | tuple):
         raise ScenarioError(one_line(f"{path}: has no list `entries`; give a dump of PyTorch's NCCL flight recorder"))
     if len(listed) > _MOST_ENTRIES:
@@ -175,8 +178,9 @@ def _entry(data: Any, rank: int) -> Entry | None:
     if number is None or group is None:
         return None
     name = _text(data.get("profiling_name"))
+    # JSON has 0 for a time that is not known.
     created, started, completed = (
-        whole_number(data.get(key), most=_LATEST)
+        whole_number(data.get(key), least=1, most=_LATEST)
         for key in ("time_created_ns", "time_discovered_started_ns", "time_discovered_completed_ns")
     )
     known = data.get("state")
