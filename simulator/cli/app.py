@@ -484,6 +484,25 @@ def export_config(
     write(scenario, to, out, as_overrides(settings or ()))
 
 
+@app.command("export-chakra")
+def export_chakra(
+    scenario: ScenarioName,
+    out: Annotated[
+        Path, typer.Option("--out", metavar="PREFIX", help="Path of the files PREFIX.0.et, PREFIX.1.et, ...")
+    ],
+    settings: Settings = None,
+    no_plugins: NoPlugins = False,
+) -> None:
+    """Write a simulated training step as Chakra execution traces.
+
+    Kernels have their simulated times in whole microseconds. `simulator simulate-trace` reads the files back.
+    """
+    from simulator.cli.export_chakra import write
+    from simulator.cli.settings import as_overrides
+
+    write(scenario, as_overrides(settings or ()), out)
+
+
 # The order here is the order in `--help`.
 for _command in (memory, fit_check, plan, kernels):
     app.command()(_command)
@@ -515,6 +534,106 @@ def diff(
     from simulator.cli.diff import show
 
     show(first, second, as_json=as_json, page=page)
+
+
+@app.command("compare-trace")
+def compare_trace(
+    scenario: Annotated[
+        str,
+        typer.Argument(
+            help="Scenario with a single point: shipped name or path; or the directory of a run.",
+            metavar="SCENARIO",
+            autocompletion=names_of("scenario"),
+        ),
+    ],
+    traces: Annotated[
+        list[Path],
+        typer.Argument(metavar="TRACE...", help="Traces of PyTorch's profiler, one a rank: JSON, plain or gzipped."),
+    ],
+    step: Annotated[
+        int | None,
+        typer.Option(min=0, metavar="N", help="Take ProfilerStep#N; if omitted, the step of median duration."),
+    ] = None,
+    rank: Annotated[
+        list[int] | None,
+        typer.Option(min=0, metavar="R", help="Rank of each trace, in order; if omitted, as the traces say."),
+    ] = None,
+    settings: Settings = None,
+    out: AnswerOut = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compare a profile of a real step with the simulated step.
+
+    The traces are read and never run. The output has the time by kind of kernel and collective, measured and simulated,
+    and the first differences in order and in time.
+    """
+    from simulator.cli.compare_trace import show
+    from simulator.cli.settings import as_overrides
+
+    show(scenario, traces, as_overrides(settings or ()), step, rank or (), out, as_json=as_json)
+
+
+@app.command("simulate-trace")
+def simulate_trace(
+    prefix: Annotated[
+        str, typer.Argument(metavar="PREFIX", help="Path of Chakra execution traces PREFIX.0.et, PREFIX.1.et, ...")
+    ],
+    topology: Annotated[
+        str, typer.Option(help="Topology: name or path.", autocompletion=names_of("topology"))
+    ] = "dgx_h100",
+    gpu: OtherGpu = None,
+    algorithm: Annotated[str, typer.Option(help="Algorithm of collectives: ring, tree, ..., or auto.")] = "auto",
+    scale_compute: Annotated[
+        float,
+        typer.Option("--scale-compute", min=0.0, max=1e6, metavar="FACTOR", help="Factor on the times of kernels."),
+    ] = 1.0,
+    groups: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help='Ranks of process groups as JSON, {"1": [0, 1]}; if omitted, as traces say.'),
+    ] = None,
+    world_size: Annotated[
+        int | None,
+        typer.Option(min=1, max=4096, metavar="N", help="Number of ranks that do what the only file says."),
+    ] = None,
+    repair: Annotated[
+        bool,
+        typer.Option("--repair", help="Drop dependencies on nodes that do not exist, and one of each circle."),
+    ] = False,
+    out: AnswerOut = None,
+    trace: Annotated[bool, typer.Option("--trace", help="Write traces for Perfetto to --out.")] = False,
+    no_plugins: NoPlugins = False,
+    as_json: AsJson = False,
+) -> None:
+    """Simulate Chakra execution traces on a machine.
+
+    Kernels keep their measured times. Messages and collectives run on the links of the machine, collectives by its
+    algorithms.
+    """
+    from simulator.cli.simulate_trace import show
+
+    show(
+        prefix, topology, gpu, algorithm, scale_compute, groups, world_size, out, repair=repair,
+        trace=trace, as_json=as_json,
+    )  # fmt: skip
+
+
+@app.command("flight-recorder")
+def flight_recorder(
+    dumps: Annotated[
+        list[Path],
+        typer.Argument(metavar="DUMP...", help="Dumps of PyTorch's NCCL flight recorder, one a rank, or a directory."),
+    ],
+    out: AnswerOut = None,
+    as_json: AsJson = False,
+) -> None:
+    """Tell which collective of a job hangs, and on which rank.
+
+    The output has the time in collectives and the ranks that came last, too. A pickle is read without unpickling: only
+    plain containers are taken from it, and nothing is run.
+    """
+    from simulator.cli.flight_recorder import show
+
+    show(dumps, out, as_json=as_json)
 
 
 @app.command()

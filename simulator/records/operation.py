@@ -58,6 +58,10 @@ class Exchange(Enum):
 
 Effect = TypeVar("Effect", Computation, Exchange)
 
+# Kind of kernel (matmul, attention, elementwise) and seconds, in the order of execution; neighbours of a kind are a
+# single part.
+KernelParts = tuple[tuple[str, float], ...]
+
 
 @dataclass(frozen=True, slots=True)
 class NumericAction(Generic[Effect]):
@@ -109,6 +113,8 @@ class Compute:
         Effect on numbers.
     on_gpu : bool
         True if a slow GPU stretches the duration; False for work by processors and servers and for copies over PCIe.
+    parts : tuple of (str, float)
+        Kinds of its kernels, each with its part of the duration [s]; empty if the kernels are not known.
     """
 
     name: str
@@ -121,6 +127,13 @@ class Compute:
     after: tuple[str, ...] = ()
     act: NumericAction[Computation] | None = None
     on_gpu: bool = True
+    parts: KernelParts = ()
+
+    @property
+    def kernel_shares(self) -> KernelParts:
+        """Kinds of its kernels, each with its share of the duration (0 to 1); empty if the kernels are not known."""
+        whole = sum(seconds for _, seconds in self.parts)
+        return tuple((kind, seconds / whole) for kind, seconds in self.parts)
 
 
 @dataclass(frozen=True, slots=True)

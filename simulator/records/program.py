@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import overload
 
-from simulator.records.operation import Collective, Op, content
+from simulator.records.operation import Collective, Compute, KernelParts, Op, content
 
 
 class CollectiveGroupFamily(Sequence[Collective]):
@@ -224,3 +224,7 @@ class Program:
     def collectives(self) -> dict[str, Collective]:
         """Return every collective by name, in order of first appearance."""
         return self.lists.collectives
+
+    def kernels(self, rank: int) -> dict[str, KernelParts]:
+        """Return the kinds of kernels in each of a rank's operations by name, with their shares of the duration."""
+        return {op.name: op.kernel_shares for op in self.ranks[rank] if isinstance(op, Compute)}

@@ -13,9 +13,12 @@ from typing import Final
 from simulator.basics.dtypes import find, is_narrow
 from simulator.cluster.cluster import Gpu
 from simulator.model.kernel import Attention, Elementwise, Kernel, Matmul
+from simulator.records.operation import KernelParts
 from simulator.step.kernels.framework_operations import block_scaled, narrow_casts
 from simulator.step.kernels.kernel_time import communication_sms, duration, elementwise_share
 from simulator.step.spec import TrainingStep
+
+_KINDS: Final = {Matmul: "matmul", Attention: "attention", Elementwise: "elementwise"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +33,8 @@ class KernelCost:
         Operations [FLOP] and HBM traffic [B].
     launches : int
         Kernels issued by the host.
+    parts : tuple of (str, float)
+        Kinds of kernels, each with its part of `alone` [s].
     """
 
     alone: float
@@ -37,6 +42,7 @@ class KernelCost:
     flops: float
     nbytes: float
     launches: int = 0
+    parts: KernelParts = ()
 
     def __add__(self, other: KernelCost) -> KernelCost:
         """Return the added costs for running both sets of kernels in sequence."""
@@ -46,12 +52,18 @@ class KernelCost:
             self.flops + other.flops,
             self.nbytes + other.nbytes,
             self.launches + other.launches,
+            in_sequence([*self.parts, *other.parts]),
         )
 
     def times(self, count: int) -> KernelCost:
         """Return the cost of running the kernels `count` times in sequence."""
         return KernelCost(
-            count * self.alone, count * self.contended, count * self.flops, count * self.nbytes, count * self.launches
+            count * self.alone,
+            count * self.contended,
+            count * self.flops,
+            count * self.nbytes,
+            count * self.launches,
+            tuple((kind, count * seconds) for kind, seconds in self.parts),
         )
 
 
@@ -90,12 +102,14 @@ class KernelTimer:
         if sms_taken is not None:
             contention = replace(contention, sms_taken=min(sms_taken, self.gpu.sms - 1))
         size = find(self.step.precision.params).itemsize
+        parts = []
         for kernel in with_sums(kernels):
             alone = self._duration(kernel, _NO_CONTENTION)
             contended = self._duration(kernel, contention)
             # The host does not issue kernels that a compiler has merged.
             total += KernelCost(alone, contended, kernel.flops, kernel.nbytes(size), int(alone > 0.0))
-        return total
+            parts.append((_KINDS[type(kernel)], alone))
+        return replace(total, parts=in_sequence(parts))
 
     def seconds(self, kernel: Kernel, sms_taken: int = 0, hbm_left: float = 1.0) -> float:
         """Return a kernel's duration [s] while `sms_taken` SMs are taken and the share `hbm_left` of HBM bandwidth is
@@ -113,7 +127,10 @@ class KernelTimer:
         kernel = Elementwise("copies", nbytes / 2, nbytes / 2)
         # Copies are limited by bandwidth, not by SMs.
         contention = replace(self._contention, sms_taken=0)
-        return KernelCost(self._bare(kernel, _NO_CONTENTION), self._bare(kernel, contention), 0.0, nbytes)
+        alone = self._bare(kernel, _NO_CONTENTION)
+        return KernelCost(
+            alone, self._bare(kernel, contention), 0.0, nbytes, parts=in_sequence([(_KINDS[Elementwise], alone)])
+        )
 
     def one_pass(self, name: str, read: float, written: float) -> KernelCost:
         """Return the cost of an elementwise kernel that reads `read` bytes and writes `written` bytes."""
@@ -129,7 +146,8 @@ class KernelTimer:
             (self._bare(kernel, beside) + (launches - 1) * self._bare(nothing, beside)) / share
             for beside in (_NO_CONTENTION, self._contention)
         )
-        return KernelCost(alone, contended, 0.0, nbytes, launches)
+        parts = in_sequence([(_KINDS[Elementwise], alone)])
+        return KernelCost(alone, contended, 0.0, nbytes, launches, parts)
 
     def bytes_left(self, kernel: Kernel) -> float:
         """Return the share of a kernel's bytes that moves through HBM: below 1 if a compiler merges the kernel."""
@@ -211,6 +229,23 @@ class KernelTimer:
             # A cast in both orders leaves nothing to copy.
             ordered=self.step.framework.casts_once,
         )
+
+
+def in_sequence(parts: Iterable[tuple[str, float]]) -> KernelParts:
+    """Return kinds of kernels with seconds, in order: neighbours of a kind as a single part, no part without duration.
+
+    Examples
+    --------
+    >>> in_sequence([("matmul", 1.0), ("matmul", 2.0), ("attention", 0.0), ("matmul", 0.5)])
+    (('matmul', 3.5),)
+    """
+    found: list[tuple[str, float]] = []
+    for kind, seconds in parts:
+        if found and found[-1][0] == kind:
+            found[-1] = kind, found[-1][1] + seconds
+        elif seconds > 0.0:
+            found.append((kind, seconds))
+    return tuple(found)
 
 
 def with_sums(kernels: Iterable[Kernel]) -> Iterator[Kernel]:

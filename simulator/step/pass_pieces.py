@@ -9,7 +9,7 @@ pieces are k0, x, k1, and the next pass waits for x.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from simulator.model.kernel import Kernel
@@ -94,8 +94,13 @@ def backward_pieces(timer: KernelTimer, operations: Sequence[Operation], part: P
     """
     listed = [_part(op, part) for op in operations]
     if not any(own.exchanges for own in listed):
-        # Without exchanges, the sum keeps one order for every part, hence rounding is equal.
-        return _pieces(timer, listed)
+        # Without exchanges, the sum keeps one order for every part, hence rounding is equal; kernels run in reverse.
+        return PassPieces(
+            tuple(
+                replace(piece, cost=piece.cost and replace(piece.cost, parts=piece.cost.parts[::-1]))
+                for piece in _pieces(timer, listed).pieces
+            )
+        )
     return _pieces(timer, listed[::-1])
 
 

@@ -103,7 +103,7 @@ class ProgramBuilder:
         work = (cost.alone, cost.flops, cost.nbytes, cost.contended)
         # Kernels start after the host has issued them: a slow host makes the step host-bound.
         waits = [*after, *self.awaited(), self._issued(name, cost.launches)]
-        self._note(Compute(name, *work, kind, after=_given(waits), act=act))
+        self._note(Compute(name, *work, kind, after=_given(waits), act=act, parts=cost.parts))
         # Exchanges inside a pass follow these kernels.
         self.last_kernels = name
         return name

@@ -23,11 +23,8 @@ from simulator.report.numbers.closed_forms import closed_forms_note
 from simulator.report.numbers.link_use import shares_over_time
 from simulator.report.traces import kineto, memory_snapshot
 from simulator.report.views import view as views
-from simulator.report.views.pass_kernels import PassKernels, passes_of
 from simulator.run.scenario_cluster import build_cluster
 from simulator.run.simulate import SimulatedRun
-from simulator.scenario.build_training import to_step
-from simulator.step.kernel_table import kernel_rows
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -79,7 +76,8 @@ class ArtifactWriter:
         if run.parameters is not None:
             write_atomically(target / "parameters.npz", npz_bytes(run.parameters))
         if self.trace:
-            kineto.write(run.timeline, run.plan.program.collectives(), target / "trace")
+            program = run.plan.program
+            kineto.write(run.timeline, program.collectives(), target / "trace", kernels=program.kernels)
             for rank, events in list(run.timeline.allocations.items())[:1]:
                 memory_snapshot.write(events, target / f"memory_rank{rank}.pickle", until=run.timeline.end)
 
@@ -88,13 +86,8 @@ def view_of_run(run: SimulatedRun) -> dict[str, Any]:
     """Return a simulated point's view: its timeline as plain data for the report page."""
     collectives = run.plan.program.collectives().values() if run.scenario.training is None else ()
     groups = {op.name: op.group for op in collectives} or None
-    gpu, training = build_cluster(run.scenario).gpus[0], run.scenario.training
-    passes: tuple[PassKernels, ...] = ()
-    if training is not None:
-        step = to_step(training, run.scenario.cluster.world_size, run.scenario.base)
-        passes = passes_of(kernel_rows(step, gpu))
-    return views.view_of(run.timeline, float(gpu.hbm_bytes), groups, tuple(run.scenario.cluster.stragglers),
-                         run.plan.program, passes)  # fmt: skip
+    gpu, slow = build_cluster(run.scenario).gpus[0], tuple(run.scenario.cluster.stragglers)
+    return views.view_of(run.timeline, float(gpu.hbm_bytes), groups, slow, run.plan.program)
 
 
 def npz_bytes(parameters: Mapping[str, Array]) -> bytes:

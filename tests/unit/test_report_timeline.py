@@ -12,7 +12,7 @@ from simulator.records.timeline import RouteLinks, Span, Timeline, TransferLog
 from simulator.records.transfers import write_out
 from simulator.report.plots import style
 from simulator.report.plots.both import timeline as plot_timeline
-from simulator.report.plots.both.timeline import _Bar, merge
+from simulator.report.plots.both.timeline import Bar, merge
 from simulator.run.simulate import simulate
 from simulator.scenario.load import load_scenario
 
@@ -83,23 +83,23 @@ def test_at_most_32_lanes_with_the_first_the_slowest_and_the_slow_ranks_are_show
 
 
 def test_short_bars_of_one_pixel_become_one_of_the_kind_that_fills_most() -> None:
-    bars = [_Bar(0.0, 0.1, "a", "x"), _Bar(0.1, 0.4, "b", "y"), _Bar(0.4, 0.45, "a", "z"), _Bar(3.0, 9.0, "a", "long")]
-    assert merge(bars, 1.0) == (_Bar(0.0, 0.45, "b", ""), _Bar(3.0, 9.0, "a", "long"))
+    bars = [Bar(0.0, 0.1, "a", "x"), Bar(0.1, 0.4, "b", "y"), Bar(0.4, 0.45, "a", "z"), Bar(3.0, 9.0, "a", "long")]
+    assert merge(bars, 1.0) == (Bar(0.0, 0.45, "b", ""), Bar(3.0, 9.0, "a", "long"))
 
 
 def test_full_pixels_of_one_kind_become_one_bar() -> None:
-    bars = [_Bar(i / 10, (i + 0.9) / 10, "a", "") for i in range(40)]
+    bars = [Bar(i / 10, (i + 0.9) / 10, "a", "") for i in range(40)]
     (bar,) = merge(bars, 1.0)
     assert (bar.start, bar.end) == pytest.approx((0.0, 4.0))
 
 
 def test_a_hundred_thousand_spans_become_at_most_a_bar_a_pixel() -> None:
-    bars = [_Bar(i * 1e-5, (i + 0.5) * 1e-5, "ab"[i % 2], "") for i in range(100_000)]
+    bars = [Bar(i * 1e-5, (i + 0.5) * 1e-5, "ab"[i % 2], "") for i in range(100_000)]
     assert len(merge(bars, 1 / 1500)) <= 1501
 
 
 def test_bars_of_zero_length_timelines_are_kept_as_they_are() -> None:
-    assert merge([_Bar(0.0, 0.0, "a", "x")], 0.0) == (_Bar(0.0, 0.0, "a", "x"),)
+    assert merge([Bar(0.0, 0.0, "a", "x")], 0.0) == (Bar(0.0, 0.0, "a", "x"),)
 
 
 def test_transfers_have_a_lane_under_their_sender() -> None:

@@ -271,7 +271,7 @@ def colours(names: Iterable[str]) -> dict[str, str]:
 def every_colour() -> frozenset[str]:
     """Return the set of all colours ('#RRGGBB') of bars, areas, lines and points."""
     shades = (paler(colour, paleness) for colour in PALETTE for paleness in (0.0, *_PALENESS))
-    return frozenset({*shades, *_OWN.values(), GREY, PALE, WHITE})
+    return frozenset({*shades, *_OWN.values(), *KERNELS.values(), GREY, PALE, WHITE})
 
 
 def paler(colour: str, paleness: float) -> str:

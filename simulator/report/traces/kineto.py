@@ -18,12 +18,12 @@ from __future__ import annotations
 import gzip
 import io
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
-from simulator.records.operation import HOST, ISSUE, Collective
+from simulator.records.operation import HOST, ISSUE, Collective, KernelParts
 from simulator.records.timeline import Span, Timeline, by_rank
 from simulator.report.traces.kineto_names import collective_args, kernel_name
 
@@ -48,6 +48,7 @@ def write(
     *,
     ranks: Iterable[int] | None = None,
     steps: Sequence[float] = (),
+    kernels: Callable[[int], Mapping[str, KernelParts]] = lambda rank: {},
 ) -> tuple[Path, ...]:
     """Write the timeline as Kineto traces rank0.json.gz, rank1.json.gz, ... into a folder; return the files.
 
@@ -61,6 +62,8 @@ def write(
         Ranks to write; if omitted, every rank with spans.
     steps : sequence of float
         Start of each training step [s]; if omitted, a single step from 0.
+    kernels : callable (rank) -> mapping of str to KernelParts
+        Kinds of kernels in a rank's operations, by name, with their shares of the duration.
 
     Returns
     -------
@@ -74,7 +77,7 @@ def write(
     world_size = max([*spans, *(rank for c in collectives.values() for rank in c.group)], default=0) + 1
     files: list[Path] = []
     for rank in wanted:
-        document = trace(timeline, spans.get(rank, ()), collectives, rank, world_size, steps)
+        document = trace(timeline, spans.get(rank, ()), collectives, rank, world_size, steps, kernels(rank))
         files.append(target / f"rank{rank}.json.gz")
         files[-1].write_bytes(_compressed(document))
     return tuple(files)
@@ -95,6 +98,7 @@ def trace(
     rank: int,
     world_size: int,
     steps: Sequence[float] = (),
+    kernels: Mapping[str, KernelParts] | None = None,
 ) -> Event:
     """Return a rank's Kineto trace as plain data.
 
@@ -106,6 +110,8 @@ def trace(
         Spans of this rank.
     collectives, steps
         See `write`.
+    kernels : mapping of str to KernelParts, optional
+        Kinds of kernels in the rank's operations.
     rank, world_size : int
         This rank, and the number of ranks.
     """
@@ -113,7 +119,7 @@ def trace(
     spans = [span for span in spans if span.stream not in (HOST, ISSUE)]
     groups = _groups(collectives, world_size)
     streams = _streams(spans)
-    launches, kernels, flows = _work(spans, collectives, groups, rank, streams)
+    launches, work, flows = _work(spans, collectives, groups, rank, streams, kernels or {})
     return {
         "schemaVersion": 1,
         "distributedInfo": {
@@ -130,7 +136,7 @@ def trace(
             *_names(rank, streams),
             *_steps(rank, timeline.end, steps),
             *launches,
-            *kernels,
+            *work,
             *flows,
             *_memory(timeline, rank),
         ],
@@ -172,33 +178,38 @@ def _work(
     groups: Mapping[tuple[int, ...], str],
     rank: int,
     streams: Mapping[str, int],
+    kernels: Mapping[str, KernelParts],
 ) -> tuple[list[Event], list[Event], list[Event]]:
-    """Return three lists of trace events for a rank's spans: CPU launches, GPU kernels, and arrows between them."""
+    """Return three lists of trace events for a rank's spans: CPU launches, GPU operations, and arrows between them."""
     launches: list[Event] = []
-    kernels: list[Event] = []
+    work: list[Event] = []
     flows: list[Event] = []
     ordered = sorted(spans, key=lambda span: (span.start, streams[span.stream], span.end))
     # HTA takes index and correlation 0 for "none", hence numbers from 1 on.
     for correlation, span in enumerate(ordered, 1):
         start, end = _nanoseconds(span.start), _nanoseconds(span.end)
         launched = max(0, start - _LAUNCH_LEAD)
-        name, category, args = _described(span, collectives, groups, rank)
+        name, category, args = _described(span, collectives, groups, rank, kernels)
         ids = {"correlation": correlation, "External id": correlation}
         cpu = {"pid": _CPU + rank, "tid": _CPU + rank}
         gpu = {"pid": rank, "tid": streams[span.stream]}
         runtime = "cudaMemcpyAsync" if category == "gpu_memcpy" else "cudaLaunchKernel"
         launches.append(_complete("cuda_runtime", runtime, cpu, launched, launched, ids))
         args = {"device": rank, "stream": streams[span.stream], **ids, **args}
-        kernels.append(_complete(category, name, gpu, start, end, args))
+        work.append(_complete(category, name, gpu, start, end, args))
         flow = {"cat": "ac2g", "name": "ac2g", "id": correlation}
         # An arrow ("flow event") from the launch ("s") to the start of the kernel ("f", bound to the enclosing slice).
         flows.append({"ph": "s", **flow, **cpu, "ts": _us(launched)})
         flows.append({"ph": "f", **flow, **gpu, "ts": _us(start), "bp": "e"})
-    return launches, kernels, flows
+    return launches, work, flows
 
 
 def _described(
-    span: Span, collectives: Mapping[str, Collective], groups: Mapping[tuple[int, ...], str], rank: int
+    span: Span,
+    collectives: Mapping[str, Collective],
+    groups: Mapping[tuple[int, ...], str],
+    rank: int,
+    kernels: Mapping[str, KernelParts],
 ) -> tuple[str, str, Event]:
     """Return a span's name, category ("kernel" or "gpu_memcpy") and arguments, as trace tools expect them."""
     collective = collectives.get(span.name)
@@ -209,7 +220,8 @@ def _described(
     facts: Event = {"kind": span.kind, "bytes": span.nbytes, "flops": span.flops}
     if span.stream in _COPIES:
         return f"Memcpy {_COPIES[span.stream]} {span.name}", "gpu_memcpy", facts
-    return span.name, "kernel", facts
+    # `simulator compare-trace` reads these kinds.
+    return span.name, "kernel", {**facts, "kernels": [list(one) for one in kernels.get(span.name, ())]}
 
 
 def _steps(rank: int, end: float, steps: Sequence[float]) -> list[Event]:

@@ -9,11 +9,12 @@ from typing import Any, Final
 import numpy as np
 
 from simulator.basics.arrays import Floats
+from simulator.records.operation import KernelParts
 from simulator.records.program import Program
 from simulator.records.timeline import Span, Timeline, by_rank
 from simulator.report.numbers.participants import Participant, Traffic, traffic
 from simulator.report.plots.training.pipeline import first_of_stages, passes
-from simulator.report.views.pass_kernels import PassKernels, pass_of_operations
+from simulator.report.views.pass_kernels import kernels_of_passes
 from simulator.step.streams import dimension_of
 
 # Distinct ranks shown; the first, the last to end and slow ranks are always among them.
@@ -37,7 +38,6 @@ def lanes(
     slow: Sequence[int],
     notes: list[str],
     program: Program | None = None,
-    passes_by_kind: Sequence[PassKernels] = (),
 ) -> dict[str, Any]:
     """Return the timeline's spans as columns of numbers, a lane (row of the page's picture) per rank and stream.
 
@@ -47,9 +47,8 @@ def lanes(
         `names` and `kinds`: texts. `lanes`: dicts with `rank` (or a server's or switch's vertex), `alike` (all
         ranks or vertices with equal spans), `stream`, and columns `start` (distance from the span before
         [units]), `duration` [units], `name` and `kind` (indices of the texts), and with a program `waits`:
-        index of the name of the dependency that ended last before the span, -1 without a dependency; with
-        `passes_by_kind` also `kernels`: index in `passes` (lists of kind and share), -1 for a span whose
-        kernels are not known.
+        index of the name of the dependency that ended last before the span, -1 without a dependency; and
+        `kernels`: index in `passes` (lists of kind and share), -1 for a span that is not split into kernels.
     """
     ranks = by_rank(timeline.spans)
     firsts = {own[0]: own for own in _alike(ranks, timeline.end)}
@@ -62,11 +61,12 @@ def lanes(
     # Too many transfers would make the page heavy, and be invisible anyway.
     moved = traffic(timeline, groups) if groups is not None and timeline.transfers <= _MOST_TRANSFERS else {}
     told = []
+    kernels: dict[KernelParts, int] = {}
     for rank in shown:
         awaited = {} if program is None else _awaited(program, rank, ranks[rank])
-        made_of = {} if program is None else pass_of_operations(program, rank, passes_by_kind)
+        made_of = {} if program is None else kernels_of_passes(program, rank)
         told += [
-            _lane(rank, firsts[rank], stream, own, unit, texts, awaited) | _kernels(own, made_of)
+            _lane(rank, firsts[rank], stream, own, unit, texts, awaited) | _kernels(own, made_of, kernels)
             for stream, own in _streams(ranks[rank])
         ]
         told += [_moved(rank, firsts[rank], one, unit, texts) for one in moved.get(rank, ())]
@@ -74,7 +74,7 @@ def lanes(
     return {
         "names": list(texts["names"]),
         "kinds": list(texts["kinds"]),
-        "passes": [one.parts for one in passes_by_kind],
+        "passes": list(kernels),
         "lanes": told,
         "last_rank": _first_of(firsts, last),
         "slow": [_first_of(firsts, rank) for rank in slow],
@@ -178,9 +178,14 @@ def _lane(
     return lane | {"waits": numbers}
 
 
-def _kernels(spans: Sequence[Span], made_of: Mapping[str, int]) -> dict[str, list[int]]:
-    """Return a lane's column with the pass of each span; empty if no span is a known pass."""
-    column = [made_of.get(span.name, -1) for span in spans]
+def _kernels(
+    spans: Sequence[Span], made_of: Mapping[str, KernelParts], numbers: dict[KernelParts, int]
+) -> dict[str, list[int]]:
+    """Return a lane's column with the number of each span's kernels; empty if no span is split into kernels.
+
+    New kernels are added to `numbers`.
+    """
+    column = [numbers.setdefault(made_of[span.name], len(numbers)) if span.name in made_of else -1 for span in spans]
     return {"kernels": column} if max(column, default=-1) >= 0 else {}
 
 

@@ -21,7 +21,6 @@ from simulator.records.timeline import Timeline
 from simulator.report.views.lanes import lanes, pipeline
 from simulator.report.views.links import few_names, links
 from simulator.report.views.memory import memory, only_at_peak
-from simulator.report.views.pass_kernels import PassKernels
 
 # Whole numbers up to this are exact in JavaScript, and short enough in JSON.
 _TICKS: Final = 10**9
@@ -36,7 +35,6 @@ def view_of(
     groups: Mapping[str, Sequence[int]] | None = None,
     slow: Sequence[int] = (),
     program: Program | None = None,
-    passes: Sequence[PassKernels] = (),
 ) -> dict[str, Any]:
     """Return a simulated point's timeline as plain data for a page: lanes of spans, memory, links.
 
@@ -51,9 +49,8 @@ def view_of(
     slow : sequence of int
         Ranks that are always shown.
     program : Program, optional
-        Given: each span of an operation names the dependency that ended last, for which the operation waited.
-    passes : sequence of PassKernels, optional
-        Given with a program: spans that consist of the kernels of a pass refer to these kernels.
+        Given: each span of an operation names the dependency that ended last, for which the operation waited, and spans
+        of passes refer to their kinds of kernels.
 
     Returns
     -------
@@ -67,7 +64,7 @@ def view_of(
         "format": _FORMAT,
         "unit_s": unit,
         "end": round(timeline.end / unit),
-        "lanes": lanes(timeline, unit, groups, slow, notes, program, passes),
+        "lanes": lanes(timeline, unit, groups, slow, notes, program),
         "pipeline": pipeline(timeline, unit),
         "memory": memory(timeline, unit, capacity),
         "links": links(timeline, notes),

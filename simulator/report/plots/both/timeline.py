@@ -38,7 +38,7 @@ _MOST_VECTOR_BARS: Final = 4000
 
 
 @dataclass(frozen=True, slots=True)
-class _Bar:
+class Bar:
     """A bar in a timeline picture: a span (timed piece of work), or several merged spans without a name."""
 
     start: float
@@ -48,19 +48,19 @@ class _Bar:
 
 
 @dataclass(frozen=True, slots=True)
-class _Lane:
+class Lane:
     """A row of the timeline picture: the bars of a stream."""
 
     stream: str
-    bars: tuple[_Bar, ...]
+    bars: tuple[Bar, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class _Block:
+class Block:
     """The picture rows (lanes) for a rank, server or switch, drawn once for equivalent participants."""
 
     name: str
-    lanes: tuple[_Lane, ...]
+    lanes: tuple[Lane, ...]
 
 
 def figure(timeline: Timeline, groups: Mapping[str, Sequence[int]] | None = None, slow: Collection[int] = ()) -> Figure:
@@ -91,22 +91,34 @@ def figure(timeline: Timeline, groups: Mapping[str, Sequence[int]] | None = None
     alike = _alike_ranks(timeline, by_rank, moved, slow)
     shown, note = _chosen(by_rank, alike, slow, extra=max(map(len, moved.values()), default=0))
     blocks = [
-        _Block(_named(ranks, slow), _lanes(by_rank[ranks[0]], moved.get(ranks[0], ()), timeline.end)) for ranks in shown
+        Block(_named(ranks, slow), _lanes(by_rank[ranks[0]], moved.get(ranks[0], ()), timeline.end)) for ranks in shown
     ]
     others, left = _others(moved, timeline.end)
     blocks += others
     note = "; ".join(text for text in (note, left) if text)
+    return blocks_figure(blocks, timeline.end, finding(timeline), note)
+
+
+def blocks_figure(blocks: Sequence[Block], end: float, title: str, note: str = "") -> Figure:
+    """Return a figure with a row of bars for each lane, from 0 to `end` [s], with a title and a note."""
     lanes = [lane for block in blocks for lane in block.lanes]
     palette = style.colours(_kinds(lanes))
+    # Settings may have the names of kernels, and are not drawn in their colours.
+    palette |= {kind: colour for kind, colour in style.KERNELS.items() if kind in palette}
     with style.applied():
         fig = style.new_figure(_WIDTH, 1.9 + 0.3 * max(3, len(lanes)))
         axes = fig.subplots()
-        _draw(axes, lanes, palette, timeline.end)
+        _draw(axes, lanes, palette, end)
         _label(axes, blocks)
-        style.time_axis(axes, timeline.end)
-        style.set_title(fig, finding(timeline))
+        style.time_axis(axes, end)
+        style.set_title(fig, title)
         _legend(fig, palette, note)
     return fig
+
+
+def lane_of(name: str, bars: Sequence[Bar], end: float) -> Lane:
+    """Return a row of bars in a picture from 0 to `end` [s]; bars shorter than a pixel are merged."""
+    return Lane(name, merge(bars, end / _PIXELS))
 
 
 def _alike_ranks(
@@ -137,7 +149,7 @@ def _look(own: Sequence[Traffic], pixel: float) -> Hashable:
     )
 
 
-def _others(moved: Mapping[Participant, Sequence[Traffic]], end: float) -> tuple[list[_Block], str]:
+def _others(moved: Mapping[Participant, Sequence[Traffic]], end: float) -> tuple[list[Block], str]:
     """Return the picture rows of servers and switches, equal ones drawn once, and a text on omitted ones."""
     pixel = end / _PIXELS or 1.0
     alike: dict[Hashable, list[str]] = {}
@@ -147,7 +159,7 @@ def _others(moved: Mapping[Participant, Sequence[Traffic]], end: float) -> tuple
     named = [
         (names[0] if len(names) == 1 else f"{names[0]} ({len(names)} equal)", names[0]) for names in alike.values()
     ]
-    blocks = [_Block(name, _lanes((), moved[first], end)) for name, first in named[:_MOST_OTHERS]]
+    blocks = [Block(name, _lanes((), moved[first], end)) for name, first in named[:_MOST_OTHERS]]
     left = len(named) - len(blocks)
     return blocks, f"{left} more servers or switches not shown" if left else ""
 
@@ -253,19 +265,19 @@ def _chosen(
     return shown, f"{drawn} of {len(by_rank)} ranks shown: {choice}"
 
 
-def _lanes(spans: Sequence[Span], moved: Sequence[Traffic], end: float) -> tuple[_Lane, ...]:
+def _lanes(spans: Sequence[Span], moved: Sequence[Traffic], end: float) -> tuple[Lane, ...]:
     """Return a rank's picture rows: a row per stream, and a row each for its sends and receives."""
     lanes = []
     for stream, group in groupby(spans, lambda s: s.stream):
-        bars = [_Bar(s.start, s.end, s.kind, s.name) for s in group]
-        lanes.append(_Lane(stream, merge(bars, end / _PIXELS)))
+        bars = [Bar(s.start, s.end, s.kind, s.name) for s in group]
+        lanes.append(lane_of(stream, bars, end))
     for one in moved:
-        bars = [_Bar(start, stop, "transfer", "") for start, stop in one.intervals]
-        lanes.append(_Lane(one.direction, merge(bars, end / _PIXELS)))
+        bars = [Bar(start, stop, "transfer", "") for start, stop in one.intervals]
+        lanes.append(lane_of(one.direction, bars, end))
     return tuple(lanes)
 
 
-def merge(bars: Sequence[_Bar], pixel: float) -> tuple[_Bar, ...]:
+def merge(bars: Sequence[Bar], pixel: float) -> tuple[Bar, ...]:
     """Return bars with those shorter than a pixel merged per pixel; the kind with the most time gives the colour.
 
     A pixel that is more than half full is drawn full, and adjacent full pixels of a kind become a single bar; otherwise
@@ -274,25 +286,25 @@ def merge(bars: Sequence[_Bar], pixel: float) -> tuple[_Bar, ...]:
         spans    |a a b  |aaaaaa |      a|
         drawn    |aaaaaaa|aaaaaaa|      a|     a bar over two pixels, and a short bar
     """
-    kept: list[_Bar] = []
-    cells: dict[int, list[_Bar]] = {}
+    kept: list[Bar] = []
+    cells: dict[int, list[Bar]] = {}
     for bar in bars:
         if bar.end - bar.start >= pixel or pixel <= 0.0:
             kept.append(bar)
         else:
             # A short bar belongs to the pixel at its middle.
             cells.setdefault(int((bar.start + bar.end) / 2 / pixel), []).append(bar)
-    joined: list[_Bar] = []
+    joined: list[Bar] = []
     for cell, members in sorted(cells.items()):
         bar = _cell(members, cell * pixel, pixel)
         # A gap of less than half a pixel is invisible: extend the bar before.
         if joined and joined[-1].kind == bar.kind and bar.start - joined[-1].end < pixel / 2:
-            bar = _Bar(joined.pop().start, bar.end, bar.kind, "")
+            bar = Bar(joined.pop().start, bar.end, bar.kind, "")
         joined.append(bar)
     return tuple(sorted(kept + joined, key=lambda bar: (bar.start, bar.end)))
 
 
-def _cell(members: Sequence[_Bar], start: float, pixel: float) -> _Bar:
+def _cell(members: Sequence[Bar], start: float, pixel: float) -> Bar:
     """Return a single bar for the short bars within a pixel, of the kind with the most time."""
     filled: dict[str, float] = {}
     for bar in members:
@@ -300,11 +312,11 @@ def _cell(members: Sequence[_Bar], start: float, pixel: float) -> _Bar:
     kind = max(filled, key=lambda k: (filled[k], k))
     first, last = min(bar.start for bar in members), max(bar.end for bar in members)
     if sum(filled.values()) > pixel / 2:
-        return _Bar(min(start, first), max(start + pixel, last), kind, "")
-    return _Bar(first, last, kind, "")
+        return Bar(min(start, first), max(start + pixel, last), kind, "")
+    return Bar(first, last, kind, "")
 
 
-def _kinds(lanes: Sequence[_Lane]) -> list[str]:
+def _kinds(lanes: Sequence[Lane]) -> list[str]:
     """Return the kinds of work in the rows by falling total time, so that the first get the most distinct colours."""
     filled: dict[str, float] = {}
     for lane in lanes:
@@ -313,7 +325,7 @@ def _kinds(lanes: Sequence[_Lane]) -> list[str]:
     return sorted(filled, key=lambda kind: (-filled[kind], kind))
 
 
-def _draw(axes: Axes, lanes: Sequence[_Lane], palette: dict[str, str], end: float) -> None:
+def _draw(axes: Axes, lanes: Sequence[Lane], palette: dict[str, str], end: float) -> None:
     """Draw the bars of all rows into the axes, row 0 first, with the palette's colour for each kind of work."""
     raster = sum(len(lane.bars) for lane in lanes) > _MOST_VECTOR_BARS
     for row, lane in enumerate(lanes):
@@ -331,7 +343,7 @@ def _draw(axes: Axes, lanes: Sequence[_Lane], palette: dict[str, str], end: floa
     axes.grid(visible=True, axis="x")
 
 
-def _write(axes: Axes, bar: _Bar, row: int, colour: str, end: float) -> None:
+def _write(axes: Axes, bar: Bar, row: int, colour: str, end: float) -> None:
     """Write a bar's name inside the bar if there is enough room."""
     room = (bar.end - bar.start) / end * _PIXELS if end > 0.0 else 0.0
     # At 150 dpi; a letter of 8 pt is about 5.3 pt wide.
@@ -341,7 +353,7 @@ def _write(axes: Axes, bar: _Bar, row: int, colour: str, end: float) -> None:
                   color=style.text_on(colour), clip_on=True)  # fmt: skip
 
 
-def _label(axes: Axes, blocks: Sequence[_Block]) -> None:
+def _label(axes: Axes, blocks: Sequence[Block]) -> None:
     """Label the rows with participant and stream, and draw a line between the rows of different participants."""
     names = [f"{block.name}  {lane.stream}" for block in blocks for lane in block.lanes]
     axes.set_yticks(range(len(names)), names)

@@ -1,0 +1,1 @@
+"""Chakra execution traces: read, and simulated on a cluster."""

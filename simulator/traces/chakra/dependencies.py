@@ -1,0 +1,119 @@
+"""In which order can a rank's nodes run, and how are faulty dependencies of converted traces dropped?"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from simulator.traces.chakra.read import Node, RankTrace
+
+
+@dataclass(frozen=True, slots=True)
+class RepairedTrace:
+    """A trace without faulty dependencies.
+
+    Attributes
+    ----------
+    trace : RankTrace
+    missing, circular : int
+        Dependencies that were dropped: on nodes that do not exist, and in circles.
+    """
+
+    trace: RankTrace
+    missing: int
+    circular: int
+
+
+def ordered(nodes: Mapping[int, Node]) -> tuple[tuple[Node, ...], list[int]]:
+    """Return nodes so that each follows its dependencies, otherwise by id; and a circle of ids if there is one.
+
+    Each id of the circle depends on the next, and the first is repeated at the end. Every dependency must exist.
+    """
+    missing = {ident: len(node.after) for ident, node in nodes.items()}
+    behind: dict[int, list[int]] = {}
+    for ident, node in nodes.items():
+        for other in node.after:
+            behind.setdefault(other, []).append(ident)
+    ready = [ident for ident, count in missing.items() if not count]
+    heapq.heapify(ready)
+    found = []
+    while ready:
+        ident = heapq.heappop(ready)
+        found.append(nodes[ident])
+        for other in behind.get(ident, ()):
+            missing[other] -= 1
+            if not missing[other]:
+                heapq.heappush(ready, other)
+    left = {ident for ident, count in missing.items() if count}
+    return tuple(found), _circle(nodes, left) if left else []
+
+
+def _circle(nodes: Mapping[int, Node], left: set[int]) -> list[int]:
+    """Return a circle of dependencies among the nodes `left`, each of which depends on another of them."""
+    path: dict[int, None] = {}
+    ident = min(left)
+    while ident not in path:
+        path[ident] = None
+        ident = next(other for other in nodes[ident].after if other in left)
+    ids = list(path)
+    return [*ids[ids.index(ident) :], ident]
+
+
+def repaired(trace: RankTrace) -> RepairedTrace:
+    """Return a trace without dependencies on nodes that do not exist, and without circles.
+
+    Nodes of a circle lose their dependencies on nodes of the same circle with larger ids: ids rise with time.
+    """
+    known = {node.id for node in trace.nodes}
+    # Nodes with an id that occurred before are refused later.
+    first = [replace(node, after=tuple(other for other in node.after if other in known)) for node in trace.nodes]
+    after = {node.id: node.after for node in first}
+    part = strong_components(after)
+    nodes = [
+        replace(node, after=tuple(one for one in node.after if one < node.id or part[one] != part[node.id]))
+        for node in first
+    ]
+    given, there, left = (sum(len(node.after) for node in own) for own in (trace.nodes, first, nodes))
+    return RepairedTrace(replace(trace, nodes=tuple(nodes)), given - there, there - left)
+
+
+def strong_components(after: Mapping[int, Sequence[int]]) -> dict[int, int]:
+    """Return the number of each node's strongly connected component: nodes of a component lie on common circles.
+
+    Tarjan's algorithm, without recursion.
+
+    Examples
+    --------
+    >>> parts = strong_components({1: [2], 2: [1], 3: [2]})
+    >>> parts[1] == parts[2], parts[1] == parts[3]
+    (True, False)
+    """
+    index: dict[int, int] = {}
+    lowest: dict[int, int] = {}
+    part: dict[int, int] = {}
+    stack: list[int] = []
+    for root in after:
+        if root in index:
+            continue
+        # Each entry is a node with the dependencies that have not been followed.
+        walk = [(root, iter(after[root]))]
+        index[root] = lowest[root] = len(index)
+        stack.append(root)
+        while walk:
+            node, rest = walk[-1]
+            other = next(rest, None)
+            if other is None:
+                walk.pop()
+                if walk:
+                    lowest[walk[-1][0]] = min(lowest[walk[-1][0]], lowest[node])
+                if lowest[node] == index[node]:
+                    while node not in part:
+                        part[stack.pop()] = index[node]
+            elif other not in index:
+                index[other] = lowest[other] = len(index)
+                stack.append(other)
+                walk.append((other, iter(after[other])))
+            elif other not in part:
+                lowest[node] = min(lowest[node], index[other])
+    return part

@@ -1,0 +1,324 @@
+"""Which nodes of different ranks belong together, and in which order does each rank issue its nodes?
+
+- A SEND matches the RECV of its destination with the same source and tag; the n-th matches the n-th.
+- The n-th COLL of a process group on each of its ranks is one collective. A group is named by `pg_name`; its members
+  are the ranks with such a COLL, or those of a file of groups. Without a name the group has all ranks.
+
+Nodes are issued in the order of their ids, as far as dependencies allow. If the ranks would then wait for each other in
+a circle, the nodes are issued in an order in which no rank waits for a node behind its own.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from simulator.basics.errors import ScenarioError, few, one_line
+from simulator.records.chakra import RENDEZVOUS, NodeType
+from simulator.traces.chakra.dependencies import ordered
+from simulator.traces.chakra.read import Node, RankTrace
+
+# Name of the group of all ranks.
+EVERYBODY = ""
+_MOST_SHOWN = 6
+
+
+@dataclass(frozen=True, slots=True)
+class NodePlace:
+    """A node of a rank."""
+
+    rank: int
+    node: Node
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A SEND and the RECV that it matches.
+
+    Attributes
+    ----------
+    number : int
+        How many messages with the same source, destination and tag precede it.
+    """
+
+    send: NodePlace
+    receive: NodePlace
+    tag: int
+    number: int
+
+    @property
+    def rendezvous(self) -> bool:
+        """True if the transfer waits for the receiver, as traces of this simulator say; otherwise it is buffered."""
+        return all(bool(one.node.attributes.get(RENDEZVOUS)) for one in (self.send, self.receive))
+
+
+@dataclass(frozen=True, slots=True)
+class Meeting:
+    """A collective: the COLL of each rank of a group, in the order of the ranks.
+
+    Attributes
+    ----------
+    group : str
+        Name of the process group; empty for all ranks.
+    number : int
+        How many collectives of the group precede it.
+    """
+
+    group: str
+    number: int
+    members: tuple[NodePlace, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MatchedTraces:
+    """Traces whose nodes have been matched.
+
+    Attributes
+    ----------
+    order : tuple of tuple of Node
+        Nodes of each rank in the order in which they are issued.
+    messages, meetings : tuple
+        In no particular order.
+    reordered : bool
+        True if some rank does not issue its nodes in the order of their ids.
+    """
+
+    order: tuple[tuple[Node, ...], ...]
+    messages: tuple[Message, ...]
+    meetings: tuple[Meeting, ...]
+    reordered: bool
+
+
+def matched(traces: Sequence[RankTrace], groups: Mapping[str, Sequence[int]] | None = None) -> MatchedTraces:
+    """Return the traces with their nodes matched and ordered.
+
+    Parameters
+    ----------
+    groups : mapping of str to sequence of int, optional
+        Ranks of process groups by name.
+
+    Raises
+    ------
+    ScenarioError
+        Two nodes have an id, a dependency is missing, nodes wait for each other in a circle, or a node has no partner.
+    """
+    by_id = [_by_id(trace) for trace in traces]
+    plain = tuple(_in_order(trace, nodes) for trace, nodes in zip(traces, by_id, strict=True))
+    messages, meetings = tuple(_messages(traces, plain)), tuple(_meetings(traces, plain, groups or {}))
+    together = _Together(len(traces), messages, meetings)
+    if together.order(plain, streams=True) is not None:
+        return MatchedTraces(plain, messages, meetings, reordered=False)
+    other = together.order(plain, streams=False)
+    if other is None:
+        raise _circle(traces, together)
+    return MatchedTraces(other, messages, meetings, reordered=True)
+
+
+def _by_id(trace: RankTrace) -> dict[int, Node]:
+    """Return a rank's nodes by id, after checks of ids and dependencies."""
+    found: dict[int, Node] = {}
+    for node in trace.nodes:
+        if node.id in found:
+            names = f"{found[node.id].name!r}, {node.name!r}"
+            raise ScenarioError(one_line(f"{trace.source}: two nodes have the id {node.id}: {names}"))
+        found[node.id] = node
+    for node in trace.nodes:
+        for other in node.after:
+            if other not in found:
+                told = f"node {node.id} {node.name!r} depends on node {other}, which does not exist"
+                raise ScenarioError(one_line(f"{trace.source}: {told}; --repair drops such dependencies"))
+    return found
+
+
+def _in_order(trace: RankTrace, nodes: Mapping[int, Node]) -> tuple[Node, ...]:
+    """Return a rank's nodes so that each follows its dependencies, otherwise by id."""
+    found, circle = ordered(nodes)
+    if circle:
+        names = few([str(ident) for ident in circle], _MOST_SHOWN).replace(", ", " -> ")
+        told = f"nodes depend on each other in a circle: {names}; --repair drops a dependency of each circle"
+        raise ScenarioError(one_line(f"{trace.source}: {told}"))
+    return found
+
+
+def _messages(traces: Sequence[RankTrace], order: Sequence[Sequence[Node]]) -> Iterator[Message]:
+    """Yield each SEND with its RECV."""
+    ends: tuple[dict[tuple[int, int, int], list[NodePlace]], ...] = ({}, {})
+    for rank, nodes in enumerate(order):
+        for node in nodes:
+            if node.communicates(NodeType.SEND, NodeType.RECV):
+                sends = node.type == NodeType.SEND
+                peer = _peer(traces, rank, node, "comm_dst" if sends else "comm_src")
+                tag = node.number("comm_tag") or 0
+                key = (rank, peer, tag) if sends else (peer, rank, tag)
+                ends[0 if sends else 1].setdefault(key, []).append(NodePlace(rank, node))
+    for source, destination, tag in dict.fromkeys([*ends[0], *ends[1]]):
+        sent, received = (side.get((source, destination, tag), []) for side in ends)
+        if len(sent) != len(received):
+            raise ScenarioError(
+                one_line(
+                    f"{traces[source].source}: rank {source} sends {len(sent)} messages to rank {destination} with tag "
+                    f"{tag}, and rank {destination} receives {len(received)}; every message needs a partner"
+                )
+            )
+        for number, (one, other) in enumerate(zip(sent, received, strict=True)):
+            yield Message(one, other, tag, number)
+
+
+def _peer(traces: Sequence[RankTrace], rank: int, node: Node, attribute: str) -> int:
+    peer = node.number(attribute)
+    if peer is None or not 0 <= peer < len(traces) or peer == rank:
+        told = "is missing" if peer is None else f"got {peer}"
+        others = f"another rank, 0 .. {len(traces) - 1}"
+        raise ScenarioError(
+            one_line(f"{traces[rank].source}: node {node.id} {node.name!r}: {attribute}: {told}; must be {others}")
+        )
+    return peer
+
+
+def _meetings(
+    traces: Sequence[RankTrace], order: Sequence[Sequence[Node]], groups: Mapping[str, Sequence[int]]
+) -> Iterator[Meeting]:
+    """Yield each collective with the nodes of its ranks."""
+    found: dict[str, dict[int, list[NodePlace]]] = {}
+    for rank, nodes in enumerate(order):
+        for node in nodes:
+            if node.communicates(NodeType.COLL):
+                name = node.text("pg_name")
+                dimensions = node.attributes.get("involved_dim")
+                if not name and isinstance(dimensions, tuple) and not all(dimensions):
+                    raise ScenarioError(
+                        one_line(
+                            f"{traces[rank].source}: node {node.id} {node.name!r}: involves some dimensions of a "
+                            "network (involved_dim), and names no process group; give pg_name"
+                        )
+                    )
+                found.setdefault(name, {}).setdefault(rank, []).append(NodePlace(rank, node))
+    for name, own in found.items():
+        members = groups.get(name, range(len(traces)) if name == EVERYBODY else sorted(own))
+        counts = {rank: len(own.get(rank, ())) for rank in members}
+        counts |= {rank: len(nodes) for rank, nodes in own.items() if rank not in counts}
+        if len(set(counts.values())) > 1 or set(own) - set(members):
+            most, least = (choose(counts, key=lambda rank: counts[rank]) for choose in (max, min))
+            which = f"the group {name!r}" if name else "the group of all ranks"
+            raise ScenarioError(
+                one_line(
+                    f"{traces[most].source}: rank {most} has {counts[most]} collectives of {which}, and rank {least} "
+                    f"has {counts[least]}; every rank of a group takes part in each"
+                )
+            )
+        for number, places in enumerate(zip(*(own[rank] for rank in members), strict=True)):
+            yield Meeting(name, number, places)
+
+
+@dataclass(slots=True)
+class _Together:
+    """The nodes of all ranks in one graph, in which the nodes of a collective are a single vertex, and
+    so are both ends of a message that waits for its receiver.
+
+    Attributes
+    ----------
+    left : tuple of NodePlace
+        Nodes that wait for each other, after an attempt without a result.
+    """
+
+    ranks: int
+    messages: Sequence[Message]
+    meetings: Sequence[Meeting]
+    left: tuple[NodePlace, ...] = field(default=())
+
+    def order(self, plain: Sequence[Sequence[Node]], *, streams: bool) -> tuple[tuple[Node, ...], ...] | None:
+        """Return the nodes of each rank so that nobody waits for a node behind its own; None if there is no such order.
+
+        With `streams`, the nodes that share a resource keep their order in `plain`.
+        """
+        vertex: dict[tuple[int, int], int] = {}
+        members: list[list[NodePlace]] = []
+        for meeting in self.meetings:
+            for place in meeting.members:
+                vertex[place.rank, place.node.id] = len(members)
+            members.append(list(meeting.members))
+        for message in self.messages:
+            if message.rendezvous:
+                for place in (message.send, message.receive):
+                    vertex[place.rank, place.node.id] = len(members)
+                members.append([message.send, message.receive])
+        for rank, nodes in enumerate(plain):
+            for node in nodes:
+                if (rank, node.id) not in vertex:
+                    vertex[rank, node.id] = len(members)
+                    members.append([NodePlace(rank, node)])
+        behind: list[list[int]] = [[] for _ in members]
+        missing = [0] * len(members)
+
+        def add(first: int, second: int) -> None:
+            behind[first].append(second)
+            missing[second] += 1
+
+        for rank, nodes in enumerate(plain):
+            last: dict[str, int] = {}
+            for node in nodes:
+                own = vertex[rank, node.id]
+                for other in node.after:
+                    add(vertex[rank, other], own)
+                resource = resource_of(node)
+                if streams and resource in last:
+                    add(last[resource], own)
+                last[resource] = own
+        for message in self.messages:
+            if not message.rendezvous:
+                send, receive = (vertex[one.rank, one.node.id] for one in (message.send, message.receive))
+                add(send, receive)
+        return self._sorted(members, behind, missing)
+
+    def _sorted(
+        self, members: Sequence[Sequence[NodePlace]], behind: Sequence[Sequence[int]], missing: list[int]
+    ) -> tuple[tuple[Node, ...], ...] | None:
+        # Smallest id first, then the lowest rank.
+        key = [min((place.node.id, place.rank) for place in own) for own in members]
+        ready = [(key[own], own) for own, count in enumerate(missing) if not count]
+        heapq.heapify(ready)
+        found: list[list[Node]] = [[] for _ in range(self.ranks)]
+        done = 0
+        while ready:
+            _, own = heapq.heappop(ready)
+            done += 1
+            for place in members[own]:
+                found[place.rank].append(place.node)
+            for other in behind[own]:
+                missing[other] -= 1
+                if not missing[other]:
+                    heapq.heappush(ready, (key[other], other))
+        if done < len(members):
+            self.left = tuple(members[own][0] for own, count in enumerate(missing) if count)
+            return None
+        return tuple(map(tuple, found))
+
+
+def resource_of(node: Node) -> str:
+    """Return the resource that runs a node: its nodes run one at a time, in the order of issue.
+
+    Kernels have a resource for each `stream` (or else `tid`), operations of the host for each thread (`tid`),
+    collectives for each group, and messages for each peer and tag. Metadata takes no time and no resource.
+    """
+    if node.type == NodeType.METADATA:
+        return f"metadata {node.id}"
+    if node.on_host:
+        return f"host {node.text('tid')}".rstrip()
+    if node.type == NodeType.COLL:
+        return f"communication {node.text('pg_name')}".rstrip()
+    if node.type == NodeType.SEND:
+        return f"send to {node.number('comm_dst')} tag {node.number('comm_tag') or 0}"
+    if node.type == NodeType.RECV:
+        return f"receive from {node.number('comm_src')} tag {node.number('comm_tag') or 0}"
+    # Converters from PyTorch write the stream of a kernel as its thread.
+    stream = node.text("stream") or node.text("tid")
+    if node.type in (NodeType.MEM_LOAD, NodeType.MEM_STORE):
+        return f"memory {stream}".rstrip()
+    return f"compute {stream}".rstrip()
+
+
+def _circle(traces: Sequence[RankTrace], together: _Together) -> ScenarioError:
+    """Return the error for ranks that wait for each other."""
+    told = few([f"rank {one.rank} node {one.node.id} {one.node.name!r}" for one in together.left], _MOST_SHOWN)
+    return ScenarioError(one_line(f"{traces[0].source}: ranks wait for each other in a circle, among them {told}"))

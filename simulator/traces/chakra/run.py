@@ -1,0 +1,216 @@
+"""Simulates Chakra execution traces on a machine, and says where the time of the step goes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from simulator.basics.counts import number_of
+from simulator.basics.errors import ScenarioError
+from simulator.basics.units import format_time
+from simulator.cluster.build import build
+from simulator.cluster.cluster import Cluster
+from simulator.collectives.algorithm_files import find_algorithm
+from simulator.engine.play import Engine, play
+from simulator.records.timeline import Timeline, by_rank
+from simulator.report.plots.both.timeline import Bar, Block, Lane, blocks_figure, lane_of
+from simulator.report.plots.picture import Picture
+from simulator.report.tables.answer_table import AnswerColumn, AnswerTable
+from simulator.traces.chakra.dependencies import repaired
+from simulator.traces.chakra.matching import matched
+from simulator.traces.chakra.program import ConvertedTraces, converted
+from simulator.traces.chakra.read import read_traces
+from simulator.traces.gpu_work import GpuStep, GpuWork
+
+# Kinds of the operations of nodes; every other kind is communication.
+_OWN: Final = ("compute", "host", "memory")
+# Operation that waits for a message, which takes time itself.
+_RECEIVE: Final = "receive"
+_RANKS_SHOWN: Final = 8
+_NS: Final = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class ChakraRun:
+    """Simulated execution traces.
+
+    Attributes
+    ----------
+    converted : ConvertedTraces
+        The program of the traces, and notes.
+    cluster : Cluster
+    timeline : Timeline
+    """
+
+    converted: ConvertedTraces
+    cluster: Cluster
+    timeline: Timeline
+
+    @property
+    def steps(self) -> dict[int, GpuStep]:
+        """The work of each rank that has operations."""
+        end = round(self.timeline.end / _NS)
+        return {
+            rank: GpuStep.of(
+                rank,
+                end,
+                [
+                    GpuWork(
+                        span.name,
+                        round(span.start / _NS),
+                        round(span.end / _NS),
+                        ((span.kind, 1.0),),
+                        communicates=span.kind not in _OWN,
+                    )
+                    for span in spans
+                    if span.kind != _RECEIVE
+                ],
+            )
+            for rank, spans in by_rank(self.timeline.spans).items()
+        }
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """The answer in sentences, the most important first."""
+        ranks, counts = len(self.converted.program.ranks), self.converted.counts
+        nodes = ", ".join(f"{count:,} {name}" for name, count in sorted(counts.items()))
+        last = self.timeline.last_rank
+        told = [
+            f"The step takes {format_time(self.timeline.end)} on {number_of(ranks, 'rank')} of {self.cluster.name} "
+            f"({nodes})."
+        ]
+        if last is not None and (step := self.steps.get(last)) is not None and self.timeline.end:
+            share = 100.0 * _NS / self.timeline.end
+            told.append(
+                f"Rank {last} ends last: communication without a concurrent kernel takes {share * step.exposed:.0f} % "
+                f"of the time, and {share * step.idle:.0f} % is idle."
+            )
+        return tuple(told)
+
+    def tables(self) -> tuple[AnswerTable, ...]:
+        """Return the time of each rank, and the operations of each rank."""
+        return _rank_table(self.steps), _operation_table(self.timeline)
+
+    def pictures(self) -> tuple[Picture, ...]:
+        """Return the picture of the timeline; nothing without operations that take time."""
+        if not self.timeline.spans:
+            return ()
+        steps, end = list(self.steps.values()), self.timeline.end
+        blocks = [Block(f"rank {step.rank}", tuple(_lanes(step, end))) for step in steps[:_RANKS_SHOWN]]
+        note = f"{_RANKS_SHOWN} of {len(steps)} ranks shown" if len(steps) > _RANKS_SHOWN else ""
+        shown = [block for block in blocks if block.lanes]
+        return (Picture("timeline", blocks_figure(shown, end, self.sentences[0].rstrip("."), note)),) if shown else ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the run as plain data, times in seconds."""
+        return {
+            "step_time_s": self.timeline.end,
+            "topology": self.cluster.name,
+            "ranks": len(self.converted.program.ranks),
+            "nodes": dict(self.converted.counts),
+            "last_rank": self.timeline.last_rank,
+            "notes": list(self.converted.notes),
+            "by_rank": [
+                {
+                    "rank": rank,
+                    "exposed_comm_time_s": step.exposed * _NS,
+                    "idle_time_s": step.idle * _NS,
+                    "time_by_kind_s": {kind: time * _NS for kind, (_, time) in step.totals().items()},
+                }
+                for rank, step in self.steps.items()
+            ],
+        }
+
+
+def simulate_traces(
+    prefix: str,
+    topology: str,
+    *,
+    gpu: str | None = None,
+    algorithm: str = "auto",
+    factor: float = 1.0,
+    groups: Mapping[str, Sequence[int]] | None = None,
+    world_size: int | None = None,
+    repair: bool = False,
+    engine: Engine = "auto",
+) -> ChakraRun:
+    """Simulate the execution traces PREFIX.0.et, PREFIX.1.et, ... on a topology with as many ranks.
+
+    Parameters
+    ----------
+    prefix, topology : str
+        Path of the files without their endings; name or path of a topology.
+    gpu : str, optional
+        GPU in place of the topology's.
+    algorithm : str
+        Algorithm of collectives.
+    factor : float
+        Factor on the measured times of kernels.
+    groups : mapping of str to sequence of int, optional
+        Ranks of process groups by name.
+    world_size : int, optional
+        Number of ranks that all do what the only file says.
+    repair : bool
+        True: dependencies on nodes that do not exist, and a dependency of each circle, are dropped.
+
+    Raises
+    ------
+    ScenarioError
+        The traces are faulty, or cannot run on the topology.
+    """
+    if algorithm != "auto":
+        find_algorithm(algorithm)
+    traces, dropped = read_traces(prefix), 0
+    if world_size is not None:
+        if len(traces) > 1:
+            raise ScenarioError(f"--world-size: got {world_size}, but {prefix} has files of {len(traces)} ranks")
+        traces = traces * world_size
+    if repair:
+        mended = [repaired(trace) for trace in traces]
+        traces, dropped = tuple(one.trace for one in mended), sum(one.missing + one.circular for one in mended)
+    found = matched(traces, groups)
+    cluster = build(topology, len(traces), gpu=gpu, network_time=traces[0].network_time)
+    made = converted(traces, found, cluster, algorithm=algorithm, factor=factor)
+    if dropped:
+        note = f"dependencies on nodes that do not exist, or in circles, are dropped: {dropped}"
+        made = replace(made, notes=(*made.notes, note))
+    return ChakraRun(made, cluster, play(engine, made.program, cluster, limit_memory=False))
+
+
+def _lanes(step: GpuStep, end: float) -> Iterator[Lane]:
+    """Yield a row for each kind of a rank's own work, and a row for its communication."""
+    for name in (*_OWN, "communication"):
+        own = [one for one in step.work if ("communication" if one.communicates else one.kind) == name]
+        if own:
+            yield lane_of(name, [Bar(one.start * _NS, one.end * _NS, one.kind, one.name) for one in own], end)
+
+
+def _rank_table(steps: Mapping[int, GpuStep]) -> AnswerTable:
+    """Return a row for each rank: time of its kinds of work, exposed communication and idle time [s]."""
+    totals = {rank: step.totals() for rank, step in steps.items()}
+    kinds = sorted({kind for own in totals.values() for kind in own}, key=lambda kind: (kind not in _OWN, kind))
+    columns = (
+        AnswerColumn("rank", "rank"),
+        *(AnswerColumn(f"{kind}_s", kind, format_time) for kind in kinds),
+        AnswerColumn("exposed_comm_s", "exposed", format_time),
+        AnswerColumn("idle_s", "idle", format_time),
+    )
+    rows = [
+        (
+            rank,
+            *(totals[rank].get(kind, (0, 0))[1] * _NS for kind in kinds),
+            step.exposed * _NS,
+            step.idle * _NS,
+        )
+        for rank, step in steps.items()
+    ]
+    title = "Time of each rank; operations of several streams overlap"
+    return AnswerTable("ranks", title, columns, rows, most=_RANKS_SHOWN)
+
+
+def _operation_table(timeline: Timeline) -> AnswerTable:
+    """Return a row for each operation: rank, stream, name, kind, start and end [s]."""
+    columns = tuple(AnswerColumn(key, key) for key in ("rank", "stream", "name", "kind", "start_s", "end_s"))
+    rows = [(one.rank, one.stream, one.name, one.kind, one.start, one.end) for one in timeline.spans]
+    return AnswerTable("operations", "Operations of each rank", columns, rows, most=0)

@@ -1,0 +1,316 @@
+"""What do dumps of a flight recorder say: which collective hangs on which ranks, who came last, where is the time?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from simulator.basics.errors import few
+from simulator.basics.units import format_bytes, format_time
+from simulator.report.plots.both.timeline import Bar, Block, blocks_figure, lane_of
+from simulator.report.plots.picture import Picture
+from simulator.report.tables.answer_table import AnswerColumn, AnswerTable
+from simulator.traces.flight_recorder.collectives import (
+    RecordedCollective,
+    collectives_of,
+    first_disagreement,
+    first_hangs,
+)
+from simulator.traces.flight_recorder.read import Dump, Entry
+
+_MOST_NAMED: Final = 8
+_ROWS: Final = 12
+# Ranks in the picture.
+_MOST_RANKS: Final = 16
+_NS: Final = 1e-9
+_UNFINISHED: Final = "not completed"
+
+
+@dataclass(frozen=True, slots=True)
+class FlightRecord:
+    """Dumps of several ranks, matched.
+
+    Attributes
+    ----------
+    dumps : tuple of Dump
+    collectives : tuple of RecordedCollective
+    hangs : tuple of RecordedCollective
+        The first collective of each group that has not completed.
+    disagreement : RecordedCollective or None
+        The first collective whose ranks disagree on operation or size.
+    """
+
+    dumps: tuple[Dump, ...]
+    collectives: tuple[RecordedCollective, ...]
+    hangs: tuple[RecordedCollective, ...]
+    disagreement: RecordedCollective | None
+
+    @classmethod
+    def of(cls, dumps: Sequence[Dump]) -> FlightRecord:
+        """Return the record of some ranks' dumps."""
+        found = collectives_of(dumps)
+        return cls(tuple(dumps), found, first_hangs(found), first_disagreement(found))
+
+    @property
+    def unfinished_sends(self) -> tuple[Entry, ...]:
+        """Sends and receives that have not completed."""
+        return tuple(
+            entry
+            for dump in self.dumps
+            for entry in dump.entries
+            if entry.point_to_point and entry.state != "completed"
+        )
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was left out."""
+        return tuple(
+            f"{dump.source}: entries without a process group or a number are left out: {dump.faulty}"
+            for dump in self.dumps
+            if dump.faulty
+        )
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """The answer in sentences, the most important first."""
+        told = []
+        if self.disagreement is not None and (pair := self.disagreement.disagreement) is not None:
+            one, other = pair
+            told.append(
+                f"The ranks of {_group(self.disagreement)} disagree on collective {self.disagreement.number}: rank "
+                f"{one.rank} runs {_operation(one)}, and rank {other.rank} runs {_operation(other)}."
+            )
+        told += [_hang_text(one) for one in self.hangs]
+        if self.unfinished_sends:
+            first = self.unfinished_sends[0]
+            told.append(
+                f"{len(self.unfinished_sends)} sends and receives have not completed, the first on rank {first.rank}: "
+                f"{first.name} (number {first.number} of group {first.group!r}, {first.state})."
+            )
+        if not told:
+            told.append(
+                f"Nothing hangs: all {len(self.collectives):,} recorded collectives of {len(self.dumps)} ranks have "
+                "completed."
+            )
+        latest = self.late_ranks()
+        if latest:
+            rank, times, waited = latest[0]
+            text = "" if waited is None else f", and the others waited {format_time(waited)} for it"
+            told.append(f"Rank {rank} came last most often: in {times} of {self._judged():,} collectives{text}.")
+        return tuple(told)
+
+    def late_ranks(self) -> list[tuple[int, int, float | None]]:
+        """Return for each rank how often it came last and how long the first rank waited in sum [s], most often first.
+
+        The sum is None if no collective has times.
+        """
+        found: dict[int, tuple[int, float | None]] = {}
+        for one in self.collectives:
+            if one.last is not None:
+                times, waited = found.get(one.last, (0, None))
+                own = one.waited
+                found[one.last] = times + 1, waited if own is None else (waited or 0.0) + own
+        rows = [(rank, times, waited) for rank, (times, waited) in found.items()]
+        return sorted(rows, key=lambda row: (-row[1], -(row[2] or 0.0), row[0]))
+
+    def _judged(self) -> int:
+        return sum(one.last is not None for one in self.collectives)
+
+    def tables(self) -> tuple[AnswerTable, ...]:
+        """Return the hanging collectives, the operations, the late ranks, and every collective."""
+        return (
+            _hang_table(self.hangs),
+            _operation_table(self.collectives),
+            _late_table(self.late_ranks()),
+            _collective_table(self.collectives),
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the record as plain data, times in seconds."""
+        return {
+            "ranks": [dump.rank for dump in self.dumps],
+            "collectives": len(self.collectives),
+            "hangs": [_hang_data(one) for one in self.hangs],
+            "disagreement": None if self.disagreement is None else _hang_data(self.disagreement),
+            "unfinished_sends": [
+                {"rank": one.rank, "name": one.name, "group": one.group, "number": one.number, "state": one.state}
+                for one in self.unfinished_sends
+            ],
+            "late_ranks": [
+                {"rank": rank, "times": times, "waited_s": waited} for rank, times, waited in self.late_ranks()
+            ],
+        }
+
+    def pictures(self) -> tuple[Picture, ...]:
+        """Return the timeline of the ranks; nothing without times."""
+        times = [
+            time
+            for dump in self.dumps
+            for entry in dump.entries
+            for time in (entry.created, entry.started, entry.completed)
+            if time is not None
+        ]
+        if not times:
+            return ()
+        begin, end = min(times), max(times)
+        blocks = [
+            Block(f"rank {dump.rank}", (lane_of("", bars, (end - begin) * _NS),))
+            for dump in self.dumps[:_MOST_RANKS]
+            if (bars := list(_bars(dump, begin, end)))
+        ]
+        left = len(self.dumps) - _MOST_RANKS
+        note = f"{_MOST_RANKS} of {len(self.dumps)} ranks shown" if left > 0 else ""
+        figure = blocks_figure(blocks, (end - begin) * _NS, self.sentences[0].rstrip("."), note)
+        return (Picture("timeline", figure),)
+
+
+def _bars(dump: Dump, begin: int, end: int) -> Iterator[Bar]:
+    """Yield a bar for each operation of a rank with times.
+
+    The bar begins with the duration on the GPU before the end, or when the watchdog saw the start, or when the host
+    issued the operation. An operation that has not completed reaches to the last time of all dumps.
+    """
+    for entry in dump.entries:
+        start = entry.started if entry.started is not None else entry.created
+        if start is None:
+            continue
+        stop = end if entry.completed is None else entry.completed
+        if entry.completed is not None and entry.duration is not None:
+            start = max(begin, entry.completed - round(entry.duration / _NS))
+        kind = entry.operation if entry.state == "completed" else _UNFINISHED
+        yield Bar((min(start, stop) - begin) * _NS, (stop - begin) * _NS, kind, entry.operation)
+
+
+def _hang_text(one: RecordedCollective) -> str:
+    """Return a sentence on a collective that hangs."""
+    waiting = [entry.rank for entry in one.unfinished]
+    done = [entry.rank for entry in one.entries if entry.state == "completed"]
+    parts = [f"{_ranks(waiting)} {'waits' if len(waiting) == 1 else 'wait'} in it"]
+    if one.absent:
+        parts.append(f"{_ranks(one.absent)} {'has' if len(one.absent) == 1 else 'have'} not come")
+    if done:
+        parts.append(f"{_ranks(done)} {'has' if len(done) == 1 else 'have'} completed it")
+    if one.undumped:
+        parts.append(f"{_ranks(one.undumped)} left no dump")
+    operation = _operation(one.entries[0])
+    return f"Collective {one.number} of {_group(one)} hangs ({operation}): {', '.join(parts)}."
+
+
+def _hang_data(one: RecordedCollective) -> dict[str, Any]:
+    return {
+        "group": one.group,
+        "number": one.number,
+        "operation": one.operation,
+        "bytes": one.entries[0].nbytes,
+        "states": {str(entry.rank): entry.state for entry in one.entries},
+        "operations": {str(entry.rank): entry.operation for entry in one.entries},
+        "absent": list(one.absent),
+        "without_dump": list(one.undumped),
+    }
+
+
+def _hang_table(hangs: Sequence[RecordedCollective]) -> AnswerTable:
+    """Return a row for each hanging collective."""
+    columns = (
+        AnswerColumn("group", "group", left=True),
+        AnswerColumn("number", "number"),
+        AnswerColumn("operation", "operation", left=True),
+        AnswerColumn("bytes", "bytes", _bytes),
+        AnswerColumn("waiting", "ranks that wait", left=True),
+        AnswerColumn("absent", "ranks that have not come", left=True),
+    )
+    rows = [
+        (
+            one.group,
+            one.number,
+            one.operation,
+            one.entries[0].nbytes,
+            _numbers([entry.rank for entry in one.unfinished]),
+            _numbers(one.absent) or "-",
+        )
+        for one in hangs
+    ]
+    return AnswerTable("hangs", "First collective of each group that has not completed", columns, rows, most=_ROWS)
+
+
+def _operation_table(collectives: Sequence[RecordedCollective]) -> AnswerTable:
+    """Return a row for each operation of each group: number, and time after the last rank came and of waiting [s]."""
+    columns = (
+        AnswerColumn("group", "group", left=True),
+        AnswerColumn("operation", "operation", left=True),
+        AnswerColumn("collectives", "collectives"),
+        AnswerColumn("time_s", "time", _time),
+        AnswerColumn("longest_s", "longest", _time),
+        AnswerColumn("waited_s", "waited", _time),
+    )
+    found: dict[tuple[str, str], list[RecordedCollective]] = {}
+    for one in collectives:
+        found.setdefault((one.group, one.operation), []).append(one)
+    rows = []
+    for (group, operation), own in sorted(found.items()):
+        times = [one.time for one in own if one.time is not None]
+        waits = [one.waited for one in own if one.waited is not None]
+        longest = max(times, default=None)
+        rows.append((group, operation, len(own), sum(times) if times else None, longest, sum(waits) if waits else None))
+    title = "Time in collectives after the last rank has come, and of the first rank's waiting"
+    return AnswerTable("operations", title, columns, rows, most=_ROWS)
+
+
+def _late_table(late: Sequence[tuple[int, int, float | None]]) -> AnswerTable:
+    """Return a row for each rank that came last in a collective."""
+    columns = (
+        AnswerColumn("rank", "rank"),
+        AnswerColumn("times_last", "came last"),
+        AnswerColumn("waited_s", "others waited", _time),
+    )
+    return AnswerTable("late_ranks", "Ranks that came last", columns, late, most=_ROWS)
+
+
+def _collective_table(collectives: Sequence[RecordedCollective]) -> AnswerTable:
+    """Return a row for each collective."""
+    keys = (
+        "group", "number", "operation", "bytes", "ranks", "completed_ranks", "absent_ranks", "last_rank", "time_s",
+        "waited_s",
+    )  # fmt: skip
+    rows = [
+        (
+            one.group,
+            one.number,
+            one.operation,
+            one.entries[0].nbytes,
+            len(one.entries),
+            len(one.entries) - len(one.unfinished),
+            len(one.absent),
+            one.last,
+            one.time,
+            one.waited,
+        )
+        for one in collectives
+    ]
+    return AnswerTable("collectives", "Collectives", tuple(AnswerColumn(key, key) for key in keys), rows, most=0)
+
+
+def _group(one: RecordedCollective) -> str:
+    return f"group {one.group!r}"
+
+
+def _operation(entry: Entry) -> str:
+    """Return an operation with its size."""
+    return entry.operation if entry.nbytes is None else f"{entry.operation} of {format_bytes(entry.nbytes)}"
+
+
+def _numbers(ranks: Sequence[int]) -> str:
+    return few([str(rank) for rank in ranks], _MOST_NAMED)
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    return f"{'rank' if len(ranks) == 1 else 'ranks'} {_numbers(ranks)}"
+
+
+def _bytes(nbytes: int | None) -> str:
+    return "-" if nbytes is None else format_bytes(nbytes)
+
+
+def _time(seconds: float | None) -> str:
+    return "-" if seconds is None else format_time(seconds)

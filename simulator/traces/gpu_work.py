@@ -1,0 +1,147 @@
+"""A GPU's operations in a step, measured or simulated, in the terms in which both can be compared.
+
+Times are whole nanoseconds, because traces have this resolution.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from simulator.basics.arrays import Floats
+from simulator.basics.intervals import length, outside, union
+from simulator.records.operation import KernelParts
+
+OTHER: Final = "other kernels"
+COPIES: Final = "copies"
+SENDS: Final = "send/receive"
+# Kinds of kernels whose order is compared; other kernels are too short, or too different, to be matched.
+ORDERED: Final = ("matmul", "attention", "elementwise", "optimizer")
+KERNELS: Final = (*ORDERED, OTHER)
+
+
+@dataclass(frozen=True, slots=True)
+class GpuWork:
+    """An operation of a GPU.
+
+    Attributes
+    ----------
+    name : str
+        Name in its trace or simulation.
+    start, end : int
+        From the begin of the step [ns].
+    shares : tuple of (str, float)
+        Kinds, in order, each with its share of the duration; a single kind for a real kernel.
+    communicates : bool
+        True for collectives and for copies between GPU and host.
+    nbytes : int or None
+        Bytes of a collective's whole array; None if unknown, and for other work.
+    """
+
+    name: str
+    start: int
+    end: int
+    shares: KernelParts
+    communicates: bool = False
+    nbytes: int | None = None
+
+    @property
+    def kind(self) -> str:
+        """Kind of the operation's first part."""
+        return self.shares[0][0]
+
+    def parts(self) -> list[GpuWork]:
+        """Return the operation cut into parts of a single kind."""
+        if len(self.shares) == 1:
+            return [self]
+        found, begin, share = [], self.start, 0.0
+        for kind, own in self.shares:
+            # Borders are rounded, not lengths: the parts add up to the whole.
+            share += own
+            end = self.start + round((self.end - self.start) * min(share, 1.0))
+            found.append(replace(self, start=begin, end=end, shares=((kind, 1.0),)))
+            begin = end
+        found[-1] = replace(found[-1], end=self.end)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class GpuStep:
+    """The work of a GPU in a step.
+
+    Attributes
+    ----------
+    rank : int
+        The GPU's rank.
+    duration : int
+        Time of the step [ns].
+    work : tuple of GpuWork
+        In order of start; every operation has a single kind.
+    """
+
+    rank: int
+    duration: int
+    work: tuple[GpuWork, ...]
+
+    @classmethod
+    def of(cls, rank: int, duration: int, work: Iterable[GpuWork]) -> GpuStep:
+        """Return the step with its operations cut by kind and sorted; operations without duration are dropped."""
+        parts = [part for one in work for part in one.parts() if part.end > part.start]
+        return cls(rank, duration, tuple(sorted(parts, key=lambda one: (one.start, one.end, one.kind, one.name))))
+
+    @property
+    def kernels(self) -> list[GpuWork]:
+        """Operations that are neither collectives nor copies to and from the host."""
+        return [one for one in self.work if not one.communicates]
+
+    @property
+    def collectives(self) -> list[GpuWork]:
+        """Collectives, and sends and receives."""
+        return [one for one in self.work if one.communicates and one.kind != COPIES]
+
+    @property
+    def exposed(self) -> int:
+        """Time of communication without a concurrent kernel [ns]."""
+        return round(outside(_times(one for one in self.work if one.communicates), _times(self.kernels)))
+
+    @property
+    def idle(self) -> int:
+        """Time without work [ns]."""
+        return max(self.duration - round(length(_times(self.work))), 0)
+
+    def totals(self) -> dict[str, tuple[int, int]]:
+        """Return the number of operations and their time [ns] of each kind."""
+        found: dict[str, tuple[int, int]] = {}
+        for one in self.work:
+            count, time = found.get(one.kind, (0, 0))
+            found[one.kind] = count + 1, time + one.end - one.start
+        return found
+
+    def runs(self) -> list[GpuWork]:
+        """Return the kernels in order, with neighbours of a kind as a single operation that takes their time.
+
+        The name is that of the first; other kernels and copies are left out.
+        """
+        found: list[GpuWork] = []
+        for one in self.kernels:
+            if one.kind not in ORDERED:
+                continue
+            if found and found[-1].kind == one.kind:
+                found[-1] = replace(found[-1], end=found[-1].end + one.end - one.start)
+            else:
+                found.append(one)
+        return found
+
+    def renamed(self, kinds: dict[str, str]) -> GpuStep:
+        """Return the step with other names of some kinds."""
+        work = tuple(replace(one, shares=((kinds[one.kind], 1.0),)) if one.kind in kinds else one for one in self.work)
+        return replace(self, work=work)
+
+
+def _times(work: Iterable[GpuWork]) -> Floats:
+    """Return the union of the operations' times, shape (n, 2) [ns]."""
+    pairs: Sequence[tuple[int, int]] = [(one.start, one.end) for one in work]
+    return union(np.array(pairs, np.float64).reshape(-1, 2))

@@ -1,0 +1,1 @@
+"""PyTorch profiler (Kineto) traces: read, and laid beside a simulated step."""

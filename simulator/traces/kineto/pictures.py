@@ -1,0 +1,41 @@
+"""Picture of a comparison with a trace: measured and simulated work of each rank on one time axis."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from simulator.report.plots.both.timeline import Bar, Block, Lane, blocks_figure, lane_of
+from simulator.report.plots.picture import Picture
+from simulator.traces.gpu_work import GpuStep, GpuWork
+from simulator.traces.kineto.comparison import TraceComparison
+
+# Ranks in the picture.
+_MOST_RANKS: Final = 4
+_NS: Final = 1e-9
+
+
+def pictures(found: TraceComparison) -> tuple[Picture, ...]:
+    """Return the picture of both timelines."""
+    end = max(one.duration for one in (*found.measured, *found.simulated)) * _NS
+    pairs = list(zip(found.measured, found.simulated, strict=True))
+    blocks = [
+        Block(f"rank {step.rank}, {side}", lanes)
+        for pair in pairs[:_MOST_RANKS]
+        for side, step in zip(("measured", "simulated"), pair, strict=True)
+        if (lanes := tuple(_lanes(step, end)))
+    ]
+    note = f"{_MOST_RANKS} of {len(pairs)} ranks shown" if len(pairs) > _MOST_RANKS else ""
+    return (Picture("both_timelines", blocks_figure(blocks, end, found.sentences[0].rstrip("."), note)),)
+
+
+def _lanes(step: GpuStep, end: float) -> Iterable[Lane]:
+    """Yield the rows of a step that have work: kernels, and communication."""
+    for name, communicates in (("kernels", False), ("communication", True)):
+        own = [one for one in step.work if one.communicates == communicates]
+        if own:
+            yield lane_of(name, [_bar(one) for one in own], end)
+
+
+def _bar(one: GpuWork) -> Bar:
+    return Bar(one.start * _NS, one.end * _NS, one.kind, one.kind)
