@@ -72,8 +72,8 @@ def _below(headings: Sequence[str], rows: Sequence[tuple[str, ...]]) -> None:
 
 
 def _algorithms() -> None:
+    from simulator.basics.foreign_code import installed_names
     from simulator.collectives.algorithm import ALGORITHMS
-    from simulator.collectives.algorithm_files import installed_names
 
     found = ((name, ALGORITHMS.find(name).summary) for name in ALGORITHMS.names())
     rows = [(name, summary, ", ".join(ALGORITHMS.operations(name))) for name, summary in found]

@@ -37,6 +37,7 @@ from simulator.scenario import (
     collective_rules,
     error_messages,
     overrides,
+    own_parts,
     plan_rules,
     plot_names,
     training_rules,
@@ -296,17 +297,11 @@ def _unknown_operations(document: Document, shape: Scenario, base: Path) -> Iter
 
 
 def _code_that_runs(document: Document, shape: Scenario) -> Iterator[Fault]:
-    """Yield a notice for each algorithm whose code is not part of this package, and therefore was run on trust."""
-    # Imported late, because it imports every algorithm.
-    from simulator.collectives.algorithm_files import runs_code
-
-    for section in ("collective", "training"):
-        spec, key = getattr(shape, section), f"{section}.algorithm"
-        axis: Mapping[str, Any] = {**shape.compare, **shape.sweep}
-        names = [name for value in axis.get(key, ()) if isinstance(name := value, str)]
-        for name in dict.fromkeys([*([spec.algorithm] if spec is not None else ()), *names]):
-            if runs_code(name):
-                yield document.fault((section, "algorithm"), f"runs the code of {name}")
+    """Yield a notice for each part whose code is not part of this package, and therefore was run on trust."""
+    for key, catalog in own_parts.catalogs(shape.kind).items():
+        for name in axes.values_of(key, document.data):
+            if isinstance(name, str) and catalog.runs_code(name):
+                yield document.fault(tuple(key.split(".")), f"runs the code of {name}")
 
 
 def _conflicts(document: Document, partial: PartialScenario, base: Path, unused: UnusedKeys) -> Iterator[Fault]:
@@ -319,7 +314,7 @@ def _conflicts(document: Document, partial: PartialScenario, base: Path, unused:
     faults: dict[Fault, None] = {
         _located(document, shape, conflict, {}): None
         # Rules about answer and plan look at the whole scenario, with its axes, and are checked once.
-        for conflict in (*answer_rules.conflicts(shape), *plan_rules.conflicts(shape))
+        for conflict in (*answer_rules.conflicts(shape), *plan_rules.conflicts(shape, base))
         if not partial.doubts(conflict)
     }
     data = axes.PointData(partial.data, base)

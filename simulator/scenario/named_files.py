@@ -1,4 +1,4 @@
-"""Which files does a scenario name? Its topology, graph, GPU, model, framework and training data.
+"""Which files does a scenario name? Its topology, graph, GPU, model, framework, own parts and training data.
 
 Files are found by the same rules as during later reading. Of a file's content, only names of further files are read.
 """
@@ -14,6 +14,7 @@ from typing import Any
 from simulator.basics import document, registry
 from simulator.cluster.locate import locate
 from simulator.collectives.algorithm_files import is_file_name
+from simulator.scenario import own_parts
 from simulator.scenario.records import Scenario
 
 GRAPHS = (".json", ".graphml")
@@ -76,6 +77,8 @@ class NamedFiles:
             yield NamedFile(gpu, locate("gpu", gpu, folder))
         if training is None:
             return
+        for name in own_parts.files(training):
+            yield NamedFile(name, base / name)
         if isinstance(training.model, str):
             yield NamedFile(training.model, locate("model", training.model, base))
         if training.framework != "bare":
@@ -131,7 +134,9 @@ def files_of(scenarios: Iterable[Scenario]) -> list[NamedFile]:
     # A sweep's scenarios mostly name the same files; equal names are looked up once.
     for scenario in scenarios:
         cluster, training = scenario.cluster, scenario.training
-        names = (training.model, training.framework, training.learning.files) if training else ()
+        names = (
+            (training.model, training.framework, training.learning.files, own_parts.files(training)) if training else ()
+        )
         job = scenario.collective or training
         question = repr((cluster.topology, cluster.gpu, names, job and job.algorithm))
         if question not in asked:

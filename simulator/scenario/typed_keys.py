@@ -258,7 +258,7 @@ class ParallelismKeys(TypedDict, total=False):
     """tp: overlap of matmuls with communication: pieces of a matmul during a ring exchange, or whole exchanges beside
     matmuls (bulk)."""
     schedule: str
-    """pp: order of the micro-batches' passes through the stages."""
+    """pp: order of the micro-batches' passes through the stages: a name, or the path of an own schedule."""
     virtual_stages: int
     """pp: number of stages per rank, for schedules without a fixed number."""
     microbatch_group: int

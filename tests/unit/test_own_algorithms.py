@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 import simulator
+from simulator.basics import foreign_code
 from simulator.basics.errors import ScenarioError, ScenarioWarning
-from simulator.collectives import algorithm_files
 from simulator.collectives.algorithm_files import find_algorithm
 from simulator.scenario.load import load_scenario, points
 from simulator.sweeps.cache import Cache
@@ -193,8 +193,8 @@ def test_a_run_can_be_repeated_from_its_directory(folder: Path, command: Command
 
 
 def _forget_installed() -> None:
-    algorithm_files._installed.cache_clear()
-    algorithm_files._of_entry.cache_clear()
+    foreign_code._installed.cache_clear()
+    foreign_code._of_entry.cache_clear()
 
 
 @pytest.fixture

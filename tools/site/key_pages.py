@@ -258,6 +258,10 @@ def _plain_kind(value: Schema, anchor: str) -> str:
         pattern, example = value.get("pattern", ""), value.get("examples", [""])[0]
         # Quantities are strings with a pattern; the pattern's unit tells their kind.
         quantity = next((words for part, words in _QUANTITIES.items() if part in pattern), "")
+        # Paths are strings with a pattern of their endings: (\.yaml|\.yml)$.
+        endings = re.findall(r"\\(\.\w+)", pattern) if pattern.startswith("(\\.") else []
+        if endings:
+            return f"path of a file ({', '.join(endings)})"
         return quantity or (f"text, such as `{example}`" if example else "text")
     words = {"integer": "whole number", "number": "number", "boolean": "`true`, `false`"}.get(kinds, "anything")
     return words + _bounds(value)

@@ -1,0 +1,93 @@
+"""Parts that are no part of the package: a small file of each kind, and a scenario that names it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+TRAINING: Final = {"model": "gpt2_small", "seq_len": 128, "gradient_accumulation_steps": 4}
+CLUSTER: Final = {"topology": "star_100g", "world_size": 4}
+
+
+@dataclass(frozen=True, slots=True)
+class OwnPart:
+    """A file of a part.
+
+    Attributes
+    ----------
+    file : str
+        Its name.
+    source : str
+        Its content.
+    constant : str
+        Name of its record.
+    key : str
+        Dotted key that names the part.
+    data : mapping
+        A scenario without the key.
+    """
+
+    file: str
+    source: str
+    constant: str
+    key: str
+    data: Mapping[str, Any]
+
+    @property
+    def module(self) -> str:
+        return self.file.removesuffix(".py")
+
+    def scenario(self, name: object, **keys: Any) -> dict[str, Any]:
+        """Return the scenario's data with a value of the key; `keys` are further keys of the scenario."""
+        data: dict[str, Any] = {"name": "own", **self.data, **keys}
+        *at, last = self.key.split(".")
+        inner = data
+        for step in at:
+            inner[step] = dict(inner.get(step, {}))
+            inner = inner[step]
+        inner[last] = name
+        return data
+
+    def write(self, folder: Path) -> Path:
+        path = folder / self.file
+        path.write_text(self.source)
+        return path
+
+
+# All forward passes, then all backward passes, the last micro-batch first.
+SCHEDULE: Final = OwnPart(
+    "lifo.py",
+    '''"""GPipe with the backward passes in reverse order: the last micro-batch first."""
+
+from simulator.step.pipelines.schedule import Pass, PipelineSchedule, Placement, Work, at_least_one
+
+
+def order(shape):
+    micros = range(shape.micro_batches)
+    return tuple(
+        (
+            *((Pass(Work.FORWARD, rank, micro),) for micro in micros),
+            *((Pass(Work.BACKWARD, rank, micro),) for micro in reversed(micros)),
+        )
+        for rank in range(shape.ranks)
+    )
+
+
+SCHEDULE = PipelineSchedule(
+    name="lifo",
+    placement=Placement.LOOP,
+    chunks=1,
+    splits_backward=False,
+    order=order,
+    refusal=at_least_one,
+    bubble=lambda shape, times: (shape.ranks - 1) * (times.forward + times.backward),
+    held=lambda shape, rank: shape.micro_batches,
+)
+''',
+    "SCHEDULE",
+    "training.parallelism.schedule",
+    {"cluster": CLUSTER, "training": {**TRAINING, "parallelism": {"pp": 4}}},
+)
+PARTS: Final = {"schedule": SCHEDULE}

@@ -1,0 +1,183 @@
+"""A scenario names a file, or an installed package, as one of its parts: every kind is found by the same rules."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+import simulator
+from simulator.basics import foreign_code
+from simulator.basics.errors import ScenarioWarning
+from simulator.scenario.load import load_scenario
+from simulator.sweeps.cache import Cache
+from tests.commands import Command, commands_in
+from tests.own_parts import PARTS, OwnPart
+
+every_part = pytest.mark.parametrize("part", PARTS.values(), ids=list(PARTS))
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for part in PARTS.values():
+        part.write(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def command(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    return commands_in(folder, monkeypatch, capsys)
+
+
+def written(part: OwnPart, folder: Path, name: str = "") -> str:
+    """The name of a scenario's file that names the part's file, or another name of the part."""
+    (folder / "own.yaml").write_text(yaml.safe_dump(part.scenario(name or f"./{part.file}", plots=[])))
+    return "own.yaml"
+
+
+@every_part
+def test_a_file_is_simulated_alike_by_both_engines(folder: Path, part: OwnPart) -> None:
+    times = [
+        simulator.simulate(part.scenario(f"./{part.file}", engine=engine)).timeline.end
+        for engine in ("events", "compiled")
+    ]
+    assert times[0] == pytest.approx(times[1], rel=1e-9)
+
+
+@every_part
+def test_a_path_starts_at_the_scenarios_folder(folder: Path, part: OwnPart, monkeypatch: pytest.MonkeyPatch) -> None:
+    written(part, folder)
+    (folder / "elsewhere").mkdir()
+    monkeypatch.chdir(folder / "elsewhere")
+    assert simulator.simulate("../own.yaml").timeline.end > 0
+
+
+@every_part
+def test_workers_load_the_file_too(folder: Path, part: OwnPart) -> None:
+    data = part.scenario(f"./{part.file}")
+    here = simulator.sweep(data, axes={"seed": [0, 1]})
+    there = simulator.sweep(data, axes={"seed": [0, 1]}, jobs=2)
+    column = "step_time_s" if "training" in data else "time_s"
+    assert here[column].tolist() == there[column].tolist()
+
+
+@every_part
+def test_a_run_says_whose_code_runs(folder: Path, command: Command, part: OwnPart) -> None:
+    done = command("check", written(part, folder))
+    assert done.code == 0, done.err
+    assert done.err.count(f"runs the code of ./{part.file}") == 1
+
+
+@every_part
+@pytest.mark.parametrize("name", ["run", "check", "sweep"])
+def test_no_plugins_runs_no_code(folder: Path, command: Command, part: OwnPart, name: str) -> None:
+    (folder / part.file).write_text("raise SystemExit('this ran')")
+    done = command(name, written(part, folder), "--no-plugins")
+    assert done.code == 2
+    (line,) = done.err.splitlines()
+    assert f": got './{part.file}', whose code is not run" in line
+
+
+@every_part
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("x = 1\n", "declares no {constant}; write `{constant} = "),
+        ("x = 1\ny = 1 / 0\n", "{file}:2: ZeroDivisionError: division by zero"),
+        ("{constant} = 'name'\n", "{constant} is a str; must be a"),
+        (None, "./{file}: cannot be read: No such file or directory"),
+    ],
+)
+def test_a_wrong_file_gets_one_line(
+    folder: Path, command: Command, part: OwnPart, content: str | None, message: str
+) -> None:
+    facts = {"constant": part.constant, "file": part.file}
+    if content is None:
+        (folder / part.file).unlink()
+    else:
+        (folder / part.file).write_text(content.format(**facts))
+    done = command("run", written(part, folder))
+    assert done.code == 2
+    (line,) = done.err.splitlines()
+    assert line.startswith("own.yaml:")
+    assert message.format(**facts) in line
+
+
+@every_part
+def test_an_unknown_name_says_that_a_path_is_possible(folder: Path, command: Command, part: OwnPart) -> None:
+    done = command("check", written(part, folder, "no_such_part"))
+    assert (done.code, len(done.faults)) == (2, 1)
+    assert "got 'no_such_part'" in done.err
+    assert "or the path of a file that ends in .py" in done.err
+
+
+@every_part
+def test_cached_outcomes_depend_on_the_content_of_the_file(folder: Path, part: OwnPart) -> None:
+    cache, name = Cache(folder / "cache"), written(part, folder)
+    before = cache.key(load_scenario(name))
+    assert before == cache.key(load_scenario(name))
+    (folder / part.file).write_text(part.source + "\n# changed\n")
+    assert before != cache.key(load_scenario(name))
+
+
+@every_part
+def test_a_run_can_be_repeated_from_its_directory(folder: Path, command: Command, part: OwnPart) -> None:
+    assert command("run", written(part, folder), "--out", "out").code == 0
+    assert command("rerun", "out").out == "out: repeated; the report is identical\n"
+
+
+def _forget_installed() -> None:
+    foreign_code._installed.cache_clear()
+    foreign_code._of_entry.cache_clear()
+
+
+@pytest.fixture
+def installed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A package with an entry point for the module of every part, as an installer writes it."""
+    site = folder / "site"
+    about = site / "own_parts-1.0.dist-info"
+    about.mkdir(parents=True)
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: own-parts\nVersion: 1.0\n")
+    lines = [f"of_{part.module} = own_{part.module}" for part in PARTS.values()]
+    (about / "entry_points.txt").write_text("\n".join(["[cluster_simulator.plugins]", *lines, ""]))
+    for part in PARTS.values():
+        (site / f"own_{part.module}.py").write_text(part.source)
+    monkeypatch.syspath_prepend(site)
+    _forget_installed()
+    yield site
+    _forget_installed()
+    for part in PARTS.values():
+        sys.modules.pop(f"own_{part.module}", None)
+
+
+@every_part
+def test_an_installed_package_brings_a_part(folder: Path, installed: Path, command: Command, part: OwnPart) -> None:
+    own = simulator.simulate(part.scenario(f"./{part.file}")).timeline.end
+    assert simulator.simulate(part.scenario(f"of_{part.module}")).timeline.end == own
+    done = command("check", written(part, folder, f"of_{part.module}"))
+    assert (done.code, done.err.count(f"runs the code of of_{part.module}")) == (0, 1)
+    refused = command("check", written(part, folder, f"of_{part.module}"), "--no-plugins")
+    assert (refused.code, len(refused.faults)) == (2, 1)
+
+
+@pytest.mark.parametrize("jobs", [None, 2])
+def test_a_plan_searches_among_own_schedules(folder: Path, jobs: int | None) -> None:
+    """The order of the backward passes is gpipe's reversed, and every stage waits as long as with gpipe."""
+    asked = {"topology": "star_100g", "gpus": 4, "seq_len": 128, "global_batch": "16seq", "jobs": jobs}
+    fixed = {"tp": 1, "pp": 4, "micro_batch": 2, "checkpointing": "none", "framework": "bare"}
+    with pytest.warns(ScenarioWarning, match=r"runs the code of \./lifo\.py"):
+        own = simulator.plan("gpt2_small", fix={**fixed, "schedule": "./lifo.py"}, **asked)  # type: ignore[arg-type]
+    gpipe = simulator.plan("gpt2_small", fix={**fixed, "schedule": "gpipe"}, **asked)  # type: ignore[arg-type]
+    assert "lifo.py" in own.best[0].setting.text
+    assert own.best[0].report["step_time_s"] == pytest.approx(gpipe.best[0].report["step_time_s"], rel=1e-9)
+
+
+def test_a_plan_refuses_code_where_none_may_run(folder: Path, command: Command) -> None:
+    asked = ["--topology", "star_100g", "--gpus", "4", "--seq-len", "128", "--global-batch", "16seq"]
+    refused = command("plan", "gpt2_small", *asked, "--fix", "schedule=./lifo.py", "--no-plugins")
+    assert (refused.code, len(refused.faults)) == (2, 1)
+    assert "got './lifo.py', whose code is not run" in refused.err
