@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+
+import pytest
+
+from simulator.basics import foreign_code
 
 TRAINING: Final = {"model": "gpt2_small", "seq_len": 128, "gradient_accumulation_steps": 4}
 CLUSTER: Final = {"topology": "star_100g", "world_size": 4}
@@ -54,6 +60,27 @@ class OwnPart:
         path = folder / self.file
         path.write_text(self.source)
         return path
+
+
+@contextmanager
+def installed(site: Path, entries: Mapping[str, str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder of modules that is installed as a package with entry points {name: value}, as an installer writes it."""
+    about = site / "own_parts-1.0.dist-info"
+    about.mkdir(parents=True)
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: own-parts\nVersion: 1.0\n")
+    lines = ["[cluster_simulator.plugins]", *(f"{name} = {value}" for name, value in entries.items())]
+    (about / "entry_points.txt").write_text("\n".join(lines) + "\n")
+    monkeypatch.syspath_prepend(site)
+    _forget()
+    yield site
+    _forget()
+    for value in entries.values():
+        sys.modules.pop(value.partition(":")[0], None)
+
+
+def _forget() -> None:
+    foreign_code._installed.cache_clear()
+    foreign_code._of_entry.cache_clear()
 
 
 # All forward passes, then all backward passes, the last micro-batch first.

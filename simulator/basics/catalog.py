@@ -50,6 +50,7 @@ class Catalog(Generic[T]):
     ) -> None:
         self._package = package
         self._constant = constant
+        self.record = f"{constant} ({kind.__name__})"
         self._kind = kind
         self.what = what
         self._refusals = refusals

@@ -9,7 +9,7 @@ import typer
 from simulator.basics.foreign_code import refuse_if_forbidden
 from simulator.cli.warnings_output import print_warnings
 from simulator.collectives.algorithm import ALGORITHMS
-from simulator.testing.check import check_algorithm
+from simulator.testing.algorithm_check import check_algorithm
 
 
 def show(algorithm: str, ranks: Sequence[int]) -> None:

@@ -277,7 +277,7 @@ class ParallelismSpec(Spec):
     )
     schedule: Annotated[str, reading.part(reading.choice(SCHEDULES.names(), _OTHER_SCHEDULES))] = Field(
         default="1f1b",
-        description="pp: order of the micro-batches' passes through the stages: a name, or the path of an own schedule.",
+        description="pp: order of passes through the stages: a schedule's name, or the path of an own schedule.",
     )
     virtual_stages: Count = Field(
         default=1, description="pp: number of stages per rank, for schedules without a fixed number."

@@ -1,12 +1,15 @@
-"""Checks that a user's own collective algorithm keeps the laws that this package's algorithms keep.
+"""Checks that a user's own part keeps the laws that this package's parts keep.
 
->>> from simulator.testing import check_algorithm
->>> check_algorithm("tree", [3]).holds
-True
+>>> from simulator.testing import check_algorithm, check_schedule
+>>> check_algorithm("tree", [3]).holds, check_schedule("1f1b").holds
+(True, True)
 """
 
 from __future__ import annotations
 
-from simulator.testing.check import AlgorithmCheck, LawResult, check_algorithm
+from simulator.testing.algorithm_check import AlgorithmCheck, check_algorithm
+from simulator.testing.law import LawResult, PartCheck
+from simulator.testing.plugin_check import check_plugin
+from simulator.testing.schedule_check import check_schedule
 
-__all__ = ["AlgorithmCheck", "LawResult", "check_algorithm"]
+__all__ = ["AlgorithmCheck", "LawResult", "PartCheck", "check_algorithm", "check_plugin", "check_schedule"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,12 +9,12 @@ import pytest
 import yaml
 
 import simulator
-from simulator.basics import foreign_code
 from simulator.basics.errors import ScenarioWarning
 from simulator.scenario.load import load_scenario
 from simulator.sweeps.cache import Cache
 from tests.commands import Command, commands_in
 from tests.own_parts import PARTS, OwnPart
+from tests.own_parts import installed as package
 
 every_part = pytest.mark.parametrize("part", PARTS.values(), ids=list(PARTS))
 
@@ -130,28 +129,13 @@ def test_a_run_can_be_repeated_from_its_directory(folder: Path, command: Command
     assert command("rerun", "out").out == "out: repeated; the report is identical\n"
 
 
-def _forget_installed() -> None:
-    foreign_code._installed.cache_clear()
-    foreign_code._of_entry.cache_clear()
-
-
 @pytest.fixture
 def installed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A package with an entry point for the module of every part, as an installer writes it."""
-    site = folder / "site"
-    about = site / "own_parts-1.0.dist-info"
-    about.mkdir(parents=True)
-    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: own-parts\nVersion: 1.0\n")
-    lines = [f"of_{part.module} = own_{part.module}" for part in PARTS.values()]
-    (about / "entry_points.txt").write_text("\n".join(["[cluster_simulator.plugins]", *lines, ""]))
-    for part in PARTS.values():
-        (site / f"own_{part.module}.py").write_text(part.source)
-    monkeypatch.syspath_prepend(site)
-    _forget_installed()
-    yield site
-    _forget_installed()
-    for part in PARTS.values():
-        sys.modules.pop(f"own_{part.module}", None)
+    """A package with an entry point for the module of every part."""
+    with package(folder / "site", {f"of_{p.module}": f"own_{p.module}" for p in PARTS.values()}, monkeypatch) as site:
+        for part in PARTS.values():
+            (site / f"own_{part.module}.py").write_text(part.source)
+        yield site
 
 
 @every_part

@@ -1,0 +1,49 @@
+"""Which parts does a file declare, and does each keep the laws of its kind?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final
+
+from simulator.basics.catalog import Catalog
+from simulator.basics.errors import ScenarioError
+from simulator.basics.foreign_code import load_file
+from simulator.collectives.algorithm import ALGORITHMS
+from simulator.step.pipelines.schedule import SCHEDULES
+from simulator.testing.algorithm_check import check_algorithm
+from simulator.testing.law import PartCheck
+from simulator.testing.schedule_check import check_schedule
+
+# Each kind of part with its check.
+_KINDS: Final[Mapping[Catalog[Any], Callable[[str], PartCheck]]] = MappingProxyType(
+    {ALGORITHMS: check_algorithm, SCHEDULES: check_schedule}
+)
+
+
+def check_plugin(path: str | Path) -> tuple[PartCheck, ...]:
+    """Check every part that a Python file declares with the laws of the part's kind.
+
+    Parameters
+    ----------
+    path : str or Path
+        Path of the file.
+
+    Returns
+    -------
+    tuple of PartCheck
+        A check for each part.
+
+    Raises
+    ------
+    ScenarioError
+        The file cannot be loaded, or declares no part.
+    """
+    name = str(path)
+    foreign = load_file(name)
+    checks = [check for catalog, check in _KINDS.items() if catalog.declares(foreign)]
+    if not checks:
+        records = ", ".join(catalog.record for catalog in _KINDS)
+        raise ScenarioError(f"{name}: declares no part; must have one of {records}")
+    return tuple(check(name) for check in checks)
