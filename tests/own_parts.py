@@ -117,4 +117,46 @@ SCHEDULE = PipelineSchedule(
     "training.parallelism.schedule",
     {"cluster": CLUSTER, "training": {**TRAINING, "parallelism": {"pp": 4}}},
 )
-PARTS: Final = {"schedule": SCHEDULE}
+# Each of the micro-batches sends 2 (N - 1) elements for each parameter.
+SHARDING: Final = OwnPart(
+    "synced.py",
+    '''"""DDP without `no_sync`: every micro-batch sums its gradients."""
+
+from simulator.records.operation import Exchange, NumericAction
+from simulator.step.spec import Gathering, GradientSync, Updater
+from simulator.step.strategies.ddp import Bucketing
+from simulator.step.strategies.strategy import Strategy
+
+
+def plan(builder, passes):
+    def summed(bucket):
+        act = NumericAction(Exchange.ALL_REDUCE, bucket.names, bucket.micro)
+        dtype = passes.step.precision.reduce
+        return builder.communicate(
+            f"sum {bucket.name}", "all_reduce", bucket.elements, dtype, [bucket.done], bucket.scope, act
+        )
+
+    return Bucketing(passes, summed, each=True)
+
+
+def volume(units, sharding, accumulation, ranks):
+    return 2 * (ranks - 1) * accumulation * sum(unit.trained for unit in units)
+
+
+STRATEGY = Strategy(
+    name="synced",
+    shards=frozenset(),
+    updater=Updater.EVERY_RANK,
+    gathering=Gathering.NOT_NEEDED,
+    sending=GradientSync.EVERY,
+    options=frozenset({"bucket_size"}),
+    operations=("all_reduce",),
+    volume=volume,
+    plan=plan,
+)
+''',
+    "STRATEGY",
+    "training.sharding.strategy",
+    {"cluster": CLUSTER, "training": TRAINING},
+)
+PARTS: Final = {"schedule": SCHEDULE, "sharding": SHARDING}

@@ -115,6 +115,18 @@ class Origin:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class GuardedObject:
+    """An object of foreign code whose methods raise ScenarioError for every error."""
+
+    target: Any
+    origin: Origin
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self.target, name)
+        return self.origin.guarded(value) if callable(value) else value
+
+
 def _is_function(value: Any) -> bool:
     # Functions of this package that a record refers to raise errors of their own.
     return callable(value) and not str(getattr(value, "__module__", "")).startswith("simulator.")

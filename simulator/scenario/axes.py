@@ -66,6 +66,16 @@ def _of_schedules() -> dict[str, Sequence[str]]:
     }
 
 
+def _own_strategy_reads(name: Any, option: str, base: Path) -> bool:
+    if name is None or name in STRATEGIES.names():
+        return False
+    try:
+        return option in STRATEGIES.find(name, base).options
+    # The rules report an unusable strategy.
+    except ScenarioError:
+        return False
+
+
 def _own_schedule_reads(name: Any, option: str, base: Path) -> bool:
     if name is None or name in SCHEDULES.names():
         return False
@@ -92,7 +102,7 @@ _FOREIGN_READS: Final[Mapping[str, Callable[[Any, str, Path], bool]]] = MappingP
     {
         "collective.algorithm": file_reads,
         "training.optimizer.name": lambda name, option, base: False,
-        "training.sharding.strategy": lambda name, option, base: False,
+        "training.sharding.strategy": _own_strategy_reads,
         "training.parallelism.schedule": _own_schedule_reads,
     }
 )

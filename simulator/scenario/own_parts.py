@@ -18,9 +18,12 @@ from simulator.basics.foreign_code import located as located_file
 from simulator.scenario.rule_violation import RuleViolation
 from simulator.scenario.training_spec import TrainingSpec
 from simulator.step.pipelines.schedule import SCHEDULES
+from simulator.step.strategies.strategy import STRATEGIES
 
 # Keys of `training` that name a part (mapping, key), each with the catalog of the part.
-_CATALOGS: Final[Mapping[tuple[str, str], Catalog[Any]]] = MappingProxyType({("parallelism", "schedule"): SCHEDULES})
+_CATALOGS: Final[Mapping[tuple[str, str], Catalog[Any]]] = MappingProxyType(
+    {("parallelism", "schedule"): SCHEDULES, ("sharding", "strategy"): STRATEGIES}
+)
 
 
 def catalogs(kind: str) -> dict[str, Catalog[Any]]:

@@ -13,7 +13,6 @@ from typing import Annotated, Any, Final, Literal, get_args
 from pydantic import Field
 
 from simulator.basics import counts, registry
-from simulator.basics.spelling import meant
 from simulator.scenario import reading
 from simulator.scenario.algorithm_reading import algorithm_reader
 from simulator.scenario.dtype_reading import matmul_dtype, stored_dtype
@@ -135,7 +134,7 @@ SHORT_OPTIMIZERS: Final = Short(
     },
     _OTHER_OPTIMIZERS,
 )
-SHARDINGS: Final = Short({name: {"strategy": name} for name in STRATEGIES.names()}, _OTHER_STRATEGIES)
+SHARDINGS: Final = Short({name: {"strategy": name} for name in STRATEGIES.names()}, _OTHER_STRATEGIES, "strategy")
 SHORT_PRECISIONS: Final = Short(PRECISIONS, _OTHER_PRECISIONS)
 SHORT_OFFLOADS: Final = Short(OFFLOADS, _OTHER_OFFLOADS)
 # Keys with a short form. An axis below such a key needs the mapping: sharding.shard_size under `sharding: zero3`.
@@ -159,8 +158,8 @@ def without_short_form(key: tuple[str, ...], value: Any) -> Any:
     {'strategy': 'zero2'}
     """
     short = SHORTS.get(key)
-    word = meant(value, short.words) if short is not None and isinstance(value, str) else None
-    return value if short is None or word is None else dict(short.words[word])
+    known = None if short is None else short.known(value)
+    return value if known is None else known
 
 
 def _reshard() -> reading.ValueReader:
@@ -313,10 +312,11 @@ class ParallelismSpec(Spec):
 class ShardingSpec(Spec):
     """Sharding of model states over data-parallel ranks (keys of `sharding`)."""
 
-    strategy: Annotated[str, reading.choice(STRATEGIES.names(), _OTHER_STRATEGIES)] = Field(
+    strategy: Annotated[str, reading.part(reading.choice(STRATEGIES.names(), _OTHER_STRATEGIES))] = Field(
         default="zero3",
         description=(
-            "Sharded states: none (ddp), optimizer states (zero1), also gradients (zero2), also parameters (zero3)."
+            "Sharded states: none (ddp), optimizer states (zero1), also gradients (zero2), also parameters (zero3); or "
+            "the path of an own strategy."
         ),
     )
     # The same values as in PyTorch's `fully_shard`.

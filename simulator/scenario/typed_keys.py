@@ -258,7 +258,7 @@ class ParallelismKeys(TypedDict, total=False):
     """tp: overlap of matmuls with communication: pieces of a matmul during a ring exchange, or whole exchanges beside
     matmuls (bulk)."""
     schedule: str
-    """pp: order of the micro-batches' passes through the stages: a name, or the path of an own schedule."""
+    """pp: order of passes through the stages: a schedule's name, or the path of an own schedule."""
     virtual_stages: int
     """pp: number of stages per rank, for schedules without a fixed number."""
     microbatch_group: int
@@ -336,7 +336,8 @@ class ShardingKeys(TypedDict, total=False):
     """Sharding of model states over data-parallel ranks (keys of sharding)."""
 
     strategy: str
-    """Sharded states: none (ddp), optimizer states (zero1), also gradients (zero2), also parameters (zero3)."""
+    """Sharded states: none (ddp), optimizer states (zero1), also gradients (zero2), also parameters (zero3); or the
+    path of an own strategy."""
     reshard_after_forward: bool | int
     """zero3: whether gathered parameters are freed between forward and backward; a number: sharded over this number of
     neighbouring ranks in the meantime."""

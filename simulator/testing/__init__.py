@@ -11,5 +11,14 @@ from simulator.testing.algorithm_check import AlgorithmCheck, check_algorithm
 from simulator.testing.law import LawResult, PartCheck
 from simulator.testing.plugin_check import check_plugin
 from simulator.testing.schedule_check import check_schedule
+from simulator.testing.sharding_check import check_sharding
 
-__all__ = ["AlgorithmCheck", "LawResult", "PartCheck", "check_algorithm", "check_plugin", "check_schedule"]
+__all__ = [
+    "AlgorithmCheck",
+    "LawResult",
+    "PartCheck",
+    "check_algorithm",
+    "check_plugin",
+    "check_schedule",
+    "check_sharding",
+]

@@ -13,7 +13,7 @@ from simulator.basics.errors import ScenarioWarning
 from simulator.scenario.load import load_scenario
 from simulator.sweeps.cache import Cache
 from tests.commands import Command, commands_in
-from tests.own_parts import PARTS, OwnPart
+from tests.own_parts import PARTS, SHARDING, OwnPart
 from tests.own_parts import installed as package
 
 every_part = pytest.mark.parametrize("part", PARTS.values(), ids=list(PARTS))
@@ -146,6 +146,13 @@ def test_an_installed_package_brings_a_part(folder: Path, installed: Path, comma
     assert (done.code, done.err.count(f"runs the code of of_{part.module}")) == (0, 1)
     refused = command("check", written(part, folder, f"of_{part.module}"), "--no-plugins")
     assert (refused.code, len(refused.faults)) == (2, 1)
+
+
+def test_an_own_strategy_plans_the_collectives(folder: Path) -> None:
+    """Each of 4 micro-batches sums the gradients of 124,439,808 parameters."""
+    run = simulator.simulate(SHARDING.scenario("./synced.py"))
+    sums = [op for name, op in run.plan.program.collectives().items() if name.startswith("sum bucket")]
+    assert sum(op.elements for op in sums) == 4 * 124_439_808
 
 
 @pytest.mark.parametrize("jobs", [None, 2])
