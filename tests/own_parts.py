@@ -75,7 +75,9 @@ def installed(site: Path, entries: Mapping[str, str], monkeypatch: pytest.Monkey
     yield site
     _forget()
     for value in entries.values():
-        sys.modules.pop(value.partition(":")[0], None)
+        module = value.partition(":")[0]
+        sys.modules.pop(module, None)
+        sys.modules.pop(module.partition(".")[0], None)
 
 
 def _forget() -> None:
@@ -159,4 +161,57 @@ STRATEGY = Strategy(
     "training.sharding.strategy",
     {"cluster": CLUSTER, "training": TRAINING},
 )
-PARTS: Final = {"schedule": SCHEDULE, "sharding": SHARDING}
+# A row of 4 GPUs has 3 cables; between its ends are 3 hops.
+BUILDER: Final = OwnPart(
+    "row.py",
+    '''"""GPUs in a row: each has a cable to its neighbours."""
+
+from itertools import pairwise
+
+from simulator.cluster.graph import add_cable, add_vertex, empty, require
+from simulator.cluster.limits import GraphSize, TopologyLimits
+from simulator.cluster.quantity import Bandwidth, Seconds
+
+
+def row(world_size: int, *, bandwidth: Bandwidth, latency: Seconds):
+    """Join n GPUs in a row.
+
+    Parameters
+    ----------
+    world_size : int
+    bandwidth : float
+        Bandwidth of each cable, per direction [B/s].
+    latency : float
+        Latency of each cable [s].
+
+    Returns
+    -------
+    Graph
+        n GPUs that forward, n - 1 cables.
+    """
+    require(world_size >= 1, f"got world_size {world_size}; a row has at least one GPU")
+    graph = empty()
+    names = [add_vertex(graph, f"gpu{i}", "gpu", forwards=True) for i in range(world_size)]
+    for left, right in pairwise(names):
+        add_cable(graph, left, right, bandwidth, latency)
+    return graph
+
+
+def limits(**_):
+    return TopologyLimits()
+
+
+def size(world_size, servers, **_):
+    return GraphSize(world_size, world_size - 1)
+''',
+    "row",
+    "cluster.topology.builder",
+    {
+        "cluster": {
+            "topology": {"options": {"bandwidth": "10 GB/s", "latency": "1 us"}, "gpu": "a100_sxm_80gb"},
+            "world_size": 4,
+        },
+        "collective": {"operation": "broadcast", "algorithm": "chain", "size": "1 MB", "chunks": 1},
+    },
+)
+PARTS: Final = {"schedule": SCHEDULE, "sharding": SHARDING, "topology_builder": BUILDER}

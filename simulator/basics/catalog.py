@@ -43,17 +43,25 @@ class Catalog(Generic[T]):
         What an object is called in an error message: "pipeline schedule".
     refusals : tuple of exception types
         Errors by which an object's functions refuse an impossible request; they are no faults of the code.
+    listed_by : str
+        Command that lists the names; may be empty.
     """
 
     def __init__(
-        self, package: str, constant: str, kind: type[T], what: str, refusals: tuple[type[Exception], ...] = ()
+        self,
+        package: str,
+        constant: str,
+        kind: type[T],
+        what: str,
+        refusals: tuple[type[Exception], ...] = (),
+        listed_by: str = "",
     ) -> None:
         self._package = package
         self._constant = constant
-        self.record = f"{constant} ({kind.__name__})"
         self._kind = kind
         self.what = what
         self._refusals = refusals
+        self._listed_by = listed_by
         # Guarded records of foreign code. The key holds the code, which is loaded once.
         self._foreign: dict[int, tuple[Foreign, T]] = {}
 
@@ -68,13 +76,18 @@ class Catalog(Generic[T]):
                     found[getattr(one, "name", module)] = one
         return dict(sorted(found.items()))
 
+    @property
+    def record(self) -> str:
+        """Record that a file declares, in words."""
+        return f"{self._constant} ({self._kind.__name__})"
+
     def names(self) -> tuple[str, ...]:
         """Return the names of all objects of the package, sorted."""
         return tuple(self.by_name)
 
     def runs_code(self, name: str) -> bool:
         """Return True if code from outside this package runs to find the object `name`."""
-        return is_python_file(name) or (name not in self.by_name and name in installed_names())
+        return is_python_file(name) or (self._shipped(name) is None and name in installed_names())
 
     def find(self, name: str, base: Path | None = None) -> T:
         """Return the object of a name: in this package, in a Python file, or in an installed package.
@@ -94,8 +107,9 @@ class Catalog(Generic[T]):
         UnknownNameError
             There is no such name; the message suggests a similar name.
         """
-        if name in self.by_name:
-            return self.by_name[name]
+        shipped = self._shipped(name)
+        if shipped is not None:
+            return shipped
         if is_python_file(name):
             return self._required(load_file(name, base))
         installed = load_installed(name)
@@ -105,7 +119,12 @@ class Catalog(Generic[T]):
         for foreign in installed:
             # The message says what the entry point is instead.
             return self._required(foreign)
-        raise UnknownNameError(self.what, name, (*self.names(), *installed_names()))
+        hint = "or the path of a file that ends in .py"
+        raise UnknownNameError(self.what, name, (*self.names(), *installed_names()), hint, self._listed_by)
+
+    def _shipped(self, name: str) -> T | None:
+        """Return the object of the package with this name; None if there is none."""
+        return self.by_name.get(name)
 
     def declares(self, foreign: Foreign) -> bool:
         """Return True if foreign code declares an object of this catalog."""
@@ -125,8 +144,7 @@ class Catalog(Generic[T]):
             return known[1]
         name, declared = foreign.origin.name, self._declared(foreign)
         if declared is None:
-            example = f"{self._kind.__name__}({self._first_field}=..., ...)"
-            raise ScenarioError(f"{name}: declares no {self._constant}; write `{self._constant} = {example}`")
+            raise ScenarioError(f"{name}: {self._missing(foreign.origin)}")
         if isinstance(declared, tuple):
             if len(declared) != 1:
                 raise ScenarioError(f"{name}: {self._constant} has {len(declared)} objects; must be a single one")
@@ -139,9 +157,10 @@ class Catalog(Generic[T]):
         self._foreign[id(foreign)] = (foreign, guarded)
         return guarded
 
-    @property
-    def _first_field(self) -> str:
-        return next(iter(getattr(self._kind, "__dataclass_fields__", ())), "")
+    def _missing(self, origin: Origin) -> str:
+        """Return what a file without an object lacks, and how to write it."""
+        first = next(iter(getattr(self._kind, "__dataclass_fields__", ())), "")
+        return f"declares no {self._constant}; write `{self._constant} = {self._kind.__name__}({first}=..., ...)`"
 
     def _guarded(self, declared: T, origin: Origin) -> T:
         """Return the object of foreign code with functions whose errors become ScenarioErrors."""

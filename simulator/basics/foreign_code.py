@@ -129,7 +129,8 @@ class GuardedObject:
 
 def _is_function(value: Any) -> bool:
     # Functions of this package that a record refers to raise errors of their own.
-    return callable(value) and not str(getattr(value, "__module__", "")).startswith("simulator.")
+    shipped = str(getattr(value, "__module__", "")).startswith("simulator.")
+    return callable(value) and not isinstance(value, type) and not shipped
 
 
 @dataclass(frozen=True, slots=True)

@@ -229,7 +229,12 @@ class PointData:
 
 def values_of(key: str, data: Mapping[str, Any]) -> tuple[Any, ...]:
     """Return the values of a key over the points of a scenario's data, each once: its own and its axes' values."""
-    return tuple(dict.fromkeys([value_of(key, data), *_axis_values(key, data)]))
+    found: list[Any] = []
+    for value in (value_of(key, data), *_axis_values(key, data)):
+        # A list, because a topology may be a mapping.
+        if value not in found:
+            found.append(value)
+    return tuple(found)
 
 
 def _axis_values(key: str, data: Mapping[str, Any]) -> Iterator[Any]:

@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 from simulator.testing.algorithm_check import AlgorithmCheck, check_algorithm
+from simulator.testing.builder_check import check_topology_builder
 from simulator.testing.law import LawResult, PartCheck
 from simulator.testing.plugin_check import check_plugin
 from simulator.testing.schedule_check import check_schedule
@@ -21,4 +22,5 @@ __all__ = [
     "check_plugin",
     "check_schedule",
     "check_sharding",
+    "check_topology_builder",
 ]

@@ -10,17 +10,24 @@ from typing import Any, Final
 from simulator.basics.catalog import Catalog
 from simulator.basics.errors import ScenarioError
 from simulator.basics.foreign_code import load_file
+from simulator.cluster.builder import BUILDERS
 from simulator.collectives.algorithm import ALGORITHMS
 from simulator.step.pipelines.schedule import SCHEDULES
 from simulator.step.strategies.strategy import STRATEGIES
 from simulator.testing.algorithm_check import check_algorithm
+from simulator.testing.builder_check import check_topology_builder
 from simulator.testing.law import PartCheck
 from simulator.testing.schedule_check import check_schedule
 from simulator.testing.sharding_check import check_sharding
 
 # Each kind of part with its check.
 _KINDS: Final[Mapping[Catalog[Any], Callable[[str], PartCheck]]] = MappingProxyType(
-    {ALGORITHMS: check_algorithm, SCHEDULES: check_schedule, STRATEGIES: check_sharding}
+    {
+        ALGORITHMS: check_algorithm,
+        SCHEDULES: check_schedule,
+        STRATEGIES: check_sharding,
+        BUILDERS: check_topology_builder,
+    }
 )
 
 

@@ -10,10 +10,8 @@ from typing import Any, Final
 
 from simulator.cluster.build import build
 from simulator.cluster.cluster import Cluster
-from simulator.engine.compiled import library
 from simulator.engine.events import execute
 from simulator.engine.jitter import Jitter
-from simulator.engine.play import play as play_program
 from simulator.model.shape import Transformer
 from simulator.records.timeline import Timeline
 from simulator.report.numbers.summary import with_link_use
@@ -21,11 +19,9 @@ from simulator.report.numbers.training_summary import TrainingReport, summarize_
 from simulator.step.plan import StepPlan, plan_step
 from simulator.step.spec import Sharding, TrainingStep
 from simulator.step.strategies.strategy import STRATEGIES
-from simulator.testing.law import require
+from simulator.testing.engines import same_in_both_engines
 
 TINY: Final = Transformer("tiny", 4, 64, 4, 4, 16, 256, 512, 128)
-# Largest relative difference of the two engines' times.
-_EQUAL: Final = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +49,18 @@ def play(
     jitter: Jitter | None = None,
 ) -> Played:
     """Simulate a step on `ranks` ranks with the events engine."""
-    servers = STRATEGIES.find(made.sharding.strategy).servers(made.sharding)
-    cluster = _cluster(json.dumps([topology, ranks, servers, sorted((stragglers or {}).items())]))
+    cluster = cluster_of(made, ranks, topology, stragglers)
     plan = plan_step(cluster, made, steady=jitter is None)
     timeline = with_link_use(execute(plan.program, cluster, jitter=jitter or Jitter(), limit_memory=False))
     return Played(cluster, plan, timeline, summarize_step(plan, cluster, timeline))
+
+
+def cluster_of(
+    made: TrainingStep, ranks: int, topology: Any = "star_100g", stragglers: Mapping[int, float] | None = None
+) -> Cluster:
+    """Return a cluster for a step, with the servers that its strategy needs."""
+    servers = STRATEGIES.find(made.sharding.strategy).servers(made.sharding)
+    return _cluster(json.dumps([topology, ranks, servers, sorted((stragglers or {}).items())]))
 
 
 @lru_cache(maxsize=16)
@@ -69,10 +72,5 @@ def _cluster(asked: str) -> Cluster:
 
 def takes_as_long_in_both_engines(made: TrainingStep, ranks: int) -> bool:
     """Check that both engines simulate a step in the same time; return False if there is no compiled core."""
-    played = play(made, ranks)
-    if not library.is_there():
-        return False
-    end = play_program("compiled", played.plan.program, played.cluster, limit_memory=False).end
-    off = abs(end - played.timeline.end) > _EQUAL * played.timeline.end
-    require(not off, f"takes {played.timeline.end:.9g} s in the events engine, and {end:.9g} s in the compiled engine")
-    return True
+    cluster = cluster_of(made, ranks)
+    return same_in_both_engines(plan_step(cluster, made, steady=True).program, cluster)

@@ -10,14 +10,18 @@ import pytest
 
 from simulator.basics.errors import ScenarioError
 from simulator.model.parameters import total
-from simulator.testing import PartCheck, check_plugin, check_schedule, check_sharding
+from simulator.testing import PartCheck, check_plugin, check_schedule, check_sharding, check_topology_builder
 from simulator.testing.sharding_laws import EVEN
 from tests.commands import commands_in
 from tests.own_parts import PARTS, OwnPart
 
-CHECKS: Final[dict[str, Callable[[str], PartCheck]]] = {"schedule": check_schedule, "sharding": check_sharding}
-# Laws that say nothing about the sound part: it shards no parameters.
-SILENT: Final = {"sharding": {"layers gathered ahead"}}
+CHECKS: Final[dict[str, Callable[[str], PartCheck]]] = {
+    "schedule": check_schedule,
+    "sharding": check_sharding,
+    "topology_builder": check_topology_builder,
+}
+# Laws that say nothing about the sound part: it shards no parameters, or has no hosts.
+SILENT: Final = {"sharding": {"layers gathered ahead"}, "topology_builder": {"routes to hosts"}}
 every_kind = pytest.mark.parametrize("kind", PARTS)
 
 
@@ -98,6 +102,35 @@ WRONG: Final = [
         '"reduce_scatter", bucket.elements,',
         "losses and parameters of ddp",
         "BROKEN with the default options: ",
+    ),
+    (
+        "topology_builder",
+        "GraphSize(world_size, world_size - 1)",
+        "GraphSize(world_size, world_size)",
+        "parts as counted",
+        # Each cable is two links.
+        "BROKEN with 1 ranks: has 1 vertices and 0 links, and counts 1 and 2",
+    ),
+    (
+        "topology_builder",
+        "in pairwise(names):",
+        "in list(pairwise(names))[:4]:",
+        "a route for every pair",
+        "BROKEN with 7 ranks: ",
+    ),
+    (
+        "topology_builder",
+        "TopologyLimits()",
+        "TopologyLimits(node_size=4)",
+        "nodes hold every rank once",
+        "BROKEN with 7 ranks: has 1 nodes; must have 2",
+    ),
+    (
+        "topology_builder",
+        "latency : float",
+        "delay : float",
+        "options are described",
+        "BROKEN: the docstring does not explain option latency",
     ),
 ]
 

@@ -13,7 +13,7 @@ from simulator.basics.errors import ScenarioWarning
 from simulator.scenario.load import load_scenario
 from simulator.sweeps.cache import Cache
 from tests.commands import Command, commands_in
-from tests.own_parts import PARTS, SHARDING, OwnPart
+from tests.own_parts import BUILDER, PARTS, SHARDING, OwnPart
 from tests.own_parts import installed as package
 
 every_part = pytest.mark.parametrize("part", PARTS.values(), ids=list(PARTS))
@@ -68,7 +68,8 @@ def test_workers_load_the_file_too(folder: Path, part: OwnPart) -> None:
 def test_a_run_says_whose_code_runs(folder: Path, command: Command, part: OwnPart) -> None:
     done = command("check", written(part, folder))
     assert done.code == 0, done.err
-    assert done.err.count(f"runs the code of ./{part.file}") == 1
+    (line,) = [line for line in done.err.splitlines() if "runs the code of" in line]
+    assert line.endswith(part.file)
 
 
 @every_part
@@ -85,9 +86,9 @@ def test_no_plugins_runs_no_code(folder: Path, command: Command, part: OwnPart, 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("x = 1\n", "declares no {constant}; write `{constant} = "),
+        ("x = 1\n", "declares no "),
         ("x = 1\ny = 1 / 0\n", "{file}:2: ZeroDivisionError: division by zero"),
-        ("{constant} = 'name'\n", "{constant} is a str; must be a"),
+        ("{constant} = 'name'\n", "{constant}"),
         (None, "./{file}: cannot be read: No such file or directory"),
     ],
 )
@@ -132,9 +133,12 @@ def test_a_run_can_be_repeated_from_its_directory(folder: Path, command: Command
 @pytest.fixture
 def installed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A package with an entry point for the module of every part."""
-    with package(folder / "site", {f"of_{p.module}": f"own_{p.module}" for p in PARTS.values()}, monkeypatch) as site:
+    with package(
+        folder / "site", {f"of_{p.module}": f"own_site.{p.module}" for p in PARTS.values()}, monkeypatch
+    ) as site:
+        (site / "own_site").mkdir()
         for part in PARTS.values():
-            (site / f"own_{part.module}.py").write_text(part.source)
+            part.write(site / "own_site")
         yield site
 
 
@@ -153,6 +157,21 @@ def test_an_own_strategy_plans_the_collectives(folder: Path) -> None:
     run = simulator.simulate(SHARDING.scenario("./synced.py"))
     sums = [op for name, op in run.plan.program.collectives().items() if name.startswith("sum bucket")]
     assert sum(op.elements for op in sums) == 4 * 124_439_808
+
+
+def test_an_own_builder_makes_the_graph(folder: Path) -> None:
+    """A chain through 4 GPUs passes 10^6 B over 3 cables of 10 GB/s and 1 us each, one after the other."""
+    report = simulator.simulate(BUILDER.scenario("./row.py")).report
+    assert report.time_s == pytest.approx(3 * (1e6 / 10e9 + 1e-6), rel=1e-9)
+
+
+def test_a_topology_file_names_a_builder_beside_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = BUILDER.scenario("./row.py")
+    (folder / "row.yaml").write_text(yaml.safe_dump(data["cluster"]["topology"]))
+    (folder / "elsewhere").mkdir()
+    monkeypatch.chdir(folder / "elsewhere")
+    data["cluster"]["topology"] = "../row.yaml"
+    assert simulator.simulate(data).report.time_s == pytest.approx(3 * (1e6 / 10e9 + 1e-6), rel=1e-9)
 
 
 @pytest.mark.parametrize("jobs", [None, 2])

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from simulator.cluster import topology_schema
+from simulator.cluster.builder import BUILDERS
 from simulator.scenario import schema as scenario_schema
 
 Schema = Mapping[str, Any]
@@ -121,7 +122,7 @@ def topology_page() -> str:
         "their own; [Topology files](../topologies.md) explains the builders. `simulator schema topology` prints the "
         "same as a JSON schema for editors."
     )
-    options = [_options(name, topology_schema.schema()["allOf"]) for name in document["properties"]["builder"]["enum"]]
+    options = [_options(name, topology_schema.schema()["allOf"]) for name in BUILDERS.names()]
     return "\n\n".join([_page(intro, document, "topology"), *options]) + "\n"
 
 
