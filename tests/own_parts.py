@@ -214,4 +214,33 @@ def size(world_size, servers, **_):
         "collective": {"operation": "broadcast", "algorithm": "chain", "size": "1 MB", "chunks": 1},
     },
 )
-PARTS: Final = {"schedule": SCHEDULE, "sharding": SHARDING, "topology_builder": BUILDER}
+# AMSGrad keeps a third state for each parameter: the largest second moment so far.
+OPTIMIZER: Final = OwnPart(
+    "amsgrad.py",
+    '''"""AMSGrad: Adam that divides by the largest second moment so far."""
+
+from simulator.step.optimizers.optimizer import Optimizer, SeparateKernels
+
+OPTIMIZER = Optimizer(
+    "amsgrad",
+    states=3,  # momentum, variance, largest variance
+    separate=SeparateKernels(kernels=9, parameters=4, gradients=2, numbers=17, temporaries=1),
+    source="Reddi, Kale & Kumar, ICLR 2018, algorithm 2; kernels of PyTorch's Adam with amsgrad",
+    update=(
+        ("p", "p"),  # weight decay
+        ("mg", "m"),
+        ("v", "v"),
+        ("vg", "v"),
+        ("xv", "x"),  # the maximum
+        ("x", "d"),
+        ("d", "d"),
+        ("d", "d"),
+        ("pmd", "p"),
+    ),
+)
+''',
+    "OPTIMIZER",
+    "training.optimizer.name",
+    {"cluster": CLUSTER, "training": TRAINING},
+)
+PARTS: Final = {"optimizer": OPTIMIZER, "schedule": SCHEDULE, "sharding": SHARDING, "topology_builder": BUILDER}

@@ -17,12 +17,17 @@ from simulator.basics.foreign_code import is_python_file
 from simulator.basics.foreign_code import located as located_file
 from simulator.scenario.rule_violation import RuleViolation
 from simulator.scenario.training_spec import TrainingSpec
+from simulator.step.optimizers.optimizer import OPTIMIZERS
 from simulator.step.pipelines.schedule import SCHEDULES
 from simulator.step.strategies.strategy import STRATEGIES
 
 # Keys of `training` that name a part (mapping, key), each with the catalog of the part.
 _CATALOGS: Final[Mapping[tuple[str, str], Catalog[Any]]] = MappingProxyType(
-    {("parallelism", "schedule"): SCHEDULES, ("sharding", "strategy"): STRATEGIES}
+    {
+        ("parallelism", "schedule"): SCHEDULES,
+        ("sharding", "strategy"): STRATEGIES,
+        ("optimizer", "name"): OPTIMIZERS,
+    }
 )
 
 

@@ -133,6 +133,7 @@ SHORT_OPTIMIZERS: Final = Short(
         **{name: {"name": of} for name, of in _SAME_OPTIMIZERS.items()},
     },
     _OTHER_OPTIMIZERS,
+    "name",
 )
 SHARDINGS: Final = Short({name: {"strategy": name} for name in STRATEGIES.names()}, _OTHER_STRATEGIES, "strategy")
 SHORT_PRECISIONS: Final = Short(PRECISIONS, _OTHER_PRECISIONS)
@@ -379,11 +380,11 @@ class OptimizerSpec(Spec):
     """The optimizer, with an implementation for the update (keys of `optimizer`)."""
 
     # An alias is stored under its proper name: `adamw` becomes "adam".
-    name: Annotated[str, reading.choice(OPTIMIZERS.names(), _OTHER_OPTIMIZERS, _SAME_OPTIMIZERS)] = Field(
+    name: Annotated[str, reading.part(reading.choice(OPTIMIZERS.names(), _OTHER_OPTIMIZERS, _SAME_OPTIMIZERS))] = Field(
         default="adam",
         description=(
-            "Optimizer (determines the states and kernels); adamw means adam. States of a paged optimizer move to the "
-            "host as far as the GPU lacks memory."
+            "Optimizer (determines the states and kernels), or the path of an own optimizer; adamw means adam. States "
+            "of a paged optimizer move to the host as far as the GPU lacks memory."
         ),
     )
     distribution: Annotated[

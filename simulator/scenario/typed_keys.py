@@ -219,8 +219,8 @@ class OptimizerKeys(TypedDict, total=False):
     """The optimizer, with an implementation for the update (keys of optimizer)."""
 
     name: str
-    """Optimizer (determines the states and kernels); adamw means adam. States of a paged optimizer move to the host as
-    far as the GPU lacks memory."""
+    """Optimizer (determines the states and kernels), or the path of an own optimizer; adamw means adam. States of a
+    paged optimizer move to the host as far as the GPU lacks memory."""
     distribution: Literal["auto", "replicated", "gathered", "owners", "all_to_all"]
     """Where muon's whole matrices come together. replicated: on every rank (ddp); gathered: on every rank, from shards;
     owners: each on a rank that owns it (ddp, zero1); all_to_all: each on a rank, from shards and back; auto: replicated

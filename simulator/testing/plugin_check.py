@@ -12,11 +12,13 @@ from simulator.basics.errors import ScenarioError
 from simulator.basics.foreign_code import load_file
 from simulator.cluster.builder import BUILDERS
 from simulator.collectives.algorithm import ALGORITHMS
+from simulator.step.optimizers.optimizer import OPTIMIZERS
 from simulator.step.pipelines.schedule import SCHEDULES
 from simulator.step.strategies.strategy import STRATEGIES
 from simulator.testing.algorithm_check import check_algorithm
 from simulator.testing.builder_check import check_topology_builder
 from simulator.testing.law import PartCheck
+from simulator.testing.optimizer_check import check_optimizer
 from simulator.testing.schedule_check import check_schedule
 from simulator.testing.sharding_check import check_sharding
 
@@ -27,6 +29,7 @@ _KINDS: Final[Mapping[Catalog[Any], Callable[[str], PartCheck]]] = MappingProxyT
         SCHEDULES: check_schedule,
         STRATEGIES: check_sharding,
         BUILDERS: check_topology_builder,
+        OPTIMIZERS: check_optimizer,
     }
 )
 

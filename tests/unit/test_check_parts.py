@@ -10,7 +10,14 @@ import pytest
 
 from simulator.basics.errors import ScenarioError
 from simulator.model.parameters import total
-from simulator.testing import PartCheck, check_plugin, check_schedule, check_sharding, check_topology_builder
+from simulator.testing import (
+    PartCheck,
+    check_optimizer,
+    check_plugin,
+    check_schedule,
+    check_sharding,
+    check_topology_builder,
+)
 from simulator.testing.sharding_laws import EVEN
 from tests.commands import commands_in
 from tests.own_parts import PARTS, OwnPart
@@ -19,6 +26,7 @@ CHECKS: Final[dict[str, Callable[[str], PartCheck]]] = {
     "schedule": check_schedule,
     "sharding": check_sharding,
     "topology_builder": check_topology_builder,
+    "optimizer": check_optimizer,
 }
 # Laws that say nothing about the sound part: it shards no parameters, or has no hosts.
 SILENT: Final = {"sharding": {"layers gathered ahead"}, "topology_builder": {"routes to hosts"}}
@@ -102,6 +110,28 @@ WRONG: Final = [
         '"reduce_scatter", bucket.elements,',
         "losses and parameters of ddp",
         "BROKEN with the default options: ",
+    ),
+    (
+        "optimizer",
+        "states=3",
+        "states=2",
+        "states and accesses of its kernels",
+        "BROKEN: declares 2 states for each parameter; its kernels use 3 (m, v, x)",
+    ),
+    (
+        "optimizer",
+        "numbers=17",
+        "numbers=14",
+        "states and accesses of its kernels",
+        # Two accesses to m, v, v, d and d, three to x and v, two of the temporary's first, and two of the last kernel.
+        "BROKEN: declares 14 accesses to states and temporaries; its kernels have 17",
+    ),
+    (
+        "optimizer",
+        "temporaries=1",
+        "temporaries=0",
+        "traffic of separate kernels",
+        "BROKEN with ddp, bfloat16: ddp: temporaries take 0 B; those of the kernels take 16000 B",
     ),
     (
         "topology_builder",
