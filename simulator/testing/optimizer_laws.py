@@ -10,15 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from simulator.cluster.build import build
 from simulator.model.parameters import modules, total
-from simulator.planner.bound import BoundCalculator
-from simulator.planner.setting import Setting
 from simulator.step.framework import IMPLEMENTATIONS, Implementation
 from simulator.step.kernel_timer import KernelTimer
 from simulator.step.optimizer_update import temporary_bytes, update_traffic
 from simulator.step.optimizers.optimizer import Distribution, Optimizer
-from simulator.step.parallelism import Parallelism
 from simulator.step.spec import Precision, Sharding, TrainingStep
 from simulator.step.states import even_part, states
 from simulator.step.strategies.strategy import STRATEGIES
@@ -34,7 +30,6 @@ PRECISION: Final = Precision()
 WHOLE: Final = Precision("float32", "float32", "float32", None, "float32")
 PARAMETER, GRADIENT, MASTER, STATE = 2, 2, 4, 4
 _EQUAL: Final = 1e-6
-_UPDATES: Final = ("optimizer step", "average gradients of matrices", "apply orthogonal updates")
 
 
 def under(optimizer: Optimizer, strategy: str) -> Optimizer:
@@ -116,22 +111,6 @@ def duration(played: Played) -> float:
     """Return the duration of rank 0's kernel, or kernels, that update number by number [s]."""
     (span,) = (one for one in played.timeline.spans if one.rank == 0 and one.name == "optimizer step")
     return span.end - span.start
-
-
-def is_bounded_by_the_planner(optimizer: Optimizer) -> None:
-    """Check that the planner's lower bound of the update is no longer than the simulated update, and not loose."""
-    made = replace(step("zero1", TINY), optimizer=under(optimizer, "zero1"), parallelism=Parallelism())
-    played = play(made, RANKS)
-    took = sum(one.end - one.start for one in played.timeline.spans if one.rank == 0 and one.name in _UPDATES)
-    setting = Setting(
-        gpus=RANKS, tp=1, pp=1, cp=1, ep=1, schedule="1f1b", virtual_stages=1, sharding="zero1", shard_size=None,
-        micro_batch=2, micro_batches=1, checkpointing="none", offload="none",
-    )  # fmt: skip
-    (bound,) = BoundCalculator(build("star_100g", RANKS)).of(setting, made).updates
-    require(bound <= took * (1 + 1e-9), f"the planner's bound of the update is {bound:.3g} s; it takes {took:.3g} s")
-    # The bound leaves out the launches of kernels for each matrix.
-    tight = 0.5 * took <= bound or optimizer.of_matrices is not None
-    require(tight, f"the planner's bound of the update is {bound:.3g} s, less than half of {took:.3g} s")
 
 
 def moves_its_arrays(optimizer: Optimizer, strategy: str, precision: Precision, kernels: Kernels) -> bool:
