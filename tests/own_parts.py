@@ -33,6 +33,8 @@ class OwnPart:
         Dotted key that names the part.
     data : mapping
         A scenario without the key.
+    simulated : bool
+        Whether the part changes the simulation; False for parts of the report, which a list names.
     """
 
     file: str
@@ -40,6 +42,7 @@ class OwnPart:
     constant: str
     key: str
     data: Mapping[str, Any]
+    simulated: bool = True
 
     @property
     def module(self) -> str:
@@ -48,6 +51,8 @@ class OwnPart:
     def scenario(self, name: object, **keys: Any) -> dict[str, Any]:
         """Return the scenario's data with a value of the key; `keys` are further keys of the scenario."""
         data: dict[str, Any] = {"name": "own", **self.data, **keys}
+        if not self.simulated:
+            return {**data, self.key: [name]}
         *at, last = self.key.split(".")
         inner = data
         for step in at:
@@ -243,4 +248,72 @@ OPTIMIZER = Optimizer(
     "training.optimizer.name",
     {"cluster": CLUSTER, "training": TRAINING},
 )
-PARTS: Final = {"optimizer": OPTIMIZER, "schedule": SCHEDULE, "sharding": SHARDING, "topology_builder": BUILDER}
+COLLECTIVE: Final = {
+    "cluster": CLUSTER,
+    "collective": {"operation": "all_reduce", "size": "1 MiB"},
+    "compare": {"collective.algorithm": ["ring", "tree"]},
+}
+PLOT: Final = OwnPart(
+    "idle.py",
+    '''"""How long does each rank wait? One bar per rank, for one simulated point."""
+
+from simulator.basics.intervals import length
+from simulator.basics.units import format_time
+from simulator.report.plots import style
+from simulator.report.plots.plot import CloseUpPlot
+
+
+def figure(close_up):
+    timeline = close_up.timeline
+    ranks = sorted({span.rank for span in timeline.spans})
+    busy = [length([(s.start, s.end) for s in timeline.spans if s.rank == rank]) for rank in ranks]
+    idle = [timeline.end - time for time in busy]
+    with style.applied():
+        drawn = style.new_figure(6, 3)
+        axes = drawn.add_subplot()
+        axes.bar(ranks, idle, color=style.GREY)
+        axes.set(xlabel="rank", ylabel="idle time [s]")
+        style.set_title(drawn, f"Rank {ranks[idle.index(max(idle))]} waits longest: {format_time(max(idle))}")
+    return drawn
+
+
+PLOT = CloseUpPlot(figure=figure)
+''',
+    "PLOT",
+    "plots",
+    COLLECTIVE,
+    simulated=False,
+)
+FINDING: Final = OwnPart(
+    "spread.py",
+    '''"""How far apart are the slowest and the fastest point?"""
+
+from simulator.findings.found import Finding, FindingResult
+
+
+def find(compared, asked):
+    measure = compared.measure("time")
+    done = [row for row in compared.rows if row.report is not None]
+    if len(done) < 2:
+        return None
+    done.sort(key=lambda row: measure.value(row.report))
+    times = [measure.value(row.report) for row in (done[0], done[-1])]
+    sentence = f"The slowest point takes {times[1] / times[0]:.2f} times as long as the fastest"
+    return FindingResult("spread", (sentence,), {"ratio": times[1] / times[0]}, (done[0].index, done[-1].index))
+
+
+FINDING = Finding("spread", find)
+''',
+    "FINDING",
+    "answer",
+    COLLECTIVE,
+    simulated=False,
+)
+PARTS: Final = {
+    "schedule": SCHEDULE,
+    "sharding": SHARDING,
+    "topology_builder": BUILDER,
+    "optimizer": OPTIMIZER,
+    "plot": PLOT,
+    "finding": FINDING,
+}

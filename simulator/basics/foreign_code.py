@@ -50,6 +50,11 @@ def is_python_file(name: object) -> bool:
     return isinstance(name, str) and name.endswith(PYTHON)
 
 
+def is_foreign(name: str) -> bool:
+    """Return True if a name is the path of a Python file, or an entry point of an installed package."""
+    return is_python_file(name) or name in installed_names()
+
+
 def located(name: str, base: Path | None = None) -> str:
     """Return a name unchanged, and the path of a Python file made absolute; relative paths start from `base`."""
     return str(((base or Path()) / name).absolute()) if is_python_file(name) else name
@@ -196,6 +201,26 @@ def load_installed(name: str) -> tuple[Foreign, ...]:
     if entries:
         refuse_if_forbidden(name)
     return tuple(map(_of_entry, entries))
+
+
+def require_record(name: str, constant: str, kind: str, base: Path | None = None) -> None:
+    """Load foreign code by the path of a file or the name of an entry point, and check its record without its catalog.
+
+    For records whose classes are in packages above the caller; `kind` is the name of the class.
+
+    Raises
+    ------
+    ScenarioError
+        The code cannot be loaded, or has no such record.
+    """
+    for foreign in (load_file(name, base),) if is_python_file(name) else load_installed(name):
+        is_module = isinstance(foreign.declared, ModuleType)
+        record = getattr(foreign.declared, constant, None) if is_module else foreign.declared
+        if record is None:
+            raise ScenarioError(f"{foreign.origin.name}: declares no {constant}; write `{constant} = {kind}(...)`")
+        if kind not in [each.__name__ for each in type(record).__mro__]:
+            found = type(record).__name__
+            raise ScenarioError(f"{foreign.origin.name}: {constant} is a {found}; must be a {kind}")
 
 
 @cache

@@ -306,6 +306,8 @@ def _code_that_runs(document: Document, shape: Scenario, base: Path) -> Iterator
         for name in axes.values_of(key, document.data):
             if isinstance(name, str) and catalog.runs_code(name):
                 yield document.fault(tuple(key.split(".")), f"runs the code of {name}")
+    for place, name, *_ in own_parts.reporting(shape):
+        yield document.fault(place, f"runs the code of {name}")
     for topology in axes.values_of("cluster.topology", document.data):
         builder = None if topology is None else load_topology(topology, base).builder
         if builder is not None and BUILDERS.runs_code(builder):
@@ -322,7 +324,11 @@ def _conflicts(document: Document, partial: PartialScenario, base: Path, unused:
     faults: dict[Fault, None] = {
         _located(document, shape, conflict, {}): None
         # Rules about answer and plan look at the whole scenario, with its axes, and are checked once.
-        for conflict in (*answer_rules.conflicts(shape), *plan_rules.conflicts(shape, base))
+        for conflict in (
+            *answer_rules.conflicts(shape),
+            *plan_rules.conflicts(shape, base),
+            *own_parts.unusable_reporting(shape, base),
+        )
         if not partial.doubts(conflict)
     }
     data = axes.PointData(partial.data, base)
@@ -365,7 +371,8 @@ def _broken(
     possible = plot_names.names_of(shape.kind)
     listed: Key = ("plots",) if isinstance(shape.plots, tuple) else ("plots", "kinds")
     for i, plot in enumerate(shape.plotted.kinds or ()):
-        if plot not in possible:
+        # Plots outside the package may exist for both kinds.
+        if plot not in possible and plot in plot_names.names():
             yield RuleViolation(
                 (*listed, i), f"got {plot!r}; plots of {KINDS[shape.kind]} are {', '.join(possible)}", ("plots",)
             )

@@ -12,9 +12,13 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from simulator.basics.catalog import Catalog
+from simulator.basics.document import Key
 from simulator.basics.errors import ScenarioError
-from simulator.basics.foreign_code import is_python_file
+from simulator.basics.foreign_code import is_python_file, require_record
 from simulator.basics.foreign_code import located as located_file
+from simulator.scenario import plot_names
+from simulator.scenario.answer_spec import FINDINGS
+from simulator.scenario.records import Scenario
 from simulator.scenario.rule_violation import RuleViolation
 from simulator.scenario.training_spec import TrainingSpec
 from simulator.step.optimizers.optimizer import OPTIMIZERS
@@ -64,6 +68,29 @@ def unusable(spec: TrainingSpec, base: Path) -> Iterator[RuleViolation]:
             _CATALOGS[section, key].find(name, base)
         except ScenarioError as error:
             yield RuleViolation(tuple(dotted.split(".")), str(error), (dotted,))
+
+
+def reporting(shape: Scenario) -> Iterator[tuple[Key, str, str, str]]:
+    """Yield (key, name, constant, class) for each plot and finding of a scenario that is no shipped one.
+
+    Their catalogs are in upper packages, because a report needs no plot and no finding to be simulated.
+    """
+    listed: Key = ("plots",) if isinstance(shape.plots, tuple) else ("plots", "kinds")
+    for place, name in enumerate(shape.plotted.kinds or ()):
+        if name not in plot_names.names():
+            yield (*listed, place), name, "PLOT", "Plot"
+    for place, asked in enumerate(shape.answer):
+        if asked.finding not in FINDINGS:
+            yield ("answer", place), asked.finding, "FINDING", "Finding"
+
+
+def unusable_reporting(shape: Scenario, base: Path) -> Iterator[RuleViolation]:
+    """Yield a violation for each own plot and finding of a scenario that cannot be loaded."""
+    for key, name, constant, kind in reporting(shape):
+        try:
+            require_record(name, constant, kind, base)
+        except ScenarioError as error:
+            yield RuleViolation(key, str(error), (str(key[0]),))
 
 
 def usable(key: str, name: Any, base: Path) -> Any:

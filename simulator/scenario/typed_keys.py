@@ -89,7 +89,7 @@ class FindingKeys(TypedDict, total=False):
     """A finding to report: kind, measures and axis (an entry in answer)."""
 
     finding: Required[str]
-    """Kind of finding."""
+    """Kind of finding: a name, or the path of an own finding."""
     of: Sequence[str]
     """Measures of the report to describe; the finding's usual measures if omitted."""
     along: str
@@ -297,7 +297,7 @@ class PlotsKeys(TypedDict, total=False):
     """Plots to draw, and the points for plots of a single point (keys of `plots`)."""
 
     kinds: Sequence[str]
-    """Kinds of figures to draw; every kind if omitted."""
+    """Figures to draw: names, or paths of own plots; all if omitted."""
     points: Literal["all"] | Sequence[Mapping[str, Any]]
     """Points for figures of a single point: all, or a list of settings; the best point and the first setting if
     omitted."""

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from simulator.testing.algorithm_check import AlgorithmCheck, check_algorithm
 from simulator.testing.builder_check import check_topology_builder
+from simulator.testing.finding_check import check_finding
 from simulator.testing.law import LawResult, PartCheck
 from simulator.testing.optimizer_check import check_optimizer
+from simulator.testing.plot_check import check_plot
 from simulator.testing.plugin_check import check_plugin
 from simulator.testing.schedule_check import check_schedule
 from simulator.testing.sharding_check import check_sharding
@@ -20,7 +22,9 @@ __all__ = [
     "LawResult",
     "PartCheck",
     "check_algorithm",
+    "check_finding",
     "check_optimizer",
+    "check_plot",
     "check_plugin",
     "check_schedule",
     "check_sharding",

@@ -12,13 +12,17 @@ from simulator.basics.errors import ScenarioError
 from simulator.basics.foreign_code import load_file
 from simulator.cluster.builder import BUILDERS
 from simulator.collectives.algorithm import ALGORITHMS
+from simulator.findings.found import FINDING_KINDS
+from simulator.report.plots.catalog import PLOTS
 from simulator.step.optimizers.optimizer import OPTIMIZERS
 from simulator.step.pipelines.schedule import SCHEDULES
 from simulator.step.strategies.strategy import STRATEGIES
 from simulator.testing.algorithm_check import check_algorithm
 from simulator.testing.builder_check import check_topology_builder
+from simulator.testing.finding_check import check_finding
 from simulator.testing.law import PartCheck
 from simulator.testing.optimizer_check import check_optimizer
+from simulator.testing.plot_check import check_plot
 from simulator.testing.schedule_check import check_schedule
 from simulator.testing.sharding_check import check_sharding
 
@@ -30,6 +34,8 @@ _KINDS: Final[Mapping[Catalog[Any], Callable[[str], PartCheck]]] = MappingProxyT
         STRATEGIES: check_sharding,
         BUILDERS: check_topology_builder,
         OPTIMIZERS: check_optimizer,
+        FINDING_KINDS: check_finding,
+        PLOTS: check_plot,
     }
 )
 

@@ -12,7 +12,9 @@ from simulator.basics.errors import ScenarioError
 from simulator.model.parameters import total
 from simulator.testing import (
     PartCheck,
+    check_finding,
     check_optimizer,
+    check_plot,
     check_plugin,
     check_schedule,
     check_sharding,
@@ -27,6 +29,8 @@ CHECKS: Final[dict[str, Callable[[str], PartCheck]]] = {
     "sharding": check_sharding,
     "topology_builder": check_topology_builder,
     "optimizer": check_optimizer,
+    "plot": check_plot,
+    "finding": check_finding,
 }
 # Laws that say nothing about the sound part: it shards no parameters, or has no hosts.
 SILENT: Final = {"sharding": {"layers gathered ahead"}, "topology_builder": {"routes to hosts"}}
@@ -110,6 +114,35 @@ WRONG: Final = [
         '"reduce_scatter", bucket.elements,',
         "losses and parameters of ddp",
         "BROKEN with the default options: ",
+    ),
+    (
+        "plot",
+        "axes.bar(ranks, idle, color=style.GREY)",
+        "pass",
+        "titles, texts, colours and axes",
+        "BROKEN with a scenario of a collective: the picture of point 0: axes are empty",
+    ),
+    (
+        "plot",
+        "color=style.GREY",
+        "color='#123456'",
+        "titles, texts, colours and axes",
+        "BROKEN with a scenario of a collective: the picture of point 0: the colours #123456 are none of the style's",
+    ),
+    (
+        "finding",
+        "as the fastest",
+        "as the fastest.",
+        "sentences, numbers and points",
+        "BROKEN with a comparison of collectives: the sentence 'The slowest point takes ",
+    ),
+    (
+        "finding",
+        "done[-1].index)",
+        "99)",
+        "sentences, numbers and points",
+        # Two algorithms with two sizes.
+        "BROKEN with a comparison of collectives: mentions point 99; must be one of 0 .. 3",
     ),
     (
         "optimizer",

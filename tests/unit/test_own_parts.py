@@ -14,9 +14,11 @@ from simulator.basics.errors import ScenarioWarning
 from simulator.scenario.load import load_scenario
 from simulator.sweeps.cache import Cache
 from tests.commands import Command, commands_in
-from tests.own_parts import BUILDER, OPTIMIZER, PARTS, SHARDING, OwnPart
+from tests.own_parts import BUILDER, FINDING, OPTIMIZER, PARTS, PLOT, SHARDING, OwnPart
 from tests.own_parts import installed as package
 
+SIMULATED = {kind: part for kind, part in PARTS.items() if part.simulated}
+every_simulated = pytest.mark.parametrize("part", SIMULATED.values(), ids=list(SIMULATED))
 every_part = pytest.mark.parametrize("part", PARTS.values(), ids=list(PARTS))
 
 
@@ -35,11 +37,12 @@ def command(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
 
 def written(part: OwnPart, folder: Path, name: str = "") -> str:
     """The name of a scenario's file that names the part's file, or another name of the part."""
-    (folder / "own.yaml").write_text(yaml.safe_dump(part.scenario(name or f"./{part.file}", plots=[])))
+    data = {"plots": [], **part.scenario(name or f"./{part.file}")}
+    (folder / "own.yaml").write_text(yaml.safe_dump(data))
     return "own.yaml"
 
 
-@every_part
+@every_simulated
 def test_a_file_is_simulated_alike_by_both_engines(folder: Path, part: OwnPart) -> None:
     times = [
         simulator.simulate(part.scenario(f"./{part.file}", engine=engine)).timeline.end
@@ -53,10 +56,10 @@ def test_a_path_starts_at_the_scenarios_folder(folder: Path, part: OwnPart, monk
     written(part, folder)
     (folder / "elsewhere").mkdir()
     monkeypatch.chdir(folder / "elsewhere")
-    assert simulator.simulate("../own.yaml").timeline.end > 0
+    assert len(simulator.play("../own.yaml").outcomes) > 0
 
 
-@every_part
+@every_simulated
 def test_workers_load_the_file_too(folder: Path, part: OwnPart) -> None:
     data = part.scenario(f"./{part.file}")
     here = simulator.sweep(data, axes={"seed": [0, 1]})
@@ -116,7 +119,7 @@ def test_an_unknown_name_says_that_a_path_is_possible(folder: Path, command: Com
     assert "or the path of a file that ends in .py" in done.err
 
 
-@every_part
+@every_simulated
 def test_cached_outcomes_depend_on_the_content_of_the_file(folder: Path, part: OwnPart) -> None:
     cache, name = Cache(folder / "cache"), written(part, folder)
     before = cache.key(load_scenario(name))
@@ -143,7 +146,7 @@ def installed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         yield site
 
 
-@every_part
+@every_simulated
 def test_an_installed_package_brings_a_part(folder: Path, installed: Path, command: Command, part: OwnPart) -> None:
     own = simulator.simulate(part.scenario(f"./{part.file}")).timeline.end
     assert simulator.simulate(part.scenario(f"of_{part.module}")).timeline.end == own
@@ -158,6 +161,50 @@ def test_an_own_strategy_plans_the_collectives(folder: Path) -> None:
     run = simulator.simulate(SHARDING.scenario("./synced.py"))
     sums = [op for name, op in run.plan.program.collectives().items() if name.startswith("sum bucket")]
     assert sum(op.elements for op in sums) == 4 * 124_439_808
+
+
+def test_an_own_plot_draws_a_picture_of_the_run(folder: Path, command: Command) -> None:
+    done = command("run", written(PLOT, folder), "--out", "out")
+    assert done.code == 0, done.err
+    pictures = [path.name for path in (folder / "out" / "plots").glob("*.png")]
+    assert pictures
+    assert all(name.startswith("idle") for name in pictures)
+    more = command("plot", "out", "--kind", "./idle.py", "--point", "collective.algorithm=tree", "--out", "tree.png")
+    assert more.code == 0, more.err
+    assert (folder / "tree.png").is_file()
+
+
+def test_an_own_plot_is_drawn_in_python(folder: Path) -> None:
+    run = simulator.simulate({**PLOT.data, "name": "own", "compare": {}})
+    assert run.plot("./idle.py").get_suptitle().startswith("Rank ")
+
+
+def test_an_own_finding_answers(folder: Path, command: Command) -> None:
+    """The ratio is that of the times of both points."""
+    sweep = simulator.play(FINDING.scenario("./spread.py"))
+    ring, tree = sorted(sweep.frame["time_s"])
+    assert sweep.answer.sentences == (f"The slowest point takes {tree / ring:.2f} times as long as the fastest.",)
+    assert sweep.answer.findings[0].numbers["ratio"] == tree / ring
+    done = command("run", written(FINDING, folder))
+    assert sweep.answer.sentences[0] in " ".join(done.out.split())
+
+
+def test_an_own_finding_that_fails_is_one_line(folder: Path, command: Command) -> None:
+    (folder / "spread.py").write_text(FINDING.source.replace("len(done) < 2", "len(none) < 2"))
+    done = command("run", written(FINDING, folder))
+    assert done.code == 2
+    assert done.err.splitlines()[-1] == "spread.py:9: NameError: name 'none' is not defined"
+    assert "Traceback" not in done.err
+
+
+def test_an_installed_package_brings_a_plot_and_a_finding(folder: Path, installed: Path, command: Command) -> None:
+    data = {**FINDING.scenario("of_spread"), "plots": ["of_idle"]}
+    (folder / "both.yaml").write_text(yaml.safe_dump(data))
+    done = command("run", "both.yaml", "--out", "out")
+    assert done.code == 0, done.err
+    assert done.err.count("runs the code of ") == 2
+    assert "The slowest point takes" in done.out
+    assert list((folder / "out" / "plots").glob("of_idle*.png"))
 
 
 def test_an_own_optimizer_has_its_states(folder: Path) -> None:
