@@ -56,6 +56,7 @@ def test_no_text_counts_bytes_in_decimal_units() -> None:
                 "simulator/report/plots",
                 "simulator/calibration",
                 "simulator/results",
+                "simulator/testing/looking.py",
                 "simulator/api/runs.py",
                 "simulator/plots.py",
             ),

@@ -19,7 +19,7 @@ from simulator.scenario import plot_names
 from simulator.scenario.description import describe_point
 from simulator.scenario.load import load_scenario, points
 from simulator.sweeps.sweep import play_points
-from tests.looking import begins_well, check, empty_axes, foreign_colours, outside, overlapping, texts
+from simulator.testing.looking import begins_well, check, empty_axes, foreign_colours, outside, overlapping, texts
 
 # Of every kind of picture one at least, but for losses, whose trainings take long; the others take minutes.
 SHORT: Final = ("two_boxes_hierarchical", "zero_stages", "interleaving")

@@ -15,7 +15,7 @@ from simulator.reliability.pictures import pictures
 from simulator.reliability.question import Comparison, Goodput, GoodputQuestion, compared, goodput
 from simulator.report.plots.days import incident_calendar, interval_sweep, share_of_runs, useful_by_value, waterfall
 from simulator.report.plots.days.incident_calendar import Stop
-from tests.looking import check, texts
+from simulator.testing.looking import check, texts
 
 STEP: dict[str, Any] = {
     "name": "days",

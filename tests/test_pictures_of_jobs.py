@@ -13,7 +13,7 @@ from simulator import simulate_jobs
 from simulator.jobs.pictures import pictures
 from simulator.jobs.sharing import SharedRun
 from simulator.report.plots.jobs import lanes, later_starts, link_shares
-from tests.looking import check
+from simulator.testing.looking import check
 
 TRAINING = {"model": "gpt2", "seq_len": 256}
 SPREAD = {"training": TRAINING, "world_size": 4, "placement": "spread"}

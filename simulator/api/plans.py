@@ -230,8 +230,7 @@ def plan(
     # The argument overrides the scenario's `plan.best`.
     question = question if best is None else replace(question, best=best)
     # Warn before the search, which may take hours.
-    line = question.announced()
-    if line:
+    for line in question.announced():
         warnings.warn(line, ScenarioWarning, stacklevel=2)
     refuse_contradictions(question)
     # The search yields a result after each simulation; only the last is complete.

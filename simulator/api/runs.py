@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from simulator.basics.errors import ScenarioError, ScenarioWarning, one_of
+from simulator.basics.foreign_code import is_foreign, located
 from simulator.findings.answer import Answer, answer
 from simulator.findings.comparison import Comparison
 from simulator.payload.carry import Tamper
@@ -283,8 +284,10 @@ def _plot(
     from simulator.results.plotted_points import plotted_points
 
     there = plot_names.names_of("collective" if scenario.training is None else "training")
-    if kind not in there:
+    if kind not in there and not is_foreign(kind):
         raise ScenarioError(f"plot: got {kind!r}; {one_of(there, kind, 'simulator list plots')}")
+    # A path in Python starts at the working directory, and not at the scenario's folder.
+    kind = located(kind)
     # Reuse the choice of points of `simulator run`, restricted to this kind.
     asked = scenario.replaced(
         plots=PlotsSpec.model_construct(kinds=(kind,), points=None if point is None else [dict(point)])

@@ -218,6 +218,21 @@ def check_algorithm(
     show_check(algorithm, ranks or ())
 
 
+@app.command("check-plugin")
+def check_plugin(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="Python file with an own part.")],
+    no_plugins: NoPlugins = False,
+) -> None:
+    """Check own parts: algorithms, schedules, sharding strategies, builders, ...
+
+    The records in the file tell its parts, and each part is checked with the laws of its kind, which the shipped parts
+    keep too. The exit code is 1 if a part breaks a law.
+    """
+    from simulator.cli.check_plugin import show as show_check
+
+    show_check(file)
+
+
 @app.command()
 def new(
     name: Annotated[str, typer.Argument(help="Name of the scenario; the file is NAME.yaml.", metavar="NAME")],

@@ -90,7 +90,7 @@ def _facts_of_plan(scenario: Scenario) -> dict[str, str]:
     from simulator.planner.space import InfeasibleCounts, settings
 
     question, refused = plan_question(scenario), InfeasibleCounts()
-    print_warnings([question.announced()])
+    print_warnings(question.announced())
     # Contradictory constraints leave no setting to count.
     refuse_contradictions(question)
     there = sum(1 for _ in settings(question.choices(), question.base, question.sequences, refused))

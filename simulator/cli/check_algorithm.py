@@ -6,15 +6,15 @@ from collections.abc import Sequence
 
 import typer
 
+from simulator.basics.foreign_code import refuse_if_forbidden
 from simulator.cli.warnings_output import print_warnings
-from simulator.collectives.algorithm_files import runs_code
-from simulator.collectives.foreign_code import refuse_if_forbidden
-from simulator.testing.check import check_algorithm
+from simulator.collectives.algorithm import ALGORITHMS
+from simulator.testing.algorithm_check import check_algorithm
 
 
 def show(algorithm: str, ranks: Sequence[int]) -> None:
     """Check an algorithm by name or path, and print a line for each law; exit with code 1 if a law is broken."""
-    if runs_code(algorithm):
+    if ALGORITHMS.runs_code(algorithm):
         refuse_if_forbidden(algorithm)
         print_warnings([f"runs the code of {algorithm}"])
     checked = check_algorithm(algorithm, ranks or None)

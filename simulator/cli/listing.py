@@ -72,8 +72,8 @@ def _below(headings: Sequence[str], rows: Sequence[tuple[str, ...]]) -> None:
 
 
 def _algorithms() -> None:
+    from simulator.basics.foreign_code import installed_names
     from simulator.collectives.algorithm import ALGORITHMS
-    from simulator.collectives.algorithm_files import installed_names
 
     found = ((name, ALGORITHMS.find(name).summary) for name in ALGORITHMS.names())
     rows = [(name, summary, ", ".join(ALGORITHMS.operations(name))) for name, summary in found]
@@ -87,11 +87,11 @@ def _builders() -> None:
     # The first line of a builder's docstring describes the machine.
     import inspect
 
-    from simulator.cluster import builder as builders
+    from simulator.cluster.builder import BUILDERS
     from simulator.cluster.topology_schema import options
 
-    for name in builders.names():
-        builder = builders.find(name)
+    for name in BUILDERS.names():
+        builder = BUILDERS.find(name)
         print_text(f"{name}: {(inspect.getdoc(builder.function) or '').splitlines()[0]}", indent="  ")
         rows = []
         for option, facts in options(name).items():

@@ -17,6 +17,7 @@ import typer
 
 from simulator.basics import document
 from simulator.basics.errors import ScenarioError, TooLargeError
+from simulator.basics.foreign_code import file_name
 from simulator.basics.plain_data import at
 from simulator.basics.units import GIB, format_duration
 from simulator.basics.work_unit import micro_batch_text
@@ -126,7 +127,7 @@ def _found(options: Mapping[str, Any]) -> _Found:
     if spec is None:
         raise TypeError("a scenario of a training step has a training step")
     # Servers hold states that no stage has; the table would mislead.
-    if STRATEGIES.find(spec.sharding.strategy).updater is Updater.SERVERS:
+    if STRATEGIES.find(spec.sharding.strategy, scenario.base).updater is Updater.SERVERS:
         names = [name for name in STRATEGIES.names() if STRATEGIES.find(name).updater is not Updater.SERVERS]
         name = spec.sharding.strategy
         raise ScenarioError(
@@ -240,7 +241,7 @@ def _asked(found: _Found) -> str:
     order = f", {Pipeline.of(step).schedule.name}" if cut.pp > 1 else ""
     return (
         f"{step.model.name}: {total(step.model):,} parameters on {found.gpus:,} GPUs ({sizes}), "
-        f"{step.sharding.strategy}, {label('training.activation_checkpointing', step.checkpointing)}, "
+        f"{file_name(step.sharding.strategy)}, {label('training.activation_checkpointing', step.checkpointing)}, "
         f"{batches} of {micro_batch}{order}"
     )
 

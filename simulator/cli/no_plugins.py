@@ -6,13 +6,12 @@ import os
 
 import typer
 
+from simulator.basics.foreign_code import NO_PLUGINS
+
 
 def forbid_plugins(context: typer.Context, given: bool) -> bool:
     """Set the environment variable that forbids plugins until the command ends, if the option was given."""
     if given:
-        # Imported late: with it come numpy and every algorithm.
-        from simulator.collectives.foreign_code import NO_PLUGINS
-
         before = os.environ.get(NO_PLUGINS)
         # Worker processes inherit the environment.
         os.environ[NO_PLUGINS] = "1"

@@ -65,7 +65,7 @@ class Output:
 
 def plan(question: PlanQuestion, backend: Backend, output: Output) -> None:
     """Search for the fastest settings, print them, and write best.yaml, plan.json and report.html if requested."""
-    print_warnings([question.announced()])
+    print_warnings(question.announced())
     # A constraint on the framework names at least one.
     if not any(one.name == "framework" for one in question.said):
         print_assumed_framework(question.base)

@@ -10,7 +10,8 @@ import typer
 
 from simulator.basics.counts import number_of
 from simulator.basics.document import Document, parse
-from simulator.basics.errors import ScenarioError, one_of
+from simulator.basics.errors import ScenarioError
+from simulator.basics.foreign_code import located
 from simulator.basics.input_files import MOST_DATA, read_json
 from simulator.results import run_directory
 from simulator.results.drawn import Undrawn
@@ -23,7 +24,7 @@ from simulator.scenario.records import PlotsSpec, Scenario
 
 def plot(folder: Path, kind: str, settings: Sequence[str], out: Path | None, *, svg: bool) -> None:
     """Draw a kind of plot for the run in a folder, and write PNG files; points drawn in detail are simulated again."""
-    scenario = run_directory.load(folder)
+    scenario, kind = run_directory.load(folder), located(kind)
     outcomes, spoken, findings = _report(folder / "report.json", len(points(scenario)))
     # Every check comes before matplotlib is imported.
     wanted = _wanted(scenario, settings)
@@ -84,11 +85,9 @@ def _check_kind(scenario: Scenario, kind: str, *, alone: bool) -> None:
     from simulator.report.plots.plot import ComparisonPlot
 
     played = "collective" if scenario.training is None else "training"
-    plots = catalog.of(played)
-    if kind not in plots:
-        raise ScenarioError(f"--kind: got {kind!r}; {one_of(plots, kind, 'simulator list plots')}")
+    (plot,) = catalog.named(played, (kind,), scenario.base, "--kind").values()
     # Comparison plots show every point anyway.
-    if alone and isinstance(plots[kind], ComparisonPlot):
+    if alone and isinstance(plot, ComparisonPlot):
         raise ScenarioError(f"--point: {kind} shows all points together; omit --point, or name another kind")
 
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 from simulator.basics import units
 from simulator.basics.errors import ScenarioError, TooLargeError, UnknownNameError, in_lines
 from simulator.basics.host_memory import shortage_text
-from simulator.cluster import builder as builders
+from simulator.cluster.builder import BUILDERS
 from simulator.cluster.changes import Event, changes
 from simulator.cluster.cluster import Cluster, MachineCollective
 from simulator.cluster.gpu_file import load_gpu
@@ -221,7 +221,7 @@ def graph_size(
     file = load_topology(topology, base)
     if file.builder is None:
         return GraphSize(0, 0)
-    return builders.find(file.builder).size(gpus, servers, **file.options)
+    return BUILDERS.find(file.builder).size(gpus, servers, **file.options)
 
 
 def _placed(world_size: int, placement: Sequence[int] | None) -> tuple[int, ...]:
@@ -239,7 +239,7 @@ def _placed(world_size: int, placement: Sequence[int] | None) -> tuple[int, ...]
 
 def _limits(file: Topology, graph: Graph | None) -> TopologyLimits:
     if graph is None:
-        return builders.find(file.builder or "").limits(**file.options)
+        return BUILDERS.find(file.builder or "").limits(**file.options)
     # A graph file has no builder; its limits come from the loaded graph.
     sizes = {len(node) for node in graph.graph.get("nodes", ())}
     return TopologyLimits(
@@ -270,7 +270,7 @@ def _graph(file: Topology, gpus: int, servers: int) -> Graph:
                 "each server, or put the servers on workers"
             )
         return loaded
-    builder = builders.find(file.builder or "")
+    builder = BUILDERS.find(file.builder or "")
     # Checked before building: a graph that exceeds the memory would end the process instead of raising an error.
     size = builder.size(gpus, servers, **file.options)
     short = shortage_text(size.nbytes)

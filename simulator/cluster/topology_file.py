@@ -14,8 +14,9 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from simulator.basics.document import Document, Fault
-from simulator.basics.errors import UnknownNameError
-from simulator.cluster import builder as builders
+from simulator.basics.errors import ScenarioError
+from simulator.basics.foreign_code import located
+from simulator.cluster.builder import BUILDERS
 from simulator.cluster.cluster import MachineCollective
 from simulator.cluster.figure import Strict
 from simulator.cluster.gpu_file import faults_of
@@ -159,7 +160,7 @@ def _read(document: Document, name: str, folder: Path | None) -> Topology:
     # Faults from the model, the builder's options and the GPU are collected, to be corrected in a single round.
 
     file, faults = check(TopologyFile, document)
-    options, wrong = _options(document)
+    options, wrong = _options(document, folder)
     document.refuse(_moved(document, faults) + wrong + _gpu(document, folder))
     if file is None:
         raise TypeError("a file without faults has a model")
@@ -167,7 +168,7 @@ def _read(document: Document, name: str, folder: Path | None) -> Topology:
     return Topology(
         name=file.name or name,
         document=document,
-        builder=file.builder,
+        builder=None if file.builder is None else located(file.builder, folder),
         options=options,
         graph=graph,
         gpu=file.gpu,
@@ -180,9 +181,9 @@ def _read(document: Document, name: str, folder: Path | None) -> Topology:
 def _moved(document: Document, faults: Sequence[Fault]) -> list[Fault]:
     """Return faults; an unknown key that is an option of the file's builder gets the advice to move it."""
     name = document.data.get("builder") if isinstance(document.data, Mapping) else None
-    if name not in builders.names():
+    if name not in BUILDERS.names():
         return list(faults)
-    options = builders.find(name).options.model_fields.keys() - TopologyFile.model_fields.keys()
+    options = BUILDERS.find(name).options.model_fields.keys() - TopologyFile.model_fields.keys()
     advice = f"is an option of builder {name}; move it below options"
     return [
         replace(fault, message=advice) if len(fault.key) == 1 and fault.key[0] in options else fault for fault in faults
@@ -195,8 +196,11 @@ def _gpu(document: Document, folder: Path | None) -> list[Fault]:
     return faults_of(gpu, document, ("gpu",), folder) if isinstance(gpu, str | Mapping) else []
 
 
-def _options(document: Document) -> tuple[dict[str, Any], list[Fault]]:
-    """Return the builder's options in a topology file, with defaults, and the faults in them."""
+def _options(document: Document, folder: Path | None) -> tuple[dict[str, Any], list[Fault]]:
+    """Return the builder's options in a topology file, with defaults, and the faults in them.
+
+    `folder` is the base for the path of an own builder.
+    """
     data = document.data
     if not isinstance(data, Mapping):
         return {}, []
@@ -210,8 +214,8 @@ def _options(document: Document) -> tuple[dict[str, Any], list[Fault]]:
     if not isinstance(name, str):
         return {}, []
     try:
-        builder = builders.find(name)
-    except UnknownNameError as error:
+        builder = BUILDERS.find(name, folder)
+    except ScenarioError as error:
         return {}, [document.fault(("builder",), str(error).removeprefix("builder: "))]
     # Required options are reported as missing even if the file has no `options` at all.
     if "options" not in data:

@@ -11,7 +11,7 @@ import re
 from typing import Any, Final
 
 from simulator.basics import registry
-from simulator.cluster import builder as builders
+from simulator.cluster.builder import BUILDERS
 from simulator.cluster.topology_file import TopologyFile
 
 _DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
@@ -26,24 +26,27 @@ def schema() -> dict[str, Any]:
     ['builder', 'collectives', 'ecmp', 'gpu', 'graph', 'name', 'options']
     """
     document = TopologyFile.model_json_schema()
-    document["properties"]["builder"] = {"enum": list(builders.names()), "description": "Builder of the graph."}
+    document["properties"]["builder"] = {
+        "anyOf": [{"enum": list(BUILDERS.names())}, {"type": "string", "pattern": r"(\.py)$"}],
+        "description": "Builder of the graph: a name, or the path of an own builder.",
+    }
     document["properties"]["gpu"]["examples"] = list(registry.names("gpu"))
     # A topology has either a builder or a graph file.
     document["oneOf"] = [{"required": ["builder"]}, {"required": ["graph"]}]
-    document["allOf"] = [_of_builder(name) for name in builders.names()]
+    document["allOf"] = [_of_builder(name) for name in BUILDERS.names()]
     return {"$schema": _DIALECT, "title": "Topology of the cluster simulator", **_untitled(document)}
 
 
 def options(name: str) -> dict[str, dict[str, Any]]:
     """Return the JSON schema for each option of the builder `name`, with the description from its docstring."""
-    properties: dict[str, dict[str, Any]] = builders.find(name).options.model_json_schema()["properties"]
+    properties: dict[str, dict[str, Any]] = BUILDERS.find(name).options.model_json_schema()["properties"]
     described = descriptions(name)
     return {option: {**_untitled(facts), "description": described[option]} for option, facts in properties.items()}
 
 
 def descriptions(name: str) -> dict[str, str]:
     """Return each parameter's description in the docstring for the builder `name`, by parameter."""
-    lines = (inspect.getdoc(builders.find(name).function) or "").splitlines()
+    lines = (inspect.getdoc(BUILDERS.find(name).function) or "").splitlines()
     first = lines.index("Parameters") + 2
     described: dict[str, str] = {}
     names: list[str] = []
@@ -59,7 +62,7 @@ def descriptions(name: str) -> dict[str, str]:
 
 def _of_builder(name: str) -> dict[str, Any]:
     """Return the JSON schema's rule for builder `name`: `options` must match the builder's parameters."""
-    facts = builders.find(name).options.model_json_schema()
+    facts = BUILDERS.find(name).options.model_json_schema()
     # JSON schema's if/then: the editor checks `options` against the named builder only.
     required = facts.get("required", [])
     mapping = {"type": "object", "properties": options(name), "required": required, "additionalProperties": False}

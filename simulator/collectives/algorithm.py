@@ -6,17 +6,19 @@ its record.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from math import ceil, log2
 from typing import Final, Literal, NamedTuple
 
 from simulator.basics.catalog import Catalog
+from simulator.basics.errors import ScenarioError, one_of
+from simulator.basics.foreign_code import Origin
 from simulator.cluster.cluster import Steps
 from simulator.collectives.example import Example, plain
 from simulator.collectives.idle import IdleNetwork
-from simulator.records.schedule import Schedule
+from simulator.records.schedule import Repeat, Round, Schedule
 
 OPERATIONS: Final = (
     "all_reduce",
@@ -284,6 +286,17 @@ def always(request: CollectiveRequest) -> bool:
 class _Algorithms(Catalog[Algorithm]):
     """The collective algorithms of this package by name."""
 
+    def _guarded(self, declared: Algorithm, origin: Origin) -> Algorithm:
+        """Return a foreign algorithm whose plans, and the lazy rounds of their schedules, raise ScenarioErrors."""
+        name = origin.name
+        if not declared.plans:
+            raise ScenarioError(f"{name}: ALGORITHM.plans is empty; must have a function for at least one operation")
+        unknown = next((operation for operation in declared.plans if operation not in OPERATIONS), None)
+        if unknown is not None:
+            raise ScenarioError(f"{name}: ALGORITHM.plans: got {unknown!r}; {one_of(OPERATIONS, unknown)}")
+        plans = {operation: _guarded_plan(plan, origin) for operation, plan in declared.plans.items()}
+        return replace(super()._guarded(declared, origin), plans=plans)
+
     def operations(self, name: str) -> tuple[str, ...]:
         """Return the operations that the algorithm `name` can carry out, in a fixed order."""
         return self.find(name).operations
@@ -293,4 +306,27 @@ class _Algorithms(Catalog[Algorithm]):
         return tuple((name, operation) for name in self.names() for operation in self.operations(name))
 
 
-ALGORITHMS: Final = _Algorithms("simulator.collectives", "ALGORITHM", Algorithm, "algorithm")
+def _guarded_plan(plan: Plan, origin: Origin) -> Plan:
+    """Return a plan of foreign code that raises ScenarioError for every error, also of its schedule's lazy rounds."""
+
+    def guarded(request: CollectiveRequest) -> Schedule:
+        with origin.telling(_REFUSALS):
+            schedule = plan(request)
+        if not isinstance(schedule, Schedule):
+            kind = type(schedule).__name__
+            raise ScenarioError(
+                f"{origin.name}: the plan of {request.operation} returns a {kind}; must return a Schedule"
+            )
+
+        def parts() -> Iterator[Round | Repeat]:
+            with origin.telling():
+                yield from schedule.parts()
+
+        return replace(schedule, parts=parts)
+
+    return guarded
+
+
+# A ValueError says that a request is impossible, such as a number of ranks; the planner names the key.
+_REFUSALS: Final = (ValueError,)
+ALGORITHMS: Final = _Algorithms("simulator.collectives", "ALGORITHM", Algorithm, "algorithm", _REFUSALS)

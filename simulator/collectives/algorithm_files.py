@@ -7,32 +7,22 @@ shipped algorithm, or an entry point of an installed package. `auto` chooses amo
 from __future__ import annotations
 
 from functools import cache
-from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Final
 
-from simulator.basics.errors import ScenarioError, UnknownNameError
+from simulator.basics.foreign_code import PYTHON
 from simulator.basics.input_files import read_bytes
 from simulator.collectives.algorithm import ALGORITHMS, Algorithm
-from simulator.collectives.foreign_code import algorithm_of, refuse_if_forbidden, run_file
 from simulator.collectives.msccl.convert import algorithm_of_program
 from simulator.collectives.msccl.read import MOST_BYTES
 
-PYTHON: Final = ".py"
 PROGRAM: Final = ".xml"
 SUFFIXES: Final = (PYTHON, PROGRAM)
-# Group of entry points under which other packages install algorithms: name -> object of class Algorithm.
-GROUP: Final = "cluster_simulator.plugins"
 
 
 def is_file_name(name: str) -> bool:
     """Return True if an algorithm's name is the path of a file."""
     return name.endswith(SUFFIXES)
-
-
-def runs_code(name: str) -> bool:
-    """Return True if code from outside this package runs to find the algorithm `name`."""
-    return name.endswith(PYTHON) or (name not in ALGORITHMS.names() and name in installed_names())
 
 
 def located(name: str, base: Path | None = None) -> str:
@@ -52,42 +42,13 @@ def find_algorithm(name: str, base: Path | None = None) -> Algorithm:
     UnknownNameError
         There is no such name.
     """
-    if is_file_name(name):
-        if name.endswith(PYTHON):
-            refuse_if_forbidden(name)
+    if name.endswith(PROGRAM):
         path = located(name, base)
-        return _loaded(path, read_bytes(path, source=name, most=MOST_BYTES))
-    if name in ALGORITHMS.names():
-        return ALGORITHMS.find(name)
-    for entry in _installed():
-        if entry.name == name:
-            refuse_if_forbidden(name)
-            return _of_entry(entry)
-    raise UnknownNameError("algorithm", name, (*ALGORITHMS.names(), *installed_names()))
+        return _program(path, read_bytes(path, source=name, most=MOST_BYTES))
+    return ALGORITHMS.find(name, base)
 
 
 @cache
-def _loaded(path: str, content: bytes) -> Algorithm:
-    # The content is part of the cache's key: a file that was changed in the meantime is loaded again.
-    name = Path(path).name
-    return run_file(name, path, content) if name.endswith(PYTHON) else algorithm_of_program(content, name)
-
-
-def installed_names() -> tuple[str, ...]:
-    """Return the names of algorithms of other installed packages, sorted, without importing them."""
-    return tuple(sorted({entry.name for entry in _installed()}))
-
-
-@cache
-def _installed() -> tuple[EntryPoint, ...]:
-    return tuple(entry_points(group=GROUP))
-
-
-@cache
-def _of_entry(entry: EntryPoint) -> Algorithm:
-    try:
-        declared = entry.load()
-    # The package's code may raise any error.
-    except Exception as error:
-        raise ScenarioError(f"{entry.name}: {entry.value} cannot be imported: {error}") from error
-    return algorithm_of(declared, entry.name, entry.value)
+def _program(path: str, content: bytes) -> Algorithm:
+    # The content is part of the cache's key: a file that was changed in the meantime is read again.
+    return algorithm_of_program(content, Path(path).name)

@@ -101,7 +101,7 @@ def answer(compared: Comparison) -> Answer:
         return Answer(scenario.question, (error,), "", (), (), [], [], 0, {})
     # Explicit requests, else findings that suit the axes.
     asked = scenario.answer or _usual(compared)
-    tried = [(entry, FINDING_KINDS.find(entry.finding).find(compared, entry)) for entry in asked]
+    tried = [(entry, FINDING_KINDS.find(entry.finding, scenario.base).find(compared, entry)) for entry in asked]
     found = tuple(one for _, one in tried if one is not None)
     # Report an explicit request without an answer; stay silent about findings chosen automatically.
     untold = [_untold(entry) for entry, one in tried if one is None and scenario.answer]

@@ -243,7 +243,7 @@ def _paged(rows: Sequence[tuple[Row, Report]]) -> Iterator[Caveat]:
 def _pages(row: Row) -> bool:
     """Return True if the point's optimizer is paged."""
     training = row.point.training
-    return training is not None and OPTIMIZERS.find(training.optimizer.name).paged
+    return training is not None and OPTIMIZERS.find(training.optimizer.name, row.point.base).paged
 
 
 def _interval(rows: Sequence[tuple[Row, Report]]) -> Iterator[Caveat]:

@@ -12,6 +12,7 @@ from functools import cache
 from typing import Final
 
 from simulator.basics.dtypes import is_narrow
+from simulator.basics.foreign_code import file_name
 from simulator.basics.measured_tables import read_table
 from simulator.cluster.build import facts
 from simulator.cluster.gpu_file import load_gpu
@@ -123,7 +124,7 @@ def _each(kind: RunTraits, runs: Collection[RunTraits]) -> Iterator[str]:
         if (name, kind.framework) == ("framework", BARE.name):
             continue
         if getattr(kind, name) not in {getattr(run, name) for run in runs}:
-            yield f"no measured run uses {words.format(getattr(kind, name))}"
+            yield f"no measured run uses {words.format(file_name(str(getattr(kind, name))))}"
     for name, words in _SIZES.items():
         most = max(getattr(run, name) for run in runs)
         if getattr(kind, name) > most:

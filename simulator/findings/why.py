@@ -19,6 +19,7 @@ from simulator.records.measures import arrays_text
 from simulator.report.numbers.bottleneck import Bottleneck
 from simulator.report.numbers.idle_cards import IdleCards
 from simulator.report.numbers.link_use import HOLDS_UP
+from simulator.scenario import own_parts
 from simulator.scenario.build_training import optimizer
 from simulator.step.framework import load_framework
 from simulator.step.optimizer_update import implementation_of
@@ -169,7 +170,8 @@ def _updates(rows: list[Row]) -> str:
     """Return a text on where or with which kernels the points' optimizer updates: the rate of an update on the host,
     else the implementation on GPUs, and the key to choose it; "" without a choice.
     """
-    trainings = [row.point.training for row in rows if row.point.training is not None]
+    located = [(row.point.base, row.point.training) for row in rows if row.point.training is not None]
+    trainings = [own_parts.located(training, base) for base, training in located]
     rates = dict.fromkeys(one.offload.host_rate for one in trainings if one.offload.what != "none")
     if rates:
         # The implementation has no effect on the host, and the host's update takes nearly all of the difference.
@@ -177,12 +179,11 @@ def _updates(rows: list[Row]) -> str:
     names = dict.fromkeys(
         implementation_of(
             optimizer(training.optimizer, training.sharding.strategy),
-            load_framework(training.framework, row.point.base),
+            load_framework(training.framework, base),
         )
-        for row in rows
-        if (training := row.point.training) is not None
+        for (base, _), training in zip(located, trainings, strict=True)
         # Only updates on GPUs have a choice of kernels.
-        and STRATEGIES.find(training.sharding.strategy).updater is not Updater.SERVERS
+        if STRATEGIES.find(training.sharding.strategy).updater is not Updater.SERVERS
     )
     if not names:
         return ""

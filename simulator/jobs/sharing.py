@@ -33,6 +33,7 @@ from simulator.report.numbers.link_use import link_uses
 from simulator.report.tables.answer_table import AnswerTable
 from simulator.run.scenario_cluster import occurrences
 from simulator.run.watchdog import watched
+from simulator.scenario import own_parts
 from simulator.scenario.build_training import parallelism, to_step
 from simulator.scenario.jobs_file import JobSetting, JobsFile, OuterSetting
 from simulator.step.framework import load_framework
@@ -445,8 +446,10 @@ def _summed_in_every_step(file: JobsFile, cluster: Cluster, setting: JobSetting)
     if training is None:
         raise ScenarioError(f"jobs.{setting.name}: does not train")
     sharding = training.sharding
-    if STRATEGIES.find(sharding.strategy).shards and sharding.shard_size is None:
-        sharding = sharding.replaced(shard_size=parallelism(training).holders(setting.cluster.world_size))
+    if STRATEGIES.find(sharding.strategy, setting.base).shards and sharding.shard_size is None:
+        sharding = sharding.replaced(
+            shard_size=parallelism(own_parts.located(training, setting.base)).holders(setting.cluster.world_size)
+        )
     whole = cluster.part(ranks)
     step = to_step(training.replaced(sharding=sharding), len(ranks), setting.base)
     return play(file.engine, plan_step(whole, step).program, whole, limit_memory=False, keep=()).end

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from simulator.basics.errors import ScenarioError, one_of
@@ -20,6 +21,7 @@ from simulator.run.scenario_cluster import Clusters
 from simulator.scenario.answer_spec import BudgetSpec
 from simulator.scenario.global_batch import sequences_of
 from simulator.scenario.load import load_scenario
+from simulator.scenario.own_parts import runs_code
 from simulator.scenario.plan_rules import value_of
 from simulator.scenario.plan_spec import BEST, FOLLOWS, GPUS, KEYS, SAID_OR_CHOSEN
 from simulator.scenario.records import Scenario
@@ -83,16 +85,24 @@ class PlanQuestion:
         """
         return choices_of(base or self.base, self.sequences, self.said, self.without)
 
-    def announced(self) -> str:
-        """Return a warning if the plan's search takes long; otherwise an empty text.
+    def announced(self) -> tuple[str, ...]:
+        """Return the warnings before a search: if the search takes long, and for each part whose code runs on trust.
 
         Raises
         ------
         TooLargeError
             This machine cannot hold the cluster, or any step.
+        ScenarioError
+            A part cannot be loaded.
         """
         refuse_too_large(self.base, self.sequences, largest_micro_batch(self.said))
-        return warning_of(self.base, self.sequences)
+        named = [(one, value) for one in self.said if one.name in KEYS for value in one.values]
+        foreign = [(one, value) for one, value in named if runs_code(KEYS[one.name], value)]
+        for one, value in foreign:
+            # Refused here if it may not run at all.
+            _value(one.where, one.name, value, self.base.base)
+        told = (f"runs the code of {value}" for _, value in foreign)
+        return tuple(line for line in (warning_of(self.base, self.sequences), *told) if line)
 
     @property
     def numbers(self) -> tuple[int, ...]:
@@ -249,7 +259,8 @@ def choices_of(base: Scenario, sequences: int, said: Sequence[Constraint], witho
         by[one.name] = one.where
         # Each number of GPUs is planned separately, hence `gpus` is no dimension of a search.
         if one.name != GPUS:
-            values[one.name] = tuple(dict.fromkeys(_value(one.where, one.name, value) for value in one.values))
+            read = (_value(one.where, one.name, value, base.base) for value in one.values)
+            values[one.name] = tuple(dict.fromkeys(read))
             why[one.name] = f"given by {one.where}"
     for one in without:
         for value in one.values:
@@ -295,11 +306,11 @@ def _takes(name: str, value: str) -> bool:
         return False
 
 
-def _value(where: str, name: str, value: Any) -> Any:
+def _value(where: str, name: str, value: Any, base: Path | None = None) -> Any:
     """Return a user's value for the search dimension `name`, in the scenario key's form; raise ScenarioError, naming
-    `where`.
+    `where`. `base` is the folder for the paths of own parts.
     """
     try:
-        return value_of(name, value)
+        return value_of(name, value, base)
     except ValueError as error:
         raise ScenarioError(f"{where}: {error}") from error

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from simulator.basics.foreign_code import file_name
 from simulator.scenario.plan_spec import KEYS, SAID_OR_CHOSEN
 from simulator.scenario.records import Scenario
 from simulator.scenario.training_spec import PRECISIONS, PrecisionSpec, TrainingSpec
@@ -154,14 +155,14 @@ class Setting:
     def text(self) -> str:
         """The setting in words: 'tp 8, pp 4, dp 16, 1f1b, zero1, micro-batch 1 x 32, full checkpointing'."""
         sizes = [f"{name} {getattr(self, name)}" for name in ("tp", "pp", "cp", "ep") if getattr(self, name) > 1]
-        order = [] if self.pp == 1 else [self.schedule]
+        order = [] if self.pp == 1 else [file_name(self.schedule)]
         order += [f"v {self.virtual_stages}"] if self.virtual_stages > 1 else []
-        shard = self.sharding if self.shard_size is None else f"{self.sharding} over {self.shard_size}"
+        shard = file_name(self.sharding) + ("" if self.shard_size is None else f" over {self.shard_size}")
         # On a single data-parallel rank, strategies do not differ: there is no sharding.
         shard = "no sharding" if self.dp * self.cp == 1 else shard
         batch = f"micro-batch {self.micro_batch} x {self.micro_batches}"
         extra = [] if self.offload == "none" else [f"{self.offload} on the host"]
-        extra += [name for name in (self.precision, self.framework, self.optimizer) if name is not None]
+        extra += [file_name(name) for name in (self.precision, self.framework, self.optimizer) if name is not None]
         if self.rank is not None:
             extra.append(f"LoRA rank {self.rank}" if self.rank else "full fine-tuning")
         extra += [f"base {self.base}"] if self.base is not None and self.rank != 0 else []

@@ -19,7 +19,7 @@ from simulator.cluster.cluster import Cluster
 from simulator.model.layer_list import LayerList
 from simulator.model.model import Model
 from simulator.planner.setting import Setting
-from simulator.scenario import build_training
+from simulator.scenario import build_training, own_parts
 from simulator.scenario.build_training import parallelism, to_step
 from simulator.scenario.plan_spec import SAID_OR_CHOSEN
 from simulator.scenario.records import Scenario
@@ -183,6 +183,7 @@ def settings(
     spec = base.training
     if spec is None:
         raise TypeError("a plan is of a training step")
+    spec = own_parts.located(spec, base.base)
     uncut = spec.replaced(parallelism=ParallelismSpec())
     whole: dict[tuple[str | int | None, ...], TrainingStep] = {}
     for setting in _multiplied(choices, sequences, spec.lora.rank, refused):
@@ -307,7 +308,7 @@ def _orders(values: Mapping[str, tuple[Any, ...]], pp: int) -> Iterator[tuple[st
     for name in values["schedule"]:
         schedule = SCHEDULES.find(str(name))
         if schedule.chunks is not None:
-            yield schedule.name, 1
+            yield str(name), 1
         else:
             for virtual in values["virtual_stages"]:
-                yield schedule.name, int(virtual)
+                yield str(name), int(virtual)

@@ -88,7 +88,7 @@ def figures(
 
 def _wanted(scenario: Scenario) -> dict[str, Plot]:
     kind = "collective" if scenario.training is None else "training"
-    return {name: plot for name, plot in plot_catalog.of(kind).items() if name in (scenario.plotted.kinds or ())}
+    return plot_catalog.named(kind, scenario.plotted.kinds or (), scenario.base)
 
 
 def _pictures(

@@ -89,4 +89,4 @@ def servers_of(scenario: Scenario) -> int:
     if training is None:
         return 0
     spread = sharding(training.sharding)
-    return STRATEGIES.find(spread.strategy).servers(spread)
+    return STRATEGIES.find(spread.strategy, scenario.base).servers(spread)

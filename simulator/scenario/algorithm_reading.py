@@ -17,11 +17,10 @@ def algorithm_reader() -> reading.ValueReader:
 def _reader() -> reading.ValueReader:
     from simulator.collectives.algorithm_files import SUFFIXES
 
-    return reading.known_or_path(_names, SUFFIXES, "simulator list algorithms")
+    return reading.part(reading.known(_names, listed_by="simulator list algorithms"), SUFFIXES)
 
 
 def _names() -> tuple[str, ...]:
     from simulator.collectives.algorithm import ALGORITHMS
-    from simulator.collectives.algorithm_files import installed_names
 
-    return ("auto", *ALGORITHMS.names(), *installed_names())
+    return ("auto", *ALGORITHMS.names())

@@ -37,7 +37,9 @@ _MOST: Final = 1e18
 class FindingSpec(Spec):
     """A finding to report: kind, measures and axis (an entry in `answer`)."""
 
-    finding: Annotated[str, reading.choice(tuple(FINDINGS))] = Field(description="Kind of finding.")
+    finding: Annotated[str, reading.part(reading.choice(tuple(FINDINGS)))] = Field(
+        description="Kind of finding: a name, or the path of an own finding."
+    )
     of: Listed[Annotated[str, reading.choice(measures.names())]] = Field(
         default=(), description="Measures of the report to describe; the finding's usual measures if omitted."
     )

@@ -28,6 +28,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from simulator.basics.document import Document, Fault, Key
+from simulator.basics.errors import ScenarioError
 from simulator.basics.sections import SECTIONS, flat, overlap, varied
 from simulator.scenario import error_messages
 from simulator.scenario.collective_rules import OPTIONS, algorithms_with, file_reads
@@ -65,15 +66,44 @@ def _of_schedules() -> dict[str, Sequence[str]]:
     }
 
 
-_ALGORITHM: Final = "collective.algorithm"
+def _own_strategy_reads(name: Any, option: str, base: Path) -> bool:
+    if name is None or name in STRATEGIES.names():
+        return False
+    try:
+        return option in STRATEGIES.find(name, base).options
+    # The rules report an unusable strategy.
+    except ScenarioError:
+        return False
+
+
+def _own_schedule_reads(name: Any, option: str, base: Path) -> bool:
+    if name is None or name in SCHEDULES.names():
+        return False
+    try:
+        schedule = SCHEDULES.find(name, base)
+    # The rules report an unusable schedule.
+    except ScenarioError:
+        return False
+    return schedule.grouped if option == "microbatch_group" else schedule.chunks is None
+
+
 # Keys that choose an algorithm (or optimizer, ...), each with a function returning {option: values that read it}.
 # Functions instead of dicts delay the look-up: it imports every algorithm.
 _CHOICES: Final[Mapping[str, Callable[[], Mapping[str, Sequence[str]]]]] = MappingProxyType(
     {
-        _ALGORITHM: _of_algorithms,
+        "collective.algorithm": _of_algorithms,
         "training.optimizer.name": _of_optimizers,
         "training.sharding.strategy": _of_shardings,
         "training.parallelism.schedule": _of_schedules,
+    }
+)
+# Functions (name, option, base) returning True if a choice from outside this package reads an option.
+_FOREIGN_READS: Final[Mapping[str, Callable[[Any, str, Path], bool]]] = MappingProxyType(
+    {
+        "collective.algorithm": file_reads,
+        "training.optimizer.name": lambda name, option, base: False,
+        "training.sharding.strategy": _own_strategy_reads,
+        "training.parallelism.schedule": _own_schedule_reads,
     }
 )
 
@@ -184,7 +214,7 @@ class PointData:
         for choice, compared in self._compared.items():
             own, together = value_of(choice, point), _set_with(choice, settings)
             for option, able in _CHOICES[choice]().items():
-                read = own in able or (choice == _ALGORITHM and file_reads(own, option.split(".")[-1], self.base))
+                read = own in able or _FOREIGN_READS[choice](own, option.split(".")[-1], self.base)
                 unread = not read and any(other in able for other in compared)
                 if unread and _is_set(point, option) and not any(overlap(option, key) for key in together):
                     _remove(point, option)
@@ -193,17 +223,30 @@ class PointData:
     @cached_property
     def _compared(self) -> dict[str, set[Any]]:
         """Values over the points of each choice (algorithm, optimizer ...), for choices with several values."""
-        found: dict[str, set[Any]] = {choice: set() for choice in _CHOICES}
-        for key, values in {**_axes(self.data, "compare"), **_axes(self.data, "sweep")}.items():
-            if not isinstance(values, list | tuple):
-                continue
-            # The axis may be the choice itself, a whole section, or the mapping around the choice.
-            for choice in (choice for choice in _CHOICES if overlap(choice, str(key))):
-                for value in values:
-                    changed = dict(self.data)
-                    put(changed, {key: value})
-                    found[choice].add(value_of(choice, changed))
+        found = {choice: set(_axis_values(choice, self.data)) for choice in _CHOICES}
         return {choice: values for choice, values in found.items() if len(values) > 1}
+
+
+def values_of(key: str, data: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Return the values of a key over the points of a scenario's data, each once: its own and its axes' values."""
+    found: list[Any] = []
+    for value in (value_of(key, data), *_axis_values(key, data)):
+        # A list, because a topology may be a mapping.
+        if value not in found:
+            found.append(value)
+    return tuple(found)
+
+
+def _axis_values(key: str, data: Mapping[str, Any]) -> Iterator[Any]:
+    """Yield the values that the axes of a scenario's data give to a key."""
+    for axis, values in {**_axes(data, "compare"), **_axes(data, "sweep")}.items():
+        # The axis may be the key itself, a whole section, or the mapping around the key.
+        if not isinstance(values, list | tuple) or not overlap(key, str(axis)):
+            continue
+        for value in values:
+            changed = dict(data)
+            put(changed, {axis: value})
+            yield value_of(key, changed)
 
 
 def value_of(key: str, data: Mapping[str, Any]) -> Any:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 from simulator.basics import dtypes
 from simulator.collectives.algorithm_files import located
 from simulator.model.expert_partition import ExpertPartition
+from simulator.scenario import own_parts
 from simulator.scenario.global_batch import micro_batches
 from simulator.scenario.learning_spec import DROPOUT, LossScalingSpec
 from simulator.scenario.lora_spec import adapters
@@ -46,7 +47,7 @@ def to_step(spec: TrainingSpec, world_size: int, base: Path | None = None) -> Tr
     world_size : int
         Number of ranks; determines the data-parallel ranks if the file does not.
     base : Path, optional
-        Folder for a relative path to the model.
+        Folder for relative paths to the model and to files of own parts.
 
     Raises
     ------
@@ -64,6 +65,7 @@ def to_step(spec: TrainingSpec, world_size: int, base: Path | None = None) -> Tr
     from simulator.model.shape import Transformer
     from simulator.step.spec import Offload, TrainingStep
 
+    spec = own_parts.located(spec, base)
     # Checked again, because users from Python may call this function with any world_size.
     if ranks(spec.parallelism, world_size) != world_size:
         raise ValueError(f"parallelism: got {ranks(spec.parallelism, world_size)} ranks; must be {world_size}")

@@ -470,7 +470,7 @@ def _checked(document: Document, name: str, scenario: Scenario) -> Scenario:
         message = "is a collective; jobs are trainings"
     elif training.numerics:
         message = "has numerics: true; jobs have times alone; write set: {training.numerics: false}"
-    elif STRATEGIES.find(training.sharding.strategy).updater is Updater.SERVERS:
+    elif STRATEGIES.find(training.sharding.strategy, scenario.base).updater is Updater.SERVERS:
         message = "has parameter servers; jobs sum gradients among their ranks"
     elif jitter.compute or jitter.latency:
         message = "has cluster.jitter; jobs are simulated without noise"

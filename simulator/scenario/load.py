@@ -37,6 +37,7 @@ from simulator.scenario import (
     collective_rules,
     error_messages,
     overrides,
+    own_parts,
     plan_rules,
     plot_names,
     training_rules,
@@ -148,7 +149,7 @@ def parse_scenario(document: Document, base: Path, wanted: Mapping[str, str] | N
         *_warnings(document, sound, unused),
         *_unanswered(document, sound),
         *_unknown_operations(document, sound, base),
-        *_code_that_runs(document, sound),
+        *_code_that_runs(document, sound, base),
     ]
     warnings = tuple(document.lines(overrides.renamed(noticed, applied)))
     scenario = build_records.completed(sound, document.question, document.source, base).replaced(warnings=warnings)
@@ -295,18 +296,22 @@ def _unknown_operations(document: Document, shape: Scenario, base: Path) -> Iter
         yield document.fault(("training", "model"), message, of_key=True)
 
 
-def _code_that_runs(document: Document, shape: Scenario) -> Iterator[Fault]:
-    """Yield a notice for each algorithm whose code is not part of this package, and therefore was run on trust."""
-    # Imported late, because it imports every algorithm.
-    from simulator.collectives.algorithm_files import runs_code
+def _code_that_runs(document: Document, shape: Scenario, base: Path) -> Iterator[Fault]:
+    """Yield a notice for each part whose code is not part of this package, and therefore was run on trust."""
+    # Imported late: the modules of builders load networkx.
+    from simulator.cluster.builder import BUILDERS
+    from simulator.cluster.topology_file import load_topology
 
-    for section in ("collective", "training"):
-        spec, key = getattr(shape, section), f"{section}.algorithm"
-        axis: Mapping[str, Any] = {**shape.compare, **shape.sweep}
-        names = [name for value in axis.get(key, ()) if isinstance(name := value, str)]
-        for name in dict.fromkeys([*([spec.algorithm] if spec is not None else ()), *names]):
-            if runs_code(name):
-                yield document.fault((section, "algorithm"), f"runs the code of {name}")
+    for key, catalog in own_parts.catalogs(shape.kind).items():
+        for name in axes.values_of(key, document.data):
+            if isinstance(name, str) and catalog.runs_code(name):
+                yield document.fault(tuple(key.split(".")), f"runs the code of {name}")
+    for place, name, *_ in own_parts.reporting(shape):
+        yield document.fault(place, f"runs the code of {name}")
+    for topology in axes.values_of("cluster.topology", document.data):
+        builder = None if topology is None else load_topology(topology, base).builder
+        if builder is not None and BUILDERS.runs_code(builder):
+            yield document.fault(("cluster", "topology"), f"runs the code of {_near(Path(builder))}")
 
 
 def _conflicts(document: Document, partial: PartialScenario, base: Path, unused: UnusedKeys) -> Iterator[Fault]:
@@ -319,7 +324,11 @@ def _conflicts(document: Document, partial: PartialScenario, base: Path, unused:
     faults: dict[Fault, None] = {
         _located(document, shape, conflict, {}): None
         # Rules about answer and plan look at the whole scenario, with its axes, and are checked once.
-        for conflict in (*answer_rules.conflicts(shape), *plan_rules.conflicts(shape))
+        for conflict in (
+            *answer_rules.conflicts(shape),
+            *plan_rules.conflicts(shape, base),
+            *own_parts.unusable_reporting(shape, base),
+        )
         if not partial.doubts(conflict)
     }
     data = axes.PointData(partial.data, base)
@@ -362,7 +371,8 @@ def _broken(
     possible = plot_names.names_of(shape.kind)
     listed: Key = ("plots",) if isinstance(shape.plots, tuple) else ("plots", "kinds")
     for i, plot in enumerate(shape.plotted.kinds or ()):
-        if plot not in possible:
+        # Plots outside the package may exist for both kinds.
+        if plot not in possible and plot in plot_names.names():
             yield RuleViolation(
                 (*listed, i), f"got {plot!r}; plots of {KINDS[shape.kind]} are {', '.join(possible)}", ("plots",)
             )

@@ -1,4 +1,4 @@
-"""Which files does a scenario name? Its topology, graph, GPU, model, framework and training data.
+"""Which files does a scenario name? Its topology, graph, GPU, model, framework, own parts and training data.
 
 Files are found by the same rules as during later reading. Of a file's content, only names of further files are read.
 """
@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from simulator.basics import document, registry
+from simulator.basics.foreign_code import is_python_file
 from simulator.cluster.locate import locate
 from simulator.collectives.algorithm_files import is_file_name
+from simulator.scenario import own_parts
 from simulator.scenario.records import Scenario
 
 GRAPHS = (".json", ".graphml")
@@ -41,11 +43,11 @@ class NamedFiles:
 
     Attributes
     ----------
-    read : dict of digest to (str or None, str or None)
-        Graph and GPU named in a topology file, by the content's digest.
+    read : dict of digest to _Topology
+        Names in a topology file, by the content's digest.
     """
 
-    read: dict[str, tuple[str | None, str | None]] = field(default_factory=dict)
+    read: dict[str, _Topology] = field(default_factory=dict)
 
     def of(self, scenario: Scenario) -> tuple[NamedFile, ...]:
         """Return every file that a scenario names, including shipped files, in an order determined by the scenario.
@@ -64,18 +66,23 @@ class NamedFiles:
         job = scenario.collective or training
         if job is not None and is_file_name(job.algorithm):
             yield NamedFile(job.algorithm, base / job.algorithm)
-        graph, gpu, folder = self._topology(cluster.topology, base)
+        named, folder = self._topology(cluster.topology, base)
         if isinstance(cluster.topology, str):
             yield NamedFile(cluster.topology, locate("topology", cluster.topology, base))
-        if graph is not None:
-            yield NamedFile(graph, folder / graph)
+        if named.graph is not None:
+            yield NamedFile(named.graph, folder / named.graph)
+        if is_python_file(named.builder):
+            yield NamedFile(named.builder, folder / named.builder)
         # The scenario's GPU replaces the topology's GPU.
+        gpu = named.gpu
         if cluster.gpu is not None:
             gpu, folder = (cluster.gpu, base) if isinstance(cluster.gpu, str) else (None, base)
         if gpu is not None:
             yield NamedFile(gpu, locate("gpu", gpu, folder))
         if training is None:
             return
+        for name in own_parts.files(training):
+            yield NamedFile(name, base / name)
         if isinstance(training.model, str):
             yield NamedFile(training.model, locate("model", training.model, base))
         if training.framework != "bare":
@@ -83,23 +90,35 @@ class NamedFiles:
         for path in training.learning.files:
             yield NamedFile(path, base / path)
 
-    def _topology(self, topology: str | Mapping[str, Any], base: Path) -> tuple[str | None, str | None, Path]:
-        """Return the names of a topology's graph and GPU (None if absent), and the folder for both."""
+    def _topology(self, topology: str | Mapping[str, Any], base: Path) -> tuple[_Topology, Path]:
+        """Return the names in a topology, and the folder for their files."""
         if not isinstance(topology, str):
-            return *_names(topology), base
+            return _Topology.of(topology), base
         path = locate("topology", topology, base)
         # A graph file names no further files.
         if path.suffix in GRAPHS:
-            return None, None, path.parent
+            return _Topology(), path.parent
         digest = digest_of(path)
         if digest not in self.read:
-            self.read[digest] = _names(document.load(path).data)
-        return *self.read[digest], path.parent
+            self.read[digest] = _Topology.of(document.load(path).data)
+        return self.read[digest], path.parent
 
 
-def _names(data: Mapping[str, Any]) -> tuple[str | None, str | None]:
-    graph, gpu = data.get("graph"), data.get("gpu")
-    return graph if isinstance(graph, str) else None, gpu if isinstance(gpu, str) else None
+@dataclass(frozen=True, slots=True)
+class _Topology:
+    """Graph, GPU and builder that a topology names; None for the GPU if it is written out."""
+
+    graph: str | None = None
+    gpu: str | None = None
+    builder: str = ""
+
+    @classmethod
+    def of(cls, data: Mapping[str, Any]) -> _Topology:
+        graph, gpu, builder = (value if isinstance(value := data.get(key), str) else None for key in _IN_TOPOLOGY)
+        return cls(graph, gpu, builder or "")
+
+
+_IN_TOPOLOGY = ("graph", "gpu", "builder")
 
 
 def digest_of(path: Path) -> str:
@@ -131,7 +150,9 @@ def files_of(scenarios: Iterable[Scenario]) -> list[NamedFile]:
     # A sweep's scenarios mostly name the same files; equal names are looked up once.
     for scenario in scenarios:
         cluster, training = scenario.cluster, scenario.training
-        names = (training.model, training.framework, training.learning.files) if training else ()
+        names = (
+            (training.model, training.framework, training.learning.files, own_parts.files(training)) if training else ()
+        )
         job = scenario.collective or training
         question = repr((cluster.topology, cluster.gpu, names, job and job.algorithm))
         if question not in asked:

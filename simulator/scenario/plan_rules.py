@@ -7,12 +7,14 @@ Python.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, Final
 
 from pydantic import ValidationError
 
 from simulator.basics.document import Key
 from simulator.basics.errors import one_of
+from simulator.scenario import own_parts
 from simulator.scenario.field_types import Spec
 from simulator.scenario.global_batch import sequences_of
 from simulator.scenario.plan_spec import FOLLOWS, GPUS, KEYS, SAID_OR_CHOSEN, PlanSpec
@@ -26,8 +28,11 @@ from simulator.step.strategies.strategy import STRATEGIES
 _TELLS: Final = ("answer", "baseline", "plots")
 
 
-def conflicts(shape: Scenario) -> Iterator[RuleViolation]:
-    """Yield a violation for each broken rule between a scenario's `plan` and its other keys."""
+def conflicts(shape: Scenario, base: Path) -> Iterator[RuleViolation]:
+    """Yield a violation for each broken rule between a scenario's `plan` and its other keys.
+
+    `base` is the folder of the scenario.
+    """
     plan, training = shape.plan, shape.training
     if plan is None:
         return
@@ -49,7 +54,7 @@ def conflicts(shape: Scenario) -> Iterator[RuleViolation]:
     for key, message in not_planned(shape):
         yield RuleViolation(key, message, (".".join(map(str, key)), "plan"), True)
     yield from _chosen(shape, plan)
-    yield from _choices(plan, shape.cluster.world_size)
+    yield from _choices(plan, shape.cluster.world_size, base)
     try:
         sequences_of(plan.global_batch, training.seq_len)
     except ValueError as error:
@@ -80,27 +85,40 @@ def not_planned(scenario: Scenario | Scenario) -> Iterator[tuple[Key, str]]:
         yield ("training", "numerics"), "a plan only computes times; omit the key"
 
 
-def value_of(name: str, value: Any) -> Any:
+def value_of(name: str, value: Any, base: Path | None = None) -> Any:
     """Return the value of a plan's choice (such as tp), validated by the scenario key that the choice sets.
+
+    Parameters
+    ----------
+    name : str
+        Name of the choice.
+    value
+        The value as written.
+    base : Path, optional
+        Folder for the path of an own part. If given, the part is loaded, and the returned path is absolute.
 
     Raises
     ------
     ValueError
-        The key cannot have the value, or plans exclude it.
+        The key cannot have the value, or plans exclude it; or the part cannot be loaded.
     """
-    # Plans place every state on ranks; parameter servers keep states elsewhere.
-    if name == "sharding" and value in STRATEGIES.names() and STRATEGIES.find(value).updater is Updater.SERVERS:
-        raise ValueError(f"got {value!r}, whose servers hold states outside the ranks; a plan does not support servers")
     if name == "precision":
         # A plan's precision is a short form, and `adapter` would also accept a mapping.
         if value not in PRECISIONS:
             raise ValueError(one_of(tuple(PRECISIONS), str(value)))
         return value
+    key = "cluster.world_size" if name == GPUS else KEYS[name]
     try:
-        return adapter("cluster.world_size" if name == GPUS else KEYS[name]).validate_python(value)
+        read = adapter(key).validate_python(value)
     except ValidationError as error:
         # pydantic puts "Value error, " before the text of our own readers.
         raise ValueError(error.errors()[0]["msg"].removeprefix("Value error, ")) from error
+    read = read if base is None else own_parts.usable(key, read, base)
+    # Plans place every state on ranks; parameter servers keep states elsewhere.
+    known = name == "sharding" and (base is not None or read in STRATEGIES.names())
+    if known and STRATEGIES.find(read).updater is Updater.SERVERS:
+        raise ValueError(f"got {value!r}, whose servers hold states outside the ranks; a plan does not support servers")
+    return read
 
 
 def _chosen(shape: Scenario, plan: PlanSpec) -> Iterator[RuleViolation]:
@@ -126,10 +144,10 @@ def _is_set(shape: Spec, dotted: str) -> bool:
     return name in shape.model_fields_set
 
 
-def _choices(plan: PlanSpec, world_size: int) -> Iterator[RuleViolation]:
+def _choices(plan: PlanSpec, world_size: int, base: Path) -> Iterator[RuleViolation]:
     """Yield violations for values that a plan's choice cannot have, and for choices both fixed and open."""
     for name, value in plan.fix.items():
-        yield from _value(("plan", "fix", name), name, value)
+        yield from _value(("plan", "fix", name), name, value, base)
     for name, values in plan.among.items():
         at = ("plan", "among", name)
         if name in plan.fix:
@@ -138,7 +156,7 @@ def _choices(plan: PlanSpec, world_size: int) -> Iterator[RuleViolation]:
         if not values:
             yield RuleViolation(at, "got an empty list; give at least one value", ("plan.among",))
         for number, value in enumerate(values):
-            yield from _value((*at, number), name, value)
+            yield from _value((*at, number), name, value, base)
         # The plan for world_size is reported in full; the other numbers of GPUs are compared with it.
         if name == GPUS and values and world_size not in values:
             message = (
@@ -148,8 +166,8 @@ def _choices(plan: PlanSpec, world_size: int) -> Iterator[RuleViolation]:
             yield RuleViolation(at, message, ("plan.among", "cluster.world_size"))
 
 
-def _value(at: Key, name: str, value: Any) -> Iterator[RuleViolation]:
+def _value(at: Key, name: str, value: Any, base: Path) -> Iterator[RuleViolation]:
     try:
-        value_of(name, value)
+        value_of(name, value, base)
     except ValueError as error:
         yield RuleViolation(at, str(error), (".".join(map(str, at[:2])),))

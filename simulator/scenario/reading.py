@@ -17,6 +17,7 @@ from pydantic_core import CoreSchema, core_schema
 
 from simulator.basics import counts, registry, units
 from simulator.basics.errors import UnknownNameError, one_of
+from simulator.basics.foreign_code import PYTHON, installed_names
 from simulator.basics.spelling import meant
 
 # Longest text of a value shown in a message, and longest text of a quantity [characters].
@@ -209,8 +210,39 @@ def known_or_path(names: Callable[[], Iterable[str]], suffixes: tuple[str, ...],
             return value
         return str(named.reader(value))
 
-    pattern = "({})$".format("|".join(map(re.escape, suffixes)))
-    return ValueReader(reader, lambda: {"anyOf": [named.schema(), {"type": "string", "pattern": pattern}]})
+    return ValueReader(reader, lambda: {"anyOf": [named.schema(), _path_schema(suffixes)]})
+
+
+def _path_schema(suffixes: tuple[str, ...]) -> dict[str, Any]:
+    return {"type": "string", "pattern": "({})$".format("|".join(map(re.escape, suffixes)))}
+
+
+def part(named: ValueReader, suffixes: tuple[str, ...] = (PYTHON,)) -> ValueReader:
+    """Return a validator for a part such as a strategy or a schedule.
+
+    A part is a value of `named`, the path of a file with one of the suffixes, or the name of an entry point of an
+    installed package. Paths are returned unchanged; the file is checked at its use.
+    """
+
+    def reader(value: Any) -> str:
+        if isinstance(value, str) and value.isprintable() and value.endswith(suffixes):
+            return value
+        try:
+            return str(named.reader(value))
+        except ValueError as error:
+            # Asked last, because reading the entry points takes a while.
+            if isinstance(value, str) and value in installed_names():
+                return value
+            # A text that resembles a name is a mistyped name, and gets no further hint.
+            unlike = "did you mean" not in str(error) and ("one of" in str(error) or "lists all" in str(error))
+            hint = f"; or the path of a file that ends in {' or '.join(suffixes)}" if unlike else ""
+            raise ValueError(f"{error}{hint}") from error
+
+    def schema() -> dict[str, Any]:
+        installed = [{"enum": list(installed_names())}] if installed_names() else []
+        return {"anyOf": [named.schema(), *installed, _path_schema(suffixes)]}
+
+    return ValueReader(reader, schema)
 
 
 def text(pattern: str, rule: str) -> ValueReader:

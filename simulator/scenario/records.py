@@ -238,13 +238,15 @@ def _partial_settings(value: Any) -> str | list[dict[str, Any]]:
     return settings
 
 
-PlotName = Annotated[str, reading.choice(plot_names.names())]
+PlotName = Annotated[str, reading.part(reading.choice(plot_names.names()))]
 
 
 class PlotsSpec(Spec):
     """Plots to draw, and the points for plots of a single point (keys of `plots`)."""
 
-    kinds: Listed[PlotName] | None = Field(default=None, description="Kinds of figures to draw; every kind if omitted.")
+    kinds: Listed[PlotName] | None = Field(
+        default=None, description="Figures to draw: names, or paths of own plots; all if omitted."
+    )
     points: Annotated[
         str | list[dict[str, Any]] | None,
         reading.ValueReader(

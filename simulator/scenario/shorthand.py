@@ -26,10 +26,14 @@ class Short:
         Mapping for each word.
     others : mapping of word to str
         Words used elsewhere, each with advice.
+    part : str
+        Key of the mapping that names a part, such as strategy; a file's path stands for this key alone. Empty if no
+        key names a part.
     """
 
     words: Mapping[str, Mapping[str, Any]]
     others: Mapping[str, str]
+    part: str = ""
 
     def expanded(self, value: Any) -> Any:
         """Return the mapping that a word stands for; return a mapping unchanged."""
@@ -38,9 +42,22 @@ class Short:
             return value
         if not isinstance(value, str):
             names = ", ".join(self.words)
-            raise ValueError(f"got {reading.shown(value)}; must be a mapping, or one of {names}")
-        read = reading.choice(tuple(self.words), dict(self.others)).reader
-        return dict(self.words[str(read(value))])
+            path = ", or the path of a file that ends in .py" if self.part else ""
+            raise ValueError(f"got {reading.shown(value)}; must be a mapping, or one of {names}{path}")
+        word = str(self._reader.reader(value))
+        return dict(self.words[word]) if word in self.words else {self.part: word}
+
+    def known(self, value: Any) -> dict[str, Any] | None:
+        """Return the mapping that a value stands for in short; None if it is no short form."""
+        try:
+            return dict(self.expanded(value)) if isinstance(value, str) else None
+        except ValueError:
+            return None
+
+    @property
+    def _reader(self) -> reading.ValueReader:
+        read = reading.choice(tuple(self.words), dict(self.others))
+        return reading.part(read) if self.part else read
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         """Return a pydantic schema expanding a word to its mapping and validating the mapping."""
@@ -49,4 +66,5 @@ class Short:
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
         """Return the JSON schema of both forms, the word and the mapping."""
-        return {"anyOf": [{"enum": list(self.words)}, handler(schema)]}
+        word = self._reader.schema()
+        return {"anyOf": [*word.get("anyOf", [word]), handler(schema)]}

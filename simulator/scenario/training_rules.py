@@ -22,7 +22,7 @@ from simulator.basics.errors import ScenarioError, UnknownNameError
 from simulator.basics.work_unit import SAMPLE
 from simulator.cluster.limits import no_server_ports
 from simulator.model.layer_list import LayerList
-from simulator.scenario import numerics_rules, parallelism_rules
+from simulator.scenario import numerics_rules, own_parts, parallelism_rules
 from simulator.scenario.build_training import accumulation, parallelism, precision, with_accumulation
 from simulator.scenario.caching import memoized
 from simulator.scenario.collective_rules import chosen
@@ -80,6 +80,12 @@ def conflicts(
 
     `facts` is None if the topology is invalid.
     """
+    broken = list(own_parts.unusable(shape, base))
+    if broken:
+        # The rules below look into the parts.
+        yield from broken
+        return
+    shape = own_parts.located(shape, base)
     sizes = list(parallelism_rules.sizes(shape, cluster.world_size))
     yield from sizes
     # `copies`: ranks holding the same part of the model. With invalid sizes this number is unknown, and world_size is

@@ -13,7 +13,6 @@ from typing import Annotated, Any, Final, Literal, get_args
 from pydantic import Field
 
 from simulator.basics import counts, registry
-from simulator.basics.spelling import meant
 from simulator.scenario import reading
 from simulator.scenario.algorithm_reading import algorithm_reader
 from simulator.scenario.dtype_reading import matmul_dtype, stored_dtype
@@ -134,8 +133,9 @@ SHORT_OPTIMIZERS: Final = Short(
         **{name: {"name": of} for name, of in _SAME_OPTIMIZERS.items()},
     },
     _OTHER_OPTIMIZERS,
+    "name",
 )
-SHARDINGS: Final = Short({name: {"strategy": name} for name in STRATEGIES.names()}, _OTHER_STRATEGIES)
+SHARDINGS: Final = Short({name: {"strategy": name} for name in STRATEGIES.names()}, _OTHER_STRATEGIES, "strategy")
 SHORT_PRECISIONS: Final = Short(PRECISIONS, _OTHER_PRECISIONS)
 SHORT_OFFLOADS: Final = Short(OFFLOADS, _OTHER_OFFLOADS)
 # Keys with a short form. An axis below such a key needs the mapping: sharding.shard_size under `sharding: zero3`.
@@ -159,8 +159,8 @@ def without_short_form(key: tuple[str, ...], value: Any) -> Any:
     {'strategy': 'zero2'}
     """
     short = SHORTS.get(key)
-    word = meant(value, short.words) if short is not None and isinstance(value, str) else None
-    return value if short is None or word is None else dict(short.words[word])
+    known = None if short is None else short.known(value)
+    return value if known is None else known
 
 
 def _reshard() -> reading.ValueReader:
@@ -275,8 +275,9 @@ class ParallelismSpec(Spec):
             "exchanges beside matmuls (bulk)."
         ),
     )
-    schedule: Annotated[str, reading.choice(SCHEDULES.names(), _OTHER_SCHEDULES)] = Field(
-        default="1f1b", description="pp: order of the micro-batches' passes through the stages."
+    schedule: Annotated[str, reading.part(reading.choice(SCHEDULES.names(), _OTHER_SCHEDULES))] = Field(
+        default="1f1b",
+        description="pp: order of passes through the stages: a schedule's name, or the path of an own schedule.",
     )
     virtual_stages: Count = Field(
         default=1, description="pp: number of stages per rank, for schedules without a fixed number."
@@ -312,10 +313,11 @@ class ParallelismSpec(Spec):
 class ShardingSpec(Spec):
     """Sharding of model states over data-parallel ranks (keys of `sharding`)."""
 
-    strategy: Annotated[str, reading.choice(STRATEGIES.names(), _OTHER_STRATEGIES)] = Field(
+    strategy: Annotated[str, reading.part(reading.choice(STRATEGIES.names(), _OTHER_STRATEGIES))] = Field(
         default="zero3",
         description=(
-            "Sharded states: none (ddp), optimizer states (zero1), also gradients (zero2), also parameters (zero3)."
+            "Sharded states: none (ddp), optimizer states (zero1), also gradients (zero2), also parameters (zero3); or "
+            "the path of an own strategy."
         ),
     )
     # The same values as in PyTorch's `fully_shard`.
@@ -378,11 +380,11 @@ class OptimizerSpec(Spec):
     """The optimizer, with an implementation for the update (keys of `optimizer`)."""
 
     # An alias is stored under its proper name: `adamw` becomes "adam".
-    name: Annotated[str, reading.choice(OPTIMIZERS.names(), _OTHER_OPTIMIZERS, _SAME_OPTIMIZERS)] = Field(
+    name: Annotated[str, reading.part(reading.choice(OPTIMIZERS.names(), _OTHER_OPTIMIZERS, _SAME_OPTIMIZERS))] = Field(
         default="adam",
         description=(
-            "Optimizer (determines the states and kernels); adamw means adam. States of a paged optimizer move to the "
-            "host as far as the GPU lacks memory."
+            "Optimizer (determines the states and kernels), or the path of an own optimizer; adamw means adam. States "
+            "of a paged optimizer move to the host as far as the GPU lacks memory."
         ),
     )
     distribution: Annotated[

@@ -89,7 +89,7 @@ class FindingKeys(TypedDict, total=False):
     """A finding to report: kind, measures and axis (an entry in answer)."""
 
     finding: Required[str]
-    """Kind of finding."""
+    """Kind of finding: a name, or the path of an own finding."""
     of: Sequence[str]
     """Measures of the report to describe; the finding's usual measures if omitted."""
     along: str
@@ -219,8 +219,8 @@ class OptimizerKeys(TypedDict, total=False):
     """The optimizer, with an implementation for the update (keys of optimizer)."""
 
     name: str
-    """Optimizer (determines the states and kernels); adamw means adam. States of a paged optimizer move to the host as
-    far as the GPU lacks memory."""
+    """Optimizer (determines the states and kernels), or the path of an own optimizer; adamw means adam. States of a
+    paged optimizer move to the host as far as the GPU lacks memory."""
     distribution: Literal["auto", "replicated", "gathered", "owners", "all_to_all"]
     """Where muon's whole matrices come together. replicated: on every rank (ddp); gathered: on every rank, from shards;
     owners: each on a rank that owns it (ddp, zero1); all_to_all: each on a rank, from shards and back; auto: replicated
@@ -258,7 +258,7 @@ class ParallelismKeys(TypedDict, total=False):
     """tp: overlap of matmuls with communication: pieces of a matmul during a ring exchange, or whole exchanges beside
     matmuls (bulk)."""
     schedule: str
-    """pp: order of the micro-batches' passes through the stages."""
+    """pp: order of passes through the stages: a schedule's name, or the path of an own schedule."""
     virtual_stages: int
     """pp: number of stages per rank, for schedules without a fixed number."""
     microbatch_group: int
@@ -297,7 +297,7 @@ class PlotsKeys(TypedDict, total=False):
     """Plots to draw, and the points for plots of a single point (keys of `plots`)."""
 
     kinds: Sequence[str]
-    """Kinds of figures to draw; every kind if omitted."""
+    """Figures to draw: names, or paths of own plots; all if omitted."""
     points: Literal["all"] | Sequence[Mapping[str, Any]]
     """Points for figures of a single point: all, or a list of settings; the best point and the first setting if
     omitted."""
@@ -336,7 +336,8 @@ class ShardingKeys(TypedDict, total=False):
     """Sharding of model states over data-parallel ranks (keys of sharding)."""
 
     strategy: str
-    """Sharded states: none (ddp), optimizer states (zero1), also gradients (zero2), also parameters (zero3)."""
+    """Sharded states: none (ddp), optimizer states (zero1), also gradients (zero2), also parameters (zero3); or the
+    path of an own strategy."""
     reshard_after_forward: bool | int
     """zero3: whether gathered parameters are freed between forward and backward; a number: sharded over this number of
     neighbouring ranks in the meantime."""

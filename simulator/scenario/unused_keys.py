@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from simulator.basics.document import Key
 from simulator.basics.errors import ScenarioError
+from simulator.scenario import own_parts
 from simulator.scenario.collective_rules import chosen
 from simulator.scenario.payload import carries_payload
 from simulator.scenario.records import ClusterSpec, CollectiveSpec, Scenario
@@ -105,9 +106,10 @@ def _unused(shape: Scenario, facts: TopologyFacts | None, base: Path) -> Iterato
     if shape.collective is not None:
         yield from _without_kernels(shape.collective, shape.cluster, facts, base)
         yield from _arithmetic(shape.collective, shape.cluster)
-    # A plan leaves the sharding open. Keys unused by this scenario may still be read by the plan's settings.
-    if shape.training is not None and shape.plan is None:
-        yield from unused_in_training(shape.training, shape.cluster.world_size, base)
+    # A plan leaves the sharding open. Keys unused by this scenario may still be read by the plan's settings. The rules
+    # report an unusable part.
+    if shape.training is not None and shape.plan is None and not any(own_parts.unusable(shape.training, base)):
+        yield from unused_in_training(own_parts.located(shape.training, base), shape.cluster.world_size, base)
 
 
 def _alone(shape: Scenario) -> Iterator[tuple[Key, str]]:

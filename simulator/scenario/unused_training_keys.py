@@ -137,8 +137,8 @@ def _loss_scaling(shape: TrainingSpec) -> Iterator[tuple[Key, str]]:
 def _sharding(shape: TrainingSpec) -> Iterator[tuple[Key, str]]:
     sharding = shape.sharding
     for name in _IGNORED_OPTIONS:
-        able = STRATEGIES.listening(name)
-        if sharding.strategy not in able:
+        if name not in STRATEGIES.find(sharding.strategy).options:
+            able = STRATEGIES.listening(name)
             yield ("training", "sharding", name), f"applies to {', '.join(able)}, not to {sharding.strategy}"
     # In a pipeline, a stage may hold dense layers only, which form units.
     if shape.parallelism.ep > 1 and shape.parallelism.pp == 1:
@@ -165,7 +165,8 @@ def _bucket_size(shape: TrainingSpec, world_size: int, base: Path) -> Iterator[t
     """Yield a reason if the units of the model (embedding, layers, head) fill the same buckets as with the default."""
     size, usual = shape.sharding.bucket_size, ShardingSpec().bucket_size
     # Experts on other ranks fill buckets of their own.
-    if size == usual or shape.sharding.strategy not in STRATEGIES.listening("bucket_size") or shape.parallelism.ep > 1:
+    reads = "bucket_size" in STRATEGIES.find(shape.sharding.strategy).options
+    if size == usual or not reads or shape.parallelism.ep > 1:
         return
     try:
         step = to_step(shape, world_size, base)

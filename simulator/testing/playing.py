@@ -20,6 +20,7 @@ from simulator.records.operation import Collective
 from simulator.records.timeline import Timeline
 from simulator.records.transfers import Transfers
 from simulator.testing.arrays import starts
+from simulator.testing.engines import same_in_both_engines
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,3 +85,8 @@ def played(
 def time_of(cluster: Cluster, algorithm: str | Algorithm, request: CollectiveRequest, **facts: Any) -> float:
     """Return the simulated time without arrays [s]."""
     return execute(planned(cluster, algorithm, request, **facts).program, cluster).end
+
+
+def takes_as_long_in_both_engines(cluster: Cluster, algorithm: str | Algorithm, request: CollectiveRequest) -> bool:
+    """Check that both engines simulate a collective in the same time; return False if there is no compiled core."""
+    return same_in_both_engines(planned(cluster, algorithm, request).program, cluster)

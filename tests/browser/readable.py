@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from simulator.testing.looking import begins_well
 from tests.browser.chromium import Opened
-from tests.looking import begins_well
 
 # Pictures along time that are drawn.
 ALONG_TIME = "[...document.querySelectorAll('#timeline canvas, #pipeline canvas, #memory canvas, #links canvas')]"

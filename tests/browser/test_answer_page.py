@@ -14,9 +14,9 @@ from simulator.reliability import pictures as of_days
 from simulator.results.answer_directory import write
 from simulator.results.page.answer_page import FILE
 from simulator.results.presentation import Presentation
+from simulator.testing.looking import begins_well
 from tests.browser.chromium import CHROMIUM, MISSING, browser, opened
 from tests.browser.readable import cut
-from tests.looking import begins_well
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason=MISSING)
 

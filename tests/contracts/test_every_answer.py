@@ -28,7 +28,7 @@ from simulator.results.run_directory import report_text
 from simulator.results.small_table import small_tables
 from simulator.scenario.load import load_scenario, points
 from simulator.sweeps.sweep import play_points
-from tests.looking import begins_well
+from simulator.testing.looking import begins_well
 
 LONG = {
     "deepseek_v3", "faults_in_training", "forgotten_overflow", "llama3_405b", "servers_that_do_not_wait",

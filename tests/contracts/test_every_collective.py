@@ -10,7 +10,8 @@ import pytest
 
 from simulator.cluster.cluster import Cluster
 from simulator.collectives.algorithm import ALGORITHMS, ROOTED, CollectiveRequest
-from simulator.testing import check_algorithm, laws, machines
+from simulator.testing import algorithm_laws as laws
+from simulator.testing import check_algorithm, machines
 from simulator.testing.arrays import truth
 from tests.playing import Array, nodes, parts, played, same_bits, star, starts, time_of
 

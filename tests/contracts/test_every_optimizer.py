@@ -11,8 +11,6 @@ rule has tests of its own (tests/theory/test_muon.py).
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -21,20 +19,19 @@ import pytest
 from simulator.basics.registry import names
 from simulator.cluster.build import build
 from simulator.model.expert_partition import ExpertPartition
-from simulator.model.parameters import modules, total
+from simulator.model.parameters import modules
 from simulator.model.partition import ModelPartition
 from simulator.planner.bound import BoundCalculator
 from simulator.planner.setting import Setting
-from simulator.scenario.build_training import optimizer
-from simulator.scenario.training_spec import OptimizerSpec
 from simulator.step.framework import IMPLEMENTATIONS, load_framework
 from simulator.step.kernel_timer import KernelTimer
-from simulator.step.optimizer_update import implementation_of, temporary_bytes, update_traffic
-from simulator.step.optimizers.optimizer import OPTIMIZERS, Optimizer
+from simulator.step.optimizer_update import implementation_of, update_traffic
+from simulator.step.optimizers.optimizer import OPTIMIZERS
 from simulator.step.parallelism import Parallelism
 from simulator.step.spec import Precision, Sharding, TrainingStep, Updater
 from simulator.step.states import even_part, states
-from simulator.step.strategies.strategy import STRATEGIES
+from simulator.testing import check_optimizer
+from simulator.testing import optimizer_laws as laws
 from tests.training import TINY, play, step
 
 
@@ -75,8 +72,6 @@ UPDATES: Final = {
 }  # fmt: skip
 # Optimizers with an implementation that runs a kernel for each operation.
 SEPARATE: Final = [name for name in UPDATES if name not in ("adam_8bit", "paged_adam", "paged_adam_8bit")]
-# Working parameters and gradients in bfloat16, a master copy in float32 [B].
-PRECISION, PARAMETER, GRADIENT, MASTER, STATE = Precision(), 2, 2, 4, 4
 RANKS = 4
 # Kernels of PyTorch's updates, in which operation the arrays that it reads, and those that it writes: p parameter,
 # g gradient, m and v moments, b momentum buffer, d a temporary as large as p. Kernels over rows or columns alone are
@@ -120,26 +115,6 @@ KERNELS: Final = {
 KERNELS["muon"] = KERNELS["adam"]
 
 
-def optimizer_of(name: str, strategy: str = "zero1") -> Optimizer:
-    """The optimizer as a scenario's `optimizer: NAME` has it under a strategy."""
-    return optimizer(OptimizerSpec(name=name), strategy)
-
-
-def streamed(name: str) -> int:
-    """Number of the tiny model's parameters that the optimizer updates number by number: not the matrices of layers, if
-    it has a rule for these.
-    """
-    layers = [module for module in modules(TINY) if module.name.startswith("layer")]
-    matrices = sum(one.elements for module in layers for one in module.parameters if len(one.shape) > 1)
-    return total(TINY) - (matrices if UPDATES[name].multiplies else 0)
-
-
-def moved(name: str, sizes: Mapping[str, int]) -> int:
-    """Bytes that the kernels of an update move for each parameter; `sizes` are those of p and g, all others float32."""
-    arrays = "".join(read + written for read, written in KERNELS[name])
-    return sum(sizes.get(array, STATE) for array in arrays)
-
-
 def test_every_optimizer_is_counted() -> None:
     assert set(UPDATES) == set(OPTIMIZERS.names())
     for name, update in UPDATES.items():
@@ -147,40 +122,28 @@ def test_every_optimizer_is_counted() -> None:
         assert (name in SEPARATE) == (OPTIMIZERS.find(name).separate is not None)
 
 
+def each(name: str) -> float:
+    """Bytes of the states of a parameter."""
+    return UPDATES[name].states * UPDATES[name].nbytes
+
+
 @pytest.mark.parametrize("name", OPTIMIZERS.names())
-@pytest.mark.parametrize("strategy", ["ddp", "zero1", "zero3"])
+@pytest.mark.parametrize("strategy", laws.SHARDINGS)
 def test_states_and_traffic_are_those_of_the_update_rule(name: str, strategy: str) -> None:
-    made = TrainingStep(TINY, 32, 1, optimizer=OPTIMIZERS.find(name), sharding=Sharding(strategy), precision=PRECISION)
-    elements = 1000 * RANKS
-    found = states(
-        made, STRATEGIES.find(strategy).shards, STRATEGIES.find(strategy).updater, [even_part(elements, RANKS)]
-    )
-    own = elements if strategy == "ddp" else elements // RANKS
-    kept = UPDATES[name].states * UPDATES[name].nbytes
-    assert found.updated == own
-    # Every state, gradient and master copy is read once, and every state and master copy written once at least.
-    assert found.update_read >= own * (kept + GRADIENT + MASTER)
-    assert found.update_written >= own * (kept + MASTER)
-    master = 0 if strategy == "zero3" else MASTER  # its shard of the parameters is the master copy
-    assert found.optimizer == math.ceil(own * (kept + master))
+    laws.holds_its_states(OPTIMIZERS.find(name), strategy, each(name))
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS.names())
-@pytest.mark.parametrize("strategy", ["ddp", "zero1", "zero3"])
+@pytest.mark.parametrize("strategy", laws.SHARDINGS)
 def test_the_update_takes_its_traffic_at_hbms_bandwidth_at_least(name: str, strategy: str) -> None:
-    made = replace(step(strategy, TINY), optimizer=optimizer_of(name, strategy))
-    played = play(made, RANKS)
-    (span,) = (one for one in played.timeline.spans if one.rank == 0 and one.name == "optimizer step")
-    kept = UPDATES[name].states * UPDATES[name].nbytes
-    elements = streamed(name) // (1 if strategy == "ddp" else RANKS)
-    roof = elements * (2 * kept + GRADIENT + 2 * MASTER) / played.cluster.gpus[0].hbm_bandwidth
-    assert span.end - span.start >= roof
+    laws.takes_its_traffic(OPTIMIZERS.find(name), strategy, each(name))
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS.names())
 def test_the_planners_bound_is_the_update_that_is_simulated_or_less(name: str) -> None:
     """The bound asks for the update's kernels by itself, so a new kernel would leave it loose, or too long."""
-    made = replace(step("zero1", TINY), optimizer=optimizer_of(name), parallelism=Parallelism())
+    optimizer = laws.under(OPTIMIZERS.find(name), "zero1")
+    made = replace(step("zero1", TINY), optimizer=optimizer, parallelism=Parallelism())
     played = play(made, RANKS)
     names = {"optimizer step", "average gradients of matrices", "apply orthogonal updates"}
     took = sum(one.end - one.start for one in played.timeline.spans if one.rank == 0 and one.name in names)
@@ -195,22 +158,29 @@ def test_the_planners_bound_is_the_update_that_is_simulated_or_less(name: str) -
 
 
 @pytest.mark.parametrize("name", SEPARATE)
-@pytest.mark.parametrize("strategy", ["ddp", "zero3"])
-@pytest.mark.parametrize("precision", [PRECISION, Precision("float32", "float32", "float32", None, "float32")])
+@pytest.mark.parametrize("strategy", laws.SHARDINGS)
+@pytest.mark.parametrize("precision", [laws.PRECISION, laws.WHOLE])
 def test_separate_kernels_move_what_their_operations_read_and_write(
     name: str, strategy: str, precision: Precision
 ) -> None:
-    optimizer = replace(optimizer_of(name, strategy), implementation="foreach")
-    made = TrainingStep(TINY, 32, 1, optimizer=optimizer, sharding=Sharding(strategy), precision=precision)
-    found = states(
-        made, STRATEGIES.find(strategy).shards, STRATEGIES.find(strategy).updater, [even_part(1000 * RANKS, RANKS)]
-    )
-    gradient = GRADIENT if precision.master else MASTER
-    # A kernel of its own reads the master copy and writes the working copy; zero3 casts when it gathers.
-    cast = MASTER + PARAMETER if precision.master and strategy == "ddp" else 0
-    assert update_traffic(made, found) == found.updated * (moved(name, {"p": MASTER, "g": gradient}) + cast)
-    temporaries = "d" in "".join(written for _, written in KERNELS[name])
-    assert temporary_bytes(made, found) == found.updated * STATE * temporaries
+    assert laws.moves_its_arrays(OPTIMIZERS.find(name), strategy, precision, KERNELS[name])
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_declared_accesses_are_those_of_the_kernels(name: str) -> None:
+    declared = OPTIMIZERS.find(name)
+    if name == "adafactor":
+        # Its rows and columns take kernels, and no array as large as the parameter.
+        separate = declared.separate
+        assert separate is not None
+        declared = replace(declared, separate=replace(separate, kernels=separate.kernels - 9))
+    assert laws.counts_its_update(declared, KERNELS[name])
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS.names())
+def test_a_user_gets_the_same_laws_from_a_single_function(name: str) -> None:
+    checked = check_optimizer(name)
+    assert checked.holds, "\n".join(checked.lines())
 
 
 def test_adam_moves_28_bytes_fused_and_80_as_separate_kernels() -> None:
@@ -226,24 +196,7 @@ def test_adam_moves_28_bytes_fused_and_80_as_separate_kernels() -> None:
 @pytest.mark.parametrize("name", [one for one in SEPARATE if not UPDATES[one].multiplies])
 def test_implementations_differ_by_traffic_and_by_launches_for_each_tensor(name: str) -> None:
     """A fused update is the fastest, one for each tensor the slowest: by its launches alone."""
-    took, held = {}, {}
-    able = [one for one in IMPLEMENTATIONS if one != "fused" or OPTIMIZERS.find(name).has_fused]
-    for implementation in able:
-        made = replace(step("zero1", TINY), optimizer=replace(optimizer_of(name), implementation=implementation))
-        played = play(made, RANKS)
-        (span,) = (one for one in played.timeline.spans if one.rank == 0 and one.name == "optimizer step")
-        took[implementation] = span.end - span.start
-        samples = [dict(one.by_category).get("optimizer", 0) for one in played.timeline.memory if one.rank == 0]
-        held[implementation] = max(samples) - samples[-1]
-    launch = KernelTimer(played.cluster.gpus[0], made).launch
-    kernels = OPTIMIZERS.find(name).separate.kernels + 1  # and the cast of the working copy
-    tensors = sum(len(module.parameters) for module in modules(TINY))
-    assert took["for_loop"] - took["foreach"] == pytest.approx(kernels * (tensors - 1) * launch)
-    assert took.get("fused", 0.0) < took["foreach"]
-    own = streamed(name) // RANKS
-    temporaries = own * STATE * OPTIMIZERS.find(name).separate.temporaries
-    assert held["foreach"] == pytest.approx(temporaries, rel=1e-2)  # and is given back; shards are padded
-    assert not any(held[one] for one in able if one != "foreach")
+    assert laws.differs_by_launches(OPTIMIZERS.find(name))
 
 
 def test_experts_of_a_rank_are_tensors_of_their_own() -> None:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import pickle
-from itertools import permutations
+from typing import Any
 
 import pytest
 
 from simulator.basics import registry
-from simulator.basics.errors import ScenarioError
-from simulator.cluster import builder
-from simulator.cluster.build import build, facts, graph_size
+from simulator.cluster.build import build, facts
+from simulator.cluster.builder import BUILDERS
 from simulator.cluster.gpu_file import load_gpu
-from simulator.cluster.graph import of_kind
+from simulator.testing import check_topology_builder
+from simulator.testing import topology_laws as laws
 
 NAMES = registry.names("topology")
 SIZES = [1, 2, 3, 7, 8, 16, 20]
@@ -36,79 +35,38 @@ def test_the_topologies_that_scenarios_rely_on_are_shipped() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_every_pair_of_ranks_is_connected_at_every_size(name: str) -> None:
     for n in sizes(name):
-        cluster = build(name, n)
-        assert cluster.world_size == n
-        for src, dst in permutations(cluster.ranks, 2):
-            route = cluster.route(src, dst)
-            assert route.links
-            assert route.latency > 0
-            assert 0 < route.bandwidth < float("inf")
+        laws.connects_every_pair(name, n)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_ranks_are_the_first_gpus_in_order(name: str) -> None:
-    cluster = build(name, sizes(name)[-1])
-    assert cluster.ranks == tuple(f"gpu{i}" for i in range(cluster.world_size))
-    assert cluster.ranks == tuple(of_kind(cluster.graph, "gpu")[: cluster.world_size])
+    laws.numbers_its_gpus(name, sizes(name)[-1])
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_nodes_hold_every_rank_once(name: str) -> None:
-    size = facts(name).node_size
     for n in sizes(name):
-        cluster = build(name, n)
-        assert sorted(rank for node in cluster.nodes for rank in node) == list(range(n))
-        assert len(cluster.nodes) == (1 if size is None else -(-n // size))
-        assert len(cluster.reducing_switches) == (len(cluster.nodes) if facts(name).in_switch_reduction else 0)
-        for switch, node in zip(cluster.reducing_switches, cluster.nodes, strict=False):
-            assert all(cluster.graph.has_edge(cluster.ranks[rank], switch) for rank in node)
+        laws.fills_its_nodes(name, n)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_vertices_and_links_carry_their_facts(name: str) -> None:
-    graph = build(name, sizes(name)[-1]).graph
-    for _, vertex in graph.nodes(data=True):
-        assert vertex["kind"] in {"gpu", "nic", "switch", "host", "server"}
-        assert isinstance(vertex["forwards"], bool)
-    for src, dst, link in graph.edges(data=True):
-        assert link["bandwidth"] > 0
-        assert link["latency"] >= 0
-        assert graph.has_edge(dst, src)
+    laws.has_sound_parts(name, sizes(name)[-1])
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_gpus_reach_their_host_where_there_is_one(name: str) -> None:
-    cluster = build(name, sizes(name)[-1])
-    for rank, host in zip(cluster.ranks, cluster.hosts, strict=False):
-        assert cluster.graph.nodes[host]["kind"] == "host"
-        assert cluster.route(rank, host).bandwidth <= cluster.gpus[0].host_bandwidth
-        assert cluster.route(host, rank).links
-    assert len(cluster.hosts) in (0, cluster.world_size)
+    laws.reaches_its_hosts(name, sizes(name)[-1])
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_own_servers_are_reached_or_refused(name: str) -> None:
-    if facts(name).own_servers:
-        cluster = build(name, 3, servers=2)
-        assert cluster.servers == ("server0", "server1")
-        for rank in cluster.ranks:
-            for server in cluster.servers:
-                assert cluster.route(rank, server).links
-                assert cluster.route(server, rank).links
-    else:
-        with pytest.raises(ScenarioError, match="has no ports for separate servers"):
-            build(name, 3, servers=2)
+    laws.has_its_servers(name, 3)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_more_ranks_than_a_fixed_topology_has_are_refused(name: str) -> None:
-    most = facts(name).max_ranks
-    if most is None:
-        assert build(name, 129).world_size == 129
-    else:
-        assert build(name, most).world_size == most
-        with pytest.raises(ScenarioError, match=f"got {most + 1} ranks; has {most} GPUs"):
-            build(name, most + 1)
+    laws.has_the_declared_number_of_gpus(name)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -121,10 +79,7 @@ def test_its_gpu_is_in_the_catalog_and_can_be_replaced(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_cluster_survives_pickling(name: str) -> None:
-    cluster = build(name, 3)
-    again = pickle.loads(pickle.dumps(cluster))
-    assert again.ranks == cluster.ranks
-    assert again.route("gpu0", "gpu2") == cluster.route("gpu0", "gpu2")
+    laws.survives_pickling(name, 3)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -135,22 +90,30 @@ def test_the_file_says_what_machine_it_is_and_what_is_not_sure(name: str) -> Non
     assert any("ource" in line or "Not a machine" in line for line in comment)
 
 
-@pytest.mark.parametrize("name", builder.names())
-def test_every_builder_explains_its_options(name: str) -> None:
-    found = builder.find(name)
-    told = found.function.__doc__ or ""
-    for option in found.options.model_fields:
-        assert option in told
+# Options of builders: a fixed number of ports, and required options that are no quantities, lists or counts.
+OPTIONS: dict[str, dict[str, Any]] = {
+    "fat_tree": {"bandwidth": "12.5 GB/s", "latency": "5 us", "k": 4},  # 16 ports
+    "nodes": {
+        "gpus": 4, "inside": "nvswitch", "link_bandwidth": "300 GB/s", "link_latency": "0.5 us", "hosts": 1,
+        "pcie_bandwidth": "25 GB/s", "pcie_latency": "0.25 us", "nics": 4, "nic_bandwidth": "25 GB/s",
+        "nic_latency": "1 us", "fabric": "rail",
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BUILDERS.names())
+def test_a_user_gets_the_same_laws_from_a_single_function(name: str) -> None:
+    checked = check_topology_builder(name, OPTIONS.get(name))
+    assert checked.holds, "\n".join(checked.lines())
 
 
 def test_every_builder_is_used_by_a_shipped_topology() -> None:
     used = {line.split()[1] for name in NAMES for line in registry.find("topology", name).read_text().splitlines()
             if line.startswith("builder:")}  # fmt: skip
-    assert used == set(builder.names())
+    assert used == set(BUILDERS.names())
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_graph_is_as_large_as_was_counted_before(name: str) -> None:
     for n in sizes(name):
-        graph = build(name, n).graph
-        assert graph_size(name, n).parts == len(graph) + graph.number_of_edges()
+        laws.has_as_many_parts_as_counted(name, n)

@@ -7,14 +7,14 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.cluster import builder
+from simulator.cluster.builder import BUILDERS
 
 LINK = {"bandwidth": 1e9, "latency": 1e-6}
 COUNT = st.integers(1, 6)
 
 
 def counted(name: str, options: dict[str, Any], world_size: int, servers: int = 0) -> None:
-    own = builder.find(name)
+    own = BUILDERS.find(name)
     graph, size = own.build(options, world_size, servers), own.size(world_size, servers, **options)
     assert (len(graph), graph.number_of_edges()) == (size.vertices, 2 * size.cables)
     assert size.parts == len(graph) + graph.number_of_edges()

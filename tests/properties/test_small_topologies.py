@@ -18,7 +18,7 @@ from simulator.cluster.build import build, facts
 from simulator.cluster.cluster import Cluster
 from simulator.report.plots.layout import layout
 from simulator.report.plots.topology import figure
-from tests.looking import outside, texts
+from simulator.testing.looking import outside, texts
 
 Pairs = Sequence[tuple[str, str]]
 

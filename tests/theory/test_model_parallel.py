@@ -33,7 +33,7 @@ from simulator.step.parallelism import Parallelism
 from simulator.step.pipelines.schedule import SCHEDULES, PipelineShape, Work
 from simulator.step.plan import StepPlan, plan_step
 from simulator.step.spec import Precision, TrainingStep
-from tests.pipelines import most_held, played
+from simulator.testing.pipelines import most_held, played
 from tests.training import play, step
 
 MODEL = Transformer("cut", 4, 64, 8, 8, 8, 256, 512, 64, tied=False)

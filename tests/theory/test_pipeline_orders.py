@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.step.pipelines.schedule import SCHEDULES, PassTimes, PipelineSchedule, PipelineShape, Work
-from tests.pipelines import most_held, played
+from simulator.step.pipelines.schedule import SCHEDULES, PipelineSchedule, PipelineShape
+from simulator.testing import check_schedule, schedule_laws
+from simulator.testing.pipelines import most_held, played
 
 CASES: list[dict[str, Any]] = json.loads((Path(__file__).parents[1] / "golden" / "pipeline_orders.json").read_text())
 # Those of the golden file: whole backward passes take two units, the two together three.
 UNITS = {"F": 1.0, "B": 2.0, "I": 1.0, "W": 1.0, "pair": 3.0}
-WHOLE = {Work.FORWARD, Work.BACKWARD}
-SPLIT = {Work.FORWARD, Work.INPUT_GRADIENT, Work.WEIGHT_GRADIENT}
-# Closed forms that hold where forward and both backward passes take equally long; the others hold for any times.
-EQUAL_TIMES = ("zb_h1", "zb_h2", "zb_v", "zbv_zero_bubble", "interleaved_zero_bubble", "dualpipe", "dualpipe_v")
 
 
 def shape_of(case: dict[str, Any]) -> PipelineShape:
@@ -75,49 +71,32 @@ def test_every_order_can_be_played_and_has_every_pass_once(
 ) -> None:
     schedule, shape = drawn
     assert schedule.refusal(shape) == ""
-    order = schedule.order(shape)
-    played(schedule, shape, order, UNITS, send)
-    micros = shape.micro_batches // (2 if schedule.name == "dualpipe" else 1)
-    for rank, own in enumerate(order):
-        done = Counter((one.work, one.stage, one.micro) for slot in own for one in slot)
-        assert set(done.values()) == {1}
-        for stage in schedule.stages_of(rank, shape):
-            for micro in range(micros):
-                works = {work for work in Work if (work, stage, micro) in done}
-                assert works in (
-                    {Work.FORWARD, Work.BACKWARD},
-                    {Work.FORWARD, Work.INPUT_GRADIENT, Work.WEIGHT_GRADIENT},
-                )
-        assert {stage for _, stage, _ in done} == set(schedule.stages_of(rank, shape))
+    schedule_laws.can_be_played(schedule, shape, send)
+    schedule_laws.pairs_as_declared(schedule, shape)
+    schedule_laws.has_every_pass_once(schedule, shape)
 
 
 @given(pipelines(), st.floats(0.1, 3.0), st.floats(0.1, 3.0))
 def test_the_bubble_is_its_closed_form(
     drawn: tuple[PipelineSchedule, PipelineShape], forward: float, backward: float
 ) -> None:
-    """For enough micro-batches to fill the pipeline; the others need none."""
-    schedule, shape = drawn
-    if schedule.bubble is None:
-        return
-    if schedule.name in EQUAL_TIMES:
-        if shape.micro_batches < 2 * shape.ranks:
-            return
-        backward, weights = 2 * forward, forward
-    else:
-        weights = backward / 2
-    times = {"F": forward, "B": backward, "I": backward - weights, "W": weights, "pair": forward + backward}
-    found = played(schedule, shape, schedule.order(shape), times)
-    work = shape.micro_batches * shape.chunks * (forward + backward) / (2 if schedule.name == "dualpipe" else 1)
-    bubble = schedule.bubble(shape, PassTimes(forward, backward, weights, forward + backward))
-    assert found.makespan == pytest.approx(work + bubble, rel=1e-9)
+    schedule_laws.has_its_bubble(*drawn, forward, backward)
 
 
 @given(pipelines())
 def test_a_rank_holds_what_is_declared(drawn: tuple[PipelineSchedule, PipelineShape]) -> None:
-    schedule, shape = drawn
-    if schedule.held is not None:
-        for rank, own in enumerate(schedule.order(shape)):
-            assert most_held(own) == schedule.held(shape, rank)
+    schedule_laws.holds_what_it_declares(*drawn)
+
+
+def test_every_closed_form_is_checked() -> None:
+    """Only the schedules that limit memory have no closed form."""
+    assert {name for name in SCHEDULES.names() if SCHEDULES.find(name).bubble is None} == {"v_half", "v_min"}
+
+
+@pytest.mark.parametrize("name", SCHEDULES.names())
+def test_a_user_gets_the_same_laws_from_a_single_function(name: str) -> None:
+    checked = check_schedule(name)
+    assert checked.holds, "\n".join(checked.lines())
 
 
 @pytest.mark.parametrize("micros", [16, 24, 48])

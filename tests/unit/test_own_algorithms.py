@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,11 +11,11 @@ import pytest
 
 import simulator
 from simulator.basics.errors import ScenarioError, ScenarioWarning
-from simulator.collectives import algorithm_files
 from simulator.collectives.algorithm_files import find_algorithm
 from simulator.scenario.load import load_scenario, points
 from simulator.sweeps.cache import Cache
 from tests.commands import Command, commands_in
+from tests.own_parts import installed as package
 
 # Rank 0 sends its array to every rank, one rank after another: N - 1 transfers of S bytes through a single port.
 ROOT_SENDS = """
@@ -192,25 +191,12 @@ def test_a_run_can_be_repeated_from_its_directory(folder: Path, command: Command
     assert command("rerun", "out").out == "out: repeated; the report is identical\n"
 
 
-def _forget_installed() -> None:
-    algorithm_files._installed.cache_clear()
-    algorithm_files._of_entry.cache_clear()
-
-
 @pytest.fixture
 def installed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A package with the entry point `root_first`, as an installer writes it."""
-    site = folder / "site"
-    about = site / "own_plugin-1.0.dist-info"
-    about.mkdir(parents=True)
-    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: own-plugin\nVersion: 1.0\n")
-    (about / "entry_points.txt").write_text("[cluster_simulator.plugins]\nroot_first = own_plugin_module:ALGORITHM\n")
-    (site / "own_plugin_module.py").write_text(ROOT_SENDS)
-    monkeypatch.syspath_prepend(site)
-    _forget_installed()
-    yield site
-    _forget_installed()
-    sys.modules.pop("own_plugin_module", None)
+    """A package with the entry point `root_first`."""
+    with package(folder / "site", {"root_first": "own_plugin_module:ALGORITHM"}, monkeypatch) as site:
+        (site / "own_plugin_module.py").write_text(ROOT_SENDS)
+        yield site
 
 
 def test_an_installed_package_brings_an_algorithm(folder: Path, installed: Path, command: Command) -> None:

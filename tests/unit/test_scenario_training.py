@@ -363,7 +363,8 @@ DTYPES = "one of bfloat16, float16, float32, float64"
             "sharding: got 'zero4'; one of ddp, parameter_server, zero1, zero2, zero3; did you mean 'zero3'?",
         ),
         ({"sharding": "fsdp"}, "sharding: got 'fsdp'; has the name zero3 here; write zero3"),
-        ({"sharding": 3}, "sharding: got 3; must be a mapping, or one of ddp, parameter_server, zero1, zero2, zero3"),
+        ({"sharding": 3}, "sharding: got 3; must be a mapping, or one of ddp, parameter_server, zero1, zero2, zero3, "
+         "or the path of a file that ends in .py"),
         ({"sharding": {"strategy": "fsdp"}}, "sharding.strategy: got 'fsdp'; has the name zero3 here; write zero3"),
         ({"sharding": {"prefetch": -1}}, "sharding.prefetch: got -1; must be at least 0"),
         ({"sharding": {"reshard_after_forward": 1}}, "sharding.reshard_after_forward: got 1; must be at least 2"),

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from simulator.basics import registry
-from simulator.cluster import builder as builders
+from simulator.cluster.builder import BUILDERS
 from simulator.cluster.topology_schema import options, schema
 from tests.commands import Command, commands_in
 
@@ -40,7 +40,7 @@ def test_the_schema_refuses_what_is_refused(wrong: dict[str, Any]) -> None:
         jsonschema.validate(wrong, schema())
 
 
-@pytest.mark.parametrize("name", builders.names())
+@pytest.mark.parametrize("name", BUILDERS.names())
 def test_the_page_tells_every_option_of_a_builder_in_the_builders_words(name: str) -> None:
     section = re.split(r"^### ", PAGE.partition("## Builders")[2], flags=re.M)
     (own,) = (part for part in section if part.startswith(f"`{name}`"))

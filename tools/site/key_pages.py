@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from simulator.cluster import topology_schema
+from simulator.cluster.builder import BUILDERS
 from simulator.scenario import schema as scenario_schema
 
 Schema = Mapping[str, Any]
@@ -121,7 +122,7 @@ def topology_page() -> str:
         "their own; [Topology files](../topologies.md) explains the builders. `simulator schema topology` prints the "
         "same as a JSON schema for editors."
     )
-    options = [_options(name, topology_schema.schema()["allOf"]) for name in document["properties"]["builder"]["enum"]]
+    options = [_options(name, topology_schema.schema()["allOf"]) for name in BUILDERS.names()]
     return "\n\n".join([_page(intro, document, "topology"), *options]) + "\n"
 
 
@@ -258,6 +259,10 @@ def _plain_kind(value: Schema, anchor: str) -> str:
         pattern, example = value.get("pattern", ""), value.get("examples", [""])[0]
         # Quantities are strings with a pattern; the pattern's unit tells their kind.
         quantity = next((words for part, words in _QUANTITIES.items() if part in pattern), "")
+        # Paths are strings with a pattern of their endings: (\.yaml|\.yml)$.
+        endings = re.findall(r"\\(\.\w+)", pattern) if pattern.startswith("(\\.") else []
+        if endings:
+            return f"path of a file ({', '.join(endings)})"
         return quantity or (f"text, such as `{example}`" if example else "text")
     words = {"integer": "whole number", "number": "number", "boolean": "`true`, `false`"}.get(kinds, "anything")
     return words + _bounds(value)

@@ -119,6 +119,10 @@ class Optimizer:
         Whether states move to host memory page by page if the GPU is full (CUDA's managed memory).
     source : str
         Paper and implementation.
+    update : tuple of (str, str)
+        Arrays that each kernel of an update without fusion reads, and writes; an array is a letter. p is the parameter,
+        g the gradient, d a temporary; every other letter is a state. `check_optimizer` compares `states` and `separate`
+        with these kernels. Empty if unknown.
     """
 
     name: str
@@ -131,6 +135,7 @@ class Optimizer:
     block: int = 0
     of_matrices: MatrixRule | None = None
     paged: bool = False
+    update: tuple[tuple[str, str], ...] = ()
 
     @property
     def has_own_dtype(self) -> bool:

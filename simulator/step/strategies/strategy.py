@@ -12,10 +12,11 @@ References
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from simulator.basics.catalog import Catalog
+from simulator.basics.foreign_code import GuardedObject, Origin
 from simulator.step.spec import Gathering, GradientSync, State, Updater
 
 if TYPE_CHECKING:
@@ -100,6 +101,15 @@ class Strategy:
 
 class _Strategies(Catalog[Strategy]):
     """Catalog of the sharding strategies, by name."""
+
+    def _guarded(self, declared: Strategy, origin: Origin) -> Strategy:
+        """Return a foreign strategy whose functions and planners raise ScenarioErrors."""
+        guarded = super()._guarded(declared, origin)
+
+        def plan(builder: ProgramBuilder, passes: Passes) -> PassPlanner:
+            return cast(PassPlanner, GuardedObject(guarded.plan(builder, passes), origin))
+
+        return replace(guarded, plan=plan)
 
     def listening(self, option: str) -> tuple[str, ...]:
         """Return the names of strategies using a field of `Sharding`."""

@@ -1,4 +1,4 @@
-"""What a reader would see in a figure: the texts that lie on each other or outside, its colours, and empty axes."""
+"""What does a reader see in a figure? Texts that lie on each other or outside, colours, and empty axes."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
 from simulator.report.plots import style
+from simulator.testing.law import require
 
 # Boxes of letters are a little larger than their ink [pixels].
 _SLACK = 2.0
@@ -28,16 +29,16 @@ Drawn = list[tuple[str, Bbox]]
 
 
 def begins_well(text: str) -> bool:
-    """Whether a sentence or a title begins with a capital, a digit, or a name that keeps its form."""
+    """Return True if a sentence or a title begins with a capital, a digit, or a name that keeps its form."""
     return _START.match(text) is not None
 
 
 def texts(figure: Figure) -> Drawn:
-    """Every text that is drawn, with its box in pixels."""
+    """Return every text that is drawn, with its box in pixels."""
     canvas = FigureCanvasAgg(figure)
     with style.applied():
-        canvas.draw()
-    renderer: Any = canvas.get_renderer()
+        canvas.draw()  # type: ignore[no-untyped-call]
+    renderer: Any = canvas.get_renderer()  # type: ignore[no-untyped-call]
     hidden = {id(text) for axes in figure.axes for text in _hidden(axes)}
     return [
         (text.get_text().strip(), _ink(text, renderer))
@@ -47,9 +48,9 @@ def texts(figure: Figure) -> Drawn:
 
 
 def _hidden(axes: Axes) -> Iterator[Text]:
-    """Texts of axes that are not drawn: all, those of axes that are switched off, of ticks beyond the limits."""
+    """Yield texts that are not drawn: of hidden axes, of axes that are switched off, of ticks beyond the limits."""
     if not axes.get_visible():
-        yield from axes.findobj(Text)  # type: ignore[misc]
+        yield from axes.findobj(Text)
     for axis in (axes.xaxis, axes.yaxis):
         low, high = sorted(axis.get_view_interval())
         slack = 1e-9 * (high - low)
@@ -61,7 +62,7 @@ def _hidden(axes: Axes) -> Iterator[Text]:
 
 
 def _ink(text: Any, renderer: Any) -> Bbox:
-    """The box of a text, without the empty lines below a title."""
+    """Return the box of a text, without the empty lines below a title."""
     box = Text.get_window_extent(text, renderer)
     empty = len(text.get_text()) - len(text.get_text().rstrip("\n"))
     lines = text.get_text().count("\n") + 1
@@ -69,7 +70,7 @@ def _ink(text: Any, renderer: Any) -> Bbox:
 
 
 def overlapping(drawn: Drawn) -> list[tuple[str, str]]:
-    """Pairs of texts whose boxes intersect."""
+    """Return pairs of texts whose boxes intersect."""
     edges = np.array([(box.x0, box.x1, box.y0, box.y1) for _, box in drawn]).reshape(-1, 4)
     found = []
     for place, (text, box) in enumerate(drawn):
@@ -82,7 +83,7 @@ def overlapping(drawn: Drawn) -> list[tuple[str, str]]:
 
 
 def outside(figure: Figure, drawn: Drawn) -> list[str]:
-    """Texts that the figure's edge cuts."""
+    """Return texts that the figure's edge cuts."""
     whole = figure.bbox
     return [
         text
@@ -95,7 +96,7 @@ def outside(figure: Figure, drawn: Drawn) -> list[str]:
 
 
 def foreign_colours(figure: Figure) -> set[str]:
-    """Colours of bars, areas, lines and points that the style does not have."""
+    """Return colours of bars, areas, lines and points that the style does not have."""
     return {colour for colour in _colours(figure) if colour not in style.every_colour()}
 
 
@@ -116,7 +117,7 @@ def _hex(colour: Any) -> str:
 
 
 def empty_axes(figure: Figure) -> list[Axes]:
-    """Axes on which nothing is drawn."""
+    """Return axes on which nothing is drawn."""
     return [
         axes
         for axes in figure.axes
@@ -128,10 +129,19 @@ def empty_axes(figure: Figure) -> list[Axes]:
 
 
 def check(figure: Figure, where: str) -> None:
-    """Fail where a reader would stumble."""
+    """Check what a reader sees: the title, texts on each other or cut off, colours, and empty axes.
+
+    Raises
+    ------
+    BrokenLawError
+        A law is broken; the message begins with `where`.
+    """
     words = texts(figure)
-    assert begins_well(figure.get_suptitle()), f"{where}: the title {figure.get_suptitle()!r} begins in small letters"
-    assert not overlapping(words), f"{where}: texts lie on each other"
-    assert not outside(figure, words), f"{where}: texts are cut off"
-    assert not foreign_colours(figure), f"{where}: colours of no kind"
-    assert not empty_axes(figure), f"{where}: empty axes"
+    title = figure.get_suptitle()
+    require(begins_well(title), f"{where}: the title {title!r} does not begin with a capital, a digit or a name")
+    pairs, cut = overlapping(words), outside(figure, words)
+    require(not pairs, f"{where}: the texts {' and '.join(map(repr, pairs[0] if pairs else ()))} lie on each other")
+    require(not cut, f"{where}: the text {cut[0] if cut else ''!r} is cut off")
+    colours = sorted(foreign_colours(figure))
+    require(not colours, f"{where}: the colours {', '.join(colours)} are none of the style's")
+    require(not empty_axes(figure), f"{where}: axes are empty")

@@ -6,47 +6,54 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from simulator.step.pipelines.schedule import Order, Pass, PipelineSchedule, PipelineShape, Placement, Work
+from simulator.testing.law import BrokenLawError
 
-F, B, I, W = Work.FORWARD, Work.BACKWARD, Work.INPUT_GRADIENT, Work.WEIGHT_GRADIENT  # noqa: E741
-# By kind of pass; or by kind and stage, where stages differ.
+_F, _B, _I, _W = Work.FORWARD, Work.BACKWARD, Work.INPUT_GRADIENT, Work.WEIGHT_GRADIENT
+# Durations by kind of pass; or by kind and stage, if stages differ.
 Times = Mapping[str, float] | Mapping[tuple[Work, int], float]
 
 
 @dataclass(frozen=True, slots=True)
 class PlayedOrder:
-    """When everything of a rank began and ended, slot by slot."""
+    """Start and end of each slot, by rank."""
 
     slots: tuple[tuple[tuple[float, float], ...], ...]
 
     @property
     def makespan(self) -> float:
+        """End of the last slot."""
         return max(end for own in self.slots for _, end in own)
 
     def idle(self, rank: int) -> float:
+        """Return the time during which a rank runs no slot."""
         return self.makespan - sum(end - start for start, end in self.slots[rank])
 
     def idle_inside(self, rank: int) -> float:
+        """Return the time between a rank's slots."""
         own = self.slots[rank]
         return own[-1][1] - own[0][0] - sum(end - start for start, end in own)
 
 
 def awaited(one: Pass, shape: PipelineShape, placement: Placement) -> tuple[tuple[frozenset[Work], int, int], ...]:
-    """What a pass waits for: any of some works, a stage, a micro-batch."""
+    """Return the passes for which a pass waits: any of some works, a stage, a micro-batch."""
     first = 0 if placement is not Placement.BOTH_WAYS or one.stage < shape.ranks else shape.ranks
     last = shape.stages - 1 if placement is not Placement.BOTH_WAYS or first else shape.ranks - 1
-    if one.work is F:
-        return ((frozenset({F}), one.stage - 1, one.micro),) if one.stage > first else ()
-    if one.work is W:
-        return ((frozenset({I}), one.stage, one.micro),)
-    own = (frozenset({F}), one.stage, one.micro)
-    return (own, (frozenset({B, I}), one.stage + 1, one.micro)) if one.stage < last else (own,)
+    if one.work is _F:
+        return ((frozenset({_F}), one.stage - 1, one.micro),) if one.stage > first else ()
+    if one.work is _W:
+        return ((frozenset({_I}), one.stage, one.micro),)
+    own = (frozenset({_F}), one.stage, one.micro)
+    return (own, (frozenset({_B, _I}), one.stage + 1, one.micro)) if one.stage < last else (own,)
 
 
-def length(slot: tuple[Pass, ...], shape: PipelineShape, placement: Placement, times: Times) -> float:
-    """How long a slot takes; two passes at once take a time of their own, or both theirs where stages differ."""
+def length(slot: tuple[Pass, ...], times: Times) -> float:
+    """Return the duration of a slot.
+
+    Two passes at once have a duration of their own, or the sum of both durations if stages differ.
+    """
     if "F" in times:
         return times["pair"] if len(slot) > 1 else times[slot[0].work.value]  # type: ignore[index]
-    return sum(times[one.work, one.stage] for one in slot)  # type: ignore[index]
+    return sum(times[one.work, one.stage] for one in slot)  # type: ignore[index, misc]
 
 
 def played(
@@ -57,9 +64,19 @@ def played(
     send: float = 0.0,
     behind: Times | None = None,
 ) -> PlayedOrder:
-    """Play an order: a slot starts when its rank is free and all that its passes wait for has arrived.
+    """Play an order: a slot starts when its rank is free and everything for which its passes wait has arrived.
 
-    The last `behind` of a pass's time keeps its rank busy when it has handed on what it has made.
+    Parameters
+    ----------
+    send : float
+        Duration of a send between ranks.
+    behind : mapping, optional
+        Last part of a pass's duration: the rank is busy, but the result has been handed on.
+
+    Raises
+    ------
+    BrokenLawError
+        Every rank waits for a pass that no rank runs before.
     """
     ended: dict[tuple[Work, int, int], float] = {}
     slots: list[list[tuple[float, float]]] = [[] for _ in order]
@@ -77,26 +94,26 @@ def played(
                         start = max(start, there[0] + away) if there else float("inf")
                 if start == float("inf"):
                     break
-                end = start + length(slot, shape, schedule.placement, times)
+                end = start + length(slot, times)
                 ended |= {
-                    (one.work, one.stage, one.micro): end - (behind or {}).get((one.work, one.stage), 0.0)
+                    (one.work, one.stage, one.micro): end - (behind or {}).get((one.work, one.stage), 0.0)  # type: ignore[call-overload]
                     for one in slot
                 }
                 slots[rank].append((start, end))
                 places[rank] += 1
                 moved = True
         if not moved:
-            raise AssertionError(
-                f"nobody can go on: {[own[p] for p, own in zip(places, order, strict=True) if p < len(own)]}"
-            )
+            waiting = [own[place] for place, own in zip(places, order, strict=True) if place < len(own)]
+            told = ", ".join("&".join(map(str, slot)) for slot in waiting)
+            raise BrokenLawError(f"no rank can continue; the next passes are {told}")
     return PlayedOrder(tuple(map(tuple, slots)))
 
 
 def most_held(own: tuple[tuple[Pass, ...], ...]) -> int:
-    """Most forward passes of a rank whose weights' gradients are not there yet."""
+    """Return the most forward passes of a rank at once whose weight gradients are not computed yet."""
     held = most = 0
     for slot in own:
-        for one in sorted(slot, key=lambda each: each.work is not F):
-            held += {F: 1, B: -1, W: -1, I: 0}[one.work]
+        for one in sorted(slot, key=lambda each: each.work is not _F):
+            held += {_F: 1, _B: -1, _W: -1, _I: 0}[one.work]
             most = max(most, held)
     return most

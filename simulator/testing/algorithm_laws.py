@@ -1,4 +1,4 @@
-"""Laws that every collective algorithm obeys; each function raises ScheduleError if an algorithm breaks its law.
+"""Laws that every collective algorithm obeys; each function raises BrokenLawError if an algorithm breaks its law.
 
 Results are compared with numpy's own sums, and never with the schedule.
 """
@@ -10,7 +10,6 @@ from dataclasses import replace
 import numpy as np
 
 from simulator.basics import dtypes
-from simulator.basics.errors import ScheduleError
 from simulator.cluster.cluster import Cluster
 from simulator.collectives.algorithm import Algorithm, CollectiveRequest
 from simulator.collectives.verify import verify
@@ -18,6 +17,7 @@ from simulator.records.chunks import chunk_sizes, transfer_elements
 from simulator.records.schedule import Repeat, Schedule
 from simulator.records.transfers import Transfers, write_out
 from simulator.testing.arrays import error_bound, parts, same_bits, truth
+from simulator.testing.law import require
 from simulator.testing.playing import planned, played, time_of
 
 # Largest relative difference of a closed form and the simulated time.
@@ -34,7 +34,7 @@ def counts_rows(algorithm: Algorithm, cluster: Cluster, request: CollectiveReque
     """Check that a schedule's declared number of rows equals the number of rows that it writes."""
     schedule = schedule_of(algorithm, cluster, request)
     written = sum(len(part.round if isinstance(part, Repeat) else part) for part in schedule.parts())
-    _require(schedule.rows == written, f"declares {schedule.rows} rows, and writes {written}")
+    require(schedule.rows == written, f"declares {schedule.rows} rows, and writes {written}")
 
 
 def keeps_its_promise(algorithm: Algorithm, cluster: Cluster, request: CollectiveRequest) -> None:
@@ -48,10 +48,10 @@ def sends_its_volume(algorithm: Algorithm, cluster: Cluster, request: Collective
     sent = int(transfer_elements(transfers, chunk_sizes(schedule, request.elements)).sum())
     known = request if request.nodes else replace(request, nodes=cluster.nodes)
     declared, fewest = algorithm.volume(known), least(request)
-    _require(sent == declared, f"sends {sent} elements, and declares a volume of {declared}")
+    require(sent == declared, f"sends {sent} elements, and declares a volume of {declared}")
     # Transfers of a reducing switch count too, therefore no algorithm sends fewer elements.
-    _require(sent >= fewest, f"sends {sent} elements; no algorithm can send fewer than {fewest}")
-    _require(sent == fewest or not algorithm.minimal(known), f"sends {sent} elements, and declares the least, {fewest}")
+    require(sent >= fewest, f"sends {sent} elements; no algorithm can send fewer than {fewest}")
+    require(sent == fewest or not algorithm.minimal(known), f"sends {sent} elements, and declares the least, {fewest}")
 
 
 def least(request: CollectiveRequest) -> int:
@@ -85,21 +85,21 @@ def gives_exact_results(
     results, wanted = run.results, truth(request, run.inputs)
     for rank, result in enumerate(results):
         if wanted is not None:
-            _require(same_bits(result, wanted[rank]), f"rank {rank} ends with wrong elements of {dtype}")
+            require(same_bits(result, wanted[rank]), f"rank {rank} ends with wrong elements of {dtype}")
             continue
         exact, bound = (of_ranks[rank] for of_ranks in error_bound(request, run.inputs, dtype))
-        _require(result.shape == exact.shape, f"rank {rank} ends with {len(result)} elements, not {len(exact)}")
+        require(result.shape == exact.shape, f"rank {rank} ends with {len(result)} elements, not {len(exact)}")
         near = np.all(np.abs(result.astype(np.float64) - exact) <= bound)
-        _require(bool(near), f"rank {rank} ends with {dtype} sums beyond the error of any order of additions")
+        require(bool(near), f"rank {rank} ends with {dtype} sums beyond the error of any order of additions")
     if request.operation == "all_reduce":
-        _require(all(same_bits(results[0], other) for other in results[1:]), "ranks end with different sums")
+        require(all(same_bits(results[0], other) for other in results[1:]), "ranks end with different sums")
     verdict = run.verdict
-    _require(verdict.wrong == 0, f"{verdict.wrong} elements are wrong")
+    require(verdict.wrong == 0, f"{verdict.wrong} elements are wrong")
     if dtype == "int8" and request.operation == "all_reduce":
         limits = np.iinfo(dtypes.find(dtype).numpy)
         totals = np.sum([a.astype(object) for a in run.inputs], axis=0).tolist()
         overflowed = sum(not limits.min <= total <= limits.max for total in totals)
-        _require(verdict.overflowed == overflowed, f"{verdict.overflowed} sums overflow; must be {overflowed}")
+        require(verdict.overflowed == overflowed, f"{verdict.overflowed} sums overflow; must be {overflowed}")
 
 
 def takes_its_closed_form(algorithm: Algorithm, cluster: Cluster, request: CollectiveRequest) -> bool:
@@ -109,15 +109,10 @@ def takes_its_closed_form(algorithm: Algorithm, cluster: Cluster, request: Colle
         return False
     time = time_of(cluster, algorithm, request)
     off = abs(time - predicted) > _EQUAL * max(time, predicted)
-    _require(not off, f"takes {time:.9g} s, and its closed form gives {predicted:.9g} s")
+    require(not off, f"takes {time:.9g} s, and its closed form gives {predicted:.9g} s")
     return True
 
 
 def _written(algorithm: Algorithm, cluster: Cluster, request: CollectiveRequest) -> tuple[Schedule, Transfers]:
     schedule = schedule_of(algorithm, cluster, request)
     return schedule, write_out(schedule)
-
-
-def _require(holds: bool, fault: str) -> None:
-    if not holds:
-        raise ScheduleError(fault)

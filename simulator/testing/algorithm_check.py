@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Final
 
-from simulator.basics.errors import ScenarioError, SimulatorError
+from simulator.basics.errors import ScenarioError
 from simulator.cluster.cluster import Cluster
 from simulator.collectives.algorithm import Algorithm, CollectiveRequest
 from simulator.collectives.algorithm_files import find_algorithm
-from simulator.testing import laws
+from simulator.testing import algorithm_laws as laws
+from simulator.testing.law import LawResult, PartCheck, judged
 from simulator.testing.machines import requests
 
 # Odd numbers, a prime and powers of two: most mistakes show at one of them.
@@ -32,62 +34,25 @@ _LAWS: Final[dict[str, tuple[Law, tuple[int, ...]]]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class LawResult:
-    """The result of a law for an operation of an algorithm.
-
-    Attributes
-    ----------
-    operation, law : str
-        Names.
-    cases : int
-        Number of settings (ranks, elements, roots, options) in which the law holds.
-    fault : str
-        First setting in which the law is broken, and how; empty if the law holds.
-    """
-
-    operation: str
-    law: str
-    cases: int
-    fault: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class AlgorithmCheck:
+class AlgorithmCheck(PartCheck):
     """The result of `check_algorithm`.
 
     Attributes
     ----------
-    name : str
-        Name, or path, of the algorithm.
-    results : tuple of LawResult
-        In the order of operations and laws.
     world_sizes : tuple of int
         Numbers of ranks of the check.
     refused : mapping of int to str
         Numbers of ranks that the algorithm refuses, with its reason.
     """
 
-    name: str
-    results: tuple[LawResult, ...]
-    world_sizes: tuple[int, ...]
-    refused: dict[int, str] = field(default_factory=dict)
-
-    @property
-    def holds(self) -> bool:
-        """Return True if the algorithm keeps every law."""
-        return not any(result.fault for result in self.results)
+    world_sizes: tuple[int, ...] = ()
+    refused: Mapping[int, str] = field(default_factory=dict)
 
     def lines(self) -> tuple[str, ...]:
-        """Return the results as text, a line for each operation and law."""
-        sizes = ", ".join(map(str, self.world_sizes))
-        told = [
-            f"{self.name}: {'keeps' if self.holds else 'breaks'} the laws of collectives, checked with {sizes} ranks"
-        ]
-        for result in self.results:
-            cases = f"holds in {result.cases} cases" if result.cases else "none declared"
-            told.append(f"  {result.operation}, {result.law}: {result.fault or cases}")
-        told += [f"  refuses {ranks} ranks: {why}" for ranks, why in self.refused.items()]
-        return tuple(told)
+        """Return the results as text, a line for each operation and law, and for each refused number of ranks."""
+        # `super()` knows the class by its name here, because a dataclass with slots is a new class.
+        told = super(AlgorithmCheck, self).lines()
+        return (*told, *(f"  refuses {ranks} ranks: {why}" for ranks, why in self.refused.items()))
 
 
 def check_algorithm(
@@ -131,7 +96,8 @@ def check_algorithm(
             f"{named}: refuses {', '.join(map(str, world_sizes))} ranks: {next(iter(refused.values()))}"
         )
     results = tuple(_judged(found, operation, law, possible) for operation in found.operations for law in _LAWS)
-    return AlgorithmCheck(named, results, tuple(possible), refused)
+    tried = f"{', '.join(map(str, possible))} ranks"
+    return AlgorithmCheck(named, "collectives", results, tried, tuple(possible), refused)
 
 
 def _possible(algorithm: Algorithm, world_sizes: Iterable[int]) -> tuple[list[int], dict[int, str]]:
@@ -153,17 +119,13 @@ def _possible(algorithm: Algorithm, world_sizes: Iterable[int]) -> tuple[list[in
 
 def _judged(algorithm: Algorithm, operation: str, law: str, world_sizes: Sequence[int]) -> LawResult:
     check, elements = _LAWS[law]
-    cases = 0
-    for cluster, request in _settings(algorithm, operation, world_sizes, elements):
-        try:
-            cases += check(algorithm, cluster, request) is not False
-        # The functions of a user's record may raise any error.
-        except Exception as error:
-            kind = "" if isinstance(error, SimulatorError) else f"{type(error).__name__}: "
-            root = f", root {request.root}" if request.root else ""
-            setting = f"{request.world_size} ranks, {request.elements} elements{root}"
-            return LawResult(operation, law, cases, f"BROKEN with {setting}: {kind}{error}")
-    return LawResult(operation, law, cases)
+    settings = _settings(algorithm, operation, world_sizes, elements)
+    return judged(operation, law, ((_words(r), partial(check, algorithm, c, r)) for c, r in settings))
+
+
+def _words(request: CollectiveRequest) -> str:
+    root = f", root {request.root}" if request.root else ""
+    return f"{request.world_size} ranks, {request.elements} elements{root}"
 
 
 def _settings(

@@ -1,0 +1,242 @@
+"""Runs code from outside this package: may it run at all, where is it, and what is wrong with it?
+
+The code is a Python file of the user, or a module of an installed package (an entry point). It declares records in the
+form of this package's own modules. Faults of the code are told in one line, with the file and the line.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import cache, wraps
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
+
+from simulator.basics.errors import ScenarioError, SimulatorError
+from simulator.basics.input_files import read_bytes
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+PYTHON: Final = ".py"
+# Environment variable that forbids code from outside this package; worker processes inherit it.
+NO_PLUGINS: Final = "SIMULATOR_NO_PLUGINS"
+# Group of entry points under which other packages install parts: name -> a record, or a module with records.
+GROUP: Final = "cluster_simulator.plugins"
+# A file of code above this size was not written by a person.
+_MOST_BYTES: Final = 2**24
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def refuse_if_forbidden(name: str) -> None:
+    """Raise ScenarioError if the user has forbidden code from outside this package; `name` is the code's name."""
+    if os.environ.get(NO_PLUGINS, "0") not in ("", "0"):
+        raise ScenarioError(
+            f"got {name!r}, whose code is not run, because --no-plugins or {NO_PLUGINS} forbids it; omit the option, "
+            "or write a shipped name"
+        )
+
+
+def is_python_file(name: object) -> bool:
+    """Return True if a value is the path of a Python file."""
+    return isinstance(name, str) and name.endswith(PYTHON)
+
+
+def is_foreign(name: str) -> bool:
+    """Return True if a name is the path of a Python file, or an entry point of an installed package."""
+    return is_python_file(name) or name in installed_names()
+
+
+def located(name: str, base: Path | None = None) -> str:
+    """Return a name unchanged, and the path of a Python file made absolute; relative paths start from `base`."""
+    return str(((base or Path()) / name).absolute()) if is_python_file(name) else name
+
+
+def file_name(name: str) -> str:
+    """Return a name unchanged, and the path of a Python file without its folders."""
+    return Path(name).name if is_python_file(name) else name
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The file of foreign code.
+
+    Attributes
+    ----------
+    name : str
+        Name in messages.
+    path : str
+        Path of the file.
+    """
+
+    name: str
+    path: str
+
+    def fault(self, error: BaseException) -> ScenarioError:
+        """Return an error of the code as a line: file, line in the file, kind and message."""
+        frames = traceback.extract_tb(error.__traceback__)
+        lines = [frame.lineno for frame in frames if frame.filename == self.path]
+        line = error.lineno if isinstance(error, SyntaxError) else (lines or [None])[-1]
+        message = error.msg if isinstance(error, SyntaxError) else str(error)
+        told = " ".join(f"{type(error).__name__}{f': {message}' if message else ''}".split())
+        return ScenarioError(f"{self.name}{f':{line}' if line else ''}: {told}")
+
+    @contextmanager
+    def telling(self, refusals: tuple[type[Exception], ...] = ()) -> Iterator[None]:
+        """Turn every error of the block into a ScenarioError, except errors of the simulator and `refusals`."""
+        own: tuple[type[Exception], ...] = (SimulatorError, *refusals)
+        try:
+            yield
+        except own:
+            raise
+        except Exception as error:
+            raise self.fault(error) from error
+
+    def guarded(self, function: Callable[P, R], refusals: tuple[type[Exception], ...] = ()) -> Callable[P, R]:
+        """Return a function of the code whose errors are told as in `telling`."""
+
+        @wraps(function)
+        def told(*args: P.args, **kwargs: P.kwargs) -> R:
+            with self.telling(refusals):
+                return function(*args, **kwargs)
+
+        return told
+
+    def guarded_record(self, record: R, refusals: tuple[type[Exception], ...] = ()) -> R:
+        """Return a declared record whose functions are `guarded`."""
+        if not is_dataclass(record) or isinstance(record, type):
+            return record
+        values = {field.name: getattr(record, field.name) for field in fields(record) if field.init}
+        return replace(
+            record, **{key: self.guarded(value, refusals) for key, value in values.items() if _is_function(value)}
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class GuardedObject:
+    """An object of foreign code whose methods raise ScenarioError for every error."""
+
+    target: Any
+    origin: Origin
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self.target, name)
+        return self.origin.guarded(value) if callable(value) else value
+
+
+def _is_function(value: Any) -> bool:
+    # Functions of this package that a record refers to raise errors of their own.
+    shipped = str(getattr(value, "__module__", "")).startswith("simulator.")
+    return callable(value) and not isinstance(value, type) and not shipped
+
+
+@dataclass(frozen=True, slots=True)
+class Foreign:
+    """Loaded code from outside this package: a module, or the object that an entry point names."""
+
+    origin: Origin
+    declared: Any
+
+
+def load_file(name: str, base: Path | None = None) -> Foreign:
+    """Run a Python file and return its module; an unchanged file runs once in a process.
+
+    Parameters
+    ----------
+    name : str
+        The file's path.
+    base : Path, optional
+        Folder for a relative path.
+
+    Raises
+    ------
+    ScenarioError
+        The file cannot be read, its code raises an error, or code from outside is forbidden.
+    """
+    refuse_if_forbidden(name)
+    path = located(name, base)
+    # The content is part of the cache's key: a file that was changed in the meantime is loaded again.
+    return _run(path, read_bytes(path, source=name, most=_MOST_BYTES))
+
+
+@cache
+def _run(path: str, content: bytes) -> Foreign:
+    origin = Origin(Path(path).name, path)
+    digest = hashlib.sha256(path.encode() + b"/" + content).hexdigest()
+    module = ModuleType(f"simulator_plugin_{digest[:16]}")
+    module.__file__ = path
+    # Dataclasses look up their module by name.
+    sys.modules[module.__name__] = module
+    try:
+        # `path` as the file name makes tracebacks name the file's lines.
+        exec(compile(content, path, "exec"), module.__dict__)
+    # SystemExit too: a file that ends the interpreter is a fault of the file.
+    except (Exception, SystemExit) as error:
+        raise origin.fault(error) from error
+    return Foreign(origin, module)
+
+
+def installed_names() -> tuple[str, ...]:
+    """Return the names of the entry points of other installed packages, sorted, without importing them."""
+    return tuple(sorted({entry.name for entry in _installed()}))
+
+
+def load_installed(name: str) -> tuple[Foreign, ...]:
+    """Import the entry points of a name, and return what they name; empty if there are none.
+
+    Raises
+    ------
+    ScenarioError
+        An import fails, or code from outside is forbidden.
+    """
+    entries = [entry for entry in _installed() if entry.name == name]
+    if entries:
+        refuse_if_forbidden(name)
+    return tuple(map(_of_entry, entries))
+
+
+def require_record(name: str, constant: str, kind: str, base: Path | None = None) -> None:
+    """Load foreign code by the path of a file or the name of an entry point, and check its record without its catalog.
+
+    For records whose classes are in packages above the caller; `kind` is the name of the class.
+
+    Raises
+    ------
+    ScenarioError
+        The code cannot be loaded, or has no such record.
+    """
+    for foreign in (load_file(name, base),) if is_python_file(name) else load_installed(name):
+        is_module = isinstance(foreign.declared, ModuleType)
+        record = getattr(foreign.declared, constant, None) if is_module else foreign.declared
+        if record is None:
+            raise ScenarioError(f"{foreign.origin.name}: declares no {constant}; write `{constant} = {kind}(...)`")
+        if kind not in [each.__name__ for each in type(record).__mro__]:
+            found = type(record).__name__
+            raise ScenarioError(f"{foreign.origin.name}: {constant} is a {found}; must be a {kind}")
+
+
+@cache
+def _installed() -> tuple[EntryPoint, ...]:
+    # Imported here: most scenarios name shipped parts alone, and the import takes a while.
+    from importlib.metadata import entry_points
+
+    return tuple(entry_points(group=GROUP))
+
+
+@cache
+def _of_entry(entry: EntryPoint) -> Foreign:
+    try:
+        declared = entry.load()
+    # The package's code may raise any error.
+    except Exception as error:
+        raise ScenarioError(f"{entry.name}: {entry.value} cannot be imported: {error}") from error
+    path = getattr(sys.modules.get(entry.module), "__file__", None) or entry.value
+    return Foreign(Origin(Path(path).name, path), declared)

@@ -1,0 +1,102 @@
+"""Which laws does a part keep? The result of each law, and of all laws of a part."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from simulator.basics.errors import SimulatorError
+
+
+class BrokenLawError(SimulatorError):
+    """Error: a part breaks a law; the message says what was found and what the law demands."""
+
+
+def require(holds: bool, fault: str) -> None:
+    """Raise BrokenLawError with the text `fault` unless a law holds."""
+    if not holds:
+        raise BrokenLawError(fault)
+
+
+@dataclass(frozen=True, slots=True)
+class LawResult:
+    """The result of a law.
+
+    Attributes
+    ----------
+    operation : str
+        Operation of a collective algorithm; empty for laws about the whole part.
+    law : str
+        Name of the law.
+    cases : int
+        Number of settings in which the law holds.
+    fault : str
+        First setting in which the law is broken, and how; empty if the law holds.
+    """
+
+    operation: str
+    law: str
+    cases: int
+    fault: str = ""
+
+    @property
+    def line(self) -> str:
+        """The result as text."""
+        of = f"{self.operation}, " if self.operation else ""
+        held = f"holds in {self.cases} case{'s' if self.cases > 1 else ''}" if self.cases else "none declared"
+        return f"{of}{self.law}: {self.fault or held}"
+
+
+@dataclass(frozen=True, slots=True)
+class PartCheck:
+    """The result of a check such as `check_schedule`.
+
+    Attributes
+    ----------
+    name : str
+        Name, or path, of the part.
+    laws : str
+        Whose laws: "pipeline schedules".
+    results : tuple of LawResult
+        A result for each law.
+    tried : str
+        Settings of the check, in words; may be empty.
+    """
+
+    name: str
+    laws: str
+    results: tuple[LawResult, ...]
+    tried: str = ""
+
+    @property
+    def holds(self) -> bool:
+        """Return True if the part keeps every law."""
+        return not any(result.fault for result in self.results)
+
+    def lines(self) -> tuple[str, ...]:
+        """Return the results as text, a line for each law."""
+        verdict = f"{self.name}: {'keeps' if self.holds else 'breaks'} the laws of {self.laws}"
+        head = f"{verdict}, checked with {self.tried}" if self.tried else verdict
+        return (head, *(f"  {result.line}" for result in self.results))
+
+
+def judged(operation: str, law: str, cases: Iterable[tuple[str, Callable[[], bool | None]]]) -> LawResult:
+    """Return the result of a law over cases, up to the first case in which the law is broken.
+
+    Parameters
+    ----------
+    operation, law : str
+        As in LawResult.
+    cases : iterable of (setting in words, function)
+        A function raises an error if the law is broken, and returns False if the law says nothing about the case.
+    """
+    held = 0
+    for setting, holds in cases:
+        try:
+            held += holds() is not False
+        # The functions of a user's record may raise any error.
+        except Exception as error:
+            kind = "" if isinstance(error, SimulatorError) else f"{type(error).__name__}: "
+            where = f" with {setting}" if setting else ""
+            return LawResult(operation, law, held, f"BROKEN{where}: {kind}{' '.join(str(error).split())}")
+    return LawResult(operation, law, held)

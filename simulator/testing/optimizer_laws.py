@@ -1,0 +1,179 @@
+"""Laws of optimizers; each function raises BrokenLawError if an optimizer breaks its law.
+
+The update's traffic is counted array by array from its kernels (`Kernels`), or from the facts of a paper in the tests.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+from simulator.model.parameters import modules, total
+from simulator.step.framework import IMPLEMENTATIONS, Implementation
+from simulator.step.kernel_timer import KernelTimer
+from simulator.step.optimizer_update import temporary_bytes, update_traffic
+from simulator.step.optimizers.optimizer import Distribution, Optimizer
+from simulator.step.spec import Precision, Sharding, TrainingStep
+from simulator.step.states import even_part, states
+from simulator.step.strategies.strategy import STRATEGIES
+from simulator.testing.law import require
+from simulator.testing.steps import TINY, Played, play, step, takes_as_long_in_both_engines
+
+# Arrays that each kernel of an update reads, and writes; letters as in `Optimizer.update`.
+Kernels = Sequence[tuple[str, str]]
+RANKS: Final = 4
+SHARDINGS: Final = ("ddp", "zero1", "zero3")
+# Working parameters and gradients in bfloat16, a master copy in float32 [B].
+PRECISION: Final = Precision()
+WHOLE: Final = Precision("float32", "float32", "float32", None, "float32")
+PARAMETER, GRADIENT, MASTER, STATE = 2, 2, 4, 4
+_EQUAL: Final = 1e-6
+
+
+def under(optimizer: Optimizer, strategy: str) -> Optimizer:
+    """Return an optimizer as a scenario has it under a strategy: whole matrices come together where states are."""
+    if optimizer.of_matrices is None:
+        return optimizer
+    where: Distribution = "gathered" if STRATEGIES.find(strategy).shards else "replicated"
+    return replace(optimizer, of_matrices=replace(optimizer.of_matrices, distribution=where))
+
+
+def counts_its_update(optimizer: Optimizer, kernels: Kernels) -> bool:
+    """Check `states` and `separate` against the arrays of the update's kernels; return False without such kernels."""
+    if not kernels or optimizer.separate is None:
+        return False
+    accesses = "".join(read + written for read, written in kernels)
+    kept = sorted(set(accesses) - set("pgd"))
+    names = f" ({', '.join(kept)})" if kept else ""
+    require(
+        optimizer.states == len(kept),
+        f"declares {optimizer.states} states for each parameter; its kernels use {len(kept)}{names}",
+    )
+    found, separate = _counted(accesses), optimizer.separate
+    declared = {"p": separate.parameters, "g": separate.gradients, "other": separate.numbers}
+    for array, words in (("p", "the parameter"), ("g", "the gradient"), ("other", "states and temporaries")):
+        require(
+            declared[array] == found[array],
+            f"declares {declared[array]} accesses to {words}; its kernels have {found[array]}",
+        )
+    require(separate.kernels == len(kernels), f"declares {separate.kernels} kernels; its update has {len(kernels)}")
+    require(bool(separate.temporaries) == ("d" in accesses), "declares temporaries other than those of its kernels")
+    return True
+
+
+def _counted(accesses: str) -> dict[str, int]:
+    counts = {array: accesses.count(array) for array in "pg"}
+    return {**counts, "other": len(accesses) - sum(counts.values())}
+
+
+def holds_its_states(optimizer: Optimizer, strategy: str, each: float) -> None:
+    """Check the bytes of the states of a parameter, `each` [B], and that every state is read and written once.
+
+    With a master copy, which zero3 has as its shard of the parameters.
+    """
+    made = TrainingStep(TINY, 32, 1, optimizer=optimizer, sharding=Sharding(strategy), precision=PRECISION)
+    sharding, elements = STRATEGIES.find(strategy), 1000 * RANKS
+    found = states(made, sharding.shards, sharding.updater, [even_part(elements, RANKS)])
+    own = elements // RANKS if sharding.shards else elements
+    require(found.updated == own, f"{strategy} updates {found.updated} numbers; must be {own}")
+    read, written = own * (each + GRADIENT + MASTER), own * (each + MASTER)
+    require(found.update_read >= read, f"{strategy} reads {found.update_read} B; must be {read} B at least")
+    require(
+        found.update_written >= written, f"{strategy} writes {found.update_written} B; must be {written} B at least"
+    )
+    master = 0 if sharding.shards_parameters else MASTER
+    held = math.ceil(own * (each + master))
+    require(found.optimizer == held, f"{strategy} holds {found.optimizer} B of states; must hold {held} B")
+
+
+def streamed(optimizer: Optimizer) -> int:
+    """Return the number of the tiny model's parameters that are updated number by number.
+
+    These are all, without the matrices of layers if the optimizer has a rule for matrices.
+    """
+    layers = [module for module in modules(TINY) if module.name.startswith("layer")]
+    matrices = sum(one.elements for module in layers for one in module.parameters if len(one.shape) > 1)
+    return total(TINY) - (matrices if optimizer.of_matrices is not None else 0)
+
+
+def takes_its_traffic(optimizer: Optimizer, strategy: str, each: float) -> None:
+    """Check that the update takes at least the time of its bytes at the bandwidth of HBM; `each` is as above."""
+    played = play(replace(step(strategy, TINY), optimizer=under(optimizer, strategy)), RANKS)
+    elements = streamed(optimizer) // (RANKS if STRATEGIES.find(strategy).shards else 1)
+    roof = elements * (2 * each + GRADIENT + 2 * MASTER) / played.cluster.gpus[0].hbm_bandwidth
+    took = duration(played)
+    require(took >= roof, f"{strategy}: the update takes {took:.3g} s; its bytes take {roof:.3g} s")
+
+
+def duration(played: Played) -> float:
+    """Return the duration of rank 0's kernel, or kernels, that update number by number [s]."""
+    (span,) = (one for one in played.timeline.spans if one.rank == 0 and one.name == "optimizer step")
+    return span.end - span.start
+
+
+def moves_its_arrays(optimizer: Optimizer, strategy: str, precision: Precision, kernels: Kernels) -> bool:
+    """Check the bytes of an update with a kernel for each operation; return False without such kernels."""
+    if not kernels or optimizer.separate is None:
+        return False
+    separate = replace(under(optimizer, strategy), implementation="foreach")
+    made = TrainingStep(TINY, 32, 1, optimizer=separate, sharding=Sharding(strategy), precision=precision)
+    sharding = STRATEGIES.find(strategy)
+    found = states(made, sharding.shards, sharding.updater, [even_part(1000 * RANKS, RANKS)])
+    sizes: Mapping[str, int] = {"p": MASTER, "g": GRADIENT if precision.master else MASTER}
+    arrays = "".join(read + written for read, written in kernels)
+    # A kernel of its own reads the master copy and writes the working copy; zero3 casts when it gathers.
+    cast = MASTER + PARAMETER if precision.master and not sharding.shards_parameters else 0
+    moved = found.updated * (sum(sizes.get(array, STATE) for array in arrays) + cast)
+    traffic = update_traffic(made, found)
+    require(traffic == moved, f"{strategy}: the update moves {traffic} B; its kernels move {moved} B")
+    held = found.updated * STATE * ("d" in "".join(written for _, written in kernels))
+    temporaries = temporary_bytes(made, found)
+    require(temporaries == held, f"{strategy}: temporaries take {temporaries} B; those of the kernels take {held} B")
+    return True
+
+
+def differs_by_launches(optimizer: Optimizer) -> bool:
+    """Check that a fused update is the fastest, and that kernels for each tensor cost their launches alone.
+
+    Return False if the optimizer has no separate kernels, or a rule for matrices with kernels of its own.
+    """
+    if optimizer.separate is None or optimizer.of_matrices is not None:
+        return False
+    able = [one for one in IMPLEMENTATIONS if one != "fused" or optimizer.has_fused]
+    played = {one: _with(optimizer, one) for one in able}
+    took = {one: duration(run) for one, run in played.items()}
+    run = played["foreach"]
+    launch = KernelTimer(run.cluster.gpus[0], run.plan.step).launch
+    tensors = sum(len(module.parameters) for module in modules(TINY))
+    # And the cast of the working copy.
+    launches = (optimizer.separate.kernels + 1) * (tensors - 1) * launch
+    more = took["for_loop"] - took["foreach"]
+    require(
+        abs(more - launches) <= _EQUAL * launches, f"for_loop takes {more:.3g} s more; its launches {launches:.3g} s"
+    )
+    fused = took.get("fused", 0.0)
+    require(fused < took["foreach"], f"the fused update takes {fused:.3g} s, and foreach {took['foreach']:.3g} s")
+    temporaries = streamed(optimizer) // RANKS * STATE * optimizer.separate.temporaries
+    held = {one: _temporaries(run) for one, run in played.items()}
+    # Shards are padded.
+    near = abs(held["foreach"] - temporaries) <= 1e-2 * temporaries
+    require(near, f"foreach holds {held['foreach']:.0f} B of temporaries; must hold {temporaries} B")
+    require(not any(held[one] for one in able if one != "foreach"), "another implementation holds temporaries")
+    return True
+
+
+def _with(optimizer: Optimizer, implementation: Implementation) -> Played:
+    made = replace(step("zero1", TINY), optimizer=replace(optimizer, implementation=implementation))
+    return play(made, RANKS)
+
+
+def _temporaries(played: Played) -> float:
+    samples = [dict(one.by_category).get("optimizer", 0) for one in played.timeline.memory if one.rank == 0]
+    return max(samples) - samples[-1]
+
+
+def is_simulated(optimizer: Optimizer, strategy: str) -> bool:
+    """Check that a step takes as long in both engines."""
+    return takes_as_long_in_both_engines(replace(step(strategy, TINY), optimizer=under(optimizer, strategy)), RANKS)

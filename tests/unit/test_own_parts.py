@@ -1,0 +1,251 @@
+"""A scenario names a file, or an installed package, as one of its parts: every kind is found by the same rules."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+
+import simulator
+from simulator.basics.errors import ScenarioWarning
+from simulator.scenario.load import load_scenario
+from simulator.sweeps.cache import Cache
+from tests.commands import Command, commands_in
+from tests.own_parts import BUILDER, FINDING, OPTIMIZER, PARTS, PLOT, SHARDING, OwnPart
+from tests.own_parts import installed as package
+
+SIMULATED = {kind: part for kind, part in PARTS.items() if part.simulated}
+every_simulated = pytest.mark.parametrize("part", SIMULATED.values(), ids=list(SIMULATED))
+every_part = pytest.mark.parametrize("part", PARTS.values(), ids=list(PARTS))
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for part in PARTS.values():
+        part.write(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def command(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    return commands_in(folder, monkeypatch, capsys)
+
+
+def written(part: OwnPart, folder: Path, name: str = "") -> str:
+    """The name of a scenario's file that names the part's file, or another name of the part."""
+    data = {"plots": [], **part.scenario(name or f"./{part.file}")}
+    (folder / "own.yaml").write_text(yaml.safe_dump(data))
+    return "own.yaml"
+
+
+@every_simulated
+def test_a_file_is_simulated_alike_by_both_engines(folder: Path, part: OwnPart) -> None:
+    times = [
+        simulator.simulate(part.scenario(f"./{part.file}", engine=engine)).timeline.end
+        for engine in ("events", "compiled")
+    ]
+    assert times[0] == pytest.approx(times[1], rel=1e-9)
+
+
+@every_part
+def test_a_path_starts_at_the_scenarios_folder(folder: Path, part: OwnPart, monkeypatch: pytest.MonkeyPatch) -> None:
+    written(part, folder)
+    (folder / "elsewhere").mkdir()
+    monkeypatch.chdir(folder / "elsewhere")
+    assert len(simulator.play("../own.yaml").outcomes) > 0
+
+
+@every_simulated
+def test_workers_load_the_file_too(folder: Path, part: OwnPart) -> None:
+    data = part.scenario(f"./{part.file}")
+    here = simulator.sweep(data, axes={"seed": [0, 1]})
+    there = simulator.sweep(data, axes={"seed": [0, 1]}, jobs=2)
+    column = "step_time_s" if "training" in data else "time_s"
+    assert here[column].tolist() == there[column].tolist()
+
+
+@every_part
+def test_a_run_says_whose_code_runs(folder: Path, command: Command, part: OwnPart) -> None:
+    done = command("check", written(part, folder))
+    assert done.code == 0, done.err
+    (line,) = [line for line in done.err.splitlines() if "runs the code of" in line]
+    assert line.endswith(part.file)
+
+
+@every_part
+@pytest.mark.parametrize("name", ["run", "check", "sweep"])
+def test_no_plugins_runs_no_code(folder: Path, command: Command, part: OwnPart, name: str) -> None:
+    (folder / part.file).write_text("raise SystemExit('this ran')")
+    done = command(name, written(part, folder), "--no-plugins")
+    assert done.code == 2
+    (line,) = done.err.splitlines()
+    assert f": got './{part.file}', whose code is not run" in line
+
+
+@every_part
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("x = 1\n", "declares no "),
+        ("x = 1\ny = 1 / 0\n", "{file}:2: ZeroDivisionError: division by zero"),
+        ("{constant} = 'name'\n", "{constant}"),
+        (None, "./{file}: cannot be read: No such file or directory"),
+    ],
+)
+def test_a_wrong_file_gets_one_line(
+    folder: Path, command: Command, part: OwnPart, content: str | None, message: str
+) -> None:
+    facts = {"constant": part.constant, "file": part.file}
+    if content is None:
+        (folder / part.file).unlink()
+    else:
+        (folder / part.file).write_text(content.format(**facts))
+    done = command("run", written(part, folder))
+    assert done.code == 2
+    (line,) = done.err.splitlines()
+    assert line.startswith("own.yaml:")
+    assert message.format(**facts) in line
+
+
+@every_part
+def test_an_unknown_name_says_that_a_path_is_possible(folder: Path, command: Command, part: OwnPart) -> None:
+    done = command("check", written(part, folder, "no_such_part"))
+    assert (done.code, len(done.faults)) == (2, 1)
+    assert "got 'no_such_part'" in done.err
+    assert "or the path of a file that ends in .py" in done.err
+
+
+@every_simulated
+def test_cached_outcomes_depend_on_the_content_of_the_file(folder: Path, part: OwnPart) -> None:
+    cache, name = Cache(folder / "cache"), written(part, folder)
+    before = cache.key(load_scenario(name))
+    assert before == cache.key(load_scenario(name))
+    (folder / part.file).write_text(part.source + "\n# changed\n")
+    assert before != cache.key(load_scenario(name))
+
+
+@every_part
+def test_a_run_can_be_repeated_from_its_directory(folder: Path, command: Command, part: OwnPart) -> None:
+    assert command("run", written(part, folder), "--out", "out").code == 0
+    assert command("rerun", "out").out == "out: repeated; the report is identical\n"
+
+
+@pytest.fixture
+def installed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A package with an entry point for the module of every part."""
+    with package(
+        folder / "site", {f"of_{p.module}": f"own_site.{p.module}" for p in PARTS.values()}, monkeypatch
+    ) as site:
+        (site / "own_site").mkdir()
+        for part in PARTS.values():
+            part.write(site / "own_site")
+        yield site
+
+
+@every_simulated
+def test_an_installed_package_brings_a_part(folder: Path, installed: Path, command: Command, part: OwnPart) -> None:
+    own = simulator.simulate(part.scenario(f"./{part.file}")).timeline.end
+    assert simulator.simulate(part.scenario(f"of_{part.module}")).timeline.end == own
+    done = command("check", written(part, folder, f"of_{part.module}"))
+    assert (done.code, done.err.count(f"runs the code of of_{part.module}")) == (0, 1)
+    refused = command("check", written(part, folder, f"of_{part.module}"), "--no-plugins")
+    assert (refused.code, len(refused.faults)) == (2, 1)
+
+
+def test_an_own_strategy_plans_the_collectives(folder: Path) -> None:
+    """Each of 4 micro-batches sums the gradients of 124,439,808 parameters."""
+    run = simulator.simulate(SHARDING.scenario("./synced.py"))
+    sums = [op for name, op in run.plan.program.collectives().items() if name.startswith("sum bucket")]
+    assert sum(op.elements for op in sums) == 4 * 124_439_808
+
+
+def test_an_own_plot_draws_a_picture_of_the_run(folder: Path, command: Command) -> None:
+    done = command("run", written(PLOT, folder), "--out", "out")
+    assert done.code == 0, done.err
+    pictures = [path.name for path in (folder / "out" / "plots").glob("*.png")]
+    assert pictures
+    assert all(name.startswith("idle") for name in pictures)
+    more = command("plot", "out", "--kind", "./idle.py", "--point", "collective.algorithm=tree", "--out", "tree.png")
+    assert more.code == 0, more.err
+    assert (folder / "tree.png").is_file()
+
+
+def test_an_own_plot_is_drawn_in_python(folder: Path) -> None:
+    run = simulator.simulate({**PLOT.data, "name": "own", "compare": {}})
+    assert run.plot("./idle.py").get_suptitle().startswith("Rank ")
+
+
+def test_an_own_finding_answers(folder: Path, command: Command) -> None:
+    """The ratio is that of the times of both points."""
+    sweep = simulator.play(FINDING.scenario("./spread.py"))
+    ring, tree = sorted(sweep.frame["time_s"])
+    assert sweep.answer.sentences == (f"The slowest point takes {tree / ring:.2f} times as long as the fastest.",)
+    assert sweep.answer.findings[0].numbers["ratio"] == tree / ring
+    done = command("run", written(FINDING, folder))
+    assert sweep.answer.sentences[0] in " ".join(done.out.split())
+
+
+def test_an_own_finding_that_fails_is_one_line(folder: Path, command: Command) -> None:
+    (folder / "spread.py").write_text(FINDING.source.replace("len(done) < 2", "len(none) < 2"))
+    done = command("run", written(FINDING, folder))
+    assert done.code == 2
+    assert done.err.splitlines()[-1] == "spread.py:9: NameError: name 'none' is not defined"
+    assert "Traceback" not in done.err
+
+
+def test_an_installed_package_brings_a_plot_and_a_finding(folder: Path, installed: Path, command: Command) -> None:
+    data = {**FINDING.scenario("of_spread"), "plots": ["of_idle"]}
+    (folder / "both.yaml").write_text(yaml.safe_dump(data))
+    done = command("run", "both.yaml", "--out", "out")
+    assert done.code == 0, done.err
+    assert done.err.count("runs the code of ") == 2
+    assert "The slowest point takes" in done.out
+    assert list((folder / "out" / "plots").glob("of_idle*.png"))
+
+
+def test_an_own_optimizer_has_its_states(folder: Path) -> None:
+    """AMSGrad keeps 4 B more for each of 124,439,808 parameters than Adam; with zero1 a rank has a quarter."""
+    data = {**OPTIMIZER.data, "training": {**OPTIMIZER.data["training"], "sharding": "zero1"}}
+    own, adam = (
+        simulator.simulate(replace(OPTIMIZER, data=data).scenario(name)).report.peak_memory_by_category["optimizer"]
+        for name in ("./amsgrad.py", "adam")
+    )
+    assert own - adam == 124_439_808
+
+
+def test_an_own_builder_makes_the_graph(folder: Path) -> None:
+    """A chain through 4 GPUs passes 10^6 B over 3 cables of 10 GB/s and 1 us each, one after the other."""
+    report = simulator.simulate(BUILDER.scenario("./row.py")).report
+    assert report.time_s == pytest.approx(3 * (1e6 / 10e9 + 1e-6), rel=1e-9)
+
+
+def test_a_topology_file_names_a_builder_beside_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = BUILDER.scenario("./row.py")
+    (folder / "row.yaml").write_text(yaml.safe_dump(data["cluster"]["topology"]))
+    (folder / "elsewhere").mkdir()
+    monkeypatch.chdir(folder / "elsewhere")
+    data["cluster"]["topology"] = "../row.yaml"
+    assert simulator.simulate(data).report.time_s == pytest.approx(3 * (1e6 / 10e9 + 1e-6), rel=1e-9)
+
+
+@pytest.mark.parametrize("jobs", [None, 2])
+def test_a_plan_searches_among_own_schedules(folder: Path, jobs: int | None) -> None:
+    """The order of the backward passes is gpipe's reversed, and every stage waits as long as with gpipe."""
+    asked = {"topology": "star_100g", "gpus": 4, "seq_len": 128, "global_batch": "16seq", "jobs": jobs}
+    fixed = {"tp": 1, "pp": 4, "micro_batch": 2, "checkpointing": "none", "framework": "bare"}
+    with pytest.warns(ScenarioWarning, match=r"runs the code of \./lifo\.py"):
+        own = simulator.plan("gpt2_small", fix={**fixed, "schedule": "./lifo.py"}, **asked)  # type: ignore[arg-type]
+    gpipe = simulator.plan("gpt2_small", fix={**fixed, "schedule": "gpipe"}, **asked)  # type: ignore[arg-type]
+    assert "lifo.py" in own.best[0].setting.text
+    assert own.best[0].report["step_time_s"] == pytest.approx(gpipe.best[0].report["step_time_s"], rel=1e-9)
+
+
+def test_a_plan_refuses_code_where_none_may_run(folder: Path, command: Command) -> None:
+    asked = ["--topology", "star_100g", "--gpus", "4", "--seq-len", "128", "--global-batch", "16seq"]
+    refused = command("plan", "gpt2_small", *asked, "--fix", "schedule=./lifo.py", "--no-plugins")
+    assert (refused.code, len(refused.faults)) == (2, 1)
+    assert "got './lifo.py', whose code is not run" in refused.err
