@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.looking import check
 
 from simulator.basics.errors import ScenarioError
 from simulator.report.traces import kineto
@@ -24,7 +25,6 @@ from simulator.traces.kineto.pictures import pictures
 from simulator.traces.kineto.read import read_trace
 from simulator.traces.kineto.simulated_step import simulated_steps
 from tests.commands import Command, commands_in
-from tests.looking import check
 from tests.traces.kineto_sample import PERIOD_US, STEPS, WORK, document, written
 
 GPT2 = {"model": "gpt2", "seq_len": 256, "precision": {"params": "bfloat16"}}

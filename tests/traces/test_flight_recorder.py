@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.looking import check
 
 from simulator.basics.errors import ScenarioError
 from simulator.traces.flight_recorder.answer import FlightRecord
 from simulator.traces.flight_recorder.pickle_data import plain_data
 from simulator.traces.flight_recorder.read import read_dumps
 from tests.commands import Command, commands_in
-from tests.looking import check
 from tests.traces.flight_recorder_by_hand import DONE, RANKS, dump, entry, write
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import networkx as nx
 import pytest
+from tests.looking import check
 
 from simulator import simulate
 from simulator.basics.errors import ScenarioError
@@ -24,7 +25,6 @@ from simulator.traces.chakra.program import converted
 from simulator.traces.chakra.read import read_traces
 from simulator.traces.chakra.run import ChakraRun, simulate_traces
 from tests.commands import Command, commands_in
-from tests.looking import check
 from tests.traces.chakra_by_hand import (
     ALL_GATHER,
     ALL_REDUCE,
