@@ -363,7 +363,10 @@ def test_an_imported_dgx_has_the_graph_of_the_shipped_topology(tmp_path: Path) -
         ('<system version="3"/>', "version: got '3'; must be 1"),
         ('<system version="1"/>', "has no GPU"),
         ('<system version="1"><gpu/></system>', "got element 'gpu' inside system; must be cpu"),
-        ('<system version="1"><cpu numaid="x"/></system>', "numaid: got 'x'; must be a whole number"),
+        (
+            '<system version="1"><cpu numaid="x"><pci busid="0000:01:00.0" class="0x0302"/></cpu></system>',
+            "numaid: got 'x'; must be a whole number",
+        ),
         (xml('<pci class="0x0302"/>'), "busid: got ''; must be a PCI address"),
         (xml(pci("0000:01:00.0", "0x030200", width="77")), "link_width: got 77; must be 0 .. 64"),
         (dump([SWITCH.format("0000:a0:00.0", "x", "0x068000")]), "count: got 'x'; must be a whole number"),
