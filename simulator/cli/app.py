@@ -409,7 +409,7 @@ def export_chakra(
     settings: Settings = None,
     no_plugins: NoPlugins = False,
 ) -> None:
-    """Write a simulated training step as Chakra execution traces.
+    """Write a simulated step as Chakra execution traces.
 
     Kernels have their simulated times in whole microseconds. `simulator simulate-trace` reads the files back.
     """
