@@ -332,6 +332,10 @@ def test_a_small_file_that_unpacks_to_a_large_one_is_refused(tmp_path: Path) -> 
     path.write_bytes(gzip.compress(b"[" + b" " * 10_000_000))
     with pytest.raises(ScenarioError, match="has more than 4 MiB of text"):
         list(JsonStream(path, most_text=2**22).events())
+    # A gzipped file may have 300 characters for each of its bytes, and 64 MiB.
+    path.write_bytes(gzip.compress(b"[" + b" " * 2**27, compresslevel=9))
+    with pytest.raises(ScenarioError, match="MiB of text"):
+        list(JsonStream(path).events())
 
 
 def test_a_large_trace_is_read_piece_by_piece(tmp_path: Path) -> None:
