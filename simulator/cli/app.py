@@ -544,8 +544,8 @@ def flight_recorder(
 ) -> None:
     """Tell which collective of a job hangs, and on which rank.
 
-    The output has the time in collectives and the ranks that came last, too. A pickle is read without unpickling: only
-    plain containers are taken from it, and nothing is run.
+    The output has the time in collectives and the ranks that arrived last, too. A pickle is read without unpickling:
+    only plain containers are taken from it, and nothing is run.
     """
     from simulator.cli.flight_recorder import show
 

@@ -34,7 +34,7 @@ _DECODER: Final = json.JSONDecoder()
 
 
 class JsonStream:
-    """A JSON file whose list of events is read one by one.
+    """Reader of a JSON file with a long list of events, a single event at a time.
 
     Parameters
     ----------
