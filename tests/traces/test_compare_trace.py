@@ -163,6 +163,39 @@ def test_a_list_of_events_and_annotations_of_the_gpu_alone_are_read(tmp_path: Pa
     assert (step.number, len(step.step.work), step.step.duration) == (7, len(WORK), 447_000)
 
 
+def test_kernels_of_a_graph_belong_to_the_step_that_launched_it(tmp_path: Path) -> None:
+    host = {"ph": "X", "pid": 1, "tid": 1}
+    gpu = {"ph": "X", "pid": 0, "tid": 7}
+    events: list[dict[str, Any]] = []
+    for number, begin in enumerate((0.0, 100.0)):
+        events.append({**host, "cat": "user_annotation", "name": f"ProfilerStep#{number}", "ts": begin, "dur": 90.0})
+        launch = {"correlation": number + 5}
+        events.append(
+            {**host, "cat": "cuda_runtime", "name": "cudaGraphLaunch", "ts": begin + 1, "dur": 1, "args": launch}
+        )
+        # All kernels of a graph have the correlation of its launch; the last begins during the next step's annotation.
+        events += [
+            {**gpu, "cat": "kernel", "name": "gemm", "ts": begin + at, "dur": 20.0, "args": {**launch, "graph id": 1}}
+            for at in (10.0, 40.0, 105.0)
+        ]
+    step = measured_step(read_trace(written(tmp_path, {"traceEvents": events})), 0, 0).step
+    assert [(one.start, one.end) for one in step.work] == [(0, 20_000), (30_000, 50_000), (95_000, 115_000)]
+    # From the first kernel at 10 us to the first kernel of the next step at 110 us; the last kernel ends at 125 us.
+    assert step.duration == 115_000
+
+
+def test_categories_of_older_versions_are_read(tmp_path: Path) -> None:
+    events = [
+        {"ph": "X", "cat": "Kernel", "name": "volta_sgemm_128x32_nn", "pid": 0, "tid": 7,
+         "ts": 1650000000000005, "dur": 30},
+        {"ph": "X", "cat": "Memcpy", "name": "Memcpy HtoD (Pageable -> Device)", "pid": 0, "tid": 7,
+         "ts": 1650000000000040, "dur": 4},
+    ]  # fmt: skip
+    step = measured_step(read_trace(written(tmp_path, {"traceEvents": events})), 0, None).step
+    # Whole microseconds since 1970 are exact.
+    assert (step.duration, step.totals()) == (39_000, {"matmul": (1, 30_000), "copies": (1, 4_000)})
+
+
 def work(kind: str, start: int, end: int, nbytes: int | None = None) -> GpuWork:
     return GpuWork(kind, start, end, ((kind, 1.0),), nbytes is not None, nbytes)
 
