@@ -288,8 +288,12 @@ def test_the_command_prints_and_writes_the_comparison(cli: Command, tmp_path: Pa
     assert "(ProfilerStep#8)" in answer.out
     assert " 60 us" in next(line for line in answer.out.splitlines() if "all_gather" in line)
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
-        "answer.json", "plots", "report.html", "time_by_kind.csv",
+        "answer.json", "operations.csv", "plots", "report.html", "time_by_kind.csv",
     ]  # fmt: skip
+    operations = (tmp_path / "out" / "operations.csv").read_text().splitlines()
+    # The norm of the trace beside the embedding of the simulation, both elementwise.
+    assert operations[1].startswith("3,kernels,0,triton_per_fused__to_copy_mean_pow_rsqrt_")
+    assert ",elementwise,,4e-05,2e-05,embedding forward 0,elementwise,," in operations[1]
     rows = {row["kind"]: row for row in cli("compare-trace", "own.yaml", trace, "--json").data["times"]}
     assert rows["matmul"]["measured_s"] == pytest.approx(180e-6, rel=1e-12)
     run = simulate(load_scenario(tmp_path / "own.yaml"))
