@@ -47,7 +47,7 @@ def _operation(work: GpuWork | None) -> tuple[object, ...]:
     """Return an operation's name, kind, bytes, start and time [s]; empty cells for no operation."""
     if work is None:
         return (None,) * 5
-    return work.name, work.kind, work.nbytes, work.start * 1e-9, (work.end - work.start) * 1e-9
+    return work.name, work.kind, work.nbytes, work.start / 1e9, (work.end - work.start) / 1e9
 
 
 def _row(one: KindTime) -> tuple[object, ...]:
