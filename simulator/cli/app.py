@@ -508,7 +508,7 @@ def export_chakra(
     settings: Settings = None,
     no_plugins: NoPlugins = False,
 ) -> None:
-    """Write a simulated step as Chakra traces.
+    """Write a simulated step as Chakra execution traces.
 
     Kernels have their simulated times in whole microseconds. `simulator simulate-trace` reads the files back.
     """
@@ -643,8 +643,8 @@ def flight_recorder(
 ) -> None:
     """Tell which collective of a job hangs, and on which rank.
 
-    The output has the time in collectives and the ranks that came last, too. A pickle is read without unpickling: only
-    plain containers are taken from it, and nothing is run.
+    The output has the time in collectives and the ranks that arrived last, too. A pickle is read without unpickling:
+    only plain containers are taken from it, and nothing is run.
     """
     from simulator.cli.flight_recorder import show
 

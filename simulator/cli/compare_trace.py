@@ -20,7 +20,7 @@ from simulator.traces.kineto.measured_step import measured_step
 from simulator.traces.kineto.pictures import pictures
 from simulator.traces.kineto.read import KinetoTrace, read_trace
 from simulator.traces.kineto.simulated_step import simulated_steps
-from simulator.traces.kineto.tables import time_table
+from simulator.traces.kineto.tables import operation_table, time_table
 
 
 def show(
@@ -53,7 +53,8 @@ def show(
         numbers = ", ".join("whole trace" if one is None else f"ProfilerStep#{one}" for one in found.numbers)
         subject = f"{scenario.name}: {', '.join(map(str, files))} ({numbers})"
         drawn = pictures(found) if out else ()
-        answer = Presentation("", subject, (f"{subject}.", *found.sentences), found.to_dict(), [table], drawn)
+        tables = [table, operation_table(found)]
+        answer = Presentation("", subject, (f"{subject}.", *found.sentences), found.to_dict(), tables, drawn)
         give(answer, [table], out, as_json=as_json)
 
 

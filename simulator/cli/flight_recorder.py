@@ -15,7 +15,7 @@ from simulator.traces.flight_recorder.read import read_dumps
 
 
 def show(paths: Sequence[Path], out: Path | None, *, as_json: bool) -> None:
-    """Print which collective of the dumps hangs, which ranks came last, and the time in collectives."""
+    """Print which collective of the dumps hangs, which ranks arrived last, and the time in collectives."""
     with claimed(out):
         found = FlightRecord.of(read_dumps(paths))
         print_warnings(found.notes)

@@ -136,7 +136,7 @@ class GpuStep:
         return found
 
     def renamed(self, kinds: dict[str, str]) -> GpuStep:
-        """Return the step with other names of some kinds."""
+        """Return the step with kinds renamed by a mapping."""
         work = tuple(replace(one, shares=((kinds[one.kind], 1.0),)) if one.kind in kinds else one for one in self.work)
         return replace(self, work=work)
 

@@ -11,7 +11,7 @@ import gzip
 import json
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any, Final
 
@@ -20,35 +20,41 @@ from simulator.basics.plain_data import DEEPEST, is_deep
 from simulator.basics.units import format_bytes
 
 # Limits: text of a file after decompression, and of a single event or entry [characters].
-MOST_TEXT: Final = 2**33
+MOST_TEXT: Final = 2**32
 _MOST_VALUE: Final = 2**24
 _PIECE: Final = 2**20
 # A value cut at the end of the text is faulty at most this many characters before the end, unless a string is cut.
 _LOOKAHEAD: Final = 16
 _GZIP: Final = b"\x1f\x8b"
+# Characters that a gzipped file may have for each of its bytes, and for the smallest file: traces have about 20.
+_MOST_UNPACKED: Final = 300
+_LEAST_UNPACKED: Final = 2**26
 _SPACE: Final = re.compile(r"[ \t\r\n]*")
 _DECODER: Final = json.JSONDecoder()
 
 
 class JsonStream:
-    """A JSON file whose list of events is read one by one.
+    """Reader of a JSON file with a long list of events, a single event at a time.
 
     Parameters
     ----------
     path : path
         The file; gzip is recognised by its first bytes.
+    kept : sequence of str
+        Names of entries beside the events that are kept.
     most_text : int
         Maximum characters, after decompression.
 
     Attributes
     ----------
     header : dict
-        Entries beside the events; complete when the events have been read.
+        The kept entries; complete when the events have been read.
     """
 
-    def __init__(self, path: Path | str, most_text: int = MOST_TEXT) -> None:
+    def __init__(self, path: Path | str, kept: Sequence[str] = (), most_text: int = MOST_TEXT) -> None:
         self.source = str(path)
         self.header: dict[str, Any] = {}
+        self._kept = frozenset(kept)
         self._most_text = most_text
         self._text, self._at, self._before = "", 0, 0
         self._ended = False
@@ -74,7 +80,10 @@ class JsonStream:
         path = Path(self.source)
         with path.open("rb") as file:
             zipped = file.read(2) == _GZIP
-        return gzip.open(path) if zipped else path.open("rb")
+        if not zipped:
+            return path.open("rb")
+        self._most_text = min(self._most_text, _LEAST_UNPACKED + _MOST_UNPACKED * path.stat().st_size)
+        return gzip.open(path)
 
     def _document(self, key: str) -> Iterator[Any]:
         first = self._next()
@@ -88,7 +97,10 @@ class JsonStream:
                     self._expect("[")
                     yield from self._list()
                 else:
-                    self.header[name] = self._value()
+                    value = self._value()
+                    # Others may be many, and are dropped at once.
+                    if name in self._kept:
+                        self.header[name] = value
             if not found:
                 raise self._fault(f"has no list {key}; give a trace that PyTorch's profiler wrote")
         else:

@@ -1,6 +1,6 @@
 """Dumps of PyTorch's NCCL flight recorder, version 2.4, written by hand.
 
-Four ranks have done 3 collectives of the group "0". In number 4, an all-reduce of 4 MiB, rank 2 does not come.
+Four ranks have done 3 collectives of the group "0". In number 4, an all-reduce of 4 MiB, rank 2 does not arrive.
 """
 
 from __future__ import annotations

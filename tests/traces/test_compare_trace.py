@@ -163,6 +163,39 @@ def test_a_list_of_events_and_annotations_of_the_gpu_alone_are_read(tmp_path: Pa
     assert (step.number, len(step.step.work), step.step.duration) == (7, len(WORK), 447_000)
 
 
+def test_kernels_of_a_graph_belong_to_the_step_that_launched_it(tmp_path: Path) -> None:
+    host = {"ph": "X", "pid": 1, "tid": 1}
+    gpu = {"ph": "X", "pid": 0, "tid": 7}
+    events: list[dict[str, Any]] = []
+    for number, begin in enumerate((0.0, 100.0)):
+        events.append({**host, "cat": "user_annotation", "name": f"ProfilerStep#{number}", "ts": begin, "dur": 90.0})
+        launch = {"correlation": number + 5}
+        events.append(
+            {**host, "cat": "cuda_runtime", "name": "cudaGraphLaunch", "ts": begin + 1, "dur": 1, "args": launch}
+        )
+        # All kernels of a graph have the correlation of its launch; the last begins during the next step's annotation.
+        events += [
+            {**gpu, "cat": "kernel", "name": "gemm", "ts": begin + at, "dur": 20.0, "args": {**launch, "graph id": 1}}
+            for at in (10.0, 40.0, 105.0)
+        ]
+    step = measured_step(read_trace(written(tmp_path, {"traceEvents": events})), 0, 0).step
+    assert [(one.start, one.end) for one in step.work] == [(0, 20_000), (30_000, 50_000), (95_000, 115_000)]
+    # From the first kernel at 10 us to the first kernel of the next step at 110 us; the last kernel ends at 125 us.
+    assert step.duration == 115_000
+
+
+def test_categories_of_older_versions_are_read(tmp_path: Path) -> None:
+    events = [
+        {"ph": "X", "cat": "Kernel", "name": "volta_sgemm_128x32_nn", "pid": 0, "tid": 7,
+         "ts": 1650000000000005, "dur": 30},
+        {"ph": "X", "cat": "Memcpy", "name": "Memcpy HtoD (Pageable -> Device)", "pid": 0, "tid": 7,
+         "ts": 1650000000000040, "dur": 4},
+    ]  # fmt: skip
+    step = measured_step(read_trace(written(tmp_path, {"traceEvents": events})), 0, None).step
+    # Whole microseconds since 1970 are exact.
+    assert (step.duration, step.totals()) == (39_000, {"matmul": (1, 30_000), "copies": (1, 4_000)})
+
+
 def work(kind: str, start: int, end: int, nbytes: int | None = None) -> GpuWork:
     return GpuWork(kind, start, end, ((kind, 1.0),), nbytes is not None, nbytes)
 
@@ -255,8 +288,12 @@ def test_the_command_prints_and_writes_the_comparison(cli: Command, tmp_path: Pa
     assert "(ProfilerStep#8)" in answer.out
     assert " 60 us" in next(line for line in answer.out.splitlines() if "all_gather" in line)
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
-        "answer.json", "plots", "report.html", "time_by_kind.csv",
+        "answer.json", "operations.csv", "plots", "report.html", "time_by_kind.csv",
     ]  # fmt: skip
+    operations = (tmp_path / "out" / "operations.csv").read_text().splitlines()
+    # The norm of the trace beside the embedding of the simulation, both elementwise.
+    assert operations[1].startswith("3,kernels,0,triton_per_fused__to_copy_mean_pow_rsqrt_")
+    assert ",elementwise,,4e-05,2e-05,embedding forward 0,elementwise,," in operations[1]
     rows = {row["kind"]: row for row in cli("compare-trace", "own.yaml", trace, "--json").data["times"]}
     assert rows["matmul"]["measured_s"] == pytest.approx(180e-6, rel=1e-12)
     run = simulate(load_scenario(tmp_path / "own.yaml"))
@@ -332,6 +369,10 @@ def test_a_small_file_that_unpacks_to_a_large_one_is_refused(tmp_path: Path) -> 
     path.write_bytes(gzip.compress(b"[" + b" " * 10_000_000))
     with pytest.raises(ScenarioError, match="has more than 4 MiB of text"):
         list(JsonStream(path, most_text=2**22).events())
+    # A gzipped file may have 300 characters for each of its bytes, and 64 MiB.
+    path.write_bytes(gzip.compress(b"[" + b" " * 2**27, compresslevel=9))
+    with pytest.raises(ScenarioError, match="MiB of text"):
+        list(JsonStream(path).events())
 
 
 def test_a_large_trace_is_read_piece_by_piece(tmp_path: Path) -> None:

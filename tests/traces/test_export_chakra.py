@@ -13,12 +13,18 @@ from typing import Any
 import pytest
 
 from simulator.basics.yaml_dialect import dump
+from simulator.cluster.build import build
 from simulator.records.operation import Collective, Compute
+from simulator.records.program import Program
+from simulator.records.timeline import Span, Timeline
 from simulator.run.simulate import simulate
 from simulator.scenario.load import load_scenario
+from simulator.traces.chakra.planning import TracePlanner
 from simulator.traces.chakra.read import read_traces
 from simulator.traces.chakra.run import simulate_traces
+from simulator.traces.chakra.write import write_step
 from tests.commands import Command, commands_in
+from tests.traces.chakra_by_hand import ALL_GATHER, COLL, COMP, trace
 
 GPT2 = {"model": "gpt2", "seq_len": 256}
 H100 = {"topology": "dgx_h100", "world_size": 8}
@@ -64,14 +70,14 @@ def test_a_step_read_back_takes_the_simulated_time(cli: Command, tmp_path: Path,
     traces = read_traces(str(tmp_path / "t"))
     run = simulate(load_scenario(data), limit_memory=False, keep=range(8))
     again = simulate_traces(str(tmp_path / "t"), data["cluster"]["topology"])
-    nodes = max(len(trace.nodes) for trace in traces)
+    nodes = max(len(own.nodes) for own in traces)
     assert again.timeline.end == pytest.approx(run.timeline.end, abs=nodes * 1e-6)
     # On these machines roundings hardly add up.
     assert again.timeline.end == pytest.approx(run.timeline.end, rel=0.01)
-    for rank, trace in enumerate(traces):
+    for rank, own in enumerate(traces):
         ops = run.plan.program.ranks[rank]
-        kinds = Counter(node.type.name for node in trace.nodes)
-        started = sum(node.name.startswith("start-up of ") for node in trace.nodes)
+        kinds = Counter(node.type.name for node in own.nodes)
+        started = sum(node.name.startswith("start-up of ") for node in own.nodes)
         shifts = sum(isinstance(op, Collective) and op.schedule.operation == "ring_shift" for op in ops)
         # A shift around a ring is two nodes; some frameworks' start-ups are nodes of their own.
         assert sum(kinds.values()) - started - shifts == sum(isinstance(op, Compute | Collective) for op in ops)
@@ -95,6 +101,23 @@ def test_kernels_have_their_simulated_times(cli: Command, tmp_path: Path) -> Non
     assert answer.out == f"t.R.et: {8 * len(nodes)} nodes of 8 ranks; the simulated step takes 6.794 ms\n"
     assert json.loads((tmp_path / "t.groups.json").read_text()) == {"0": list(range(8))}
     assert cli("simulate-trace", "t", "--groups", "t.groups.json").code == 0
+
+
+def test_files_have_the_bytes_of_the_definition(tmp_path: Path) -> None:
+    gathered = TracePlanner(build("star_100g", 2)).collective("all_gather", 64, (0, 1))
+    gathered = gathered.named("gather", ("gemm",), (0, 1))
+    gemm = Compute("gemm", 3e-6, flops=10.0, nbytes=20.0)
+    spans = [Span(rank, "compute", "gemm", "compute", 0.2e-6, 3.4e-6) for rank in (0, 1)]
+    timeline = Timeline("events", 1e-5, spans)
+    write_step(Program(((gemm, gathered),) * 2), timeline, build("star_100g", 2), tmp_path / "t")
+    # Rounded borders: from 0 to 3 us. A gather has the bytes of a rank's part.
+    nodes = [
+        {"id": 1, "name": "gemm", "type": COMP, "us": 3, "num_ops": 10, "tensor_size": 20, "is_cpu_op": False,
+         "stream": 7},
+        {"id": 2, "name": "gather", "type": COLL, "after": [1], "pg_name": "0", "comm_type": ALL_GATHER,
+         "comm_size": 32, "is_cpu_op": False},
+    ]  # fmt: skip
+    assert (tmp_path / "t.0.et").read_bytes() == (tmp_path / "t.1.et").read_bytes() == trace(nodes)
 
 
 @pytest.mark.filterwarnings("ignore::simulator.basics.errors.ScenarioWarning")

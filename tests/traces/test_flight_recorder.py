@@ -42,7 +42,7 @@ def test_a_collective_to_which_a_rank_does_not_come_hangs(tmp_path: Path, *, pic
     assert {one.rank: one.state for one in hang.entries} == {0: "started", 1: "started", 3: "scheduled"}
     assert hang.absent == (2,)
     assert record.sentences[0] == (
-        "Collective 4 of group '0' hangs (all_reduce of 4 MiB): ranks 0, 1, 3 wait in it, rank 2 has not come."
+        "Collective 4 of group '0' hangs (all_reduce of 4 MiB): ranks 0, 1, 3 wait in it, rank 2 has not arrived."
     )
 
 
@@ -55,7 +55,7 @@ def test_times_are_those_of_the_last_rank_and_waiting_is_the_rest(tmp_path: Path
     assert [row["waited_s"] for row in finished] == pytest.approx([(max(own) - min(own)) / 1e3 for own in took])
     # The shortest time on the GPU is that of the last rank: rank 2 twice, rank 1 once.
     assert [row["last_rank"] for row in finished] == [2, 2, 1]
-    # Nobody has come last in the collective that hangs.
+    # Nobody has arrive last in the collective that hangs.
     assert [row["last_rank"] for row in rows(record, "collectives")[3:]] == [None]
     assert record.late_ranks() == [(2, 2, pytest.approx(9e-3)), (1, 1, pytest.approx(3e-3))]
     assert [row["operation"] for row in rows(record, "operations")] == ["all_gather", "all_reduce", "reduce_scatter"]
@@ -81,7 +81,7 @@ def test_a_job_without_a_hang_is_told_so(tmp_path: Path) -> None:
     assert record.hangs == ()
     assert record.sentences[0] == "Nothing hangs: all 3 recorded collectives of 4 ranks have completed."
     assert record.sentences[1].startswith(
-        "Rank 2 came last most often: in 2 of 3 collectives, and the others waited 9 ms"
+        "Rank 2 arrived last most often: in 2 of 3 collectives, and the others waited 9 ms"
     )
 
 
@@ -92,7 +92,7 @@ def test_an_overwritten_entry_and_a_missing_dump_are_not_absence(tmp_path: Path)
     record = recorded(tmp_path, dumps[:3])
     assert [one.absent for one in record.collectives] == [(), (), (), (2,)]
     assert record.hangs[0].undumped == (3,)
-    assert "rank 2 has not come, rank 3 left no dump" in record.sentences[0]
+    assert "rank 2 has not arrived, rank 3 left no dump" in record.sentences[0]
 
 
 def test_ranks_that_run_different_collectives_disagree(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ class RepairedTrace:
 
 
 def ordered(nodes: Mapping[int, Node]) -> tuple[tuple[Node, ...], list[int]]:
-    """Return nodes so that each follows its dependencies, otherwise by id; and a circle of ids if there is one.
+    """Return nodes in an order of rising ids in which each node follows its dependencies; and a circle of ids, or [].
 
     Each id of the circle depends on the next, and the first is repeated at the end. Every dependency must exist.
     """
@@ -50,7 +50,7 @@ def ordered(nodes: Mapping[int, Node]) -> tuple[tuple[Node, ...], list[int]]:
 
 
 def _circle(nodes: Mapping[int, Node], left: set[int]) -> list[int]:
-    """Return a circle of dependencies among the nodes `left`, each of which depends on another of them."""
+    """Return a circle of dependencies among the nodes `left`; each depends on another node of `left`."""
     path: dict[int, None] = {}
     ident = min(left)
     while ident not in path:

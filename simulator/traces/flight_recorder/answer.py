@@ -1,4 +1,4 @@
-"""What do dumps of a flight recorder say: which collective hangs on which ranks, who came last, where is the time?"""
+"""Answer on a flight recorder: hanging collectives, ranks that arrived last, time in collectives; tables, picture."""
 
 from __future__ import annotations
 
@@ -97,11 +97,11 @@ class FlightRecord:
         if latest:
             rank, times, waited = latest[0]
             text = "" if waited is None else f", and the others waited {format_time(waited)} for it"
-            told.append(f"Rank {rank} came last most often: in {times} of {self._judged():,} collectives{text}.")
+            told.append(f"Rank {rank} arrived last most often: in {times} of {self._judged():,} collectives{text}.")
         return tuple(told)
 
     def late_ranks(self) -> list[tuple[int, int, float | None]]:
-        """Return for each rank how often it came last and how long the first rank waited in sum [s], most often first.
+        """Return each rank with the times that it arrived last, and the others' waiting in sum [s]; most often first.
 
         The sum is None if no collective has times.
         """
@@ -188,7 +188,7 @@ def _hang_text(one: RecordedCollective) -> str:
     done = [entry.rank for entry in one.entries if entry.state == "completed"]
     parts = [f"{_ranks(waiting)} {'waits' if len(waiting) == 1 else 'wait'} in it"]
     if one.absent:
-        parts.append(f"{_ranks(one.absent)} {'has' if len(one.absent) == 1 else 'have'} not come")
+        parts.append(f"{_ranks(one.absent)} {'has' if len(one.absent) == 1 else 'have'} not arrived")
     if done:
         parts.append(f"{_ranks(done)} {'has' if len(done) == 1 else 'have'} completed it")
     if one.undumped:
@@ -218,7 +218,7 @@ def _hang_table(hangs: Sequence[RecordedCollective]) -> AnswerTable:
         AnswerColumn("operation", "operation", left=True),
         AnswerColumn("bytes", "bytes", _bytes),
         AnswerColumn("waiting", "ranks that wait", left=True),
-        AnswerColumn("absent", "ranks that have not come", left=True),
+        AnswerColumn("absent", "ranks that have not arrived", left=True),
     )
     rows = [
         (
@@ -235,7 +235,7 @@ def _hang_table(hangs: Sequence[RecordedCollective]) -> AnswerTable:
 
 
 def _operation_table(collectives: Sequence[RecordedCollective]) -> AnswerTable:
-    """Return a row for each operation of each group: number, and time after the last rank came and of waiting [s]."""
+    """Return a row for each operation of each group: number, time after the last rank's arrival, and waiting [s]."""
     columns = (
         AnswerColumn("group", "group", left=True),
         AnswerColumn("operation", "operation", left=True),
@@ -253,18 +253,18 @@ def _operation_table(collectives: Sequence[RecordedCollective]) -> AnswerTable:
         waits = [one.waited for one in own if one.waited is not None]
         longest = max(times, default=None)
         rows.append((group, operation, len(own), sum(times) if times else None, longest, sum(waits) if waits else None))
-    title = "Time in collectives after the last rank has come, and of the first rank's waiting"
+    title = "Time in collectives after the last rank has arrived, and of the first rank's waiting"
     return AnswerTable("operations", title, columns, rows, most=_ROWS)
 
 
 def _late_table(late: Sequence[tuple[int, int, float | None]]) -> AnswerTable:
-    """Return a row for each rank that came last in a collective."""
+    """Return a row for each rank that arrived last in a collective."""
     columns = (
         AnswerColumn("rank", "rank"),
-        AnswerColumn("times_last", "came last"),
+        AnswerColumn("times_last", "arrived last"),
         AnswerColumn("waited_s", "others waited", _time),
     )
-    return AnswerTable("late_ranks", "Ranks that came last", columns, late, most=_ROWS)
+    return AnswerTable("late_ranks", "Ranks that arrived last", columns, late, most=_ROWS)
 
 
 def _collective_table(collectives: Sequence[RecordedCollective]) -> AnswerTable:

@@ -1,7 +1,7 @@
-"""Which entries of several ranks are one collective, which rank came last, and which collective hangs?
+"""Matches the entries of several ranks to collectives, and finds the last rank of each and collectives that hang.
 
 The n-th collective of a process group has the sequence number n on each of its ranks. A rank whose last collective has
-a smaller number has not come; a rank whose first recorded one has a larger number has overwritten the entry.
+a smaller number has not arrived; a rank whose first recorded one has a larger number has overwritten the entry.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class RecordedCollective:
 
     @property
     def hangs(self) -> bool:
-        """True if a rank has not completed the collective, or has not come to one that others have issued."""
+        """True if a rank has not completed the collective, or has not arrived to one that others have issued."""
         return bool(self.unfinished)
 
     @property
@@ -71,10 +71,10 @@ class RecordedCollective:
 
     @property
     def last(self) -> int | None:
-        """Rank that came last; None for one rank, for a collective that hangs, or if the entries do not say.
+        """Rank that arrived last; None for one rank, for a collective that hangs, or if the entries do not say.
 
-        A rank that comes early waits in the collective: the rank with the shortest time came last. Without times on the
-        GPU, the rank whose host issued the collective last came last, which needs clocks that agree.
+        A rank that arrives early waits in the collective: the rank with the shortest time arrived last. Without times
+        on the GPU, the rank whose host issued the collective last arrived last, which needs clocks that agree.
         """
         if len(self.entries) < 2 or self.hangs:
             return None
@@ -100,7 +100,7 @@ class RecordedCollective:
 
     @property
     def time(self) -> float | None:
-        """Time of the collective after the last rank came [s]; None without times on the GPU."""
+        """Time of the collective after the last rank arrived [s]; None without times on the GPU."""
         durations = [entry.duration for entry in self.entries if entry.duration is not None]
         return min(durations, default=None)
 

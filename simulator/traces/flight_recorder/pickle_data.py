@@ -14,9 +14,9 @@ from typing import Any, Final
 
 from simulator.basics.errors import ScenarioError, one_line
 
-# Most instructions of a file, and longest whole number [digits].
-_MOST: Final = 20_000_000
-_MOST_MEMO: Final = 5_000_000
+# Most instructions of a file, and most values that it may store for later: a dump of 2,000 entries has about 200,000.
+_MOST: Final = 5_000_000
+_MOST_MEMO: Final = 2_000_000
 _MARK: Final = object()
 _CONSTANTS: Final[dict[str, Callable[[], Any]]] = {
     "NONE": lambda: None,

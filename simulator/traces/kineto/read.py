@@ -189,7 +189,7 @@ def read_trace(path: Path | str) -> KinetoTrace:
     ScenarioError
         The file is no such trace, exceeds a limit, or has no GPU operations.
     """
-    stream, found = JsonStream(path), _Reading(str(path))
+    stream, found = JsonStream(path, kept=("distributedInfo",)), _Reading(str(path))
     for event in stream.events():
         found.add(event)
     if not found.work:

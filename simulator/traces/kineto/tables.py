@@ -1,9 +1,12 @@
-"""Tables of a comparison with a trace: time by kind, measured and simulated."""
+"""Tables of a comparison with a trace: time by kind, and every operation, measured and simulated."""
 
 from __future__ import annotations
 
+from itertools import zip_longest
+
 from simulator.basics.units import format_time
 from simulator.report.tables.answer_table import AnswerColumn, AnswerTable
+from simulator.traces.gpu_work import GpuWork
 from simulator.traces.kineto.comparison import KindTime, TraceComparison
 
 
@@ -21,6 +24,30 @@ def time_table(found: TraceComparison) -> AnswerTable:
     rows = [_row(one) for one in found.times]
     ranks = f", mean over {len(found.measured)} ranks" if len(found.measured) > 1 else ""
     return AnswerTable("time_by_kind", f"Operations and time by kind{ranks}", columns, rows)
+
+
+def operation_table(found: TraceComparison) -> AnswerTable:
+    """Return a row for each run of kernels and each collective of each rank, measured beside simulated."""
+    keys = ("name", "kind", "bytes", "start_s", "time_s")
+    columns = [AnswerColumn(key) for key in ("rank", "among", "place")]
+    columns += [AnswerColumn(f"{side}_{key}") for side in ("measured", "simulated") for key in keys]
+    rows = [
+        (first.rank, among, place, *_operation(one), *_operation(other))
+        for first, second in zip(found.measured, found.simulated, strict=True)
+        for among, pairs in (
+            ("kernels", zip_longest(first.runs(), second.runs())),
+            ("collectives", zip_longest(first.collectives, second.collectives)),
+        )
+        for place, (one, other) in enumerate(pairs)
+    ]
+    return AnswerTable("operations", "Runs of kernels, and collectives, in order", columns, rows, most=0)
+
+
+def _operation(work: GpuWork | None) -> tuple[object, ...]:
+    """Return an operation's name, kind, bytes, start and time [s]; empty cells for no operation."""
+    if work is None:
+        return (None,) * 5
+    return work.name, work.kind, work.nbytes, work.start / 1e9, (work.end - work.start) / 1e9
 
 
 def _row(one: KindTime) -> tuple[object, ...]:
