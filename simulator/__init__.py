@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from simulator.api.long_runs import goodput, simulate_jobs
     from simulator.api.plans import plan
     from simulator.api.runs import Run, Sweep, play, simulate
+    from simulator.api.schedules import collective
     from simulator.api.tracing import model_from_torch
     from simulator.cluster.build import build as build_cluster
     from simulator.scenario.from_python import collective_scenario, training_scenario
@@ -31,6 +32,7 @@ __all__ = [
     "Sweep",
     "__version__",
     "build_cluster",
+    "collective",
     "collective_scenario",
     "fit_check",
     "goodput",
@@ -55,6 +57,7 @@ _HOMES = {
     "play": ("simulator.api.runs", "play"),
     "Scenario": ("simulator.scenario.records", "Scenario"),
     "build_cluster": ("simulator.cluster.build", "build"),
+    "collective": ("simulator.api.schedules", "collective"),
     "collective_scenario": ("simulator.scenario.from_python", "collective_scenario"),
     "load_scenario": ("simulator.scenario.load", "load_scenario"),
     "simulate": ("simulator.api.runs", "simulate"),

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from simulator.basics.errors import ScenarioError, ScenarioWarning, one_of
 from simulator.basics.foreign_code import is_foreign, located
+from simulator.collectives.algorithm import Algorithm
 from simulator.findings.answer import Answer, answer
 from simulator.findings.comparison import Comparison
 from simulator.payload.carry import Tamper
@@ -59,7 +60,11 @@ class Run(core.SimulatedRun):
         Result of the operation on each rank; None without payload.
     parameters : mapping of PyTorch's name to array, or None
         Parameters after the last step of a real training.
+    algorithm : Algorithm or None
+        Record that `simulate` was given in place of the scenario's algorithm.
     """
+
+    algorithm: Algorithm | None = None
 
     def __repr__(self) -> str:
         return f"<Run of {describe(self.scenario).text}: {self.report!r}>"
@@ -68,7 +73,10 @@ class Run(core.SimulatedRun):
         return f"<p><b>{escape(describe(self.scenario).text)}</b></p>{self.report._repr_html_()}"
 
     def plot(self, kind: str) -> Figure:
-        """Return the figure of a plot named in `simulator list plots`; see `Sweep.plot`."""
+        """Return the figure of a plot named in `simulator list plots`, or of a plot's file; see `Sweep.plot`."""
+        if self.algorithm is not None:
+            # Pictures of a point simulate the scenario again.
+            raise ScenarioError("plot: the scenario does not name the algorithm's record; write it into a file")
         return _plot(self.scenario, [self._outcome], kind)
 
     def link_usage(self, bins: int = 400) -> pd.DataFrame:
@@ -189,6 +197,7 @@ def simulate(
     limit_memory: bool = True,
     keep: Collection[int] | None = None,
     clusters: Clusters | None = None,
+    algorithm: Algorithm | None = None,
 ) -> Run:
     """Simulate a scenario with a single point and return the run.
 
@@ -205,6 +214,8 @@ def simulate(
         in a large job rank 0 (collective) or each pipeline stage's first rank (training).
     clusters : Clusters, optional
         Cache of clusters from earlier points; without influence on any number.
+    algorithm : Algorithm, optional
+        Record of an own algorithm, for every collective for which it has a plan, in place of the scenario's algorithm.
 
     Returns
     -------
@@ -214,7 +225,8 @@ def simulate(
     Raises
     ------
     ScenarioError
-        The scenario has several points or asks for something impossible, or `keep` names unknown ranks.
+        The scenario has several points or asks for something impossible, `keep` names unknown ranks, or `algorithm` has
+        no plan for the scenario's collective.
     SimulationError
         The run cannot continue, for example because this machine lacks memory.
     """
@@ -222,9 +234,11 @@ def simulate(
     # Scenarios with several points belong to `play`.
     check_single_point(loaded)
     warn_of_size([loaded])
-    run = core.simulate(loaded, tamper=tamper, limit_memory=limit_memory, keep=keep, clusters=clusters)
+    run = core.simulate(
+        loaded, tamper=tamper, limit_memory=limit_memory, keep=keep, clusters=clusters, algorithm=algorithm
+    )
     # The same run as a subclass with display.
-    return Run(**{field.name: getattr(run, field.name) for field in fields(run)})
+    return Run(**{field.name: getattr(run, field.name) for field in fields(run)}, algorithm=algorithm)
 
 
 def play(

@@ -15,7 +15,7 @@ from simulator.basics.dtypes import find as find_dtype
 from simulator.basics.errors import ScenarioError, TooLargeError
 from simulator.basics.host_memory import shortage_text
 from simulator.cluster.cluster import Cluster
-from simulator.collectives.algorithm import CollectiveRequest
+from simulator.collectives.algorithm import Algorithm, CollectiveRequest
 from simulator.collectives.algorithm_files import find_algorithm
 from simulator.collectives.plan import Plan, Task, packed, plan
 from simulator.engine.jitter import Jitter
@@ -37,7 +37,13 @@ _FIRST_BUCKET = 2**20
 
 
 def play_collective(
-    cluster: Cluster, scenario: Scenario, jitter: Jitter, *, tamper: Tamper, keep: Collection[int] | None
+    cluster: Cluster,
+    scenario: Scenario,
+    jitter: Jitter,
+    *,
+    tamper: Tamper,
+    keep: Collection[int] | None,
+    own: Algorithm | None = None,
 ) -> PointResult:
     """Simulate a scenario's collective, and return its plan, timeline, report and arrays.
 
@@ -54,8 +60,10 @@ def play_collective(
     keep : collection of int, optional
         Ranks whose operations are kept, in addition to the rank that ends last. If omitted: all ranks, or rank 0 in a
         large job.
+    own : Algorithm, optional
+        Algorithm in place of the scenario's.
     """
-    planned = plan_collective(scenario, cluster)
+    planned = plan_collective(scenario, cluster, own)
     payloads = _payloads(scenario, planned, tamper)
     # Inputs must be kept before the simulation, because buffers change in place.
     drawn = _drawn(planned, payloads)
@@ -82,8 +90,10 @@ def _changes(cluster: Cluster, planned: Plan) -> bool:
     )
 
 
-def plan_collective(scenario: Scenario, cluster: Cluster) -> Plan:
-    """Return the plan (program of transfers) of the scenario's collective on this cluster."""
+def plan_collective(scenario: Scenario, cluster: Cluster, own: Algorithm | None = None) -> Plan:
+    """Return the plan (program of transfers) of the scenario's collective on this cluster, with the algorithm `own` if
+    given.
+    """
     spec = scenario.collective
     if spec is None:
         raise ScenarioError(f"{scenario.source}: has no key `collective`")
@@ -91,8 +101,12 @@ def plan_collective(scenario: Scenario, cluster: Cluster) -> Plan:
     request = request_of(scenario)
     group = spec.group or tuple(range(scenario.cluster.world_size))
     messages, wait = _messages(spec, itemsize_of(spec))
-    own = None if spec.algorithm == "auto" else find_algorithm(spec.algorithm, scenario.base)
-    task = Task(request, spec.algorithm, group, spec.dtype, spec.reduction, spec.accumulate, messages, wait, own)
+    name = spec.algorithm if own is None else "own"
+    if own is None:
+        own = None if name == "auto" else find_algorithm(name, scenario.base)
+    elif spec.operation not in own.plans:
+        raise ScenarioError(f"algorithm: has no {spec.operation}; its operations are {', '.join(own.operations)}")
+    task = Task(request, name, group, spec.dtype, spec.reduction, spec.accumulate, messages, wait, own)
     return plan(cluster, task)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, fields
 
+from simulator.collectives.algorithm import Algorithm
 from simulator.engine.jitter import Jitter
 from simulator.payload.carry import Tamper
 from simulator.run.checks import check_ranks, warn_of
@@ -37,13 +38,12 @@ def simulate(
     limit_memory: bool = True,
     keep: Collection[int] | None = None,
     clusters: Clusters | None = None,
+    algorithm: Algorithm | None = None,
 ) -> SimulatedRun:
     """Simulate a scenario with a single point, and return its plan, timeline, report and arrays.
 
     Parameters
     ----------
-    scenario : Scenario
-        The scenario.
     tamper : mapping of transfer number to function, optional
         Faults injected into the payload, to check that they are detected.
     limit_memory : bool
@@ -53,11 +53,8 @@ def simulate(
         in a large job rank 0 (collective) or each pipeline stage's first rank (training).
     clusters : Clusters, optional
         Cache of clusters from earlier points; it has no influence on any number.
-
-    Returns
-    -------
-    SimulatedRun
-        Plan, timeline, report and arrays.
+    algorithm : Algorithm, optional
+        Algorithm of every collective for which it has a plan, in place of the scenario's.
 
     Raises
     ------
@@ -73,7 +70,9 @@ def simulate(
     """
     check_single_point(scenario)
     warn_of(scenario)
-    return simulate_point(scenario, tamper=tamper, limit_memory=limit_memory, keep=keep, clusters=clusters)
+    return simulate_point(
+        scenario, tamper=tamper, limit_memory=limit_memory, keep=keep, clusters=clusters, algorithm=algorithm
+    )
 
 
 def simulate_point(
@@ -83,6 +82,7 @@ def simulate_point(
     limit_memory: bool = True,
     keep: Collection[int] | None = None,
     clusters: Clusters | None = None,
+    algorithm: Algorithm | None = None,
 ) -> SimulatedRun:
     """Simulate a point whose warnings have been issued already; otherwise like `simulate`."""
     check_ranks(scenario, keep or ())
@@ -91,9 +91,9 @@ def simulate_point(
     jitter = Jitter(scenario.cluster.jitter.compute, scenario.cluster.jitter.latency, scenario.seed)
     with told_with(scenario), watched(scenario.cluster.watchdog, scenario.cluster.events):
         if scenario.training is None:
-            played = play_collective(cluster, scenario, jitter, tamper=tamper or {}, keep=keep)
+            played = play_collective(cluster, scenario, jitter, tamper=tamper or {}, keep=keep, own=algorithm)
         else:
-            step = to_step(scenario.training, scenario.cluster.world_size, scenario.base)
+            step = to_step(scenario.training, scenario.cluster.world_size, scenario.base, algorithm)
             played = play_step(cluster, step, jitter, limit_memory=limit_memory, engine=scenario.engine, keep=keep)
         check_waits(played.plan.program, played.timeline, scenario.cluster.watchdog)
         refuse_not_finite(played)

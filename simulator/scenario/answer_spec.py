@@ -34,12 +34,13 @@ ALONG: Final = ("threshold", "fit", "effect")
 _MOST: Final = 1e18
 
 
+_NAME: Final = reading.part(reading.choice(tuple(FINDINGS)))
+
+
 class FindingSpec(Spec):
     """A finding to report: kind, measures and axis (an entry in `answer`)."""
 
-    finding: Annotated[str, reading.part(reading.choice(tuple(FINDINGS)))] = Field(
-        description="Kind of finding: a name, or the path of an own finding."
-    )
+    finding: Annotated[str, _NAME] = Field(description="Kind of finding: a name, or the path of an own finding.")
     of: Listed[Annotated[str, reading.choice(measures.names())]] = Field(
         default=(), description="Measures of the report to describe; the finding's usual measures if omitted."
     )
@@ -71,7 +72,7 @@ class FindingEntry:
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: Any) -> dict[str, Any]:
         """Return the JSON schema of both forms, the name and the mapping."""
-        return {"anyOf": [{"enum": list(FINDINGS)}, handler(schema)]}
+        return {"anyOf": [*_NAME.schema()["anyOf"], handler(schema)]}
 
 
 class BudgetSpec(Spec):

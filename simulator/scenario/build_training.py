@@ -31,13 +31,16 @@ from simulator.step.parallelism import Parallelism
 from simulator.step.spec import InjectedFault, LossScaling, Sharding, TrainingTask
 
 if TYPE_CHECKING:
+    from simulator.collectives.algorithm import Algorithm
     from simulator.model.adapters import Adapters
     from simulator.model.shape import Transformer
     from simulator.step.optimizers.optimizer import Distribution, Optimizer
     from simulator.step.spec import Precision, TrainingStep
 
 
-def to_step(spec: TrainingSpec, world_size: int, base: Path | None = None) -> TrainingStep:
+def to_step(
+    spec: TrainingSpec, world_size: int, base: Path | None = None, algorithm: Algorithm | None = None
+) -> TrainingStep:
     """Return the training step of a scenario for the planner, with the model read and every default filled in.
 
     Parameters
@@ -48,6 +51,8 @@ def to_step(spec: TrainingSpec, world_size: int, base: Path | None = None) -> Tr
         Number of ranks; determines the data-parallel ranks if the file does not.
     base : Path, optional
         Folder for relative paths to the model and to files of own parts.
+    algorithm : Algorithm, optional
+        Algorithm of every collective for which it has a plan, in place of the scenario's.
 
     Raises
     ------
@@ -98,7 +103,7 @@ def to_step(spec: TrainingSpec, world_size: int, base: Path | None = None) -> Tr
         framework=made,
         offload=None if spec.offload.what == "none" else Offload(spec.offload.host_rate),
         activations_on_host=spec.offload.activations,
-        algorithm=located(spec.algorithm, base),
+        algorithm=located(spec.algorithm, base) if algorithm is None else algorithm,
         steps=spec.steps,
         lesson=lesson,
         loss=None if spec.loss == "auto" else spec.loss,

@@ -208,9 +208,21 @@ def known_or_path(names: Callable[[], Iterable[str]], suffixes: tuple[str, ...],
     def reader(value: Any) -> str:
         if isinstance(value, str) and value.isprintable() and value.endswith(suffixes):
             return value
-        return str(named.reader(value))
+        try:
+            return str(named.reader(value))
+        except ValueError as error:
+            raise ValueError(_or_path(str(error), suffixes)) from error
 
     return ValueReader(reader, lambda: {"anyOf": [named.schema(), _path_schema(suffixes)]})
+
+
+def _or_path(fault: str, suffixes: tuple[str, ...]) -> str:
+    """Return the text of a fault in a name, with the hint that a path is possible.
+
+    A text that resembles a name is a mistyped name, and gets no further hint.
+    """
+    unlike = "did you mean" not in fault and ("one of" in fault or "lists all" in fault)
+    return f"{fault}; or the path of a file that ends in {' or '.join(suffixes)}" if unlike else fault
 
 
 def _path_schema(suffixes: tuple[str, ...]) -> dict[str, Any]:
@@ -233,10 +245,7 @@ def part(named: ValueReader, suffixes: tuple[str, ...] = (PYTHON,)) -> ValueRead
             # Asked last, because reading the entry points takes a while.
             if isinstance(value, str) and value in installed_names():
                 return value
-            # A text that resembles a name is a mistyped name, and gets no further hint.
-            unlike = "did you mean" not in str(error) and ("one of" in str(error) or "lists all" in str(error))
-            hint = f"; or the path of a file that ends in {' or '.join(suffixes)}" if unlike else ""
-            raise ValueError(f"{error}{hint}") from error
+            raise ValueError(_or_path(str(error), suffixes)) from error
 
     def schema() -> dict[str, Any]:
         installed = [{"enum": list(installed_names())}] if installed_names() else []

@@ -15,7 +15,7 @@ from simulator.basics.dtypes import find
 from simulator.basics.errors import ScenarioError
 from simulator.cluster.cluster import Cluster
 from simulator.collectives import parameter_server
-from simulator.collectives.algorithm import CollectiveRequest
+from simulator.collectives.algorithm import Algorithm, CollectiveRequest
 from simulator.collectives.algorithm_files import find_algorithm
 from simulator.collectives.plan import Task, plan
 from simulator.collectives.point_to_point import point_to_point, ring_shift
@@ -47,8 +47,8 @@ class Communicator:
         Whether every rank reaches a collective at the same time: no stragglers, no jitter.
     offloads : bool
         Whether ranks also copy to their hosts.
-    algorithm : str
-        Name in the catalog of algorithms, path of a file, or "auto".
+    algorithm : str or Algorithm
+        Name in the catalog of algorithms, path of a file, "auto", or a record.
     """
 
     cluster: Cluster
@@ -56,7 +56,7 @@ class Communicator:
     mode: Mode
     steady: bool
     offloads: bool = False
-    algorithm: str = "auto"
+    algorithm: str | Algorithm = "auto"
     _planned: dict[tuple[str, int, str, tuple[int, ...]], Collective] = field(default_factory=dict)
     _seated: dict[tuple[tuple[int, ...], bool], tuple[int | None, ...]] = field(default_factory=dict)
     _unlike_groups: dict[Scope, tuple[int, ...]] = field(default_factory=dict)
@@ -86,6 +86,13 @@ class Communicator:
             _size(group),
         )
 
+    @property
+    def _algorithm(self) -> Algorithm | None:
+        """The algorithm of every collective for which it has a plan; None for the machine's choice."""
+        if not isinstance(self.algorithm, str):
+            return self.algorithm
+        return None if self.algorithm == "auto" else find_algorithm(self.algorithm)
+
     def _plan(self, operation: str, elements: int, dtype: str, group: tuple[int, ...]) -> Collective:
         """Return the collective `operation` over a group of ranks, on `elements` elements; cached. Closed forms set its
         duration if allowed.
@@ -101,10 +108,11 @@ class Communicator:
         if key not in self._planned:
             # The scenario is refused if the algorithm lacks an operation of the strategy. Exchanges inside the model
             # may need further operations: these fall back to "auto".
-            own = None if self.algorithm == "auto" else find_algorithm(self.algorithm)
+            own = self._algorithm
             if own is not None and operation not in own.plans:
                 own = None
-            algorithm = "auto" if own is None else self.algorithm
+            named = self.algorithm if isinstance(self.algorithm, str) else "own"
+            algorithm = "auto" if own is None else named
             task = Task(CollectiveRequest(operation, len(group), elements), algorithm, group, dtype, own=own)
             try:
                 made = self.cluster.remember((plan, own, *key), partial(plan, self.cluster, task), _size(group))

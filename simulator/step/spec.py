@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Literal
 
+from simulator.collectives.algorithm import Algorithm
 from simulator.model.model import Model
 from simulator.model.shape import Transformer
 from simulator.model.trained import TrainedParts
@@ -249,8 +250,8 @@ class TrainingStep:
         Generation of the flash attention kernels: 1, 2 or 3.
     collectives : {"auto", "played", "closed_form"}
         Whether collectives are simulated or take their closed form; "auto" decides for each.
-    algorithm : str
-        Algorithm of every collective; "auto" for the machine's choice.
+    algorithm : str or Algorithm
+        Algorithm of every collective: its name, a file's absolute path, or its record; "auto" for the machine's choice.
     compiled : bool
         Whether a compiler merges fusible kernels.
     allocator : {"caching", "expandable_segments"}
@@ -300,7 +301,7 @@ class TrainingStep:
     loss_scaling: LossScaling | None = None
     loss: LossKernels | None = None
     clip_norm: float | None = None
-    algorithm: str = "auto"
+    algorithm: str | Algorithm = "auto"
     steps: int = 20
     lesson: TrainingTask | None = None
     parallelism: Parallelism = ALONE

@@ -15,20 +15,8 @@ from simulator.testing.law import PartCheck, judged, require
 def check_finding(finding: str | Path) -> PartCheck:
     """Check a finding: its sentences, numbers and points, for a comparison of collectives and of trainings.
 
-    Parameters
-    ----------
-    finding : str or Path
-        Path of a file with a FINDING, or name of a finding.
-
-    Returns
-    -------
-    PartCheck
-        `holds` is True if every law holds; `lines()` tells the results.
-
-    Raises
-    ------
-    ScenarioError
-        The file declares no finding.
+    `finding` is the path of a file with a FINDING, or a shipped name. Raises ScenarioError if the file declares no
+    finding.
     """
     found = FINDING_KINDS.find(str(finding))
     cases = [(f"a comparison of {kind}s", partial(_tells, found, kind)) for kind in KINDS]

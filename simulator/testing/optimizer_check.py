@@ -14,20 +14,8 @@ from simulator.testing.law import LawResult, PartCheck, judged
 def check_optimizer(optimizer: str | Path) -> PartCheck:
     """Check an optimizer: its states against its kernels, its memory, the traffic and the time of its update.
 
-    Parameters
-    ----------
-    optimizer : str or Path
-        Path of a file with an OPTIMIZER, or name of an optimizer.
-
-    Returns
-    -------
-    PartCheck
-        `holds` is True if every law holds; `lines()` tells the results.
-
-    Raises
-    ------
-    ScenarioError
-        The file declares no optimizer.
+    `optimizer` is the path of a file with an OPTIMIZER, or a shipped name. Raises ScenarioError if the file declares no
+    optimizer.
 
     Examples
     --------

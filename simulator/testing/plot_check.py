@@ -19,22 +19,8 @@ from simulator.testing.looking import check
 def check_plot(plot: str | Path) -> PartCheck:
     """Check a plot: its pictures can be read, of a comparison and of single points, of collectives and of trainings.
 
-    A plot may draw nothing for a kind of scenario.
-
-    Parameters
-    ----------
-    plot : str or Path
-        Path of a file with a PLOT, or name of a plot.
-
-    Returns
-    -------
-    PartCheck
-        `holds` is True if every law holds; `lines()` tells the results.
-
-    Raises
-    ------
-    ScenarioError
-        The file declares no plot.
+    `plot` is the path of a file with a PLOT, or a shipped name; it may draw nothing for a kind of scenario. Raises
+    ScenarioError if the file declares no plot.
     """
     name = str(plot)
     shipped = {kind: of(kind)[name] for kind in KINDS if name in of(kind)}

@@ -29,20 +29,8 @@ _LAWS: Final[dict[str, Callable[[PipelineSchedule, PipelineShape], bool | None]]
 def check_schedule(schedule: str | Path) -> PartCheck:
     """Check a pipeline schedule: every pass once, no deadlock, bubble, activations in memory, both engines.
 
-    Parameters
-    ----------
-    schedule : str or Path
-        Path of a file with a SCHEDULE, or name of a schedule.
-
-    Returns
-    -------
-    PartCheck
-        `holds` is True if every law holds; `lines()` tells the results.
-
-    Raises
-    ------
-    ScenarioError
-        The file declares no schedule, or the schedule refuses every shape of the check.
+    `schedule` is the path of a file with a SCHEDULE, or a shipped name. Raises ScenarioError if the file declares no
+    schedule, or if the schedule refuses every shape of the check.
 
     Examples
     --------

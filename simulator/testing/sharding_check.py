@@ -27,20 +27,8 @@ _PREFETCHED: Final = (0, 1, 2)
 def check_sharding(strategy: str | Path) -> PartCheck:
     """Check a sharding strategy: losses and parameters, elements sent, memory, kernels, gathers, both engines.
 
-    Parameters
-    ----------
-    strategy : str or Path
-        Path of a file with a STRATEGY, or name of a strategy.
-
-    Returns
-    -------
-    PartCheck
-        `holds` is True if every law holds; `lines()` tells the results.
-
-    Raises
-    ------
-    ScenarioError
-        The file declares no strategy.
+    `strategy` is the path of a file with a STRATEGY, or a shipped name. Raises ScenarioError if the file declares no
+    strategy.
 
     Examples
     --------

@@ -6,15 +6,17 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import jsonschema
 import pytest
 import yaml
 
 import simulator
 from simulator.basics.errors import ScenarioWarning
 from simulator.scenario.load import load_scenario
+from simulator.scenario.schema import schema
 from simulator.sweeps.cache import Cache
 from tests.commands import Command, commands_in
-from tests.own_parts import BUILDER, FINDING, OPTIMIZER, PARTS, PLOT, SHARDING, OwnPart
+from tests.own_parts import BUILDER, FINDING, OPTIMIZER, PARTS, PLOT, SHARDING, TRAINING, OwnPart
 from tests.own_parts import installed as package
 
 SIMULATED = {kind: part for kind, part in PARTS.items() if part.simulated}
@@ -129,6 +131,11 @@ def test_cached_outcomes_depend_on_the_content_of_the_file(folder: Path, part: O
 
 
 @every_part
+def test_editors_accept_the_path(part: OwnPart) -> None:
+    jsonschema.validate(part.scenario(f"./{part.file}"), schema())
+
+
+@every_part
 def test_a_run_can_be_repeated_from_its_directory(folder: Path, command: Command, part: OwnPart) -> None:
     assert command("run", written(part, folder), "--out", "out").code == 0
     assert command("rerun", "out").out == "out: repeated; the report is identical\n"
@@ -230,6 +237,28 @@ def test_a_topology_file_names_a_builder_beside_it(folder: Path, monkeypatch: py
     monkeypatch.chdir(folder / "elsewhere")
     data["cluster"]["topology"] = "../row.yaml"
     assert simulator.simulate(data).report.time_s == pytest.approx(3 * (1e6 / 10e9 + 1e-6), rel=1e-9)
+
+
+@pytest.mark.parametrize("jobs", [None, 2])
+def test_a_frameworks_file_lies_beside_the_scenario(folder: Path, jobs: int | None) -> None:
+    """Kernels that take twice as long, on a single GPU without communication, make a step of twice the time."""
+    (folder / "deeper").mkdir()
+    slow = {"based_on": "bare", "kernel_time": 2.0}
+    (folder / "slow.yaml").write_text(yaml.safe_dump(slow))
+    step = {"model": "gpt2_small", "seq_len": 128}
+    data = {"name": "own", "cluster": {"topology": "star_100g", "world_size": 1}, "training": step, "plots": []}
+    (folder / "deeper" / "own.yaml").write_text(yaml.safe_dump(data))
+    compared = {"training.framework": ["bare", "../slow.yaml"]}
+    bare, own = simulator.sweep("deeper/own.yaml", axes=compared, jobs=jobs)["step_time_s"]
+    assert own == pytest.approx(2 * bare, rel=1e-9)
+
+
+def test_an_unknown_framework_says_that_a_path_is_possible(folder: Path, command: Command) -> None:
+    data = {"name": "own", "cluster": SHARDING.data["cluster"], "training": {**TRAINING, "framework": "zzz"}}
+    (folder / "own.yaml").write_text(yaml.safe_dump(data))
+    done = command("check", "own.yaml")
+    assert (done.code, len(done.faults)) == (2, 1)
+    assert "or the path of a file that ends in .yaml or .yml" in done.err
 
 
 @pytest.mark.parametrize("jobs", [None, 2])
