@@ -71,7 +71,7 @@ class RunTraits:
         sizes = {name for name in ("tp", "pp", "cp", "ep") if getattr(self, name) > 1}
         named = {self.sharding, *([self.schedule] if self.pp > 1 else [])}
         named |= {f"{self.checkpointing} checkpointing"} if self.checkpointing != "none" else set()
-        named |= {f"adapters on {self.base}"} if self.base else set()
+        named |= {"adapters" if self.base == "params" else f"adapters on {self.base}"} if self.base else set()
         named |= {"frozen parts"} if self.frozen else set()
         named |= ({"offload"} if self.offload else set()) | ({"8-bit matmuls"} if self.eight_bit else set())
         return frozenset(sizes | named)
