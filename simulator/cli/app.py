@@ -284,6 +284,7 @@ def show(
         bool,
         typer.Option("--links", help="Print the name of every link, for `cluster.link_factors`, instead of a picture."),
     ] = False,
+    no_plugins: NoPlugins = False,
 ) -> None:
     """Draw a topology, and print its link bandwidths."""
     if links:
