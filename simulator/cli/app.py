@@ -223,10 +223,11 @@ def check_plugin(
     file: Annotated[str, typer.Argument(metavar="FILE", help="Python file with an own part.")],
     no_plugins: NoPlugins = False,
 ) -> None:
-    """Check own parts: algorithms, schedules, sharding strategies, builders, ...
+    """Check own parts, such as a schedule.
 
-    The records in the file tell its parts, and each part is checked with the laws of its kind, which the shipped parts
-    keep too. The exit code is 1 if a part breaks a law.
+    Parts are collective algorithms, pipeline schedules, sharding strategies, topology builders, optimizers, plots and
+    findings. The records in the file tell its parts, and each part is checked with the laws of its kind, which the
+    shipped parts keep too. The exit code is 1 if a part breaks a law.
     """
     from simulator.cli.check_plugin import show as show_check
 
@@ -284,6 +285,7 @@ def show(
         bool,
         typer.Option("--links", help="Print the name of every link, for `cluster.link_factors`, instead of a picture."),
     ] = False,
+    no_plugins: NoPlugins = False,
 ) -> None:
     """Draw a topology, and print its link bandwidths."""
     if links:

@@ -53,6 +53,7 @@ def memory(
         str | None, typer.Option(help="Activation checkpointing: none, selective_op, full, ...")
     ] = None,
     precision: Annotated[str | None, typer.Option(help="Precision: bf16, fp32, fp8, ...")] = None,
+    no_plugins: NoPlugins = False,
     as_json: AsJson = False,
 ) -> None:
     """Print the memory that a model needs, and whether it fits.

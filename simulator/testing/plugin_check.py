@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from simulator.basics.catalog import Catalog
 from simulator.basics.errors import ScenarioError
-from simulator.basics.foreign_code import load_file
+from simulator.basics.foreign_code import is_python_file, load_file
 from simulator.cluster.builder import BUILDERS
 from simulator.collectives.algorithm import ALGORITHMS
 from simulator.findings.found import FINDING_KINDS
@@ -56,9 +56,11 @@ def check_plugin(path: str | Path) -> tuple[PartCheck, ...]:
     Raises
     ------
     ScenarioError
-        The file cannot be loaded, or declares no part.
+        The path does not end in .py, or the file cannot be loaded or declares no part.
     """
     name = str(path)
+    if not is_python_file(name):
+        raise ScenarioError(f"got {name!r}; must be a Python file, which ends in .py")
     foreign = load_file(name)
     checks = [check for catalog, check in _KINDS.items() if catalog.declares(foreign)]
     if not checks:

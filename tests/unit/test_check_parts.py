@@ -232,6 +232,11 @@ def test_a_file_without_a_part_is_refused(tmp_path: Path) -> None:
         check_plugin(tmp_path / "empty.py")
 
 
+def test_only_python_files_are_run(tmp_path: Path) -> None:
+    with pytest.raises(ScenarioError, match=r"^got '.*part\.yaml'; must be a Python file, which ends in \.py$"):
+        check_plugin(tmp_path / "part.yaml")
+
+
 def test_a_file_with_several_parts_is_checked_for_each(tmp_path: Path) -> None:
     path = tmp_path / "both.py"
     path.write_text(f"{PARTS['schedule'].source}\nfrom simulator.collectives.ring import ALGORITHM\n")

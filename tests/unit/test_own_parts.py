@@ -113,6 +113,43 @@ def test_a_wrong_file_gets_one_line(
     assert message.format(**facts) in line
 
 
+def test_commands_without_a_scenario_refuse_code_too(folder: Path, command: Command) -> None:
+    (folder / "topology.yaml").write_text(yaml.safe_dump(BUILDER.scenario("./row.py")["cluster"]["topology"]))
+    asked = (
+        ("show", "topology.yaml"),
+        ("check", "topology.yaml"),
+        ("memory", "gpt2_small", "--sharding", "./synced.py"),
+    )
+    for arguments in asked:
+        refused = command(*arguments, "--no-plugins")
+        assert (refused.code, len(refused.faults)) == (2, 1), refused.err
+        assert "whose code is not run" in refused.err
+        assert command(*arguments).code == 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "before", "after", "message"),
+    [
+        ("schedule", "for rank in range(shape.ranks)", "for rank in range(shape.rank)", "lifo.py:13: AttributeError: "),
+        ("sharding", "sum {bucket.name}", "sum {bucket.nam}", "synced.py:14: AttributeError: "),
+        ("topology_builder", "right, bandwidth, latency)", "right, bandwidth)", "row.py:30: TypeError: "),
+        ("topology_builder", "return TopologyLimits()", "return Limits()", "row.py:35: NameError: "),
+        ("optimizer", "states=3,", "state=3,", "amsgrad.py:5: TypeError: "),
+    ],
+)
+def test_an_error_while_planning_gets_one_line(
+    folder: Path, command: Command, kind: str, before: str, after: str, message: str
+) -> None:
+    part = PARTS[kind]
+    assert before in part.source
+    (folder / part.file).write_text(part.source.replace(before, after))
+    done = command("run", written(part, folder))
+    assert done.code == 2
+    told = [line for line in done.err.splitlines() if message in line]
+    assert told == done.err.splitlines()[-1:]
+    assert "Traceback" not in done.err
+
+
 @every_part
 def test_an_unknown_name_says_that_a_path_is_possible(folder: Path, command: Command, part: OwnPart) -> None:
     done = command("check", written(part, folder, "no_such_part"))
