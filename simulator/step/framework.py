@@ -120,8 +120,8 @@ class Framework:
     activation_gradients : bool
         Whether the gradients of activations inside a layer's backward pass are counted in the memory.
     keeps_input_gradients : bool
-        Whether the input of a recomputed layer with frozen parameters that are sharded, and the gradient of this input,
-        stay allocated until the backward pass has left the last layer.
+        Whether the input of a wholly recomputed layer with frozen parameters that are sharded, and the gradient of this
+        input, stay allocated until the backward pass has left the last layer.
     keeps_logits : bool
         Whether logits, or their gradient in the same dtype, are allocated beside an unfused loss's float32 tensors.
     gradient_buffers : bool

@@ -171,9 +171,8 @@ def units(
         own = id(module.parameters)
         known[own] = known.get(own) or _of_gradients(timer, unit.elements, module, ranks, sharded=sharded)
         made.append(replace(unit, **known[own]))
-        again = unit.recompute is not None and unit.back and made[-1].frozen > 0
-        if again and step.framework.keeps_input_gradients and sharded and ranks > 1:
-            made[-1] = replace(made[-1], holds=unit.kept)
+        holds = step.framework.keeps_input_gradients and sharded and ranks > 1 and made[-1].frozen > 0 and unit.back
+        made[-1] = made[-1] if holds else replace(made[-1], holds=0)
     # With sequence parallelism, each rank sums the gradients of norms over its part of the sequence only. The whole
     # side of an adapter sees the part of the other side that lies on the rank.
     if batch.cut.sequence or (batch.adapters is not None and batch.cut.tensor > 1):
@@ -367,8 +366,19 @@ def _layers(timer: KernelTimer, batch: Batch, layers: list[Module]) -> Iterator[
                 recompute += PassPieces((Piece(timer.cost(second_maps(kind, batch))),))
         # A segment is recomputed before its last layer's backward pass.
         makes = tuple(f"layer {j}" for j in range(i - keeping.segment + 1, i + 1)) if keeping.recomputed else ()
-        memory = (keeping.nbytes, keeping.recomputed, makes, within[of[i]])
-        yield Unit(f"layer {i}", elements[id(layer.parameters)], *passes[of[i]], recompute, *memory)
+        # Reentrant checkpointing detaches the layer's input, which alone it saves.
+        whole_layer = policy_of(step.checkpointing, i) == "full"
+        yield Unit(
+            f"layer {i}",
+            elements[id(layer.parameters)],
+            *passes[of[i]],
+            recompute,
+            keeping.nbytes,
+            keeping.recomputed,
+            makes,
+            within=within[of[i]],
+            holds=keeping.nbytes if whole_layer else 0,
+        )
 
 
 def _of_framework(timer: KernelTimer, kind: LayerKind, batch: Batch) -> tuple[Operation, ...]:

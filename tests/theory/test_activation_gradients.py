@@ -137,7 +137,13 @@ def test_sharded_frozen_layers_keep_their_inputs_and_the_gradients_of_these() ->
 
 @pytest.mark.parametrize(
     ("strategy", "ranks", "checkpointing", "model"),
-    [("ddp", 2, "full", LORA), ("zero3", 1, "full", LORA), ("zero3", 2, "none", LORA), ("zero3", 2, "full", GATED)],
+    [
+        ("ddp", 2, "full", LORA),
+        ("zero3", 1, "full", LORA),
+        ("zero3", 2, "none", LORA),
+        ("zero3", 2, "full", GATED),
+        ("zero3", 2, "selective_op", LORA),
+    ],
 )
 def test_nothing_is_kept_without_sharding_recomputation_or_frozen_parameters(
     strategy: str, ranks: int, checkpointing: Any, model: Transformer
