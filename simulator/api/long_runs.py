@@ -103,6 +103,6 @@ def simulate_jobs(jobs: str | Path | Mapping[str, Any], *, shifts: int = 0) -> S
     Examples
     --------
     >>> simulate_jobs("two_jobs_one_fabric").sentences[0]
-    'Job gpt2 loses most: 834.1 ms a step beside the others, 480.6 ms alone (1.74 times as long).'
+    'Job gpt2 loses most: 836.2 ms a step beside the others, 496.8 ms alone (1.68 times as long).'
     """
     return share(load_jobs(jobs), shifts=shifts)

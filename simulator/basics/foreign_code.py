@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cache, wraps
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
 from simulator.basics.errors import ScenarioError, SimulatorError
@@ -167,6 +167,14 @@ def load_file(name: str, base: Path | None = None) -> Foreign:
     return _run(path, read_bytes(path, source=name, most=_MOST_BYTES))
 
 
+def _compiled(content: bytes, path: str) -> CodeType:
+    try:
+        return compile(content, path, "exec")
+    # Before Python 3.11.4, null bytes are a ValueError.
+    except ValueError as error:
+        raise SyntaxError(str(error)) from error
+
+
 @cache
 def _run(path: str, content: bytes) -> Foreign:
     origin = Origin(Path(path).name, path)
@@ -177,7 +185,7 @@ def _run(path: str, content: bytes) -> Foreign:
     sys.modules[module.__name__] = module
     try:
         # `path` as the file name makes tracebacks name the file's lines.
-        exec(compile(content, path, "exec"), module.__dict__)
+        exec(_compiled(content, path), module.__dict__)
     # SystemExit too: a file that ends the interpreter is a fault of the file.
     except (Exception, SystemExit) as error:
         raise origin.fault(error) from error

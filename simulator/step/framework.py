@@ -115,8 +115,9 @@ class Framework:
         queries, keys and values come from one matmul, queries and keys beside the array from which they were cut, and
         attention's output in both orders.
     float32_norms : bool
-        Whether norms are separate kernels in float32, which save a float32 copy of their input and, if the norm's
-        weight is trained, the normalised input in the parameters' dtype. A compiler merges the kernels.
+        Whether RMSNorm consists of separate kernels in float32, which save a float32 copy of their input and, if the
+        norm's weight is trained, the normalised input in the parameters' dtype. A compiler merges the kernels, and
+        LayerNorm is one kernel everywhere.
     activation_gradients : bool
         Whether the gradients of activations inside a layer's backward pass are counted in the memory.
     keeps_input_gradients : bool

@@ -388,7 +388,7 @@ def _of_framework(timer: KernelTimer, kind: LayerKind, batch: Batch) -> tuple[Op
         return operations
     if framework.keeps_copies:
         operations = with_copies(operations, kind, batch, apart=framework.split_maps)
-    if framework.float32_norms and not timer.step.compiled:
+    if framework.float32_norms and kind.norm == "rmsnorm" and not timer.step.compiled:
         operations = with_float32_norms(operations, batch)
     if batch.attention == "flash" and framework.copies_output_on(timer.gpu):
         operations = with_output_by_tokens(operations)

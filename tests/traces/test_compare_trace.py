@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.looking import check
 
 from simulator.basics.errors import ScenarioError
 from simulator.report.traces import kineto
 from simulator.run.simulate import SimulatedRun, simulate
 from simulator.scenario.load import load_scenario
+from simulator.testing.looking import check
 from simulator.traces.gpu_work import GpuStep, GpuWork
 from simulator.traces.json_stream import JsonStream
 from simulator.traces.kineto.comparison import TraceComparison, compared

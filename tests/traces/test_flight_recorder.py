@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.looking import check
 
 from simulator.basics.errors import ScenarioError
+from simulator.testing.looking import check
 from simulator.traces.flight_recorder.answer import FlightRecord
 from simulator.traces.flight_recorder.pickle_data import plain_data
 from simulator.traces.flight_recorder.read import read_dumps

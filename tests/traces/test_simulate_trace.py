@@ -13,12 +13,12 @@ from typing import Any
 
 import networkx as nx
 import pytest
-from tests.looking import check
 
 from simulator import simulate
 from simulator.basics.errors import ScenarioError
 from simulator.cluster.build import build
 from simulator.engine.play import Engine
+from simulator.testing.looking import check
 from simulator.traces.chakra.dependencies import strong_components
 from simulator.traces.chakra.matching import matched
 from simulator.traces.chakra.program import converted

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from simulator.records.timeline import Span
-from simulator.report.numbers.training_summary import _exposed, _Work
+from simulator.report.numbers.training_summary import RankWork, _exposed
 from simulator.run.simulate import simulate
 from simulator.scenario.load import load_scenario
 
@@ -54,7 +54,7 @@ def test_rounding_does_not_choose_the_kind_that_overlapping_communication_counts
     """Both kinds take 1 s and overlap for 0.5 s: 1 s counts for the first by name, 0.5 s for the other."""
     for noise in (-1e-15, 0.0, 1e-15):
         spans = (_span("reduce_scatter", 0.5, 1.5 + noise), _span("all_gather", 0.0, 1.0))
-        parts = _exposed(_Work((), (), spans), lambda span: span.kind)
+        parts = _exposed(RankWork((), (), spans), lambda span: span.kind)
         assert parts == pytest.approx({"all_gather": 1.0, "reduce_scatter": 0.5})
 
 

@@ -283,15 +283,15 @@ def test_a_plan_judges_its_smallest_step_and_announces_an_ordinary_one(
     )
     assert "would take about" in answer.faults[0]
     question = PlanQuestion(load_scenario(training(8)), 8 * 40_000)
-    assert question.announced().startswith(
+    assert question.announced()[0].startswith(
         "a step of 320,000 sequences on 8 GPUs, for each setting: training.gradient_acc"
     )
-    assert PlanQuestion(load_scenario(training(8)), 8).announced() == ""
-    assert PlanQuestion(load_scenario(training(8)), 8 * 2000).announced() == (
+    assert PlanQuestion(load_scenario(training(8)), 8).announced() == ()
+    assert PlanQuestion(load_scenario(training(8)), 8 * 2000).announced()[0] == (
         "a step of 16,000 sequences on 8 GPUs has 2,000 micro-batches of one sequence on each GPU; the search may "
         "take hours; take fewer sequences per step"
     )
-    assert PlanQuestion(load_scenario(training(8)), 8 * 500_000).announced() == (
+    assert PlanQuestion(load_scenario(training(8)), 8 * 500_000).announced()[0] == (
         "a step of 4,000,000 sequences on 8 GPUs: this machine has too little memory to simulate settings with "
         "micro-batches of one sequence; the plan omits these settings; take fewer sequences per step"
     )
