@@ -133,7 +133,7 @@ STEPS = (
     "training: {model: llama3_8b, seq_len: 4096, micro_batch_size: 1, parallelism: {pp: 8}}\n"
     "sweep: {training.gradient_accumulation_steps: [64, 128, 256, 512, 1024]}\n"
 )
-PLAN = ("plan", "llama3_8b", "--topology", "dgx_h100", "--gpus", "32", "--seq-len", "4096", "--global-batch", "1024seq")
+PLAN = ("plan", "llama3_70b", "--topology", "dgx_h100", "--gpus", "64", "--seq-len", "4096", "--global-batch", "512seq")
 
 
 @pytest.mark.parametrize(
