@@ -59,7 +59,11 @@ def counts_its_update(optimizer: Optimizer, kernels: Kernels) -> bool:
             f"declares {declared[array]} accesses to {words}; its kernels have {found[array]}",
         )
     require(separate.kernels == len(kernels), f"declares {separate.kernels} kernels; its update has {len(kernels)}")
-    require(bool(separate.temporaries) == ("d" in accesses), "declares temporaries other than those of its kernels")
+    declares, uses = bool(separate.temporaries), "d" in accesses
+    require(
+        declares == uses,
+        f"declares {'' if declares else 'no '}temporaries; its kernels use {'some' if uses else 'none'}",
+    )
     return True
 
 

@@ -19,8 +19,8 @@ from tools.validation.cross_validation import source_of
 _HEAD: Final = """\
 # Errors of measured runs, ln(measured / simulated): step time and peak memory, with every constant, and (unseen)
 # without the constants fitted to the run's own source, and (calibrated) after a calibration of these to three other
-# runs of the source. Written by `python -m tools.validation.training_page`; sources and rows: training.csv and
-# training_cut.csv.
+# runs of the source. Written by `python -m tools.validation.training_page`; sources and rows: training.csv,
+# training_cut.csv and fine_tuning.csv.
 source,framework,chip,eight_bit,cut,nodes,time,unseen_time,memory,unseen_memory,calibrated_time
 """
 
