@@ -40,10 +40,17 @@ _JITTER: Final = Jitter(0.0, 0.0, 0)
 
 
 def long_step_report(scenario: Scenario, clusters: Clusters) -> tuple[TrainingReport, str] | None:
-    """Return the report of a training step from two shorter steps, and the engine that simulated them; None if the step
-    is short, or does not show within them that it repeats itself.
+    """Return the report of a training step, extrapolated from simulations of two shortened versions of the step, and
+    the engine of these simulations; None if the step has few micro-batches, or if the shortened steps repeat no pattern.
 
-    Times are equal to those of the whole step but for rounding; no bottleneck link is named.
+    Times are equal to those of a full simulation up to rounding. The report's bottleneck link is left unset.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        The training step, a single point.
+    clusters : Clusters
+        Cache of clusters.
     """
     spec, machine = scenario.training, scenario.cluster
     uneven = machine.stragglers or machine.events or machine.jitter.compute or machine.jitter.latency

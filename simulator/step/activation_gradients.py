@@ -24,15 +24,15 @@ from simulator.model.operation import Operation, saved_bytes
 
 
 def gradients_within(operations: Sequence[Operation], entry: int) -> int:
-    """Return the most bytes of the gradients of activations in a layer's backward pass, beyond the bytes of saved
-    tensors that the pass has freed by then [B].
+    """Return the peak, over a layer's backward pass, of the bytes of activation gradients held minus the bytes of saved
+    tensors already freed; at least 0 [B].
 
     Parameters
     ----------
     operations : sequence of Operation
         Operations of the layer, in the order of the forward pass.
     entry : int
-        Size of the layer's input [B].
+        Size of the layer's input, and of the gradient of this input, which counts too [B].
     """
     if not any(op.backward for op in operations):
         return 0

@@ -121,8 +121,8 @@ class Framework:
     activation_gradients : bool
         Whether the gradients of activations inside a layer's backward pass are counted in the memory.
     keeps_input_gradients : bool
-        Whether the input of a wholly recomputed layer with frozen parameters that are sharded, and the gradient of this
-        input, stay allocated until the backward pass has left the last layer.
+        Whether the input of every fully recomputed layer whose parameters are frozen and sharded, and the gradient of
+        this input, both stay allocated until the backward pass has finished the rank's first such layer.
     keeps_logits : bool
         Whether logits, or their gradient in the same dtype, are allocated beside an unfused loss's float32 tensors.
     gradient_buffers : bool
