@@ -41,7 +41,8 @@ _JITTER: Final = Jitter(0.0, 0.0, 0)
 
 def long_step_report(scenario: Scenario, clusters: Clusters) -> tuple[TrainingReport, str] | None:
     """Return the report of a training step, extrapolated from simulations of two shortened versions of the step, and
-    the engine of these simulations; None if the step has few micro-batches, or if the shortened steps repeat no pattern.
+    the engine of these simulations; None if the step has few micro-batches, or if the shortened steps repeat no
+    pattern.
 
     Times are equal to those of a full simulation up to rounding. The report's bottleneck link is left unset.
 
