@@ -136,6 +136,7 @@ def _memory(timeline: Timeline) -> list[Any]:
     """Return what depends on the order of allocations and frees that happen at one moment."""
     return [
         timeline.peak and (timeline.peak.nbytes, timeline.peak.by_category),
+        sorted(timeline.peak_bytes.items()),
         [(rank, [replace(event, time=0.0) for event in own]) for rank, own in sorted(timeline.allocations.items())],
         sorted(timeline.reserved.items()),
         sorted(timeline.short_of_memory),

@@ -107,9 +107,9 @@ class Hbm:
 
     def samples(self, rank: int, times: Sequence[float]) -> Iterator[MemorySample]:
         """Yield a sample of the bytes held, in total and by category, after each change, at the given times [s]."""
-        by_category: dict[str, int] = {}
+        # In alphabetical order, in which samples list categories.
+        by_category = dict.fromkeys(sorted({category for category, _ in self._changes}), 0)
         # Not strict: up to the peak, only the first changes are needed.
         for (category, change), used, time in zip(self._changes, self.used, times, strict=False):
-            by_category[category] = by_category.get(category, 0) + change
-            held = sorted((name, nbytes) for name, nbytes in by_category.items() if nbytes)
-            yield MemorySample(rank, time, used, tuple(held))
+            by_category[category] += change
+            yield MemorySample(rank, time, used, tuple([held for held in by_category.items() if held[1]]))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
+from operator import attrgetter
 
 import numpy as np
 
@@ -55,6 +56,7 @@ class MemoryPlayed:
     reserved: dict[int, int]
     short_of_memory: tuple[int, ...]
     peak: MemorySample | None
+    peak_bytes: Mapping[int, int]
 
 
 def memory_over_time(
@@ -132,6 +134,7 @@ def _played(hbm_of: Mapping[int, Hbm], events: Mapping[int, MemoryEvents]) -> Me
         reserved={rank: hbm.allocator.allocator.peak_reserved for rank, hbm in hbm_of.items() if hbm.allocator},
         short_of_memory=tuple(rank for rank, hbm in hbm_of.items() if hbm.short),
         peak=peak,
+        peak_bytes={rank: peaks[id(hbm)] for rank, hbm in hbm_of.items() if hbm.used},
     )
 
 
@@ -153,12 +156,11 @@ def refuse_unfit_at_start(program: Program, cluster: Cluster, allocator: str | N
     Memory operations at the head of a stream without awaited operations happen at 0 s in any simulation.
     """
     first: dict[tuple[int, int], int] = {}
-    lists = program.ranks
     for rank, number in enumerate(program.lists.list_of):
         # A single rank per list and HBM size suffices.
         first.setdefault((number, cluster.gpus[rank].hbm_bytes), rank)
-    for rank in first.values():
-        places = np.array(_at_start(lists[rank]), np.int64)
+    for (number, _), rank in first.items():
+        places = np.array(_at_start(program.lists.lists[number]), np.int64)
         own = {rank: MemoryEvents(np.zeros(len(places)), places)}
         memory_over_time(program, cluster, own, limit=True, allocator=allocator)
 
@@ -235,7 +237,7 @@ def timeline_of(
 
 def in_order(spans: Iterable[Span]) -> tuple[Span, ...]:
     """Return spans sorted by rank, stream, start and end."""
-    return tuple(sorted(spans, key=lambda span: (span.rank, span.stream, span.start, span.end)))
+    return tuple(sorted(spans, key=attrgetter("rank", "stream", "start", "end")))
 
 
 def of_ranks(timeline: Timeline, keep: Collection[int]) -> Timeline:

@@ -251,6 +251,8 @@ class Timeline:
         Number of transfers of all collectives.
     peak : MemorySample or None
         The first of the largest samples; None if no rank holds anything.
+    peak_bytes : mapping of rank to int
+        Largest number of bytes that each rank in `memory` holds [B].
     last_rank : int or None
         Rank whose operations end last, the lowest of several; None if there are no operations.
     at_work : mapping of rank to float
@@ -271,6 +273,7 @@ class Timeline:
     sent: Sequence[CollectiveTotals] = ()
     transfers: int = 0
     peak: MemorySample | None = None
+    peak_bytes: Mapping[int, int] = field(default_factory=dict)
     last_rank: int | None = None
     at_work: Mapping[int, float] = field(default_factory=dict)
 

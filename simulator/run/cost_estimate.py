@@ -103,7 +103,7 @@ def effort(scenario: Scenario, clusters: Clusters | None = None) -> CostEstimate
     alike = engine == "compiled" and not noisy and transfers >= REDUCED_FROM
     written = rows(played, alike=alike)
     # The group's first rank, because rank 0 may have no operations.
-    own = len(program.ranks[spec.group[0] if spec is not None and spec.group else 0])
+    own = len(program.lists.lists[program.lists.list_of[spec.group[0] if spec is not None and spec.group else 0]])
     operations = len(program.ranks) * own
     # The report reads a rank of each pipeline stage, and without a pipeline a single rank.
     stages = [] if plan is None else first_of_stages(plan)

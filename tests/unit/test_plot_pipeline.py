@@ -79,6 +79,14 @@ def test_memory_by_stage_has_each_stages_peak() -> None:
     assert memory_by_stage.figure(CloseUp(played(Parallelism(tp=2), 2), 80e9)) is None
 
 
+def test_the_peak_of_each_rank_is_its_largest_sample() -> None:
+    """The engine keeps the peaks, so that a report needs no list of samples."""
+    timeline = played(Parallelism(pp=4), 8)
+    most = {rank: max(sample.nbytes for sample in own) for rank, own in by_rank(timeline.memory).items()}
+    assert dict(timeline.peak_bytes) == most
+    assert len(set(most.values())) > 1
+
+
 def test_bytes_of_dimensions_are_all_bytes_of_all_links() -> None:
     """A mean over the links of a kind times their number, added up, is what the links' books say."""
     made = step("zero1", replace(TINY, num_layers=4), accumulation=4, parallelism=Parallelism(tp=2, pp=2))

@@ -391,8 +391,8 @@ def _unmeasured(
 
 def _peak_by_stage(plan: StepPlan, timeline: Timeline) -> tuple[int, ...]:
     """Return the peak memory [B] of each pipeline stage's first recorded rank."""
-    samples = by_rank(timeline.memory)
-    return tuple(max(sample.nbytes for sample in samples[rank]) for rank in first_of_stages(plan, samples))
+    peaks = timeline.peak_bytes
+    return tuple(peaks[rank] for rank in first_of_stages(plan, peaks))
 
 
 def _idle_by_stage(plan: StepPlan, timeline: Timeline) -> tuple[float, ...]:
