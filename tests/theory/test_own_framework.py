@@ -10,12 +10,13 @@ from dataclasses import replace
 from math import log
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import simulator
 from simulator.basics.errors import ScenarioError
 from simulator.calibration.training_runs.log_files import read_log
-from simulator.calibration.training_runs.own_framework import calibrated
+from simulator.calibration.training_runs.own_framework import calibrated, own_error
 from simulator.calibration.training_runs.playing import play_rows
 from simulator.calibration.training_runs.rows import MeasuredRow
 from simulator.calibration.training_runs.user_rows import user_rows
@@ -128,6 +129,23 @@ def test_runs_that_contradict_each_other_change_little() -> None:
     # The errors of runs predicted from the others are not larger than with the shipped constants.
     assert sum(error**2 for error in own.without) <= sum(error**2 for error in own.before) * (1 + 1e-9)
     assert own.before == pytest.approx([log(factor) for factor in off])
+
+
+@pytest.mark.parametrize(
+    ("errors", "slopes", "expected"),
+    [
+        # Without any effect of the constants, the likeliest error is the root of the mean square, sqrt(0.0145) = 0.12.
+        ([0.12, -0.12, 0.11, -0.13], [0.0, 0.0, 0.0], 0.12),
+        # Slower kernels explain equal errors; what is left, 0.01, is below the smallest value tried.
+        ([0.10, 0.11, 0.10], [-1.0, 0.0, 0.0], 0.02),
+        # One setting with opposite errors: one constant cannot explain both.
+        ([0.3, -0.3, 0.3], [-1.0, 0.0, 0.0], 0.3),
+    ],
+)
+def test_runs_that_contradict_each_other_have_a_large_error_of_their_own(
+    errors: list[float], slopes: list[float], expected: float
+) -> None:
+    assert own_error(np.array([slopes] * len(errors)), np.array(errors)) == expected
 
 
 def test_runs_of_several_frameworks_are_refused() -> None:
