@@ -104,7 +104,7 @@ def test_a_folder_with_files_is_refused_and_kept(cli: Command, tmp_path: Path, c
 
 
 def test_a_refused_question_leaves_no_folder(cli: Command, tmp_path: Path) -> None:
-    told = cli("goodput", "step.json", "--days", "30d", "--storage", "-1", "--out", "out")
+    told = cli("goodput", "step.json", "--days", "30d", "--storage", "0 GB/s", "--out", "out")
     assert told.code == 2
     assert not (tmp_path / "out").exists()
 

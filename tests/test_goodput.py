@@ -131,11 +131,18 @@ def saved(folder: Path, text: str, name: str = "days.yaml") -> str:
 def test_a_file_of_days_asks_what_options_ask(cli: Command, tmp_path: Path) -> None:
     saved(tmp_path, SHORT, "s.yaml")
     name = saved(tmp_path, "scenario: s.yaml\ndays: 2w\nfailures: 50\nrepair: 2 d\nstorage: 1 GB/s\nspares: 1\n")
-    options = ("--days", "14", "--failures", "50", "--repair", "2", "--storage", "1", "--spares", "1")
+    options = ("--days", "14", "--failures", "50", "--repair", "2d", "--storage", "1 GB/s", "--spares", "1")
     assert cli("goodput", name, "--json").data == cli("goodput", "s.yaml", *options, "--json").data
     # An option replaces what the file says; tokens replace days.
     other = cli("goodput", name, "--tokens", "100B", "--json").data
     assert other == cli("goodput", "s.yaml", "--tokens", "100B", *options[2:], "--json").data
+
+
+@pytest.mark.parametrize("option", ["--interval", "--storage", "--detection", "--watchdog", "--restart"])
+def test_options_of_times_and_rates_need_units(cli: Command, option: str) -> None:
+    told = cli("goodput", "checkpoint_interval", option, "20")
+    assert (told.code, told.out) == (2, "")
+    assert f"Invalid value for '{option}': got '20', which has no unit" in told.faults[0]
 
 
 def test_values_of_a_fact_are_compared_on_the_same_failures(cli: Command, tmp_path: Path) -> None:
@@ -154,7 +161,7 @@ def test_values_of_a_fact_are_compared_on_the_same_failures(cli: Command, tmp_pa
     assert out.startswith("Which interval?")
     assert "waiting for spares" in out
     # The option chooses one value.
-    assert cli("goodput", name, "--interval", "3600", "--json").data == told["answers"]["1 h"]
+    assert cli("goodput", name, "--interval", "60 min", "--json").data == told["answers"]["1 h"]
 
 
 def test_shipped_files_of_days_are_read() -> None:

@@ -14,7 +14,7 @@ from simulator.cli.completion import LISTS, lists, names_of
 from simulator.cli.guard import guarded as guarded
 from simulator.cli.interruption import heed_interruptions
 from simulator.cli.model_commands import fit_check, kernels, memory, plan
-from simulator.cli.number_options import as_days, as_length, as_tokens
+from simulator.cli.number_options import as_days, as_duration, as_length, as_rate, as_tokens
 from simulator.cli.options import (
     AnswerOut,
     AsJson,
@@ -827,19 +827,39 @@ def goodput(
         str | None,
         typer.Option(help="asynchronous: copy to the host and write behind; or synchronous. [default: asynchronous]"),
     ] = None,
-    interval: Annotated[float | None, typer.Option(help="Work between saves in seconds. [default: the best]")] = None,
-    storage: Annotated[
-        float | None, typer.Option(help="Rate of the storage in GB/s. [default: 0.16 for each GPU]")
+    interval: Annotated[
+        float | None,
+        typer.Option(help="Work between saves: 1 h. [default: the best]", parser=as_duration, metavar="TIME"),
     ] = None,
-    detection: Annotated[float | None, typer.Option(help="Seconds until an error ends the job. [default: 30]")] = None,
+    storage: Annotated[
+        float | None,
+        typer.Option(
+            help="Rate of the storage: 20 GB/s. [default: 160 MB/s for each GPU]", parser=as_rate, metavar="RATE"
+        ),
+    ] = None,
+    detection: Annotated[
+        float | None,
+        typer.Option(help="Time until an error ends the job. [default: 30 s]", parser=as_duration, metavar="TIME"),
+    ] = None,
     watchdog: Annotated[
-        float | None, typer.Option(help="Seconds until a hanging collective ends the job. [default: 600]")
+        float | None,
+        typer.Option(
+            help="Time until a hanging collective ends the job. [default: 10 min]", parser=as_duration, metavar="TIME"
+        ),
     ] = None,
     restart: Annotated[
-        float | None, typer.Option(help="Seconds from there to the first step, without loading. [default: 300]")
+        float | None,
+        typer.Option(
+            help="Time from there to the first step, without loading. [default: 5 min]",
+            parser=as_duration,
+            metavar="TIME",
+        ),
     ] = None,
     spares: Annotated[int | None, typer.Option(help="Spare nodes. [default: as many as needed]")] = None,
-    repair: Annotated[float | None, typer.Option(help="Days until a failed node is back. [default: 1]")] = None,
+    repair: Annotated[
+        float | None,
+        typer.Option(help="Time until a failed node is back: 3d, 12h. [default: 1d]", parser=as_days, metavar="TIME"),
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of the failures. [default: 0]")] = None,
     settings: Settings = None,
     out: AnswerOut = None,
@@ -855,9 +875,8 @@ def goodput(
 
     asked = {
         "days": days, "tokens": tokens, "failures": None if failures is None else failures / 1000.0, "save": save,
-        "interval": interval, "storage": None if storage is None else storage * 1e9, "detection": detection,
-        "watchdog": watchdog, "restart": restart, "spares": spares,
-        "repair": None if repair is None else repair * 86400.0, "seed": seed,
+        "interval": interval, "storage": storage, "detection": detection, "watchdog": watchdog,
+        "restart": restart, "spares": spares, "repair": None if repair is None else repair * 86400.0, "seed": seed,
     }  # fmt: skip
     show(scenario, as_overrides(settings or ()), asked, out, as_json=as_json)
 

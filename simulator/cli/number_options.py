@@ -7,6 +7,7 @@ from typing import TypeVar
 
 import typer
 
+from simulator.basics import units
 from simulator.basics.counts import TOKENS, parse_count, parse_days, parse_length
 
 Number = TypeVar("Number", int, float)
@@ -26,6 +27,16 @@ def as_length(text: str | float) -> float:
 def as_days(text: str | float) -> float:
     """Return a number of days from an option's text: '30', '30d', '6w', '12h'."""
     return _read(parse_days, text) if isinstance(text, str) else text
+
+
+def as_duration(text: str | float) -> float:
+    """Return a time in seconds from an option's text with a unit: '600 s', '10min', '1.5 h'."""
+    return _read(lambda text: units.parse(text, "time"), text) if isinstance(text, str) else text
+
+
+def as_rate(text: str | float) -> float:
+    """Return a bandwidth in B/s from an option's text with a unit: '20 GB/s', '400 Gb/s'."""
+    return _read(lambda text: units.parse(text, "bandwidth"), text) if isinstance(text, str) else text
 
 
 def _read(parse: Callable[[str], Number], text: str) -> Number:
