@@ -157,14 +157,18 @@ def packed(tensors: Sequence[int], buffer: int, first: int | None = None) -> tup
 
 
 def _with_nodes(cluster: Cluster, task: Task) -> CollectiveRequest:
-    """Return the task's request with nodes; if absent, with the cluster's nodes as places in the group."""
+    """Return the task's request with nodes; if absent, with the cluster's nodes as places in the group.
+
+    Nodes are in the order of their first ranks, whatever their numbers: an algorithm for nodes of consecutive ranks
+    also runs on a group whose first ranks are on a later node.
+    """
     if task.request.nodes:
         return task.request
     node_of, nodes = cluster.node_of(), dict[int, list[int]]()
     for place, rank in enumerate(task.group):
         if rank in node_of:
             nodes.setdefault(node_of[rank], []).append(place)
-    return replace(task.request, nodes=tuple(tuple(nodes[node]) for node in sorted(nodes)))
+    return replace(task.request, nodes=tuple(map(tuple, nodes.values())))
 
 
 def _chosen(cluster: Cluster, task: Task) -> tuple[str, str]:

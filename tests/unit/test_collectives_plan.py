@@ -50,6 +50,18 @@ def test_tensors_are_packed_in_order(
     assert sum(packed(tensors, buffer, first)) == sum(tensors)
 
 
+def test_nodes_are_in_the_order_of_their_first_ranks() -> None:
+    """Ranks 0 to 7 on the second node and 8 to 15 on the first take as long as the other way round."""
+    times = []
+    for placement in (range(16), [*range(8, 16), *range(8)]):
+        cluster = {"topology": "dgx_h100", "world_size": 16, "placement": list(placement)}
+        facts = {"operation": "reduce_scatter", "algorithm": "blueconnect", "size": "1 MiB"}
+        run = simulate(load_scenario({"name": "plan", "cluster": cluster, "collective": facts}))
+        assert run.report.wrong == 0
+        times.append(run.report.time_s)
+    assert times[1] == pytest.approx(times[0], rel=1e-12)
+
+
 def test_unmerged_tensors_take_the_sum_of_their_single_times() -> None:
     run = played(tensors=["64 KiB", "1 MiB", "8 KiB"])
     expected = sum(ring_time(size) for size in (65_536, 2**20, 8192))

@@ -250,7 +250,8 @@ class _Micro:
                 self._reduce(self.blocks[i], done)
         if there.parts:
             for i in (i for i in range(len(self.blocks)) if not needed[i]):
-                self._give_back(self._part(i, there.parts), self._part_bytes(i), done)
+                # A chunk before the first trained unit has no kernels backward: the stream's order suffices.
+                self._give_back(self._part(i, there.parts), self._part_bytes(i), done or None)
         if self.opening is not None:
             done = self._pass_back(self.opening, [*waiting, root], work)
         if self.root:
@@ -384,9 +385,9 @@ class _Micro:
         del self.ready[i]
         return self._give_back(self.stored.pop(i), _gathered(self.blocks[i]) * self.itemsize, done)
 
-    def _give_back(self, name: str, nbytes: int, done: str) -> str:
-        """Free a named allocation, possibly made by a pass that is not recorded, after the operation `done`; return the
-        free's name.
+    def _give_back(self, name: str, nbytes: int, done: str | None) -> str:
+        """Free a named allocation, possibly made by a pass that is not recorded, after the operation `done`, or in the
+        stream's order if `done` is None; return the free's name.
         """
         self.builder.assume(name, nbytes, "gathered", STREAM)
         return self.builder.free(name, after=[done])
