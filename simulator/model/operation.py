@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from simulator.model.adapters import AdapterKernels, Adapters, Target, adapter_kernels
-from simulator.model.dora import dora_kernels, kept_by_dora
+from simulator.model.dora import dora_kernels, dora_peaks, kept_by_dora
 from simulator.model.kernel import Elementwise, Kernel, Matmul
 from simulator.model.partition import WHOLE, Communication, ModelPartition, around_columns, around_rows
 from simulator.model.quantised import product
@@ -105,6 +105,12 @@ class Operation:
         True if the size grows with the square of the sequence (scores, softmax, their dropout).
     communications : tuple of Communication
         Exchanges among the ranks that share the model.
+    forward_peak : int
+        Most bytes allocated at once in the forward pass, saved tensors and output included; 0 without temporary arrays
+        [B].
+    backward_peak : int
+        Most bytes allocated at once in the backward pass, beside saved tensors and the gradient of the output; 0 if
+        these are the gradient of the input alone [B].
     """
 
     name: str
@@ -114,6 +120,8 @@ class Operation:
     output: int = 0
     quadratic: bool = False
     communications: tuple[Communication, ...] = ()
+    forward_peak: int = 0
+    backward_peak: int = 0
 
     @property
     def of_inputs(self) -> int:
@@ -163,6 +171,7 @@ def linear(
     backward: tuple[Kernel, ...] = (back,)
     size = tokens * groups * n * batch.itemsize
     kept: tuple[Saved, ...] = (saved,)
+    peaks = 0, 0
     if batch.trains(f"{name}.weight"):
         backward += (Matmul(f"{name} weight gradient", n, k, tokens, groups, of_weights=True),)
     elif batch.adapters is not None:
@@ -186,13 +195,36 @@ def linear(
         if own.dora:
             sizes = [(target, kept_by_dora(own, outputs, tokens, k, batch.itemsize)) for target, outputs in adapted]
             kept = (*kept, *(Saved(f"{target} dora products", nbytes, name) for target, nbytes in sizes))
+            peaks = _peaks_with_dora(own, [outputs for _, outputs in adapted], tokens, k, batch.itemsize)
         if outliers:
             kept = (*dict.fromkeys((saved, *kept)), Saved(f"{name} outlier inputs", outliers, name))
     # A bias gradient sums the output gradient over tokens: a reduction bound by HBM, not a matmul.
     if bias and batch.trains(f"{name}.bias"):
         read = tokens * groups * n * batch.itemsize
         backward += (Elementwise(f"{name} bias gradient", read, n * batch.itemsize, of_weights=True),)
-    return Operation(name, forward, backward, kept, size)
+    return Operation(name, forward, backward, kept, size, forward_peak=peaks[0], backward_peak=peaks[1])
+
+
+def _peaks_with_dora(
+    adapters: Adapters, outputs: list[int], tokens: int, inputs: int, itemsize: int
+) -> tuple[int, int]:
+    """Return the most bytes allocated at once in the forward and the backward pass of matrices that share an input
+    (`Operation`); the matrices, with these numbers of outputs, run one after the other.
+    """
+    forward = backward = before = 0
+    own = tokens * (inputs * adapters.kept_per_input(itemsize) + adapters.rank * adapters.itemsize)
+    for left in outputs:
+        forward = max(forward, before + dora_peaks(adapters, left, tokens, inputs, itemsize)[0])
+        before += own + kept_by_dora(adapters, left, tokens, inputs, itemsize) + tokens * left * itemsize
+    entered, freed = tokens * inputs * itemsize, 0
+    # Backward, the last matrix comes first. Gradients of the input arrive one after the other, and are summed.
+    for left in reversed(outputs):
+        summed = entered if freed else 0
+        backward = max(backward, summed + dora_peaks(adapters, left, tokens, inputs, itemsize)[1] - freed)
+        freed += own + kept_by_dora(adapters, left, tokens, inputs, itemsize)
+        # Two gradients and their sum, when the matrix has freed its saved tensors.
+        backward = max(backward, 3 * entered - freed)
+    return forward, backward
 
 
 def needed_backward(operations: tuple[Operation, ...], batch: Batch) -> tuple[Operation, ...]:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
 from math import prod
@@ -209,7 +209,8 @@ class Passes:
         if unit.kept:
             self.builder.allocate(f"{unit.name} activations {micro}", unit.kept, "activations", after=after)
         act = NumericAction(Computation.FORWARD, (unit.name,), micro)
-        done = self._run(f"{unit.name} forward {micro}", unit.forward, "forward", after, act)
+        with self._during(f"{unit.name} temporaries {micro}", unit.temporaries, "temporaries", after):
+            done = self._run(f"{unit.name} forward {micro}", unit.forward, "forward", after, act)
         if unit.name in self._waiting_on_host:
             name = f"{unit.name} activations {micro}"
             copied = self.builder.copy(f"hand over {name}", unit.kept, "to host", after=[done])
@@ -255,14 +256,19 @@ class Passes:
         done = self._run(f"{unit.name} weight gradient {micro}", unit.weight_gradient, "weight gradient", [], act)
         return self._end(micro, unit, chunk, fresh, done, communicates=communicates)
 
+    def _activation_gradients(self, micro: int, unit: Unit, after: list[str | None]) -> AbstractContextManager[None]:
+        """Write the allocation of the gradients of activations inside a unit around the kernels of its backward
+        pass.
+        """
+        return self._during(f"{unit.name} activation gradients {micro}", unit.within, "activation gradients", after)
+
     @contextmanager
-    def _activation_gradients(self, micro: int, unit: Unit, after: list[str | None]) -> Iterator[None]:
-        """Allocate the gradients of activations inside a unit around the kernels of its backward pass."""
-        name = f"{unit.name} activation gradients {micro}"
-        if unit.within:
-            self.builder.allocate(name, unit.within, "activation gradients", after=after)
+    def _during(self, name: str, nbytes: int, category: str, after: list[str | None]) -> Iterator[None]:
+        """Write an allocation around the kernels of a pass; none of 0 bytes."""
+        if nbytes:
+            self.builder.allocate(name, nbytes, category, after=after)
         yield
-        if unit.within:
+        if nbytes:
             self.builder.free(name)
 
     @property
@@ -308,7 +314,9 @@ class Passes:
             self.builder.allocate(f"{made} recomputed {micro}", self.unit(made).recomputed, category, after=after)
         if unit.recompute is not None:
             act = NumericAction(Computation.RECOMPUTE, unit.makes, micro)
-            self._run(f"{unit.name} recompute {micro}", unit.recompute, "recompute", after, act)
+            name = f"{unit.name} recompute"
+            with self._during(f"{name} temporaries {micro}", unit.temporaries_again, "temporaries", after):
+                self._run(f"{name} {micro}", unit.recompute, "recompute", after, act)
 
     def _end(self, micro: int, unit: Unit, chunk: Chunk, fresh: str | None, done: str, *, communicates: bool) -> str:
         """Write the end of a unit's backward pass: free activations, accumulate and copy gradients. Return the name of
