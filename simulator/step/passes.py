@@ -119,6 +119,8 @@ class Passes:
         The rank's passes in a step, in order.
     parts : list of tuple of Unit
         Groups of units that were sharded together, in the last micro-batch's order.
+    on_host, most_on_host : int
+        Bytes of saved activations in host memory after the operations written so far, and the most until then [B].
     keeps_whole_gradients : bool
         Whether whole gradients, rather than the rank's shard, are accumulated over micro-batches.
     _labels : dict of int to (PassPieces, sequence of str)
@@ -138,6 +140,8 @@ class Passes:
     handed_back: str = ""
     scattered: str | None = None
     parts: list[tuple[Unit, ...]] = field(default_factory=list)
+    on_host: int = 0
+    most_on_host: int = 0
     # Units with activations on the host, once known, and the layer before each layer of a chunk.
     _on_host: Mapping[str, Unit] | None = None
     _before: dict[str, Unit] = field(default_factory=dict)
@@ -215,6 +219,8 @@ class Passes:
             name = f"{unit.name} activations {micro}"
             copied = self.builder.copy(f"hand over {name}", unit.kept, "to host", after=[done])
             self.builder.free(name, stream="copy to host", after=[copied])
+            self.on_host += unit.kept
+            self.most_on_host = max(self.most_on_host, self.on_host)
         return done
 
     def backward(
@@ -302,6 +308,7 @@ class Passes:
             waits = [f"hand over {before.name} activations {micro}", self.builder.last_kernels]
             self.builder.allocate(name, before.kept, "activations", stream="copy to device", after=waits)
             self.builder.copy(f"return {before.name} activations {micro}", before.kept, "to device")
+            self.on_host -= before.kept
         return [f"return {unit.name} activations {micro}"] if unit.name in away else []
 
     def _recompute(self, micro: int, unit: Unit, after: list[str | None]) -> None:
