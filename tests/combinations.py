@@ -43,7 +43,8 @@ ORDERS: Final = (
 # Options of adapters beside their rank.
 _LORA: Final[tuple[dict[str, Any], ...]] = (
     {}, {"targets": "attention", "dtype": "bfloat16"}, {"base": "nf4", "dropout": 0.1}, {"base": "int8"},
-    {"base": "gptq"}, {"dora": True}, {"dora": True, "base": "int8", "dropout": 0.1},
+    {"base": "nf4", "hidden": "float32", "dtype": "bfloat16"}, {"base": "gptq"}, {"dora": True},
+    {"dora": True, "base": "int8", "dropout": 0.1},
 )  # fmt: skip
 
 

@@ -187,7 +187,7 @@ def head_operations(model: Transformer, batch: Batch, *, narrow: bool = False) -
     memory = logits_memory(model, batch, narrow=narrow)
     operations = _transform(model, batch) if model.head_transform else []
     source = operations[-1].name if operations else "input"
-    operations += [norm("norm", source, model, batch), _logits(model, batch)]
+    operations += [norm("norm", source, model, batch.stream), _logits(model, batch)]
     if model.logit_cap:
         operations.append(soft_cap("logit soft-cap", memory.logits))
     if memory.float32_copy:

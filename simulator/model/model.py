@@ -75,7 +75,7 @@ def passed_bytes(model: Model, layer: int, batch: Batch) -> int:
     """
     if isinstance(model, LayerList):
         return model.entry_of(layer).of(batch)
-    return batch.tokens_between * model.hidden_size * batch.itemsize
+    return batch.tokens_between * model.hidden_size * batch.stream.itemsize
 
 
 def refusals(model: Model, cut: ModelPartition, seq_len: int) -> Iterator[tuple[str, str]]:

@@ -6,7 +6,7 @@ Counts for a micro-batch, without GPU, sharding or schedule.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Final, Literal
 
 from simulator.model.adapters import AdapterKernels, Adapters, Target, adapter_kernels
 from simulator.model.dora import dora_kernels, dora_peaks, kept_by_dora
@@ -14,6 +14,9 @@ from simulator.model.kernel import Elementwise, Kernel, Matmul
 from simulator.model.partition import WHOLE, Communication, ModelPartition, around_columns, around_rows
 from simulator.model.quantised import product
 from simulator.model.shape import Transformer
+
+# Bytes of an element in float32 [B].
+_FLOAT32: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +46,8 @@ class Batch:
         `operation_parameter`).
     begins : bool
         Whether nothing before the first of `trained` needs a gradient.
+    written_itemsize : int
+        Bytes of an element of a quantised matrix when written out, and of its matmul's operands; 0 for `itemsize` [B].
     """
 
     sequences: int
@@ -56,6 +61,14 @@ class Batch:
     float16: bool = False
     trained: frozenset[str] = frozenset()
     begins: bool = False
+    written_itemsize: int = 0
+
+    @property
+    def stream(self) -> Batch:
+        """The micro-batch for operations on hidden states, which may be wider beside quantised matrices."""
+        if self.adapters is None or not self.adapters.float32_hidden or self.written_itemsize:
+            return self
+        return replace(self, itemsize=_FLOAT32, written_itemsize=self.itemsize)
 
     def trains(self, parameter: str) -> bool:
         """Return True if the parameter of an operation, such as "qkv.weight", has a gradient."""
@@ -178,8 +191,11 @@ def linear(
         own, adapted = batch.adapters, batch.adapters.of(parts)
         outliers = 0
         if own.base_format is not None:
-            frozen = product(own.base_format, (out, back), parts or ((name, n),), batch.itemsize, float16=batch.float16)
+            stored = batch.written_itemsize or batch.itemsize
+            frozen = product(own.base_format, (out, back), parts or ((name, n),), stored, float16=batch.float16)
             forward, backward, outliers = frozen.forward, frozen.backward, frozen.outliers
+            if stored != batch.itemsize:
+                forward, backward = _between_casts(name, tokens * groups, n, k, batch, forward, backward)
         added = AdapterKernels()
         for target, outputs in adapted:
             added += adapter_kernels(own, target, outputs, tokens, k, batch.itemsize)
@@ -203,6 +219,28 @@ def linear(
         read = tokens * groups * n * batch.itemsize
         backward += (Elementwise(f"{name} bias gradient", read, n * batch.itemsize, of_weights=True),)
     return Operation(name, forward, backward, kept, size, forward_peak=peaks[0], backward_peak=peaks[1])
+
+
+def _between_casts(
+    name: str, rows: int, n: int, k: int, batch: Batch, forward: tuple[Kernel, ...], backward: tuple[Kernel, ...]
+) -> tuple[tuple[Kernel, ...], tuple[Kernel, ...]]:
+    """Return the kernels of a matrix whose input and output are wider than its matmul's operands, with casts before and
+    after in each pass.
+    """
+    wide, narrow = batch.itemsize, batch.written_itemsize
+
+    def cast(what: str, elements: int, *, widens: bool) -> Elementwise:
+        read, written = (narrow, wide) if widens else (wide, narrow)
+        return Elementwise(f"{name} {what}", read * elements, written * elements, single=True)
+
+    return (
+        (cast("input cast", rows * k, widens=False), *forward, cast("output cast", rows * n, widens=True)),
+        (
+            cast("output gradient cast", rows * n, widens=False),
+            *backward,
+            cast("input gradient cast", rows * k, widens=True),
+        ),
+    )
 
 
 def _peaks_with_dora(

@@ -164,6 +164,9 @@ class LoraKeys(TypedDict, total=False):
     quantisation (QLoRA), 4-bit GPTQ in groups of 128, or 8 bits, multiplied in 8 bits (int8, LLM.int8())."""
     dora: bool
     """Whether each output of an adapted matrix has a trained length (DoRA), with PEFT's kernels."""
+    hidden: Literal["params", "float32"]
+    """Dtype of hidden states between matrices: the dtype of parameters (params), or float32, as after PEFT's
+    prepare_model_for_kbit_training on nf4 and int8."""
     targets: (
         Literal["all", "attention", "feed_forward", "all-linear"]
         | Sequence[
