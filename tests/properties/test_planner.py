@@ -350,6 +350,13 @@ def test_a_bound_expects_no_gradients_on_stages_before_the_first_trained_paramet
     assert played - 3 * 2**20 / 12.5e9 < bound <= played * (1 + 1e-9)
 
 
+def test_hidden_states_in_float32_are_planned_beside_whole_matrices_of_bitsandbytes_alone() -> None:
+    scenario = base(DENSE, "dgx_a100", 4, lora={"rank": 4, "base": "nf4", "hidden": "float32"})
+    _, chosen, sequences = fine_tuning_space(rank=(None,), base=("params", "nf4", "gptq"), optimizer=(None,))
+    found = list(space.settings(chosen, scenario, sequences, InfeasibleCounts()))
+    assert {(setting.tp, setting.base) for setting, _ in found} == {(1, "nf4")}
+
+
 def test_adapters_are_no_choice_beside_trained_parts() -> None:
     _, chosen, sequences = fine_tuning_space(rank=(0, 4), base=("params",), optimizer=(None,), tp=(1,), pp=(1,))
     refused = InfeasibleCounts()
