@@ -43,7 +43,8 @@ ORDERS: Final = (
 # Options of adapters beside their rank.
 _LORA: Final[tuple[dict[str, Any], ...]] = (
     {}, {"targets": "attention", "dtype": "bfloat16"}, {"base": "nf4", "dropout": 0.1}, {"base": "int8"},
-    {"base": "gptq"}, {"dora": True}, {"dora": True, "base": "int8", "dropout": 0.1},
+    {"base": "nf4", "hidden": "float32", "dtype": "bfloat16"}, {"base": "gptq"}, {"dora": True},
+    {"dora": True, "base": "int8", "dropout": 0.1},
 )  # fmt: skip
 
 
@@ -151,7 +152,7 @@ def training_scenario(seed: int, family: int = 34, **fixed: Any) -> dict[str, An
         precision=("bf16", "fp32", "fp16", {"params": "bfloat16", "grads": "float32"}),
         compile=(True, False),
         dropout=(True, False),
-        loss=("separate", "fused", "chunked") if tp == 1 else ("separate", "fused"),
+        loss=("separate", "narrow", "fused", "chunked") if tp == 1 else ("separate", "narrow", "fused"),
         allocator=("caching", "expandable_segments"),
         trainable=(
             ["head"],

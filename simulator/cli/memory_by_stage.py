@@ -75,6 +75,7 @@ _COLUMNS: Final = {
     "activations": True,
     "recomputed activations": False,
     "activation gradients": False,
+    "temporaries": False,
     "loss buffers": True,
     "gathered": False,
     "buffers": False,

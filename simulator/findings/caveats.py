@@ -231,13 +231,18 @@ def _framework(scenario: Scenario) -> Iterator[Caveat]:
 
 def _paged(rows: Sequence[tuple[Row, Report]]) -> Iterator[Caveat]:
     """Yield a caveat on the states that paged optimizers hold on the host."""
-    away = [report["host_memory_bytes"] for row, report in rows if report.get("host_memory_bytes") and _pages(row)]
+    away = [states for row, report in rows if (states := _states_on_host(report)) and _pages(row)]
     if away:
         yield Caveat(
             "memory",
             f"up to {format_memory(max(away))} of a paged optimizer's states leave each GPU for the host; the update "
             "copies them in and out at half of the PCIe bandwidth, the best case of managed memory",
         )
+
+
+def _states_on_host(report: Report) -> int:
+    """Return the model states of a rank in its host's memory [B]; 0 in reports of earlier versions."""
+    return int(report.get("host_memory_bytes", 0)) - int(report.get("host_activation_bytes", 0))
 
 
 def _pages(row: Row) -> bool:
@@ -271,8 +276,7 @@ def _interval(rows: Sequence[tuple[Row, Report]]) -> Iterator[Caveat]:
             f"; no training step with matmuls in {' or '.join(dtypes)} was measured, therefore the larger errors "
             "of unseen sources are used"
         )
-    # Reports of earlier versions lack `host_memory_bytes`.
-    updates = [report for row, report in rows if report.get("host_memory_bytes") and not _pages(row)]
+    updates = [report for row, report in rows if _states_on_host(report) and not _pages(row)]
     if any(report["optimizer_time_s"] > 0 for report in updates):
         text += "; the rate of the host's update is known within a factor of ten, which widens the interval"
     # Communication on an unmeasured network may be slower than its rated speed.

@@ -49,6 +49,8 @@ class Adapters:
         Format of the frozen matrices of layers, a key of `FORMATS`; "" for the dtype of working parameters.
     dora : bool
         Whether each output of an adapted matrix has a trained length (model/dora.py).
+    float32_hidden : bool
+        Whether hidden states are float32: outputs of norms, of matrices that read these, and the residual stream.
     """
 
     rank: int
@@ -57,6 +59,7 @@ class Adapters:
     dropout: bool = False
     base: str = ""
     dora: bool = False
+    float32_hidden: bool = False
 
     @property
     def base_format(self) -> Format | None:

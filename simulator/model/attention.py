@@ -37,6 +37,8 @@ def attention_block(model: Transformer, batch: Batch) -> tuple[Operation, ...]:
 
 def _projected(model: Transformer, batch: Batch) -> Iterator[Operation]:
     """Yield the operations that make queries, keys and values of a micro-batch with a single matrix."""
+    # Attention itself reads the activations' dtype.
+    batch = batch.stream
     d, cut = model.hidden_size, batch.cut
     widths = model.attention_width + 2 * model.kv_width
     normed = block_input(model, batch, "norm1")

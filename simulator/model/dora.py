@@ -107,3 +107,29 @@ def kept_by_dora(adapters: Adapters, outputs: int, tokens: int, inputs: int, ite
     base = wide if adapters.dropout else itemsize
     copied = adapters.dropout and (adapters.base != "" or wide != itemsize)
     return tokens * outputs * (base + wide) + 3 * wide * outputs + copied * wide * outputs * inputs
+
+
+def dora_peaks(adapters: Adapters, outputs: int, tokens: int, inputs: int, itemsize: int) -> tuple[int, int]:
+    """Return the most bytes allocated at once in the forward pass of an adapted matrix, with its saved tensors and
+    output, and in its backward pass, beside its saved tensors and the gradient of its output [B].
+
+    Forward, the identity (k x k) and B A (k x n) exist until the adapter ends. The first peak is the sum W + s B A:
+    W x, the adapter's input, I, A I, B A, W if it is a copy, s B A and the sum. The second peak is the sum of both
+    products for each token: three arrays of the output's size, without the two matrices of the norm.
+
+    Backward, five arrays of the output's size exist at the gradient of f: the gradient in the adapter's dtype, its copy
+    for W x, and gradients of f s B A x, of B A x and of f before its sum.
+
+    Examples
+    --------
+    >>> dora_peaks(Adapters(4, ("q",), dora=True), outputs=96, tokens=10, inputs=64, itemsize=2)
+    (120192, 17664)
+    """
+    wide, copied = adapters.itemsize, adapters.base != "" or adapters.itemsize != itemsize
+    left, matrix = tokens * outputs, wide * outputs * inputs
+    entered = itemsize * left + adapters.kept_per_input(itemsize) * tokens * inputs
+    product = wide * (inputs**2 + inputs * adapters.rank) + matrix * (1 + copied)
+    again = wide * left if adapters.dropout else 0
+    both = again + wide * (tokens * adapters.rank + 4 * left + 3 * outputs)
+    casts = (wide + itemsize) * left if wide != itemsize else 0
+    return entered + product + max(2 * matrix, both), casts + wide * (3 * left + outputs)

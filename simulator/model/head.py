@@ -1,7 +1,8 @@
 """The operations before the first layer and after the last: embedding, last norm, logits, cross entropy.
 
 Counts for a micro-batch, as in layer.py. Logits are in the compute dtype; softmax reads a float32 copy, like PyTorch
-under autocast. With a vocabulary of 128,256 this copy is larger than many a layer, so it is counted separately.
+under autocast. With a vocabulary of 128,256 this copy is larger than many a layer, so it is counted separately. Code
+that hands logits of 16 bits to the loss has no copy (`narrow`).
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ class LogitsMemory:
     logits : int
         In the compute dtype [B].
     float32_copy : int
-        Input of softmax; 0 if the compute dtype is float32 [B].
+        Input of softmax; 0 if softmax reads the logits [B].
     log_probabilities : int
-        float32; the only tensor saved for the backward pass [B].
+        In softmax's dtype, float32 or the compute dtype; the only tensor saved for the backward pass [B].
     loss_gradient, float32_gradient : int
-        float32: gradient of the log-probabilities (only one entry per row is nonzero, yet all are stored), and gradient
-        of the copy [B].
+        In softmax's dtype: gradient of the log-probabilities (only one entry per row is nonzero, yet all are stored),
+        and gradient of softmax's input [B].
     gradient : int
-        Gradient of the logits in the compute dtype; 0 if that is float32 [B].
+        Gradient of the logits in the compute dtype; 0 if that is softmax's dtype [B].
     """
 
     logits: int
@@ -58,8 +59,13 @@ class LogitsMemory:
         return max(softmax, self.float32_gradient + self.gradient)
 
 
-def logits_memory(model: Transformer, batch: Batch) -> LogitsMemory:
+def logits_memory(model: Transformer, batch: Batch, *, narrow: bool = False) -> LogitsMemory:
     """Return the bytes in a micro-batch's tensors with tokens x vocabulary elements: logits, copy, gradients.
+
+    Parameters
+    ----------
+    narrow : bool
+        Whether softmax and loss compute in the logits' dtype, without a float32 copy.
 
     Examples
     --------
@@ -69,9 +75,10 @@ def logits_memory(model: Transformer, batch: Batch) -> LogitsMemory:
     (2101346304, 10506731520)
     """
     elements = _scored(model, batch) * _rows(model, batch)
-    wide, narrow = _FLOAT32_BYTES * elements, batch.itemsize * elements
-    cast = batch.itemsize != _FLOAT32_BYTES
-    return LogitsMemory(narrow, wide if cast else 0, wide, wide, wide, narrow if cast else 0)
+    own = batch.itemsize * elements
+    wide = own if narrow else _FLOAT32_BYTES * elements
+    cast = own if own != wide else 0
+    return LogitsMemory(own, wide if cast else 0, wide, wide, wide, cast)
 
 
 def _rows(model: Transformer, batch: Batch) -> int:
@@ -171,16 +178,16 @@ def _dropout(model: Transformer, batch: Batch) -> Operation:
     )
 
 
-def head_operations(model: Transformer, batch: Batch) -> tuple[Operation, ...]:
+def head_operations(model: Transformer, batch: Batch, *, narrow: bool = False) -> tuple[Operation, ...]:
     """Return the head's operations on a micro-batch: square matrix and activation if the head has them, last norm,
-    logits, their limit, their float32 copy and cross entropy.
+    logits, their limit, their float32 copy (none if `narrow`) and cross entropy.
 
     A tied head multiplies by the embedding's table: the same kernels, without parameters of its own.
     """
-    memory = logits_memory(model, batch)
+    memory = logits_memory(model, batch, narrow=narrow)
     operations = _transform(model, batch) if model.head_transform else []
     source = operations[-1].name if operations else "input"
-    operations += [norm("norm", source, model, batch), _logits(model, batch)]
+    operations += [norm("norm", source, model, batch.stream), _logits(model, batch)]
     if model.logit_cap:
         operations.append(soft_cap("logit soft-cap", memory.logits))
     if memory.float32_copy:

@@ -29,18 +29,18 @@ def _in_sequence(model: Transformer, batch: Batch) -> Iterator[Operation]:
     """Yield the operations of attention, then of the feed-forward block, with norms in the places of the model's
     form.
     """
-    blocks = attention_block(model, batch), feed_forward_block(model, batch)
+    blocks, stream = (attention_block(model, batch), feed_forward_block(model, batch.stream)), batch.stream
     before = "input"
     for number, block in enumerate(blocks, start=1):
         name, added, last = f"norm{number}", f"residual{number}", block[-1].name
         if model.form in ("pre", "both"):
-            yield norm(name, before, model, batch)
+            yield norm(name, before, model, stream)
         yield from block
         if model.form in ("post", "both"):
-            yield norm(name if model.form == "post" else f"{name} after", last, model, batch)
-        yield residual(added, model, batch)
+            yield norm(name if model.form == "post" else f"{name} after", last, model, stream)
+        yield residual(added, model, stream)
         if model.form == "sum":
-            yield norm(name, added, model, batch)
+            yield norm(name, added, model, stream)
         before = added
 
 
@@ -48,12 +48,13 @@ def _parallel(model: Transformer, batch: Batch) -> Iterator[Operation]:
     """Yield the operations of attention and feed-forward block, which read the same input and share one residual
     addition.
     """
-    first = norm("norm1", "input", model, batch)
+    stream = batch.stream
+    first = norm("norm1", "input", model, stream)
     yield first
     yield from attention_block(model, batch)
     if model.form == "parallel":
-        second = norm("norm2", "input", model, batch)
+        second = norm("norm2", "input", model, stream)
         # Both norms save the same input.
         yield replace(second, saved=(first.saved[0], *second.saved[1:]))
-    yield from feed_forward_block(model, batch)
-    yield residual("residual2", model, batch, blocks=2)
+    yield from feed_forward_block(model, stream)
+    yield residual("residual2", model, stream, blocks=2)

@@ -51,10 +51,13 @@ def layer_operations(kind: LayerKind, batch: Batch) -> tuple[Operation, ...]:
     return needed_backward(made, batch)
 
 
-def last_operations(model: Model, batch: Batch) -> tuple[Operation, ...]:
-    """Return the operations after the last layer, with the loss."""
-    made = _of(model.last, batch) if isinstance(model, LayerList) else head.head_operations(model, batch)
-    return needed_backward(made, batch)
+def last_operations(model: Model, batch: Batch, *, narrow: bool = False) -> tuple[Operation, ...]:
+    """Return the operations after the last layer, with the loss; with `narrow` a transformer's loss computes in the
+    logits' dtype.
+    """
+    if isinstance(model, LayerList):
+        return needed_backward(_of(model.last, batch), batch)
+    return needed_backward(head.head_operations(model, batch, narrow=narrow), batch)
 
 
 def training_flops_per_token(model: Model, seq_len: int) -> float:
@@ -72,7 +75,7 @@ def passed_bytes(model: Model, layer: int, batch: Batch) -> int:
     """
     if isinstance(model, LayerList):
         return model.entry_of(layer).of(batch)
-    return batch.tokens_between * model.hidden_size * batch.itemsize
+    return batch.tokens_between * model.hidden_size * batch.stream.itemsize
 
 
 def refusals(model: Model, cut: ModelPartition, seq_len: int) -> Iterator[tuple[str, str]]:

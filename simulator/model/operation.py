@@ -6,14 +6,17 @@ Counts for a micro-batch, without GPU, sharding or schedule.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Final, Literal
 
 from simulator.model.adapters import AdapterKernels, Adapters, Target, adapter_kernels
-from simulator.model.dora import dora_kernels, kept_by_dora
+from simulator.model.dora import dora_kernels, dora_peaks, kept_by_dora
 from simulator.model.kernel import Elementwise, Kernel, Matmul
 from simulator.model.partition import WHOLE, Communication, ModelPartition, around_columns, around_rows
 from simulator.model.quantised import product
 from simulator.model.shape import Transformer
+
+# Bytes of an element in float32 [B].
+_FLOAT32: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +46,8 @@ class Batch:
         `operation_parameter`).
     begins : bool
         Whether nothing before the first of `trained` needs a gradient.
+    written_itemsize : int
+        Bytes of an element of a quantised matrix when written out, and of its matmul's operands; 0 for `itemsize` [B].
     """
 
     sequences: int
@@ -56,6 +61,14 @@ class Batch:
     float16: bool = False
     trained: frozenset[str] = frozenset()
     begins: bool = False
+    written_itemsize: int = 0
+
+    @property
+    def stream(self) -> Batch:
+        """The micro-batch for operations on hidden states, which may be wider beside quantised matrices."""
+        if self.adapters is None or not self.adapters.float32_hidden or self.written_itemsize:
+            return self
+        return replace(self, itemsize=_FLOAT32, written_itemsize=self.itemsize)
 
     def trains(self, parameter: str) -> bool:
         """Return True if the parameter of an operation, such as "qkv.weight", has a gradient."""
@@ -105,6 +118,12 @@ class Operation:
         True if the size grows with the square of the sequence (scores, softmax, their dropout).
     communications : tuple of Communication
         Exchanges among the ranks that share the model.
+    forward_peak : int
+        Most bytes allocated at once in the forward pass, saved tensors and output included; 0 without temporary arrays
+        [B].
+    backward_peak : int
+        Most bytes allocated at once in the backward pass, beside saved tensors and the gradient of the output; 0 if
+        these are the gradient of the input alone [B].
     """
 
     name: str
@@ -114,6 +133,8 @@ class Operation:
     output: int = 0
     quadratic: bool = False
     communications: tuple[Communication, ...] = ()
+    forward_peak: int = 0
+    backward_peak: int = 0
 
     @property
     def of_inputs(self) -> int:
@@ -163,14 +184,18 @@ def linear(
     backward: tuple[Kernel, ...] = (back,)
     size = tokens * groups * n * batch.itemsize
     kept: tuple[Saved, ...] = (saved,)
+    peaks = 0, 0
     if batch.trains(f"{name}.weight"):
         backward += (Matmul(f"{name} weight gradient", n, k, tokens, groups, of_weights=True),)
     elif batch.adapters is not None:
         own, adapted = batch.adapters, batch.adapters.of(parts)
         outliers = 0
         if own.base_format is not None:
-            frozen = product(own.base_format, (out, back), parts or ((name, n),), batch.itemsize, float16=batch.float16)
+            stored = batch.written_itemsize or batch.itemsize
+            frozen = product(own.base_format, (out, back), parts or ((name, n),), stored, float16=batch.float16)
             forward, backward, outliers = frozen.forward, frozen.backward, frozen.outliers
+            if stored != batch.itemsize:
+                forward, backward = _between_casts(name, tokens * groups, n, k, batch, forward, backward)
         added = AdapterKernels()
         for target, outputs in adapted:
             added += adapter_kernels(own, target, outputs, tokens, k, batch.itemsize)
@@ -186,13 +211,58 @@ def linear(
         if own.dora:
             sizes = [(target, kept_by_dora(own, outputs, tokens, k, batch.itemsize)) for target, outputs in adapted]
             kept = (*kept, *(Saved(f"{target} dora products", nbytes, name) for target, nbytes in sizes))
+            peaks = _peaks_with_dora(own, [outputs for _, outputs in adapted], tokens, k, batch.itemsize)
         if outliers:
             kept = (*dict.fromkeys((saved, *kept)), Saved(f"{name} outlier inputs", outliers, name))
     # A bias gradient sums the output gradient over tokens: a reduction bound by HBM, not a matmul.
     if bias and batch.trains(f"{name}.bias"):
         read = tokens * groups * n * batch.itemsize
         backward += (Elementwise(f"{name} bias gradient", read, n * batch.itemsize, of_weights=True),)
-    return Operation(name, forward, backward, kept, size)
+    return Operation(name, forward, backward, kept, size, forward_peak=peaks[0], backward_peak=peaks[1])
+
+
+def _between_casts(
+    name: str, rows: int, n: int, k: int, batch: Batch, forward: tuple[Kernel, ...], backward: tuple[Kernel, ...]
+) -> tuple[tuple[Kernel, ...], tuple[Kernel, ...]]:
+    """Return the kernels of a matrix whose input and output are wider than its matmul's operands, with casts before and
+    after in each pass.
+    """
+    wide, narrow = batch.itemsize, batch.written_itemsize
+
+    def cast(what: str, elements: int, *, widens: bool) -> Elementwise:
+        read, written = (narrow, wide) if widens else (wide, narrow)
+        return Elementwise(f"{name} {what}", read * elements, written * elements, single=True)
+
+    return (
+        (cast("input cast", rows * k, widens=False), *forward, cast("output cast", rows * n, widens=True)),
+        (
+            cast("output gradient cast", rows * n, widens=False),
+            *backward,
+            cast("input gradient cast", rows * k, widens=True),
+        ),
+    )
+
+
+def _peaks_with_dora(
+    adapters: Adapters, outputs: list[int], tokens: int, inputs: int, itemsize: int
+) -> tuple[int, int]:
+    """Return the most bytes allocated at once in the forward and the backward pass of matrices that share an input
+    (`Operation`); the matrices, with these numbers of outputs, run one after the other.
+    """
+    forward = backward = before = 0
+    own = tokens * (inputs * adapters.kept_per_input(itemsize) + adapters.rank * adapters.itemsize)
+    for left in outputs:
+        forward = max(forward, before + dora_peaks(adapters, left, tokens, inputs, itemsize)[0])
+        before += own + kept_by_dora(adapters, left, tokens, inputs, itemsize) + tokens * left * itemsize
+    entered, freed = tokens * inputs * itemsize, 0
+    # Backward, the last matrix comes first. Gradients of the input arrive one after the other, and are summed.
+    for left in reversed(outputs):
+        summed = entered if freed else 0
+        backward = max(backward, summed + dora_peaks(adapters, left, tokens, inputs, itemsize)[1] - freed)
+        freed += own + kept_by_dora(adapters, left, tokens, inputs, itemsize)
+        # Two gradients and their sum, when the matrix has freed its saved tensors.
+        backward = max(backward, 3 * entered - freed)
+    return forward, backward
 
 
 def needed_backward(operations: tuple[Operation, ...], batch: Batch) -> tuple[Operation, ...]:

@@ -136,12 +136,20 @@ def pass_order(pipeline: Pipeline) -> PassOrder:
     """Return the passes of a pipeline in an order that respects dependencies; raise ValueError if the dependencies form
     a cycle.
     """
-    return _pass_order(pipeline.schedule, pipeline.shape, pipeline.model_stages)
+    return _pass_order(pipeline.schedule, pipeline.shape, pipeline.model_stages, pipeline.first_trained)
 
 
 @lru_cache(maxsize=64)
-def _pass_order(schedule: PipelineSchedule, shape: PipelineShape, copies: int) -> PassOrder:
-    """Build a pass order that respects dependencies, by running ranks in turn while inputs allow; cached."""
+def _pass_order(schedule: PipelineSchedule, shape: PipelineShape, copies: int, first_trained: int) -> PassOrder:
+    """Build a pass order that respects dependencies, by running ranks in turn while inputs allow; cached.
+
+    Parameters
+    ----------
+    copies : int
+        Stages of a model copy.
+    first_trained : int
+        Stage of a model copy before which no gradient is computed.
+    """
     order, width = schedule.order(shape), shape.stages * shape.micro_batches
     lengths = [sum(map(len, slots)) for slots in order]
     starts = tuple(np.cumsum([0, *lengths[:-1]]).tolist())
@@ -156,11 +164,13 @@ def _pass_order(schedule: PipelineSchedule, shape: PipelineShape, copies: int) -
 
     def needed(one: Pass) -> tuple[int, int] | None:
         """Return the key and the stage of the pass for whose result the given pass waits; None for the first forward
-        pass.
+        pass, and for empty backward passes of stages before the first trained parameter.
         """
         first, last = one.stage % copies == 0, one.stage % copies == copies - 1
         if one.work is Work.FORWARD:
             return None if first else (number_of(one.stage - 1, one.micro, forward=True), one.stage - 1)
+        if one.stage % copies < first_trained:
+            return None
         # The input gradient of the same stage, on the same rank.
         if one.work is Work.WEIGHT_GRADIENT:
             return number_of(one.stage, one.micro, forward=False), one.stage

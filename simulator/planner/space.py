@@ -220,6 +220,13 @@ def _step(whole: TrainingStep, spec: TrainingSpec, setting: Setting) -> Training
     adapters = step.model.adapters
     if adapters is not None and adapters.dora and setting.tp > 1:
         raise ValueError(f"tp: got {setting.tp}; DoRA needs whole matrices")
+    if adapters is not None and adapters.float32_hidden and (setting.tp > 1 or adapters.base in ("", "gptq")):
+        key, value = ("tp", setting.tp) if setting.tp > 1 else ("base", repr(adapters.base or "params"))
+        raise ValueError(f"{key}: got {value}; hidden states in float32 need whole matrices in nf4 or int8")
+    if step.trained is not None and adapters is not None:
+        raise ValueError(f"rank: got {setting.rank}; adapters freeze the model, and trainable names trained parts")
+    if step.trained is not None and step.checkpointing == "sqrt":
+        raise ValueError("checkpointing: got 'sqrt', whose segments would cross frozen and trained layers")
     if step.offload is not None and (step.optimizer.paged or step.optimizer.of_matrices is not None):
         raise ValueError(f"offload: got optimizer; {step.optimizer.name} updates on the GPU")
     # These checks raise the same errors as planning the step.

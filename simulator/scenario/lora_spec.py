@@ -74,6 +74,13 @@ class LoraSpec(Spec):
         default=False,
         description="Whether each output of an adapted matrix has a trained length (DoRA), with PEFT's kernels.",
     )
+    hidden: Annotated[Literal["params", "float32"], reading.choice(("params", "float32"))] = Field(
+        default="params",
+        description=(
+            "Dtype of hidden states between matrices: the dtype of parameters (params), or float32, as after PEFT's "
+            "prepare_model_for_kbit_training on nf4 and int8."
+        ),
+    )
     targets: Annotated[Any, _targets()] = Field(
         default=_ALL,
         description=(
@@ -107,4 +114,5 @@ def adapters(spec: LoraSpec, model: Model) -> Adapters | None:
         named = ", ".join(missing) or str(spec.targets)
         raise ValueError(f"got {named}; {model.name} has {where}; write some of {', '.join(able)}")
     base = "" if spec.base == "params" else spec.base
-    return Adapters(spec.rank, chosen, spec.dtype, spec.dropout is not False and spec.dropout > 0, base, spec.dora)
+    dropout = spec.dropout is not False and spec.dropout > 0
+    return Adapters(spec.rank, chosen, spec.dtype, dropout, base, spec.dora, spec.hidden == "float32")

@@ -79,8 +79,6 @@ def not_planned(scenario: Scenario | Scenario) -> Iterator[tuple[Key, str]]:
             ("cluster", "stragglers"),
             ("a plan excludes factors above 1, because lower bounds assume the speed of the other ranks"),
         )
-    if training is not None and training.trainable != "all":
-        yield ("training", "trainable"), "a plan trains every parameter; omit the key, and use run or sweep"
     if training is not None and training.numerics:
         yield ("training", "numerics"), "a plan only computes times; omit the key"
 

@@ -298,6 +298,21 @@ def _lora(shape: TrainingSpec, model: Model | None, gpu: Gpu | None) -> Iterator
         if shape.lora.base == "gptq":
             message = "got true, but PEFT has no DoRA beside gptq; write base: nf4, or dora: false"
             yield _conflict("lora.dora", message, "training.lora.base", "training.lora.rank")
+    if shape.lora.rank and shape.lora.hidden == "float32":
+        # PEFT casts norms beside matrices of bitsandbytes alone; exchanges between ranks have the activations' dtype.
+        for key, unable, advice in (
+            (
+                "lora.base",
+                shape.lora.base in ("params", "gptq"),
+                "whose norms PEFT leaves as they are; write base: nf4",
+            ),
+            ("parallelism.tp", shape.parallelism.tp > 1, "which is not supported yet; write tp: 1"),
+            ("lora.dora", shape.lora.dora, "which is not supported yet; write dora: false"),
+        ):
+            if unable:
+                value = {"lora.base": f"base {shape.lora.base}", "parallelism.tp": "tp above 1"}.get(key, "dora")
+                message = f"got 'float32' beside {value}, {advice}, or hidden: params"
+                yield _conflict("lora.hidden", message, f"training.{key}", "training.lora.rank")
     if model is None:
         return
     try:

@@ -164,6 +164,9 @@ class LoraKeys(TypedDict, total=False):
     quantisation (QLoRA), 4-bit GPTQ in groups of 128, or 8 bits, multiplied in 8 bits (int8, LLM.int8())."""
     dora: bool
     """Whether each output of an adapted matrix has a trained length (DoRA), with PEFT's kernels."""
+    hidden: Literal["params", "float32"]
+    """Dtype of hidden states between matrices: the dtype of parameters (params), or float32, as after PEFT's
+    prepare_model_for_kbit_training on nf4 and int8."""
     targets: (
         Literal["all", "attention", "feed_forward", "all-linear"]
         | Sequence[
@@ -508,10 +511,10 @@ class TrainingKeys(ScenarioKeys, ClusterKeys, total=False):
     such as layers.*.attention.*; other parts are frozen."""
     lora: LoraKeys
     """Low-rank adapters on a frozen model."""
-    loss: Literal["auto", "separate", "fused", "chunked"]
-    """Kernels of the loss: a float32 copy, softmax and loss after each other (separate); a kernel that overwrites the
-    logits (fused); head and loss together, a chunk of tokens at a time (chunked, Liger's fused linear cross entropy);
-    auto: the framework's."""
+    loss: Literal["auto", "separate", "narrow", "fused", "chunked"]
+    """Kernels of the loss: a float32 copy, softmax and loss after each other (separate); the same in the dtype of the
+    logits, without a copy (narrow); a kernel that overwrites the logits (fused); head and loss together, a chunk of
+    tokens at a time (chunked, Liger's fused linear cross entropy); auto: the framework's."""
     loss_scaling: Literal["auto", "none", "dynamic", "deepspeed", "static"] | LossScalingKeys
     """Loss scaling: rule and options; short form: the rule's name."""
     clip_norm: float

@@ -65,7 +65,7 @@ def unused(shape: TrainingSpec, world_size: int, base: Path) -> Iterator[tuple[K
     yield from _without_numbers(shape)
     yield from _loss_scaling(shape)
     if not shape.lora.rank:
-        for name in ("targets", "dtype", "dropout", "base", "dora"):
+        for name in ("targets", "dtype", "dropout", "base", "dora", "hidden"):
             yield ("training", "lora", name), "every parameter is trained; write a rank, such as lora: {rank: 16}"
     yield from _optimizer(shape)
     yield from _sharding(shape)

@@ -53,7 +53,7 @@ def gradients_within(operations: Sequence[Operation], entry: int) -> int:
             before = operations[place - 1].output if place else entry
             # The gradient of a branch's last output is the array that waits.
             own = 0 if joins else op.output
-            most, joins = max(most, kept + waiting + own + before - everything), False
+            most, joins = max(most, kept + waiting + own + max(before, op.backward_peak) - everything), False
         kept -= sum(
             saved.nbytes for saved in {one.name: one for one in op.saved}.values() if frees[saved.name] == place
         )

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
 from math import prod
@@ -119,6 +119,8 @@ class Passes:
         The rank's passes in a step, in order.
     parts : list of tuple of Unit
         Groups of units that were sharded together, in the last micro-batch's order.
+    on_host, most_on_host : int
+        Bytes of saved activations in host memory after the operations written so far, and the most until then [B].
     keeps_whole_gradients : bool
         Whether whole gradients, rather than the rank's shard, are accumulated over micro-batches.
     _labels : dict of int to (PassPieces, sequence of str)
@@ -138,6 +140,8 @@ class Passes:
     handed_back: str = ""
     scattered: str | None = None
     parts: list[tuple[Unit, ...]] = field(default_factory=list)
+    on_host: int = 0
+    most_on_host: int = 0
     # Units with activations on the host, once known, and the layer before each layer of a chunk.
     _on_host: Mapping[str, Unit] | None = None
     _before: dict[str, Unit] = field(default_factory=dict)
@@ -209,11 +213,14 @@ class Passes:
         if unit.kept:
             self.builder.allocate(f"{unit.name} activations {micro}", unit.kept, "activations", after=after)
         act = NumericAction(Computation.FORWARD, (unit.name,), micro)
-        done = self._run(f"{unit.name} forward {micro}", unit.forward, "forward", after, act)
+        with self._during(f"{unit.name} temporaries {micro}", unit.temporaries, "temporaries", after):
+            done = self._run(f"{unit.name} forward {micro}", unit.forward, "forward", after, act)
         if unit.name in self._waiting_on_host:
             name = f"{unit.name} activations {micro}"
             copied = self.builder.copy(f"hand over {name}", unit.kept, "to host", after=[done])
             self.builder.free(name, stream="copy to host", after=[copied])
+            self.on_host += unit.kept
+            self.most_on_host = max(self.most_on_host, self.on_host)
         return done
 
     def backward(
@@ -255,14 +262,19 @@ class Passes:
         done = self._run(f"{unit.name} weight gradient {micro}", unit.weight_gradient, "weight gradient", [], act)
         return self._end(micro, unit, chunk, fresh, done, communicates=communicates)
 
+    def _activation_gradients(self, micro: int, unit: Unit, after: list[str | None]) -> AbstractContextManager[None]:
+        """Write the allocation of the gradients of activations inside a unit around the kernels of its backward
+        pass.
+        """
+        return self._during(f"{unit.name} activation gradients {micro}", unit.within, "activation gradients", after)
+
     @contextmanager
-    def _activation_gradients(self, micro: int, unit: Unit, after: list[str | None]) -> Iterator[None]:
-        """Allocate the gradients of activations inside a unit around the kernels of its backward pass."""
-        name = f"{unit.name} activation gradients {micro}"
-        if unit.within:
-            self.builder.allocate(name, unit.within, "activation gradients", after=after)
+    def _during(self, name: str, nbytes: int, category: str, after: list[str | None]) -> Iterator[None]:
+        """Write an allocation around the kernels of a pass; none of 0 bytes."""
+        if nbytes:
+            self.builder.allocate(name, nbytes, category, after=after)
         yield
-        if unit.within:
+        if nbytes:
             self.builder.free(name)
 
     @property
@@ -296,6 +308,7 @@ class Passes:
             waits = [f"hand over {before.name} activations {micro}", self.builder.last_kernels]
             self.builder.allocate(name, before.kept, "activations", stream="copy to device", after=waits)
             self.builder.copy(f"return {before.name} activations {micro}", before.kept, "to device")
+            self.on_host -= before.kept
         return [f"return {unit.name} activations {micro}"] if unit.name in away else []
 
     def _recompute(self, micro: int, unit: Unit, after: list[str | None]) -> None:
@@ -308,7 +321,9 @@ class Passes:
             self.builder.allocate(f"{made} recomputed {micro}", self.unit(made).recomputed, category, after=after)
         if unit.recompute is not None:
             act = NumericAction(Computation.RECOMPUTE, unit.makes, micro)
-            self._run(f"{unit.name} recompute {micro}", unit.recompute, "recompute", after, act)
+            name = f"{unit.name} recompute"
+            with self._during(f"{name} temporaries {micro}", unit.temporaries_again, "temporaries", after):
+                self._run(f"{name} {micro}", unit.recompute, "recompute", after, act)
 
     def _end(self, micro: int, unit: Unit, chunk: Chunk, fresh: str | None, done: str, *, communicates: bool) -> str:
         """Write the end of a unit's backward pass: free activations, accumulate and copy gradients. Return the name of

@@ -226,7 +226,7 @@ class Pipeline:
             return None
         ranks = self.schedule.rank_of(source, self.shape.ranks), self.schedule.rank_of(target, self.shape.ranks)
         # No gradient is wanted before the first trained parameter.
-        if not forward and target % last < self._first_trained:
+        if not forward and target % last < self.first_trained:
             return None
         # Both chunks at a V's turn lie on one rank.
         if ranks[0] == ranks[1]:
@@ -255,7 +255,7 @@ class Pipeline:
         return [passed_bytes(self.step.model, layers, batch) // batch.itemsize for layers in before]
 
     @cached_property
-    def _first_trained(self) -> int:
+    def first_trained(self) -> int:
         """First stage of a model copy with a trained parameter; beside adapters the embedding is frozen."""
         step = self.step
         if step.trained is None and step.model.adapters is None:

@@ -46,8 +46,8 @@ class StepPlan:
         FLOP per step, of every rank, without and with recompute [FLOP].
     closed_forms, played : int
         Numbers of collectives with a closed form, and of simulated collectives.
-    host_bytes : int
-        Model states in host memory, per rank [B].
+    host_bytes, host_activation_bytes : int
+        Most model states and saved activations in host memory, per rank, and the saved activations among them [B].
     algorithms : mapping of str to str
         Algorithms of each operation by its dimension: {"dp all_gather": "multi_ring"}.
     constants : tuple of str
@@ -67,6 +67,7 @@ class StepPlan:
     closed_forms: int
     played: int
     host_bytes: int = 0
+    host_activation_bytes: int = 0
     algorithms: Mapping[str, str] = field(default_factory=dict)
     constants: tuple[str, ...] = ()
     constants_by_operation: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -102,6 +103,7 @@ def plan_step(cluster: Cluster, step: TrainingStep, *, steady: bool = True) -> S
     tokens = step.seq_len * step.micro_batch_size * step.accumulation * groups.grid.size("dp")
     model = flops_of(step) * tokens
     # Every list is run by equally many ranks.
+    fullest = max(stages, key=lambda made: made.states.on_host + made.passes.most_on_host)
     recomputed = sum(u.recompute.flops for made in stages for u in made.passes.units if u.recompute is not None)
     return StepPlan(
         program=Program(ranks),
@@ -112,7 +114,8 @@ def plan_step(cluster: Cluster, step: TrainingStep, *, steady: bool = True) -> S
         hardware_flops=model + recomputed * step.accumulation * (cluster.world_size // len(stages)),
         closed_forms=closed_forms,
         played=len(collectives) - closed_forms,
-        host_bytes=max(made.states.on_host for made in stages),
+        host_bytes=fullest.states.on_host + fullest.passes.most_on_host,
+        host_activation_bytes=fullest.passes.most_on_host,
         algorithms=_algorithms(unlike),
         constants=tuple(sorted({op.constants for op in unlike if op.constants})),
         constants_by_operation=_constants_by_operation(unlike),

@@ -29,6 +29,7 @@ from simulator.model.shape import Transformer
 from simulator.model.trained import TrainedParts, operation_parameter
 from simulator.step.activation_gradients import gradients_within
 from simulator.step.checkpointing import kept, policy_of
+from simulator.step.forward_temporaries import temporaries_within, temporaries_without_saving
 from simulator.step.kernel_timer import KernelCost, KernelTimer
 from simulator.step.kernels.framework_operations import (
     second_maps,
@@ -63,6 +64,8 @@ class Unit:
         Units whose activations are recomputed before this unit's backward pass: itself and the rest of its segment.
     within : int
         Most bytes of gradients of activations in its backward pass, beyond saved tensors freed by then [B].
+    temporaries, temporaries_again : int
+        Most bytes of temporary arrays in its forward pass and in its recompute, beyond `kept` and `recomputed` [B].
     holds : int
         Bytes of its input, and again of the input's gradient, that stay allocated until the backward pass has left the
         last unit that holds any [B].
@@ -102,6 +105,8 @@ class Unit:
     recomputed: int
     makes: tuple[str, ...] = ()
     within: int = 0
+    temporaries: int = 0
+    temporaries_again: int = 0
     holds: int = 0
     freed_early: int = 0
     copies: KernelCost | None = None
@@ -226,7 +231,9 @@ def _partly_trained(
         unit = known[key][place]
         if not behind:
             still = replace(unit, backward=NO_PASS, input_gradient=NO_PASS, weight_gradient=NO_PASS, recompute=None)
-            unit = replace(still, kept=0, recomputed=0, makes=(), within=0, freed_early=0, back=False)
+            unit = replace(
+                still, kept=0, recomputed=0, makes=(), within=0, temporaries_again=0, freed_early=0, back=False
+            )
         made.append(unit)
     return tuple(made)
 
@@ -366,6 +373,9 @@ def _layers(timer: KernelTimer, batch: Batch, layers: list[Module]) -> Iterator[
                 recompute += PassPieces((Piece(timer.cost(second_maps(kind, batch))),))
         # A segment is recomputed before its last layer's backward pass.
         makes = tuple(f"layer {j}" for j in range(i - keeping.segment + 1, i + 1)) if keeping.recomputed else ()
+        # A layer that is recomputed as a whole saves its input alone in the forward pass.
+        every, whole = kinds[of[i]], len(keeping.operations) == len(kinds[of[i]])
+        forward = temporaries_without_saving(every) if whole else temporaries_within(every, every)
         # Reentrant checkpointing detaches the layer's input, which alone it saves.
         whole_layer = policy_of(step.checkpointing, i) == "full"
         yield Unit(
@@ -377,6 +387,8 @@ def _layers(timer: KernelTimer, batch: Batch, layers: list[Module]) -> Iterator[
             keeping.recomputed,
             makes,
             within=within[of[i]],
+            temporaries=forward if counted else 0,
+            temporaries_again=temporaries_within(every, keeping.operations) if counted else 0,
             holds=keeping.nbytes if whole_layer else 0,
         )
 

@@ -105,6 +105,7 @@ BASES: Final[Mapping[str, Data]] = {
     ),
     "matrices": _training("dgx_h100", 2, optimizer="muon", sharding="zero1"),
     "adapters": _training("dgx_h100", 2, lora={"rank": 4}, sharding="zero1"),
+    "quantised": _training("dgx_h100", 2, lora={"rank": 4, "base": "nf4"}, sharding="zero1"),
     "layers": _training("dgx_h100", 2, model=LAYERS, seq_len=1, micro_batch_size=4, sharding="zero1"),
     "large": _training(ranks=2, model=TINY | {"n_embd": 512, "n_positions": 512}, seq_len=512, sharding="zero3"),
 }
@@ -225,9 +226,10 @@ EXAMPLES: Final[Mapping[str, tuple[Any, ...]]] = {
     "training.lora.dropout": (0.1,),
     "training.lora.base": ("nf4", "int8"),
     "training.lora.dora": (True,),
+    "training.lora.hidden": ("float32",),
     "training.lora.targets": ("attention",),
     "training.optimizer.state_dtype": ("bfloat16", "float16"),
-    "training.loss": ("chunked", "fused"),
+    "training.loss": ("chunked", "fused", "narrow"),
     "training.loss_scaling.rule": ("dynamic", "none"),
     "training.loss_scaling.start": (2.0,),
     "training.loss_scaling.interval": (1,),
@@ -274,6 +276,7 @@ ONLY_ON: Final[Mapping[str, tuple[str, ...]]] = {
     "cluster.link_factors": ("ring", "buffer", "chain", "nodes", "hybrid", "ddp", "alone", "pushed", "real"),
     "training.allocator": ("large",),
     "training.precision.scaling": ("eight bits", "cut"),
+    "training.lora.hidden": ("quantised",),
     # A model for real, and no more of them than it takes.
     "training.numerics": ("ddp", "alone", "pushed", "real", "real servers"),
     # Two ranks have one way to add up, whatever it is called.

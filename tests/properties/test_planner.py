@@ -83,16 +83,20 @@ def choices(gpus: int, **others: tuple[Any, ...]) -> Choices:
     return Choices(wanted | others)
 
 
-def drawn(seed: int, models: Sequence[dict[str, Any]] = (DENSE, WIDE, EXPERTS)) -> tuple[Scenario, Setting, float, int]:
-    """A setting that can be, and bounds of its time and memory."""
+def drawn(
+    seed: int, models: Sequence[dict[str, Any]] = (DENSE, WIDE, EXPERTS), trained: Sequence[Any] = ("all",)
+) -> tuple[Scenario, Setting, float, int]:
+    """A setting that can be, and bounds of its time and memory; `trained` has the values of `trainable` to draw."""
     draw = random.Random(seed)
     while True:
-        case = _drawn(draw, models)
+        case = _drawn(draw, models, trained)
         if case is not None:
             return case
 
 
-def _drawn(draw: random.Random, models: Sequence[dict[str, Any]]) -> tuple[Scenario, Setting, float, int] | None:
+def _drawn(
+    draw: random.Random, models: Sequence[dict[str, Any]], trained: Sequence[Any]
+) -> tuple[Scenario, Setting, float, int] | None:
     gpus, model = draw.choice((8, 16, 16, 32)), draw.choice(models)
     one = {name: (draw.choice(values),) for name, values in choices(gpus).values.items()}
     one["ep"] = (draw.choice((1, 2, 4, 8)) if "num_local_experts" in model else 1,)
@@ -101,6 +105,8 @@ def _drawn(draw: random.Random, models: Sequence[dict[str, Any]]) -> tuple[Scena
         "framework": draw.choice(("torchtitan", "bare", "megatron_2021", "nanotron")),
         "optimizer": draw.choice(("adam", "momentum")),
     }
+    # A single value draws nothing: the other tests' cases stay.
+    wanted |= {"trainable": draw.choice(trained)} if len(trained) > 1 else {}
     scenario = base(model, draw.choice(TOPOLOGIES), gpus, draw.choice((1.0, 1.0, 0.5)), **wanted)
     by_events = draw.random() < 0.5
     for setting, step in space.settings(Choices(one), scenario, draw.choice((16, 32, 64)), InfeasibleCounts()):
@@ -136,10 +142,10 @@ def told(scenario: Scenario, setting: Setting) -> dict[str, Any]:
     return data
 
 
-def held_to_bounds(seeds: Sequence[int], *models: dict[str, Any]) -> list[float]:
+def held_to_bounds(seeds: Sequence[int], *models: dict[str, Any], trained: Sequence[Any] = ("all",)) -> list[float]:
     shares = []
     for seed in seeds:
-        scenario, setting, bound, memory = drawn(seed, models or (DENSE, WIDE, EXPERTS))
+        scenario, setting, bound, memory = drawn(seed, models or (DENSE, WIDE, EXPERTS), trained)
         try:
             report = simulate(scenario_of(scenario, setting), limit_memory=False).report.to_dict()
         except DeadlockError:  # stages that wait for their sends, in an order where two wait for each other
@@ -165,6 +171,23 @@ def test_a_bound_holds_for_a_model_whose_layers_differ() -> None:
 @pytest.mark.parametrize("block", range(10))
 def test_many_bounds_hold_for_models_whose_layers_differ(block: int) -> None:
     held_to_bounds(range(9000 + 40 * block, 9040 + 40 * block), WINDOWS, UNLIKE)
+
+
+# The first trained parameter is in the first, a middle or the last stage; whole layers or parts of them are trained.
+TRAINED = (["layers 6-7", "head", "embedding"], ["layers 4-7"], ["layers.7.attention.*"], ["layers.*.norm1.*"])
+
+
+def test_a_bound_holds_where_parts_are_frozen() -> None:
+    """Stages before the first trained parameter send and receive no gradient, and their backward passes wait for
+    none.
+    """
+    assert len(held_to_bounds(range(40, 52), trained=TRAINED)) >= 10
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("block", range(10))
+def test_many_bounds_hold_where_parts_are_frozen(block: int) -> None:
+    held_to_bounds(range(20000 + 40 * block, 20040 + 40 * block), trained=TRAINED)
 
 
 @pytest.mark.parametrize("algorithm", ["tree", "chain", "direct", "ring", "halving_doubling"])
@@ -306,6 +329,42 @@ def fine_tuning_space(**others: tuple[Any, ...]) -> tuple[Scenario, Choices, int
 
 def test_the_best_of_fine_tunings_are_those_that_playing_everything_finds() -> None:
     equal_to_exhaustive(fine_tuning_space(optimizer=("adam", "paged_adam"), base=("params", "int8")))
+
+
+@pytest.mark.parametrize("trainable", [["layers 6-7"], ["layers.*.attention.*"]])
+def test_the_best_with_frozen_parts_are_those_that_playing_everything_finds(trainable: list[str]) -> None:
+    _, chosen, sequences = narrow_space()
+    equal_to_exhaustive((base(DENSE, "dgx_a100", 8, trainable=trainable), chosen, sequences))
+
+
+def test_a_bound_expects_no_gradients_on_stages_before_the_first_trained_parameter() -> None:
+    """Four stages of two layers, and a norm of the last layer trained: the step ends with the last stage's own work.
+
+    Gradients would be sent three times, each 1 MiB at 12.5 GB/s: 84 us. The update of a norm takes less.
+    """
+    chosen = {name: (values[0],) for name, values in choices(4).values.items()} | {"pp": (4,), "schedule": ("gpipe",)}
+    scenario = base(WIDE, "star_100g", 4, trainable=["layers.7.norm2.*"])
+    (found,) = space.settings(Choices(chosen), scenario, 1, InfeasibleCounts())
+    bound, _ = bounds_of(scenario, *found)
+    played = simulate(scenario_of(scenario, found[0])).report.to_dict()["step_time_s"]
+    assert played - 3 * 2**20 / 12.5e9 < bound <= played * (1 + 1e-9)
+
+
+def test_hidden_states_in_float32_are_planned_beside_whole_matrices_of_bitsandbytes_alone() -> None:
+    scenario = base(DENSE, "dgx_a100", 4, lora={"rank": 4, "base": "nf4", "hidden": "float32"})
+    _, chosen, sequences = fine_tuning_space(rank=(None,), base=("params", "nf4", "gptq"), optimizer=(None,))
+    found = list(space.settings(chosen, scenario, sequences, InfeasibleCounts()))
+    assert {(setting.tp, setting.base) for setting, _ in found} == {(1, "nf4")}
+
+
+def test_adapters_are_no_choice_beside_trained_parts() -> None:
+    _, chosen, sequences = fine_tuning_space(rank=(0, 4), base=("params",), optimizer=(None,), tp=(1,), pp=(1,))
+    refused = InfeasibleCounts()
+    found = list(
+        space.settings(chosen, base(DENSE, "dgx_a100", 4, trainable=["head", "embedding"]), sequences, refused)
+    )
+    assert {setting.rank for setting, _ in found} == {0}
+    assert any("trainable names trained parts" in example for example in refused.examples.values())
 
 
 def test_a_plan_of_fine_tunings_leaves_out_what_a_scenario_refuses_and_what_is_the_same() -> None:

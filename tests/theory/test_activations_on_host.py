@@ -8,7 +8,7 @@ import pytest
 
 from simulator.cluster.gpu_file import load_gpu
 from simulator.step.offload import COPY_EFFICIENCY
-from simulator.step.spec import Precision
+from simulator.step.spec import Offload, Precision
 from simulator.step.units import units
 from tests.training import SHARDED, TINY, Played, play, step
 
@@ -46,6 +46,30 @@ def test_each_of_two_stages_keeps_its_last_layer() -> None:
     run = played("ddp", 2, parallelism=replace(step("ddp").parallelism, pp=2), accumulation=2)
     # Three layers a stage: two of them leave, for each of two micro-batches.
     assert moved(run, "to host") == [saved()] * 2 * 2
+
+
+@pytest.mark.parametrize("accumulation", [1, 3])
+@pytest.mark.parametrize("checkpointing", ["none", "full"])
+def test_the_report_counts_what_waits_on_the_host(accumulation: int, checkpointing: str) -> None:
+    """Five of six layers; the next micro-batch's leave when those of the one before have returned."""
+    report = played(accumulation=accumulation, checkpointing=checkpointing).report
+    assert report.host_memory_bytes == report.host_activation_bytes == 5 * saved(checkpointing=checkpointing)
+    assert played(away=False).report.host_memory_bytes == 0
+
+
+def test_the_first_stage_of_a_pipeline_has_most_on_its_host() -> None:
+    """1F1B on two stages: two micro-batches of the first stage's two layers wait at once, and one of the second's."""
+    run = played("ddp", 2, parallelism=replace(step("ddp").parallelism, pp=2), accumulation=4)
+    assert run.report.host_activation_bytes == 2 * 2 * saved()
+
+
+def test_states_and_activations_on_the_host_add_up() -> None:
+    """Adam's float32 master copy and two moments, and bfloat16 gradients, of half the parameters each; activations."""
+    facts = {"offload": Offload(), "checkpointing": "full"}
+    states = played(away=False, **facts).report.host_memory_bytes
+    report = played(**facts).report
+    assert states == report.host_memory_bytes - report.host_activation_bytes > 0
+    assert report.host_activation_bytes == 5 * saved(checkpointing="full")
 
 
 def test_a_layer_returns_while_the_layer_above_runs_backward_and_is_there_when_needed() -> None:

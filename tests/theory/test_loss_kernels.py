@@ -11,7 +11,7 @@ from simulator.model.operation import Batch
 from simulator.model.trained import TrainedParts
 from simulator.step.framework import Framework
 from simulator.step.kernels.loss_operations import chunk_tokens, loss_buffers, loss_operations
-from simulator.step.spec import LossKernels, LossScaling, TrainingStep
+from simulator.step.spec import LossKernels, LossScaling, Precision, TrainingStep
 from simulator.step.units import units
 
 H100 = load_gpu("h100_sxm")
@@ -73,6 +73,33 @@ def test_memory_of_each_kind_of_loss_to_the_byte() -> None:
     assert heads["separate"].recomputed == 4 * logits
     assert heads["fused"].recomputed == 0
     assert heads["chunked"].recomputed == 256 * WORDS * 2 + WORDS * WIDTH * 2
+
+
+def test_a_narrow_loss_holds_and_moves_numbers_of_the_logits_dtype_alone() -> None:
+    """PyTorch's cross entropy on logits in bfloat16: log-probabilities and two gradients as large as the logits."""
+    hidden, logits = TOKENS * WIDTH * 2, TOKENS * WORDS * 2
+    plain = replace(step("narrow"), framework=Framework(loss_buffers=True))
+    head = units(plain, H100)[-1]
+    assert head.kept == hidden + 4 * TOKENS + hidden + logits + 8 * TOKENS
+    assert head.recomputed == 2 * logits
+    # All but the gradient of the logits is free when the backward matmuls begin.
+    assert head.freed_early == 2 * logits
+    moved = {
+        kernel.name: (kernel.read, kernel.written)
+        for op in loss_operations(plain, BATCH)
+        for kernel in (*op.forward, *op.backward)
+        if isinstance(kernel, Elementwise) and "norm" not in kernel.name
+    }
+    assert moved == {
+        "log-softmax": (logits, logits),
+        "loss gradient": (8 * TOKENS, logits),
+        "log-softmax gradient": (2 * logits, logits),
+    }
+    # In float32 both are the same.
+    wide = Precision("float32", "float32", "float32", None, "float32")
+    one, other = (loss_operations(replace(step(loss), precision=wide), replace(BATCH, itemsize=4))
+                  for loss in ("narrow", "separate"))  # fmt: skip
+    assert one == other
 
 
 def test_a_frozen_head_has_no_weight_gradient_in_its_chunks() -> None:

@@ -9,14 +9,18 @@ from typing import Any, Final
 import pytest
 
 from simulator.basics.errors import ScenarioError
+from simulator.cluster.gpu_file import load_gpu
 from simulator.model.adapters import TARGETS, Adapters
 from simulator.model.kernel import Elementwise, Matmul
 from simulator.model.layer import layer_operations
+from simulator.model.model import passed_bytes
 from simulator.model.operation import Batch, Operation, saved_bytes
 from simulator.model.parameters import modules
 from simulator.model.shape import Transformer
 from simulator.scenario.load import load_scenario
+from simulator.step.units import units
 from tests.combinations import accepted, simulated
+from tests.training import step
 
 # Width 64, 4 heads of 16, 2 heads of keys, feed-forward 256, gated.
 SMALL: Final = Transformer("small", 3, 64, 4, 2, 16, 256, 512, 128, gated=True, positions="rotary", norm="rmsnorm",
@@ -44,6 +48,74 @@ def test_bytes_of_a_layer(base: str, nbytes: int) -> None:
     layer = modules(replace(SMALL, adapters=Adapters(8, TARGETS, "bfloat16", base=base)))[1]
     norms = 2 * 64
     assert layer.frozen(2) == norms + math.ceil(nbytes / 2)
+
+
+def _hidden(*, wide: bool, dtype: str = "bfloat16") -> Batch:
+    return Batch(
+        2, 128, adapters=Adapters(8, ("q", "k", "v", "o"), dtype, dropout=True, base="nf4", float32_hidden=wide)
+    )
+
+
+def test_hidden_states_in_float32_double_what_lies_between_matrices() -> None:
+    """Two more bytes of: both norms' inputs, h each, and the output of gate and up, 2 f; adapters' inputs keep theirs.
+
+    PEFT's prepare_model_for_kbit_training leaves norms in float32, whose output decides the dtype of what follows.
+    """
+    narrow, wide = (layer_operations(SMALL, _hidden(wide=own)) for own in (False, True))
+    assert saved_bytes(wide) - saved_bytes(narrow) == 2 * TOKENS * (2 * 64 + 2 * 256)
+    outputs = {op.name: op.output for op in narrow}
+    more = {op.name for op in wide if op.output == 2 * outputs[op.name]}
+    assert more == {"norm1", "qkv", "rotary", "residual1", "norm2", "up", "activation", "down", "residual2"}
+    assert [op.output for op in wide if op.name in ("attention", "proj")] == [outputs["attention"], outputs["proj"]]
+    # A layer receives its input in float32, which alone full checkpointing saves.
+    assert passed_bytes(SMALL, 1, _hidden(wide=True)) == 4 * TOKENS * 64
+
+
+def test_a_quantised_matrix_between_hidden_states_in_float32_casts_in_both_passes() -> None:
+    """`down`, 64 outputs of 256 inputs: the operands in bfloat16, input and output in float32."""
+    narrow, wide = (
+        next(op for op in layer_operations(SMALL, _hidden(wide=own)) if op.name == "down") for own in (False, True)
+    )
+    entered, left = TOKENS * 256, TOKENS * 64
+    casts = [[(4 * entered, 2 * entered), (2 * left, 4 * left)], [(4 * left, 2 * left), (2 * entered, 4 * entered)]]
+    for kernels, plain, added in zip(
+        (wide.forward, wide.backward), (narrow.forward, narrow.backward), casts, strict=True
+    ):
+        assert kernels[1:-1] == plain
+        assert [(one.read, one.written) for one in (kernels[0], kernels[-1])] == added  # type: ignore[union-attr]
+
+
+def test_full_checkpointing_keeps_the_input_of_a_layer_in_float32() -> None:
+    """A rank's tokens, 64 numbers each, in 4 instead of 2 bytes."""
+    kept = {}
+    for wide in (False, True):
+        adapters = Adapters(8, TARGETS, "bfloat16", base="nf4", float32_hidden=wide)
+        asked = step("ddp", replace(SMALL, adapters=adapters), checkpointing="full")
+        kept[wide] = units(asked, load_gpu("h100_sxm"))[1].kept / (asked.seq_len * asked.micro_batch_size)
+    assert kept == {False: 2 * 64, True: 4 * 64}
+
+
+@pytest.mark.parametrize(
+    ("keys", "told"),
+    [
+        ({"lora": {"rank": 4, "hidden": "float32"}}, "beside base params, whose norms PEFT leaves as they are"),
+        ({"lora": {"rank": 4, "base": "gptq", "hidden": "float32"}}, "beside base gptq"),
+        ({"parallelism": {"tp": 2}, "lora": {"rank": 4, "base": "nf4", "hidden": "float32"}}, "beside tp above 1"),
+        ({"lora": {"rank": 4, "base": "nf4", "dora": True, "hidden": "float32"}}, "beside dora"),
+    ],
+)
+def test_hidden_states_in_float32_are_refused_where_they_are_not_known(keys: dict[str, Any], told: str) -> None:
+    with pytest.raises(ScenarioError) as refused:
+        load_scenario(data("nf4", **keys))
+    assert f"training.lora.hidden: got 'float32' {told}" in str(refused.value)
+    assert len(str(refused.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize("sharding", ["ddp", "zero3"])
+def test_both_engines_agree_on_hidden_states_in_float32(sharding: str) -> None:
+    drawn = accepted(data("nf4", sharding=sharding, lora={"rank": 4, "base": "nf4", "hidden": "float32"}))
+    assert drawn is not None
+    simulated(drawn)
 
 
 def test_a_matrix_of_gptq_is_written_out_before_each_matmul() -> None:

@@ -209,7 +209,10 @@ def test_everything_is_written_out() -> None:
             "name": "adam", "distribution": "auto", "iterations": 5, "implementation": "auto", "state_dtype": "auto",
         },
         "trainable": "all",
-        "lora": {"rank": 0, "dtype": "float32", "dropout": False, "base": "params", "dora": False, "targets": "all"},
+        "lora": {
+            "rank": 0, "dtype": "float32", "dropout": False, "base": "params", "dora": False, "hidden": "params",
+            "targets": "all",
+        },
         "collectives": "auto",
         "compile": False,
         "dropout": False,

@@ -83,7 +83,8 @@ def _spec(row: Mapping[str, str]) -> TrainingSpec:
     if row["base"]:
         keys["lora"] = {
             "rank": int(row["rank"]), "base": row["base"], "targets": row["targets"],
-            "dtype": row["adapter_dtype"], "dropout": 0.1 if row["table"] == "fms" else False,
+            "dtype": row["adapter_dtype"], "hidden": row["hidden"] or "params",
+            "dropout": 0.1 if row["table"] == "fms" else False,
         }  # fmt: skip
         keys["precision"]["grads"] = "auto"
     return TrainingSpec.model_validate(keys)

@@ -103,8 +103,9 @@ class TrainingReport(HasHeadline):
     comm_time_by_dimension, exposed_comm_time_by_dimension : dict of str to float
         Communication by dimension of parallelism (tp, cp, ep, pp, dp, and copies to the host): all of it, hidden or
         exposed; and parts of exposed_comm_time_s [s].
-    host_memory_bytes : int
-        Model states of a rank in its host's memory [B].
+    host_memory_bytes, host_activation_bytes : int
+        Model states and saved activations of a rank in its host's memory at most, and the saved activations among them
+        [B].
     capacity_bytes : int
         Memory of the GPU with the least free memory [B].
     peak_memory_by_stage : tuple of int
@@ -161,6 +162,7 @@ class TrainingReport(HasHeadline):
     comm_time_by_dimension: dict[str, float]
     exposed_comm_time_by_dimension: dict[str, float]
     host_memory_bytes: int
+    host_activation_bytes: int
     capacity_bytes: int
     peak_memory_by_stage: tuple[int, ...] = ()
     idle_time_by_stage: tuple[float, ...] = ()
@@ -319,6 +321,7 @@ def summarize_step(plan: StepPlan, cluster: Cluster, timeline: Timeline) -> Trai
         comm_time_by_dimension=_shared([_by_dimension(work) for work in works], rounds),
         exposed_comm_time_by_dimension=_shared(exposed_by, rounds),
         host_memory_bytes=plan.host_bytes,
+        host_activation_bytes=plan.host_activation_bytes,
         capacity_bytes=margin.capacity,
         peak_memory_by_stage=_peak_by_stage(plan, timeline),
         idle_time_by_stage=_idle_by_stage(plan, timeline),

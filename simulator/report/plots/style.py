@@ -90,6 +90,7 @@ MEMORY: Final = {
     "activations": SKY,
     "recomputed activations": YELLOW,
     "activation gradients": CORAL,
+    "temporaries": MINT,
     "loss buffers": WINE,
     "other": LIGHT,
     REST: PALE,

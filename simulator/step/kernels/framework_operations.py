@@ -82,15 +82,16 @@ def with_float32_norms(operations: tuple[Operation, ...], batch: Batch) -> tuple
 
     Hugging Face's modules for RMSNorm cast the input to float32, normalise it, cast it back and multiply by the weight:
     the square and the multiplication by the deviation save the copy, the multiplication by the weight saves the
-    normalised input (modeling_llama.py).
+    normalised input (modeling_llama.py). Hidden states in float32 need no copy.
     """
-    made = []
+    made, wide = [], batch.stream.itemsize == _FLOAT32
     for op in operations:
         entered = next((one for one in op.saved if one.name == f"{op.name} input"), None)
         if entered is None or not any(one.name == f"{op.name} statistics" for one in op.saved):
             made.append(op)
             continue
         copied = Saved(f"{op.name} input in float32", entered.nbytes * _FLOAT32 // batch.itemsize, op.name)
+        copied = entered if wide else copied
         trained = batch.trains(f"{op.name}.weight")
         normalised = (Saved(f"{op.name} normalised input", entered.nbytes, op.name),) if trained else ()
         others = tuple(one for one in op.saved if one is not entered)

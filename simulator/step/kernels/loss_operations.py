@@ -1,8 +1,9 @@
-"""Which kernels compute the logits and the loss, and which memory do the kernels hold? Separate, fused, chunked.
+"""Which kernels compute the logits and the loss, and which memory do these hold? Separate, narrow, fused, chunked.
 
 Llama 3 8B, a micro-batch of 8,192 tokens, 128,256 words: the logits have 2.1 GB. Separate kernels also write a float32
-copy and log-probabilities (4.2 GB each), and two float32 gradients in the backward pass. A fused kernel overwrites the
-logits with their gradient. A chunked loss never holds all logits: 32 chunks of 256 tokens have 66 MB each.
+copy and log-probabilities (4.2 GB each), and two float32 gradients in the backward pass. Narrow kernels are separate
+too, and log-probabilities and both gradients have 2.1 GB each. A fused kernel overwrites the logits with their
+gradient. A chunked loss never holds all logits: 32 chunks of 256 tokens have 66 MB each.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _LABEL_BYTES: Final = 8
 
 def loss_operations(step: TrainingStep, batch: Batch) -> tuple[Operation, ...]:
     """Return the operations after the last layer (norm, logits, loss) of a micro-batch, with a step's loss kernels."""
-    operations = last_operations(step.model, batch)
+    operations = last_operations(step.model, batch, narrow=step.loss_kernels == "narrow")
     if isinstance(step.model, LayerList):
         return operations
     if step.loss_kernels == "chunked":
@@ -49,7 +50,7 @@ def loss_buffers(step: TrainingStep, batch: Batch) -> int:
     if step.loss_kernels == "chunked":
         table = 0 if not batch.trains("logits.weight") else model.vocab_size * model.hidden_size
         return (min(chunk_tokens(model, batch), batch.tokens) * model.vocab_size + table) * batch.itemsize
-    memory = logits_memory(model, batch)
+    memory = logits_memory(model, batch, narrow=step.loss_kernels == "narrow")
     gradients = memory.backward_peak - memory.log_probabilities if framework.loss_buffers else 0
     kept = memory.logits if framework.keeps_logits else 0
     # Merged kernels never write half of the gradients to HBM.
@@ -62,7 +63,7 @@ def freed_early(step: TrainingStep, batch: Batch) -> int:
     """
     if step.loss_kernels == "chunked":
         return 0
-    memory = logits_memory(step.transformer, batch)
+    memory = logits_memory(step.transformer, batch, narrow=step.loss_kernels == "narrow")
     kept = memory.gradient or memory.float32_gradient
     return max(0, memory.log_probabilities + loss_buffers(step, batch) - kept)
 
