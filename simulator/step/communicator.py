@@ -71,19 +71,16 @@ class Communicator:
         if ranks == 1:
             return None
         padded = -(-elements // ranks) * ranks
-        return self._plan(operation, padded, dtype, self.groups.members(scope, self.groups.number(scope, rank)))
+        return self._plan(operation, padded, dtype, self.groups.with_rank(scope, rank))
 
-    def send(self, elements: int, dtype: str, stages: tuple[int, int], rank: int) -> Collective:
-        """Return the point-to-point transfer of `elements` elements between the pipeline stages; `rank`, on either
-        stage, selects the pair of ranks.
-        """
-        group, itemsize = self.groups.members(stages, self.groups.number(stages, rank)), find(dtype).itemsize
+    def send(self, elements: int, dtype: str, pair: tuple[int, ...]) -> Collective:
+        """Return the point-to-point transfer of `elements` elements between a pair of ranks, sender and receiver."""
         if self.mode in _ALONE:
-            return self._roughly("send", elements, itemsize, dtype, group)
+            return self._roughly("send", elements, find(dtype).itemsize, dtype, pair)
         return self.cluster.remember(
-            (point_to_point, elements, dtype, group),
-            partial(point_to_point, self.cluster, elements, dtype, group),
-            _size(group),
+            (point_to_point, elements, dtype, pair),
+            partial(point_to_point, self.cluster, elements, dtype, pair),
+            _size(pair),
         )
 
     @property

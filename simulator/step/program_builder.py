@@ -164,19 +164,15 @@ class ProgramBuilder:
         """
         # A stream for each boundary and direction: the name without the micro-batch.
         stream = name.rsplit(" ", 1)[0]
+        pair = self.communicator.groups.with_rank(stages, self.rank)
         key = "send", elements, dtype, stages, stream
         if key not in self._templates:
-            planned = self.communicator.send(elements, dtype, stages, self.rank)
-            self._templates[key] = replace(planned, stream=stream)
-        template = self._templates[key]
-        self._named(template, name, after, stages, act)
-        if blocks and template is not None:
+            self._templates[key] = replace(self.communicator.send(elements, dtype, pair), stream=stream)
+        self._named(self._templates[key], name, after, stages, act)
+        if blocks:
             # The sender's host must continue, because it has to post receives from its neighbours; only its kernels
             # wait.
-            groups = self.communicator.groups
-            # The plan of a rank alone has no second rank in its collectives.
-            _, receiver = groups.members(stages, groups.number(stages, self.rank))
-            (self._blocking if receiver == self.rank else self._awaited).append(name)
+            (self._blocking if pair[1] == self.rank else self._awaited).append(name)
         return name
 
     def communicate(
