@@ -90,7 +90,7 @@ class CollectivePlay:
             self._tails.setdefault(number, []).append(participant)
         self._pending = _pending(routed.transfers)
         self._initial = _initial(routed.transfers, ranks)
-        self.sizes: Sequence[float] = _column(routed.nbytes)
+        self.sizes: Sequence[float] = _column(routed.units)
         self._start, on_end = self._closures(clock, fabric, waiters)
         self.on_end: tuple[Callable[[Flow], None], ...] = (on_end,)
 

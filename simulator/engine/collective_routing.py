@@ -11,6 +11,10 @@ across nodes.
 - If the all-reduces share an uplink and can fill it, groups (0, 2) and (1, 3) may contend, and each group gets a lane.
 - If every GPU has its own network card, no two collectives contend, and the whole stream gets a single lane.
 
+Flows of a collective with a priority p are counted in units of p bytes: on each link a unit takes p times the capacity
+of a byte, and equal shares of units give the flow p times the rate of a flow without priority. Solvers of fair shares
+therefore know nothing of priorities.
+
 Two collectives in a lane never contend. A rank runs one collective per stream at a time; the lane states that this is
 enough to keep their flows apart.
 """
@@ -63,6 +67,8 @@ class RoutedCollective:
         Collectives of one lane never contend with each other; -1 for a collective that may contend with any other.
     wide_lane : bool
         True if the lane has all collectives of the stream, whatever their groups.
+    priority : float
+        Bytes in a unit of its flows.
     """
 
     traffic: Traffic
@@ -73,6 +79,7 @@ class RoutedCollective:
     contends: bool = True
     lane: int = 0
     wide_lane: bool = False
+    priority: float = 1.0
 
     @property
     def transfers(self) -> Transfers:
@@ -83,6 +90,11 @@ class RoutedCollective:
     def nbytes(self) -> Floats:
         """Bytes carried by each transfer [B]."""
         return self.traffic.nbytes
+
+    @property
+    def units(self) -> Floats:
+        """Units carried by each transfer: its bytes over the priority; `routes` has rates in units per second."""
+        return in_units(self.nbytes, self.priority)
 
     @property
     def route_of(self) -> npt.NDArray[np.int32]:
@@ -111,6 +123,12 @@ class _Kind(NamedTuple):
     stream: str
     rate_cap: float
     cross_rate_cap: float
+    priority: float
+
+
+def in_units(nbytes: Floats, priority: float) -> Floats:
+    """Return numbers of bytes in units of `priority` bytes; the same array without priority."""
+    return nbytes if priority == 1.0 else nbytes / priority
 
 
 def capacities(cluster: Cluster) -> list[float]:
@@ -211,6 +229,7 @@ class _CollectiveRouter:
                     hbm,
                     together.contends.get(kind, False),
                     *together.lanes.get(kind, (0, True)),
+                    kind.priority,
                 )
             routed.append(made[key])
         return routed
@@ -375,6 +394,7 @@ class _CollectiveRouter:
         order = np.argsort(np.concatenate([table.route, adding]), kind="stable")
         route, link = np.concatenate([table.route, adding])[order], np.concatenate([table.link, hbm])[order]
         weight = np.concatenate([np.ones(len(order) - len(adding)), np.full(len(adding), HBM_PER_REDUCED_BYTE)])[order]
+        weight *= first.priority
         node_of, participants = self.cluster.node_of(), ranks + len(first.auxiliaries)
         rate = np.concatenate(
             [
@@ -382,7 +402,8 @@ class _CollectiveRouter:
                 for op in ops
             ]
         )
-        # The uncontended rate is the tightest of cap and links.
+        # The uncontended rate is the tightest of cap and links, in units.
+        rate /= first.priority
         np.minimum.at(rate, route, bandwidth[link] / weight)
         made = Routes(route, link, weight, table.latency, rate, np.zeros(len(route), np.bool_))
         # Ends are rank numbers; servers and switches get -1, -2, ...
@@ -435,7 +456,7 @@ def _batches(ops: Mapping[_Kind, Collective], times: Mapping[_Kind, int]) -> lis
         # With servers or switches: a batch of its own.
         alike: tuple[object, ...] = (kind,)
         if not kind.auxiliaries:
-            alike = kind.schedule, kind.stream, kind.rate_cap, kind.cross_rate_cap
+            alike = kind.schedule, kind.stream, kind.rate_cap, kind.cross_rate_cap, kind.priority
             # Depth is one more than the largest depth among the group's ranks. Two groups at equal depth therefore have
             # no common rank.
             level = 1 + max(depth.get((alike, rank), 0) for rank in kind.group)
@@ -452,4 +473,4 @@ def _vertices(cluster: Cluster, op: Collective) -> tuple[str, ...]:
 
 def _kind(op: Collective) -> _Kind:
     """Return a collective's cache key for routes, equal for collectives that differ only in size."""
-    return _Kind(id(op.schedule), op.group, op.auxiliaries, op.stream, op.rate_cap, op.cross_rate_cap)
+    return _Kind(id(op.schedule), op.group, op.auxiliaries, op.stream, op.rate_cap, op.cross_rate_cap, op.priority)

@@ -36,10 +36,10 @@ _SHARED = float("inf")
 
 
 class FlowOwner(Protocol):
-    """The collective to which flows belong: their sizes [B] and the callbacks for their ends."""
+    """The collective to which flows belong: their sizes [units] and the callbacks for their ends."""
 
     sizes: Sequence[float]
-    """Bytes by flow number [B]."""
+    """Units by flow number: bytes, or bytes over the priority of the flows."""
 
     on_end: tuple[Callable[[Flow], None], ...]
     """Called when a flow ends, with the flow; one entry, kept as a tuple because it is the event's callbacks."""

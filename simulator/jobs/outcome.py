@@ -162,6 +162,7 @@ def sentences(
             f"{job} {100 * own / sum(first.nbytes.values()):.0f} %" for job, own in first.nbytes.items()
         )
         told.append(f"The jobs share {_links(len(links))}; the bytes on {first.name} take longest ({parts} of them).")
+        told += _on_priorities(file)
     if file.events:
         told.append(f"The events count, too: {events}; alone means without them.")
     return (*told, shift_sentence(jobs, shifts)) if shifts else tuple(told)
@@ -207,6 +208,14 @@ def _on_slowdowns(jobs: Sequence[JobOutcome], worst: JobOutcome) -> Iterator[str
             )
         else:
             yield f"Job {job.name} is not slowed down ({format_time(job.alone)} a step)."
+
+
+def _on_priorities(file: JobsFile) -> list[str]:
+    """Return a sentence on the priorities of the jobs; nothing if all are equal."""
+    if len({job.priority for job in file.jobs}) == 1:
+        return []
+    each = ", ".join(f"{job.name} {job.priority}" for job in file.jobs)
+    return [f"On a full link, transfers share the bandwidth in proportion to the priorities of their jobs ({each})."]
 
 
 def _on_batches(file: JobsFile, jobs: Sequence[JobOutcome]) -> Iterator[str]:

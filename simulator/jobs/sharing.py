@@ -108,11 +108,12 @@ class SharedRun:
             "sentences": list(self.sentences),
             "jobs": {
                 job.name: {
-                    "ranks": job.ranks, "start_s": job.start, "step_time_alone_s": job.alone,
-                    "step_time_s": job.together, "slowdown": job.slowdown, "steps": len(job.step_ends),
-                    "judged_steps": list(job.judged), "step_ends_s": list(job.step_ends), "wire_bytes": job.nbytes,
+                    "ranks": job.ranks, "priority": setting.priority, "start_s": job.start,
+                    "step_time_alone_s": job.alone, "step_time_s": job.together, "slowdown": job.slowdown,
+                    "steps": len(job.step_ends), "judged_steps": list(job.judged),
+                    "step_ends_s": list(job.step_ends), "wire_bytes": job.nbytes,
                 }
-                for job in self.jobs
+                for setting, job in zip(self.file.jobs, self.jobs, strict=True)
             },
             "shared_links": [
                 {"link": link.name, "bandwidth": link.bandwidth, "nbytes": dict(link.nbytes)} for link in self.links
@@ -235,7 +236,9 @@ def _planned(part: Cluster, job: JobSetting, step: TrainingStep | None) -> JobPr
         # Limits on this GPU: a dtype, or a generation without the attention kernels.
         except ValueError as error:
             raise ScenarioError(f"jobs.{job.name}.training: on {part.gpus[0].name}: {error}") from error
-    return JobProgram(job.name, whole, job.steps_per_batch, job.start, job.generation, job.steps_per_batch)
+    return JobProgram(
+        job.name, whole, job.steps_per_batch, job.start, job.generation, job.steps_per_batch, job.priority
+    )
 
 
 def _exchanges(
@@ -249,14 +252,15 @@ def _exchanges(
     """
     ends = list(accumulate(job.cluster.world_size for job in jobs))
     ranks = {job.name: range(end - job.cluster.world_size, end) for job, end in zip(jobs, ends, strict=True)}
-    tokens = {job.name: job.tokens for job in jobs}
+    of_name = {job.name: job for job in jobs}
     found = []
     for job, step in zip(jobs, steps, strict=True):
         if job.batches_from is None or step is None:
             continue
         group = (*ranks[job.name], *ranks[job.batches_from])
         size = len(group)
-        numbers = 2 * (tokens[job.batches_from] or 1)
+        maker = of_name[job.batches_from]
+        numbers = 2 * (maker.tokens or 1)
         weights = sum(one.elements for module in modules(step.model, WHOLE) for one in module.parameters)
         found.append(
             BatchExchange(
@@ -264,17 +268,19 @@ def _exchanges(
                 job.name,
                 job.lag,
                 job.steps_per_batch,
-                _planned_exchange(cluster, "all_gather", -(-numbers // size) * size, "float32", group),
-                _planned_exchange(cluster, "broadcast", weights, step.trained_dtype, group),
+                _planned_exchange(cluster, "all_gather", -(-numbers // size) * size, "float32", group, maker.priority),
+                _planned_exchange(cluster, "broadcast", weights, step.trained_dtype, group, job.priority),
             )
         )
     return found
 
 
 def _planned_exchange(
-    cluster: Cluster, operation: str, elements: int, dtype: str, group: tuple[int, ...]
+    cluster: Cluster, operation: str, elements: int, dtype: str, group: tuple[int, ...], priority: int
 ) -> Collective:
-    return plan(cluster, Task(CollectiveRequest(operation, len(group), elements), "auto", group, dtype)).ops[0]
+    """Return a collective between jobs, with the priority of the job that sends."""
+    task = Task(CollectiveRequest(operation, len(group), elements), "auto", group, dtype)
+    return replace(plan(cluster, task).ops[0], priority=priority)
 
 
 def _played(
@@ -311,7 +317,9 @@ def _outers(cluster: Cluster, jobs: Sequence[JobSetting], steps: Sequence[Traini
         weights = sum(one.elements for module in modules(step.model, WHOLE) for one in module.parameters)
         share = -(-weights // (size * outer.fragments * outer.copies)) * outer.copies
         groups = [tuple(ends[number] - size + rank for number in copies) for rank in range(size)]
-        averages = tuple(_planned_exchange(cluster, "all_reduce", share, outer.dtype, group) for group in groups)
+        averages = tuple(
+            _planned_exchange(cluster, "all_reduce", share, outer.dtype, group, job.priority) for group in groups
+        )
         found[outer.name] = OuterAverage(
             tuple(jobs[number].name for number in copies), simulated_steps(outer), outer.delay, averages
         )

@@ -148,6 +148,10 @@ def with_jobs(seed: int) -> str:
         alone |= {f"{name} {step} {key[4:]}": size for key, size in sent(once).items() for step in range(steps)}
         alone_end = once.end
         jobs.append(replace(job, start=draw.pick(0.0, draw.between(0.0, 2.0) * alone_end)))
+    # Some jobs have a priority; it is drawn from a stream of its own, so that seeds keep the jobs that they had.
+    weights = Draw([FAMILY, 3, seed])
+    if weights.chance(0.5):
+        jobs = [replace(job, priority=float(weights.pick(1, 2, 3))) for job in jobs]
     if draw.chance(0.4):
         cluster = replace(cluster, changes=changes(drawn_events(draw, cluster, alone_end)))
     program = joined(jobs)

@@ -57,7 +57,7 @@ def instances(
             if own is not None:
                 taps = tapped.get((number, place), _NO_TAPS)
                 row["shape"] = shapes.number((id(own.rows), id(own.route_of)), partial(_same, (own.rows, own.route_of)))
-                row["sizes"] = sizes.number(id(own.nbytes), partial(_same, (own.nbytes, own.steady)))
+                row["sizes"] = sizes.number(id(own.units), partial(_same, (own.units, own.steady)))
                 row["routing"] = routings.number((id(own.routes), taps.tobytes()), partial(_same, (own.routes, taps)))
                 row["flags"] |= IN_ORDER if own.in_order else 0
                 row |= {"lane": own.lane, "transfers": own.rows.transfers}

@@ -1,6 +1,7 @@
 /* Input and output of the core: flat arrays, filled in by problem.py; fields.py lists the same names and types.
  *
- * Times are in seconds, sizes in bytes, rates in bytes per second.
+ * Times are in seconds, sizes in bytes, rates in bytes per second. Sizes and rates of flows with a priority p count in
+ * units of p bytes, and a unit takes p times the capacity of a byte: equal shares are then weighted by priority.
  *
  * A "row" is one transfer of a schedule's round. A repeated round is written once, thus a transfer is a pair
  * (row, repetition). A "gate" is a row without a route: it ends together with the last of its awaited transfers. With a
@@ -136,7 +137,8 @@ typedef struct {
     const uint8_t *route_capped, *route_tapped;
     const int64_t *route_begin;  /* [routes + 1], into the links */
     const int32_t *route_link;
-    const double *route_weight;  /* capacity of the link taken by a flow of rate 1: 1, or 3 for a reduction in HBM */
+    const double *route_weight;  /* capacity of the link taken by a flow of rate 1: 1, or 3 for a reduction in HBM; times the
+                                  * priority */
     int64_t longest_route;
     const int64_t *busy_begin;   /* [routings + 1], into busy_link: the distinct links of a routing */
     const int32_t *busy_link;
