@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import Any, Final
 
@@ -106,6 +107,8 @@ class Occurrence:
         Link name 'src->dst' or shell pattern of link names.
     rank, node : int or None
         Number of the rank, or of the node among those in use.
+    reroute_after : float
+        Time until routes avoid the link [s]; infinite if they never do.
     """
 
     start: float
@@ -114,6 +117,7 @@ class Occurrence:
     link: str | None = None
     rank: int | None = None
     node: int | None = None
+    reroute_after: float = inf
 
 
 def build(
@@ -345,7 +349,8 @@ def _event(
         named = links_named(graph, one.link)
         if not named:
             raise UnknownNameError("link", one.link, _similar(graph, one.link), listed_by=_LIST)
-        return Event(one.start, one.end, one.factor, tuple(number[f"{src}->{dst}"] for src, dst in named))
+        links = tuple(number[f"{src}->{dst}"] for src, dst in named)
+        return Event(one.start, one.end, one.factor, links, reroute_after=one.reroute_after)
     if one.node is not None and not 0 <= one.node < len(nodes):
         raise ScenarioError(f"events: got node {one.node}; must be one of 0 .. {len(nodes) - 1}")
     slow = nodes[one.node] if one.node is not None else (one.rank or 0,)

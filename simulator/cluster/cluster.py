@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from simulator.basics.recent import Recent
-from simulator.cluster.changes import Change
+from simulator.cluster.changes import Change, avoided_sets
 from simulator.cluster.routing import Route, Router
 
 if TYPE_CHECKING:
@@ -260,6 +260,11 @@ class Cluster:
     def changing_links(self) -> frozenset[int]:
         """Numbers of the fabric's links whose rate changes during a step."""
         return frozenset(link for change in self.changes for link in change.links)
+
+    @cached_property
+    def avoided(self) -> tuple[frozenset[int], ...]:
+        """Sets of links that routes avoid at some time of a step, each once; the first is empty: the usual routes."""
+        return avoided_sets(self.changes)
 
     def node_of(self) -> Mapping[int, int]:
         """Return the node number of each rank."""

@@ -26,6 +26,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import sha256
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -69,6 +70,8 @@ class RoutedCollective:
         True if the lane has all collectives of the stream, whatever their groups.
     priority : float
         Bytes in a unit of its flows.
+    detours : tuple of Routes
+        For each further set of links in `Cluster.avoided`, the routes while these links are avoided.
     """
 
     traffic: Traffic
@@ -80,6 +83,12 @@ class RoutedCollective:
     lane: int = 0
     wide_lane: bool = False
     priority: float = 1.0
+    detours: tuple[Routes, ...] = ()
+
+    @property
+    def every_routes(self) -> tuple[Routes, ...]:
+        """Return the usual routes, then those around each set of avoided links."""
+        return (self.routes, *self.detours)
 
     @property
     def transfers(self) -> Transfers:
@@ -107,11 +116,18 @@ class RoutedCollective:
         return self.routes.paths(self.capacity)
 
     @cached_property
+    def detour_paths(self) -> tuple[tuple[Path, ...], ...]:
+        """Return the paths of the usual routes, then of the routes around each set of avoided links."""
+        return (self.paths, *(routes.paths(self.capacity) for routes in self.detours))
+
+    @cached_property
     def links(self) -> RouteLinks:
-        """Every cluster link on each route, HBM excluded."""
-        there = self.routes.link < self.hbm
-        begin = np.searchsorted(self.routes.route[there], np.arange(len(self.routes) + 1))
-        return RouteLinks(begin, self.routes.link[there])
+        """Every cluster link on each route, HBM excluded; the usual routes come first, then all detours."""
+        routes = np.concatenate([own.route + k * len(self.routes) for k, own in enumerate(self.every_routes)])
+        links = np.concatenate([own.link for own in self.every_routes])
+        there = links < self.hbm
+        begin = np.searchsorted(routes[there], np.arange(len(self.every_routes) * len(self.routes) + 1))
+        return RouteLinks(begin, links[there])
 
 
 class _Kind(NamedTuple):
@@ -178,16 +194,19 @@ class _Together:
         True if the kind's own flows can hold each other back; absent if no flow of the kind can be held back.
     lanes : mapping of _Kind to (int, bool)
         Number of the lane, and whether it has all collectives of its stream.
+    detours : mapping of _Kind to tuple of Routes
+        Routes around each set of avoided links.
     """
 
     schedules: Sequence[Schedule]
     routes: Mapping[_Kind, Routes]
     contends: Mapping[_Kind, bool]
     lanes: Mapping[_Kind, tuple[int, bool]]
+    detours: Mapping[_Kind, tuple[Routes, ...]]
 
     def size(self) -> int:
         """Approximate count of stored numbers: the cache entry's size."""
-        return sum(64 + 3 * len(one.link) for one in self.routes.values())
+        return sum(64 + 3 * len(one.link) for one in [*self.routes.values(), *chain(*self.detours.values())])
 
 
 @dataclass(slots=True)
@@ -230,6 +249,7 @@ class _CollectiveRouter:
                     together.contends.get(kind, False),
                     *together.lanes.get(kind, (0, True)),
                     kind.priority,
+                    together.detours.get(kind, ()),
                 )
             routed.append(made[key])
         return routed
@@ -240,7 +260,9 @@ class _CollectiveRouter:
         batches = _batches(ops, times)
         every = [self._route(batch, bandwidth) for batch in batches]
         # Pruning looks at the whole program: a link matters only if flows can meet there.
-        watched = all_links(every) if watch_all else prune_links(every, bandwidth)
+        # A detour may bring flows together on any link.
+        rerouted = len(self.cluster.avoided) > 1
+        watched = all_links(every) if watch_all or rerouted else prune_links(every, bandwidth)
         # A link that slows down may become the bottleneck of any flow on it.
         changing = np.fromiter(self.cluster.changing_links, np.int64, len(self.cluster.changing_links))
         if len(changing):
@@ -251,7 +273,8 @@ class _CollectiveRouter:
             potential |= zip(batch.kinds, apart, strict=True)
         # A program with a single collective needs no second check: pruning found the answer already.
         contends = {
-            kind: (len(potential) == one.times == 1 and not watch_all)
+            kind: rerouted
+            or (len(potential) == one.times == 1 and not watch_all)
             or (len(changing) > 0 and bool(np.isin(one.routes.link, changing).any()))
             or self._contend([one], bandwidth)
             for kind, one in potential.items()
@@ -259,7 +282,20 @@ class _CollectiveRouter:
         }
         lanes = self._lanes(batches, every, potential, contends, bandwidth)
         routes = {kind: one.routes for kind, one in potential.items()}
-        return _Together([op.schedule for op in ops.values()], routes, contends, lanes)
+        return _Together(
+            [op.schedule for op in ops.values()], routes, contends, lanes, self._detours(batches, bandwidth)
+        )
+
+    def _detours(self, batches: Sequence[_Batch], bandwidth: Floats) -> dict[_Kind, tuple[Routes, ...]]:
+        """Return the routes around each set of avoided links, on which all links are watched."""
+        found: dict[_Kind, tuple[Routes, ...]] = {}
+        for avoided in self.cluster.avoided[1:]:
+            for batch in batches:
+                flows = self._route(batch, bandwidth, avoided)
+                every = replace(flows, routes=flows.routes.kept(np.ones(len(flows.routes.link), np.bool_)))
+                for kind, own in zip(batch.kinds, every.apart(len(batch.ops)), strict=True):
+                    found[kind] = (*found.get(kind, ()), own.routes)
+        return found
 
     def _contend(self, kinds: Sequence[PotentialFlows], bandwidth: Floats, *, several: bool = False) -> bool:
         """Return True if flows of the given collectives can hold each other back on links, each collective taken once.
@@ -365,17 +401,19 @@ class _CollectiveRouter:
             )
         return self._traffics[key]
 
-    def _route(self, batch: _Batch, bandwidth: Floats) -> PotentialFlows:
-        """Return the flows that a batch of collectives can have in flight, with their routes; cached on the cluster."""
+    def _route(self, batch: _Batch, bandwidth: Floats, avoided: frozenset[int] = frozenset()) -> PotentialFlows:
+        """Return the flows that a batch of collectives can have in flight, with their routes around `avoided` links;
+        cached on the cluster.
+        """
         # The cached pair keeps the schedule alive: the key contains its id.
         _, flows = self.cluster.remember_routes(
-            (PotentialFlows, *batch.kinds),
-            lambda: (batch.ops[0].schedule, self._potential_flows(batch.ops, bandwidth)),
+            (PotentialFlows, avoided, *batch.kinds),
+            lambda: (batch.ops[0].schedule, self._potential_flows(batch.ops, bandwidth, avoided)),
             lambda made: 5 * len(made[1].routes.link),
         )
         return replace(flows, times=batch.times)
 
-    def _potential_flows(self, ops: Sequence[Collective], bandwidth: Floats) -> PotentialFlows:
+    def _potential_flows(self, ops: Sequence[Collective], bandwidth: Floats, avoided: frozenset[int]) -> PotentialFlows:
         """Return the flows that collectives can have in flight; the collectives `ops` differ only in process groups.
 
         Flows are concatenated in the order of `ops`; `bandwidth` is by link [B/s].
@@ -384,7 +422,7 @@ class _CollectiveRouter:
         traffic, ranks = self._traffic(first), len(first.group)
         src, dst, reduce = traffic.route_keys.T
         routes = len(src)
-        table = self._links_of([_vertices(self.cluster, op) for op in ops], np.stack([src, dst]))
+        table = self._links_of([_vertices(self.cluster, op) for op in ops], np.stack([src, dst]), avoided)
         groups = np.array([op.group for op in ops], np.int64)
         # A reduction at a rank also takes the rank's HBM: append HBM links to these routes.
         here = np.flatnonzero((reduce == 1) & (dst < ranks))
@@ -415,13 +453,17 @@ class _CollectiveRouter:
         low, high, flows = np.tile(low, count) + channel, np.tile(high, count) + channel, np.tile(flows, count)
         return PotentialFlows(made, low, high, flows, ends[:, src].ravel(), ends[:, dst].ravel(), first.stream, 1)
 
-    def _links_of(self, vertices: Sequence[tuple[str, ...]], pairs: Ints) -> RouteTable:
-        """Return the routes between the given pairs of participants, for each process group's vertices in turn."""
+    def _links_of(self, vertices: Sequence[tuple[str, ...]], pairs: Ints, avoided: frozenset[int]) -> RouteTable:
+        """Return the routes between the given pairs of participants around the `avoided` links, for each process
+        group's vertices in turn.
+        """
         router = self.cluster.router
         every = np.array([[router.index[vertex] for vertex in own] for own in vertices], np.int64)
         numbers = np.stack([every[:, pairs[0]].ravel(), every[:, pairs[1]].ravel()])
         return self.cluster.remember_routes(
-            (RouteTable, numbers.tobytes()), lambda: router.routes(*numbers), lambda table: 2 * len(table.link)
+            (RouteTable, avoided, numbers.tobytes()),
+            lambda: router.routes_around(numbers[0], numbers[1], avoided) if avoided else router.routes(*numbers),
+            lambda table: 2 * len(table.link),
         )
 
 

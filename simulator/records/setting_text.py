@@ -273,9 +273,15 @@ def _event(event: Mapping[str, Any]) -> str:
     share = _share(factor).replace("its", "their") if several else _share(factor)
     rate = f"at {share}" if factor else "down" if "link" in event else "dead"
     often = f" {times} times" if times > 1 else ""
+    long = "" if lasts is None else f" for {_duration(lasts)}"
+    around = event.get("reroute_after")
+    rerouted = "" if around is None else f", rerouted after {_duration(around)}"
+    return f"{name} {rate}{often}{long}{rerouted}"
+
+
+def _duration(value: str | float) -> str:
     # Read from a file, a duration is text; completed, seconds.
-    long = "" if lasts is None else f" for {lasts if isinstance(lasts, str) else format_time(lasts)}"
-    return f"{name} {rate}{often}{long}"
+    return value if isinstance(value, str) else format_time(value)
 
 
 def _resharding(value: Any) -> str:

@@ -91,6 +91,7 @@ def _occurrences(events: Sequence[EventSpec]) -> tuple[Occurrence, ...]:
             event.link,
             event.rank,
             event.node,
+            inf if event.reroute_after is None else event.reroute_after,
         )
         for event in events
         for number in range(event.times)

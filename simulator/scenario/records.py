@@ -105,6 +105,10 @@ class EventSpec(Spec):
         default=None, description="Time from one beginning to the next, for a link that flaps."
     )
     times: Count = Field(default=1, description="Number of times that it happens.")
+    reroute_after: Annotated[float, reading.duration()] | None = Field(
+        default=None,
+        description="Time until transfers take other routes around a link that is down; they wait for it if omitted.",
+    )
 
 
 class ClusterSpec(Spec):

@@ -189,7 +189,7 @@ def _cluster(cluster: ClusterSpec) -> dict[str, Any]:
 
 def _event(event: EventSpec) -> dict[str, Any]:
     given = event.model_dump(exclude_none=True)
-    return given | {key: time_text(given[key]) for key in ("at", "lasts", "every") if key in given}
+    return given | {key: time_text(given[key]) for key in ("at", "lasts", "every", "reroute_after") if key in given}
 
 
 def _collective(spec: CollectiveSpec, axes: Collection[str]) -> dict[str, Any]:

@@ -49,6 +49,8 @@ class EventKeys(TypedDict, total=False):
     """Time from one beginning to the next, for a link that flaps."""
     times: int
     """Number of times that it happens."""
+    reroute_after: str
+    """Time until transfers take other routes around a link that is down; they wait for it if omitted."""
 
 
 class ExpertsKeys(TypedDict, total=False):

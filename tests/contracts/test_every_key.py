@@ -131,6 +131,7 @@ EXAMPLES: Final[Mapping[str, tuple[Any, ...]]] = {
     "cluster.events.[].lasts": ({"rank": 0, "lasts": "2 ms"}, {"link": "*", "lasts": "2 ms"}),
     "cluster.events.[].every": ({"rank": 0} | _FLAPS, {"link": "*"} | _FLAPS),
     "cluster.events.[].times": ({"rank": 0} | _FLAPS, {"link": "*"} | _FLAPS),
+    "cluster.events.[].reroute_after": ({"link": "*", "lasts": "2 ms", "reroute_after": "1 ms"},),
     "cluster.watchdog": ("1 ns",),
     "cluster.jitter.compute": (0.5,),
     "cluster.jitter.latency": (0.5,),

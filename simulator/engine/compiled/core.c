@@ -188,6 +188,7 @@ static void rates_change(Play *play, int32_t change) {
         change_capacity(&play->fabric, p->change_link[k], p->change_capacity[k]);
     for (int64_t k = p->change_rank_begin[change]; k < p->change_rank_begin[change + 1]; k++)
         change_speed(play, p->change_rank[k], p->change_speed[k]);
+    reroute(&play->fabric, p->change_detour[change]);
 }
 
 /* Handle one event. Stale events (older versions) are ignored. */

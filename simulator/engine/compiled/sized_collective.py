@@ -42,6 +42,8 @@ class SizedCollective:
         True if it may be computed without a clock while it meets no other collective.
     lane : int
         Playables of one lane never contend with each other.
+    detours : tuple of Routes
+        Links, latencies and rates around each set of avoided links.
     """
 
     rows: Rows
@@ -51,6 +53,7 @@ class SizedCollective:
     routes: Routes
     in_order: bool
     lane: int
+    detours: tuple[Routes, ...] = ()
 
 
 @dataclass(slots=True)
@@ -88,7 +91,7 @@ class SizedCollectiveMaker:
             route_of = self._routes.setdefault(id(rows), route_of_rows(rows, routed))
             units, alone = self._carried(rows, routed), not routed.contends and may_be_in_order(op)
             self._made[id(routed)] = SizedCollective(
-                rows, route_of, units, routed.traffic.steady, routed.routes, alone, routed.lane
+                rows, route_of, units, routed.traffic.steady, routed.routes, alone, routed.lane, routed.detours
             )
         return self._made[id(routed)]
 

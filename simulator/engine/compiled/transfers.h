@@ -236,14 +236,14 @@ static void start_transfer(Play *play, int64_t instance, int32_t row, int32_t re
     int32_t number = new_flow(&play->fabric);
     if (play->fabric.broken) return;
     Flow *flow = &play->fabric.flows[number];
-    flow->route = p->routing_route[p->routing[instance]] + p->row_route[row];
+    flow->row = row;
+    flow->repetition = repetition;
+    flow->instance = (int32_t)instance;
+    choose_route(&play->fabric, flow);
     flow->enter = since + latency_of(play, live, flow->route, row, repetition);
     /* `ready + latency` lies in the past only if the predecessor on the channel ended last, at `now`. */
     if (flow->enter < now) flow->enter = now;
     flow->nbytes = bytes_of(p, instance, row, repetition);
-    flow->row = row;
-    flow->repetition = repetition;
-    flow->instance = (int32_t)instance;
     launch(&play->fabric, number);
 }
 
@@ -256,6 +256,9 @@ static void transfer_ended(Play *play, int32_t number) {
     drop_flow(&play->fabric, number);
     play->out->followed++;
     keep(play, instance, flow.route, flow.row, flow.repetition, flow.enter, play->clock.now);
+    if (p->log_begin[instance] >= 0)
+        play->out->took[p->log_begin[instance] + p->row_log[flow.row] + flow.repetition * p->row_log_stride[flow.row]] =
+            flow.detour;
     /* The channel comes first: of two transfers that can start now, the transfer that queued on the channel is launched
      * first. The events engine has the same order. */
     int32_t next = p->row_next[flow.row], later = flow.repetition + p->row_next_shift[flow.row];
@@ -350,6 +353,7 @@ static void hand_over(Play *play, int64_t instance, int32_t row, int32_t repetit
         if (play->fabric.broken) return;
         Flow *flow = &play->fabric.flows[made];
         flow->route = p->routing_route[p->routing[instance]] + p->row_route[row];
+        flow->detour = 0; /* with detours, every collective is followed from its beginning */
         flow->enter = enter;
         flow->nbytes = bytes_of(p, instance, row, repetition);
         flow->row = row;
