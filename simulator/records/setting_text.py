@@ -295,6 +295,7 @@ _SPOKEN: Final[Mapping[str, Callable[[Any], str]]] = {
     "cluster.stragglers": _slow_ranks,
     "cluster.link_factors": _slow_links,
     "cluster.events": lambda value: _events(value),
+    "cluster.storage": lambda value: "no storage" if value is None else f"a storage of {setting_text(value)}",
     "collective.servers": lambda value: _servers(value),
     "collective.servers.count": _counted("server", "servers"),
     "collective.servers.on": lambda value: "servers of their own" if value == "own" else f"servers on {value}",
@@ -314,6 +315,9 @@ _SPOKEN: Final[Mapping[str, Callable[[Any], str]]] = {
     "training.sharding.reshard_after_forward": lambda value: _resharding(value),
     "training.sharding.servers_on": lambda value: "servers of their own" if value == "own" else f"servers on {value}",
     "training.sharding.servers": _counted("server", "servers"),
+    "training.checkpoint_traffic": lambda value: (
+        "no checkpoint in flight" if value == "none" else f"a {value} checkpoint in flight"
+    ),
     "training.faults": lambda value: setting_text(value) if value else "without faults",
     "training.parallelism.context": setting_text,
     "training.parallelism.experts.dtype": lambda value: "sent as they are" if value == "auto" else f"sent as {value}",

@@ -72,6 +72,7 @@ def cluster_of(spec: ClusterSpec, base: Path, *, servers: int = 0, network_time:
         ecmp_seed=spec.ecmp.hash if spec.ecmp else None,
         network_time=network_time,
         events=_occurrences(spec.events),
+        storage=spec.storage,
         base=base,
     )
 

@@ -141,6 +141,9 @@ class ClusterSpec(Spec):
     events: Listed[EventSpec] = Field(
         default=(), description="Links, GPUs and nodes that slow down or fail at a time during the step."
     )
+    storage: Annotated[float, reading.rate()] | None = Field(
+        default=None, description="Rate at which a storage behind the network takes checkpoints; none if omitted."
+    )
     watchdog: Annotated[float, reading.duration()] | None = Field(
         default=None, description="Time after which a collective that waits ends the job; never if omitted."
     )

@@ -182,6 +182,8 @@ def _cluster(cluster: ClusterSpec) -> dict[str, Any]:
         data["ecmp"] = {"hash": cluster.ecmp.hash}
     if cluster.events:
         data["events"] = [_event(one) for one in cluster.events]
+    if cluster.storage is not None:
+        data["storage"] = rate_text(cluster.storage)
     if cluster.watchdog is not None:
         data["watchdog"] = time_text(cluster.watchdog)
     return data

@@ -27,6 +27,7 @@ from simulator.records.operation import (
     NumericAction,
     Op,
 )
+from simulator.step.checkpoint_traffic import SAVE
 from simulator.step.communicator import Communicator, ServerOperation
 from simulator.step.framework import BARE, Framework
 from simulator.step.kernel_timer import KernelCost
@@ -248,6 +249,12 @@ class ProgramBuilder:
         else:
             self._off_gpu(name, made, nbytes, f"copy {direction}", f"copy {direction}", after)
         return name
+
+    def save(self, nbytes: int) -> str | None:
+        """Append the copy of a rank's share of a checkpoint to the host, and its write to the storage behind it; return
+        the name, or None for a rank alone.
+        """
+        return self._named(self.communicator.save(nbytes), SAVE, (), "own")
 
     def on_host(
         self,

@@ -87,8 +87,14 @@ def sent(timeline: Timeline) -> dict[str, float]:
 def with_events(seed: int) -> str:
     """Simulate a drawn scenario with drawn events; say what came of it."""
     draw = Draw([FAMILY, 1, seed])
+    data = training_scenario(seed, FAMILY, collectives="played")
+    # A checkpoint in flight, drawn from a stream of its own.
+    saving = Draw([FAMILY, 6, seed])
+    if saving.chance(0.3):
+        data["cluster"]["storage"] = saving.pick("10 MB/s", "1 GB/s", "40 GB/s")
+        data["training"]["checkpoint_traffic"] = "sharded"
     try:
-        scenario = load_scenario(training_scenario(seed, FAMILY, collectives="played"))
+        scenario = load_scenario(data)
     except ScenarioError:
         return "refused"
     if scenario.training is None or scenario.cluster.jitter.compute or scenario.cluster.jitter.latency:

@@ -53,6 +53,7 @@ static void open_transfers(Play *play, int64_t instance, Live *live, int compute
         for (int64_t row = first; row < first + p->part_rows[part]; row++) {
             set_waiting(play, live, row, 0, until);
             if (p->row_route[row] < 0) continue;
+            live->rows_left++;
             live->to_end[p->row_src[row]]++;
             live->to_end[p->row_dst[row]]++;
         }

@@ -176,7 +176,7 @@ static void participant_done(Play *play, int64_t instance, int32_t place) {
         int64_t op = op_of(play, rank, op_place);
         if (p->op_kind[op] != COLLECTIVE || instance_of(play, rank, op, &own) != instance) continue;
         if (play->live[instance]->left) play->live[instance]->left[place] = 1;
-        if (--play->live[instance]->unfinished == 0) close_live(play, instance);
+        if (--play->live[instance]->unfinished == 0 && !play->live[instance]->rows_left) close_live(play, instance);
         stream_done(play, rank, stream);
         return;
     }
@@ -272,9 +272,13 @@ static void transfer_ended(Play *play, int32_t number) {
      * FIFO. */
     int32_t ends[2] = {p->row_src[flow.row], p->row_dst[flow.row]}, size = group_size(p, instance);
     Live *live = play->live[instance];
+    live->rows_left--;
     int done[2] = {--live->to_end[ends[0]] == 0 && ends[0] < size, --live->to_end[ends[1]] == 0 && ends[1] < size};
     for (int side = 0; side < 2; side++)
         if (done[side]) participant_done(play, instance, ends[side]);
+    /* A host may write on after its rank is done. */
+    live = play->live[instance];
+    if (live && !live->unfinished && !live->rows_left) close_live(play, instance);
 }
 
 /* ---- transfers computed in order, without the clock ----
@@ -391,6 +395,7 @@ static void hand_over(Play *play, int64_t instance, int32_t row, int32_t repetit
         live->ready[number] = max2(live->ready[number], end);
     }
     if (gate || repetition < p->row_times[row] - 1) return;
+    live->rows_left--;
     live->to_end[p->row_src[row]]--;
     live->to_end[p->row_dst[row]]--;
 }
