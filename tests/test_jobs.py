@@ -46,6 +46,42 @@ def test_placements_take_free_gpus() -> None:
     assert placed(file({"nodes": 8}, a=job(placement="spread")))["a"] == (0, 2, 4, 6)
 
 
+def test_a_job_by_rail_has_the_same_local_ranks_on_each_of_its_nodes() -> None:
+    both = file(a=job(placement="by_rail"), b=job(placement="by_rail"))
+    assert placed(both) == {"a": (0, 2, 4, 6), "b": (1, 3, 5, 7)}
+    # GPU 0 is taken: spread would take GPU 1 beside GPUs 2 and 4, which are on the other rail.
+    taken = {"b": job(1, placement=[0])}
+    assert placed(file({"nodes": 4}, a=job(3, placement="by_rail"), **taken))["a"] == (2, 4, 6)
+    assert placed(file({"nodes": 4}, a=job(3, placement="spread"), **taken))["a"] == (1, 2, 4)
+    # Eight GPUs on four nodes of eight take two rails, the lowest that are free on every node.
+    dgx = {"topology": "dgx_h100", "nodes": 4}
+    places = [8 * node + rail for node in range(4) for rail in (2, 3)]
+    blocked = {"b": job(1, placement=[1])}
+    assert placed(file(dgx, a=job(8, placement="by_rail"), **blocked))["a"] == tuple(places)
+
+
+def test_jobs_by_rail_share_no_link_of_a_rail_network() -> None:
+    # Rail i of a DGX has a leaf of its own, and each GPU has its own cable to the NVSwitch.
+    dgx = {"topology": "dgx_h100", "nodes": 2}
+    run = simulate_jobs(file(dgx, a=job(8, placement="by_rail", steps=2), b=job(8, placement="by_rail", steps=2)))
+    assert [one.cluster.placement for one in run.file.jobs] == [
+        (0, 1, 2, 3, 8, 9, 10, 11),
+        (4, 5, 6, 7, 12, 13, 14, 15),
+    ]
+    assert run.links == ()
+    assert [one.slowdown for one in run.jobs] == [1.0, 1.0]
+
+
+def test_the_answer_says_which_priorities_jobs_have() -> None:
+    run = simulate_jobs(file(a=job(placement="spread", priority=2), b=job(placement="spread")))
+    assert run.sentences[-1] == (
+        "On a full link, transfers share the bandwidth in proportion to the priorities of their jobs (a 2, b 1)."
+    )
+    slowdown = {one.name: one.slowdown for one in run.jobs}
+    assert slowdown["a"] < slowdown["b"]
+    assert run.to_dict()["jobs"]["a"]["priority"] == 2
+
+
 def test_a_job_may_be_a_scenario_with_other_settings(tmp_path: Path) -> None:
     (tmp_path / "own.yaml").write_text(
         "name: own\ncluster: {topology: dgx_a100, world_size: 2}\ntraining: {model: gpt2, seq_len: 1024}\n"
@@ -107,7 +143,12 @@ GENERATION = {"generation": {"time": "1 s"}, "world_size": 2}
         (file(a={"training": TRAINING}), "<dict>: jobs.a: world_size is missing; "),
         (file(a=job(scenario="straggler")), "<dict>: jobs.a: has scenario and training; give one of the two"),
         (file(a=job(placment="packed")), "<dict>: jobs.a.placment: unknown key; one of "),
-        (file(a=job(placement="rails")), "<dict>: jobs.a.placement: got 'rails'; one of packed, spread"),
+        (file(a=job(placement="rails")), "<dict>: jobs.a.placement: got 'rails'; one of by_rail, packed, spread"),
+        (
+            file({"nodes": 2}, a=job(3, placement="by_rail"), b=job(1, placement="packed")),
+            "<dict>: jobs.a.placement: 3 GPUs with equal local numbers on their nodes are not free; write a list of ",
+        ),
+        (file(a=job(priority=0)), "<dict>: jobs.a.priority: got 0; must be at least 1"),
         (file(a=job(placement=[0, 0, 1, 2])), "<dict>: jobs.a.placement: got [0, 0, 1, 2]; must be 4 different GPU "),
         (file(a=job(2, placement=[0, 1]), b=job(1, placement=[0])), "<dict>: jobs.b.placement: GPU 0 belongs to job"),
         (file({"nodes": 1}, a=job()), "<dict>: jobs: jobs have 4 ranks in all; 1 nodes of leaf_spine_100g have 2 GPUs"),

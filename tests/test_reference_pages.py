@@ -41,4 +41,6 @@ def test_examples_of_a_training_are_accepted(line: str) -> None:
     tiny = {"model_type": "gpt2", "n_embd": 32, "n_layer": 2, "n_head": 2, "n_positions": 64, "vocab_size": 128}
     real = {"model": tiny, "seq_len": 64, "numerics": True} if {"numerics", "steps"} & set(training) else {}
     cluster = {"topology": "dgx_h100", "world_size": 8}
+    # A checkpoint needs a place to go.
+    cluster |= {"storage": "20 GB/s"} if "checkpoint_traffic" in training else {}
     load_scenario({"name": "x", "cluster": cluster, "training": training | real})

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,6 +23,7 @@ from simulator.cluster.graph import Graph, links_named, of_kind
 from simulator.cluster.graph_file import load_graph
 from simulator.cluster.limits import GraphSize, TopologyLimits, no_server_ports
 from simulator.cluster.routing import Router
+from simulator.cluster.storage import add_storage
 from simulator.cluster.topology_file import Topology, load_topology
 
 # Maximum number of link names among which a misspelt link is looked up: difflib is slow.
@@ -106,6 +108,8 @@ class Occurrence:
         Link name 'src->dst' or shell pattern of link names.
     rank, node : int or None
         Number of the rank, or of the node among those in use.
+    reroute_after : float
+        Time until routes avoid the link [s]; infinite if they never do.
     """
 
     start: float
@@ -114,6 +118,7 @@ class Occurrence:
     link: str | None = None
     rank: int | None = None
     node: int | None = None
+    reroute_after: float = inf
 
 
 def build(
@@ -128,6 +133,7 @@ def build(
     ecmp_seed: int | None = None,
     network_time: float = 1.0,
     events: Sequence[Occurrence] = (),
+    storage: float | None = None,
     base: Path | None = None,
 ) -> Cluster:
     """Build a topology's cluster for `world_size` ranks; return GPUs, links, routes and measured constants.
@@ -156,6 +162,8 @@ def build(
         start-ups multiplied.
     events : sequence of Occurrence
         Links, GPUs and nodes that slow down or fail during the simulation.
+    storage : float, optional
+        Rate of a storage for checkpoints [B/s]; none if omitted.
     base : Path, optional
         Folder against which relative paths are read first.
 
@@ -175,6 +183,7 @@ def build(
     # The graph must contain the GPU with the largest number in the placement, not only `world_size` GPUs.
     places = _placed(world_size, placement)
     graph = _graph(file, max(places) + 1, servers)
+    store = "" if storage is None else add_storage(graph, storage)
     _slow_down(graph, link_factors or {})
     _stretch(graph, network_time)
     ranks, nodes = _seats(graph, places)
@@ -202,6 +211,7 @@ def build(
         collectives=_measured(file, network_time, one_node=len(nodes) == 1),
         in_node=_measured(file, network_time, one_node=True) if len(nodes) > 1 else {},
         hosts=tuple(hosts[place] for place in places) if hosts else (),
+        storage=store,
         changes=changes([_event(one, graph, router, ranks, members) for one in events]),
     )
 
@@ -345,7 +355,8 @@ def _event(
         named = links_named(graph, one.link)
         if not named:
             raise UnknownNameError("link", one.link, _similar(graph, one.link), listed_by=_LIST)
-        return Event(one.start, one.end, one.factor, tuple(number[f"{src}->{dst}"] for src, dst in named))
+        links = tuple(number[f"{src}->{dst}"] for src, dst in named)
+        return Event(one.start, one.end, one.factor, links, reroute_after=one.reroute_after)
     if one.node is not None and not 0 <= one.node < len(nodes):
         raise ScenarioError(f"events: got node {one.node}; must be one of 0 .. {len(nodes) - 1}")
     slow = nodes[one.node] if one.node is not None else (one.rank or 0,)

@@ -1,7 +1,8 @@
 """How does a cluster change during a step: links that slow down or fail, GPUs that throttle or die?
 
 An event lowers the rate of links or GPUs from a time on, for a while or for good, once or repeatedly. Events that
-overlap multiply. The engines need no events but the moments of change, each with the new factors.
+overlap multiply. The engines need no events but the moments of change, each with the new factors and the links that
+routes avoid from then on.
 
 Example: a link at 0.5 from 1 s to 4 s, and at 0.2 from 3 s on, has the factors 0.5 at 1 s, 0.1 at 3 s, 0.2 at 4 s.
 """
@@ -9,7 +10,7 @@ Example: a link at 0.5 from 1 s to 4 s, and at 0.2 from 3 s on, has the factors 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 
 
@@ -27,6 +28,8 @@ class Event:
         Numbers of the fabric's links: the cluster's links, then the HBM of each rank.
     ranks : tuple of int
         Ranks whose kernels slow down.
+    reroute_after : float
+        Time from the start until routes avoid the links [s]; infinite if they never do.
     """
 
     start: float
@@ -34,6 +37,12 @@ class Event:
     factor: float
     links: tuple[int, ...] = ()
     ranks: tuple[int, ...] = ()
+    reroute_after: float = inf
+
+    @property
+    def avoided(self) -> tuple[float, float]:
+        """When routes begin and cease to avoid the links [s]; an empty interval if they never do."""
+        return min(self.start + self.reroute_after, self.end), self.end
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +57,14 @@ class Change:
         New factor on the bandwidth of each link that changes.
     ranks : mapping of int to float
         New factor on the speed of the kernels of each rank that changes.
+    avoided : frozenset of int
+        Links that routes avoid from now on, where they can.
     """
 
     time: float
     links: Mapping[int, float]
     ranks: Mapping[int, float]
+    avoided: frozenset[int] = frozenset()
 
     def part(self, place: Mapping[int, int], hbm: int) -> Change:
         """Return the change as seen by a job with some of the ranks; `place` is the new number of each of them, and
@@ -60,7 +72,7 @@ class Change:
         """
         links = {link: factor for link, factor in self.links.items() if link < hbm}
         links |= {hbm + place[link - hbm]: f for link, f in self.links.items() if link >= hbm and link - hbm in place}
-        return Change(self.time, links, {place[rank]: f for rank, f in self.ranks.items() if rank in place})
+        return replace(self, links=links, ranks={place[rank]: f for rank, f in self.ranks.items() if rank in place})
 
 
 def changes(events: Sequence[Event]) -> tuple[Change, ...]:
@@ -78,13 +90,19 @@ def changes(events: Sequence[Event]) -> tuple[Change, ...]:
             of_link.setdefault(link, []).append(event)
         for rank in event.ranks:
             of_rank.setdefault(rank, []).append(event)
-    moments = sorted({time for event in events for time in (event.start, event.end) if time < inf})
+    moments = sorted({time for event in events for time in (event.start, *event.avoided) if time < inf})
     found = []
     for time in moments:
         links = {link: _factor(own, time) for link, own in of_link.items() if _is_moment(own, time)}
         ranks = {rank: _factor(own, time) for rank, own in of_rank.items() if _is_moment(own, time)}
-        found.append(Change(time, links, ranks))
+        avoided = [event.links for event in events if event.avoided[0] <= time < event.avoided[1]]
+        found.append(Change(time, links, ranks, frozenset().union(*avoided)))
     return tuple(found)
+
+
+def avoided_sets(changes: Sequence[Change]) -> tuple[frozenset[int], ...]:
+    """Return the sets of links that routes avoid at some time, each once; the first is empty: the usual routes."""
+    return tuple(dict.fromkeys([frozenset[int](), *(change.avoided for change in changes)]))
 
 
 def _is_moment(events: Sequence[Event], time: float) -> bool:

@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from simulator.basics.recent import Recent
-from simulator.cluster.changes import Change
+from simulator.cluster.changes import Change, avoided_sets
 from simulator.cluster.routing import Route, Router
 
 if TYPE_CHECKING:
@@ -174,8 +174,8 @@ class Cluster:
     name : str
         Name of the topology.
     graph : networkx.DiGraph
-        Vertices have `kind` ("gpu", "nic", "switch", "host", "server") and `forwards` (may routes pass through);
-        edges have `bandwidth` [B/s] and `latency` [s], one per direction.
+        Vertices have `kind` ("gpu", "nic", "switch", "host", "server", "storage") and `forwards` (may routes pass
+        through); edges have `bandwidth` [B/s] and `latency` [s], one per direction.
     router : Router
         Numbers of vertices and links, and routes.
     gpus : tuple of Gpu
@@ -196,6 +196,8 @@ class Cluster:
         Measured constants for groups inside a node; empty if the measurements do not distinguish them.
     hosts : tuple of str
         Processor socket of each rank, which stores offloaded data; empty if the topology has no sockets.
+    storage : str
+        Vertex that takes checkpoints; empty if the cluster has none.
     changes : tuple of Change
         Moments at which links and GPUs slow down or recover during a step.
     """
@@ -212,6 +214,7 @@ class Cluster:
     collectives: Mapping[str, MachineCollective] = field(default_factory=dict)
     in_node: Mapping[str, MachineCollective] = field(default_factory=dict)
     hosts: tuple[str, ...] = ()
+    storage: str = ""
     changes: tuple[Change, ...] = ()
     _recent: Recent = field(init=False, repr=False, compare=False)
     _routes: Recent = field(init=False, repr=False, compare=False)
@@ -243,6 +246,12 @@ class Cluster:
         """Number of ranks."""
         return len(self.ranks)
 
+    def host_of(self, rank: int) -> str:
+        """Return the vertex whose memory takes a rank's copies: its processor socket, or without sockets the rank's own
+        vertex.
+        """
+        return self.hosts[rank] if self.hosts else self.ranks[rank]
+
     def route(self, src: str, dst: str) -> Route:
         """Return the route (links, latency, bandwidth) between two vertices given by name."""
         return self.router.route(src, dst)
@@ -260,6 +269,11 @@ class Cluster:
     def changing_links(self) -> frozenset[int]:
         """Numbers of the fabric's links whose rate changes during a step."""
         return frozenset(link for change in self.changes for link in change.links)
+
+    @cached_property
+    def avoided(self) -> tuple[frozenset[int], ...]:
+        """Sets of links that routes avoid at some time of a step, each once; the first is empty: the usual routes."""
+        return avoided_sets(self.changes)
 
     def node_of(self) -> Mapping[int, int]:
         """Return the node number of each rank."""

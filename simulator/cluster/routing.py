@@ -25,6 +25,7 @@ References
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -97,7 +98,7 @@ class Router:
 
     __slots__ = (
         "_backward", "_finder", "_forward", "_forwards", "_hosts", "_link_names", "_links", "_name", "_ordinal",
-        "_routes", "_seed", "bandwidth", "index", "latency", "sources", "targets", "vertices",
+        "_routes", "_seed", "_without", "bandwidth", "index", "latency", "sources", "targets", "vertices",
     )  # fmt: skip
 
     def __init__(self, graph: nx.DiGraph[str], name: str = "", *, ecmp_seed: int | None = None) -> None:
@@ -113,6 +114,7 @@ class Router:
         self._routes: dict[tuple[str, str], Route] = {}
         self._link_names: tuple[str, ...] | None = None
         self._finder: RouteFinder | None = None
+        self._without: dict[frozenset[int], Router] = {}
 
     def _number_links(self, graph: nx.DiGraph[str]) -> None:
         # `ahead` and `behind` contain only forwarding vertices, because the search may pass through no other vertex.
@@ -224,6 +226,54 @@ class Router:
         latencies = np.empty(len(src))
         latencies[few], latencies[together] = some.latency, table.latency
         return RouteTable(route[order], np.concatenate([some.link, table.link])[order], latencies)
+
+    def routes_around(self, src: Ints, dst: Ints, avoided: frozenset[int]) -> RouteTable:
+        """Return the routes from `src[i]` to `dst[i]` while some links are avoided.
+
+        A route that takes an avoided link is replaced by a shortest path without these links, chosen by the same rule
+        at forks; all other routes stay. A route stays, too, if there is no path without these links.
+
+        Parameters
+        ----------
+        src, dst : int array, shape (routes,)
+            Numbers of vertices.
+        avoided : frozenset of int
+            Numbers of links.
+        """
+        import numpy as np
+
+        from simulator.cluster.route_table import RouteTable
+
+        usual = self.routes(src, dst)
+        hit = set(usual.route[np.isin(usual.link, list(avoided))].tolist())
+        if not hit:
+            return usual
+        links = np.split(usual.link, np.searchsorted(usual.route, np.arange(1, len(src))))
+        latency = usual.latency.copy()
+        remaining = self._avoiding(avoided)
+        for number in hit:
+            try:
+                other = remaining.route(self.vertices[src[number]], self.vertices[dst[number]])
+            except NoRouteError:
+                continue
+            links[number], latency[number] = np.array(other.links, np.int64), other.latency
+        return RouteTable(np.repeat(np.arange(len(src)), [len(own) for own in links]), np.concatenate(links), latency)
+
+    def _avoiding(self, avoided: frozenset[int]) -> Router:
+        """Return a router without some links, for single routes: `route` alone may be called."""
+        if avoided not in self._without:
+            other = copy(self)
+            other._links = [dict(own) for own in self._links]
+            other._forward = [set(own) for own in self._forward]
+            other._backward = [set(own) for own in self._backward]
+            other._routes = {}
+            for link in avoided:
+                src, dst = self.sources[link], self.targets[link]
+                del other._links[src][dst]
+                other._forward[src].discard(dst)
+                other._backward[dst].discard(src)
+            self._without[avoided] = other
+        return self._without[avoided]
 
     def _route_finder(self) -> RouteFinder:
         import numpy as np

@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from heapq import heappush
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,7 @@ from simulator.basics.arrays import Floats, Ints
 from simulator.engine.clock import NORMAL, Clock
 from simulator.engine.collective_routing import RoutedCollective
 from simulator.engine.fabric import Fabric, Flow
+from simulator.engine.path import Path
 from simulator.records.operation import Collective
 from simulator.records.timeline import TransferLog
 from simulator.records.transfer_rule import enters
@@ -90,9 +92,23 @@ class CollectivePlay:
             self._tails.setdefault(number, []).append(participant)
         self._pending = _pending(routed.transfers)
         self._initial = _initial(routed.transfers, ranks)
-        self.sizes: Sequence[float] = _column(routed.nbytes)
+        self.sizes: Sequence[float] = _column(routed.units)
+        self._paths: Sequence[Path]
+        # Paths at present; replaced in place if links are avoided, because the closures below read the list.
+        self._paths = list(routed.paths) if routed.detours else routed.paths
+        # With detours, the log notes the route that each transfer took, and when it entered the links.
+        self._took: dict[int, tuple[int, float]] = {}
         self._start, on_end = self._closures(clock, fabric, waiters)
         self.on_end: tuple[Callable[[Flow], None], ...] = (on_end,)
+
+    def path(self, number: int) -> Path:
+        """Return the path that a transfer takes at present."""
+        return self._paths[int(self.routed.route_of[number])]
+
+    def reroute(self, detour: int) -> None:
+        """Let transfers take the routes around a set of avoided links from now on; 0 for the usual routes."""
+        if isinstance(self._paths, list):
+            self._paths[:] = self.routed.detour_paths[detour]
 
     def missing(self) -> list[int]:
         """Return the ranks that have not reached the collective."""
@@ -126,6 +142,10 @@ class CollectivePlay:
         The begin follows from the recorded ends, by the rule for transfers.
         """
         transfers, routed = self.routed.transfers, self.routed
+        if routed.detours:
+            noted = [self._took.get(number, (0, np.nan)) for number in range(len(transfers))]
+            route_of, enter = np.array([route for route, _ in noted], np.int32), np.array([time for _, time in noted])
+            return self._logged(enter, route_of)
         started = np.array(self._started)
         latency = np.array([path.latency for path in routed.paths])
         # First the latest awaited end for each transfer, block by block to bound memory.
@@ -139,8 +159,13 @@ class CollectivePlay:
             before = transfers.before_on_channel[rows]
             previous = np.where(before >= 0, self._ends[before], -np.inf)
             enter[rows] = enters(ready, latency[routed.route_of[rows]] * factor, previous)
+        return self._logged(enter, routed.route_of)
+
+    def _logged(self, enter: Floats, route_of: npt.NDArray[np.int32]) -> TransferLog:
+        """Return the log of the transfers, which entered at `enter` [s] and took the routes `route_of`."""
+        routed = self.routed
         return TransferLog(
-            self.op.name, transfers, routed.nbytes, enter, self._ends, routed.route_of, routed.links, routed.vertices
+            self.op.name, routed.transfers, routed.nbytes, enter, self._ends, route_of, routed.links, routed.vertices
         )
 
     def _tail_ended(self, number: int) -> None:
@@ -165,7 +190,7 @@ class CollectivePlay:
         - An end happens at `now`, and ends arrive in temporal order, therefore the latest end so far is always `now`.
         """
         routed, transfers = self.routed, self.routed.transfers
-        paths, route_of, sizes = routed.paths, _column(routed.route_of), self.sizes
+        paths, route_of, sizes = self._paths, _column(routed.route_of), self.sizes
         jitter = None if self._jitter is None else _column(self._jitter)
         successor = _column(_successors(transfers))
         next_waiter = _column(waiters.only)
@@ -244,8 +269,16 @@ class CollectivePlay:
             if tail[number]:
                 tail_ended(number)
 
-        on_end = (ended,)
-        return start, ended
+        took, paths_of_all = self._took, chain(*routed.detour_paths) if routed.detours else ()
+        number_of = {id(path): number for number, path in enumerate(paths_of_all)}
+
+        def noted(flow: Flow) -> None:
+            took[flow.number] = number_of[id(flow.path)], flow.enter
+            ended(flow)
+
+        last = noted if routed.detours else ended
+        on_end = (last,)
+        return start, last
 
 
 def _blocks(length: int) -> list[slice]:

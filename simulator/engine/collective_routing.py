@@ -11,6 +11,10 @@ across nodes.
 - If the all-reduces share an uplink and can fill it, groups (0, 2) and (1, 3) may contend, and each group gets a lane.
 - If every GPU has its own network card, no two collectives contend, and the whole stream gets a single lane.
 
+Flows of a collective with a priority p are counted in units of p bytes: on each link a unit takes p times the capacity
+of a byte, and equal shares of units give the flow p times the rate of a flow without priority. Solvers of fair shares
+therefore know nothing of priorities.
+
 Two collectives in a lane never contend. A rank runs one collective per stream at a time; the lane states that this is
 enough to keep their flows apart.
 """
@@ -22,6 +26,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import sha256
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -63,6 +68,10 @@ class RoutedCollective:
         Collectives of one lane never contend with each other; -1 for a collective that may contend with any other.
     wide_lane : bool
         True if the lane has all collectives of the stream, whatever their groups.
+    priority : float
+        Bytes in a unit of its flows.
+    detours : tuple of Routes
+        For each further set of links in `Cluster.avoided`, the routes while these links are avoided.
     """
 
     traffic: Traffic
@@ -73,6 +82,13 @@ class RoutedCollective:
     contends: bool = True
     lane: int = 0
     wide_lane: bool = False
+    priority: float = 1.0
+    detours: tuple[Routes, ...] = ()
+
+    @property
+    def every_routes(self) -> tuple[Routes, ...]:
+        """Return the usual routes, then those around each set of avoided links."""
+        return (self.routes, *self.detours)
 
     @property
     def transfers(self) -> Transfers:
@@ -85,6 +101,11 @@ class RoutedCollective:
         return self.traffic.nbytes
 
     @property
+    def units(self) -> Floats:
+        """Units carried by each transfer: its bytes over the priority; `routes` has rates in units per second."""
+        return in_units(self.nbytes, self.priority)
+
+    @property
     def route_of(self) -> npt.NDArray[np.int32]:
         """Number of the route taken by each transfer: a row in `paths` and `links`."""
         return self.traffic.route_of
@@ -95,11 +116,18 @@ class RoutedCollective:
         return self.routes.paths(self.capacity)
 
     @cached_property
+    def detour_paths(self) -> tuple[tuple[Path, ...], ...]:
+        """Return the paths of the usual routes, then of the routes around each set of avoided links."""
+        return (self.paths, *(routes.paths(self.capacity) for routes in self.detours))
+
+    @cached_property
     def links(self) -> RouteLinks:
-        """Every cluster link on each route, HBM excluded."""
-        there = self.routes.link < self.hbm
-        begin = np.searchsorted(self.routes.route[there], np.arange(len(self.routes) + 1))
-        return RouteLinks(begin, self.routes.link[there])
+        """Every cluster link on each route, HBM excluded; the usual routes come first, then all detours."""
+        routes = np.concatenate([own.route + k * len(self.routes) for k, own in enumerate(self.every_routes)])
+        links = np.concatenate([own.link for own in self.every_routes])
+        there = links < self.hbm
+        begin = np.searchsorted(routes[there], np.arange(len(self.every_routes) * len(self.routes) + 1))
+        return RouteLinks(begin, links[there])
 
 
 class _Kind(NamedTuple):
@@ -111,6 +139,12 @@ class _Kind(NamedTuple):
     stream: str
     rate_cap: float
     cross_rate_cap: float
+    priority: float
+
+
+def in_units(nbytes: Floats, priority: float) -> Floats:
+    """Return numbers of bytes in units of `priority` bytes; the same array without priority."""
+    return nbytes if priority == 1.0 else nbytes / priority
 
 
 def capacities(cluster: Cluster) -> list[float]:
@@ -160,16 +194,19 @@ class _Together:
         True if the kind's own flows can hold each other back; absent if no flow of the kind can be held back.
     lanes : mapping of _Kind to (int, bool)
         Number of the lane, and whether it has all collectives of its stream.
+    detours : mapping of _Kind to tuple of Routes
+        Routes around each set of avoided links.
     """
 
     schedules: Sequence[Schedule]
     routes: Mapping[_Kind, Routes]
     contends: Mapping[_Kind, bool]
     lanes: Mapping[_Kind, tuple[int, bool]]
+    detours: Mapping[_Kind, tuple[Routes, ...]]
 
     def size(self) -> int:
         """Approximate count of stored numbers: the cache entry's size."""
-        return sum(64 + 3 * len(one.link) for one in self.routes.values())
+        return sum(64 + 3 * len(one.link) for one in [*self.routes.values(), *chain(*self.detours.values())])
 
 
 @dataclass(slots=True)
@@ -211,6 +248,8 @@ class _CollectiveRouter:
                     hbm,
                     together.contends.get(kind, False),
                     *together.lanes.get(kind, (0, True)),
+                    kind.priority,
+                    together.detours.get(kind, ()),
                 )
             routed.append(made[key])
         return routed
@@ -221,7 +260,9 @@ class _CollectiveRouter:
         batches = _batches(ops, times)
         every = [self._route(batch, bandwidth) for batch in batches]
         # Pruning looks at the whole program: a link matters only if flows can meet there.
-        watched = all_links(every) if watch_all else prune_links(every, bandwidth)
+        # A detour may bring flows together on any link.
+        rerouted = len(self.cluster.avoided) > 1
+        watched = all_links(every) if watch_all or rerouted else prune_links(every, bandwidth)
         # A link that slows down may become the bottleneck of any flow on it.
         changing = np.fromiter(self.cluster.changing_links, np.int64, len(self.cluster.changing_links))
         if len(changing):
@@ -232,7 +273,8 @@ class _CollectiveRouter:
             potential |= zip(batch.kinds, apart, strict=True)
         # A program with a single collective needs no second check: pruning found the answer already.
         contends = {
-            kind: (len(potential) == one.times == 1 and not watch_all)
+            kind: rerouted
+            or (len(potential) == one.times == 1 and not watch_all)
             or (len(changing) > 0 and bool(np.isin(one.routes.link, changing).any()))
             or self._contend([one], bandwidth)
             for kind, one in potential.items()
@@ -240,7 +282,20 @@ class _CollectiveRouter:
         }
         lanes = self._lanes(batches, every, potential, contends, bandwidth)
         routes = {kind: one.routes for kind, one in potential.items()}
-        return _Together([op.schedule for op in ops.values()], routes, contends, lanes)
+        return _Together(
+            [op.schedule for op in ops.values()], routes, contends, lanes, self._detours(batches, bandwidth)
+        )
+
+    def _detours(self, batches: Sequence[_Batch], bandwidth: Floats) -> dict[_Kind, tuple[Routes, ...]]:
+        """Return the routes around each set of avoided links, on which all links are watched."""
+        found: dict[_Kind, tuple[Routes, ...]] = {}
+        for avoided in self.cluster.avoided[1:]:
+            for batch in batches:
+                flows = self._route(batch, bandwidth, avoided)
+                every = replace(flows, routes=flows.routes.kept(np.ones(len(flows.routes.link), np.bool_)))
+                for kind, own in zip(batch.kinds, every.apart(len(batch.ops)), strict=True):
+                    found[kind] = (*found.get(kind, ()), own.routes)
+        return found
 
     def _contend(self, kinds: Sequence[PotentialFlows], bandwidth: Floats, *, several: bool = False) -> bool:
         """Return True if flows of the given collectives can hold each other back on links, each collective taken once.
@@ -346,17 +401,19 @@ class _CollectiveRouter:
             )
         return self._traffics[key]
 
-    def _route(self, batch: _Batch, bandwidth: Floats) -> PotentialFlows:
-        """Return the flows that a batch of collectives can have in flight, with their routes; cached on the cluster."""
+    def _route(self, batch: _Batch, bandwidth: Floats, avoided: frozenset[int] = frozenset()) -> PotentialFlows:
+        """Return the flows that a batch of collectives can have in flight, with their routes around `avoided` links;
+        cached on the cluster.
+        """
         # The cached pair keeps the schedule alive: the key contains its id.
         _, flows = self.cluster.remember_routes(
-            (PotentialFlows, *batch.kinds),
-            lambda: (batch.ops[0].schedule, self._potential_flows(batch.ops, bandwidth)),
+            (PotentialFlows, avoided, *batch.kinds),
+            lambda: (batch.ops[0].schedule, self._potential_flows(batch.ops, bandwidth, avoided)),
             lambda made: 5 * len(made[1].routes.link),
         )
         return replace(flows, times=batch.times)
 
-    def _potential_flows(self, ops: Sequence[Collective], bandwidth: Floats) -> PotentialFlows:
+    def _potential_flows(self, ops: Sequence[Collective], bandwidth: Floats, avoided: frozenset[int]) -> PotentialFlows:
         """Return the flows that collectives can have in flight; the collectives `ops` differ only in process groups.
 
         Flows are concatenated in the order of `ops`; `bandwidth` is by link [B/s].
@@ -365,7 +422,7 @@ class _CollectiveRouter:
         traffic, ranks = self._traffic(first), len(first.group)
         src, dst, reduce = traffic.route_keys.T
         routes = len(src)
-        table = self._links_of([_vertices(self.cluster, op) for op in ops], np.stack([src, dst]))
+        table = self._links_of([_vertices(self.cluster, op) for op in ops], np.stack([src, dst]), avoided)
         groups = np.array([op.group for op in ops], np.int64)
         # A reduction at a rank also takes the rank's HBM: append HBM links to these routes.
         here = np.flatnonzero((reduce == 1) & (dst < ranks))
@@ -375,6 +432,7 @@ class _CollectiveRouter:
         order = np.argsort(np.concatenate([table.route, adding]), kind="stable")
         route, link = np.concatenate([table.route, adding])[order], np.concatenate([table.link, hbm])[order]
         weight = np.concatenate([np.ones(len(order) - len(adding)), np.full(len(adding), HBM_PER_REDUCED_BYTE)])[order]
+        weight *= first.priority
         node_of, participants = self.cluster.node_of(), ranks + len(first.auxiliaries)
         rate = np.concatenate(
             [
@@ -382,7 +440,8 @@ class _CollectiveRouter:
                 for op in ops
             ]
         )
-        # The uncontended rate is the tightest of cap and links.
+        # The uncontended rate is the tightest of cap and links, in units.
+        rate /= first.priority
         np.minimum.at(rate, route, bandwidth[link] / weight)
         made = Routes(route, link, weight, table.latency, rate, np.zeros(len(route), np.bool_))
         # Ends are rank numbers; servers and switches get -1, -2, ...
@@ -394,13 +453,17 @@ class _CollectiveRouter:
         low, high, flows = np.tile(low, count) + channel, np.tile(high, count) + channel, np.tile(flows, count)
         return PotentialFlows(made, low, high, flows, ends[:, src].ravel(), ends[:, dst].ravel(), first.stream, 1)
 
-    def _links_of(self, vertices: Sequence[tuple[str, ...]], pairs: Ints) -> RouteTable:
-        """Return the routes between the given pairs of participants, for each process group's vertices in turn."""
+    def _links_of(self, vertices: Sequence[tuple[str, ...]], pairs: Ints, avoided: frozenset[int]) -> RouteTable:
+        """Return the routes between the given pairs of participants around the `avoided` links, for each process
+        group's vertices in turn.
+        """
         router = self.cluster.router
         every = np.array([[router.index[vertex] for vertex in own] for own in vertices], np.int64)
         numbers = np.stack([every[:, pairs[0]].ravel(), every[:, pairs[1]].ravel()])
         return self.cluster.remember_routes(
-            (RouteTable, numbers.tobytes()), lambda: router.routes(*numbers), lambda table: 2 * len(table.link)
+            (RouteTable, avoided, numbers.tobytes()),
+            lambda: router.routes_around(numbers[0], numbers[1], avoided) if avoided else router.routes(*numbers),
+            lambda table: 2 * len(table.link),
         )
 
 
@@ -435,7 +498,7 @@ def _batches(ops: Mapping[_Kind, Collective], times: Mapping[_Kind, int]) -> lis
         # With servers or switches: a batch of its own.
         alike: tuple[object, ...] = (kind,)
         if not kind.auxiliaries:
-            alike = kind.schedule, kind.stream, kind.rate_cap, kind.cross_rate_cap
+            alike = kind.schedule, kind.stream, kind.rate_cap, kind.cross_rate_cap, kind.priority
             # Depth is one more than the largest depth among the group's ranks. Two groups at equal depth therefore have
             # no common rank.
             level = 1 + max(depth.get((alike, rank), 0) for rank in kind.group)
@@ -452,4 +515,4 @@ def _vertices(cluster: Cluster, op: Collective) -> tuple[str, ...]:
 
 def _kind(op: Collective) -> _Kind:
     """Return a collective's cache key for routes, equal for collectives that differ only in size."""
-    return _Kind(id(op.schedule), op.group, op.auxiliaries, op.stream, op.rate_cap, op.cross_rate_cap)
+    return _Kind(id(op.schedule), op.group, op.auxiliaries, op.stream, op.rate_cap, op.cross_rate_cap, op.priority)

@@ -192,6 +192,10 @@ class _Play:
             fabric.change({link: capacity[link] * factor for link, factor in change.links.items()})
             for rank, factor in change.ranks.items():
                 self.kernels[rank].run_at(factor)
+            detour = self.cluster.avoided.index(change.avoided)
+            for collective in self.collectives.values():
+                collective.reroute(detour)
+            fabric.reroute(change.avoided)
 
     def _stream(self, place: _Place, queue: list[tuple[int, Op]]) -> Generator[simpy.Event, Any, None]:
         """Run a stream's numbered operations one by one in a SimPy process; keep `place` up to date for reports."""
@@ -287,7 +291,7 @@ class _Play:
         # Ties go to the lowest rank.
         latest = min(spans, key=lambda span: (-span.end, span.rank), default=None)
         last = (0.0, None) if latest is None else (latest.end, latest.rank)
-        routes = {id(own.routes): own.routes for own in routed.values()}.values()
+        routes = {id(routes): routes for own in routed.values() for routes in own.every_routes}.values()
         timeline = timeline_of(NAME, self.cluster, spans, last, tuple(ended.values()), memory, routes)
         work = LazyValues({rank: partial(_at_work, own) for rank, own in by_rank(spans).items()})
         return replace(timeline, sent=sent, transfers=sum(own.transfers for own in sent), at_work=work)

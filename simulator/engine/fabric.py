@@ -36,13 +36,17 @@ _SHARED = float("inf")
 
 
 class FlowOwner(Protocol):
-    """The collective to which flows belong: their sizes [B] and the callbacks for their ends."""
+    """The collective to which flows belong: their sizes [units] and the callbacks for their ends."""
 
     sizes: Sequence[float]
-    """Bytes by flow number [B]."""
+    """Units by flow number: bytes, or bytes over the priority of the flows."""
 
     on_end: tuple[Callable[[Flow], None], ...]
     """Called when a flow ends, with the flow; one entry, kept as a tuple because it is the event's callbacks."""
+
+    def path(self, number: int) -> Path:
+        """Return the path that a flow takes now, by flow number."""
+        ...
 
 
 class Flow(ScheduledCallback):
@@ -87,12 +91,14 @@ class Fabric:
         For each link, the flow that has it alone.
     """
 
-    __slots__ = ("_changing", "_clock", "_dirty", "_members", "_solving", "capacity", "holder", "until")
+    __slots__ = ("_avoided", "_changing", "_clock", "_dirty", "_members", "_solving", "capacity", "holder", "until")
 
     def __init__(self, clock: Clock, capacity: Sequence[float], changing: Collection[int] = ()) -> None:
         self._clock = clock
         # Links whose capacity changes: their flows always count as sharing, hence a change finds them.
         self._changing = frozenset(changing)
+        # Links that routes avoid at present.
+        self._avoided: frozenset[int] = frozenset()
         self.capacity = list(capacity)
         self.until: list[float] = [_FREE] * len(capacity)
         self.holder: list[Any] = [None] * len(capacity)
@@ -110,6 +116,27 @@ class Fabric:
             self.capacity[link] = rate
             if self._members[link] is not None:
                 self._dirty.add(link)
+        if self._dirty:
+            self._solve_soon()
+
+    def reroute(self, avoided: frozenset[int]) -> None:
+        """Avoid links from now on: flows on these links are sent again from their beginning, on their present paths.
+
+        A flow whose present path takes such a link, too, has no other path and stays. All avoided links change their
+        rate, hence their flows always count as sharing.
+        """
+        self._avoided = avoided
+        moved = dict.fromkeys(flow for link in sorted(avoided) for flow in self._members[link] or ())
+        for flow in moved:
+            path = flow.owner.path(flow.number)
+            if not avoided.isdisjoint(path.links):
+                continue
+            # The flow may be alone in its group, which nothing else would solve anew.
+            if flow.group is not None and flow.group.timer is not None:
+                flow.group.timer.callbacks = ()
+                flow.group.timer = None
+            self._leave(flow)
+            self._enter(Flow(flow.number, path, self._clock._now, flow.owner))
         if self._dirty:
             self._solve_soon()
 
@@ -145,6 +172,9 @@ class Fabric:
         """Let a flow enter now: it takes its links if they are free, otherwise it shares them."""
         now = self._clock._now
         flow.enter = now
+        # The path may have been chosen before its links were avoided.
+        if not self._avoided.isdisjoint(flow.path.links):
+            flow.path = flow.owner.path(flow.number)
         alone = True
         for link in flow.path.links:
             # The holder's end has passed: the link is free.

@@ -14,7 +14,7 @@ class Path:
     links : tuple of int
         Numbers of the fabric's links.
     weights : tuple of float
-        Link capacity that a flow of rate 1 takes: 1, or 3 for a reduction in HBM.
+        Link capacity that a flow of rate 1 takes: 1, or 3 for a reduction in HBM; times the priority.
     latency : float
         Time before the first byte flows [s].
     rate : float

@@ -24,9 +24,10 @@ class Routes:
     route, link : int array, shape (n,)
         Pairs of a route and one of its links, sorted by route, in travel order.
     weight : float array, shape (n,)
-        Capacity that a flow of rate 1 takes of the link.
+        Capacity that a flow of rate 1 takes of the link [B a unit]; more for flows with a priority.
     latency, rate : float array, shape (routes,)
-        Latency [s], and rate of a flow without contention [B/s].
+        Latency [s], and rate of a flow without contention [units/s]; a unit is a byte
+        unless the flows have a priority.
     matters : bool array, shape (n,)
         True where flows can hold each other back.
     """

@@ -1,12 +1,22 @@
-"""What became of several jobs on one cluster: each job's steps, the links that jobs share, and later starts."""
+"""What became of several jobs on one cluster: each job's steps, shared links, later starts, and what they say."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
+from simulator.basics.units import format_time
+from simulator.jobs.outer import OuterRound
 from simulator.jobs.program import AVERAGE, EXCHANGES
+from simulator.records.setting_text import label
 from simulator.records.timeline import Span, Timeline
+from simulator.scenario.jobs_file import JobsFile
+
+# Slowdown below which a job counts as undisturbed.
+_FELT: Final = 0.005
+# Changes of the slowdown by a later start that are worth a sentence.
+_SHIFT_HELPS: Final = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,3 +132,112 @@ def steps_at_work(timeline: Timeline, job: JobOutcome) -> tuple[tuple[float, flo
             begins[step] = min(begins[step], span.start)
     before = (job.start, *job.step_ends)
     return tuple((max(begins[step], before[step]), end) for step, end in enumerate(job.step_ends))
+
+
+def sentences(
+    file: JobsFile,
+    jobs: Sequence[JobOutcome],
+    links: Sequence[SharedLink],
+    shifts: Sequence[Shift],
+    rounds: Sequence[OuterRound],
+) -> tuple[str, ...]:
+    """Return the answer in sentences, the most important first."""
+    if rounds:
+        return tuple(sentence for one in rounds for sentence in one.sentences)
+    if coupled := tuple(_on_batches(file, jobs)):
+        return coupled
+    events = label("cluster.events", file.events)
+    if len(jobs) == 1:
+        return (_on_one_job(jobs[0], events if file.events else ""),)
+    felt = [job for job in jobs if job.slowdown > 1.0 + _FELT]
+    if not felt and file.events:
+        return (f"Neither the other jobs nor the events ({events}) slow a job down.",)
+    if not felt:
+        which = "share no link" if not links else f"share {_links(len(links))}"
+        return (f"The jobs do not slow each other down: they {which}.",)
+    told = list(_on_slowdowns(jobs, max(felt, key=lambda job: job.slowdown)))
+    if links:
+        first = links[0]
+        parts = " and ".join(
+            f"{job} {100 * own / sum(first.nbytes.values()):.0f} %" for job, own in first.nbytes.items()
+        )
+        told.append(f"The jobs share {_links(len(links))}; the bytes on {first.name} take longest ({parts} of them).")
+        told += _on_priorities(file)
+    if file.events:
+        told.append(f"The events count, too: {events}; alone means without them.")
+    return (*told, shift_sentence(jobs, shifts)) if shifts else tuple(told)
+
+
+def shift_sentence(jobs: Sequence[JobOutcome], shifts: Sequence[Shift]) -> str:
+    """Return a sentence on the start of the last job; empty if no later start was tried."""
+    if not shifts:
+        return ""
+    best, last = min(shifts, key=lambda shift: shift.mean), jobs[-1].name
+    now = Shift(0.0, {job.name: job.slowdown for job in jobs})
+    if best.mean < now.mean - _SHIFT_HELPS:
+        return (
+            f"If job {last} starts {format_time(best.delay)} later, the jobs take {best.mean:.3g} instead of "
+            f"{now.mean:.3g} times as long in the mean."
+        )
+    return f"No other start of job {last} makes the jobs faster in the mean ({len(shifts)} tried)."
+
+
+def _on_one_job(job: JobOutcome, events: str) -> str:
+    """Return a sentence on a job without others; `events` names what happens to the cluster."""
+    if not events:
+        return f"Job {job.name} runs alone: {format_time(job.alone)} a step."
+    return (
+        f"Job {job.name} takes {format_time(job.step_ends[-1] - job.start)} for {len(job.step_ends)} steps "
+        f"with {events}, {format_time(job.alone * len(job.step_ends))} without."
+    )
+
+
+def _on_slowdowns(jobs: Sequence[JobOutcome], worst: JobOutcome) -> Iterator[str]:
+    """Yield a sentence on each job beside the others, the one that loses most first."""
+    yield (
+        f"Job {worst.name} loses most: {format_time(worst.together)} a step beside the others, "
+        f"{format_time(worst.alone)} alone ({worst.slowdown:.3g} times as long)."
+    )
+    for job in jobs:
+        if job is worst:
+            continue
+        if job.slowdown > 1.0 + _FELT:
+            yield (
+                f"Job {job.name}: {format_time(job.together)} beside the others, {format_time(job.alone)} alone "
+                f"({job.slowdown:.3g} times as long)."
+            )
+        else:
+            yield f"Job {job.name} is not slowed down ({format_time(job.alone)} a step)."
+
+
+def _on_priorities(file: JobsFile) -> list[str]:
+    """Return a sentence on the priorities of the jobs; nothing if all are equal."""
+    if len({job.priority for job in file.jobs}) == 1:
+        return []
+    each = ", ".join(f"{job.name} {job.priority}" for job in file.jobs)
+    return [f"On a full link, transfers share the bandwidth in proportion to the priorities of their jobs ({each})."]
+
+
+def _on_batches(file: JobsFile, jobs: Sequence[JobOutcome]) -> Iterator[str]:
+    """Yield sentences on each training that takes its batches from another job."""
+    of_name = {job.name: job for job in jobs}
+    for setting in file.jobs:
+        if setting.batches_from is None:
+            continue
+        trainer, maker = of_name[setting.name], of_name[setting.batches_from]
+        # From the batch after which the generation waits for weights.
+        ends = maker.step_ends[min(setting.lag, len(maker.step_ends) - 1) :]
+        period = (ends[-1] - ends[0]) / (len(ends) - 1) if len(ends) > 1 else trainer.step_ends[-1] - trainer.start
+        training = trainer.alone * setting.steps_per_batch
+        yield (
+            f"A batch takes {format_time(period)}: {maker.name} generates for {format_time(maker.alone)}, "
+            f"{trainer.name} trains for {format_time(training)}."
+        )
+        yield (
+            f"The {maker.ranks} GPUs of {maker.name} generate {100 * maker.alone / period:.0f} % of the time, the "
+            f"{trainer.ranks} GPUs of {trainer.name} train {100 * training / period:.0f} %."
+        )
+
+
+def _links(number: int) -> str:
+    return "a link" if number == 1 else f"{number} links"

@@ -49,6 +49,8 @@ class JobProgram:
         Time to generate a batch on the job's GPUs [s]; 0 if the job generates nothing.
     steps_per_batch : int
         Training steps for each generated batch.
+    priority : float
+        Weight of the job's transfers on full links.
     """
 
     name: str
@@ -57,6 +59,7 @@ class JobProgram:
     start: float = 0.0
     generation: float = 0.0
     steps_per_batch: int = 1
+    priority: float = 1.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -299,7 +302,8 @@ class _Part:
 
     def collective(self, name: str, op: Collective, after: tuple[str, ...] = ()) -> Collective:
         """Return a step's collective under a new name, between the ranks of the joined program."""
-        return op.named(name, after, tuple(self.first_rank + rank for rank in op.group))
+        renamed = op.named(name, after, tuple(self.first_rank + rank for rank in op.group))
+        return renamed if self.job.priority == 1.0 else replace(renamed, priority=self.job.priority)
 
     def averaged(self, outer: OuterAverage, step: int, rank: int, after: tuple[str, ...] = ()) -> Collective:
         """Return the average of a rank's parameters with those of the same rank of each copy."""

@@ -7,19 +7,17 @@ job was running count, because a job that has ended costs nobody anything; witho
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final
 
 from simulator.basics.errors import OutOfMemoryError, ScenarioError
-from simulator.basics.units import format_time
-from simulator.cluster.build import build
 from simulator.cluster.cluster import Cluster
 from simulator.collectives.algorithm import CollectiveRequest
 from simulator.collectives.plan import Task, plan
 from simulator.engine.play import Engine, play
-from simulator.jobs.outcome import JobOutcome, SharedLink, Shift, step_of, timeline_of
+from simulator.jobs.outcome import JobOutcome, SharedLink, Shift, sentences, shift_sentence, step_of, timeline_of
 from simulator.jobs.outer import OuterRound, simulated_steps, window_time
 from simulator.jobs.program import BatchExchange, JobProgram, OuterAverage, joined
 from simulator.jobs.tables import job_table, link_table, shift_table, step_table
@@ -27,16 +25,14 @@ from simulator.model.model import modules
 from simulator.model.partition import WHOLE
 from simulator.records.operation import Collective
 from simulator.records.program import Program
-from simulator.records.setting_text import label
 from simulator.records.timeline import LinkUse, Timeline, by_rank
 from simulator.report.numbers.link_use import link_uses
 from simulator.report.tables.answer_table import AnswerTable
-from simulator.run.scenario_cluster import occurrences
+from simulator.run.scenario_cluster import cluster_of, network_time
 from simulator.run.watchdog import watched
 from simulator.scenario import own_parts
 from simulator.scenario.build_training import parallelism, to_step
 from simulator.scenario.jobs_file import JobSetting, JobsFile, OuterSetting
-from simulator.step.framework import load_framework
 from simulator.step.plan import plan_step
 from simulator.step.spec import TrainingStep
 from simulator.step.strategies.strategy import STRATEGIES
@@ -52,10 +48,6 @@ _BATCHES: Final = 5
 _MOST_STEPS: Final = 200
 # Most operations of which all are kept.
 _MOST_KEPT: Final = 200_000
-# Slowdown below which a job counts as undisturbed.
-_FELT: Final = 0.005
-# Changes of the slowdown by a later start that are worth a sentence.
-_SHIFT_HELPS: Final = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,83 +80,12 @@ class SharedRun:
     @property
     def sentences(self) -> tuple[str, ...]:
         """The answer in sentences, the most important first."""
-        if self.rounds:
-            return tuple(sentence for one in self.rounds for sentence in one.sentences)
-        if coupled := tuple(self._of_batches()):
-            return coupled
-        felt = [job for job in self.jobs if job.slowdown > 1.0 + _FELT]
-        events = label("cluster.events", self.file.events)
-        if len(self.jobs) == 1:
-            (job,) = self.jobs
-            if self.file.events:
-                return (
-                    f"Job {job.name} takes {format_time(job.step_ends[-1] - job.start)} for {len(job.step_ends)} steps "
-                    f"with {events}, {format_time(job.alone * len(job.step_ends))} without.",
-                )
-            return (f"Job {job.name} runs alone: {format_time(job.alone)} a step.",)
-        if not felt and self.file.events:
-            return (f"Neither the other jobs nor the events ({events}) slow a job down.",)
-        if not felt:
-            which = "share no link" if not self.links else f"share {_links(len(self.links))}"
-            return (f"The jobs do not slow each other down: they {which}.",)
-        worst = max(felt, key=lambda job: job.slowdown)
-        told = [
-            f"Job {worst.name} loses most: {format_time(worst.together)} a step beside the others, "
-            f"{format_time(worst.alone)} alone ({worst.slowdown:.3g} times as long)."
-        ]
-        told += [
-            f"Job {job.name}: {format_time(job.together)} beside the others, {format_time(job.alone)} alone "
-            f"({job.slowdown:.3g} times as long)."
-            if job.slowdown > 1.0 + _FELT
-            else f"Job {job.name} is not slowed down ({format_time(job.alone)} a step)."
-            for job in self.jobs
-            if job is not worst
-        ]
-        if self.links:
-            first = self.links[0]
-            parts = " and ".join(
-                f"{job} {100 * own / sum(first.nbytes.values()):.0f} %" for job, own in first.nbytes.items()
-            )
-            told.append(
-                f"The jobs share {_links(len(self.links))}; the bytes on {first.name} take longest ({parts} of them)."
-            )
-        if self.file.events:
-            told.append(f"The events count, too: {events}; alone means without them.")
-        return (*told, self.shift_sentence) if self.shifts else tuple(told)
-
-    def _of_batches(self) -> Iterator[str]:
-        """Yield sentences on each training that takes its batches from another job."""
-        of_name = {job.name: job for job in self.jobs}
-        for setting in self.file.jobs:
-            if setting.batches_from is None:
-                continue
-            trainer, maker = of_name[setting.name], of_name[setting.batches_from]
-            # From the batch after which the generation waits for weights.
-            ends = maker.step_ends[min(setting.lag, len(maker.step_ends) - 1) :]
-            period = (ends[-1] - ends[0]) / (len(ends) - 1) if len(ends) > 1 else trainer.step_ends[-1] - trainer.start
-            training = trainer.alone * setting.steps_per_batch
-            yield (
-                f"A batch takes {format_time(period)}: {maker.name} generates for {format_time(maker.alone)}, "
-                f"{trainer.name} trains for {format_time(training)}."
-            )
-            yield (
-                f"The {maker.ranks} GPUs of {maker.name} generate {100 * maker.alone / period:.0f} % of the time, the "
-                f"{trainer.ranks} GPUs of {trainer.name} train {100 * training / period:.0f} %."
-            )
+        return sentences(self.file, self.jobs, self.links, self.shifts, self.rounds)
 
     @property
     def shift_sentence(self) -> str:
         """A sentence on the start of the last job; empty if no later start was tried."""
-        if not self.shifts:
-            return ""
-        best, last = min(self.shifts, key=lambda shift: shift.mean), self.jobs[-1].name
-        now = Shift(0.0, {job.name: job.slowdown for job in self.jobs})
-        if best.mean < now.mean - _SHIFT_HELPS:
-            return (
-                f"If job {last} starts {format_time(best.delay)} later, the jobs take {best.mean:.3g} instead of "
-                f"{now.mean:.3g} times as long in the mean."
-            )
-        return f"No other start of job {last} makes the jobs faster in the mean ({len(self.shifts)} tried)."
+        return shift_sentence(self.jobs, self.shifts)
 
     @property
     def tables(self) -> tuple[AnswerTable, ...]:
@@ -187,11 +108,12 @@ class SharedRun:
             "sentences": list(self.sentences),
             "jobs": {
                 job.name: {
-                    "ranks": job.ranks, "start_s": job.start, "step_time_alone_s": job.alone,
-                    "step_time_s": job.together, "slowdown": job.slowdown, "steps": len(job.step_ends),
-                    "judged_steps": list(job.judged), "step_ends_s": list(job.step_ends), "wire_bytes": job.nbytes,
+                    "ranks": job.ranks, "priority": setting.priority, "start_s": job.start,
+                    "step_time_alone_s": job.alone, "step_time_s": job.together, "slowdown": job.slowdown,
+                    "steps": len(job.step_ends), "judged_steps": list(job.judged),
+                    "step_ends_s": list(job.step_ends), "wire_bytes": job.nbytes,
                 }
-                for job in self.jobs
+                for setting, job in zip(self.file.jobs, self.jobs, strict=True)
             },
             "shared_links": [
                 {"link": link.name, "bandwidth": link.bandwidth, "nbytes": dict(link.nbytes)} for link in self.links
@@ -199,10 +121,6 @@ class SharedRun:
             "rounds": {one.setting.name: one.to_dict() for one in self.rounds},
             "shifts": [{"delay_s": shift.delay, "slowdowns": dict(shift.slowdowns)} for shift in self.shifts],
         }  # fmt: skip
-
-
-def _links(number: int) -> str:
-    return "a link" if number == 1 else f"{number} links"
 
 
 def share(file: JobsFile, *, shifts: int = 0) -> SharedRun:
@@ -270,7 +188,7 @@ def _numbers(jobs: Sequence[JobSetting], once: Sequence[float]) -> list[int]:
 def _cluster(file: JobsFile) -> Cluster:
     """Return the cluster with the GPUs of all jobs, numbered job by job."""
     jobs = file.jobs
-    factors = {job.name: _network_time(job) for job in jobs if job.scenario is not None}
+    factors = {job.name: network_time(job.scenario.training, job.base) for job in jobs if job.scenario is not None}
     if len(set(factors.values())) > 1:
         text = ", ".join(f"{name} {factor:g}" for name, factor in factors.items())
         raise ScenarioError(
@@ -281,19 +199,10 @@ def _cluster(file: JobsFile) -> Cluster:
     for job in jobs:
         stragglers |= {len(places) + rank: factor for rank, factor in job.cluster.stragglers.items()}
         places += job.cluster.placement or ()
-    shared = jobs[0].cluster
-    return build(
-        shared.topology,
-        len(places),
-        gpu=shared.gpu,
-        stragglers=stragglers,
-        link_factors=shared.link_factors,
-        placement=places,
-        ecmp_seed=shared.ecmp.hash if shared.ecmp else None,
-        network_time=next(iter(factors.values()), 1.0),
-        events=occurrences(file.events),
-        base=jobs[0].base,
+    whole = jobs[0].cluster.replaced(
+        world_size=len(places), stragglers=stragglers, placement=tuple(places), events=file.events
     )
+    return cluster_of(whole, jobs[0].base, network_time=next(iter(factors.values()), 1.0))
 
 
 def _step(part: Cluster, job: JobSetting) -> TrainingStep | None:
@@ -301,11 +210,6 @@ def _step(part: Cluster, job: JobSetting) -> TrainingStep | None:
     if job.scenario is None or job.scenario.training is None:
         return None
     return to_step(job.scenario.training, part.world_size, job.scenario.base)
-
-
-def _network_time(job: JobSetting) -> float:
-    training = None if job.scenario is None else job.scenario.training
-    return 1.0 if training is None else load_framework(training.framework, job.base).network_time
 
 
 def _parts(cluster: Cluster, jobs: Sequence[JobSetting]) -> list[Cluster]:
@@ -332,7 +236,9 @@ def _planned(part: Cluster, job: JobSetting, step: TrainingStep | None) -> JobPr
         # Limits on this GPU: a dtype, or a generation without the attention kernels.
         except ValueError as error:
             raise ScenarioError(f"jobs.{job.name}.training: on {part.gpus[0].name}: {error}") from error
-    return JobProgram(job.name, whole, job.steps_per_batch, job.start, job.generation, job.steps_per_batch)
+    return JobProgram(
+        job.name, whole, job.steps_per_batch, job.start, job.generation, job.steps_per_batch, job.priority
+    )
 
 
 def _exchanges(
@@ -346,14 +252,15 @@ def _exchanges(
     """
     ends = list(accumulate(job.cluster.world_size for job in jobs))
     ranks = {job.name: range(end - job.cluster.world_size, end) for job, end in zip(jobs, ends, strict=True)}
-    tokens = {job.name: job.tokens for job in jobs}
+    of_name = {job.name: job for job in jobs}
     found = []
     for job, step in zip(jobs, steps, strict=True):
         if job.batches_from is None or step is None:
             continue
         group = (*ranks[job.name], *ranks[job.batches_from])
         size = len(group)
-        numbers = 2 * (tokens[job.batches_from] or 1)
+        maker = of_name[job.batches_from]
+        numbers = 2 * (maker.tokens or 1)
         weights = sum(one.elements for module in modules(step.model, WHOLE) for one in module.parameters)
         found.append(
             BatchExchange(
@@ -361,17 +268,19 @@ def _exchanges(
                 job.name,
                 job.lag,
                 job.steps_per_batch,
-                _planned_exchange(cluster, "all_gather", -(-numbers // size) * size, "float32", group),
-                _planned_exchange(cluster, "broadcast", weights, step.trained_dtype, group),
+                _planned_exchange(cluster, "all_gather", -(-numbers // size) * size, "float32", group, maker.priority),
+                _planned_exchange(cluster, "broadcast", weights, step.trained_dtype, group, job.priority),
             )
         )
     return found
 
 
 def _planned_exchange(
-    cluster: Cluster, operation: str, elements: int, dtype: str, group: tuple[int, ...]
+    cluster: Cluster, operation: str, elements: int, dtype: str, group: tuple[int, ...], priority: int
 ) -> Collective:
-    return plan(cluster, Task(CollectiveRequest(operation, len(group), elements), "auto", group, dtype)).ops[0]
+    """Return a collective between jobs, with the priority of the job that sends."""
+    task = Task(CollectiveRequest(operation, len(group), elements), "auto", group, dtype)
+    return replace(plan(cluster, task).ops[0], priority=priority)
 
 
 def _played(
@@ -408,7 +317,9 @@ def _outers(cluster: Cluster, jobs: Sequence[JobSetting], steps: Sequence[Traini
         weights = sum(one.elements for module in modules(step.model, WHOLE) for one in module.parameters)
         share = -(-weights // (size * outer.fragments * outer.copies)) * outer.copies
         groups = [tuple(ends[number] - size + rank for number in copies) for rank in range(size)]
-        averages = tuple(_planned_exchange(cluster, "all_reduce", share, outer.dtype, group) for group in groups)
+        averages = tuple(
+            _planned_exchange(cluster, "all_reduce", share, outer.dtype, group, job.priority) for group in groups
+        )
         found[outer.name] = OuterAverage(
             tuple(jobs[number].name for number in copies), simulated_steps(outer), outer.delay, averages
         )

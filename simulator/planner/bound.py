@@ -184,9 +184,10 @@ class BoundCalculator:
             communicator = Communicator(self.cluster, groups, "closed_form", True)
             last, sends, ranks = setting.pp - 1, dict[tuple[int, int], float](), groups.grid.groups("pp")[0].tolist()
             # The last rank sends to rank 0 if ranks have several chunks; with 2 ranks, this pair is already listed.
-            for pair in [*pairwise(range(setting.pp)), *([(0, last)] if last > 1 else [])]:
-                for ends in (pair, pair[::-1]):
-                    op = communicator.send(pipeline.least_sent, step.precision.params, ends, ranks[ends[0]])
+            for near in [*pairwise(range(setting.pp)), *([(0, last)] if last > 1 else [])]:
+                for ends in (near, near[::-1]):
+                    pair = groups.with_rank(ends, ranks[ends[0]])
+                    op = communicator.send(pipeline.least_sent, step.precision.params, pair)
                     # Without an estimate, 0 keeps the bound valid.
                     sends[ends] = estimate(self.cluster, op) or 0.0
             self._between[key] = sends

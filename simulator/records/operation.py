@@ -166,6 +166,8 @@ class Collective:
         Bound on the rate of each flow [B/s]; infinite if there is none.
     cross_rate_cap : float
         The same bound for flows that leave a node [B/s].
+    priority : float
+        Weight of its flows on a full link: a flow of priority 2 gets twice the rate of a flow of priority 1.
     duration : float or None
         Duration in closed form, from the last rank's arrival [s]; None if transfers are simulated.
     together : bool
@@ -201,6 +203,7 @@ class Collective:
     startup: float = 0.0
     rate_cap: float = float("inf")
     cross_rate_cap: float = float("inf")
+    priority: float = 1.0
     duration: float | None = None
     together: bool = False
     stream: str = "communication"
@@ -225,9 +228,9 @@ class Collective:
         """
         return Collective(
             name, group, self.schedule, self.elements, self.itemsize, self.reduce_itemsize, self.dtype, self.reduction,
-            self.accumulate, self.auxiliaries, self.startup, self.rate_cap, self.cross_rate_cap, self.duration,
-            self.together, self.stream, after, self.why, self.constants, self.takes_sms, self.rendezvous,
-            act or self.act,
+            self.accumulate, self.auxiliaries, self.startup, self.rate_cap, self.cross_rate_cap, self.priority,
+            self.duration, self.together, self.stream, after, self.why, self.constants, self.takes_sms,
+            self.rendezvous, act or self.act,
         )  # fmt: skip
 
 
@@ -277,5 +280,5 @@ def content(op: Collective) -> Hashable:
     """Return a key of a collective's contents: equal for collectives that differ only in name, waits and effect."""
     return (
         id(op.schedule), op.group, op.auxiliaries, op.elements, op.itemsize, op.reduce_itemsize, op.dtype, op.stream,
-        op.startup, op.rate_cap, op.cross_rate_cap, op.duration, op.together,
+        op.startup, op.rate_cap, op.cross_rate_cap, op.priority, op.duration, op.together,
     )  # fmt: skip

@@ -273,9 +273,15 @@ def _event(event: Mapping[str, Any]) -> str:
     share = _share(factor).replace("its", "their") if several else _share(factor)
     rate = f"at {share}" if factor else "down" if "link" in event else "dead"
     often = f" {times} times" if times > 1 else ""
+    long = "" if lasts is None else f" for {_duration(lasts)}"
+    around = event.get("reroute_after")
+    rerouted = "" if around is None else f", rerouted after {_duration(around)}"
+    return f"{name} {rate}{often}{long}{rerouted}"
+
+
+def _duration(value: str | float) -> str:
     # Read from a file, a duration is text; completed, seconds.
-    long = "" if lasts is None else f" for {lasts if isinstance(lasts, str) else format_time(lasts)}"
-    return f"{name} {rate}{often}{long}"
+    return value if isinstance(value, str) else format_time(value)
 
 
 def _resharding(value: Any) -> str:
@@ -289,6 +295,7 @@ _SPOKEN: Final[Mapping[str, Callable[[Any], str]]] = {
     "cluster.stragglers": _slow_ranks,
     "cluster.link_factors": _slow_links,
     "cluster.events": lambda value: _events(value),
+    "cluster.storage": lambda value: "no storage" if value is None else f"a storage of {setting_text(value)}",
     "collective.servers": lambda value: _servers(value),
     "collective.servers.count": _counted("server", "servers"),
     "collective.servers.on": lambda value: "servers of their own" if value == "own" else f"servers on {value}",
@@ -308,6 +315,9 @@ _SPOKEN: Final[Mapping[str, Callable[[Any], str]]] = {
     "training.sharding.reshard_after_forward": lambda value: _resharding(value),
     "training.sharding.servers_on": lambda value: "servers of their own" if value == "own" else f"servers on {value}",
     "training.sharding.servers": _counted("server", "servers"),
+    "training.checkpoint_traffic": lambda value: (
+        "no checkpoint in flight" if value == "none" else f"a {value} checkpoint in flight"
+    ),
     "training.faults": lambda value: setting_text(value) if value else "without faults",
     "training.parallelism.context": setting_text,
     "training.parallelism.experts.dtype": lambda value: "sent as they are" if value == "auto" else f"sent as {value}",

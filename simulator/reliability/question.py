@@ -15,13 +15,10 @@ from math import inf, isfinite
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 from simulator.basics.counts import number_of
-from simulator.basics.dtypes import find
 from simulator.basics.errors import ScenarioError, one_of
 from simulator.basics.sentence import capital
 from simulator.basics.units import format_duration
 from simulator.basics.work_unit import useful_unit
-from simulator.model.model import modules
-from simulator.model.partition import WHOLE
 from simulator.reliability.failures import DAY, FailureKind, FailureProcess
 from simulator.reliability.outlook import IntervalChoice, Job, Outlook, best_interval, outlook, spares_needed
 from simulator.reliability.renewal import Checkpointing, Recovery
@@ -31,9 +28,9 @@ from simulator.report.tables.answer_table import AnswerTable
 from simulator.run.scenario_cluster import Clusters
 from simulator.run.simulate import simulate_point
 from simulator.scenario.records import Scenario
+from simulator.step.checkpoint_traffic import checkpoint_bytes
 from simulator.step.offload import copies
 from simulator.step.plan import StepPlan
-from simulator.step.spec import TrainingStep
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -74,7 +71,8 @@ class GoodputQuestion:
     interval : float or None
         Work between saves [s]; None for the best.
     storage : float or None
-        Rate of the storage for all GPUs together [B/s]; None for 160 MB/s for each GPU.
+        Rate of the storage for all GPUs together [B/s]; None for the rate of the scenario's storage, or without one
+        160 MB/s for each GPU.
     detection, watchdog, restart, repair : float
         As in `Recovery` [s].
     spares : int or None
@@ -289,6 +287,8 @@ class HealthyStep:
         Bytes of a checkpoint [B].
     copied : float
         Time in which each GPU copies its share of a checkpoint to host memory [s].
+    beside_save : float
+        Time of a step at whose beginning a checkpoint leaves [s]; equal to `time` unless the scenario simulates one.
     """
 
     time: float
@@ -298,18 +298,33 @@ class HealthyStep:
     nodes: int
     nbytes: float
     copied: float
+    beside_save: float
+
+    def lost_beside(self, write: float) -> float:
+        """Return the time that a checkpoint costs while the storage takes it for `write` seconds [s].
+
+        The steps of that time take `beside_save` instead of `time`, the last one in part.
+        """
+        return write * max(0.0, 1.0 - self.time / self.beside_save)
 
 
 def healthy_step(scenario: Scenario) -> HealthyStep:
-    """Simulate the step of a training.
+    """Simulate the step of a training; also beside a checkpoint in flight, if the scenario has its traffic.
 
     Raises
     ------
     ScenarioError
         The scenario has several points or is a collective, or the step does not fit into memory.
     """
-    run = simulate_point(scenario)
-    if not (isinstance(run.report, TrainingReport) and isinstance(run.plan, StepPlan)):
+    beside = simulate_point(scenario)
+    run = beside
+    if scenario.training is not None and scenario.training.checkpoint_traffic != "none":
+        run = simulate_point(scenario.replaced(training=scenario.training.replaced(checkpoint_traffic="none")))
+    if not (
+        isinstance(run.report, TrainingReport)
+        and isinstance(run.plan, StepPlan)
+        and isinstance(beside.report, TrainingReport)
+    ):
         raise ScenarioError(_NO_COLLECTIVE)
     cluster, report = Clusters().of(scenario), run.report
     ranks, nbytes = len(cluster.ranks), checkpoint_bytes(run.plan.step)
@@ -321,6 +336,7 @@ def healthy_step(scenario: Scenario) -> HealthyStep:
         len(cluster.nodes),
         nbytes,
         copies(cluster, "to host").seconds(nbytes / ranks),
+        beside.report.step_time_s,
     )
 
 
@@ -335,8 +351,11 @@ def goodput(question: GoodputQuestion, step: HealthyStep | None = None) -> Goodp
         As `healthy_step`.
     """
     step = step or healthy_step(question.scenario)
-    write = step.nbytes / (question.storage or step.ranks * _STORAGE_OF_GPU)
-    stall, behind = (step.copied, write) if question.save == "asynchronous" else (write, 0.0)
+    storage = question.storage or question.scenario.cluster.storage or step.ranks * _STORAGE_OF_GPU
+    write = step.nbytes / storage
+    # A write behind the steps slows them down; what they lose counts as time of the save.
+    asynchronous = step.copied + step.lost_beside(write), write
+    stall, behind = asynchronous if question.save == "asynchronous" else (write, 0.0)
     saves = Checkpointing(question.interval or 3600.0, stall, behind, write)
     recovery = Recovery(question.detection, question.watchdog, question.restart, question.spares, question.repair)
     rate = question.failures / DAY
@@ -424,26 +443,3 @@ def compared(questions: Mapping[str, GoodputQuestion], along: str) -> Comparison
     """Return the answers to questions that differ in one fact, `along`; the step is simulated once."""
     step = healthy_step(next(iter(questions.values())).scenario)
     return Comparison(along, tuple(questions), tuple(goodput(one, step) for one in questions.values()))
-
-
-def checkpoint_bytes(step: TrainingStep) -> float:
-    """Return the bytes of a training's checkpoint: working parameters, and master copy and optimizer states of trained
-    parameters, each once [B]. With adapters, which alone are trained, the frozen model is not saved.
-
-    Examples
-    --------
-    Adam with bfloat16 parameters has 2 + 4 + 2 x 4 bytes for each parameter.
-
-    >>> from simulator.model.load import load_model
-    >>> checkpoint_bytes(TrainingStep(load_model("llama3_8b"), 8192, 1)) / 8_030_261_248
-    14.0
-    """
-    master = 0 if step.precision.master is None else find(step.precision.master).itemsize
-    states = step.optimizer.states * step.optimizer.state_itemsize
-    saved = trained = 0
-    for module in modules(step.model, WHOLE):
-        names = None if step.trained is None else step.trained.of(module.name)
-        for one in module.parameters:
-            saved += one.elements if one.trained or step.model.adapters is None else 0
-            trained += one.elements if one.trained and (names is None or one.name in names) else 0
-    return saved * find(step.trained_dtype).itemsize + trained * (master + states)

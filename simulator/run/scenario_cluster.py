@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 from math import inf
+from pathlib import Path
 from typing import Final
 
 from simulator.cluster.build import Occurrence, build
 from simulator.cluster.cluster import Cluster
 from simulator.engine.progress import stage
 from simulator.scenario.build_training import sharding
-from simulator.scenario.records import EventSpec, Scenario
+from simulator.scenario.records import ClusterSpec, EventSpec, Scenario
+from simulator.scenario.training_spec import TrainingSpec
 from simulator.step.framework import load_framework
 from simulator.step.strategies.strategy import STRATEGIES
 
@@ -30,7 +32,9 @@ class Clusters:
 
     def of(self, scenario: Scenario) -> Cluster:
         """Return the scenario's cluster, built or from the cache; see `build_cluster`."""
-        key = repr((scenario.cluster, scenario.base, servers_of(scenario), _network_time(scenario)))
+        key = repr(
+            (scenario.cluster, scenario.base, servers_of(scenario), network_time(scenario.training, scenario.base))
+        )
         # Re-insert at the end: the dictionary is ordered by last use.
         cluster = self._built.pop(key, None) or build_cluster(scenario)
         self._built[key] = cluster
@@ -42,24 +46,43 @@ class Clusters:
 
 def build_cluster(scenario: Scenario) -> Cluster:
     """Return the scenario's cluster, with a network port for each separate parameter server."""
-    spec = scenario.cluster
+    return cluster_of(
+        scenario.cluster,
+        scenario.base,
+        servers=servers_of(scenario),
+        network_time=network_time(scenario.training, scenario.base),
+    )
+
+
+def cluster_of(spec: ClusterSpec, base: Path, *, servers: int = 0, network_time: float = 1.0) -> Cluster:
+    """Return the cluster that a scenario or a file of jobs describes.
+
+    `servers` is the number of network ports for parameter servers, and `network_time` the factor on the time of
+    transfers. Relative paths begin in the folder `base`.
+    """
     stage("building the cluster")
     return build(
         spec.topology,
         spec.world_size,
         gpu=spec.gpu,
-        servers=servers_of(scenario),
+        servers=servers,
         stragglers=spec.stragglers,
         link_factors=spec.link_factors,
         placement=spec.placement,
         ecmp_seed=spec.ecmp.hash if spec.ecmp else None,
-        network_time=_network_time(scenario),
-        events=occurrences(spec.events),
-        base=scenario.base,
+        network_time=network_time,
+        events=_occurrences(spec.events),
+        storage=spec.storage,
+        base=base,
     )
 
 
-def occurrences(events: Sequence[EventSpec]) -> tuple[Occurrence, ...]:
+def network_time(training: TrainingSpec | None, base: Path) -> float:
+    """Return the factor on the time of transfers that a training's framework was calibrated to; 1 without training."""
+    return 1.0 if training is None else load_framework(training.framework, base).network_time
+
+
+def _occurrences(events: Sequence[EventSpec]) -> tuple[Occurrence, ...]:
     """Return what happens to links, ranks and nodes, each repetition of an event on its own."""
     return tuple(
         Occurrence(
@@ -69,16 +92,11 @@ def occurrences(events: Sequence[EventSpec]) -> tuple[Occurrence, ...]:
             event.link,
             event.rank,
             event.node,
+            inf if event.reroute_after is None else event.reroute_after,
         )
         for event in events
         for number in range(event.times)
     )
-
-
-def _network_time(scenario: Scenario) -> float:
-    """Return the factor on the time of transfers that the scenario's framework was calibrated to; 1 without."""
-    training = scenario.training
-    return 1.0 if training is None else load_framework(training.framework, scenario.base).network_time
 
 
 def servers_of(scenario: Scenario) -> int:

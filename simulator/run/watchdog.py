@@ -43,7 +43,10 @@ def watched(watchdog: float | None, events: Sequence[EventSpec]) -> Iterator[Non
             raise _stopped(error, watchdog) from error
         if forever := [one for one in events if one.factor == 0.0 and one.lasts is None]:
             what = label("cluster.events", forever)
-            error.args = (f"{what} for good, because lasts is omitted, and the step cannot end; {error.args[0]}",)
+            why = "for good, because lasts is omitted"
+            if any(one.reroute_after is not None for one in forever):
+                why += ", and some transfers have no other route"
+            error.args = (f"{what} {why}, and the step cannot end; {error.args[0]}",)
         raise
 
 

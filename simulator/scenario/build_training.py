@@ -111,6 +111,7 @@ def to_step(
         clip_norm=spec.clip_norm,
         trained=trained_of(spec.trainable, model),
         tokens_used=spec.tokens_used,
+        saves=spec.checkpoint_traffic != "none",
     )
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from simulator.basics import registry
 from simulator.basics.errors import ScenarioError, UnknownNameError
 from simulator.scenario.caching import memoized
-from simulator.scenario.records import ClusterSpec
+from simulator.scenario.records import ClusterSpec, EventSpec
 from simulator.scenario.rule_violation import RuleViolation, first_duplicate
 
 if TYPE_CHECKING:
@@ -135,8 +135,22 @@ def _events(cluster: ClusterSpec, facts: TopologyFacts | None) -> Iterator[RuleV
             yield RuleViolation((*key, "lasts"), "must not be longer than every", involved[:1])
         if event.times > 1 and event.lasts is None:
             yield RuleViolation((*key, "times"), f"got {event.times}; needs lasts, how long each takes", involved[:1])
+        yield from _rerouting(event, key)
         if event.factor == 1.0:
             yield RuleViolation((*key, "factor"), "got 1; must be below 1, because 1 changes nothing", involved[:1])
+
+
+def _rerouting(event: EventSpec, key: tuple[str | int, ...]) -> Iterator[RuleViolation]:
+    """Yield a violation if an event has a time of rerouting that has no effect."""
+    if event.reroute_after is None:
+        return
+    where, involved = (*key, "reroute_after"), ("cluster.events",)
+    if event.link is None:
+        yield RuleViolation(where, "has no effect without link: no route leads around a GPU", involved, of_key=True)
+    elif event.factor > 0.0:
+        yield RuleViolation(where, "has no effect on a slow link; write factor: 0", involved, of_key=True)
+    elif event.lasts is not None and event.reroute_after >= event.lasts:
+        yield RuleViolation(where, "has no effect: the link is up again before; must be shorter than lasts", involved)
 
 
 def _larger(small: TopologyFacts, world_size: int) -> str:

@@ -21,7 +21,7 @@ its weights:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
@@ -42,8 +42,10 @@ from simulator.step.strategies.strategy import STRATEGIES
 
 # Most jobs of a file; each is simulated alone, too.
 _MOST_JOBS: Final = 64
-Placement = Literal["packed", "spread"]
-PLACEMENTS: Final[tuple[Placement, ...]] = ("packed", "spread")
+Placement = Literal["packed", "spread", "by_rail"]
+PLACEMENTS: Final[tuple[Placement, ...]] = ("packed", "spread", "by_rail")
+# Highest priority of a job.
+_MOST_PRIORITY: Final = 100
 _NAME: Final = reading.text(r"[A-Za-z0-9_-]{1,40}", "at most 40 letters, digits, '_' or '-'")
 
 
@@ -97,6 +99,7 @@ class JobSpec(Spec):
     placement: Annotated[Any, reading.ValueReader(_placement, dict)] = "packed"
     start: Annotated[float, reading.duration()] = 0.0
     steps: LargeCount | None = None
+    priority: Annotated[int, reading.whole(1, _MOST_PRIORITY)] = 1
 
 
 class JobsSpec(Spec):
@@ -164,6 +167,8 @@ class JobSetting:
         Training steps for each generated batch.
     outer : OuterSetting or None
         How the job averages its parameters with copies of itself.
+    priority : int
+        Weight of the job's transfers on full links: a transfer of priority 2 gets twice the rate of one of priority 1.
     """
 
     name: str
@@ -178,6 +183,7 @@ class JobSetting:
     lag: int = 0
     steps_per_batch: int = 1
     outer: OuterSetting | None = None
+    priority: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,6 +345,7 @@ def _setting(document: Document, spec: JobsSpec, name: str, placement: tuple[int
         job.batches_from,
         job.lag,
         job.steps_per_batch,
+        priority=job.priority,
     )
 
 
@@ -393,8 +400,8 @@ def _path(job: JobSpec, base: Path) -> str:
 def _placements(document: Document, spec: JobsSpec, sizes: Mapping[str, int], base: Path) -> dict[str, tuple[int, ...]]:
     """Return each job's GPU numbers: explicit ones first, then the others' in the file's order.
 
-    Packed jobs take the lowest free GPUs. Spread jobs take one GPU of each node in turn, and number their ranks node by
-    node, as launchers do.
+    Packed jobs take the lowest free GPUs. The other placements need nodes, and number their ranks node by node, as
+    launchers do: see `_spread` and `_by_rail`.
     """
     known = facts(spec.cluster.topology, base)
     per_node = known.node_size or 1
@@ -424,18 +431,62 @@ def _placements(document: Document, spec: JobsSpec, sizes: Mapping[str, int], ba
         if name in found:
             continue
         free = [one for one in range(total) if one not in taken]
-        if job.placement == "spread":
-            # The n-th free GPU of each node comes in round n.
-            round_of: dict[int, int] = {}
-            order = []
-            for one in free:
-                node = one // per_node
-                order.append((round_of.get(node, 0), node, one))
-                round_of[node] = round_of.get(node, 0) + 1
-            free = [one for _, _, one in sorted(order)]
-        found[name] = tuple(sorted(free[: sizes[name]]))
+        if job.placement == "by_rail":
+            railed = _by_rail(free, sizes[name], per_node)
+            if railed is None:
+                message = (
+                    f"{sizes[name]} GPUs with equal local numbers on their nodes are not free; write a list of GPU "
+                    "numbers, or packed"
+                )
+                document.refuse([document.fault(("jobs", name, "placement"), message)])
+            found[name] = railed or ()
+        else:
+            order = _spread(free, per_node) if job.placement == "spread" else free
+            found[name] = tuple(sorted(order[: sizes[name]]))
         taken |= dict.fromkeys(found[name], name)
     return found
+
+
+def _spread(free: Sequence[int], per_node: int) -> list[int]:
+    """Return the free GPUs in the order in which a spread job takes them: one GPU of each node in turn.
+
+    Examples
+    --------
+    >>> _spread([0, 1, 3, 4, 5], per_node=2)
+    [0, 3, 4, 1, 5]
+    """
+    # The n-th free GPU of each node comes in round n.
+    round_of: dict[int, int] = {}
+    order = []
+    for one in free:
+        node = one // per_node
+        order.append((round_of.get(node, 0), node, one))
+        round_of[node] = round_of.get(node, 0) + 1
+    return [one for _, _, one in sorted(order)]
+
+
+def _by_rail(free: Sequence[int], size: int, per_node: int) -> tuple[int, ...] | None:
+    """Return `size` free GPUs with the same neighbouring local numbers on each of their nodes; None if there are none.
+
+    The job takes the fewest rails, hence the most nodes; then the lowest rails, and on them the lowest nodes. GPU i has
+    the local number i modulo `per_node`, which is its rail.
+
+    Examples
+    --------
+    >>> _by_rail(range(8), 2, per_node=4), _by_rail([1, 2, 3, 4, 5, 6, 7], 4, per_node=4)
+    ((0, 4), (1, 2, 5, 6))
+    """
+    nodes_with: list[set[int]] = [set() for _ in range(per_node)]
+    for one in free:
+        nodes_with[one % per_node].add(one // per_node)
+    for rails in range(1, min(per_node, size) + 1):
+        if size % rails:
+            continue
+        for first in range(per_node - rails + 1):
+            nodes = sorted(set.intersection(*nodes_with[first : first + rails]))[: size // rails]
+            if len(nodes) == size // rails:
+                return tuple(node * per_node + first + rail for node in nodes for rail in range(rails))
+    return None
 
 
 def _scenario(document: Document, spec: JobsSpec, name: str, placement: tuple[int, ...], base: Path) -> Scenario:

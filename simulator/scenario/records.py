@@ -105,6 +105,10 @@ class EventSpec(Spec):
         default=None, description="Time from one beginning to the next, for a link that flaps."
     )
     times: Count = Field(default=1, description="Number of times that it happens.")
+    reroute_after: Annotated[float, reading.duration()] | None = Field(
+        default=None,
+        description="Time until transfers take other routes around a link that is down; they wait for it if omitted.",
+    )
 
 
 class ClusterSpec(Spec):
@@ -136,6 +140,9 @@ class ClusterSpec(Spec):
     ecmp: EcmpSpec | None = Field(default=None, description="Choice among equal routes by a hash.")
     events: Listed[EventSpec] = Field(
         default=(), description="Links, GPUs and nodes that slow down or fail at a time during the step."
+    )
+    storage: Annotated[float, reading.rate()] | None = Field(
+        default=None, description="Rate at which a storage behind the network takes checkpoints; none if omitted."
     )
     watchdog: Annotated[float, reading.duration()] | None = Field(
         default=None, description="Time after which a collective that waits ends the job; never if omitted."

@@ -182,6 +182,8 @@ def _cluster(cluster: ClusterSpec) -> dict[str, Any]:
         data["ecmp"] = {"hash": cluster.ecmp.hash}
     if cluster.events:
         data["events"] = [_event(one) for one in cluster.events]
+    if cluster.storage is not None:
+        data["storage"] = rate_text(cluster.storage)
     if cluster.watchdog is not None:
         data["watchdog"] = time_text(cluster.watchdog)
     return data
@@ -189,7 +191,7 @@ def _cluster(cluster: ClusterSpec) -> dict[str, Any]:
 
 def _event(event: EventSpec) -> dict[str, Any]:
     given = event.model_dump(exclude_none=True)
-    return given | {key: time_text(given[key]) for key in ("at", "lasts", "every") if key in given}
+    return given | {key: time_text(given[key]) for key in ("at", "lasts", "every", "reroute_after") if key in given}
 
 
 def _collective(spec: CollectiveSpec, axes: Collection[str]) -> dict[str, Any]:

@@ -70,6 +70,7 @@ training:
   framework: torchtitan          # llm_foundry nemo nanotron megatron_2021 deepspeed_2021 llmq bare: whose constants
   allocator: caching             # caching or expandable_segments
   offload: none                 # none optimizer; or {what: optimizer, host_rate: 50 GB/s}
+  checkpoint_traffic: none      # sharded: a checkpoint leaves during the step, to cluster.storage: 20 GB/s
   # lora: {rank: 16, targets: all}   # adapters on a frozen model; also attention, feed_forward, [q, v]
   loss_scaling: auto            # auto none dynamic deepspeed static; or with all keys:
   # loss_scaling: {rule: dynamic, start: 65536, interval: 2000, shared: true}

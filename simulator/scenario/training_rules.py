@@ -102,6 +102,7 @@ def conflicts(
     yield from _algorithm(shape, base)
     yield from _servers(shape, cluster.world_size, facts)
     yield from _offload(shape)
+    yield from _checkpoint_traffic(shape, cluster, base)
     yield from _optimizer(shape)
     yield from _precision_master(shape)
     yield from _precision_matmul(shape)
@@ -134,6 +135,21 @@ def _collectives(shape: TrainingSpec, cluster: ClusterSpec) -> Iterator[RuleViol
     if cluster.events and shape.collectives == "closed_form":
         message = "got closed_form, which knows no links that change (cluster.events); write auto or played"
         yield _conflict("collectives", message, "cluster.events")
+
+
+def _checkpoint_traffic(shape: TrainingSpec, cluster: ClusterSpec, base: Path) -> Iterator[RuleViolation]:
+    """Yield a violation if a checkpoint in flight has nowhere to go, or its traffic has no effect on this step."""
+    if shape.checkpoint_traffic == "none":
+        return
+    name, got = "checkpoint_traffic", f"got {shape.checkpoint_traffic}"
+    if cluster.storage is None:
+        yield _conflict(name, f"{got}; needs a storage, such as cluster.storage: 20 GB/s", "cluster.storage")
+    if shape.collectives == "closed_form":
+        yield _conflict(name, f"{got}; collectives: closed_form knows no other traffic", "training.collectives")
+    if shape.numerics:
+        yield _conflict(name, f"{got}; numerics: true has a checkpoint of its own (learning)", "training.numerics")
+    if STRATEGIES.find(shape.sharding.strategy, base).updater is Updater.SERVERS:
+        yield _conflict(name, f"{got}; parameter servers hold the states", "training.sharding.strategy")
 
 
 def _global_batch(shape: TrainingSpec, world_size: int) -> Iterator[RuleViolation]:

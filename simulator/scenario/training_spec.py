@@ -548,6 +548,10 @@ class TrainingSpec(Spec):
     offload: Annotated[OffloadSpec, SHORT_OFFLOADS] = Field(
         default=OffloadSpec(), description="Data on the host: none, optimizer, activations."
     )
+    checkpoint_traffic: Annotated[Literal["none", "sharded"], reading.choice(("none", "sharded"))] = Field(
+        default="none",
+        description="Checkpoint in flight during the step: none, or each rank's share to host and storage (sharded).",
+    )
     trainable: Annotated[Any, trained_parts()] = Field(
         default=ALL,
         description=(

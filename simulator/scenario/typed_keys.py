@@ -49,6 +49,8 @@ class EventKeys(TypedDict, total=False):
     """Time from one beginning to the next, for a link that flaps."""
     times: int
     """Number of times that it happens."""
+    reroute_after: str
+    """Time until transfers take other routes around a link that is down; they wait for it if omitted."""
 
 
 class ExpertsKeys(TypedDict, total=False):
@@ -416,6 +418,8 @@ class ClusterKeys(TypedDict, total=False):
     """Choice among equal routes by a hash."""
     events: Sequence[EventKeys]
     """Links, GPUs and nodes that slow down or fail at a time during the step."""
+    storage: str
+    """Rate at which a storage behind the network takes checkpoints; none if omitted."""
     watchdog: str
     """Time after which a collective that waits ends the job; never if omitted."""
 
@@ -506,6 +510,8 @@ class TrainingKeys(ScenarioKeys, ClusterKeys, total=False):
     """Allocator of GPU memory."""
     offload: Literal["none", "optimizer", "activations"] | OffloadKeys
     """Data on the host: none, optimizer, activations."""
+    checkpoint_traffic: Literal["none", "sharded"]
+    """Checkpoint in flight during the step: none, or each rank's share to host and storage (sharded)."""
     trainable: Literal["all"] | str | Sequence[str]
     """Trained parts of the model: all, or a list of embedding, head, layer 3, layers 28-31, and patterns of parameters
     such as layers.*.attention.*; other parts are frozen."""

@@ -103,6 +103,8 @@ def _unused(shape: Scenario, facts: TopologyFacts | None, base: Path) -> Iterato
     yield from _alone(shape)
     if facts is not None and facts.one_route and shape.cluster.ecmp is not None:
         yield ("cluster", "ecmp", "hash"), f"topology {facts.name} has one route between any two"
+    if shape.training is None or shape.training.checkpoint_traffic == "none":
+        yield ("cluster", "storage"), "nothing is saved; write training.checkpoint_traffic: sharded"
     if shape.collective is not None:
         yield from _without_kernels(shape.collective, shape.cluster, facts, base)
         yield from _arithmetic(shape.collective, shape.cluster)

@@ -24,6 +24,7 @@ from simulator.records.operation import Collective
 from simulator.records.reduction_order import ReductionOrder
 from simulator.records.schedule import Schedule
 from simulator.step import offload
+from simulator.step.checkpoint_traffic import save_operation
 from simulator.step.process_groups import Groups, Scope
 from simulator.step.spec import Sharding
 
@@ -71,19 +72,16 @@ class Communicator:
         if ranks == 1:
             return None
         padded = -(-elements // ranks) * ranks
-        return self._plan(operation, padded, dtype, self.groups.members(scope, self.groups.number(scope, rank)))
+        return self._plan(operation, padded, dtype, self.groups.with_rank(scope, rank))
 
-    def send(self, elements: int, dtype: str, stages: tuple[int, int], rank: int) -> Collective:
-        """Return the point-to-point transfer of `elements` elements between the pipeline stages; `rank`, on either
-        stage, selects the pair of ranks.
-        """
-        group, itemsize = self.groups.members(stages, self.groups.number(stages, rank)), find(dtype).itemsize
+    def send(self, elements: int, dtype: str, pair: tuple[int, ...]) -> Collective:
+        """Return the point-to-point transfer of `elements` elements between a pair of ranks, sender and receiver."""
         if self.mode in _ALONE:
-            return self._roughly("send", elements, itemsize, dtype, group)
+            return self._roughly("send", elements, find(dtype).itemsize, dtype, pair)
         return self.cluster.remember(
-            (point_to_point, elements, dtype, group),
-            partial(point_to_point, self.cluster, elements, dtype, group),
-            _size(group),
+            (point_to_point, elements, dtype, pair),
+            partial(point_to_point, self.cluster, elements, dtype, pair),
+            _size(pair),
         )
 
     @property
@@ -152,7 +150,7 @@ class Communicator:
         group, named = self.groups.members(scope, number), bool(op.auxiliaries)
         # A rank's copy differs only in its host.
         if scope == "own":
-            return replace(op, name=name, group=group, auxiliaries=(self.cluster.hosts[number],))
+            return replace(op, name=name, group=group, auxiliaries=(self.cluster.host_of(number), *op.auxiliaries[1:]))
         # A send, and an asynchronous worker's exchange, has equal schedules in every group.
         if scope == "worker" or isinstance(scope, tuple):
             return op.named(name, op.after, group)
@@ -227,6 +225,14 @@ class Communicator:
         if not self.cluster.hosts or (self.alone and (copy_rate.alike or self.mode != "auto")):
             return copy_rate.seconds(nbytes)
         return offload.copy_operation(self.cluster, nbytes, direction, copy_rate.cap)
+
+    def save(self, nbytes: int) -> Collective | None:
+        """Return rank 0's copy of its share of a checkpoint to the host and the write to the storage; None for a rank
+        alone, which knows no other traffic.
+        """
+        if self.mode in _ALONE:
+            return None
+        return save_operation(self.cluster, nbytes, self._copy_rates["to host"].cap)
 
     @cached_property
     def _copy_rates(self) -> dict[offload.CopyDirection, offload.CopyRate]:

@@ -18,6 +18,7 @@ from simulator.cluster.cluster import Cluster
 from simulator.model.model import modules, refusals, training_flops_per_token
 from simulator.records.operation import Allocate, Collective, Op
 from simulator.records.program import Program
+from simulator.step.checkpoint_traffic import checkpoint_bytes
 from simulator.step.communicator import Communicator
 from simulator.step.kernel_timer import KernelTimer
 from simulator.step.kernels.contention import hbm_left
@@ -88,8 +89,9 @@ def plan_step(cluster: Cluster, step: TrainingStep, *, steady: bool = True) -> S
     ValueError
         The ranks or the model cannot be partitioned as requested, or the GPU lacks a dtype or kernel.
     """
-    # Closed forms need ranks that arrive together, and links that stay as they are: no straggler, jitter or event.
-    even = steady and not cluster.changes and all(speed == 1.0 for speed in cluster.speeds)
+    # Closed forms need ranks that arrive together, and links that stay as they are: no straggler, jitter, event
+    # or checkpoint in flight.
+    even = steady and not cluster.changes and not step.saves and all(speed == 1.0 for speed in cluster.speeds)
     groups = groups_of(step, cluster.world_size)
     communicator = Communicator(cluster, groups, step.collectives, even, step.copies_to_host, step.algorithm)
     stages = _noted(cluster, step, communicator)
@@ -357,11 +359,15 @@ def _noted(
             builder.allocate("gradient buffers", passes.gradient_bytes, "gradients")
         if whole and step.framework.placeholders:
             builder.allocate("gradient placeholders", passes.placeholder_bytes, "gradients")
+        # The states are copied as the last update left them.
+        saved = builder.save(-(-int(checkpoint_bytes(step)) // groups.grid.world_size)) if step.saves else None
         planned = strategy.plan(builder, passes)
         micros = range(step.accumulation) if few is None else pipeline.few(stage, planned.kind)
         # Interleaving two passes would mix their operations; estimates need each recorded pass as a contiguous range.
         begins = pipeline.note(stage, chunks, builder, planned, micros, by_turns=few is None)
         ends = len(builder.ops)
+        # The update overwrites what the copy reads.
+        builder.await_next([saved])
         update(builder, passes, timer, rank_states, strategy)
         noted.append(_StageProgram(builder, passes, planned, rank_states, begins, ends, micros))
     return noted

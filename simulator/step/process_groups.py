@@ -230,6 +230,10 @@ class Groups:
         """Return the ranks of the process group with this index in a scope."""
         return tuple(self.table(scope)[number].tolist())
 
+    def with_rank(self, scope: Scope, rank: int) -> tuple[int, ...]:
+        """Return the ranks of the process group that contains a rank, within a scope."""
+        return self.members(scope, self.number(scope, rank))
+
     def of_list(self, scope: Scope, number: int) -> Sequence[int]:
         """Return the indices of the process groups in a scope that run a collective written in operation list `number`.
 

@@ -27,6 +27,7 @@ from simulator.records.operation import (
     NumericAction,
     Op,
 )
+from simulator.step.checkpoint_traffic import SAVE
 from simulator.step.communicator import Communicator, ServerOperation
 from simulator.step.framework import BARE, Framework
 from simulator.step.kernel_timer import KernelCost
@@ -164,19 +165,15 @@ class ProgramBuilder:
         """
         # A stream for each boundary and direction: the name without the micro-batch.
         stream = name.rsplit(" ", 1)[0]
+        pair = self.communicator.groups.with_rank(stages, self.rank)
         key = "send", elements, dtype, stages, stream
         if key not in self._templates:
-            planned = self.communicator.send(elements, dtype, stages, self.rank)
-            self._templates[key] = replace(planned, stream=stream)
-        template = self._templates[key]
-        self._named(template, name, after, stages, act)
-        if blocks and template is not None:
+            self._templates[key] = replace(self.communicator.send(elements, dtype, pair), stream=stream)
+        self._named(self._templates[key], name, after, stages, act)
+        if blocks:
             # The sender's host must continue, because it has to post receives from its neighbours; only its kernels
             # wait.
-            groups = self.communicator.groups
-            # The plan of a rank alone has no second rank in its collectives.
-            _, receiver = groups.members(stages, groups.number(stages, self.rank))
-            (self._blocking if receiver == self.rank else self._awaited).append(name)
+            (self._blocking if pair[1] == self.rank else self._awaited).append(name)
         return name
 
     def communicate(
@@ -252,6 +249,12 @@ class ProgramBuilder:
         else:
             self._off_gpu(name, made, nbytes, f"copy {direction}", f"copy {direction}", after)
         return name
+
+    def save(self, nbytes: int) -> str | None:
+        """Append the copy of a rank's share of a checkpoint to the host, and its write to the storage behind it; return
+        the name, or None for a rank alone.
+        """
+        return self._named(self.communicator.save(nbytes), SAVE, (), "own")
 
     def on_host(
         self,

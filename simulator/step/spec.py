@@ -274,6 +274,8 @@ class TrainingStep:
         Real training, whose arrays the program carries; None to simulate times only.
     trained : TrainedParts or None
         Trained parameters, others are frozen; None if all are trained.
+    saves : bool
+        Whether a checkpoint travels to the host and the storage during the step.
     paged_out : tuple of int
         Bytes of a paged optimizer's states that the ranks of each pipeline stage hold on the host between updates;
         empty if all states are on the GPU [B].
@@ -308,6 +310,7 @@ class TrainingStep:
     trained: TrainedParts | None = None
     tokens_used: float = 1.0
     paged_out: tuple[int, ...] = ()
+    saves: bool = False
 
     @property
     def transformer(self) -> Transformer:

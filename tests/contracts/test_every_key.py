@@ -107,6 +107,8 @@ BASES: Final[Mapping[str, Data]] = {
     "adapters": _training("dgx_h100", 2, lora={"rank": 4}, sharding="zero1"),
     "quantised": _training("dgx_h100", 2, lora={"rank": 4, "base": "nf4"}, sharding="zero1"),
     "layers": _training("dgx_h100", 2, model=LAYERS, seq_len=1, micro_batch_size=4, sharding="zero1"),
+    "saved": _training(checkpoint_traffic="sharded", sharding="zero1")
+    | {"cluster": {"topology": "star_100g", "world_size": 4, "storage": "1 GB/s"}},
     "large": _training(ranks=2, model=TINY | {"n_embd": 512, "n_positions": 512}, seq_len=512, sharding="zero3"),
 }
 
@@ -132,6 +134,9 @@ EXAMPLES: Final[Mapping[str, tuple[Any, ...]]] = {
     "cluster.events.[].lasts": ({"rank": 0, "lasts": "2 ms"}, {"link": "*", "lasts": "2 ms"}),
     "cluster.events.[].every": ({"rank": 0} | _FLAPS, {"link": "*"} | _FLAPS),
     "cluster.events.[].times": ({"rank": 0} | _FLAPS, {"link": "*"} | _FLAPS),
+    "cluster.events.[].reroute_after": ({"link": "*", "lasts": "2 ms", "reroute_after": "1 ms"},),
+    "cluster.storage": ("10 MB/s",),
+    "training.checkpoint_traffic": ("sharded", "none"),
     "cluster.watchdog": ("1 ns",),
     "cluster.jitter.compute": (0.5,),
     "cluster.jitter.latency": (0.5,),

@@ -31,8 +31,11 @@ SIZE, LONG_SIZE, MANY = 4, 25, 40
 FAMILY = 39
 
 
-def drawn_events(draw: Draw, cluster: Cluster, end: float) -> list[Event]:
-    """Return events within the time of a healthy run [s], on any links, memories and GPUs."""
+def drawn_events(draw: Draw, rerouting: Draw, cluster: Cluster, end: float) -> list[Event]:
+    """Return events within the time of a healthy run [s], on any links, memories and GPUs.
+
+    What routes do is drawn from a stream of its own: seeds keep the events that they had before.
+    """
     links = len(cluster.router.bandwidth)
     found = []
     for _ in range(draw.pick(1, 1, 2, 4)):
@@ -41,10 +44,14 @@ def drawn_events(draw: Draw, cluster: Cluster, end: float) -> list[Event]:
         # What is down for good ends in a deadlock, which another test looks at.
         factor = draw.pick(0.1, 0.5, 0.9, *((0.0,) if until < inf else ()))
         rank = draw.pick(*range(cluster.world_size))
+        # Routes may lead around a link that is down, sometimes from its beginning on.
+        reroute_after = rerouting.pick(inf, inf, 0.0, 0.3 * (min(until, end) - start)) if factor == 0.0 else inf
         # A single GPU may have no links.
         where = draw.pick("links", "links", "rank") if links else "rank"
         some = tuple({draw.pick(*range(links)) for _ in range(draw.pick(1, 3))}) if links else ()
         found.append(Event(start, until, factor, *((some, ()) if where == "links" else ((links + rank,), (rank,)))))
+        if where == "links":
+            found[-1] = replace(found[-1], reroute_after=reroute_after)
     return found
 
 
@@ -80,8 +87,14 @@ def sent(timeline: Timeline) -> dict[str, float]:
 def with_events(seed: int) -> str:
     """Simulate a drawn scenario with drawn events; say what came of it."""
     draw = Draw([FAMILY, 1, seed])
+    data = training_scenario(seed, FAMILY, collectives="played")
+    # A checkpoint in flight, drawn from a stream of its own.
+    saving = Draw([FAMILY, 6, seed])
+    if saving.chance(0.3):
+        data["cluster"]["storage"] = saving.pick("10 MB/s", "1 GB/s", "40 GB/s")
+        data["training"]["checkpoint_traffic"] = "sharded"
     try:
-        scenario = load_scenario(training_scenario(seed, FAMILY, collectives="played"))
+        scenario = load_scenario(data)
     except ScenarioError:
         return "refused"
     if scenario.training is None or scenario.cluster.jitter.compute or scenario.cluster.jitter.latency:
@@ -93,7 +106,7 @@ def with_events(seed: int) -> str:
     except (ScenarioError, ValueError):
         return "refused"
     healthy = compiled(healthy_program, cluster, limit_memory=False)
-    changing = replace(cluster, changes=changes(drawn_events(draw, cluster, healthy.end)))
+    changing = replace(cluster, changes=changes(drawn_events(draw, Draw([FAMILY, 4, seed]), cluster, healthy.end)))
     program = plan_step(changing, step).program
     timeline, grew = alike(program, changing)
     sound(timeline, program)
@@ -148,8 +161,12 @@ def with_jobs(seed: int) -> str:
         alone |= {f"{name} {step} {key[4:]}": size for key, size in sent(once).items() for step in range(steps)}
         alone_end = once.end
         jobs.append(replace(job, start=draw.pick(0.0, draw.between(0.0, 2.0) * alone_end)))
+    # Some jobs have a priority; it is drawn from a stream of its own, so that seeds keep the jobs that they had.
+    weights = Draw([FAMILY, 3, seed])
+    if weights.chance(0.5):
+        jobs = [replace(job, priority=float(weights.pick(1, 2, 3))) for job in jobs]
     if draw.chance(0.4):
-        cluster = replace(cluster, changes=changes(drawn_events(draw, cluster, alone_end)))
+        cluster = replace(cluster, changes=changes(drawn_events(draw, Draw([FAMILY, 5, seed]), cluster, alone_end)))
     program = joined(jobs)
     try:
         timeline, grew = alike(program, cluster)

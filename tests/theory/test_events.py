@@ -15,11 +15,15 @@ from simulator.basics.errors import DeadlockError, ScenarioError
 from simulator.cluster.build import Occurrence, build
 from simulator.cluster.changes import Event, changes
 from simulator.cluster.cluster import Cluster
+from simulator.collectives.algorithm import CollectiveRequest
+from simulator.collectives.plan import Task, plan
 from simulator.collectives.point_to_point import point_to_point
 from simulator.engine.compiled import library
 from simulator.engine.play import Engine, play
 from simulator.records.operation import Compute, Op
 from simulator.records.program import Program
+from simulator.records.timeline import Timeline
+from simulator.report.numbers.link_use import link_uses
 from simulator.run.watchdog import StoppedError
 from tests.engines import CLOSE, farthest
 
@@ -163,6 +167,122 @@ def test_one_slow_gpu_of_64_slows_the_whole_job_almost_twice() -> None:
     assert 1.7 < slow / healthy < 2.0
 
 
+# Two leaves with two servers each, and two spines; every cable has 1 GB/s. GPUs 0 and 1 are below leaf 0. A route to
+# GPU 2 leads over spine 0, to GPU 3 over spine 1.
+SPINES = {
+    "builder": "nodes", "gpu": "a100_pcie_80gb",
+    "options": {
+        "gpus": 1, "inside": "pcie", "hosts": 1, "pcie_bandwidth": "100 GB/s", "pcie_latency": "0 s", "nics": 1,
+        "nic_bandwidth": "1 GB/s", "nic_latency": "0 s", "fabric": "leaf_spine", "nodes_per_leaf": 2, "spines": 2,
+        "spine_latency": "0 s",
+    },
+}  # fmt: skip
+UP = "leaf0->spine1"
+DOWN = Occurrence(0.0, inf, 0.0, link=UP, reroute_after=0.0)
+
+
+def spines(*events: Occurrence, placement: tuple[int, ...] = (0, 1, 2, 3)) -> Cluster:
+    return build(SPINES, 4, placement=placement, events=events)
+
+
+def two_sends(cluster: Cluster, sends: int = 1) -> Program:
+    """GPU 0 sends 1 GB to GPU 2, and GPU 1 sends 1 GB to GPU 3 so many times."""
+    ends: list[list[Op]] = [[], [], [], []]
+    for number in range(sends):
+        for source in (0, 1) if number == 0 else (1,):
+            send = replace(point_to_point(cluster, 250_000_000, "float32", (source, source + 2)), startup=0.0)
+            named = send.named(f"{source} {number}", (), (source, source + 2))
+            ends[source].append(named)
+            ends[source + 2].append(named)
+    return Program(tuple(tuple(own) for own in ends))
+
+
+def ends_of(timeline: Timeline) -> dict[str, float]:
+    return {span.name: span.end for span in timeline.spans}
+
+
+def carried(timeline: Timeline) -> dict[str, float]:
+    return {use.name: use.nbytes for use in link_uses(timeline) if "spine" in use.name}
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(("start", "after"), [(0.0, 0.0), (0.0, 0.25), (0.5, 0.25), (0.5, 0.0)])
+def test_transfers_take_the_other_spine_after_the_time_of_rerouting(engine: Engine, start: float, after: float) -> None:
+    # From start + after on, both flows share the cable to spine 0: GPU 0's has 1 - (start + after) GB left and half the
+    # rate, and ends after 2 (1 - start - after) more. GPU 1's is sent again from its beginning; the cable to spine 0 is
+    # full all the time and has carried 2 GB at 2 s.
+    cluster = spines(Occurrence(start, inf, 0.0, link=UP, reroute_after=after))
+    timeline = play(engine, two_sends(cluster), cluster)
+    moved = start + after
+    assert ends_of(timeline) == {"0 0": pytest.approx(moved + 2.0 * (1.0 - moved)), "1 0": pytest.approx(2.0)}
+    # The log shows the route that a transfer took in the end, and when its bytes entered it.
+    assert carried(timeline) == {"leaf0->spine0": 2e9, "spine0->leaf1": 2e9}
+    (log,) = (log for log in timeline.logs if log.collective == "1 0")
+    assert log.enter.tolist() == pytest.approx([moved])
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_transfer_stays_on_its_detour_and_the_next_one_returns_to_the_link(engine: Engine) -> None:
+    # The cable is down until 0.5 s; GPU 1's first transfer moves at 0.25 s and ends at 2 s, as above. Its second one
+    # takes spine 1 again, for 1 s.
+    cluster = spines(Occurrence(0.0, 0.5, 0.0, link=UP, reroute_after=0.25))
+    timeline = play(engine, two_sends(cluster, sends=2), cluster)
+    assert ends_of(timeline) == {"0 0": pytest.approx(1.75), "1 0": pytest.approx(2.0), "1 1": pytest.approx(3.0)}
+    assert carried(timeline) == {
+        "leaf0->spine0": 2e9, "spine0->leaf1": 2e9, "leaf0->spine1": 1e9, "spine1->leaf1": 1e9,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_transfer_without_another_route_waits_for_its_link(engine: Engine) -> None:
+    # A server has one cable to its leaf: 0.5 GB before, 0.4 s of waiting, 0.5 GB after.
+    cluster = spines(Occurrence(0.5, 0.9, 0.0, link="nic1->leaf0", reroute_after=0.1))
+    ends = ends_of(play(engine, two_sends(cluster), cluster))
+    assert ends == {"0 0": pytest.approx(1.0), "1 0": pytest.approx(1.4)}
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(("events", "longer"), [((), 1.0), ((DOWN,), 2.0)])
+def test_a_ring_over_two_spines_takes_twice_as_long_with_a_link_down(
+    engine: Engine, events: tuple[Occurrence, ...], longer: float
+) -> None:
+    # In the order 0, 2, 1, 3 every hop crosses the spines. Without the cable from leaf 0 to spine 1, hops 0 -> 2 and
+    # 1 -> 3 share the other one and take 2 S / (N B) in each of the 2 (N - 1) rounds; the next round waits for them.
+    cluster = spines(*events, placement=(0, 2, 1, 3))
+    op = plan(cluster, Task(CollectiveRequest("all_reduce", 4, 10**8), "ring", (0, 1, 2, 3), "float32")).ops[0]
+    program = Program(((replace(op, startup=0.0, duration=None, rate_cap=inf, cross_rate_cap=inf),),) * 4)
+    size, bandwidth = 4e8, 1e9
+    assert play(engine, program, cluster).end == pytest.approx(longer * 2 * 3 * size / 4 / bandwidth, rel=1e-9)
+
+
+@pytest.mark.skipif(len(ENGINES) == 1, reason="no compiled core")
+@pytest.mark.parametrize("latency", ["0 s", "3 ms"])
+@pytest.mark.parametrize("sharding", ["ddp", "zero3"])
+def test_both_engines_leave_the_same_behind_where_routes_change(sharding: str, latency: str) -> None:
+    options = SPINES["options"] | {"spine_latency": latency, "nodes_per_leaf": 2}  # type: ignore[operator]
+    events = [
+        {"at": "1 ms", "link": UP, "lasts": "20 ms", "every": "50 ms", "times": 6, "reroute_after": "3 ms"},
+        {"at": "30 ms", "link": "spine0->leaf0", "reroute_after": "0 s"},
+        {"at": "60 ms", "link": "*leaf1->spine1*", "lasts": "40 ms", "reroute_after": "11 ms"},
+        {"at": "0 s", "rank": 2, "factor": 0.7},
+    ]
+    scenario = {
+        "name": "rerouted", "cluster": {"topology": SPINES | {"options": options}, "world_size": 4, "events": events},
+        "training": {"model": "gpt2", "seq_len": 64, "collectives": "played", "sharding": sharding},
+    }  # fmt: skip
+    runs = [simulate(scenario | {"engine": engine}) for engine in ENGINES]
+    assert farthest(runs[0].timeline, runs[1].timeline) <= CLOSE
+    # More bytes than a link can carry never pass.
+    for use in link_uses(runs[0].timeline):
+        assert use.nbytes <= use.bandwidth * runs[0].timeline.end * (1 + 1e-9)
+
+
+def test_a_link_down_for_good_without_another_route_is_told() -> None:
+    scenario = with_cluster(events=[{"at": "20 ms", "link": "gpu2->switch0", "reroute_after": "1 ms"}])
+    with pytest.raises(DeadlockError, match=r"rerouted after 1 ms for good.*, and some transfers have no other route"):
+        simulate(scenario)
+
+
 EVENTS = st.lists(
     st.builds(
         dict,
@@ -232,6 +352,15 @@ def test_factors_of_events_that_overlap_multiply() -> None:
         ({"at": "1 ms", "rank": 0, "times": 3}, "cluster.events.0.times: got 3; needs every"),
         ({"at": "1 ms", "rank": 0, "every": "1 s"}, "cluster.events.0.every: has no effect without times"),
         ({"rank": 0}, "cluster.events.0.at: missing"),
+        ({"at": "1 ms", "rank": 0, "reroute_after": "1 s"}, "cluster.events.0.reroute_after: has no effect without li"),
+        (
+            {"at": "1 ms", "link": "gpu0->switch0", "factor": 0.5, "reroute_after": "1 s"},
+            "cluster.events.0.reroute_after: has no effect on a slow link",
+        ),
+        (
+            {"at": "1 ms", "link": "gpu0->switch0", "lasts": "1 s", "reroute_after": "1 s"},
+            "cluster.events.0.reroute_after: has no effect: the link is up again before",
+        ),
         ({"at": "1 ms", "rnk": 0}, "cluster.events.0.rnk: unknown key"),
     ],
 )

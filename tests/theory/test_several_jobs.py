@@ -85,6 +85,29 @@ def test_a_short_and_a_long_job_share_as_the_bytes_say(engine: Engine) -> None:
     assert (ends(timeline, "a", 1), ends(timeline, "b", 1)) == (pytest.approx([4.0]), pytest.approx([4.0]))
 
 
+@pytest.mark.parametrize("priority", [1, 2, 3, 7])
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_full_link_is_shared_in_proportion_to_priorities(engine: Engine, priority: int) -> None:
+    # Both send 1 GB over a link of 1 GB/s after 2 s. The job of priority p has p / (p + 1) of the link and ends after
+    # (p + 1) / p s. The other ends after 2 s in any case, because the link stays full.
+    cluster = two_servers()
+    jobs = [periodic(cluster, name, 2.0, 10**9, 1) for name in ("a", "b")]
+    timeline = play(engine, joined([replace(jobs[0], priority=float(priority)), jobs[1]]), cluster)
+    assert ends(timeline, "a", 1) == pytest.approx([2.0 + (priority + 1) / priority], rel=1e-9)
+    assert ends(timeline, "b", 1) == pytest.approx([4.0], rel=1e-9)
+    # Priorities change when bytes travel, and not how many.
+    assert [float(log.nbytes.sum()) for log in timeline.logs] == [1e9, 1e9]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_priority_changes_nothing_for_a_job_without_others(engine: Engine) -> None:
+    # A priority of a power of two scales bytes and rates without rounding.
+    cluster = two_servers()
+    job = periodic(cluster, "a", 3.0, 10**9 + 4, 3)
+    times = [ends(play(engine, joined([replace(job, priority=p)]), cluster), "a", 3) for p in (1.0, 4.0)]
+    assert times[0] == times[1]
+
+
 @pytest.mark.parametrize("engine", ENGINES)
 def test_waits_through_memory_operations_remain_without_them(engine: Engine) -> None:
     # "second" waits for the allocation, which waits for "first" on another stream and for "zeroth" on its own.

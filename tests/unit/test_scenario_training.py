@@ -219,6 +219,7 @@ def test_everything_is_written_out() -> None:
         "framework": "torchtitan",
         "allocator": "caching",
         "offload": {"what": "none", "activations": False, "host_rate": "50 GB/s"},
+        "checkpoint_traffic": "none",
         "loss": "auto",
         "loss_scaling": {"rule": "auto", "start": 65536.0, "shared": True},
         "algorithm": "auto",

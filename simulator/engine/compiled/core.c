@@ -53,6 +53,7 @@ static void open_transfers(Play *play, int64_t instance, Live *live, int compute
         for (int64_t row = first; row < first + p->part_rows[part]; row++) {
             set_waiting(play, live, row, 0, until);
             if (p->row_route[row] < 0) continue;
+            live->rows_left++;
             live->to_end[p->row_src[row]]++;
             live->to_end[p->row_dst[row]]++;
         }
@@ -188,6 +189,7 @@ static void rates_change(Play *play, int32_t change) {
         change_capacity(&play->fabric, p->change_link[k], p->change_capacity[k]);
     for (int64_t k = p->change_rank_begin[change]; k < p->change_rank_begin[change + 1]; k++)
         change_speed(play, p->change_rank[k], p->change_speed[k]);
+    reroute(&play->fabric, p->change_detour[change]);
 }
 
 /* Handle one event. Stale events (older versions) are ignored. */

@@ -12,6 +12,7 @@ from threading import Event, Thread
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from simulator.basics.arrays import Floats
 from simulator.basics.errors import SimulationError
@@ -38,6 +39,8 @@ class Times:
         Times of each operation of the simulated ranks, numbered by `Problem.out_begin`; NaN if it did not happen [s].
     enter, through : float array, shape (logged transfers,)
         When the bytes of each logged transfer begin to flow, and when the last has arrived [s].
+    took : int array, shape (logged transfers,)
+        Number, in `Cluster.avoided`, of the set of links around which the route of each logged transfer leads.
     taps : float array, shape (flows, 2)
         Enter and end of each flow on a tapped route [s].
     stuck : bool
@@ -52,6 +55,7 @@ class Times:
     end: Floats
     enter: Floats
     through: Floats
+    took: npt.NDArray[np.int32]
     taps: Floats
     stuck: bool
     now: float
@@ -75,6 +79,8 @@ def run(problem: Problem) -> Times:
     enter, through = (np.full(problem.logged, np.nan) for _ in range(2))
     result.start, result.end = start.ctypes.data, end.ctypes.data
     result.enter, result.through = enter.ctypes.data, through.ctypes.data
+    took = np.zeros(problem.logged, np.int32)
+    result.took = took.ctypes.data
     outcome = _played(core, struct, result, problem)
     taps = _taken(result)
     core.core_free(ctypes.byref(result))
@@ -83,7 +89,7 @@ def run(problem: Problem) -> Times:
     if outcome not in (PLAYED, STUCK):
         raise AssertionError(f"the core ends with outcome {outcome}")
     stuck = outcome == STUCK
-    return Times(start, end, enter, through, taps, stuck, result.now, result.followed, result.in_order)
+    return Times(start, end, enter, through, took, taps, stuck, result.now, result.followed, result.in_order)
 
 
 def _played(core: ctypes.CDLL, struct: ProblemStruct, result: ResultStruct, problem: Problem) -> int:

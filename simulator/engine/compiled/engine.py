@@ -69,7 +69,8 @@ def execute(
     _refuse_larger_than_memory(prepared)
     if not patient:
         _refuse_endless(prepared)
-    booked = prepared.transfers <= _MAX_BOOKED_TRANSFERS
+    # With detours the busiest link is known only after the simulation.
+    booked = prepared.transfers <= _MAX_BOOKED_TRANSFERS or len(cluster.avoided) > 1
     busiest = None if booked else busiest_link(prepared)
     stage("preparing the simulation")
     problem = prepared.problem(

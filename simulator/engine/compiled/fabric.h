@@ -45,6 +45,7 @@ typedef struct {
     double remaining, updated, rate; /* while it shares links: bytes left at time `updated` [B] */
     int64_t route;
     int32_t row, repetition, instance;
+    int32_t detour; /* set of avoided links around which the route leads */
     int32_t bottleneck; /* link that limits the rate, or OWN_CAP */
     uint32_t version, free_since; /* free_since: last solution in which the rate was open */
 } Flow;
@@ -68,6 +69,8 @@ typedef struct {
     Members *members;
     int32_t *dirty, dirty_count; /* links whose members changed since the last solution */
     uint8_t *is_dirty;
+    int32_t detour; /* set of links that routes avoid now */
+    uint8_t *avoided; /* by link: 1 if routes avoid it now */
     int solving, broken;
     /* A solution: its number, flows with open rates, the links that they take, and scratch arrays indexed by these
      * links. */
@@ -96,6 +99,7 @@ static int fabric_open(Fabric *fabric, const Problem *problem, Clock *clock) {
     fabric->members = calloc(links, sizeof(Members));
     fabric->dirty = malloc(links * sizeof(int32_t));
     fabric->is_dirty = calloc(links, 1);
+    fabric->avoided = calloc(links, 1);
     fabric->link_seen = calloc(links, sizeof(uint32_t));
     fabric->links = malloc(links * sizeof(int32_t));
     fabric->link_place = malloc(links * sizeof(int32_t));
@@ -104,7 +108,7 @@ static int fabric_open(Fabric *fabric, const Problem *problem, Clock *clock) {
     fabric->share = malloc(links * sizeof(double));
     fabric->least_of_link = malloc(links * sizeof(double));
     fabric->taken = malloc(links * sizeof(double));
-    if (!fabric->capacity || !fabric->until || !fabric->holder || !fabric->members || !fabric->dirty || !fabric->is_dirty ||
+    if (!fabric->capacity || !fabric->until || !fabric->holder || !fabric->members || !fabric->dirty || !fabric->is_dirty || !fabric->avoided ||
         !fabric->link_seen || !fabric->links || !fabric->link_place || !fabric->room || !fabric->load ||
         !fabric->share || !fabric->least_of_link || !fabric->taken)
         return 0;
@@ -124,7 +128,7 @@ static void fabric_close(Fabric *fabric) {
             free(fabric->members[link].leg);
         }
     void *all[] = {fabric->capacity, fabric->flows, fabric->spot, fabric->free_flows, fabric->until, fabric->holder, fabric->members,
-                   fabric->dirty, fabric->is_dirty, fabric->link_seen, fabric->open, fabric->unfixed, fabric->links,
+                   fabric->dirty, fabric->is_dirty, fabric->avoided, fabric->link_seen, fabric->open, fabric->unfixed, fabric->links,
                    fabric->link_place, fabric->room, fabric->load, fabric->share, fabric->least_of_link,
                    fabric->taken, fabric->least, fabric->fixed};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]);
@@ -280,9 +284,26 @@ static void come_in(Fabric *fabric, int32_t number, double remaining) {
         join(fabric, number, remaining);
 }
 
+/* Give a flow the route that its transfer takes at present. */
+static void choose_route(Fabric *fabric, Flow *flow) {
+    const Problem *p = fabric->problem;
+    flow->detour = fabric->detour;
+    flow->route = p->routing_route[p->routing[flow->instance] + flow->detour * p->routings] + p->row_route[flow->row];
+}
+
+/* Return 1 if a flow's route takes an avoided link. */
+static int is_blocked(const Fabric *fabric, const Flow *flow) {
+    const Problem *p = fabric->problem;
+    for (int64_t leg = p->route_begin[flow->route]; leg < p->route_begin[flow->route + 1]; leg++)
+        if (fabric->avoided[p->route_link[leg]]) return 1;
+    return 0;
+}
+
 /* The latency of a flow has passed. */
 static void enter(Fabric *fabric, int32_t number) {
     fabric->flows[number].enter = fabric->clock->now;
+    /* The route may have been chosen before its links were avoided. */
+    if (fabric->detour && is_blocked(fabric, &fabric->flows[number])) choose_route(fabric, &fabric->flows[number]);
     come_in(fabric, number, fabric->flows[number].nbytes);
 }
 
@@ -484,6 +505,36 @@ static void solve(Fabric *fabric) {
             flow_event(fabric, fabric->clock->now + (left > 0.0 ? left / flow->rate : 0.0), SHARED_ENDS,
                        fabric->open[i]);
     }
+}
+
+/* Avoid the links of a detour from now on: flows on these links are sent again from their beginning, on their present
+ * routes. A flow whose present route takes such a link, too, has no other route and stays. */
+static void reroute(Fabric *fabric, int32_t detour) {
+    const Problem *p = fabric->problem;
+    if (detour == fabric->detour) return;
+    for (int64_t k = p->avoided_begin[fabric->detour]; k < p->avoided_begin[fabric->detour + 1]; k++)
+        fabric->avoided[p->avoided_link[k]] = 0;
+    fabric->detour = detour;
+    for (int64_t k = p->avoided_begin[detour]; k < p->avoided_begin[detour + 1]; k++) fabric->avoided[p->avoided_link[k]] = 1;
+    for (int64_t k = p->avoided_begin[detour]; k < p->avoided_begin[detour + 1] && !fabric->broken; k++) {
+        Members *members = &fabric->members[p->avoided_link[k]];
+        for (int32_t i = 0; i < members->size && !fabric->broken;) {
+            int32_t number = members->flow[i];
+            Flow *flow = &fabric->flows[number], moved = *flow;
+            choose_route(fabric, &moved);
+            if (is_blocked(fabric, &moved)) {
+                i++;
+                continue;
+            }
+            /* The last member fills the place of the flow that leaves. */
+            leave(fabric, number);
+            flow->version++;
+            flow->route = moved.route;
+            flow->detour = detour;
+            enter(fabric, number);
+        }
+    }
+    if (fabric->dirty_count) solve_soon(fabric);
 }
 
 /* Give a link a new capacity from now on; flows on it get new rates at the end of the moment. */

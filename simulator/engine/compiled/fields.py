@@ -29,6 +29,7 @@ FIELDS: Final[dict[str, Any]] = {
     "links": int, "capacity": _FLOAT,
     "changes": int, "change_time": _FLOAT, "change_link_begin": _INT64, "change_rank_begin": _INT64,
     "change_link": _INT32, "change_rank": _INT32, "change_capacity": _FLOAT, "change_speed": _FLOAT, "changing": _BYTE,
+    "detours": int, "change_detour": _INT32, "avoided_begin": _INT64, "avoided_link": _INT32,
     "ranks": int, "list_of": _INT32, "speed": _FLOAT, "out_begin": _INT64,
     "list_begin": _INT64, "stream_begin": _INT64, "queue_begin": _INT64, "queue": _INT32,
     "op_kind": _BYTE, "op_flags": _BYTE, "op_stream": _INT32, "op_alone": _FLOAT, "op_contended": _FLOAT,
@@ -48,7 +49,7 @@ FIELDS: Final[dict[str, Any]] = {
     "shape_part": _INT64, "part_row": _INT32, "part_rows": _INT32, "part_times": _INT32, "part_ring": _BYTE,
     "part_moves": _BYTE, "ring_behind": _INT32,
     "size_begin": _INT64, "size_steady": _BYTE, "nbytes": _FLOAT,
-    "routing_route": _INT64, "route_latency": _FLOAT, "route_rate": _FLOAT, "route_capped": _BYTE,
+    "routings": int, "routing_route": _INT64, "route_latency": _FLOAT, "route_rate": _FLOAT, "route_capped": _BYTE,
     "route_tapped": _BYTE, "route_begin": _INT64, "route_link": _INT32, "route_weight": _FLOAT, "longest_route": int,
     "busy_begin": _INT64, "busy_link": _INT32,
     "noise_compute": _FLOAT, "noise_latency": _FLOAT, "seed": int, "noise_rank": _INT64,
@@ -71,7 +72,7 @@ class ResultStruct(ctypes.Structure):
 
     _fields_ = [
         ("start", ctypes.c_void_p), ("end", ctypes.c_void_p),
-        ("enter", ctypes.c_void_p), ("through", ctypes.c_void_p),
+        ("enter", ctypes.c_void_p), ("through", ctypes.c_void_p), ("took", ctypes.c_void_p),
         ("tap", ctypes.c_void_p), ("taps", ctypes.c_int64), ("tap_room", ctypes.c_int64),
         ("events", ctypes.c_int64), ("followed", ctypes.c_int64), ("in_order", ctypes.c_int64),
         ("ended", ctypes.c_int64), ("now", ctypes.c_double), ("stop", ctypes.c_int32),

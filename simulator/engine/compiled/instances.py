@@ -28,6 +28,7 @@ def instances(
     logged: Collection[int],
     tapped: Mapping[tuple[int, int], Ints],
     capacity: Floats,
+    detours: int,
 ) -> dict[str, Any]:
     """Return the core's arrays, by field of problem.h, for collectives of each process group and their shared tables.
 
@@ -43,6 +44,8 @@ def instances(
         Routes whose flows are reported.
     capacity : float array, shape (links,)
         Capacity of the fabric's links [B/s].
+    detours : int
+        Number of sets of links that routes avoid, the empty one included.
     """
     # Objects are identified by id: playables share them if they are equal.
     shapes, sizes, routings, groups = Known(), Known(), Known(), Known()
@@ -57,8 +60,10 @@ def instances(
             if own is not None:
                 taps = tapped.get((number, place), _NO_TAPS)
                 row["shape"] = shapes.number((id(own.rows), id(own.route_of)), partial(_same, (own.rows, own.route_of)))
-                row["sizes"] = sizes.number(id(own.nbytes), partial(_same, (own.nbytes, own.steady)))
-                row["routing"] = routings.number((id(own.routes), taps.tobytes()), partial(_same, (own.routes, taps)))
+                row["sizes"] = sizes.number(id(own.units), partial(_same, (own.units, own.steady)))
+                row["routing"] = routings.number(
+                    (id(own.routes), taps.tobytes()), partial(_same, ((own.routes, *own.detours), taps))
+                )
                 row["flags"] |= IN_ORDER if own.in_order else 0
                 row |= {"lane": own.lane, "transfers": own.rows.transfers}
             rows.append(row)
@@ -90,7 +95,8 @@ def instances(
         }
         | _shapes(shapes.things)
         | _sizes(sizes.things)
-        | _routings(routings.things, capacity)
+        | {"routings": len(routings.things)}
+        | _routings([(routes[k], taps) for k in range(detours) for routes, taps in routings.things], capacity)
     )
 
 

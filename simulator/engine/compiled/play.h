@@ -27,6 +27,7 @@ typedef struct {
     uint64_t *noise;      /* by participant: state of the noise for its transfers; NULL: no noise */
     uint8_t *left;        /* by participant: 1 after its rank went on to the next operation */
     int32_t missing, gathering, unfinished;
+    int32_t rows_left;    /* followed: rows whose last repetition has yet to end; servers may go on without ranks */
     int followed;         /* 1: the clock follows each transfer; 0: transfers are computed in order */
     uint32_t version;     /* of the instance's RANK_DONE events: older events are stale */
     double first_reach;   /* when the first rank started; infinite before */

@@ -1,6 +1,7 @@
 /* Input and output of the core: flat arrays, filled in by problem.py; fields.py lists the same names and types.
  *
- * Times are in seconds, sizes in bytes, rates in bytes per second.
+ * Times are in seconds, sizes in bytes, rates in bytes per second. Sizes and rates of flows with a priority p count in
+ * units of p bytes, and a unit takes p times the capacity of a byte: equal shares are then weighted by priority.
  *
  * A "row" is one transfer of a schedule's round. A repeated round is written once, thus a transfer is a pair
  * (row, repetition). A "gate" is a row without a route: it ends together with the last of its awaited transfers. With a
@@ -45,6 +46,11 @@ typedef struct {
     const double *change_capacity; /* [changed links] */
     const double *change_speed;  /* [changed ranks], factor on the usual speed */
     const uint8_t *changing;     /* [links], 1 if the capacity changes at some moment */
+    /* Detours: sets of links that routes avoid from a moment of change on; detour 0 avoids none. Avoided links change. */
+    int64_t detours;
+    const int32_t *change_detour;  /* [changes] */
+    const int64_t *avoided_begin;  /* [detours + 1] */
+    const int32_t *avoided_link;
 
     /* Ranks. Each rank runs one of the lists of operations. */
     int64_t ranks;
@@ -128,17 +134,20 @@ typedef struct {
     const uint8_t *size_steady;  /* 1: one number per row; 0: one number per transfer */
     const double *nbytes;
 
-    /* Routings: the routes of a collective, with only the links on which flows can hold each other back. */
-    const int64_t *routing_route;/* [routings], into the routes */
+    /* Routings: the routes of a collective, with only the links on which flows can hold each other back. Those of
+     * detour k stand k * routings places behind the usual ones. */
+    int64_t routings;
+    const int64_t *routing_route;/* [detours x routings], into the routes */
     const double *route_latency, *route_rate;
     /* Capped: route_rate is below capacity / weight of every link of the route, thus a bound of its own. Tapped: times
      * of the route's flows are reported in `tap`. */
     const uint8_t *route_capped, *route_tapped;
     const int64_t *route_begin;  /* [routes + 1], into the links */
     const int32_t *route_link;
-    const double *route_weight;  /* capacity of the link taken by a flow of rate 1: 1, or 3 for a reduction in HBM */
+    const double *route_weight;  /* capacity of the link taken by a flow of rate 1: 1, or 3 for a reduction in HBM; times the
+                                  * priority */
     int64_t longest_route;
-    const int64_t *busy_begin;   /* [routings + 1], into busy_link: the distinct links of a routing */
+    const int64_t *busy_begin;   /* [detours x routings + 1], into busy_link: the distinct links of a routing */
     const int32_t *busy_link;
 
     /* Noise: tables of factors (noise.py); NULL: no noise. */
@@ -150,6 +159,7 @@ typedef struct {
 typedef struct {
     double *start, *end;         /* of operations, by rank and place in its list */
     double *enter, *through;     /* of logged transfers */
+    int32_t *took;               /* of logged transfers: the detour whose route they took */
     double *tap;                 /* triples (enter, end, instance) of flows on tapped routes; core_free frees them */
     int64_t taps, tap_room;
     int64_t events, followed, in_order;

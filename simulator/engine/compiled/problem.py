@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from simulator.basics.arrays import Floats, Ints
-from simulator.cluster.changes import Change
+from simulator.cluster.changes import Change, avoided_sets
 from simulator.engine.compiled.columns import begins
 from simulator.engine.compiled.fields import FIELDS, Problem, as_field
 from simulator.engine.compiled.instances import instances
@@ -53,9 +53,10 @@ def problem_of(
     """
     ranks = len(lists.list_of)
     values: dict[str, Any] = {"links": len(capacity), "capacity": capacity, "ranks": ranks}
-    values |= _changes(changes, capacity)
+    avoided = avoided_sets(changes)
+    values |= _changes(changes, capacity, avoided)
     values |= operation_lists(lists, kinds)
-    values |= instances(kinds, lists.kind_of, logged, tapped or {}, capacity)
+    values |= instances(kinds, lists.kind_of, logged, tapped or {}, capacity, len(avoided))
     # Operations of each simulated rank.
     lengths = np.diff(values["list_begin"])[lists.list_of]
     values |= {
@@ -73,8 +74,8 @@ def problem_of(
     return Problem(values | arrays, starts(lengths), int(lengths.sum()), total)
 
 
-def _changes(changes: Sequence[Change], capacity: Floats) -> dict[str, Any]:
-    """Return the fields of problem.h for the moments at which links and GPUs slow down or recover."""
+def _changes(changes: Sequence[Change], capacity: Floats, avoided: Sequence[frozenset[int]]) -> dict[str, Any]:
+    """Return the fields of problem.h for the moments at which links, GPUs and routes change."""
     links = [(link, factor) for change in changes for link, factor in change.links.items()]
     ranks = [(rank, factor) for change in changes for rank, factor in change.ranks.items()]
     number = np.array([link for link, _ in links], np.int64)
@@ -90,4 +91,8 @@ def _changes(changes: Sequence[Change], capacity: Floats) -> dict[str, Any]:
         "change_capacity": capacity[number] * np.array([factor for _, factor in links]),
         "change_speed": [factor for _, factor in ranks],
         "changing": changing,
+        "detours": len(avoided),
+        "change_detour": [avoided.index(change.avoided) for change in changes],
+        "avoided_begin": begins(map(len, avoided)),
+        "avoided_link": [link for links in avoided for link in sorted(links)],
     }

@@ -26,7 +26,7 @@ from simulator.engine.compiled.columns import begins
 from simulator.engine.compiled.partition import Partition, Placed, equitable_partition, route_of_rows, rows_with_keys
 from simulator.engine.compiled.rows import Rows
 from simulator.engine.compiled.simulated_kinds import SimulatedKind
-from simulator.engine.compiled.sized_collective import SizedCollective, carried_by_row, may_be_in_order
+from simulator.engine.compiled.sized_collective import SizedCollective, may_be_in_order, units_by_row
 from simulator.engine.routes import Routes
 from simulator.records.operation import Collective
 from simulator.records.program import Program
@@ -144,12 +144,12 @@ class Quotient:
         of_class = classes[first]
         rows, route_of = self._shape(number, whole, first, reduced_rows(of_class, classes))
         real = ~rows.is_gate
-        nbytes = self._carried.of(whole, routed, first)
+        units = self._carried.of(whole, routed, first)
         routes = self._routes(routed, of_class[real], route_of_rows(whole, routed)[first[real]])
         # The representative stands for several groups on a stream. Computing without the clock is allowed only if these
         # groups never contend with each other (wide lane) and the collective's own flows never contend.
         alone = routed.wide_lane and not routed.contends and may_be_in_order(self.collectives[number].op)
-        return Representative(SizedCollective(rows, route_of, nbytes, True, routes, alone, routed.lane), of_class)
+        return Representative(SizedCollective(rows, route_of, units, True, routes, alone, routed.lane), of_class)
 
     def _shape(self, number: int, whole: Rows, first: Ints, new: Ints) -> tuple[Rows, Ints]:
         """Return the reduced rows for collective `number`, one per row class, and each row's route.
@@ -192,15 +192,17 @@ class Quotient:
 
 @dataclass(frozen=True, slots=True)
 class _Carried:
-    """Cache for the bytes of chosen rows (transfers in a round) [B]: collectives with equal traffic share an array."""
+    """Cache for the units of chosen rows (transfers in a round): collectives with equal traffic and priority share an
+    array.
+    """
 
-    known: dict[tuple[int, bytes], Floats] = field(default_factory=dict)
+    known: dict[tuple[int, float, bytes], Floats] = field(default_factory=dict)
 
     def of(self, rows: Rows, routed: RoutedCollective, chosen: Ints) -> Floats:
-        """Return the bytes of the rows `chosen` from a collective's schedule, in their first repetition [B]."""
-        key = id(routed.traffic), chosen.tobytes()
+        """Return the units of the rows `chosen` from a collective's schedule, in their first repetition."""
+        key = id(routed.traffic), routed.priority, chosen.tobytes()
         if key not in self.known:
-            self.known[key] = carried_by_row(rows, routed)[chosen]
+            self.known[key] = units_by_row(rows, routed)[chosen]
         return self.known[key]
 
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 
 from simulator.basics.arrays import Floats, Ints
-from simulator.engine.collective_routing import RoutedCollective
+from simulator.engine.collective_routing import RoutedCollective, in_units
 from simulator.engine.compiled.partition import route_of_rows
 from simulator.engine.compiled.rows import Rows, rows_of
 from simulator.engine.routes import Routes
@@ -32,8 +32,8 @@ class SizedCollective:
         Transfers and their order.
     route_of : int array, shape (rows,)
         Route of each row; 0 for gates.
-    nbytes : float array, shape (rows,) or (transfers,)
-        Bytes of each row if `steady`, otherwise of each transfer by the schedule's numbers [B].
+    units : float array, shape (rows,) or (transfers,)
+        Bytes of each row if `steady`, otherwise of each transfer by the schedule's numbers, over their priority.
     steady : bool
         True if each row carries equal bytes in all repetitions.
     routes : Routes
@@ -42,15 +42,18 @@ class SizedCollective:
         True if it may be computed without a clock while it meets no other collective.
     lane : int
         Playables of one lane never contend with each other.
+    detours : tuple of Routes
+        Links, latencies and rates around each set of avoided links.
     """
 
     rows: Rows
     route_of: Ints
-    nbytes: Floats
+    units: Floats
     steady: bool
     routes: Routes
     in_order: bool
     lane: int
+    detours: tuple[Routes, ...] = ()
 
 
 @dataclass(slots=True)
@@ -67,7 +70,7 @@ class SizedCollectiveMaker:
     _made: dict[int, SizedCollective] = field(default_factory=dict)
     _rows: dict[int, Rows] = field(default_factory=dict)
     _routes: dict[int, Ints] = field(default_factory=dict)
-    _nbytes: dict[int, Floats] = field(default_factory=dict)
+    _units: dict[tuple[int, float], Floats] = field(default_factory=dict)
 
     def rows(self, routed: RoutedCollective) -> Rows:
         """Return the rows (transfers in a round, with waits) in a routed collective's schedule, cached by schedule."""
@@ -86,27 +89,25 @@ class SizedCollectiveMaker:
             rows = self.rows(routed)
             # Traffics with the same schedule number their routes alike.
             route_of = self._routes.setdefault(id(rows), route_of_rows(rows, routed))
-            nbytes, alone = self._carried(rows, routed), not routed.contends and may_be_in_order(op)
+            units, alone = self._carried(rows, routed), not routed.contends and may_be_in_order(op)
             self._made[id(routed)] = SizedCollective(
-                rows, route_of, nbytes, routed.traffic.steady, routed.routes, alone, routed.lane
+                rows, route_of, units, routed.traffic.steady, routed.routes, alone, routed.lane, routed.detours
             )
         return self._made[id(routed)]
 
     def _carried(self, rows: Rows, routed: RoutedCollective) -> Floats:
-        """Return each row's bytes if repetitions carry equal bytes, otherwise each transfer's bytes [B]."""
-        traffic = routed.traffic
-        if not traffic.steady:
-            return traffic.nbytes
-        if id(traffic) not in self._nbytes:
-            self._nbytes[id(traffic)] = carried_by_row(rows, routed)
-        return self._nbytes[id(traffic)]
+        """Return each row's units if repetitions carry equal bytes, otherwise each transfer's units."""
+        key = id(routed.traffic), routed.priority
+        if key not in self._units:
+            self._units[key] = units_by_row(rows, routed) if routed.traffic.steady else routed.units
+        return self._units[key]
 
 
-def carried_by_row(rows: Rows, routed: RoutedCollective) -> Floats:
-    """Return each row's bytes in its first repetition, 0 for gates [B]."""
+def units_by_row(rows: Rows, routed: RoutedCollective) -> Floats:
+    """Return each row's bytes over their priority in its first repetition, 0 for gates."""
     nbytes = np.zeros(len(rows))
     nbytes[~rows.is_gate] = np.concatenate([np.zeros(0), *(part.nbytes for part in routed.traffic.parts)])
-    return nbytes
+    return in_units(nbytes, routed.priority)
 
 
 def may_be_in_order(op: Collective) -> bool:

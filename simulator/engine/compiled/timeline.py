@@ -75,7 +75,8 @@ class TimelineWriter:
         spans = AllRanks(LazyByRank({rank: partial(self._spans, rank) for rank in kept}))
         sent = LazySequence(self._played_collectives.total, self._sent)
         # Collectives share routes; take each object once.
-        routes = {id(own.routes): own.routes for kind in self.prepared.routed for own in kind if own is not None}
+        routed = [own for kind in self.prepared.routed for own in kind if own is not None]
+        routes = {id(one): one for own in routed for one in own.every_routes}
         timeline = timeline_of(NAME, self.prepared.cluster, spans, last, logs, memory, routes.values())
         work = LazyValues({rank: partial(self._at_work, rank) for rank in active.tolist()})
         return replace(timeline, links=links, sent=sent, transfers=self.prepared.transfers, at_work=work)
@@ -250,7 +251,9 @@ class TimelineWriter:
             # A single further run logs every collective if the logs fit, otherwise only this collective.
             problem, times = self._played_again if self._all_fit else self._played_for([instance])
         transfers = int(problem.values["log_begin"][instance]) + self._numbers(kind, member, own)
-        columns = times.enter[transfers], times.through[transfers], own.route_of
+        # Routes around the k-th set of avoided links stand behind the usual ones in `own.links`.
+        route_of = own.route_of + times.took[transfers] * np.int32(len(own.routes)) if own.detours else own.route_of
+        columns = times.enter[transfers], times.through[transfers], route_of
         return TransferLog(self._name(number), own.transfers, own.nbytes, *columns, own.links, own.vertices)
 
     @cached_property

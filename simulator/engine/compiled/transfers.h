@@ -176,7 +176,7 @@ static void participant_done(Play *play, int64_t instance, int32_t place) {
         int64_t op = op_of(play, rank, op_place);
         if (p->op_kind[op] != COLLECTIVE || instance_of(play, rank, op, &own) != instance) continue;
         if (play->live[instance]->left) play->live[instance]->left[place] = 1;
-        if (--play->live[instance]->unfinished == 0) close_live(play, instance);
+        if (--play->live[instance]->unfinished == 0 && !play->live[instance]->rows_left) close_live(play, instance);
         stream_done(play, rank, stream);
         return;
     }
@@ -236,14 +236,14 @@ static void start_transfer(Play *play, int64_t instance, int32_t row, int32_t re
     int32_t number = new_flow(&play->fabric);
     if (play->fabric.broken) return;
     Flow *flow = &play->fabric.flows[number];
-    flow->route = p->routing_route[p->routing[instance]] + p->row_route[row];
+    flow->row = row;
+    flow->repetition = repetition;
+    flow->instance = (int32_t)instance;
+    choose_route(&play->fabric, flow);
     flow->enter = since + latency_of(play, live, flow->route, row, repetition);
     /* `ready + latency` lies in the past only if the predecessor on the channel ended last, at `now`. */
     if (flow->enter < now) flow->enter = now;
     flow->nbytes = bytes_of(p, instance, row, repetition);
-    flow->row = row;
-    flow->repetition = repetition;
-    flow->instance = (int32_t)instance;
     launch(&play->fabric, number);
 }
 
@@ -256,6 +256,9 @@ static void transfer_ended(Play *play, int32_t number) {
     drop_flow(&play->fabric, number);
     play->out->followed++;
     keep(play, instance, flow.route, flow.row, flow.repetition, flow.enter, play->clock.now);
+    if (p->log_begin[instance] >= 0)
+        play->out->took[p->log_begin[instance] + p->row_log[flow.row] + flow.repetition * p->row_log_stride[flow.row]] =
+            flow.detour;
     /* The channel comes first: of two transfers that can start now, the transfer that queued on the channel is launched
      * first. The events engine has the same order. */
     int32_t next = p->row_next[flow.row], later = flow.repetition + p->row_next_shift[flow.row];
@@ -269,9 +272,13 @@ static void transfer_ended(Play *play, int32_t number) {
      * FIFO. */
     int32_t ends[2] = {p->row_src[flow.row], p->row_dst[flow.row]}, size = group_size(p, instance);
     Live *live = play->live[instance];
+    live->rows_left--;
     int done[2] = {--live->to_end[ends[0]] == 0 && ends[0] < size, --live->to_end[ends[1]] == 0 && ends[1] < size};
     for (int side = 0; side < 2; side++)
         if (done[side]) participant_done(play, instance, ends[side]);
+    /* A host may write on after its rank is done. */
+    live = play->live[instance];
+    if (live && !live->unfinished && !live->rows_left) close_live(play, instance);
 }
 
 /* ---- transfers computed in order, without the clock ----
@@ -350,6 +357,7 @@ static void hand_over(Play *play, int64_t instance, int32_t row, int32_t repetit
         if (play->fabric.broken) return;
         Flow *flow = &play->fabric.flows[made];
         flow->route = p->routing_route[p->routing[instance]] + p->row_route[row];
+        flow->detour = 0; /* with detours, every collective is followed from its beginning */
         flow->enter = enter;
         flow->nbytes = bytes_of(p, instance, row, repetition);
         flow->row = row;
@@ -387,6 +395,7 @@ static void hand_over(Play *play, int64_t instance, int32_t row, int32_t repetit
         live->ready[number] = max2(live->ready[number], end);
     }
     if (gate || repetition < p->row_times[row] - 1) return;
+    live->rows_left--;
     live->to_end[p->row_src[row]]--;
     live->to_end[p->row_dst[row]]--;
 }
