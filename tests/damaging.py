@@ -110,14 +110,19 @@ def in_another_encoding(text: bytes, chance: random.Random) -> bytes:
     at = chance.randrange(len(text) + 1)
     if kind == 2:
         return text[:at] + letters[at:].encode("utf-16-le")
-    return text[:at] + chance.choice(("µ→", "\u202e", "\ufeff", "\x85", "𝟜")).encode(
-        chance.choice(("utf-8", "utf-16-le", "utf-32-be"))
-    ) + text[at:]
+    return (
+        text[:at]
+        + chance.choice(("µ→", "\u202e", "\ufeff", "\x85", "𝟜")).encode(
+            chance.choice(("utf-8", "utf-16-le", "utf-32-be"))
+        )
+        + text[at:]
+    )
 
 
 HUGE = (
     b"NaN", b"Infinity", b"-Infinity", b".nan", b".inf", b"1e308", b"1e-320", b"9" * 5000, b"-" + b"9" * 40, b"-1",
-    b"0", b"1" * 18, b"4294967296", b"2147483647", b"18446744073709551616", b"0x7fffffffffffffff", b"1_000", b"1e15", b"1010",
+    b"0", b"1" * 18, b"4294967296", b"2147483647", b"18446744073709551616", b"0x7fffffffffffffff", b"1_000", b"1e15",
+    b"1010",
 )  # fmt: skip
 # Each kind of damage by its name.
 DAMAGES: Mapping[str, Callable[[bytes, random.Random], bytes]] = MappingProxyType(

@@ -15,6 +15,7 @@ import networkx as nx
 import numpy as np
 
 from simulator.basics.registry import find
+from simulator.calibration.gpu_fit import read_figures
 from simulator.calibration.machines.sweep import read_sweep
 from simulator.calibration.training_runs.log_files import read_log
 from simulator.calibration.training_runs.user_rows import user_rows
@@ -39,6 +40,7 @@ from simulator.traces.flight_recorder.read import read_dumps
 from simulator.traces.kineto.measured_step import measured_step
 from simulator.traces.kineto.read import read_trace
 from tests import configurations, machines
+from tests.test_measured_gpu import of as gpu_figures
 from tests.traces import flight_recorder_by_hand, kineto_sample
 
 # The files of an import: formats that only add to a machine, and their options, as for `import-machine`.
@@ -239,7 +241,7 @@ def _tables() -> Iterator[ReadableFile]:
     yield ReadableFile("log of a training", "train.log", LOG, read_log)
     yield ReadableFile("nccl-tests", "sweep.log", SWEEP, read_sweep)
     yield ReadableFile("nccl-tests", "sweep.csv", TIMES, read_sweep)
+    figures = json.dumps(gpu_figures(load_gpu("b200")), indent=1).encode()
+    yield ReadableFile("measured GPU", "figures.json", figures, read_figures)
     yield ReadableFile("tokens", "tokens.npy", array.getvalue(), lambda path: read_tokens(path.name, path.parent))
-    yield ReadableFile(
-        "tokens", "tokens.txt", b"to be or not to be", lambda path: read_tokens(path.name, path.parent)
-    )
+    yield ReadableFile("tokens", "tokens.txt", b"to be or not to be", lambda path: read_tokens(path.name, path.parent))
