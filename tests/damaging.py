@@ -82,7 +82,7 @@ def with_other_lines(text: bytes, chance: random.Random) -> bytes:
             other = chance.randrange(len(lines))
             lines[at], lines[other] = lines[other], lines[at]
         else:
-            lines[at:at] = [lines[at]] * chance.choice((10, 1_000))
+            lines[at:at] = [lines[at]] * chance.choice((10, 300))
     return mark.join(lines)
 
 

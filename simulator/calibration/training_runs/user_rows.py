@@ -10,6 +10,7 @@ import csv
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -31,10 +32,18 @@ from simulator.step.strategies.strategy import STRATEGIES
 
 
 def _known(kind: registry.Kind, *more: str) -> AfterValidator:
-    def check(name: str) -> str:
+    # Many lines have the same name, and similar names take milliseconds to find.
+    @cache
+    def read(name: str) -> tuple[str | None, str]:
+        """Return the shipped name that a cell means, or None and the fault."""
         known = name if name in more else registry.shipped(kind, name)
+        fault = "" if known else one_of((*more, *registry.names(kind)), name, registry.listed_by(kind))
+        return known, fault
+
+    def check(name: str) -> str:
+        known, fault = read(name)
         if known is None:
-            raise ValueError(one_of((*more, *registry.names(kind)), name, registry.listed_by(kind)))
+            raise ValueError(fault)
         return known
 
     return AfterValidator(check)
