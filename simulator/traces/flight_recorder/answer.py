@@ -102,9 +102,10 @@ class FlightRecord:
                 f"{first.name} (number {first.number} of group {first.group!r}, {first.state})."
             )
         if not told:
+            moved = f" and {len(self.transfers):,} transfers" if self.transfers else ""
             told.append(
-                f"Nothing hangs: all {len(self.collectives):,} recorded collectives of {len(self.dumps)} ranks have "
-                "completed."
+                f"Nothing hangs: all {len(self.collectives):,} recorded collectives{moved} of {len(self.dumps)} ranks "
+                "have completed."
             )
         latest = self.late_ranks()
         if latest:
