@@ -12,6 +12,7 @@ from typing import Any, Final
 import pytest
 
 from simulator.basics import foreign_code
+from simulator.basics.installed_files import installed_frameworks
 from tools.docs_commands import ROOT, blocks
 
 PAGE: Final = ROOT / "docs" / "howto" / "own_parts.md"
@@ -74,12 +75,17 @@ class OwnPart:
 
 
 @contextmanager
-def installed(site: Path, entries: Mapping[str, str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def installed(
+    site: Path,
+    entries: Mapping[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+    group: str = "cluster_simulator.plugins",
+) -> Iterator[Path]:
     """A folder of modules that is installed as a package with entry points {name: value}, as an installer writes it."""
     about = site / "own_parts-1.0.dist-info"
     about.mkdir(parents=True)
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: own-parts\nVersion: 1.0\n")
-    lines = ["[cluster_simulator.plugins]", *(f"{name} = {value}" for name, value in entries.items())]
+    lines = [f"[{group}]", *(f"{name} = {value}" for name, value in entries.items())]
     (about / "entry_points.txt").write_text("\n".join(lines) + "\n")
     monkeypatch.syspath_prepend(site)
     _forget()
@@ -94,6 +100,7 @@ def installed(site: Path, entries: Mapping[str, str], monkeypatch: pytest.Monkey
 def _forget() -> None:
     foreign_code._installed.cache_clear()
     foreign_code._of_entry.cache_clear()
+    installed_frameworks.cache_clear()
 
 
 # All forward passes, then all backward passes, the last micro-batch first.

@@ -207,3 +207,10 @@ def test_options_that_are_no_numbers_or_names_are_refused(
     cli: Command, tmp_path: Path, arguments: tuple[str, ...], told: str
 ) -> None:
     check_refused(cli, tmp_path, arguments, told)
+
+
+def test_a_fault_that_quotes_a_long_text_is_told_in_a_line_of_bounded_length(cli: Command, tmp_path: Path) -> None:
+    text = f"size_bytes,time_us,nodes\n1048576,30,1{'(' * 100_000}\n2097152,50,1\n"
+    (tmp_path / "sweep.csv").write_text(text, encoding="utf-8")
+    check_refused(cli, tmp_path, ("fit", "sweep.csv", "--topology", "dgx_h100"), "nodes")
+    assert len(cli("fit", "sweep.csv", "--topology", "dgx_h100").err) < 1100

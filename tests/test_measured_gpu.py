@@ -88,6 +88,21 @@ def test_every_fault_of_the_file_is_a_line(tmp_path: Path, change: dict[str, Any
         read_figures(path)
 
 
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("[" * 100_000, "nested too deeply"),
+        ("[1]", "not an output of tools/measure_gpu.py"),
+        ("{", "gpu.json:1:2: not JSON"),
+    ],
+)
+def test_a_file_that_is_no_measurement_is_refused(tmp_path: Path, text: str, told: str) -> None:
+    path = tmp_path / "gpu.json"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(ScenarioError, match=told):
+        read_figures(path)
+
+
 def test_the_command_writes_a_file_that_can_be_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

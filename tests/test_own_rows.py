@@ -113,3 +113,18 @@ def test_the_page_has_the_columns() -> None:
     page = (Path(__file__).parents[1] / "docs" / "validation.md").read_text(encoding="utf-8")
     assert columns() in page
     assert all(field.description for field in UserRow.model_fields.values())
+
+
+@pytest.mark.parametrize("place", [1, 3])
+def test_a_cell_that_is_too_long_for_csv_is_refused_with_its_line(tmp_path: Path, place: int) -> None:
+    lines = [HEAD, "# a comment\n", "gpt2,h100_sxm,dgx_h100,8,1024,1,1,bare,ddp,5\n"]
+    lines[place - 1] = "x" * 131_073 + lines[place - 1]
+    with pytest.raises(ScenarioError, match=rf"mine\.csv line {place}: not CSV: field larger than field limit"):
+        user_rows(written(tmp_path, "".join(lines)))
+
+
+def test_of_many_wrong_lines_the_first_fifty_are_told(tmp_path: Path) -> None:
+    text = HEAD + "gpt2,h100_sxm,dgx_h100,0,1024,1,1,bare,ddp,5\n" * 60
+    with pytest.raises(ScenarioError, match="and 10 further mistakes") as caught:
+        user_rows(written(tmp_path, text))
+    assert len(str(caught.value).splitlines()) == 51

@@ -18,6 +18,7 @@ from simulator.basics.foreign_code import (
     Foreign,
     Origin,
     installed_names,
+    installed_of,
     is_python_file,
     load_file,
     load_installed,
@@ -84,6 +85,10 @@ class Catalog(Generic[T]):
     def names(self) -> tuple[str, ...]:
         """Return the names of all objects of the package, sorted."""
         return tuple(self.by_name)
+
+    def installed(self) -> tuple[str, ...]:
+        """Return the names of entry points that may be objects of this catalog, sorted, without importing them."""
+        return installed_of(self._constant)
 
     def runs_code(self, name: str) -> bool:
         """Return True if code from outside this package runs to find the object `name`."""

@@ -197,6 +197,15 @@ def installed_names() -> tuple[str, ...]:
     return tuple(sorted({entry.name for entry in _installed()}))
 
 
+def installed_of(constant: str) -> tuple[str, ...]:
+    """Return the names of entry points that may declare a record, sorted, without importing them.
+
+    An entry point of another record (`module:SCHEDULE`) is left out; of an entry point that names a module alone, the
+    records are unknown before the import.
+    """
+    return tuple(sorted({one.name for one in _installed() if not (one.attr or "").isupper() or one.attr == constant}))
+
+
 def load_installed(name: str) -> tuple[Foreign, ...]:
     """Import the entry points of a name, and return what they name; empty if there are none.
 

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any, Final
 
-from simulator.basics.errors import ScenarioError
+from simulator.basics.errors import ScenarioError, one_line
 from simulator.basics.plain_data import DEEPEST, is_deep
 from simulator.basics.units import format_bytes
 
@@ -93,10 +93,11 @@ def parse_json(text: str, source: str = "<text>") -> Any:
     Raises
     ------
     ScenarioError
-        Invalid JSON, with line and column; numbers with more than 308 digits; nesting deeper than 40 levels.
+        Invalid JSON, with line and column; a duplicate key; numbers with more than 308 digits; nesting deeper than 40
+        levels.
     """
     try:
-        data = json.loads(text, parse_int=_whole)
+        data = json.loads(text, parse_int=_whole, object_pairs_hook=_mapping)
     except json.JSONDecodeError as error:
         place = f"{source}:{error.lineno}:{error.colno}"
         raise ScenarioError(f"{place}: not JSON: {error.msg[:1].lower()}{error.msg[1:]}") from error
@@ -114,6 +115,17 @@ def parse_json(text: str, source: str = "<text>") -> Any:
             half = error.object[error.start].encode("unicode_escape").decode()
             raise ScenarioError(f"{source}: contains {half}, half of a character; remove the half character") from None
     return data
+
+
+def _mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a JSON object as a dict; ValueError if a key occurs twice."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [key for key, _ in pairs]
+        twice = next(key for key in found if names.count(key) > 1)
+        values = " and ".join(json.dumps(value) for key, value in pairs if key == twice)
+        raise ValueError(one_line(f"{twice}: occurs {names.count(twice)} times in an object, with {values}; keep one"))
+    return found
 
 
 def _too_deep(source: str) -> ScenarioError:

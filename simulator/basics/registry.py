@@ -14,6 +14,7 @@ from pkgutil import iter_modules
 from typing import Final, Literal, get_args
 
 from simulator.basics.errors import ScenarioError, UnknownNameError, one_of
+from simulator.basics.installed_files import installed_frameworks
 from simulator.basics.spelling import meant
 
 Kind = Literal["topology", "scenario", "jobs", "days", "gpu", "link", "model", "framework"]
@@ -76,6 +77,11 @@ def shipped(kind: Kind, written: str) -> str | None:
     return written if written in listed else meant(written, listed, other_names(kind))
 
 
+def installed_files(kind: Kind) -> dict[str, Path]:
+    """Return the files of a kind that installed packages bring, by name; only frameworks may be installed."""
+    return installed_frameworks() if kind == "framework" else {}
+
+
 def is_file(path: Path) -> bool:
     """Return True if `path` is an existing file; also False for names with too many or invalid characters."""
     try:
@@ -94,7 +100,7 @@ def listed_by(kind: Kind) -> str:
 def find(kind: Kind, name: str) -> Path:
     """Return the path of the shipped file with this name, or of the file at this path.
 
-    A shipped name wins, then an existing file, then another spelling of a shipped name.
+    A shipped name wins, then an existing file, then another spelling of a shipped name, then an installed name.
 
     Raises
     ------
@@ -117,6 +123,12 @@ def find(kind: Kind, name: str) -> Path:
     known = shipped(kind, name)
     if known is not None:
         return files[known]
+    if name in (installed := installed_files(kind)):
+        if not is_file(installed[name]):
+            raise ScenarioError(
+                f"{kind}: got {name!r}, which an installed package names, but {installed[name]} is missing"
+            )
+        return installed[name]
     if path.is_dir():
         raise ScenarioError(f"{name}: is a directory; {_directory_hint(kind, path)}")
     # A text that looks like a path gets a message about files; any other text gets a message about names.
@@ -124,7 +136,7 @@ def find(kind: Kind, name: str) -> Path:
         shown = name if name.isprintable() else repr(name)
         shipped_names = one_of(files, path.stem, listed_by(kind))
         raise ScenarioError(f"{shown}: no such {kind} file; give an existing path or a name; {shipped_names}")
-    raise UnknownNameError(kind, name, files, _other_kind(kind, name), listed_by(kind))
+    raise UnknownNameError(kind, name, (*files, *installed), _other_kind(kind, name), listed_by(kind))
 
 
 def _directory_hint(kind: Kind, path: Path) -> str:

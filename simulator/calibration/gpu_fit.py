@@ -14,7 +14,6 @@ matmul constants, attention's share of the peak, and the elementwise kernels' sh
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,8 +24,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from simulator.basics import registry, yaml_dialect
 from simulator.basics.document import load
-from simulator.basics.errors import ScenarioError
-from simulator.basics.input_files import read_text
+from simulator.basics.errors import ScenarioError, in_lines
+from simulator.basics.input_files import read_json
 from simulator.calibration.kernels import DTYPES, MatmulTable, fit
 from simulator.cluster.build import build
 from simulator.cluster.cluster import Gpu
@@ -172,11 +171,11 @@ class GpuFit:
 def read_figures(path: Path) -> GpuFigures:
     """Return the measurements in a JSON file; raise ScenarioError with a line for each fault."""
     try:
-        return GpuFigures(**json.loads(read_text(path)))
+        return GpuFigures(**read_json(path))
     except ValidationError as error:
-        lines = [f"{path}: {'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()[:10]]
-        raise ScenarioError("\n".join(lines)) from error
-    except (ValueError, TypeError) as error:
+        lines = [f"{path}: {'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()]
+        raise ScenarioError(in_lines(lines)) from error
+    except TypeError as error:
         raise ScenarioError(f"{path}: not an output of tools/measure_gpu.py: {error}") from error
 
 

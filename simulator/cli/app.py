@@ -220,14 +220,16 @@ def check_algorithm(
 
 @app.command("check-plugin")
 def check_plugin(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="Python file with an own part.")],
+    file: Annotated[
+        str, typer.Argument(metavar="FILE", help="Python file with an own part, or a framework file (YAML).")
+    ],
     no_plugins: NoPlugins = False,
 ) -> None:
     """Check own parts, such as a schedule.
 
-    Parts are collective algorithms, pipeline schedules, sharding strategies, topology builders, optimizers, plots and
-    findings. The records in the file tell its parts, and each part is checked with the laws of its kind, which the
-    shipped parts keep too. The exit code is 1 if a part breaks a law.
+    Parts are collective algorithms, pipeline schedules, sharding strategies, topology builders, optimizers, plots,
+    findings and framework files. The records in the file tell its parts, and each part is checked with the laws of its
+    kind, which the shipped parts keep too. The exit code is 1 if a part breaks a law.
     """
     from simulator.cli.check_plugin import show as show_check
 

@@ -17,10 +17,10 @@ from simulator.scenario.load import load_scenario, points
 from simulator.scenario.records import Scenario
 from simulator.traces.kineto.comparison import compared
 from simulator.traces.kineto.measured_step import measured_step
-from simulator.traces.kineto.pictures import pictures
+from simulator.traces.kineto.pictures import pictures, timelines
 from simulator.traces.kineto.read import KinetoTrace, read_trace
 from simulator.traces.kineto.simulated_step import simulated_steps
-from simulator.traces.kineto.tables import operation_table, time_table
+from simulator.traces.kineto.tables import difference_table, operation_table, time_table
 
 
 def show(
@@ -53,8 +53,9 @@ def show(
         numbers = ", ".join("whole trace" if one is None else f"ProfilerStep#{one}" for one in found.numbers)
         subject = f"{scenario.name}: {', '.join(map(str, files))} ({numbers})"
         drawn = pictures(found) if out else ()
-        tables = [table, operation_table(found)]
-        answer = Presentation("", subject, (f"{subject}.", *found.sentences), found.to_dict(), tables, drawn)
+        tables = [table, difference_table(found), operation_table(found)]
+        pairs = timelines(found) if out else None
+        answer = Presentation("", subject, (f"{subject}.", *found.sentences), found.to_dict(), tables, drawn, pairs)
         give(answer, [table], out, as_json=as_json)
 
 

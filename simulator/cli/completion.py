@@ -12,8 +12,8 @@ from simulator.basics import registry
 
 # Arguments of `simulator list`.
 LISTS: Final = (
-    "algorithms", "builders", "days", "dtypes", "frameworks", "gpus", "jobs", "links", "models", "operations", "plots",
-    "scenarios", "strategies", "topologies",
+    "algorithms", "builders", "days", "dtypes", "findings", "frameworks", "gpus", "jobs", "links", "models",
+    "operations", "optimizers", "plots", "scenarios", "schedules", "strategies", "topologies",
 )  # fmt: skip
 
 

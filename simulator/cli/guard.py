@@ -11,7 +11,7 @@ from typing import Any
 
 import typer
 
-from simulator.basics.errors import DefectError, ScenarioError, SimulatorError, one_of
+from simulator.basics.errors import DefectError, ScenarioError, SimulatorError, one_line, one_of
 from simulator.cli.console import print_text
 from simulator.cli.interruption import exit_code, heed_no_more, interruption_behind, word
 
@@ -30,8 +30,8 @@ def guarded(command: Callable[[], Any]) -> int:
 def _told(error: BaseException) -> int:
     if isinstance(error, SimulatorError):
         if isinstance(error, ScenarioError):
-            # A line for each fault, as editors and `grep` read it.
-            typer.echo(str(error), err=True)
+            # A line for each fault, as editors and `grep` read it. A fault may quote any text of a file.
+            typer.echo("\n".join(map(one_line, str(error).split("\n"))), err=True)
         else:
             print_text(str(error), indent="  ", stderr=True)
         if isinstance(error, DefectError) and error.scenario:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
@@ -11,6 +12,9 @@ from simulator.basics import registry
 from simulator.basics.errors import UnknownNameError
 from simulator.cli.console import print_table, print_text
 from simulator.report.tables.layout import text_columns
+
+if TYPE_CHECKING:
+    from simulator.basics.catalog import Catalog
 
 
 def show(kind: str | None) -> None:
@@ -30,15 +34,18 @@ def _lists() -> dict[str, Callable[[], None]]:
         "algorithms": _algorithms,
         "builders": _builders,
         "dtypes": _dtypes,
-        "frameworks": lambda: _names("framework"),
+        "findings": _findings,
+        "frameworks": _frameworks,
         "gpus": _gpus,
         "days": lambda: _questions("days"),
         "jobs": lambda: _questions("jobs"),
         "links": lambda: _names("link"),
         "models": _models,
         "operations": _operations,
+        "optimizers": _optimizers,
         "plots": _plots,
         "scenarios": lambda: _questions("scenario"),
+        "schedules": _schedules,
         "strategies": _strategies,
         "topologies": _topologies,
     }
@@ -49,6 +56,7 @@ def _names(kind: registry.Kind) -> None:
         typer.echo(name)
 
 
+_INSTALLED: Final = "from an installed package"
 _NO_HEADINGS: Final = ("", "")
 _COLUMNS: Final = ("dtype", "bits", "exponent", "fraction", "largest", "smallest normal")
 
@@ -72,14 +80,52 @@ def _below(headings: Sequence[str], rows: Sequence[tuple[str, ...]]) -> None:
 
 
 def _algorithms() -> None:
-    from simulator.basics.foreign_code import installed_names
     from simulator.collectives.algorithm import ALGORITHMS
 
     found = ((name, ALGORITHMS.find(name).summary) for name in ALGORITHMS.names())
     rows = [(name, summary, ", ".join(ALGORITHMS.operations(name))) for name, summary in found]
-    # Listed without their operations: importing them would run their code.
-    rows += [(name, "from an installed package", "") for name in installed_names()]
-    _below(("algorithm", "summary", "operations"), rows)
+    _parts(ALGORITHMS, ("algorithm", "summary", "operations"), rows)
+
+
+def _parts(catalog: Catalog[Any], headings: Sequence[str], rows: Sequence[tuple[str, ...]]) -> None:
+    """Print a table with a row for each shipped part, and a row with the name of each installed part."""
+    blank = ("",) * (len(headings) - 2)
+    # Installed parts have no further facts: importing them would run their code.
+    _below(headings, [*rows, *((name, _INSTALLED, *blank) for name in catalog.installed())])
+
+
+def _first_line(module: str) -> str:
+    """Return the first sentence of a module's docstring, without its end."""
+    return (import_module(module).__doc__ or "").strip().splitlines()[0].rstrip(".")
+
+
+def _findings() -> None:
+    from simulator.findings.found import FINDING_KINDS
+
+    rows = [(name, _first_line(f"simulator.findings.kinds.{name}")) for name in FINDING_KINDS.names()]
+    _parts(FINDING_KINDS, ("finding", "question"), rows)
+
+
+def _frameworks() -> None:
+    rows = [*registry.names("framework"), *registry.installed_files("framework")]
+    for name in rows:
+        typer.echo(name)
+
+
+def _optimizers() -> None:
+    from simulator.step.optimizers.optimizer import OPTIMIZERS
+
+    found = map(OPTIMIZERS.find, OPTIMIZERS.names())
+    rows = [(one.name, f"{one.states:g}", one.source) for one in found]
+    _parts(OPTIMIZERS, ("optimizer", "states", "source"), rows)
+
+
+def _schedules() -> None:
+    from simulator.step.pipelines.schedule import SCHEDULES
+
+    found = map(SCHEDULES.find, SCHEDULES.names())
+    rows = [(one.name, one.placement.value, str(one.chunks), "yes" if one.splits_backward else "-") for one in found]
+    _parts(SCHEDULES, ("schedule", "placement", "chunks", "splits backward"), rows)
 
 
 def _builders() -> None:
@@ -101,15 +147,18 @@ def _builders() -> None:
             shown = "required" if needed else "-" if default is None else str(default).lower()
             rows.append((option, shown, facts["description"]))
         print_table(text_columns("", "", ""), rows, indent="  ")
+    for name in BUILDERS.installed():
+        print_text(f"{name}: {_INSTALLED}")
 
 
 def _plots() -> None:
+    from simulator.report.plots.catalog import PLOTS
     from simulator.scenario.plot_names import names, names_of
 
     kinds = ("collective", "training")
     # A plot may exist for both kinds of scenario.
     rows = [(name, ", ".join(kind for kind in kinds if name in names_of(kind))) for name in names()]
-    _below(("plot", "of"), rows)
+    _parts(PLOTS, ("plot", "of"), rows)
 
 
 def _strategies() -> None:
@@ -123,7 +172,7 @@ def _strategies() -> None:
         shards = ", ".join(state.value for state in State if state in strategy.shards) or "-"
         gathered = strategy.gathering.value
         rows.append((name, shards, strategy.updater.value, gathered, ", ".join(sorted(strategy.options))))
-    _below(("strategy", "shards", "update", "gather of updated parameters", "options"), rows)
+    _parts(STRATEGIES, ("strategy", "shards", "update", "gather of updated parameters", "options"), rows)
 
 
 def _operations() -> None:

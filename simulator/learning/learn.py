@@ -26,6 +26,7 @@ from simulator.numerics.arithmetic import arithmetic
 from simulator.numerics.gpt import Gpt
 from simulator.numerics.muon import Muon
 from simulator.numerics.optimizer import Adam, Lion, Rule, Sgd
+from simulator.numerics.own_update import OwnRule
 from simulator.numerics.schedule import RateSchedule
 from simulator.records.learning import Learning
 from simulator.records.timeline import Timeline
@@ -87,6 +88,11 @@ def rule_of(step: TrainingStep, ranks: int) -> Rule:
     updates = ranks if step.sharding.asynchronous else 1
     schedule = RateSchedule(lesson.schedule, lesson.warmup, step.steps, updates)
     momentum = _MOMENTUM if lesson.momentum is None else lesson.momentum
+    if (own := step.optimizer).numbers is not None:
+        return OwnRule(
+            own.numbers, own.states, lesson.rate, lesson.betas or _ADAM_BETAS, momentum, lesson.eps, lesson.decay,
+            schedule,
+        )  # fmt: skip
     match step.optimizer.name:
         case "adam":
             return Adam(lesson.rate, *(lesson.betas or _ADAM_BETAS), lesson.eps, lesson.decay, schedule)

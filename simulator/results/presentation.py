@@ -8,6 +8,7 @@ from typing import Any
 
 from simulator.report.plots.picture import Picture
 from simulator.report.tables.answer_table import AnswerTable
+from simulator.report.views.timeline_pairs import TimelinePairs
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,8 @@ class Presentation:
     tables : sequence of AnswerTable
         The most important table first.
     pictures : sequence of Picture
+    timelines : TimelinePairs or None
+        Pairs of timelines, which the page shows with a common cursor.
     """
 
     question: str
@@ -35,3 +38,4 @@ class Presentation:
     data: Mapping[str, Any]
     tables: Sequence[AnswerTable]
     pictures: Sequence[Picture] = ()
+    timelines: TimelinePairs | None = None

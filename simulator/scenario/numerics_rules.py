@@ -21,6 +21,7 @@ from simulator.scenario.records import ClusterSpec
 from simulator.scenario.rule_violation import RuleViolation, any_listening
 from simulator.scenario.tokens import read_tokens
 from simulator.scenario.training_spec import TrainingSpec
+from simulator.step.optimizers.optimizer import OPTIMIZERS
 from simulator.step.spec import Updater
 from simulator.step.strategies.strategy import STRATEGIES
 
@@ -227,8 +228,13 @@ def _precision(shape: TrainingSpec) -> Iterator[RuleViolation]:
 
 
 def _optimizer(shape: TrainingSpec) -> Iterator[RuleViolation]:
-    if shape.optimizer.name not in _OPTIMIZERS:
-        yield _conflict("optimizer", f"got {shape.optimizer.name!r}; real training supports {', '.join(_OPTIMIZERS)}")
+    name = shape.optimizer.name
+    if name not in _OPTIMIZERS and not _is_own(name):
+        own = (
+            "" if name in OPTIMIZERS.names()
+            else "; an own optimizer needs `numbers=...` in its OPTIMIZER: the update of arrays in numpy"
+        )  # fmt: skip
+        yield _conflict("optimizer", f"got {name!r}; real training supports {', '.join(_OPTIMIZERS)}{own}")
     if shape.optimizer.distribution == "owners":
         every_rank = STRATEGIES.find(shape.sharding.strategy).updater is Updater.EVERY_RANK
         able = "auto, replicated" if every_rank else "auto, gathered, all_to_all"
@@ -237,6 +243,11 @@ def _optimizer(shape: TrainingSpec) -> Iterator[RuleViolation]:
     if shape.optimizer.state_dtype not in ("auto", "float32"):
         message = f"got {shape.optimizer.state_dtype!r}; real training supports float32"
         yield _conflict("optimizer.state_dtype", message)
+
+
+def _is_own(name: str) -> bool:
+    """Return True if an optimizer defines an update of its own for real training."""
+    return OPTIMIZERS.find(name).numbers is not None
 
 
 def _loss_scaling(shape: TrainingSpec) -> Iterator[RuleViolation]:
@@ -250,7 +261,9 @@ def _learning_schedule(shape: TrainingSpec) -> Iterator[RuleViolation]:
     """Yield violations of `learning.betas`, `.eps`, `.momentum` (unread by the optimizer) and `.warmup` (too long)."""
     learning = shape.learning
     for key, able in OPTIONS.items():
-        if shape.optimizer.name not in able and getattr(learning, key) != type(learning).model_fields[key].default:
+        # The update of an own optimizer gets every constant.
+        unread = shape.optimizer.name not in able and not _is_own(shape.optimizer.name)
+        if unread and getattr(learning, key) != type(learning).model_fields[key].default:
             message = f"only for {', '.join(able)}, but the optimizer is {shape.optimizer.name}; remove the key"
             yield _conflict(f"learning.{key}", message, "training.optimizer.name", of_key=True)
     if learning.warmup > shape.steps:

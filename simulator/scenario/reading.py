@@ -198,10 +198,16 @@ def known(
     return ValueReader(reader, lambda: {"enum": sorted(names())})
 
 
-def known_or_path(names: Callable[[], Iterable[str]], suffixes: tuple[str, ...], listed_by: str) -> ValueReader:
+def known_or_path(
+    names: Callable[[], Iterable[str]],
+    suffixes: tuple[str, ...],
+    listed_by: str,
+    installed: Callable[[], Iterable[str]] = tuple,
+) -> ValueReader:
     """Return a validator for a name from `names()`, in any spelling, or the path of a file with one of the suffixes.
 
-    Paths are returned unchanged; the file is checked at its use.
+    `installed` returns further names, of files that installed packages bring. Paths are returned unchanged; the file is
+    checked at its use.
     """
     named = known(names, listed_by=listed_by)
 
@@ -211,9 +217,12 @@ def known_or_path(names: Callable[[], Iterable[str]], suffixes: tuple[str, ...],
         try:
             return str(named.reader(value))
         except ValueError as error:
+            # Asked last, because reading the entry points takes a while.
+            if isinstance(value, str) and value in installed():
+                return value
             raise ValueError(_or_path(str(error), suffixes)) from error
 
-    return ValueReader(reader, lambda: {"anyOf": [named.schema(), _path_schema(suffixes)]})
+    return ValueReader(reader, lambda: {"anyOf": [named.schema(), *_enum(installed()), _path_schema(suffixes)]})
 
 
 def _or_path(fault: str, suffixes: tuple[str, ...]) -> str:
@@ -223,6 +232,11 @@ def _or_path(fault: str, suffixes: tuple[str, ...]) -> str:
     """
     unlike = "did you mean" not in fault and ("one of" in fault or "lists all" in fault)
     return f"{fault}; or the path of a file that ends in {' or '.join(suffixes)}" if unlike else fault
+
+
+def _enum(names: Iterable[str]) -> list[dict[str, Any]]:
+    """Return the schema of one of the names, in a list; an empty list without names."""
+    return [{"enum": found}] if (found := list(names)) else []
 
 
 def _path_schema(suffixes: tuple[str, ...]) -> dict[str, Any]:
@@ -248,8 +262,7 @@ def part(named: ValueReader, suffixes: tuple[str, ...] = (PYTHON,)) -> ValueRead
             raise ValueError(_or_path(str(error), suffixes)) from error
 
     def schema() -> dict[str, Any]:
-        installed = [{"enum": list(installed_names())}] if installed_names() else []
-        return {"anyOf": [named.schema(), *installed, _path_schema(suffixes)]}
+        return {"anyOf": [named.schema(), *_enum(installed_names()), _path_schema(suffixes)]}
 
     return ValueReader(reader, schema)
 

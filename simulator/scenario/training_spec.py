@@ -44,7 +44,10 @@ def frameworks() -> tuple[str, ...]:
 
 
 def _framework() -> reading.ValueReader:
-    return reading.known_or_path(frameworks, (".yaml", ".yml"), registry.listed_by("framework"))
+    listed = registry.listed_by("framework")
+    return reading.known_or_path(
+        frameworks, (".yaml", ".yml"), listed, installed=lambda: registry.installed_files("framework")
+    )
 
 
 ALLOCATORS: Final = ("caching", "expandable_segments")

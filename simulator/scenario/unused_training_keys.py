@@ -103,7 +103,8 @@ def _without_numbers(shape: TrainingSpec) -> Iterator[tuple[Key, str]]:
     if shape.numerics:
         if not any(fault.what == "stopped" for fault in shape.faults):
             yield ("training", "learning", "checkpoint"), "no rank stops; add {step: 2, what: stopped} to faults"
-        if shape.optimizer.name != "momentum":
+        # An own optimizer's update gets every constant.
+        if shape.optimizer.name != "momentum" and OPTIMIZERS.find(shape.optimizer.name).numbers is None:
             yield (
                 ("training", "learning", "momentum"),
                 (f"optimizer {shape.optimizer.name} has no momentum; write momentum"),

@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, get_args
+from typing import Annotated, Any, Final, Literal, Self, get_args
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, model_validator
 
 from simulator.basics import registry
+from simulator.basics.counts import number_of
 from simulator.basics.document import Document
 from simulator.basics.dtypes import is_narrow
 from simulator.basics.errors import one_of
@@ -404,6 +405,15 @@ class _Calibration(Strict):
     runs: Annotated[int, Field(ge=1)]
     errors: list[float] = Field(default_factory=list)
 
+    @model_validator(mode="after")
+    def _an_error_for_each_run(self) -> Self:
+        wanted = self.runs if self.runs > 1 else 0
+        if len(self.errors) != wanted:
+            raise ValueError(
+                f"got {number_of(len(self.errors), 'error')} of {number_of(self.runs, 'run')}; must be {wanted}"
+            )
+        return self
+
 
 class _FrameworkFile(Strict):
     """Keys of a framework file, with the defaults of bare kernels."""
@@ -560,7 +570,10 @@ def _framework(name: str, file: _FrameworkFile) -> Framework:
             "product": file.product,
             "based_on": file.based_on,
             "calibration": file.calibration and tuple(file.calibration.errors),
-            "sources": {key: figure.source for key, figure in constants},
+            # Defaults that the file omits have no source.
+            "sources": {
+                key: figure.source for key, figure in constants if key.partition(".")[0] in file.model_fields_set
+            },
             "unsure": tuple(key for key, figure in constants if not figure.sure),
             "fitted_to": {
                 key: figure.fitted_to

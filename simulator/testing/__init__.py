@@ -10,6 +10,7 @@ from __future__ import annotations
 from simulator.testing.algorithm_check import AlgorithmCheck, check_algorithm
 from simulator.testing.builder_check import check_topology_builder
 from simulator.testing.finding_check import check_finding
+from simulator.testing.framework_check import check_framework
 from simulator.testing.law import LawResult, PartCheck
 from simulator.testing.optimizer_check import check_optimizer
 from simulator.testing.plot_check import check_plot
@@ -23,6 +24,7 @@ __all__ = [
     "PartCheck",
     "check_algorithm",
     "check_finding",
+    "check_framework",
     "check_optimizer",
     "check_plot",
     "check_plugin",

@@ -35,6 +35,7 @@ def check_optimizer(optimizer: str | Path) -> PartCheck:
         _of_shardings("time of its traffic", lambda strategy: laws.takes_its_traffic(found, strategy, each)),
         judged("", "traffic of separate kernels", traffic),
         judged("", "launches of separate kernels", [("", partial(laws.differs_by_launches, found))]),
+        judged("", "numbers of each shard", [("", partial(laws.updates_shards_alike, found))]),
         _of_shardings("the same time in both engines", lambda strategy: laws.is_simulated(found, strategy)),
     )
     return PartCheck(str(optimizer), "optimizers", results, f"{', '.join(laws.SHARDINGS)} on {laws.RANKS} ranks")

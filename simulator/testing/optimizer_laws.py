@@ -10,7 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
+import numpy as np
+
+from simulator.basics.arrays import Array
 from simulator.model.parameters import modules, total
+from simulator.numerics.own_update import UpdateConstants
 from simulator.step.framework import IMPLEMENTATIONS, Implementation
 from simulator.step.kernel_timer import KernelTimer
 from simulator.step.optimizer_update import temporary_bytes, update_traffic
@@ -176,6 +180,46 @@ def _with(optimizer: Optimizer, implementation: Implementation) -> Played:
 def _temporaries(played: Played) -> float:
     samples = [dict(one.by_category).get("optimizer", 0) for one in played.timeline.memory if one.rank == 0]
     return max(samples) - samples[-1]
+
+
+def updates_shards_alike(optimizer: Optimizer) -> bool:
+    """Check that the update in numpy gives every shard the bits that the whole arrays have, and changes them in place.
+
+    Arrays of 97 numbers are updated three times, whole and cut at each place; return False without such an update.
+    """
+    if optimizer.numbers is None:
+        return False
+    constants = UpdateConstants(1, 1e-3, (0.9, 0.999), 0.9, 1e-8, 0.01)
+    chance, size = np.random.default_rng(0), 97
+    for dtype in ("float64", "float32"):
+        start, *gradients = (chance.standard_normal(size).astype(dtype) for _ in range(4))
+        whole = _updated(optimizer, start, gradients, [(0, size)], constants)
+        require(
+            not np.array_equal(whole[0], start), "`numbers` changes no parameter; it must change the arrays in place"
+        )
+        for cut in range(1, size):
+            parts = _updated(optimizer, start, gradients, [(0, cut), (cut, size)], constants)
+            for name, one, other in zip(("parameters", *["states"] * optimizer.states), whole, parts, strict=True):
+                same = one.tobytes() == other.tobytes()
+                require(same, f"`numbers` gives other {name} in {dtype} if a shard ends at {cut} of {size}")
+    return True
+
+
+def _updated(
+    optimizer: Optimizer,
+    start: Array,
+    gradients: Sequence[Array],
+    shards: Sequence[tuple[int, int]],
+    constants: UpdateConstants,
+) -> list[Array]:
+    """Return parameters and states after an update with each gradient, of each shard (begin, end) alone."""
+    assert optimizer.numbers is not None
+    arrays = [start.copy(), *(np.zeros_like(start) for _ in range(optimizer.states))]
+    for number, gradient in enumerate(gradients, 1):
+        for begin, end in shards:
+            parameters, *states = (array[begin:end] for array in arrays)
+            optimizer.numbers(parameters, gradient[begin:end].copy(), tuple(states), replace(constants, step=number))
+    return arrays
 
 
 def is_simulated(optimizer: Optimizer, strategy: str) -> bool:

@@ -20,6 +20,7 @@ from simulator.step.strategies.strategy import STRATEGIES
 from simulator.testing.algorithm_check import check_algorithm
 from simulator.testing.builder_check import check_topology_builder
 from simulator.testing.finding_check import check_finding
+from simulator.testing.framework_check import check_framework
 from simulator.testing.law import PartCheck
 from simulator.testing.optimizer_check import check_optimizer
 from simulator.testing.plot_check import check_plot
@@ -40,13 +41,17 @@ _KINDS: Final[Mapping[Catalog[Any], Callable[[str], PartCheck]]] = MappingProxyT
 )
 
 
+# Endings of framework files, which are data.
+_FRAMEWORKS: Final = (".yaml", ".yml")
+
+
 def check_plugin(path: str | Path) -> tuple[PartCheck, ...]:
-    """Check every part that a Python file declares with the laws of the part's kind.
+    """Check every part that a Python file declares, or a framework file, with the laws of the part's kind.
 
     Parameters
     ----------
     path : str or Path
-        Path of the file.
+        Path of a Python file, or of a framework file (YAML).
 
     Returns
     -------
@@ -56,11 +61,13 @@ def check_plugin(path: str | Path) -> tuple[PartCheck, ...]:
     Raises
     ------
     ScenarioError
-        The path does not end in .py, or the file cannot be loaded or declares no part.
+        The path ends neither in .py nor in .yaml or .yml, or the file cannot be loaded or declares no part.
     """
     name = str(path)
+    if name.endswith(_FRAMEWORKS):
+        return (check_framework(name),)
     if not is_python_file(name):
-        raise ScenarioError(f"got {name!r}; must be a Python file, which ends in .py")
+        raise ScenarioError(f"got {name!r}; must be a Python file (.py) with a part, or a framework file (.yaml)")
     foreign = load_file(name)
     checks = [check for catalog, check in _KINDS.items() if catalog.declares(foreign)]
     if not checks:

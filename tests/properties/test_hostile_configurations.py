@@ -45,7 +45,8 @@ VARIABLES += "".join(f"    a{i + 1} = C(x=a{i}, y=a{i}, z=a{i})\n" for i in rang
 BOMBS = [
     ("doubling.sh", DOUBLING, "after variables are replaced"),
     ("items.sh", ITEMS, "after variables are replaced"),
-    ("words.sh", "torchrun " + "--a 1 " * 60_000, "more than 4 MiB, or 100000 words"),
+    ("words.sh", "torchrun " + "--a 1 " * 60_000, "words.sh:1: more than 100000 words"),
+    ("brackets.sh", "torchrun " + "<a>" * 150_000, "brackets.sh:1: more than 100000 words"),
     ("aliases.yaml", ALIASES, "aliases"),
     ("deep.json", "[" * 100_000, "nested too deeply"),
     ("deep.yaml", "a: " + "[" * 5_000, "nested too deeply"),

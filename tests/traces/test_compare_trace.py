@@ -288,7 +288,7 @@ def test_the_command_prints_and_writes_the_comparison(cli: Command, tmp_path: Pa
     assert "(ProfilerStep#8)" in answer.out
     assert " 60 us" in next(line for line in answer.out.splitlines() if "all_gather" in line)
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
-        "answer.json", "operations.csv", "plots", "report.html", "time_by_kind.csv",
+        "answer.json", "first_differences.csv", "operations.csv", "plots", "report.html", "time_by_kind.csv",
     ]  # fmt: skip
     operations = (tmp_path / "out" / "operations.csv").read_text().splitlines()
     # The norm of the trace beside the embedding of the simulation, both elementwise.

@@ -130,8 +130,82 @@ def test_sends_and_receives_have_numbers_of_their_own(tmp_path: Path) -> None:
     record = recorded(tmp_path, [data])
     assert len(record.collectives) == 3
     assert record.sentences[0] == (
-        "1 sends and receives have not completed, the first on rank 0: nccl:send 0->1 (number 9 of group '0', started)."
+        "Transfer 1 of 32 B from rank 0 to rank 1 in group '0' hangs: rank 0 has issued the send, rank 1 left no dump."
     )
+    data["entries"][-1]["profiling_name"] = "nccl:coalesced"
+    assert recorded(tmp_path, [data]).sentences[0] == (
+        "1 sends and receives have not completed, the first on rank 0: nccl:coalesced (number 9 of group '0', started)."
+    )
+
+
+def transferring(rank: int, *operations: tuple[str, float | None, int], first: int = 1) -> dict[str, Any]:
+    """A dump with sends and receives (name, time [ms] or None, elements), numbered from `first`."""
+    entries = [
+        entry(rank, 0, f"nccl:{name}", ([size], [size]), place, is_p2p=True, p2p_seq_id=first + place,
+              state="started" if took is None else "completed", duration_ms=took)
+        for place, (name, took, size) in enumerate(operations)
+    ]  # fmt: skip
+    return {"entries": entries, "pg_config": {"0": {"name": "0", "desc": "", "ranks": "[4, 6]"}}}
+
+
+def written_for(folder: Path, dumps: dict[int, dict[str, Any]]) -> FlightRecord:
+    for rank, data in dumps.items():
+        (folder / f"nccl_trace_rank_{rank}").write_text(json.dumps(data), encoding="utf-8")
+    return FlightRecord.of(read_dumps([folder]))
+
+
+def test_sends_are_paired_with_receives_in_order(tmp_path: Path) -> None:
+    """Ranks 4 and 6 are ranks 0 and 1 of the group; the later end waits less, and its time is that of the transfer."""
+    record = written_for(
+        tmp_path,
+        {
+            4: transferring(4, ("send 0->1", 3.0, 8), ("send 0->1", 5.0, 16), ("recv 0<-1", 2.0, 4)),
+            6: transferring(6, ("recv 1<-0", 1.0, 8), ("send 1->0", 4.0, 4), ("recv 1<-0", 9.0, 16)),
+        },
+    )
+    found = [(one.sender, one.receiver, one.place, one.nbytes, one.time, one.hangs) for one in record.transfers]
+    assert found == [(4, 6, 1, 32, 1e-3, False), (4, 6, 2, 64, 5e-3, False), (6, 4, 1, 16, 2e-3, False)]
+    (table,) = [one for one in record.tables() if one.name == "transfers"]
+    assert table.rows == [("0", 4, 6, 2, 96, 6e-3, 0), ("0", 6, 4, 1, 16, 2e-3, 0)]
+    assert record.sentences[0] == (
+        "Nothing hangs: all 0 recorded collectives and 3 transfers of 2 ranks have completed."
+    )
+
+
+def test_a_transfer_whose_receive_was_never_issued_is_told(tmp_path: Path) -> None:
+    record = written_for(
+        tmp_path,
+        {
+            4: transferring(4, ("send 0->1", 3.0, 8), ("send 0->1", None, 16), ("send 0->1", None, 16)),
+            6: transferring(6, ("recv 1<-0", 1.0, 8)),
+        },
+    )
+    assert record.sentences[0] == (
+        "Transfer 2 of 64 B from rank 4 to rank 6 in group '0' hangs: rank 4 has issued the send, rank 6 has not "
+        "issued the receive; 2 transfers hang in all."
+    )
+
+
+def test_ends_of_other_sizes_are_told(tmp_path: Path) -> None:
+    record = written_for(
+        tmp_path, {4: transferring(4, ("send 0->1", None, 8)), 6: transferring(6, ("recv 1<-0", None, 16))}
+    )
+    assert record.sentences[0] == ("Rank 4 sends 32 B in transfer 1 to rank 6, which expects 64 B.")
+
+
+def test_overwritten_operations_are_left_out_of_the_pairs(tmp_path: Path) -> None:
+    """Rank 4's buffer begins with its third send: the completed operations are matched from the last one backwards."""
+    record = written_for(
+        tmp_path,
+        {
+            4: transferring(4, ("send 0->1", 3.0, 30), ("send 0->1", None, 40), first=3),
+            6: transferring(6, *((("recv 1<-0", 1.0, size)) for size in (10, 20, 30)), ("recv 1<-0", None, 40)),
+        },
+    )
+    assert [(one.nbytes, one.disagrees, one.hangs) for one in record.transfers] == [
+        (120, False, False),
+        (160, False, True),
+    ]
 
 
 def test_older_dumps_and_ranks_in_the_data_are_read(tmp_path: Path) -> None:

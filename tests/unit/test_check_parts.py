@@ -8,11 +8,13 @@ from typing import Final
 
 import pytest
 
+from simulator.basics import registry
 from simulator.basics.errors import ScenarioError
 from simulator.model.parameters import total
 from simulator.testing import (
     PartCheck,
     check_finding,
+    check_framework,
     check_optimizer,
     check_plot,
     check_plugin,
@@ -232,9 +234,51 @@ def test_a_file_without_a_part_is_refused(tmp_path: Path) -> None:
         check_plugin(tmp_path / "empty.py")
 
 
-def test_only_python_files_are_run(tmp_path: Path) -> None:
-    with pytest.raises(ScenarioError, match=r"^got '.*part\.yaml'; must be a Python file, which ends in \.py$"):
-        check_plugin(tmp_path / "part.yaml")
+def test_only_python_files_and_framework_files_are_read(tmp_path: Path) -> None:
+    with pytest.raises(ScenarioError, match=r"^got '.*part\.txt'; must be a Python file \(\.py\) with a part, or"):
+        check_plugin(tmp_path / "part.txt")
+
+
+FRAMEWORK = """\
+based_on: torchtitan
+kernel_time: {value: 1.1, source: measured on our cluster}
+issue: {value: 6.0e-6, source: a profile}
+calibration: {runs: 2, errors: [0.01, -0.02]}
+"""
+
+
+@pytest.mark.parametrize("name", registry.names("framework"))
+def test_shipped_frameworks_name_the_sources_of_their_constants(name: str) -> None:
+    assert [line for line in check_framework(name).lines() if "BROKEN" in line] == []
+
+
+def test_an_own_framework_file_is_checked(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(FRAMEWORK, encoding="utf-8")
+    (checked,) = check_plugin(path)
+    assert checked.holds
+    path.write_text(FRAMEWORK.replace("{value: 6.0e-6, source: a profile}", "6.0e-6"), encoding="utf-8")
+    (checked,) = check_plugin(path)
+    assert [result.fault for result in checked.results if result.fault] == [
+        "BROKEN with issue: has no source; write {value: ..., source: where the value was measured}"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("key", "told"),
+    [
+        ("kernel_tme: 1.0", r":2:1: kernel_tme: unknown key"),
+        ("kernel_time: -1.0", r":2:14: kernel_time\.value: must be more than 0"),
+        ("kernel_time: .nan", r":2:14: kernel_time"),
+        ("calibration: {runs: 3, errors: [0.1]}", r":2:14: calibration: got 1 error of 3 runs; must be 3"),
+        ("based_on: nothing", r":2:1: based_on: occurs twice, first in line 1"),
+    ],
+)
+def test_a_framework_file_with_a_fault_is_refused_with_its_line(tmp_path: Path, key: str, told: str) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(f"based_on: torchtitan\n{key}\n", encoding="utf-8")
+    with pytest.raises(ScenarioError, match=told):
+        check_plugin(path)
 
 
 def test_a_file_with_several_parts_is_checked_for_each(tmp_path: Path) -> None:

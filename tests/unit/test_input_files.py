@@ -114,6 +114,11 @@ def test_what_is_no_json_is_told_at_its_place() -> None:
     assert refused('{"a": 1,\n "b" 2}') == "f.json:2:6: not JSON: expecting ':' delimiter"
 
 
+def test_a_key_that_occurs_twice_in_an_object_is_refused_with_both_values() -> None:
+    told = "f.json: bandwidth: occurs 2 times in an object, with 1 and [2]; keep one"
+    assert refused('[{"a": 1}, {"a": 1}, {"bandwidth": 1, "a": 0, "bandwidth": [2]}]') == told
+
+
 def test_fifty_faults_are_told_and_how_many_more() -> None:
     text = "\n".join(f"a{i}: x\na{i}: y" for i in range(MOST_FAULTS + 7))
     with pytest.raises(ScenarioError) as caught:

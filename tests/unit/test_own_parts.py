@@ -11,12 +11,13 @@ import pytest
 import yaml
 
 import simulator
-from simulator.basics.errors import ScenarioWarning
+from simulator.basics.errors import ScenarioError, ScenarioWarning
 from simulator.scenario.load import load_scenario
 from simulator.scenario.schema import schema
+from simulator.step.framework import load_framework
 from simulator.sweeps.cache import Cache
 from tests.commands import Command, commands_in
-from tests.own_parts import BUILDER, FINDING, OPTIMIZER, PARTS, PLOT, SHARDING, TRAINING, OwnPart
+from tests.own_parts import BUILDER, CLUSTER, FINDING, OPTIMIZER, PARTS, PLOT, SHARDING, TRAINING, OwnPart
 from tests.own_parts import installed as package
 
 SIMULATED = {kind: part for kind, part in PARTS.items() if part.simulated}
@@ -198,6 +199,58 @@ def test_an_installed_package_brings_a_part(folder: Path, installed: Path, comma
     assert (done.code, done.err.count(f"runs the code of of_{part.module}")) == (0, 1)
     refused = command("check", written(part, folder, f"of_{part.module}"), "--no-plugins")
     assert (refused.code, len(refused.faults)) == (2, 1)
+
+
+LISTED = {
+    "schedule": "schedules", "sharding": "strategies", "topology_builder": "builders", "optimizer": "optimizers",
+    "plot": "plots", "finding": "findings",
+}  # fmt: skip
+
+
+def test_installed_names_are_listed_for_every_kind(
+    folder: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An entry point of a module may be of any kind; `module:SCHEDULE` is of one; nothing is imported."""
+    with package(folder / "site", {"any": "own_site.any", "mine": "own_site.lifo:SCHEDULE"}, monkeypatch):
+        for kind in (*LISTED.values(), "algorithms"):
+            lines = [line for line in command("list", kind).out.splitlines() if "from an installed package" in line]
+            assert [line.split()[0].rstrip(":") for line in lines] == [
+                "any",
+                *(["mine"] if kind == "schedules" else []),
+            ]
+    assert set(LISTED) == set(PARTS)
+
+
+FRAMEWORK = "based_on: torchtitan\nkernel_time: {value: 2.0, source: here}\n"
+
+
+def test_an_installed_package_brings_a_framework_without_running_code(
+    folder: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kernels take twice as long in the package's file; `raise` in its code is never run."""
+    inner = folder / "site" / "own_site" / "files"
+    inner.mkdir(parents=True)
+    (inner.parent / "__init__.py").write_text("raise RuntimeError\n")
+    (inner / "slow.yaml").write_text(FRAMEWORK)
+    (folder / "slow_here.yaml").write_text(FRAMEWORK)
+    entries = {"slow": "own_site.files", "lost": "own_site.files", "gone": "no_package"}
+    with package(folder / "site", entries, monkeypatch, "cluster_simulator.frameworks"):
+        assert load_framework("slow").kernel_time == 2.0
+        slow, here = (
+            {"name": "own", "cluster": CLUSTER, "training": {**TRAINING, "framework": name}, "plots": []}
+            for name in ("slow", "./slow_here.yaml")
+        )
+        assert simulator.simulate(slow).timeline.end == simulator.simulate(here).timeline.end
+        (folder / "own.yaml").write_text(yaml.safe_dump(slow))
+        assert command("check", "own.yaml", "--no-plugins").code == 0
+        assert command("list", "frameworks").out.splitlines()[-3:] == ["gone", "lost", "slow"]
+        for name in ("lost", "gone"):
+            with pytest.raises(
+                ScenarioError, match=f"got '{name}', which an installed package names, but .* is missing"
+            ):
+                load_framework(name)
+        with pytest.raises(ScenarioError, match="did you mean 'slow'"):
+            load_framework("slwo")
 
 
 def test_an_own_strategy_plans_the_collectives(folder: Path) -> None:

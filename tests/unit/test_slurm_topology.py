@@ -231,8 +231,8 @@ def test_lines_are_read_as_slurm_reads_them(tmp_path: Path, text: str) -> None:
         ("SwitchName=a Nodes=n1 Speed=1", ":1: unknown key speed beside switchname; one of linkspeed, nodes, switches"),
         ("SwitchName=a Nodes=n1 nodes=n2", ":1: nodes: occurs twice"),
         ("SwitchName=a Nodes=n1\nNodes=n2", ":2: got key nodes; one of"),
-        ("SwitchName=a Nodes=n1\nBlockName=b Nodes=n2", "switches, blocks and rings exclude each other"),
-        ("BlockSizes=4", "has no switch, no block and no ring"),
+        ("SwitchName=a Nodes=n1\nBlockName=b Nodes=n2", "switches, blocks, rings and toruses exclude each other"),
+        ("BlockSizes=4", "has no switch, block, ring or torus"),
         ("SwitchName=a Nodes=n1\nsomething", ":2: got 'something'; must be KEY=VALUE"),
     ],
 )
@@ -241,11 +241,82 @@ def test_a_faulty_line_is_named(tmp_path: Path, text: str, message: str) -> None
         imported(written(tmp_path, text))
 
 
+# 4 x 3 x 2 nodes: node n1 is at (0, 0, 0), n2 at (1, 0, 0), n5 at (0, 1, 0), n13 at (0, 0, 1).
+TORUS = """\
+- topology: a
+  torus3d:
+    toruses:
+      - torus: t
+        dims: {x: 4, y: 3, z: 2}
+        nodes: n[1-24]
+"""
+REGIONS = """\
+- topology: a
+  torus3d:
+    toruses:
+      - torus: t
+        dims: {x: 4, y: 1, z: 1}
+        regions:
+          - {anchor: {x: 2, y: 0, z: 0}, dims: {x: 2, y: 1, z: 1}, nodes: "b[1-2]"}
+          - {anchor: {x: 0, y: 0, z: 0}, dims: {x: 2, y: 1, z: 1}, nodes: "a[1-2]"}
+        placements: [{dims: {x: 2, y: 1, z: 1}}]
+"""
+
+
+def test_a_torus_joins_neighbours_along_three_axes(tmp_path: Path) -> None:
+    """Rows of 4 and of 3 are circles, with a cable for each node; rows of 2 have one cable: 24 + 24 + 12 cables."""
+    found = imported(written(tmp_path, TORUS, "topology.yaml"))
+    assert (read(found)["nodes"], read(found)["toruses"]) == (24, "4 x 3 x 2")
+    built = cluster(tmp_path, found)
+    cables = [(a, b) for a, b in built.graph.edges if a.endswith("/torus") and b.endswith("/torus")]
+    assert len(cables) == 2 * (24 + 24 + 12)
+    # From (0, 0, 0) to (3, 2, 1), each axis takes one step, because the first and the last are neighbours.
+    assert len(path(built, "n1/nic0", "n24/nic0")[1:-1]) == 4
+    assert path(built, "n1/nic0", "n3/nic0")[1:-1] in (
+        ["n1/torus", "n2/torus", "n3/torus"],
+        ["n1/torus", "n4/torus", "n3/torus"],
+    )
+    assert rate(built, "n1/torus", "n13/torus") == 8 * CARD
+
+
+def test_chosen_nodes_of_a_torus_keep_the_switches_between_them(tmp_path: Path) -> None:
+    built = cluster(tmp_path, imported(written(tmp_path, TORUS, "topology.yaml"), node_list="n1,n3"))
+    assert len(built.ranks) == 16
+    assert len(path(built, "n1/nic0", "n3/nic0")[1:-1]) == 3
+
+
+def test_regions_of_a_torus_have_their_anchors(tmp_path: Path) -> None:
+    found = imported(written(tmp_path, REGIONS, "topology.yaml"))
+    assert [one.setting.key for one in found.notes.ignored] == ["placements"]
+    built = cluster(tmp_path, found)
+    assert path(built, "a2/nic0", "b1/nic0")[1:-1] == ["a2/torus", "b1/torus"]
+    assert path(built, "a1/nic0", "b2/nic0")[1:-1] == ["a1/torus", "b2/torus"]
+    wrong = REGIONS.replace("x: 0, y: 0, z: 0", "x: 1, y: 0, z: 0")
+    with pytest.raises(ScenarioError, match=r"regions\.1: has a node at \(2, 0, 0\), where b1 is"):
+        imported(written(tmp_path, wrong, "topology.yaml"))
+    wrong = REGIONS.replace("x: 2, y: 0, z: 0", "x: 3, y: 0, z: 0")
+    with pytest.raises(ScenarioError, match=r"regions\.0: has a node at \(4, 0, 0\), outside the torus"):
+        imported(written(tmp_path, wrong, "topology.yaml"))
+
+
+def test_a_flat_topology_is_one_switch_above_the_given_nodes(tmp_path: Path) -> None:
+    found = imported(written(tmp_path, "- topology: a\n  flat: true\n", "topology.yaml"), node_list="n[1-3]")
+    assert (read(found)["nodes"], assumed(found)["network of a flat topology"]) == (3, "one switch")
+    built = cluster(tmp_path, found)
+    assert path(built, "n1/nic0", "n3/nic0")[1:-1] == ["switch"]
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("- topology: a\n  torus3d: {}\n", ":2:12: 0.torus3d: is not imported; imported are tree, block and ring"),
-        ("- topology: a\n  flat: true\n", "is not imported"),
+        ("- topology: a\n  torus3d: {}\n", "0.torus3d.toruses: must be a list"),
+        (TORUS.replace("x: 4", "x: 3"), "nodes: has 24 nodes; must have 18, as dims say"),
+        (TORUS.replace("x: 4", "x: 0"), r"dims: must have x, y and z, each a whole number of 1 \.\. 65,535"),
+        (TORUS.replace("x: 4, ", ""), "dims: must have x, y and z"),
+        (TORUS.replace("n[1-24]", "n[1-23],n1"), "node n1 has two places in a torus"),
+        (TORUS + "        regions: []\n", "must have either nodes or regions"),
+        ("- topology: a\n  flat: true\n", r"0\.flat: names no nodes; give them with --node-list"),
+        ("- topology: a\n  flat: 1\n", r"0\.flat: must be true"),
         ("- topology: a\n  tree: {switches: []}\n  block: {}\n", "must have one of tree, block, ring, torus3d, flat"),
         ("- topology: a\n  tree: {switches: [{switch: s}]}\n", "must have children or nodes"),
         ("- topology: a\n  tree: {switches: [{switch: s, nodes: [1]}]}\n", "must be a hostlist"),

@@ -10,6 +10,7 @@ import csv
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -17,7 +18,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from simulator.basics import registry
 from simulator.basics.dtypes import find
-from simulator.basics.errors import MOST_MEANT, ScenarioError, one_of, similar
+from simulator.basics.errors import MOST_MEANT, ScenarioError, in_lines, one_of, similar
 from simulator.basics.input_files import read_text
 from simulator.calibration.training_runs.log_files import read_log
 from simulator.calibration.training_runs.rows import GIB, MeasuredRow, ModelShape
@@ -31,10 +32,18 @@ from simulator.step.strategies.strategy import STRATEGIES
 
 
 def _known(kind: registry.Kind, *more: str) -> AfterValidator:
-    def check(name: str) -> str:
+    # Many lines have the same name, and similar names take milliseconds to find.
+    @cache
+    def read(name: str) -> tuple[str | None, str]:
+        """Return the shipped name that a cell means, or None and the fault."""
         known = name if name in more else registry.shipped(kind, name)
+        fault = "" if known else one_of((*more, *registry.names(kind)), name, registry.listed_by(kind))
+        return known, fault
+
+    def check(name: str) -> str:
+        known, fault = read(name)
         if known is None:
-            raise ValueError(one_of((*more, *registry.names(kind)), name, registry.listed_by(kind)))
+            raise ValueError(fault)
         return known
 
     return AfterValidator(check)
@@ -230,11 +239,16 @@ def user_rows(path: Path, topology: str | None = None) -> tuple[MeasuredRow, ...
     lines = [(n, line) for n, line in enumerate(read_text(path).splitlines(), 1) if line and not line.startswith("#")]
     # The first remaining line names the columns.
     reader = csv.DictReader([line for _, line in lines])
-    head = [name.strip() for name in reader.fieldnames or ()]
-    reader.fieldnames = head
+    try:
+        head = [name.strip() for name in reader.fieldnames or ()]
+        reader.fieldnames = head
+        table = list(reader)
+    except csv.Error as error:
+        # A cell with more than 131072 characters, for example.
+        raise ScenarioError(f"{path} line {lines[reader.reader.line_num - 1][0]}: not CSV: {error}") from error
     absent, wrong = _header(head, None if topology is None else "topology")
     rows, faults = [], [f"{path} line {lines[0][0]}: {fault}" for fault in wrong]
-    for (number, _), cells in zip(lines[1:], reader, strict=False):
+    for (number, _), cells in zip(lines[1:], table, strict=False):
         try:
             # DictReader stores surplus cells under None. A comma at the end of each line makes a column without a name.
             if None in cells or (cells.get("") or "").strip():
@@ -254,7 +268,7 @@ def user_rows(path: Path, topology: str | None = None) -> tuple[MeasuredRow, ...
     if not rows and not faults:
         faults.append(f"{path}: has no rows; the first line names columns, every further line is a run")
     if faults:
-        raise ScenarioError("\n".join(faults))
+        raise ScenarioError(in_lines(faults))
     return tuple(rows)
 
 

@@ -1,8 +1,9 @@
-"""How does a topology of Slurm become a machine? Trees of switches, blocks and rings, with the same node everywhere."""
+"""How does a topology of Slurm become a machine? Trees, blocks, rings and toruses, with the same node everywhere."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
@@ -25,6 +26,7 @@ from simulator.importing.machines.switch_tree import (
     graph_of_nodes,
     graph_of_tree,
 )
+from simulator.importing.machines.torus import Torus
 from simulator.importing.settings import Setting
 
 # Options that a format of Slurm reads.
@@ -46,11 +48,14 @@ class Layout:
         Blocks of nodes.
     rings : tuple of NamedSwitch
         Nodes of each ring, in the ring's order.
+    toruses : tuple of Torus
+        Nodes of each torus.
     """
 
     switches: tuple[NamedSwitch, ...] = ()
     blocks: tuple[NamedSwitch, ...] = ()
     rings: tuple[NamedSwitch, ...] = ()
+    toruses: tuple[Torus, ...] = ()
 
 
 def machine(layout: Layout, source: str, options: MachineOptions, notes: Notes) -> Machine:
@@ -61,9 +66,11 @@ def machine(layout: Layout, source: str, options: MachineOptions, notes: Notes) 
     ScenarioError
         The layout is empty or mixed, or as for the parts.
     """
-    kinds = [kind for kind in (layout.switches, layout.blocks, layout.rings) if kind]
+    kinds = [kind for kind in (layout.switches, layout.blocks, layout.rings, layout.toruses) if kind]
     if len(kinds) != 1:
-        several = "switches, blocks and rings exclude each other" if kinds else "has no switch, no block and no ring"
+        several = (
+            "switches, blocks, rings and toruses exclude each other" if kinds else "has no switch, block, ring or torus"
+        )
         raise ScenarioError(f"{source}: {several}")
     if options.nvlink_blocks and not layout.blocks:
         raise ScenarioError(f"--nvlink-blocks: {source} has no blocks; omit it")
@@ -71,7 +78,9 @@ def machine(layout: Layout, source: str, options: MachineOptions, notes: Notes) 
     template = node_template(topology, options, notes)
     _note_node(template, topology, options, notes)
     reference = reference_of(template.gpu if isinstance(template.gpu, str) else DEFAULT, options)
-    if layout.rings:
+    if layout.toruses:
+        graph = _graph_of_toruses(layout.toruses, template, reference, options, notes)
+    elif layout.rings:
         graph = _graph_of_rings(layout.rings, template, reference, options, notes)
     else:
         tree = SwitchTree(layout.switches or _tree_of_blocks(layout.blocks, template, options, notes))
@@ -146,17 +155,49 @@ def _graph_of_rings(
     chosen = chosen_nodes(tree.nodes, options)
     check_size(len(chosen) * 3 * len(template.vertices), "choose nodes with --node-list")
     _note_tree(tree, Layout(blocks=tuple(rings)), notes)
-    rate, latency = template.rate, reference.options["nic_latency"]
-    rate = options.level_bandwidth.get(1, rate)
+    circles = [[node for node in ring.nodes if node in set(chosen)] for ring in rings]
+    pairs = [pair for circle in circles for pair in pairwise([*circle, circle[0]] if len(circle) > 2 else circle)]
+    return _graph_of_neighbours("ring", chosen, chosen, pairs, template, reference, options, notes)
+
+
+def _graph_of_toruses(
+    toruses: Sequence[Torus], template: NodeTemplate, reference: Reference, options: MachineOptions, notes: Notes
+) -> Graph:
+    """Return the nodes to import; the switches of all nodes, which forward, with a cable between neighbours."""
+    nodes = [node for torus in toruses for node in torus.nodes.values()]
+    twice = next((node for node, count in Counter(nodes).items() if count > 1), None)
+    if twice is not None:
+        raise ScenarioError(f"{toruses[0].place}: node {twice} has two places in a torus; remove one")
+    chosen = chosen_nodes(nodes, options)
+    check_size(len(chosen) * len(template.vertices) + 3 * len(nodes), "choose nodes with --node-list")
+    source, _, line = toruses[0].place.rpartition(":")
+    setting = Setting("torus3d", "", source, int(line) if line.isdigit() else None)
+    notes.read("nodes", len(nodes), setting)
+    notes.read("toruses", ", ".join(" x ".join(map(str, torus.dims)) for torus in toruses), setting)
+    pairs = [pair for torus in toruses for pair in torus.neighbours()]
+    return _graph_of_neighbours("torus", chosen, nodes, pairs, template, reference, options, notes)
+
+
+def _graph_of_neighbours(
+    kind: str,
+    chosen: Sequence[str],
+    nodes: Sequence[str],
+    pairs: Iterable[tuple[str, str]],
+    template: NodeTemplate,
+    reference: Reference,
+    options: MachineOptions,
+    notes: Notes,
+) -> Graph:
+    """Return the chosen nodes, a switch of each of `nodes`, and a cable between the switches of each pair."""
+    rate = options.level_bandwidth.get(1, template.rate)
     why = "the total of a node's network cards; --level-bandwidth 1=RATE changes it"
-    notes.assume("between neighbours of a ring", format_bandwidth(rate), why)
-    graph, kept = graph_of_nodes(template, chosen), set(chosen)
+    notes.assume(f"between neighbours of a {kind}", format_bandwidth(rate), why)
+    graph = graph_of_nodes(template, chosen)
+    for node in nodes:
+        add_vertex(graph, f"{node}/{kind}", "switch", forwards=True)
     for node in chosen:
-        switch = add_vertex(graph, f"{node}/ring", "switch", forwards=True)
         for card, bandwidth in template.cards.items():
-            add_cable(graph, f"{node}/{card}", switch, bandwidth, latency)
-    for ring in rings:
-        circle = [node for node in ring.nodes if node in kept]
-        for a, b in pairwise([*circle, circle[0]] if len(circle) > 2 else circle):
-            add_cable(graph, f"{a}/ring", f"{b}/ring", rate, reference.options["spine_latency"])
+            add_cable(graph, f"{node}/{card}", f"{node}/{kind}", bandwidth, reference.options["nic_latency"])
+    for a, b in pairs:
+        add_cable(graph, f"{a}/{kind}", f"{b}/{kind}", rate, reference.options["spine_latency"])
     return graph

@@ -208,7 +208,7 @@ def read(text: str, source: str, variables: Mapping[str, str] | None = None) -> 
         Setting(found[1], found[2], source, text.count("\n", 0, found.start()) + 1) for found in _SBATCH.finditer(text)
     ]
     commands = list[list[Word]]()
-    for words in script.run(Scanner(text.replace(_LOST, "")).commands()):
+    for words in script.run(Scanner(text.replace(_LOST, ""), source).commands()):
         # A file of arguments has no command; its lines belong together.
         if commands and _OPTION.match(words[0].text) and _OPTION.match(commands[-1][0].text):
             commands[-1].extend(words)

@@ -11,6 +11,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
+from simulator.basics.errors import ScenarioError
+from simulator.basics.yaml_dialect import MOST_VALUES
+
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _ASSIGNED: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(\+?)=\Z")
 _HERE: Final = re.compile(r"<<-?[ \t]*(['\"]?)([A-Za-z_][A-Za-z0-9_]*)\1")
@@ -59,11 +62,13 @@ class Command:
 
 @dataclass(slots=True)
 class Scanner:
-    """Scanner of a script's text."""
+    """Scanner of a script's text; `source` names the text in faults. ScenarioError for more than 100,000 words."""
 
     text: str
+    source: str = "<text>"
     at: int = 0
     line: int = 1
+    count: int = 0
     here: list[str] = field(default_factory=list)
 
     def commands(self) -> Iterator[Command]:
@@ -142,6 +147,9 @@ class Scanner:
         self.here = []
 
     def _word(self) -> RawWord:
+        self.count += 1
+        if self.count > MOST_VALUES:
+            raise ScenarioError(f"{self.source}:{self.line}: more than {MOST_VALUES} words; is it the right file?")
         line, parts = self.line, list[Part]()
         start = self.at
         while self.at < len(self.text):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -86,14 +86,21 @@ def pipeline(timeline: Timeline, unit: float) -> dict[str, Any] | None:
     firsts, ranks = first_of_stages(timeline), by_rank(timeline.spans)
     if len(firsts) < 2:
         return None
+    spans = [
+        Span(rank, f"stage {stage}", _pass_name(one.kind, one.micro, one.chunk), one.kind, one.start, one.end)
+        for stage, rank in enumerate(firsts)
+        for one in passes(sorted(ranks[rank], key=lambda span: span.start))
+    ]
+    return lanes_of_streams(spans, unit)
+
+
+def lanes_of_streams(spans: Iterable[Span], unit: float) -> dict[str, Any]:
+    """Return spans as in `lanes`, with a lane for each rank and stream in the order of their first spans."""
     texts: dict[str, dict[str, int]] = {"names": {}, "kinds": {}}
-    told = []
-    for stage, rank in enumerate(firsts):
-        own = [
-            Span(rank, f"stage {stage}", _pass_name(one.kind, one.micro, one.chunk), one.kind, one.start, one.end)
-            for one in passes(sorted(ranks[rank], key=lambda span: span.start))
-        ]
-        told.append(_lane(rank, (rank,), f"stage {stage}", own, unit, texts))
+    streams: dict[tuple[int, str], list[Span]] = {}
+    for span in spans:
+        streams.setdefault((span.rank, span.stream), []).append(span)
+    told = [_lane(rank, (rank,), stream, own, unit, texts) for (rank, stream), own in streams.items()]
     return {"names": list(texts["names"]), "kinds": list(texts["kinds"]), "lanes": told, "last_rank": None, "slow": []}
 
 

@@ -10,15 +10,15 @@ import gzip
 import io
 import json
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from simulator.basics.errors import ScenarioError
 from simulator.basics.input_files import MOST_DATA, read_bytes
 from simulator.records.program import Program
-from simulator.records.timeline import Timeline
-from simulator.report.views.lanes import lanes, pipeline
+from simulator.records.timeline import Span, Timeline
+from simulator.report.views.lanes import lanes, lanes_of_streams, pipeline
 from simulator.report.views.links import few_names, links
 from simulator.report.views.memory import memory, only_at_peak
 
@@ -70,6 +70,16 @@ def view_of(
         "links": links(timeline, notes),
         "notes": notes,
     }
+
+
+def view_of_spans(spans: Iterable[Span], end: float) -> dict[str, Any]:
+    """Return spans up to the time `end` [s] as a view with lanes alone, without memory and links."""
+    unit = _unit(end)
+    lanes = lanes_of_streams(spans, unit)
+    return {
+        "format": _FORMAT, "unit_s": unit, "end": round(end / unit), "lanes": lanes, "pipeline": None, "memory": None,
+        "links": {"rows": []}, "notes": [],
+    }  # fmt: skip
 
 
 def _unit(end: float) -> float:

@@ -13,6 +13,7 @@ from simulator.basics.counts import number_of
 from simulator.report.tables.answer_table import AnswerTable
 from simulator.results.page.document import document
 from simulator.results.page.html_text import html_text
+from simulator.results.page.timeline_panel import timeline_panel
 from simulator.results.presentation import Presentation
 
 FILE: Final = "report.html"
@@ -35,12 +36,14 @@ def answer_page(shown: Presentation, pictures: Mapping[str, bytes], files: Seque
     said = "".join(f'<p class="answer">{html_text(sentence)}</p>' for sentence in shown.sentences)
     drawn = "".join(_picture(text, png) for text, png in pictures.items())
     first, *others = map(_table, shown.tables)
+    pair = shown.timelines
     parts = [
         f"<header><h1>{html_text(title)}</h1>{below}</header><section>{said}</section>",
+        *([timeline_panel(pair)] if pair else []),
         f'<div class="flow">{first}{drawn}{"".join(others)}</div>',
         _files(files),
     ]
-    return document(title, parts)
+    return document(title, parts, pair.data if pair else None)
 
 
 def _picture(title: str, png: bytes) -> str:

@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 from typing import Any, Final
 
 from simulator.records.setting_text import labelled
-from simulator.report.plots import style
 from simulator.report.views import view as views
+from simulator.report.views.timeline_pairs import TimelinePair, TimelinePairs
 from simulator.results.figure_text import figure_texts, relative_change_text
 from simulator.results.main_difference import main_difference
 from simulator.results.page.document import document
 from simulator.results.page.html_text import html_text
 from simulator.results.page.point_table import text_cell
+from simulator.results.page.timeline_panel import timeline_panel
 from simulator.results.run_differences import Change, CommonPoint, RunDifferences, key_text
 
 # View size in a pair, before text encoding [B]; maximum number of pairs with views.
 _MOST_BYTES: Final = 60_000
 _MOST_PAIRS: Final = 30
-_CONTROLS: Final = """<section class="panel hidden needsjs"><div class="controls hidden" id="pairs"></div>
-<div class="controls"><label>search <input id="search" type="search" size="18"></label>
-<button class="plain" id="closer">Zoom in</button><button class="plain" id="wider">Zoom out</button>
-<button class="plain" id="whole">Reset</button>
-<span class="note">Both timelines share time window and cursor. Shift+drag: statistics of a range.</span></div>"""
 
 
 def diff_page(folders: tuple[Path, Path], found: RunDifferences) -> str:
@@ -36,16 +31,10 @@ def diff_page(folders: tuple[Path, Path], found: RunDifferences) -> str:
     ScenarioError
         A run's view of a point has the format of another version of the simulator.
     """
-    first, second = (escape(str(folder)) for folder in folders)
+    names = str(folders[0]), str(folders[1])
     # Only the first points fit on the page, so points with differing figures come first.
     points = sorted(found.common, key=lambda point: not point.changes)
-    timelines = "".join(
-        f'<h3 class="run">{name}</h3><div id="run{side}"></div><div id="memory{side}"></div>'
-        for side, name in enumerate((first, second))
-    )
-    pairs = [_pair(folders, point) for point in points[:_MOST_PAIRS]]
-    data = {"pairs": pairs, "colours": style.OPERATIONS | style.MEMORY}
-    names = str(folders[0]), str(folders[1])
+    shown = TimelinePairs(names, [_pair(folders, point) for point in points[:_MOST_PAIRS]], _MOST_BYTES)
     main, counted = main_difference(found, names), found.sentences(names)
     said = (main, *counted) if main else counted
     left = len(points) - _MOST_PAIRS
@@ -54,27 +43,22 @@ def diff_page(folders: tuple[Path, Path], found: RunDifferences) -> str:
         if left > 0
         else ""
     )
-    head = f'<h1>{first} and {second}</h1><p class="answer">{html_text(" ".join(said))}</p>{note}'
-    parts = [head, _key_table(found), f"{_CONTROLS}{timelines}</section>", _figure_table(points[:_MOST_PAIRS])]
-    return document(f"{folders[0]} and {folders[1]}: {said[0]}", parts, data)
+    head = f'<h1>{escape(names[0])} and {escape(names[1])}</h1><p class="answer">{html_text(" ".join(said))}</p>{note}'
+    parts = [head, _key_table(found), timeline_panel(shown), _figure_table(points[:_MOST_PAIRS])]
+    return document(f"{names[0]} and {names[1]}: {said[0]}", parts, shown.data)
 
 
-def _pair(folders: tuple[Path, Path], point: CommonPoint) -> dict[str, Any]:
-    return {
-        "label": _label(point),
-        "views": [_view(folder, place) for folder, place in zip(folders, point.places, strict=True)],
-    }
+def _pair(folders: tuple[Path, Path], point: CommonPoint) -> TimelinePair:
+    found = [_view(folder, place) for folder, place in zip(folders, point.places, strict=True)]
+    return TimelinePair(_label(point), found)
 
 
-def _view(folder: Path, place: int) -> str | None:
-    """Return a point's stored view (timeline data for the page), base64-encoded; None if the run stored none."""
+def _view(folder: Path, place: int) -> dict[str, Any] | None:
+    """Return a point's stored view (timeline data for the page); None if the run stored none."""
     # A run with a single point stores its view in the run's folder itself.
     own = folder / "points" / f"{place:04d}" / views.NAME
     path = own if own.is_file() else folder / views.NAME
-    if not path.is_file():
-        return None
-    data = views.within(views.stored(path), _MOST_BYTES)
-    return None if data is None else base64.b64encode(data).decode()
+    return views.stored(path) if path.is_file() else None
 
 
 def _label(point: CommonPoint) -> str:

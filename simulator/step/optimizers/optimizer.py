@@ -12,6 +12,7 @@ from typing import Final, Literal
 
 from simulator.basics.catalog import Catalog
 from simulator.basics.dtypes import find
+from simulator.numerics.own_update import OwnUpdate
 from simulator.step.framework import Implementation
 
 # Where whole matrices come together for an update that needs them whole.
@@ -123,6 +124,10 @@ class Optimizer:
         Arrays that each kernel of an update without fusion reads, and writes; an array is a letter. p is the parameter,
         g the gradient, d a temporary; every other letter is a state. `check_optimizer` compares `states` and `separate`
         with these kernels. Empty if unknown.
+    numbers : callable or None
+        Update of an own optimizer in numpy, for real training: numbers(parameters, gradient, states, constants) changes
+        flat arrays in place, element by element; `states` has `states` arrays, which begin with zeros, and `constants`
+        are UpdateConstants. None for the shipped optimizers, whose rules are in `simulator.numerics`.
     """
 
     name: str
@@ -136,6 +141,7 @@ class Optimizer:
     of_matrices: MatrixRule | None = None
     paged: bool = False
     update: tuple[tuple[str, str], ...] = ()
+    numbers: OwnUpdate | None = None
 
     @property
     def has_own_dtype(self) -> bool:

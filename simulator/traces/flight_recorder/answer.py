@@ -18,6 +18,7 @@ from simulator.traces.flight_recorder.collectives import (
     first_hangs,
 )
 from simulator.traces.flight_recorder.read import Dump, Entry
+from simulator.traces.flight_recorder.transfers import RecordedTransfer, first_hanging, transfers_of
 
 _MOST_NAMED: Final = 8
 _ROWS: Final = 12
@@ -39,18 +40,21 @@ class FlightRecord:
         The first collective of each group that has not completed.
     disagreement : RecordedCollective or None
         The first collective whose ranks disagree on operation or size.
+    transfers : tuple of RecordedTransfer
+        Sends with their receives.
     """
 
     dumps: tuple[Dump, ...]
     collectives: tuple[RecordedCollective, ...]
     hangs: tuple[RecordedCollective, ...]
     disagreement: RecordedCollective | None
+    transfers: tuple[RecordedTransfer, ...] = ()
 
     @classmethod
     def of(cls, dumps: Sequence[Dump]) -> FlightRecord:
         """Return the record of some ranks' dumps."""
         found = collectives_of(dumps)
-        return cls(tuple(dumps), found, first_hangs(found), first_disagreement(found))
+        return cls(tuple(dumps), found, first_hangs(found), first_disagreement(found), transfers_of(dumps))
 
     @property
     def unfinished_sends(self) -> tuple[Entry, ...]:
@@ -82,16 +86,26 @@ class FlightRecord:
                 f"{one.rank} runs {_operation(one)}, and rank {other.rank} runs {_operation(other)}."
             )
         told += [_hang_text(one) for one in self.hangs]
-        if self.unfinished_sends:
+        unequal = next((one for one in self.transfers if one.disagrees), None)
+        if unequal is not None and unequal.send is not None and unequal.receive is not None:
+            told.append(
+                f"Rank {unequal.sender} sends {_bytes(unequal.send.nbytes)} in transfer {unequal.place} to rank "
+                f"{unequal.receiver}, which expects {_bytes(unequal.receive.nbytes)}."
+            )
+        hanging = first_hanging(self.transfers)
+        if hanging is not None:
+            told.append(_transfer_text(hanging, sum(one.hangs for one in self.transfers)))
+        elif self.unfinished_sends:
             first = self.unfinished_sends[0]
             told.append(
                 f"{len(self.unfinished_sends)} sends and receives have not completed, the first on rank {first.rank}: "
                 f"{first.name} (number {first.number} of group {first.group!r}, {first.state})."
             )
         if not told:
+            moved = f" and {len(self.transfers):,} transfers" if self.transfers else ""
             told.append(
-                f"Nothing hangs: all {len(self.collectives):,} recorded collectives of {len(self.dumps)} ranks have "
-                "completed."
+                f"Nothing hangs: all {len(self.collectives):,} recorded collectives{moved} of {len(self.dumps)} ranks "
+                "have completed."
             )
         latest = self.late_ranks()
         if latest:
@@ -122,6 +136,7 @@ class FlightRecord:
         return (
             _hang_table(self.hangs),
             _operation_table(self.collectives),
+            _transfer_table(self.transfers),
             _late_table(self.late_ranks()),
             _collective_table(self.collectives),
         )
@@ -137,6 +152,7 @@ class FlightRecord:
                 {"rank": one.rank, "name": one.name, "group": one.group, "number": one.number, "state": one.state}
                 for one in self.unfinished_sends
             ],
+            "transfers": [_transfer_data(one) for one in self.transfers],
             "late_ranks": [
                 {"rank": rank, "times": times, "waited_s": waited} for rank, times, waited in self.late_ranks()
             ],
@@ -208,6 +224,58 @@ def _hang_data(one: RecordedCollective) -> dict[str, Any]:
         "absent": list(one.absent),
         "without_dump": list(one.undumped),
     }
+
+
+def _transfer_text(one: RecordedTransfer, count: int) -> str:
+    """Return a sentence on the first of `count` transfers that hang."""
+    told = []
+    for rank, entry, verb in ((one.sender, one.send, "send"), (one.receiver, one.receive, "receive")):
+        if rank in one.undumped:
+            told.append(f"rank {rank} left no dump")
+        elif entry is None:
+            told.append(f"rank {rank} has not issued the {verb}")
+        else:
+            told.append(f"rank {rank} has {'completed' if entry.state == 'completed' else 'issued'} the {verb}")
+    size = "" if one.nbytes is None else f" of {format_bytes(one.nbytes)}"
+    more = f"; {count} transfers hang in all" if count > 1 else ""
+    where = f"Transfer {one.place}{size} from rank {one.sender} to rank {one.receiver} in group {one.group!r} hangs"
+    return f"{where}: {', '.join(told)}{more}."
+
+
+def _transfer_data(one: RecordedTransfer) -> dict[str, Any]:
+    """Return a transfer as plain data."""
+    return {
+        "group": one.group,
+        "sender": one.sender,
+        "receiver": one.receiver,
+        "place": one.place,
+        "bytes": one.nbytes,
+        "send": None if one.send is None else one.send.state,
+        "receive": None if one.receive is None else one.receive.state,
+        "time_s": one.time,
+    }
+
+
+def _transfer_table(transfers: Sequence[RecordedTransfer]) -> AnswerTable:
+    """Return a row for each pair of ranks of each group: transfers, bytes, time, and transfers that hang."""
+    columns = (
+        AnswerColumn("group", "group", left=True),
+        AnswerColumn("sender", "from rank"),
+        AnswerColumn("receiver", "to rank"),
+        AnswerColumn("transfers", "transfers"),
+        AnswerColumn("bytes", "bytes", _bytes),
+        AnswerColumn("time_s", "time", _time),
+        AnswerColumn("hanging", "hanging"),
+    )
+    found: dict[tuple[str, int, int], list[RecordedTransfer]] = {}
+    for one in transfers:
+        found.setdefault((one.group, one.sender, one.receiver), []).append(one)
+    rows = []
+    for ends, own in sorted(found.items()):
+        times, sizes = [one.time for one in own if one.time is not None], [one.nbytes for one in own]
+        whole = sum(size for size in sizes if size is not None) if None not in sizes else None
+        rows.append((*ends, len(own), whole, sum(times) if times else None, sum(one.hangs for one in own)))
+    return AnswerTable("transfers", "Transfers between ranks: sends with their receives", columns, rows, most=_ROWS)
 
 
 def _hang_table(hangs: Sequence[RecordedCollective]) -> AnswerTable:

@@ -30,6 +30,7 @@ _LONGEST: Final = 200
 _MOST_NUMBERS: Final = 10**15
 # A file's name ends with the rank: nccl_trace_rank_3, nccl_trace_rank_3.json.
 _RANK: Final = re.compile(r"(\d{1,7})(\.(json|pickle|pkl|bin))?$")
+_ENDS: Final = re.compile(r"\b(\d{1,7})(->|<-)(\d{1,7})$")
 # Latest time [ns]: the year 2255.
 _LATEST: Final = 9_000_000_000_000_000_000
 _STATES: Final[tuple[State, ...]] = ("scheduled", "started", "completed")
@@ -56,6 +57,8 @@ class Entry:
     nbytes : int or None
         Bytes of the larger of inputs and outputs.
     point_to_point : bool
+    ends : (int, int) or None
+        Sender and receiver of a send or a receive, as ranks of the group; None for collectives, or if unknown.
     """
 
     rank: int
@@ -70,6 +73,7 @@ class Entry:
     duration: float | None
     nbytes: int | None
     point_to_point: bool
+    ends: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,8 +193,17 @@ def _entry(data: Any, rank: int) -> Entry | None:
         state = "completed" if completed is not None else "started" if started is not None else "scheduled"
     return Entry(
         rank, group, number, kind_of_collective(name or "unknown"), name, state, created, started, completed,
-        _seconds(data.get("duration_ms")), _nbytes(data), point_to_point,
+        _seconds(data.get("duration_ms")), _nbytes(data), point_to_point, _ends(name) if point_to_point else None,
     )  # fmt: skip
+
+
+def _ends(name: str) -> tuple[int, int] | None:
+    """Return sender and receiver in the name of a send or a receive: nccl:send 0->1, nccl:recv 1<-0."""
+    found = _ENDS.search(name)
+    if found is None:
+        return None
+    first, second = int(found[1]), int(found[3])
+    return (first, second) if found[2] == "->" else (second, first)
 
 
 def _group(data: Mapping[str, Any]) -> str | None:

@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+from simulator.records.timeline import Span
 from simulator.report.plots.both.timeline import Bar, Block, Lane, blocks_figure, lane_of
 from simulator.report.plots.picture import Picture
+from simulator.report.views.timeline_pairs import TimelinePair, TimelinePairs
+from simulator.report.views.view import view_of_spans
 from simulator.traces.gpu_work import GpuStep, GpuWork
 from simulator.traces.kineto.comparison import TraceComparison
 
+# Maximum size of a timeline on the page, before text encoding [B].
+_MOST_BYTES: Final = 500_000
 # Ranks in the picture.
 _MOST_RANKS: Final = 4
 _NS: Final = 1e-9
@@ -27,6 +32,26 @@ def pictures(found: TraceComparison) -> tuple[Picture, ...]:
     ]
     note = f"{_MOST_RANKS} of {len(pairs)} ranks shown" if len(pairs) > _MOST_RANKS else ""
     return (Picture("both_timelines", blocks_figure(blocks, end, found.sentences[0].rstrip("."), note)),)
+
+
+def timelines(found: TraceComparison) -> TimelinePairs:
+    """Return both timelines of each rank for a page, on one time axis, with the first difference marked."""
+    end = max(one.duration for one in (*found.measured, *found.simulated)) * _NS
+    pairs = []
+    for measured, simulated in list(zip(found.measured, found.simulated, strict=True))[:_MOST_RANKS]:
+        first = next((one for one in (found.order, found.time) if one is not None and one.rank == measured.rank), None)
+        views = [view_of_spans(_spans(step), end) for step in (measured, simulated)]
+        pairs.append(TimelinePair(f"rank {measured.rank}", views, None if first is None else first.start * _NS))
+    return TimelinePairs(("measured", "simulated"), pairs, _MOST_BYTES, "trace of")
+
+
+def _spans(step: GpuStep) -> Iterable[Span]:
+    """Yield a span for each kind of each operation, kernels first."""
+    for stream, communicates in (("kernels", False), ("communication", True)):
+        for work in step.work:
+            if work.communicates == communicates:
+                for one in work.parts():
+                    yield Span(step.rank, stream, one.name, one.kind, one.start * _NS, one.end * _NS)
 
 
 def _lanes(step: GpuStep, end: float) -> Iterable[Lane]:

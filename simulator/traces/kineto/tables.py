@@ -26,6 +26,29 @@ def time_table(found: TraceComparison) -> AnswerTable:
     return AnswerTable("time_by_kind", f"Operations and time by kind{ranks}", columns, rows)
 
 
+def difference_table(found: TraceComparison) -> AnswerTable:
+    """Return a row for the first difference in order and the first in time: its place, and both operations."""
+    columns = (
+        AnswerColumn("about", "first difference in", left=True),
+        AnswerColumn("rank", "rank"),
+        AnswerColumn("among", "among", left=True),
+        AnswerColumn("number", "number"),
+        AnswerColumn("start_s", "begins at", format_time),
+        AnswerColumn("measured", "measured", left=True),
+        AnswerColumn("simulated", "simulated", left=True),
+    )
+    rows = [
+        (one.about, one.rank, one.among, one.place + 1, one.start / 1e9, *map(_named, (one.measured, one.simulated)))
+        for one in (found.order, found.time)
+        if one is not None
+    ]
+    return AnswerTable("first_differences", "First differences", columns, rows)
+
+
+def _named(work: GpuWork | None) -> str:
+    return "none" if work is None else f"{work.kind}, {format_time((work.end - work.start) / 1e9)}"
+
+
 def operation_table(found: TraceComparison) -> AnswerTable:
     """Return a row for each run of kernels and each collective of each rank, measured beside simulated."""
     keys = ("name", "kind", "bytes", "start_s", "time_s")

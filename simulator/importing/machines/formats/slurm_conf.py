@@ -66,7 +66,8 @@ def _read(file: SourceFile, options: MachineOptions, notes: Notes, _: Machine | 
             setting = Setting("LinkSpeed", line.values["linkspeed"], file.name, line.number)
             why = "any text in Slurm, which ignores it; --level-bandwidth gives rates"
             notes.ignore(setting, Reason.NOT_MODELLED, why)
-    layout = Layout(*(tuple(found[kind]) for kind in ("switchname", "blockname", "ringname")))
+    switches, blocks, rings = (tuple(found[kind]) for kind in ("switchname", "blockname", "ringname"))
+    layout = Layout(switches, blocks, rings)
     return machine(layout, file.name, options, notes)
 
 

@@ -1,4 +1,4 @@
-"""Slurm's topology.yaml: a list of topologies, each a tree of switches, blocks of nodes, or a ring.
+"""Slurm's topology.yaml: a list of topologies, each a tree of switches, blocks of nodes, a ring, a torus, or flat.
 
 - topology: fabric
   cluster_default: true
@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Any, Final
+from math import prod
+from typing import Any, Final, cast
 
 from simulator.basics.document import Document, Key, parse
 from simulator.basics.errors import ScenarioError, UnknownNameError, one_of
@@ -22,9 +23,12 @@ from simulator.importing.machines.notes import Notes
 from simulator.importing.machines.options import MachineOptions
 from simulator.importing.machines.slurm import USES, Layout, machine
 from simulator.importing.machines.switch_tree import NamedSwitch
+from simulator.importing.machines.torus import Coordinates, Torus, in_order
 from simulator.importing.settings import Reason, Setting
 
 _KINDS: Final = ("tree", "block", "ring", "torus3d", "flat")
+# Largest number of nodes along an axis: Slurm's own limit.
+_MOST_DIM: Final = 2**16 - 1
 _KIND_KEY: Final = re.compile(rf"(?m)^[ \t]*(?:-[ \t]+)?(?:{'|'.join(_KINDS)})[ \t]*:")
 _TOPOLOGY_KEY: Final = re.compile(r"(?m)^[ \t]*(?:-[ \t]+)?topology[ \t]*:")
 _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,200}")
@@ -40,7 +44,7 @@ def _read(file: SourceFile, options: MachineOptions, notes: Notes, _: Machine | 
         raise ScenarioError(f"{file.name}: must be a list of topologies")
     reader = _Reader(document)
     number = reader.chosen(options, notes)
-    return machine(reader.layout(number, notes), file.name, options, notes)
+    return machine(reader.layout(number, options, notes), file.name, options, notes)
 
 
 class _Reader:
@@ -103,8 +107,8 @@ class _Reader:
                 notes.ignore(self._setting((other, "topology"), f"topology {name}"), Reason.NOT_MODELLED, why)
         return number
 
-    def layout(self, number: int, notes: Notes) -> Layout:
-        """Return the layout of a topology."""
+    def layout(self, number: int, options: MachineOptions, notes: Notes) -> Layout:
+        """Return the layout of a topology; the nodes of a flat one are those of --node-list."""
         entry = self._document.data[number]
         kinds = [kind for kind in _KINDS if kind in entry]
         if len(kinds) != 1:
@@ -122,7 +126,55 @@ class _Reader:
         if kinds[0] == "ring":
             data = self._mapping(key, entry["ring"], ("rings",))
             return Layout(rings=tuple(self._nodes((*key, "rings"), data.get("rings"), "ring")))
-        raise self._fault(key, "is not imported; imported are tree, block and ring")
+        if kinds[0] == "torus3d":
+            data = self._mapping(key, entry["torus3d"], ("toruses",))
+            return Layout(toruses=tuple(self._toruses((*key, "toruses"), data.get("toruses"), notes)))
+        if entry["flat"] is not True:
+            raise self._fault(key, "must be true")
+        if options.node_list is None:
+            raise self._fault(key, "names no nodes; give them with --node-list, such as gpu[001-008]")
+        notes.assume("network of a flat topology", "one switch", "Slurm treats all nodes alike, and names no switch")
+        return Layout(switches=(NamedSwitch("switch", self._place(key), (), expand(options.node_list, "--node-list")),))
+
+    def _toruses(self, key: Key, data: Any, notes: Notes) -> Iterator[Torus]:
+        for at, entry in self._list(key, data):
+            one = self._mapping(at, entry, ("torus", "name", "dims", "nodes", "regions", "placements"))
+            named = "torus" if "torus" in one else "name"
+            name = self._name((*at, named), one.get(named))
+            dims = self._coordinates((*at, "dims"), one.get("dims"), least=1)
+            if ("nodes" in one) == ("regions" in one):
+                raise self._fault(at, "must have either nodes or regions")
+            if "placements" in one:
+                why = "boxes of nodes that jobs are planned for"
+                notes.ignore(self._setting((*at, "placements"), "placements"), Reason.NO_MEANING, why)
+            nodes: dict[Coordinates, str] = {}
+            boxes = [(at, one)] if "nodes" in one else list(self._list((*at, "regions"), one["regions"]))
+            for place, box in boxes:
+                for coordinates, node in self._box(place, box, whole="nodes" in one).items():
+                    if coordinates in nodes:
+                        raise self._fault(place, f"has a node at {coordinates}, where {nodes[coordinates]} is")
+                    if any(position >= size for position, size in zip(coordinates, dims, strict=True)):
+                        raise self._fault(place, f"has a node at {coordinates}, outside the torus of {dims}")
+                    nodes[coordinates] = node
+            yield Torus(name, self._place(at), dims, nodes)
+
+    def _box(self, key: Key, entry: Any, *, whole: bool) -> dict[Coordinates, str]:
+        """Return the nodes of a whole torus, or of a region at an anchor, by their coordinates."""
+        one = entry if whole else self._mapping(key, entry, ("anchor", "dims", "nodes"))
+        dims = self._coordinates((*key, "dims"), one.get("dims"), least=1)
+        anchor = (0, 0, 0) if whole else self._coordinates((*key, "anchor"), one.get("anchor"), least=0)
+        nodes = self._hosts((*key, "nodes"), one.get("nodes"))
+        if len(nodes) != prod(dims):
+            raise self._fault((*key, "nodes"), f"has {len(nodes)} nodes; must have {prod(dims)}, as dims say")
+        return in_order(nodes, dims, anchor)
+
+    def _coordinates(self, key: Key, data: Any, *, least: int) -> Coordinates:
+        """Return three whole numbers {x, y, z}."""
+        one = self._mapping(key, data, ("x", "y", "z"))
+        found = [one.get(axis) for axis in "xyz"]
+        if any(type(number) is not int or not least <= number <= _MOST_DIM for number in found):
+            raise self._fault(key, f"must have x, y and z, each a whole number of {least} .. {_MOST_DIM:,}")
+        return cast("Coordinates", tuple(found))
 
     def _switches(self, key: Key, data: Any) -> Iterator[NamedSwitch]:
         for at, entry in self._list(key, data):

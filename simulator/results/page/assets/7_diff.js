@@ -28,6 +28,7 @@ async function showPair(number) {
   const same = played.map((one) => one && inUnit(one, unit));
   const view = new TimeWindow(Math.max(...same.filter(Boolean).map((one) => one.end), 1));
   state.view = view;
+  if (typeof pair.marked_s === "number") view.marked = pair.marked_s / unit;
   const most = mostMemory(same.filter((one) => one && one.memory).map((one) => one.memory));
   state.timelines = same.map((one, side) => {
     const place = at(`run${side}`);
@@ -45,7 +46,7 @@ function startDiff() {
   for (const hidden of document.querySelectorAll(".needsjs")) hidden.classList.remove("hidden");
   const select = make("select", { id: "pair", onchange: () => showPair(Number(select.value)) },
     ...data.pairs.map((pair, i) => make("option", { value: i, text: pair.label })));
-  at("pairs").replaceChildren(make("label", {}, "point ", select));
+  at("pairs").replaceChildren(make("label", {}, `${data.pairOf} `, select));
   // A single point leaves nothing to select.
   at("pairs").classList.toggle("hidden", data.pairs.length < 2);
   at("search").addEventListener("input", (event) => state.timelines.forEach((one) => one && one.search(event.target.value)));
