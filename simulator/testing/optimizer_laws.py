@@ -14,7 +14,7 @@ import numpy as np
 
 from simulator.basics.arrays import Array
 from simulator.model.parameters import modules, total
-from simulator.numerics.own_update import UpdateConstants
+from simulator.numerics.own_update import OwnUpdate, UpdateConstants
 from simulator.step.framework import IMPLEMENTATIONS, Implementation
 from simulator.step.kernel_timer import KernelTimer
 from simulator.step.optimizer_update import temporary_bytes, update_traffic
@@ -193,12 +193,12 @@ def updates_shards_alike(optimizer: Optimizer) -> bool:
     chance, size = np.random.default_rng(0), 97
     for dtype in ("float64", "float32"):
         start, *gradients = (chance.standard_normal(size).astype(dtype) for _ in range(4))
-        whole = _updated(optimizer, start, gradients, [(0, size)], constants)
+        whole = _updated(optimizer.numbers, optimizer.states, start, gradients, [(0, size)], constants)
         require(
             not np.array_equal(whole[0], start), "`numbers` changes no parameter; it must change the arrays in place"
         )
         for cut in range(1, size):
-            parts = _updated(optimizer, start, gradients, [(0, cut), (cut, size)], constants)
+            parts = _updated(optimizer.numbers, optimizer.states, start, gradients, [(0, cut), (cut, size)], constants)
             for name, one, other in zip(("parameters", *["states"] * optimizer.states), whole, parts, strict=True):
                 same = one.tobytes() == other.tobytes()
                 require(same, f"`numbers` gives other {name} in {dtype} if a shard ends at {cut} of {size}")
@@ -206,19 +206,19 @@ def updates_shards_alike(optimizer: Optimizer) -> bool:
 
 
 def _updated(
-    optimizer: Optimizer,
+    update: OwnUpdate,
+    states: int,
     start: Array,
     gradients: Sequence[Array],
     shards: Sequence[tuple[int, int]],
     constants: UpdateConstants,
 ) -> list[Array]:
     """Return parameters and states after an update with each gradient, of each shard (begin, end) alone."""
-    assert optimizer.numbers is not None
-    arrays = [start.copy(), *(np.zeros_like(start) for _ in range(optimizer.states))]
+    arrays = [start.copy(), *(np.zeros_like(start) for _ in range(states))]
     for number, gradient in enumerate(gradients, 1):
         for begin, end in shards:
-            parameters, *states = (array[begin:end] for array in arrays)
-            optimizer.numbers(parameters, gradient[begin:end].copy(), tuple(states), replace(constants, step=number))
+            parameters, *kept = (array[begin:end] for array in arrays)
+            update(parameters, gradient[begin:end].copy(), tuple(kept), replace(constants, step=number))
     return arrays
 
 
