@@ -135,7 +135,7 @@ def test_commands_without_a_scenario_refuse_code_too(folder: Path, command: Comm
         ("sharding", "sum {bucket.name}", "sum {bucket.nam}", "synced.py:14: AttributeError: "),
         ("topology_builder", "right, bandwidth, latency)", "right, bandwidth)", "row.py:30: TypeError: "),
         ("topology_builder", "return TopologyLimits()", "return Limits()", "row.py:35: NameError: "),
-        ("optimizer", "states=3,", "state=3,", "amsgrad.py:5: TypeError: "),
+        ("optimizer", "states=3,", "state=3,", "amsgrad.py:21: TypeError: "),
     ],
 )
 def test_an_error_while_planning_gets_one_line(
