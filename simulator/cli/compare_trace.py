@@ -7,6 +7,7 @@ from pathlib import Path
 
 from simulator.basics.errors import ScenarioError
 from simulator.cli.answer_output import give
+from simulator.cli.console import print_text
 from simulator.cli.warnings_output import print_warnings
 from simulator.results import run_directory
 from simulator.results.answer_directory import claimed
@@ -55,7 +56,10 @@ def show(
         drawn = pictures(found) if out else ()
         tables = [table, difference_table(found), operation_table(found)]
         pairs = timelines(found) if out else None
-        answer = Presentation("", subject, (f"{subject}.", *found.sentences), found.to_dict(), tables, drawn, pairs)
+        answer = Presentation("", subject, found.sentences, found.to_dict(), tables, drawn, pairs)
+        # The page has the subject as its title.
+        if not as_json:
+            print_text(f"{subject}.")
         give(answer, [table], out, as_json=as_json)
 
 

@@ -65,7 +65,8 @@ def _table(table: AnswerTable) -> str:
         f"<tr>{''.join(f'<td{side}>{html_text(cell)}</td>' for side, cell in zip(sides, row, strict=True))}</tr>"
         for row in table.cells()
     )
-    more = f'<p class="note">{number_of(table.left_out, "more row")} in {table.name}.csv</p>' if table.left_out else ""
+    left = number_of(table.left_out, "more row" if rows else "row")
+    more = f'<p class="note">{left} in {table.name}.csv</p>' if table.left_out else ""
     return (
         f'<section class="panel"><h2>{html_text(table.title)}</h2><table><thead><tr>{heads}</tr>'
         f"</thead><tbody>{rows}</tbody></table>{more}</section>"
