@@ -157,18 +157,23 @@ def packed(tensors: Sequence[int], buffer: int, first: int | None = None) -> tup
 
 
 def _with_nodes(cluster: Cluster, task: Task) -> CollectiveRequest:
-    """Return the task's request with nodes; if absent, with the cluster's nodes as places in the group.
-
-    Nodes are in the order of their first ranks, whatever their numbers: an algorithm for nodes of consecutive ranks
-    also runs on a group whose first ranks are on a later node.
-    """
+    """Return the task's request with nodes; if absent, with the cluster's nodes as places in the group."""
     if task.request.nodes:
         return task.request
-    node_of, nodes = cluster.node_of(), dict[int, list[int]]()
-    for place, rank in enumerate(task.group):
+    return replace(task.request, nodes=tuple(map(tuple, _places_by_node(cluster, task.group).values())))
+
+
+def _places_by_node(cluster: Cluster, group: tuple[int, ...]) -> dict[int, list[int]]:
+    """Return the places of a group's ranks on each node, with nodes in the order of their first ranks.
+
+    Whatever the nodes' numbers, an algorithm for nodes of consecutive ranks therefore also runs on a group whose first
+    ranks are on a later node.
+    """
+    node_of, places = cluster.node_of(), dict[int, list[int]]()
+    for place, rank in enumerate(group):
         if rank in node_of:
-            nodes.setdefault(node_of[rank], []).append(place)
-    return replace(task.request, nodes=tuple(map(tuple, nodes.values())))
+            places.setdefault(node_of[rank], []).append(place)
+    return places
 
 
 def _chosen(cluster: Cluster, task: Task) -> tuple[str, str]:
@@ -299,9 +304,8 @@ def _auxiliaries(cluster: Cluster, task: Task, name: str, auxiliary: Auxiliary) 
         return cluster.servers[: request.servers]
     if auxiliary is not Auxiliary.SWITCHES:
         return ()
-    # Switches in node order; `Schedule` numbers them behind the ranks in the same order.
-    node_of = cluster.node_of()
-    nodes = sorted({node_of[rank] for rank in task.group if rank in node_of})
+    # Switches in the order of the request's nodes; `Schedule` numbers them behind the ranks in the same order.
+    nodes = _places_by_node(cluster, task.group)
     switches = [cluster.reducing_switches[node] for node in nodes if node < len(cluster.reducing_switches)]
     if len(switches) != len(request.nodes):
         raise ScenarioError(

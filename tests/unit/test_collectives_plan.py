@@ -50,12 +50,13 @@ def test_tensors_are_packed_in_order(
     assert sum(packed(tensors, buffer, first)) == sum(tensors)
 
 
-def test_nodes_are_in_the_order_of_their_first_ranks() -> None:
+@pytest.mark.parametrize(("algorithm", "operation"), [("blueconnect", "reduce_scatter"), ("nvls", "all_reduce")])
+def test_nodes_are_in_the_order_of_their_first_ranks(algorithm: str, operation: str) -> None:
     """Ranks 0 to 7 on the second node and 8 to 15 on the first take as long as the other way round."""
     times = []
     for placement in (range(16), [*range(8, 16), *range(8)]):
         cluster = {"topology": "dgx_h100", "world_size": 16, "placement": list(placement)}
-        facts = {"operation": "reduce_scatter", "algorithm": "blueconnect", "size": "1 MiB"}
+        facts = {"operation": operation, "algorithm": algorithm, "size": "1 MiB"}
         run = simulate(load_scenario({"name": "plan", "cluster": cluster, "collective": facts}))
         assert run.report.wrong == 0
         times.append(run.report.time_s)
