@@ -142,7 +142,15 @@ def test_a_file_of_days_asks_what_options_ask(cli: Command, tmp_path: Path) -> N
 def test_options_of_times_and_rates_need_units(cli: Command, option: str) -> None:
     told = cli("goodput", "checkpoint_interval", option, "20")
     assert (told.code, told.out) == (2, "")
-    assert f"Invalid value for '{option}': got '20', which has no unit" in told.faults[0]
+    unit = "GB/s" if option == "--storage" else "s"
+    assert f"Invalid value for '{option}': got '20', which has no unit; write for example '20 {unit}'" in told.faults[0]
+
+
+def test_a_scenario_inside_a_file_of_days_takes_changes(cli: Command) -> None:
+    """A scenario in the file needs no name, with and without --set."""
+    told = cli("goodput", "checkpoint_interval", "--set", "cluster.world_size=512", "--json")
+    assert (told.code, told.err) == (0, "")
+    assert list(told.data["answers"])
 
 
 def test_values_of_a_fact_are_compared_on_the_same_failures(cli: Command, tmp_path: Path) -> None:

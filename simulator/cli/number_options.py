@@ -31,12 +31,23 @@ def as_days(text: str | float) -> float:
 
 def as_duration(text: str | float) -> float:
     """Return a time in seconds from an option's text with a unit: '600 s', '10min', '1.5 h'."""
-    return _read(lambda text: units.parse(text, "time"), text) if isinstance(text, str) else text
+    return _with_unit(text, "time", "s")
 
 
 def as_rate(text: str | float) -> float:
     """Return a bandwidth in B/s from an option's text with a unit: '20 GB/s', '400 Gb/s'."""
-    return _read(lambda text: units.parse(text, "bandwidth"), text) if isinstance(text, str) else text
+    return _with_unit(text, "bandwidth", "GB/s")
+
+
+def _with_unit(text: str | float, kind: units.Kind, unit: str) -> float:
+    """Return a quantity from an option's text; a number alone is refused, with `unit` in the example."""
+
+    def parse(text: str) -> float:
+        if text.strip().replace(".", "", 1).isdecimal():
+            raise ValueError(f"got {text!r}, which has no unit; write for example '{text.strip()} {unit}'")
+        return units.parse(text, kind)
+
+    return _read(parse, text) if isinstance(text, str) else text
 
 
 def _read(parse: Callable[[str], Number], text: str) -> Number:

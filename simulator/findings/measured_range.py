@@ -70,7 +70,8 @@ class RunTraits:
         """Names of the features in use, without sizes: {"tp", "zero1", "full checkpointing"}."""
         sizes = {name for name in ("tp", "pp", "cp", "ep") if getattr(self, name) > 1}
         named = {self.sharding, *([self.schedule] if self.pp > 1 else [])}
-        named |= {f"{self.checkpointing} checkpointing"} if self.checkpointing != "none" else set()
+        some = "checkpointing of one in several layers" if self.checkpointing == "every" else ""
+        named |= {some or f"{self.checkpointing} checkpointing"} if self.checkpointing != "none" else set()
         named |= {"adapters" if self.base == "params" else f"adapters on {self.base}"} if self.base else set()
         named |= {"frozen parts"} if self.frozen else set()
         named |= ({"offload"} if self.offload else set()) | ({"8-bit matmuls"} if self.eight_bit else set())

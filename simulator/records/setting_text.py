@@ -223,8 +223,16 @@ def _optimizer(value: Any) -> str:
 
 
 def _checkpointing(value: Any) -> str:
-    if isinstance(value, Mapping) and "every" in value:
-        return f"checkpointing every {value['every']} layers"
+    """Return a phrase for activation checkpointing.
+
+    Examples
+    --------
+    >>> _checkpointing("none"), _checkpointing(2), _checkpointing({"every": 1})
+    ('no checkpointing', 'checkpointing of one in 2 layers', 'full checkpointing')
+    """
+    every = value.get("every") if isinstance(value, Mapping) else value
+    if isinstance(every, int):
+        return "full checkpointing" if every == 1 else f"checkpointing of one in {every} layers"
     return f"{'no' if value == 'none' else setting_text(value)} checkpointing"
 
 

@@ -180,8 +180,10 @@ def _scenario(document: Document, spec: DaysSpec, base: Path, overrides: Mapping
     if isinstance(spec.scenario, str):
         own = base / spec.scenario
         return load_scenario(own if registry.is_file(own) else spec.scenario, changes)
-    if changes and not isinstance(spec.scenario, str):
+    # A scenario in the file needs no name.
+    named, source = {"name": Path(document.source).stem} | spec.scenario, f"{document.source}: scenario"
+    if changes:
         from simulator.scenario.load import parse_scenario
 
-        return parse_scenario(Document(f"{document.source}: scenario", spec.scenario), base, changes)
-    return check_scenario({"name": Path(document.source).stem} | spec.scenario, f"{document.source}: scenario", base)
+        return parse_scenario(Document(source, named), base, changes)
+    return check_scenario(named, source, base)
