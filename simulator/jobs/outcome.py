@@ -153,8 +153,9 @@ def sentences(
     if not felt and file.events:
         return (f"Neither the other jobs nor the events ({events}) slow a job down.",)
     if not felt:
-        which = "share no link" if not links else f"share {_links(len(links))}"
-        return (f"The jobs do not slow each other down: they {which}.",)
+        if not links:
+            return ("The jobs do not slow each other down: they share no link.",)
+        return (f"The jobs share {_links(len(links))} and do not slow each other down: no shared link holds them up.",)
     told = list(_on_slowdowns(jobs, max(felt, key=lambda job: job.slowdown)))
     if links:
         first = links[0]
