@@ -211,7 +211,8 @@ class _Proof:
     def _after(self, number: int, others: list[int], why: str) -> None:
         for other in others:
             if not self.ancestors[number] >> other & 1:
-                raise self._error(number, f"{why} transfer {other}, for which it does not wait")
+                remedy = f"for which it does not wait; add {other} to its `after`"
+                raise self._error(number, f"{why} transfer {other}, {remedy}")
 
     def _error(self, number: int, what: str) -> ScheduleError:
         return ScheduleError(f"{self.schedule.algorithm} {self.schedule.operation}: transfer {number}: {what}")

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from simulator.basics.counts import number_of
 from simulator.basics.errors import ScenarioError
 from simulator.cluster.cluster import Cluster
 from simulator.collectives.algorithm import Algorithm, CollectiveRequest
@@ -125,7 +126,7 @@ def _judged(algorithm: Algorithm, operation: str, law: str, world_sizes: Sequenc
 
 def _words(request: CollectiveRequest) -> str:
     root = f", root {request.root}" if request.root else ""
-    return f"{request.world_size} ranks, {request.elements} elements{root}"
+    return f"{number_of(request.world_size, 'rank')}, {number_of(request.elements, 'element')}{root}"
 
 
 def _settings(

@@ -36,8 +36,8 @@ def without_waits(request: CollectiveRequest) -> Schedule:
 
 def test_a_race_breaks_the_proof() -> None:
     laws = broken_laws(replace(DIRECT, plans={"all_reduce": without_waits}))
-    assert "for which it does not wait" in laws["proof without a clock"]
-    assert laws["proof without a clock"].startswith("BROKEN with 3 ranks, 1 elements: ")
+    assert "written by transfer 2, for which it does not wait; add 2 to its `after`" in laws["proof without a clock"]
+    assert laws["proof without a clock"].startswith("BROKEN with 3 ranks, 1 element: ")
 
 
 def test_a_wrong_volume_is_told_with_both_numbers() -> None:
