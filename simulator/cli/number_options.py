@@ -40,7 +40,11 @@ def as_rate(text: str | float) -> float:
 
 
 def _with_unit(text: str | float, kind: units.Kind, unit: str) -> float:
-    """Return a quantity from an option's text; a number alone is refused, with `unit` in the example."""
+    """Return the quantity in the text of a command-line option, as a number in SI units; a number passes unchanged.
+
+    `kind` is "time" [s] or "bandwidth" [B/s]. A number without a unit is a BadParameter of typer; `unit` follows the
+    number in the example of the message.
+    """
 
     def parse(text: str) -> float:
         if text.strip().replace(".", "", 1).isdecimal():

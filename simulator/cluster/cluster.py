@@ -63,7 +63,7 @@ class Gpu:
 
     @property
     def chip(self) -> str:
-        """Name of the chip, independent of its module; see `chip_of`."""
+        """Name of the chip, without the module on which the chip is sold; see `chip_of`."""
         return chip_of(self.name)
 
 

@@ -164,10 +164,10 @@ def _with_nodes(cluster: Cluster, task: Task) -> CollectiveRequest:
 
 
 def _places_by_node(cluster: Cluster, group: tuple[int, ...]) -> dict[int, list[int]]:
-    """Return the places of a group's ranks on each node, with nodes in the order of their first ranks.
+    """Return, by node number, the indices in `group` of the ranks on this node; ranks without a node are left out.
 
-    Whatever the nodes' numbers, an algorithm for nodes of consecutive ranks therefore also runs on a group whose first
-    ranks are on a later node.
+    Nodes are in the order in which the group reaches them, not in the order of their numbers. In a group (8, 9, 0, 1)
+    on nodes of eight ranks, node 1 has the indices 0 and 1 and comes first: consecutive indices, as blueconnect needs.
     """
     node_of, places = cluster.node_of(), dict[int, list[int]]()
     for place, rank in enumerate(group):

@@ -23,7 +23,7 @@ LAUNCHERS: Final[Table] = {
 }
 # Options of launchers that change no step.
 IDLE: Final = (
-    # Options of one letter belong to other commands.
+    # A launcher's short options ("-N") have another meaning in each command.
     "?", "master-*", "main-process-*", "rdzv-*", "node-rank", "machine-rank", "hostfile", "include", "exclude",
     "job-name", "partition", "account", "time", "output", "error", "exclusive", "mem", "cpus-per-task", "container-*",
     "standalone", "max-restarts", "log-dir", "redirects", "tee", "local-ranks-filter", "mpi", "export", "chdir",

@@ -376,7 +376,7 @@ def _spec_at(key: Key) -> type[Spec]:
 
 
 def _world_size(document: Document, name: str, job: JobSpec, base: Path) -> int:
-    """Return a job's number of ranks, of all its copies: as given, or as its scenario says."""
+    """Return the number of ranks of a job with all its copies: `world_size` of the job, or of its scenario."""
     where: Key = ("jobs", name)
     if job.scenario is not None and job.training is not None:
         document.refuse([document.fault(where, "has scenario and training; give one of the two")])

@@ -58,7 +58,7 @@ class TrainingFiles:
     learning: numerics_rules.LearningFiles
 
 
-# Distributions of whole matrices that a strategy allows, where they are not those of sharded states.
+# Distributions of whole matrices under strategies that do not shard every state.
 _DISTRIBUTIONS_OF: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {"ddp": ("replicated", "owners"), "zero1": ("gathered", "owners", "all_to_all")}
 )

@@ -33,24 +33,8 @@ from simulator.run.simulate import simulate
 from simulator.scenario.load import load_scenario, parse_scenario
 from simulator.scenario.tokens import read_tokens
 from simulator.sweeps.journal import read_journal
+from tests.readable_files import GRAPH, SWEEP, TIMES
 
-GRAPH: Final = {
-    "directed": False,
-    "nodes": [{"id": f"gpu{i}", "kind": "gpu", "node": i // 2, "forwards": False} for i in range(4)]
-    + [{"id": f"s{i}", "kind": "switch", "node": i, "reduces": True} for i in range(2)],
-    "edges": [{"source": f"gpu{i}", "target": f"s{i // 2}", "bandwidth": "1 GB/s", "latency": 1e-6} for i in range(4)]
-    + [{"source": "s0", "target": "s1", "bandwidth": 1e9, "latency": "1 us"}],
-}
-LOG: Final = b"""\
-#  Rank  0 Group  0 Pid  1234 on  h1 device  0 [0x07] NVIDIA H100
-#  Rank  1 Group  0 Pid  1234 on  h1 device  1 [0x0b] NVIDIA H100
-     1048576        262144     float     sum      -1    30.00   34.00   34.00      0    30.00   34.00   34.00      0
-     2097152        524288     float     sum      -1    50.00   40.00   40.00      0    50.00   40.00   40.00      0
-# all_reduce_perf
-"""
-CSV: Final = (
-    b"size_bytes,time_us,dtype,op,ranks,nodes\n1048576,30,float,all_reduce,2,1\n2097152,50,float,all_reduce,2,1\n"
-)
 NOTES: Final = b'{"index": 0, "settings": {}, "engine": "events", "report": {"time_s": 1.0}, "error": null}\n'
 
 
@@ -97,8 +81,8 @@ READERS: Final[Mapping[str, tuple[bytes, Callable[[Path], object]]]] = MappingPr
         "gpt2.json": (shipped("model", "gpt2"), lambda path: load_model(str(path), 64)),
         "scenario.yaml": (shipped("scenario", "zero_stages"), load_scenario),
         "resolved.yaml": (shipped("scenario", "ring_vs_parameter_server"), run_again),
-        "sweep.log": (LOG, read_sweep),
-        "sweep.csv": (CSV, read_sweep),
+        "sweep.log": (SWEEP, read_sweep),
+        "sweep.csv": (TIMES, read_sweep),
         "points.jsonl": (NOTES, lambda path: read_journal(path.parent)),
         "tokens.npy": (npy(), lambda path: read_tokens(path.name, path.parent)),
         "tokens.txt": (b"to be or not to be", lambda path: read_tokens(path.name, path.parent)),

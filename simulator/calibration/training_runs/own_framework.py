@@ -146,10 +146,18 @@ def calibrated(
 
 
 def own_error(slopes: Floats, errors: Floats) -> float:
-    """Return the runs' own relative error under which their errors with the shipped constants are most probable.
+    """Return the standard deviation s of measured runs' errors that the three constants cannot explain.
 
-    Whatever the constants, errors are normal with the covariance S P S' + s^2 I: the priors' variances P through the
-    slopes S, and each run's own error s.
+    The errors are modelled as normal with mean 0 and covariance S P S^T + s^2 I: the constants, unknown with the
+    priors' variances P (diagonal), act on the runs through the slopes S, and each run deviates by s besides. Of the
+    values in `_OWN_ERRORS`, the one with the largest likelihood counts.
+
+    Parameters
+    ----------
+    slopes : float array, shape (runs, 3)
+        Derivatives of `errors` by the constants, in the units of `_PRIOR`.
+    errors : float array, shape (runs,)
+        ln(measured / simulated) of each run's step time, simulated with the framework's shipped constants.
     """
     import numpy as np
 

@@ -198,7 +198,7 @@ class _Converter:
         self._readers[place] = []
 
     def _latest(self, known: int) -> list[int]:
-        """Return the transfers of a bit mask that are not ancestors of others in it."""
+        """Return the transfers in a bit mask that are no ancestor of another transfer in the mask."""
         latest = []
         while known:
             one = known.bit_length() - 1
