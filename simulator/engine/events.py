@@ -187,15 +187,14 @@ class _Play:
 
     def _change(self, change: Change, fabric: Fabric, capacity: Sequence[float]) -> None:
         """Slow links and GPUs down, or let them recover; `capacity` has the links' usual capacities [B/s]."""
-        # After the last operation nothing is left to change.
-        if self.running:
-            fabric.change({link: capacity[link] * factor for link, factor in change.links.items()})
-            for rank, factor in change.ranks.items():
-                self.kernels[rank].run_at(factor)
-            detour = self.cluster.avoided.index(change.avoided)
-            for collective in self.collectives.values():
-                collective.reroute(detour)
-            fabric.reroute(change.avoided)
+        # Also after the last operation: the write of a checkpoint may still be under way.
+        fabric.change({link: capacity[link] * factor for link, factor in change.links.items()})
+        for rank, factor in change.ranks.items():
+            self.kernels[rank].run_at(factor)
+        detour = self.cluster.avoided.index(change.avoided)
+        for collective in self.collectives.values():
+            collective.reroute(detour)
+        fabric.reroute(change.avoided)
 
     def _stream(self, place: _Place, queue: list[tuple[int, Op]]) -> Generator[simpy.Event, Any, None]:
         """Run a stream's numbered operations one by one in a SimPy process; keep `place` up to date for reports."""

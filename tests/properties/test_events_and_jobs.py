@@ -199,6 +199,11 @@ def test_both_engines_leave_the_same_behind(what: Any) -> None:
     assert found["simulated"] + found["grew"] >= 1
 
 
+def test_links_recover_while_a_checkpoint_is_written_after_the_step() -> None:
+    """Links recover 0.1 ms after the last operation; the write goes on for 7 ms, at the full rate on both engines."""
+    assert with_events(1012) == "simulated"
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("what", [with_events, with_jobs])
 @pytest.mark.parametrize("block", range(MANY))
