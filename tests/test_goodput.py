@@ -67,6 +67,27 @@ def test_the_training_of_some_tokens_ends_later_with_failures() -> None:
     assert ill.frame()["share"].sum() == pytest.approx(1.0)
 
 
+def test_the_time_between_failures_of_the_job_is_a_rate_of_its_nodes() -> None:
+    # Two nodes that fail every 8 h together: 3 failures a day, 1.5 of each node.
+    by_time, by_rate = goodput(asked(mtbf=8 * 3600.0)), goodput(asked(failures=1.5))
+    assert by_time.job == by_rate.job
+    assert by_time.to_dict() == by_rate.to_dict()
+
+
+def test_the_answer_names_step_and_checkpoint() -> None:
+    found = goodput(asked(storage=10e9, save="synchronous"))
+    step = simulate(SCENARIO).report
+    # A sequence of 2,048 tokens for each GPU; 14 x 8,030,261,248 B are 104.7 GiB, which 10 GB/s take in 11.24 s.
+    assert found.sentences[-2:] == (
+        f"A step of llama3_8b on 16 GPUs takes {1000 * step.step_time_s:.4g} ms for 32,768 tokens "
+        "(framework torchtitan).",
+        "A checkpoint of 105 GiB stops the work for 11.24 s, until the storage has it (synchronous save, 10 GB/s for "
+        "all GPUs together).",
+    )
+    behind = goodput(asked(storage=10e9)).sentences[-1]
+    assert behind.endswith("the storage has it 11.24 s later (asynchronous save, 10 GB/s for all GPUs together).")
+
+
 def test_adapters_alone_are_saved() -> None:
     lora = SCENARIO | {"training": SCENARIO["training"] | {"lora": {"rank": 8, "targets": ["q"]}}}
     found = simulate(lora, limit_memory=False)
@@ -85,6 +106,8 @@ def test_adapters_alone_are_saved() -> None:
         ({"failures": -1.0}, "failures: got -1; must be at least 0"),
         ({"spares": -2}, "spares: got -2; must be at least 0"),
         ({"save": "never"}, "save: got 'never'"),
+        ({"mtbf": 0.0}, "mtbf: got 0; must be above 0"),
+        ({"mtbf": 3600.0, "failures": 0.1}, "mtbf: failures and mtbf are given; give one of the two"),
     ],
 )
 def test_questions_that_no_training_asks_are_refused(facts: dict[str, Any], message: str) -> None:
@@ -133,7 +156,10 @@ def test_a_file_of_days_asks_what_options_ask(cli: Command, tmp_path: Path) -> N
     name = saved(tmp_path, "scenario: s.yaml\ndays: 2w\nfailures: 50\nrepair: 2 d\nstorage: 1 GB/s\nspares: 1\n")
     options = ("--days", "14", "--failures", "50", "--repair", "2d", "--storage", "1 GB/s", "--spares", "1")
     assert cli("goodput", name, "--json").data == cli("goodput", "s.yaml", *options, "--json").data
-    # An option replaces what the file says; tokens replace days.
+    # An option replaces what the file says; tokens replace days, and mtbf replaces failures.
+    timed = cli("goodput", name, "--mtbf", "2d", "--json").data
+    rest = [option for option in options if option not in ("--failures", "50")]
+    assert timed == cli("goodput", "s.yaml", "--mtbf", "2d", *rest, "--json").data
     other = cli("goodput", name, "--tokens", "100B", "--json").data
     assert other == cli("goodput", "s.yaml", "--tokens", "100B", *options[2:], "--json").data
 

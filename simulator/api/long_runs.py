@@ -9,7 +9,7 @@ from typing import Any, Literal
 from simulator.jobs.sharing import SharedRun, share
 from simulator.reliability import question
 from simulator.reliability.failures import DAY
-from simulator.reliability.question import USUAL_FAILURES, Goodput, GoodputQuestion
+from simulator.reliability.question import Goodput, GoodputQuestion
 from simulator.scenario.jobs_file import load_jobs
 from simulator.scenario.load import load_scenario
 from simulator.scenario.records import Scenario
@@ -20,7 +20,8 @@ def goodput(
     *,
     days: float | None = None,
     tokens: float | None = None,
-    failures: float = USUAL_FAILURES,
+    failures: float | None = None,
+    mtbf: float | None = None,
     save: Literal["asynchronous", "synchronous"] = "asynchronous",
     interval: float | None = None,
     storage: float | None = None,
@@ -39,8 +40,10 @@ def goodput(
         A training with a single point.
     days, tokens : float, optional
         Length of the run [days], or its work [tokens, samples]; one of the two.
-    failures : float
-        Failures of a node in a day that stop the job; the default is Llama 3's (3.79 of 1,000 nodes).
+    failures : float, optional
+        Failures of a node in a day that stop the job; without `mtbf` the default is Llama 3's (3.79 of 1,000 nodes).
+    mtbf : float, optional
+        Mean time between failures of the whole job [s], in place of `failures`.
     save : {"asynchronous", "synchronous"}
         Whether the step goes on while a checkpoint travels from host memory to the storage.
     interval : float, optional
@@ -75,7 +78,20 @@ def goodput(
     read = scenario if isinstance(scenario, Scenario) else load_scenario(scenario)
     return question.goodput(
         GoodputQuestion(
-            read, days, tokens, failures, save, interval, storage, detection, watchdog, restart, spares, repair, seed
+            read,
+            days,
+            tokens,
+            failures,
+            save,
+            interval,
+            storage,
+            detection,
+            watchdog,
+            restart,
+            spares,
+            repair,
+            seed,
+            mtbf,
         )
     )
 

@@ -825,6 +825,14 @@ def goodput(
     failures: Annotated[
         float | None, typer.Option(help="Failures of 1,000 nodes in a day that stop the job. [default: 3.79]")
     ] = None,
+    mtbf: Annotated[
+        float | None,
+        typer.Option(
+            help="Mean time between failures of the whole job: 8h, 2d; instead of --failures.",
+            parser=as_days,
+            metavar="TIME",
+        ),
+    ] = None,
     save: Annotated[
         str | None,
         typer.Option(help="asynchronous: copy to the host and write behind; or synchronous. [default: asynchronous]"),
@@ -876,9 +884,10 @@ def goodput(
     from simulator.cli.settings import as_overrides
 
     asked = {
-        "days": days, "tokens": tokens, "failures": None if failures is None else failures / 1000.0, "save": save,
-        "interval": interval, "storage": storage, "detection": detection, "watchdog": watchdog,
-        "restart": restart, "spares": spares, "repair": None if repair is None else repair * 86400.0, "seed": seed,
+        "days": days, "tokens": tokens, "failures": None if failures is None else failures / 1000.0,
+        "mtbf": None if mtbf is None else mtbf * 86400.0, "save": save, "interval": interval, "storage": storage,
+        "detection": detection, "watchdog": watchdog, "restart": restart, "spares": spares,
+        "repair": None if repair is None else repair * 86400.0, "seed": seed,
     }  # fmt: skip
     show(scenario, as_overrides(settings or ()), asked, out, as_json=as_json)
 

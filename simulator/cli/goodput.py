@@ -18,9 +18,13 @@ from simulator.scenario.days_file import DaysFile, load_days
 _OPTIONS: Final = {
     name: f"--{name}"
     for name in (
-        "days", "tokens", "failures", "interval", "storage", "detection", "watchdog", "restart", "spares", "repair",
+        "days", "tokens", "failures", "mtbf", "interval", "storage", "detection", "watchdog", "restart", "spares",
+        "repair",
     )
 }  # fmt: skip
+
+# Keys of which a question has one.
+_PAIRS: Final = (frozenset({"days", "tokens"}), frozenset({"failures", "mtbf"}))
 
 
 def show(
@@ -43,11 +47,13 @@ def show(
 def _answer(file: DaysFile, options: Mapping[str, Any]) -> Goodput | Comparison:
     """Return the answer to a file of days, whose values options replace; an option also replaces a comparison."""
     given = _fields(file.given)
-    # Days and tokens exclude each other: the option counts.
-    if {"days", "tokens"} & set(options):
-        given = {name: value for name, value in given.items() if name not in ("days", "tokens")}
+    # The keys of a pair exclude each other: the option counts.
+    for pair in _PAIRS:
+        if not pair.isdisjoint(options):
+            given = {name: value for name, value in given.items() if name not in pair}
     given |= options
-    if file.along is None or file.along in options:
+    replaced = set(options).union(*(pair for pair in _PAIRS if not pair.isdisjoint(options)))
+    if file.along is None or file.along in replaced:
         return goodput(GoodputQuestion(file.scenario, **given))
     along = file.along
     questions = {

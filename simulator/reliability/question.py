@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 from simulator.basics.counts import number_of
 from simulator.basics.errors import ScenarioError, one_of
 from simulator.basics.sentence import capital
-from simulator.basics.units import format_duration
+from simulator.basics.units import format_bandwidth, format_duration, format_memory, format_time
 from simulator.basics.work_unit import useful_unit
 from simulator.reliability.failures import DAY, FailureKind, FailureProcess
 from simulator.reliability.outlook import IntervalChoice, Job, Outlook, best_interval, outlook, spares_needed
@@ -64,8 +64,10 @@ class GoodputQuestion:
         Length of the run [days]; None if `tokens` ends it.
     tokens : float or None
         Work of the whole training, in tokens without padding, or samples.
-    failures : float
-        Failures for each node and day that stop the job.
+    failures : float or None
+        Failures for each node and day that stop the job; None for `mtbf`, or without one `USUAL_FAILURES`.
+    mtbf : float or None
+        Mean time between failures that stop the whole job [s], in place of `failures`.
     save : {"asynchronous", "synchronous"}
         Whether the step goes on while a checkpoint travels from host memory to the storage.
     interval : float or None
@@ -82,7 +84,7 @@ class GoodputQuestion:
     scenario: Scenario
     days: float | None = None
     tokens: float | None = None
-    failures: float = USUAL_FAILURES
+    failures: float | None = None
     save: Save = "asynchronous"
     interval: float | None = None
     storage: float | None = None
@@ -92,6 +94,7 @@ class GoodputQuestion:
     spares: int | None = None
     repair: float = DAY
     seed: int = 0
+    mtbf: float | None = None
 
     def __post_init__(self) -> None:
         """Raise ScenarioError for values that no training has."""
@@ -103,13 +106,17 @@ class GoodputQuestion:
         if (self.days is None) == (self.tokens is None):
             which = "neither days nor tokens are given" if self.days is None else "days and tokens are given"
             raise ScenarioError(f"days: {which}; give one of the two, which ends the training")
-        for name in ("days", "tokens", "interval", "storage"):
+        if self.failures is not None and self.mtbf is not None:
+            raise ScenarioError(
+                "mtbf: failures and mtbf are given; give one of the two, which is how often the job fails"
+            )
+        for name in ("days", "tokens", "interval", "storage", "mtbf"):
             value = getattr(self, name)
             if value is not None and not (isfinite(value) and value > 0):
                 raise ScenarioError(f"{name}: got {value:g}; must be above 0")
         for name in ("failures", "detection", "watchdog", "restart", "repair"):
             value = getattr(self, name)
-            if not (isfinite(value) and value >= 0):
+            if value is not None and not (isfinite(value) and value >= 0):
                 raise ScenarioError(f"{name}: got {value:g}; must be at least 0")
         if self.save not in get_args(Save):
             raise ScenarioError(f"save: got {self.save!r}; {one_of(get_args(Save), self.save)}")
@@ -117,6 +124,12 @@ class GoodputQuestion:
             raise ScenarioError(f"spares: got {self.spares}; must be at least 0")
         if self.scenario.training is None:
             raise ScenarioError(_NO_COLLECTIVE)
+
+    def failures_of_node(self, nodes: int) -> float:
+        """Return the failures of each of `nodes` nodes that stop the job [1/day]."""
+        if self.mtbf is not None:
+            return DAY / (self.mtbf * nodes)
+        return USUAL_FAILURES if self.failures is None else self.failures
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +194,7 @@ class Goodput:
                 f"The training takes {middle} days (90 % of the runs: {low} to {high}); {100 * share:.1f} % of the "
                 "time is useful."
             )
-        return (first, *self._advice())
+        return (first, *self._advice(), *self._given())
 
     @property
     def middle(self) -> str:
@@ -203,7 +216,10 @@ class Goodput:
 
     def _work(self, seconds: float) -> str:
         """Return work in words, from the seconds that a healthy job needs for it [s]."""
-        amount = seconds / self.step_time * self.work_per_step
+        return self._amount(seconds / self.step_time * self.work_per_step)
+
+    def _amount(self, amount: float) -> str:
+        """Return a number of tokens or samples in words."""
         size, name = self._unit_of(amount)
         return f"{amount / size:.3g} {name}" if size > 1.0 else f"{amount:,.0f} {name}"
 
@@ -223,6 +239,8 @@ class Goodput:
             told.append(f"It saves every {shortest} of work, the best interval by simulation ({formulas}).")
         elif abs(used / best - 1.0) > 0.25:
             told.append(f"A save every {shortest} instead of {format_duration(used)} is best ({formulas}).")
+        else:
+            told.append(f"It saves every {format_duration(used)} of work; {shortest} is best ({formulas}).")
         waits = self.outlook.shares["waiting for spares"]
         if waits > _WAITS:
             told.append(
@@ -231,6 +249,26 @@ class Goodput:
         else:
             told.append(f"{self.spares_needed} spare nodes suffice in 99 % of the time.")
         return tuple(told)
+
+    def _given(self) -> tuple[str, ...]:
+        """Return sentences on the step and on a checkpoint: model, GPUs, framework, times, bytes."""
+        scenario, saves = self.question.scenario, self.job.checkpointing
+        spec = scenario.training
+        if spec is None:
+            raise ScenarioError(_NO_COLLECTIVE)
+        model = spec.model if isinstance(spec.model, str) else "the scenario's model"
+        step = (
+            f"A step of {model} on {number_of(scenario.cluster.world_size, 'GPU')} takes "
+            f"{format_time(self.step_time)} for {self._amount(self.work_per_step)} (framework {spec.framework})."
+        )
+        rate = format_bandwidth(self.checkpoint_bytes / saves.load)
+        stop = f"A checkpoint of {format_memory(self.checkpoint_bytes)} stops the work for {format_time(saves.stall)}"
+        if self.question.save == "synchronous":
+            return step, f"{stop}, until the storage has it (synchronous save, {rate} for all GPUs together)."
+        return step, (
+            f"{stop}, and the storage has it {format_time(saves.write)} later (asynchronous save, {rate} for all GPUs "
+            "together)."
+        )
 
     @property
     def tables(self) -> tuple[AnswerTable, ...]:
@@ -358,7 +396,7 @@ def goodput(question: GoodputQuestion, step: HealthyStep | None = None) -> Goodp
     stall, behind = asynchronous if question.save == "asynchronous" else (write, 0.0)
     saves = Checkpointing(question.interval or 3600.0, stall, behind, write)
     recovery = Recovery(question.detection, question.watchdog, question.restart, question.spares, question.repair)
-    rate = question.failures / DAY
+    rate = question.failures_of_node(step.nodes) / DAY
     kinds = FailureKind("error", rate * (1 - _HANGS)), FailureKind("hang", rate * _HANGS, "hangs")
     job = Job(step.nodes, FailureProcess(kinds if rate else ()), saves, recovery)
     until = DAY * question.days if question.days is not None else inf

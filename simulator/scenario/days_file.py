@@ -45,7 +45,7 @@ def _days(value: Any) -> float:
     return float(reading.number(positive=True, most=_MOST_DAYS).reader(days))
 
 
-def _repair(value: Any) -> float:
+def _days_or_duration(value: Any) -> float:
     """Return a time in seconds, written in days ("2 d") or as a duration ("4 h")."""
     if isinstance(value, str) and value.strip().endswith(("d", "w")):
         return _days(value) * _DAY
@@ -64,6 +64,7 @@ class DaysSpec(Spec):
     days: Days | None = None
     tokens: Annotated[float, reading.ValueReader(_length, dict)] | None = None
     failures: Annotated[float, reading.number(positive=False, most=1e4)] | None = None
+    mtbf: Annotated[float, reading.ValueReader(_days_or_duration, dict)] | None = None
     save: Annotated[Save, reading.choice(("asynchronous", "synchronous"))] | None = None
     interval: Annotated[float, reading.duration()] | None = None
     storage: Annotated[float, reading.rate()] | None = None
@@ -71,7 +72,7 @@ class DaysSpec(Spec):
     watchdog: Annotated[float, reading.duration()] | None = None
     restart: Annotated[float, reading.duration()] | None = None
     spares: Rank | None = None
-    repair: Annotated[float, reading.ValueReader(_repair, dict)] | None = None
+    repair: Annotated[float, reading.ValueReader(_days_or_duration, dict)] | None = None
     seed: Seed | None = None
     compare: dict[str, list[Any]] = Field(default={})
 
