@@ -56,6 +56,11 @@ def spare_of_cards(cluster: Cluster, group: Sequence[int]) -> float:
     >>> p4de = build("aws_p4de", 16)
     >>> spare_of_cards(p4de, range(16)), spare_of_cards(p4de, (0, 8))
     (1.0, 2.0)
+
+    A DGX A100 has a card for each GPU:
+
+    >>> spare_of_cards(build("dgx_a100", 16), (0, 8))
+    1.0
     """
     node_of = cluster.node_of()
     # The node with the most ranks of the group decides.
@@ -70,11 +75,13 @@ def spare_of_cards(cluster: Cluster, group: Sequence[int]) -> float:
 
 def _cards(cluster: Cluster, number: int) -> dict[int, str]:
     """Return the network card of each rank in node `number`, by rank; without cards, the rank's own vertex."""
-    # The card is the first `nic` vertex on the route to another node.
-    away = next(node[0] for other, node in enumerate(cluster.nodes) if other != number)
+    # The card is the first `nic` vertex on the route to the rank at the same place of another node. On the way to
+    # another place, data may pass a neighbour's card that lies behind the same PCIe switch and on that place's rail.
+    away = max((node for other, node in enumerate(cluster.nodes) if other != number), key=len)
     cards = {}
-    for rank in cluster.nodes[number]:
-        card = card_on_route(cluster, cluster.ranks[rank], cluster.ranks[away])
+    for place, rank in enumerate(cluster.nodes[number]):
+        peer = away[min(place, len(away) - 1)]
+        card = card_on_route(cluster, cluster.ranks[rank], cluster.ranks[peer])
         cards[rank] = cluster.ranks[rank] if card is None else card.vertex
     return cards
 
