@@ -11,11 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import exp
+from pathlib import Path
 from typing import Final
 
 from simulator.calibration.table import Table
+from simulator.calibration.training_runs.cache import play_on
 from simulator.calibration.training_runs.own_framework import calibrated
-from simulator.calibration.training_runs.playing import PlayedRow, each_played
+from simulator.calibration.training_runs.playing import PlayedRow
 from simulator.calibration.training_runs.rows import MeasuredRow
 from simulator.calibration.training_runs.summary import apart, errors
 from simulator.report.numbers.prediction_intervals import Residual
@@ -26,9 +28,13 @@ from tools.validation.cross_validation import UNSEEN, Unseen, source_of
 _LEAST: Final = 8
 
 
-def play_calibrated(rows: Sequence[MeasuredRow], known: Mapping[str, Framework], jobs: int = 2) -> dict[int, PlayedRow]:
+def play_calibrated(
+    rows: Sequence[MeasuredRow], known: Mapping[str, Framework], jobs: int = 2, kept: Path | None = None
+) -> dict[int, PlayedRow]:
     """Return the outcomes of measured runs predicted after calibration, by place in `rows`; the runs that calibrate,
     disturbed runs, runs that were not timed, and runs of small sources are missing.
+
+    Rows in the file `kept` are not simulated again (`play_on`).
     """
     found: dict[int, PlayedRow] = {}
     groups: dict[tuple[str, str, str], list[int]] = {}
@@ -46,8 +52,8 @@ def play_calibrated(rows: Sequence[MeasuredRow], known: Mapping[str, Framework],
         own = calibrated([rows[place] for place in three], prior, jobs, changes=unseen.changes)
         rest = [place for place in places if place not in three]
         others = [rows[place] for place in rest]
-        for place, outcome in each_played(others, {name: own.framework}, jobs, unseen.changes):
-            found[rest[place]] = outcome
+        played = play_on(others, {name: own.framework}, jobs, kept=kept, changes=unseen.changes)
+        found |= dict(zip(rest, played, strict=True))
     return found
 
 

@@ -20,10 +20,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Final
 
 from simulator.basics.arrays import Floats
-from simulator.calibration.training_runs.playing import PlayedRow, each_played, play_rows
+from simulator.calibration.training_runs.cache import play_on
+from simulator.calibration.training_runs.playing import PlayedRow, play_rows
 from simulator.calibration.training_runs.rows import Changes, MeasuredRow, measured
 from simulator.step.framework import Framework
 
@@ -146,9 +148,12 @@ def play_unseen(
     outcomes: Sequence[PlayedRow],
     known: Mapping[str, Framework],
     jobs: int = 2,
-    advance: Callable[[], None] | None = None,
+    kept: Path | None = None,
 ) -> tuple[PlayedRow, ...]:
-    """Simulate rows as if their source were unknown; rows of sources without fitted constants stay unchanged."""
+    """Simulate rows as if their source were unknown; rows of sources without fitted constants stay unchanged.
+
+    Rows in the file `kept` are not simulated again (`play_on`).
+    """
     # Keyed by place, because the result must keep row order.
     found: dict[int, PlayedRow] = {}
     for source in dict.fromkeys(source_of(outcome.row) for outcome in outcomes):
@@ -160,8 +165,5 @@ def play_unseen(
             continue
         rows = [outcomes[place].row for place in places]
         others = {name: unseen.framework(known, known[name]) for name in {row.framework for row in rows}}
-        for place, outcome in each_played(rows, others, jobs, unseen.changes):
-            found[places[place]] = outcome
-            if advance is not None:
-                advance()
+        found |= dict(zip(places, play_on(rows, others, jobs, kept=kept, changes=unseen.changes), strict=True))
     return tuple(found[place] for place in range(len(outcomes)))

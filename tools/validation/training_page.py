@@ -3,7 +3,8 @@
     python -m tools.validation.training_page [FOLDER] [KEPT] [JOBS]
 
 Every measured row is simulated, and every number in a table is computed from the rows. Only words (in training_text.py
-and cut_text.py) are written by hand. KEPT is a file with rows simulated before (`simulator validate --kept`).
+and cut_text.py) are written by hand. KEPT is a file with rows simulated before (`simulator validate --kept`). Rows
+simulated now are added to it: after an interruption, the same command simulates the rest.
 """
 
 from __future__ import annotations
@@ -188,10 +189,12 @@ beyond the axis'
 def main(folder: str = "docs", kept: str = "", jobs: str = "2") -> None:
     """Simulate everything; write both pages, and the residuals for prediction intervals."""
     known = frameworks()
-    outcomes = play_on(all_measured(), known, int(jobs), kept=Path(kept) if kept else None)
+    file = Path(kept) if kept else None
+    outcomes = play_on(all_measured(), known, int(jobs), kept=file)
     # Simulates every row again, with different constants.
-    unseen = play_unseen(outcomes, known, int(jobs))
-    found = residuals(outcomes, unseen, play_calibrated([outcome.row for outcome in outcomes], known, int(jobs)))
+    unseen = play_unseen(outcomes, known, int(jobs), file)
+    predicted = play_calibrated([outcome.row for outcome in outcomes], known, int(jobs), file)
+    found = residuals(outcomes, unseen, predicted)
     write_residuals(TABLE, found)
     write(Path(folder), outcomes, unseen, found, int(jobs))
     cut = {row.table for row in measured_cut()}

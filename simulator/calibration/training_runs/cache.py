@@ -1,7 +1,7 @@
 """Which rows has this same simulator simulated already? An interrupted validation continues with the rest.
 
 The cache is a file with a line of JSON for each row, written on completion. Incomplete lines, and lines from another
-edition of the simulator, do not count.
+edition of the simulator or from other constants, do not count.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from pathlib import Path
 
 from simulator.basics.edition import edition
 from simulator.calibration.training_runs.playing import PlayedRow, each_played
-from simulator.calibration.training_runs.rows import MeasuredRow
+from simulator.calibration.training_runs.rows import Changes, MeasuredRow
 from simulator.step.framework import Framework
 
-# Table, line, and a digest of the row: the same line of a user's table may say something else the next time.
+# Table, line, and a digest of row and constants: the same line of a user's table may say something else the next time.
 _Key = tuple[str, int, str]
 
 
@@ -26,6 +26,7 @@ def play_on(
     jobs: int,
     advance: Callable[[], None] | None = None,
     kept: Path | None = None,
+    changes: Changes = (),
 ) -> tuple[PlayedRow, ...]:
     """Return the simulated outcomes of measured rows in order; rows missing in a cache file are simulated and added to
     it.
@@ -42,50 +43,49 @@ def play_on(
         Called for each row, simulated or cached.
     kept : Path, optional
         The file; by default every row is simulated, and nothing is written.
+    changes : Changes
+        Changed constants of the GPUs.
     """
-    found = {} if kept is None else _read(kept, rows)
-    left = [row for row in rows if _key(row) not in found]
+
+    def key(row: MeasuredRow) -> _Key:
+        digest = sha256(repr((row, known[row.framework], changes)).encode()).hexdigest()
+        return row.table, row.line, digest[:16]
+
+    keys = [key(row) for row in rows]
+    found = {} if kept is None else dict(_outcomes(kept, dict(zip(keys, rows, strict=True))))
+    left = [row for row, one in zip(rows, keys, strict=True) if one not in found]
     tell = advance or _nothing
     # Cached rows count as progress at once.
     for _ in found:
         tell()
-    for _, outcome in each_played(left, known, jobs):
-        found[_key(outcome.row)] = outcome
+    for _, outcome in each_played(left, known, jobs, changes):
+        found[key(outcome.row)] = outcome
         if kept is not None:
-            _append(kept, outcome)
+            _append(kept, key(outcome.row), outcome)
         tell()
-    return tuple(found[_key(row)] for row in rows)
+    return tuple(found[one] for one in keys)
 
 
 def _nothing() -> None:
     """Do nothing; stands in for a missing `advance`."""
 
 
-def _key(row: MeasuredRow) -> _Key:
-    return row.table, row.line, sha256(repr(row).encode()).hexdigest()[:16]
-
-
-def _append(path: Path, outcome: PlayedRow) -> None:
+def _append(path: Path, key: _Key, outcome: PlayedRow) -> None:
     names = ("step_time", "peak", "capacity", "communication", "refused")
     # The edition identifies the simulator's code: any change makes old lines invalid.
-    line = {"edition": edition(), "row": _key(outcome.row), **{name: getattr(outcome, name) for name in names}}
+    line = {"edition": edition(), "row": key, **{name: getattr(outcome, name) for name in names}}
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a", encoding="utf-8") as file:
         file.write(json.dumps(line) + "\n")
 
 
-def _read(path: Path, rows: Sequence[MeasuredRow]) -> dict[_Key, PlayedRow]:
-    by_key = {_key(row): row for row in rows}
-    return {_key(outcome.row): outcome for outcome in _outcomes(path, by_key)}
-
-
-def _outcomes(path: Path, rows: Mapping[_Key, MeasuredRow]) -> Iterator[PlayedRow]:
+def _outcomes(path: Path, rows: Mapping[_Key, MeasuredRow]) -> Iterator[tuple[_Key, PlayedRow]]:
     for text in path.read_text(encoding="utf-8").splitlines() if path.is_file() else ():
         try:
             line = json.loads(text)
             key = tuple(line.pop("row"))
             if line.pop("edition") == edition() and key in rows:
-                yield PlayedRow(rows[key], **line)
+                yield key, PlayedRow(rows[key], **line)
         # Incomplete or foreign lines are skipped, and their rows are simulated again.
         except (ValueError, KeyError, TypeError, AttributeError):
             continue
