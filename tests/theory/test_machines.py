@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from simulator.cluster.build import build
+from simulator.cluster.caps import spare_of_cards
 from simulator.cluster.cluster import Cluster, MachineCollective
 from simulator.collectives.algorithm import CollectiveRequest
 from tests.playing import assert_time, equal_nodes, nodes, planned, star
@@ -71,6 +72,21 @@ def test_a_rank_that_is_alone_at_its_card_has_the_caps_of_all_that_share_it() ->
     for group, cap in (((0, 1, 4, 5), 5e9), ((0, 2, 4, 6), 10e9)):
         made = planned(cluster, "hierarchical", four, group=group)
         assert made.ops[0].cross_rate_cap == pytest.approx(cap)
+
+
+# GPUs for each network card, from the data sheets and instance descriptions of the machines.
+@pytest.mark.parametrize(
+    ("name", "sharing"),
+    [
+        ("dgx_a100", 1), ("dgx_b200", 1), ("dgx_b300", 1), ("dgx_h100", 1), ("gb200_nvl72", 1), ("mi300x_box", 1),
+        ("aws_p5", 1), ("aws_p4de", 2), ("a100_roce_4x100g", 2),
+    ],
+)  # fmt: skip
+def test_one_rank_of_each_node_has_the_share_of_all_gpus_at_its_card(name: str, sharing: int) -> None:
+    size = len(build(name, 1024).nodes[0])
+    cluster = build(name, 2 * size)
+    assert [spare_of_cards(cluster, (rank, size + rank)) for rank in range(size)] == [sharing] * size
+    assert spare_of_cards(cluster, range(2 * size)) == 1
 
 
 def test_what_a_rank_sends_to_several_at_once_shares_its_caps() -> None:
