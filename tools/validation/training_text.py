@@ -48,8 +48,7 @@ FINE_TUNING: Final = """## Fine-tuning
 
 Full fine-tuning and LoRA on frozen matrices in bfloat16, NF4 (QLoRA) or GPTQ, with Transformers and PEFT (`fms`) and
 with torchtune. One number was fitted to these rows: the time of Transformers' eager kernels, from full fine-tuning. No
-constant was fitted to their memory: the bytes follow from what the modules, autograd and FSDP keep. Not in the tables'
-memory: eight runs with hidden states in float32, which no key describes.
+constant was fitted to their memory: the bytes follow from what the modules, autograd and FSDP keep.
 
 """
 
