@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 import statistics
 from dataclasses import replace
 from pathlib import Path
@@ -219,6 +220,19 @@ def test_a_file_names_the_line(tmp_path: Path) -> None:
     path.write_text("input: [16]\nlayers:\n- linear: [16, 4]\n- linear: [5, 4]\n")
     with pytest.raises(ScenarioError, match=r"net.yaml:4:\d+: layers.1.linear: in: got 5"):
         load_model(path)
+
+
+def test_a_scenario_names_the_faults_of_its_model_in_the_order_of_the_lines(tmp_path: Path) -> None:
+    """Nine layers with a fault each stand in lines 3 to 11: as text, line 10 would come before line 3."""
+    (tmp_path / "net.yaml").write_text("input: [16]\nlayers:\n" + "- linear: [5, 16]\n" * 9)
+    (tmp_path / "own.yaml").write_text(
+        "# Why?\nname: own\ncluster: {topology: dgx_h100, world_size: 8}\n"
+        "training: {model: net.yaml, seq_len: 1, sharding: ddp}\n"
+    )
+    with pytest.raises(ScenarioError) as told:
+        load_scenario(tmp_path / "own.yaml")
+    lines = [int(one) for one in re.findall(r"net\.yaml:(\d+):", str(told.value))]
+    assert lines == list(range(3, 12))
 
 
 STEP: Final[dict[str, Any]] = {
