@@ -155,3 +155,43 @@ def test_a_scenario_of_two_files_has_facts_of_both(cli: Command) -> None:
     assert scenario.training.sharding.strategy == "zero3"
     # The program whose arguments name the model tells the framework.
     assert scenario.training.framework == "megatron_core"
+
+
+_TITAN = """
+[model]
+name = "llama3"
+flavor = "8B"
+[training]
+local_batch_size = 1
+seq_len = 2048
+max_norm = 1.0
+[parallelism]
+data_parallel_replicate_degree = {replicas}
+data_parallel_shard_degree = -1
+"""
+
+
+@pytest.mark.parametrize(
+    ("replicas", "deciding"),
+    [(1, ["data_parallel_shard_degree"]), (2, ["data_parallel_shard_degree", "data_parallel_replicate_degree"])],
+)
+def test_the_shard_degree_decides_the_sharding_also_if_it_is_the_rest(
+    cli: Command, replicas: int, deciding: list[str]
+) -> None:
+    """torchtitan's -1 stands for the ranks that are left: with 2 replicas of 8 GPUs, 4 ranks share the parameters."""
+    Path("titan.toml").write_text(_TITAN.format(replicas=replicas), encoding="utf-8")
+    told = json.loads(cli("import-config", "titan.toml", "--gpus", 8, "--json").out)
+    understood = {one["key"]: one for one in told["understood"]}
+    strategy = understood["training.sharding.strategy"]
+    assert strategy["value"] == "zero3"
+    assert [one["key"] for one in strategy["settings"]] == [f"parallelism.{name}" for name in deciding]
+    assert understood.get("training.sharding.shard_size", {}).get("value") == (4 if replicas == 2 else None)
+
+
+def test_a_known_setting_without_effect_has_a_reason(cli: Command) -> None:
+    """The step computes the norm in any case; only a real training reads the bound."""
+    Path("titan.toml").write_text(_TITAN.format(replicas=1), encoding="utf-8")
+    lines = cli("import-config", "titan.toml", "--gpus", 8).out.splitlines()
+    (line,) = [line for line in lines if "training.max_norm" in line]
+    assert "titan.toml:8" in line
+    assert "needs a real training" in line

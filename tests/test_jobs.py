@@ -11,6 +11,8 @@ import pytest
 from simulator import simulate, simulate_jobs
 from simulator.basics import registry
 from simulator.basics.errors import DeadlockError, ScenarioError
+from simulator.cluster.build import build
+from simulator.cluster.leaf_switches import leaf_switches
 from simulator.scenario.days_file import DaysSpec
 from simulator.scenario.jobs_file import JobSpec, OuterSpec, SharedClusterSpec, load_jobs
 from simulator.scenario.records import EventSpec
@@ -218,3 +220,29 @@ def test_other_commands_name_this_one(cli: Command, tmp_path: Path) -> None:
 def test_a_job_may_have_the_name_of_an_operation() -> None:
     run = simulate_jobs(file(start=job(), average=job()))
     assert run.jobs[0].alone == pytest.approx(run.jobs[1].alone, rel=1e-9)
+
+
+def test_a_job_has_the_nodes_and_the_leaf_switches_of_its_gpus() -> None:
+    """Nodes of two GPUs, four nodes under a leaf: GPUs 0 to 7 are under the first leaf, 8 to 15 under the second."""
+    jobs = file({"nodes": 8, "topology": {
+        "name": "leaves", "gpu": "a100_pcie_80gb", "builder": "nodes",
+        "options": {"gpus": 2, "inside": "pcie", "hosts": 1, "pcie_bandwidth": "31.5 GB/s", "pcie_latency": "1 us",
+                    "nics": 1, "nic_bandwidth": "100 Gb/s", "nic_latency": "2.5 us", "fabric": "leaf_spine",
+                    "nodes_per_leaf": 4},
+    }}, a=job(4, placement=[0, 1, 8, 10], steps=1), b=job(2, placement=[2, 3], steps=1))  # fmt: skip
+    run = simulate_jobs(jobs)
+    assert [(one.nodes, one.leaf_switches) for one in run.jobs] == [(3, ("leaf0", "leaf1")), (1, ("leaf0",))]
+    assert run.frame()[["nodes", "leaf_switches"]].values.tolist() == [[3, 2], [1, 1]]
+
+
+def test_on_a_network_of_rails_a_gpu_has_the_leaf_of_its_rail() -> None:
+    """A DGX has eight rails; two GPUs of each of two nodes are on two of them."""
+    cluster = build("dgx_h100", 16)
+    assert len(leaf_switches(cluster)) == 8
+    assert len(leaf_switches(cluster.part([0, 8]))) == 1
+    assert len(leaf_switches(cluster.part([2, 3, 10, 11]))) == 2
+
+
+def test_a_cluster_without_nodes_has_no_number_of_nodes() -> None:
+    both = {"cluster": {"topology": "star_100g"}, "jobs": {"a": job(2, steps=1), "b": job(2, steps=1)}}
+    assert [(one.nodes, one.leaf_switches) for one in simulate_jobs(both).jobs] == [(None, ("switch0",))] * 2

@@ -16,6 +16,7 @@ import yaml
 
 from simulator.basics.errors import ScenarioError, in_lines, one_line, one_of
 from simulator.basics.input_files import MOST_DIGITS, read_text
+from simulator.basics.natural_order import natural
 from simulator.basics.plain_data import DEEPEST, at
 from simulator.basics.yaml_dialect import MOST_VALUES, Loader
 
@@ -103,7 +104,11 @@ class Document:
 
     def lines(self, faults: Iterable[Fault]) -> tuple[str, ...]:
         """Return the faults as lines, in file order; a list of allowed keys appears only once."""
-        ordered = sorted(set(faults), key=lambda f: (f.line or 0, f.column or 0, tuple(map(str, f.key)), f.message))
+        # A fault of a file that this file names has its place in the message: "net.yaml:9:3: ..." is listed before
+        # "net.yaml:10:3: ...".
+        ordered = sorted(
+            set(faults), key=lambda f: (f.line or 0, f.column or 0, tuple(map(str, f.key)), natural(f.message))
+        )
         listed = set[str]()
         return tuple(_without_list(fault, listed).as_line(self.source) for fault in ordered)
 

@@ -12,6 +12,12 @@ def natural(name: str) -> tuple[tuple[int, str], ...]:
     --------
     >>> sorted(["gpu10", "gpu2"], key=natural)
     ['gpu2', 'gpu10']
+    >>> sorted(["9²8", "9" * 5000, "10"], key=natural)[:2]
+    ['9²8', '10']
     """
-    # "gpu10" becomes ((-1, "gpu"), (10, ""), (-1, "")): numbers compare with numbers, and sort behind text.
-    return tuple((int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name))
+    # "gpu10" becomes ((-1, "gpu"), (2, "10"), (-1, "")): numbers compare by their count of digits, then by the digits,
+    # because Python converts no text of thousands of digits to an int.
+    parts = re.split(r"([0-9]+)", name)
+    return tuple(
+        (len(part.lstrip("0")), part.lstrip("0")) if index % 2 else (-1, part) for index, part in enumerate(parts)
+    )

@@ -43,9 +43,12 @@ def show(
     rows = [[one.key, _value(one.assumed), one.why] for one in missing]
     _section("Missing in the files, and assumed", (words.key, "value", "reason"), rows)
     for reason in (Reason.NOT_MODELLED, Reason.CONDITIONAL, Reason.UNKNOWN):
-        several = _reasons([one for one in ignored if one.reason is reason], words)
-        _section(f"Not in {words.result}: {reason.value}", ("setting", "place", *several[0]), several[1])
-    idle = list(dict.fromkeys(one.setting.key for one in ignored if one.reason is Reason.NO_MEANING))
+        several = [one for one in ignored if one.reason is reason]
+        _section(f"Not in {words.result}: {reason.value}", *_reasons(several, words.reason))
+    without = [one for one in ignored if one.reason is Reason.NO_MEANING]
+    explained = [one for one in without if one.why]
+    _section(f"Without effect on {words.unchanged}, with the reason", *_reasons(explained, "reason"))
+    idle = list(dict.fromkeys(one.setting.key for one in without if not one.why))
     if idle:
         print_text(f"\nWithout effect on {words.unchanged} ({len(idle)}): {', '.join(idle)}")
     for line in warnings:
@@ -72,11 +75,11 @@ def data(
     }  # fmt: skip
 
 
-def _reasons(ignored: Sequence[Ignored], words: Words) -> tuple[tuple[str, ...], list[list[str]]]:
-    """Return the heading and the rows of ignored settings, with a column of reasons if any has one."""
+def _reasons(ignored: Sequence[Ignored], reason: str) -> tuple[tuple[str, ...], list[list[str]]]:
+    """Return the headings and the rows of ignored settings, with a column `reason` if any setting has one."""
     if not any(one.why for one in ignored):
-        return (), [[one.setting.key, one.setting.name_and_line] for one in ignored]
-    return (words.reason,), [[one.setting.key, one.setting.name_and_line, one.why] for one in ignored]
+        return ("setting", "place"), [[one.setting.key, one.setting.name_and_line] for one in ignored]
+    return ("setting", "place", reason), [[one.setting.key, one.setting.name_and_line, one.why] for one in ignored]
 
 
 def _section(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

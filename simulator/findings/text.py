@@ -133,12 +133,36 @@ def at_text(key: str, value: float, *, exact: bool) -> str:
 
 
 def bracket_text(key: str, one: Mapping[str, Any]) -> str:
-    """Format the result of a search: the place `at`, or only the ends `from` and `to`."""
+    """Format the result of a search: the place `at`, or only the ends `from` and `to`.
+
+    Examples
+    --------
+    >>> bracket_text("collective.size", {"at": 122_900.0, "from": 121_856, "to": 123_904, "exact": False})
+    'about 120 KiB'
+    >>> bracket_text("cluster.world_size", {"at": 16.0, "from": 15, "to": 16, "exact": True})
+    '16 GPUs'
+    """
     if one["at"] is not None:
-        return at_text(key, one["at"], exact=one["exact"])
+        return f"{'' if one['exact'] else 'about '}{at_text(key, one['at'], exact=one['exact'])}"
     # The search ended early, e.g. because a point in between could not be simulated.
     low, high = (at_text(key, one[end], exact=True) for end in ("from", "to"))
     return f"a value between {low} and {high}"
+
+
+def ends_text(key: str, one: Mapping[str, Any]) -> str:
+    """Return the two simulated points between which a search found a place, in brackets.
+
+    Empty if the place is exact, if its text has the two points already, or if the points have the same text.
+
+    Examples
+    --------
+    >>> ends_text("collective.size", {"at": 122_900.0, "from": 121_856, "to": 123_904, "exact": False})
+    ' (between the simulated points 119 KiB and 121 KiB)'
+    """
+    low, high = (at_text(key, one[end], exact=False) for end in ("from", "to"))
+    if one["at"] is None or one["exact"] or low == high:
+        return ""
+    return f" (between the simulated points {low} and {high})"
 
 
 def bracketed(bracket: Any) -> dict[str, Any]:

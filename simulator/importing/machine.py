@@ -8,6 +8,7 @@ from math import lcm
 from typing import Final
 
 from simulator.importing.facts import Facts
+from simulator.importing.rules import REST
 from simulator.importing.settings import Setting
 
 WORLD: Final = "cluster.world_size"
@@ -110,7 +111,7 @@ def cut_of(facts: Facts) -> int:
 def _world_from_batch(facts: Facts) -> None:
     """Add the number of ranks that follows from the batch; without a batch, assume the fewest whole nodes."""
     names = ("sequences", "training.micro_batch_size", "training.gradient_accumulation_steps")
-    if facts.has("shard_ranks"):
+    if facts.value("shard_ranks", REST) != REST:
         shards = facts.value("shard_ranks") * facts.value("replicas", 1)
         facts.derive(WORLD, shards * cut_of(facts), "shard_ranks", "replicas", *_CUT)
     elif all(facts.has(name) for name in names):

@@ -18,6 +18,8 @@ Reader = Callable[[Any], Any]
 _LARGEST: Final = 10**15
 _TRUE: Final = ("true", "yes", "on", "1")
 _FALSE: Final = ("false", "no", "off", "0")
+# Number of ranks that stands for the ranks that are left.
+REST: Final = -1
 # Longest text of a value in a message.
 _SHOWN: Final = 60
 
@@ -89,9 +91,14 @@ def size(value: Any) -> int:
     return number
 
 
-def size_or_rest(value: Any) -> int | None:
-    """Return a number of ranks; None for -1, the ranks that are left."""
-    return None if single(value) in (-1, "-1") else size(value)
+def size_or_rest(value: Any) -> int:
+    """Return a number of at least 1; REST for -1."""
+    return REST if single(value) in (REST, str(REST)) else size(value)
+
+
+def size_if_given(value: Any) -> int | None:
+    """Return a number of at least 1; None for -1, which means that no number is given."""
+    return None if size_or_rest(value) == REST else size(value)
 
 
 def number(value: Any) -> float:

@@ -62,7 +62,7 @@ def written(facts: Facts, question: str, name: str, base: Path) -> Written:
                 # The setting counts; only its size makes no difference.
                 facts.replace(found["key"], bytes_text(default_of(found["key"])))
             else:
-                facts.drop(found["key"], f"no effect: {found['why']}")
+                facts.drop(found["key"], found["why"])
     return Written(text, scenario.warnings)
 
 

@@ -39,6 +39,10 @@ class JobOutcome:
         Steps during which every other job was running; every step if there is none.
     nbytes : float
         Bytes that it sends, each transfer counted once [B].
+    nodes : int or None
+        Number of nodes with its GPUs; None if the topology has no nodes.
+    leaf_switches : tuple of str
+        Leaf switches of its GPUs; empty if the topology has none.
     """
 
     name: str
@@ -48,6 +52,8 @@ class JobOutcome:
     step_ends: tuple[float, ...]
     judged: tuple[int, ...]
     nbytes: float
+    nodes: int | None = None
+    leaf_switches: tuple[str, ...] = ()
 
     @property
     def step_times(self) -> tuple[float, ...]:

@@ -13,7 +13,9 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final
 
 from simulator.basics.errors import OutOfMemoryError, ScenarioError
+from simulator.cluster.build import TopologyFacts, facts
 from simulator.cluster.cluster import Cluster
+from simulator.cluster.leaf_switches import leaf_switches
 from simulator.collectives.algorithm import CollectiveRequest
 from simulator.collectives.plan import Task, plan
 from simulator.engine.play import Engine, play
@@ -99,7 +101,9 @@ class SharedRun:
         return (*found, step_table(self.jobs))
 
     def frame(self) -> pd.DataFrame:
-        """Return a row for each job: GPUs, start [s], steps, step time alone and together [s], slowdown, bytes sent."""
+        """Return a row for each job: GPUs, nodes, leaf switches, start [s], steps, step time alone and together [s],
+        slowdown, bytes sent.
+        """
         return self.tables[0].frame().set_index("job")
 
     def to_dict(self) -> dict[str, Any]:
@@ -108,7 +112,8 @@ class SharedRun:
             "sentences": list(self.sentences),
             "jobs": {
                 job.name: {
-                    "ranks": job.ranks, "priority": setting.priority, "start_s": job.start,
+                    "ranks": job.ranks, "nodes": job.nodes, "leaf_switches": list(job.leaf_switches),
+                    "priority": setting.priority, "start_s": job.start,
                     "step_time_alone_s": job.alone, "step_time_s": job.together, "slowdown": job.slowdown,
                     "steps": len(job.step_ends), "judged_steps": list(job.judged),
                     "step_ends_s": list(job.step_ends), "wire_bytes": job.nbytes,
@@ -152,7 +157,8 @@ def share(file: JobsFile, *, shifts: int = 0) -> SharedRun:
     exchanges, outers = _exchanges(cluster, file.jobs, steps), _outers(cluster, file.jobs, steps)
     with watched(None, file.events):
         timeline = _played(file.engine, cluster, programs, exchanges, outers)
-    jobs = _outcomes(timeline, programs, alone)
+    known = facts(file.jobs[0].cluster.topology, file.jobs[0].base)
+    jobs = _with_places(_outcomes(timeline, programs, alone), parts, known)
     rounds = _rounds(file, cluster, jobs)
     tried = []
     for number in range(1, shifts + 1 if len(programs) > 1 else 1):
@@ -425,6 +431,21 @@ def _outcomes(timeline: Timeline, jobs: Sequence[JobProgram], alone: Sequence[fl
             )
         )
     return tuple(found)
+
+
+def _with_places(
+    jobs: Sequence[JobOutcome], parts: Sequence[Cluster], topology: TopologyFacts
+) -> tuple[JobOutcome, ...]:
+    """Return the outcomes with the nodes and the leaf switches of each job's part of the cluster."""
+    return tuple(
+        replace(
+            job,
+            # A cluster without nodes counts as a single node.
+            nodes=None if topology.node_size is None and len(part.nodes) == 1 else len(part.nodes),
+            leaf_switches=leaf_switches(part),
+        )
+        for job, part in zip(jobs, parts, strict=True)
+    )
 
 
 def _shared_links(timeline: Timeline, jobs: Sequence[JobProgram]) -> tuple[SharedLink, ...]:

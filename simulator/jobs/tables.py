@@ -15,10 +15,14 @@ _STEPS: Final = 20
 
 
 def job_table(jobs: Sequence[JobOutcome]) -> AnswerTable:
-    """Return a row for each job: GPUs, start [s], steps, step time alone and together [s], slowdown, bytes sent [B]."""
+    """Return a row for each job: GPUs, nodes, leaf switches, start [s], steps, step time alone and together [s],
+    slowdown, bytes sent [B].
+    """
     columns = (
         AnswerColumn("job", "job", left=True),
         AnswerColumn("gpus", "GPUs"),
+        AnswerColumn("nodes", "nodes", _number),
+        AnswerColumn("leaf_switches", "leaf switches", _number),
         AnswerColumn("start_s"),
         AnswerColumn("steps", "steps"),
         AnswerColumn("alone_s", "alone", format_time),
@@ -27,9 +31,12 @@ def job_table(jobs: Sequence[JobOutcome]) -> AnswerTable:
         AnswerColumn("wire_bytes"),
     )
     rows = [
-        (job.name, job.ranks, job.start, len(job.step_ends), job.alone, job.together, job.slowdown, job.nbytes)
+        (
+            job.name, job.ranks, job.nodes, len(job.leaf_switches), job.start, len(job.step_ends), job.alone,
+            job.together, job.slowdown, job.nbytes,
+        )
         for job in jobs
-    ]
+    ]  # fmt: skip
     return AnswerTable("jobs", "Time of a step, or of a batch where a job only generates", columns, rows)
 
 
@@ -71,6 +78,10 @@ def shift_table(shifts: Sequence[Shift], jobs: Sequence[str]) -> AnswerTable:
     )
     rows = [(shift.delay, *(shift.slowdowns[name] for name in jobs)) for shift in shifts]
     return AnswerTable("shifts", f"Slowdown if job {jobs[-1]} starts later", columns, rows)
+
+
+def _number(number: int | None) -> str:
+    return str(number) if number else "-"
 
 
 def _factor(number: float) -> str:

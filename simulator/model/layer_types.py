@@ -135,6 +135,14 @@ Build = Callable[[LayerKeys, Tensor, str], Built]
 
 
 @dataclass(frozen=True, slots=True)
+class LayerKey:
+    """A key of a type of layer: its meaning, and its default as text; None if every layer of the type needs the key."""
+
+    meaning: str
+    default: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class LayerType:
     """A type of layer: how it is built, and what its keys mean.
 
@@ -142,15 +150,15 @@ class LayerType:
     ----------
     build : function (keys, input, name) -> Built
         Builds the layer; `name` is unique within a layer of the model.
-    keys : mapping of str to str
-        Meaning of each key.
+    keys : mapping of str to LayerKey
+        Meaning and default of each key.
     short : tuple of str
         Keys that a list of numbers, or a single number, stands for, in this order.
     """
 
     build: Build
     meaning: str
-    keys: Mapping[str, str]
+    keys: Mapping[str, LayerKey]
     short: tuple[str, ...] = ()
 
 
@@ -477,60 +485,66 @@ def _channels(tensor: Tensor) -> int:
     return tensor.shape[0]
 
 
-_BIAS: Final = {"bias": "true if the layer adds a number per output"}
-_WEIGHTS: Final = {"weight": "false if the norm has no weights"} | _BIAS
-_SLIDING: Final = {
-    "kernel": "side of the window [pixels]",
-    "stride": "pixels between two windows",
-    "padding": "pixels added on each side",
+_BIAS: Final = {"bias": LayerKey("true if the layer adds a number per output", "true")}
+_NORM: Final = {
+    "weight": LayerKey("false if the norm has no weights", "true"),
+    "bias": LayerKey("true if the layer adds a number per output", "the value of weight"),
 }
+_RMS_NORM: Final = _NORM | {"bias": LayerKey("true if the layer adds a number per output", "false")}
+_KERNEL: Final = {"kernel": LayerKey("side of the window [pixels]")}
+_PADDING: Final = {"padding": LayerKey("pixels added on each side", "0")}
+_CONVOLUTION: Final = _KERNEL | {"stride": LayerKey("pixels between two windows", "1")} | _PADDING
+_POOLING: Final = _KERNEL | {"stride": LayerKey("pixels between two windows", "the value of kernel")} | _PADDING
 
 LAYER_TYPES: Final[Mapping[str, LayerType]] = MappingProxyType(
     {
         "linear": LayerType(
             _linear, "Matrix on the last dimension.",
-            {"in": "inputs, checked against the layer's input", "out": "outputs"} | _BIAS, ("in", "out"),
+            {"in": LayerKey("inputs", "the input's last dimension, against which it is checked"),
+             "out": LayerKey("outputs")} | _BIAS, ("in", "out"),
         ),
         "conv2d": LayerType(
             _conv2d, "Convolution of an image, square kernel.",
-            {"in": "channels, checked against the layer's input", "out": "output channels", **_SLIDING,
-             "groups": "groups of channels, each with filters of its own"} | _BIAS,
+            {"in": LayerKey("channels", "the input's channels, against which it is checked"),
+             "out": LayerKey("output channels"), **_CONVOLUTION,
+             "groups": LayerKey("groups of channels, each with filters of its own", "1")} | _BIAS,
         ),
         "attention": LayerType(
             _attention, "Self-attention of tokens: Q, K and V, scores kept on the chip, output matrix.",
-            {"heads": "query heads", "kv_heads": "heads of keys and values; default heads",
-             "head_dim": "width of a head; default width / heads",
-             "causal": "true if a token sees no later token"} | _BIAS,
+            {"heads": LayerKey("query heads"), "kv_heads": LayerKey("heads of keys and values", "the value of heads"),
+             "head_dim": LayerKey("width of a head", "the input's width / heads"),
+             "causal": LayerKey("true if a token sees no later token", "false")} | _BIAS,
         ),
         "mlp": LayerType(
             _mlp, "Two matrices with an activation function between them.",
-            {"hidden": "width between the matrices", "gated": "true if two first matrices are multiplied (SwiGLU)"}
-            | _BIAS, ("hidden",),
+            {"hidden": LayerKey("width between the matrices"),
+             "gated": LayerKey("true if two first matrices are multiplied (SwiGLU)", "false")} | _BIAS, ("hidden",),
         ),
         "embedding": LayerType(
             _embedding, "Table from which a row is read for each number of the input.",
-            {"rows": "rows of the table", "width": "numbers in a row"}, ("rows", "width"),
+            {"rows": LayerKey("rows of the table"), "width": LayerKey("numbers in a row")}, ("rows", "width"),
         ),
         "positions": LayerType(
-            _positions, "Table of the input's shape that is added.", {"learned": "false if the table is fixed"}
+            _positions, "Table of the input's shape that is added.",
+            {"learned": LayerKey("false if the table is fixed", "true")},
         ),
         "class_token": LayerType(_class_token, "Learned token before the others.", {}),
         "first_token": LayerType(_first_token, "First token alone.", {}),
         "to_tokens": LayerType(_to_tokens, "An image's pixels as tokens: [c, h, w] to [h w, c].", {}),
         "flatten": LayerType(_flatten, "Reshape a sample to a single dimension.", {}),
         "layer_norm": LayerType(
-            _norm(_width, lambda t: amount(nbytes=2 * _FLOAT32 * t.rows)), "LayerNorm of the last dimension.", _WEIGHTS
+            _norm(_width, lambda t: amount(nbytes=2 * _FLOAT32 * t.rows)), "LayerNorm of the last dimension.", _NORM
         ),
         "rms_norm": LayerType(
             _norm(_width, lambda t: amount(nbytes=_FLOAT32 * t.rows), bias=False), "RMSNorm of the last dimension.",
-            _WEIGHTS,
+            _RMS_NORM,
         ),
         "batch_norm": LayerType(
             _norm(_channels, lambda t: Amount(nbytes=Count(2 * _FLOAT32 * t.shape[0])), passes=BATCH_NORM_PASSES),
-            "Norm of each channel over the micro-batch.", _WEIGHTS,
+            "Norm of each channel over the micro-batch.", _NORM,
         ),
         "group_norm": LayerType(
-            _groups, "Norm of groups of channels.", {"groups": "groups of channels"} | _WEIGHTS, ("groups",)
+            _groups, "Norm of groups of channels.", {"groups": LayerKey("groups of channels")} | _NORM, ("groups",)
         ),
         "relu": LayerType(_activation(of_output=True), "max(x, 0).", {}),
         "sigmoid": LayerType(_activation(of_output=True), "1 / (1 + exp(-x)).", {}),
@@ -542,15 +556,19 @@ LAYER_TYPES: Final[Mapping[str, LayerType]] = MappingProxyType(
         "modulate": LayerType(
             _modulate, "x (1 + scale) + shift, or x gate, with numbers per sample from a branch.", {}
         ),
-        "max_pool": LayerType(_pool(largest=True), "Largest number of each window.", _SLIDING, ("kernel", "stride")),
-        "avg_pool": LayerType(_pool(largest=False), "Mean of each window.", _SLIDING, ("kernel", "stride")),
+        "max_pool": LayerType(_pool(largest=True), "Largest number of each window.", _POOLING, ("kernel", "stride")),
+        "avg_pool": LayerType(_pool(largest=False), "Mean of each window.", _POOLING, ("kernel", "stride")),
         "global_pool": LayerType(_global_pool, "Mean of each channel.", {}),
-        "upsample": LayerType(_upsample, "Each pixel repeated.", {"factor": "copies in each direction"}, ("factor",)),
+        "upsample": LayerType(
+            _upsample, "Each pixel repeated.", {"factor": LayerKey("copies in each direction", "2")},
+            ("factor",),
+        ),
         "cost": LayerType(
             _cost, "A layer known by its costs alone.",
-            {"flops": "forward pass of a sample [FLOP]", "parameters": "number of parameters",
-             "activations": "bytes saved for the backward pass, for a sample [B]",
-             "output": "shape of the output; default that of the input"},
+            {"flops": LayerKey("forward pass of a sample [FLOP]", "0"),
+             "parameters": LayerKey("number of parameters", "0"),
+             "activations": LayerKey("bytes saved for the backward pass, for a sample [B]", "0"),
+             "output": LayerKey("shape of the output", "the shape of the input")},
         ),
     }
 )  # fmt: skip

@@ -208,7 +208,8 @@ def _step(whole: TrainingStep, spec: TrainingSpec, setting: Setting) -> Training
         micro_batch_size=wanted.micro_batch_size,
         accumulation=wanted.gradient_accumulation_steps,
         parallelism=parallelism(wanted),
-        sharding=build_training.sharding(wanted.sharding),
+        # With `servers: all`, the whole step has as many servers as ranks.
+        sharding=build_training.sharding(wanted.sharding, whole.sharding.servers),
         checkpointing=wanted.activation_checkpointing,
         offload=None if wanted.offload.what == "none" else Offload(wanted.offload.host_rate),
         # The distribution of whole matrices follows the sharding.

@@ -66,9 +66,9 @@ def _entries(mapping: Mapping[str, Any]) -> Iterator[str]:
     """Yield each key and its value in words; the place of parameter servers belongs to their number."""
     count = mapping.get("servers")
     for key, value in mapping.items():
-        if key == "servers" and isinstance(count, int):
+        if key == "servers" and isinstance(count, int | str):
             yield _servers({"count": count, "on": mapping.get("servers_on", "")})
-        elif key != "servers_on" or not isinstance(count, int):
+        elif key != "servers_on" or not isinstance(count, int | str):
             yield entry_text(key, value)
 
 
@@ -115,6 +115,8 @@ def label(key: str, value: Any) -> str:
     ('8,192 tokens', 'no slow GPU', 'no fusion')
     >>> label("collective", {"algorithm": "parameter_server", "servers": {"count": 4, "on": "workers"}})
     'parameter_server, 4 servers on workers'
+    >>> label("training.sharding", {"strategy": "parameter_server", "servers": "all", "servers_on": "workers"})
+    'parameter_server (a server on each worker)'
     >>> label("training.model", {"model_type": "gpt2", "n_layer": 96, "n_embd": 1600, "n_head": 25})
     'gpt2, 96 layers of width 1600 (303e)'
     """
@@ -165,10 +167,15 @@ def _slow_ranks(value: Any) -> str:
     return ", ".join(f"rank {rank} at {_share(factor)}" for rank, factor in value.items())
 
 
+_PER_WORKER: Final = {"own": "a separate server per worker", "workers": "a server on each worker"}
+
+
 def _servers(value: Any) -> str:
     if not isinstance(value, Mapping):
         return setting_text(value)
     count = value.get("count", 1)
+    if count == "all":
+        return _PER_WORKER.get(value.get("on", ""), "a server per worker")
     own = " of its own" if count == 1 else " of their own"
     place = {"own": own, "workers": " on workers"}.get(value.get("on", ""), "")
     return f"{_counted('server', 'servers')(count)}{place}"
@@ -305,7 +312,7 @@ _SPOKEN: Final[Mapping[str, Callable[[Any], str]]] = {
     "cluster.events": lambda value: _events(value),
     "cluster.storage": lambda value: "no storage" if value is None else f"a storage of {setting_text(value)}",
     "collective.servers": lambda value: _servers(value),
-    "collective.servers.count": _counted("server", "servers"),
+    "collective.servers.count": lambda value: _servers({"count": value}),
     "collective.servers.on": lambda value: "servers of their own" if value == "own" else f"servers on {value}",
     "training.tokens_used": lambda value: "no padding" if value == 1 else f"{100 * (1 - value):.3g} % padding",
     "training.lora": lambda value: _lora(value),
@@ -322,7 +329,7 @@ _SPOKEN: Final[Mapping[str, Callable[[Any], str]]] = {
     # A noun in the singular: sentences say "no resharding after forward takes 2 ms".
     "training.sharding.reshard_after_forward": lambda value: _resharding(value),
     "training.sharding.servers_on": lambda value: "servers of their own" if value == "own" else f"servers on {value}",
-    "training.sharding.servers": _counted("server", "servers"),
+    "training.sharding.servers": lambda value: _servers({"count": value}),
     "training.checkpoint_traffic": lambda value: (
         "no checkpoint in flight" if value == "none" else f"a {value} checkpoint in flight"
     ),

@@ -28,6 +28,7 @@ from simulator.payload.judge import Numbers, Verdict, judge
 from simulator.records.timeline import Timeline
 from simulator.report.numbers.summary import summarize, with_link_use
 from simulator.run.point_result import PointResult
+from simulator.scenario.field_types import servers_among
 from simulator.scenario.payload import carries_payload
 from simulator.scenario.records import BUFFER, CYCLE, ClusterSpec, CollectiveSpec, Scenario
 
@@ -116,7 +117,7 @@ def request_of(scenario: Scenario) -> CollectiveRequest:
     if spec is None:
         raise TypeError("a scenario of a collective has a collective")
     ranks = _ranks_of(spec, scenario.cluster)
-    count, on = _servers(spec)
+    count, on = _servers(spec, ranks)
     size = spec.group_size
     return CollectiveRequest(
         operation=spec.operation,
@@ -141,9 +142,11 @@ def _ranks_of(spec: CollectiveSpec, cluster: ClusterSpec) -> int:
     return len(spec.group or range(cluster.world_size))
 
 
-def _servers(spec: CollectiveSpec) -> tuple[int, Any]:
-    """Return the number of parameter servers and their place ("own" or "workers"); one separate server by default."""
-    return (spec.servers.count, spec.servers.on) if spec.servers else (1, "own")
+def _servers(spec: CollectiveSpec, ranks: int) -> tuple[int, Any]:
+    """Return the number of parameter servers beside the ranks, and their place ("own" or "workers"); one separate
+    server by default.
+    """
+    return (servers_among(spec.servers.count, ranks), spec.servers.on) if spec.servers else (1, "own")
 
 
 def _messages(spec: CollectiveSpec, itemsize: int) -> tuple[tuple[int, ...], float]:

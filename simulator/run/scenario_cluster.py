@@ -12,6 +12,7 @@ from simulator.cluster.build import Occurrence, build
 from simulator.cluster.cluster import Cluster
 from simulator.engine.progress import stage
 from simulator.scenario.build_training import sharding
+from simulator.scenario.field_types import servers_among
 from simulator.scenario.records import ClusterSpec, EventSpec, Scenario
 from simulator.scenario.training_spec import TrainingSpec
 from simulator.step.framework import load_framework
@@ -103,8 +104,8 @@ def servers_of(scenario: Scenario) -> int:
     """Return the number of separate parameter servers that a scenario's collective or training needs."""
     collective, training = scenario.collective, scenario.training
     if collective is not None and collective.servers is not None and collective.servers.on == "own":
-        return collective.servers.count
+        return servers_among(collective.servers.count, len(collective.group or range(scenario.cluster.world_size)))
     if training is None:
         return 0
-    spread = sharding(training.sharding)
+    spread = sharding(training.sharding, scenario.cluster.world_size)
     return STRATEGIES.find(spread.strategy, scenario.base).servers(spread)

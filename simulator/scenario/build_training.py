@@ -15,6 +15,7 @@ from simulator.basics import dtypes
 from simulator.collectives.algorithm_files import located
 from simulator.model.expert_partition import ExpertPartition
 from simulator.scenario import own_parts
+from simulator.scenario.field_types import servers_among
 from simulator.scenario.global_batch import micro_batches
 from simulator.scenario.learning_spec import DROPOUT, LossScalingSpec
 from simulator.scenario.lora_spec import adapters
@@ -87,7 +88,7 @@ def to_step(
         micro_batch_size=spec.micro_batch_size,
         accumulation=accumulation(spec, world_size),
         parallelism=parallelism(spec),
-        sharding=sharding(spec.sharding),
+        sharding=sharding(spec.sharding, world_size),
         precision=chosen,
         checkpointing=spec.activation_checkpointing,
         attention=spec.attention,
@@ -125,9 +126,9 @@ def _of_adapters(spec: TrainingSpec, own: Adapters) -> Precision:
     return replace(chosen, grads=grads, master=None if alone else chosen.master)
 
 
-def sharding(spec: ShardingSpec) -> Sharding:
+def sharding(spec: ShardingSpec, world_size: int) -> Sharding:
     """Return the planner's record for the sharding of model states, from the scenario's keys."""
-    return Sharding(**spec.model_dump())
+    return Sharding(**spec.model_dump() | {"servers": servers_among(spec.servers, world_size)})
 
 
 def _state_dtype(spec: TrainingSpec, chosen: Precision, own: Adapters | None) -> str:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from simulator.basics import dtypes
 from simulator.basics.errors import ScenarioError, one_of
 from simulator.cluster.limits import no_server_ports
+from simulator.scenario.field_types import servers_among
 from simulator.scenario.records import ClusterSpec, CollectiveSpec
 from simulator.scenario.rule_violation import RuleViolation, first_duplicate
 
@@ -232,7 +233,7 @@ def _servers(shape: CollectiveSpec, ranks: int, facts: TopologyFacts | None) -> 
             message,
             ("collective.algorithm", "collective.servers", "cluster.topology"),
         )
-    if on == "workers" and count > ranks:
+    if on == "workers" and servers_among(count, ranks) > ranks:
         yield RuleViolation(
             ("collective", "servers", "count"),
             f"got {count} servers on {ranks} workers; at most one per worker",

@@ -62,6 +62,8 @@ def describe(scenario: Scenario, without: Collection[str] = ()) -> Description:
     >>> from simulator.scenario.load import load_scenario
     >>> describe(load_scenario("zero_stages"), ["training.sharding.strategy", "cluster.world_size"]).text
     'gpt2_xl, micro-batch 4, 1,024 tokens, full checkpointing; a100_sxm_80gb, dgx_a100'
+    >>> describe(load_scenario("training_for_real"), ["training.sharding.strategy"]).job
+    'gpt2 (inline), micro-batch 8, 32 tokens, float32, optimizer adam, learning rate 0.001, 60 steps'
     """
     if scenario.training is not None:
         job = _of_step(scenario.training, in_samples=_in_samples(scenario, scenario.training))
@@ -169,6 +171,9 @@ def _of_step(spec: TrainingSpec, *, in_samples: bool) -> Iterator[tuple[str, str
     if spec.precision != PrecisionSpec():
         yield "training.precision", _precision(spec.precision)
     if spec.numerics:
+        # The losses of a real training depend on both, also if the scenario keeps their defaults.
+        yield "training.optimizer", label("training.optimizer", spec.optimizer.name)
+        yield "training.learning.rate", label("training.learning", {"rate": spec.learning.rate})
         yield "training.steps", f"{spec.steps} steps"
 
 

@@ -6,7 +6,7 @@ The module knows no key's name.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Final, Self, TypeVar
+from typing import Annotated, Any, Final, Literal, Self, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, GetCoreSchemaHandler
 from pydantic_core import CoreSchema
@@ -53,10 +53,17 @@ class Omittable:
         return handler.generate_schema(self.spec)
 
 
+def servers_among(servers: int | Literal["all"], workers: int) -> int:
+    """Return the number of parameter servers beside a number of workers."""
+    return workers if servers == "all" else servers
+
+
 # Ten times as many ranks as in the largest machine in operation; a larger number is probably a typing error.
 _MOST_RANKS: Final = 1_000_000
 Rank = Annotated[int, reading.whole(0, _MOST_RANKS - 1)]
 Count = Annotated[int, reading.whole(1, _MOST_RANKS)]
+# A number of parameter servers: `all` stands for as many as workers.
+Servers = Annotated[int | Literal["all"], reading.whole_or("all", 1, _MOST_RANKS)]
 # Ranks, steps and micro-batches, with counts in the thousands; may be written "8k".
 LargeCount = Annotated[int, reading.count(1, _MOST_RANKS, counts.THINGS)]
 

@@ -95,6 +95,21 @@ def whole(least: int, most: int | None = None) -> ValueReader:
     return ValueReader(reader, lambda: {"type": "integer", **bounds})
 
 
+def whole_or(word: str, least: int, most: int) -> ValueReader:
+    """Return a validator for a whole number within bounds, or a word."""
+    number = whole(least, most)
+
+    def reader(value: Any) -> int | str:
+        if isinstance(value, str) and value == word:
+            return word
+        try:
+            return int(number.reader(value))
+        except ValueError as error:
+            raise ValueError(f"{error}, or {word}") from error
+
+    return ValueReader(reader, lambda: {"anyOf": [number.schema(), {"const": word}]})
+
+
 def count(least: int, most: int | None, k: int) -> ValueReader:
     """Return a validator for a whole number within bounds, also written 8k, 1_000_000 or 1e6; k means `k` units."""
     bounded = whole(least, most)

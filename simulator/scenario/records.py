@@ -22,7 +22,7 @@ from simulator.basics.sections import SECTIONS
 from simulator.scenario import plot_names, reading
 from simulator.scenario.algorithm_reading import algorithm_reader
 from simulator.scenario.answer_spec import BudgetSpec, FindingEntry, FindingSpec
-from simulator.scenario.field_types import Count, LargeCount, Listed, Omittable, Rank, Spec, stored_dtypes
+from simulator.scenario.field_types import Count, LargeCount, Listed, Omittable, Rank, Servers, Spec, stored_dtypes
 from simulator.scenario.layer_policies import LayersSpec
 from simulator.scenario.learning_spec import LearningSpec, LossScalingSpec
 from simulator.scenario.lora_spec import LoraSpec
@@ -152,7 +152,9 @@ class ClusterSpec(Spec):
 class ServersSpec(Spec):
     """Number and place of the parameter servers (keys of a collective's `servers`)."""
 
-    count: Count = Field(default=1, description="Number of parameter servers, each with a share of the array.")
+    count: Servers = Field(
+        default=1, description="Number of parameter servers, each with a share of the array; all: one per worker."
+    )
     on: Annotated[Literal["own", "workers"], reading.choice(("own", "workers"))] = Field(
         default="own",
         description="Place of the servers: separate machines (own), or workers, one server per node before a second.",

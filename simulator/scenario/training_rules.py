@@ -26,6 +26,7 @@ from simulator.scenario import numerics_rules, own_parts, parallelism_rules
 from simulator.scenario.build_training import accumulation, parallelism, precision, with_accumulation
 from simulator.scenario.caching import memoized
 from simulator.scenario.collective_rules import chosen
+from simulator.scenario.field_types import servers_among
 from simulator.scenario.lora_spec import adapters
 from simulator.scenario.records import ClusterSpec
 from simulator.scenario.rule_violation import RuleViolation, any_listening, any_of, first_duplicate
@@ -252,7 +253,7 @@ def _servers(shape: TrainingSpec, world_size: int, facts: TopologyFacts | None) 
     if world_size < 2:
         message = f"got {sharding.strategy!r}, which needs at least 2 workers; write ddp for a single worker"
         yield _conflict("sharding.strategy", message, "cluster.world_size")
-    if sharding.servers_on == "workers" and sharding.servers > world_size:
+    if sharding.servers_on == "workers" and servers_among(sharding.servers, world_size) > world_size:
         message = f"got {sharding.servers}, which is more than the {world_size} workers that host the servers"
         yield _conflict("sharding.servers", message, "training.sharding.servers_on", "cluster.world_size")
     if sharding.servers_on == "own" and facts is not None and not facts.own_servers:

@@ -16,7 +16,7 @@ from simulator.basics import counts, registry
 from simulator.scenario import reading
 from simulator.scenario.algorithm_reading import algorithm_reader
 from simulator.scenario.dtype_reading import matmul_dtype, stored_dtype
-from simulator.scenario.field_types import Count, LargeCount, Listed, Spec
+from simulator.scenario.field_types import Count, LargeCount, Listed, Servers, Spec
 from simulator.scenario.global_batch import batch_of_step
 from simulator.scenario.layer_policies import checkpointing
 from simulator.scenario.learning_spec import (
@@ -360,8 +360,9 @@ class ShardingSpec(Spec):
             "(last)."
         ),
     )
-    servers: Count = Field(
-        default=1, description=("parameter_server: number of servers, each with a share of the parameters.")
+    servers: Servers = Field(
+        default=1,
+        description="parameter_server: number of servers, each with a share of the parameters; all: one per worker.",
     )
     servers_on: Annotated[str, reading.choice(("own", "workers"))] = Field(
         default="own",

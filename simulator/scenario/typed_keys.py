@@ -331,8 +331,8 @@ class PrecisionKeys(TypedDict, total=False):
 class ServersKeys(TypedDict, total=False):
     """Number and place of the parameter servers (keys of a collective's servers)."""
 
-    count: int
-    """Number of parameter servers, each with a share of the array."""
+    count: int | Literal["all"]
+    """Number of parameter servers, each with a share of the array; all: one per worker."""
     on: Literal["own", "workers"]
     """Place of the servers: separate machines (own), or workers, one server per node before a second."""
 
@@ -359,8 +359,8 @@ class ShardingKeys(TypedDict, total=False):
     gradient_sync: Literal["every", "shard", "last"]
     """zero3: micro-batches after which gradients are summed: every micro-batch; every micro-batch within shard groups,
     but only the last over the copies (shard); only the last, with whole gradients in memory (last)."""
-    servers: int
-    """parameter_server: number of servers, each with a share of the parameters."""
+    servers: int | Literal["all"]
+    """parameter_server: number of servers, each with a share of the parameters; all: one per worker."""
     servers_on: Literal["own", "workers"]
     """parameter_server: separate machines (own), or workers, one server per node before a second."""
     asynchronous: bool

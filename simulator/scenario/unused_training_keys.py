@@ -113,7 +113,7 @@ def _without_numbers(shape: TrainingSpec) -> Iterator[tuple[Key, str]]:
     why = "needs a real training; write numerics: true"
     for name in LearningSpec.model_fields:
         yield ("training", "learning", name), why
-    yield ("training", "clip_norm"), f"{why} (the norm is always timed)"
+    yield ("training", "clip_norm"), f"{why} (the time of the gradient norm is always simulated)"
     if not shape.sharding.asynchronous:
         yield ("training", "steps"), "one step is simulated; several steps need numerics: true, or asynchronous servers"
 

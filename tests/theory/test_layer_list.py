@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+import re
 import statistics
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
+import yaml
 
 from simulator.basics.errors import ScenarioError
 from simulator.basics.measured_tables import read_table
@@ -173,6 +175,35 @@ def test_every_type_of_layer_has_an_example() -> None:
     assert set(EXAMPLES) == set(LAYER_TYPES)
 
 
+# The value of each default that the page gives in words, for the layer in EXAMPLES.
+IN_WORDS: Final = {
+    ("linear", "in"): 16, ("conv2d", "in"): 3, ("attention", "kv_heads"): 2, ("attention", "head_dim"): 8,
+    ("layer_norm", "bias"): True, ("batch_norm", "bias"): True, ("group_norm", "bias"): True,
+    ("max_pool", "stride"): 2, ("avg_pool", "stride"): 3, ("cost", "output"): [16],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "key"), [(kind, key) for kind, of in LAYER_TYPES.items() for key in of.keys])
+def test_a_layer_without_a_key_has_the_default_that_its_type_names(kind: str, key: str) -> None:
+    entered, given = EXAMPLES[kind]
+    numbers = [] if given is None else given if isinstance(given, list) else [given]
+    keys = given if isinstance(given, dict) else dict(zip(LAYER_TYPES[kind].short, numbers, strict=False))
+    keys = {name: value for name, value in keys.items() if name != key}
+    default = LAYER_TYPES[kind].keys[key].default
+    if default is None:
+        with pytest.raises(ScenarioError, match=f"{key} is missing"):
+            listed({kind: keys}, entered=entered, loss="none")
+        return
+    value = IN_WORDS[kind, key] if (kind, key) in IN_WORDS else yaml.safe_load(default)
+    without, with_default = (listed({kind: one}, entered=entered, loss="none") for one in (keys, keys | {key: value}))
+    assert without == with_default
+
+
+def test_a_norm_without_weights_has_no_bias_unless_the_file_says_so() -> None:
+    assert total(listed({"layer_norm": {"weight": False}}, entered=(8, 16), loss="none")) == 0
+    assert total(listed({"layer_norm": {"weight": False, "bias": True}}, entered=(8, 16), loss="none")) == 16
+
+
 def test_a_cost_has_the_flops_parameters_and_bytes_that_it_names() -> None:
     model = listed({"cost": {"flops": 3200, "parameters": 25, "activations": 48, "output": [10]}}, loss="none")
     assert model.forward_flops_per_sample == 3200
@@ -219,6 +250,19 @@ def test_a_file_names_the_line(tmp_path: Path) -> None:
     path.write_text("input: [16]\nlayers:\n- linear: [16, 4]\n- linear: [5, 4]\n")
     with pytest.raises(ScenarioError, match=r"net.yaml:4:\d+: layers.1.linear: in: got 5"):
         load_model(path)
+
+
+def test_a_scenario_names_the_faults_of_its_model_in_the_order_of_the_lines(tmp_path: Path) -> None:
+    """Nine layers with a fault each stand in lines 3 to 11: as text, line 10 would come before line 3."""
+    (tmp_path / "net.yaml").write_text("input: [16]\nlayers:\n" + "- linear: [5, 16]\n" * 9)
+    (tmp_path / "own.yaml").write_text(
+        "# Why?\nname: own\ncluster: {topology: dgx_h100, world_size: 8}\n"
+        "training: {model: net.yaml, seq_len: 1, sharding: ddp}\n"
+    )
+    with pytest.raises(ScenarioError) as told:
+        load_scenario(tmp_path / "own.yaml")
+    lines = [int(one) for one in re.findall(r"net\.yaml:(\d+):", str(told.value))]
+    assert lines == list(range(3, 12))
 
 
 STEP: Final[dict[str, Any]] = {

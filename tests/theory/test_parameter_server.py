@@ -11,8 +11,9 @@ import pytest
 
 from simulator.collectives import parameter_server
 from simulator.collectives.algorithm import CollectiveRequest
+from simulator.report.numbers.summary import CollectiveReport
 from simulator.run.simulate import simulate
-from simulator.scenario.load import load_scenario
+from simulator.scenario.load import load_scenario, points
 from tests.playing import star, time_of
 
 ALPHA, BETA = 10e-6, 12.5e9
@@ -158,3 +159,26 @@ def test_servers_spread_over_nodes_add_up_the_gradients_of_every_worker() -> Non
     pairs = NODES | {"options": NODES["options"] | {"gpus": 2, "nics": 1}}
     # On a star the servers run on workers 0 and 1, on nodes of two GPUs on workers 0 and 2: the sums are the same.
     assert losses(pairs) == pytest.approx(losses("star_100g"), rel=1e-12)
+
+
+@pytest.mark.parametrize("workers", [2, 4, 8])
+def test_all_servers_on_workers_take_the_time_of_a_ring_on_their_cables(workers: int) -> None:
+    """A server on each of N workers receives (N-1) S / N and sends as much back: 2 (N-1) / N S / B beside latencies."""
+    servers = {"count": "all", "on": "workers"}
+    # The file names another number of workers, which the sweep changes.
+    made = scenario(2, "16 MiB", algorithm="parameter_server", servers=servers)
+    (point,) = points(load_scenario(made | {"sweep": {"cluster.world_size": [workers]}}))
+    report = simulate(point.scenario).report
+    assert isinstance(report, CollectiveReport)
+    assert report.time_s == pytest.approx(2 * (workers - 1) / workers * 2**24 / BETA, rel=0.05)
+
+
+def test_all_is_one_server_per_worker_in_training() -> None:
+    sharding = {"strategy": "parameter_server"}
+    made = {
+        "name": "all", "cluster": {"topology": "star_100g", "world_size": 4},
+        "training": {"model": "gpt2", "seq_len": 128, "micro_batch_size": 1, "sharding": sharding},
+        "compare": {"training.sharding.servers": [4, "all"]},
+    }  # fmt: skip
+    four, every = (simulate(point.scenario).report.to_dict() for point in points(load_scenario(made)))
+    assert four == every

@@ -91,9 +91,17 @@ def test_a_crossing_is_where_the_closed_forms_are_equal(workers: int) -> None:
     assert told.further > 0
 
 
-def test_the_demo_crosses_at_120_kib_with_8_workers() -> None:
-    told = answered(RING_OR_NAIVE)
-    assert "Crossover: ring beats naive above 120 KiB." in told.sentences
+def test_the_demo_crosses_at_120_kib_with_8_workers_between_two_simulated_sizes() -> None:
+    """The closed forms are equal at 6 latencies x bandwidth / (7 x 7/8), which is 119.6 KiB."""
+    exact = 6 * LATENCY * BANDWIDTH / (7 * 7 / 8) / 1024
+    (told,) = (one for one in answered(RING_OR_NAIVE).sentences if one.startswith("Crossover"))
+    pattern = (
+        r"Crossover: ring beats naive above about 120 KiB \(between the simulated points (\d+) KiB and (\d+) KiB\)."
+    )
+    found = re.fullmatch(pattern, told)
+    assert found is not None
+    low, high = map(int, found.groups())
+    assert low <= exact <= high <= 1.03 * low
 
 
 def test_changes_are_those_of_the_reports() -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from simulator.model.layer_types import LAYER_TYPES
+from simulator.model.layer_types import LAYER_TYPES, LayerKey
 
 _INTRO: Final = """# Layers
 
-A file of layers describes a model whose layers are known ([How do I simulate a network that is no listed
-transformer?](../howto/own_network.md)). This page lists its keys and the types of layers, for users who write one.
+A file of layers describes a model whose layers are known ([How do I simulate my own network: a CNN, or any PyTorch
+module?](../howto/own_network.md)). This page lists its keys, and the types of layers with the meaning and the default
+of each key, for users who write such a file.
 """
 # Key, meaning, example.
 _KEYS: Final = (
@@ -57,7 +58,7 @@ def layer_page() -> str:
     """Return the page about types of layers."""
     types = []
     for name, kind in LAYER_TYPES.items():
-        keys = "; ".join(f"`{key}`: {meaning}" for key, meaning in kind.keys.items())
+        keys = "; ".join(f"`{key}`: {one.meaning}, {_default(one)}" for key, one in kind.keys.items())
         short = f"`{name}: [{', '.join(kind.short)}]`" if kind.short else ""
         types.append((f"`{name}`", kind.meaning, keys, short))
     return "\n".join([
@@ -65,6 +66,11 @@ def layer_page() -> str:
         _table(("word", "meaning", "example"), _COMPOSED), _AFTER,
         _table(("type", "meaning", "keys", "short form"), types), "",
     ])  # fmt: skip
+
+
+def _default(key: LayerKey) -> str:
+    """Return the default of a key as text, or that the key is required."""
+    return "required" if key.default is None else f"default {key.default}"
 
 
 def _table(head: tuple[str, ...], rows: list[tuple[str, ...]] | tuple[tuple[str, ...], ...]) -> str:

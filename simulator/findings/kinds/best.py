@@ -21,7 +21,17 @@ from simulator.findings.comparison import Comparison, Row, Settings, amount, key
 from simulator.findings.crossovers import Axis, axis_of, changes
 from simulator.findings.found import Finding, FindingResult
 from simulator.findings.search import Bracket
-from simulator.findings.text import MOST_NAMED, bracket_text, bracketed, clause, clauses, join_list, joined, short_list
+from simulator.findings.text import (
+    MOST_NAMED,
+    bracket_text,
+    bracketed,
+    clause,
+    clauses,
+    ends_text,
+    join_list,
+    joined,
+    short_list,
+)
 from simulator.records.measures import Measure, Report, factor_text, for_reports, percent_text
 from simulator.report.numbers.memory_margin import margin_of
 from simulator.scenario.answer_spec import FindingSpec
@@ -412,11 +422,13 @@ def _lead_changes(compared: Comparison, measure: Measure, crossings: Sequence[Ma
         texts = [_where(compared, one) for one in places]
         shown, others = _shown_first(compared, places, texts)
         before, after = compared.name(places[0]["before"]), compared.name(places[0]["after"])
-        rest = f" ({join_list(others)})" if others else ""
         # "beats" means faster; other measures are named.
         measured = "" if measure.superlative == "fastest" else f" in {measure.noun}"
         # A place known to 2 % is a limit; an exact place is the first value at which the new leader is ahead.
         start = "above" if all(one["at"] is not None and not one["exact"] for one in places) else "from"
+        rest = f"; {join_list([f'{start} {other}' for other in others])}" if others else ""
+        left = len(places) - 1 - len(others)
+        rest += f" ({number_of(left, 'condition')} in between omitted)" if left else ""
         sentences.append(f"Crossover: {after} beats {before}{measured} {start} {shown}{rest}")
     return sentences
 
@@ -430,12 +442,16 @@ def _where(compared: Comparison, one: Mapping[str, Any]) -> tuple[str, str]:
 def _shown_first(
     compared: Comparison, places: Sequence[Mapping[str, Any]], texts: Sequence[tuple[str, str]]
 ) -> tuple[str, list[str]]:
-    """Return the text of the crossover at the scenario's own settings, and the texts of the first and last others."""
+    """Return the text of the crossover at the scenario's own settings, and the texts of the first and last others.
+
+    The first text names the two simulated points on either side of the crossover.
+    """
     own = {"cluster.world_size": compared.scenario.cluster.world_size}
     number = next((i for i, one in enumerate(places) if one["fixed"] and one["fixed"].items() <= own.items()), 0)
     written = [f"{at} with {fixed}" if fixed else at for at, fixed in texts]
     others = [text for i, text in enumerate(written) if i != number]
-    return written[number], others if len(others) <= 2 else [others[0], others[-1]]
+    shown = written[number] + ends_text(places[number]["along"], places[number])
+    return shown, others if len(others) <= 2 else [others[0], others[-1]]
 
 
 FINDING = Finding("best", find)

@@ -18,7 +18,7 @@ from simulator.findings.comparison import Comparison, Row, Settings, key_of
 from simulator.findings.crossovers import Axis, axis_of, changes, log_ratio, sign_changes
 from simulator.findings.found import Finding, FindingResult
 from simulator.findings.search import Bracket
-from simulator.findings.text import at_text, bracket_text, bracketed, clause, join_list, short_list
+from simulator.findings.text import at_text, bracket_text, bracketed, clause, ends_text, join_list, short_list
 from simulator.records.measures import Measure, Report, for_reports, percent_text
 from simulator.records.setting_text import label
 from simulator.scenario.answer_spec import FindingSpec
@@ -171,7 +171,7 @@ def _above_text(
             return over, f"already with {names[0]}, and up to {names[1]}: {ends}"
         return under, f"from {names[0]} to {names[1]}: {ends}"
     said = [over if after else under for _, after in places]
-    at = [f"from {bracket_text(axis.key, bracketed(one))} on" for one, _ in places]
+    at = [_from_text(axis, one) for one, _ in places]
     before = "".join(f"{text} {where}, and " for text, where in zip(said[:-1], at[:-1], strict=True))
     return f"{before}{said[-1]}", f"{at[-1]}: {ends}"
 
@@ -373,6 +373,12 @@ def _playable(compared: Comparison, setting: Settings, axis: Axis, fixed: Settin
     return Axis(axis.key, tuple(numbers))
 
 
+def _from_text(axis: Axis, bracket: Bracket) -> str:
+    """Return a place on an axis in words: 'from about 1,830 tokens on (between the simulated points ... and ...)'."""
+    one = bracketed(bracket)
+    return f"from {bracket_text(axis.key, one)} on{ends_text(axis.key, one)}"
+
+
 def _sentence(
     compared: Comparison,
     measure: Measure,
@@ -400,7 +406,7 @@ def _sentence(
             stays = f"{measure.verb} {fewer} {_counted(measure)} than {baseline}"
         return clause(name, stays), f"from {first} to {last}"
     said = [worse if now else near for _, now in places]
-    at = [f"from {bracket_text(axis.key, bracketed(one))} on" for one, _ in places]
+    at = [_from_text(axis, one) for one, _ in places]
     before = "".join(f"{text} {where}, and " for text, where in zip(said[:-1], at[:-1], strict=True))
     return clause(name, f"{before}{said[-1]}"), at[-1]
 

@@ -13,6 +13,7 @@ from simulator.importing.facts import Facts
 from simulator.importing.format import Format
 from simulator.importing.machine import copies_of
 from simulator.importing.rules import (
+    REST,
     Means,
     NotModelled,
     Table,
@@ -21,6 +22,7 @@ from simulator.importing.rules import (
     flag,
     number,
     size,
+    size_if_given,
     size_or_rest,
     text,
     whole,
@@ -60,7 +62,7 @@ def _selective(value: Any) -> Any:
 
 def _batch(value: Any) -> int | None:
     """Return a global batch; None for -1, which means the micro-batches of all ranks."""
-    return size_or_rest(value)
+    return size_if_given(value)
 
 
 _FLOAT8: Final = "float8"
@@ -149,7 +151,7 @@ _TABLE: Final[Table] = {
     "activation_checkpoint.SelectiveAC": Means("saved", constant("selective")),
     "activation_checkpoint.MemoryBudgetAC": Means("saved", constant("memory_budget")),
     "loss.ChunkedLossWrapper": Means("chunked_loss", flag),
-    "training.num_tokens_per_train_step": Means("tokens", size_or_rest),
+    "training.num_tokens_per_train_step": Means("tokens", size_if_given),
     "parallelism.num_pp_microbatches": Means("pipeline_count", size),
     "parallelism.enable_fsdp_symm_mem": NotModelled("gathers use the collectives of NCCL"),
     "lora.rank": Means("training.lora.rank", size),
@@ -215,11 +217,11 @@ def _derive_model(facts: Facts) -> None:
 
 
 def _derive_sharding(facts: Facts) -> None:
-    replicas, shards = facts.value("replicas", 1), facts.value("shard_ranks")
-    copies = copies_of(facts)
-    if shards is None:
-        shards = max(1, copies // replicas)
-    names = ("shard_ranks", "replicas")
+    replicas, shards = facts.value("replicas", 1), facts.value("shard_ranks", REST)
+    if shards == REST:
+        shards = max(1, copies_of(facts) // replicas)
+    # A single replica decides nothing.
+    names = ("shard_ranks", "replicas") if replicas > 1 else ("shard_ranks",)
     if shards == 1 and replicas > 1:
         facts.derive(f"{_SHARDING}.strategy", "ddp", *names)
         return

@@ -1,0 +1,33 @@
+"""On which leaf switches are the ranks of a cluster: the first switches outside of their nodes?
+
+Switches inside a node, such as an NVSwitch, have a name with a slash: "node0/nvswitch".
+"""
+
+from __future__ import annotations
+
+from simulator.cluster.cluster import Cluster
+from simulator.cluster.graph import of_kind
+
+
+def leaf_switches(cluster: Cluster) -> tuple[str, ...]:
+    """Return the names of the leaf switches of the cluster's ranks; empty if no switch is outside of the nodes.
+
+    The leaf switches of a rank are the nearest switches by number of links: with a network card and a leaf for each
+    GPU of a node (rails), a rank has a leaf of its own rail.
+
+    Examples
+    --------
+    >>> from simulator.cluster.build import build
+    >>> leaf_switches(build("star_100g", 4)), leaf_switches(build("dgx_h100", 8))
+    (('switch0',), ())
+    """
+    outside = {name for name in of_kind(cluster.graph, "switch") if "/" not in name}
+    found = dict[str, None]()
+    for rank in cluster.ranks if outside else ():
+        # Breadth-first: vertices at 1, 2, 3, ... links from the rank, up to the first layer with an outer switch.
+        layer, seen = [rank], {rank}
+        while layer and not outside.intersection(layer):
+            layer = [name for name in dict.fromkeys(n for one in layer for n in cluster.graph[one]) if name not in seen]
+            seen.update(layer)
+        found |= dict.fromkeys(name for name in layer if name in outside)
+    return tuple(found)
