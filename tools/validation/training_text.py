@@ -93,10 +93,11 @@ sixths of the source's runs on one chip, in order of size. Disturbed runs are le
 """
 
 AFTER_CALIBRATION: Final = """
-Three numbers repair a machine or a framework that is slower throughout (dgxc, simumax, internevo). They do not repair
+Three numbers repair a machine or a framework that is slower throughout (simumax, internevo, fms). They do not repair
 settings that are simulated wrongly without the source's facts: in foundry, the masked half of attention, which depends
-on the length; in nanotron, 377 runs with layouts from poor to good. If three runs contradict each other, the constants
-stay nearly as shipped (vtrain). For such a mixture, calibrate with runs like those to be predicted.
+on the length. If the three runs contradict each other, the constants stay as shipped (nanotron, with 377 runs of
+layouts from poor to good; vtrain; dgxc; megatron_sc21; llmq; torchtitan). For such a mixture, calibrate with runs like
+those to be predicted.
 """
 
 OWN: Final = """## Your own runs
