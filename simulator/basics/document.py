@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import yaml
 
@@ -21,6 +21,8 @@ from simulator.basics.plain_data import DEEPEST, at
 from simulator.basics.yaml_dialect import MOST_VALUES, Loader
 
 Key = tuple[str | int, ...]
+# Place at the beginning of a message: "net.yaml:9:3: ".
+_PLACE: Final = re.compile(r"\S+:\d+:\d+: ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,13 +106,19 @@ class Document:
 
     def lines(self, faults: Iterable[Fault]) -> tuple[str, ...]:
         """Return the faults as lines, in file order; a list of allowed keys appears only once."""
-        # A fault of a file that this file names has its place in the message: "net.yaml:9:3: ..." is listed before
-        # "net.yaml:10:3: ...".
         ordered = sorted(
-            set(faults), key=lambda f: (f.line or 0, f.column or 0, tuple(map(str, f.key)), natural(f.message))
+            set(faults), key=lambda f: (f.line or 0, f.column or 0, tuple(map(str, f.key)), _order(f.message))
         )
         listed = set[str]()
         return tuple(_without_list(fault, listed).as_line(self.source) for fault in ordered)
+
+
+def _order(message: str) -> tuple[tuple[int, str], ...]:
+    """Return a key that sorts messages as text, and messages of a file that this file names by line and column.
+
+    Such a message begins with the place: "net.yaml:9:3: ..." is listed before "net.yaml:10:3: ...".
+    """
+    return natural(message) if _PLACE.match(message) else ((-1, message),)
 
 
 def _without_list(fault: Fault, listed: set[str]) -> Fault:
