@@ -229,8 +229,8 @@ Collectives = Literal["auto", "played", "closed_form"]
 class ExpertsSpec(Spec):
     """Dispatch of tokens to experts on other ranks (keys of `parallelism.experts`)."""
 
-    # With top-k routing, all_to_all sends a token up to k times to the same rank; deduplicated only once, as DeepEP does
-    # inside a node.
+    # With top-k routing, all_to_all sends a token up to k times to the same rank; deduplicated only once, as DeepEP
+    # does inside a node.
     dispatch: Annotated[str, reading.choice(("all_to_all", "all_gather", "deduplicated"))] = Field(
         default="all_to_all",
         description=(
