@@ -45,13 +45,16 @@ def rate_caps(node: Ints, src: npt.NDArray[Any], dst: npt.NDArray[Any], inside: 
 
 
 def spare_of_cards(cluster: Cluster, group: Sequence[int]) -> float:
-    """Return the factor, at least 1, by which a group's flows may exceed the machine's cap between nodes.
+    """Return the factor by which to multiply the machine's cap on a flow between nodes for a group; 1: no increase.
 
-    Caps are fitted to sweeps in which every GPU in a node sends. If only part of a network card's ranks are in the
-    group, they share the card's bandwidth equally.
+    The cap is fitted to bandwidths measured while every GPU of a node sends. If only some of the ranks whose GPUs use a
+    network card are in the group, these ranks share the whole bandwidth of the card equally. The card with the most
+    ranks of the group decides.
 
     Examples
     --------
+    Two GPUs of a p4de share a network card:
+
     >>> from simulator.cluster.build import build
     >>> p4de = build("aws_p4de", 16)
     >>> spare_of_cards(p4de, range(16)), spare_of_cards(p4de, (0, 8))

@@ -10,10 +10,11 @@ from simulator.cluster.graph import of_kind
 
 
 def leaf_switches(cluster: Cluster) -> tuple[str, ...]:
-    """Return the names of the leaf switches of the cluster's ranks; empty if no switch is outside of the nodes.
+    """Return the name of each leaf switch of any rank once, by rank; empty if the cluster has no switch outside of its
+    nodes.
 
-    The leaf switches of a rank are the nearest switches by number of links: with a network card and a leaf for each
-    GPU of a node (rails), a rank has a leaf of its own rail.
+    The leaf switches of a rank are all switches outside of the nodes to which the path from the rank's GPU has the
+    fewest links. Where GPUs of the same place in every node share a leaf (a rail), a rank has only the leaf of its rail.
 
     Examples
     --------

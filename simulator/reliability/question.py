@@ -65,9 +65,10 @@ class GoodputQuestion:
     tokens : float or None
         Work of the whole training, in tokens without padding, or samples.
     failures : float or None
-        Failures for each node and day that stop the job; None for `mtbf`, or without one `USUAL_FAILURES`.
+        Failures for each node and day that stop the job [1/day]. If None, derived from `mtbf`; if `mtbf` is None too,
+        `USUAL_FAILURES`, 0.00379.
     mtbf : float or None
-        Mean time between failures that stop the whole job [s], in place of `failures`.
+        Mean time between failures of the whole job on all of its nodes [s]; an error if `failures` is given too.
     save : {"asynchronous", "synchronous"}
         Whether the step goes on while a checkpoint travels from host memory to the storage.
     interval : float or None
@@ -126,7 +127,10 @@ class GoodputQuestion:
             raise ScenarioError(_NO_COLLECTIVE)
 
     def failures_of_node(self, nodes: int) -> float:
-        """Return the failures of each of `nodes` nodes that stop the job [1/day]."""
+        """Return the failures for each node and day that stop a job on a number of nodes [1/day].
+
+        From `mtbf`, the number is 86,400 / (`mtbf` x `nodes`).
+        """
         if self.mtbf is not None:
             return DAY / (self.mtbf * nodes)
         return USUAL_FAILURES if self.failures is None else self.failures
