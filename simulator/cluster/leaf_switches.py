@@ -14,7 +14,7 @@ def leaf_switches(cluster: Cluster) -> tuple[str, ...]:
     nodes.
 
     The leaf switches of a rank are all switches outside of the nodes to which the path from the rank's GPU has the
-    fewest links. Where GPUs of the same place in every node share a leaf (a rail), a rank has only the leaf of its rail.
+    fewest links. Where GPUs of the same place in every node share a leaf (a rail), a rank has only its rail's leaf.
 
     Examples
     --------
