@@ -115,6 +115,8 @@ def training_scenario(seed: int, family: int = 34, **fixed: Any) -> dict[str, An
         parallelism |= {"ep": draw.pick(*[n for n in (1, 2, 4) if (dp * cp) % n == 0])} | draw.some(0.3, etp=(1, tp))
         spread = {"dispatch": ("all_to_all", "all_gather", "deduplicated"), "capacity": ("none", 1.25)}
         parallelism["experts"] = draw.some(0.3, **spread, imbalance=(1.5, {"zipf": 0.3}))
+        if parallelism["experts"].get("dispatch") == "deduplicated":
+            parallelism["experts"] |= draw.some(0.5, routing=("uniform", "round_robin"))
     if cp > 1:
         ways = ("ring", "all_gather", "ulysses", {"ulysses": cp, "ring": 1})
         parallelism |= draw.some(0.5, context=ways, balanced=(True, False))

@@ -70,6 +70,8 @@ def _model(model: Transformer, seq_len: int) -> Iterator[str]:
             yield f"--moe-layer-freq '([0]*{model.dense_layers}+[1]*{model.num_layers - model.dense_layers})'"
         elif model.expert_every > 1:
             yield f"--moe-layer-freq {model.expert_every}"
+        if model.expert_groups > 1:
+            yield f"--moe-router-num-groups {model.expert_groups} --moe-router-group-topk {model.active_groups}"
         if model.router_bias:
             yield "--moe-router-enable-expert-bias"
     if model.latent is not None:

@@ -77,6 +77,8 @@ ARCHITECTURE: Final = {
     "moe-ffn-hidden-size": Means("expert_ffn", size),
     "moe-shared-expert-intermediate-size": Means("shared_ffn", size),
     "moe-router-topk": Means("shape.active_experts", size),
+    "moe-router-num-groups": Means("shape.expert_groups", size),
+    "moe-router-group-topk": Means("shape.active_groups", size),
     "moe-layer-freq": Means("expert_pattern", _layer_pattern),
     "moe-router-enable-expert-bias": Means("shape.router_bias", flag),
     "multi-latent-attention": Means("latent", flag),

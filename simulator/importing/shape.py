@@ -41,6 +41,8 @@ _FEATURES: Final = {
     "ffn_size": "width of the MLP",
     "num_experts": "experts",
     "active_experts": "experts per token",
+    "expert_groups": "groups of experts",
+    "active_groups": "groups per token",
     "shared_experts": "shared experts",
     "dense_layers": "first dense layers",
     "expert_every": "distance of layers with experts",
@@ -144,7 +146,8 @@ def _config_keys(wanted: dict[str, Any], seq_len: int, vocab: int) -> dict[str, 
     if experts:
         keys |= {
             "num_local_experts": experts, "num_experts": experts, "n_routed_experts": experts,
-            "num_experts_per_tok": active,
+            "num_experts_per_tok": active, "n_group": wanted.get("expert_groups"),
+            "topk_group": wanted.get("active_groups"),
         }  # fmt: skip
     if "kv_rank" in wanted:
         keys |= {

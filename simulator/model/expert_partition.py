@@ -3,13 +3,18 @@
 References
 ----------
 .. [1] NVIDIA/Megatron-LM, core/transformer/moe/token_dispatcher.py.
-.. [2] deepseek-ai/DeepEP.
+.. [2] deepseek-ai/DeepEP, csrc/kernels/internode.cu: a token crosses the network once per node, to the rank at the
+   sender's place there, which forwards the token over NVLink, once per rank.
+.. [3] pytorch/torchtitan, models/moe/moe.py: `_debug_force_load_balance_routing`; the same in NVIDIA-NeMo/Automodel,
+   components/moe/layers.py: `FakeBalancedGate`.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import dataclass
+from functools import cache
 from typing import Literal
 
 from simulator.model.shape import Transformer
@@ -26,8 +31,8 @@ class ExpertPartition:
     tensor : int
         Ranks that cut each expert's matrices.
     dispatch : {"all_to_all", "all_gather", "deduplicated"}
-        A copy of a token per chosen expert; every token to every rank; a copy per rank with at least one chosen expert
-        [2]_.
+        A copy of a token per chosen expert; every token to every rank; a copy per node, and in the node per rank, with
+        at least one chosen expert [2]_.
     capacity : float or None
         Tokens that an expert takes, in units of its even share: excess tokens are dropped, missing tokens padded; None:
         unlimited.
@@ -38,6 +43,12 @@ class ExpertPartition:
         popularity, which is about as even as chance. 0: equal popularity.
     dtype : str or None
         Dtype of tokens on their way to experts; None: the activations' dtype, which the way back always uses.
+    routing : {"uniform", "round_robin"}
+        How tokens choose experts: any k experts are equally probable, or token i chooses the k experts from number i k
+        on, as benchmarks do [3]_.
+    in_node : int
+        Consecutive expert-parallel ranks on each node; 0 if nodes are unknown, or have unequal numbers of these ranks.
+        A token then has a copy per rank.
     """
 
     ranks: int = 1
@@ -47,6 +58,13 @@ class ExpertPartition:
     dtype: str | None = None
     tensor: int = 1
     zipf: float = 0.0
+    routing: Literal["uniform", "round_robin"] = "uniform"
+    in_node: int = 0
+
+    @property
+    def nodes(self) -> int:
+        """Number of nodes over which a group of expert-parallel ranks is distributed; 1 if unknown."""
+        return self.ranks // self.in_node if self.in_node else 1
 
     def fullest(self, model: Transformer) -> float:
         """Return the tokens on the fullest expert-parallel rank, divided by the mean over ranks.
@@ -86,18 +104,65 @@ class ExpertPartition:
             return self.slots(model, tokens) * model.num_experts
         return math.ceil(tokens * model.active_experts * self.fullest(model))
 
-    def distinct_ranks(self, model: Transformer) -> float:
-        """Return the expected number of distinct ranks that hold a token's experts, if tokens choose experts evenly.
-
-        e (1 - C(E - E/e, k) / C(E, k)) for k of E experts.
+    def distinct(self, model: Transformer, places: int) -> float:
+        """Return the expected number of places (nodes or ranks) that hold at least one expert chosen by a token, if
+        `places` places hold equal runs of consecutive experts.
 
         Examples
         --------
         >>> from simulator.model.load import load_model
-        >>> [round(ExpertPartition(e).distinct_ranks(load_model("deepseek_v3")), 2) for e in (8, 32, 64)]
-        [5.29, 7.27, 7.68]
+        >>> deepseek = load_model("deepseek_v3")
+        >>> [round(ExpertPartition(64).distinct(deepseek, places), 2) for places in (2, 8, 32, 64)]
+        [1.99, 3.66, 6.61, 7.28]
+
+        In turn, a token's 8 experts are on 2 ranks with 4 experts each, on the same node:
+
+        >>> in_turn = ExpertPartition(64, routing="round_robin")
+        >>> in_turn.distinct(deepseek, 64), in_turn.distinct(deepseek, 8)
+        (2.0, 1.0)
         """
-        experts, chosen = model.num_experts, model.active_experts
-        # Probability that a given rank holds none of the k chosen experts.
-        elsewhere = math.comb(experts - experts // self.ranks, chosen) / math.comb(experts, chosen)
-        return self.ranks * (1 - elsewhere)
+        experts, active = model.num_experts, model.active_experts
+        if self.routing == "round_robin":
+            return _distinct_in_turn(experts, active, places)
+        return _distinct_at_random(experts, active, places, model.expert_groups, model.active_groups)
+
+
+@cache
+def _distinct_in_turn(experts: int, active: int, places: int) -> float:
+    """Return the mean number of places with an expert of a token, if token i chooses experts i k, ..., i k + k - 1."""
+    # After E / gcd(E, k) tokens the choice starts anew.
+    tokens, each = experts // math.gcd(experts, active), experts // places
+    found = [{(token * active + n) % experts // each for n in range(active)} for token in range(tokens)]
+    return sum(map(len, found)) / tokens
+
+
+@cache
+def _distinct_at_random(experts: int, active: int, places: int, groups: int, active_groups: int) -> float:
+    """Return the expected number of places with an expert of a token that chooses k experts of m random groups.
+
+    A place without chosen experts has o experts in the m chosen groups of E / G experts, and all k are among the
+    others: probability C(m E / G - o, k) / C(m E / G, k), averaged over the choices of groups. With one group of all
+    experts this is the hypergeometric C(E - E / e, k) / C(E, k).
+    """
+    size, each = experts // groups, experts // places
+    choices = math.comb(active_groups * size, active) * math.comb(groups, active_groups)
+    distinct = 0.0
+    for place in range(places):
+        first, last = place * each, (place + 1) * each
+        # Experts of each group at this place, without groups elsewhere.
+        shared = [
+            min(last, (group + 1) * size) - max(first, group * size) for group in range(first // size, -(-last // size))
+        ]
+        # Ways to choose some of these groups, by their number and by their experts at this place.
+        ways = Counter({(0, 0): 1})
+        for here in shared:
+            ways += Counter({(chosen + 1, held + here): count for (chosen, held), count in ways.items()})
+        nowhere = sum(
+            count
+            * math.comb(groups - len(shared), active_groups - chosen)
+            * math.comb(active_groups * size - held, active)
+            for (chosen, held), count in ways.items()
+            if chosen <= active_groups
+        )
+        distinct += 1 - nowhere / choices
+    return distinct

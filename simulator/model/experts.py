@@ -12,12 +12,14 @@ References
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Iterable, Iterator
+from typing import Final, Literal
 
 from simulator.model.expert_partition import ExpertPartition
 from simulator.model.partition import Communication
 from simulator.model.shape import Transformer
 
+ExpertGroup = Literal["experts", "experts node", "experts rail"]
 Communications = tuple[Communication, ...]
 _CUT: Final = "expert tensor"
 
@@ -47,21 +49,45 @@ def expert_communications(
             _moved("gradients of all", "all_gather", whole, None, backward=True, after=False),
         )
         return there, back
-    copies = cut.chosen(model, tokens)
-    if cut.dispatch == "deduplicated":
-        # A token's copy is sent once per rank, however many of the token's experts are on that rank.
-        copies = round(tokens * cut.distinct_ranks(model))
-    elements = copies * model.hidden_size
-    there = (
-        _moved("tokens to experts", "all_to_all", elements, cut.dtype, backward=False, after=True),
-        # Only the way to the experts uses the narrower dtype: tokens forward, output gradients backward.
-        _moved("tokens' gradients from experts", "all_to_all", elements, None, backward=True, after=False),
+    sent = tuple(_sent(model, tokens, cut))
+    # Only the way to the experts uses the narrower dtype: tokens forward, output gradients backward.
+    handed = (
+        *_exchanged("tokens to experts", sent, cut.dtype, backward=False, after=True),
+        *_exchanged("tokens' gradients from experts", sent, None, backward=True, after=False),
     )
-    back = (
-        _moved("tokens from experts", "all_to_all", elements, None, backward=False, after=False),
-        _moved("tokens' gradients to experts", "all_to_all", elements, cut.dtype, backward=True, after=True),
+    returned = (
+        *_exchanged("tokens from experts", sent, None, backward=False, after=False),
+        *_exchanged("tokens' gradients to experts", sent, cut.dtype, backward=True, after=True),
     )
-    return there, back
+    return handed, returned
+
+
+def _sent(model: Transformer, tokens: int, cut: ExpertPartition) -> Iterator[tuple[ExpertGroup, int]]:
+    """Yield the process groups in which a rank's `tokens` are exchanged at once, each with the elements that the rank
+    sends there, its own part included.
+
+    Without duplicates, a token is sent once to each node with at least one of its experts, and there forwarded once to
+    each rank: a rank forwards what the ranks at its place of all nodes sent, in the mean as many tokens as it has.
+    Tokens are forwarded as they arrive, hence both exchanges run at the same time.
+    """
+    if cut.dispatch != "deduplicated":
+        yield "experts", cut.chosen(model, tokens) * model.hidden_size
+        return
+    if cut.nodes > 1:
+        yield "experts rail", round(tokens * cut.distinct(model, cut.nodes)) * model.hidden_size
+    group: ExpertGroup = "experts node" if cut.nodes > 1 else "experts"
+    yield group, round(tokens * cut.distinct(model, cut.ranks)) * model.hidden_size
+
+
+def _exchanged(
+    name: str, sent: Iterable[tuple[ExpertGroup, int]], dtype: str | None, *, backward: bool, after: bool
+) -> Iterator[Communication]:
+    """Yield the all-to-alls among expert-parallel ranks of process groups, given with the elements that a rank sends in
+    each.
+    """
+    for group, elements in sent:
+        where = " across nodes" if group == "experts rail" else ""
+        yield _moved(name + where, "all_to_all", elements, dtype, backward=backward, after=after, group=group)
 
 
 def around_expert_columns(
@@ -96,9 +122,10 @@ def _moved(
     *,
     backward: bool,
     after: bool,
+    group: ExpertGroup = "experts",
 ) -> Communication:
     """Return an exchange of tokens or gradients before the operation's only kernel, or after the kernel if `after`,
     hidden by nothing.
     """
     place = int(after)
-    return Communication(name, operation, elements, backward, place, place, dtype, "experts")  # type: ignore[arg-type]
+    return Communication(name, operation, elements, backward, place, place, dtype, group)  # type: ignore[arg-type]

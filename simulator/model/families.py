@@ -175,6 +175,27 @@ def _chosen(config: ConfigKeys, experts: str, default: int | None = None) -> tup
     return count, active
 
 
+def _chosen_groups(config: ConfigKeys, experts: int, active: int) -> tuple[int, int]:
+    """Return the number of groups of a model's `experts` experts, and of the groups to which a token's `active` experts
+    belong, from a config.json; 1 and 1 if the router chooses among all experts.
+    """
+    # DeepSeek-V2-Lite's router ignores the groups.
+    if config.get(("topk_method",)) == "greedy":
+        return 1, 1
+    groups = config.size("n_group", default=1)
+    config.divides(("n_group",), groups, "n_routed_experts", experts)
+    chosen = config.size("topk_group", default=groups)
+    # A fault reads as 1 everywhere.
+    if config.faults:
+        return 1, 1
+    if chosen > groups:
+        config.fault(("topk_group",), f"got {chosen}; must be at most n_group {groups}")
+    elif chosen * (experts // groups) < active:
+        text = f"got {chosen}, groups of {experts // groups} experts; must hold num_experts_per_tok {active} experts"
+        config.fault(("topk_group",), text)
+    return groups, chosen
+
+
 def _qwen3(config: ConfigKeys) -> dict[str, Any]:
     """Return the Transformer fields for a Qwen3 config.json."""
     return _with_late_windows(config, _llama(config) | {"qk_norm": "head"})
@@ -230,10 +251,13 @@ def _deepseek_v3(config: ConfigKeys) -> dict[str, Any]:
     )
     layers = config.layers("num_hidden_layers")
     dense = _first_dense(config, layers)
+    groups, active_groups = _chosen_groups(config, experts, active)
     # Attention's FLOPs need a single head width: the mean of a key's (192) and a value's (128).
     return _rotary(config, head_dim=(latent.key_dim + latent.value_dim) // 2) | {
         "num_experts": experts,
         "active_experts": active,
+        "expert_groups": groups,
+        "active_groups": active_groups,
         "shared_experts": config.size("n_shared_experts", default=0, least=0),
         "ffn_size": config.size("moe_intermediate_size"),
         # "noaux_tc" adds a bias per expert to balance the load.
@@ -264,7 +288,10 @@ def _glm4_moe(config: ConfigKeys) -> dict[str, Any]:
     """Return the Transformer fields for a GLM-4.5 config.json."""
     made = _glm(config, bias=False)
     experts, active = _chosen(config, "n_routed_experts")
+    groups, active_groups = _chosen_groups(config, experts, active)
     return made | {
+        "expert_groups": groups,
+        "active_groups": active_groups,
         "qk_norm": "head" if config.flag("use_qk_norm", default=False) else "none",
         "num_experts": experts,
         "active_experts": active,

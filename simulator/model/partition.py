@@ -159,9 +159,10 @@ class Communication:
         Index of the kernel that waits for the exchange; the number of kernels for the next operation's first kernel.
     dtype : str or None
         None: the activations' dtype.
-    group : {"tensor", "context", "context ring", "experts", "expert tensor"}
+    group : {"tensor", "context", "context ring", "experts", "experts node", "experts rail", "expert tensor"}
         Process group: tensor-parallel ranks; ranks that exchange heads for tokens (Ulysses); ranks of a context ring;
-        expert-parallel ranks; ranks that cut an expert's matrices.
+        expert-parallel ranks, those of a node, and those at equal places of the nodes; ranks that cut an expert's
+        matrices.
     sms : int or None
         Streaming multiprocessors that the exchange takes from concurrent kernels; None: a library collective's number.
     """
@@ -173,7 +174,9 @@ class Communication:
     before: int
     awaited: int
     dtype: str | None = None
-    group: Literal["tensor", "context", "context ring", "experts", "expert tensor"] = "tensor"
+    group: Literal["tensor", "context", "context ring", "experts", "experts node", "experts rail", "expert tensor"] = (
+        "tensor"
+    )
     sms: int | None = None
 
 

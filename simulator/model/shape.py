@@ -105,6 +105,9 @@ class Transformer:
         True if the head uses the embedding's table.
     num_experts, active_experts : int
         Routed experts, and experts per token; 0 and 0 for a dense MLP.
+    expert_groups, active_groups : int
+        Groups of consecutive routed experts, and groups per token: the router first chooses groups, then experts of
+        these groups (DeepSeek-AI, "DeepSeek-V3 technical report", 2024, section 2.1.2: node-limited routing).
     shared_experts : int
         Experts that see every token, beside the routed experts.
     router_bias : bool
@@ -189,6 +192,8 @@ class Transformer:
     head_transform: bool = False
     head_bias: bool = False
     patches: Patches | None = None
+    expert_groups: int = 1
+    active_groups: int = 1
 
     def __post_init__(self) -> None:
         """Raise ValueError for impossible or contradictory sizes of the model."""
@@ -199,6 +204,14 @@ class Transformer:
             raise ValueError(f"num_kv_heads: got {self.num_kv_heads}; must divide num_heads {self.num_heads}")
         if not 0 <= self.active_experts <= self.num_experts or (self.num_experts > 0) != (self.active_experts > 0):
             raise ValueError(f"active_experts: got {self.active_experts}; must be 1 .. num_experts {self.num_experts}")
+        if self.expert_groups < 1 or (self.num_experts or 1) % self.expert_groups:
+            raise ValueError(f"expert_groups: got {self.expert_groups}; must divide num_experts {self.num_experts}")
+        most = self.active_groups * (self.num_experts // self.expert_groups)
+        if not 1 <= self.active_groups <= self.expert_groups or most < self.active_experts:
+            raise ValueError(
+                f"active_groups: got {self.active_groups}; must be 1 .. expert_groups {self.expert_groups}, with at "
+                f"least active_experts {self.active_experts} experts"
+            )
         if not 0 <= self.dense_layers <= self.num_layers or (self.dense_layers and not self.num_experts):
             raise ValueError(f"dense_layers: got {self.dense_layers}; must be 0 .. {self.num_layers}, beside experts")
         if self.expert_every < 1 or (self.expert_every > 1 and not self.num_experts):
@@ -210,6 +223,7 @@ class Transformer:
         facts: dict[str, Any] = {"windows": (window,) if window else (), "dense_layers": 0, "expert_every": 1}
         if self.num_experts and not self._has_experts(layer):
             facts |= {"num_experts": 0, "active_experts": 0, "shared_experts": 0, "ffn_size": self.dense_ffn_size}
+            facts |= {"expert_groups": 1, "active_groups": 1}
         return replace(self, **facts)
 
     def _window_of(self, layer: int) -> int:

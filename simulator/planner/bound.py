@@ -41,7 +41,7 @@ from simulator.step.optimizer_update import apply_cost, average_cost, update_cos
 from simulator.step.pass_pieces import PassPieces
 from simulator.step.pipeline import Pipeline
 from simulator.step.pipelines.schedule import Work
-from simulator.step.plan import groups_of
+from simulator.step.plan import groups_of, on_nodes
 from simulator.step.process_groups import Groups
 from simulator.step.spec import TrainingStep, Updater
 from simulator.step.stages import cuts_of_stages
@@ -165,6 +165,7 @@ class BoundCalculator:
         """Return the lower bounds of a setting and its training step; raise ValueError if the GPU cannot run it (a
         dtype without a peak rate).
         """
+        step = on_nodes(step, self.cluster, setting.gpus)
         groups, pipeline = groups_of(step, setting.gpus), Pipeline.of(step)
         times = self._times_of_units(setting, step, groups)
         stages, held = times.of_stages(pipeline.layers())
@@ -204,7 +205,7 @@ class BoundCalculator:
         shared = groups.data_parallel > 1, groups.data_parallel * cut.tensor > cut.experts.tensor * cut.experts.ranks
         key = (
             setting.tp, setting.cp, setting.ep, setting.micro_batch, setting.checkpointing, shared,
-            strategy.shards_parameters, step.parallelism.apart and step.model.tied, *setting.named,
+            strategy.shards_parameters, step.parallelism.apart and step.model.tied, cut.experts.in_node, *setting.named,
         )  # fmt: skip
         if key not in self._of_units:
             made = units(
@@ -372,7 +373,7 @@ class _Exchanges:
     def seconds(self, exchange: Communication) -> float:
         """Return a lower bound on the duration of a exchange between model-parallel ranks [s]."""
         dtype = exchange.dtype or self.activations
-        cut = self.setting.tp, self.setting.cp, self.setting.ep
+        cut = self.setting.tp, self.setting.cp, self.setting.ep, self.communicator.groups.experts_in_node
         key = (exchange.operation, exchange.elements, dtype, exchange.group, *cut)
         if key not in self.known:
             op = self.communicator.plan(exchange.operation, exchange.elements, dtype, exchange.group)

@@ -305,6 +305,7 @@ def experts(spec: ParallelismSpec) -> ExpertPartition:
         None if wanted.dtype == "auto" else wanted.dtype,
         tensor,
         zipf,
+        wanted.routing,
     )
 
 

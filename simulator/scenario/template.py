@@ -86,7 +86,7 @@ training:
   # microbatch_group: 4, stages: {first_less: 1, last_less: 1} or [3, 5], order: [tp, cp, ep, dp, pp], cp: 2,
   # context: ring (all_gather ulysses, or {ulysses: 2, ring: 2}), balanced: false, ep: 4 (of the ranks of a stage),
   # etp: 1 (tp if omitted), experts: {dispatch: all_to_all (all_gather deduplicated), capacity: 1.25,
-  # imbalance: 1.1 or {zipf: 0.3}, dtype: float8_e4m3fn}
+  # imbalance: 1.1 or {zipf: 0.3}, dtype: float8_e4m3fn, routing: uniform (round_robin)}
 
 engine: auto                    # auto events compiled
 

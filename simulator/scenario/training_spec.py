@@ -229,13 +229,20 @@ Collectives = Literal["auto", "played", "closed_form"]
 class ExpertsSpec(Spec):
     """Dispatch of tokens to experts on other ranks (keys of `parallelism.experts`)."""
 
-    # With top-k routing, all_to_all sends a token up to k times to the same rank; deduplicated only once, as DeepEP
-    # does inside a node.
+    # With top-k routing, all_to_all sends a token up to k times to the same rank; deduplicated, as DeepEP does, once to
+    # a node and there once to a rank.
     dispatch: Annotated[str, reading.choice(("all_to_all", "all_gather", "deduplicated"))] = Field(
         default="all_to_all",
         description=(
             "Token dispatch: a copy per chosen expert (all_to_all), every token to every rank (all_gather), or a "
-            "copy per rank (deduplicated)."
+            "copy per node, and in the node per rank (deduplicated)."
+        ),
+    )
+    routing: Annotated[str, reading.choice(("uniform", "round_robin"))] = Field(
+        default="uniform",
+        description=(
+            "How tokens choose experts, for deduplicated: any experts are equally probable (uniform), or consecutive "
+            "experts in turn, as balanced benchmarks do (round_robin)."
         ),
     )
     capacity: Annotated[float | None, _capacity()] = Field(

@@ -268,10 +268,13 @@ def _parallelism(shape: TrainingSpec, world_size: int) -> Iterator[tuple[Key, st
     if wanted.tp == 1 or not wanted.sequence_parallel:
         yield (*key, "tp_overlap"), "needs tp above 1 and sequence_parallel"
     if wanted.ep == 1:
-        for name in ("dispatch", "capacity", "imbalance", "dtype"):
+        for name in ("dispatch", "capacity", "imbalance", "dtype", "routing"):
             yield (*key, "experts", name), "needs ep above 1"
-    elif wanted.experts.capacity is not None:
-        yield (*key, "experts", "imbalance"), "with a capacity every expert takes the same number of tokens"
+    else:
+        if wanted.experts.capacity is not None:
+            yield (*key, "experts", "imbalance"), "with a capacity every expert takes the same number of tokens"
+        if wanted.experts.dispatch != "deduplicated":
+            yield (*key, "experts", "routing"), "only copies of dispatch: deduplicated depend on it"
     if wanted.cp == 1:
         for name in ("context", "balanced"):
             yield (*key, name), "needs cp above 1"

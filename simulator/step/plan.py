@@ -10,8 +10,10 @@ The planning functions: `plan_step` for a simulation, `ranks_alone` for the memo
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
+
+import numpy as np
 
 from simulator.basics.garbage import collected_later
 from simulator.cluster.cluster import Cluster
@@ -92,6 +94,7 @@ def plan_step(cluster: Cluster, step: TrainingStep, *, steady: bool = True) -> S
     # Closed forms need ranks that arrive together, and links that stay as they are: no straggler, jitter, event
     # or checkpoint in flight.
     even = steady and not cluster.changes and not step.saves and all(speed == 1.0 for speed in cluster.speeds)
+    step = on_nodes(step, cluster, cluster.world_size)
     groups = groups_of(step, cluster.world_size)
     communicator = Communicator(cluster, groups, step.collectives, even, step.copies_to_host, step.algorithm)
     stages = _noted(cluster, step, communicator)
@@ -194,6 +197,7 @@ def ranks_alone(cluster: Cluster, step: TrainingStep, *, at_once: bool = False) 
 
     Collectives take approximately their time, or no time with `at_once`; they have no schedules and no routes.
     """
+    step = on_nodes(step, cluster, cluster.world_size)
     groups = groups_of(step, cluster.world_size)
     communicator = Communicator(cluster, groups, "at_once" if at_once else "rough", True)
     return tuple(Program((tuple(made.builder.ops),)) for made in _noted(cluster, step, communicator))
@@ -254,6 +258,7 @@ def few_micro_batches(
     stages : collection of int, optional
         Pipeline stages to record; every stage if omitted.
     """
+    step = on_nodes(step, cluster, world_size)
     groups = groups_of(step, world_size)
     communicator = Communicator(cluster, groups, "closed_form" if closed_forms else "at_once", True)
     # Unbalanced context parallelism gives a stage several lists.
@@ -292,8 +297,40 @@ def groups_of(step: TrainingStep, world_size: int) -> Groups:
     asked = step.parallelism
     shard = step.sharding.shard_size or grid.holders
     return Groups(
-        grid, shard, step.sharding.mesh, asked.ulysses, asked.experts.ranks, asked.experts.tensor, asked.unlike_places
+        grid,
+        shard,
+        step.sharding.mesh,
+        asked.ulysses,
+        asked.experts.ranks,
+        asked.experts.tensor,
+        asked.unlike_places,
+        asked.experts.in_node,
     )
+
+
+def on_nodes(step: TrainingStep, cluster: Cluster, world_size: int) -> TrainingStep:
+    """Return a training step on the first `world_size` ranks of a cluster that knows how its expert-parallel ranks are
+    distributed over nodes, if the dispatch of tokens depends on it.
+
+    Nodes stay unknown (0) in a cluster that lacks the other ranks, and if a group of expert-parallel ranks is not cut
+    by the nodes into equal runs of consecutive ranks.
+    """
+    experts = step.parallelism.experts
+    if experts.dispatch != "deduplicated" or experts.ranks == 1 or cluster.world_size < world_size:
+        return step
+    node_of = cluster.node_of()
+    nodes = np.array([node_of.get(rank, -1) for rank in range(world_size)])[
+        groups_of(step, world_size).table("experts")
+    ]
+    # Length of the first run; every group must have equal runs, each on a node of its own.
+    size = int(np.argmax(np.append(nodes[0] != nodes[0, 0], True)))
+    if experts.ranks % size:
+        return step
+    runs = nodes.reshape(-1, experts.ranks // size, size)
+    firsts = np.sort(runs[:, :, 0], axis=1)
+    if (runs != runs[:, :, :1]).any() or (np.diff(firsts, axis=1) == 0).any():
+        return step
+    return replace(step, parallelism=replace(step.parallelism, experts=replace(experts, in_node=size)))
 
 
 @dataclass(frozen=True, slots=True)

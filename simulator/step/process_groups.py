@@ -7,7 +7,8 @@ A scope names a kind of process group:
 - "model": ranks that together hold a copy of the model;
 - "context": ranks that exchange heads for tokens (Ulysses); "context ring": ranks that rotate or gather keys and
   values;
-- "experts": ranks with different experts; "expert tensor": ranks that shard an expert's matrices; "expert data": ranks
+- "experts": ranks with different experts; "experts node": those of a node; "experts rail": those at equal places of
+  the nodes; "expert tensor": ranks that shard an expert's matrices; "expert data": ranks
   with the same experts;
 - "ends": first and last stage of a pipeline; a pair of numbers: ranks of two pipeline stages, for sends;
 - "own": a rank and its host; "worker": a rank and the parameter servers. The process group is a single rank in both.
@@ -47,8 +48,8 @@ from simulator.step.rank_grid import RankGrid
 
 Scope = (
     Literal[
-        "all", "shard", "replicate", "mesh", "tensor", "context", "context ring", "experts", "expert tensor",
-        "expert data", "model", "ends", "own", "worker",
+        "all", "shard", "replicate", "mesh", "tensor", "context", "context ring", "experts", "experts node",
+        "experts rail", "expert tensor", "expert data", "model", "ends", "own", "worker",
     ]
     | tuple[int, int]
 )  # fmt: skip
@@ -74,6 +75,8 @@ class Groups:
         Context-parallel ranks that exchange heads for tokens.
     expert_ranks, expert_tensor : int
         Ranks with different experts, and ranks that shard an expert's matrices.
+    experts_in_node : int
+        Consecutive ranks with different experts on each node; 0 for all.
     unlike_places : int
         Number of context-parallel ranks with their own operation lists.
     """
@@ -85,6 +88,7 @@ class Groups:
     expert_ranks: int = 1
     expert_tensor: int = 1
     unlike_places: int = 1
+    experts_in_node: int = 0
     _tables: dict[Scope, Ints] = field(default_factory=dict, repr=False, compare=False)
     _of_list: dict[tuple[Scope, int], list[int]] = field(default_factory=dict, repr=False, compare=False)
     _numbers: dict[Scope, list[int]] = field(default_factory=dict, repr=False, compare=False)
@@ -177,6 +181,12 @@ class Groups:
             # Shape (stages, ranks with the same experts, ranks with different experts, ranks that shard an expert).
             there = self.grid.stages().reshape(len(self.grid.stages()), -1, self.expert_ranks, self.expert_tensor)
             return np.moveaxis(there, _OF_EXPERTS[scope], -1).reshape(-1, self.size(scope))
+        if scope == "experts node":
+            return self.table("experts").reshape(-1, self.size(scope))
+        # Ranks at equal places of a group's nodes.
+        if scope == "experts rail":
+            rows = self.table("experts").reshape(-1, self.size(scope), self.size("experts node"))
+            return rows.transpose(0, 2, 1).reshape(-1, self.size(scope))
         if scope == "model":
             return self.grid.one_model()
         if scope == "ends":
@@ -201,6 +211,8 @@ class Groups:
             "context": self.ulysses,
             "context ring": self.grid.size("cp") // self.ulysses,
             "experts": self.expert_ranks,
+            "experts node": self.experts_in_node or self.expert_ranks,
+            "experts rail": self.expert_ranks // (self.experts_in_node or self.expert_ranks),
             "expert tensor": self.expert_tensor,
             "expert data": self._sharing_experts,
             "model": self.world_size // self.data_parallel,

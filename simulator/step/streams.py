@@ -19,12 +19,16 @@ _OF_SCOPE: Final[dict[Scope, str]] = {
     "context": "communication context",
     "context ring": "communication context",
     "experts": "communication experts",
+    "experts node": "communication experts",
+    # A network card and NVLink carry tokens to experts at the same time.
+    "experts rail": "communication experts rail",
     "expert tensor": "communication expert tensor",
 }
 _DIMENSIONS: Final = {
     _OF_SCOPE["tensor"]: "tp",
     _OF_SCOPE["context"]: "cp",
     _OF_SCOPE["experts"]: "ep",
+    _OF_SCOPE["experts rail"]: "ep",
     _OF_SCOPE["expert tensor"]: "tp",
 }
 

@@ -175,6 +175,7 @@ EXAMPLES: Final[Mapping[str, tuple[Any, ...]]] = {
     "training.parallelism.ep": (2, 1),
     "training.parallelism.experts.dispatch": ("all_gather",),
     "training.parallelism.experts.capacity": (1.5,),
+    "training.parallelism.experts.routing": ("round_robin",),
     "training.parallelism.experts.imbalance.zipf": (1.0,),
     "training.parallelism.etp": (2, 1),
     "training.parallelism.experts.dtype": ("float8_e4m3fn",),

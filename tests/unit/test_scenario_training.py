@@ -190,7 +190,9 @@ def test_everything_is_written_out() -> None:
         "parallelism": {
             "tp": 1, "pp": 1, "cp": 1, "ep": 1, "sequence_parallel": True, "tp_overlap": "none", "schedule": "1f1b",
             "virtual_stages": 1, "stages": "auto", "context": "ring", "balanced": True,
-            "experts": {"dispatch": "all_to_all", "capacity": "none", "imbalance": 1.0, "dtype": "auto"},
+            "experts": {
+                "dispatch": "all_to_all", "routing": "uniform", "capacity": "none", "imbalance": 1.0, "dtype": "auto",
+            },
             "order": ["tp", "cp", "ep", "dp", "pp"],
         },
         "sharding": {
