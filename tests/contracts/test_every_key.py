@@ -99,6 +99,9 @@ BASES: Final[Mapping[str, Data]] = {
         sharding="zero1",
     ),
     "experts": _training("dgx_h100", 16, parallelism={"ep": 2}, sharding="zero1", model=EXPERTS),
+    "deduplicated": _training(
+        "dgx_h100", 16, parallelism={"ep": 2, "experts": {"dispatch": "deduplicated"}}, sharding="zero1", model=EXPERTS
+    ),
     "long": _training("dgx_h100", 16, parallelism={"cp": 2}, sharding="zero1", model=TINY | {"n_layer": 1}),
     "eight bits": _training(
         "dgx_h100", 2, model=TINY | {"n_embd": 512}, precision={"params": "bfloat16", "matmul": "float8_e4m3fn"}

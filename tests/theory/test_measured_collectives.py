@@ -18,7 +18,7 @@ from simulator.cluster.cluster import Cluster, MachineCollective
 from simulator.cluster.topology_file import load_topology
 from tools.validation.measured_collectives import measured_sweep, measured_sweeps
 from tools.validation.over_nodes import over_nodes
-from tools.validation.shipped_machines import FITTED, RINGS, ring_fading, sections
+from tools.validation.shipped_machines import EXCHANGE, FITTED, RINGS, ring_fading, sections
 
 
 def shipped(name: str) -> tuple[Cluster, MachineCollective]:
@@ -96,6 +96,21 @@ def test_a_gather_and_a_reduce_scatter_are_within_five_percent_of_the_measured(o
     assert abs(rows[-1].error) <= 0.05
 
 
+def test_an_exchange_has_constants_of_its_own_within_ten_percent_of_the_measured() -> None:
+    held = measured_sweep(EXCHANGE)
+    algorithm, rows = shipped_rows(held.sweep, held.topology)
+    assert algorithm == "direct"
+    assert off(rows) <= 0.10
+    assert abs(rows[-1].error) <= 0.05
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_an_exchange_over_fewer_gpus_was_not_fitted_and_is_within_twenty_percent(ranks: int) -> None:
+    held = measured_sweep(EXCHANGE.replace("_8_", f"_{ranks}_"))
+    _, rows = shipped_rows(held.sweep, held.topology)
+    assert off(rows) <= 0.20
+
+
 def lost(operation: str, fading: CapModel) -> float:
     held = measured_sweep(RINGS[operation])
     fit = fit_sweep(held.sweep, topology=held.topology, algorithm="ring", fading=fading)
@@ -141,6 +156,7 @@ def test_every_shipped_section_is_made_from_the_fits_by_sweep() -> None:
     machines = {name: shipped(name)[1] for name in FITTED}
     for operation, name in RINGS.items():
         machines[name] = build("dgx_h100", 8).collectives[operation]
+    machines[EXCHANGE] = build("dgx_h100", 8).collectives["all_to_all"]
     for topology, wanted in sections(machines).items():
         assert load_topology(topology).collectives == wanted
 

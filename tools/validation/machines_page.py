@@ -41,7 +41,7 @@ from tools.validation.machines_text import (
 from tools.validation.measured_collectives import MeasuredSweep, measured_sweeps
 from tools.validation.network_errors import best_case_table, network_errors, write_network_errors
 from tools.validation.over_nodes import over_nodes
-from tools.validation.shipped_machines import FITTED, RINGS, ring_fading
+from tools.validation.shipped_machines import EXCHANGE, FITTED, RINGS, ring_fading
 
 # Name of each fitted sweep on the page.
 _NAMES: Final = {
@@ -196,7 +196,8 @@ def _rings(sweeps: Mapping[str, MeasuredSweep]) -> str:
 
 
 def _others(sweeps: Mapping[str, MeasuredSweep]) -> str:
-    return XLA + _xla([held for name, held in sweeps.items() if name not in FITTED and name not in RINGS.values()])
+    fitted = (*FITTED, *RINGS.values(), EXCHANGE)
+    return XLA + _xla([held for name, held in sweeps.items() if name not in fitted])
 
 
 def _borrowed(sweeps: Mapping[str, MeasuredSweep]) -> str:

@@ -67,6 +67,9 @@ runs one ring per GPU, and each ring crosses to the next node over another card.
 constants, plus the network's addition to the all-reduce's start-up, and the all-reduce's cap between nodes if this cap
 was fitted; `source` states the origin. dgx_a100 and aws_p4de take the all-reduce's constants: the all-reduce is a ring
 over the same links. dgx_b200 takes twice the bytes in the time of dgx_h100.
+
+The all-to-all over the same 8 H100 was fitted in the same way, with three constants: seven flows between every pair of
+GPUs share a GPU's port and the port's cap. Over several nodes, an all-to-all takes the constants of the gather.
 """
 
 XLA: Final = """## Operations that the fit did not see
@@ -112,8 +115,7 @@ from aws_p5.
 
 AFTER: Final = """
 Notes on these tables: XLA's own all-reduce on 8 GPUs is slower than the fitted sweep; this part of an error comes from
-the choice of a source. An all-to-all has no constants of its own: `auto` picks the direct exchange, and its seven flows
-share a GPU's port and the port's cap. Over nodes, sums take as many steps as NCCL's trees (`blueconnect`, and `nvls`
+the choice of a source. The all-to-alls over 2 and 4 GPUs have the constants of 8 GPUs. Over nodes, sums take as many steps as NCCL's trees (`blueconnect`, and `nvls`
 between its switches), and gathers run in rings. A group with one rank per node takes the algorithm that is faster with
 the same constants. If an operation is important, measure it and run `simulator fit`: a topology file accepts a section
 for each operation.

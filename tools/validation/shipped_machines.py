@@ -24,17 +24,21 @@ FITTED: Final = ("8_a100", "p4de_16_a100", "8_h100", "p5_16_h100", "8_b200", "16
 # The only sweeps of these operations over a full node, fitted as a ring, NCCL's algorithm. Sweeps over 2 and 4 GPUs of
 # the node are held out.
 RINGS: Final = {"all_gather": "xla_8_h100_all_gather", "reduce_scatter": "xla_8_h100_reduce_scatter"}
+# The only sweep of all_to_all over a full node, fitted as sends between every pair of ranks. Sweeps over 2 and 4 GPUs of
+# the node are held out.
+EXCHANGE: Final = "xla_8_h100_all_to_all"
 _ABSENT: Final = "not measured here"
 # Exponent of rings: the cap depends on the square root of the size.
 _ROOT: Final = 0.5
 
 
 def machines() -> dict[str, MachineCollective]:
-    """Fit every sweep in FITTED, then every sweep in RINGS."""
+    """Fit every sweep in FITTED, then every sweep in RINGS, then EXCHANGE."""
     fitted = {name: _fitted(name) for name in FITTED}
     # The gather comes first in RINGS; the reduce-scatter takes over its start-up and half size.
     for name in RINGS.values():
         fitted[name] = _fitted(name, "ring", ring_fading(fitted.get(RINGS["all_gather"])))
+    fitted[EXCHANGE] = _fitted(EXCHANGE, "direct", ring_fading(None))
     return fitted
 
 
@@ -66,6 +70,8 @@ def sections(fitted: Mapping[str, MachineCollective]) -> dict[str, dict[str, Mea
     for operation, sweep in RINGS.items():
         for name, ring in _rings(fitted[sweep], all_reduces["dgx_a100"].one_node).items():
             by_topology[name][operation] = MeasuredOperation(ring, _over_nodes(name, ring, all_reduces))
+    for name, exchange in _exchanges(fitted[EXCHANGE]).items():
+        by_topology[name]["all_to_all"] = MeasuredOperation(exchange)
     return by_topology
 
 
@@ -85,15 +91,27 @@ def _rings(h100: MachineCollective, a100: MachineCollective | None) -> dict[str,
     """Return each topology's ring within a node: H100's as fitted, A100's from its all_reduce, also a ring."""
     if a100 is None or a100.algorithm != "ring":
         raise ValueError("eight A100 were fitted to no ring")
-    # Links twice as fast carry twice the bytes in equal time: cap and half size double.
-    b200 = replace(h100, rate_cap=2 * h100.rate_cap, half_size=2 * h100.half_size)
     return {
         "dgx_a100": _said(a100, f"{_ABSENT}: taken from its all_reduce, which is a ring as well"),
         "dgx_h100": h100,
-        "dgx_b200": _said(b200, f"{_ABSENT}: as dgx_h100, twice the bytes in the same time over links twice as fast"),
+        "dgx_b200": _over_faster_links(h100),
         "aws_p4de": _said(a100, f"{_ABSENT}: taken from the all_reduce of dgx_a100, a ring over the same eight GPUs"),
         "aws_p5": _said(h100, "as dgx_h100, the same eight GPUs"),
     }
+
+
+def _exchanges(h100: MachineCollective) -> dict[str, MachineCollective]:
+    """Return the sends between every pair of ranks within a node, for the topologies with switches like H100's."""
+    same = _said(h100, "as dgx_h100, the same eight GPUs")
+    return {"dgx_h100": h100, "dgx_b200": _over_faster_links(h100), "aws_p5": same}
+
+
+def _over_faster_links(h100: MachineCollective) -> MachineCollective:
+    """Return dgx_b200's constants from dgx_h100's: links twice as fast carry twice the bytes in equal time, therefore
+    cap and half size double.
+    """
+    b200 = replace(h100, rate_cap=2 * h100.rate_cap, half_size=2 * h100.half_size)
+    return _said(b200, f"{_ABSENT}: as dgx_h100, twice the bytes in the same time over links twice as fast")
 
 
 # Time per ring step inside a node, from NCCL's model of the Simple protocol [s]: src/graph/tuning.cc, hwLat.
