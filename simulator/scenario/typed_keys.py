@@ -57,8 +57,11 @@ class ExpertsKeys(TypedDict, total=False):
     """Dispatch of tokens to experts on other ranks (keys of parallelism.experts)."""
 
     dispatch: Literal["all_to_all", "all_gather", "deduplicated"]
-    """Token dispatch: a copy per chosen expert (all_to_all), every token to every rank (all_gather), or a copy per rank
-    (deduplicated)."""
+    """Token dispatch: a copy per chosen expert (all_to_all), every token to every rank (all_gather), or a copy per
+    node, and in the node per rank (deduplicated)."""
+    routing: Literal["uniform", "round_robin"]
+    """How tokens choose experts, for deduplicated: any experts are equally probable (uniform), or consecutive experts
+    in turn, as balanced benchmarks do (round_robin)."""
     capacity: Literal["none"] | float
     """Capacity of an expert relative to its even share of tokens, with padding; no limit if omitted."""
     imbalance: float | Mapping[str, Any]

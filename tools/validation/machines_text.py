@@ -115,10 +115,10 @@ from aws_p5.
 
 AFTER: Final = """
 Notes on these tables: XLA's own all-reduce on 8 GPUs is slower than the fitted sweep; this part of an error comes from
-the choice of a source. The all-to-alls over 2 and 4 GPUs have the constants of 8 GPUs. Over nodes, sums take as many steps as NCCL's trees (`blueconnect`, and `nvls`
-between its switches), and gathers run in rings. A group with one rank per node takes the algorithm that is faster with
-the same constants. If an operation is important, measure it and run `simulator fit`: a topology file accepts a section
-for each operation.
+the choice of a source. The all-to-alls over 2 and 4 GPUs have the constants of 8 GPUs. Over nodes, sums take as many
+steps as NCCL's trees (`blueconnect`, and `nvls` between its switches), and gathers run in rings. A group with one rank
+per node takes the algorithm that is faster with the same constants. If an operation is important, measure it and run
+`simulator fit`: a topology file accepts a section for each operation.
 
 ## How far to trust it
 

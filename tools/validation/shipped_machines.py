@@ -24,8 +24,8 @@ FITTED: Final = ("8_a100", "p4de_16_a100", "8_h100", "p5_16_h100", "8_b200", "16
 # The only sweeps of these operations over a full node, fitted as a ring, NCCL's algorithm. Sweeps over 2 and 4 GPUs of
 # the node are held out.
 RINGS: Final = {"all_gather": "xla_8_h100_all_gather", "reduce_scatter": "xla_8_h100_reduce_scatter"}
-# The only sweep of all_to_all over a full node, fitted as sends between every pair of ranks. Sweeps over 2 and 4 GPUs of
-# the node are held out.
+# The only sweep of all_to_all over a full node, fitted as sends between every pair of ranks. Sweeps over 2 and 4 GPUs
+# of the node are held out.
 EXCHANGE: Final = "xla_8_h100_all_to_all"
 _ABSENT: Final = "not measured here"
 # Exponent of rings: the cap depends on the square root of the size.

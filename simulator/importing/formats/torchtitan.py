@@ -122,6 +122,7 @@ _TABLE: Final[Table] = {
     "parallelism.expert_parallel_comm_backend": Means(
         f"{_PARALLELISM}.experts.dispatch", choice({"standard": "all_to_all", "deepep": "deduplicated"})
     ),
+    "debug.moe_force_load_balance": Means("balanced_routing", flag),
     "experimental.pipeline_parallel_degree": Means(f"{_PARALLELISM}.pp", size),
     "experimental.pipeline_parallel_schedule": Means(f"{_PARALLELISM}.schedule", _SCHEDULES),
     "experimental.context_parallel_degree": Means(f"{_PARALLELISM}.cp", size),
@@ -176,6 +177,7 @@ def _plain(key: str) -> str:
 def _derive(facts: Facts) -> None:
     _derive_model(facts)
     _derive_sharding(facts)
+    _derive_routing(facts)
     _derive_batch(facts)
     _derive_pipeline(facts)
     stored, computed = facts.value("stored", "float32"), facts.value("mixed_param", "bfloat16")
@@ -272,6 +274,14 @@ def _derive_pipeline(facts: Facts) -> None:
         if layers is None and per_stage is not None:
             facts.not_modelled("two stages per rank", "layers_per_stage")
         facts.assume(f"{_PARALLELISM}.virtual_stages", 2, f"{_DEFAULT} for looped schedules")
+
+
+def _derive_routing(facts: Facts) -> None:
+    """Add the routing of tokens to experts if a forced balance of the load chooses experts in turn."""
+    dispatch = facts.value(f"{_PARALLELISM}.experts.dispatch")
+    # Other exchanges send a copy per chosen expert, wherever the experts are.
+    if facts.value("balanced_routing", False) and dispatch == "deduplicated":
+        facts.derive(f"{_PARALLELISM}.experts.routing", "round_robin", "balanced_routing")
 
 
 def _derive_checkpointing(facts: Facts) -> None:
