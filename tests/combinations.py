@@ -176,6 +176,8 @@ def training_scenario(seed: int, family: int = 34, **fixed: Any) -> dict[str, An
     training |= draw.some(0.15, tokens_used=(0.6,))
     if not isinstance(training.get("optimizer"), dict):
         training |= draw.some(0.15, optimizer=("paged_adam", "paged_adam_8bit"))
+    if "trainable" not in training and "lora" not in training and not segments:
+        training |= draw.some(0.15, mtp_layers=(1, 2))
     return made | {"training": training | fixed}
 
 

@@ -51,7 +51,10 @@ def script(step: TrainingStep, world_size: int, node_size: int) -> str:
 
 def _model(model: Transformer, seq_len: int) -> Iterator[str]:
     """Yield the options of the architecture."""
-    yield f"--num-layers {model.num_layers} --hidden-size {model.hidden_size} --num-attention-heads {model.num_heads}"
+    layers = model.num_layers - model.mtp_layers
+    yield f"--num-layers {layers} --hidden-size {model.hidden_size} --num-attention-heads {model.num_heads}"
+    if model.mtp_layers:
+        yield f"--mtp-num-layers {model.mtp_layers}"
     wide = model.dense_ffn_size if model.dense_layers or model.expert_every > 1 else model.ffn_size
     positions = model.max_positions if model.positions == "learned" else max(seq_len, model.max_positions)
     yield f"--ffn-hidden-size {wide} --seq-length {seq_len} --max-position-embeddings {positions}"
@@ -67,7 +70,7 @@ def _model(model: Transformer, seq_len: int) -> Iterator[str]:
         if model.shared_experts:
             yield f"--moe-shared-expert-intermediate-size {model.shared_experts * model.ffn_size}"
         if model.dense_layers:
-            yield f"--moe-layer-freq '([0]*{model.dense_layers}+[1]*{model.num_layers - model.dense_layers})'"
+            yield f"--moe-layer-freq '([0]*{model.dense_layers}+[1]*{layers - model.dense_layers})'"
         elif model.expert_every > 1:
             yield f"--moe-layer-freq {model.expert_every}"
         if model.expert_groups > 1:
@@ -172,7 +175,7 @@ def _parallelism(cut: Parallelism, step: TrainingStep) -> Iterator[str]:
         yield "--account-for-loss-in-pipeline-split"
     if cut.stages and cut.virtual_stages == 1:
         yield f"--decoder-first-pipeline-num-layers {cut.stages[0]}"
-        yield f"--decoder-last-pipeline-num-layers {cut.stages[-1]}"
+        yield f"--decoder-last-pipeline-num-layers {cut.stages[-1] - step.model.mtp_layers}"
     if cut.cp > 1:
         ring = cut.cp // cut.ulysses
         kind = "a2a" if ring == 1 else "a2a+p2p" if cut.ulysses > 1 else "all_gather" if cut.gathers_keys else "p2p"

@@ -44,13 +44,15 @@ def counted_parameters(model: Transformer, count: Count = "all") -> int:
         Unknown `count`.
     """
     _refuse("count", count, COUNTS)
+    # A layer that predicts a further token multiplies by the output matrix once more.
+    again = model.mtp_layers * model.vocab_size * model.hidden_size
     if count == "matrices":
-        return _layers(model, count) + _ends(model)
+        return _layers(model, count) + _ends(model) + again
     if count == "all":
-        return active(model)
+        return active(model) + again
     # A tied token table is also the head's matrix, and patches are multiplied by their matrix: neither is looked up.
     tables = {"position", "token type", *(() if model.tied else ("token",))}
-    return active(model) - sum(p.elements for p in embedding_parameters(model) if p.name in tables)
+    return active(model) + again - sum(p.elements for p in embedding_parameters(model) if p.name in tables)
 
 
 def model_flops_per_token(model: Transformer, seq_len: int, *, scores: Scores = "full", count: Count = "all") -> float:

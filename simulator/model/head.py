@@ -101,7 +101,7 @@ def embedding_operations(model: Transformer, batch: Batch) -> tuple[Operation, .
         The token table's gradient has the table's size, however few rows were read: it is filled with zeros, then rows
         are added. If the head uses the same table, both gradients are added.
     """
-    made = [_lookup(model, batch) if model.patches is None else _patches(model, model.patches, batch)]
+    made = [lookup(model, batch) if model.patches is None else _patches(model, model.patches, batch)]
     if model.positions == "learned":
         read = batch.seq_len // batch.cut.along_sequence
         made.append(_added("position", read, model.max_positions, model, batch))
@@ -114,8 +114,8 @@ def embedding_operations(model: Transformer, batch: Batch) -> tuple[Operation, .
     return tuple(made)
 
 
-def _lookup(model: Transformer, batch: Batch) -> Operation:
-    """Return the operation that looks up a micro-batch's tokens."""
+def lookup(model: Transformer, batch: Batch, name: str = "token embedding") -> Operation:
+    """Return the operation with this name that looks up a micro-batch's tokens in the token table."""
     # Every rank looks up all its tokens, before the sequence is cut between matrices.
     rows = batch.tokens * model.hidden_size * batch.itemsize
     table = _rows(model, batch) * model.hidden_size * batch.itemsize
@@ -127,13 +127,13 @@ def _lookup(model: Transformer, batch: Batch) -> Operation:
     if model.tied:
         backward.append(Elementwise("tied gradient add", 2 * table, table, of_weights=True))
     return Operation(
-        "token embedding",
-        (Elementwise("token embedding", rows + ids, rows),),
+        name,
+        (Elementwise(name, rows + ids, rows),),
         () if frozen else tuple(backward),
         () if frozen else (Saved("token ids", ids, "input"),),
         rows,
         # The table is cut by rows: each rank has zeros for tokens in other ranks' rows, hence the sum.
-        communications=around_rows("token embedding", batch.tokens * model.hidden_size, _wide(batch.cut)),
+        communications=around_rows(name, batch.tokens * model.hidden_size, _wide(batch.cut)),
     )
 
 

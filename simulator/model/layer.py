@@ -12,7 +12,8 @@ from dataclasses import replace
 
 from simulator.model.attention import attention_block
 from simulator.model.feed_forward import feed_forward_block
-from simulator.model.operation import Batch, Operation, norm, residual
+from simulator.model.head import lookup
+from simulator.model.operation import Batch, Operation, Saved, linear, norm, residual
 from simulator.model.overlap import overlapped
 from simulator.model.shape import Transformer
 
@@ -22,15 +23,31 @@ def layer_operations(model: Transformer, batch: Batch) -> tuple[Operation, ...]:
     `Transformer.of_layer`).
     """
     arranged = _parallel if model.form in ("parallel", "shared") else _in_sequence
-    return tuple(overlapped(operation, batch.cut) for operation in arranged(model, batch))
+    joined = _joined(model, batch) if model.mtp_layers else ()
+    before = joined[-1].name if joined else "input"
+    return (*joined, *(overlapped(operation, batch.cut) for operation in arranged(model, batch, before)))
 
 
-def _in_sequence(model: Transformer, batch: Batch) -> Iterator[Operation]:
-    """Yield the operations of attention, then of the feed-forward block, with norms in the places of the model's
-    form.
+def _joined(model: Transformer, batch: Batch) -> tuple[Operation, ...]:
+    """Return the operations that join the hidden states with the embeddings of the next tokens, before a layer that
+    predicts a further token: a lookup, two norms, a matrix with twice as many inputs as outputs.
+    """
+    tokens, d, stream = batch.tokens_between, model.hidden_size, batch.stream
+    found = lookup(model, stream, "next token embedding")
+    both = Saved("joined norms' outputs", 2 * tokens * d * batch.itemsize, "hidden norm")
+    return (
+        found,
+        norm("next token norm", found.name, model, stream),
+        norm("hidden norm", "input", model, stream),
+        linear("join", tokens, d, 2 * d, batch, both, bias=False),
+    )
+
+
+def _in_sequence(model: Transformer, batch: Batch, before: str) -> Iterator[Operation]:
+    """Yield the operations of attention, then of the feed-forward block, with norms in the places of the model's form;
+    `before` is the operation before the layer's first norm.
     """
     blocks, stream = (attention_block(model, batch), feed_forward_block(model, batch.stream)), batch.stream
-    before = "input"
     for number, block in enumerate(blocks, start=1):
         name, added, last = f"norm{number}", f"residual{number}", block[-1].name
         if model.form in ("pre", "both"):
@@ -44,16 +61,16 @@ def _in_sequence(model: Transformer, batch: Batch) -> Iterator[Operation]:
         before = added
 
 
-def _parallel(model: Transformer, batch: Batch) -> Iterator[Operation]:
-    """Yield the operations of attention and feed-forward block, which read the same input and share one residual
-    addition.
+def _parallel(model: Transformer, batch: Batch, before: str) -> Iterator[Operation]:
+    """Yield the operations of attention and feed-forward block, which read the output of the operation `before` and
+    share one residual addition.
     """
     stream = batch.stream
-    first = norm("norm1", "input", model, stream)
+    first = norm("norm1", before, model, stream)
     yield first
     yield from attention_block(model, batch)
     if model.form == "parallel":
-        second = norm("norm2", "input", model, stream)
+        second = norm("norm2", before, model, stream)
         # Both norms save the same input.
         yield replace(second, saved=(first.saved[0], *second.saved[1:]))
     yield from feed_forward_block(model, stream)

@@ -250,6 +250,11 @@ class LayerList:
         return False
 
     @property
+    def mtp_layers(self) -> int:
+        """0: layers that predict further tokens belong to transformers."""
+        return 0
+
+    @property
     def num_experts(self) -> int:
         """0: experts of a list of layers lie on every rank."""
         return 0

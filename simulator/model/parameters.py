@@ -126,6 +126,10 @@ def layer_parameters(model: Transformer, cut: ModelPartition = WHOLE) -> tuple[P
     attention = _attention(model, cut) if model.latent is None else _latent_attention(model, model.latent, cut)
     norms = [_norms(model, names) for names in norm_names(model)]
     own = (*norms[0], *attention, *norms[1], *_feed_forward(model, cut))
+    if model.mtp_layers:
+        # The matrix that joins hidden states and embeddings is whole on every rank.
+        joined = Parameter("join.weight", (model.hidden_size, 2 * model.hidden_size))
+        own = (*_norms(model, ("hidden norm", "next token norm")), joined, *own, *_norm(model, "prediction norm"))
     if model.adapters is not None:
         form = model.adapters.base_format
         if form is not None:

@@ -149,6 +149,14 @@ class Transformer:
         True if the head's last matrix has a bias.
     patches : Patches or None
         Patches of images in place of tokens.
+    mtp_layers : int
+        Last layers, among `num_layers`, that each predict a further token (multi-token prediction [1]_): such a layer
+        joins its input with the embedding of the next token by a matrix, and ends with a norm, logits and a loss.
+        Embedding and output matrix are the model's.
+
+    References
+    ----------
+    .. [1] DeepSeek-AI, "DeepSeek-V3 technical report", 2024, arXiv:2412.19437, section 2.2.
     """
 
     name: str
@@ -194,6 +202,7 @@ class Transformer:
     patches: Patches | None = None
     expert_groups: int = 1
     active_groups: int = 1
+    mtp_layers: int = 0
 
     def __post_init__(self) -> None:
         """Raise ValueError for impossible or contradictory sizes of the model."""
@@ -221,6 +230,7 @@ class Transformer:
         """Return a copy of the model in which every layer is like the layer with this number."""
         window = self._window_of(layer)
         facts: dict[str, Any] = {"windows": (window,) if window else (), "dense_layers": 0, "expert_every": 1}
+        facts["mtp_layers"] = int(layer >= self.num_layers - self.mtp_layers)
         if self.num_experts and not self._has_experts(layer):
             facts |= {"num_experts": 0, "active_experts": 0, "shared_experts": 0, "ffn_size": self.dense_ffn_size}
             facts |= {"expert_groups": 1, "active_groups": 1}
@@ -233,6 +243,10 @@ class Transformer:
     def _has_experts(self, layer: int) -> bool:
         """Return True if the layer with this number has experts, in a model with experts."""
         return layer >= self.dense_layers and (layer + 1) % self.expert_every == 0
+
+    def predicting(self, layers: int) -> Transformer:
+        """Return the model with `layers` further layers that each predict a further token."""
+        return replace(self, num_layers=self.num_layers + layers, mtp_layers=self.mtp_layers + layers)
 
     @property
     def kinds(self) -> Mapping[Transformer, tuple[int, ...]]:

@@ -315,6 +315,7 @@ _SPOKEN: Final[Mapping[str, Callable[[Any], str]]] = {
     "collective.servers.count": lambda value: _servers({"count": value}),
     "collective.servers.on": lambda value: "servers of their own" if value == "own" else f"servers on {value}",
     "training.tokens_used": lambda value: "no padding" if value == 1 else f"{100 * (1 - value):.3g} % padding",
+    "training.mtp_layers": lambda value: f"{value or 'no'} further token{'s' if value > 1 else ''} predicted",
     "training.lora": lambda value: _lora(value),
     "training.trainable": lambda value: "all parts trained" if value == "all" else f"only {_listed(value)} trained",
     "training.lora.rank": lambda value: _lora({"rank": value}),

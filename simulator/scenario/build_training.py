@@ -78,7 +78,7 @@ def to_step(
     model, made = load_model(spec.model, spec.seq_len, base), load_framework(spec.framework, base)
     own, lesson = adapters(spec.lora, model), None
     if isinstance(model, Transformer):
-        model = replace(model, adapters=own)
+        model = replace(model, adapters=own).predicting(spec.mtp_layers)
         # Files for real training are read only if used.
         lesson = _lesson(spec, model, world_size, base) if spec.numerics else None
     chosen = precision(spec.precision) if model.adapters is None else _of_adapters(spec, model.adapters)

@@ -222,6 +222,6 @@ def _pipeline(shape: TrainingSpec, model: Model | None) -> Iterator[RuleViolatio
             yield _conflict("stages", refused, "training.model", "training.parallelism.schedule", *involved)
         return
     try:
-        layers_of_stages(model.num_layers, stages, wanted.first_less, wanted.last_less)
+        layers_of_stages(model.num_layers, stages, wanted.first_less, wanted.last_less, model.mtp_layers)
     except ValueError as error:
         yield _conflict("pp", str(error), "training.model", "training.parallelism.virtual_stages")

@@ -246,9 +246,11 @@ def training_data(spec: TrainingSpec) -> dict[str, Any]:
     data["sharding"]["bucket_size"] = bytes_text(spec.sharding.bucket_size)
     if spec.sharding.shard_size is None:
         del data["sharding"]["shard_size"]
-    # Samples of some models have no tokens, and no padding.
+    # Samples of some models have no tokens, no padding and no next token.
     if spec.tokens_used == 1.0:
         del data["tokens_used"]
+    if spec.mtp_layers == 0:
+        del data["mtp_layers"]
     policy = spec.activation_checkpointing
     # Back from the parsed form: 2 is {every: 2}, (("full", (0, 1)),) is {full: [0, 1]}.
     if isinstance(policy, int):

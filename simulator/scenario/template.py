@@ -51,6 +51,7 @@ training:
   seq_len: 1024                 # tokens per sequence
   micro_batch_size: 4           # sequences per micro-batch on each rank
   gradient_accumulation_steps: 1
+  mtp_layers: 0                 # layers behind the model's that each predict a further token
   # global_batch: 4M            # alternative to gradient_accumulation_steps: tokens of all ranks together, or 512seq
   sharding: zero3               # ddp zero1 zero2 zero3 parameter_server; or with all keys:
   # sharding: {strategy: zero3, reshard_after_forward: true, prefetch: 1, layers_per_unit: 1, keep_below: 0}

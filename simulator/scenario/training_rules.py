@@ -22,6 +22,7 @@ from simulator.basics.errors import ScenarioError, UnknownNameError
 from simulator.basics.work_unit import SAMPLE
 from simulator.cluster.limits import no_server_ports
 from simulator.model.layer_list import LayerList
+from simulator.model.shape import Transformer
 from simulator.scenario import numerics_rules, own_parts, parallelism_rules
 from simulator.scenario.build_training import accumulation, parallelism, precision, with_accumulation
 from simulator.scenario.caching import memoized
@@ -114,6 +115,9 @@ def conflicts(
         model = files.model(shape.model, shape.seq_len)
     except ScenarioError as error:
         yield from _model_conflicts(error, shape)
+    yield from _mtp_layers(shape, model)
+    if isinstance(model, Transformer):
+        model = model.predicting(shape.mtp_layers)
     yield from _framework(shape, base)
     yield from parallelism_rules.conflicts(shape, model, None if sizes else cluster.world_size)
     yield from _tokens_used(shape, model)
@@ -181,6 +185,29 @@ def _tokens_used(shape: TrainingSpec, model: Model | None) -> Iterator[RuleViola
     if model is not None and model.work_unit == SAMPLE:
         message = f"got {shape.tokens_used:g}, but samples of {model.name} are no sequences of tokens; omit the key"
         yield _conflict("tokens_used", message, "training.model")
+
+
+def _mtp_layers(shape: TrainingSpec, model: Model | None) -> Iterator[RuleViolation]:
+    """Yield a violation for layers that predict further tokens in a model, or beside keys, that cannot have any."""
+    if not shape.mtp_layers:
+        return
+    reasons = (
+        ("lora.rank", shape.lora.rank > 0, "beside adapters"),
+        ("trainable", shape.trainable != ALL, "beside frozen parts of the model"),
+        ("numerics", shape.numerics, "in real training"),
+        ("activation_checkpointing", shape.activation_checkpointing == "sqrt", "in segments of sqrt"),
+    )
+    for key, unable, where in reasons:
+        if unable:
+            message = (
+                f"got {shape.mtp_layers}, but layers that predict further tokens are not supported {where}; write 0"
+            )
+            yield _conflict("mtp_layers", message, f"training.{key}")
+    if model is not None and not (isinstance(model, Transformer) and model.causal and model.patches is None):
+        message = (
+            f"got {shape.mtp_layers}, but {model.name} is no decoder, whose next tokens could be predicted; write 0"
+        )
+        yield _conflict("mtp_layers", message, "training.model")
 
 
 def _shard_size(shape: TrainingSpec, copies: int) -> Iterator[RuleViolation]:

@@ -510,6 +510,13 @@ class TrainingSpec(Spec):
             "no time, only the rate of useful tokens."
         ),
     )
+    mtp_layers: Annotated[int, reading.whole(0, 16)] = Field(
+        default=0,
+        description=(
+            "Layers behind the model's that each predict a further token (multi-token prediction); `stages` counts "
+            "them like other layers."
+        ),
+    )
     parallelism: ParallelismSpec = Field(
         default=ParallelismSpec(), description="Sizes and options for each kind of parallelism."
     )

@@ -107,7 +107,9 @@ class Pipeline:
                 raise ValueError(f"parallelism.stages: {refused}")
             return asked.stages
         try:
-            return layers_of_stages(layers, self.model_stages, asked.first_less, asked.last_less)
+            return layers_of_stages(
+                layers, self.model_stages, asked.first_less, asked.last_less, self.step.model.mtp_layers
+            )
         except ValueError as error:
             raise ValueError(f"parallelism.stages: {error}") from error
 

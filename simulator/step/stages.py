@@ -45,11 +45,14 @@ class Chunk:
         return micro % self.accumulation == self.last
 
 
-def layers_of_stages(layers: int, stages: int, first_less: int = 0, last_less: int = 0) -> tuple[int, ...]:
+def layers_of_stages(
+    layers: int, stages: int, first_less: int = 0, last_less: int = 0, mtp_layers: int = 0
+) -> tuple[int, ...]:
     """Return the number of layers on each pipeline stage, as even as possible; a remainder goes to the first stages.
 
     The first and the last stage may have fewer layers, down to none: the first stage then holds only the embedding, and
-    the last stage only the head.
+    the last stage only the head. The last `mtp_layers` of the layers, which predict further tokens, are on the last
+    stage besides its even share, as in Megatron-LM.
 
     Raises
     ------
@@ -62,8 +65,11 @@ def layers_of_stages(layers: int, stages: int, first_less: int = 0, last_less: i
     (7, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 7)
     >>> layers_of_stages(10, 4), layers_of_stages(4, 6, 1, 1), layers_of_stages(8, 2, 1, 1)
     ((3, 3, 2, 2), (0, 1, 1, 1, 1, 0), (4, 4))
+    >>> layers_of_stages(9, 4, mtp_layers=1)
+    (2, 2, 2, 3)
     """
     # Distribute evenly as if the first and last stage had their full share, then subtract.
+    layers -= mtp_layers
     full = layers + first_less + last_less
     sizes = [full // stages + (stage < full % stages) for stage in range(stages)]
     sizes[0] -= first_less
@@ -72,6 +78,7 @@ def layers_of_stages(layers: int, stages: int, first_less: int = 0, last_less: i
     between = sizes[first_less > 0 : stages - (last_less > 0)]
     if min(sizes) < 0 or min(between, default=1) < 1:
         raise ValueError(f"got {stages} stages for {layers} layers; every stage must have a layer")
+    sizes[-1] += mtp_layers
     return tuple(sizes)
 
 

@@ -182,13 +182,13 @@ def units(
     # side of an adapter sees the part of the other side that lies on the rank.
     if batch.cut.sequence or (batch.adapters is not None and batch.cut.tensor > 1):
         made = [replace(unit, partial=partial) for unit, partial in zip(made, _partial(step, batch.cut), strict=True)]
-    # The update sums the gradients of both copies.
-    if step.model.tied and step.parallelism.apart:
+    # The update sums the gradients of both copies. Layers that predict further tokens look these up on the last stage.
+    if (step.model.tied or step.model.mtp_layers) and step.parallelism.apart:
         first, last = whole[0], whole[-1]
         table = first.parameters[0]
         shared = table.elements if table.trained else 0
         made[0] = replace(made[0], shared=shared)
-        # The last stage holds a copy of the tied embedding table.
+        # The last stage holds a copy of the embedding table.
         copied = replace(last, parameters=(*last.parameters, table))
         more = _of_gradients(timer, copied.held(batch.itemsize), copied, ranks, sharded=sharded)
         made[-1] = replace(made[-1], elements=copied.held(batch.itemsize), shared=shared, **more)
@@ -353,6 +353,9 @@ def _layers(timer: KernelTimer, batch: Batch, layers: list[Module]) -> Iterator[
     models: list[LayerKind] = list(step.model.kinds)
     kinds = [_of_framework(timer, kind, batch) for kind in models]
     passes = [_passes(timer, operations) for operations in kinds]
+    predictions = [
+        _prediction(timer, batch) if isinstance(kind, Transformer) and kind.mtp_layers else None for kind in models
+    ]
     counted = step.framework.activation_gradients
     within = [gradients_within(operations, operations[-1].output) if counted else 0 for operations in kinds]
     of = {layer: number for number, own in enumerate(step.model.kinds.values()) for layer in own}
@@ -378,7 +381,7 @@ def _layers(timer: KernelTimer, batch: Batch, layers: list[Module]) -> Iterator[
         forward = temporaries_without_saving(every) if whole else temporaries_within(every, every)
         # Reentrant checkpointing detaches the layer's input, which alone it saves.
         whole_layer = policy_of(step.checkpointing, i) == "full"
-        yield Unit(
+        unit = Unit(
             f"layer {i}",
             elements[id(layer.parameters)],
             *passes[of[i]],
@@ -391,6 +394,30 @@ def _layers(timer: KernelTimer, batch: Batch, layers: list[Module]) -> Iterator[
             temporaries_again=temporaries_within(every, keeping.operations) if counted else 0,
             holds=keeping.nbytes if whole_layer else 0,
         )
+        prediction = predictions[of[i]]
+        yield unit if prediction is None else _predicting(unit, prediction)
+
+
+def _prediction(timer: KernelTimer, batch: Batch) -> Unit:
+    """Return a unit with the norm, logits and loss of a layer that predicts a further token: those of the head, with
+    the head's output matrix.
+    """
+    return _head(timer_of_ends(timer), batch, 0)
+
+
+def _predicting(unit: Unit, prediction: Unit) -> Unit:
+    """Return a layer's unit that ends with the passes and tensors of a prediction; these are never recomputed."""
+    return replace(
+        unit,
+        forward=unit.forward + prediction.forward,
+        backward=prediction.backward + unit.backward,
+        input_gradient=prediction.input_gradient + unit.input_gradient,
+        weight_gradient=prediction.weight_gradient + unit.weight_gradient,
+        kept=unit.kept + prediction.kept,
+        recomputed=unit.recomputed + prediction.recomputed,
+        makes=unit.makes or ((unit.name,) if prediction.recomputed else ()),
+        freed_early=prediction.freed_early,
+    )
 
 
 def _of_framework(timer: KernelTimer, kind: LayerKind, batch: Batch) -> tuple[Operation, ...]:

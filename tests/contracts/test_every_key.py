@@ -169,6 +169,7 @@ EXAMPLES: Final[Mapping[str, tuple[Any, ...]]] = {
     "training.gradient_accumulation_steps": (3,),
     "training.global_batch": ("16seq", "96seq"),
     "training.tokens_used": (0.6,),
+    "training.mtp_layers": (1,),
     "training.parallelism.dp": (3,),
     "training.parallelism.tp": (2, 1),
     "training.parallelism.pp": (2, 1),

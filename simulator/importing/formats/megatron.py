@@ -23,6 +23,7 @@ from simulator.importing.rules import (
     off,
     size,
     text,
+    whole,
     words,
 )
 from simulator.importing.zero_stage import STAGE, STAGES, derive_strategy
@@ -84,7 +85,7 @@ _TABLE: Final[Table] = {
     "overlap-moe-expert-parallel-comm": NotModelled("the exchange of tokens does not overlap with other layers"),
     "moe-shared-expert-overlap": NotModelled("shared experts run before or after the exchange of tokens"),
     "moe-enable-deepep": Means(f"{_PARALLELISM}.experts.dispatch", constant("deduplicated")),
-    "mtp-num-layers": NotModelled("layers that predict further tokens are not simulated"),
+    "mtp-num-layers": Means("training.mtp_layers", whole),
     "recompute-activations": Means("recompute", constant("selective")),
     "checkpoint-activations": Means("recompute", constant("full")),
     "moe-layer-recompute": NotModelled("expert layers are not recomputed on their own"),

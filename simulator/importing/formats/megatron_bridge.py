@@ -11,7 +11,7 @@ from typing import Final
 from simulator.importing import megatron
 from simulator.importing.facts import Facts
 from simulator.importing.format import Format
-from simulator.importing.rules import Means, NotModelled, Table, choice, constant, flag, number, size, text
+from simulator.importing.rules import Means, NotModelled, Table, choice, constant, flag, number, size, text, whole
 
 _PARALLELISM: Final = "training.parallelism"
 _PRECISION: Final = "training.precision"
@@ -76,7 +76,7 @@ _OWN: Final[Table] = {
     "model.moe_enable_deepep": Means(f"{_PARALLELISM}.experts.dispatch", constant("deduplicated")),
     "model.moe_shared_expert_overlap": NotModelled("shared experts run before or after the exchange of tokens"),
     "model.moe_token_dispatcher_type": Means("dispatcher", text),
-    "model.mtp_num_layers": NotModelled("layers that predict further tokens are not simulated"),
+    "model.mtp_num_layers": Means("training.mtp_layers", whole),
     "model.cuda_graph_impl": NotModelled("the host issues every kernel"),
     "model.enable_cuda_graph": NotModelled("the host issues every kernel"),
     "model.cpu_offloading": Means("training.offload", constant("activations")),
