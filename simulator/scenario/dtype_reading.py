@@ -16,18 +16,23 @@ _MATMULS: Final = (*_STATES, "tf32", "float8_e4m3fn", "float8_e5m2", "float4_e2m
 
 
 def stored_dtype(*more: str | None) -> reading.ValueReader:
-    """Return a validator for the dtype of a stored or sent tensor; `more` are further allowed words."""
+    """Return a validator for the dtype of a stored or sent tensor; `more` are further allowed words. With None among
+    these, the word none, which other keys have for nothing, is read as None.
+    """
 
     def reader(value: Any) -> str | None:
+        if value == "none" and None in more:
+            return None
         if value in _STATES or value in more:
             return cast("str | None", value)
-        words = tuple(str(word) for word in (*_STATES, *more) if word is not None)
+        words = tuple("none" if word is None else word for word in (*_STATES, *more))
         # Narrow dtypes exist only as matmul inputs; advise the right key.
         if value == "tf32" or (isinstance(value, str) and value.startswith(("float8", "fp8", "float4"))):
             raise ValueError(f"got {value!r}, a dtype only for matmuls; write the dtype at training.precision.matmul")
         raise ValueError(f"got {reading.shown(value)}; {_one_dtype(words, value)}")
 
-    return reading.ValueReader(reader, lambda: {"enum": [*_STATES, *more]})
+    spelled = ("none",) if None in more else ()
+    return reading.ValueReader(reader, lambda: {"enum": [*_STATES, *more, *spelled]})
 
 
 def matmul_dtype() -> reading.ValueReader:

@@ -423,7 +423,7 @@ def _precision_master(shape: TrainingSpec) -> Iterator[RuleViolation]:
     # A master copy is useful only if wider than the parameters.
     if dtypes.find(str(master)).bits <= dtypes.find(params).bits:
         message = (
-            f"got {master!r}, which is not wider than the parameters' {params}; omit the key for float32, or write null"
+            f"got {master!r}, which is not wider than the parameters' {params}; omit the key for float32, or write none"
         )
         yield _conflict("precision.master", message, "training.precision.params")
 

@@ -320,7 +320,7 @@ class PrecisionKeys(TypedDict, total=False):
     """Dtype for accumulated gradients; auto: the parameters' dtype."""
     reduce: Literal["float64", "float32", "float16", "bfloat16", "auto"]
     """Dtype for gradients in communication; auto: float32, or float64 for float64 gradients."""
-    master: Literal["float64", "float32", "float16", "bfloat16", "auto", None]
+    master: Literal["float64", "float32", "float16", "bfloat16", "auto", None, "none"]
     """Dtype for the optimizer's parameter copy; auto: float32 for narrower parameters."""
     matmul: Literal[
         "float64", "float32", "float16", "bfloat16", "tf32", "float8_e4m3fn", "float8_e5m2", "float4_e2m1fn", "auto"

@@ -396,7 +396,7 @@ DTYPES = "one of bfloat16, float16, float32, float64"
         ({"precision": {"master": "bfloat16"}},
          (
              "precision.master: got 'bfloat16', which is not wider than the parameters' bfloat16; omit the key for "
-             "float32, or write null"
+             "float32, or write none"
          )),
         ({"precision": {"matmul": "tf32"}},
          (
