@@ -318,6 +318,9 @@ def on_nodes(step: TrainingStep, cluster: Cluster, world_size: int) -> TrainingS
     experts = step.parallelism.experts
     if experts.dispatch != "deduplicated" or experts.ranks == 1 or cluster.world_size < world_size:
         return step
+    # Refuses pipelines whose ranks form no groups.
+    check_cut(step)
+    Pipeline.of(step)
     node_of = cluster.node_of()
     nodes = np.array([node_of.get(rank, -1) for rank in range(world_size)])[
         groups_of(step, world_size).table("experts")
