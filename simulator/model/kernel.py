@@ -181,6 +181,8 @@ class Elementwise:
     single : bool
         True if the kernel is a single kernel in every framework, hence without a framework's factor, which stands for
         the several kernels of a norm or an activation.
+    decoded : float
+        Elements that the kernel decodes from four bits with a table. SMs may limit such a kernel before HBM does.
     """
 
     name: str
@@ -189,6 +191,7 @@ class Elementwise:
     fusible: bool = False
     of_weights: bool = False
     single: bool = False
+    decoded: float = 0.0
 
     @property
     def flops(self) -> float:
