@@ -68,8 +68,7 @@ class Attention:
     summed : bool
         True if the results are added to those of earlier steps of a ring.
     opens, closes : bool
-        True for the first and for the last step of a ring: the results are cast to float32 for the sums, and the sums
-        are cast back.
+        True for the first and for the last step of a ring.
     window : int
         Keys that a query sees in a causal kernel, 0 for every earlier key.
     chunked : bool
@@ -94,41 +93,38 @@ class Attention:
     chunked: bool = False
     capped: bool = False
 
-    @property
-    def merging(self) -> tuple[Elementwise, ...]:
-        """Kernels that merge the results of a ring's step with those of earlier steps, in float32; none without a ring.
+    def merging(self, *, half: bool = False) -> tuple[Elementwise, ...]:
+        """Return the kernels that merge the results of a ring's step with those of earlier steps; none without a ring.
 
         Forward merges the output and the log-sum-exp of each row, backward the gradients of queries, keys and values. A
-        step's own results have two bytes per element (zhuzilin/ring-flash-attention 899628238f, utils.py,
-        `_update_out_and_lse`, and zigzag_ring_flash_attn.py; PyTorch, `_SDPAMerger` with `convert_to_f32`).
+        step's own results have two bytes per element.
+
+        Parameters
+        ----------
+        half : bool
+            Whether sums have two bytes per element, too (NVIDIA/TransformerEngine d0067d0da6, context_parallel.py,
+            `flash_attn_fwd_out_correction`, one fused kernel each); otherwise they are in float32
+            (zhuzilin/ring-flash-attention 899628238f, utils.py, `_update_out_and_lse`, and zigzag_ring_flash_attn.py;
+            PyTorch, `_SDPAMerger` with `convert_to_f32`).
         """
         queries = float(self.batch * self.seq_len * self.heads * self.head_dim)
         keys = float(self.batch * self.attended * self.kv_heads * self.head_dim)
         merged = (queries, keys, keys) if self.backward else (queries,)
+        width = _HALF if half else _FLOAT32
         made: list[Elementwise] = []
         if self.opens:
-            made += [self._alone("widening", _HALF * one, _FLOAT32 * one) for one in merged]
+            what = "first results" if half else "widening"
+            made += [self._alone(what, _HALF * one, width * one) for one in merged]
         if self.summed:
-            # A framework's factor stands for the kernels of eager PyTorch: cast, difference, product, sum.
-            total = sum(merged)
-            made.append(Elementwise(f"{self.name} sum", (_FLOAT32 + _HALF) * total, _FLOAT32 * total))
-            made += [] if self.backward else self._log_sum_exps()
-        if self.closes:
+            # A framework's factor stands for the kernels of eager PyTorch: a cast, a product, differences and sums.
+            total, rows = sum(merged), float(_FLOAT32 * self.batch * self.seq_len * self.heads)
+            made.append(Elementwise(f"{self.name} sum", (width + _HALF) * total, width * total, single=half))
+            made += [] if self.backward else [Elementwise(f"{self.name} log-sum-exps", 2 * rows, rows, single=half)]
+        if self.closes and not half:
             # Gradients of keys return home as a whole, whichever part of them the last step computed.
             home = (queries, *(2 * [queries * self.kv_heads / self.heads])) if self.backward else merged
             made += [self._alone("narrowing", _FLOAT32 * one, _HALF * one) for one in home]
         return tuple(made)
-
-    def _log_sum_exps(self) -> list[Elementwise]:
-        """Return the kernels of sigmoid(m - l) and l - log sigmoid(l - m), for log-sum-exps l and m of each row: three
-        differences and two functions.
-        """
-        rows = float(_FLOAT32 * self.batch * self.seq_len * self.heads)
-        kernels = ("first difference", "sigmoid", "second difference", "log-sigmoid", "third difference")
-        return [
-            self._alone(f"{what} of log-sum-exps", rows * (2 if what.endswith("difference") else 1), rows)
-            for what in kernels
-        ]
 
     def _alone(self, what: str, read: float, written: float) -> Elementwise:
         return Elementwise(f"{self.name} {what}", read, written, single=True)
