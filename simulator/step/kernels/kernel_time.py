@@ -26,10 +26,10 @@ _EXPONENTIALS: Final = 16
 # Elements per SM and clock cycle that a kernel decodes from NF4. bitsandbytes' kernel of 2023 to 2025, with branches,
 # takes up to 2.07 times as long on an A100 and an H100 as a kernel with a lookup table (bitsandbytes-foundation/
 # bitsandbytes, pull request 1747), which is taken to be limited by bytes: 2.5 B an element at 0.88 x 2039 GB/s, times
-# 2.07, on 108 SMs of 1.41 GHz give 2.26, an H100 gives 2.17. On an RTX 4090, with more cycles for each byte of HBM, large
-# matrices gained nothing: bytes limited both kernels, as this rate predicts. torchao's NF4Tensor, compiled, takes 0.90
-# to 0.95 times the time of the kernel with branches (pytorch/ao, issue 1686: 52.7 and 58.8 us for 4096 x 4096, 230 and
-# 242 us for 8192 x 8192, matmul included).
+# 2.07, on 108 SMs of 1.41 GHz give 2.26, an H100 gives 2.17. On an RTX 4090, with more cycles for each byte of HBM,
+# large matrices gained nothing: bytes limited both kernels, as this rate predicts. torchao's NF4Tensor, compiled, takes
+# 0.90 to 0.95 times the time of the kernel with branches (pytorch/ao, issue 1686: 52.7 and 58.8 us for 4096 x 4096, 230
+# and 242 us for 8192 x 8192, matmul included).
 _DECODES: Final = 2.2
 
 
