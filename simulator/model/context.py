@@ -42,22 +42,29 @@ def attention_kernels(own: Attention, context: Context) -> tuple[Attention, ...]
     if not own.causal:
         # Every query sees every key: a single kernel over gathered keys, or an equal kernel in each step.
         whole = replace(own, keys=tokens * context.ring)
-        return (whole,) if context.gathers else (own, *[replace(own, keys=tokens, summed=1.0)] * (context.ring - 1))
+        return (whole,) if context.gathers else _steps(own, replace(own, keys=tokens), context.ring)
     if context.balanced:
         if context.gathers:
             # A single kernel over every key; causal, because early and late pieces average to half of the keys.
             return (replace(own, keys=tokens * context.ring),)
         # With keys of an earlier rank, every query sees the early half of the keys; with keys of a later rank, the late
-        # half of the queries sees every key. Both cost queries x keys / 2, and both are equally frequent: on average,
-        # three quarters of the queries get results.
-        other = replace(own, causal=False, keys=tokens // 2, summed=0.75)
-        return (own, *[other] * (context.ring - 1))
+        # half of the queries sees every key. Both cost queries x keys / 2. On the last rank, all keys are of earlier
+        # ranks: it merges results of every query in every step, and the other ranks wait for it.
+        return _steps(own, replace(own, causal=False, keys=tokens // 2), context.ring)
     if context.gathers:
         # A contiguous rank sees its own keys causally, and earlier ranks' keys entirely.
         earlier = replace(own, causal=False, keys=tokens * context.place)
         return (own, earlier) if context.place else (own,)
     # Later ranks' keys are masked completely: no kernel, yet the keys pass by in the ring.
-    return (own, *[replace(own, causal=False, keys=tokens, summed=1.0)] * context.place)
+    return _steps(own, replace(own, causal=False, keys=tokens), context.place + 1)
+
+
+def _steps(own: Attention, other: Attention, steps: int) -> tuple[Attention, ...]:
+    """Return the kernels of this number of ring steps: over the rank's own keys, then over those of other ranks."""
+    kernels = [own, *[replace(other, summed=True)] * (steps - 1)]
+    kernels[0] = replace(kernels[0], opens=True)
+    kernels[-1] = replace(kernels[-1], closes=True)
+    return tuple(kernels)
 
 
 def attention_communications(

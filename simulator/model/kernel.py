@@ -65,8 +65,10 @@ class Attention:
         If True, five matmuls instead of the forward's two, including a second QK^T.
     keys : int or None
         Keys per sequence; None: `seq_len`.
-    summed : float
-        Share of the queries whose results are added to those of earlier steps of a ring, 0 to 1.
+    summed : bool
+        True if the results are added to those of earlier steps of a ring.
+    opens, closes : bool
+        True for the first and for the last step of a ring.
     window : int
         Keys that a query sees in a causal kernel, 0 for every earlier key.
     chunked : bool
@@ -84,24 +86,48 @@ class Attention:
     causal: bool
     backward: bool
     keys: int | None = None
-    summed: float = 0.0
+    summed: bool = False
+    opens: bool = False
+    closes: bool = False
     window: int = 0
     chunked: bool = False
     capped: bool = False
 
-    @property
-    def step_sum(self) -> Elementwise | None:
-        """Kernel that adds this step's results to those of earlier steps of a ring, in float32; None without sum.
+    def merging(self, *, half: bool = False) -> tuple[Elementwise, ...]:
+        """Return the kernels that merge the results of a ring's step with those of earlier steps; none without a ring.
 
-        Forward adds the output, backward the gradients of queries, keys and values. A step's own results have two
-        bytes per element (ring-flash-attention, `_update_out_and_lse`; PyTorch, `_SDPAMerger` with `convert_to_f32`).
+        Forward merges the output and the log-sum-exp of each row, backward the gradients of queries, keys and values. A
+        step's own results have two bytes per element.
+
+        Parameters
+        ----------
+        half : bool
+            Whether sums have two bytes per element, too (NVIDIA/TransformerEngine d0067d0da6, context_parallel.py,
+            `flash_attn_fwd_out_correction`, one fused kernel each); otherwise they are in float32
+            (zhuzilin/ring-flash-attention 899628238f, utils.py, `_update_out_and_lse`, and zigzag_ring_flash_attn.py;
+            PyTorch, `_SDPAMerger` with `convert_to_f32`).
         """
-        if not self.summed:
-            return None
-        added = self.summed * self.batch * self.seq_len * self.heads * self.head_dim
-        if self.backward:
-            added += 2.0 * self.batch * self.attended * self.kv_heads * self.head_dim
-        return Elementwise(f"{self.name} sum", (_FLOAT32 + _HALF) * added, _FLOAT32 * added)
+        queries = float(self.batch * self.seq_len * self.heads * self.head_dim)
+        keys = float(self.batch * self.attended * self.kv_heads * self.head_dim)
+        merged = (queries, keys, keys) if self.backward else (queries,)
+        width = _HALF if half else _FLOAT32
+        made: list[Elementwise] = []
+        if self.opens:
+            what = "first results" if half else "widening"
+            made += [self._alone(what, _HALF * one, width * one) for one in merged]
+        if self.summed:
+            # A framework's factor stands for the kernels of eager PyTorch: a cast, a product, differences and sums.
+            total, rows = sum(merged), float(_FLOAT32 * self.batch * self.seq_len * self.heads)
+            made.append(Elementwise(f"{self.name} sum", (width + _HALF) * total, width * total, single=half))
+            made += [] if self.backward else [Elementwise(f"{self.name} log-sum-exps", 2 * rows, rows, single=half)]
+        if self.closes and not half:
+            # Gradients of keys return home as a whole, whichever part of them the last step computed.
+            home = (queries, *(2 * [queries * self.kv_heads / self.heads])) if self.backward else merged
+            made += [self._alone("narrowing", _FLOAT32 * one, _HALF * one) for one in home]
+        return tuple(made)
+
+    def _alone(self, what: str, read: float, written: float) -> Elementwise:
+        return Elementwise(f"{self.name} {what}", read, written, single=True)
 
     @property
     def attended(self) -> int:
@@ -181,6 +207,8 @@ class Elementwise:
     single : bool
         True if the kernel is a single kernel in every framework, hence without a framework's factor, which stands for
         the several kernels of a norm or an activation.
+    decoded : float
+        Elements that the kernel decodes from four bits with a table. SMs may limit such a kernel before HBM does.
     """
 
     name: str
@@ -189,6 +217,7 @@ class Elementwise:
     fusible: bool = False
     of_weights: bool = False
     single: bool = False
+    decoded: float = 0.0
 
     @property
     def flops(self) -> float:

@@ -44,11 +44,14 @@ class Format:
         Bytes of the scale of each output [B].
     multiplies : bool
         Whether forward matmuls take the matrix in eight bits; otherwise the matrix is written out before each matmul.
+    table : bool
+        Whether a table of 16 numbers gives a parameter's value (NF4).
     """
 
     bits: float
     row_bytes: int = 0
     multiplies: bool = False
+    table: bool = False
 
     def bits_per_element(self, inputs: int) -> float:
         """Return the bits per parameter, all scales included, of a matrix with this number of inputs.
@@ -83,8 +86,8 @@ class Format:
 # and a float32 for each output.
 FORMATS: Final[Mapping[str, Format]] = MappingProxyType(
     {
-        "nf4": Format(4 + 8 / 64 + 32 / (64 * 256)),
-        "nf4_single": Format(4 + 32 / 64),
+        "nf4": Format(4 + 8 / 64 + 32 / (64 * 256), table=True),
+        "nf4_single": Format(4 + 32 / 64, table=True),
         "gptq": Format(4 + 20 / 128),
         "int8": Format(8, row_bytes=_FLOAT32, multiplies=True),
     }
@@ -129,7 +132,11 @@ def product(
     outputs = forward.batch * forward.n
     if not form.multiplies:
         passes = form.written_out(outputs, forward.k, itemsize)[1]
-        wide = tuple(_moved(f"{forward.name} {name}", read, written) for name, read, written in passes)
+        decoded = float(outputs * forward.k) if form.table else 0.0
+        wide = tuple(
+            Elementwise(f"{forward.name} {name}", read, written, single=True, decoded=decoded)
+            for name, read, written in passes
+        )
         return Product((*wide, forward), (*wide, backward))
     eight = [
         kernel

@@ -552,13 +552,18 @@ def _layers_per_unit(shape: TrainingSpec, model: Model | None) -> Iterator[RuleV
 
 
 def _loss(shape: TrainingSpec, model: Model | None) -> Iterator[RuleViolation]:
-    """Yield a violation if the head and the loss cannot be computed a chunk of tokens at a time."""
-    if shape.loss != "chunked" or isinstance(model, LayerList):
+    """Yield a violation if Liger's kernels cannot compute the loss, with the head a chunk of tokens at a time, or after
+    the head.
+    """
+    if shape.loss not in ("in_place", "chunked") or isinstance(model, LayerList):
         return
     if shape.parallelism.tp > 1:
-        message = "got chunked with tp above 1; a chunk needs the whole vocabulary on each rank; write fused, or tp: 1"
+        what = "a chunk" if shape.loss == "chunked" else "the kernel"
+        message = (
+            f"got {shape.loss} with tp above 1; {what} needs the whole vocabulary on each rank; write fused, or tp: 1"
+        )
         yield _conflict("loss", message, "training.parallelism.tp")
-    if model is not None and model.patches is not None:
+    if shape.loss == "chunked" and model is not None and model.patches is not None:
         message = f"got chunked; {model.name} computes logits of its class tokens alone; write fused"
         yield _conflict("loss", message, "training.model")
 

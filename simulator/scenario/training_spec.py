@@ -119,6 +119,7 @@ _MOST_TOKENS: Final = 10**9
 
 _OTHER_LOSSES: Final = {
     **dict.fromkeys(("liger", "fused_linear", "fused_linear_cross_entropy", "cut_cross_entropy"), "write chunked"),
+    "liger_cross_entropy": "write in_place",
     **dict.fromkeys(("cross_entropy", "eager", "unfused"), "write separate"),
 }
 OFFLOADS: Final[Mapping[str, Mapping[str, Any]]] = {
@@ -580,15 +581,15 @@ class TrainingSpec(Spec):
     )
     lora: LoraSpec = Field(default=LoraSpec(), description="Low-rank adapters on a frozen model.")
     loss: Annotated[
-        Literal["auto", "separate", "narrow", "fused", "chunked"],
-        reading.choice(("auto", "separate", "narrow", "fused", "chunked"), _OTHER_LOSSES),
+        Literal["auto", "separate", "narrow", "fused", "in_place", "chunked"],
+        reading.choice(("auto", "separate", "narrow", "fused", "in_place", "chunked"), _OTHER_LOSSES),
     ] = Field(
         default="auto",
         description=(
             "Kernels of the loss: a float32 copy, softmax and loss after each other (separate); the same in the dtype "
-            "of the logits, without a copy (narrow); a kernel that overwrites the logits (fused); head and loss "
-            "together, a chunk of tokens at a time (chunked, Liger's fused linear cross entropy); auto: the "
-            "framework's."
+            "of the logits, without a copy (narrow); a kernel that overwrites the logits in the backward pass (fused), "
+            "or already in the forward pass (in_place, Liger's cross entropy); head and loss together, a chunk of "
+            "tokens at a time (chunked, Liger's fused linear cross entropy); auto: the framework's."
         ),
     )
     loss_scaling: Annotated[LossScalingSpec, SHORT_SCALINGS] = Field(

@@ -119,6 +119,11 @@ class Framework:
         Whether RMSNorm consists of separate kernels in float32, which save a float32 copy of their input and, if the
         norm's weight is trained, the normalised input in the parameters' dtype. A compiler merges the kernels, and
         LayerNorm is one kernel everywhere.
+    nf4_tensors : bool
+        Whether NF4 matrices are torchao's NF4Tensors, which 13 kernels write out one after the other. A compiler merges
+        the kernels. Otherwise one kernel of bitsandbytes writes out a matrix.
+    half_rings : bool
+        Whether ring attention merges its steps in the outputs' dtype, as Transformer Engine does; otherwise in float32.
     activation_gradients : bool
         Whether the gradients of activations inside a layer's backward pass are counted in the memory.
     keeps_input_gradients : bool
@@ -180,6 +185,8 @@ class Framework:
     issue_in_pipeline: float = 0.0
     keeps_copies: bool = False
     float32_norms: bool = False
+    nf4_tensors: bool = False
+    half_rings: bool = False
     activation_gradients: bool = False
     keeps_input_gradients: bool = False
     keeps_logits: bool = False
@@ -440,6 +447,8 @@ class _FrameworkFile(Strict):
     issue_in_pipeline: _Amount = _Amount(value=0.0)
     keeps_copies: _Fact = _Fact(value=False)
     float32_norms: _Fact = _Fact(value=False)
+    nf4_tensors: _Fact = _Fact(value=False)
+    half_rings: _Fact = _Fact(value=False)
     activation_gradients: _Fact = _Fact(value=False)
     keeps_input_gradients: _Fact = _Fact(value=False)
     keeps_logits: _Fact = _Fact(value=False)
@@ -548,6 +557,8 @@ def _framework(name: str, file: _FrameworkFile) -> Framework:
         issue_in_pipeline=file.issue_in_pipeline.value,
         keeps_copies=file.keeps_copies.value,
         float32_norms=file.float32_norms.value,
+        nf4_tensors=file.nf4_tensors.value,
+        half_rings=file.half_rings.value,
         activation_gradients=file.activation_gradients.value,
         keeps_input_gradients=file.keeps_input_gradients.value,
         keeps_logits=file.keeps_logits.value,

@@ -103,7 +103,7 @@ class KernelTimer:
             contention = replace(contention, sms_taken=min(sms_taken, self.gpu.sms - 1))
         size = find(self.step.precision.params).itemsize
         parts = []
-        for kernel in with_sums(kernels):
+        for kernel in with_merging(kernels, half=self.step.framework.half_rings):
             alone = self._duration(kernel, _NO_CONTENTION)
             contended = self._duration(kernel, contention)
             # The host does not issue kernels that a compiler has merged.
@@ -248,9 +248,11 @@ def in_sequence(parts: Iterable[tuple[str, float]]) -> KernelParts:
     return tuple(found)
 
 
-def with_sums(kernels: Iterable[Kernel]) -> Iterator[Kernel]:
-    """Yield kernels in sequence; the sum of a step of ring attention follows the step's kernel."""
+def with_merging(kernels: Iterable[Kernel], *, half: bool) -> Iterator[Kernel]:
+    """Yield kernels in sequence; the kernels that merge a step of ring attention follow the step's kernel (`half`: see
+    `Attention.merging`).
+    """
     for kernel in kernels:
         yield kernel
-        if isinstance(kernel, Attention) and (added := kernel.step_sum) is not None:
-            yield added
+        if isinstance(kernel, Attention):
+            yield from kernel.merging(half=half)

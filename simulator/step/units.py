@@ -36,6 +36,7 @@ from simulator.step.kernels.framework_operations import (
     until_needed,
     with_copies,
     with_float32_norms,
+    with_nf4_tensors,
     with_output_by_tokens,
 )
 from simulator.step.kernels.loss_operations import freed_early, loss_buffers, loss_operations
@@ -429,6 +430,8 @@ def _of_framework(timer: KernelTimer, kind: LayerKind, batch: Batch) -> tuple[Op
         operations = with_copies(operations, kind, batch, apart=framework.split_maps)
     if framework.float32_norms and kind.norm == "rmsnorm" and not timer.step.compiled:
         operations = with_float32_norms(operations, batch)
+    if framework.nf4_tensors and not timer.step.compiled:
+        operations = with_nf4_tensors(operations)
     if batch.attention == "flash" and framework.copies_output_on(timer.gpu):
         operations = with_output_by_tokens(operations)
     return operations

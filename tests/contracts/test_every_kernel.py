@@ -35,8 +35,9 @@ WITHOUT_AMOUNT: Final[dict[type, set[str]]] = {
     Matmul: {"name", "of_weights", "dtype", "reread"},
     # Fewer heads of keys and values move fewer bytes and compute as much. Sums of a ring's steps are kernels of their
     # own (tests/theory/test_model_parallel.py). Windows belong to causal kernels (tests/theory/test_model_families.py).
-    Attention: {"name", "causal", "backward", "kv_heads", "summed", "window", "chunked", "capped"},
-    Elementwise: {"name", "fusible", "of_weights", "single"},
+    Attention: {"name", "causal", "backward", "kv_heads", "summed", "opens", "closes", "window", "chunked", "capped"},
+    # Decoded elements limit a kernel beside its bytes, which follow from them (tests/theory/test_quantised_base.py).
+    Elementwise: {"name", "fusible", "of_weights", "single", "decoded"},
 }
 GPUS: Final = [load_gpu(name) for name in registry.names("gpu")]
 AMOUNTS: Final = [(kind, field) for kind, own in LESS.items() for field in own]

@@ -10,6 +10,7 @@ from simulator.model.load import load_model
 from simulator.model.operation import Batch
 from simulator.model.trained import TrainedParts
 from simulator.step.framework import Framework
+from simulator.step.kernels.kernel_time import duration
 from simulator.step.kernels.loss_operations import chunk_tokens, loss_buffers, loss_operations
 from simulator.step.spec import LossKernels, LossScaling, Precision, TrainingStep
 from simulator.step.units import units
@@ -57,6 +58,33 @@ def test_a_factor_on_the_loss_multiplies_both_gradients_in_the_backward_pass(fac
     loss = loss_operations(step("chunked", **facts), BATCH)[-1]
     read = sum(one.read for one in loss.backward if isinstance(one, Elementwise))
     assert read == 2 * (TOKENS * WIDTH + WORDS * WIDTH)
+
+
+@pytest.mark.parametrize("facts", [{}, {"accumulation": 2}, {"loss_scaling": LossScaling()}])
+def test_a_loss_in_place_overwrites_the_logits_in_the_forward_pass(facts: dict[str, object]) -> None:
+    """Liger's kernel: two loads and a store of each logit; backward nothing, or a load and a store for a factor."""
+    fused, in_place = (loss_operations(step(loss, **facts), BATCH)[-1] for loss in ("fused", "in_place"))
+    logits = TOKENS * WORDS * 2
+    assert [(one.read, one.written) for one in in_place.forward if isinstance(one, Elementwise)] == [
+        (2 * logits, logits)
+    ]
+    factors = [(one.read, one.written) for one in in_place.backward if isinstance(one, Elementwise)]
+    assert factors == ([(logits, logits)] if facts else [])
+    # The memory is a fused loss's, and without a factor so are the bytes of both passes together.
+    assert in_place.saved == fused.saved
+    if not facts:
+        both = [sum(one.nbytes(2) for one in (*op.forward, *op.backward)) for op in (fused, in_place)]
+        assert both[0] == both[1] == 3 * logits
+
+
+@pytest.mark.parametrize(("words", "measured"), [(65536, 6.805e-3), (131072, 15.009e-3)])
+def test_a_loss_in_place_takes_what_was_measured(words: int, measured: float) -> None:
+    """linkedin/Liger-Kernel ead96b618e, benchmark/data/all_benchmark_data.csv: cross_entropy, liger, forward, A100,
+    16,384 rows in float32. Shorter rows of all SMs stay in L2 between the two loads.
+    """
+    logits = 16384 * words * 4
+    kernel = Elementwise("in-place cross entropy", 2 * logits, logits)
+    assert duration(kernel, load_gpu("a100_sxm_80gb"), "float32") == pytest.approx(measured, rel=0.08)
 
 
 def test_memory_of_each_kind_of_loss_to_the_byte() -> None:
@@ -115,4 +143,4 @@ def test_the_framework_decides_unless_the_step_does() -> None:
     assert step(None).loss_kernels == "separate"
     assert replace(step(None), framework=Framework(fused_loss=True)).loss_kernels == "fused"
     assert replace(step("separate"), framework=Framework(fused_loss=True)).loss_kernels == "separate"
-    assert loss_buffers(step("fused"), BATCH) == 0
+    assert loss_buffers(step("fused"), BATCH) == loss_buffers(step("in_place"), BATCH) == 0

@@ -1,4 +1,5 @@
-"""Kernel times of an H200 against kernels measured there with PyTorch (catalog/measured/kernels.csv).
+"""Kernel times of an H200 against kernels measured there with PyTorch (catalog/measured/kernels.csv), and of an A100
+against Liger's RMSNorm.
 
 Nothing was fitted to these measurements, except the power of attention.
 """
@@ -14,7 +15,7 @@ import pytest
 
 from simulator.basics.measured_tables import read_table
 from simulator.cluster.gpu_file import load_gpu
-from simulator.model.kernel import Attention, Kernel, Matmul
+from simulator.model.kernel import Attention, Elementwise, Kernel, Matmul
 from simulator.step.framework import load_framework
 from simulator.step.kernels.kernel_time import duration
 
@@ -84,3 +85,18 @@ def test_attention_on_a_board_with_less_power_loses_in_proportion() -> None:
         assert own.attention_time(gpu) == pytest.approx(max(1.0, 0.86 * 1.141 * 700 / watts), rel=1e-9)
     # Bare kernels know no sustained load.
     assert load_framework("bare").attention_time(gpu) == 1.0
+
+
+@pytest.mark.parametrize(("width", "forward", "backward"), [(8192, 51.7e-6, 178.0e-6), (16384, 95.3e-6, 320.5e-6)])
+def test_rms_norm_of_liger_takes_the_time_of_its_bytes(width: int, forward: float, backward: float) -> None:
+    """linkedin/Liger-Kernel ead96b618e, benchmark/data/all_benchmark_data.csv, version 0.2.1 on an A100: 2,048 rows in
+    bfloat16, a weight in float32. Forward reads and writes 2 bytes of each element. Backward reads two arrays and
+    writes one, writes each row's weight gradient in float32, and reads it for the sum over rows.
+    """
+    a100, elements = load_gpu("a100_sxm_80gb"), 2048 * width
+    normed = Elementwise("norm", 2 * elements, 2 * elements)
+    gradient = Elementwise("norm gradient", 4 * elements, (2 + 4) * elements)
+    rows = Elementwise("sum over rows", 4 * elements, 4 * width)
+    times = [sum(duration(one, a100, "bfloat16") for one in part) for part in ((normed,), (gradient, rows))]
+    # Triton's kernels reach about 0.8 of the bandwidth of a copy.
+    assert times == pytest.approx([forward, backward], rel=0.25)

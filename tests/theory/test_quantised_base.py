@@ -18,6 +18,9 @@ from simulator.model.operation import Batch, Operation, saved_bytes
 from simulator.model.parameters import modules
 from simulator.model.shape import Transformer
 from simulator.scenario.load import load_scenario
+from simulator.step.framework import Framework, load_framework
+from simulator.step.kernels.framework_operations import with_nf4_tensors
+from simulator.step.kernels.kernel_time import duration
 from simulator.step.units import units
 from tests.combinations import accepted, simulated
 from tests.training import step
@@ -188,3 +191,57 @@ def test_a_gpu_without_matmuls_in_int8_is_refused_in_one_line() -> None:
         load_scenario(data("int8", cluster={"gpu": "b300"}))
     assert "training.lora.base: got 'int8', but b300 has no rate of matmuls in int8; write nf4" in str(refused.value)
     assert len(str(refused.value).splitlines()) == 1
+
+
+def test_an_nf4_matrix_is_decoded_by_sms_where_hbm_is_fast() -> None:
+    """2.2 elements per SM and clock: 67 million take 0.2 ms on 108 SMs of an A100, and their 2.5 bytes 0.09 ms. On an
+    RTX 4090, whose HBM is half as fast, bytes take longer than 128 SMs of 2.52 GHz.
+    """
+    n = 8192 * 8192
+    kernel = Elementwise("dequantisation", n / 2, 2 * n, single=True, decoded=n)
+    a100, rtx_4090 = load_gpu("a100_sxm_80gb"), load_gpu("rtx_4090")
+    assert duration(kernel, a100, "bfloat16") - 2.94e-6 == pytest.approx(n / (2.2 * 108 * 1.41e9))
+    assert duration(kernel, rtx_4090, "bfloat16") == duration(replace(kernel, decoded=0), rtx_4090, "bfloat16")
+    # A collective takes half of the SMs, and the matrix twice the time; a plain copy is not slower.
+    halved = duration(kernel, a100, "bfloat16", sms_taken=54) - 2.94e-6
+    assert halved == pytest.approx(2 * n / (2.2 * 108 * 1.41e9))
+
+
+def test_only_nf4_needs_a_table() -> None:
+    decoded = {
+        base: [kernel.decoded for kernel in operation("down", base).forward if isinstance(kernel, Elementwise)]
+        for base in ("nf4", "nf4_single", "gptq")
+    }
+    assert decoded == {"nf4": [64 * 256], "nf4_single": [64 * 256], "gptq": [0]}
+
+
+def test_eager_nf4_tensors_are_written_out_in_thirteen_kernels() -> None:
+    """torchao's get_original_weight, bytes of each of n elements: unpacking twice 1, indices in int64 twice 4.5, the
+    table twice 5, scales 3 / 64 and 4 / 64, repeated twice 1 + 2 / 128, scaling twice 3, stacking 4.
+    """
+    down = operation("down", "nf4")
+    (apart,) = with_nf4_tensors((down,))
+    n = 64 * 256
+    by_hand = 2 * (1 + 4.5 + 5 + 1 + 2 / 64 + 3) + 7 / 64 + 4
+    for before, after in ((down.forward, apart.forward), (down.backward, apart.backward)):
+        assert len(after) == len(before) + 12
+        (whole,) = (kernel for kernel in before if isinstance(kernel, Elementwise) and kernel.decoded)
+        own = [kernel for kernel in after if kernel.name.startswith(whole.name)]
+        assert sum(kernel.nbytes(2) for kernel in own) == pytest.approx(by_hand * n)
+        assert [kernel for kernel in after if kernel not in own] == [kernel for kernel in before if kernel is not whole]
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_compiler_merges_the_kernels_of_an_nf4_tensor(*, compiled: bool) -> None:
+    """12 more kernels for each of a layer's four matrices and each pass without a compiler; bitsandbytes has one
+    kernel in both cases.
+    """
+
+    def launches(framework: Framework) -> int:
+        model = replace(SMALL, adapters=Adapters(8, (), "bfloat16", base="nf4"))
+        job = replace(step(), model=model, framework=framework, compiled=compiled)
+        layer = units(job, load_gpu("a100_sxm_80gb"))[1]
+        return layer.forward.cost.launches + layer.input_gradient.cost.launches
+
+    own = replace(load_framework("torchtune"), nf4_tensors=False)
+    assert launches(replace(own, nf4_tensors=True)) - launches(own) == (0 if compiled else 4 * 2 * 12)

@@ -82,7 +82,8 @@ def _spec(row: Mapping[str, str]) -> TrainingSpec:
         keys["loss"] = row["loss"]
     if row["base"]:
         keys["lora"] = {
-            "rank": int(row["rank"]), "base": row["base"], "targets": row["targets"],
+            "rank": int(row["rank"]), "base": row["base"],
+            "targets": row["targets"].split() if " " in row["targets"] else row["targets"],
             "dtype": row["adapter_dtype"], "hidden": row["hidden"] or "params",
             "dropout": 0.1 if row["table"] == "fms" else False,
         }  # fmt: skip

@@ -58,7 +58,7 @@ _TABLE: Final[Table] = {
     "liger_fused_linear_cross_entropy": Means("training.loss", constant("chunked")),
     "cut_cross_entropy": Means("training.loss", constant("chunked")),
     "flash_attn_cross_entropy": Means("training.loss", constant("fused")),
-    "liger_cross_entropy": Means("training.loss", constant("fused")),
+    "liger_cross_entropy": Means("training.loss", constant("in_place")),
     "tensor_parallel_size": Means("training.parallelism.tp", size),
     "context_parallel_size": Means("training.parallelism.cp", size),
     "sequence_parallel_degree": Means("training.parallelism.cp", size),

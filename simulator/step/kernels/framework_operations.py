@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from simulator.model.kernel import Elementwise, Matmul
+from simulator.model.kernel import Elementwise, Kernel, Matmul
 from simulator.model.operation import Batch, Operation, Saved
 from simulator.model.shape import Transformer
 
@@ -22,6 +22,9 @@ _ROWS_OF_BLOCKS: Final = 1.41
 # element (NVIDIA, "Pretraining Large Language Models with NVFP4", arXiv:2509.25149, section 2).
 _WIDE: Final = 2
 _FLOAT32: Final = 4
+_INT64: Final = 8
+# Elements of an NF4 matrix with a common scale (torchao, `to_nf4`: block_size).
+_SCALED: Final = 64
 _NARROW: Final = {8: 1.0, 4: 0.5 + 1 / 16}
 _READS: Final = {8: 1, 4: 2}
 
@@ -97,6 +100,66 @@ def with_float32_norms(operations: tuple[Operation, ...], batch: Batch) -> tuple
         others = tuple(one for one in op.saved if one is not entered)
         made.append(replace(op, saved=(copied, *normalised, *others)))
     return tuple(made)
+
+
+def with_nf4_tensors(operations: tuple[Operation, ...]) -> tuple[Operation, ...]:
+    """Return a layer's operations with the kernels of eager PyTorch that write out a torchao NF4Tensor, in place of the
+    single kernel of bitsandbytes.
+    """
+
+    def apart(kernels: tuple[Kernel, ...]) -> tuple[Kernel, ...]:
+        return tuple(
+            one
+            for kernel in kernels
+            for one in (_nf4_tensor(kernel) if isinstance(kernel, Elementwise) and kernel.decoded else (kernel,))
+        )
+
+    return tuple(replace(op, forward=apart(op.forward), backward=apart(op.backward)) for op in operations)
+
+
+def _nf4_tensor(whole: Elementwise) -> tuple[Elementwise, ...]:
+    """Return the kernels of NF4Tensor.get_original_weight (pytorch/ao 36027d82d,
+    torchao/quantization/quantize_/workflows/nf4/nf4_tensor.py) for the matrix that the kernel `whole` writes out.
+
+    A byte has two elements, and each half of the elements is unpacked by itself: n / 2 bytes become n / 2 indices in
+    int64, which select from a table of 16 numbers. A scale in int8 belongs to 64 elements.
+
+    Examples
+    --------
+    >>> kernels = _nf4_tensor(Elementwise("up dequantisation", 2080, 8192, decoded=4096))
+    >>> len(kernels), sum(one.nbytes(2) for one in kernels) / 4096
+    (13, 33.171875)
+    """
+    n = whole.decoded
+    size = whole.written / n
+    half, scales = n / 2, n / _SCALED
+    places = ("first", "second")
+
+    def moved(what: str, read: float, written: float) -> Elementwise:
+        return Elementwise(f"{whole.name} {what}", read, written, single=True)
+
+    def unpacked(place: str) -> tuple[Elementwise, ...]:
+        return (
+            moved(f"unpack {place}", half, half),
+            moved(f"index {place}", half, _INT64 * half),
+            moved(f"table {place}", _INT64 * half, size * half),
+        )
+
+    def scaled(place: str) -> tuple[Elementwise, ...]:
+        # The scales are repeated in memory, once for each half.
+        return (
+            moved(f"repeated scales {place}", size * scales, size * half),
+            moved(f"scaling {place}", 2 * size * half, size * half),
+        )
+
+    return (
+        *(kernel for place in places for kernel in unpacked(place)),
+        # Division by the factor of 256 scales, and addition of the mean.
+        moved("scales", scales, size * scales),
+        moved("scales' mean", size * scales, size * scales),
+        *(kernel for place in places for kernel in scaled(place)),
+        moved("stack", size * n, size * n),
+    )
 
 
 def with_output_by_tokens(operations: tuple[Operation, ...]) -> tuple[Operation, ...]:

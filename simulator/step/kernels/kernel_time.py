@@ -23,6 +23,14 @@ _ON_CHIP: Final = 164 * 1024
 # Exponentials per SM and clock cycle, CUDA C++ Programming Guide, arithmetic instructions: 16 for compute capability
 # 7.0 to 9.0. Shah et al., FlashAttention-3, 2024, count 3.9 T/s on an H100, which agrees.
 _EXPONENTIALS: Final = 16
+# Elements per SM and clock cycle that a kernel decodes from NF4. bitsandbytes' kernel of 2023 to 2025, with branches,
+# takes up to 2.07 times as long on an A100 and an H100 as a kernel with a lookup table (bitsandbytes-foundation/
+# bitsandbytes, pull request 1747), which is taken to be limited by bytes: 2.5 B an element at 0.88 x 2039 GB/s, times
+# 2.07, on 108 SMs of 1.41 GHz give 2.26, an H100 gives 2.17. On an RTX 4090, with more cycles for each byte of HBM,
+# large matrices gained nothing: bytes limited both kernels, as this rate predicts. torchao's NF4Tensor, compiled, takes
+# 0.90 to 0.95 times the time of the kernel with branches (pytorch/ao, issue 1686: 52.7 and 58.8 us for 4096 x 4096, 230
+# and 242 us for 8192 x 8192, matmul included).
+_DECODES: Final = 2.2
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -99,11 +107,15 @@ def duration(
     if not 0.0 < hbm_share <= 1.0:
         raise ValueError(f"got an HBM share of {hbm_share}; must be above 0 and at most 1")
     if isinstance(kernel, Elementwise):
-        # Elementwise kernels are memory-bound: SMs do not limit them.
         launch, bandwidth = _streaming(_HashableGpu(gpu))
         # A merged kernel's arrays stay on chip.
-        fused = compiled and kernel.fusible
-        return 0.0 if fused else launch + (kernel.read + kernel.written) / (bandwidth * hbm_share)
+        if compiled and kernel.fusible:
+            return 0.0
+        # Elementwise kernels are memory-bound: SMs limit those alone that decode.
+        moved = (kernel.read + kernel.written) / (bandwidth * hbm_share)
+        if not kernel.decoded:
+            return launch + moved
+        return launch + max(moved, kernel.decoded / (_DECODES * sm_rate(gpu) * (1 - sms_taken / gpu.sms)))
     if isinstance(kernel, Matmul):
         constants = _matmul(_HashableGpu(gpu), dtype, sustained, ordered)
         sizes = kernel.m, kernel.n, kernel.k, kernel.batch

@@ -1,13 +1,16 @@
-"""Which kernels compute the logits and the loss, and which memory do these hold? Separate, narrow, fused, chunked.
+"""Which kernels compute the logits and the loss, and which memory do these hold? Separate, narrow, fused, in place,
+chunked.
 
 Llama 3 8B, a micro-batch of 8,192 tokens, 128,256 words: the logits have 2.1 GB. Separate kernels also write a float32
 copy and log-probabilities (4.2 GB each), and two float32 gradients in the backward pass. Narrow kernels are separate
 too, and log-probabilities and both gradients have 2.1 GB each. A fused kernel overwrites the logits with their
-gradient. A chunked loss never holds all logits: 32 chunks of 256 tokens have 66 MB each.
+gradient; a kernel in place does so in the forward pass already. A chunked loss never holds all logits: 32 chunks of 256
+tokens have 66 MB each.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from simulator.model.head import logits_memory
@@ -29,11 +32,12 @@ def loss_operations(step: TrainingStep, batch: Batch) -> tuple[Operation, ...]:
     operations = last_operations(step.model, batch, narrow=step.loss_kernels == "narrow")
     if isinstance(step.model, LayerList):
         return operations
+    # PyTorch's gradient of the loss is 1 unless a sum over micro-batches or a loss scale multiplies the loss.
+    scaled = step.accumulation > 1 or step.loss_scaling is not None
     if step.loss_kernels == "chunked":
-        # PyTorch's gradient of the loss is 1 unless a sum over micro-batches or a loss scale multiplies the loss.
-        scaled = step.accumulation > 1 or step.loss_scaling is not None
         return _chunked(operations, step.model, batch, scaled=scaled)
-    return fused_loss(operations) if step.loss_kernels == "fused" else operations
+    fused = fused_loss(operations) if step.loss_kernels in ("fused", "in_place") else operations
+    return _in_place(fused, scaled=scaled) if step.loss_kernels == "in_place" else fused
 
 
 def loss_buffers(step: TrainingStep, batch: Batch) -> int:
@@ -45,7 +49,7 @@ def loss_buffers(step: TrainingStep, batch: Batch) -> int:
     cast besides: `keeps_logits` alone.
     """
     model, framework = step.transformer, step.framework
-    if step.loss_kernels == "fused":
+    if step.loss_kernels in ("fused", "in_place"):
         return 0
     if step.loss_kernels == "chunked":
         table = 0 if not batch.trains("logits.weight") else model.vocab_size * model.hidden_size
@@ -154,3 +158,20 @@ def fused_loss(operations: tuple[Operation, ...]) -> tuple[Operation, ...]:
                 ),
             )
     return tuple(replaced)
+
+
+def _in_place(fused: tuple[Operation, ...], *, scaled: bool) -> tuple[Operation, ...]:
+    """Return the operations of a fused cross entropy with Liger's stand-alone kernel in its place.
+
+    The forward pass reads the logits for the largest and the sum of exponentials, reads them again, and overwrites
+    them with their gradient. The backward pass multiplies the gradient by the gradient of the loss, if that is not 1
+    (`scaled`).
+    Source: linkedin/Liger-Kernel ead96b618e, ops/cross_entropy.py, `liger_cross_entropy_kernel` ("2 loads + 1 store")
+    and `cross_entropy_backward`.
+    """
+    *before, loss = fused
+    size = next(saved.nbytes for saved in loss.saved if saved.name == "logits")
+    name = "in-place cross entropy"
+    forward = Elementwise(name, 2 * size, size)
+    backward = (Elementwise("loss gradient times logits gradient", size, size),) if scaled else ()
+    return (*before, replace(loss, name=name, forward=(forward,), backward=backward))
