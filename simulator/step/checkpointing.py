@@ -169,7 +169,10 @@ def _feed_forward(operations: tuple[Operation, ...], everything: int, *, whole: 
 
 
 def _needed(again: list[Operation]) -> list[Operation]:
-    """Return recomputed operations without those after the last output that a backward pass needs."""
-    while again and again[-1].name.startswith(("residual2", "down", "combine")):
+    """Return recomputed operations without those after the last output that a backward pass needs.
+
+    A matrix with an adapter saves a tensor of its own, the output of A.
+    """
+    while again and again[-1].name.startswith(("residual2", "down", "combine")) and not again[-1].saves_own:
         again = again[:-1]
     return again

@@ -356,7 +356,7 @@ def _layers(timer: KernelTimer, batch: Batch, layers: list[Module]) -> Iterator[
     counted = step.framework.activation_gradients
     within = [gradients_within(operations, operations[-1].output) if counted else 0 for operations in kinds]
     of = {layer: number for number, own in enumerate(step.model.kinds.values()) for layer in own}
-    costs: dict[tuple[int, tuple[str, ...]], PassPieces] = {}
+    costs: dict[tuple[int, tuple[tuple[str, int], ...]], PassPieces] = {}
     elements = {
         id(layer.parameters): layer.held(batch.itemsize)
         for layer in {id(one.parameters): one for one in layers}.values()
@@ -411,7 +411,7 @@ def _recompute(
     timer: KernelTimer,
     last: tuple[int, tuple[Operation, ...]],
     others: Sequence[tuple[int, tuple[Operation, ...]]],
-    costs: dict[tuple[int, tuple[str, ...]], PassPieces],
+    costs: dict[tuple[int, tuple[tuple[str, int], ...]], PassPieces],
 ) -> PassPieces:
     """Return the timed recompute of a segment before its last layer's backward pass: other layers entirely, the last
     layer only as far as needed. Each layer is given by the number of its kind and its recomputed operations.
@@ -419,7 +419,8 @@ def _recompute(
 
     def cost(kind: int, operations: tuple[Operation, ...]) -> PassPieces:
         """Return the timed forward pass through some operations of a kind of layer; cached in `costs`."""
-        key = kind, tuple(op.name for op in operations)
+        # The last operation may run again in part.
+        key = kind, tuple((op.name, len(op.forward)) for op in operations)
         if key not in costs:
             costs[key] = forward_pieces(timer, operations)
         return costs[key]
