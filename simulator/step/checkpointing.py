@@ -25,6 +25,9 @@ from simulator.step.spec import Checkpointing
 
 POLICIES: Final = ("none", "full", "sqrt", "attention", "selective_op", "feed_forward", "activation")
 
+# Policies that recompute keys and values.
+RECOMPUTED_WHOLE: Final = ("full", "sqrt")
+
 
 @dataclass(frozen=True, slots=True)
 class KeptActivations:
