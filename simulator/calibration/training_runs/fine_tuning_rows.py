@@ -87,7 +87,9 @@ def _spec(row: Mapping[str, str]) -> TrainingSpec:
     keys["use_cache"] = row["cached"] == "true"
     if row["base"]:
         keys["lora"] = {
-            "rank": int(row["rank"]), "base": row["base"], "targets": row["targets"],
+            "rank": int(row["rank"]), "base": row["base"],
+            # A word for a group, or names of matrices.
+            "targets": row["targets"].split() if " " in row["targets"] else row["targets"],
             "dtype": row["adapter_dtype"], "hidden": row["hidden"] or "params",
             "dropout": 0.1 if row["table"] == "fms" else False,
         }  # fmt: skip
