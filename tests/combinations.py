@@ -154,6 +154,9 @@ def training_scenario(seed: int, family: int = 34, **fixed: Any) -> dict[str, An
         precision=("bf16", "fp32", "fp16", {"params": "bfloat16", "grads": "float32"}),
         compile=(True, False),
         dropout=(True, False),
+        logit_shift=("none", "before_cast", "after_cast"),
+        float32_outputs=(False, True),
+        use_cache=(False, True),
         loss=("separate", "narrow", "fused", "in_place", "chunked") if tp == 1 else ("separate", "narrow", "fused"),
         allocator=("caching", "expandable_segments"),
         trainable=(

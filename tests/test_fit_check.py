@@ -92,7 +92,10 @@ def check_changes(found: FitCheck, speed: float) -> None:
             data[section][key] = value
         report = simulate(load_scenario(data)).report
         assert report.fits
+        # The process with its context and NCCL buffers fits, too.
+        assert report.process_bytes <= report.capacity_bytes
         assert report.peak_reserved_bytes == change.margin.reserved
+        assert report.process_bytes == change.margin.process
         assert change.speed == pytest.approx(report.tokens_per_s_per_gpu / speed)
 
 

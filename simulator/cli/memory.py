@@ -88,6 +88,10 @@ def show(request: MemoryOptions, *, as_json: bool) -> None:
             "sharding": sharding,
             "checkpointing": policy,
             "reserved_bytes": margin.reserved,
+            "allocated_bytes": margin.allocated,
+            "context_bytes": margin.context,
+            "nccl_bytes": margin.nccl,
+            "process_bytes": margin.process,
             "free_bytes": margin.free,
             "missing_bytes": margin.missing,
             "simulated_reserved_bytes": {
@@ -127,8 +131,10 @@ def show(request: MemoryOptions, *, as_json: bool) -> None:
         )
     print_text(
         "\nThe closed forms contain no gathered units, buckets and fragments; the reserved memory contains them. "
-        "Neither contains the CUDA context, libraries and NCCL buffers (0.5 to 2 GiB)."
+        f"Neither contains {margin.beside}."
     )
+    if margin.fits:
+        print_text(f"With {sharding} and {label('training.activation_checkpointing', policy)}, {margin.figures}.")
 
 
 def _finding(margin: MemoryMargin, job: str, row: str, cards: str) -> str:

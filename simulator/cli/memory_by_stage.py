@@ -206,9 +206,11 @@ def _print(found: _Found) -> None:
     print_text(f"\nGiB on one GPU at its memory peak; {held}: number of {held} with stored activations at the peak")
     print_table([Column(head) for head in heads], rows, keys=(0,) if cut else (), indent="  ")
     print_text(
-        "\nThe table contains tensors; the reserved memory contains fragments too. Not included: the framework's own "
-        "0.5 to 2 GiB, and buffers that wait for a slow network, which a simulated step includes."
+        "\nThe table contains tensors; the reserved memory contains fragments too. Not included: "
+        f"{found.margin.beside}, and buffers that wait for a slow network, which a simulated step includes."
     )
+    if found.margin.fits:
+        print_text(f"{found.margin.figures}.")
 
 
 def _held(found: _Found, category: str) -> Sequence[int]:
@@ -253,6 +255,10 @@ def _document(found: _Found) -> dict[str, Any]:
         "gpus": found.gpus,
         "capacity_bytes": found.margin.capacity,
         "reserved_bytes": found.margin.reserved,
+        "allocated_bytes": found.margin.allocated,
+        "context_bytes": found.margin.context,
+        "nccl_bytes": found.margin.nccl,
+        "process_bytes": found.margin.process,
         "free_bytes": found.margin.free,
         "missing_bytes": found.margin.missing,
         "largest_stage": found.largest.stage,

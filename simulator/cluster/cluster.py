@@ -28,6 +28,8 @@ _REMEMBERED_ROUTES: Final = 2**24
 # Smaller arrays fit into a single buffer and are not cut: NCCL_BUFFSIZE is 4 MiB (NCCL user guide, environment
 # variables).
 _BUFFER: Final = 4 * 2**20
+# Context of a process on each multiprocessor: 534 MiB on the 132 of an H100 (catalog/gpus/h100_sxm.yaml) [B].
+_CONTEXT_OF_SM: Final = 4 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,11 @@ class Gpu:
     def chip(self) -> str:
         """Name of the chip, without the module on which the chip is sold; see `chip_of`."""
         return chip_of(self.name)
+
+    @property
+    def context_bytes(self) -> int:
+        """Memory of a process without tensors, as nvidia-smi prints it [B]; estimated if the GPU file has no figure."""
+        return int(self.facts.get("context_bytes", _CONTEXT_OF_SM * self.sms))
 
 
 def chip_of(gpu: str) -> str:

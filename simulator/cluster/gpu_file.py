@@ -45,8 +45,9 @@ class _GpuFile(Strict):
     """A GPU file's keys, as a pydantic model.
 
     Vector units and matrix units (tensor cores) have separate rates; integer operations count as FLOP. `clock` is the
-    clock for the peak rates [Hz], `power` the board's power [W]. `best_matmul_flops` and `stream_bandwidth` are the
-    best measured values; `constants` holds numbers fitted to this chip.
+    clock for the peak rates [Hz], `power` the board's power [W]. `context_bytes` is the memory that nvidia-smi prints
+    for a process without tensors. `best_matmul_flops` and `stream_bandwidth` are the best measured values; `constants`
+    holds numbers fitted to this chip.
     """
 
     product: str = ""
@@ -55,6 +56,7 @@ class _GpuFile(Strict):
     hbm_bytes: Memory
     hbm_bandwidth: Speed
     sms: Whole
+    context_bytes: Memory | None = None
     scale_up_bandwidth: AnySpeed = AnySpeed.model_construct(value=0.0)
     scale_up_links: Whole | None = None
     host_bandwidth: Speed
@@ -162,7 +164,9 @@ def _facts(file: _GpuFile, vector: dict[str, float], matrix: dict[str, float]) -
         "sources": {key: figure.source for key, figure in by_key.items()},
         "unsure": tuple(key for key, figure in by_key.items() if not figure.sure),
     }
-    for key in ("scale_up_links", "clock", "l2_bytes", "shared_memory_per_sm", "power", "stream_bandwidth"):
+    for key in (
+        "scale_up_links", "clock", "l2_bytes", "shared_memory_per_sm", "power", "stream_bandwidth", "context_bytes"
+    ):  # fmt: skip
         figure = getattr(file, key)
         if figure is not None:
             facts[key] = figure.value

@@ -165,3 +165,21 @@ def adapter_kernels(
         matmul("A weight gradient", rank, inputs, tokens, of_weights=True),
     )
     return AdapterKernels(forward, back, weights)
+
+
+def until_saved(forward: Sequence[Kernel]) -> tuple[Kernel, ...]:
+    """Return the forward kernels of an adapted matrix that run before the last tensor is saved for the backward pass.
+
+    B saves A x when B begins, and what follows B saves nothing. DoRA's last product saves B A x when the product begins
+    (model/dora.py).
+
+    Examples
+    --------
+    >>> own = adapter_kernels(Adapters(2, ("down",)), "down", outputs=4, tokens=8, inputs=16, itemsize=2)
+    >>> [kernel.name for kernel in until_saved((Matmul("down", 8, 4, 16), *own.forward))]
+    ['down', 'down adapter cast', 'down adapter A']
+    """
+    names = [kernel.name for kernel in forward]
+    ends = [place for place, name in enumerate(names) if name.endswith(" dora adapter product")]
+    ends = ends or [place for place, name in enumerate(names) if name.endswith(" adapter B")]
+    return tuple(forward[: ends[-1]]) if ends else tuple(forward)

@@ -8,7 +8,7 @@ that hands logits of 16 bits to the loss has no copy (`narrow`).
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, Literal
 
 from simulator.model.kernel import Elementwise, Kernel, Matmul
 from simulator.model.operation import Batch, Operation, Saved, linear, norm, soft_cap, unquantised
@@ -18,6 +18,9 @@ from simulator.model.shape import Patches, Transformer
 # Ids and labels are torch.int64.
 _TOKEN_BYTES: Final = 8
 _FLOAT32_BYTES: Final = 4
+# Copy of the logits without each sequence's last token, which has no next token: none, or of the logits before or after
+# their cast to float32.
+LogitShift = Literal["none", "before_cast", "after_cast"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,9 +181,11 @@ def _dropout(model: Transformer, batch: Batch) -> Operation:
     )
 
 
-def head_operations(model: Transformer, batch: Batch, *, narrow: bool = False) -> tuple[Operation, ...]:
+def head_operations(
+    model: Transformer, batch: Batch, *, narrow: bool = False, shift: LogitShift = "none"
+) -> tuple[Operation, ...]:
     """Return the head's operations on a micro-batch: square matrix and activation if the head has them, last norm,
-    logits, their limit, their float32 copy (none if `narrow`) and cross entropy.
+    logits, their limit, their float32 copy (none if `narrow`), their copy without last tokens, and cross entropy.
 
     A tied head multiplies by the embedding's table: the same kernels, without parameters of its own.
     """
@@ -190,6 +195,8 @@ def head_operations(model: Transformer, batch: Batch, *, narrow: bool = False) -
     operations += [norm("norm", source, model, batch.stream), _logits(model, batch)]
     if model.logit_cap:
         operations.append(soft_cap("logit soft-cap", memory.logits))
+    if shift == "before_cast" or (shift == "after_cast" and not memory.float32_copy):
+        operations.append(_shifted(memory.logits))
     if memory.float32_copy:
         operations.append(
             Operation(
@@ -199,7 +206,23 @@ def head_operations(model: Transformer, batch: Batch, *, narrow: bool = False) -
                 output=memory.float32_copy,
             )
         )
+        if shift == "after_cast":
+            operations.append(_shifted(memory.float32_copy))
     return (*operations, _cross_entropy(batch, memory, _scored(model, batch)))
+
+
+def _shifted(size: int) -> Operation:
+    """Return the operation that copies logits of `size` bytes without each sequence's last token, one row of many.
+
+    Backward, an array of zeros receives the copy's gradient.
+    """
+    name = "shifted logits"
+    return Operation(
+        name,
+        (Elementwise(name, size, size, fusible=True),),
+        (Elementwise(f"{name} gradient", size, 2 * size, fusible=True),),
+        output=size,
+    )
 
 
 def _transform(model: Transformer, batch: Batch) -> list[Operation]:

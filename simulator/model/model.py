@@ -51,13 +51,15 @@ def layer_operations(kind: LayerKind, batch: Batch) -> tuple[Operation, ...]:
     return needed_backward(made, batch)
 
 
-def last_operations(model: Model, batch: Batch, *, narrow: bool = False) -> tuple[Operation, ...]:
+def last_operations(
+    model: Model, batch: Batch, *, narrow: bool = False, shift: head.LogitShift = "none"
+) -> tuple[Operation, ...]:
     """Return the operations after the last layer, with the loss; with `narrow` a transformer's loss computes in the
-    logits' dtype.
+    logits' dtype, and `shift` names a copy of the logits without last tokens.
     """
     if isinstance(model, LayerList):
         return needed_backward(_of(model.last, batch), batch)
-    return needed_backward(head.head_operations(model, batch, narrow=narrow), batch)
+    return needed_backward(head.head_operations(model, batch, narrow=narrow, shift=shift), batch)
 
 
 def training_flops_per_token(model: Model, seq_len: int) -> float:

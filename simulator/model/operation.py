@@ -141,6 +141,11 @@ class Operation:
         """Number of backward kernels that compute gradients of inputs."""
         return sum(not kernel.of_weights for kernel in self.backward)
 
+    @property
+    def saves_own(self) -> bool:
+        """Return True if the operation saves a tensor that it makes itself: an output, or rows of an adapter."""
+        return any(saved.source == self.name for saved in self.saved)
+
 
 def saved_bytes(operations: tuple[Operation, ...]) -> int:
     """Return the bytes that a layer's operations save for the backward pass [B]; tensors of equal name count once."""

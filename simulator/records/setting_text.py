@@ -29,11 +29,13 @@ _BOOLEANS: Final[Mapping[str, tuple[str, str]]] = {
     "compile": ("compiled", "not compiled"),
     "dora": ("DoRA", "no DoRA"),
     "dropout": ("dropout", "no dropout"),
+    "float32_outputs": ("float32 logits returned", "no float32 logits returned"),
     "numerics": ("real training", "no real training"),
     "payload": ("payload", "no payload"),
     "reshard_after_forward": ("parameters freed after forward", "parameters kept after forward"),
     "sequence_parallel": ("sequence parallel", "without sequence parallelism"),
     "shared": ("overflows shared", "overflows not shared"),
+    "use_cache": ("keys and values returned", "no keys and values returned"),
 }
 # Keys of a model's number of layers and width, by family (Hugging Face's names).
 _LAYERS: Final = ("num_hidden_layers", "n_layer", "n_layers")

@@ -8,7 +8,7 @@ a simulation of the whole step.
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from simulator.basics.errors import OutOfMemoryError
@@ -20,6 +20,7 @@ from simulator.records.timeline import Timeline
 from simulator.report.numbers.memory_margin import MemoryMargin
 from simulator.run.paging import with_pages
 from simulator.step.plan import few_micro_batches, groups_of, plan_step, ranks_alone
+from simulator.step.process_memory import ProcessMemory, process_memory
 from simulator.step.spec import TrainingStep
 from simulator.step.stage_memory import memory_of_notes
 
@@ -46,17 +47,20 @@ class MemoryNeed:
         Memory of a GPU [B].
     fits : bool
         True if the step fits. Near the capacity, False may mean that an estimate cannot tell.
+    beside : ProcessMemory
+        Memory of the process beside PyTorch's allocator.
     """
 
     nbytes: int
     reserved: int
     capacity: int
     fits: bool
+    beside: ProcessMemory = field(default_factory=ProcessMemory)
 
     @property
     def margin(self) -> MemoryMargin:
         """Reserved memory compared with the GPU's."""
-        return MemoryMargin(self.reserved, self.capacity)
+        return MemoryMargin(self.reserved, self.capacity, self.nbytes, self.beside.context, self.beside.nccl)
 
 
 def estimate_memory(cluster: Cluster, step: TrainingStep) -> MemoryNeed:
@@ -69,7 +73,9 @@ def estimate_memory(cluster: Cluster, step: TrainingStep) -> MemoryNeed:
     # The stage with the largest peak decides.
     most = max(timeline.peak.nbytes if timeline.peak else 0 for timeline in stages)
     reserved = max(max(timeline.reserved.values(), default=most) for timeline in stages)
-    return MemoryNeed(most, reserved, cluster.gpus[0].hbm_bytes, not any(one.short_of_memory for one in stages))
+    gpu = cluster.gpus[0]
+    beside = process_memory(gpu, step, cluster.world_size)
+    return MemoryNeed(most, reserved, gpu.hbm_bytes, not any(one.short_of_memory for one in stages), beside)
 
 
 def paged(cluster: Cluster, step: TrainingStep) -> TrainingStep:

@@ -592,6 +592,26 @@ class TrainingSpec(Spec):
             "tokens at a time (chunked, Liger's fused linear cross entropy); auto: the framework's."
         ),
     )
+    logit_shift: Annotated[
+        Literal["none", "before_cast", "after_cast"], reading.choice(("none", "before_cast", "after_cast"))
+    ] = Field(
+        default="none",
+        description=(
+            "Copy of the logits without each sequence's last token, as in Transformers up to 4.48: none, or a copy "
+            "before or after the cast to float32."
+        ),
+    )
+    float32_outputs: Annotated[bool, reading.YES_NO] = Field(
+        default=False,
+        description="Whether the model returns a float32 copy of its logits, as Accelerate's mixed precision does.",
+    )
+    use_cache: Annotated[bool, reading.YES_NO] = Field(
+        default=False,
+        description=(
+            "Whether recomputed layers return keys and values, which stay allocated until the loss is computed, as "
+            "in GPT-BigCode of Transformers up to 4.48."
+        ),
+    )
     loss_scaling: Annotated[LossScalingSpec, SHORT_SCALINGS] = Field(
         default=LossScalingSpec(), description="Loss scaling: rule and options; short form: the rule's name."
     )

@@ -528,6 +528,14 @@ class TrainingKeys(ScenarioKeys, ClusterKeys, total=False):
     logits, without a copy (narrow); a kernel that overwrites the logits in the backward pass (fused), or already in the
     forward pass (in_place, Liger's cross entropy); head and loss together, a chunk of tokens at a time (chunked,
     Liger's fused linear cross entropy); auto: the framework's."""
+    logit_shift: Literal["none", "before_cast", "after_cast"]
+    """Copy of the logits without each sequence's last token, as in Transformers up to 4.48: none, or a copy before or
+    after the cast to float32."""
+    float32_outputs: bool
+    """Whether the model returns a float32 copy of its logits, as Accelerate's mixed precision does."""
+    use_cache: bool
+    """Whether recomputed layers return keys and values, which stay allocated until the loss is computed, as in GPT-
+    BigCode of Transformers up to 4.48."""
     loss_scaling: Literal["auto", "none", "dynamic", "deepspeed", "static"] | LossScalingKeys
     """Loss scaling: rule and options; short form: the rule's name."""
     clip_norm: float

@@ -18,6 +18,7 @@ from simulator.basics.units import format_memory
 from simulator.model.layer_list import LayerList
 from simulator.model.load import load_model
 from simulator.model.model import modules
+from simulator.model.shape import Transformer
 from simulator.scenario.build_training import (
     precision,
     scaling_rule,
@@ -28,6 +29,7 @@ from simulator.scenario.build_training import (
 from simulator.scenario.learning_spec import LearningSpec
 from simulator.scenario.resolve import bytes_text
 from simulator.scenario.training_spec import ShardingSpec, TrainingSpec
+from simulator.step.checkpointing import RECOMPUTED_WHOLE, policy_of
 from simulator.step.framework import load_framework
 from simulator.step.optimizers.optimizer import OPTIMIZERS
 from simulator.step.pipelines.schedule import SCHEDULES
@@ -239,7 +241,7 @@ def _attention(shape: TrainingSpec) -> Iterator[tuple[Key, str]]:
 
 
 def _layer_list(shape: TrainingSpec, base: Path) -> Iterator[tuple[Key, str]]:
-    """Yield the keys that describe a transformer's kernels, if the model is a list of layers."""
+    """Yield the keys that describe a transformer's kernels, if the model is a list of layers or has no such kernels."""
     try:
         model = load_model(shape.model, shape.seq_len, base)
     # Invalid models are reported by the rules.
@@ -251,6 +253,27 @@ def _layer_list(shape: TrainingSpec, base: Path) -> Iterator[tuple[Key, str]]:
         yield ("training", "dropout"), f"the layers of {model.name} name their own dropout, by the layer dropout"
         if not model.has_attention:
             yield ("training", "attention_generation"), f"{model.name} has no layer of attention"
+        copies = [("training", name) for name in ("logit_shift", "float32_outputs", "use_cache")]
+        yield from dict.fromkeys(copies, f"{model.name} is no language model").items()
+    else:
+        yield from _copies(shape, model)
+
+
+def _copies(shape: TrainingSpec, model: Transformer) -> Iterator[tuple[Key, str]]:
+    """Yield the keys on copies of the logits, and on returned keys and values, if a step has no such copies."""
+    shift, outputs, cache = (("training", name) for name in ("logit_shift", "float32_outputs", "use_cache"))
+    if shape.loss == "chunked":
+        yield from dict.fromkeys((shift, outputs), "a chunked loss never holds all logits").items()
+    elif model.patches is not None:
+        yield shift, f"{model.name} computes logits of its class tokens alone"
+    if model.latent is not None:
+        yield cache, f"{model.name} makes keys and values from latent vectors, which are saved anyway"
+    elif shape.parallelism.pp > 1:
+        yield cache, "stages of a pipeline pass on hidden states alone; write pp: 1"
+    elif not any(
+        policy_of(shape.activation_checkpointing, layer) in RECOMPUTED_WHOLE for layer in range(model.num_layers)
+    ):
+        yield cache, "no layer is recomputed as a whole, and the others save keys and values anyway"
 
 
 def _collectives(shape: TrainingSpec) -> Iterator[tuple[Key, str]]:

@@ -96,6 +96,8 @@ class FitCheck:
             told.append(f"It fits with {kept.text}: reserved memory {needs}, {speed} of the speed.")
         if self.margin.warning:
             told.append(f"{started(self.margin.warning)}.")
+        if self.fits:
+            told.append(f"{self.margin.figures}.")
         told.append(self._cards())
         if self.fits:
             told.append(self._sizes())
@@ -143,6 +145,10 @@ def _memory(margin: MemoryMargin) -> dict[str, int]:
     return {
         "reserved_bytes": margin.reserved,
         "capacity_bytes": margin.capacity,
+        "allocated_bytes": margin.allocated,
+        "context_bytes": margin.context,
+        "nccl_bytes": margin.nccl,
+        "process_bytes": margin.process,
         "free_bytes": margin.free,
         "missing_bytes": margin.missing,
     }

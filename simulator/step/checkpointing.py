@@ -25,6 +25,9 @@ from simulator.step.spec import Checkpointing
 
 POLICIES: Final = ("none", "full", "sqrt", "attention", "selective_op", "feed_forward", "activation")
 
+# Policies that recompute keys and values.
+RECOMPUTED_WHOLE: Final = ("full", "sqrt")
+
 
 @dataclass(frozen=True, slots=True)
 class KeptActivations:
@@ -169,7 +172,10 @@ def _feed_forward(operations: tuple[Operation, ...], everything: int, *, whole: 
 
 
 def _needed(again: list[Operation]) -> list[Operation]:
-    """Return recomputed operations without those after the last output that a backward pass needs."""
-    while again and again[-1].name.startswith(("residual2", "down", "combine")):
+    """Return recomputed operations without those after the last output that a backward pass needs.
+
+    A matrix with an adapter saves a tensor of its own, the output of A.
+    """
+    while again and again[-1].name.startswith(("residual2", "down", "combine")) and not again[-1].saves_own:
         again = again[:-1]
     return again

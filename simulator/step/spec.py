@@ -11,6 +11,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Literal
 
 from simulator.collectives.algorithm import Algorithm
+from simulator.model.head import LogitShift
 from simulator.model.model import Model
 from simulator.model.shape import Transformer
 from simulator.model.trained import TrainedParts
@@ -266,6 +267,12 @@ class TrainingStep:
         If given, gradients are unscaled and checked for overflow before the update.
     loss : {"separate", "narrow", "fused", "in_place", "chunked"} or None
         Kernels of the loss, see step/kernels/loss_operations.py; None for the framework's.
+    logit_shift : {"none", "before_cast", "after_cast"}
+        Copy of the logits without each sequence's last token.
+    float32_outputs : bool
+        Whether the model returns a float32 copy of its logits.
+    use_cache : bool
+        Whether recomputed layers return keys and values, which stay allocated until the loss has been computed.
     clip_norm : float or None
         Largest norm of the gradient; None for no clipping.
     steps : int
@@ -302,6 +309,9 @@ class TrainingStep:
     activations_on_host: bool = False
     loss_scaling: LossScaling | None = None
     loss: LossKernels | None = None
+    logit_shift: LogitShift = "none"
+    float32_outputs: bool = False
+    use_cache: bool = False
     clip_norm: float | None = None
     algorithm: str | Algorithm = "auto"
     steps: int = 20

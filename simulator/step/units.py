@@ -28,7 +28,7 @@ from simulator.model.partition import WHOLE, ModelPartition
 from simulator.model.shape import Transformer
 from simulator.model.trained import TrainedParts, operation_parameter
 from simulator.step.activation_gradients import gradients_within
-from simulator.step.checkpointing import kept, policy_of
+from simulator.step.checkpointing import RECOMPUTED_WHOLE, kept, policy_of
 from simulator.step.forward_temporaries import temporaries_within, temporaries_without_saving
 from simulator.step.kernel_timer import KernelCost, KernelTimer
 from simulator.step.kernels.framework_operations import (
@@ -39,7 +39,7 @@ from simulator.step.kernels.framework_operations import (
     with_nf4_tensors,
     with_output_by_tokens,
 )
-from simulator.step.kernels.loss_operations import freed_early, loss_buffers, loss_operations
+from simulator.step.kernels.loss_operations import freed_early, logit_temporaries, loss_buffers, loss_operations
 from simulator.step.optimizers.optimizer import Shape
 from simulator.step.pass_pieces import NO_PASS, PassPieces, Piece, backward_pieces, forward_pieces
 from simulator.step.spec import TrainingStep
@@ -360,7 +360,7 @@ def _layers(timer: KernelTimer, batch: Batch, layers: list[Module]) -> Iterator[
     counted = step.framework.activation_gradients
     within = [gradients_within(operations, operations[-1].output) if counted else 0 for operations in kinds]
     of = {layer: number for number, own in enumerate(step.model.kinds.values()) for layer in own}
-    costs: dict[tuple[int, tuple[str, ...]], PassPieces] = {}
+    costs: dict[tuple[int, tuple[tuple[str, int], ...]], PassPieces] = {}
     elements = {
         id(layer.parameters): layer.held(batch.itemsize)
         for layer in {id(one.parameters): one for one in layers}.values()
@@ -417,6 +417,8 @@ def _predicting(unit: Unit, prediction: Unit) -> Unit:
         kept=unit.kept + prediction.kept,
         recomputed=unit.recomputed + prediction.recomputed,
         makes=unit.makes or ((unit.name,) if prediction.recomputed else ()),
+        # The layer has freed its own temporary arrays when the logits are computed.
+        temporaries=max(unit.temporaries, prediction.temporaries),
         freed_early=prediction.freed_early,
     )
 
@@ -441,7 +443,7 @@ def _recompute(
     timer: KernelTimer,
     last: tuple[int, tuple[Operation, ...]],
     others: Sequence[tuple[int, tuple[Operation, ...]]],
-    costs: dict[tuple[int, tuple[str, ...]], PassPieces],
+    costs: dict[tuple[int, tuple[tuple[str, int], ...]], PassPieces],
 ) -> PassPieces:
     """Return the timed recompute of a segment before its last layer's backward pass: other layers entirely, the last
     layer only as far as needed. Each layer is given by the number of its kind and its recomputed operations.
@@ -449,7 +451,8 @@ def _recompute(
 
     def cost(kind: int, operations: tuple[Operation, ...]) -> PassPieces:
         """Return the timed forward pass through some operations of a kind of layer; cached in `costs`."""
-        key = kind, tuple(op.name for op in operations)
+        # The last operation may run again in part.
+        key = kind, tuple((op.name, len(op.forward)) for op in operations)
         if key not in costs:
             costs[key] = forward_pieces(timer, operations)
         return costs[key]
@@ -467,11 +470,32 @@ def _head(timer: KernelTimer, batch: Batch, elements: int) -> Unit:
     head = _plain("head", elements, timer, loss_operations(timer.step, batch))
     if isinstance(model, LayerList):
         return head
+    head = replace(head, temporaries=logit_temporaries(timer.step, batch) + _returned(timer.step, batch))
     buffers = loss_buffers(timer.step, batch)
     if not buffers:
         return head
     # Loss buffers behave like recomputed tensors: allocated at the backward pass, freed afterwards.
     return replace(head, recomputed=buffers, freed_early=freed_early(timer.step, batch), makes=(head.name,))
+
+
+def _returned(step: TrainingStep, batch: Batch) -> int:
+    """Return the bytes that recomputed layers return as keys and values, and that exist beside the head's forward pass
+    [B].
+
+    Keys and values are views of the output of the matrix for queries, keys and values, unless rotary positions make
+    new keys. They are counted with the head, where the forward pass has its peak.
+    """
+    if not step.use_cache or step.parallelism.pp > 1:
+        return 0
+    returned = 0
+    for kind, layers in step.model.kinds.items():
+        if not isinstance(kind, Transformer):
+            continue
+        made = sum(op.output for op in layer_operations(kind, batch) if op.name == "qkv")
+        if kind.positions == "rotary":
+            made = made * 2 * kind.kv_width // (kind.num_heads * kind.head_dim + 2 * kind.kv_width)
+        returned += made * sum(policy_of(step.checkpointing, layer) in RECOMPUTED_WHOLE for layer in layers)
+    return returned
 
 
 def _of_gradients(timer: KernelTimer, elements: int, module: Module, ranks: int, *, sharded: bool) -> Mapping[str, Any]:

@@ -112,6 +112,14 @@ BASES: Final[Mapping[str, Data]] = {
     "layers": _training("dgx_h100", 2, model=LAYERS, seq_len=1, micro_batch_size=4, sharding="zero1"),
     "saved": _training(checkpoint_traffic="sharded", sharding="zero1")
     | {"cluster": {"topology": "star_100g", "world_size": 4, "storage": "1 GB/s"}},
+    # Activations are recomputed, and the loss has the peak.
+    "recomputed": _training(
+        ranks=2,
+        model=TINY | {"n_embd": 32, "n_layer": 8, "n_positions": 512, "vocab_size": 4096},
+        seq_len=512,
+        activation_checkpointing="full",
+        logit_shift="after_cast",
+    ),
     "large": _training(ranks=2, model=TINY | {"n_embd": 512, "n_positions": 512}, seq_len=512, sharding="zero3"),
 }
 
@@ -240,6 +248,9 @@ EXAMPLES: Final[Mapping[str, tuple[Any, ...]]] = {
     "training.lora.targets": ("attention",),
     "training.optimizer.state_dtype": ("bfloat16", "float16"),
     "training.loss": ("chunked", "fused", "in_place", "narrow"),
+    "training.logit_shift": ("before_cast", "after_cast"),
+    "training.float32_outputs": (True,),
+    "training.use_cache": (True,),
     "training.loss_scaling.rule": ("dynamic", "none"),
     "training.loss_scaling.start": (2.0,),
     "training.loss_scaling.interval": (1,),
@@ -285,6 +296,7 @@ ONLY_ON: Final[Mapping[str, tuple[str, ...]]] = {
     "cluster.ecmp.hash": ("exchange", "ring", "alone"),
     "cluster.link_factors": ("ring", "buffer", "chain", "nodes", "hybrid", "ddp", "alone", "pushed", "real"),
     "training.allocator": ("large",),
+    "training.use_cache": ("recomputed", "ddp", "piped", "layers", "real"),
     "training.precision.scaling": ("eight bits", "cut"),
     "training.lora.hidden": ("quantised",),
     # A model for real, and no more of them than it takes.
@@ -402,7 +414,7 @@ def test_every_key_has_an_example() -> None:
 @pytest.mark.parametrize("key", EXAMPLES)
 def test_a_key_changes_a_number_or_is_told_that_it_does_not(key: str) -> None:
     kind = key.partition(".")[0]
-    wanted = ONLY_ON.get(key, [name for name in BASES if name not in ("large", "eight bits", "stopped")])
+    wanted = ONLY_ON.get(key, [name for name in BASES if name not in ("large", "recomputed", "eight bits", "stopped")])
     bases = [name for name in wanted if kind in BASES[name] or kind not in KINDS]
     found = {name: effect(name, key) for name in bases}
     silent = [name for name, came in found.items() if came is None]

@@ -10,6 +10,7 @@ import pytest
 
 from simulator.basics.measured_tables import read_table
 from simulator.cluster.build import build
+from simulator.cluster.gpu_file import load_gpu
 from simulator.engine.play import play as play_program
 from simulator.model.adapters import TARGETS, Adapters
 from simulator.model.flops import model_flops_per_token
@@ -24,11 +25,13 @@ from simulator.records.operation import Allocate, Collective, Compute
 from simulator.report.numbers.training_summary import TrainingReport, summarize_step
 from simulator.scenario.build_training import to_step
 from simulator.scenario.load import load_scenario
-from simulator.step.framework import load_framework
+from simulator.step.framework import Framework, load_framework
+from simulator.step.kernels.framework_operations import until_needed
 from simulator.step.optimizers.optimizer import OPTIMIZERS
 from simulator.step.parallelism import Parallelism
 from simulator.step.plan import plan_step
 from simulator.step.spec import Precision, Sharding, TrainingStep
+from simulator.step.units import units
 from tests.training import play, step
 
 # Width 64, 4 heads of 16, 2 heads of keys, feed-forward 256, gated.
@@ -104,6 +107,59 @@ def test_a_layer_saves_inputs_only_for_adapters(facts: dict[str, Any], copies: i
     shared = 0 if copies else p * tokens * (64 + 64 + 256)
     found = saved_bytes(layer_operations(SMALL, batch)) - saved_bytes(layer_operations(SMALL, without))
     assert found == rows + inputs + shared
+
+
+@pytest.mark.parametrize(
+    ("facts", "again"),
+    [
+        ({"dtype": "bfloat16"}, ["down", "down adapter A"]),
+        ({"dtype": "float32"}, ["down", "down adapter cast", "down adapter A"]),
+        (
+            {"dtype": "float32", "dropout": True},
+            ["down", "down adapter cast", "down adapter dropout", "down adapter A"],
+        ),
+    ],
+)
+def test_early_stop_runs_the_last_matrix_again_for_its_adapter(facts: dict[str, Any], again: list[str]) -> None:
+    """torch.utils.checkpoint without reentry, 2.13, ends when the last saved tensor is saved again.
+
+    With an adapter on `down` this is A x, which B saves before B runs. Listed with a TorchDispatchMode for a layer
+    y = x + W silu(V x) + s B A (silu(V x)): V, silu, W, cast, dropout and A run again. Without that adapter the list
+    ends with silu: a frozen W saves nothing of its own.
+    """
+    tokens = Batch(2, 128, 2, adapters=adapted(**facts).adapters)
+    operations = until_needed(layer_operations(SMALL, tokens))
+    assert [op.name for op in operations][-3:] == ["up", "activation", "down"]
+    assert [kernel.name for kernel in operations[-1].forward] == again
+    others = replace(SMALL, adapters=Adapters(RANK, ("q", "gate", "up"), **facts))
+    without = until_needed(layer_operations(others, Batch(2, 128, 2, adapters=others.adapters)))
+    assert without[-1].name == "activation"
+
+
+def test_early_stop_runs_dora_again_until_the_adapters_product() -> None:
+    """(f - 1) W x and f B A x each save their factors when they begin; their sum saves nothing."""
+    batch = Batch(2, 128, 2, adapters=adapted("float32", dora=True).adapters)
+    last = until_needed(layer_operations(SMALL, batch))[-1]
+    names = [kernel.name for kernel in last.forward]
+    assert names[-1] == "down dora base product"
+    assert "down adapter B" in names
+
+
+@pytest.mark.parametrize("policy", ["full", "selective_op", "feed_forward"])
+def test_each_policy_recomputes_what_the_last_adapter_needs(policy: str) -> None:
+    """For t tokens, width d, feed-forward f and rank r: W takes 2 t f d FLOP, A takes 2 t f r FLOP."""
+    tokens, d, f = 2 * 128, SMALL.hidden_size, SMALL.ffn_size
+    framework = Framework(stops_early=True)
+    rest = tuple(target for target in TARGETS if target != "down")
+
+    def recomputed(targets: tuple[Any, ...]) -> float:
+        model = replace(SMALL, adapters=Adapters(RANK, targets, "bfloat16"))
+        made = step("ddp", model, checkpointing=policy, framework=framework, micro_batch_size=2, seq_len=128)
+        found = units(made, load_gpu("h100_sxm"))[1].recompute
+        assert found is not None
+        return found.flops
+
+    assert recomputed(TARGETS) - recomputed(rest) == 2 * tokens * f * (d + RANK)
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "zero1", "zero2", "zero3"])

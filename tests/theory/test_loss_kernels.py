@@ -144,3 +144,47 @@ def test_the_framework_decides_unless_the_step_does() -> None:
     assert replace(step(None), framework=Framework(fused_loss=True)).loss_kernels == "fused"
     assert replace(step("separate"), framework=Framework(fused_loss=True)).loss_kernels == "separate"
     assert loss_buffers(step("fused"), BATCH) == loss_buffers(step("in_place"), BATCH) == 0
+
+
+@pytest.mark.parametrize(
+    ("loss", "facts", "arrays"),
+    [
+        ("narrow", {"logit_shift": "before_cast"}, 1 + 1 + 1),
+        ("separate", {"logit_shift": "before_cast"}, 1 + 1 + 2 + 2),
+        # ForCausalLMLoss casts first: logits, cast, copy in float32, log-probabilities.
+        ("separate", {"logit_shift": "after_cast"}, 1 + 2 + 2 + 2),
+        # A fused kernel saves the copy that it reads.
+        ("fused", {"logit_shift": "before_cast"}, 1 + 1),
+        ("fused", {"logit_shift": "after_cast"}, 1 + 2 + 2),
+        # When the loss is there, logits and their float32 copy exist beside the saved tensor.
+        ("fused", {"logit_shift": "before_cast", "float32_outputs": True}, 1 + 2 + 1),
+        ("narrow", {"logit_shift": "before_cast", "float32_outputs": True}, 1 + 2 + 1),
+        ("fused", {}, 1),
+    ],
+)
+def test_the_forward_pass_of_the_head_holds_copies_of_the_logits(
+    loss: LossKernels, facts: dict[str, object], arrays: int
+) -> None:
+    """Arrays of tokens x words in two bytes an element that exist at once.
+
+    Of the first two cases, PyTorch 2.13 with Transformers 4.48's GPT-BigCode on a CPU shows 3 and 6 to a
+    TorchDispatchMode: logits, the copy without last tokens, under autocast its cast, and log-probabilities.
+    """
+    head = units(step(loss, **facts), H100)[-1]
+    # Besides, the head saves input and output of its norm, of 2 B an element, and statistics and labels.
+    rest = 2 * 2 * TOKENS * WIDTH
+    assert head.kept + head.temporaries - rest == pytest.approx(arrays * 2 * TOKENS * WORDS, rel=1e-4)
+
+
+def test_returned_keys_and_values_keep_their_matrixs_output_until_the_loss() -> None:
+    """Keys and values of GPT-2 are views of 3 x 768 outputs; those of Llama, rotated, are 2 x 1,024 elements."""
+
+    def returned(name: str, **facts: object) -> int:
+        made = replace(step(None, **facts), model=load_model(name, 512), seq_len=512)
+        return units(made, H100)[-1].temporaries
+
+    assert returned("gpt2", use_cache=True, checkpointing="full") == 12 * 512 * 3 * 768 * 2
+    assert returned("gpt2", use_cache=True, checkpointing=(0, 5)) == 2 * 512 * 3 * 768 * 2
+    assert returned("llama3_8b", use_cache=True, checkpointing="full") == 32 * 512 * 2 * 1024 * 2
+    for facts in ({"use_cache": True, "checkpointing": "none"}, {"checkpointing": "full"}):
+        assert returned("gpt2", **facts) == 0

@@ -41,12 +41,21 @@ def test_the_rows_are_those_of_the_file() -> None:
     assert row.transformer.adapters.rank == 16
 
 
-def test_peak_memory_is_within_three_percent_in_the_median(played: tuple[PlayedRow, ...]) -> None:
+def test_peak_memory_is_within_two_percent_in_the_median(played: tuple[PlayedRow, ...]) -> None:
     """No constant was fitted to memory: the bytes follow from what PyTorch's modules, autograd and FSDP keep."""
     errors = [abs(one.memory_error) for one in played if one.row.memory_simulated and one.memory_error is not None]
     assert len(errors) == 141
-    assert median(errors) < 0.03
-    assert most(errors) < 0.15
+    assert median(errors) < 0.02
+    assert most(errors) < 0.05
+
+
+def test_copies_of_logits_and_returned_keys_explain_every_run_of_santacoder(played: tuple[PlayedRow, ...]) -> None:
+    """Full fine-tuning and QLoRA, own and fused losses, one and two GPUs: none of these bytes was fitted."""
+    errors = [one.memory_error for one in played if one.row.model == "santacoder"]
+    assert len(errors) == 16
+    assert all(error is not None and abs(error) < 0.03 for error in errors)
+    alone = [one.memory_error for one in played if one.row.model == "santacoder" and one.row.gpus == 1]
+    assert all(error is not None and abs(error) < 0.006 for error in alone)
 
 
 def test_full_fine_tuning_is_exact_where_the_update_has_the_peak(played: tuple[PlayedRow, ...]) -> None:
@@ -74,13 +83,13 @@ def test_rates_are_within_five_percent_in_the_median(played: tuple[PlayedRow, ..
 
 
 def test_steps_of_torchtune_that_nobody_fitted(everything: tuple[PlayedRow, ...]) -> None:
-    """Its ladder of techniques, LoRA and QLoRA: median 3.5 % of the peak, 6 % of the rate; at most 12 and 21 %."""
+    """Its ladder of techniques, LoRA and QLoRA: median 3.5 % of the peak, 6 % of the rate; at most 10 and 12 %."""
     played = [one for one in everything if one.row.table == "torchtune"]
     memory = [abs(one.memory_error) for one in played if one.memory_error is not None]
     assert len(memory) == 10
-    assert (median(memory) < 0.035, max(memory) < 0.12) == (True, True)
+    assert (median(memory) < 0.035, max(memory) < 0.1) == (True, True)
     rates = [abs(one.error) for one in played]
-    assert (median(rates) < 0.06, max(rates) < 0.21) == (True, True)
+    assert (median(rates) < 0.06, max(rates) < 0.12) == (True, True)
 
 
 @pytest.mark.parametrize(

@@ -263,12 +263,14 @@ NO: dict[str, str] = {
     "compile": "not compiled",
     "dora": "no DoRA",
     "dropout": "no dropout",
+    "float32_outputs": "no float32 logits returned",
     "numerics": "no real training",
     "payload": "no payload",
     "reshard_after_forward": "parameters kept after forward",
     "sensitivity": "",
     "sequence_parallel": "without sequence parallelism",
     "shared": "overflows not shared",
+    "use_cache": "no keys and values returned",
 }
 
 

@@ -80,9 +80,15 @@ def _spec(row: Mapping[str, str]) -> TrainingSpec:
     }  # fmt: skip
     if row["loss"]:
         keys["loss"] = row["loss"]
+    if row["shift"]:
+        keys["logit_shift"] = row["shift"]
+    # Adapters compute in their base's dtype where autocast is on, and Accelerate then returns float32.
+    keys["float32_outputs"] = row["table"] == "fms" and row["adapter_dtype"] == "bfloat16"
+    keys["use_cache"] = row["cached"] == "true"
     if row["base"]:
         keys["lora"] = {
             "rank": int(row["rank"]), "base": row["base"],
+            # A word for a group, or names of matrices.
             "targets": row["targets"].split() if " " in row["targets"] else row["targets"],
             "dtype": row["adapter_dtype"], "hidden": row["hidden"] or "params",
             "dropout": 0.1 if row["table"] == "fms" else False,

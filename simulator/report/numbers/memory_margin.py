@@ -4,8 +4,11 @@ A step fits if its reserved memory is at most the GPU's memory. Reserved memory 
 the device: tensors, fragments and cached segments. Without a simulated allocator it equals the allocated bytes. Every
 text and figure about free or missing memory comes from here, so that they agree to the byte.
 
-A GPU should keep 2 GiB free: the CUDA context and libraries take 0.5 to 2 GiB, and NCCL adds its buffers
-(docs/explanation/modelled.md). They are not simulated, and no part of the verdict.
+Three figures describe the same moment: PyTorch prints allocated and reserved memory, and nvidia-smi the process with
+its CUDA context and NCCL buffers, which PyTorch does not allocate (step/process_memory.py). The verdict compares the
+reserved memory; a warning tells if the process needs more than the GPU has.
+
+A GPU should keep 512 MiB free beside the process: libraries load kernels when they first run, which are not simulated.
 """
 
 from __future__ import annotations
@@ -14,11 +17,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from simulator.basics.units import GIB, format_memory
+from simulator.basics.units import format_memory
 from simulator.records.timeline import Timeline
 
-# Largest amount of memory of a process beside its tensors: CUDA context, libraries, NCCL buffers [B].
-UNMODELLED: Final = 2 * GIB
+# Largest amount of memory of a process beside tensors, context and NCCL buffers [B]: kernels that libraries load.
+# PyTorch's kernels together take 362 MiB: without lazy loading a process needs 667 MB, with it 287 MB (pytorch/pytorch,
+# pull request 86509); cuBLAS, attention and Triton add their own.
+UNMODELLED: Final = 512 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +34,10 @@ class MemoryMargin:
     ----------
     reserved, capacity : int
         Peak of reserved bytes, and bytes of the GPU [B].
+    allocated : int
+        Peak of allocated bytes; 0 if unknown [B].
+    context, nccl : int
+        CUDA context and NCCL buffers of the process; 0 if unknown [B].
 
     Examples
     --------
@@ -38,6 +47,9 @@ class MemoryMargin:
 
     reserved: int
     capacity: int
+    allocated: int = 0
+    context: int = 0
+    nccl: int = 0
 
     @property
     def fits(self) -> bool:
@@ -55,10 +67,39 @@ class MemoryMargin:
         return max(0, self.reserved - self.capacity)
 
     @property
+    def process(self) -> int:
+        """Memory of the process, as nvidia-smi prints it: reserved memory, CUDA context and NCCL buffers [B]."""
+        return self.reserved + self.context + self.nccl
+
+    @property
+    def process_fits(self) -> bool:
+        """Return True if the whole process is at most the GPU's memory."""
+        return self.process <= self.capacity
+
+    @property
     def text(self) -> str:
         """A text with the reserved memory, and the memory that is free or missing."""
         left = f"{format_memory(self.free)} free" if self.fits else f"{format_memory(self.missing)} missing"
         return f"reserved memory {format_memory(self.reserved)}, {left}"
+
+    @property
+    def beside(self) -> str:
+        """The parts of the process that PyTorch does not allocate: "the CUDA context (403 MiB)"."""
+        parts = [(self.context, "the CUDA context"), (self.nccl, "NCCL buffers")]
+        return " and ".join(f"{name} ({format_memory(nbytes)})" for nbytes, name in parts if nbytes)
+
+    @property
+    def figures(self) -> str:
+        """The figures that PyTorch and nvidia-smi print for a step that fits.
+
+        Examples
+        --------
+        >>> MemoryMargin(13 * 2**30, 24 * 2**30, 12 * 2**30, 403 * 2**20).figures
+        'PyTorch prints 12 GiB allocated and 13 GiB reserved, nvidia-smi 13.4 GiB with the CUDA context (403 MiB)'
+        """
+        allocated, reserved = format_memory(self.allocated), format_memory(self.reserved)
+        process = format_memory(self.process)
+        return f"PyTorch prints {allocated} allocated and {reserved} reserved, nvidia-smi {process} with {self.beside}"
 
     @property
     def verdict(self) -> str:
@@ -67,29 +108,46 @@ class MemoryMargin:
 
     @property
     def warning(self) -> str:
-        """A warning that a step fits, but leaves less than 2 GiB free; "" if it leaves more or does not fit.
+        """A warning that the reserved memory fits, but the process does not or leaves less than 512 MiB free; "" if it
+        leaves more, or if the step does not fit.
 
         Examples
         --------
-        >>> MemoryMargin(int(79.5 * 2**30), 80 * 2**30).warning[:32]
-        'only 512 MiB of 80 GiB stay free'
-        >>> MemoryMargin(70 * 2**30, 80 * 2**30).warning
+        >>> MemoryMargin(int(79.75 * 2**30), 80 * 2**30).warning[:46]
+        'only 256 MiB of 80 GiB stay free beside the CU'
+        >>> MemoryMargin(int(79.75 * 2**30), 80 * 2**30, context=512 * 2**20).warning[:46]
+        'the process needs 256 MiB more than the 80 GiB'
+        >>> MemoryMargin(79 * 2**30, 80 * 2**30).warning
         ''
         """
-        if not self.fits or self.free >= UNMODELLED:
+        left = self.capacity - self.process
+        if not self.fits or left >= UNMODELLED:
             return ""
+        if left < 0:
+            return (
+                f"the process needs {format_memory(-left)} more than the {format_memory(self.capacity)} of the GPU, "
+                f"because of {self.beside} beside the reserved memory"
+            )
         return (
-            f"only {format_memory(self.free)} of {format_memory(self.capacity)} stay free: the CUDA context, libraries "
-            "and NCCL buffers (not modelled) need 0.5 to 2 GiB more"
+            f"only {format_memory(left)} of {format_memory(self.capacity)} stay free beside the CUDA context and NCCL "
+            f"buffers: kernels that libraries load (not modelled) need up to {format_memory(UNMODELLED)}"
         )
 
 
 def margin_of(report: Mapping[str, Any]) -> MemoryMargin:
     """Return the margin in the report of a training step, as a dictionary."""
-    return MemoryMargin(report["peak_reserved_bytes"], report["capacity_bytes"])
+    return MemoryMargin(
+        report["peak_reserved_bytes"],
+        report["capacity_bytes"],
+        report.get("peak_memory_bytes", 0),
+        report.get("context_bytes", 0),
+        report.get("nccl_bytes", 0),
+    )
 
 
-def margin_of_timeline(timeline: Timeline, capacity: Callable[[int], int]) -> MemoryMargin:
+def margin_of_timeline(
+    timeline: Timeline, capacity: Callable[[int], int], context: int = 0, nccl: int = 0
+) -> MemoryMargin:
     """Return the margin of the rank with the least free memory in a simulated step.
 
     Parameters
@@ -98,6 +156,8 @@ def margin_of_timeline(timeline: Timeline, capacity: Callable[[int], int]) -> Me
         The step, with the memory peak of a rank.
     capacity : function (rank) -> int
         Memory of the rank's GPU [B].
+    context, nccl : int
+        CUDA context and NCCL buffers of the rank's process [B].
 
     Raises
     ------
@@ -107,6 +167,7 @@ def margin_of_timeline(timeline: Timeline, capacity: Callable[[int], int]) -> Me
     if timeline.peak is None:
         raise ValueError("the timeline has no memory samples and is no training step")
     # Without an allocator, reserved memory is the allocated memory.
-    reserved = timeline.reserved or {timeline.peak.rank: timeline.peak.nbytes}
-    margins = [MemoryMargin(nbytes, capacity(rank)) for rank, nbytes in reserved.items()]
+    allocated = timeline.peak.nbytes
+    reserved = timeline.reserved or {timeline.peak.rank: allocated}
+    margins = [MemoryMargin(nbytes, capacity(rank), allocated, context, nccl) for rank, nbytes in reserved.items()]
     return max(margins, key=lambda margin: margin.reserved - margin.capacity)

@@ -47,6 +47,7 @@ from simulator.report.numbers.prediction_intervals import (
 from simulator.report.numbers.summary import BETWEEN
 from simulator.step.parallelism import Parallelism
 from simulator.step.plan import StepPlan
+from simulator.step.process_memory import process_memory
 from simulator.step.streams import HOST_COPIES, dimension_of
 
 # With less than this share of the collectives' bytes in simulated transfers, the most used link is no bottleneck: a
@@ -88,6 +89,10 @@ class TrainingReport(HasHeadline):
         True if the step fits in memory: peak_reserved_bytes is at most capacity_bytes.
     shortfall_bytes : int
         Missing memory, peak_reserved_bytes - capacity_bytes; 0 if the step fits [B].
+    context_bytes, nccl_bytes : int
+        Memory of the process beside PyTorch's allocator: CUDA context, and NCCL buffers [B].
+    process_bytes : int
+        Memory that nvidia-smi prints: peak_reserved_bytes, context_bytes and nccl_bytes [B].
     closed_form_collectives, played_collectives : int
         Collectives timed by a closed form; collectives whose transfers were simulated.
     bottleneck : Bottleneck or None
@@ -164,6 +169,9 @@ class TrainingReport(HasHeadline):
     host_memory_bytes: int
     host_activation_bytes: int
     capacity_bytes: int
+    context_bytes: int = 0
+    nccl_bytes: int = 0
+    process_bytes: int = 0
     peak_memory_by_stage: tuple[int, ...] = ()
     idle_time_by_stage: tuple[float, ...] = ()
     intervals: dict[str, float] = field(default_factory=dict)
@@ -286,7 +294,8 @@ def summarize_step(plan: StepPlan, cluster: Cluster, timeline: Timeline) -> Trai
     peak = timeline.peak
     if peak is None:
         raise ValueError("the timeline has no memory samples and is no training step")
-    margin = margin_of_timeline(timeline, lambda rank: cluster.gpus[rank].hbm_bytes)
+    beside = process_memory(cluster.gpus[0], plan.step, ranks)
+    margin = margin_of_timeline(timeline, lambda rank: cluster.gpus[rank].hbm_bytes, beside.context, beside.nccl)
     # MFU compares with the dense peak in the matmuls' dtype.
     available = ranks * cluster.gpus[0].peak_flops[plan.step.precision.matmul]
     steps = _steps_per_s(timeline, ranks, rounds)
@@ -323,6 +332,9 @@ def summarize_step(plan: StepPlan, cluster: Cluster, timeline: Timeline) -> Trai
         host_memory_bytes=plan.host_bytes,
         host_activation_bytes=plan.host_activation_bytes,
         capacity_bytes=margin.capacity,
+        context_bytes=margin.context,
+        nccl_bytes=margin.nccl,
+        process_bytes=margin.process,
         peak_memory_by_stage=_peak_by_stage(plan, timeline),
         idle_time_by_stage=_idle_by_stage(plan, timeline),
         intervals=times.around("step_time_s", time / rounds)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
+from simulator.model.adapters import until_saved
 from simulator.model.kernel import Elementwise, Kernel, Matmul
 from simulator.model.operation import Batch, Operation, Saved
 from simulator.model.shape import Transformer
@@ -33,11 +34,16 @@ def until_needed(operations: tuple[Operation, ...]) -> tuple[Operation, ...]:
     """Return a layer's operations without those at the end that no backward pass needs: the MLP's last matmul and
     addition.
 
-    PyTorch's non-reentrant checkpointing ends the recompute there (torch.utils.checkpoint, early stop, since 2.1).
+    PyTorch's non-reentrant checkpointing ends the recompute when the last tensor is saved (torch.utils.checkpoint,
+    early stop, since 2.1). An adapter on the last matrix saves A x, for which the matrix itself runs again: PEFT
+    computes W x before A x. B and the sum do not run again.
     """
     # Only the next layer reads these outputs, and checkpointing has saved its input.
     end = len(operations)
     while end and operations[end - 1].name in ("residual2", "down"):
+        if operations[end - 1].saves_own:
+            last = operations[end - 1]
+            return (*operations[: end - 1], replace(last, forward=until_saved(last.forward)))
         end -= 1
     return operations[:end]
 

@@ -25,11 +25,16 @@ if TYPE_CHECKING:
 
 _FLOAT32: Final = 4
 _LABEL_BYTES: Final = 8
+# Operations whose output a fused loss may read; it reads the last one.
+_LOGITS: Final = ("logits", "logit soft-cap", "shifted logits")
 
 
 def loss_operations(step: TrainingStep, batch: Batch) -> tuple[Operation, ...]:
     """Return the operations after the last layer (norm, logits, loss) of a micro-batch, with a step's loss kernels."""
-    operations = last_operations(step.model, batch, narrow=step.loss_kernels == "narrow")
+    # A fused kernel reads logits in their own dtype, unless the copy for it was made of a float32 copy.
+    shifted = step.loss_kernels in ("fused", "in_place") and step.logit_shift == "before_cast"
+    narrow = step.loss_kernels == "narrow" or shifted
+    operations = last_operations(step.model, batch, narrow=narrow, shift=step.logit_shift)
     if isinstance(step.model, LayerList):
         return operations
     # PyTorch's gradient of the loss is 1 unless a sum over micro-batches or a loss scale multiplies the loss.
@@ -37,7 +42,13 @@ def loss_operations(step: TrainingStep, batch: Batch) -> tuple[Operation, ...]:
     if step.loss_kernels == "chunked":
         return _chunked(operations, step.model, batch, scaled=scaled)
     fused = fused_loss(operations) if step.loss_kernels in ("fused", "in_place") else operations
-    return _in_place(fused, scaled=scaled) if step.loss_kernels == "in_place" else fused
+    operations = _in_place(fused, scaled=scaled) if step.loss_kernels == "in_place" else fused
+    if not step.float32_outputs:
+        return operations
+    logits = logits_memory(step.model, batch, narrow=True).logits
+    size = logits // batch.itemsize * _FLOAT32
+    cast = Elementwise("returned logits", logits, size)
+    return (*operations[:-1], Operation("returned logits", (cast,), (), output=size), operations[-1])
 
 
 def loss_buffers(step: TrainingStep, batch: Batch) -> int:
@@ -59,6 +70,29 @@ def loss_buffers(step: TrainingStep, batch: Batch) -> int:
     kept = memory.logits if framework.keeps_logits else 0
     # Merged kernels never write half of the gradients to HBM.
     return kept + (gradients // 2 if step.compiled else gradients)
+
+
+def logit_temporaries(step: TrainingStep, batch: Batch) -> int:
+    """Return the bytes that a transformer's loss holds in its forward pass beyond its saved tensors, if it copies the
+    logits without last tokens, or if the model returns the logits in float32 [B].
+
+    Names of a function keep its arrays until it returns: logits, float32 copy and copy without last tokens. When it has
+    returned, logits and their float32 copy exist beside the saved tensors. Without either copy the backward pass always
+    holds more. A compiler merges the copies.
+    """
+    if step.loss_kernels == "chunked" or step.compiled:
+        return 0
+    memory = logits_memory(step.transformer, batch, narrow=step.loss_kernels == "narrow")
+    copied = returned = 0
+    if step.float32_outputs:
+        returned = memory.logits + memory.logits // batch.itemsize * _FLOAT32
+    if step.logit_shift != "none":
+        cast = memory.float32_copy if step.logit_shift == "after_cast" else 0
+        copied = memory.logits + (cast or memory.logits) + memory.float32_copy
+        if step.loss_kernels == "fused":
+            # The last copy is saved.
+            copied = memory.logits + cast
+    return max(copied, returned)
 
 
 def freed_early(step: TrainingStep, batch: Batch) -> int:
@@ -140,7 +174,7 @@ def fused_loss(operations: tuple[Operation, ...]) -> tuple[Operation, ...]:
     as the flash-attention package's loss does with `inplace_backward`.
     """
     replaced: list[Operation] = []
-    last = "logit soft-cap" if any(op.name == "logit soft-cap" for op in operations) else "logits"
+    last = next((op.name for op in reversed(operations) if op.name in _LOGITS), "")
     for op in operations:
         replaced.append(op)
         if op.name == last:
@@ -151,7 +185,7 @@ def fused_loss(operations: tuple[Operation, ...]) -> tuple[Operation, ...]:
                     "fused cross entropy",
                     (Elementwise("fused cross entropy", size, 0),),
                     (Elementwise("fused cross entropy gradient", size, size),),
-                    (Saved("logits", size, "logits"),),
+                    (Saved("logits", size, last),),
                     _FLOAT32,
                     # With a vocabulary-parallel head, ranks exchange as much as without fusion.
                     communications=operations[-1].communications,
