@@ -152,7 +152,7 @@ def training_scenario(seed: int, family: int = 34, **fixed: Any) -> dict[str, An
         precision=("bf16", "fp32", "fp16", {"params": "bfloat16", "grads": "float32"}),
         compile=(True, False),
         dropout=(True, False),
-        loss=("separate", "narrow", "fused", "chunked") if tp == 1 else ("separate", "narrow", "fused"),
+        loss=("separate", "narrow", "native", "fused", *(("chunked",) if tp == 1 else ())),
         allocator=("caching", "expandable_segments"),
         trainable=(
             ["head"],

@@ -73,6 +73,7 @@ MEGATRON: dict[str, dict[str, Any]] = {
     "muon": {"optimizer": "muon", "sharding": {"strategy": "zero1", **ONE_BUCKET}},
     "host": {"offload": "optimizer", "sharding": {"strategy": "zero1", **ONE_BUCKET}},
     "loss": {"loss": "fused", "sharding": {"strategy": "zero1", **ONE_BUCKET}},
+    "native loss": {"loss": "native", "sharding": {"strategy": "zero1", **ONE_BUCKET}},
     "gpt": {"model": "gpt2_xl", "seq_len": 1024, "sharding": {"strategy": "zero1", **ONE_BUCKET}},
     "qwen": {"model": "qwen3_30b_a3b", "sharding": {"strategy": "zero1", **ONE_BUCKET}},
 }  # fmt: skip

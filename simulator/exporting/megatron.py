@@ -21,6 +21,7 @@ _SHARDED: Final = {2: "optim_grads", 3: "optim_grads_params"}
 _RECOMPUTED: Final = {"attention": "core_attn", "feed_forward": "mlp", "activation": "moe_act"}
 _RECIPES: Final = {"tensor": "tensorwise", "block": "blockwise"}
 _DISPATCHERS: Final = {"all_to_all": "alltoall", "all_gather": "allgather", "deduplicated": "flex"}
+_LOSSES: Final = {"fused": "te", "native": "native"}
 _DTYPES: Final = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 # Larger than the gradients of any rank [B]: gradients travel at once, after the backward pass.
 _ONE_BUCKET: Final = 2**50
@@ -119,8 +120,8 @@ def _training(step: TrainingStep, world_size: int) -> Iterator[str]:
         yield "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"
     elif step.checkpointing in _RECOMPUTED:
         yield f"--recompute-granularity selective --recompute-modules {_RECOMPUTED[str(step.checkpointing)]}"
-    if step.loss == "fused":
-        yield "--cross-entropy-loss-fusion --cross-entropy-fusion-impl te"
+    if step.loss in _LOSSES:
+        yield f"--cross-entropy-loss-fusion --cross-entropy-fusion-impl {_LOSSES[step.loss]}"
     yield f"--clip-grad {0.0 if step.clip_norm is None else step.clip_norm}"
 
 

@@ -298,8 +298,5 @@ def derive_step(facts: Facts, dropout: float = 0.1) -> None:
     if facts.value("implementation") == "local" and not facts.has("training.attention"):
         facts.derive("training.attention", "standard", "implementation")
     if facts.value("loss_fusion"):
-        if facts.value("loss_fusion_kind", "native") == "te":
-            facts.derive("training.loss", "fused", "loss_fusion", "loss_fusion_kind")
-        else:
-            facts.not_modelled("the loss is not fused; only the kernel of --cross-entropy-fusion-impl te is modelled",
-                               "loss_fusion")  # fmt: skip
+        fused = facts.value("loss_fusion_kind", "native") == "te"
+        facts.derive("training.loss", "fused" if fused else "native", "loss_fusion", "loss_fusion_kind")

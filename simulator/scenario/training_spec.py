@@ -566,15 +566,15 @@ class TrainingSpec(Spec):
     )
     lora: LoraSpec = Field(default=LoraSpec(), description="Low-rank adapters on a frozen model.")
     loss: Annotated[
-        Literal["auto", "separate", "narrow", "fused", "chunked"],
-        reading.choice(("auto", "separate", "narrow", "fused", "chunked"), _OTHER_LOSSES),
+        Literal["auto", "separate", "narrow", "native", "fused", "chunked"],
+        reading.choice(("auto", "separate", "narrow", "native", "fused", "chunked"), _OTHER_LOSSES),
     ] = Field(
         default="auto",
         description=(
             "Kernels of the loss: a float32 copy, softmax and loss after each other (separate); the same in the dtype "
-            "of the logits, without a copy (narrow); a kernel that overwrites the logits (fused); head and loss "
-            "together, a chunk of tokens at a time (chunked, Liger's fused linear cross entropy); auto: the "
-            "framework's."
+            "of the logits, without a copy (narrow); compiled functions in float32 (native, Megatron-LM's native "
+            "fusion); a kernel that overwrites the logits (fused); head and loss together, a chunk of tokens at a time "
+            "(chunked, Liger's fused linear cross entropy); auto: the framework's."
         ),
     )
     loss_scaling: Annotated[LossScalingSpec, SHORT_SCALINGS] = Field(

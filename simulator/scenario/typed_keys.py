@@ -517,10 +517,11 @@ class TrainingKeys(ScenarioKeys, ClusterKeys, total=False):
     such as layers.*.attention.*; other parts are frozen."""
     lora: LoraKeys
     """Low-rank adapters on a frozen model."""
-    loss: Literal["auto", "separate", "narrow", "fused", "chunked"]
+    loss: Literal["auto", "separate", "narrow", "native", "fused", "chunked"]
     """Kernels of the loss: a float32 copy, softmax and loss after each other (separate); the same in the dtype of the
-    logits, without a copy (narrow); a kernel that overwrites the logits (fused); head and loss together, a chunk of
-    tokens at a time (chunked, Liger's fused linear cross entropy); auto: the framework's."""
+    logits, without a copy (narrow); compiled functions in float32 (native, Megatron-LM's native fusion); a kernel that
+    overwrites the logits (fused); head and loss together, a chunk of tokens at a time (chunked, Liger's fused linear
+    cross entropy); auto: the framework's."""
     loss_scaling: Literal["auto", "none", "dynamic", "deepspeed", "static"] | LossScalingKeys
     """Loss scaling: rule and options; short form: the rule's name."""
     clip_norm: float

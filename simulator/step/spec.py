@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 FaultKind = Literal["dropped", "doubled", "stale", "bit_flip", "overflow", "stopped"]
 ScheduleKind = Literal["constant", "linear", "cosine"]
-LossKernels = Literal["separate", "narrow", "fused", "chunked"]
+LossKernels = Literal["separate", "narrow", "native", "fused", "chunked"]
 # A policy for every layer; k to recompute every k-th layer; layers to recompute; or pairs (policy, layers).
 Checkpointing = str | int | tuple[int, ...] | tuple[tuple[str, tuple[int, ...]], ...]
 
@@ -264,7 +264,7 @@ class TrainingStep:
         Whether saved activations of layers wait for the backward pass in host memory.
     loss_scaling : LossScaling or None
         If given, gradients are unscaled and checked for overflow before the update.
-    loss : {"separate", "narrow", "fused", "chunked"} or None
+    loss : {"separate", "narrow", "native", "fused", "chunked"} or None
         Kernels of the loss, see step/kernels/loss_operations.py; None for the framework's.
     clip_norm : float or None
         Largest norm of the gradient; None for no clipping.

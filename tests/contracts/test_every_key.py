@@ -234,7 +234,7 @@ EXAMPLES: Final[Mapping[str, tuple[Any, ...]]] = {
     "training.lora.hidden": ("float32",),
     "training.lora.targets": ("attention",),
     "training.optimizer.state_dtype": ("bfloat16", "float16"),
-    "training.loss": ("chunked", "fused", "narrow"),
+    "training.loss": ("chunked", "fused", "narrow", "native"),
     "training.loss_scaling.rule": ("dynamic", "none"),
     "training.loss_scaling.start": (2.0,),
     "training.loss_scaling.interval": (1,),

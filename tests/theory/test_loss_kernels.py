@@ -102,6 +102,23 @@ def test_a_narrow_loss_holds_and_moves_numbers_of_the_logits_dtype_alone() -> No
     assert one == other
 
 
+@pytest.mark.parametrize("framework", [Framework(), Framework(loss_buffers=True, keeps_logits=True)])
+def test_a_native_loss_holds_two_float32_arrays_and_the_gradient_of_the_logits(framework: Framework) -> None:
+    """Megatron-LM's compiled loss: softmax saved, its copy and the cast in the backward pass, with every framework."""
+    hidden, logits = TOKENS * WIDTH * 2, TOKENS * WORDS * 2
+    head = units(replace(step("native"), framework=framework), H100)[-1]
+    # Norm: input and a float32 number for each token. Logits: the norm's output. Loss: float32 softmax and labels.
+    assert head.kept == hidden + 4 * TOKENS + hidden + 2 * logits + 8 * TOKENS
+    assert head.recomputed == 2 * logits + logits
+    # The gradient of the logits alone is alive when the backward matmuls begin.
+    assert head.freed_early == 2 * logits + 2 * logits
+    loss = loss_operations(step("native"), BATCH)[-1]
+    # Forward: a cast, and two passes in place. Backward: a copy of the softmax; a product that is written twice.
+    moved = [(one.read, one.written) for one in (*loss.forward, *loss.backward) if isinstance(one, Elementwise)]
+    wide = 2 * logits
+    assert moved == [(logits, wide), (wide, wide), (wide, wide), (wide, wide), (wide, wide + logits)]
+
+
 def test_a_frozen_head_has_no_weight_gradient_in_its_chunks() -> None:
     frozen = step("chunked", trained=TrainedParts((("layer 31", frozenset({"qkv.weight"})),)))
     trained, still = units(step("chunked"), H100)[-1], units(frozen, H100)[-1]

@@ -43,6 +43,9 @@ CASES: dict[str, tuple[int, int, str, dict[str, Any]]] = {
     "gpt3_mcore_te_tp2_pp2_cp2_nondeterministic":
         (433_750_528, 858_314_240, "ddp",
          {"tp": 2, "pp": 2, "cp": 2, "dropout": False, "framework": PLAIN}),
+    "gpt3_mcore_te_tp2_pp2_cross_entropy_loss_fusion":
+        (435_716_608, 1_772_628_480, "ddp",
+         {"tp": 2, "pp": 2, "sequence_parallel": False, "loss": "native", "framework": PLAIN}),
 }  # fmt: skip
 
 
