@@ -136,7 +136,7 @@ def training_scenario(seed: int, family: int = 34, **fixed: Any) -> dict[str, An
     training |= draw.some(
         0.25,
         activation_checkpointing=("none", "full", "selective_op", "attention", {"every": 2} if pp > 1 else "sqrt"),
-        attention=("flash", "standard") if cp == 1 else ("flash",),
+        attention=("flash", "standard", "eager") if cp == 1 else ("flash",),
         optimizer=(
             "adam",
             "momentum",

@@ -70,6 +70,7 @@ MEGATRON: dict[str, dict[str, Any]] = {
     "recompute": {"activation_checkpointing": "full", "sharding": {"strategy": "zero1", **ONE_BUCKET}},
     "feed forward": {"activation_checkpointing": "feed_forward", "sharding": {"strategy": "zero1", **ONE_BUCKET}},
     "dropout": {"dropout": True, "attention": "standard", "sharding": {"strategy": "zero1", **ONE_BUCKET}},
+    "eager": {"attention": "eager", "sharding": {"strategy": "zero1", **ONE_BUCKET}},
     "muon": {"optimizer": "muon", "sharding": {"strategy": "zero1", **ONE_BUCKET}},
     "host": {"offload": "optimizer", "sharding": {"strategy": "zero1", **ONE_BUCKET}},
     "loss": {"loss": "fused", "sharding": {"strategy": "zero1", **ONE_BUCKET}},

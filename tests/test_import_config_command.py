@@ -195,3 +195,27 @@ def test_a_known_setting_without_effect_has_a_reason(cli: Command) -> None:
     (line,) = [line for line in lines if "training.max_norm" in line]
     assert "titan.toml:8" in line
     assert "needs a real training" in line
+
+
+_LOCAL = """torchrun pretrain_gpt.py --num-layers 2 --hidden-size 512 --num-attention-heads 8 --micro-batch-size 1 \\
+    --max-position-embeddings 8192 --vocab-size 512 --fp16 --seq-length {}
+"""
+
+
+@pytest.mark.parametrize(
+    ("options", "attention"),
+    [
+        ("1024 --attention-backend unfused", "standard"),
+        # Megatron-Core's own layers: fused softmax kernels exist for 16 bits and up to 4,096 keys.
+        ("1024 --transformer-impl local --attention-softmax-in-fp32", "standard"),
+        ("8192 --transformer-impl local --attention-softmax-in-fp32", "eager"),
+        ("1024 --transformer-impl local --apply-query-key-layer-scaling --no-masked-softmax-fusion", "eager"),
+        ("1024 --transformer-impl local --no-masked-softmax-fusion", "standard"),
+        # Transformer Engine does not read the option.
+        ("1024 --attention-backend unfused --attention-softmax-in-fp32 --no-masked-softmax-fusion", "standard"),
+    ],
+)
+def test_the_softmax_of_megatron_is_fused_where_a_kernel_exists(cli: Command, options: str, attention: str) -> None:
+    Path("train.sh").write_text(_LOCAL.format(options), encoding="utf-8")
+    told = json.loads(cli("import-config", "train.sh", "--gpus", 8, "--json").out)
+    assert {one["value"] for one in told["understood"] if one["key"] == "training.attention"} == {attention}

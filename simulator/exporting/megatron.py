@@ -104,7 +104,11 @@ def _training(step: TrainingStep, world_size: int) -> Iterator[str]:
     yield f"--micro-batch-size {step.micro_batch_size} --global-batch-size {batch}"
     dropout = 0.1 if step.dropout else 0.0
     yield f"--attention-dropout {dropout} --hidden-dropout {dropout}"
-    yield f"--attention-backend {'unfused' if step.attention == 'standard' else 'flash'}"
+    if step.attention == "eager":
+        # Only Megatron-Core's own layers read these options.
+        yield "--transformer-impl local --no-masked-softmax-fusion --attention-softmax-in-fp32"
+    else:
+        yield f"--attention-backend {'unfused' if step.attention == 'standard' else 'flash'}"
     yield from _precision(step)
     if step.optimizer.name in _OPTIMIZERS and step.optimizer.name != "adam":
         yield f"--optimizer {_OPTIMIZERS[step.optimizer.name]}"

@@ -117,6 +117,10 @@ _OTHER_SCHEDULES: Final = {
 _MOST_TOKENS: Final = 10**9
 
 
+_OTHER_ATTENTIONS: Final = {
+    **dict.fromkeys(("sdpa", "flash_attention_2", "fused"), "write flash"),
+    "unfused": "write standard, or eager for a softmax in float32",
+}
 _OTHER_LOSSES: Final = {
     **dict.fromkeys(("liger", "fused_linear", "fused_linear_cross_entropy", "cut_cross_entropy"), "write chunked"),
     **dict.fromkeys(("cross_entropy", "eager", "unfused"), "write separate"),
@@ -515,9 +519,15 @@ class TrainingSpec(Spec):
     activation_checkpointing: Annotated[Any, checkpointing()] = Field(
         default="none", description="Activations that are discarded and recomputed."
     )
-    attention: Annotated[Literal["flash", "standard"], reading.choice(("flash", "standard"))] = Field(
+    attention: Annotated[
+        Literal["flash", "standard", "eager"], reading.choice(("flash", "standard", "eager"), _OTHER_ATTENTIONS)
+    ] = Field(
         default="flash",
-        description="Attention kernels: flash (scores stay on the chip) or standard (scores go through HBM).",
+        description=(
+            "Attention kernels: flash (scores stay on the chip), standard (scores go through HBM), or eager (as "
+            "standard, with a softmax in float32 by separate kernels: Transformers' eager attention, Megatron-LM's "
+            "--no-masked-softmax-fusion)."
+        ),
     )
     attention_generation: Annotated[int, reading.whole(1, 3)] = Field(
         default=2, description="Generation of the flash attention kernels."

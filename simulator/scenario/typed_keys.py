@@ -489,8 +489,10 @@ class TrainingKeys(ScenarioKeys, ClusterKeys, total=False):
     """Dtypes; short forms: fp64, fp32, tf32, fp16, bf16, fp8 and nvfp4."""
     activation_checkpointing: str | Mapping[str, Any] | Sequence[int]
     """Activations that are discarded and recomputed."""
-    attention: Literal["flash", "standard"]
-    """Attention kernels: flash (scores stay on the chip) or standard (scores go through HBM)."""
+    attention: Literal["flash", "standard", "eager"]
+    """Attention kernels: flash (scores stay on the chip), standard (scores go through HBM), or eager (as standard, with
+    a softmax in float32 by separate kernels: Transformers' eager attention, Megatron-LM's --no-masked-softmax-
+    fusion)."""
     attention_generation: int
     """Generation of the flash attention kernels."""
     optimizer: str | OptimizerKeys

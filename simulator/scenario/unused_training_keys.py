@@ -226,8 +226,9 @@ def _one_copy(shape: TrainingSpec, world_size: int) -> Iterator[tuple[Key, str]]
 
 
 def _attention(shape: TrainingSpec) -> Iterator[tuple[Key, str]]:
-    if shape.attention == "standard":
-        yield ("training", "attention_generation"), "applies to flash attention, but attention is standard"
+    if shape.attention != "flash":
+        why = f"applies to flash attention, but attention is {shape.attention}"
+        yield ("training", "attention_generation"), why
         return
     policy = shape.activation_checkpointing
     # A policy by layer is a tuple; its entries are (policy, layers), or plain layers for "full".

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 from simulator.collectives.algorithm import Algorithm
 from simulator.model.model import Model
+from simulator.model.operation import AttentionKernels
 from simulator.model.shape import Transformer
 from simulator.model.trained import TrainedParts
 from simulator.step.framework import BARE, Framework
@@ -290,7 +291,7 @@ class TrainingStep:
     sharding: Sharding = Sharding()
     precision: Precision = Precision()
     checkpointing: Checkpointing = "none"
-    attention: Literal["flash", "standard"] = "flash"
+    attention: AttentionKernels = "flash"
     attention_generation: int = 2
     optimizer: Optimizer = ADAM
     collectives: Literal["auto", "played", "closed_form"] = "auto"

@@ -210,7 +210,7 @@ EXAMPLES: Final[Mapping[str, tuple[Any, ...]]] = {
     "training.activation_checkpointing.selective_op": ([0],),
     "training.activation_checkpointing.feed_forward": ([0],),
     "training.activation_checkpointing.activation": ([0],),
-    "training.attention": ("standard", "flash"),
+    "training.attention": ("standard", "flash", "eager"),
     "training.attention_generation": (1,),
     "training.optimizer.name": ("sgd",),
     "training.optimizer.implementation": ("foreach", "for_loop"),

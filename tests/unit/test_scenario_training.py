@@ -725,6 +725,7 @@ LEARNS = {"model": {**SMALL, "tie_word_embeddings": False}, "seq_len": 8, "numer
             {"faults": [{"step": 1, "what": "doubled", "rank": 1}]},
             "faults.0.rank: does not apply to 'doubled'; its keys are collective, transfer",
         ),
+        ({"attention": "eager"}, "attention: got eager; real training has flash and standard attention"),
         ({"numerics": False, "faults": [{"step": 1, "what": "doubled"}]}, "faults: need real training"),
         ({"sharding": "parameter_server", "precision": "fp16"}, "loss_scaling: servers apply gradients without"),
         ({"sharding": "parameter_server", "clip_norm": 1.0}, "clip_norm: got 1, but servers update before"),
