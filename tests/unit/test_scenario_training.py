@@ -419,7 +419,7 @@ DTYPES = "one of bfloat16, float16, float32, float64"
         ({"activation_checkpointing": [-1]}, "activation_checkpointing.0: got -1; must be at least 0"),
         ({"activation_checkpointing": None}, "activation_checkpointing: got nothing; must be one of none, full, sqrt, "
          "attention, selective_op, feed_forward, activation, or {every: 2}, or a list of layers"),
-        ({"attention": "flsh"}, "attention: got 'flsh'; one of flash, standard; did you mean 'flash'?"),
+        ({"attention": "flsh"}, "attention: got 'flsh'; one of eager, flash, standard; did you mean 'flash'?"),
         ({"attention_generation": 4}, "attention_generation: got 4; must be at most 3"),
         ({"optimizer": "nesterov"}, "optimizer: got 'nesterov'; has the same states as momentum; write momentum"),
         (
