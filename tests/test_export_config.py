@@ -71,6 +71,9 @@ MEGATRON: dict[str, dict[str, Any]] = {
     "feed forward": {"activation_checkpointing": "feed_forward", "sharding": {"strategy": "zero1", **ONE_BUCKET}},
     "dropout": {"dropout": True, "attention": "standard", "sharding": {"strategy": "zero1", **ONE_BUCKET}},
     "eager": {"attention": "eager", "sharding": {"strategy": "zero1", **ONE_BUCKET}},
+    "local": {
+        "attention": "standard", "framework": "megatron_local", "sharding": {"strategy": "zero1", **ONE_BUCKET},
+    },
     "muon": {"optimizer": "muon", "sharding": {"strategy": "zero1", **ONE_BUCKET}},
     "host": {"offload": "optimizer", "sharding": {"strategy": "zero1", **ONE_BUCKET}},
     "loss": {"loss": "fused", "sharding": {"strategy": "zero1", **ONE_BUCKET}},

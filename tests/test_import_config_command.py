@@ -219,3 +219,5 @@ def test_the_softmax_of_megatron_is_fused_where_a_kernel_exists(cli: Command, op
     Path("train.sh").write_text(_LOCAL.format(options), encoding="utf-8")
     told = json.loads(cli("import-config", "train.sh", "--gpus", 8, "--json").out)
     assert {one["value"] for one in told["understood"] if one["key"] == "training.attention"} == {attention}
+    framework = "megatron_local" if "local" in options else "megatron_core"
+    assert {one["assumed"] for one in told["missing"] if one["key"] == "training.framework"} == {framework}

@@ -104,10 +104,12 @@ def _training(step: TrainingStep, world_size: int) -> Iterator[str]:
     yield f"--micro-batch-size {step.micro_batch_size} --global-batch-size {batch}"
     dropout = 0.1 if step.dropout else 0.0
     yield f"--attention-dropout {dropout} --hidden-dropout {dropout}"
+    # Only Megatron-Core's own layers read the options of the softmax.
+    if step.attention == "eager" or step.framework.origin == "megatron_local":
+        yield "--transformer-impl local"
     if step.attention == "eager":
-        # Only Megatron-Core's own layers read these options.
-        yield "--transformer-impl local --no-masked-softmax-fusion --attention-softmax-in-fp32"
-    else:
+        yield "--no-masked-softmax-fusion --attention-softmax-in-fp32"
+    elif step.attention == "flash" or step.framework.origin != "megatron_local":
         yield f"--attention-backend {'unfused' if step.attention == 'standard' else 'flash'}"
     yield from _precision(step)
     if step.optimizer.name in _OPTIMIZERS and step.optimizer.name != "adam":

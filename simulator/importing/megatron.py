@@ -315,3 +315,4 @@ def _derive_local_attention(facts: Facts) -> None:
     wide = facts.value("softmax_fp32", False) or facts.value("query_key_scaling", False)
     facts.drop("training.attention", "the local implementation has attention kernels of its own")
     facts.derive("training.attention", "eager" if wide and not fused else "standard", *names)
+    facts.assume("training.framework", "megatron_local", "--transformer-impl local; --framework changes it")

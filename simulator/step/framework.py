@@ -26,6 +26,8 @@ from simulator.cluster.validation import checked
 # tensor; a kernel per operation and tensor.
 Implementation = Literal["fused", "foreach", "for_loop"]
 IMPLEMENTATIONS: Final[tuple[Implementation, ...]] = get_args(Implementation)
+# Users of Megatron-Core's GlobalMemoryBuffer.
+MemoryBuffer = Literal["none", "head", "layers"]
 
 
 # GPUs with the chip of another GPU and more memory (GH200 too, whose name contains H200).
@@ -147,6 +149,10 @@ class Framework:
         of the tokens.
     workspaces : mapping of str to float
         Scratch memory of matmul libraries, allocated once and never freed, by chip; "other" for other chips [B].
+    memory_buffer : {"none", "head", "layers"}
+        Users of a buffer that grows to the largest request and is never freed: the gathered input of the head's matmul
+        under sequence parallelism; with "layers" also the gathered inputs of layers' matmuls, and attention's scores if
+        they go through HBM.
     expert_workspaces : mapping of str to float
         Additional scratch memory for grouped matmuls of a model with experts, by chip; "other" for other chips [B].
     kernel_time : float
@@ -191,6 +197,7 @@ class Framework:
     optimizer_implementation: Implementation = "fused"
     copies_output: tuple[str, ...] = ()
     workspaces: Mapping[str, float] = field(default_factory=dict)
+    memory_buffer: MemoryBuffer = "none"
     expert_workspaces: Mapping[str, float] = field(default_factory=dict)
     kernel_time: float = 1.0
     network_time: float = 1.0
@@ -380,6 +387,12 @@ class _Choice(SourcedValue):
     value: Implementation
 
 
+class _Buffer(SourcedValue):
+    """A constant in a framework file that names the users of a buffer that is never freed: none, head or layers."""
+
+    value: MemoryBuffer
+
+
 class _Chips(SourcedValue):
     """A constant in a framework file with a list of chips as value."""
 
@@ -451,6 +464,7 @@ class _FrameworkFile(Strict):
     optimizer_implementation: _Choice = _Choice(value="fused")
     copies_output: _Chips = Field(default_factory=lambda: _Chips(value=[]))
     workspaces: dict[str, _Amount] = Field(default_factory=dict)
+    memory_buffer: _Buffer = _Buffer(value="none")
     expert_workspaces: dict[str, _Amount] = Field(default_factory=dict)
     kernel_time: _Factor = _Factor(value=1.0)
     network_time: _Factor = _Factor(value=1.0)
@@ -559,6 +573,7 @@ def _framework(name: str, file: _FrameworkFile) -> Framework:
         optimizer_implementation=file.optimizer_implementation.value,
         copies_output=tuple(file.copies_output.value),
         workspaces={chip: size.value for chip, size in file.workspaces.items()},
+        memory_buffer=file.memory_buffer.value,
         expert_workspaces={chip: size.value for chip, size in file.expert_workspaces.items()},
         kernel_time=file.kernel_time.value,
         network_time=file.network_time.value,

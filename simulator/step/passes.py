@@ -166,9 +166,22 @@ class Passes:
 
     @property
     def placeholder_bytes(self) -> int:
-        """Bytes of the arrays that stand for the gradients of layers' matrices, one for each shape [B]."""
-        shapes = {shape for unit in self.units for shape, _ in unit.own_rule}
+        """Bytes of the arrays that stand for the gradients of the layers' matrices and the head's, one for each shape
+        [B].
+        """
+        shapes = {shape for unit in self.units if unit.is_layer for shape, _ in unit.matrices} | self._head_matrices
         return sum(prod(shape) for shape in shapes) * find(self.step.trained_dtype).itemsize
+
+    @property
+    def _head_matrices(self) -> set[Shape]:
+        """Shapes of the trained matrices that the rank's head multiplies by; a tied head on the embedding's rank uses
+        the embedding's table.
+        """
+        head = {shape for unit in self.units if unit.name == "head" for shape, _ in unit.matrices}
+        if self.step.model.tied and {"embedding", "head"} <= {unit.name for unit in self.units}:
+            # The token table comes first among the embedding's parameters, and has the most rows.
+            head |= {max(shape for shape, _ in self.unit("embedding").matrices)}
+        return head
 
     def ranks_of(self, unit: Unit) -> int:
         """Return the number of ranks that shard the gradients of a unit (embedding, layer or head)."""
@@ -415,12 +428,12 @@ class Passes:
 
     def _adds_in_place(self, unit: Unit) -> bool:
         """Return True if a micro-batch's gradient of a unit needs no allocation of its own: a buffer holds it for the
-        whole step, matmuls add to the accumulated gradient, or placeholders stand for gradients of layers. The
+        whole step, matmuls add to the accumulated gradient, or placeholders stand for matmuls' gradients. The
         embedding's gradient comes from no matmul.
         """
         framework = self.step.framework
-        added = framework.accumulates_in_matmul and unit.name != "embedding"
-        return framework.keeps_gradients or added or (framework.placeholders and unit.is_layer)
+        from_matmuls = framework.accumulates_in_matmul or framework.placeholders
+        return framework.keeps_gradients or (from_matmuls and unit.name != "embedding")
 
     def _whole(self, unit: Unit, micro: int) -> str:
         """Return the allocation name for a unit's whole gradient, which accumulates over the micro-batches of

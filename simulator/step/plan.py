@@ -16,6 +16,7 @@ from itertools import chain
 from simulator.basics.garbage import collected_later
 from simulator.cluster.cluster import Cluster
 from simulator.model.model import modules, refusals, training_flops_per_token
+from simulator.model.shape import Transformer
 from simulator.records.operation import Allocate, Collective, Op
 from simulator.records.program import Program
 from simulator.step.checkpoint_traffic import checkpoint_bytes
@@ -31,7 +32,7 @@ from simulator.step.spec import TrainingStep
 from simulator.step.states import States, states
 from simulator.step.strategies.strategy import STRATEGIES, PassPlanner, Strategy
 from simulator.step.streams import HOST_COPIES, dimension_of
-from simulator.step.units import units
+from simulator.step.units import Unit, batch_of, units
 from simulator.step.update import update
 
 
@@ -355,6 +356,8 @@ def _noted(
         builder.allocate("optimizer states", rank_states.optimizer, "optimizer")
         if scratch := step.framework.scratch(cluster.gpus[0], experts=bool(step.model.num_experts)):
             builder.allocate("workspaces", scratch, "workspaces")
+        if buffer := memory_buffer(step, own, place):
+            builder.allocate("memory buffer", buffer, "workspaces")
         if whole and step.framework.gradient_buffers:
             builder.allocate("gradient buffers", passes.gradient_bytes, "gradients")
         if whole and step.framework.placeholders:
@@ -371,6 +374,32 @@ def _noted(
         update(builder, passes, timer, rank_states, strategy)
         noted.append(_StageProgram(builder, passes, planned, rank_states, begins, ends, micros))
     return noted
+
+
+def memory_buffer(step: TrainingStep, own: Sequence[Unit], place: int = 0) -> int:
+    """Return the size of the buffer that a framework keeps for gathered inputs and scores on a rank [B].
+
+    Megatron-Core's GlobalMemoryBuffer (core/utils.py) has one array for each dtype, as large as the largest request:
+    the input of a column-parallel matmul, gathered from the sequence-parallel ranks (core/tensor_parallel/layers.py),
+    and the scores of `DotProductAttention` (core/transformer/dot_product_attention.py).
+
+    Parameters
+    ----------
+    own : sequence of Unit
+        The rank's units: embedding, layers and head, or its pipeline stages' units.
+    place : int
+        The rank's place among context-parallel ranks.
+    """
+    model, users = step.model, step.framework.memory_buffer
+    if users == "none" or not isinstance(model, Transformer):
+        return 0
+    batch, layers = batch_of(step, place), users == "layers" and any(unit.is_layer for unit in own)
+    elements = 0
+    if batch.cut.sequence and (layers or any(unit.name == "head" for unit in own)):
+        elements = batch.tokens * model.hidden_size
+    if layers and batch.attention != "flash":
+        elements = max(elements, batch.sequences * model.num_heads // batch.cut.tensor * batch.seq_len**2)
+    return elements * batch.itemsize
 
 
 def check_cut(step: TrainingStep) -> None:
