@@ -111,6 +111,9 @@ def training_scenario(seed: int, family: int = 34, **fixed: Any) -> dict[str, An
         if SCHEDULES.find(schedule).chunks is None:
             parallelism |= {"virtual_stages": chunks} | draw.some(0.2, microbatch_group=(1, pp, pp + 1))
         parallelism |= {"stages": lost} if lost else {}
+        # A chunked loss, which needs tp 1, computes the weight gradients of the head in the forward pass.
+        if tp > 1 and schedule in ("1f1b", "interleaved") and sharding["strategy"] in ("ddp", "zero1"):
+            parallelism |= draw.some(0.3, deferred_head_gradients=(1, 2, "all"))
     if experts:
         parallelism |= {"ep": draw.pick(*[n for n in (1, 2, 4) if (dp * cp) % n == 0])} | draw.some(0.3, etp=(1, tp))
         spread = {"dispatch": ("all_to_all", "all_gather", "deduplicated"), "capacity": ("none", 1.25)}

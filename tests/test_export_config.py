@@ -43,6 +43,14 @@ MEGATRON: dict[str, dict[str, Any]] = {
         "parallelism": {"pp": 4, "schedule": "interleaved", "virtual_stages": 2},
         "gradient_accumulation_steps": 8, "sharding": {"strategy": "zero1", **ONE_BUCKET},
     },
+    "deferred": {
+        "parallelism": {"pp": 4, "deferred_head_gradients": 3},
+        "gradient_accumulation_steps": 8, "sharding": {"strategy": "zero1", **ONE_BUCKET},
+    },
+    "all deferred": {
+        "parallelism": {"pp": 4, "deferred_head_gradients": "all"},
+        "gradient_accumulation_steps": 8, "sharding": {"strategy": "zero1", **ONE_BUCKET},
+    },
     "uneven": {
         "parallelism": {"pp": 4, "stages": [7, 9, 9, 7]}, "gradient_accumulation_steps": 8,
         "sharding": {"strategy": "zero1", **ONE_BUCKET},

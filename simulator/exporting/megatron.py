@@ -171,6 +171,9 @@ def _parallelism(cut: Parallelism, step: TrainingStep) -> Iterator[str]:
         yield f"--num-virtual-stages-per-pipeline-rank {cut.virtual_stages}"
     if cut.microbatch_group is not None:
         yield f"--microbatch-group-size-per-virtual-pipeline-stage {cut.microbatch_group}"
+    if cut.deferred_head_gradients:
+        limit = 0 if cut.deferred_head_gradients == "all" else cut.deferred_head_gradients
+        yield f"--defer-embedding-wgrad-compute --wgrad-deferral-limit {limit}"
     if cut.first_less:
         yield "--account-for-embedding-in-pipeline-split"
     if cut.last_less:

@@ -196,6 +196,10 @@ def derive_schedule(facts: Facts) -> None:
         names = ("virtual", "layers_per_chunk")
         facts.derive(f"{_PARALLELISM}.virtual_stages", virtual, *names)
         facts.derive(f"{_PARALLELISM}.schedule", "interleaved", *names)
+    if facts.value("defers_head"):
+        # A limit of 0, the default, is no limit.
+        limit = facts.value("deferral_limit", 0) or "all"
+        facts.derive(f"{_PARALLELISM}.deferred_head_gradients", limit, "defers_head", "deferral_limit")
     less = {name: 1 for name in ("first_less", "last_less") if facts.value(name)}
     if less:
         facts.derive(f"{_PARALLELISM}.stages", less, *less)

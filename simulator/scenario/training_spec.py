@@ -296,6 +296,13 @@ class ParallelismSpec(Spec):
             "interleaved: number of consecutive micro-batches in a chunk before the next chunk; pp if omitted."
         ),
     )
+    deferred_head_gradients: Annotated[int | Literal["all"], reading.whole_or("all", 0, 1_000_000)] = Field(
+        default=0,
+        description=(
+            "1f1b and interleaved, with ddp or zero1: number of micro-batches, or all, whose weight gradient of the "
+            "head is computed after the last backward pass, while other stages still compute."
+        ),
+    )
     stages: Annotated[Any, layers_of_stages()] = Field(
         default="auto",
         description="pp: number of layers of each stage; or how many layers fewer the first and the last stage have.",

@@ -268,6 +268,9 @@ class ParallelismKeys(TypedDict, total=False):
     """pp: number of stages per rank, for schedules without a fixed number."""
     microbatch_group: int
     """interleaved: number of consecutive micro-batches in a chunk before the next chunk; pp if omitted."""
+    deferred_head_gradients: int | Literal["all"]
+    """1f1b and interleaved, with ddp or zero1: number of micro-batches, or all, whose weight gradient of the head is
+    computed after the last backward pass, while other stages still compute."""
     stages: Literal["auto"] | Sequence[int] | Mapping[str, Any]
     """pp: number of layers of each stage; or how many layers fewer the first and the last stage have."""
     context: Literal["ring", "all_gather", "ulysses"] | Mapping[str, int]

@@ -29,6 +29,7 @@ from simulator.step.pipelines.schedule import Pass
 from simulator.step.process_groups import Groups, StageOps, for_every_rank
 from simulator.step.program_builder import ProgramBuilder
 from simulator.step.spec import TrainingStep
+from simulator.step.stages import refusal_of_deferral
 from simulator.step.states import States, states
 from simulator.step.strategies.strategy import STRATEGIES, PassPlanner, Strategy
 from simulator.step.streams import HOST_COPIES, dimension_of
@@ -397,9 +398,12 @@ def memory_buffer(step: TrainingStep, own: Sequence[Unit], place: int = 0) -> in
     elements = 0
     if batch.cut.sequence and (layers or any(unit.name == "head" for unit in own)):
         elements = batch.tokens * model.hidden_size
+    waiting = min(2, step.deferred) if any(unit.deferred for unit in own) else 0
     if layers and batch.attention != "flash":
         elements = max(elements, batch.sequences * model.num_heads // batch.cut.tensor * batch.seq_len**2)
-    return elements * batch.itemsize
+    # Deferred weight gradients gather into two arrays of their own, in turns (`drain_embedding_wgrad_compute`).
+    waiting *= batch.tokens * model.hidden_size if batch.cut.sequence else 0
+    return (elements + waiting) * batch.itemsize
 
 
 def check_cut(step: TrainingStep) -> None:
@@ -409,6 +413,11 @@ def check_cut(step: TrainingStep) -> None:
         raise ValueError(
             "checkpointing: got 'sqrt', whose segments cross pipeline stages; write full, or every k-th layer"
         )
+    refused = refusal_of_deferral(
+        step.parallelism.schedule, step.sharding.strategy, chunked=step.loss_kernels == "chunked"
+    )
+    if step.deferred and refused:
+        raise ValueError(f"parallelism.deferred_head_gradients: {refused}")
     if step.model.num_experts and cut.experts_apart and (step.sharding.shard_size or step.sharding.mesh):
         raise ValueError("parallelism.ep: experts with a separate shard_size are not supported yet")
     for key, refused in refusals(step.model, cut, step.seq_len):

@@ -342,6 +342,23 @@ class TrainingStep:
         return self.precision.params if self.model.adapters is None else self.model.adapters.dtype
 
     @property
+    def deferred(self) -> int:
+        """Number of micro-batches of a step whose weight gradient of the head is computed after the last backward pass;
+        0 without a pipeline.
+        """
+        asked = self.parallelism.deferred_head_gradients
+        wanted = self.accumulation if asked == "all" else min(asked, self.accumulation)
+        return wanted if self.parallelism.pp > 1 else 0
+
+    @property
+    def trains_head(self) -> bool:
+        """True if a transformer's head has a weight gradient; a tied head has the embedding's token table."""
+        if not isinstance(self.model, Transformer) or self.model.adapters is not None:
+            return False
+        name, parameter = ("embedding", "token") if self.model.tied else ("head", "head.weight")
+        return self.trained is None or parameter in self.trained.of(name)
+
+    @property
     def rounds(self) -> int:
         """Optimizer steps in a program: several for asynchronous workers, because their steps overlap; otherwise 1."""
         return self.steps if self.sharding.asynchronous else 1

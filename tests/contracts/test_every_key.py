@@ -183,6 +183,7 @@ EXAMPLES: Final[Mapping[str, tuple[Any, ...]]] = {
     "training.parallelism.schedule": ("gpipe", "interleaved"),
     "training.parallelism.virtual_stages": (2, 1),
     "training.parallelism.microbatch_group": (4,),
+    "training.parallelism.deferred_head_gradients": (1, "all"),
     "training.parallelism.stages.first_less": (1, 2),
     "training.parallelism.stages.last_less": (1, 2),
     "training.parallelism.order": (["pp", "tp", "cp", "ep", "dp"], ["dp", "tp", "cp", "ep", "pp"]),

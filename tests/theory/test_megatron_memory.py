@@ -49,6 +49,11 @@ CASES: dict[str, tuple[int, int, str, dict[str, Any]]] = {
     "gpt3_mcore_te_tp2_pp2_cross_entropy_loss_fusion":
         (435_716_608, 1_772_628_480, "ddp",
          {"tp": 2, "pp": 2, "sequence_parallel": False, "loss": "native", "framework": PLAIN}),
+    # --wgrad-deferral-limit 2, and no --no-gradient-accumulation-fusion: the head's gradient has a placeholder.
+    "gpt3_mcore_te_tp2_pp2_resume_torch_dist_defer_embedding_wgrad_compute":
+        (516_063_744, 1_878_141_440, "ddp",
+         {"tp": 2, "pp": 2, "sequence_parallel": False, "deferred_head_gradients": 2,
+          "framework": replace(DETERMINISTIC, placeholders=True)}),
     "gpt3_mcore_tp1_pp4":
         (779_997_184, 2_746_575_872, "ddp", {"pp": 4, "attention": "standard", "framework": LOCAL}),
     "gpt3_mcore_tp4_pp1_resume_torch_dist":
@@ -66,7 +71,7 @@ def test_bytes_of_the_last_rank_are_those_of_megatron_lm_within_40_mib(name: str
     allocated, peak, strategy, facts = CASES[name]
     given: dict[str, Any] = {"attention": "flash", "dropout": True, "framework": DETERMINISTIC} | facts
     given.setdefault("precision", Precision(grads="float32", reduce="float32"))
-    names = ("tp", "pp", "cp", "sequence_parallel", "schedule", "virtual_stages")
+    names = ("tp", "pp", "cp", "sequence_parallel", "schedule", "virtual_stages", "deferred_head_gradients")
     parallel = Parallelism(**{key: given.pop(key) for key in names if key in given})
     # The vocabulary is padded to a multiple of 128 x tp.
     vocabulary = -(-50257 // (128 * parallel.tp)) * 128 * parallel.tp

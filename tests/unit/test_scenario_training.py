@@ -189,7 +189,7 @@ def test_everything_is_written_out() -> None:
         "gradient_accumulation_steps": 1,
         "parallelism": {
             "tp": 1, "pp": 1, "cp": 1, "ep": 1, "sequence_parallel": True, "tp_overlap": "none", "schedule": "1f1b",
-            "virtual_stages": 1, "stages": "auto", "context": "ring", "balanced": True,
+            "virtual_stages": 1, "deferred_head_gradients": 0, "stages": "auto", "context": "ring", "balanced": True,
             "experts": {"dispatch": "all_to_all", "capacity": "none", "imbalance": 1.0, "dtype": "auto"},
             "order": ["tp", "cp", "ep", "dp", "pp"],
         },

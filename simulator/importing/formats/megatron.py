@@ -23,6 +23,7 @@ from simulator.importing.rules import (
     off,
     size,
     text,
+    whole,
     words,
 )
 from simulator.importing.zero_stage import STAGE, STAGES, derive_strategy
@@ -119,7 +120,8 @@ _TABLE: Final[Table] = {
     "hybrid-layer-pattern": NotModelled("every layer has attention"),
     "window-attn-skip-freq": NotModelled("every query sees every earlier key"),
     "softmax-type": NotModelled("heads have no learned score beside the keys", harmless=("vanilla",)),
-    "defer-embedding-wgrad-compute": NotModelled("the head's weight gradients are not deferred"),
+    "defer-embedding-wgrad-compute": Means("defers_head", flag),
+    "wgrad-deferral-limit": Means("deferral_limit", whole),
     "use-nccl-ub": NotModelled("user buffers for collectives are not simulated"),
     "fsdp-double-buffer": NotModelled("gathered layers are allocated one by one"),
     "window-size": NotModelled("every query sees every earlier key"),
@@ -153,7 +155,7 @@ _IDLE: Final = (
     "BEFORE_SCRIPT", "AFTER_SCRIPT", "use-dist-ckpt", "beta-*", "mscale*", "original-max-position-embeddings",
     "query-in-block-prob", "first-last-layers-bf16", "num-layers-at-*-in-bf16", "use-fused-weighted-squared-relu",
     "align-*", "no-overlap-p2p-communication", "cross-entropy-*", "overlap-p2p-*", "async-*", "no-load-*", "no-save-*",
-    "straggler-*", "wgrad-deferral-limit", "flash-decode", "inference-*",
+    "straggler-*", "flash-decode", "inference-*",
     "record-memory-history", "logging-level", "trust-remote-code", "rl-*", "grpo-*", "langrl-*", "temperature", "top-k",
     "top-p", "prompt*", "output-path", "mup-*", "use-mup", "tp-comm-overlap-cfg", "moe-flex-dispatcher-backend",
     "mtp-loss-scaling-factor", "use-flashinfer-*", "verify-integrity", "max-tokens-to-oom", "num-tokens-to-generate",
