@@ -26,8 +26,8 @@ from simulator.cluster.validation import checked
 # tensor; a kernel per operation and tensor.
 Implementation = Literal["fused", "foreach", "for_loop"]
 IMPLEMENTATIONS: Final[tuple[Implementation, ...]] = get_args(Implementation)
-# Users of Megatron-Core's GlobalMemoryBuffer.
-MemoryBuffer = Literal["none", "head", "layers"]
+# Users of a buffer such as Megatron-Core's GlobalMemoryBuffer; see `Framework.memory_buffer`.
+MemoryBuffer = Literal["none", "head", "inputs", "scores"]
 
 
 # GPUs with the chip of another GPU and more memory (GH200 too, whose name contains H200).
@@ -149,10 +149,10 @@ class Framework:
         of the tokens.
     workspaces : mapping of str to float
         Scratch memory of matmul libraries, allocated once and never freed, by chip; "other" for other chips [B].
-    memory_buffer : {"none", "head", "layers"}
-        Users of a buffer that grows to the largest request and is never freed: the gathered input of the head's matmul
-        under sequence parallelism; with "layers" also the gathered inputs of layers' matmuls, and attention's scores if
-        they go through HBM.
+    memory_buffer : {"none", "head", "inputs", "scores"}
+        Users of a buffer that grows to the largest request and is never freed. Under sequence parallelism, "head": the
+        gathered input of the head's matmul; "inputs": also the gathered inputs of layers' matmuls. "scores": these, and
+        attention's scores if they go through HBM.
     expert_workspaces : mapping of str to float
         Additional scratch memory for grouped matmuls of a model with experts, by chip; "other" for other chips [B].
     kernel_time : float
@@ -388,7 +388,7 @@ class _Choice(SourcedValue):
 
 
 class _Buffer(SourcedValue):
-    """A constant in a framework file that names the users of a buffer that is never freed: none, head or layers."""
+    """A constant in a framework file that names the users of a buffer that is never freed."""
 
     value: MemoryBuffer
 

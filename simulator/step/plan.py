@@ -382,7 +382,7 @@ def memory_buffer(step: TrainingStep, own: Sequence[Unit], place: int = 0) -> in
 
     Megatron-Core's GlobalMemoryBuffer (core/utils.py) has one array for each dtype, as large as the largest request:
     the input of a column-parallel matmul, gathered from the sequence-parallel ranks (core/tensor_parallel/layers.py),
-    and the scores of `DotProductAttention` (core/transformer/dot_product_attention.py).
+    and the scores of `DotProductAttention` (core/transformer/dot_product_attention.py). nanotron has such a buffer too.
 
     Parameters
     ----------
@@ -394,12 +394,12 @@ def memory_buffer(step: TrainingStep, own: Sequence[Unit], place: int = 0) -> in
     model, users = step.model, step.framework.memory_buffer
     if users == "none" or not isinstance(model, Transformer):
         return 0
-    batch, layers = batch_of(step, place), users == "layers" and any(unit.is_layer for unit in own)
+    batch, layers = batch_of(step, place), users != "head" and any(unit.is_layer for unit in own)
     elements = 0
     if batch.cut.sequence and (layers or any(unit.name == "head" for unit in own)):
         elements = batch.tokens * model.hidden_size
     waiting = min(2, step.deferred) if any(unit.deferred for unit in own) else 0
-    if layers and batch.attention != "flash":
+    if layers and users == "scores" and batch.attention != "flash":
         elements = max(elements, batch.sequences * model.num_heads // batch.cut.tensor * batch.seq_len**2)
     # Deferred weight gradients gather into two arrays of their own, in turns (`drain_embedding_wgrad_compute`).
     waiting *= batch.tokens * model.hidden_size if batch.cut.sequence else 0

@@ -275,11 +275,11 @@ def test_narrow_gradients_are_copied_in_float32_until_the_next_step(grads: str, 
     [
         # Tokens and width of the gathered input: 2 x 16 tokens of a rank's two sequences, 2 bytes a number.
         ("head", {"tp": 2, "pp": 2}, (0, 2 * 16 * TINY.hidden_size * 2)),
-        ("layers", {"tp": 2, "pp": 2}, (2 * 16 * TINY.hidden_size * 2, 2 * 16 * TINY.hidden_size * 2)),
+        ("inputs", {"tp": 2, "pp": 2}, (2 * 16 * TINY.hidden_size * 2, 2 * 16 * TINY.hidden_size * 2)),
         # A context-parallel rank gathers its own part of the sequence.
         ("head", {"tp": 2, "cp": 2}, (2 * 8 * TINY.hidden_size * 2,) * 2),
         # Without sequence parallelism nothing is gathered.
-        ("layers", {"tp": 2, "pp": 2, "sequence_parallel": False}, (0, 0)),
+        ("inputs", {"tp": 2, "pp": 2, "sequence_parallel": False}, (0, 0)),
         ("none", {"tp": 2, "pp": 2}, (0, 0)),
     ],
 )
@@ -296,7 +296,8 @@ def test_gathered_inputs_lie_in_a_buffer_that_is_never_freed(
         assert not any(isinstance(op, Free) and op.allocation == "memory buffer" for op in ops)
 
 
-@pytest.mark.parametrize(("attention", "users"), [("standard", "layers"), ("eager", "layers"), ("flash", "layers"),
+@pytest.mark.parametrize(("attention", "users"), [("standard", "scores"), ("eager", "scores"), ("flash", "scores"),
+                                                  ("standard", "inputs"),
                                                   ("standard", "head")])  # fmt: skip
 def test_scores_of_local_layers_lie_in_the_same_buffer(attention: str, users: MemoryBuffer) -> None:
     """Two sequences, half of the heads, 16 x 16 positions of 2 bytes: more than the gathered input if it is narrow."""
@@ -304,7 +305,7 @@ def test_scores_of_local_layers_lie_in_the_same_buffer(attention: str, users: Me
                  seq_len=16, attention=attention, precision=Precision(grads="float32"))  # fmt: skip
     sizes = [op.nbytes for op in next(iter(run.plan.program.ranks)) if getattr(op, "name", "") == "memory buffer"]
     scores = 2 * TINY.num_heads // 2 * 16 * 16 * 2
-    assert sizes == ([scores] if users == "layers" and attention != "flash" else [])
+    assert sizes == ([scores] if users == "scores" and attention != "flash" else [])
 
 
 def test_workspaces_are_allocated_for_the_whole_step() -> None:
