@@ -128,6 +128,8 @@ class Framework:
         this input, both stay allocated until the backward pass has finished the rank's first such layer.
     keeps_logits : bool
         Whether logits, or their gradient in the same dtype, are allocated beside an unfused loss's float32 tensors.
+    copies_logits : bool
+        Whether the forward pass of an unfused loss holds the logits and their float32 copy beside its softmax.
     gradient_buffers : bool
         Whether whole gradients lie in buffers that are never freed.
     accumulates_in_matmul : bool
@@ -189,6 +191,7 @@ class Framework:
     activation_gradients: bool = False
     keeps_input_gradients: bool = False
     keeps_logits: bool = False
+    copies_logits: bool = False
     gradient_buffers: bool = False
     accumulates_in_matmul: bool = False
     keeps_gradients: bool = False
@@ -456,6 +459,7 @@ class _FrameworkFile(Strict):
     activation_gradients: _Fact = _Fact(value=False)
     keeps_input_gradients: _Fact = _Fact(value=False)
     keeps_logits: _Fact = _Fact(value=False)
+    copies_logits: _Fact = _Fact(value=False)
     gradient_buffers: _Fact = _Fact(value=False)
     accumulates_in_matmul: _Fact = _Fact(value=False)
     keeps_gradients: _Fact = _Fact(value=False)
@@ -565,6 +569,7 @@ def _framework(name: str, file: _FrameworkFile) -> Framework:
         activation_gradients=file.activation_gradients.value,
         keeps_input_gradients=file.keeps_input_gradients.value,
         keeps_logits=file.keeps_logits.value,
+        copies_logits=file.copies_logits.value,
         gradient_buffers=file.gradient_buffers.value,
         accumulates_in_matmul=file.accumulates_in_matmul.value,
         keeps_gradients=file.keeps_gradients.value,

@@ -444,6 +444,9 @@ def _head(timer: KernelTimer, batch: Batch, elements: int) -> Unit:
     if timer.step.deferred and timer.step.trains_head:
         entered = batch.tokens_between * model.hidden_size * batch.itemsize
         head = replace(head, deferred=entered + logits_memory(model, batch).logits)
+    if timer.step.framework.copies_logits and timer.step.loss_kernels == "separate":
+        memory = logits_memory(model, batch)
+        head = replace(head, temporaries=memory.logits + memory.float32_copy)
     buffers = loss_buffers(timer.step, batch)
     if not buffers:
         return head

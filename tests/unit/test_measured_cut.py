@@ -240,6 +240,6 @@ def test_memory_is_of_the_kind_that_the_source_prints() -> None:
     )
     assert row.memory == "reserved by rank 0"
     first, whole = (play_row(replace(row, memory=kind), frameworks()) for kind in (row.memory, "allocated"))
-    assert first.peak < 0.7 * whole.peak
+    assert first.peak < 0.8 * whole.peak
     assert row.peak is not None
     assert first.peak == pytest.approx(row.peak, rel=0.15)
