@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from simulator.model.load import load_model
+from simulator.model.parameters import is_expert, modules
+from simulator.model.shape import Transformer
 from simulator.scenario.load import load_scenario
 from tests.commands import Command, commands_in
 from tests.configurations import SAMPLES
@@ -221,3 +224,15 @@ def test_the_softmax_of_megatron_is_fused_where_a_kernel_exists(cli: Command, op
     assert {one["value"] for one in told["understood"] if one["key"] == "training.attention"} == {attention}
     framework = "megatron_local" if "local" in options else "megatron_core"
     assert {one["assumed"] for one in told["missing"] if one["key"] == "training.framework"} == {framework}
+
+
+def test_experts_without_a_gate_keep_their_size(cli: Command) -> None:
+    """Each expert has 512 x 2048 up and down; a family with gated experts would have half as many parameters again."""
+    text = _LOCAL.format("1024 --num-experts 4 --moe-router-topk 2 --disable-bias-linear")
+    Path("train.sh").write_text(text, encoding="utf-8")
+    told = json.loads(cli("import-config", "train.sh", "--gpus", 8, "--json").out)
+    (model,) = (one["value"] for one in told["understood"] if one["key"] == "training.model")
+    found = load_model(model, 1024)
+    assert isinstance(found, Transformer)
+    experts = [one for part in modules(found) for one in part.parameters if is_expert(one.name) and len(one.shape) == 2]
+    assert sum(one.elements for one in experts) == 2 * 4 * 2 * 512 * 2048
