@@ -236,3 +236,16 @@ def test_experts_without_a_gate_keep_their_size(cli: Command) -> None:
     assert isinstance(found, Transformer)
     experts = [one for part in modules(found) for one in part.parameters if is_expert(one.name) and len(one.shape) == 2]
     assert sum(one.elements for one in experts) == 2 * 4 * 2 * 512 * 2048
+
+
+@pytest.mark.parametrize(
+    ("options", "dispatch"), [("", "all_gather"), (" --moe-token-dispatcher-type alltoall", "all_to_all")]
+)
+def test_tokens_are_gathered_for_experts_unless_megatron_is_told(cli: Command, options: str, dispatch: str) -> None:
+    """allgather is the default of moe_token_dispatcher_type (megatron/core/transformer/transformer_config.py)."""
+    text = _LOCAL.format(f"1024 --num-experts 4 --expert-model-parallel-size 4{options}")
+    Path("train.sh").write_text(text, encoding="utf-8")
+    cli("import-config", "train.sh", "--gpus", 8, "--out", "job.yaml")
+    scenario = load_scenario("job.yaml")
+    assert scenario.training is not None
+    assert scenario.training.parallelism.experts.dispatch == dispatch

@@ -175,6 +175,8 @@ def _plain(key: str) -> str:
 def _derive(facts: Facts) -> None:
     facts.assume(f"{_PARALLELISM}.sequence_parallel", False, _DEFAULT)
     megatron.derive_shape(facts)
+    if facts.value("shape.num_experts") and facts.value(f"{_PARALLELISM}.ep", 1) > 1:
+        facts.assume(f"{_PARALLELISM}.experts.dispatch", "all_gather", _DEFAULT)
     megatron.derive_schedule(facts)
     _derive_precision(facts)
     _derive_sharding(facts)
