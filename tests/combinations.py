@@ -111,6 +111,9 @@ def training_scenario(seed: int, family: int = 34, **fixed: Any) -> dict[str, An
         if SCHEDULES.find(schedule).chunks is None:
             parallelism |= {"virtual_stages": chunks} | draw.some(0.2, microbatch_group=(1, pp, pp + 1))
         parallelism |= {"stages": lost} if lost else {}
+        # A chunked loss, which needs tp 1, computes the weight gradients of the head in the forward pass.
+        if tp > 1 and schedule in ("1f1b", "interleaved") and sharding["strategy"] in ("ddp", "zero1"):
+            parallelism |= draw.some(0.3, deferred_head_gradients=(1, 2, "all"))
     if experts:
         parallelism |= {"ep": draw.pick(*[n for n in (1, 2, 4) if (dp * cp) % n == 0])} | draw.some(0.3, etp=(1, tp))
         spread = {"dispatch": ("all_to_all", "all_gather", "deduplicated"), "capacity": ("none", 1.25)}
@@ -138,7 +141,7 @@ def training_scenario(seed: int, family: int = 34, **fixed: Any) -> dict[str, An
     training |= draw.some(
         0.25,
         activation_checkpointing=("none", "full", "selective_op", "attention", {"every": 2} if pp > 1 else "sqrt"),
-        attention=("flash", "standard") if cp == 1 else ("flash",),
+        attention=("flash", "standard", "eager") if cp == 1 else ("flash",),
         optimizer=(
             "adam",
             "momentum",
@@ -157,7 +160,7 @@ def training_scenario(seed: int, family: int = 34, **fixed: Any) -> dict[str, An
         logit_shift=("none", "before_cast", "after_cast"),
         float32_outputs=(False, True),
         use_cache=(False, True),
-        loss=("separate", "narrow", "fused", "in_place", "chunked") if tp == 1 else ("separate", "narrow", "fused"),
+        loss=("separate", "narrow", "native", "fused", *(("in_place", "chunked") if tp == 1 else ())),
         allocator=("caching", "expandable_segments"),
         trainable=(
             ["head"],

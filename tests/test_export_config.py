@@ -43,6 +43,14 @@ MEGATRON: dict[str, dict[str, Any]] = {
         "parallelism": {"pp": 4, "schedule": "interleaved", "virtual_stages": 2},
         "gradient_accumulation_steps": 8, "sharding": {"strategy": "zero1", **ONE_BUCKET},
     },
+    "deferred": {
+        "parallelism": {"pp": 4, "deferred_head_gradients": 3},
+        "gradient_accumulation_steps": 8, "sharding": {"strategy": "zero1", **ONE_BUCKET},
+    },
+    "all deferred": {
+        "parallelism": {"pp": 4, "deferred_head_gradients": "all"},
+        "gradient_accumulation_steps": 8, "sharding": {"strategy": "zero1", **ONE_BUCKET},
+    },
     "uneven": {
         "parallelism": {"pp": 4, "stages": [7, 9, 9, 7]}, "gradient_accumulation_steps": 8,
         "sharding": {"strategy": "zero1", **ONE_BUCKET},
@@ -70,9 +78,14 @@ MEGATRON: dict[str, dict[str, Any]] = {
     "recompute": {"activation_checkpointing": "full", "sharding": {"strategy": "zero1", **ONE_BUCKET}},
     "feed forward": {"activation_checkpointing": "feed_forward", "sharding": {"strategy": "zero1", **ONE_BUCKET}},
     "dropout": {"dropout": True, "attention": "standard", "sharding": {"strategy": "zero1", **ONE_BUCKET}},
+    "eager": {"attention": "eager", "sharding": {"strategy": "zero1", **ONE_BUCKET}},
+    "local": {
+        "attention": "standard", "framework": "megatron_local", "sharding": {"strategy": "zero1", **ONE_BUCKET},
+    },
     "muon": {"optimizer": "muon", "sharding": {"strategy": "zero1", **ONE_BUCKET}},
     "host": {"offload": "optimizer", "sharding": {"strategy": "zero1", **ONE_BUCKET}},
     "loss": {"loss": "fused", "sharding": {"strategy": "zero1", **ONE_BUCKET}},
+    "native loss": {"loss": "native", "sharding": {"strategy": "zero1", **ONE_BUCKET}},
     "gpt": {"model": "gpt2_xl", "seq_len": 1024, "sharding": {"strategy": "zero1", **ONE_BUCKET}},
     "qwen": {"model": "qwen3_30b_a3b", "sharding": {"strategy": "zero1", **ONE_BUCKET}},
 }  # fmt: skip

@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from simulator.model.load import load_model
+from simulator.model.parameters import is_expert, modules
+from simulator.model.shape import Transformer
 from simulator.scenario.load import load_scenario
 from tests.commands import Command, commands_in
 from tests.configurations import SAMPLES
@@ -195,3 +198,54 @@ def test_a_known_setting_without_effect_has_a_reason(cli: Command) -> None:
     (line,) = [line for line in lines if "training.max_norm" in line]
     assert "titan.toml:8" in line
     assert "needs a real training" in line
+
+
+_LOCAL = """torchrun pretrain_gpt.py --num-layers 2 --hidden-size 512 --num-attention-heads 8 --micro-batch-size 1 \\
+    --max-position-embeddings 8192 --vocab-size 512 --fp16 --seq-length {}
+"""
+
+
+@pytest.mark.parametrize(
+    ("options", "attention"),
+    [
+        ("1024 --attention-backend unfused", "standard"),
+        # Megatron-Core's own layers: fused softmax kernels exist for 16 bits and up to 4,096 keys.
+        ("1024 --transformer-impl local --attention-softmax-in-fp32", "standard"),
+        ("8192 --transformer-impl local --attention-softmax-in-fp32", "eager"),
+        ("1024 --transformer-impl local --apply-query-key-layer-scaling --no-masked-softmax-fusion", "eager"),
+        ("1024 --transformer-impl local --no-masked-softmax-fusion", "standard"),
+        # Transformer Engine does not read the option.
+        ("1024 --attention-backend unfused --attention-softmax-in-fp32 --no-masked-softmax-fusion", "standard"),
+    ],
+)
+def test_the_softmax_of_megatron_is_fused_where_a_kernel_exists(cli: Command, options: str, attention: str) -> None:
+    Path("train.sh").write_text(_LOCAL.format(options), encoding="utf-8")
+    told = json.loads(cli("import-config", "train.sh", "--gpus", 8, "--json").out)
+    assert {one["value"] for one in told["understood"] if one["key"] == "training.attention"} == {attention}
+    framework = "megatron_local" if "local" in options else "megatron_core"
+    assert {one["assumed"] for one in told["missing"] if one["key"] == "training.framework"} == {framework}
+
+
+def test_experts_without_a_gate_keep_their_size(cli: Command) -> None:
+    """Each expert has 512 x 2048 up and down; a family with gated experts would have half as many parameters again."""
+    text = _LOCAL.format("1024 --num-experts 4 --moe-router-topk 2 --disable-bias-linear")
+    Path("train.sh").write_text(text, encoding="utf-8")
+    told = json.loads(cli("import-config", "train.sh", "--gpus", 8, "--json").out)
+    (model,) = (one["value"] for one in told["understood"] if one["key"] == "training.model")
+    found = load_model(model, 1024)
+    assert isinstance(found, Transformer)
+    experts = [one for part in modules(found) for one in part.parameters if is_expert(one.name) and len(one.shape) == 2]
+    assert sum(one.elements for one in experts) == 2 * 4 * 2 * 512 * 2048
+
+
+@pytest.mark.parametrize(
+    ("options", "dispatch"), [("", "all_gather"), (" --moe-token-dispatcher-type alltoall", "all_to_all")]
+)
+def test_tokens_are_gathered_for_experts_unless_megatron_is_told(cli: Command, options: str, dispatch: str) -> None:
+    """allgather is the default of moe_token_dispatcher_type (megatron/core/transformer/transformer_config.py)."""
+    text = _LOCAL.format(f"1024 --num-experts 4 --expert-model-parallel-size 4{options}")
+    Path("train.sh").write_text(text, encoding="utf-8")
+    cli("import-config", "train.sh", "--gpus", 8, "--out", "job.yaml")
+    scenario = load_scenario("job.yaml")
+    assert scenario.training is not None
+    assert scenario.training.parallelism.experts.dispatch == dispatch

@@ -21,6 +21,7 @@ _SHARDED: Final = {2: "optim_grads", 3: "optim_grads_params"}
 _RECOMPUTED: Final = {"attention": "core_attn", "feed_forward": "mlp", "activation": "moe_act"}
 _RECIPES: Final = {"tensor": "tensorwise", "block": "blockwise"}
 _DISPATCHERS: Final = {"all_to_all": "alltoall", "all_gather": "allgather", "deduplicated": "flex"}
+_LOSSES: Final = {"fused": "te", "native": "native"}
 _DTYPES: Final = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 # Larger than the gradients of any rank [B]: gradients travel at once, after the backward pass.
 _ONE_BUCKET: Final = 2**50
@@ -108,7 +109,13 @@ def _training(step: TrainingStep, world_size: int) -> Iterator[str]:
     yield f"--micro-batch-size {step.micro_batch_size} --global-batch-size {batch}"
     dropout = 0.1 if step.dropout else 0.0
     yield f"--attention-dropout {dropout} --hidden-dropout {dropout}"
-    yield f"--attention-backend {'unfused' if step.attention == 'standard' else 'flash'}"
+    # Only Megatron-Core's own layers read the options of the softmax.
+    if step.attention == "eager" or step.framework.origin == "megatron_local":
+        yield "--transformer-impl local"
+    if step.attention == "eager":
+        yield "--no-masked-softmax-fusion --attention-softmax-in-fp32"
+    elif step.attention == "flash" or step.framework.origin != "megatron_local":
+        yield f"--attention-backend {'unfused' if step.attention == 'standard' else 'flash'}"
     yield from _precision(step)
     if step.optimizer.name in _OPTIMIZERS and step.optimizer.name != "adam":
         yield f"--optimizer {_OPTIMIZERS[step.optimizer.name]}"
@@ -124,8 +131,8 @@ def _training(step: TrainingStep, world_size: int) -> Iterator[str]:
         yield "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"
     elif step.checkpointing in _RECOMPUTED:
         yield f"--recompute-granularity selective --recompute-modules {_RECOMPUTED[str(step.checkpointing)]}"
-    if step.loss == "fused":
-        yield "--cross-entropy-loss-fusion --cross-entropy-fusion-impl te"
+    if step.loss in _LOSSES:
+        yield f"--cross-entropy-loss-fusion --cross-entropy-fusion-impl {_LOSSES[step.loss]}"
     yield f"--clip-grad {0.0 if step.clip_norm is None else step.clip_norm}"
 
 
@@ -169,6 +176,9 @@ def _parallelism(cut: Parallelism, step: TrainingStep) -> Iterator[str]:
         yield f"--num-virtual-stages-per-pipeline-rank {cut.virtual_stages}"
     if cut.microbatch_group is not None:
         yield f"--microbatch-group-size-per-virtual-pipeline-stage {cut.microbatch_group}"
+    if cut.deferred_head_gradients:
+        limit = 0 if cut.deferred_head_gradients == "all" else cut.deferred_head_gradients
+        yield f"--defer-embedding-wgrad-compute --wgrad-deferral-limit {limit}"
     if cut.first_less:
         yield "--account-for-embedding-in-pipeline-split"
     if cut.last_less:

@@ -75,8 +75,8 @@ def _reshards(value: Any) -> bool:
 
 
 def _attention(value: Any) -> str:
-    """Return the kind of attention kernels: standard for eager attention, flash for any fused kernel."""
-    return "standard" if text(value).lower() in ("eager", "disabled") else "flash"
+    """Return the kind of attention kernels: eager, or flash for any fused kernel."""
+    return "eager" if text(value).lower() in ("eager", "disabled") else "flash"
 
 
 # Keys of an accelerate file's fsdp_config, which TrainingArguments and axolotl write with or without "fsdp_".

@@ -23,6 +23,8 @@ _MOST_STAGES: Final = 1_000
 _ONE_BUCKET: Final = "1 PiB"
 # Elements of a bucket if gradients overlap: the larger of a constant and a number for each data-parallel rank.
 _BUCKET, _BUCKET_PER_RANK = 40_000_000, 1_000_000
+# Most keys of the softmax kernels in core/fusions/fused_softmax.py, `is_kernel_available`.
+_MOST_FUSED_KEYS: Final = 4096
 _CONTEXTS: Final = choice({"p2p": "ring", "all_gather": "all_gather", "allgather": "all_gather", "a2a": "ulysses",
                            "a2a+p2p": "both"})  # fmt: skip
 _DISPATCHERS: Final = choice({"allgather": "all_gather", "alltoall": "all_to_all", "alltoall_seq": "all_to_all",
@@ -196,6 +198,10 @@ def derive_schedule(facts: Facts) -> None:
         names = ("virtual", "layers_per_chunk")
         facts.derive(f"{_PARALLELISM}.virtual_stages", virtual, *names)
         facts.derive(f"{_PARALLELISM}.schedule", "interleaved", *names)
+    if facts.value("defers_head"):
+        # A limit of 0, the default, is no limit.
+        limit = facts.value("deferral_limit", 0) or "all"
+        facts.derive(f"{_PARALLELISM}.deferred_head_gradients", limit, "defers_head", "deferral_limit")
     less = {name: 1 for name in ("first_less", "last_less") if facts.value(name)}
     if less:
         facts.derive(f"{_PARALLELISM}.stages", less, *less)
@@ -297,11 +303,22 @@ def derive_step(facts: Facts, dropout: float = 0.1) -> None:
     why = "the program's default of --hidden-dropout"
     facts.derive("training.dropout", dropout or False, "hidden_dropout", "attention_dropout", otherwise=why)
     derive_optimizer(facts)
-    if facts.value("implementation") == "local" and not facts.has("training.attention"):
-        facts.derive("training.attention", "standard", "implementation")
+    if facts.value("implementation") == "local":
+        _derive_local_attention(facts)
     if facts.value("loss_fusion"):
-        if facts.value("loss_fusion_kind", "native") == "te":
-            facts.derive("training.loss", "fused", "loss_fusion", "loss_fusion_kind")
-        else:
-            facts.not_modelled("the loss is not fused; only the kernel of --cross-entropy-fusion-impl te is modelled",
-                               "loss_fusion")  # fmt: skip
+        fused = facts.value("loss_fusion_kind", "native") == "te"
+        facts.derive("training.loss", "fused" if fused else "native", "loss_fusion", "loss_fusion_kind")
+
+
+def _derive_local_attention(facts: Facts) -> None:
+    """Add the attention kernels of Megatron-Core's own layers, without Transformer Engine.
+
+    A fused kernel computes the softmax of 16 bits of up to 4,096 keys. Other softmaxes are PyTorch's, in float32 if
+    requested; scores divided by the layer's number are always in float32.
+    """
+    names = ("implementation", "no_softmax_fusion", "softmax_fp32", "query_key_scaling")
+    fused = not facts.value("no_softmax_fusion", False) and facts.value("training.seq_len", 1) <= _MOST_FUSED_KEYS
+    wide = facts.value("softmax_fp32", False) or facts.value("query_key_scaling", False)
+    facts.drop("training.attention", "the local implementation has attention kernels of its own")
+    facts.derive("training.attention", "eager" if wide and not fused else "standard", *names)
+    facts.assume("training.framework", "megatron_local", "--transformer-impl local; --framework changes it")

@@ -1,7 +1,8 @@
 """Which model do the numbers of an architecture describe: a model of the catalog, or the keys of a config.json?
 
 Facts "shape.*" are named after the fields of a Transformer where such a field exists. Each family of models is tried;
-the family that has the most of the wanted features is taken, and the other features are reported.
+the family that has the most of the wanted sizes is taken, among equals the family with the most of the wanted features,
+and the other features are reported.
 """
 
 from __future__ import annotations
@@ -47,6 +48,10 @@ _FEATURES: Final = {
     "dense_layers": "first dense layers",
     "expert_every": "distance of layers with experts",
 }
+# Features without which matrices would have other sizes: a gated MLP has half as many parameters again.
+_SIZES: Final = frozenset(_FEATURES) - {
+    "norm", "positions", "attention_bias", "output_bias", "mlp_bias", "qk_norm", "active_experts",
+}  # fmt: skip
 
 
 def derive_model(facts: Facts, seq_len: int) -> None:
@@ -103,10 +108,10 @@ _VOCABULARY: Final = 51200
 
 
 def _built(wanted: dict[str, Any], seq_len: int, vocab: int) -> tuple[dict[str, Any], Transformer] | None:
-    """Return the config.json of the family with the most of the wanted features, and its model."""
+    """Return the config.json of the family with the most of the wanted sizes and features, and its model."""
     keys = _config_keys(wanted, seq_len, vocab)
     families = _LATENT if "kv_rank" in wanted else _SPARSE if wanted.get("num_experts") else _DENSE
-    best: tuple[int, dict[str, Any], Transformer] | None = None
+    best: tuple[tuple[int, int], dict[str, Any], Transformer] | None = None
     for family in families:
         reader = ConfigKeys(Document("model", {**keys, "model_type": family}), seq_len)
         fields = FAMILIES[family](reader)
@@ -116,7 +121,8 @@ def _built(wanted: dict[str, Any], seq_len: int, vocab: int) -> tuple[dict[str, 
             model = Transformer("", **fields)
         except ValueError:
             continue
-        wrong = sum(getattr(model, field) != wanted[field] for field in _FEATURES if field in wanted)
+        unlike = [field for field in _FEATURES if field in wanted and getattr(model, field) != wanted[field]]
+        wrong = len(_SIZES.intersection(unlike)), len(unlike)
         if best is None or wrong < best[0]:
             used = {name: value for name, value in keys.items() if name in reader.used}
             best = wrong, {"model_type": family, **used}, model

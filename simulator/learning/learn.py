@@ -50,7 +50,7 @@ def gpt_of(step: TrainingStep) -> Gpt:
         positions=model.max_positions,
         depth=model.num_layers,
         arithmetic=arithmetic("tf32" if precision.matmul == "tf32" else precision.params),
-        attention=step.attention,
+        attention="flash" if step.attention == "flash" else "standard",
         tied=model.tied,
         dropout=step.lesson.dropout if step.lesson is not None else 0.0,
         experts=model.num_experts,

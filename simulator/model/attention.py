@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Final
 
 from simulator.model.adapters import Target
 from simulator.model.context import attention_communications, attention_kernels
@@ -14,6 +15,8 @@ from simulator.model.kernel import Attention, Elementwise, Matmul
 from simulator.model.operation import Batch, Operation, Saved, block_input, columns, linear, norm_of, rows, soft_cap
 from simulator.model.partition import Communication, ModelPartition
 from simulator.model.shape import LatentAttention, Transformer
+
+_FLOAT32: Final = 4  # bytes of an element [B]
 
 
 def attention_block(model: Transformer, batch: Batch) -> tuple[Operation, ...]:
@@ -168,31 +171,57 @@ def _flash(model: Transformer, batch: Batch, source: str) -> list[Operation]:
 
 def _standard(model: Transformer, batch: Batch, source: str) -> list[Operation]:
     """Return the operations of attention with scores in HBM: scores, softmax, dropout, weighted values; nothing skipped
-    for causality or a window.
+    for causality or a window. Eager attention has a softmax in float32, and a kernel that casts the softmax back.
     """
     # A score for each pair of positions, per sequence and head on this rank.
     elements = batch.sequences * model.num_heads // batch.cut.tensor * batch.seq_len**2
     size = elements * batch.itemsize
     queries, keys, values = _qkv(model, batch, source)
-    weights = Saved("softmax output", size, "softmax")
-    softmax = Operation(
-        "softmax",
-        (Elementwise("softmax", size, size),),
-        # Reads the softmax and its output's gradient.
-        (Elementwise("softmax gradient", 2 * size, size),),
-        (weights,),
-        size,
-        quadratic=True,
-    )
+    eager = batch.attention == "eager" and batch.itemsize < _FLOAT32
+    softmax, weights = _float32_softmax(elements, size) if eager else _softmax(size)
     operations = [_scores(model, batch, size, (queries, keys))]
     if model.score_cap:
         operations.append(soft_cap("score soft-cap", size, quadratic=True))
-    operations.append(softmax)
+    operations += softmax
     if batch.dropout:
         # Values are weighted by the softmax after dropout: save this copy beside the softmax.
         weights = Saved("dropped softmax output", size, "attention dropout")
         operations.append(_attention_dropout(elements, size))
     return [*operations, _weighted_values(model, batch, (weights, values))]
+
+
+def _softmax(size: int) -> tuple[list[Operation], Saved]:
+    """Return the operation of a softmax of scores with `size` bytes by one kernel, and its output."""
+    output = Saved("softmax output", size, "softmax")
+    # The backward pass reads the softmax and its output's gradient.
+    forward, backward = Elementwise("softmax", size, size), Elementwise("softmax gradient", 2 * size, size)
+    return [Operation("softmax", (forward,), (backward,), (output,), size, quadratic=True)], output
+
+
+def _float32_softmax(elements: int, size: int) -> tuple[list[Operation], Saved]:
+    """Return the operations of a float32 softmax of `elements` scores with `size` bytes, and its narrow copy.
+
+    Transformers' eager attention (`softmax(..., dtype=torch.float32).to(query.dtype)`), and Megatron-LM's softmax
+    without fused kernels (core/fusions/fused_softmax.py, `forward_torch_softmax`): autograd saves the float32 output,
+    and without dropout the matmul with the values saves the copy.
+    """
+    wide = _FLOAT32 * elements
+    softmax = Operation(
+        "softmax",
+        (Elementwise("softmax", size, wide),),
+        (Elementwise("softmax gradient", 2 * wide, size),),
+        (Saved("softmax output", wide, "softmax"),),
+        wide,
+        quadratic=True,
+    )
+    cast = Operation(
+        "softmax cast",
+        (Elementwise("softmax cast", wide, size, fusible=True),),
+        (Elementwise("softmax cast gradient", size, wide, fusible=True),),
+        output=size,
+        quadratic=True,
+    )
+    return [softmax, cast], Saved("softmax copy", size, "softmax cast")
 
 
 def _scores(model: Transformer, batch: Batch, size: int, saved: tuple[Saved, ...]) -> Operation:

@@ -18,6 +18,8 @@ from simulator.model.shape import Transformer
 # Bytes of an element in float32 [B].
 _FLOAT32: Final = 4
 
+AttentionKernels = Literal["flash", "standard", "eager"]
+
 
 @dataclass(frozen=True, slots=True)
 class Batch:
@@ -29,8 +31,8 @@ class Batch:
         Sequences of the micro-batch, and tokens of a whole sequence (before any cut).
     itemsize : int
         Bytes of an activation element [B].
-    attention : {"flash", "standard"}
-        Scores stay on the chip, or are written to HBM.
+    attention : {"flash", "standard", "eager"}
+        Scores stay on the chip, or are written to HBM; eager: with a softmax in float32.
     dropout : bool
         True if the model trains with dropout.
     statistics_itemsize : int
@@ -53,7 +55,7 @@ class Batch:
     sequences: int
     seq_len: int
     itemsize: int = 2
-    attention: Literal["flash", "standard"] = "flash"
+    attention: AttentionKernels = "flash"
     dropout: bool = False
     statistics_itemsize: int = 4
     cut: ModelPartition = WHOLE

@@ -172,6 +172,10 @@ def _slow_ranks(value: Any) -> str:
 _PER_WORKER: Final = {"own": "a separate server per worker", "workers": "a server on each worker"}
 
 
+def _micro_batches(value: Any) -> str:
+    return "all micro-batches" if value == "all" else str(_counted("micro-batch", "micro-batches")(value))
+
+
 def _servers(value: Any) -> str:
     if not isinstance(value, Mapping):
         return setting_text(value)
@@ -338,6 +342,9 @@ _SPOKEN: Final[Mapping[str, Callable[[Any], str]]] = {
     ),
     "training.faults": lambda value: setting_text(value) if value else "without faults",
     "training.parallelism.context": setting_text,
+    "training.parallelism.deferred_head_gradients": lambda value: (
+        "no head gradients deferred" if value == 0 else f"head gradients of {_micro_batches(value)} deferred"
+    ),
     "training.parallelism.experts.dtype": lambda value: "sent as they are" if value == "auto" else f"sent as {value}",
     "training.activation_checkpointing": lambda value: _checkpointing(value),
     "training.loss": lambda value: "loss as the framework" if value == "auto" else f"{setting_text(value)} loss",

@@ -283,6 +283,7 @@ def parallelism(training: TrainingSpec) -> Parallelism:
         schedule=spec.schedule,
         virtual_stages=spec.virtual_stages,
         microbatch_group=spec.microbatch_group,
+        deferred_head_gradients=spec.deferred_head_gradients,
         stages=stages if isinstance(stages, tuple) else (),
         first_less=less.get("first_less", 0),
         last_less=less.get("last_less", 0),

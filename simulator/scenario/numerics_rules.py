@@ -131,6 +131,8 @@ def conflicts(
     yield from _precision(shape)
     yield from _optimizer(shape)
     yield from _loss_scaling(shape)
+    if shape.attention == "eager":
+        yield _conflict("attention", "got eager; real training has flash and standard attention; write standard")
     yield from _learning_schedule(shape)
     if shape.learning.checkpoint is not None and shape.sharding.asynchronous:
         message = "asynchronous workers have no common step to go back to; omit the key"

@@ -16,7 +16,7 @@ from simulator.scenario.rule_violation import RuleViolation
 from simulator.scenario.training_spec import TrainingSpec
 from simulator.step.pipelines.schedule import SCHEDULES, PipelineShape
 from simulator.step.spec import Updater
-from simulator.step.stages import layers_of_stages, refusal_of_layers
+from simulator.step.stages import layers_of_stages, refusal_of_deferral, refusal_of_layers
 from simulator.step.strategies.strategy import STRATEGIES
 
 if TYPE_CHECKING:
@@ -107,6 +107,9 @@ def _numbers(shape: TrainingSpec, model: Transformer | None) -> Iterator[RuleVio
     if model is not None and model.num_experts and wanted.tp > 1:
         message = f"got {wanted.tp}; real training does not split the matrices of {model.name}'s experts; write 1"
         yield _conflict("tp", f"{message}, {without}", "training.model", "training.numerics")
+    if wanted.deferred_head_gradients and wanted.pp > 1:
+        message = f"got {wanted.deferred_head_gradients}, which real training does not support; write 0"
+        yield _conflict("deferred_head_gradients", f"{message}, {without}", "training.numerics")
     if wanted.experts.dispatch != "all_to_all":
         message = f"got {wanted.experts.dispatch!r}, which real training does not support; write all_to_all"
         yield _conflict("experts.dispatch", f"{message}, {without}", "training.numerics")
@@ -209,6 +212,10 @@ def _pipeline(shape: TrainingSpec, model: Model | None) -> Iterator[RuleViolatio
     if refused:
         message = f"{wanted.schedule} {refused} (gradient_accumulation_steps)"
         yield _conflict("schedule", message, *involved, "training.parallelism.microbatch_group")
+    refused = refusal_of_deferral(wanted.schedule, shape.sharding.strategy, chunked=shape.loss == "chunked")
+    if wanted.deferred_head_gradients and refused:
+        keys = ("training.parallelism.schedule", "training.sharding.strategy", "training.loss")
+        yield _conflict("deferred_head_gradients", f"got {wanted.deferred_head_gradients}; {refused}", *keys)
     if shape.activation_checkpointing == "sqrt":
         message = f"got {wanted.pp}, but the segments of sqrt cross stages; write full, or every: 2"
         yield _conflict("pp", message, "training.activation_checkpointing")

@@ -117,6 +117,10 @@ _OTHER_SCHEDULES: Final = {
 _MOST_TOKENS: Final = 10**9
 
 
+_OTHER_ATTENTIONS: Final = {
+    **dict.fromkeys(("sdpa", "flash_attention_2", "fused"), "write flash"),
+    "unfused": "write standard, or eager for a softmax in float32",
+}
 _OTHER_LOSSES: Final = {
     **dict.fromkeys(("liger", "fused_linear", "fused_linear_cross_entropy", "cut_cross_entropy"), "write chunked"),
     "liger_cross_entropy": "write in_place",
@@ -298,6 +302,13 @@ class ParallelismSpec(Spec):
         default=None,
         description=(
             "interleaved: number of consecutive micro-batches in a chunk before the next chunk; pp if omitted."
+        ),
+    )
+    deferred_head_gradients: Annotated[int | Literal["all"], reading.whole_or("all", 0, 1_000_000)] = Field(
+        default=0,
+        description=(
+            "1f1b and interleaved, with ddp or zero1: number of micro-batches, or all, whose weight gradient of the "
+            "head is computed after the last backward pass, while other stages still compute."
         ),
     )
     stages: Annotated[Any, layers_of_stages()] = Field(
@@ -530,9 +541,15 @@ class TrainingSpec(Spec):
     activation_checkpointing: Annotated[Any, checkpointing()] = Field(
         default="none", description="Activations that are discarded and recomputed."
     )
-    attention: Annotated[Literal["flash", "standard"], reading.choice(("flash", "standard"))] = Field(
+    attention: Annotated[
+        Literal["flash", "standard", "eager"], reading.choice(("flash", "standard", "eager"), _OTHER_ATTENTIONS)
+    ] = Field(
         default="flash",
-        description="Attention kernels: flash (scores stay on the chip) or standard (scores go through HBM).",
+        description=(
+            "Attention kernels: flash (scores stay on the chip), standard (scores go through HBM), or eager (as "
+            "standard, with a softmax in float32 by separate kernels: Transformers' eager attention, Megatron-LM's "
+            "--no-masked-softmax-fusion)."
+        ),
     )
     attention_generation: Annotated[int, reading.whole(1, 3)] = Field(
         default=2, description="Generation of the flash attention kernels."
@@ -581,15 +598,16 @@ class TrainingSpec(Spec):
     )
     lora: LoraSpec = Field(default=LoraSpec(), description="Low-rank adapters on a frozen model.")
     loss: Annotated[
-        Literal["auto", "separate", "narrow", "fused", "in_place", "chunked"],
-        reading.choice(("auto", "separate", "narrow", "fused", "in_place", "chunked"), _OTHER_LOSSES),
+        Literal["auto", "separate", "narrow", "native", "fused", "in_place", "chunked"],
+        reading.choice(("auto", "separate", "narrow", "native", "fused", "in_place", "chunked"), _OTHER_LOSSES),
     ] = Field(
         default="auto",
         description=(
             "Kernels of the loss: a float32 copy, softmax and loss after each other (separate); the same in the dtype "
-            "of the logits, without a copy (narrow); a kernel that overwrites the logits in the backward pass (fused), "
-            "or already in the forward pass (in_place, Liger's cross entropy); head and loss together, a chunk of "
-            "tokens at a time (chunked, Liger's fused linear cross entropy); auto: the framework's."
+            "of the logits, without a copy (narrow); compiled functions in float32 (native, Megatron-LM's native "
+            "fusion); a kernel that overwrites the logits in the backward pass (fused), or already in the forward pass "
+            "(in_place, Liger's cross entropy); head and loss together, a chunk of tokens at a time (chunked, Liger's "
+            "fused linear cross entropy); auto: the framework's."
         ),
     )
     logit_shift: Annotated[

@@ -271,6 +271,9 @@ class ParallelismKeys(TypedDict, total=False):
     """pp: number of stages per rank, for schedules without a fixed number."""
     microbatch_group: int
     """interleaved: number of consecutive micro-batches in a chunk before the next chunk; pp if omitted."""
+    deferred_head_gradients: int | Literal["all"]
+    """1f1b and interleaved, with ddp or zero1: number of micro-batches, or all, whose weight gradient of the head is
+    computed after the last backward pass, while other stages still compute."""
     stages: Literal["auto"] | Sequence[int] | Mapping[str, Any]
     """pp: number of layers of each stage; or how many layers fewer the first and the last stage have."""
     context: Literal["ring", "all_gather", "ulysses"] | Mapping[str, int]
@@ -495,8 +498,10 @@ class TrainingKeys(ScenarioKeys, ClusterKeys, total=False):
     """Dtypes; short forms: fp64, fp32, tf32, fp16, bf16, fp8 and nvfp4."""
     activation_checkpointing: str | Mapping[str, Any] | Sequence[int]
     """Activations that are discarded and recomputed."""
-    attention: Literal["flash", "standard"]
-    """Attention kernels: flash (scores stay on the chip) or standard (scores go through HBM)."""
+    attention: Literal["flash", "standard", "eager"]
+    """Attention kernels: flash (scores stay on the chip), standard (scores go through HBM), or eager (as standard, with
+    a softmax in float32 by separate kernels: Transformers' eager attention, Megatron-LM's --no-masked-softmax-
+    fusion)."""
     attention_generation: int
     """Generation of the flash attention kernels."""
     optimizer: str | OptimizerKeys
@@ -523,11 +528,12 @@ class TrainingKeys(ScenarioKeys, ClusterKeys, total=False):
     such as layers.*.attention.*; other parts are frozen."""
     lora: LoraKeys
     """Low-rank adapters on a frozen model."""
-    loss: Literal["auto", "separate", "narrow", "fused", "in_place", "chunked"]
+    loss: Literal["auto", "separate", "narrow", "native", "fused", "in_place", "chunked"]
     """Kernels of the loss: a float32 copy, softmax and loss after each other (separate); the same in the dtype of the
-    logits, without a copy (narrow); a kernel that overwrites the logits in the backward pass (fused), or already in the
-    forward pass (in_place, Liger's cross entropy); head and loss together, a chunk of tokens at a time (chunked,
-    Liger's fused linear cross entropy); auto: the framework's."""
+    logits, without a copy (narrow); compiled functions in float32 (native, Megatron-LM's native fusion); a kernel that
+    overwrites the logits in the backward pass (fused), or already in the forward pass (in_place, Liger's cross
+    entropy); head and loss together, a chunk of tokens at a time (chunked, Liger's fused linear cross entropy); auto:
+    the framework's."""
     logit_shift: Literal["none", "before_cast", "after_cast"]
     """Copy of the logits without each sequence's last token, as in Transformers up to 4.48: none, or a copy before or
     after the cast to float32."""

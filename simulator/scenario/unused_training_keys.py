@@ -77,7 +77,7 @@ def unused(shape: TrainingSpec, world_size: int, base: Path) -> Iterator[tuple[K
     yield from _attention(shape)
     yield from _layer_list(shape, base)
     yield from _collectives(shape)
-    yield from _parallelism(shape, world_size)
+    yield from _parallelism(shape, world_size, base)
     if shape.offload.what == "none":
         yield ("training", "offload", "host_rate"), "no data is on the host; write offload: {what: optimizer}"
     else:
@@ -228,8 +228,9 @@ def _one_copy(shape: TrainingSpec, world_size: int) -> Iterator[tuple[Key, str]]
 
 
 def _attention(shape: TrainingSpec) -> Iterator[tuple[Key, str]]:
-    if shape.attention == "standard":
-        yield ("training", "attention_generation"), "applies to flash attention, but attention is standard"
+    if shape.attention != "flash":
+        why = f"applies to flash attention, but attention is {shape.attention}"
+        yield ("training", "attention_generation"), why
         return
     policy = shape.activation_checkpointing
     # A policy by layer is a tuple; its entries are (policy, layers), or plain layers for "full".
@@ -284,7 +285,17 @@ def _collectives(shape: TrainingSpec) -> Iterator[tuple[Key, str]]:
         yield ("training", "collectives"), "numerics: true simulates every transfer"
 
 
-def _parallelism(shape: TrainingSpec, world_size: int) -> Iterator[tuple[Key, str]]:
+def _trains_head(shape: TrainingSpec, world_size: int, base: Path) -> bool:
+    """Return True if a transformer's head has a weight gradient; also if the settings are invalid."""
+    try:
+        step = to_step(shape, world_size, base)
+    # Invalid settings are reported by the rules.
+    except (ScenarioError, ValueError):
+        return True
+    return step.trains_head
+
+
+def _parallelism(shape: TrainingSpec, world_size: int, base: Path) -> Iterator[tuple[Key, str]]:
     wanted, key = shape.parallelism, ("training", "parallelism")
     if wanted.tp == 1:
         yield (*key, "sequence_parallel"), "needs tp above 1"
@@ -309,9 +320,11 @@ def _parallelism(shape: TrainingSpec, world_size: int) -> Iterator[tuple[Key, st
     if wanted.tp == 1 and wanted.pp == 1 and wanted.cp == 1:
         yield (*key, "order"), "needs tp, pp or cp above 1"
     if wanted.pp == 1:
-        for name in ("schedule", "virtual_stages", "microbatch_group", "stages"):
+        for name in ("schedule", "virtual_stages", "microbatch_group", "stages", "deferred_head_gradients"):
             yield (*key, name), "needs pp above 1"
         return
+    if wanted.deferred_head_gradients and not _trains_head(shape, world_size, base):
+        yield (*key, "deferred_head_gradients"), "the model has no head with a trained matrix"
     schedule = SCHEDULES.find(wanted.schedule)
     if schedule.chunks is not None:
         yield (*key, "virtual_stages"), f"{wanted.schedule} has {schedule.chunks} stages per rank"

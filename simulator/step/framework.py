@@ -26,6 +26,8 @@ from simulator.cluster.validation import checked
 # tensor; a kernel per operation and tensor.
 Implementation = Literal["fused", "foreach", "for_loop"]
 IMPLEMENTATIONS: Final[tuple[Implementation, ...]] = get_args(Implementation)
+# Users of a buffer such as Megatron-Core's GlobalMemoryBuffer; see `Framework.memory_buffer`.
+MemoryBuffer = Literal["none", "head", "inputs", "scores"]
 
 
 # GPUs with the chip of another GPU and more memory (GH200 too, whose name contains H200).
@@ -131,6 +133,8 @@ class Framework:
         this input, both stay allocated until the backward pass has finished the rank's first such layer.
     keeps_logits : bool
         Whether logits, or their gradient in the same dtype, are allocated beside an unfused loss's float32 tensors.
+    copies_logits : bool
+        Whether the forward pass of an unfused loss holds the logits and their float32 copy beside its softmax.
     gradient_buffers : bool
         Whether whole gradients lie in buffers that are never freed.
     accumulates_in_matmul : bool
@@ -152,6 +156,10 @@ class Framework:
         of the tokens.
     workspaces : mapping of str to float
         Scratch memory of matmul libraries, allocated once and never freed, by chip; "other" for other chips [B].
+    memory_buffer : {"none", "head", "inputs", "scores"}
+        Users of a buffer that grows to the largest request and is never freed. Under sequence parallelism, "head": the
+        gathered input of the head's matmul; "inputs": also the gathered inputs of layers' matmuls. "scores": these, and
+        attention's scores if they go through HBM.
     expert_workspaces : mapping of str to float
         Additional scratch memory for grouped matmuls of a model with experts, by chip; "other" for other chips [B].
     kernel_time : float
@@ -190,6 +198,7 @@ class Framework:
     activation_gradients: bool = False
     keeps_input_gradients: bool = False
     keeps_logits: bool = False
+    copies_logits: bool = False
     gradient_buffers: bool = False
     accumulates_in_matmul: bool = False
     keeps_gradients: bool = False
@@ -198,6 +207,7 @@ class Framework:
     optimizer_implementation: Implementation = "fused"
     copies_output: tuple[str, ...] = ()
     workspaces: Mapping[str, float] = field(default_factory=dict)
+    memory_buffer: MemoryBuffer = "none"
     expert_workspaces: Mapping[str, float] = field(default_factory=dict)
     kernel_time: float = 1.0
     network_time: float = 1.0
@@ -387,6 +397,12 @@ class _Choice(SourcedValue):
     value: Implementation
 
 
+class _Buffer(SourcedValue):
+    """A constant in a framework file that names the users of a buffer that is never freed."""
+
+    value: MemoryBuffer
+
+
 class _Chips(SourcedValue):
     """A constant in a framework file with a list of chips as value."""
 
@@ -452,6 +468,7 @@ class _FrameworkFile(Strict):
     activation_gradients: _Fact = _Fact(value=False)
     keeps_input_gradients: _Fact = _Fact(value=False)
     keeps_logits: _Fact = _Fact(value=False)
+    copies_logits: _Fact = _Fact(value=False)
     gradient_buffers: _Fact = _Fact(value=False)
     accumulates_in_matmul: _Fact = _Fact(value=False)
     keeps_gradients: _Fact = _Fact(value=False)
@@ -460,6 +477,7 @@ class _FrameworkFile(Strict):
     optimizer_implementation: _Choice = _Choice(value="fused")
     copies_output: _Chips = Field(default_factory=lambda: _Chips(value=[]))
     workspaces: dict[str, _Amount] = Field(default_factory=dict)
+    memory_buffer: _Buffer = _Buffer(value="none")
     expert_workspaces: dict[str, _Amount] = Field(default_factory=dict)
     kernel_time: _Factor = _Factor(value=1.0)
     network_time: _Factor = _Factor(value=1.0)
@@ -562,6 +580,7 @@ def _framework(name: str, file: _FrameworkFile) -> Framework:
         activation_gradients=file.activation_gradients.value,
         keeps_input_gradients=file.keeps_input_gradients.value,
         keeps_logits=file.keeps_logits.value,
+        copies_logits=file.copies_logits.value,
         gradient_buffers=file.gradient_buffers.value,
         accumulates_in_matmul=file.accumulates_in_matmul.value,
         keeps_gradients=file.keeps_gradients.value,
@@ -570,6 +589,7 @@ def _framework(name: str, file: _FrameworkFile) -> Framework:
         optimizer_implementation=file.optimizer_implementation.value,
         copies_output=tuple(file.copies_output.value),
         workspaces={chip: size.value for chip, size in file.workspaces.items()},
+        memory_buffer=file.memory_buffer.value,
         expert_workspaces={chip: size.value for chip, size in file.expert_workspaces.items()},
         kernel_time=file.kernel_time.value,
         network_time=file.network_time.value,

@@ -33,6 +33,8 @@ class Parallelism:
         Layers of each stage; empty for an even distribution.
     first_less, last_less : int
         Layers that the first and the last stage have less, if `stages` is empty.
+    deferred_head_gradients : int or "all"
+        Micro-batches whose weight gradient of the head is computed after the rank's last backward pass.
     ulysses : int
         Context-parallel ranks that exchange heads; groups of these rotate or gather keys.
     gathers_keys : bool
@@ -59,6 +61,7 @@ class Parallelism:
     stages: tuple[int, ...] = ()
     first_less: int = 0
     last_less: int = 0
+    deferred_head_gradients: int | Literal["all"] = 0
     experts: ExpertPartition = ONE_PLACE
     order: tuple[Kind, ...] = ORDER
 

@@ -28,7 +28,7 @@ from simulator.basics.dtypes import find
 from simulator.records.operation import Computation, Exchange, NumericAction
 from simulator.step.optimizers.optimizer import Shape, busiest_owner
 from simulator.step.pass_pieces import NOTHING, PassPieces
-from simulator.step.pipelines.schedule import Pass
+from simulator.step.pipelines.schedule import Pass, Work
 from simulator.step.program_builder import ProgramBuilder
 from simulator.step.spec import TrainingStep
 from simulator.step.stages import Chunk
@@ -148,6 +148,8 @@ class Passes:
     _labels: dict[int, tuple[PassPieces, Sequence[str]]] = field(default_factory=dict)
     # Inputs of layers, and their gradients, that stay allocated until the micro-batch's backward pass ends.
     _held: list[str] = field(default_factory=list)
+    # Micro-batches with a deferred weight gradient of the head, by stage, once known.
+    _deferred: dict[int, Sequence[int]] = field(default_factory=dict)
 
     @property
     def gradient_itemsize(self) -> int:
@@ -166,9 +168,22 @@ class Passes:
 
     @property
     def placeholder_bytes(self) -> int:
-        """Bytes of the arrays that stand for the gradients of layers' matrices, one for each shape [B]."""
-        shapes = {shape for unit in self.units for shape, _ in unit.own_rule}
+        """Bytes of the arrays that stand for the gradients of the layers' matrices and the head's, one for each shape
+        [B].
+        """
+        shapes = {shape for unit in self.units if unit.is_layer for shape, _ in unit.matrices} | self._head_matrices
         return sum(prod(shape) for shape in shapes) * find(self.step.trained_dtype).itemsize
+
+    @property
+    def _head_matrices(self) -> set[Shape]:
+        """Shapes of the trained matrices that the rank's head multiplies by; a tied head on the embedding's rank uses
+        the embedding's table.
+        """
+        head = {shape for unit in self.units if unit.name == "head" for shape, _ in unit.matrices}
+        if self.step.model.tied and {"embedding", "head"} <= {unit.name for unit in self.units}:
+            # The token table comes first among the embedding's parameters, and has the most rows.
+            head |= {max(shape for shape, _ in self.unit("embedding").matrices)}
+        return head
 
     def ranks_of(self, unit: Unit) -> int:
         """Return the number of ranks that shard the gradients of a unit (embedding, layer or head)."""
@@ -235,6 +250,8 @@ class Passes:
         """
         after = [*after, *self._fetched(micro, unit)]
         self._recompute(micro, unit, after)
+        if unit.name == "head" and self.defers(chunk.stage, micro):
+            return self._without_weights(micro, unit, chunk, after)
         fresh = self._make_room(micro, unit, chunk, after)
         act = NumericAction(Computation.BACKWARD, (unit.name,), micro)
         with self._activation_gradients(micro, unit, after):
@@ -242,6 +259,51 @@ class Passes:
         if not unit.spread:  # an expert unit precedes its layer and has no kernels
             self.handed_back = done
         return self._end(micro, unit, chunk, fresh, done, communicates=communicates)
+
+    def _without_weights(self, micro: int, head: Unit, chunk: Chunk, after: list[str | None]) -> str:
+        """Write the head's backward pass without its weight gradient; its input and the gradient of the logits wait for
+        `deferred_gradients`. Return the last kernels.
+        """
+        self._begin(micro, head, chunk, after)
+        act = NumericAction(Computation.INPUT_GRADIENT, (head.name,), micro)
+        with self._activation_gradients(micro, head, after):
+            done = self._run(f"{head.name} backward {micro}", head.input_gradient, "backward", after, act)
+        self.handed_back = done
+        self._free_activations(micro, head, chunk)
+        self.builder.allocate(f"{head.name} deferred {micro}", head.deferred, "activations")
+        return done
+
+    def deferred_gradients(self, chunk: Chunk) -> str:
+        """Write the head's deferred weight gradients of a step, one micro-batch after the other; return the last
+        kernels.
+        """
+        head, done = self.unit("head"), ""
+        for micro in self._deferred_micros(chunk.stage):
+            # The gradient of the logits, and the head's input.
+            waiting = f"{head.name} deferred {micro}"
+            self.builder.assume(waiting, head.deferred, "activations", "compute")
+            fresh = self._allocate_fresh(micro, head, [])
+            act = NumericAction(Computation.WEIGHT_GRADIENT, (head.name,), micro)
+            name = f"{head.name} weight gradient {micro}"
+            done = self._run(name, head.weight_gradient, "weight gradient", [], act)
+            self.builder.free(waiting)
+            done = self._accumulate(micro, head, fresh, done)
+        return done if head.copies is None else self.builder.compute(f"{head.name} copies", head.copies, "copies")
+
+    def defers(self, stage: int, micro: int) -> bool:
+        """Return True if the head's weight gradient of a micro-batch on this stage is computed after the last backward
+        pass.
+        """
+        return self.step.deferred > 0 and micro in self._deferred_micros(stage)
+
+    def _deferred_micros(self, stage: int) -> Sequence[int]:
+        """Return the micro-batches, in backward order, whose weight gradients of the head are deferred on a stage."""
+        if stage not in self._deferred:
+            units = next(chunk.units for chunk in self.chunks if chunk.stage == stage)
+            waits = any(unit.deferred for unit in units)
+            micros = [one.micro for one in self.order if one.work is Work.BACKWARD and one.stage == stage]
+            self._deferred[stage] = tuple(micros[: self.step.deferred]) if waits else ()
+        return self._deferred[stage]
 
     def input_gradient(self, micro: int, unit: Unit, after: list[str | None]) -> str:
         """Write the input-gradient half of a unit's backward pass, recompute included; return the last operation's
@@ -329,6 +391,14 @@ class Passes:
         """Write the end of a unit's backward pass: free activations, accumulate and copy gradients. Return the name of
         the last kernels.
         """
+        self._free_activations(micro, unit, chunk)
+        done = self._accumulate(micro, unit, fresh, done)
+        if communicates and unit.copies is not None:
+            done = self.builder.compute(f"{unit.name} copies {micro}", unit.copies, "copies")
+        return done
+
+    def _free_activations(self, micro: int, unit: Unit, chunk: Chunk) -> None:
+        """Write the frees of a unit's saved and recomputed tensors after its backward pass."""
         back = " returned" if unit.name in self._waiting_on_host else ""
         kept = f"{unit.name} activations{back} {micro}"
         if unit.holds:
@@ -343,12 +413,13 @@ class Passes:
             for name in self._held:
                 self.builder.free(name)
             self._held.clear()
+
+    def _accumulate(self, micro: int, unit: Unit, fresh: str | None, done: str) -> str:
+        """Write the kernel that adds a new gradient, if any, to the sum over micro-batches; return the last kernels."""
         # From the second micro-batch on, or if dtypes differ, a kernel adds the new gradient to the sum.
         if fresh is not None and unit.accumulate is not None:
             done = self.builder.compute(f"{unit.name} accumulate {micro}", unit.accumulate, "accumulate")
             self.builder.free(fresh)
-        if communicates and unit.copies is not None:
-            done = self.builder.compute(f"{unit.name} copies {micro}", unit.copies, "copies")
         return done
 
     def _run(
@@ -396,15 +467,25 @@ class Passes:
         """
         if not unit.trained:
             return None
-        whole = self.keeps_whole_gradients
+        self._begin(micro, unit, chunk, after)
+        # The first micro-batch writes straight into the accumulated gradient if dtypes agree.
         computed = find(self.step.trained_dtype).itemsize
-        if whole and chunk.begins(micro) and not self.step.framework.gradient_buffers:
+        if self.keeps_whole_gradients and chunk.begins(micro) and computed == self.gradient_itemsize:
+            return None
+        return self._allocate_fresh(micro, unit, after)
+
+    def _begin(self, micro: int, unit: Unit, chunk: Chunk, after: list[str | None]) -> None:
+        """Allocate a unit's accumulated gradients before the first micro-batch of a step, if they have no buffer."""
+        if self.keeps_whole_gradients and chunk.begins(micro) and not self.step.framework.gradient_buffers:
             name = self._whole(unit, micro)
             self.builder.allocate(name, unit.trained * self.gradient_itemsize, "gradients", after=after)
             self.gradients.append(name)
-        # The first micro-batch writes straight into the accumulated gradient if dtypes agree.
-        if whole and chunk.begins(micro) and computed == self.gradient_itemsize:
-            return None
+
+    def _allocate_fresh(self, micro: int, unit: Unit, after: list[str | None]) -> str | None:
+        """Allocate the gradients of a unit from one micro-batch; return the allocation's name if the caller frees it
+        after accumulation, or None.
+        """
+        whole, computed = self.keeps_whole_gradients, find(self.step.trained_dtype).itemsize
         # A temporary gradient has the computed dtype; the accumulated gradient may be wider.
         name = f"{unit.name} gradients {micro}"
         nbytes = 0 if whole and self._adds_in_place(unit) else unit.trained * computed
@@ -415,12 +496,12 @@ class Passes:
 
     def _adds_in_place(self, unit: Unit) -> bool:
         """Return True if a micro-batch's gradient of a unit needs no allocation of its own: a buffer holds it for the
-        whole step, matmuls add to the accumulated gradient, or placeholders stand for gradients of layers. The
+        whole step, matmuls add to the accumulated gradient, or placeholders stand for matmuls' gradients. The
         embedding's gradient comes from no matmul.
         """
         framework = self.step.framework
-        added = framework.accumulates_in_matmul and unit.name != "embedding"
-        return framework.keeps_gradients or added or (framework.placeholders and unit.is_layer)
+        from_matmuls = framework.accumulates_in_matmul or framework.placeholders
+        return framework.keeps_gradients or (from_matmuls and unit.name != "embedding")
 
     def _whole(self, unit: Unit, micro: int) -> str:
         """Return the allocation name for a unit's whole gradient, which accumulates over the micro-batches of

@@ -18,6 +18,7 @@ import numpy as np
 from simulator.basics.garbage import collected_later
 from simulator.cluster.cluster import Cluster
 from simulator.model.model import modules, refusals, training_flops_per_token
+from simulator.model.shape import Transformer
 from simulator.records.operation import Allocate, Collective, Op
 from simulator.records.program import Program
 from simulator.step.checkpoint_traffic import checkpoint_bytes
@@ -30,10 +31,11 @@ from simulator.step.pipelines.schedule import Pass
 from simulator.step.process_groups import Groups, StageOps, for_every_rank
 from simulator.step.program_builder import ProgramBuilder
 from simulator.step.spec import TrainingStep
+from simulator.step.stages import refusal_of_deferral
 from simulator.step.states import States, states
 from simulator.step.strategies.strategy import STRATEGIES, PassPlanner, Strategy
 from simulator.step.streams import HOST_COPIES, dimension_of
-from simulator.step.units import units
+from simulator.step.units import Unit, batch_of, units
 from simulator.step.update import update
 
 
@@ -395,6 +397,8 @@ def _noted(
         builder.allocate("optimizer states", rank_states.optimizer, "optimizer")
         if scratch := step.framework.scratch(cluster.gpus[0], experts=bool(step.model.num_experts)):
             builder.allocate("workspaces", scratch, "workspaces")
+        if buffer := memory_buffer(step, own, place):
+            builder.allocate("memory buffer", buffer, "workspaces")
         if whole and step.framework.gradient_buffers:
             builder.allocate("gradient buffers", passes.gradient_bytes, "gradients")
         if whole and step.framework.placeholders:
@@ -413,6 +417,35 @@ def _noted(
     return noted
 
 
+def memory_buffer(step: TrainingStep, own: Sequence[Unit], place: int = 0) -> int:
+    """Return the size of the buffer that a framework keeps for gathered inputs and scores on a rank [B].
+
+    Megatron-Core's GlobalMemoryBuffer (core/utils.py) has one array for each dtype, as large as the largest request:
+    the input of a column-parallel matmul, gathered from the sequence-parallel ranks (core/tensor_parallel/layers.py),
+    and the scores of `DotProductAttention` (core/transformer/dot_product_attention.py). nanotron has such a buffer too.
+
+    Parameters
+    ----------
+    own : sequence of Unit
+        The rank's units: embedding, layers and head, or its pipeline stages' units.
+    place : int
+        The rank's place among context-parallel ranks.
+    """
+    model, users = step.model, step.framework.memory_buffer
+    if users == "none" or not isinstance(model, Transformer):
+        return 0
+    batch, layers = batch_of(step, place), users != "head" and any(unit.is_layer for unit in own)
+    elements = 0
+    if batch.cut.sequence and (layers or any(unit.name == "head" for unit in own)):
+        elements = batch.tokens * model.hidden_size
+    waiting = min(2, step.deferred) if any(unit.deferred for unit in own) else 0
+    if layers and users == "scores" and batch.attention != "flash":
+        elements = max(elements, batch.sequences * model.num_heads // batch.cut.tensor * batch.seq_len**2)
+    # Deferred weight gradients gather into two arrays of their own, in turns (`drain_embedding_wgrad_compute`).
+    waiting *= batch.tokens * model.hidden_size if batch.cut.sequence else 0
+    return (elements + waiting) * batch.itemsize
+
+
 def check_cut(step: TrainingStep) -> None:
     """Raise ValueError if a step's model cannot be partitioned over ranks as the step requests."""
     cut = step.parallelism.cut()
@@ -420,6 +453,11 @@ def check_cut(step: TrainingStep) -> None:
         raise ValueError(
             "checkpointing: got 'sqrt', whose segments cross pipeline stages; write full, or every k-th layer"
         )
+    refused = refusal_of_deferral(
+        step.parallelism.schedule, step.sharding.strategy, chunked=step.loss_kernels == "chunked"
+    )
+    if step.deferred and refused:
+        raise ValueError(f"parallelism.deferred_head_gradients: {refused}")
     if step.model.num_experts and cut.experts_apart and (step.sharding.shard_size or step.sharding.mesh):
         raise ValueError("parallelism.ep: experts with a separate shard_size are not supported yet")
     for key, refused in refusals(step.model, cut, step.seq_len):

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal
 from simulator.collectives.algorithm import Algorithm
 from simulator.model.head import LogitShift
 from simulator.model.model import Model
+from simulator.model.operation import AttentionKernels
 from simulator.model.shape import Transformer
 from simulator.model.trained import TrainedParts
 from simulator.step.framework import BARE, Framework
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 FaultKind = Literal["dropped", "doubled", "stale", "bit_flip", "overflow", "stopped"]
 ScheduleKind = Literal["constant", "linear", "cosine"]
-LossKernels = Literal["separate", "narrow", "fused", "in_place", "chunked"]
+LossKernels = Literal["separate", "narrow", "native", "fused", "in_place", "chunked"]
 # A policy for every layer; k to recompute every k-th layer; layers to recompute; or pairs (policy, layers).
 Checkpointing = str | int | tuple[int, ...] | tuple[tuple[str, tuple[int, ...]], ...]
 
@@ -265,7 +266,7 @@ class TrainingStep:
         Whether saved activations of layers wait for the backward pass in host memory.
     loss_scaling : LossScaling or None
         If given, gradients are unscaled and checked for overflow before the update.
-    loss : {"separate", "narrow", "fused", "in_place", "chunked"} or None
+    loss : {"separate", "narrow", "native", "fused", "in_place", "chunked"} or None
         Kernels of the loss, see step/kernels/loss_operations.py; None for the framework's.
     logit_shift : {"none", "before_cast", "after_cast"}
         Copy of the logits without each sequence's last token.
@@ -297,7 +298,7 @@ class TrainingStep:
     sharding: Sharding = Sharding()
     precision: Precision = Precision()
     checkpointing: Checkpointing = "none"
-    attention: Literal["flash", "standard"] = "flash"
+    attention: AttentionKernels = "flash"
     attention_generation: int = 2
     optimizer: Optimizer = ADAM
     collectives: Literal["auto", "played", "closed_form"] = "auto"
@@ -349,6 +350,23 @@ class TrainingStep:
     def trained_dtype(self) -> str:
         """Dtype of the trained parameters: the adapters' own, or the working parameters'."""
         return self.precision.params if self.model.adapters is None else self.model.adapters.dtype
+
+    @property
+    def deferred(self) -> int:
+        """Number of micro-batches of a step whose weight gradient of the head is computed after the last backward pass;
+        0 without a pipeline.
+        """
+        asked = self.parallelism.deferred_head_gradients
+        wanted = self.accumulation if asked == "all" else min(asked, self.accumulation)
+        return wanted if self.parallelism.pp > 1 else 0
+
+    @property
+    def trains_head(self) -> bool:
+        """True if a transformer's head has a weight gradient; a tied head has the embedding's token table."""
+        if not isinstance(self.model, Transformer) or self.model.adapters is not None:
+            return False
+        name, parameter = ("embedding", "token") if self.model.tied else ("head", "head.weight")
+        return self.trained is None or parameter in self.trained.of(name)
 
     @property
     def rounds(self) -> int:

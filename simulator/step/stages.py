@@ -14,8 +14,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
+from typing import Final
 
 from simulator.step.units import Unit
+
+# Other schedules split every backward pass, or have the head on another place than the last rank; other strategies
+# shard or send gradients after each micro-batch.
+_DEFERRING_SCHEDULES: Final = ("1f1b", "interleaved")
+_DEFERRING_STRATEGIES: Final = ("ddp", "zero1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +105,25 @@ def refusal_of_layers(asked: Sequence[int], stages: int, layers: int, model: str
         return f"got {len(asked)} stages with {sum(asked)} layers; must be {wanted}"
     if 0 in asked[1:-1]:
         return f"got no layer for stage {asked[1:-1].index(0) + 1}; only the first and the last stage may have no layer"
+    return ""
+
+
+def refusal_of_deferral(schedule: str, strategy: str, *, chunked: bool) -> str:
+    """Return a sentence telling why the head's weight gradients cannot be deferred; empty if possible.
+
+    Parameters
+    ----------
+    schedule, strategy : str
+        Names of the pipeline schedule and of the sharding strategy.
+    chunked : bool
+        Whether head and loss are computed together, a chunk of tokens at a time.
+    """
+    able = {"schedule": _DEFERRING_SCHEDULES, "sharding": _DEFERRING_STRATEGIES}
+    for (key, names), asked in zip(able.items(), (schedule, strategy), strict=True):
+        if asked not in names:
+            return f"{asked} cannot defer the head's weight gradient; write {key}: {' or '.join(names)}"
+    if chunked:
+        return "a chunked loss computes the head's weight gradient in the forward pass; write loss: fused"
     return ""
 
 

@@ -14,6 +14,7 @@ from typing import Any
 from simulator.basics.dtypes import find, is_narrow
 from simulator.cluster.cluster import Gpu
 from simulator.model.adapters import FROZEN
+from simulator.model.head import logits_memory
 from simulator.model.layer_list import LayerList
 from simulator.model.model import (
     LayerKind,
@@ -72,6 +73,8 @@ class Unit:
         last unit that holds any [B].
     freed_early : int
         Part of `kept` and `recomputed` that is freed before weight gradients are computed [B].
+    deferred : int
+        Bytes of the head's input and of the logits' gradient, which wait for a deferred weight gradient [B].
     copies : KernelCost or None
         Copies and casts around its collectives, once for each micro-batch with communication.
     accumulate : KernelCost or None
@@ -110,6 +113,7 @@ class Unit:
     temporaries_again: int = 0
     holds: int = 0
     freed_early: int = 0
+    deferred: int = 0
     copies: KernelCost | None = None
     accumulate: KernelCost | None = None
     resident: int = 0
@@ -470,7 +474,14 @@ def _head(timer: KernelTimer, batch: Batch, elements: int) -> Unit:
     head = _plain("head", elements, timer, loss_operations(timer.step, batch))
     if isinstance(model, LayerList):
         return head
-    head = replace(head, temporaries=logit_temporaries(timer.step, batch) + _returned(timer.step, batch))
+    if timer.step.deferred and timer.step.trains_head:
+        entered = batch.tokens_between * model.hidden_size * batch.itemsize
+        head = replace(head, deferred=entered + logits_memory(model, batch).logits)
+    copied = 0
+    if timer.step.framework.copies_logits and timer.step.loss_kernels == "separate":
+        memory = logits_memory(model, batch)
+        copied = memory.logits + memory.float32_copy
+    head = replace(head, temporaries=max(copied, logit_temporaries(timer.step, batch)) + _returned(timer.step, batch))
     buffers = loss_buffers(timer.step, batch)
     if not buffers:
         return head

@@ -151,6 +151,20 @@ def test_without_flash_attention_all_layers_keep_their_scores(
         assert (standard - flash + 4 * heads * 4096) * layers == each * quadratic
 
 
+@pytest.mark.parametrize(("dropout", "more"), [(True, 2), (False, 4)])
+def test_eager_attention_keeps_a_float32_softmax_of_every_score(dropout: bool, more: int) -> None:
+    """Standard attention keeps 2 bytes a score, with dropout 2 + 1 + 2. Eager: softmax 4, and its copy 2; with dropout
+    4 + 1 + 2, because dropout needs its mask alone. In float32 nothing is cast.
+    """
+    heads, d = 16, 1024
+    for itemsize, each in ((2, more), (4, 0)):
+        eager, standard = (
+            saved_bytes(layer_operations(gpt(d, heads), Batch(1, 2048, itemsize, kind, dropout)))
+            for kind in ("eager", "standard")
+        )
+        assert eager - standard == each * heads * 2048 * 2048
+
+
 def test_qwen2_itself_keeps_what_the_docs_print() -> None:
     kept = []
     for name in ("qwen2_0.5b", "qwen2_7b", "qwen2_72b"):

@@ -16,7 +16,7 @@ from simulator.model.kernel import Matmul
 from simulator.model.parameters import modules
 from simulator.model.shape import Transformer
 from simulator.records.operation import ISSUE, Allocate, Collective, Compute, Free
-from simulator.step.framework import Framework, load_framework
+from simulator.step.framework import Framework, MemoryBuffer, load_framework
 from simulator.step.kernels.framework_operations import narrow_casts
 from simulator.step.kernels.kernel_time import duration
 from simulator.step.parallelism import Parallelism
@@ -32,7 +32,8 @@ H100 = load_gpu("h100_sxm")
 def played(ranks: int, strategy: str = "ddp", model: Transformer = TINY, **facts: Any) -> Played:
     known = {name: facts.pop(name) for name in ("issue", "sends_block", "overlaps", "each_tensor", "gathers_again",
              "issue_in_pipeline", "keeps_copies", "keeps_logits", "keeps_gradients", "gradient_buffers",
-             "loss_buffers", "accumulates_in_matmul", "placeholders", "widens_gradients", "workspaces")
+             "loss_buffers", "accumulates_in_matmul", "placeholders", "widens_gradients", "workspaces",
+             "memory_buffer")
              if name in facts}  # fmt: skip
     topology = facts.pop("topology", "star_100g")
     return play(step(strategy, model, framework=Framework(**known), **facts), ranks, topology)
@@ -237,15 +238,22 @@ def test_a_gradient_that_matmuls_add_takes_no_memory_besides() -> None:
 
 
 @pytest.mark.parametrize("pp", [1, 2])
-def test_placeholders_of_gradients_are_one_array_for_each_shape_of_layers_matrices(pp: int) -> None:
-    """Two bytes an element of 3 d x d, d x d, f x d and d x f, however many layers; nothing more for a layer."""
+def test_placeholders_of_gradients_are_one_array_for_each_shape_of_matrices(pp: int) -> None:
+    """Two bytes an element of 3 d x d, d x d, f x d, d x f, and the head's v x d, however many layers; nothing more for
+    a layer or the head.
+    """
     facts: dict[str, Any] = {"precision": Precision(grads="float32"), "gradient_buffers": True, "placeholders": True}
     run = played(2, parallelism=Parallelism(pp=pp), accumulation=2, **facts)
     d, f = TINY.hidden_size, TINY.ffn_size
-    for ops in run.plan.program.ranks:
+    for rank, ops in enumerate(run.plan.program.ranks):
         sizes = {op.name: op.nbytes for op in ops if isinstance(op, Allocate)}
-        assert sizes["gradient placeholders"] == 2 * (3 * d * d + d * d + 2 * d * f)
-        assert not any(nbytes for name, nbytes in sizes.items() if name.startswith("layer") and "gradients" in name)
+        head = TINY.vocab_size * d if pp == 1 or rank == 1 else 0
+        assert sizes["gradient placeholders"] == 2 * (3 * d * d + d * d + 2 * d * f + head)
+        matmuls = [
+            nbytes for name, nbytes in sizes.items() if name.startswith(("layer", "head")) and "gradients" in name
+        ]
+        assert matmuls
+        assert not any(matmuls)
         assert not any(isinstance(op, Free) and op.allocation == "gradient placeholders" for op in ops)
 
 
@@ -260,6 +268,44 @@ def test_narrow_gradients_are_copied_in_float32_until_the_next_step(grads: str, 
     elements = sum(module.elements for module in modules(TINY))
     assert sum(made) == nbytes * elements
     assert not any(isinstance(op, Free) and op.allocation == "gradients for the update" for op in ops)
+
+
+@pytest.mark.parametrize(
+    ("users", "facts", "nbytes"),
+    [
+        # Tokens and width of the gathered input: 2 x 16 tokens of a rank's two sequences, 2 bytes a number.
+        ("head", {"tp": 2, "pp": 2}, (0, 2 * 16 * TINY.hidden_size * 2)),
+        ("inputs", {"tp": 2, "pp": 2}, (2 * 16 * TINY.hidden_size * 2, 2 * 16 * TINY.hidden_size * 2)),
+        # A context-parallel rank gathers its own part of the sequence.
+        ("head", {"tp": 2, "cp": 2}, (2 * 8 * TINY.hidden_size * 2,) * 2),
+        # Without sequence parallelism nothing is gathered.
+        ("inputs", {"tp": 2, "pp": 2, "sequence_parallel": False}, (0, 0)),
+        ("none", {"tp": 2, "pp": 2}, (0, 0)),
+    ],
+)
+def test_gathered_inputs_lie_in_a_buffer_that_is_never_freed(
+    users: MemoryBuffer, facts: dict[str, Any], nbytes: tuple[int, int]
+) -> None:
+    run = played(4, memory_buffer=users, parallelism=Parallelism(**facts), micro_batch_size=2, seq_len=16,
+                 accumulation=2, precision=Precision(grads="float32"))  # fmt: skip
+    ranks = run.plan.program.ranks
+    for ops, expected in zip((ranks[0], ranks[-1]), nbytes, strict=True):
+        assert [op.nbytes for op in ops if isinstance(op, Allocate) and op.name == "memory buffer"] == (
+            [expected] if expected else []
+        )
+        assert not any(isinstance(op, Free) and op.allocation == "memory buffer" for op in ops)
+
+
+@pytest.mark.parametrize(("attention", "users"), [("standard", "scores"), ("eager", "scores"), ("flash", "scores"),
+                                                  ("standard", "inputs"),
+                                                  ("standard", "head")])  # fmt: skip
+def test_scores_of_local_layers_lie_in_the_same_buffer(attention: str, users: MemoryBuffer) -> None:
+    """Two sequences, half of the heads, 16 x 16 positions of 2 bytes: more than the gathered input if it is narrow."""
+    run = played(2, memory_buffer=users, parallelism=Parallelism(tp=2, sequence_parallel=False), micro_batch_size=2,
+                 seq_len=16, attention=attention, precision=Precision(grads="float32"))  # fmt: skip
+    sizes = [op.nbytes for op in next(iter(run.plan.program.ranks)) if getattr(op, "name", "") == "memory buffer"]
+    scores = 2 * TINY.num_heads // 2 * 16 * 16 * 2
+    assert sizes == ([scores] if users == "scores" and attention != "flash" else [])
 
 
 def test_workspaces_are_allocated_for_the_whole_step() -> None:

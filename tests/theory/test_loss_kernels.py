@@ -9,7 +9,7 @@ from simulator.model.kernel import Elementwise, Matmul
 from simulator.model.load import load_model
 from simulator.model.operation import Batch
 from simulator.model.trained import TrainedParts
-from simulator.step.framework import Framework
+from simulator.step.framework import Framework, load_framework
 from simulator.step.kernels.kernel_time import duration
 from simulator.step.kernels.loss_operations import chunk_tokens, loss_buffers, loss_operations
 from simulator.step.spec import LossKernels, LossScaling, Precision, TrainingStep
@@ -128,6 +128,35 @@ def test_a_narrow_loss_holds_and_moves_numbers_of_the_logits_dtype_alone() -> No
     one, other = (loss_operations(replace(step(loss), precision=wide), replace(BATCH, itemsize=4))
                   for loss in ("narrow", "separate"))  # fmt: skip
     assert one == other
+
+
+@pytest.mark.parametrize("framework", [Framework(), Framework(loss_buffers=True, keeps_logits=True)])
+def test_a_native_loss_holds_two_float32_arrays_and_the_gradient_of_the_logits(framework: Framework) -> None:
+    """Megatron-LM's compiled loss: softmax saved, its copy and the cast in the backward pass, with every framework."""
+    hidden, logits = TOKENS * WIDTH * 2, TOKENS * WORDS * 2
+    head = units(replace(step("native"), framework=framework), H100)[-1]
+    # Norm: input and a float32 number for each token. Logits: the norm's output. Loss: float32 softmax and labels.
+    assert head.kept == hidden + 4 * TOKENS + hidden + 2 * logits + 8 * TOKENS
+    assert head.recomputed == 2 * logits + logits
+    # The gradient of the logits alone is alive when the backward matmuls begin.
+    assert head.freed_early == 2 * logits + 2 * logits
+    loss = loss_operations(step("native"), BATCH)[-1]
+    # Forward: a cast, and two passes in place. Backward: a copy of the softmax; a product that is written twice.
+    moved = [(one.read, one.written) for one in (*loss.forward, *loss.backward) if isinstance(one, Elementwise)]
+    wide = 2 * logits
+    assert moved == [(logits, wide), (wide, wide), (wide, wide), (wide, wide), (wide, wide + logits)]
+
+
+@pytest.mark.parametrize(("loss", "nbytes"), [("separate", 2 + 4), ("narrow", 0), ("native", 0), ("fused", 0)])
+def test_nanotrons_loss_holds_logits_and_their_copy_beside_the_softmax(loss: LossKernels, nbytes: int) -> None:
+    """sharded_cross_entropy: 4 bytes a logit are saved; logits and float32 copy are alive in the forward pass alone."""
+    head = units(replace(step(loss), framework=Framework(copies_logits=True)), H100)[-1]
+    assert head.temporaries == nbytes * TOKENS * WORDS
+    nanotron = load_framework("nanotron")
+    assert nanotron.copies_logits
+    own = units(replace(step("separate"), framework=nanotron), H100)[-1]
+    # The backward pass writes the gradient over the softmax, and casts it.
+    assert own.recomputed == 2 * TOKENS * WORDS
 
 
 def test_a_frozen_head_has_no_weight_gradient_in_its_chunks() -> None:

@@ -26,6 +26,9 @@ MIB = 2**20
 PLAIN = replace(load_framework("megatron_core"), placeholders=False)
 # CUBLAS_WORKSPACE_CONFIG=:4096:8: two workspaces of 32 MiB, and Transformer Engine's 4 MiB.
 DETERMINISTIC = replace(PLAIN, workspaces={"other": 68 * MIB})
+# --transformer-impl local: no workspace of Transformer Engine, and scores in a buffer that is never freed.
+LOCAL = replace(load_framework("megatron_local"), placeholders=False, workspaces={"other": 64 * MIB})
+HALF = Precision("float16", grads="float16", reduce="float16", matmul="float16")
 CASES: dict[str, tuple[int, int, str, dict[str, Any]]] = {
     "gpt3_mcore_te_tp1_pp1_dist_optimizer_no_mmap_bin_files":
         (552_128_512, 4_673_069_568, "zero1", {"attention": "standard"}),
@@ -43,6 +46,23 @@ CASES: dict[str, tuple[int, int, str, dict[str, Any]]] = {
     "gpt3_mcore_te_tp2_pp2_cp2_nondeterministic":
         (433_750_528, 858_314_240, "ddp",
          {"tp": 2, "pp": 2, "cp": 2, "dropout": False, "framework": PLAIN}),
+    "gpt3_mcore_te_tp2_pp2_cross_entropy_loss_fusion":
+        (435_716_608, 1_772_628_480, "ddp",
+         {"tp": 2, "pp": 2, "sequence_parallel": False, "loss": "native", "framework": PLAIN}),
+    # --wgrad-deferral-limit 2, and no --no-gradient-accumulation-fusion: the head's gradient has a placeholder.
+    "gpt3_mcore_te_tp2_pp2_resume_torch_dist_defer_embedding_wgrad_compute":
+        (516_063_744, 1_878_141_440, "ddp",
+         {"tp": 2, "pp": 2, "sequence_parallel": False, "deferred_head_gradients": 2,
+          "framework": replace(DETERMINISTIC, placeholders=True)}),
+    "gpt3_mcore_tp1_pp4":
+        (779_997_184, 2_746_575_872, "ddp", {"pp": 4, "attention": "standard", "framework": LOCAL}),
+    "gpt3_mcore_tp4_pp1_resume_torch_dist":
+        (416_513_536, 1_597_485_568, "ddp",
+         {"tp": 4, "sequence_parallel": False, "attention": "standard", "framework": LOCAL, "precision": HALF}),
+    # --no-masked-softmax-fusion, in float32 because of --apply-query-key-layer-scaling.
+    "gpt3_mcore_tp2_pp2_uninstall_te":
+        (560_548_864, 2_087_784_448, "ddp",
+         {"tp": 2, "pp": 2, "sequence_parallel": False, "attention": "eager", "framework": LOCAL, "precision": HALF}),
 }  # fmt: skip
 
 
@@ -50,7 +70,8 @@ CASES: dict[str, tuple[int, int, str, dict[str, Any]]] = {
 def test_bytes_of_the_last_rank_are_those_of_megatron_lm_within_40_mib(name: str) -> None:
     allocated, peak, strategy, facts = CASES[name]
     given: dict[str, Any] = {"attention": "flash", "dropout": True, "framework": DETERMINISTIC} | facts
-    names = ("tp", "pp", "cp", "sequence_parallel", "schedule", "virtual_stages")
+    given.setdefault("precision", Precision(grads="float32", reduce="float32"))
+    names = ("tp", "pp", "cp", "sequence_parallel", "schedule", "virtual_stages", "deferred_head_gradients")
     parallel = Parallelism(**{key: given.pop(key) for key in names if key in given})
     # The vocabulary is padded to a multiple of 128 x tp.
     vocabulary = -(-50257 // (128 * parallel.tp)) * 128 * parallel.tp
@@ -65,7 +86,6 @@ def test_bytes_of_the_last_rank_are_those_of_megatron_lm_within_40_mib(name: str
         micro_batch_size=4,
         accumulation=32 // 4 // (8 // parallel.size),
         parallelism=parallel,
-        precision=Precision(grads="float32", reduce="float32"),
         **given,
     )
     samples = [sample.nbytes for sample in play(made, 8, "dgx_a100").timeline.memory if sample.rank == 7]

@@ -36,6 +36,22 @@ JOBS: dict[str, tuple[int, dict[str, Any]]] = {
     "tp, whole sequences": (4, {"sharding": "zero1", "parallelism": {"tp": 4, "sequence_parallel": False}}),
     "cp": (4, {"sharding": "ddp", "parallelism": {"cp": 2}}),
     "1f1b": (8, {"sharding": "zero1", "gradient_accumulation_steps": 9, "parallelism": {"pp": 4}}),
+    "1f1b, head's gradients deferred": (
+        8,
+        {
+            "sharding": "zero1",
+            "gradient_accumulation_steps": 13,
+            "parallelism": {"pp": 4, "deferred_head_gradients": 5},
+        },
+    ),
+    "interleaved, head's gradients deferred": (
+        8,
+        {
+            "sharding": "ddp",
+            "gradient_accumulation_steps": 12,
+            "parallelism": {"pp": 4, "schedule": "interleaved", "virtual_stages": 3, "deferred_head_gradients": "all"},
+        },
+    ),
     "1f1b, few": (4, {"sharding": "ddp", "gradient_accumulation_steps": 2, "parallelism": {"pp": 4}}),
     "1f1b, unlike stages": (
         4,

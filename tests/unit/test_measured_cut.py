@@ -229,3 +229,17 @@ def test_an_interrupted_validation_continues_with_the_rows_that_are_left(
     assert simulator(*command).code == 0
     assert played == [1]
     assert len(file.read_text().splitlines()) == 4
+
+
+def test_memory_is_of_the_kind_that_the_source_prints() -> None:
+    """nanotron: bytes reserved by rank 0, on the first of two stages; its last stage, with the logits, needs more."""
+    row = next(
+        row
+        for row in measured_cut("nanotron_cut")
+        if row.parallelism.pp == 2 and row.parallelism.tp == 1 and row.accumulation == 1 and row.sharding == "zero1"
+    )
+    assert row.memory == "reserved by rank 0"
+    first, whole = (play_row(replace(row, memory=kind), frameworks()) for kind in (row.memory, "allocated"))
+    assert first.peak < 0.8 * whole.peak
+    assert row.peak is not None
+    assert first.peak == pytest.approx(row.peak, rel=0.15)

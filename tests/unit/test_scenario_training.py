@@ -189,7 +189,7 @@ def test_everything_is_written_out() -> None:
         "gradient_accumulation_steps": 1,
         "parallelism": {
             "tp": 1, "pp": 1, "cp": 1, "ep": 1, "sequence_parallel": True, "tp_overlap": "none", "schedule": "1f1b",
-            "virtual_stages": 1, "stages": "auto", "context": "ring", "balanced": True,
+            "virtual_stages": 1, "deferred_head_gradients": 0, "stages": "auto", "context": "ring", "balanced": True,
             "experts": {
                 "dispatch": "all_to_all", "routing": "uniform", "capacity": "none", "imbalance": 1.0, "dtype": "auto",
             },
@@ -424,7 +424,7 @@ DTYPES = "one of bfloat16, float16, float32, float64"
         ({"activation_checkpointing": [-1]}, "activation_checkpointing.0: got -1; must be at least 0"),
         ({"activation_checkpointing": None}, "activation_checkpointing: got nothing; must be one of none, full, sqrt, "
          "attention, selective_op, feed_forward, activation, or {every: 2}, or a list of layers"),
-        ({"attention": "flsh"}, "attention: got 'flsh'; one of flash, standard; did you mean 'flash'?"),
+        ({"attention": "flsh"}, "attention: got 'flsh'; one of eager, flash, standard; did you mean 'flash'?"),
         ({"attention_generation": 4}, "attention_generation: got 4; must be at most 3"),
         ({"optimizer": "nesterov"}, "optimizer: got 'nesterov'; has the same states as momentum; write momentum"),
         (
@@ -730,6 +730,7 @@ LEARNS = {"model": {**SMALL, "tie_word_embeddings": False}, "seq_len": 8, "numer
             {"faults": [{"step": 1, "what": "doubled", "rank": 1}]},
             "faults.0.rank: does not apply to 'doubled'; its keys are collective, transfer",
         ),
+        ({"attention": "eager"}, "attention: got eager; real training has flash and standard attention"),
         ({"numerics": False, "faults": [{"step": 1, "what": "doubled"}]}, "faults: need real training"),
         ({"sharding": "parameter_server", "precision": "fp16"}, "loss_scaling: servers apply gradients without"),
         ({"sharding": "parameter_server", "clip_norm": 1.0}, "clip_norm: got 1, but servers update before"),

@@ -304,4 +304,11 @@ def test_servers_have_the_same_words_in_a_training_and_in_a_collective() -> None
 
 
 def test_a_loss_is_told_by_its_kernels() -> None:
+    key = "training.parallelism.deferred_head_gradients"
+    assert [label(key, count) for count in (0, 1, 2, "all")] == [
+        "no head gradients deferred",
+        "head gradients of 1 micro-batch deferred",
+        "head gradients of 2 micro-batches deferred",
+        "head gradients of all micro-batches deferred",
+    ]
     assert [label("training.loss", kind) for kind in ("fused", "auto")] == ["fused loss", "loss as the framework"]

@@ -182,10 +182,10 @@ matrices that `selective_op` keeps is modelled coarsely, by whole operations. Er
 cancel.
 
 Megatron-LM's functional tests state the allocated bytes and the peak of 44 runs of small GPT models on 8 A100, with
-tensor, pipeline and context parallelism, ZeRO-1 and recomputation. With `framework: megatron_core`, and with the
-workspaces and the gradients of these tests' options, allocated bytes are within 2 % or 100 MB in every run, and the
-peak in 42 runs. One of the other two runs defers the head's weight gradient, and the other runs without Transformer
-Engine.
+tensor, pipeline and context parallelism, ZeRO-1 and recomputation. With `framework: megatron_core`, or
+`megatron_local` without Transformer Engine, and with the workspaces and the gradients of these tests' options,
+allocated bytes and the peak are within 2 % or 100 MB in every run
+([tests](https://github.com/NVIDIA/Megatron-LM/tree/main/tests/functional_tests)).
 
 """
 

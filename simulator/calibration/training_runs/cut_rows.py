@@ -11,7 +11,15 @@ from typing import Any, cast
 
 from simulator.basics.measured_tables import read_table
 from simulator.calibration.training_runs.fine_tuning_rows import measured_fine_tuning
-from simulator.calibration.training_runs.rows import IMPLEMENTATIONS, MeasuredRow, ModelShape, gib, measured, of_source
+from simulator.calibration.training_runs.rows import (
+    IMPLEMENTATIONS,
+    PRINTED_MEMORY,
+    MeasuredRow,
+    ModelShape,
+    gib,
+    measured,
+    of_source,
+)
 from simulator.model.expert_partition import ExpertPartition
 from simulator.step.parallelism import Parallelism
 from simulator.step.spec import Scaling
@@ -83,6 +91,7 @@ def _row(row: Mapping[str, str], number: int) -> MeasuredRow:
         fused_loss=row["fused_loss"] == "true",
         tokens_per_s=tokens / float(row["step_time_s"]),
         peak=gib(row["peak_gib"]),
+        memory=PRINTED_MEMORY.get(row["table"], "allocated"),
         timed=row["how"] == "timed",
         # llmq's moments are bfloat16, its logits exist in chunks, and its flags put states and residuals on the host.
         memory_simulated=row["table"] != "llmq",

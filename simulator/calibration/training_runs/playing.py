@@ -37,7 +37,7 @@ class PlayedRow:
     step_time : float
         Simulated time per step [s].
     peak : float
-        Peak memory of the fullest rank [B].
+        Peak memory, of the kind that the run's source prints (`MeasuredRow.memory`) [B].
     capacity : int
         Memory of the GPU [B].
     communication : float
@@ -121,7 +121,12 @@ def play_on_cluster(cluster: Cluster, row: MeasuredRow, framework: Framework) ->
     # Memory and exposed communication come from the simulated micro-batches; more of them change neither much.
     report = summarize_step(planned, cluster, timeline)
     exposed = report.exposed_comm_time_s / report.step_time_s
-    return PlayedRow(row, time, report.peak_memory_bytes, cluster.gpus[0].hbm_bytes, exposed, refused=not report.fits)
+    peaks = {
+        "allocated": report.peak_memory_bytes,
+        "reserved": report.peak_reserved_bytes,
+        "reserved by rank 0": timeline.reserved[0],
+    }
+    return PlayedRow(row, time, peaks[row.memory], cluster.gpus[0].hbm_bytes, exposed, refused=not report.fits)
 
 
 def _played(cluster: Cluster, step: TrainingStep) -> tuple[StepPlan, Timeline]:

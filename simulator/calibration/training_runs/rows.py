@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any, Final, cast, get_args
+from typing import Any, Final, Literal, cast, get_args
 
 from simulator.basics import registry
 from simulator.basics.document import load
@@ -43,6 +43,16 @@ _FAMILY_KEYS: Final = {"gpt": {"model_type": "gpt2"}, "llama": {"model_type": "l
 _POSITIONS: Final = {"gpt": "n_positions", "llama": "max_position_embeddings"}
 # Later micro-batches all take equally long: this many are simulated, and the time of the rest is added.
 MOST_PLAYED: Final = 3
+# Memory that a source prints, by table; "allocated" for other tables. torchtitan prints max_reserved_gib
+# (components/metrics.py, `DeviceMemoryMonitor`). nanotron's benchmarks print max_memory_reserved of rank 0, the first
+# pipeline stage (e24d2483, helpers.py, `log_throughput`); its peak of allocated bytes is reset after each batch
+# (logging.py, `log_memory`) and would not depend on the micro-batch, as the printed figures do.
+PrintedMemory = Literal["allocated", "reserved", "reserved by rank 0"]
+PRINTED_MEMORY: Final[Mapping[str, PrintedMemory]] = {
+    "torchtitan": "reserved",
+    "nanotron": "reserved by rank 0",
+    "nanotron_cut": "reserved by rank 0",
+}
 # Cells of the column `optimizer_implementation`.
 IMPLEMENTATIONS: Final[Mapping[str, Implementation | None]] = {"": None} | {
     name: name for name in get_args(Implementation)
@@ -106,6 +116,8 @@ class MeasuredRow:
         Tokens per second, summed over the GPUs.
     peak : float or None
         Peak memory of a GPU [B]; None if not printed.
+    memory : {"allocated", "reserved", "reserved by rank 0"}
+        Meaning of `peak`: allocated or reserved bytes of the GPU with the most, or reserved bytes of the first rank.
     shape : ModelShape or None
         Sizes of a model that the catalog lacks, or of a catalog model's first layers.
     params, grads : str
@@ -162,6 +174,7 @@ class MeasuredRow:
     timed: bool = True
     shard_size: int | None = None
     memory_simulated: bool = True
+    memory: PrintedMemory = "allocated"
     assumed: tuple[str, ...] = ()
     spec: TrainingSpec | None = None
 
@@ -280,6 +293,7 @@ def _row(row: Mapping[str, str]) -> MeasuredRow:
         optimizer_implementation=IMPLEMENTATIONS[row["optimizer_implementation"]],
         tokens_per_s=float(row["tokens_per_s"]),
         peak=gib(row["peak_gib"]),
+        memory=PRINTED_MEMORY.get(row["table"], "allocated"),
         source=row["source"],
     )
 

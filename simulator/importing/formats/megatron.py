@@ -90,6 +90,9 @@ _TABLE: Final[Table] = {
     "checkpoint-activations": Means("recompute", constant("full")),
     "moe-layer-recompute": NotModelled("expert layers are not recomputed on their own"),
     "use-flash-attn": Means("training.attention", constant("flash")),
+    "no-masked-softmax-fusion": Means("no_softmax_fusion", flag),
+    "attention-softmax-in-fp32": Means("softmax_fp32", flag),
+    "apply-query-key-layer-scaling": Means("query_key_scaling", flag),
     "transformer-impl": Means("implementation", _IMPLEMENTATIONS),
     "fp8-format": Means("fp8", choice({"e4m3": True, "hybrid": True})),
     "fp8": Means("fp8", choice({"e4m3": True, "hybrid": True})),
@@ -117,7 +120,8 @@ _TABLE: Final[Table] = {
     "hybrid-layer-pattern": NotModelled("every layer has attention"),
     "window-attn-skip-freq": NotModelled("every query sees every earlier key"),
     "softmax-type": NotModelled("heads have no learned score beside the keys", harmless=("vanilla",)),
-    "defer-embedding-wgrad-compute": NotModelled("the head's weight gradients are not deferred"),
+    "defer-embedding-wgrad-compute": Means("defers_head", flag),
+    "wgrad-deferral-limit": Means("deferral_limit", whole),
     "use-nccl-ub": NotModelled("user buffers for collectives are not simulated"),
     "fsdp-double-buffer": NotModelled("gathered layers are allocated one by one"),
     "window-size": NotModelled("every query sees every earlier key"),
@@ -139,7 +143,7 @@ _IDLE: Final = (
     "dist-*", "*lr*", "*weight-decay*", "adam-*", "sgd-momentum", "muon-*", "init-method-*", "seed", "exit-*",
     "finetune", "num-workers", "num-dataset-builder-threads", "*-iters", "*-samples", "*interval", "rotary-*", "rope-*",
     "use-rope-*", "no-rope-fusion", "norm-epsilon", "layernorm-epsilon", "apply-layernorm-1p",
-    "attention-softmax-in-fp32", "no-masked-softmax-fusion", "no-bias-*", "no-gradient-accumulation-fusion",
+    "no-bias-*", "no-gradient-accumulation-fusion",
     "no-persist-layer-norm", "no-async-tensor-model-parallel-allreduce", "use-mcore-models", "use-legacy-models",
     "use-cpu-initialization", "distributed-*", "local-rank", "lazy-*", "manual-gc*", "empty-unused-memory-level",
     "disable-*", "check-*", "no-check-*", "override-*", "use-checkpoint-*", "tiktoken-*", "*mmap*", "reset-*",
@@ -151,7 +155,7 @@ _IDLE: Final = (
     "BEFORE_SCRIPT", "AFTER_SCRIPT", "use-dist-ckpt", "beta-*", "mscale*", "original-max-position-embeddings",
     "query-in-block-prob", "first-last-layers-bf16", "num-layers-at-*-in-bf16", "use-fused-weighted-squared-relu",
     "align-*", "no-overlap-p2p-communication", "cross-entropy-*", "overlap-p2p-*", "async-*", "no-load-*", "no-save-*",
-    "apply-query-key-layer-scaling", "straggler-*", "wgrad-deferral-limit", "flash-decode", "inference-*",
+    "straggler-*", "flash-decode", "inference-*",
     "record-memory-history", "logging-level", "trust-remote-code", "rl-*", "grpo-*", "langrl-*", "temperature", "top-k",
     "top-p", "prompt*", "output-path", "mup-*", "use-mup", "tp-comm-overlap-cfg", "moe-flex-dispatcher-backend",
     "mtp-loss-scaling-factor", "use-flashinfer-*", "verify-integrity", "max-tokens-to-oom", "num-tokens-to-generate",
@@ -171,6 +175,8 @@ def _plain(key: str) -> str:
 def _derive(facts: Facts) -> None:
     facts.assume(f"{_PARALLELISM}.sequence_parallel", False, _DEFAULT)
     megatron.derive_shape(facts)
+    if facts.value("shape.num_experts") and facts.value(f"{_PARALLELISM}.ep", 1) > 1:
+        facts.assume(f"{_PARALLELISM}.experts.dispatch", "all_gather", _DEFAULT)
     megatron.derive_schedule(facts)
     _derive_precision(facts)
     _derive_sharding(facts)

@@ -1,11 +1,11 @@
-"""Which kernels compute the logits and the loss, and which memory do these hold? Separate, narrow, fused, in place,
-chunked.
+"""Which kernels compute the logits and the loss, and which memory do they hold? Six kinds, from separate to chunked.
 
 Llama 3 8B, a micro-batch of 8,192 tokens, 128,256 words: the logits have 2.1 GB. Separate kernels also write a float32
 copy and log-probabilities (4.2 GB each), and two float32 gradients in the backward pass. Narrow kernels are separate
-too, and log-probabilities and both gradients have 2.1 GB each. A fused kernel overwrites the logits with their
-gradient; a kernel in place does so in the forward pass already. A chunked loss never holds all logits: 32 chunks of 256
-tokens have 66 MB each.
+too, and log-probabilities and both gradients have 2.1 GB each. Native kernels (Megatron-LM's native fusion) save a
+float32 softmax, and write a second float32 array and the gradient (2.1 GB) in the backward pass. A fused kernel
+overwrites the logits with their gradient; a kernel in place does so in the forward pass already. A chunked loss never
+holds all logits: 32 chunks of 256 tokens have 66 MB each.
 """
 
 from __future__ import annotations
@@ -41,6 +41,8 @@ def loss_operations(step: TrainingStep, batch: Batch) -> tuple[Operation, ...]:
     scaled = step.accumulation > 1 or step.loss_scaling is not None
     if step.loss_kernels == "chunked":
         return _chunked(operations, step.model, batch, scaled=scaled)
+    if step.loss_kernels == "native":
+        return _native(operations, step.model, batch)
     fused = fused_loss(operations) if step.loss_kernels in ("fused", "in_place") else operations
     operations = _in_place(fused, scaled=scaled) if step.loss_kernels == "in_place" else fused
     if not step.float32_outputs:
@@ -54,10 +56,11 @@ def loss_operations(step: TrainingStep, batch: Batch) -> tuple[Operation, ...]:
 def loss_buffers(step: TrainingStep, batch: Batch) -> int:
     """Return the bytes that a transformer's loss holds in its backward pass beyond its saved tensors [B].
 
-    A fused loss holds none: it overwrites the logits. A chunked loss holds one chunk's logits and the weight gradient
-    of one chunk, though already in the forward pass, which the backward pass follows at once. Megatron-LM's loss
-    overwrites a float32 copy of the logits with the softmax and then with the gradient, and allocates the gradient's
-    cast besides: `keeps_logits` alone.
+    A fused loss holds none: it overwrites the logits. A native loss holds a copy of its softmax and the gradient's
+    cast, with every framework. A chunked loss holds one chunk's logits and the weight gradient of one chunk, though
+    already in the forward pass, which the backward pass follows at once. Megatron-LM's unfused loss overwrites a
+    float32 copy of the logits with the softmax and then with the gradient, and allocates the gradient's cast besides:
+    `keeps_logits` alone.
     """
     model, framework = step.transformer, step.framework
     if step.loss_kernels in ("fused", "in_place"):
@@ -66,6 +69,9 @@ def loss_buffers(step: TrainingStep, batch: Batch) -> int:
         table = 0 if not batch.trains("logits.weight") else model.vocab_size * model.hidden_size
         return (min(chunk_tokens(model, batch), batch.tokens) * model.vocab_size + table) * batch.itemsize
     memory = logits_memory(model, batch, narrow=step.loss_kernels == "narrow")
+    if step.loss_kernels == "native":
+        # The compiled backward pass copies the softmax before it changes the targets' entries, and casts the product.
+        return memory.float32_gradient + memory.gradient
     gradients = memory.backward_peak - memory.log_probabilities if framework.loss_buffers else 0
     kept = memory.logits if framework.keeps_logits else 0
     # Merged kernels never write half of the gradients to HBM.
@@ -164,6 +170,40 @@ def _chunked(
     name = "chunked cross entropy"
     before = operations[: [op.name for op in operations].index("logits")]
     return (*before, Operation(name, tuple(kernels), tuple(backward), (own, labels), _FLOAT32))
+
+
+def _native(operations: tuple[Operation, ...], model: Transformer, batch: Batch) -> tuple[Operation, ...]:
+    """Return the head's operations with Megatron-LM's native fusion in place of the float32 copy and the softmax.
+
+    torch.compile merges each function of the loss. Forward: cast and largest logit; exponentials and their sum, in
+    place; division, in place. The functions are cut where ranks exchange numbers. Backward: a copy of the softmax, in
+    which the targets' entries change; its product with the loss's gradient, written back to the softmax and, in the
+    logits' dtype, to a new array.
+    Source: Megatron-LM d98e8a64, core/fusions/fused_cross_entropy.py. That the compiled function copies its input
+    follows from measured peaks (tests/theory/test_megatron_memory.py).
+    """
+    memory = logits_memory(model, batch)
+    narrow, wide = memory.logits, memory.log_probabilities
+    *before, loss = (op for op in operations if op.name != "logits to float32")
+    labels = tuple(saved for saved in loss.saved if saved.name != "log-probabilities")
+    return (
+        *before,
+        Operation(
+            "native cross entropy",
+            (
+                Elementwise("cast and largest logit", narrow, wide),
+                Elementwise("exponentials", wide, wide),
+                Elementwise("softmax", wide, wide),
+            ),
+            (
+                Elementwise("softmax copy", wide, wide),
+                Elementwise("softmax times loss gradient", wide, wide + memory.gradient),
+            ),
+            (Saved("log-probabilities", wide, "native cross entropy"), *labels),
+            _FLOAT32,
+            communications=loss.communications,
+        ),
+    )
 
 
 def fused_loss(operations: tuple[Operation, ...]) -> tuple[Operation, ...]:

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 
 from simulator.records.operation import Exchange, NumericAction
 from simulator.step.passes import Passes
-from simulator.step.pipelines.schedule import Pass
+from simulator.step.pipelines.schedule import Pass, Work
 from simulator.step.process_groups import Scope
 from simulator.step.program_builder import ProgramBuilder
 from simulator.step.spec import Gathering, GradientSync, Sharding, Updater
@@ -111,8 +111,10 @@ class Bucketing:
     _numbers: Counter[int] = field(default_factory=Counter)
 
     def kind(self, one: Pass) -> Hashable:
-        """Return None: passes with equal work on a stage have the same operations."""
-        return None
+        """Return True for backward passes without the head's weight gradient; others of equal work on a stage have the
+        same operations.
+        """
+        return one.work is Work.BACKWARD and self.passes.defers(one.stage, one.micro)
 
     def forward(self, micro: int, chunk: Chunk, after: list[str | None]) -> str:
         """Write a micro-batch's forward pass through a chunk; return its last operation."""
@@ -136,7 +138,20 @@ class Bucketing:
             return done
 
         self._filling(micro, chunk, one, sends=sends)
-        return self.passes.handed_back
+        handed_back = self.passes.handed_back
+        if self.passes.order and self.passes.order[-1] == Pass(Work.BACKWARD, chunk.stage, micro):
+            self._deferred(micro)
+        return handed_back
+
+    def _deferred(self, micro: int) -> None:
+        """Write the head's deferred weight gradients after the rank's last backward pass, of micro-batch `micro`, and
+        the communication of the head's bucket.
+        """
+        for chunk in self.passes.chunks:
+            if self.passes.defers(chunk.stage, chunk.first):
+                done = self.passes.deferred_gradients(chunk)
+                self._sent(Bucket(self._numbers[micro], micro, (self.passes.unit("head"),), done))
+                self._numbers[micro] += 1
 
     def input_gradient(self, micro: int, chunk: Chunk, after: list[str | None]) -> str:
         """Write the input-gradient half of a micro-batch's backward pass through a chunk; return the last kernels."""
@@ -164,13 +179,16 @@ class Bucketing:
         """
         # Expert-parallel units have separate buckets, summed by different ranks.
         filling: dict[bool, list[Unit]] = {False: [], True: []}
+        # A head with deferred gradients is sent later.
+        waits = self.passes.defers(chunk.stage, chunk.first)
+        sent = {unit.name for unit in chunk.units if not (waits and unit.name == "head")}
         # The first unit of each kind comes last in the backward pass and flushes its bucket.
-        last = {unit.spread: unit for unit in reversed(chunk.units) if unit.trained}
+        last = {unit.spread: unit for unit in reversed(chunk.units) if unit.trained and unit.name in sent}
         done = ""
         for unit in reversed(chunk.units):
             done = gradients(unit)
             # A frozen unit has no gradients to send.
-            if not unit.trained:
+            if not unit.trained or unit.name not in sent:
                 continue
             filled = filling[unit.spread]
             filled.append(unit)
