@@ -53,6 +53,10 @@ def _experts(model: Transformer, batch: Batch) -> tuple[Operation, ...]:
 
     Each expert gets an even share of the tokens, scaled to the fullest rank's load. With tensor parallelism each rank
     sends the tokens of its part of the sequence; the ranks that cut an expert's matrices then gather their tokens.
+
+    After an all-to-all the tokens are in the order of their senders. Ranks with several experts sort them once more,
+    and the outputs back (Megatron-LM, core/transformer/moe/token_dispatcher.py: "Permutation 2" of
+    MoEAlltoAllTokenDispatcher). DeepEP's exchange leaves the tokens unsorted, and one kernel copies and sorts them.
     """
     d, f, p, cut, own = model.hidden_size, model.ffn_size, batch.itemsize, batch.cut.experts, batch.tokens_between
     # Experts on this rank.
@@ -71,13 +75,18 @@ def _experts(model: Transformer, batch: Batch) -> tuple[Operation, ...]:
         bias=model.mlp_bias, groups=groups,
     )  # fmt: skip
     down = linear("down", tokens, d, f // cut.tensor, batch, activated, bias=model.mlp_bias, groups=groups)
+    # A rank receives the tokens of each sender in turn, sorts them by its own experts, and sorts the outputs back.
+    sorts = cut.dispatch == "all_to_all" and cut.ranks > 1 and groups > 1
+    received = cut.at_experts(model, own) * d * p
     return (
         *_shared(model, batch),
         _router(model, batch),
         replace(_shuffle("dispatch", own * d * p, sent * d * p), communications=there),
+        *((_shuffle("sort by expert", received, received),) if sorts else ()),
         replace(up, communications=around_expert_columns(routed, model, cut, len(up.backward))),
         activation,
         replace(down, communications=around_expert_rows(routed, model, cut)),
+        *((_shuffle("sort by sender", received, received),) if sorts else ()),
         replace(
             # Combine weights the outputs, so the backward pass needs the experts' outputs.
             _shuffle("combine", sent * d * p, own * d * p, Saved("expert outputs", sent * d * p, "down")),

@@ -17,7 +17,10 @@ import yaml
 
 from simulator.basics import registry
 from simulator.model.expert_partition import ExpertPartition
+from simulator.model.feed_forward import feed_forward_block
 from simulator.model.load import load_model
+from simulator.model.operation import Batch
+from simulator.model.partition import ModelPartition
 from simulator.model.shape import Transformer
 from simulator.run.simulate import simulate
 from simulator.scenario.load import load_scenario
@@ -167,3 +170,23 @@ def test_dispatch_and_combine_take_what_deepep_measured(
         ]
         simulated = max(span.end for span in spans) - min(span.start for span in spans)
         assert simulated == pytest.approx(tokens * places * wide / (rate * 1e9), rel=0.15)
+
+
+def test_tokens_of_an_all_to_all_are_sorted_by_expert_and_back_on_ranks_with_several() -> None:
+    """Megatron-LM, token_dispatcher.py, MoEAlltoAllTokenDispatcher: `sort_chunks_by_idxs` if num_local_experts > 1."""
+    tokens, wide = 64, EXPERTS.hidden_size * 2
+
+    def names(experts: ExpertPartition) -> list[str]:
+        made = feed_forward_block(EXPERTS, Batch(1, tokens, cut=ModelPartition(experts=experts)))
+        return [operation.name for operation in made if operation.name.startswith(("dispatch", "sort", "combine"))]
+
+    sorted_twice = ["dispatch", "sort by expert", "sort by sender", "combine"]
+    assert names(ExpertPartition(4)) == sorted_twice
+    # A rank with one expert, or with all, has nothing to sort again; DeepEP's tokens are sorted once.
+    for alone in (ExpertPartition(16), ExpertPartition(1), ExpertPartition(4, "deduplicated")):
+        assert names(alone) == ["dispatch", "combine"]
+    made = feed_forward_block(EXPERTS, Batch(1, tokens, cut=ModelPartition(experts=ExpertPartition(4))))
+    again = next(operation for operation in made if operation.name == "sort by expert")
+    # Two experts per token: the rank reads and writes as many tokens as it has chosen, in each pass.
+    for kernel in (*again.forward, *again.backward):
+        assert (kernel.read, kernel.written) == (2 * tokens * wide, 2 * tokens * wide)  # type: ignore[union-attr]

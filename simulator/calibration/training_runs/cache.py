@@ -1,22 +1,25 @@
 """Which rows has this same simulator simulated already? An interrupted validation continues with the rest.
 
 The cache is a file with a line of JSON for each row, written on completion. Incomplete lines, and lines from another
-edition of the simulator or from other constants, do not count.
+edition of the simulator, from other constants or from other topology files, do not count.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 from hashlib import sha256
 from pathlib import Path
 
+from simulator.basics import registry
 from simulator.basics.edition import edition
 from simulator.calibration.training_runs.playing import PlayedRow, each_played
 from simulator.calibration.training_runs.rows import Changes, MeasuredRow
 from simulator.step.framework import Framework
 
-# Table, line, and a digest of row and constants: the same line of a user's table may say something else the next time.
+# Table, line, and a digest of row, constants and topologies: the same line of a user's table may say something else
+# the next time.
 _Key = tuple[str, int, str]
 
 
@@ -48,7 +51,7 @@ def play_on(
     """
 
     def key(row: MeasuredRow) -> _Key:
-        digest = sha256(repr((row, known[row.framework], changes)).encode()).hexdigest()
+        digest = sha256(repr((row, known[row.framework], changes, _topologies())).encode()).hexdigest()
         return row.table, row.line, digest[:16]
 
     keys = [key(row) for row in rows]
@@ -64,6 +67,15 @@ def play_on(
             _append(kept, key(outcome.row), outcome)
         tell()
     return tuple(found[one] for one in keys)
+
+
+@cache
+def _topologies() -> str:
+    """Return a digest of the shipped topology files, which the edition of the simulator leaves out."""
+    digest = sha256()
+    for name in registry.names("topology"):
+        digest.update(registry.find("topology", name).read_bytes())
+    return digest.hexdigest()
 
 
 def _nothing() -> None:
