@@ -17,7 +17,7 @@ from simulator.basics.units import format_memory, format_time
 from simulator.basics.work_unit import has_padding, useful_rate
 from simulator.cluster.build import facts
 from simulator.findings.comparison import Comparison, Row
-from simulator.findings.measured_range import outside_of_measured
+from simulator.findings.measured_range import outside_of_measured, unmeasured_kinds
 from simulator.findings.text import join_list
 from simulator.records.measures import Report, interval_width
 from simulator.report.numbers.idle_cards import IdleCards
@@ -261,7 +261,9 @@ def _interval(rows: Sequence[tuple[Row, Report]]) -> Iterator[Caveat]:
     near = (
         f"{100 * half:.0f} %" if round(100 * less) == round(100 * half) else f"{100 * less:.0f} to {100 * half:.0f} %"
     )
-    text = f"uncertainty (80 %) of the step time: ±{near}, from the errors of comparable measured runs"
+    similar = not any(report["carried_over"] for _, report in known)
+    runs = f"{'comparable ' if similar else ''}measured runs"
+    text = f"uncertainty (80 %) of the step time: ±{near}, from the errors of {runs}"
     # Eight bits were measured, but only on some chips.
     dtypes = {
         f"{dtype} on this chip" if dtype.startswith("float8") else dtype: None
@@ -269,7 +271,12 @@ def _interval(rows: Sequence[tuple[Row, Report]]) -> Iterator[Caveat]:
         if (dtype := report.get("unmeasured_dtype"))
     }
     # No measurement covers these runs: the interval uses errors from other frameworks or chips.
-    if any(report["carried_over"] and not report.get("unmeasured_dtype") for _, report in known):
+    apart = {kinds: None for row, _ in rows if (kinds := unmeasured_kinds(row.point))}
+    carried = any(report["carried_over"] and not report.get("unmeasured_dtype") for _, report in known)
+    if carried and apart:
+        named = " or ".join(f"{framework} with {' and '.join(kinds)}" for framework, kinds in apart)
+        text += f"; no run of {named} was measured, therefore the larger errors of unseen sources are used"
+    elif carried:
         text += "; this framework or chip was never measured, therefore errors of other frameworks or chips are used"
     if dtypes:
         text += (

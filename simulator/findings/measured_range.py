@@ -19,7 +19,7 @@ from simulator.cluster.gpu_file import load_gpu
 from simulator.model.layer_list import LayerList
 from simulator.model.load import load_model
 from simulator.model.model import Model
-from simulator.report.numbers.prediction_intervals import measured_framework
+from simulator.report.numbers.prediction_intervals import measured_framework, unmeasured_parallelism
 from simulator.scenario.build_training import precision
 from simulator.scenario.records import Scenario
 from simulator.step.framework import BARE, load_framework
@@ -112,6 +112,18 @@ def outside_of_measured(scenario: Scenario) -> list[str]:
         all_of = "the combination of " if len(kind.features) > 1 else ""
         told.append(f"no measured run on {kind.gpu} has {all_of}{', '.join(sorted(kind.features))}")
     return told
+
+
+def unmeasured_kinds(scenario: Scenario) -> tuple[str, tuple[str, ...]] | None:
+    """Return a training step's framework with the step's kinds of model parallelism that no measured run of this
+    framework has; None if there are none, or no run of the framework at all.
+    """
+    kind = _of(scenario)
+    if not any(run.framework == kind.framework for run in measured_runs()):
+        return None
+    sizes = {"tp": kind.tp, "pp": kind.pp, "cp": kind.cp, "ep": kind.ep}
+    kinds = unmeasured_parallelism(kind.framework, sizes)
+    return (kind.framework, kinds) if kinds else None
 
 
 def _each(kind: RunTraits, runs: Collection[RunTraits]) -> Iterator[str]:

@@ -147,6 +147,20 @@ def test_constants_of_other_machines_are_told_in_short_lines_that_name_their_ope
         assert len(origins) == len(set(origins))
 
 
+def test_a_kind_of_parallelism_that_no_run_of_the_framework_has_widens_the_interval() -> None:
+    """Steps with experts were measured under nemo, and none under torchtitan."""
+    keys = {"model": "qwen3_30b_a3b", "parallelism": {"ep": 8}, "collectives": "closed_form"}
+    told = caveats(training("dgx_h100", 8, framework="torchtitan", **keys))["interval"][0]
+    known = caveats(training("dgx_h100", 8, framework="nemo", **keys))["interval"][0]
+    assert told.endswith(
+        "from the errors of measured runs; no run of torchtitan with ep was measured, therefore the larger errors of "
+        "unseen sources are used"
+    )
+    assert known.endswith("from the errors of comparable measured runs")
+    widths = [int(re.findall(r"±(\d+) %", one)[0]) for one in (told, known)]
+    assert widths[0] > widths[1]
+
+
 def test_a_precision_of_which_no_training_was_measured_is_told() -> None:
     measured = caveats(training("dgx_h100", 8, precision="bf16"))["interval"][0]
     assert caveats(training("dgx_h100", 8, precision="fp8"))["interval"][0].endswith("comparable measured runs")

@@ -76,9 +76,10 @@ INTERVALS: Final = """## How far to trust a prediction
 
 Every predicted time, rate and memory has an interval that contained four in five (19 in 20) similar measured runs. Runs
 are weighted by similarity (framework, chip, precision, model parallelism or not, one node or several), and every source
-has the same total weight. If no run of the framework or of the chip was measured, the interval uses errors with the
-runs' own sources unseen, and is wider. To test the intervals, each source is left out in turn: its runs are simulated
-without its constants, and compared with intervals from the other sources alone.
+has the same total weight. If no run of the framework or of the chip was measured, or none of the framework with the
+step's kinds of model parallelism (tp, pp, cp, ep), the interval uses errors with the runs' own sources unseen, and is
+wider. To test the intervals, each source is left out in turn: its runs are simulated without its constants, and
+compared with intervals from the other sources alone.
 
 """
 

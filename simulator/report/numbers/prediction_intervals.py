@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Final, Literal
@@ -187,7 +187,8 @@ def prediction_interval(
     host : HostUpdate, optional
         Update of offloaded optimizer states; does not affect memory.
     unseen : bool
-        If True, treat the framework as never measured, for example because the matmul dtype never was.
+        If True, treat the framework as never measured, for example because its runs with the step's matmul dtype, or
+        with the step's kinds of parallelism, never were.
     calibration : sequence of float
         Errors of the user's own runs, to which the framework was calibrated: each run predicted from the others.
     """
@@ -263,6 +264,19 @@ def has_measured_adapters(framework: str) -> bool:
     (True, False)
     """
     return any(row["framework"] == framework and row["base"] for row in read_table("fine_tuning.csv"))
+
+
+def unmeasured_parallelism(framework: str, sizes: Mapping[str, int]) -> tuple[str, ...]:
+    """Return the kinds of model parallelism with more than one rank, among tp, pp, cp and ep, that no measured run of a
+    framework has.
+
+    Examples
+    --------
+    >>> unmeasured_parallelism("torchtitan", {"tp": 8, "pp": 1, "cp": 2, "ep": 8})
+    ('ep',)
+    """
+    runs = [row for row in read_table("training_cut.csv") if row["framework"] == framework and row["how"] == "timed"]
+    return tuple(kind for kind, size in sizes.items() if size > 1 and not any(int(row[kind]) > 1 for row in runs))
 
 
 def _likeness(one: Traits, other: Traits) -> float:

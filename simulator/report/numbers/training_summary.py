@@ -43,6 +43,7 @@ from simulator.report.numbers.prediction_intervals import (
     is_measured_dtype,
     measured_framework,
     prediction_interval,
+    unmeasured_parallelism,
 )
 from simulator.report.numbers.summary import BETWEEN
 from simulator.step.parallelism import Parallelism
@@ -376,7 +377,10 @@ def step_intervals(
     own = bool(framework.facts.get("based_on")) and framework.name not in registry.names("framework")
     adapted = plan.step.model.adapters is not None and not has_measured_adapters(framework.name)
     measured = is_measured_dtype(plan.step.precision.matmul, traits.chip)
-    unseen = not measured or (own and not calibration) or adapted
+    asked = plan.step.parallelism
+    sizes = {"tp": asked.tp, "pp": asked.pp, "cp": asked.cp, "ep": asked.experts.ranks}
+    apart = bool(unmeasured_parallelism(traits.framework, sizes))
+    unseen = not measured or (own and not calibration) or adapted or apart
     network = _unmeasured(plan, works, exposed, time)
     host = HostUpdate(host_update / time) if plan.step.offload is not None else None
     times = prediction_interval(traits, network=network, host=host, unseen=unseen, calibration=calibration)
