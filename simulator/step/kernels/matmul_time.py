@@ -115,8 +115,8 @@ def matmul_time(
 
     hbm = bytes / bandwidth, each operand read once
 
-    compute = min over tiles (a, b) and slices s of ceil(batch ceil(m/a) ceil(n/b) s / SMs) (prologue + k/s
-    max(2ab/rate, (a+b) itemsize/operand rate)), with rates per SM.
+    compute = min over tiles (u, v) and slices s of ceil(batch ceil(m/u) ceil(n/v) s / SMs) (prologue + k/s
+    max(2uv/rate, (u+v) itemsize/operand rate)), with rates per SM.
 
     s > 1 costs another launch, and s float32 sums of the output, written and read; it is tried while SMs are idle.
     """
