@@ -488,8 +488,8 @@ class TrainingKeys(ScenarioKeys, ClusterKeys, total=False):
     """Share of a batch's tokens that are not padding. Padding is computed like other tokens: the share changes no time,
     only the rate of useful tokens."""
     mtp_layers: int
-    """Layers behind the model's that each predict a further token (multi-token prediction); stages counts them like
-    other layers."""
+    """Layers behind the model's that each predict a further token (multi-token prediction); on the last pipeline stage,
+    unless stages lists the layers of each stage."""
     parallelism: ParallelismKeys
     """Sizes and options for each kind of parallelism."""
     sharding: str | ShardingKeys
