@@ -525,8 +525,8 @@ class TrainingSpec(Spec):
     mtp_layers: Annotated[int, reading.whole(0, 16)] = Field(
         default=0,
         description=(
-            "Layers behind the model's that each predict a further token (multi-token prediction); on the last pipeline "
-            "stage, unless `stages` lists the layers of each stage."
+            "Layers behind the model's that each predict a further token (multi-token prediction); on the last "
+            "pipeline stage, unless `stages` lists the layers of each stage."
         ),
     )
     parallelism: ParallelismSpec = Field(
