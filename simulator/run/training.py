@@ -20,6 +20,7 @@ from simulator.report.numbers.training_summary import first_of_stages, summarize
 from simulator.run.advice import advice
 from simulator.run.memory import check_fits, paged
 from simulator.run.point_result import PointResult
+from simulator.run.stage_of_rank import with_stage
 from simulator.step.plan import StepPlan, plan_step
 from simulator.step.spec import TrainingStep
 
@@ -75,7 +76,8 @@ def play_step(
         )
         timeline = with_link_use(timeline)
     except OutOfMemoryError as error:
-        error.args = (f"{error.args[0]}; {advice(cluster, step, jitter)}",)
+        message = with_stage(error, step, cluster.world_size)
+        error.args = (f"{message}; {advice(cluster, step, jitter)}",)
         raise
     report, parameters = summarize_step(planned, cluster, timeline), None
     if step.lesson is not None:
