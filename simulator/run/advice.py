@@ -57,7 +57,7 @@ def advice(cluster: Cluster, step: TrainingStep, jitter: Jitter) -> str:
         tried += tier
     nearest = _nearest(cluster, tried)
     # Without a simulation, the lower bound is the only known number.
-    if nearest is not None and _takes_long(nearest.step):
+    if nearest is not None and takes_long(nearest.step):
         nbytes = least_need(cluster, nearest.step)
         if nbytes < least:
             return (
@@ -71,7 +71,7 @@ def advice(cluster: Cluster, step: TrainingStep, jitter: Jitter) -> str:
                 f"{told}no tested combination of changes is enough; the change with the smallest need: {nearest.text} "
                 f"(needs about {format_memory(nbytes)} of reserved memory)"
             )
-    if any(_takes_long(one.step) for one in tried):
+    if any(takes_long(one.step) for one in tried):
         return f"{told}no tested change needs less memory, and further changes take long to simulate"
     return f"{told}no change needs less memory on this GPU"
 
@@ -146,7 +146,7 @@ def _together(
 
 def _fits(cluster: Cluster, one: Alternative, jitter: Jitter) -> bool:
     """Return True if a changed step fits into memory and does not take long to simulate."""
-    least = None if _takes_long(one.step) else _least(cluster, one.step)
+    least = None if takes_long(one.step) else _least(cluster, one.step)
     return least is not None and least <= cluster.gpus[0].hbm_bytes and advised_need(cluster, one.step, jitter).fits
 
 
@@ -157,7 +157,7 @@ def _fitting(cluster: Cluster, tried: Sequence[Alternative], jitter: Jitter) -> 
         if not left or len(fitting) == _MOST_TOLD:
             break
         # Changes are sorted by size: the first that fits is the smallest in its kind.
-        least = None if one.kinds in fitting or _takes_long(one.step) else _least(cluster, one.step)
+        least = None if one.kinds in fitting or takes_long(one.step) else _least(cluster, one.step)
         if least is None or least > hbm:
             continue
         left -= 1
@@ -179,7 +179,7 @@ def _nearest(cluster: Cluster, tried: Sequence[Alternative]) -> Alternative | No
     return tried[min(bounds)[1]] if bounds else None
 
 
-def _takes_long(step: TrainingStep) -> bool:
+def takes_long(step: TrainingStep) -> bool:
     """Return True if simulating all passes of a training step takes more than a few seconds."""
     return passes_of(step) > _MOST_PASSES
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from simulator import load_scenario
 from simulator.basics.errors import OutOfMemoryError
+from simulator.basics.units import format_time
 from simulator.engine.compiled import engine
 from simulator.engine.jitter import Jitter
 from simulator.run.advice import advice
@@ -224,6 +225,12 @@ def test_a_change_that_the_estimate_alone_would_let_through_is_not_advised() -> 
     assert {"parallelism.stages": {"last_less": 2}} in told
     assert {"sharding": "zero2"} not in told
     refusal(deepseek(sharding="zero2"))
+
+
+def test_the_message_tells_the_time_without_the_limit() -> None:
+    data = UNFIT["activations"]
+    unlimited = simulate(load_scenario(data), limit_memory=False).report.step_time_s
+    assert f"; without the limit the step takes {format_time(unlimited)}; " in str(refusal(data))
 
 
 def test_the_message_names_the_stage_and_its_layers() -> None:
