@@ -28,7 +28,7 @@ from simulator.step.alternatives import (
 from simulator.step.spec import TrainingStep
 
 # Limits on advice: changes tried, among those with a chance to fit, and changes reported.
-_MOST_TRIED: Final = 6
+_MOST_TRIED: Final = 8
 _MOST_TOLD: Final = 3
 # Most unit passes simulated to try a change (a few seconds); larger changes are not tried.
 _MOST_PASSES: Final = 50_000
