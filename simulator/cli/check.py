@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Final
 
 import typer
@@ -16,7 +17,7 @@ from simulator.cli.settings import as_overrides
 from simulator.cli.warnings_output import print_warnings
 from simulator.run.checks import warnings_of
 from simulator.run.cost_estimate import CostEstimate, effort
-from simulator.run.memory import least_need
+from simulator.run.memory import APART, estimate_memory, least_need, passes_of
 from simulator.run.scenario_cluster import Clusters
 from simulator.run.size_estimate import announced, refuse_too_large
 from simulator.scenario.build_training import to_step
@@ -25,6 +26,11 @@ from simulator.scenario.records import Point, Scenario
 
 # Imports take little time compared with this estimate [s].
 _SOON: Final = 10.0
+# A step whose lower bound on memory is above this share of the GPU's memory is simulated on a rank of each stage:
+# fragments and buffers in flight add up to a fifth.
+_NEAR: Final = 0.8
+# Most unit passes of such a simulation (a second).
+_MOST_PASSES: Final = 10_000
 
 
 def check(source: str, settings: Sequence[str]) -> None:
@@ -53,29 +59,78 @@ def check(source: str, settings: Sequence[str]) -> None:
     print_warnings([unfit])
 
 
-def _need(point: Point, clusters: Clusters) -> tuple[int, int]:
-    """Return the memory that a rank surely needs, and the GPU's memory [B]; zeros without a training."""
+@dataclass(frozen=True, slots=True)
+class _Need:
+    """Memory of a point's fullest rank [B]; zeros without a training.
+
+    Attributes
+    ----------
+    least : int
+        Memory that the rank surely needs.
+    most : int
+        Largest reserved memory that an estimate allows; 0 if the point needs much less than the GPU has, or if the
+        estimate takes long.
+    there : int
+        Memory of the GPU.
+    """
+
+    least: int = 0
+    most: int = 0
+    there: int = 0
+
+    @property
+    def too_much(self) -> bool:
+        """True if the step surely does not fit."""
+        return self.least > self.there
+
+    @property
+    def close(self) -> bool:
+        """True if the step may not fit: a simulation tells."""
+        return not self.too_much and self.most > self.there
+
+
+def _need(point: Point, clusters: Clusters) -> _Need:
+    """Return the memory that a rank needs; the estimate only if the lower bound leaves little room."""
     training = point.scenario.training
     if training is None:
-        return 0, 0
+        return _Need()
     cluster = clusters.of(point.scenario)
     step = to_step(training, point.scenario.cluster.world_size, point.scenario.base)
-    return least_need(cluster, step), cluster.gpus[0].hbm_bytes
+    least, there = least_need(cluster, step), cluster.gpus[0].hbm_bytes
+    near = _NEAR * there < least <= there and passes_of(step) <= _MOST_PASSES
+    # A single rank has exact times.
+    factor = APART if cluster.world_size > 1 else 1.0
+    return _Need(least, int(factor * estimate_memory(cluster, step).reserved) if near else 0, there)
 
 
-def _out_of_memory(scenario: Scenario, found: Sequence[Point], bounds: Sequence[tuple[int, int]]) -> str:
-    """Return a warning about points that surely exceed the GPU's memory, from `_need` of each; "" without any."""
-    needs = [(point, *both) for point, both in zip(found, bounds, strict=True) if both[0] > both[1]]
-    if not needs:
-        return ""
-    point, needed, there = needs[0]
-    start = f"{scenario.source}: GPU memory:"
-    bytes_of_both = f"a rank needs at least {format_memory(needed)} and has {format_memory(there)}"
+def _out_of_memory(scenario: Scenario, found: Sequence[Point], bounds: Sequence[_Need]) -> str:
+    """Return a warning about points that exceed the GPU's memory or may exceed it, from `_need` of each; "" without
+    any.
+    """
+    start, both = f"{scenario.source}: GPU memory:", list(zip(found, bounds, strict=True))
+    surely = [(point, need) for point, need in both if need.too_much]
+    if not surely:
+        return _close(start, [(point, need) for point, need in both if need.close], len(found))
+    point, need = surely[0]
+    bytes_of_both = f"a rank needs at least {format_memory(need.least)} and has {format_memory(need.there)}"
     if len(found) == 1:
         return f"{start} the step does not fit: {bytes_of_both}; `simulator run` names changes that make the step fit"
-    verb = "does" if len(needs) == 1 else "do"
-    number = f"{len(needs)} of {len(found)} points {verb} not fit"
+    verb = "does" if len(surely) == 1 else "do"
+    number = f"{len(surely)} of {len(found)} points {verb} not fit"
     return f"{start} {number}; in the first ({_settings(point)}), {bytes_of_both}"
+
+
+def _close(start: str, close: Sequence[tuple[Point, _Need]], count: int) -> str:
+    """Return a warning about points, of `count`, whose estimated memory leaves little room; "" without any."""
+    if not close:
+        return ""
+    point, need = close[0]
+    which = "the step may not fit" if count == 1 else f"{len(close)} of {count} points may not fit"
+    first = "" if count == 1 else f"in the first ({_settings(point)}), "
+    return (
+        f"{start} {which}: {first}a rank needs at least {format_memory(need.least)} and may reserve up to "
+        f"{format_memory(need.most)}, and has {format_memory(need.there)}; `simulator run` finds the exact need"
+    )
 
 
 def _settings(point: Point) -> str:
@@ -125,7 +180,7 @@ def _efforts(scenario: Scenario, found: Sequence[Point]) -> tuple[list[CostEstim
             with faults.of(point):
                 refuse_too_large(point.scenario)
         faults.tell()
-        bounds: list[tuple[int, int]] = []
+        bounds: list[_Need] = []
         for point in found:
             with faults.of(point):
                 one = effort(point.scenario, clusters)

@@ -10,7 +10,7 @@ from typing import Final
 import typer
 
 from simulator.basics.errors import ScenarioError
-from simulator.basics.units import format_time
+from simulator.basics.units import format_memory, format_time
 from simulator.basics.work_unit import SAMPLE, TOKEN, USEFUL_TOKEN, rate_name
 from simulator.calibration.table import Table
 from simulator.cli.console import print_text, width
@@ -77,6 +77,10 @@ def expect(source: str, measured: str, overrides: Mapping[str, str], *, as_json:
     if as_json:
         typer.echo(json.dumps(found.to_dict(), indent=2))
         return
+    if not found.margin.fits:
+        _print_fitting(found, given, gpus)
+        if found.fitting:
+            return
     print_text(_said(found, given, gpus))
     # A normal time needs no explanation.
     if found.normal or not found.explanations:
@@ -85,6 +89,28 @@ def expect(source: str, measured: str, overrides: Mapping[str, str], *, as_json:
     head = ("what if", "step time", "of the gap", "to simulate it")
     typer.echo(f"\n{Table('simulated explanations, each alone', head, tuple(lines)).text(width())}")
     print_text("\nExplanations are alternatives: their shares do not add up.")
+
+
+def _print_fitting(found: Expectation, given: _Measurement, gpus: int) -> None:
+    """Print that the described step does not fit into memory, and the measurement beside settings that fit."""
+    print_text(
+        f"The step as described {found.margin.verdict}: the measured run recomputes more or holds less. Without the "
+        f"limit it would take {format_time(found.predicted)}; measured {format_time(found.measured)}."
+    )
+    if not found.fitting:
+        print_text("It fits with no tested setting; the comparison below ignores the limit.")
+        return
+    rate = (f"{rate_name(found.unit)} per GPU",) if given.rate is not None else ()
+    head = ("setting", "step time", *rate, "measured against it", "normal", "reserved memory")
+    lines = []
+    for one in found.fitting:
+        ends = f"{format_time(one.low)} to {format_time(one.high)}"
+        speed = (f"{found.work / gpus / one.step_time:,.0f}",) if rate else ()
+        apart = f"{found.measured / one.step_time - 1:+.1%}"
+        normal = f"{'yes' if one.low <= found.measured <= one.high else 'no'}: {ends}"
+        lines.append((one.key, format_time(one.step_time), *speed, apart, normal, format_memory(one.margin.reserved)))
+    typer.echo(f"\n{Table('settings with which it fits, each simulated', head, tuple(lines)).text(width())}")
+    print_text("\nWrite the setting of your run into the scenario, and run `expect` again: it then simulates causes.")
 
 
 def _unit(scenario: Scenario) -> str:

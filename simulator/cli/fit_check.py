@@ -71,3 +71,5 @@ def _print(found: FitCheck) -> None:
     ]
     columns = (Column("change", left=True), *map(Column, ("reserved memory", "free", rate, "speed")))
     print_table(columns, rows, keys=(0,), indent="  ")
+    for warning in filter(None, (one.warning for one in found.changes)):
+        print_text(warning)

@@ -110,8 +110,8 @@ def fit_check(
 ) -> None:
     """Tell whether a training fits on a card, and what helps.
 
-    The answer names the fewest cards of this kind, and the changes that make the training fit: each is simulated, the
-    smallest loss of speed first. The exit code is 1 if the training does not fit.
+    The answer names the fewest cards of this kind, and the changes that make the training fit. Each is simulated.
+    Single changes come first, then changes that keep the method. The exit code is 1 if the training does not fit.
     """
     from simulator.cli.fit_check import show
     from simulator.model.load import sequence_length

@@ -80,6 +80,7 @@ def load_transformer(
 
 def _read(document: Document, name: str, seq_len: int | None) -> Model:
     """Return the model that a file's data describes, for sequences of `seq_len` tokens if given."""
+    _refuse_scenario(document)
     if not (isinstance(document.data, Mapping) and "layers" in document.data):
         return read_transformer(document, name, seq_len)
     made = (read_traced if "format" in document.data else read_layer_list)(document, name)
@@ -90,6 +91,20 @@ def _read(document: Document, name: str, seq_len: int | None) -> Model:
             f"write seq_len: {made.tokens}"
         )
     return made
+
+
+def _refuse_scenario(document: Document) -> None:
+    """Raise ScenarioError if a document is a scenario; the message names its model and the commands for scenarios."""
+    keys = document.data
+    if not isinstance(keys, Mapping) or "model_type" in keys or not {"training", "collective"} & set(keys):
+        return
+    training = keys.get("training")
+    own = training.get("model") if isinstance(training, Mapping) else None
+    instead = f"; its model is {own}" if isinstance(own, str) else ""
+    raise ScenarioError(
+        f"{document.source}: is a scenario and no model{instead}; `simulator run`, `simulator check` and "
+        "`simulator expect` take scenarios"
+    )
 
 
 def sequence_length(asked: int | None, model: str | Mapping[str, Any]) -> int:

@@ -1,7 +1,7 @@
-"""Which changes would make a step fit into memory? Every change named here was tried (`memory.checked_need`).
+"""Which changes would make a step fit into memory? Every change named here was tried (`memory.advised_need`).
 
-Changes that cannot fit are excluded by their lower bound on memory, which takes no time. A change that takes long to
-simulate is named with its lower bound.
+The trial simulates all ranks, as a run of the changed step does. Changes that cannot fit are excluded by their lower
+bound on memory, which takes no time. A change that takes long to simulate is named with its lower bound.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final
 from simulator.basics.units import format_memory
 from simulator.cluster.cluster import Cluster
 from simulator.engine.jitter import Jitter
-from simulator.run.memory import checked_need, estimate_memory, least_need
+from simulator.run.memory import MemoryNeed, advised_need, estimate_memory, fullest_end, least_need, passes_of
 from simulator.step.alternatives import (
     Alternative,
     Change,
@@ -28,7 +28,7 @@ from simulator.step.alternatives import (
 from simulator.step.spec import TrainingStep
 
 # Limits on advice: changes tried, among those with a chance to fit, and changes reported.
-_MOST_TRIED: Final = 6
+_MOST_TRIED: Final = 8
 _MOST_TOLD: Final = 3
 # Most unit passes simulated to try a change (a few seconds); larger changes are not tried.
 _MOST_PASSES: Final = 50_000
@@ -46,7 +46,8 @@ def advice(cluster: Cluster, step: TrainingStep, jitter: Jitter) -> str:
     least = least_need(cluster, bare)
     told = f"the whole step needs at least {format_memory(least)}; " if least > cluster.gpus[0].hbm_bytes else ""
     per_node = min(map(len, cluster.nodes), default=1)
-    mild, cuts = mild_changes(bare, cluster.world_size), partitions(step, cluster.world_size, per_node)
+    mild = mild_changes(bare, cluster.world_size, fullest_end(cluster, bare))
+    cuts = partitions(step, cluster.world_size, per_node)
     host = offloading(bare)
     tried: list[Alternative] = []
     for tier in _tiers(bare, mild, cuts, host, lambda one: _fits(cluster, one, jitter)):
@@ -56,7 +57,7 @@ def advice(cluster: Cluster, step: TrainingStep, jitter: Jitter) -> str:
         tried += tier
     nearest = _nearest(cluster, tried)
     # Without a simulation, the lower bound is the only known number.
-    if nearest is not None and _takes_long(nearest.step):
+    if nearest is not None and takes_long(nearest.step):
         nbytes = least_need(cluster, nearest.step)
         if nbytes < least:
             return (
@@ -64,13 +65,13 @@ def advice(cluster: Cluster, step: TrainingStep, jitter: Jitter) -> str:
                 f"{nearest.text} (needs at least {format_memory(nbytes)})"
             )
     elif nearest is not None:
-        nbytes = checked_need(cluster, nearest.step, jitter).reserved
+        nbytes = advised_need(cluster, nearest.step, jitter).reserved
         if nbytes < estimate_memory(cluster, bare).reserved:
             return (
                 f"{told}no tested combination of changes is enough; the change with the smallest need: {nearest.text} "
                 f"(needs about {format_memory(nbytes)} of reserved memory)"
             )
-    if any(_takes_long(one.step) for one in tried):
+    if any(takes_long(one.step) for one in tried):
         return f"{told}no tested change needs less memory, and further changes take long to simulate"
     return f"{told}no change needs less memory on this GPU"
 
@@ -145,8 +146,8 @@ def _together(
 
 def _fits(cluster: Cluster, one: Alternative, jitter: Jitter) -> bool:
     """Return True if a changed step fits into memory and does not take long to simulate."""
-    least = None if _takes_long(one.step) else _least(cluster, one.step)
-    return least is not None and least <= cluster.gpus[0].hbm_bytes and checked_need(cluster, one.step, jitter).fits
+    least = None if takes_long(one.step) else _least(cluster, one.step)
+    return least is not None and least <= cluster.gpus[0].hbm_bytes and advised_need(cluster, one.step, jitter).fits
 
 
 def _fitting(cluster: Cluster, tried: Sequence[Alternative], jitter: Jitter) -> list[str]:
@@ -156,14 +157,20 @@ def _fitting(cluster: Cluster, tried: Sequence[Alternative], jitter: Jitter) -> 
         if not left or len(fitting) == _MOST_TOLD:
             break
         # Changes are sorted by size: the first that fits is the smallest in its kind.
-        least = None if one.kinds in fitting or _takes_long(one.step) else _least(cluster, one.step)
+        least = None if one.kinds in fitting or takes_long(one.step) else _least(cluster, one.step)
         if least is None or least > hbm:
             continue
         left -= 1
-        needed = checked_need(cluster, one.step, jitter)
+        needed = advised_need(cluster, one.step, jitter)
         if needed.fits:
-            fitting[one.kinds] = f"{one.text} (needs about {format_memory(needed.reserved)} of reserved memory)"
+            fitting[one.kinds] = f"{one.text} ({_needs(needed)})"
     return list(fitting.values())
+
+
+def _needs(needed: MemoryNeed) -> str:
+    """Return a text with the reserved memory that a simulated change needs."""
+    text = f"needs about {format_memory(needed.reserved)} of reserved memory"
+    return text if needed.whole else f"{text}, estimated from a rank of each stage"
 
 
 def _nearest(cluster: Cluster, tried: Sequence[Alternative]) -> Alternative | None:
@@ -172,19 +179,14 @@ def _nearest(cluster: Cluster, tried: Sequence[Alternative]) -> Alternative | No
     return tried[min(bounds)[1]] if bounds else None
 
 
-def _passes(step: TrainingStep) -> int:
-    """Return the number of forward and backward passes over layers, embedding and head in a training step."""
-    return 2 * step.accumulation * (step.model.num_layers + 2)
-
-
-def _takes_long(step: TrainingStep) -> bool:
+def takes_long(step: TrainingStep) -> bool:
     """Return True if simulating all passes of a training step takes more than a few seconds."""
-    return _passes(step) > _MOST_PASSES
+    return passes_of(step) > _MOST_PASSES
 
 
 def _least(cluster: Cluster, step: TrainingStep) -> int | None:
     """Return a step's lower bound on memory [B]; None if the step is impossible, or listing its passes takes long."""
-    if _passes(step) > _MOST_LISTED:
+    if passes_of(step) > _MOST_LISTED:
         return None
     try:
         return least_need(cluster, step)

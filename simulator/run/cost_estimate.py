@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from simulator.engine.compiled.prepared import REDUCED_FROM
+from simulator.engine.jitter import Jitter
 from simulator.engine.play import BYTES_A_TRANSFER, SECONDS_A_TRANSFER, chosen
 from simulator.engine.progress import stage
 from simulator.model.model import total
@@ -125,6 +126,21 @@ def effort(scenario: Scenario, clusters: Clusters | None = None) -> CostEstimate
         seconds += _noisy(program, played, late=late) if noisy else steady
         memory += written * _BYTES_A_ROW
     return CostEstimate(engine, why, transfers, memory, seconds)
+
+
+def seconds_to_play(program: Program, jitter: Jitter) -> float:
+    """Return the estimated time [s] for simulating the program of a step, apart from planning and report."""
+    engine, _ = chosen("auto", arrays=False)
+    noisy, played = jitter.compute > 0 or jitter.latency > 0, simulated_collectives(program)
+    transfers = sum(one.transfers for one in played)
+    written = rows(played, alike=engine == "compiled" and not noisy and transfers >= REDUCED_FROM)
+    operations = len(program.ranks) * len(program.lists.lists[program.lists.list_of[0]])
+    seconds = operations * _AN_OPERATION[engine] + written * _A_ROW[engine]
+    if engine == "events":
+        return seconds + transfers * SECONDS_A_TRANSFER
+    if noisy:
+        return seconds + _noisy(program, played, late=jitter.latency > 0)
+    return seconds + min(transfers, REDUCED_FROM) * _A_COMPILED_TRANSFER
 
 
 def _noisy(program: Program, played: list[SimulatedCollective], *, late: bool) -> float:

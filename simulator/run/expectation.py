@@ -4,6 +4,9 @@ Each cause is simulated: the same step with one thing changed. A cause with a si
 GPU) gets the size at which the simulated step takes as long as the measured step; a cause without a size (no overlap,
 full recompute, ...) explains a share of the gap. Causes are alternatives and must not be added.
 
+A described step that does not fit into memory cannot be the measured one. The nearest settings that fit are then
+simulated in place of causes.
+
 Example: predicted 1.00 s, measured 1.20 s, 0.10 s of exposed communication. Transfers 3 times as slow add about 0.2 s
 and explain the gap; kernels 1.22 times as slow do as well; full recompute would add 0.25 s.
 """
@@ -11,7 +14,7 @@ and explain the gap; kernels 1.22 times as slow do as well; full recompute would
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -19,6 +22,7 @@ from simulator.basics import registry
 from simulator.basics.errors import ScenarioError
 from simulator.basics.work_unit import work_unit
 from simulator.cluster.locate import read_named
+from simulator.report.numbers.memory_margin import MemoryMargin, margin_of
 from simulator.run.scenario_cluster import Clusters
 from simulator.run.simulate import simulate_point
 from simulator.scenario.records import Scenario
@@ -59,6 +63,29 @@ class Explanation:
 
 
 @dataclass(frozen=True, slots=True)
+class FittingSetting:
+    """A change after which a step that does not fit into memory fits, with its simulated time.
+
+    Attributes
+    ----------
+    key : str
+        What to write in the scenario: "activation_checkpointing: full".
+    step_time : float
+        Simulated step time [s].
+    low, high : float
+        Ends of its 80 % interval [s].
+    margin : MemoryMargin
+        Reserved and free memory.
+    """
+
+    key: str
+    step_time: float
+    low: float
+    high: float
+    margin: MemoryMargin
+
+
+@dataclass(frozen=True, slots=True)
 class Expectation:
     """A measured step time beside its prediction.
 
@@ -73,7 +100,11 @@ class Expectation:
     unit : str
         Unit of work: "token" or "sample".
     explanations : tuple of Explanation
-        Causes that change the step time towards the measured one, share closest to 1 first.
+        Causes that change the step time towards the measured one, share closest to 1 first; empty with `fitting`.
+    margin : MemoryMargin
+        Memory of the step as described.
+    fitting : tuple of FittingSetting
+        Settings with which the step fits, if it does not fit as described; the mildest first.
     """
 
     measured: float
@@ -83,6 +114,8 @@ class Expectation:
     work: float
     unit: str
     explanations: tuple[Explanation, ...]
+    margin: MemoryMargin
+    fitting: tuple[FittingSetting, ...] = ()
 
     @property
     def normal(self) -> bool:
@@ -96,6 +129,18 @@ class Expectation:
             "predicted_step_time_s": self.predicted,
             "interval_80": [self.low, self.high],
             "normal": self.normal,
+            "fits": self.margin.fits,
+            "reserved_bytes": self.margin.reserved,
+            "capacity_bytes": self.margin.capacity,
+            "settings_that_fit": [
+                {
+                    "key": one.key,
+                    "step_time_s": one.step_time,
+                    "interval_80": [one.low, one.high],
+                    "reserved_bytes": one.margin.reserved,
+                }
+                for one in self.fitting
+            ],
             "explanations": [
                 {"cause": one.cause, "step_time_s": one.step_time, "share_of_gap": one.share, "key": one.key}
                 for one in self.explanations
@@ -143,18 +188,66 @@ def expectation(
     report = simulated(scenario)
     predicted, work = report["step_time_s"], report["tokens_per_s"] * report["step_time_s"]
     measured = step_time if step_time is not None else work / float(rate or 1.0)
-    ends = report["intervals"]
-    found = list(_explanations(scenario, lambda changed: float(simulated(changed)["step_time_s"]), predicted, measured))
+    margin = margin_of(report)
+    fitting = () if margin.fits else tuple(_fitting(scenario, scenario.training, simulated))
+    causes: list[Explanation] = []
+    if not fitting:
+        times = _explanations(scenario, lambda changed: float(simulated(changed)["step_time_s"]), predicted, measured)
+        causes = list(times)
     return Expectation(
         measured,
         predicted,
-        ends["step_time_s_80_low"],
-        ends["step_time_s_80_high"],
+        *_interval(report),
         work,
         work_unit([report]),
         # Causes that explain the whole gap and no more come first.
-        tuple(sorted(found, key=lambda one: round(abs(math.log(one.share)), 1))),
+        tuple(sorted(causes, key=lambda one: round(abs(math.log(one.share)), 1))),
+        margin,
+        fitting,
     )
+
+
+def _interval(report: Mapping[str, Any]) -> tuple[float, float]:
+    """Return the ends of the 80 % interval of the step time in a report [s]."""
+    return report["intervals"]["step_time_s_80_low"], report["intervals"]["step_time_s_80_high"]
+
+
+def _fitting(
+    scenario: Scenario, training: TrainingSpec, simulated: Callable[[Scenario], dict[str, Any]]
+) -> Iterator[FittingSetting]:
+    """Yield the settings with which a step fits that does not fit as described, the mildest of each kind."""
+    known = set[str]()
+    for kind, key, changes in _smaller(training):
+        if kind in known:
+            continue
+        report = simulated(scenario.replaced(training=training.replaced(**changes)))
+        margin = margin_of(report)
+        if margin.fits:
+            known.add(kind)
+            yield FittingSetting(key, report["step_time_s"], *_interval(report), margin)
+
+
+def _smaller(training: TrainingSpec) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Yield changes that save memory and keep the global batch: kind, key, and changed fields of `training`."""
+    if training.allocator != "expandable_segments":
+        yield "allocator", "allocator: expandable_segments", {"allocator": "expandable_segments"}
+    policies = {"none": ("selective_op", "full"), "full": ()}.get(str(training.activation_checkpointing), ("full",))
+    # Of a run that fits, either policy may be the setting: each is a kind of its own.
+    for policy in policies:
+        yield policy, f"activation_checkpointing: {policy}", {"activation_checkpointing": policy}
+    size, times = training.micro_batch_size, 1
+    while size % 2 == 0:
+        size, times = size // 2, 2 * times
+        keys: dict[str, Any] = {"micro_batch_size": size}
+        # A global batch gives the number of micro-batches.
+        if training.global_batch is None:
+            keys["gradient_accumulation_steps"] = times * training.gradient_accumulation_steps
+        text = ", ".join(f"{key}: {value}" for key, value in keys.items())
+        yield "micro_batch_size", text, keys
+        for policy in policies[-1:]:
+            yield "micro_batch_size", f"{text}, activation_checkpointing: {policy}", {
+                **keys, "activation_checkpointing": policy,
+            }  # fmt: skip
 
 
 def _explanations(

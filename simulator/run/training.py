@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import replace
+from typing import Final
 
 from simulator.basics.errors import OutOfMemoryError, ScenarioError
+from simulator.basics.units import format_time
 from simulator.cluster.cluster import Cluster
 from simulator.engine.jitter import Jitter
 from simulator.engine.play import Engine, play, whose
@@ -17,11 +19,17 @@ from simulator.engine.progress import stage
 from simulator.engine.recording import of_ranks
 from simulator.report.numbers.summary import with_link_use
 from simulator.report.numbers.training_summary import first_of_stages, summarize_step
-from simulator.run.advice import advice
+from simulator.run.advice import advice, takes_long
+from simulator.run.cost_estimate import seconds_to_play
 from simulator.run.memory import check_fits, paged
 from simulator.run.point_result import PointResult
+from simulator.run.stage_of_rank import with_stage
 from simulator.step.plan import StepPlan, plan_step
 from simulator.step.spec import TrainingStep
+
+# Most ranks, and longest simulation [s], to tell the time of a step that does not fit.
+_MOST_RANKS: Final = 1024
+_SOON: Final = 5.0
 
 
 def play_step(
@@ -75,7 +83,9 @@ def play_step(
         )
         timeline = with_link_use(timeline)
     except OutOfMemoryError as error:
-        error.args = (f"{error.args[0]}; {advice(cluster, step, jitter)}",)
+        message = with_stage(error, step, cluster.world_size)
+        unlimited = _unlimited(cluster, step, jitter, engine)
+        error.args = (f"{message}; {unlimited}{advice(cluster, step, jitter)}",)
         raise
     report, parameters = summarize_step(planned, cluster, timeline), None
     if step.lesson is not None:
@@ -87,6 +97,22 @@ def play_step(
     # The report needed further ranks; the caller did not ask for them.
     kept = timeline if keep is None else of_ranks(timeline, keep)
     return PointResult(planned, kept, report, parameters=parameters)
+
+
+def _unlimited(cluster: Cluster, step: TrainingStep, jitter: Jitter, engine: Engine) -> str:
+    """Return a text with the step time without a limit on memory; "" if its simulation takes more than seconds."""
+    bare = replace(step, lesson=None)
+    if cluster.world_size > _MOST_RANKS or takes_long(bare):
+        return ""
+    planned = _planned(cluster, bare, jitter, limit_memory=False)
+    if seconds_to_play(planned.program, jitter) > _SOON:
+        return ""
+    keep = _played_ranks(planned, (0,))
+    timeline = play(
+        engine, planned.program, cluster, jitter=jitter, limit_memory=False, allocator=step.allocator, keep=keep
+    )
+    report = summarize_step(planned, cluster, with_link_use(timeline))
+    return f"without the limit the step takes {format_time(report.step_time_s)}; "
 
 
 def _played_ranks(planned: StepPlan, keep: Collection[int] | None) -> Collection[int] | None:

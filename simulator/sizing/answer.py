@@ -20,6 +20,8 @@ class FitChange:
     ----------
     text : str
         The changes in words: "full checkpointing and QLoRA of rank 16".
+    kinds : tuple of str
+        The settings that change.
     keys : mapping of dotted key to value
         What to write in the scenario.
     margin : MemoryMargin
@@ -31,10 +33,21 @@ class FitChange:
     """
 
     text: str
+    kinds: tuple[str, ...]
     keys: Keys
     margin: MemoryMargin
     tokens_per_s_per_gpu: float
     speed: float
+
+    @property
+    def order(self) -> tuple[int, bool, float]:
+        """Sort key: single changes first, then changes that keep the method, then the smallest loss of speed."""
+        return len(self.kinds), "method" in self.kinds, -self.speed
+
+    @property
+    def warning(self) -> str:
+        """A sentence that the change leaves little memory beside the process; "" if it leaves enough."""
+        return f"{started(self.text)}: {self.margin.warning}." if self.margin.warning else ""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the change as a plain dict."""
@@ -42,6 +55,7 @@ class FitChange:
             "change": self.text,
             "keys": dict(self.keys),
             **_memory(self.margin),
+            "warning": self.warning,
             "tokens_per_s_per_gpu": self.tokens_per_s_per_gpu,
             "relative_speed": self.speed,
         }
@@ -64,7 +78,7 @@ class FitCheck:
     most_gpus : int
         Largest number of cards that was searched.
     changes : tuple of FitChange
-        Changes that make the training fit, the smallest loss of speed first; empty if it fits without.
+        Changes that make the training fit, in their `order`; empty if it fits without.
     largest_micro_batch, longest_sequence : int or None
         Largest micro-batch with the question's sequences, and longest sequence [tokens] with its micro-batch, that fit;
         None if the training does not fit.

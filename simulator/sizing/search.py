@@ -1,7 +1,7 @@
 """Answers a question: the verdict, the fewest cards, and changes that help or sizes that still fit.
 
 Changes are single ones, then pairs. Pairs are tried by the product of the speeds of their parts, the fastest first, so
-that few of them are simulated.
+that few of them are simulated. A pair that keeps the method (full training, LoRA, QLoRA) is sought before the others.
 """
 
 from __future__ import annotations
@@ -108,7 +108,8 @@ def _largest(trials: Trials, key: str, asked: int, most: int, parts: int | None 
 
 
 def _helpful(trials: Trials, possible: Sequence[Change], speed: float) -> tuple[FitChange, ...]:
-    """Return up to three changes that make a training fit, the smallest loss of speed first.
+    """Return up to three changes that make a training fit: single changes before pairs, changes that keep the method
+    before others, then the smallest loss of speed.
 
     `speed` is that of the training without changes [tokens/s per card].
     """
@@ -122,8 +123,11 @@ def _helpful(trials: Trials, possible: Sequence[Change], speed: float) -> tuple[
     if len(told) < _MOST_TOLD:
         # A pair with a change that suffices alone, or with a stronger one of its kind, costs more than needed.
         pairs = _pairs(trials, [change for change in possible if (change.kind,) not in found])
-        told += [one for _, one in islice(_fitting(trials, pairs, speed), _MOST_TOLD - len(told))]
-    return tuple(sorted(told, key=lambda one: -one.speed)[:_MOST_TOLD])
+        kept = [pair for pair in pairs if all(part.kind != "method" for part in pair)]
+        told += [one for _, one in islice(_fitting(trials, kept, speed), 1)]
+        others = [pair for pair in pairs if tuple(part.kind for part in pair) not in {one.kinds for one in told}]
+        told += [one for _, one in islice(_fitting(trials, others, speed), _MOST_TOLD - len(told))]
+    return tuple(sorted(told, key=lambda one: one.order)[:_MOST_TOLD])
 
 
 def _pairs(trials: Trials, parts: Sequence[Change]) -> list[tuple[Change, ...]]:
@@ -153,4 +157,4 @@ def _fitting(
             known.add(kinds)
             text = " and ".join(part.text for part in together)
             own = trial.tokens_per_s_per_gpu
-            yield kinds, FitChange(text, keys, trial.margin, own, own / speed)
+            yield kinds, FitChange(text, kinds, keys, trial.margin, own, own / speed)

@@ -8,15 +8,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
-from typing import Final
+from typing import Final, Literal
 
 from simulator.model.model import refusals
 from simulator.step.parallelism import Parallelism
+from simulator.step.pipeline import Pipeline
 from simulator.step.spec import Offload, TrainingStep, Updater
 from simulator.step.strategies.strategy import STRATEGIES, Strategy
 
 # Numbers of ranks that cut a model or its sequences, tried in this order.
 _CUTS: Final = (2, 4, 8)
+# Layers less on the fullest stage at an end of the pipeline, tried in this order.
+_LESS: Final = (1, 2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +100,12 @@ def double_changes(step: TrainingStep, changes: Sequence[Change]) -> list[Altern
     return [made for pair in pairs if (made := changed(step, pair)) is not None]
 
 
-def mild_changes(step: TrainingStep, ranks: int) -> list[Change]:
-    """Return changes that may save memory of a training step on `ranks` ranks and cost little time, mildest first."""
-    return list(_mild(step, ranks))
+def mild_changes(step: TrainingStep, ranks: int, fullest: Literal["first", "last"] | None = None) -> list[Change]:
+    """Return changes that may save memory of a training step on `ranks` ranks and cost little time, mildest first.
+
+    `fullest` is the end of the pipeline whose stage needs most memory: it may have fewer layers.
+    """
+    return list(_mild(step, ranks, fullest))
 
 
 def partitions(step: TrainingStep, ranks: int, ranks_per_node: int) -> list[Change]:
@@ -147,13 +153,16 @@ def _partitioned(wanted: Parallelism) -> Callable[[TrainingStep], TrainingStep |
     return made
 
 
-def _mild(step: TrainingStep, ranks: int) -> Iterator[Change]:
+def _mild(step: TrainingStep, ranks: int, fullest: Literal["first", "last"] | None) -> Iterator[Change]:
     """Yield changes of one setting that may save memory of a training step on `ranks` ranks, mildest first."""
     if step.allocator != "expandable_segments":
         text = "allocator: expandable_segments"
         yield Change("allocator", text, lambda old: replace(old, allocator="expandable_segments"))
     if step.attention != "flash":
         yield Change("attention", "attention: flash", lambda old: replace(old, attention="flash"))
+    # Numbers of layers that are written out stay.
+    if fullest is not None and not step.parallelism.stages:
+        yield from (_fewer_layers(step, fullest, less) for less in _LESS)
     if step.checkpointing != "full":
         text = "activation_checkpointing: full"
         yield Change("checkpointing", text, lambda old: replace(old, checkpointing="full"))
@@ -164,6 +173,24 @@ def _mild(step: TrainingStep, ranks: int) -> Iterator[Change]:
     # A single data-parallel rank has nothing to shard.
     if step.parallelism.holders(ranks) > 1:
         yield from _shardings(step)
+
+
+def _fewer_layers(step: TrainingStep, end: Literal["first", "last"], less: int) -> Change:
+    """Return the change that gives the first or the last pipeline stage `less` layers less than now."""
+    now = step.parallelism
+    first, last = now.first_less + less * (end == "first"), now.last_less + less * (end == "last")
+    sizes = {"first_less": first, "last_less": last}
+    text = ", ".join(f"{key}: {size}" for key, size in sizes.items() if size)
+
+    def made(old: TrainingStep) -> TrainingStep | None:
+        asked = replace(old, parallelism=replace(old.parallelism, first_less=first, last_less=last))
+        try:
+            Pipeline.of(asked).layers()
+        except ValueError:
+            return None
+        return asked
+
+    return Change("stages", f"parallelism.stages: {{{text}}}", made)
 
 
 def _micro_batch(size: int) -> Callable[[TrainingStep], TrainingStep]:

@@ -202,3 +202,43 @@ def test_a_rate_per_gpu_has_several_spellings_and_is_answered_with_rates(
     rates = f"(= 4,000 against {predicted} tokens/s per GPU; normal {slowest} to {fastest})."
     assert " ".join(said.split()).endswith(rates)
     assert "tokens/s" not in _command(tmp_path, monkeypatch, capsys, "1 s").out
+
+
+# 8,192 tokens twice, without recompute: 99 GiB on a GPU of 79.6 GiB.
+_UNFIT = _scenario(model="llama3_8b", seq_len=8192, sharding="zero3", compile=True)
+
+
+def test_a_step_that_does_not_fit_is_compared_with_settings_that_fit() -> None:
+    times = {policy: _time(_with_policy(policy)) for policy in ("selective_op", "full")}
+    found = expectation(load_scenario(_UNFIT), step_time=times["full"])
+    assert not found.margin.fits
+    assert found.explanations == ()
+    settings = {one.key: one for one in found.fitting}
+    assert list(settings) == [
+        "activation_checkpointing: selective_op",
+        "activation_checkpointing: full",
+        "micro_batch_size: 1, gradient_accumulation_steps: 2",
+    ]
+    for policy, seconds in times.items():
+        setting = settings[f"activation_checkpointing: {policy}"]
+        assert setting.step_time == pytest.approx(seconds, rel=1e-12)
+        assert setting.low < setting.step_time < setting.high
+        assert setting.margin.fits
+
+
+def _with_policy(policy: str) -> dict[str, Any]:
+    return _UNFIT | {"training": _UNFIT["training"] | {"activation_checkpointing": policy}}
+
+
+def test_a_step_that_does_not_fit_is_said_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "unfit.json").write_text(json.dumps(_UNFIT), encoding="utf-8")
+    cli = commands_in(tmp_path, monkeypatch, capsys)
+    told = cli("expect", "unfit.json", "--measured", "8000 tokens/s/GPU").out
+    assert told.startswith("The step as described does not fit in 79.6 GiB (reserved memory ")
+    row = next(line for line in told.splitlines() if "activation_checkpointing: full" in line)
+    assert re.search(r" 7,99\d +\+?-?0\.\d% +yes: ", row)
+    assert "Slower than expected" not in told
+    data = cli("expect", "unfit.json", "--measured", "2 s", "--json").data
+    assert (data["fits"], len(data["settings_that_fit"])) == (False, 3)

@@ -139,6 +139,23 @@ def test_check_warns_of_a_step_that_exceeds_the_memory_of_its_gpu(cli: Command, 
     assert "1 of 2 points does not fit; in the first (training.sharding=ddp), a rank needs at least 1" in several
 
 
+def test_check_warns_of_a_step_that_may_exceed_the_memory_of_its_gpu(cli: Command, tmp_path: Path) -> None:
+    """ZeRO-2 of DeepSeek-V3 holds at least 69.9 GiB, and reserves 80.9 GiB in a run."""
+    parallelism = "parallelism: {pp: 4, ep: 64, experts: {dispatch: deduplicated}}"
+    training = (
+        "training: {model: deepseek_v3, seq_len: 4096, global_batch: 512seq, mtp_layers: 1, "
+        f"activation_checkpointing: full, {parallelism}, sharding: zero2}}"
+    )
+    text = f"name: close\ncluster: {{topology: dgx_h100, world_size: 256}}\n{training}\n"
+    (tmp_path / "close.yaml").write_text(text, encoding="utf-8")
+    assert cli("check", "close.yaml").err == (
+        "warning: close.yaml: GPU memory: the step may not fit: a rank needs at least 69.9 GiB and may reserve up to "
+        "82 GiB, and has 79.6 GiB; `simulator run` finds the exact need\n"
+    )
+    several = cli("check", "close.yaml", "--set", "training.sharding=zero2,zero3").err
+    assert "1 of 2 points may not fit: in the first (training.sharding=zero2), a rank needs at least 69.9" in several
+
+
 def test_a_run_does_not_differ_from_itself(cli: Command) -> None:
     cli("run", "both.yaml", "--out", "one")
     answer = cli("diff", "one", "one/report.json")

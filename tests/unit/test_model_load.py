@@ -11,6 +11,7 @@ import pytest
 
 from simulator.basics.errors import ScenarioError, UnknownNameError
 from simulator.model.load import load_model
+from tests.commands import commands_in
 
 GPT2: dict[str, Any] = {"model_type": "gpt2", "n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 128,
                         "vocab_size": 1000}  # fmt: skip
@@ -107,3 +108,22 @@ def test_what_is_no_config_json_is_told_in_one_line(tmp_path: Path, content: byt
 def test_a_path_object_to_nothing_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(ScenarioError, match="cannot be read: No such file"):
         load_model(tmp_path / "none.json")
+
+
+@pytest.mark.parametrize("command", [("memory",), ("kernels", "--gpu", "h100_sxm"), ("fit-check", "--gpu", "h100_sxm")])
+def test_a_scenario_in_place_of_a_model_is_named(
+    command: tuple[str, ...],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """It was told that model_type is missing."""
+    text = "name: own\ncluster: {topology: dgx_h100, world_size: 8}\ntraining: {model: llama3_8b, seq_len: 8k}\n"
+    (tmp_path / "own.yaml").write_text(text, encoding="utf-8")
+    name, *options = command
+    answer = commands_in(tmp_path, monkeypatch, capsys)(name, "own.yaml", *options)
+    assert answer.code == 2
+    assert answer.err == (
+        "MODEL: own.yaml: is a scenario and no model; its model is llama3_8b; `simulator run`, `simulator check` and "
+        "`simulator expect` take scenarios\n"
+    )
