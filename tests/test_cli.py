@@ -172,21 +172,24 @@ def test_the_framework_that_a_training_step_assumes_is_told_once(cli: Command, t
         "training: {model: gpt2, seq_len: 256, micro_batch_size: 1}\n"
     )
     (tmp_path / "step.yaml").write_text(text, encoding="utf-8")
-    # A comparison with a measurement depends on the framework: the terminal tells it in a short line.
-    told = "note: training.framework is not given; torchtitan is assumed\n"
+    # Times depend on the framework: the terminal tells the assumed one in a short line.
+    told = "note: training.framework is not given; kernels and memory are those of torchtitan, the default\n"
     assert cli("expect", "step.yaml", "--measured", "1 s").err.count(told) == 1
-    # All points of a run share the framework: the report and the page tell it, not the terminal.
-    fact = "kernels have the measured constants of the framework torchtitan (training.framework;"
+    # All points of a run share the framework: the report and the page tell it, too.
+    fact = "kernels and memory are those of the framework torchtitan (training.framework;"
     answer = cli("run", "step.yaml", "--set", "training.micro_batch_size=1,2", "--out", "a")
-    assert "training.framework" not in answer.err + answer.out
+    assert answer.err.count(told) == 1
+    assert "training.framework" not in answer.out
     for file in ("report.json", "report.html"):
         assert fact in (tmp_path / "a" / file).read_text(encoding="utf-8")
     for named, tells in (("torchtitan", True), ("bare,torchtitan", False), ("bare", False)):
         folder = named.replace(",", "-")
-        cli("run", "step.yaml", "--set", f"training.framework={named}", "--out", folder)
+        answer = cli("run", "step.yaml", "--set", f"training.framework={named}", "--out", folder)
+        assert "training.framework" not in answer.err
         assert (fact in (tmp_path / folder / "report.json").read_text(encoding="utf-8")) == tells
     # A scenario of a collective has no framework.
-    assert cli("run", "small.yaml", "--out", "c").code == 0
+    answer = cli("run", "small.yaml", "--out", "c")
+    assert (answer.code, "training.framework" in answer.err) == (0, False)
     assert "training.framework" not in (tmp_path / "c" / "report.json").read_text(encoding="utf-8")
 
 

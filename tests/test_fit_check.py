@@ -187,12 +187,16 @@ def test_the_first_line_is_the_verdict_and_the_exit_code_follows_it(cli: Command
     reserved, free = report.peak_reserved_bytes, report.capacity_bytes - report.peak_reserved_bytes
     assert answer.code == 0
     assert answer.out.splitlines()[0] == (
-        "llama3_8b with QLoRA of rank 16 without checkpointing fits on 1 rtx_4090 of 24 GiB: "
+        "llama3_8b with QLoRA of rank 16 without checkpointing in transformers fits on 1 rtx_4090 of 24 GiB: "
         f"reserved memory {format_memory(reserved)}, {format_memory(free)} free."
     )
     longer = cli(*options, "--seq-len", "2k")
     assert longer.code == 1
-    assert longer.out.startswith("llama3_8b with QLoRA of rank 16 without checkpointing does not fit on 1 rtx_4090")
+    assert longer.out.startswith(
+        "llama3_8b with QLoRA of rank 16 without checkpointing in transformers does not fit on 1 rtx_4090"
+    )
+    bare = cli(*options, "--seq-len", "1k", "--framework", "bare")
+    assert bare.out.startswith("llama3_8b with QLoRA of rank 16 without checkpointing fits on 1 rtx_4090")
     assert " missing." in longer.out.splitlines()[0]
     assert "selective_op checkpointing" in longer.out
 

@@ -169,7 +169,10 @@ def test_sequence_parallelism_holds_less(cli: Command) -> None:
         ("llama3_8b --pp 2 --stages [3]", "--stages: got 1 stages with 3 layers; must be 2 stages with the 32 of"),
         ("llama3_8b --pp 2 --stages [3", "--stages:1:3: not YAML: "),
         ("llama3_8b --pp 4 --schedule dualpipe --micro-batches 4", "--schedule: dualpipe got 4 micro-batches; must be"),
-        ("mixtral_8x7b --ep 3 --dp 6", "--ep: got 3; must divide the 8 experts of mixtral_8x7b: 1, 2, 4, 8"),
+        (
+            "mixtral_8x7b --ep 3 --dp 6",
+            "--ep: got 3; must divide the 8 experts of mixtral_8x7b and the 6 ranks of a stage: 1, 2",
+        ),
         ("mixtral_8x7b --tp 2 --etp 3", "--etp: got 3; must divide the 14336 feed-forward width of mixtral_8x7b's"),
         (
             "mixtral_8x7b --dp 2 --tp 2 --ep 8",

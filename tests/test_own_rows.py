@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from simulator.basics.errors import ScenarioError
+from simulator.calibration.training_runs.own_framework import OwnFramework
 from simulator.calibration.training_runs.rows import measured
 from simulator.calibration.training_runs.user_rows import UserRow, columns, user_rows
+from simulator.cli.calibrate import remarks
+from simulator.step.framework import Framework
 from tests.commands import Command, commands_in
 
 HEAD = "model,gpu,topology,gpus,seq_len,micro_batch_size,accumulation,framework,sharding,tokens_per_s\n"
@@ -33,7 +37,10 @@ def test_a_run_that_the_tables_have_is_the_same_run(tmp_path: Path) -> None:
     ("line", "told"),
     [
         ("gpt2,h100_sx,dgx_h100,8,1024,1,1,bare,ddp,5", "line 2: gpu: got 'h100_sx'; did you mean 'h100_sxm'"),
-        ("gpt2,h100_sxm,dgx_h100,0,1024,1,1,bare,ddp,5", "line 2: gpus: got '0'; "),
+        ("gpt2,h100_sxm,dgx_h100,0,1024,1,1,bare,ddp,5", "line 2: gpus: got '0'; must be at least 1"),
+        ("gpt2,h100_sxm,dgx_h100,8,8x,1,1,bare,ddp,5", "line 2: seq_len: got '8x'; must be a whole number, such as"),
+        ("gpt2,h100_sxm,dgx_h100,8,1k,1,1,bare,ddp,5 t", "line 2: tokens_per_s: got '5 t'; must be a number, without"),
+        ("gpt2,h100_sxm,dgx_h100,8,1k,1,1,bare,ddp,-5", "line 2: tokens_per_s: got '-5'; must be greater than 0"),
         (
             "gpt2,h100_sxm,dgx_h100,8,1024,1,1,bare,ddp,",
             "line 2: step_time_s: give one of step_time_s, tokens_per_s and log",
@@ -51,6 +58,69 @@ def test_every_fault_is_a_line(tmp_path: Path, line: str, told: str) -> None:
 def test_a_column_that_does_not_exist_is_named(tmp_path: Path) -> None:
     with pytest.raises(ScenarioError, match=r"line 1: tpp: no such column; did you mean 'tp'"):
         user_rows(written(tmp_path, "tpp," + HEAD + "2,gpt2,h100_sxm,dgx_h100,8,1024,1,1,bare,ddp,5\n"))
+
+
+def test_names_and_numbers_of_scenarios_mean_the_same_columns(tmp_path: Path) -> None:
+    own = (
+        "checkpointing,compiled,accumulation,attention,gpus,tp,model,gpu,topology,seq_len,micro_batch_size,step_time_s"
+    )
+    scenario = (
+        "activation_checkpointing,compile,gradient_accumulation_steps,attention_generation,cluster.world_size,"
+        "training.parallelism.tp,model,gpu,topology,seq_len,micro_batch_size,step_time_s"
+    )
+    rest = "gpt2,h100_sxm,dgx_h100"
+    (expected,) = user_rows(written(tmp_path, f"{own}\nfull,true,2,flash3,1024,2,{rest},8192,1,1\n"))
+    (found,) = user_rows(written(tmp_path, f"{scenario}\nfull,yes,2,3,1_024,2,{rest},8k,1,1\n"))
+    assert found == expected
+
+
+@pytest.mark.parametrize(
+    ("head", "cells", "told"),
+    [
+        ("attention_generation", "1", "line 2: attention_generation: got '1'; one of 2, 3"),
+        ("attention,attention_generation", "flash3,2", "attention_generation: got '2' with attention flash3"),
+        ("compile,compiled", "true,true", "line 1: compiled: names 2 columns"),
+        ("compile", "maybe", "line 2: compiled: got 'maybe'; must be true or false"),
+        ("stages", "4 x", "line 2: stages: got '4 x'; must be whole numbers"),
+        ("context", "rng", "line 2: context: got 'rng'; one of ring, ulysses; did you mean 'ring'"),
+    ],
+)
+def test_no_fault_of_a_cell_is_a_message_of_a_library(tmp_path: Path, head: str, cells: str, told: str) -> None:
+    line = "gpt2,h100_sxm,dgx_h100,8,1024,1,1,bare,ddp,5"
+    with pytest.raises(ScenarioError, match=re.escape(told)):
+        user_rows(written(tmp_path, f"{head},{HEAD}{cells},{line}\n"))
+
+
+def test_a_rate_of_each_gpu_is_told_to_be_multiplied(tmp_path: Path) -> None:
+    text = HEAD.replace("tokens_per_s", "tokens_per_gpu") + "gpt2,h100_sxm,dgx_h100,8,1024,1,1,bare,ddp,5\n"
+    with pytest.raises(ScenarioError) as caught:
+        user_rows(written(tmp_path, text))
+    assert str(caught.value).endswith(
+        "line 1: tokens_per_gpu: no such column; tokens_per_s is the total of all GPUs; multiply by their number"
+    )
+
+
+@pytest.mark.parametrize(
+    ("gpus", "times", "told"),
+    [
+        ((2, 4, 2), (2.5, 1.2, 9.9), ["Lines 2 and 4 have the same settings and different times, 2.5 s and 9.9 s."]),
+        # Repeated runs of one setting spread by a few per cent.
+        ((2, 2, 4), (2.5, 2.55, 1.2), []),
+        ((2, 2, 2), (2.5, 2.55, 2.5), ["All runs have 2 GPUs: runs with one number of GPUs cannot separate slow"]),
+        ((1, 1, 1), (2.5, 2.55, 2.5), ["All runs have a single GPU, and tell nothing about the network."]),
+    ],
+)
+def test_remarks_on_runs_that_cannot_determine_the_constants(
+    tmp_path: Path, gpus: tuple[int, ...], times: tuple[float, ...], told: list[str]
+) -> None:
+    head = HEAD.replace("tokens_per_s", "step_time_s")
+    lines = [f"gpt2,h100_sxm,dgx_h100,{n},1024,1,1,bare,ddp,{t}\n" for n, t in zip(gpus, times, strict=True)]
+    rows = user_rows(written(tmp_path, head + "".join(lines)))
+    # Errors of 0: no run is unexplained for another reason.
+    made = OwnFramework(Framework(), *([(0.0,) * len(rows)] * 3))
+    found = remarks(rows, made)
+    assert len(found) == len(told)
+    assert all(one.startswith(start) for one, start in zip(found, told, strict=True))
 
 
 @pytest.mark.parametrize(

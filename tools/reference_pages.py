@@ -121,11 +121,11 @@ def errors_page() -> str:
         ),
         "| error | exit code | meaning |\n|---|---|---|\n" + "\n".join(rows),
         "## How to read a message",
-        "    my_step.yaml:7:3: training.micro_batch: unknown key; one of model, seq_len, ...; did you mean\n"
-        "    'micro_batch_size'?",
+        "    my_step.yaml:7:3: training.micro_batch: unknown key; did you mean 'micro_batch_size'? one of\n"
+        "    activation_checkpointing, algorithm, ...",
         _filled(
-            "A message names the file, the line and the column, then the key, the fault, the allowed values, and the "
-            "probable intention. All mistakes of a file are listed at once, in the order of the file. `simulator check "
+            "A message names the file, the line and the column, then the key, the fault, the probable intention, and "
+            "the allowed values. All mistakes of a file are listed at once, in the order of the file. `simulator check "
             "FILE` lists them without a simulation."
         ),
         "| message | meaning | remedy |\n|---|---|---|\n" + "\n".join(f"| {a} | {b} | {c} |" for a, b, c in _MESSAGES),

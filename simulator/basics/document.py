@@ -123,9 +123,10 @@ def _order(message: str) -> tuple[tuple[int, str], ...]:
 
 def _without_list(fault: Fault, listed: set[str]) -> Fault:
     """Return the fault without the list of allowed keys if `listed` has this list; otherwise add the list there."""
-    found = re.match(r"unknown key(; one of [^;]+)", fault.message)
-    if found is None or found[1] not in listed:
-        listed |= {found[1]} if found else set()
+    # A long list stands behind the hint, a short one before it.
+    found = re.match(r"unknown key.*?(;? (one of [^;?]+))", fault.message)
+    if found is None or found[2] not in listed:
+        listed |= {found[2]} if found else set()
         return fault
     return replace(fault, message=fault.message.replace(found[1], "", 1))
 

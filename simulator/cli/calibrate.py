@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import expm1
 from pathlib import Path
 from typing import Final
@@ -18,6 +19,7 @@ from simulator.calibration.training_runs.rows import MeasuredRow
 from simulator.calibration.training_runs.user_rows import user_rows
 from simulator.cli.console import print_text, width
 from simulator.cli.progress import progress
+from simulator.findings.text import join_list
 
 # Fewer runs than this cannot separate slow kernels from a slow network.
 _ENOUGH: Final = 3
@@ -43,7 +45,7 @@ def calibrate(runs: Path, out: Path, topology: str | None, jobs: int) -> None:
         own = calibrated(rows, known[name], jobs, advance)
     typer.echo(_table(rows, own).text(width()))
     print_text(f"\n{_constants(own)}")
-    for text in _remarks(rows, own):
+    for text in remarks(rows, own):
         print_text(text)
     try:
         # Mode "x" never overwrites a file that appeared meanwhile.
@@ -75,11 +77,17 @@ def _constants(own: OwnFramework) -> str:
     )
 
 
-def _remarks(rows: tuple[MeasuredRow, ...], own: OwnFramework) -> list[str]:
-    """Return sentences on runs that the calibration cannot explain, and on too few runs."""
-    told = []
+def remarks(rows: tuple[MeasuredRow, ...], own: OwnFramework) -> list[str]:
+    """Return sentences on runs that the calibration cannot explain, and on too few runs or numbers of GPUs."""
+    told = [
+        f"Lines {join_list([f'{row.line}' for row in equal])} have the same settings and different times, "
+        f"{join_list([format_time(row.step_time) for row in equal])}. Correct or remove the wrong line, and calibrate "
+        "again."
+        for equal in _contradictions(rows)
+    ]
     far = [row.name for row, error in zip(rows, own.after, strict=True) if abs(expm1(-error)) > UNEXPLAINED]
-    if far:
+    # Contradicting lines leave every constant near the shipped value, therefore they explain the other errors as well.
+    if far and not told:
         told.append(
             f"Unexplained, more than {UNEXPLAINED:.0%} off after the calibration: {'; '.join(far)}. Check the settings "
             "in these lines, and whether the run was disturbed."
@@ -89,7 +97,28 @@ def _remarks(rows: tuple[MeasuredRow, ...], own: OwnFramework) -> list[str]:
             f"{number_of(len(rows), 'run')} cannot separate slow kernels from a slow network; {_ENOUGH} runs of "
             "different sizes can."
         )
+    elif len(sizes := {row.gpus for row in rows}) == 1:
+        alone = min(sizes)
+        told.append(
+            "All runs have a single GPU, and tell nothing about the network."
+            if alone == 1
+            else f"All runs have {alone:,} GPUs: runs with one number of GPUs cannot separate slow kernels from a slow "
+            "network; add a run with another number."
+        )
     return told
+
+
+def _contradictions(rows: Sequence[MeasuredRow]) -> list[list[MeasuredRow]]:
+    """Return groups of runs with equal settings whose step times differ by more than an explained run may."""
+    groups: list[list[MeasuredRow]] = []
+    for row in rows:
+        group = next((one for one in groups if row.is_repeat(one[0])), None)
+        if group is None:
+            groups.append([row])
+        else:
+            group.append(row)
+    times = [[row.step_time for row in group] for group in groups]
+    return [group for group, own in zip(groups, times, strict=True) if max(own) > (1 + UNEXPLAINED) * min(own)]
 
 
 def _text(own: OwnFramework, name: str, runs: Path) -> str:

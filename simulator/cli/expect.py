@@ -17,7 +17,7 @@ from simulator.cli.console import print_text, width
 from simulator.cli.progress import progress
 from simulator.cli.warnings_output import print_assumed_framework
 from simulator.model.load import load_model
-from simulator.run.expectation import Expectation, expectation
+from simulator.run.expectation import Expectation, Explanation, expectation
 from simulator.scenario.load import load_scenario
 from simulator.scenario.records import Scenario
 
@@ -85,10 +85,22 @@ def expect(source: str, measured: str, overrides: Mapping[str, str], *, as_json:
     # A normal time needs no explanation.
     if found.normal or not found.explanations:
         return
-    lines = [(one.cause, format_time(one.step_time), f"{100 * one.share:.0f} %", one.key) for one in found.explanations]
+    lines = [
+        (_cause(one), format_time(one.step_time), f"{100 * one.share:.0f} %", one.key) for one in found.explanations
+    ]
     head = ("what if", "step time", "of the gap", "to simulate it")
     typer.echo(f"\n{Table('simulated explanations, each alone', head, tuple(lines)).text(width())}")
-    print_text("\nExplanations are alternatives: their shares do not add up.")
+    print_text(
+        "\nEach cause is simulated alone, and shares do not add up; in a real run several causes may act together, "
+        "each with a smaller size."
+    )
+    if not all(one.likely for one in found.explanations):
+        print_text("Unlikely: a size beyond a factor of 3 for one cause alone.")
+
+
+def _cause(one: Explanation) -> str:
+    """Return a cause in words, with a mark if it is unlikely."""
+    return one.cause if one.likely else f"{one.cause} (unlikely)"
 
 
 def _print_fitting(found: Expectation, given: _Measurement, gpus: int) -> None:

@@ -19,7 +19,7 @@ from simulator.cli.link_names import check_link_names
 from simulator.cli.progress import phase, progress
 from simulator.cli.results_output import print_results, print_traces
 from simulator.cli.settings import as_overrides
-from simulator.cli.warnings_output import print_warnings
+from simulator.cli.warnings_output import print_assumed_framework, print_warnings
 from simulator.findings.answer import Answer, answer
 from simulator.findings.comparison import Comparison
 from simulator.results import run_directory
@@ -78,6 +78,7 @@ def play(source: str, settings: Sequence[str], options: PlayOptions) -> None:
     if scenario.plan is not None:
         _plan(scenario, options)
         return
+    print_assumed_framework(scenario)
     numbered = list(enumerate(points(scenario)))
     with _naming_the_scenario(scenario, alone=len(numbered) == 1):
         print_warnings([announced(point.scenario for _, point in numbered)])

@@ -20,7 +20,9 @@ def print_warnings(lines: Iterable[str]) -> None:
 def print_assumed_framework(scenario: Scenario) -> None:
     """Print on stderr the framework that a training step has by default; nothing if the scenario names one.
 
-    For commands that compare with a measurement or search for settings. A run's page has the same fact under Trust.
+    Frameworks differ by 10 % and more in time. A run's page has the same fact under Trust.
     """
     if name := assumed_framework(scenario):
-        typer.echo(f"note: training.framework is not given; {name} is assumed", err=True)
+        typer.echo(
+            f"note: training.framework is not given; kernels and memory are those of {name}, the default", err=True
+        )

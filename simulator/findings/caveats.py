@@ -219,13 +219,14 @@ def assumed_framework(scenario: Scenario) -> str:
 
 
 def _framework(scenario: Scenario) -> Iterator[Caveat]:
-    """Yield a caveat on the framework whose constants every point has.
+    """Yield a caveat on the framework that every point has.
 
-    The caveat does not depend on whether the file names the framework: the written-out scenario of a run names it.
+    The caveat does not depend on whether the file names the framework: the written-out scenario of a run names it. The
+    page says besides which constants were fitted to the framework's own runs, for each GPU.
     """
     training, axes = scenario.training, varied({**scenario.compare, **scenario.sweep})
     if training is not None and training.framework != "bare" and "training.framework" not in axes:
-        text = f"kernels have the measured constants of the framework {Path(training.framework).stem}"
+        text = f"kernels and memory are those of the framework {Path(training.framework).stem}"
         yield Caveat("framework", f"{text} (training.framework; `simulator list frameworks` lists others)")
 
 

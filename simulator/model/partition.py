@@ -24,6 +24,7 @@ References
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -273,15 +274,20 @@ def context_refusal(model: Transformer, cut: ModelPartition, seq_len: int) -> st
     return ""
 
 
-def experts_refusal(model: Transformer, cut: ModelPartition) -> str:
+def experts_refusal(model: Transformer, cut: ModelPartition, ranks: int | None = None) -> str:
     """Return a sentence telling why a model's experts cannot be distributed over this number of ranks; "" if
     possible.
+
+    The sentence lists numbers that divide the experts; with `ranks`, the ranks of a stage that share them, only those
+    that divide `ranks` as well.
     """
     e = cut.experts.ranks
     if e > 1 and not model.num_experts:
         return f"got {e}; {model.name} has no experts; leave it at 1"
     if model.num_experts % e:
-        return f"got {e}; must divide the {model.num_experts} experts of {model.name}: {_divisors(model.num_experts)}"
+        also = "" if ranks is None else f" and the {ranks} ranks of a stage"
+        fits = _divisors(model.num_experts if ranks is None else math.gcd(model.num_experts, ranks))
+        return f"got {e}; must divide the {model.num_experts} experts of {model.name}{also}: {fits}"
     return ""
 
 

@@ -9,6 +9,8 @@ simulated in place of causes.
 
 Example: predicted 1.00 s, measured 1.20 s, 0.10 s of exposed communication. Transfers 3 times as slow add about 0.2 s
 and explain the gap; kernels 1.22 times as slow do as well; full recompute would add 0.25 s.
+
+A size beyond a factor of 3 is unlikely: several smaller causes are likelier.
 """
 
 from __future__ import annotations
@@ -37,6 +39,11 @@ _SLOWEST_ISSUE: Final = 200e-6
 _LEAST_POWER: Final = 3.5
 # A size is found when the simulated step time is this close to the measured one, or after so many simulations.
 _CLOSE: Final = 0.003
+# Largest factor of a likely cause.
+_LIKELY: Final = 3.0
+# The host's time to issue a kernel from which its factor counts at least [s]: the slowest fitted host, nanotron's, has
+# three times as much.
+_USUAL_ISSUE: Final = 40e-6
 _TRIALS: Final = 8
 
 
@@ -54,12 +61,15 @@ class Explanation:
         Part of the gap between predicted and measured time that the cause explains; 1: all.
     key : str
         What to write in the scenario to simulate the cause; empty without a key.
+    likely : bool
+        False for a cause with a size beyond a factor of 3.
     """
 
     cause: str
     step_time: float
     share: float
     key: str = ""
+    likely: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +110,8 @@ class Expectation:
     unit : str
         Unit of work: "token" or "sample".
     explanations : tuple of Explanation
-        Causes that change the step time towards the measured one, share closest to 1 first; empty with `fitting`.
+        Causes that change the step time towards the measured one: likely causes first, share closest to 1 first;
+        empty with `fitting`.
     margin : MemoryMargin
         Memory of the step as described.
     fitting : tuple of FittingSetting
@@ -142,7 +153,13 @@ class Expectation:
                 for one in self.fitting
             ],
             "explanations": [
-                {"cause": one.cause, "step_time_s": one.step_time, "share_of_gap": one.share, "key": one.key}
+                {
+                    "cause": one.cause,
+                    "step_time_s": one.step_time,
+                    "share_of_gap": one.share,
+                    "key": one.key,
+                    "likely": one.likely,
+                }
                 for one in self.explanations
             ],
         }
@@ -200,8 +217,8 @@ def expectation(
         *_interval(report),
         work,
         work_unit([report]),
-        # Causes that explain the whole gap and no more come first.
-        tuple(sorted(causes, key=lambda one: round(abs(math.log(one.share)), 1))),
+        # Likely causes that explain the whole gap and no more come first.
+        tuple(sorted(causes, key=lambda one: (not one.likely, round(abs(math.log(one.share)), 1)))),
         margin,
         fitting,
     )
@@ -259,17 +276,17 @@ def _explanations(
         return
     slower = measured > predicted
 
-    def told(cause: str, seconds: float, key: str = "") -> Iterator[Explanation]:
+    def told(cause: str, seconds: float, key: str = "", *, likely: bool = True) -> Iterator[Explanation]:
         share = (seconds - predicted) / (measured - predicted) if measured != predicted else 0.0
         # A cause that hardly matters, or works the other way, is none.
         if share > 0.01:
-            yield Explanation(cause, seconds, share, key)
+            yield Explanation(cause, seconds, share, key, likely)
 
     sized = _sized(scenario, training, slower=slower)
     sizes = [(one, *_solved(_times(time_of, one), predicted, measured, one.most)) for one in sized]
     # The smaller the change, the likelier the cause.
     for one, size, seconds in sorted(sizes, key=lambda found: abs(math.log(found[1]))):
-        yield from told(one.words(size), seconds, one.key(size))
+        yield from told(one.words(size), seconds, one.key(size), likely=max(size, 1 / size) <= one.likely)
     for cause, key, changes in _plain(scenario, training, slower=slower):
         yield from told(cause, time_of(scenario.replaced(training=training.replaced(**changes))), key)
 
@@ -286,12 +303,15 @@ class _Sized:
         Largest size that is tried; below 1 for causes that make a step faster.
     changed : function of the size
         The scenario with the cause.
+    likely : float
+        Largest factor of the size, up or down, that a real machine is likely to have.
     """
 
     words: Callable[[float], str]
     key: Callable[[float], str]
     most: float
     changed: Callable[[float], Scenario]
+    likely: float = _LIKELY
 
 
 def _times(time_of: Callable[[Scenario], float], cause: _Sized) -> Callable[[float], float]:
@@ -328,6 +348,7 @@ def _sized(scenario: Scenario, training: TrainingSpec, *, slower: bool) -> Itera
         lambda size: f"issue: {issue * size:.2g} in a framework file",
         max(_SLOWEST_ISSUE / issue, 2.0),
         lambda size: with_constant("issue", issue * size),
+        _LIKELY * max(_USUAL_ISSUE / issue, 1.0),
     )
     if scenario.cluster.world_size > 1 and not scenario.cluster.stragglers:
         yield _Sized(

@@ -62,6 +62,8 @@ _OTHERS: Final = MappingProxyType(
         },
     }
 )
+# Most names that stand before the hint.
+_LONG_MENU: Final = 12
 # An ending shared by more keys is not helpful.
 _MOST_ENDS: Final = 3
 
@@ -131,6 +133,9 @@ def unknown_key(written: str, keys: Iterable[str], allowed: Iterable[str] | None
     hint = _advice(mapping, name) or did_you_mean(_meant(written, listed, siblings, 1 if menu else MOST_MEANT))
     if not menu and not hint:
         menu = one_of(siblings.values() or listed, "", "simulator schema")
+    # Behind a long list, nobody would find the hint.
+    if len(siblings) > _LONG_MENU and menu and hint:
+        return f"unknown key; {hint}{'' if hint.endswith('?') else ';'} {menu}"
     return "; ".join(filter(None, ("unknown key", menu, hint)))
 
 

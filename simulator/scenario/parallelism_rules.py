@@ -168,7 +168,7 @@ def _experts(shape: TrainingSpec, model: Transformer, world_size: int | None) ->
         fits = ", ".join(str(n) for n in range(1, 65) if ranks % n == model.ffn_size % n == 0)
         message = f"got {etp}; must divide the {ranks} ranks of a stage (dp x cp x tp): {fits}"
         yield _conflict("etp", message, *involved)
-    elif refused := experts_refusal(model, wanted.cut()):
+    elif refused := experts_refusal(model, wanted.cut(), None if world_size is None else ranks // etp):
         yield _conflict("ep", refused, *involved)
     elif model.num_experts and ranks % (e * etp):
         # Suggest common divisors of the ranks and the number of experts.

@@ -57,20 +57,23 @@ training:
   # sharding: {strategy: zero3, reshard_after_forward: true, prefetch: 1, layers_per_unit: 1, keep_below: 0}
   # also bucket_size: 25 MiB (all but zero3), shard_size: 8 (zero1 zero2 zero3), and of parameter_server servers: 2,
   # servers_on: workers, asynchronous: true, staleness: 4
-  precision: bf16               # fp32 tf32 fp16 bf16 fp8; or with all keys:
+  precision: bf16               # fp64 fp32 tf32 fp16 bf16 fp8 nvfp4; or with all keys:
   # precision: {params: bfloat16, grads: bfloat16, reduce: float32, master: float32, matmul: bfloat16}
-  # also feed_forward, activation, {every: 2}, [0, 3], {full: [0], attention: [1]}
-  activation_checkpointing: none  # none full sqrt attention selective_op
-  attention: flash              # flash standard
+  activation_checkpointing: none  # none full sqrt attention selective_op feed_forward activation;
+  # or {every: 2}, [0, 3], {full: [0], attention: [1]}
+  attention: flash              # flash standard eager
+  loss: auto                    # kernels of the loss: auto separate narrow native fused in_place chunked
   attention_generation: 2       # generation of the flash attention kernels: 1 2 3
-  optimizer: adam               # sgd momentum adam adafactor; or {name: adam, implementation: foreach}
+  optimizer: adam               # sgd momentum adam adam_8bit paged_adam paged_adam_8bit lion muon adafactor;
+  # or {name: adam, implementation: foreach}
   collectives: auto             # auto played closed_form
   algorithm: auto               # algorithm of all collectives: auto ring direct hierarchical ...
   compile: false                # whether a compiler merges kernels
   dropout: false                # or a probability, such as 0.1
-  framework: torchtitan          # llm_foundry nemo nanotron megatron_2021 deepspeed_2021 llmq bare: whose constants
-  allocator: caching             # caching or expandable_segments
-  offload: none                 # none optimizer; or {what: optimizer, host_rate: 50 GB/s}
+  framework: torchtitan         # whose kernels and memory: torchtitan maxtext transformers torchtune llm_foundry llmq
+  # nemo nemo_2025 megatron_core megatron_local megatron_2021 megatron_deepspeed deepspeed_2021 internevo nanotron bare
+  allocator: caching            # caching or expandable_segments
+  offload: none                 # none optimizer activations; or {what: optimizer, host_rate: 50 GB/s}
   checkpoint_traffic: none      # sharded: a checkpoint leaves during the step, to cluster.storage: 20 GB/s
   # lora: {rank: 16, targets: all}   # adapters on a frozen model; also attention, feed_forward, [q, v]
   loss_scaling: auto            # auto none dynamic deepspeed static; or with all keys:
@@ -79,8 +82,10 @@ training:
   numerics: false               # true: really train a small GPT-2, for this number of steps:
   steps: 20
   learning: {rate: 0.001, decay: 0.0, momentum: 0.9}   # tokens: corpus.txt or batches: tokens.npy
-  # learning: {betas: [0.9, 0.999], eps: 1e-8, warmup: 2, schedule: cosine, initial: parameters.npz}   # constant linear
-  faults: []                    # - {step: 5, what: bit_flip, transfer: 0, element: 0, bit: 30}
+  # learning: {betas: [0.9, 0.999], eps: 1e-8, warmup: 2, schedule: cosine, initial: parameters.npz}
+  # the rate's schedule: constant linear cosine
+  faults: []                    # - {step: 5, what: bit_flip, transfer: 0, element: 0, bit: 30}; what may also be
+  # dropped doubled stale overflow stopped
   # parallelism: {tp: 2, pp: 2}   # if omitted, all ranks are data parallel; also dp, sequence_parallel: false,
   # tp_overlap: none (ring_exchange bulk),
   # schedule: 1f1b (gpipe interleaved looped_bfs zb_h1 zb_h2 zb_v v_half v_min dualpipe ...), virtual_stages: 2,

@@ -192,15 +192,19 @@ def _mtp_layers(shape: TrainingSpec, model: Model | None) -> Iterator[RuleViolat
     if not shape.mtp_layers:
         return
     reasons = (
-        ("lora.rank", shape.lora.rank > 0, "beside adapters"),
-        ("trainable", shape.trainable != ALL, "beside frozen parts of the model"),
-        ("numerics", shape.numerics, "in real training"),
-        ("activation_checkpointing", shape.activation_checkpointing == "sqrt", "in segments of sqrt"),
-    )
-    for key, unable, where in reasons:
+        ("lora.rank", shape.lora.rank > 0, "beside adapters", "omit lora"),
+        ("trainable", shape.trainable != ALL, "beside frozen parts of the model", "omit trainable"),
+        ("numerics", shape.numerics, "in real training", "write numerics: false"),
+        (
+            "activation_checkpointing", shape.activation_checkpointing == "sqrt", "in segments of sqrt",
+            "write activation_checkpointing: full",
+        ),
+    )  # fmt: skip
+    for key, unable, where, other in reasons:
         if unable:
             message = (
-                f"got {shape.mtp_layers}, but layers that predict further tokens are not supported {where}; write 0"
+                f"got {shape.mtp_layers}, but layers that predict further tokens are not supported {where}; write 0, "
+                f"or {other}"
             )
             yield _conflict("mtp_layers", message, f"training.{key}")
     if model is not None and not (isinstance(model, Transformer) and model.causal and model.patches is None):

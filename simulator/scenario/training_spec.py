@@ -231,12 +231,19 @@ Implementation = Literal["auto", "fused", "foreach", "for_loop"]
 Collectives = Literal["auto", "played", "closed_form"]
 
 
+# Other programs' names of a dispatch, with advice.
+_DISPATCHERS: Final = {
+    **dict.fromkeys(("deepep", "DeepEP", "deep_ep"), "deduplicated is DeepEP's exchange; write deduplicated"),
+    "flex": "Megatron-LM's flex dispatcher with DeepEP is deduplicated; write deduplicated",
+}
+
+
 class ExpertsSpec(Spec):
     """Dispatch of tokens to experts on other ranks (keys of `parallelism.experts`)."""
 
     # With top-k routing, all_to_all sends a token up to k times to the same rank; deduplicated, as DeepEP does, once to
     # a node and there once to a rank.
-    dispatch: Annotated[str, reading.choice(("all_to_all", "all_gather", "deduplicated"))] = Field(
+    dispatch: Annotated[str, reading.choice(("all_to_all", "all_gather", "deduplicated"), _DISPATCHERS)] = Field(
         default="all_to_all",
         description=(
             "Token dispatch: a copy per chosen expert (all_to_all), every token to every rank (all_gather), or a "

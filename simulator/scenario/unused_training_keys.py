@@ -295,6 +295,16 @@ def _trains_head(shape: TrainingSpec, world_size: int, base: Path) -> bool:
     return step.trains_head
 
 
+def _without_experts(shape: TrainingSpec, base: Path) -> str:
+    """Return a clause that the model has no experts; empty if it has some, or is invalid."""
+    try:
+        model = load_model(shape.model, shape.seq_len, base)
+    # Invalid models are reported by the rules.
+    except ScenarioError:
+        return ""
+    return "" if isinstance(model, Transformer) and model.num_experts else f"{model.name} has no experts"
+
+
 def _parallelism(shape: TrainingSpec, world_size: int, base: Path) -> Iterator[tuple[Key, str]]:
     wanted, key = shape.parallelism, ("training", "parallelism")
     if wanted.tp == 1:
@@ -302,8 +312,10 @@ def _parallelism(shape: TrainingSpec, world_size: int, base: Path) -> Iterator[t
     if wanted.tp == 1 or not wanted.sequence_parallel:
         yield (*key, "tp_overlap"), "needs tp above 1 and sequence_parallel"
     if wanted.ep == 1:
-        for name in ("dispatch", "capacity", "imbalance", "dtype", "routing"):
-            yield (*key, "experts", name), "needs ep above 1"
+        none = _without_experts(shape, base)
+        for name in ("dispatch", "capacity", "imbalance", "dtype"):
+            yield (*key, "experts", name), none or "needs ep above 1"
+        yield (*key, "experts", "routing"), none or "needs ep above 1 and experts.dispatch: deduplicated"
     else:
         if wanted.experts.capacity is not None:
             yield (*key, "experts", "imbalance"), "with a capacity every expert takes the same number of tokens"

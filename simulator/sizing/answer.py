@@ -104,7 +104,8 @@ class FitCheck:
         asked = self.question
         verdict = "fits" if self.fits else "does not fit"
         cards = f"{asked.gpus:,} {asked.card} of {format_memory(self.margin.capacity)}"
-        told = [f"{started(asked.text)} without checkpointing {verdict} on {cards}: {self.margin.text}."]
+        how = f"without checkpointing{asked.place}"
+        told = [f"{started(asked.text)} {how} {verdict} on {cards}: {self.margin.text}."]
         if (kept := self._kept()) is not None:
             needs, speed = format_memory(kept.margin.reserved), f"{100 * kept.speed:.0f} %"
             told.append(f"It fits with {kept.text}: reserved memory {needs}, {speed} of the speed.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 from simulator.basics.errors import ScenarioError, one_of
@@ -14,6 +15,7 @@ from simulator.cluster.mixed_precision import mixed_precision
 from simulator.model.load import load_model
 from simulator.scenario.load import load_scenario
 from simulator.scenario.records import Scenario
+from simulator.step.framework import BARE
 
 # Ways to train, with the format of the frozen matrices; full training freezes nothing.
 BASES: Final[Mapping[str, str | None]] = {"full": None, "lora": "params", "qlora": "nf4"}
@@ -75,6 +77,11 @@ class FitQuestion:
         """The model and the method: "llama3_8b with QLoRA of rank 16"."""
         rank = "" if self.method == "full" else f" of rank {self.rank or RANK}"
         return f"{load_model(self.model, self.seq_len).name} with {NAMES[self.method]}{rank}"
+
+    @property
+    def place(self) -> str:
+        """The framework, with a blank before it: " in transformers"; empty for kernels without a framework."""
+        return "" if self.framework == BARE.name else f" in {Path(self.framework).stem}"
 
     @property
     def work_unit(self) -> str:

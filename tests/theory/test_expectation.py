@@ -78,6 +78,24 @@ def test_a_factor_that_made_the_step_slower_or_faster_is_found(
     assert float(cause.split()[2]) == pytest.approx(size, rel=0.02)
 
 
+def test_a_size_beyond_a_factor_of_three_is_unlikely_and_comes_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Kernels 1.3 times as slow: the few transfers that no kernel hides would have to be far slower."""
+    document = _scenario()
+    found = _expected(1.3 * _time(document))
+    likely = {one.cause.partition(" take")[0]: one.likely for one in found.explanations}
+    assert (likely["kernels"], likely["transfers"]) == (True, False)
+    assert float(_share(found, "transfers take")[0].split()[2]) > 3
+    marks = [one.likely for one in found.explanations]
+    assert marks == sorted(marks, reverse=True)
+    (tmp_path / "step.json").write_text(json.dumps(document), encoding="utf-8")
+    told = commands_in(tmp_path, monkeypatch, capsys)("expect", "step.json", "--measured", f"{found.measured} s").out
+    assert told.count("(unlikely)") == marks.count(False)
+    assert "several causes may act together" in told
+    assert told.rstrip().endswith("Unlikely: a size beyond a factor of 3 for one cause alone.")
+
+
 def test_a_power_limit_is_found_with_its_watts() -> None:
     """The measured H100s draw 700 W: a board with 500 W loses in proportion, because a FLOP keeps its energy."""
     keys = dict(load(registry.find("gpu", "h100_sxm")).data)

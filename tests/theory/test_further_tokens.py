@@ -92,9 +92,9 @@ def test_the_last_stage_has_the_layer_and_a_copy_of_the_embedding_table() -> Non
 @pytest.mark.parametrize(
     ("keys", "why"),
     [
-        ({"lora": {"rank": 4}}, "beside adapters"),
-        ({"trainable": ["head"]}, "beside frozen parts"),
-        ({"activation_checkpointing": "sqrt"}, "in segments of sqrt"),
+        ({"lora": {"rank": 4}}, "beside adapters; write 0, or omit lora"),
+        ({"trainable": ["head"]}, "beside frozen parts of the model; write 0, or omit trainable"),
+        ({"activation_checkpointing": "sqrt"}, "write 0, or write activation_checkpointing: full"),
         ({"model": "resnet50", "seq_len": 1}, "is no decoder"),
         ({"model": "vit_b16", "seq_len": 197}, "is no decoder"),
     ],

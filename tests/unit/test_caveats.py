@@ -185,18 +185,17 @@ def test_the_uncertain_rate_of_a_hosts_update_is_told() -> None:
 def test_a_page_says_whose_runs_constants_were_fitted_to() -> None:
     page = simulator.play(training("dgx_h100", 8)).to_html()
     assert rows_of(page, "constants") == [
-        "constants of torchtitan, which slow kernels down; fitted to measured runs of torchtitan: none; taken from "
-        "llm_foundry: elementwise, parameter_bytes, sustained of H100; taken from nanotron: streaming; assumed: "
-        "attention_masked (docs/validation.md)"
+        "constants with which torchtitan slows kernels down: none is fitted to measured runs of its own; carried over "
+        "from llm_foundry: elementwise, parameter_bytes, sustained of H100; carried over from nanotron: streaming; "
+        "assumed: attention_masked (docs/validation.md)"
     ]
-    assert "constants fitted to measured runs of torchtitan" not in page
+    assert "measured constants of the framework" not in page
     compiled = rows_of(simulator.play(training("dgx_h100", 8, compile=True)).to_html(), "constants")[0]
-    assert "fitted to measured runs of torchtitan: compiled;" in compiled
+    assert "torchtitan slows kernels down: fitted to its own measured runs: compiled;" in compiled
+    core = rows_of(simulator.play(training("dgx_h100", 8, framework="megatron_core")).to_html(), "constants")[0]
+    assert "none is fitted to measured runs of its own; carried over from megatron_2021: elementwise" in core
     own = rows_of(simulator.play(training("dgx_h100", 8, framework="llm_foundry")).to_html(), "constants")[0]
-    assert (
-        "fitted to measured runs of llm_foundry: attention_masked, elementwise, parameter_bytes, sustained of H100 ("
-        in own
-    )
+    assert "fitted to its own measured runs: attention_masked, elementwise, parameter_bytes, sustained of H100 (" in own
     bare = rows_of(simulator.play(training("dgx_h100", 8, framework="bare")).to_html(), "constants")
     assert bare == ["no fitted constants (framework: bare)"]
     other = rows_of(simulator.play(training("mi300x_box", 8)).to_html(), "constants")[0]

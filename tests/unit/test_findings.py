@@ -940,7 +940,7 @@ def test_findings_and_tables_call_the_same_differences_ties() -> None:
     assert _best(of.measure("time"), of.rows) == [0, 1]
     of = outcomes(SHARDED | {"answer": [{"finding": "change", "of": ["time"]}]}, report)
     assert [row for row in found(of).sentences if "uncertainty" in row] == [found(of).sentences[0]]
-    assert "1.1 s instead of 1 s; uncertainty ±30 %" in found(of).sentences[0]
+    assert "1.1 s instead of 1 s; a tie within the uncertainty of ±30 %" in found(of).sentences[0]
 
 
 def test_the_reason_is_sought_where_settings_do_not_tie() -> None:
@@ -1163,7 +1163,7 @@ def test_a_change_of_the_time_within_the_uncertainty_is_told() -> None:
     change = abs(second["step_time_s"] / first["step_time_s"] - 1)
     uncertain = max(interval_width(report, "step_time_s") or 0.0 for report in (first, second))
     assert 0 < change < uncertain
-    assert f"; uncertainty ±{percent_text(uncertain)})" in answer(of).sentences[0]
+    assert f"; a tie within the uncertainty of ±{percent_text(uncertain)})" in answer(of).sentences[0]
 
 
 def test_a_list_of_changes_has_the_uncertainty_of_a_small_change_of_the_time() -> None:
@@ -1174,7 +1174,7 @@ def test_a_list_of_changes_has_the_uncertainty_of_a_small_change_of_the_time() -
     told = answer(of).sentences[1]
     assert told.startswith("Time and peak memory of the other settings vs ")
     uncertain = percent_text(max(interval_width(report, "step_time_s") or 0.0 for report in reports(of)))
-    assert re.search(rf" % \(uncertainty ±{uncertain}\) and ", told)
+    assert re.search(rf" % \(a tie within ±{uncertain}\) and ", told)
 
 
 def test_a_setting_that_fits_without_a_rival_is_told_first_if_it_is_faster() -> None:

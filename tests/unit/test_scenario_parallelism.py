@@ -130,7 +130,18 @@ SIZES = "dp x tp x pp x cp must be world_size 8"
         (
             {"ep": 16},
             {"model": "mixtral_8x7b"},
-            "parallelism.ep: got 16; must divide the 8 experts of mixtral_8x7b: 1, 2, 4, 8",
+            "parallelism.ep: got 16; must divide the 8 experts of mixtral_8x7b and the 8 ranks of a stage: 1, 2, 4, 8",
+        ),
+        (
+            # 256 experts, 8 GPUs in two stages
+            {"ep": 3, "pp": 2},
+            {"model": "deepseek_v3"},
+            "parallelism.ep: got 3; must divide the 256 experts of deepseek_v3 and the 4 ranks of a stage: 1, 2, 4",
+        ),
+        (
+            {"ep": 2, "experts": {"dispatch": "DeepEP"}},
+            {"model": "mixtral_8x7b"},
+            "parallelism.experts.dispatch: got 'DeepEP'; deduplicated is DeepEP's exchange; write deduplicated",
         ),
         (
             {"ep": 8, "pp": 2},

@@ -7,7 +7,7 @@ import json
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import numpy as np
 import pytest
@@ -24,8 +24,11 @@ from simulator.scenario.records import Scenario, TrainingSpec, axis_keys
 from simulator.scenario.resolve import resolved, to_yaml
 from simulator.scenario.template import template
 from simulator.scenario.training_spec import ParallelismSpec, PrecisionSpec, ShardingSpec
+from simulator.scenario.typed_keys import CollectiveKeys, FaultKeys, LearningKeys, TrainingKeys
+from simulator.step.checkpointing import POLICIES
 from simulator.step.optimizers.optimizer import OPTIMIZERS
 from simulator.step.spec import InjectedFault, Precision, Sharding, TrainingStep, TrainingTask
+from simulator.step.strategies.strategy import STRATEGIES
 from tests.schemas import scenario_validator
 from tests.training import WITHOUT_SERVERS
 
@@ -340,6 +343,38 @@ def test_the_template_of_a_step_loads_as_it_stands_and_in_its_long_form() -> Non
     assert spec_of(parse_scenario(document.parse(long), Path())).precision == PrecisionSpec(
         grads="bfloat16", reduce="float32", master="float32", matmul="bfloat16"
     )
+
+
+def _literals(kind: Any) -> set[str]:
+    """Return the words in a type: of "Literal['a', 'b'] | float" a and b."""
+    if get_origin(kind) is Literal:
+        return {word for word in get_args(kind) if isinstance(word, str)}
+    return {word for part in get_args(kind) for word in _literals(part)}
+
+
+# Keys whose words are names of files, or of parts that may come from elsewhere.
+_NAMES: dict[str, set[str]] = {
+    "framework": {*registry.names("framework"), "bare"},
+    "optimizer": set(OPTIMIZERS.names()),
+    "sharding": set(STRATEGIES.names()),
+    "activation_checkpointing": set(POLICIES),
+}
+
+
+@pytest.mark.parametrize("kind", ["collective", "training"])
+def test_the_template_lists_every_value_of_a_key(kind: Literal["collective", "training"]) -> None:
+    keys = get_type_hints(TrainingKeys if kind == "training" else CollectiveKeys)
+    section = template("demo", "?", kind).partition(f"\n{kind}:")[2].partition("\nengine:")[0]
+    # A key, up to the next key of the same mapping; comments on following lines belong to it.
+    shown = {found[1]: found[0] for found in re.finditer(r"^  (\w+):(?:.|\n(?!  \w+:|\S))*", section, re.MULTILINE)}
+    assert shown.keys() <= keys.keys()
+    for key, text in shown.items():
+        allowed = _NAMES.get(key, _literals(keys[key]))
+        assert "..." in text or allowed <= set(re.findall(r"\w+", text)), key
+    if kind == "training":
+        assert _NAMES.keys() <= shown.keys()
+        assert _literals(get_type_hints(LearningKeys)["schedule"]) <= set(re.findall(r"\w+", shown["learning"]))
+        assert _literals(get_type_hints(FaultKeys)["what"]) <= set(re.findall(r"\w+", shown["faults"]))
 
 
 def test_the_schema_asks_for_a_collective_or_a_step() -> None:

@@ -44,6 +44,20 @@ def test_real_trainings_keys_are_told_where_nothing_trains() -> None:
     assert told(training(**lesson, numerics=True, precision="fp32")) == []
 
 
+@pytest.mark.parametrize(
+    ("model", "reason"),
+    [
+        ("mixtral_8x7b", "needs ep above 1 and experts.dispatch: deduplicated"),
+        ("llama3_8b", "llama3_8b has no experts"),
+    ],
+)
+def test_a_key_of_experts_without_effect_says_all_that_it_needs(model: str, reason: str) -> None:
+    data = training(model=model, parallelism={"experts": {"routing": "round_robin"}})
+    assert load_scenario(data).warnings == (
+        f"<dict>: training.parallelism.experts.routing: has no effect here: {reason}",
+    )
+
+
 def test_a_key_that_says_what_it_would_say_anyway_is_not_told() -> None:
     scenario = load_scenario(training(steps=20, learning={"rate": 1e-3}, loss_scaling={"start": 65536.0}))
     assert scenario.warnings == ()

@@ -104,7 +104,8 @@ def test_what_is_written_out_is_the_same_scenario(data: dict[str, Any]) -> None:
     ("compare", "swept", "line"),
     [
         ({"collective": [RING, 3]}, None, "compare.collective.1: got 3; must be a mapping"),
-        ({"collective": [{"algoritm": "ring"}]}, None, "compare.collective.0.algoritm: unknown key; one of accumulate"),
+        ({"collective": [{"algoritm": "ring"}]}, None,
+         "compare.collective.0.algoritm: unknown key; did you mean 'algorithm'? one of accumulate"),
         ({"collective": [{"servers.count": 0}]}, None, "compare.collective.0.servers.count: got 0; must be at least 1"),
         ({"collective": [RING, {"algorithm": "Ring"}]}, None, "compare.collective.1: got a mapping twice"),
         ({"collective": [RING]}, {"collective.algorithm": ["tree"]},

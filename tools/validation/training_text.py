@@ -105,7 +105,9 @@ OWN: Final = """## Your own runs
 
 `simulator validate --csv FILE` simulates runs that you have measured, and prints the error of each run;
 `simulator calibrate FILE --out my_framework.yaml` fits a framework to them. The first line of the file names the
-columns, and every further line is a run. Empty cells mean the default.
+columns, and every further line is a run. Empty cells mean the default. A scenario's names of the same settings
+(`activation_checkpointing`, `compile`, `gradient_accumulation_steps`, `world_size`, `attention_generation`, or
+`training.parallelism.tp`) and its spellings of numbers (`8k`) are accepted.
 
 """
 

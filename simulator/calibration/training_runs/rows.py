@@ -192,6 +192,12 @@ class MeasuredRow:
         """Number of model copies (dp)."""
         return self.gpus // self.parallelism.size
 
+    def is_repeat(self, other: MeasuredRow) -> bool:
+        """Return True if both runs have the same settings, whatever was measured."""
+        return self == replace(
+            other, table=self.table, line=self.line, source=self.source, tokens_per_s=self.tokens_per_s, peak=self.peak
+        )
+
     @property
     def step_time(self) -> float:
         """Measured time per step [s]."""

@@ -7,16 +7,18 @@ column.
 from __future__ import annotations
 
 import csv
+import math
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, get_args
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from simulator.basics import registry
+from simulator.basics import counts, registry
 from simulator.basics.dtypes import find
 from simulator.basics.errors import MOST_MEANT, ScenarioError, in_lines, one_of, similar
 from simulator.basics.input_files import read_text
@@ -49,13 +51,48 @@ def _known(kind: registry.Kind, *more: str) -> AfterValidator:
     return AfterValidator(check)
 
 
-def _among(allowed: tuple[str, ...]) -> AfterValidator:
-    def check(name: str) -> str:
+def _among(allowed: tuple[str, ...]) -> BeforeValidator:
+    def check(name: object) -> object:
         if name not in allowed:
-            raise ValueError(one_of(tuple(sorted(allowed)), name))
+            raise ValueError(one_of(allowed, name))
         return name
 
-    return AfterValidator(check)
+    return BeforeValidator(check)
+
+
+def _count(k: int) -> BeforeValidator:
+    """Return a reader of a whole number above 0, written as in scenarios: 8192 or 8k; k means `k` units."""
+
+    def read(cell: object) -> object:
+        try:
+            value = counts.parse_count(cell, k) if isinstance(cell, str) else cell
+        except ValueError:
+            raise ValueError(counts.allowed(k)) from None
+        if isinstance(value, int) and value < 1:
+            raise ValueError("must be at least 1")
+        return value
+
+    return BeforeValidator(read)
+
+
+def _number(cell: object) -> object:
+    """Return the number above 0 in a cell; raise ValueError for other text."""
+    try:
+        value = float(cell) if isinstance(cell, str) else cell
+    except ValueError:
+        raise ValueError("must be a number, without its unit") from None
+    if isinstance(value, float) and not 0 < value < math.inf:
+        raise ValueError("must be greater than 0")
+    return value
+
+
+def _yes_no(cell: object) -> object:
+    """Return the truth value in a cell; raise ValueError for other text."""
+    known = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+    value = known.get(cell.lower(), cell) if isinstance(cell, str) else cell
+    if not isinstance(value, bool):
+        raise ValueError("must be true or false")
+    return value
 
 
 def _dtype(name: str) -> str:
@@ -77,10 +114,15 @@ def _policy(text: object) -> object:
 
 
 def _stages(text: object) -> object:
-    return tuple(int(part) for part in str(text).split()) if isinstance(text, str) else text
+    if isinstance(text, str) and not re.fullmatch(r"[0-9]{1,6}( +[0-9]{1,6})*", text):
+        raise ValueError("must be whole numbers, separated by blanks")
+    return tuple(int(part) for part in text.split()) if isinstance(text, str) else text
 
 
-Count = Annotated[int, Field(ge=1)]
+Count = Annotated[int, _count(counts.THINGS), Field(ge=1)]
+Tokens = Annotated[int, _count(counts.TOKENS), Field(ge=1)]
+Number = Annotated[float, BeforeValidator(_number)]
+YesNo = Annotated[bool, BeforeValidator(_yes_no)]
 Dtype = Annotated[str, AfterValidator(_dtype)]
 
 
@@ -97,11 +139,11 @@ class UserRow(BaseModel):
     framework: Annotated[str, _known("framework", "bare")] = Field(
         "torchtitan", description="Framework whose constants apply"
     )
-    seq_len: Count = Field(description="Sequence length in tokens")
+    seq_len: Tokens = Field(description="Sequence length in tokens")
     micro_batch_size: Count = Field(description="Sequences per micro-batch on each rank")
     accumulation: Count = Field(1, description="Micro-batches per step and replica")
-    step_time_s: Annotated[float, Field(gt=0)] | None = Field(None, description="Measured time of a step [s]")
-    tokens_per_s: Annotated[float, Field(gt=0)] | None = Field(
+    step_time_s: Number | None = Field(None, description="Measured time of a step [s]")
+    tokens_per_s: Number | None = Field(
         None, description="Measured tokens per second of all GPUs together; alternative to `step_time_s`"
     )
     log: str = Field(
@@ -109,17 +151,17 @@ class UserRow(BaseModel):
         description="Log file of torchtitan, Megatron-LM or NeMo, beside the CSV file; alternative to `step_time_s`, "
         "and to `peak_gib` where the log has memory",
     )
-    peak_gib: Annotated[float, Field(gt=0)] | None = Field(None, description="Measured peak memory of a GPU [GiB]")
+    peak_gib: Number | None = Field(None, description="Measured peak memory of a GPU [GiB]")
     sharding: Annotated[str, _among(STRATEGIES.names())] = Field(
         "zero3", description="Sharding strategy: ddp, zero1, zero2, zero3, ..."
     )
-    reshard: bool = Field(True, description="Whether zero3 frees parameters between forward and backward")
+    reshard: YesNo = Field(True, description="Whether zero3 frees parameters between forward and backward")
     tp: Count = Field(1, description="Tensor-parallel ranks")
     pp: Count = Field(1, description="Pipeline stages")
     cp: Count = Field(1, description="Context-parallel ranks")
     ep: Count = Field(1, description="Expert-parallel ranks")
-    sequence_parallel: bool = Field(True, description="Whether tensor-parallel ranks also split sequences")
-    context: Literal["ring", "ulysses"] = Field(
+    sequence_parallel: YesNo = Field(True, description="Whether tensor-parallel ranks also split sequences")
+    context: Annotated[Literal["ring", "ulysses"], _among(("ring", "ulysses"))] = Field(
         "ring", description="Partition of attention over context-parallel ranks"
     )
     schedule: Annotated[str, _among(SCHEDULES.names())] = Field("1f1b", description="Pipeline schedule")
@@ -136,11 +178,13 @@ class UserRow(BaseModel):
         description="Activation checkpointing: none, full, sqrt, attention, selective_op, feed_forward, activation, or "
         "k for every k-th layer",
     )
-    attention: Literal["flash", "flash3", "standard"] = Field("flash", description="Attention kernels")
-    compiled: bool = Field(False, description="Whether a compiler merged kernels")
-    buckets: bool = Field(True, description="Whether the communication of gradients overlaps the backward pass")
-    fused_loss: bool = Field(False, description="Whether the loss is a single kernel, regardless of the framework")
-    optimizer_implementation: Implementation | None = Field(
+    attention: Annotated[Literal["flash", "flash3", "standard"], _among(("flash", "flash3", "standard"))] = Field(
+        "flash", description="Attention kernels"
+    )
+    compiled: YesNo = Field(False, description="Whether a compiler merged kernels")
+    buckets: YesNo = Field(True, description="Whether the communication of gradients overlaps the backward pass")
+    fused_loss: YesNo = Field(False, description="Whether the loss is a single kernel, regardless of the framework")
+    optimizer_implementation: Annotated[Implementation, _among(get_args(Implementation))] | None = Field(
         None,
         description=(
             "Implementation of the optimizer's update: fused, foreach or for_loop; the framework's default if omitted"
@@ -207,11 +251,20 @@ _ALIKE = (
 )  # fmt: skip
 
 
+# Keys of a scenario, which name the same columns.
+_SCENARIO_KEYS: Final = {
+    "activation_checkpointing": "checkpointing", "compile": "compiled", "gradient_accumulation_steps": "accumulation",
+    "world_size": "gpus", "strategy": "sharding", "reshard_after_forward": "reshard",
+    "implementation": "optimizer_implementation",
+}  # fmt: skip
+# The key of a scenario that the column `attention` states, too: flash3 is flash of generation 3.
+_GENERATION: Final = "attention_generation"
+_GENERATIONS: Final = {"2": "flash", "3": "flash3"}
 # Columns' names in other tables; an abbreviation resembles the wrong column: "ckpt" resembles "cp".
 _OTHER_COLUMNS: Final = {
-    **dict.fromkeys(("ac", "activation_checkpointing", "ckpt", "recompute"), "checkpointing"),
+    **dict.fromkeys(("ac", "ckpt", "recompute"), "checkpointing"),
     **dict.fromkeys(("bs", "batch_size", "mbs", "micro_batch"), "micro_batch_size"),
-    **dict.fromkeys(("n_gpus", "num_gpus", "ranks", "world_size"), "gpus"),
+    **dict.fromkeys(("n_gpus", "num_gpus", "ranks"), "gpus"),
     **dict.fromkeys(("ga", "grad_accum", "gradient_accumulation", "micro_batches"), "accumulation"),
     **dict.fromkeys(("seq", "seqlen", "sequence_length"), "seq_len"),
     **dict.fromkeys(("cluster", "machine"), "topology"),
@@ -240,7 +293,7 @@ def user_rows(path: Path, topology: str | None = None) -> tuple[MeasuredRow, ...
     # The first remaining line names the columns.
     reader = csv.DictReader([line for _, line in lines])
     try:
-        head = [name.strip() for name in reader.fieldnames or ()]
+        head = [_column(name.strip()) for name in reader.fieldnames or ()]
         reader.fieldnames = head
         table = list(reader)
     except csv.Error as error:
@@ -256,6 +309,8 @@ def user_rows(path: Path, topology: str | None = None) -> tuple[MeasuredRow, ...
             given: dict[str, Any] = {name: text.strip() for name, text in cells.items() if text and text.strip()}
             if topology is not None:
                 given.setdefault("topology", topology)
+            if generation := given.pop(_GENERATION, ""):
+                given["attention"] = _attention(generation, given.get("attention", "flash"))
             row = UserRow(**{name: text for name, text in given.items() if name in UserRow.model_fields})
             if not wrong:
                 rows.append(row.measured(path.stem, number, path.parent))
@@ -272,6 +327,30 @@ def user_rows(path: Path, topology: str | None = None) -> tuple[MeasuredRow, ...
     return tuple(rows)
 
 
+def _column(name: str) -> str:
+    """Return the column that a name in the first line means: its own name, or a key of a scenario.
+
+    Examples
+    --------
+    >>> _column("tp"), _column("compile"), _column("training.parallelism.tp")
+    ('tp', 'compiled', 'tp')
+    """
+    key = name.rpartition(".")[2] if name.startswith(("training.", "cluster.")) else name
+    return _SCENARIO_KEYS.get(key, key)
+
+
+def _attention(generation: str, attention: str) -> str:
+    """Return the attention kernels of a generation; raise ValueError if there are none, or `attention` names others."""
+    if generation not in _GENERATIONS:
+        raise ValueError(f"{_GENERATION}: got {generation!r}; {one_of(_GENERATIONS, generation)}")
+    # Without flash kernels there is no generation.
+    if not attention.startswith("flash"):
+        return attention
+    if attention == "flash3" and generation != "3":
+        raise ValueError(f"{_GENERATION}: got {generation!r} with attention flash3, which is generation 3")
+    return _GENERATIONS[generation]
+
+
 def _header(head: Sequence[str], given: str | None) -> tuple[frozenset[str], list[str]]:
     """Return the required columns that the first line lacks, and a fault for each mistake in it.
 
@@ -284,7 +363,11 @@ def _header(head: Sequence[str], given: str | None) -> tuple[frozenset[str], lis
     named = Counter(filter(None, head))
     faults = [f"{name}: names {count} columns; keep one of them" for name, count in named.items() if count > 1]
     proposed: set[str] = set()
-    for name in named.keys() - fields.keys():
+    for name in named.keys() - fields.keys() - {_GENERATION}:
+        if _is_rate_of_a_gpu(name):
+            proposed.add("tokens_per_s")
+            faults.append(f"{name}: no such column; tokens_per_s is the total of all GPUs; multiply by their number")
+            continue
         near = _OTHER_COLUMNS.get(name.lower(), name)
         proposed.update(similar(sorted(fields), near, MOST_MEANT))
         faults.append(f"{name}: no such column; {one_of(fields, near, 'docs/validation.md')}")
@@ -292,6 +375,11 @@ def _header(head: Sequence[str], given: str | None) -> tuple[frozenset[str], lis
     if not {"step_time_s", "tokens_per_s", "log"} & (named.keys() | proposed):
         faults.append("step_time_s: is missing; give one of step_time_s, tokens_per_s and log")
     return absent, sorted(faults)
+
+
+def _is_rate_of_a_gpu(name: str) -> bool:
+    """Return True if a column's name means tokens per second of each GPU."""
+    return "gpu" in name.lower() and re.search("tok|tps|wps", name.lower()) is not None
 
 
 def _fault(error: Any) -> str:

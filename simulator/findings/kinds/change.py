@@ -104,14 +104,15 @@ def _predicate(first: Row, row: Row, told: list[Measure], baseline: str) -> str:
     for number, measure in enumerate(told):
         before, after = (measure.value(one.report or {}) or 0.0 for one in (first, row))
         # The first change names the baseline; the others refer to the same setting.
-        unsure = _unsure(measure, first, row)
-        parts.append((measure.verb, _compared(measure, after, before, baseline if number == 0 else "", unsure)))
+        width = _tie_width(measure, first, row)
+        tie = f"a tie within the uncertainty of {width}" if width else ""
+        parts.append((measure.verb, _compared(measure, after, before, baseline if number == 0 else "", tie)))
     lacks = ", but does not fit in memory" if row.fits is False else ""
     return f"{predicates(parts)}{lacks}"
 
 
-def _compared(measure: Measure, after: float, before: float, baseline: str, unsure: str = "") -> str:
-    """Return a text with the change of a value from the baseline's, both values, and the change's uncertainty."""
+def _compared(measure: Measure, after: float, before: float, baseline: str, tie: str) -> str:
+    """Return a text with the change of a value from the baseline's, both values, and `tie` if the values tie."""
     values = measure.amount_text(after), measure.amount_text(before)
     # A change relative to 0 is undefined: write the values.
     if before == 0 and after != 0:
@@ -120,26 +121,26 @@ def _compared(measure: Measure, after: float, before: float, baseline: str, unsu
     if change.startswith("the same "):
         return f"{change}{f' as {baseline}' if baseline else ''} ({values[0]})"
     link = "of" if "x the " in change else "than"
-    within = f"; {unsure}" if unsure else ""
+    within = f"; {tie}" if tie else ""
     return f"{change}{f' {link} {baseline}' if baseline else ''} ({values[0]} instead of {values[1]}{within})"
 
 
-def _unsure(measure: Measure, first: Row, row: Row) -> str:
-    """Return "uncertainty ±11 %" if two points' values differ and tie, else ""."""
+def _tie_width(measure: Measure, first: Row, row: Row) -> str:
+    """Return the uncertainty, "±11 %", within which two points' values differ; "" for equal values and for no tie."""
     reports = (first.report or {}, row.report or {})
     before, after = (measure.value(report) or 0.0 for report in reports)
     # Such a change may be the other way round in reality.
     is_unsure = before and abs(after / before - 1) > SAME and measure.tied(*reports)
-    return f"uncertainty ±{percent_text(measure.uncertainty(*reports))}" if is_unsure else ""
+    return f"±{percent_text(measure.uncertainty(*reports))}" if is_unsure else ""
 
 
 def _signs(first: Row, row: Row, told: list[Measure]) -> str:
-    """Format a setting's relative changes with signs: '-8.5 % (uncertainty ±11 %) and +5.4 %'."""
+    """Format a setting's relative changes with signs: '-8.5 % (a tie within ±11 %) and +5.4 %'."""
     texts = []
     for measure in told:
         before, after = (measure.value(one.report or {}) or 0.0 for one in (first, row))
-        unsure = _unsure(measure, first, row)
-        texts.append(f"{measure.sign_text(after, before)}{f' ({unsure})' if unsure else ''}")
+        width = _tie_width(measure, first, row)
+        texts.append(f"{measure.sign_text(after, before)}{f' (a tie within {width})' if width else ''}")
     return join_list(texts) + ("" if row.fits else " (does not fit in memory)")
 
 

@@ -129,17 +129,16 @@ def _constants(row: Row) -> str:
         name for name, used in (("compiled", training.compile), ("row_scaled", _scales_rows(training))) if not used
     }
     by = {whose: [name for name in names if name not in absent] for whose, names in by.items()}
-    own = ", ".join(by.pop(framework.name, [])) or "none"
-    assumed = ", ".join(by.pop("", []))
-    taken = [f"taken from {whose}: {', '.join(names)}" for whose, names in by.items() if names]
+    own, assumed = ", ".join(by.pop(framework.name, [])), ", ".join(by.pop("", []))
+    taken = [f"carried over from {whose}: {', '.join(names)}" for whose, names in by.items() if names]
     texts = [
-        f"fitted to measured runs of {framework.name}: {own}",
+        f"fitted to its own measured runs: {own}" if own else "none is fitted to measured runs of its own",
         *taken,
         *([f"assumed: {assumed}"] if assumed else []),
     ]
     if gpu is not None and framework.chip(gpu) is None:
         texts.append(f"loss of {gpu.name} under sustained load: median of other chips")
-    return f"constants of {framework.name}, which slow kernels down; {'; '.join(texts)} (docs/validation.md)"
+    return f"constants with which {framework.name} slows kernels down: {'; '.join(texts)} (docs/validation.md)"
 
 
 def _scales_rows(training: TrainingSpec) -> bool:
