@@ -363,16 +363,20 @@ def test_a_group_in_one_node_does_not_pay_for_the_network() -> None:
 def test_an_exchange_of_all_with_all_has_one_port_and_a_rings_share_of_it(ranks: int) -> None:
     """H100s on one NVSwitch, 512 MiB: OpenXLA's table (collective_interpolator_data.h, sm_90) has 1,272 us over 4.
 
-    Seven flows of a rank pass one port together, of which the machine's cap is; each by itself would fill it. The cap
-    is of sums at the switch, with which NCCL counts on 0.85 of a ring's bandwidth (src/graph/tuning.cc).
+    Seven flows of a rank pass one port together, of which the machine's cap is; each by itself would fill it. Without
+    constants of its own, an exchange takes those of sums at the switch, with which NCCL counts on 0.85 of a ring's
+    bandwidth (src/graph/tuning.cc).
     """
     cluster = build("dgx_h100", ranks)
     nbytes = 512 * 2**20
-    made = plan(cluster, Task(CollectiveRequest("all_to_all", ranks, nbytes // 4), "auto", tuple(range(ranks))))
-    sums = cluster.collectives["all_reduce"]
-    (op,) = made.ops
-    assert op.startup == sums.startup
-    assert op.rate_cap == pytest.approx(sums.rate_cap / 0.85 * sums.factor(nbytes) / (ranks - 1))
-    assert made.predicted is not None
-    if ranks == 4:
-        assert made.predicted == pytest.approx(1272.256e-6, rel=0.2)
+    task = Task(CollectiveRequest("all_to_all", ranks, nbytes // 4), "auto", tuple(range(ranks)))
+    sums, exchange = (cluster.collectives[name] for name in ("all_reduce", "all_to_all"))
+    others = {name: one for name, one in cluster.collectives.items() if name != "all_to_all"}
+    for known, constants, share in ((cluster, exchange, 1.0), (replace(cluster, collectives=others), sums, 0.85)):
+        made = plan(known, task)
+        (op,) = made.ops
+        assert op.startup == constants.startup
+        assert op.rate_cap == pytest.approx(constants.rate_cap / share * constants.factor(nbytes) / (ranks - 1))
+        assert made.predicted is not None
+        if ranks == 4:
+            assert made.predicted == pytest.approx(1272.256e-6, rel=0.2)
