@@ -27,7 +27,7 @@ _MOST_SIMULATED: Final = 1 + 5 * 9 + 6
 _TIMES: Final[Mapping[str, float]] = {"s": 1.0, "ms": 1e-3}
 # Units of a rate over all GPUs together, by the model's unit of work; with one of the endings, the rate is per GPU.
 _RATES: Final[Mapping[str, tuple[str, ...]]] = {TOKEN: ("tokens/s", "tok/s"), SAMPLE: ("samples/s", "images/s")}
-_PER_GPU: Final = ("/GPU", " per GPU")
+_PER_GPU: Final = ("/gpu", " per gpu")
 # Before the unit of a rate that leaves out padding.
 _USEFUL: Final = "useful "
 # A measurement within this factor of the prediction is plausible.
@@ -143,7 +143,7 @@ def _measurement(text: str, gpus: int, work: str, used: float) -> _Measurement:
         value = float(number.replace(",", ""))
     except ValueError:
         raise ScenarioError(f"--measured: got {text!r}; {allowed}") from None
-    unit = " ".join(unit.split())
+    unit = " ".join(unit.split()).lower()
     if used < 1.0:
         allowed += f", or '3400 {rate_name(USEFUL_TOKEN)}' without padding"
         if unit.startswith(_USEFUL):

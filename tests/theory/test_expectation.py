@@ -205,7 +205,7 @@ def test_a_rate_that_is_plausible_only_per_gpu_has_a_hint(
 def test_a_rate_per_gpu_has_several_spellings_and_is_answered_with_rates(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    spellings = ("4000 tokens/s/GPU", "4,000 tokens/s/GPU", "4000 tokens/s per GPU", "4,000 tok/s  per GPU")
+    spellings = ("4000 tokens/s/GPU", "4,000 tokens/s/GPU", "4000 tokens/s per GPU", "4,000 tok/s  per gpu")
     (said,) = {_command(tmp_path, monkeypatch, capsys, spelling).out for spelling in spellings}
     report = simulator.simulate(_scenario()).report.to_dict()
     # 16 sequences of 1,024 tokens on 8 GPUs.
