@@ -174,8 +174,11 @@ def _feed_forward(operations: tuple[Operation, ...], everything: int, *, whole: 
 def _needed(again: list[Operation]) -> list[Operation]:
     """Return recomputed operations without those after the last output that a backward pass needs.
 
-    A matrix with an adapter saves a tensor of its own, the output of A.
+    A matrix with an adapter saves a tensor of its own, the output of A. The mask of a dropout behind the region is kept
+    from the forward pass.
     """
-    while again and again[-1].name.startswith(("residual2", "down", "combine")) and not again[-1].saves_own:
+    while again and again[-1].name.startswith(("residual2", "down", "combine")):
+        if again[-1].name == "down" and again[-1].saves_own:
+            break
         again = again[:-1]
     return again

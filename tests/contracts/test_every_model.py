@@ -47,9 +47,9 @@ SIZES = {
     "mixtral": {"num_local_experts", "num_experts_per_tok"},
     "qwen2": set(),
     "qwen3_moe": {"head_dim", "moe_intermediate_size", "num_experts", "num_experts_per_tok"},
-    "deepseek_v3": {"moe_intermediate_size", "n_routed_experts", "n_shared_experts", "num_experts_per_tok",
-                    "topk_method", "first_k_dense_replace", "q_lora_rank", "kv_lora_rank", "qk_nope_head_dim",
-                    "qk_rope_head_dim", "v_head_dim"},
+    "deepseek_v3": {"moe_intermediate_size", "n_routed_experts", "n_shared_experts", "num_experts_per_tok", "n_group",
+                    "topk_group", "topk_method", "first_k_dense_replace", "q_lora_rank", "kv_lora_rank",
+                    "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"},
 }  # fmt: skip
 ROTARY = {"hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
           "max_position_embeddings", "hidden_act"}  # fmt: skip

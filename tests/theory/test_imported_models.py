@@ -59,6 +59,8 @@ def arguments(model: dict[str, Any]) -> list[str]:
             f"--qk-head-dim {model['qk_nope_head_dim']} --qk-pos-emb-head-dim {model['qk_rope_head_dim']}",
             f"--v-head-dim {model['v_head_dim']}",
         ]
+        if "n_group" in model:
+            words += [f"--moe-router-num-groups {model['n_group']} --moe-router-group-topk {model['topk_group']}"]
         words += ["--moe-router-enable-expert-bias"] if model.get("topk_method") == "noaux_tc" else []
     return words
 
