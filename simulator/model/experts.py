@@ -63,12 +63,14 @@ def expert_communications(
 
 
 def _sent(model: Transformer, tokens: int, cut: ExpertPartition) -> Iterator[tuple[ExpertGroup, int]]:
-    """Yield the process groups in which a rank's `tokens` are exchanged at once, each with the elements that the rank
-    sends there, its own part included.
+    """Yield the process groups in which a rank's `tokens` are exchanged concurrently, each with the number of elements
+    (copies of tokens x hidden size) that the rank sends in the group, the part for the rank itself included.
 
-    Without duplicates, a token is sent once to each node with at least one of its experts, and there forwarded once to
-    each rank: a rank forwards what the ranks at its place of all nodes sent, in the mean as many tokens as it has.
-    Tokens are forwarded as they arrive, hence both exchanges run at the same time.
+    `cut` distributes the experts over ranks and names the dispatch. With the dispatch "deduplicated", a token is sent
+    once to each node with at least one of the token's experts, and is forwarded there once to each rank with such an
+    expert. A rank forwards the tokens of the ranks with the same index on every node: on average as many tokens as the
+    rank has itself. Tokens are forwarded as they arrive, hence both exchanges run at the same time. With other
+    dispatches a token is sent once for each chosen expert, in one exchange.
     """
     if cut.dispatch != "deduplicated":
         yield "experts", cut.chosen(model, tokens) * model.hidden_size

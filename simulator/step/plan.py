@@ -311,11 +311,12 @@ def groups_of(step: TrainingStep, world_size: int) -> Groups:
 
 
 def on_nodes(step: TrainingStep, cluster: Cluster, world_size: int) -> TrainingStep:
-    """Return a training step on the first `world_size` ranks of a cluster that knows how its expert-parallel ranks are
-    distributed over nodes, if the dispatch of tokens depends on it.
+    """Return the training step with `ExpertPartition.in_node` filled in: the number of consecutive ranks of an
+    expert-parallel group on each node, for a step on the first `world_size` ranks of a cluster.
 
-    Nodes stay unknown (0) in a cluster that lacks the other ranks, and if a group of expert-parallel ranks is not cut
-    by the nodes into equal runs of consecutive ranks.
+    Return the step unchanged if its dispatch of tokens does not depend on nodes. The number stays 0 (unknown) if the
+    cluster has fewer than `world_size` ranks, or if any expert-parallel group does not have the same number of
+    consecutive ranks on every node that the group spans.
     """
     experts = step.parallelism.experts
     if experts.dispatch != "deduplicated" or experts.ranks == 1 or cluster.world_size < world_size:

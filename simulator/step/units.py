@@ -411,7 +411,11 @@ def _prediction(timer: KernelTimer, batch: Batch) -> Unit:
 
 
 def _predicting(unit: Unit, prediction: Unit) -> Unit:
-    """Return a layer's unit that ends with the passes and tensors of a prediction; these are never recomputed."""
+    """Return a copy of a layer's `unit` with the forward pass of `prediction` (norm, logits, loss) after the layer's,
+    the backward pass of `prediction` before the layer's, and the bytes of both [B].
+
+    The activations of `prediction` are kept, and its forward pass is not repeated, even if the layer is recomputed.
+    """
     return replace(
         unit,
         forward=unit.forward + prediction.forward,
