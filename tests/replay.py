@@ -6,13 +6,14 @@ Rule: knows nothing of the package's own proof.
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from simulator.records.schedule import Schedule
+from simulator.records.schedule import Round, Schedule
 from simulator.records.transfers import Transfers
 
 Values = list[list[Any]]
@@ -71,6 +72,13 @@ def columns_of(rows: list[Row]) -> Transfers:
         before_on_channel=column(before),
         pairs=lambda: (column([a for a, _ in pairs]), column([w for _, w in pairs])),
     )
+
+
+def rounds_of(rows: list[Row]) -> Iterator[Round]:
+    """Each row as a round of its own."""
+    for row in rows:
+        columns = (np.array([value]) for value in (row.src, row.dst, row.first, row.count, row.reduce, row.channel))
+        yield Round(*columns, after=np.array([row.waits or (-1,)]), step=row.step)
 
 
 # -- numbers -----------------------------------------------------------------------------------------------------------

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from typing import Literal
+from typing import Final, Literal
 
 from simulator.basics.dtypes import find as find_dtype
-from simulator.basics.errors import ScenarioError
+from simulator.basics.errors import ScenarioError, ScheduleError
 from simulator.cluster.caps import spare_of_cards
 from simulator.cluster.cluster import Cluster
 from simulator.collectives.algorithm import ALGORITHMS, Algorithm, Auxiliary, CollectiveRequest, ElementSizes
@@ -20,10 +20,16 @@ from simulator.collectives.choose import Candidate, choose
 from simulator.collectives.constants import constants, on_whole_nodes, runs, source_of
 from simulator.collectives.estimate import estimate
 from simulator.collectives.idle import IdleNetwork
+from simulator.collectives.verify import verify
 from simulator.records.operation import Collective
 from simulator.records.program import Program
 from simulator.records.reduction_order import ReductionOrder
 from simulator.records.schedule import Schedule
+
+# Reason for an algorithm that a scenario names.
+AS_REQUESTED: Final = "as requested"
+# Most transfers of a proof, which takes up to 5 s and 130 MB with this number: both grow with its square.
+_MOST_PROVED: Final = 2**15
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +106,7 @@ def plan(cluster: Cluster, task: Task) -> Plan:
         raise ScenarioError(f"collective.reduction: got 'average' of {task.dtype}; integers cannot be divided; use sum")
     task = replace(task, request=_with_nodes(cluster, task))
     # The nodes are known from here on: `auto` and most algorithms need them.
-    name, why = (task.algorithm, "as requested") if task.algorithm != "auto" else _chosen(cluster, task)
+    name, why = (task.algorithm, AS_REQUESTED) if task.algorithm != "auto" else _chosen(cluster, task)
     algorithm = task.own or ALGORITHMS.find(name)
     if task.request.operation not in algorithm.plans:
         able = ", ".join(algorithm.operations)
@@ -121,6 +127,10 @@ def plan(cluster: Cluster, task: Task) -> Plan:
         foreseen &= time is not None
         predicted += time or 0.0
         ops.append(op)
+    if _is_own(algorithm):
+        proved = _proved_request(algorithm, task.request).world_size
+        if proved < task.request.world_size:
+            why += f"; proved on {proved} ranks, because {task.request.world_size} ranks have too many transfers"
     return Plan(tuple(ops), cluster.world_size, name, why, predicted if foreseen else None)
 
 
@@ -257,6 +267,8 @@ def _collective(cluster: Cluster, task: Task, name: str, algorithm: Algorithm, l
     except ValueError as error:
         hint = "; give group_size" if str(error).startswith("nodes ") else ""
         raise ScenarioError(f"collective.algorithm: {name}: {error}{hint}") from error
+    except ScheduleError as error:
+        raise ScenarioError(f"collective.algorithm: {broken_text(name, request.operation, error)}") from error
     # Partial sums travel, and need the wider dtype, only if each add waits for the add before. With buffered adds and
     # adds on arrival, ranks send their inputs.
     wide = task.accumulate == "float32" and schedule.reduction_order == ReductionOrder.IN_SEQUENCE
@@ -285,8 +297,79 @@ def _collective(cluster: Cluster, task: Task, name: str, algorithm: Algorithm, l
 
 @lru_cache(maxsize=256)
 def _schedule(algorithm: Algorithm, request: CollectiveRequest) -> Schedule:
-    """Return an algorithm's schedule for a request; cached, because equal requests share the schedule."""
+    """Return an algorithm's schedule for a request; cached, because equal requests share the schedule.
+
+    Raises
+    ------
+    ScheduleError
+        An algorithm from outside the package does not carry out its operation.
+    """
+    prove(algorithm, request)
     return algorithm.plans[request.operation](request)
+
+
+@lru_cache(maxsize=256)
+def prove(algorithm: Algorithm, request: CollectiveRequest) -> None:
+    """Prove an algorithm for a request, on fewer ranks if there are too many; shipped algorithms are proved by tests.
+
+    Raises
+    ------
+    ScheduleError
+        The algorithm does not carry out its operation; the message names transfer or rank.
+    ValueError
+        The algorithm refuses the request.
+    """
+    if _is_own(algorithm):
+        verify(algorithm.plans[request.operation](_proved_request(algorithm, request)))
+
+
+def broken_text(name: str, operation: str, error: ScheduleError) -> str:
+    """Return a refusal of an algorithm that does not carry out its operation, with the fault that its proof found."""
+    return f"got {name!r}, which does not carry out {operation}: {error}; `simulator check-algorithm` tells more"
+
+
+def _is_own(algorithm: Algorithm) -> bool:
+    """Return True if an algorithm is not shipped with the package."""
+    return all(algorithm is not shipped for shipped in ALGORITHMS.by_name.values())
+
+
+def _proved_request(algorithm: Algorithm, request: CollectiveRequest) -> CollectiveRequest:
+    """Return the request whose schedule is proved in place of `request`: the same, or one with fewer ranks.
+
+    A schedule with too many transfers for a proof is represented by half of its nodes (of its ranks, on one node), and
+    so on. An algorithm that refuses fewer ranks is proved as it is.
+    """
+    smaller = request
+    while smaller.world_size > 2:
+        try:
+            if algorithm.plans[request.operation](smaller).length() <= _MOST_PROVED:
+                return smaller
+        except ValueError:
+            return request
+        smaller = _halved(smaller)
+    return request
+
+
+def _halved(request: CollectiveRequest) -> CollectiveRequest:
+    """Return the request for the first half of its nodes; on a single node, for the first half of its ranks.
+
+    Examples
+    --------
+    >>> _halved(CollectiveRequest("all_reduce", 4, 8, nodes=((0, 2), (1, 3))))
+    CollectiveRequest(operation='all_reduce', world_size=2, elements=8, root=0, rank_order=(), chunks=None, servers=1, \
+servers_on='own', nodes=((0, 1),))
+    """
+    half = request.nodes[: -(-len(request.nodes) // 2)] if len(request.nodes) > 1 else ()
+    kept = sorted(place for node in half for place in node) or range(-(-request.world_size // 2))
+    new = {place: number for number, place in enumerate(kept)}
+    return replace(
+        request,
+        world_size=len(new),
+        root=new.get(request.root, 0),
+        rank_order=tuple(new[place] for place in request.rank_order if place in new),
+        servers=min(request.servers, len(new)),
+        nodes=tuple(tuple(new[place] for place in node) for node in half or (tuple(kept),) * bool(request.nodes)),
+    )
 
 
 def _auxiliaries(cluster: Cluster, task: Task, name: str, auxiliary: Auxiliary) -> tuple[str, ...]:

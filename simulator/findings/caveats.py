@@ -16,6 +16,7 @@ from simulator.basics.sections import varied
 from simulator.basics.units import format_memory, format_time
 from simulator.basics.work_unit import has_padding, useful_rate
 from simulator.cluster.build import facts
+from simulator.collectives.plan import AS_REQUESTED
 from simulator.findings.comparison import Comparison, Row
 from simulator.findings.measured_range import outside_of_measured, unmeasured_kinds
 from simulator.findings.text import join_list
@@ -38,7 +39,7 @@ class Caveat(NamedTuple):
     Attributes
     ----------
     topic : str
-        "auto", "network", "nodes", "cards", "padding", "memory", "interval", "range" or "framework".
+        "auto", "proof", "network", "nodes", "cards", "padding", "memory", "interval", "range" or "framework".
     text : str
         A sentence without its full stop.
     """
@@ -62,11 +63,15 @@ def caveats(compared: Comparison) -> tuple[Caveat, ...]:
 
 
 def _auto(rows: Sequence[tuple[Row, Report]]) -> Iterator[Caveat]:
-    """Yield a caveat for each algorithm that `auto` chose for a collective, with the reason at its first point."""
+    """Yield a caveat for each algorithm that `auto` chose for a collective, with the reason at its first point, and for
+    each algorithm whose proof took fewer ranks.
+    """
     taken: dict[str, list[Report]] = {}
     for row, report in rows:
         if row.point.collective is not None and row.point.collective.algorithm == "auto":
             taken.setdefault(report["algorithm"], []).append(report)
+        elif report.get("why", "").startswith(f"{AS_REQUESTED};"):
+            yield Caveat("proof", f"{report['algorithm']} is {report['why'].partition('; ')[2]}")
     several = sum(map(len, taken.values())) > 1
     for name, reports in list(taken.items())[:_MOST]:
         where = f" for {number_of(len(reports), 'point')}" if several else ""

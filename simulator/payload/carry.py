@@ -209,9 +209,11 @@ class _ChunkReduction:
                 buffer[self._part] = finished(buffer[self._part], "average", world_size, self._payload.dtype.numpy)
 
     def _value(self, participant: int) -> Array:
-        """Return the chunk's present value at a participant."""
+        """Return the chunk's present value at a participant: zeros at a server or switch that holds no data."""
         if participant in self._sums:
             return self._sums[participant]
+        if participant >= self._schedule.world_size:
+            return np.zeros_like(self._payload.buffers[0][self._part])
         return self._payload.buffers[participant][self._part]
 
     def _travelling(self, src: int, value: Array, *, complete: bool) -> Array:

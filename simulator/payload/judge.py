@@ -1,7 +1,9 @@
-"""What must a collective's result be, bit for bit, if its transfers end in a given order? Replays and compares.
+"""Does a collective's result equal its operation's definition? The definition is the sum of all inputs, or the copies.
 
-The judge is independent of the engines and has neither clock nor buffers. Every rank's chunk becomes an expression over
-the inputs, such as "((2 + 3) + 0) + 1", and each distinct expression is evaluated once.
+The judge is independent of the engines and has neither clock nor buffers. The transfers' order decides only how a sum
+rounds: every rank's chunk becomes an expression over the inputs, such as "((2 + 3) + 0) + 1", and each distinct
+expression is evaluated once. An expression that lacks an input, or has an input twice, is not the definition: the
+results are then compared with the sum in rank order.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ from simulator.records.schedule import Schedule
 from simulator.records.transfers import Transfers
 
 # Kinds of terms: ("input", rank); ("add", term, term); ("total", term), a complete sum, divided (average) and rounded
-# to its final dtype; ("rounded", term), a partial sum sent in the payload's dtype.
+# to its final dtype; ("rounded", term), a partial sum sent in the payload's dtype; ("nothing", 0), data that a
+# participant sends or returns without holding any.
 Term = tuple[str, int] | tuple[str, int, int]
 # A transfer with a single chunk: source, destination, and whether the destination adds the chunk.
 Step = tuple[int, int, bool]
@@ -57,7 +60,7 @@ class Verdict:
     Attributes
     ----------
     wrong : int
-        Elements, over all ranks, that differ from the replay in the simulated order.
+        Elements, over all ranks, that differ from the operation's definition, with sums rounded in the simulated order.
     max_abs_error : float
         Largest distance from the exact result.
     overflowed : int
@@ -73,7 +76,8 @@ class Verdict:
 class _Chunk:
     """Sums for a chunk, as expressions over the inputs: each participant's term and buffered terms.
 
-    Terms are numbered in order of creation; equal terms share a number.
+    Terms are numbered in order of creation; equal terms share a number. A term's origins are a bit mask of the inputs
+    it contains; the bit above the last rank marks a term that contains an input twice, or data that nobody held.
     """
 
     world_size: int
@@ -95,7 +99,14 @@ class _Chunk:
 
     def add(self, a: int, b: int) -> int:
         """Return the number of the term that adds the terms with numbers `a` and `b`."""
-        return self.term(("add", a, b), self.origins[a] | self.origins[b])
+        twice = self.origins[a] & self.origins[b] != 0
+        return self.term(("add", a, b), self.origins[a] | self.origins[b] | twice << self.world_size)
+
+    def at(self, participant: int) -> int:
+        """Return the number of the term that a participant holds."""
+        if participant not in self.held:
+            self.held[participant] = self.term(("nothing", 0), 1 << self.world_size)
+        return self.held[participant]
 
     def settle(self, participant: int) -> None:
         """Add the terms buffered at a participant in rank order, with its own term at its rank's place."""
@@ -112,7 +123,7 @@ class _Chunk:
     def transfer(self, src: int, dst: int, *, reduce: bool) -> None:
         """Replay a transfer of the chunk from `src` to `dst`: the receiver's term becomes a sum or a copy."""
         self.settle(src)
-        value = self.held[src]
+        value = self.at(src)
         if not reduce:
             self.settle(dst)
             self.held[dst] = self.finish(value, keep=False)
@@ -130,7 +141,7 @@ class _Chunk:
         A complete sum becomes final. A partial sum is rounded at the receiver, while its sender keeps the wide sum
         (`keep`).
         """
-        if not self.rounds or self.terms[value][0] in ("input", "total", "rounded"):
+        if not self.rounds or self.terms[value][0] != "add":
             return value
         if self.origins[value] == (1 << self.world_size) - 1:
             return self.term(("total", value), self.origins[value])
@@ -145,7 +156,7 @@ def judge(
     inputs: Sequence[Array | RandomInput],
     results: Sequence[Array],
 ) -> Verdict:
-    """Compare a collective's results with a replay in the simulated order, and with exact arithmetic.
+    """Compare a collective's results with its operation's definition, bit for bit, and with exact arithmetic.
 
     Returns the number of wrong elements, the largest error and the number of overflows.
 
@@ -189,9 +200,9 @@ def _judge_chunk(
     inputs: Sequence[Array | RandomInput],
     results: Sequence[Array],
 ) -> Verdict:
-    """Compare a single chunk's results on every rank with the replay of its transfers `carried`; return the verdict.
+    """Compare a single chunk's results on every rank with the definition; return the verdict.
 
-    `part` is the chunk's slice of the buffers.
+    `carried` has the chunk's transfers in the order in which they ended, and `part` is its slice of the buffers.
     """
     # Chunks are independent, so a single chunk's expressions bound the memory.
     expressions = _replayed(schedule, chunk, carried, numbers)
@@ -207,9 +218,10 @@ def _judge_chunk(
     wrong, error = 0, 0.0
     for number, ranks in wanted.items():
         term, expected = expressions.terms[number], values[number]
-        # A "total" was divided and rounded when it was copied. Any other sum is still at its owner and is finished
-        # here.
-        if reduced and not (expressions.rounds and term[0] == "total"):
+        if expressions.origins[number] != origins:
+            term, expected = ("total", 0), _defined(sources, numbers)
+        # A "total" was divided and rounded when it was copied. Any other sum is still at its owner.
+        elif reduced and not (expressions.rounds and term[0] == "total"):
             expected = finished(expected, numbers.reduction, n, numbers.dtype.numpy)
         # A copied input is exact: its distance is 0.
         if reduced or term != ("input", origins.bit_length() - 1):
@@ -220,6 +232,14 @@ def _judge_chunk(
                 wrong += differing
                 error = max(error, _distance(results[rank][part], truth))
     return Verdict(wrong, error, overflowed(truth, numbers.dtype) if reduced else 0)
+
+
+def _defined(sources: Sequence[Array], numbers: Numbers) -> Array:
+    """Return the operation's result for the inputs `sources` of a chunk, added in rank order; a single input's copy."""
+    total = sources[0].astype(numbers.accumulate if len(sources) > 1 else numbers.dtype.numpy)
+    for other in sources[1:]:
+        accumulate_into(total, other.astype(total.dtype, copy=False), numbers.reduction)
+    return finished(total, numbers.reduction, len(sources), numbers.dtype.numpy) if len(sources) > 1 else total
 
 
 def _replayed(schedule: Schedule, chunk: int, carried: list[Step], numbers: Numbers) -> _Chunk:
@@ -241,11 +261,11 @@ def _promised_terms(schedule: Schedule, chunk: int, expressions: _Chunk) -> tupl
     wanted: dict[int, list[int]] = {}
     origins, n = 0, schedule.world_size
     # In all_to_all, only the destination must hold the chunk.
-    for rank in (chunk % n,) if schedule.operation == "all_to_all" else range(n):
+    for rank in (chunk // schedule.pieces % n,) if schedule.operation == "all_to_all" else range(n):
         promise = promised(schedule, rank, chunk)
         if promise is not None:
             expressions.settle(rank)
-            wanted.setdefault(expressions.held[rank], []).append(rank)
+            wanted.setdefault(expressions.at(rank), []).append(rank)
             origins = promise
     return wanted, origins
 
@@ -263,11 +283,13 @@ def _evaluate(
     Later sums may overwrite further values. `part` is the chunk's slice in the inputs.
     """
     values: list[Array] = []
-    used = Counter(chain.from_iterable(term[1:] for term in expressions.terms if term[0] != "input"))
+    used = Counter(chain.from_iterable(term[1:] for term in expressions.terms if term[0] not in ("input", "nothing")))
     used.update(list(wanted))
     for term in expressions.terms:
         if term[0] == "input":
             values.append(inputs[term[1]][part])
+        elif term[0] == "nothing":
+            values.append(np.zeros(part.stop - part.start, numbers.dtype.numpy))
         elif term[0] == "add":
             # A partial sum without further use is overwritten in place.
             last = expressions.terms[term[1]][0] == "add" and used[term[1]] == 1

@@ -6,7 +6,6 @@ Arrays are drawn before the simulation and judged afterwards; times depend on no
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any
 
 import numpy as np
 
@@ -15,7 +14,7 @@ from simulator.basics.dtypes import find as find_dtype
 from simulator.basics.errors import ScenarioError, TooLargeError
 from simulator.basics.host_memory import shortage_text
 from simulator.cluster.cluster import Cluster
-from simulator.collectives.algorithm import Algorithm, CollectiveRequest
+from simulator.collectives.algorithm import Algorithm
 from simulator.collectives.algorithm_files import find_algorithm
 from simulator.collectives.plan import Plan, Task, packed, plan
 from simulator.engine.jitter import Jitter
@@ -28,9 +27,8 @@ from simulator.payload.judge import Numbers, Verdict, judge
 from simulator.records.timeline import Timeline
 from simulator.report.numbers.summary import summarize, with_link_use
 from simulator.run.point_result import PointResult
-from simulator.scenario.field_types import servers_among
-from simulator.scenario.payload import carries_payload
-from simulator.scenario.records import BUFFER, CYCLE, ClusterSpec, CollectiveSpec, Scenario
+from simulator.scenario.payload import carries_payload, itemsize_of, ranks_of, request_of
+from simulator.scenario.records import BUFFER, CYCLE, CollectiveSpec, Scenario
 
 # PyTorch's DistributedDataParallel keeps its first bucket at 1 MiB to start communication early
 # (torch/nn/parallel/distributed.py, _DEFAULT_FIRST_BUCKET_BYTES).
@@ -99,7 +97,7 @@ def plan_collective(scenario: Scenario, cluster: Cluster, own: Algorithm | None 
     if spec is None:
         raise ScenarioError(f"{scenario.source}: has no key `collective`")
     stage("planning")
-    request = request_of(scenario)
+    request = request_of(spec, scenario.cluster.world_size)
     group = spec.group or tuple(range(scenario.cluster.world_size))
     messages, wait = _messages(spec, itemsize_of(spec))
     name = spec.algorithm if own is None else "own"
@@ -109,44 +107,6 @@ def plan_collective(scenario: Scenario, cluster: Cluster, own: Algorithm | None 
         raise ScenarioError(f"algorithm: has no {spec.operation}; its operations are {', '.join(own.operations)}")
     task = Task(request, name, group, spec.dtype, spec.reduction, spec.accumulate, messages, wait, own)
     return plan(cluster, task)
-
-
-def request_of(scenario: Scenario) -> CollectiveRequest:
-    """Return the request (operation, ranks, elements, options) for a scenario's collective; it needs no cluster."""
-    spec = scenario.collective
-    if spec is None:
-        raise TypeError("a scenario of a collective has a collective")
-    ranks = _ranks_of(spec, scenario.cluster)
-    count, on = _servers(spec, ranks)
-    size = spec.group_size
-    return CollectiveRequest(
-        operation=spec.operation,
-        world_size=ranks,
-        elements=spec.nbytes // itemsize_of(spec),
-        root=spec.root or 0,
-        rank_order=spec.rank_order or (),
-        chunks=spec.chunks,
-        servers=count,
-        servers_on=on,
-        nodes=tuple(tuple(range(b, b + size)) for b in range(0, ranks, size)) if size else (),
-    )
-
-
-def itemsize_of(spec: CollectiveSpec) -> int:
-    """Return the size of an array element [B]."""
-    return find_dtype(spec.dtype).itemsize
-
-
-def _ranks_of(spec: CollectiveSpec, cluster: ClusterSpec) -> int:
-    """Return the number of ranks that take part in the collective: its group's, or all."""
-    return len(spec.group or range(cluster.world_size))
-
-
-def _servers(spec: CollectiveSpec, ranks: int) -> tuple[int, Any]:
-    """Return the number of parameter servers beside the ranks, and their place ("own" or "workers"); one separate
-    server by default.
-    """
-    return (servers_among(spec.servers.count, ranks), spec.servers.on) if spec.servers else (1, "own")
 
 
 def _messages(spec: CollectiveSpec, itemsize: int) -> tuple[tuple[int, ...], float]:
@@ -169,7 +129,7 @@ def _payloads(scenario: Scenario, planned: Plan, tamper: Tamper) -> dict[str, Pa
     spec = scenario.collective
     if spec is None:
         return {}
-    ranks = _ranks_of(spec, scenario.cluster)
+    ranks = ranks_of(spec, scenario.cluster.world_size)
     if not carries_payload(spec.payload, ranks * spec.nbytes):
         return {}
     refuse_too_many(scenario.engine, planned.program, payload=True)
@@ -186,7 +146,7 @@ def refuse_large_payload(scenario: Scenario) -> None:
     spec = scenario.collective
     if spec is None:
         return
-    ranks = _ranks_of(spec, scenario.cluster)
+    ranks = ranks_of(spec, scenario.cluster.world_size)
     # Twice: the arrays, and the copies for checking.
     shortage = shortage_text(2 * ranks * spec.nbytes) if carries_payload(spec.payload, ranks * spec.nbytes) else ""
     if shortage:

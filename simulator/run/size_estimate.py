@@ -26,10 +26,11 @@ from simulator.model.load import load_transformer
 from simulator.model.model import total, training_flops_per_token
 from simulator.records.chunks import timed_sizes
 from simulator.records.transfers import BYTES_WRITTEN_OUT
-from simulator.run.collective import refuse_large_payload, request_of
+from simulator.run.collective import refuse_large_payload
 from simulator.run.scenario_cluster import build_cluster, servers_of
 from simulator.run.schedule_rows import StepRows
 from simulator.scenario.build_training import sequences, to_step
+from simulator.scenario.payload import request_of
 from simulator.scenario.records import ClusterSpec, Scenario
 from simulator.step.plan import StageNotes, few_micro_batches
 from simulator.step.spec import TrainingStep
@@ -248,7 +249,7 @@ def _of_collective(scenario: Scenario) -> tuple[Share, ...]:
     spec, ranks = scenario.collective, scenario.cluster.world_size
     if spec is None:
         return ()
-    request = request_of(scenario)
+    request = request_of(spec, ranks)
     if max(ranks, request.servers) < _FEW_RANKS and (request.chunks or 1) < _FEW_CHUNKS:
         return ()
     each = Share(

@@ -6,19 +6,21 @@ A generator covers one topic in a few lines. Every generator runs, therefore all
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from simulator.basics import dtypes
-from simulator.basics.errors import ScenarioError, one_of
+from simulator.basics.errors import ScenarioError, ScheduleError, one_of
 from simulator.cluster.limits import no_server_ports
 from simulator.scenario.field_types import servers_among
+from simulator.scenario.payload import request_of
 from simulator.scenario.records import ClusterSpec, CollectiveSpec
 from simulator.scenario.rule_violation import RuleViolation, first_duplicate
 
 if TYPE_CHECKING:
     from simulator.cluster.build import TopologyFacts
-    from simulator.collectives.algorithm import Algorithm
+    from simulator.collectives.algorithm import Algorithm, CollectiveRequest
 
 # Keys read only by some algorithms, each with its name in the `options` of an algorithm.
 OPTIONS: Final = {"servers": "servers", "rank_order": "rank_order", "chunks": "chunks", "group_size": "nodes"}
@@ -97,7 +99,40 @@ def conflicts(
             yield from _group_size(shape, ranks, algorithm)
         if facts is not None:
             yield from _algorithm_on_nodes(shape, cluster, facts, algorithm)
+        if algorithm is not None and shape.operation in algorithm.plans and not list(_root(shape, ranks)):
+            yield from _proof(shape, cluster.world_size, facts, algorithm)
     yield from _tensors(shape)
+
+
+def broken_promises(name: str, algorithm: Algorithm, request: CollectiveRequest) -> Iterator[str]:
+    """Yield the fault that the proof of the algorithm `name` finds for a request.
+
+    A request that the algorithm refuses is reported when it is planned.
+    """
+    from simulator.collectives.plan import broken_text, prove
+
+    try:
+        prove(algorithm, request)
+    except ScheduleError as error:
+        yield broken_text(name, request.operation, error)
+    except ValueError:
+        return
+
+
+def _proof(
+    shape: CollectiveSpec, world_size: int, facts: TopologyFacts | None, algorithm: Algorithm
+) -> Iterator[RuleViolation]:
+    try:
+        request = request_of(shape, world_size)
+    # A wrong option, which other rules report.
+    except ValueError:
+        return
+    size = facts.node_size if facts is not None else None
+    if size and "nodes" in algorithm.options and not request.nodes:
+        nodes = tuple(tuple(range(b, min(b + size, world_size))) for b in range(0, request.world_size, size))
+        request = replace(request, nodes=nodes)
+    for message in broken_promises(shape.algorithm, algorithm, request):
+        yield _conflict("algorithm", message)
 
 
 def _conflict(name: str, message: str, *involved: str, at: int | None = None, of_key: bool = False) -> RuleViolation:

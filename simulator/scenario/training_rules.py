@@ -21,12 +21,13 @@ from simulator.basics.document import Key
 from simulator.basics.errors import ScenarioError, UnknownNameError
 from simulator.basics.work_unit import SAMPLE
 from simulator.cluster.limits import no_server_ports
+from simulator.collectives.algorithm import CollectiveRequest
 from simulator.model.layer_list import LayerList
 from simulator.model.shape import Transformer
 from simulator.scenario import numerics_rules, own_parts, parallelism_rules
 from simulator.scenario.build_training import accumulation, parallelism, precision, with_accumulation
 from simulator.scenario.caching import memoized
-from simulator.scenario.collective_rules import chosen
+from simulator.scenario.collective_rules import broken_promises, chosen
 from simulator.scenario.field_types import servers_among
 from simulator.scenario.lora_spec import adapters
 from simulator.scenario.records import ClusterSpec
@@ -101,7 +102,7 @@ def conflicts(
     yield from _shard_size(shape, copies)
     yield from _reshard_after_forward(shape, copies)
     yield from _gradient_sync(shape)
-    yield from _algorithm(shape, base)
+    yield from _algorithm(shape, cluster.world_size, base)
     yield from _servers(shape, cluster.world_size, facts)
     yield from _offload(shape)
     yield from _checkpoint_traffic(shape, cluster, base)
@@ -252,8 +253,8 @@ def _reshard_after_forward(shape: TrainingSpec, copies: int) -> Iterator[RuleVio
         yield _conflict("sharding.reshard_after_forward", message, *involved)
 
 
-def _algorithm(shape: TrainingSpec, base: Path) -> Iterator[RuleViolation]:
-    """Yield a violation if the algorithm lacks a collective operation of the sharding strategy."""
+def _algorithm(shape: TrainingSpec, world_size: int, base: Path) -> Iterator[RuleViolation]:
+    """Yield a violation if the algorithm lacks a collective operation of the sharding strategy, or does it wrongly."""
     try:
         algorithm = chosen(shape.algorithm, base)
     except ScenarioError as error:
@@ -266,6 +267,12 @@ def _algorithm(shape: TrainingSpec, base: Path) -> Iterator[RuleViolation]:
     if missing:
         message = f"got {shape.algorithm!r}, which has no {missing[0]}; {shape.sharding.strategy} needs this operation"
         yield _conflict("algorithm", message, "training.sharding.strategy")
+    for operation in needed:
+        if operation in algorithm.plans and world_size > 1:
+            # The number of elements does not matter: every rank has a part of several.
+            request = CollectiveRequest(operation, world_size, 3 * world_size)
+            for message in broken_promises(shape.algorithm, algorithm, request):
+                yield _conflict("algorithm", message)
 
 
 def _gradient_sync(shape: TrainingSpec) -> Iterator[RuleViolation]:

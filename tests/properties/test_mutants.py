@@ -7,19 +7,28 @@ order of adds matters, with float32), never by the rules of the proof.
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from dataclasses import replace
+from itertools import islice, product
 from typing import Any
 
+import numpy as np
 import pytest
 
-from simulator.basics.errors import ScheduleError
-from simulator.collectives.algorithm import ALGORITHMS, ROOTED, CollectiveRequest
+from simulator.api.runs import simulate
+from simulator.basics import dtypes
+from simulator.basics.errors import ScenarioError, ScheduleError
+from simulator.collectives.algorithm import ALGORITHMS, ROOTED, Algorithm, CollectiveRequest, always, least_volume
 from simulator.collectives.verify import verify
+from simulator.payload import inputs
+from simulator.payload.carry import Payload, carry
+from simulator.payload.judge import Numbers, judge
 from simulator.records.reduction_order import ReductionOrder
 from simulator.records.schedule import Schedule
 from simulator.records.transfers import Transfers, write_out
+from simulator.scenario.from_python import collective_scenario
 from tests.playing import equal_nodes, request_options
-from tests.replay import Row, columns_of, keeps_the_promise, rows_of, same_float_bits
+from tests.replay import Row, columns_of, keeps_the_promise, rounds_of, rows_of, same_float_bits
 
 PAIRS = [pytest.param(a, o, id=f"{a}-{o}") for a, o in ALGORITHMS.pairs()]
 
@@ -113,6 +122,46 @@ def test_a_mutant_that_changes_the_result_is_found(algorithm: str, operation: st
     # The same copy twice, or into a rank that is given it anyway, does no harm; nor is there a wrong chunk of one.
     if mutate is dropped:
         assert harmful > 0
+
+
+def mutants(algorithm: str, operation: str, seeds: int) -> Iterator[tuple[Schedule, list[Row], int]]:
+    """Yield schedules with one fault that changes the result when transfers end in their order."""
+    for schedule in schedules(algorithm, operation):
+        rows = rows_of(write_out(schedule))
+        for mutate, seed in product(MUTATIONS, range(seeds)):
+            mutant = mutate(rows, schedule, random.Random(seed))
+            if not keeps_the_promise(schedule, mutant, list(range(len(mutant))), seed):
+                yield schedule, mutant, seed
+
+
+@pytest.mark.parametrize(("algorithm", "operation"), PAIRS)
+def test_every_mutant_has_wrong_elements(algorithm: str, operation: str) -> None:
+    dtype, found = dtypes.find("int64"), 0
+    for schedule, mutant, seed in mutants(algorithm, operation, seeds=3):
+        transfers, order = columns_of(mutant), np.arange(len(mutant))
+        buffers = inputs.buffers(schedule, 1000, dtype, seed)
+        drawn = inputs.drawn(schedule, 1000, buffers)
+        carry(schedule, transfers, order, Payload(buffers, dtype, "sum", dtype.numpy))
+        verdict = judge(schedule, transfers, order, Numbers(dtype, "sum", dtype.numpy), drawn, buffers)
+        assert verdict.wrong > 0, (schedule.world_size, seed, mutant)
+        found += 1
+    assert found > 0
+
+
+@pytest.mark.parametrize(("algorithm", "operation"), PAIRS)
+def test_a_mutant_is_refused_before_it_is_simulated(algorithm: str, operation: str) -> None:
+    refused = 0
+    for schedule, mutant, _ in islice(mutants(algorithm, operation, seeds=1), 4):
+        broken = replace(schedule, parts=lambda rows=mutant: iter(rounds_of(rows)), rows=len(mutant))
+        own = Algorithm({operation: lambda request, broken=broken: broken}, volume=least_volume, minimal=always)
+        scenario = collective_scenario(
+            topology="star_100g", world_size=schedule.world_size, operation=operation, size="4000 B", dtype="float32",
+            **({"root": schedule.root} if schedule.root else {}),
+        )  # fmt: skip
+        with pytest.raises(ScenarioError, match=f"does not carry out {operation}: .*(rank|transfer) [0-9]"):
+            simulate(scenario, algorithm=own)
+        refused += 1
+    assert refused > 0
 
 
 def early(rows: list[Row], number: int) -> list[int]:

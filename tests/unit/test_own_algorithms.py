@@ -97,6 +97,101 @@ def test_a_training_takes_the_algorithm_for_the_operations_that_it_has(folder: P
     assert text != ring
 
 
+# A ring whose second phase sends the chunk before the complete one, and a ring whose transfers wait for nothing.
+RING = """
+from simulator.collectives.algorithm import Algorithm, always, least_volume
+from simulator.collectives.schedule_builder import ScheduleBuilder
+from simulator.records.reduction_order import ReductionOrder
+from simulator.records.schedule import Schedule, kept
+
+
+def all_reduce(request):
+    n = request.world_size
+
+    def parts():
+        builder, last = ScheduleBuilder(), [None] * n
+        for k in range(2 * (n - 1)):
+            adds = k < n - 1
+            last = [
+                builder.send(r, (r + 1) % n, (r - k - 1 if adds else GATHERED) % n, 1, reduce=adds, channel=r,
+                             after=[last[r - 1]] if WAITS else [])
+                for r in range(n)
+            ]
+            builder.end_round()
+        return builder.parts()
+
+    return Schedule("all_reduce", "mine", n, 0, n, ReductionOrder.IN_SEQUENCE, kept(parts), rows=2 * n * (n - 1))
+
+
+ALGORITHM = Algorithm(plans={"all_reduce": all_reduce}, volume=least_volume, minimal=always)
+"""
+COLLECTIVE = """# Is it right?
+name: mine
+cluster: {topology: star_100g, world_size: 4}
+collective: {operation: all_reduce, size: 1 MiB}
+compare: {collective.algorithm: [ring, ./mine.py]}
+"""
+TRAINING = """# Is it right?
+name: mine
+cluster: {topology: star_100g, world_size: 4}
+training: {model: gpt2_small, seq_len: 128, sharding: ddp, algorithm: ./mine.py}
+"""
+JOBS = """# Is it right?
+cluster: {topology: star_100g}
+jobs:
+  a: {world_size: 4, training: {model: gpt2_small, seq_len: 128, sharding: ddp, algorithm: ./mine.py}}
+  b: {world_size: 4, training: {model: gpt2_small, seq_len: 128, sharding: ddp}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("gathered", "waits", "fault"),
+    [
+        ("r - k", True, "rank 0, chunk 0: ends with ranks 1, 2, 3, wanted ranks 0, 1, 2, 3"),
+        ("r - (k - n + 1)", False, "transfer 4: reads chunk 2 of rank 0, written by transfer 3"),
+        ("r - (k - n + 1)", True, ""),
+    ],
+)
+def test_every_command_proves_an_algorithm_before_it_simulates(
+    folder: Path, command: Command, gathered: str, waits: bool, fault: str
+) -> None:
+    (folder / "mine.py").write_text(RING.replace("GATHERED", gathered).replace("WAITS", str(waits)))
+    files = {"mine.yaml": COLLECTIVE, "training.yaml": TRAINING, "jobs.yaml": JOBS}
+    for name, text in files.items():
+        (folder / name).write_text(text)
+    payload = ["--payload", "--begin", "4KiB", "--end", "4KiB", "--world-size", "4"]
+    calls = [
+        ["run", "mine.yaml", "--out", "out"],
+        ["sweep", "mine.yaml", "--out", "out2"],
+        ["check", "mine.yaml"],
+        ["collective", "all_reduce", "--algorithm", "./mine.py", *payload],
+        ["run", "training.yaml", "--out", "out3"],
+        ["jobs", "jobs.yaml", "--out", "out4"],
+    ]
+    for call in calls:
+        done = command(*call)
+        assert done.code == (2 if fault else 0), (call, done.err)
+        if fault:
+            assert "'./mine.py', which does not carry out all_reduce: mine all_reduce: " in done.err, call
+            assert call[1].startswith(("training", "jobs")) or fault in done.err, call
+            assert not any(path.exists() for path in map(folder.joinpath, ("out", "out2", "out3", "out4"))), call
+    if fault:
+        with pytest.raises(ScenarioError, match="does not carry out all_reduce"):
+            simulator.sweep("mine.yaml")
+
+
+def test_an_algorithm_with_too_many_transfers_is_proved_on_fewer_ranks(folder: Path) -> None:
+    """2 x 160 x 159 transfers are more than 2^15; 2 x 80 x 79 are fewer."""
+    (folder / "mine.py").write_text(RING.replace("GATHERED", "r - (k - n + 1)").replace("WAITS", "True"))
+    data = {
+        "name": "mine",
+        "cluster": {"topology": "star_100g", "world_size": 160},
+        "collective": {"operation": "all_reduce", "size": "1 MiB", "algorithm": "./mine.py", "payload": False},
+    }
+    run = simulator.simulate(data)
+    assert run.report.why == "as requested; proved on 80 ranks, because 160 ranks have too many transfers"
+
+
 @pytest.mark.parametrize("name", ["run", "check", "sweep"])
 @pytest.mark.parametrize("by_variable", [False, True])
 def test_no_plugins_runs_no_code(

@@ -103,8 +103,11 @@ def _only_lone(compared: Comparison, measure: Measure, lone: Sequence[tuple[Sett
 
 def _without_rival(compared: Comparison, measure: Measure, condition: Settings, row: Row) -> str:
     """Return a sentence on a condition in which a single setting fits: 'With offload none, only ... fits: 3.7 s'."""
-    text = f"{clause(compared.name(row.setting), 'fits')}: {measure.text(_value(measure, row))}"
-    return f"With {compared.where(condition)}, only {text}"
+    failed = any(other.report is None for other in compared.under(condition))
+    verb = "can be simulated" if failed else "fits"
+    text = f"{clause(compared.name(row.setting), verb)}: {measure.text(_value(measure, row))}"
+    where = compared.where(condition)
+    return f"With {where}, only {text}" if where else f"Only {text}"
 
 
 def _counts(

@@ -51,7 +51,7 @@ class CollectiveReport(HasHeadline):
     peak_buffer_bytes : int
         Most bytes on a rank that wait to be added [B].
     wrong : int or None
-        Elements that differ from a replay in the simulated order; None without payload.
+        Elements that differ from the operation's definition (the sum, the copies); None without payload.
     max_abs_error : float or None
         Largest difference from the exact result.
     overflowed : int or None
