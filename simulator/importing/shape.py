@@ -64,7 +64,8 @@ def derive_model(facts: Facts, seq_len: int) -> None:
         return
     missing = [word for name, word in _NEEDED.items() if not facts.has(name)]
     if missing:
-        facts.fault(f"the model's {' and '.join(missing)} are missing; write them, or give --model NAME", *names)
+        what = "; ".join(facts.lost(*_NEEDED)) or "write them"
+        facts.fault(f"the model's {' and '.join(missing)} are missing; {what}, or give --model NAME", *names)
         return
     wanted = {name.removeprefix("shape."): facts.value(name) for name in names}
     vocab = wanted.get("vocab_size")
@@ -93,6 +94,9 @@ def _derive_hub_model(facts: Facts) -> None:
     """Add the fact `training.model` from a name on a model hub, or a path that ends in such a name."""
     name = facts.value("hub_model")
     if name is None:
+        # A default in place of a model that the files name would be another model.
+        if lost := facts.lost("hub_model", *_NEEDED):
+            facts.fault(f"{'; '.join(lost)}, or give --model NAME")
         return
     last = name.rstrip("/").rpartition("/")[2]
     known = registry.shipped("model", name) or registry.shipped("model", last)
