@@ -207,9 +207,7 @@ def _hang_text(one: RecordedCollective) -> str:
     if one.absent:
         parts.append(f"{_ranks(one.absent)} {_have(one.absent)} not arrived")
     if behind and waiting:
-        parts.append(
-            f"{_ranks(behind)} {_have(behind)} issued it and not begun it, so look at the work before it there"
-        )
+        parts.append(f"{_ranks(behind)} {_have(behind)} issued but not begun it: look at its earlier work")
     elif behind:
         parts.append(f"{_ranks(behind)} {_have(behind)} issued it, and no rank has begun it")
     if done:
