@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from simulator.model.load import load_model
-from simulator.model.parameters import is_expert, modules
+from simulator.model.parameters import is_expert, modules, total
 from simulator.model.shape import Transformer
 from simulator.scenario.load import load_scenario
 from tests.commands import Answer, Command, commands_in
@@ -385,3 +385,18 @@ def test_the_constants_behind_a_deepspeed_file_are_named(cli: Command) -> None:
     answer = cli("import-config", "group.json", "--model", "llama3_8b", "--json")
     (group,) = [one for one in answer.data["ignored"] if one["key"].endswith("sub_group_size")]
     assert "not modelled" in group["reason"]
+
+
+def test_latent_attention_without_a_short_vector_of_queries(cli: Command) -> None:
+    # Megatron-LM's default of --q-lora-rank is none: queries from the input, as in DeepSeek-V2-Lite.
+    latent = (
+        "--num-layers 27 --hidden-size 2048 --num-attention-heads 16 --ffn-hidden-size 10944 --swiglu --num-experts 64 "
+        "--moe-router-topk 6 --moe-ffn-hidden-size 1408 --moe-shared-expert-intermediate-size 2816 "
+        "--moe-layer-freq '([0]*1+[1]*26)' --multi-latent-attention --kv-lora-rank 512 --qk-head-dim 128 "
+        "--qk-pos-emb-head-dim 64 --v-head-dim 128 --normalization RMSNorm --disable-bias-linear --vocab-size 102400 "
+        "--untie-embeddings-and-output-weights --position-embedding-type rope"
+    )
+    answer, found = script(cli, f"torchrun pretrain_gpt.py {latent} --bf16 --seq-length 4096 --micro-batch-size 1")
+    assert answer.code == 0, answer.err
+    model = load_model(found["training.model"])
+    assert total(model) == 15_706_484_224

@@ -128,7 +128,7 @@ def _built(wanted: dict[str, Any], seq_len: int, vocab: int) -> tuple[dict[str, 
         unlike = [field for field in _FEATURES if field in wanted and getattr(model, field) != wanted[field]]
         wrong = len(_SIZES.intersection(unlike)), len(unlike)
         if best is None or wrong < best[0]:
-            used = {name: value for name, value in keys.items() if name in reader.used}
+            used = {name: value for name, value in keys.items() if name in reader.used or value is None}
             best = wrong, {"model_type": family, **used}, model
     return None if best is None else (best[1], best[2])
 
@@ -165,7 +165,8 @@ def _config_keys(wanted: dict[str, Any], seq_len: int, vocab: int) -> dict[str, 
             "qk_nope_head_dim": wanted.get("plain_dim", 128), "qk_rope_head_dim": wanted.get("rotary_dim", 64),
             "v_head_dim": wanted.get("value_dim", 128), "topk_method": "noaux_tc" if wanted.get("router_bias") else "",
         }  # fmt: skip
-    return {name: value for name, value in keys.items() if value is not None}
+    # Null is a value of this key alone: queries from the input.
+    return {name: value for name, value in keys.items() if value is not None or name == "q_lora_rank"}
 
 
 def _shipped(model: Transformer, seq_len: int, *, any_vocab: bool) -> tuple[str, int] | None:
