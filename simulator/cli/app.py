@@ -470,8 +470,9 @@ def import_machine(
     """Write a machine's description as a topology.
 
     Read are NCCL's topology and graph XML, the matrix of nvidia-smi topo -m, Slurm's topology.conf and topology.yaml
-    and the output of scontrol show topology, networks as GML, and ASTRA-sim's network and system files. The output lists what was read, what was assumed, and what is not in the
-    topology. Two files are written: the topology and its graph.
+    and the output of scontrol show topology, networks as GML, and ASTRA-sim's network and system files. The output
+    lists what was read, what was assumed, and what is not in the topology. Two files are written: the topology and its
+    graph.
     """
     from simulator.cli.import_machine import write
 

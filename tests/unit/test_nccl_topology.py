@@ -490,3 +490,15 @@ def test_the_link_between_sockets_is_the_one_of_nccl(tmp_path: Path, cpu: str, e
     cpus = [f'<cpu numaid="{i}" {cpu}>{pci(f"000{i}:01:00.0", "0x030200")}</cpu>' for i in range(2)]
     found = imported(written(tmp_path, f'<system version="1">{"".join(cpus)}</system>'), gpu="l40s")
     assert rate(cluster(tmp_path, found), "host0", "host1") == expected * 1e9
+
+
+def test_gpus_at_different_nvswitches_are_islands(tmp_path: Path) -> None:
+    # GPUs 0 and 1 at two chips, GPUs 2 and 3 at two others.
+    links = ["".join(SWITCH.format(f"0000:{i // 2}{chip}:00.0", 9, "0x068000") for chip in "ab") for i in range(4)]
+    found = imported(written(tmp_path, dump(links)))
+    built = cluster(tmp_path, found)
+    assert path(built, "gpu0", "gpu1") == ["gpu0", "node0/nvswitch0", "gpu1"]
+    assert path(built, "gpu2", "gpu3") == ["gpu2", "node0/nvswitch1", "gpu3"]
+    assert "host0" in path(built, "gpu1", "gpu2")
+    assert rate(built, "gpu0", "node0/nvswitch0") == 18 * 25e9
+    assert assumed(found)["sums in the NVSwitch"] == "no"

@@ -249,6 +249,8 @@ class _Reader:
             return assumed_links(len(gpus), reference, self._options, self._notes)
         number = {gpu.name: i for i, gpu in enumerate(gpus)}
         peers, switch, setting = dict[tuple[int, int], int](), dict[int, int](), None
+        # GPUs of each NVSwitch by its address; several chips of the same GPUs are one.
+        chips = dict[str, set[int]]()
         for i, leaf in enumerate(self._tree.gpus):
             for link in leaf.element.children:
                 if link.name not in _LINKS:
@@ -260,6 +262,7 @@ class _Reader:
                     peers[pair] = max(count, peers.get(pair, 0))
                 elif there is None and self._is_switch(link, target):
                     switch[i] = switch.get(i, 0) + count
+                    chips.setdefault(_ANY_SWITCH if _ANY_SWITCH in target else target, set()).add(i)
                 else:
                     self._ignore_link(link, itself=there is not None)
                     continue
@@ -270,7 +273,11 @@ class _Reader:
             self._notes.warn(
                 f"NVLink: {len(gpus) - len(switch)} of {len(gpus)} GPUs have no link to the NVSwitch in the file"
             )
-        switches = [switch] if switch else []
+        islands: list[set[int]] = []
+        for members in chips.values():
+            joined = [island for island in islands if island & members]
+            islands = [island for island in islands if island not in joined] + [members.union(*joined)]
+        switches = [{i: switch[i] for i in sorted(island)} for island in sorted(islands, key=min)]
         return counted_links(peers, switches, len(gpus), setting, reference, self._options, self._notes)
 
     def _lacks_links(self, reference: Reference) -> bool:
