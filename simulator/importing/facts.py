@@ -79,7 +79,9 @@ class Facts:
             self.ignore(setting, Reason.CONDITIONAL)
             if isinstance(rule, Means):
                 written = "" if setting.value is True else f"{shown(single(setting.value)).strip(chr(39))} "
-                self._lose(rule.fact, f"{setting.place}: {setting.key}: {written}stands under a condition")
+                self._lose(
+                    rule.fact, f"{setting.place}: {setting.key}: {written}stands under a condition; write it outside"
+                )
         elif isinstance(rule, Means):
             self._take(setting, rule)
         else:

@@ -95,12 +95,8 @@ def machine(layout: Layout, source: str, options: MachineOptions, notes: Notes) 
     template = node_template(topology, options, notes)
     _note_node(template, topology, options, notes)
     reference = reference_of(template.gpu if isinstance(template.gpu, str) else DEFAULT, options)
-    if layout.networks:
-        graph = _graph_of_network(layout.networks[0], template, reference, options, notes)
-    elif layout.toruses:
-        graph = _graph_of_toruses(layout.toruses, template, reference, options, notes)
-    elif layout.rings:
-        graph = _graph_of_rings(layout.rings, template, reference, options, notes)
+    if layout.networks or layout.toruses or layout.rings:
+        graph = _graph_of_neighbours(layout, template, reference, options, notes)
     else:
         tree = SwitchTree(layout.switches or _tree_of_blocks(layout.blocks, template, options, notes))
         _note_tree(tree, layout, notes)
@@ -166,63 +162,44 @@ def _tree_of_blocks(
     return [NamedSwitch(top, blocks[0].place, (), tuple(block.name for block in blocks))]
 
 
-def _graph_of_rings(
-    rings: Sequence[NamedSwitch], template: NodeTemplate, reference: Reference, options: MachineOptions, notes: Notes
-) -> Graph:
-    """Return nodes with a switch each, and a cable between the switches of neighbours."""
-    tree = SwitchTree(rings)
-    chosen = chosen_nodes(tree.nodes, options)
-    check_size(len(chosen) * 3 * len(template.vertices), "choose nodes with --node-list")
-    _note_tree(tree, Layout(blocks=tuple(rings)), notes)
-    circles = [[node for node in ring.nodes if node in set(chosen)] for ring in rings]
-    pairs = [pair for circle in circles for pair in pairwise([*circle, circle[0]] if len(circle) > 2 else circle)]
-    return _graph_of_neighbours("ring", chosen, chosen, [(a, b, None, 0.0) for a, b in pairs], template, reference,
-                                options, notes)  # fmt: skip
-
-
-def _graph_of_network(
-    network: Network, template: NodeTemplate, reference: Reference, options: MachineOptions, notes: Notes
-) -> Graph:
-    """Return the nodes to import, and the switches of all nodes with the network's cables."""
-    chosen = chosen_nodes(network.nodes, options)
-    check_size(len(chosen) * len(template.vertices) + 3 * len(network.cables), "choose nodes with --node-list")
-    notes.read("nodes", len(network.nodes), network.place)
-    notes.read("cables between nodes", len(network.cables), network.place)
-    rates = dict.fromkeys(format_bandwidth(rate) for _, _, rate, _ in network.cables if rate)
-    if rates:
-        notes.read("between neighbours", few(list(rates), 4), network.place)
-    return _graph_of_neighbours("network", chosen, network.nodes, network.cables, template, reference, options, notes)
-
-
-def _graph_of_toruses(
-    toruses: Sequence[Torus], template: NodeTemplate, reference: Reference, options: MachineOptions, notes: Notes
-) -> Graph:
-    """Return the nodes to import; the switches of all nodes, which forward, with a cable between neighbours."""
+def _neighbours(
+    layout: Layout, options: MachineOptions, notes: Notes
+) -> tuple[str, tuple[str, ...], Sequence[str], Sequence[Cable]]:
+    """Return the kind of a layout of neighbours, the nodes to import, all nodes with a switch, and the cables."""
+    if layout.networks:
+        network = layout.networks[0]
+        notes.read("nodes", len(network.nodes), network.place)
+        notes.read("cables between nodes", len(network.cables), network.place)
+        rates = dict.fromkeys(format_bandwidth(rate) for _, _, rate, _ in network.cables if rate)
+        if rates:
+            notes.read("between neighbours", few(list(rates), 4), network.place)
+        return "network", chosen_nodes(network.nodes, options), network.nodes, network.cables
+    if layout.rings:
+        tree = SwitchTree(layout.rings)
+        chosen = chosen_nodes(tree.nodes, options)
+        _note_tree(tree, Layout(blocks=layout.rings), notes)
+        circles = [[node for node in ring.nodes if node in set(chosen)] for ring in layout.rings]
+        pairs = [pair for circle in circles for pair in pairwise([*circle, circle[0]] if len(circle) > 2 else circle)]
+        return "ring", chosen, chosen, [(a, b, None, 0.0) for a, b in pairs]
+    toruses = layout.toruses
     nodes = [node for torus in toruses for node in torus.nodes.values()]
     twice = next((node for node, count in Counter(nodes).items() if count > 1), None)
     if twice is not None:
         raise ScenarioError(f"{toruses[0].place}: node {twice} has two places in a torus; remove one")
-    chosen = chosen_nodes(nodes, options)
-    check_size(len(chosen) * len(template.vertices) + 3 * len(nodes), "choose nodes with --node-list")
     source, _, line = toruses[0].place.rpartition(":")
     setting = Setting("torus3d", "", source, int(line) if line.isdigit() else None)
     notes.read("nodes", len(nodes), setting)
     notes.read("toruses", ", ".join(" x ".join(map(str, torus.dims)) for torus in toruses), setting)
     cables: list[Cable] = [(a, b, None, 0.0) for torus in toruses for a, b in torus.neighbours()]
-    return _graph_of_neighbours("torus", chosen, nodes, cables, template, reference, options, notes)
+    return "torus", chosen_nodes(nodes, options), nodes, cables
 
 
 def _graph_of_neighbours(
-    kind: str,
-    chosen: Sequence[str],
-    nodes: Sequence[str],
-    cables: Sequence[Cable],
-    template: NodeTemplate,
-    reference: Reference,
-    options: MachineOptions,
-    notes: Notes,
+    layout: Layout, template: NodeTemplate, reference: Reference, options: MachineOptions, notes: Notes
 ) -> Graph:
-    """Return the chosen nodes, a switch of each of `nodes`, and the cables between the switches."""
+    """Return the nodes to import, a switch of each node, and the cables between the switches."""
+    kind, chosen, nodes, cables = _neighbours(layout, options, notes)
+    check_size(len(chosen) * len(template.vertices) + 3 * (len(nodes) + len(cables)), "choose nodes with --node-list")
     usual = options.level_bandwidth.get(1, template.rate)
     if not cables or any(rate is None for _, _, rate, _ in cables):
         why = "the total of a node's network cards; --level-bandwidth 1=RATE changes it"
