@@ -160,3 +160,11 @@ def test_further_arguments_are_empty(extra: str) -> None:
 def test_an_unresolved_value_names_what_to_define() -> None:
     (setting,) = options("run --a x${SIZE}y$2").values()
     assert setting.value.remedy == "give --define SIZE=VALUE and --define 2=VALUE"
+
+
+@pytest.mark.parametrize(
+    "around", ["if x; then\n{}\nfi", "main() {{\n{}\n}}\nmain", "for i in 1 2; do\n{}\ndone", "[ -n $X ] && {}"]
+)
+def test_options_of_a_command_in_a_branch_are_those_of_the_command(around: str) -> None:
+    *_, settings, _ = read("ARGS=(--a 1)\n[ $Y ] && ARGS+=(--c 3)\n" + around.format("run ${ARGS[@]} --b 2"), "s.sh")
+    assert [(one.key, one.conditional) for one in settings] == [("--a", False), ("--c", True), ("--b", False)]

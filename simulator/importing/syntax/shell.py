@@ -81,8 +81,10 @@ class _Script:
     brackets: int = 0
     guarded: bool = False
 
-    def run(self, commands: Iterator[Command]) -> Iterator[list[Word]]:
-        """Yield the words of each command, with variables replaced; note the assignments on the way."""
+    def run(self, commands: Iterator[Command]) -> Iterator[tuple[list[Word], tuple[Arm, ...]]]:
+        """Yield the words of each command, with variables replaced, and the branches around the command; note the
+        assignments on the way.
+        """
         for command in commands:
             # The command after a test and && depends on the test.
             guarded = command.after == "||" or (command.after == "&&" and self.guarded)
@@ -93,7 +95,7 @@ class _Script:
             around = (*self.arms, *([self._arm(raw[0].line)] if guarded and raw else []))
             words = list(self._assigned(raw, around))
             if words:
-                yield words
+                yield words, around
 
     def _follow(self, command: Command, raw: list[RawWord]) -> None:
         """Follow branches, loops and functions; remove their words from the command."""
@@ -258,14 +260,15 @@ def read(text: str, source: str, variables: Mapping[str, str] | None = None) -> 
     batch = [
         Setting(found[1], found[2], source, text.count("\n", 0, found.start()) + 1) for found in _SBATCH.finditer(text)
     ]
-    commands = list[list[Word]]()
-    for words in script.run(Scanner(text.replace(_LOST, ""), source).commands()):
+    commands = list[tuple[list[Word], tuple[Arm, ...]]]()
+    for words, around in script.run(Scanner(text.replace(_LOST, ""), source).commands()):
         # A file of arguments has no command; its lines belong together.
-        if commands and _OPTION.match(words[0].text) and _OPTION.match(commands[-1][0].text):
-            commands[-1].extend(words)
+        if commands and _OPTION.match(words[0].text) and _OPTION.match(commands[-1][0][0].text):
+            commands[-1][0].extend(words)
         else:
-            commands.append(words)
-    found = [options for words in commands if (options := list(_options(words, script)))]
+            commands.append((words, around))
+    # An option depends on a condition if its command does not.
+    found = [options for words, around in commands if (options := list(_options(words, script, around)))]
     readings = [[*batch, *options] for options in found]
     held = [_resplit(variable.words) for variable in script.variables.values()]
     readings.append([*batch, *(option for words in held for option in _options(words, script))])
@@ -277,7 +280,7 @@ def _resplit(words: Sequence[Word]) -> list[Word]:
     return [piece for word in words for piece in _split(word, splits=True)]
 
 
-def _options(words: Sequence[Word], script: _Script) -> Iterator[Setting]:
+def _options(words: Sequence[Word], script: _Script, around: Sequence[Arm] = ()) -> Iterator[Setting]:
     """Yield the options among a command's words, each with the words after it as value."""
     at = 0
     while at < len(words):
@@ -296,11 +299,13 @@ def _options(words: Sequence[Word], script: _Script) -> Iterator[Setting]:
             else:
                 values.append(words[at])
             at += 1
-        yield _setting(name, word, values, empty, script)
+        arms = tuple(arm for arm in _joined(word.arms, *(value.arms for value in values)) if arm not in around)
+        yield _setting(name, word, values, empty, script, arms)
 
 
-def _setting(name: str, word: Word, values: Sequence[Word], empty: Sequence[str], script: _Script) -> Setting:
-    arms = _joined(word.arms, *(value.arms for value in values))
+def _setting(
+    name: str, word: Word, values: Sequence[Word], empty: Sequence[str], script: _Script, arms: Sequence[Arm]
+) -> Setting:
     notes = [value.note for value in values if value.note][:1]
     taken = script.is_taken(arms)
     if arms and taken:

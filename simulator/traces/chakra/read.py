@@ -227,7 +227,11 @@ def _json_node(data: Any) -> Node:
     after = data.get("data_deps", [])
     if not isinstance(after, list):
         raise WireError(f"data_deps: got {after!r}; must be a list of numbers")
-    attributes = {key: value for key, value in data.items() if isinstance(value, int | str | float)}
+    attributes = {
+        key: one_line(value[:_LONGEST]) if isinstance(value, str) else value
+        for key, value in data.items()
+        if isinstance(value, int | str | float)
+    }
     dependencies = tuple(dict.fromkeys(_whole("data_deps", one) for one in after))
     return _checked(ident, str(data.get("Name", ""))[:_LONGEST], kind, dependencies, duration, attributes)
 
