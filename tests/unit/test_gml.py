@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from simulator.basics.errors import ScenarioError
+from simulator.cluster.build import build
 from tests.machines import assumed, cluster, imported, path, read
 
 # A quarter of the equator apart; two parallel links, which the zoo does not declare; a foreign network.
@@ -73,3 +74,10 @@ def test_a_faulty_gml_is_refused_in_one_line(tmp_path: Path, text: str, message:
 def test_a_known_description_that_is_not_read_is_named(tmp_path: Path, file: str, text: str, message: str) -> None:
     with pytest.raises(ScenarioError, match=message):
         imported(written(tmp_path, text, file))
+
+
+def test_a_topology_whose_graph_is_gml_says_how_to_import_it(tmp_path: Path) -> None:
+    written(tmp_path, ZOO)
+    (tmp_path / "machine.yaml").write_text("graph: net.gml\ngpu: h100_sxm\n", encoding="utf-8")
+    with pytest.raises(ScenarioError, match=r"net.gml: GML has no GPUs; `simulator import-machine .*net.gml`"):
+        build(tmp_path / "machine.yaml", 8)
