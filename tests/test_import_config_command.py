@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from simulator.model.load import load_model
-from simulator.model.parameters import is_expert, modules
+from simulator.model.parameters import is_expert, modules, total
 from simulator.model.shape import Transformer
 from simulator.scenario.load import load_scenario
-from tests.commands import Command, commands_in
+from tests.commands import Answer, Command, commands_in
 from tests.configurations import SAMPLES
 
 SCRIPT = SAMPLES["Megatron-LM"][0].written()
@@ -88,13 +89,18 @@ def test_options_win_over_files(cli: Command) -> None:
     assert scenario.training.framework == "megatron_2021"
 
 
-def test_an_option_replaces_a_value_that_a_script_does_not_assign(cli: Command) -> None:
+def test_a_value_that_a_script_does_not_assign_is_asked_for(cli: Command) -> None:
     Path("train.sh").write_text(SCRIPT.replace("--micro-batch-size 2", "--micro-batch-size $MBS"), encoding="utf-8")
-    refused = cli("import-config", "train.sh")
-    assert refused.code == 2
-    (line,) = refused.faults
-    assert "--micro-batch-size: got $MBS, which has no plain value in this file" in line
-    assert line.endswith("write the value in its place, or give --define NAME=VALUE")
+    answer = cli("import-config", "train.sh", "--out", "rest.yaml")
+    # The rest is read, and the assumed value is told with what replaces it.
+    assert answer.code == 0
+    assert (
+        "--micro-batch-size: got $MBS, which has no value in this file; give --define MBS=VALUE; 1 is assumed"
+        in " ".join(answer.err.split())
+    )
+    scenario = load_scenario("rest.yaml")
+    assert scenario.training is not None
+    assert (scenario.training.micro_batch_size, scenario.training.parallelism.tp) == (1, 4)
     for number, options in enumerate((("--micro-batch-size", 4), ("--define", "MBS=4"))):
         answer = cli("import-config", "train.sh", *options, "--out", f"out{number}.yaml")
         assert answer.code == 0, answer.err
@@ -249,3 +255,148 @@ def test_tokens_are_gathered_for_experts_unless_megatron_is_told(cli: Command, o
     scenario = load_scenario("job.yaml")
     assert scenario.training is not None
     assert scenario.training.parallelism.experts.dispatch == dispatch
+
+
+MODEL = (
+    "--num-layers 32 --hidden-size 4096 --num-attention-heads 32 --ffn-hidden-size 14336 --swiglu --num-query-groups 8 "
+    "--group-query-attention --normalization RMSNorm --disable-bias-linear --untie-embeddings-and-output-weights "
+    "--position-embedding-type rope --vocab-size 128256"
+)
+
+
+def script(cli: Command, text: str, *options: str) -> tuple[Answer, dict[str, Any]]:
+    """The answer to a script's import, and the scenario's keys with their values."""
+    Path("own.sh").write_text(text, encoding="utf-8")
+    answer = cli("import-config", "own.sh", "--out", "own.yaml", "--json", *options)
+    Path("own.yaml").unlink(missing_ok=True)
+    data = answer.data if answer.code == 0 else {"understood": [], "missing": []}
+    found = {one["key"]: one["value"] for one in data["understood"]}
+    return answer, found | {one["key"]: one["assumed"] for one in data["missing"]}
+
+
+def test_a_model_size_without_a_value_is_no_other_model(cli: Command) -> None:
+    answer, _ = script(cli, f"torchrun pretrain_gpt.py {MODEL.replace('4096', '$HIDDEN')} --bf16 --seq-length 4096")
+    assert answer.code == 2
+    assert "hidden size are missing" in answer.err or "hidden size is missing" in answer.err
+    assert "--define HIDDEN=VALUE" in " ".join(answer.err.split())
+    only = "torchrun pretrain_gpt.py --num-layers $LAYERS --micro-batch-size 1 --seq-length 2048"
+    answer, _ = script(cli, only)
+    assert answer.code == 2
+    assert "--define LAYERS=VALUE" in " ".join(answer.err.split())
+
+
+@pytest.mark.parametrize(
+    ("launch", "gpus"),
+    [
+        # One task for each node starts the launcher.
+        ("#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=1\nsrun torchrun --nproc_per_node 4 pretrain_gpt.py", 8),
+        ("#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=1\n#SBATCH --gpus-per-node=4\nsrun pretrain_gpt.py", 8),
+        ("#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=1\n#SBATCH --gres=gpu:a100:4\nsrun pretrain_gpt.py", 8),
+        ("#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=1\nsrun pretrain_gpt.py", 16),
+        # One task for each GPU.
+        ("#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=4\n#SBATCH --gpus-per-node=4\nsrun pretrain_gpt.py", 8),
+        ("#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=4\nsrun pretrain_gpt.py", 8),
+        ("torchrun --nnodes 2 --nproc_per_node gpu pretrain_gpt.py", 16),
+    ],
+)
+def test_the_launcher_tells_the_gpus_of_a_node(cli: Command, launch: str, gpus: int) -> None:
+    answer, found = script(cli, f"{launch} {MODEL} --bf16 --seq-length 4096 --micro-batch-size 1")
+    assert answer.code == 0, answer.err
+    assert found["cluster.world_size"] == gpus
+
+
+def test_a_branch_is_taken_or_told(cli: Command) -> None:
+    both = "if [ $X ]; then\n  ARGS=(--seq-length 8192)\nelse\n  ARGS=(--seq-length 4096)\nfi\n"
+    run = f"torchrun pretrain_gpt.py {MODEL} --bf16 --micro-batch-size 1 ${{ARGS[@]}}"
+    answer, found = script(cli, both + run)
+    assert found["training.seq_len"] == 8192
+    (other,) = [one for one in answer.data["ignored"] if one["key"] == "--seq-length"]
+    assert (other["line"], other["reason"]) == (4, "stands under a condition of the script, which is not evaluated")
+    answer, found = script(cli, f"[ $X ] && ARGS=(--seq-length 8192)\n{run}")
+    assert found["training.seq_len"] == 2048
+    (why,) = [one["why"] for one in answer.data["missing"] if one["key"] == "training.seq_len"]
+    assert "own.sh:1: --seq-length: 8192 stands under a condition" in why
+
+
+@pytest.mark.parametrize(
+    ("options", "dtype"),
+    [
+        # Megatron-LM's arguments.py: sums in float32 are forced with bf16 while main gradients are float32.
+        ("--bf16", "float32"),
+        ("--bf16 --main-grads-dtype fp32 --use-precision-aware-optimizer", "float32"),
+        ("--bf16 --main-grads-dtype bf16 --use-precision-aware-optimizer", "bfloat16"),
+        ("--bf16 --grad-reduce-in-bf16", "bfloat16"),
+    ],
+)
+def test_main_gradients_have_the_dtype_of_the_option(cli: Command, options: str, dtype: str) -> None:
+    answer, found = script(cli, f"torchrun pretrain_gpt.py {MODEL} {options} --seq-length 4096 --micro-batch-size 1")
+    assert answer.code == 0, answer.err
+    assert found["training.precision.grads"] == found["training.precision.reduce"] == dtype
+    assert "--main-grads-dtype" not in [one["key"] for one in answer.data["ignored"]]
+
+
+@pytest.mark.parametrize(
+    ("components", "compiled"), [("", True), ('components = ["loss"]', False), ('components = ["model", "loss"]', True)]
+)
+def test_torchtitan_compiles_the_named_components(cli: Command, components: str, *, compiled: bool) -> None:
+    text = (
+        f'[model]\nname = "llama3"\nflavor = "8B"\n[training]\nseq_len = 4096\n[compile]\nenable = true\n{components}'
+    )
+    Path("titan.toml").write_text(text, encoding="utf-8")
+    answer = cli("import-config", "titan.toml", "--json")
+    found = {one["key"]: one["value"] for one in answer.data["understood"]}
+    assert found.get("training.compile", False) is compiled
+
+
+def axolotl(cli: Command, *lines: str) -> dict[str, Any]:
+    """The import of an axolotl file with these lines."""
+    text = "\n".join(("base_model: meta-llama/Llama-3.1-8B", "sequence_len: 4096", "bf16: true", *lines))
+    Path("ax.yaml").write_text(text + "\n", encoding="utf-8")
+    answer = cli("import-config", "ax.yaml", "--out", "out.yaml", "--json")
+    Path("out.yaml").unlink()
+    return answer.data
+
+
+def test_samples_that_are_padded_or_packed_have_the_sequence_length(cli: Command) -> None:
+    def told(*lines: str) -> list[str]:
+        return [one["key"] for one in axolotl(cli, *lines)["ignored"] if "not modelled" in one["reason"]]
+
+    assert told("sample_packing: true", "pad_to_sequence_len: true") == []
+    assert told("sample_packing: false", "pad_to_sequence_len: true") == []
+    assert told("sample_packing: false") == ["sample_packing"]
+
+
+def test_fsdp_offload_says_that_parameters_stay(cli: Command) -> None:
+    found = axolotl(cli, "fsdp: [full_shard]", "fsdp_config: {fsdp_offload_params: true}")
+    (why,) = [one["why"] for one in found["ignored"] if one["key"] == "fsdp_config.fsdp_offload_params"]
+    assert "parameters" in why
+    assert "memory" in why
+
+
+def test_the_constants_behind_a_deepspeed_file_are_named(cli: Command) -> None:
+    answer = cli("import-config", "ds.json", "--model", "llama3_8b", "--out", "ds.yaml", "--json")
+    (why,) = [one["why"] for one in answer.data["missing"] if one["key"] == "training.framework"]
+    assert "FSDP" in why
+    assert "deepspeed_2021" in why
+    Path("group.json").write_text(
+        '{"train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": true}, '
+        '"zero_optimization": {"stage": 3, "sub_group_size": 1e8}}'
+    )
+    answer = cli("import-config", "group.json", "--model", "llama3_8b", "--json")
+    (group,) = [one for one in answer.data["ignored"] if one["key"].endswith("sub_group_size")]
+    assert "not modelled" in group["reason"]
+
+
+def test_latent_attention_without_a_short_vector_of_queries(cli: Command) -> None:
+    # Megatron-LM's default of --q-lora-rank is none: queries from the input, as in DeepSeek-V2-Lite.
+    latent = (
+        "--num-layers 27 --hidden-size 2048 --num-attention-heads 16 --ffn-hidden-size 10944 --swiglu --num-experts 64 "
+        "--moe-router-topk 6 --moe-ffn-hidden-size 1408 --moe-shared-expert-intermediate-size 2816 "
+        "--moe-layer-freq '([0]*1+[1]*26)' --multi-latent-attention --kv-lora-rank 512 --qk-head-dim 128 "
+        "--qk-pos-emb-head-dim 64 --v-head-dim 128 --normalization RMSNorm --disable-bias-linear --vocab-size 102400 "
+        "--untie-embeddings-and-output-weights --position-embedding-type rope"
+    )
+    answer, found = script(cli, f"torchrun pretrain_gpt.py {latent} --bf16 --seq-length 4096 --micro-batch-size 1")
+    assert answer.code == 0, answer.err
+    model = load_model(found["training.model"])
+    assert total(model) == 15_706_484_224

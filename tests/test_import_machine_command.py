@@ -61,7 +61,7 @@ def test_options_replace_what_would_be_assumed(cli: Command, tmp_path: Path) -> 
     rates = {(edge["source"], edge["target"]): edge["bandwidth"] for edge in graph["edges"]}
     assert rates[("gpu0", "node0/nvswitch")] == 12 * 20e9
     assert rates[("nic0", "leaf0")] == 200e9 / 8
-    assert rates[("host0", "host1")] == 18e9
+    assert rates[("host0", "node0/sockets")] == 18e9
     assert rates[("gpu0", "node0/port0")] == 31.5e9
     # A full leaf of 32 nodes has 32 cards; half of their rate goes up, over all spines.
     spines = [edge for edge in rates if edge[0] == "leaf0" and edge[1].startswith("spine")]

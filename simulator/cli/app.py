@@ -407,7 +407,7 @@ def import_machine(
         typer.Argument(
             metavar="FILE...",
             help="Descriptions of one machine: NCCL's topology and graph XML, nvidia-smi's topo -m, Slurm's "
-            "topology.conf or topology.yaml, or ASTRA-sim's network file.",
+            "topology.conf or topology.yaml or scontrol's answer, GML, or ASTRA-sim's network file.",
         ),
     ],
     out: Annotated[
@@ -469,9 +469,10 @@ def import_machine(
 ) -> None:
     """Write a machine's description as a topology.
 
-    Read are NCCL's topology and graph XML, the matrix of nvidia-smi topo -m, Slurm's topology.conf and topology.yaml,
-    and ASTRA-sim's network and system files. The output lists what was read, what was assumed, and what is not in the
-    topology. Two files are written: the topology and its graph.
+    Read are NCCL's topology and graph XML, the matrix of nvidia-smi topo -m, Slurm's topology.conf and topology.yaml
+    and the output of scontrol show topology, networks as GML, and ASTRA-sim's network and system files. The output
+    lists what was read, what was assumed, and what is not in the topology. Two files are written: the topology and its
+    graph.
     """
     from simulator.cli.import_machine import write
 
@@ -595,7 +596,7 @@ def compare_trace(
 @app.command("simulate-trace")
 def simulate_trace(
     prefix: Annotated[
-        str, typer.Argument(metavar="PREFIX", help="Path of Chakra execution traces PREFIX.0.et, PREFIX.1.et, ...")
+        str, typer.Argument(metavar="PREFIX", help="Path of Chakra execution traces PREFIX.0.et (or .json), ...")
     ],
     topology: Annotated[
         str, typer.Option(help="Topology: name or path.", autocompletion=names_of("topology"))

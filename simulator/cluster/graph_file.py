@@ -42,6 +42,10 @@ def load_graph(path: Path) -> Graph:
     ScenarioError
         Invalid file; one line for each faulty vertex and edge.
     """
+    if path.suffix == ".gml":
+        raise ScenarioError(
+            f"{path}: GML has no GPUs; `simulator import-machine {path}` puts a node of GPUs at each place"
+        )
     document = _from_graphml(path) if path.suffix == ".graphml" else _from_json(path)
     graph, faults = _graph(document)
     if faults:

@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
+from simulator.basics.errors import ScenarioError
 from simulator.basics.foreign_code import PYTHON
 from simulator.basics.input_files import read_bytes
 from simulator.collectives.algorithm import ALGORITHMS, Algorithm
@@ -18,6 +19,15 @@ from simulator.collectives.msccl.read import MOST_BYTES
 
 PROGRAM: Final = ".xml"
 SUFFIXES: Final = (PYTHON, PROGRAM)
+
+
+def refuse_plan(name: str) -> None:
+    """Raise ValueError for a JSON file, such as an execution plan of MSCCL++, which is no program of transfers."""
+    if name.lower().endswith(".json"):
+        raise ValueError(
+            f"got {name!r}; JSON files, such as execution plans of MSCCL++ (mscclpp), are not read: their steps are "
+            "copies through channels, without the promise of a result; give an MSCCL program (.xml) or a Python file"
+        )
 
 
 def is_file_name(name: str) -> bool:
@@ -45,6 +55,10 @@ def find_algorithm(name: str, base: Path | None = None) -> Algorithm:
     if name.endswith(PROGRAM):
         path = located(name, base)
         return _program(path, read_bytes(path, source=name, most=MOST_BYTES))
+    try:
+        refuse_plan(name)
+    except ValueError as error:
+        raise ScenarioError(f"algorithm: {error}") from None
     return ALGORITHMS.find(name, base)
 
 

@@ -80,7 +80,9 @@ def _model(model: Transformer, seq_len: int) -> Iterator[str]:
             yield "--moe-router-enable-expert-bias"
     if model.latent is not None:
         latent = model.latent
-        yield f"--multi-latent-attention --q-lora-rank {latent.query_rank} --kv-lora-rank {latent.kv_rank}"
+        yield f"--multi-latent-attention --kv-lora-rank {latent.kv_rank}"
+        if latent.query_rank:
+            yield f"--q-lora-rank {latent.query_rank}"
         yield f"--qk-head-dim {latent.plain_dim} --qk-pos-emb-head-dim {latent.rotary_dim}"
         yield f"--v-head-dim {latent.value_dim}"
 

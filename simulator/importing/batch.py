@@ -19,7 +19,8 @@ def derive_batch(facts: Facts) -> None:
     """Add the keys of the batch, and check that they agree with the number of ranks."""
     copies = copies_of(facts)
     sequences = facts.value("sequences")
-    if not facts.has(_MICRO) and sequences is not None:
+    # A file that gives a micro-batch without a value does not mean the largest one.
+    if not facts.has(_MICRO) and sequences is not None and not facts.lost(_MICRO, _STEPS):
         steps = facts.value(_STEPS, 1)
         if sequences % (copies * steps) == 0 and sequences >= copies * steps:
             facts.derive(_MICRO, sequences // (copies * steps), "sequences", _STEPS, WORLD)

@@ -12,7 +12,7 @@ from fnmatch import fnmatchcase
 from typing import Any, Final
 
 from simulator.basics.errors import ScenarioError, in_lines
-from simulator.importing.rules import Means, NotModelled, Rule, Table, shown, single
+from simulator.importing.rules import Means, Rule, Table, shown, single
 from simulator.importing.settings import Ignored, Missing, Reason, Setting, Understood, Unresolved
 
 # Sections of a scenario: facts below them are keys.
@@ -27,6 +27,14 @@ class Fact:
     settings: tuple[Setting, ...]
 
 
+def _is_flag(rule: Means) -> bool:
+    """Return True if an option has a meaning without a value."""
+    try:
+        return rule.read(True) is not None
+    except ValueError:
+        return False
+
+
 class Facts:
     """Facts of a training, with the settings that were ignored and the values that were assumed."""
 
@@ -35,6 +43,9 @@ class Facts:
         self._defaults: dict[str, Missing] = {}
         self._faults: list[str] = []
         self._given: set[str] = set()
+        # Facts whose settings have no value, or stand under a condition.
+        self._lost: dict[str, str] = {}
+        self._unresolved: set[str] = set()
         self.ignored: list[Ignored] = []
 
     def read(self, settings: Iterable[Setting], table: Table, plain: Callable[[str], str], idle: Iterable[str]) -> None:
@@ -53,7 +64,8 @@ class Facts:
         """
         patterns = tuple(idle)
         # Of an option that occurs twice, programs take the last; one under a condition hides no other.
-        for setting in {(plain(setting.key), setting.conditional): setting for setting in settings}.values():
+        several = {(plain(one.key), one.line if one.conditional else None, one.conditional): one for one in settings}
+        for setting in several.values():
             name = plain(setting.key)
             rule = table.get(name)
             if rule is None:
@@ -63,8 +75,13 @@ class Facts:
                 self._apply(setting, rule)
 
     def _apply(self, setting: Setting, rule: Rule) -> None:
-        if isinstance(rule, Means | NotModelled) and setting.conditional:
+        if setting.conditional:
             self.ignore(setting, Reason.CONDITIONAL)
+            if isinstance(rule, Means):
+                written = "" if setting.value is True else f"{shown(single(setting.value)).strip(chr(39))} "
+                self._lose(
+                    rule.fact, f"{setting.place}: {setting.key}: {written}stands under a condition; write it outside"
+                )
         elif isinstance(rule, Means):
             self._take(setting, rule)
         else:
@@ -77,14 +94,16 @@ class Facts:
             self.ignore(setting, Reason.NO_MEANING, "replaced by an option of the command")
             return
         if isinstance(setting.value, Unresolved):
-            if rule.needed:
-                self._faults.append(
-                    f"{setting.place}: {setting.key}: got {shown(setting.value)}, which has no plain value in this "
-                    f"file; write the value in its place{setting.value.remedy}"
-                )
+            if setting.value.variable and _is_flag(rule):
+                setting = replace(setting, value=True, note=f"{setting.value.text} taken as empty")
             else:
-                self.ignore(setting, Reason.UNKNOWN, f"{shown(setting.value)} has no plain value in the file")
-            return
+                written = shown(setting.value)
+                self.ignore(setting, Reason.UNKNOWN, f"{written} has no plain value in the file")
+                if rule.needed:
+                    text = f"{setting.place}: {setting.key}: got {written}, which has no value in this file"
+                    self._lose(rule.fact, f"{text}; {setting.value.remedy}")
+                    self._unresolved.add(rule.fact)
+                return
         try:
             value = rule.read(setting.value)
         except ValueError as error:
@@ -94,6 +113,23 @@ class Facts:
             self.ignore(setting, Reason.NO_MEANING, "has no effect with this value")
         else:
             self.add(rule.fact, value, (setting,))
+
+    def _lose(self, fact: str, text: str) -> None:
+        self._lost.setdefault(fact, text)
+
+    def lost(self, *names: str) -> list[str]:
+        """Return texts of facts without a value although the files have a setting for them; by default of all."""
+        known = self._facts.keys() | self._given
+        return [text for name, text in self._lost.items() if name not in known and (not names or name in names)]
+
+    def notes(self) -> tuple[str, ...]:
+        """Return a line for each fact whose setting has no value, with the value that is assumed in its place."""
+        lines = []
+        for name in sorted(self._unresolved):
+            for text in self.lost(name):
+                value = f"{shown(self.assumed(name)).strip(chr(39))} is" if name in self._defaults else "the default is"
+                lines.append(f"{text}; {value} assumed")
+        return tuple(lines)
 
     def add(self, name: str, value: Any, settings: tuple[Setting, ...]) -> None:
         """Add a fact; two different values are a fault. A value from an option of the command stays."""
@@ -148,7 +184,7 @@ class Facts:
 
     def assume(self, key: str, value: Any, why: str) -> None:
         """Assume a value for a key that no file gives; the first assumption counts."""
-        self._defaults.setdefault(key, Missing(key, value, why))
+        self._defaults.setdefault(key, Missing(key, value, "; ".join([*self.lost(key), why])))
 
     def replace(self, key: str, value: Any) -> None:
         """Replace the value of a known or assumed key by another one with the same effect."""

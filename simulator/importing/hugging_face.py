@@ -29,7 +29,10 @@ _PARALLELISM: Final = "training.parallelism"
 _PRECISION: Final = "training.precision"
 _SHARDING: Final = "training.sharding"
 _LORA: Final = "training.lora"
-_PARAMETERS_STAY: Final = "parameters stay on the GPU; the optimizer is on the host"
+_PARAMETERS_STAY: Final = (
+    "parameters and gradients stay on the GPU, and only the optimizer is on the host: memory is too high, and the time "
+    "of copies too low"
+)
 
 # TrainingArguments.optim, by optimizer and implementation.
 _OPTIMIZERS: Final = {
@@ -248,7 +251,7 @@ def derive_fsdp(facts: Facts) -> None:
     strategy = facts.value("fsdp_strategy") or next((word for word in listed if word in _FSDP_WORDS), None)
     if "offload" in listed and not facts.has("training.offload"):
         facts.derive("training.offload", "optimizer", "fsdp")
-    if facts.has("training.offload") and (listed or strategy):
+    if facts.value("training.offload") == "optimizer" and (listed or strategy or facts.has("fsdp_version")):
         facts.not_modelled(_PARAMETERS_STAY, "training.offload")
     if strategy is None and not any(facts.has(name) for name in names):
         _without_fsdp(facts)

@@ -17,6 +17,7 @@ from simulator.importing.format import Format, Readings, format_of
 from simulator.importing.machine import Options
 from simulator.importing.settings import MOST_BYTES, MOST_PYTHON_BYTES, Imported
 from simulator.importing.syntax import mapping, python, shell, toml
+from simulator.importing.zero_stage import STAGE
 
 _SEQ_LEN: Final = "training.seq_len"
 # Most files of a configuration.
@@ -71,7 +72,8 @@ def import_files(
     formats = {path: kind.name for path, kind in found.items()}
     understood = sorted(facts.understood(), key=lambda one: writer.order(one.key))
     missing = sorted(facts.missing(), key=lambda one: writer.order(one.key))
-    return Imported(formats, tuple(understood), tuple(facts.ignored), tuple(missing), text.text, text.warnings)
+    notes = (*facts.notes(), *text.warnings)
+    return Imported(formats, tuple(understood), tuple(facts.ignored), tuple(missing), text.text, notes)
 
 
 def _readings(path: str, options: Options) -> tuple[str, Readings]:
@@ -92,7 +94,10 @@ def _readings(path: str, options: Options) -> tuple[str, Readings]:
 def _derive_rest(facts: Facts, kinds: Sequence[Format]) -> None:
     """Complete the facts that every format has: framework, model, batch."""
     program = next((kind for kind in kinds if not kind.companion), kinds[0])
-    facts.assume("training.framework", program.framework, f"{program.name}; --framework changes it")
+    # DeepSpeed's stages run as FSDP, whose constants are measured.
+    kind = "DeepSpeed as FSDP, with this framework's constants; deepspeed_2021 is the only DeepSpeed"
+    of = kind if facts.has(STAGE) else program.name
+    facts.assume("training.framework", program.framework, f"{of}; --framework changes it")
     seq_len = facts.value(_SEQ_LEN)
     if seq_len is None:
         seq_len = facts.assumed(_SEQ_LEN) or _DEFAULT_SEQ_LEN

@@ -8,6 +8,7 @@ from math import lcm
 from typing import Final
 
 from simulator.importing.facts import Facts
+from simulator.importing.launchers import derive_node
 from simulator.importing.rules import REST
 from simulator.importing.settings import Setting
 
@@ -70,6 +71,7 @@ def apply_options(facts: Facts, options: Options) -> None:
 
 def derive_machine(facts: Facts, options: Options) -> None:
     """Add topology and number of ranks; assume values that neither files nor options give."""
+    derive_node(facts)
     _derive_world(facts, options)
     world, cut = facts.value(WORLD), cut_of(facts)
     if world is not None and world % cut:

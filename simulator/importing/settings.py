@@ -27,11 +27,14 @@ class Unresolved:
     text : str
         The value as written.
     remedy : str
-        What else than a written value helps: an option of the command.
+        What helps: options of the command, or a written value.
+    variable : bool
+        Whether the value is a single variable of a command, which may be empty.
     """
 
     text: str
-    remedy: str = ""
+    remedy: str = "write the value in its place"
+    variable: bool = False
 
 
 # Settings are compared by identity: a value may be a list, and two files may have equal settings.

@@ -64,7 +64,8 @@ def derive_model(facts: Facts, seq_len: int) -> None:
         return
     missing = [word for name, word in _NEEDED.items() if not facts.has(name)]
     if missing:
-        facts.fault(f"the model's {' and '.join(missing)} are missing; write them, or give --model NAME", *names)
+        what = "; ".join(facts.lost(*_NEEDED)) or "write them"
+        facts.fault(f"the model's {' and '.join(missing)} are missing; {what}, or give --model NAME", *names)
         return
     wanted = {name.removeprefix("shape."): facts.value(name) for name in names}
     vocab = wanted.get("vocab_size")
@@ -93,6 +94,9 @@ def _derive_hub_model(facts: Facts) -> None:
     """Add the fact `training.model` from a name on a model hub, or a path that ends in such a name."""
     name = facts.value("hub_model")
     if name is None:
+        # A default in place of a model that the files name would be another model.
+        if lost := facts.lost("hub_model", *_NEEDED):
+            facts.fault(f"{'; '.join(lost)}, or give --model NAME")
         return
     last = name.rstrip("/").rpartition("/")[2]
     known = registry.shipped("model", name) or registry.shipped("model", last)
@@ -124,7 +128,7 @@ def _built(wanted: dict[str, Any], seq_len: int, vocab: int) -> tuple[dict[str, 
         unlike = [field for field in _FEATURES if field in wanted and getattr(model, field) != wanted[field]]
         wrong = len(_SIZES.intersection(unlike)), len(unlike)
         if best is None or wrong < best[0]:
-            used = {name: value for name, value in keys.items() if name in reader.used}
+            used = {name: value for name, value in keys.items() if name in reader.used or value is None}
             best = wrong, {"model_type": family, **used}, model
     return None if best is None else (best[1], best[2])
 
@@ -161,7 +165,8 @@ def _config_keys(wanted: dict[str, Any], seq_len: int, vocab: int) -> dict[str, 
             "qk_nope_head_dim": wanted.get("plain_dim", 128), "qk_rope_head_dim": wanted.get("rotary_dim", 64),
             "v_head_dim": wanted.get("value_dim", 128), "topk_method": "noaux_tc" if wanted.get("router_bias") else "",
         }  # fmt: skip
-    return {name: value for name, value in keys.items() if value is not None}
+    # Null is a value of this key alone: queries from the input.
+    return {name: value for name, value in keys.items() if value is not None or name == "q_lora_rank"}
 
 
 def _shipped(model: Transformer, seq_len: int, *, any_vocab: bool) -> tuple[str, int] | None:

@@ -70,8 +70,11 @@ def _latent_projected(model: Transformer, latent: LatentAttention, batch: Batch)
     """
     tokens, d, p, cut = batch.tokens_between, model.hidden_size, batch.itemsize, batch.cut
     normed = block_input(model, batch, "norm1")
+    queries = ("query", latent.query_rank, 0, model.num_heads * latent.key_dim)
+    if not latent.query_rank:
+        yield columns("query", model.num_heads * latent.key_dim, d, batch, normed, bias=False)
     parts = (
-        ("query", latent.query_rank, 0, model.num_heads * latent.key_dim),
+        *([queries] if latent.query_rank else []),
         ("kv", latent.kv_rank, latent.rotary_dim, model.num_heads * (latent.plain_dim + latent.value_dim)),
     )
     for name, rank, beside, width in parts:

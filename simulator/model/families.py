@@ -243,7 +243,8 @@ def _deepseek_v3(config: ConfigKeys) -> dict[str, Any]:
     if config.get(("moe_layer_freq",)) not in (None, 1):
         config.fault(("moe_layer_freq",), "must be 1; others are not modelled")
     latent = LatentAttention(
-        query_rank=config.size("q_lora_rank"),
+        # Null, as in DeepSeek-V2-Lite: a full matrix for the queries.
+        query_rank=config.size("q_lora_rank") if config.has_number("q_lora_rank", default=True) else 0,
         kv_rank=config.size("kv_lora_rank"),
         plain_dim=config.size("qk_nope_head_dim"),
         rotary_dim=config.size("qk_rope_head_dim"),

@@ -191,10 +191,13 @@ def _attention(model: Transformer, cut: ModelPartition) -> list[Parameter]:
 def _latent_attention(model: Transformer, latent: LatentAttention, cut: ModelPartition) -> list[Parameter]:
     """Return the parameters in a layer's latent attention on a rank; the down matrices are whole on every rank."""
     d, heads = model.hidden_size, model.num_heads // cut.tensor
-    return [
+    queries = [
         Parameter("query down.weight", (latent.query_rank, d)),
         Parameter("query norm.weight", (latent.query_rank,)),
         Parameter("query up.weight", (heads * latent.key_dim, latent.query_rank)),
+    ]
+    return [
+        *(queries if latent.query_rank else [Parameter("query.weight", (heads * latent.key_dim, d))]),
         Parameter("kv down.weight", (latent.kv_rank + latent.rotary_dim, d)),
         Parameter("kv norm.weight", (latent.kv_rank,)),
         Parameter("kv up.weight", (heads * (latent.plain_dim + latent.value_dim), latent.kv_rank)),

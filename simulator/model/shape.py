@@ -20,12 +20,13 @@ from simulator.model.adapters import Adapters, Target
 
 @dataclass(frozen=True, slots=True)
 class LatentAttention:
-    """Multi-head latent attention [1]_: keys and values from a short vector per token, queries from another.
+    """Multi-head latent attention [1]_: keys and values from a short vector per token, queries from another or from the
+    input.
 
     Attributes
     ----------
     query_rank, kv_rank : int
-        Widths of the short vectors.
+        Widths of the short vectors; a query_rank of 0 stands for queries from the input.
     plain_dim, rotary_dim, value_dim : int
         Widths of a head's query and key parts without and with positions; width of its values. All heads share the
         keys' rotary part.

@@ -15,9 +15,16 @@ def algorithm_reader() -> reading.ValueReader:
 
 @cache
 def _reader() -> reading.ValueReader:
-    from simulator.collectives.algorithm_files import SUFFIXES
+    from simulator.collectives.algorithm_files import SUFFIXES, refuse_plan
 
-    return reading.part(reading.known(_names, listed_by="simulator list algorithms"), SUFFIXES)
+    part = reading.part(reading.known(_names, listed_by="simulator list algorithms"), SUFFIXES)
+
+    def reader(value: object) -> object:
+        if isinstance(value, str):
+            refuse_plan(value)
+        return part.reader(value)
+
+    return reading.ValueReader(reader, part.schema)
 
 
 def _names() -> tuple[str, ...]:

@@ -36,9 +36,11 @@ class GpuWork:
     shares : tuple of (str, float)
         Kinds, in order, each with its share of the duration; a single kind for a real kernel.
     communicates : bool
-        True for collectives and for copies between GPU and host.
+        True for collectives and for copies between GPUs.
     nbytes : int or None
         Bytes of a collective's whole array; None if unknown, and for other work.
+    with_host : bool
+        True for copies between GPU and host.
     """
 
     name: str
@@ -47,6 +49,7 @@ class GpuWork:
     shares: KernelParts
     communicates: bool = False
     nbytes: int | None = None
+    with_host: bool = False
 
     @property
     def kind(self) -> str:
@@ -95,7 +98,7 @@ class GpuStep:
     @property
     def kernels(self) -> list[GpuWork]:
         """Operations that are neither collectives nor copies to and from the host."""
-        return [one for one in self.work if not one.communicates]
+        return [one for one in self.work if not (one.communicates or one.with_host)]
 
     @property
     def collectives(self) -> list[GpuWork]:
@@ -106,6 +109,12 @@ class GpuStep:
     def exposed(self) -> int:
         """Time of communication without a concurrent kernel [ns]."""
         return round(outside(_times(one for one in self.work if one.communicates), _times(self.kernels)))
+
+    @property
+    def exposed_copies(self) -> int:
+        """Time of copies between GPU and host without another operation [ns]."""
+        others = _times(one for one in self.work if not one.with_host)
+        return round(outside(_times(one for one in self.work if one.with_host), others))
 
     @property
     def idle(self) -> int:

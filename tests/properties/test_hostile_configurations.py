@@ -92,7 +92,7 @@ def test_nothing_of_a_file_is_executed(tmp_path: Path, monkeypatch: pytest.Monke
     (tmp_path / "train.sh").write_text(script, encoding="utf-8")
     module = "open('made', 'w')\ndef f():\n    return C(model_spec=open('made', 'w'), training=T(local_batch_size=1))\n"
     (tmp_path / "train.py").write_text(module, encoding="utf-8")
-    with pytest.raises(ScenarioError, match="has no plain value in this file"):
+    with pytest.raises(ScenarioError, match="the model's heads are missing"):
         import_files(["train.sh"])
     import_files(["train.py"])
     assert sorted(path.name for path in tmp_path.iterdir()) == ["train.py", "train.sh"]

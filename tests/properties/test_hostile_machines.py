@@ -24,6 +24,7 @@ FILES = {
         ("Slurm topology.conf", "slurm/*.conf"),
         ("Slurm topology.yaml", "slurm/*.yaml"),
         ("ASTRA-sim network", "astra_sim/*.yml"),
+        ("GML", "gml/*.gml"),
         ("ASTRA-sim system", "astra_sim/[!s]*.json"),
     )
 }
@@ -35,6 +36,7 @@ BESIDE = {
 # Options with which every sample of a format is imported.
 OPTIONS: dict[str, dict[str, Any]] = {
     "NCCL topology": {"gpu": "h100_sxm", "cards": ()},
+    "GML": {"node": "gh200"},
     "Slurm topology.conf": {"node": "gh200"},
     "Slurm topology.yaml": {"node": "gh200"},
 }

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from simulator.basics import registry
+from simulator.basics.errors import ScenarioError
 from simulator.model.families import FAMILIES
 from simulator.model.load import load_model
 from simulator.model.parameters import active, layer_parameters, total
@@ -72,6 +73,22 @@ EXPERTS = {
 def test_models_with_experts_have_the_parameters_of_their_names(name: str) -> None:
     model = load_model(name)
     assert (round(total(model) / 1e9, 3), round(active(model) / 1e9, 3)) == EXPERTS[name]
+
+
+def test_null_for_the_short_vector_of_queries_is_a_full_matrix() -> None:
+    # DeepSeek-V2-Lite: arXiv:2405.04434, appendix B (27 layers, 15.7 billion parameters, 2.4 billion of a token).
+    keys = json.loads(registry.find("model", "deepseek_v2").read_text()) | {
+        "model_type": "deepseek_v2", "hidden_size": 2048, "intermediate_size": 10944, "moe_intermediate_size": 1408,
+        "num_hidden_layers": 27, "num_attention_heads": 16, "num_key_value_heads": 16, "q_lora_rank": None,
+        "n_routed_experts": 64, "n_group": 1, "topk_group": 1, "topk_method": "greedy",
+    }  # fmt: skip
+    model = load_model(keys)
+    attention = 2048 * 16 * 192 + 2048 * (512 + 64) + 512 + 512 * 16 * 256 + 16 * 128 * 2048
+    experts = 66 * 3 * 2048 * 1408 + 64 * 2048
+    layers = 27 * (attention + 2 * 2048) + 3 * 2048 * 10944 + 26 * experts
+    assert total(model) == 2 * 102400 * 2048 + 2048 + layers == 15_706_484_224
+    with pytest.raises(ScenarioError, match="q_lora_rank: is missing"):
+        load_model({name: value for name, value in keys.items() if name != "q_lora_rank"})
 
 
 def test_kimi_k2_is_deepseek_v3_with_other_sizes() -> None:

@@ -42,7 +42,8 @@ def test_a_collective_to_which_a_rank_does_not_come_hangs(tmp_path: Path, *, pic
     assert {one.rank: one.state for one in hang.entries} == {0: "started", 1: "started", 3: "scheduled"}
     assert hang.absent == (2,)
     assert record.sentences[0] == (
-        "Collective 4 of group '0' hangs (all_reduce of 4 MiB): ranks 0, 1, 3 wait in it, rank 2 has not arrived."
+        "Collective 4 of group '0' hangs (all_reduce of 4 MiB): rank 2 has not arrived, rank 3 has issued "
+        "but not begun it: look at its earlier work; ranks 0, 1 wait in it."
     )
 
 
@@ -119,7 +120,7 @@ def test_groups_hang_on_their_own_and_coalesced_operations_share_a_number(tmp_pa
     record = recorded(tmp_path, dumps)
     # The group that began earlier comes first; a place further on in a number is an operation of its own.
     assert [(one.group, one.operation) for one in record.hangs] == [("b", "broadcast"), ("a", "all_reduce")]
-    assert "rank 0 waits in it, rank 2 has completed it" in record.sentences[0]
+    assert "rank 2 has completed it; rank 0 waits in it" in record.sentences[0]
     assert [(one.group, one.place) for one in record.collectives] == [("a", 0), ("a", 1), ("b", 0)]
 
 
@@ -354,3 +355,26 @@ def test_500_damaged_dumps_are_read_or_refused_in_one_line(tmp_path: Path, *, pi
             refused.append(str(error))
     assert all(len(line.splitlines()) == 1 and line.isprintable() for line in refused)
     assert 100 < len(refused) < 500
+
+
+def test_a_rank_that_has_not_begun_is_the_rank_to_look_at(tmp_path: Path) -> None:
+    # Ranks 0, 1 and 3 are in collective 4; rank 2 has issued it, and its GPU has not begun it.
+    dumps = [dump(rank) for rank in range(4)]
+    late = json.loads(json.dumps(dumps[0]["entries"][-1])) | {"state": "scheduled", "time_discovered_started_ns": None}
+    dumps[2]["entries"].append(late)
+    dumps[3]["entries"][-1]["state"] = "started"
+    for rank, data in enumerate(dumps):
+        (tmp_path / f"trace_{rank}").write_text(json.dumps(data), encoding="utf-8")
+    record = FlightRecord.of(read_dumps([tmp_path]))
+    assert record.sentences[0] == (
+        "Collective 4 of group '0' hangs (all_reduce of 4 MiB): rank 2 has issued but not begun it: look at its "
+        "earlier work; ranks 0, 1, 3 wait in it."
+    )
+    assert record.to_dict()["hangs"][0]["not_begun"] == [2]
+    # If no rank has begun, nothing is said of one of them.
+    for data in dumps:
+        data["entries"][-1] |= {"state": "scheduled", "time_discovered_started_ns": None}
+    for rank, data in enumerate(dumps):
+        (tmp_path / f"trace_{rank}").write_text(json.dumps(data), encoding="utf-8")
+    record = FlightRecord.of(read_dumps([tmp_path]))
+    assert record.sentences[0].endswith("ranks 0, 1, 2, 3 have issued it, and no rank has begun it.")

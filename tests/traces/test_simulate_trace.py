@@ -435,3 +435,48 @@ def test_500_damaged_traces_are_converted_or_refused_in_one_line(tmp_path: Path)
             refused.append(str(error))
     assert all(len(line.splitlines()) == 1 and line.isprintable() for line in refused)
     assert 100 < len(refused) < 500
+
+
+def as_json(one: dict[str, Any]) -> dict[str, Any]:
+    """A node in the JSON form that Chakra's feeder reads (src/feeder/json_node.cpp)."""
+    plain = {"id": "Id", "name": "Name", "type": "NodeType", "after": "data_deps", "us": "runtime"}
+    found = {plain.get(name, name): list(value) if name == "after" else value for name, value in one.items()}
+    return {"Name": "n", "is_cpu_op": False, "data_deps": []} | found
+
+
+def test_traces_in_json_form_take_the_same_time(tmp_path: Path) -> None:
+    ranks = [
+        [comp(0, 100), send(1, 1, MIB, 0), coll(2, 0, MIB, 0)],
+        [recv(0, 0, MIB), comp(1, 50, 0), coll(2, 0, MIB, 1)],
+    ]
+    expected = time(tmp_path, *ranks)
+    for rank, nodes in enumerate(ranks):
+        data = {"schema": "symbolic_tensor_network", "workload_graph": [as_json(node) for node in nodes]}
+        (tmp_path / f"text.{rank}.json").write_text(json.dumps(data), encoding="utf-8")
+    found = simulate_traces(str(tmp_path / "text"), "star_100g")
+    assert found.timeline.end == expected
+    assert simulate_traces(str(tmp_path / "text.0.json"), "star_100g").timeline.end == expected
+    # Traces of feeders may name nodes that do not exist.
+    data["workload_graph"][0]["data_deps"] = [77]
+    (tmp_path / "text.1.json").write_text(json.dumps(data), encoding="utf-8")
+    with pytest.raises(ScenarioError, match="depends on node 77, which does not exist; --repair drops"):
+        simulate_traces(str(tmp_path / "text"), "star_100g")
+    assert simulate_traces(str(tmp_path / "text"), "star_100g", repair=True).timeline.end == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("[]", "has no list `workload_graph`"),
+        ('{"workload_graph": [7]}', "workload_graph: 0: must be a mapping"),
+        ('{"workload_graph": [{"Id": -1}]}', "workload_graph: 0: Id: got -1"),
+        ('{"workload_graph": [{"Id": 0, "NodeType": 9}]}', "node 0 has type 9"),
+        ('{"workload_graph": [{"Id": 0, "NodeType": 4, "data_deps": "x"}]}', "data_deps: got 'x'"),
+        ("{", "not JSON"),
+    ],
+)
+def test_a_faulty_trace_in_json_form_is_refused_in_one_line(tmp_path: Path, text: str, line: str) -> None:
+    (tmp_path / "bad.0.json").write_text(text, encoding="utf-8")
+    with pytest.raises(ScenarioError, match=line) as caught:
+        simulate_traces(str(tmp_path / "bad"), "star_100g")
+    assert "\n" not in str(caught.value)

@@ -14,8 +14,10 @@ import pytest
 
 from simulator.basics.errors import ScenarioError
 from simulator.collectives.algorithm import ALGORITHMS, Algorithm, CollectiveRequest
+from simulator.collectives.algorithm_files import find_algorithm
 from simulator.collectives.msccl.convert import algorithm_of_program
 from simulator.collectives.msccl.write import exported
+from simulator.scenario.load import load_scenario
 from simulator.testing import check_algorithm
 from tests.commands import Command, commands_in
 from tests.playing import equal_nodes, nodes, star, time_of
@@ -336,3 +338,12 @@ def test_the_command_writes_a_program_that_a_scenario_can_name(command: Command,
     uneven = command("export-msccl", "hierarchical", "all_reduce", "--group-size", "3", "--out", "x.xml")
     assert (uneven.code, uneven.err) == (2, "--group-size: got 3; must divide the 8 ranks\n")
     assert not (tmp_path / "x.xml").exists()
+
+
+def test_a_plan_of_mscclpp_is_refused_by_its_name() -> None:
+    with pytest.raises(ScenarioError, match=r"algorithm: got 'plan.json'; JSON files, such as .* MSCCL\+\+"):
+        find_algorithm("plan.json")
+    collective = {"operation": "all_reduce", "size": "1 MiB", "algorithm": "./plan.json"}
+    data = {"name": "plan", "cluster": {"topology": "star_100g", "world_size": 4}, "collective": collective}
+    with pytest.raises(ScenarioError, match=r"collective.algorithm: got './plan.json'; JSON files, .* MSCCL\+\+"):
+        load_scenario(data)

@@ -348,7 +348,7 @@ def test_an_imported_dgx_has_the_graph_of_the_shipped_topology(tmp_path: Path) -
                 + pci(f"0000:{i}2:00.0", "0x020700", f'<nic><net name="m{i}" dev="{i}" speed="400000"/></nic>'))
             for i in range(4 * numa, 4 * numa + 4)
         )  # fmt: skip
-        cpus += f'<cpu numaid="{numa}" vendor="GenuineIntel" modelid="143">{inside}</cpu>'
+        cpus += f'<cpu numaid="{numa}" vendor="GenuineIntel" familyid="6" modelid="143">{inside}</cpu>'
     found = imported(written(tmp_path, f'<system version="1">{cpus}</system>'), nodes=2, pcie_bandwidth=63e9)
     ours, shipped = cluster(tmp_path, found, 16).graph, build("dgx_h100", 16).graph
     assert set(ours) == set(shipped)
@@ -444,3 +444,61 @@ def test_nodes_without_cards_stand_alone(tmp_path: Path) -> None:
 def test_a_machine_beyond_the_limit_of_graph_files_is_refused() -> None:
     with pytest.raises(ScenarioError, match="take fewer --nodes"):
         imported(sample("nccl_topology/azure_ndv4-topo.xml"), nodes=100_000)
+
+
+@pytest.mark.parametrize("functions", [False, True], ids=["one device", "two functions"])
+def test_ports_of_a_card_share_its_slot(tmp_path: Path, *, functions: bool) -> None:
+    # A card with two ports of 400 Gb/s in a slot of generation 4: 24 GB/s by NCCL's table, less than either port.
+    nets = [f'<net name="p{i}" dev="{i}" speed="400000"/>' for i in range(2)]
+    if functions:
+        ports = [pci(f"0000:03:00.{i}", "0x020700", f"<nic>{net}</nic>") for i, net in enumerate(nets)]
+    else:
+        ports = [pci("0000:03:00.0", "0x020700", f"<nic>{''.join(nets)}</nic>")]
+    gpus = [pci(f"0000:0{i + 1}:00.0", "0x030200", f'<gpu dev="{i}" sm="80"/>') for i in range(2)]
+    found = imported(written(tmp_path, xml("".join([*gpus, *ports]))), gpu="a100_pcie_80gb", nodes=2)
+    graph = cluster(tmp_path, found, 4).graph
+    cards = [name for name in graph if name.startswith("nic")]
+    links = {at: facts["bandwidth"] for _, at, facts in graph.out_edges("nic0", data=True)}
+    outward = sum(rate for at, rate in links.items() if "leaf" in at)
+    assert (len(cards), sum(links.values()) - outward, outward) == (2, 24e9, 2 * 50e9)
+    assert read(found)["network ports"] == "2 of 1 card, which share its PCIe slot"
+
+
+@pytest.mark.parametrize(
+    ("cpu", "expected"),
+    [
+        # NCCL's src/graph/topo.cc: Intel's family 6 from a model on, by generation of AMD, others by architecture.
+        ('vendor="GenuineIntel" familyid="6" modelid="79"', 6),
+        ('vendor="GenuineIntel" familyid="6" modelid="85"', 10),
+        ('vendor="GenuineIntel" familyid="6" modelid="106"', 10),
+        ('vendor="GenuineIntel" familyid="6" modelid="143"', 22),
+        ('vendor="GenuineIntel" familyid="6" modelid="173"', 22),
+        ('vendor="GenuineIntel" familyid="6" modelid="207"', 40),
+        ('vendor="GenuineIntel" familyid="6" modelid="221"', 40),
+        ('vendor="AuthenticAMD" familyid="23" modelid="49"', 16),
+        ('vendor="AuthenticAMD" familyid="25" modelid="17"', 24),
+        ('vendor="AuthenticAMD" familyid="26" modelid="2"', 32),
+        # Dumps of earlier versions hold 16 x extended family + 15: 23, 25 and 26 are 8, 10 and 11.
+        ('vendor="AuthenticAMD" familyid="143" modelid="49"', 16),
+        ('vendor="AuthenticAMD" familyid="175" modelid="1"', 24),
+        ('vendor="AuthenticAMD" familyid="191" modelid="2"', 32),
+        ('arch="ppc64"', 32),
+        ('arch="arm64"', 6),
+    ],
+)
+def test_the_link_between_sockets_is_the_one_of_nccl(tmp_path: Path, cpu: str, expected: float) -> None:
+    cpus = [f'<cpu numaid="{i}" {cpu}>{pci(f"000{i}:01:00.0", "0x030200")}</cpu>' for i in range(2)]
+    found = imported(written(tmp_path, f'<system version="1">{"".join(cpus)}</system>'), gpu="l40s")
+    assert rate(cluster(tmp_path, found), "host0", "host1") == expected * 1e9
+
+
+def test_gpus_at_different_nvswitches_are_islands(tmp_path: Path) -> None:
+    # GPUs 0 and 1 at two chips, GPUs 2 and 3 at two others.
+    links = ["".join(SWITCH.format(f"0000:{i // 2}{chip}:00.0", 9, "0x068000") for chip in "ab") for i in range(4)]
+    found = imported(written(tmp_path, dump(links)))
+    built = cluster(tmp_path, found)
+    assert path(built, "gpu0", "gpu1") == ["gpu0", "node0/nvswitch0", "gpu1"]
+    assert path(built, "gpu2", "gpu3") == ["gpu2", "node0/nvswitch1", "gpu3"]
+    assert "host0" in path(built, "gpu1", "gpu2")
+    assert rate(built, "gpu0", "node0/nvswitch0") == 18 * 25e9
+    assert assumed(found)["sums in the NVSwitch"] == "no"

@@ -151,3 +151,75 @@ def test_a_faulty_matrix_is_refused_with_its_line(tmp_path: Path, text: str, mes
     with pytest.raises(ScenarioError) as caught:
         imported(written(tmp_path, text))
     assert message in str(caught.value)
+
+
+def square(cell_of: object, gpus: int, numa: object = None) -> str:
+    """A matrix of GPUs alone: `cell_of` gives the cell of two GPUs, `numa` the NUMA node of a GPU."""
+    assert callable(cell_of)
+    names = [f"GPU{i}" for i in range(gpus)]
+    rows = ["\t".join(["", *names, *(["NUMA Affinity"] if numa else [])])]
+    for i, name in enumerate(names):
+        cells = ["X" if i == j else cell_of(i, j) for j in range(gpus)]
+        rows.append("\t".join([name, *cells, *([str(numa(i))] if callable(numa) else [])]))
+    return "\n".join(rows) + "\n"
+
+
+def test_islands_of_nvlink_have_a_switch_each(tmp_path: Path) -> None:
+    # Two islands of four: NV18 inside, SYS between.
+    text = square(lambda i, j: "NV18" if i // 4 == j // 4 else "SYS", 8, lambda i: i // 4)
+    found = imported(written(tmp_path, text), socket_bandwidth=22e9)
+    built = cluster(tmp_path, found)
+    for i, j in product(range(8), repeat=2):
+        if i // 4 == j // 4 and i != j:
+            assert path(built, f"gpu{i}", f"gpu{j}") == [f"gpu{i}", f"node0/nvswitch{i // 4}", f"gpu{j}"]
+        elif i != j:
+            assert "host0" in path(built, f"gpu{i}", f"gpu{j}")
+    assert rate(built, "gpu0", "node0/nvswitch0") == rate(built, "gpu7", "node0/nvswitch1") == 450e9
+    # No switch reaches all GPUs of the node, so none can add their arrays.
+    assert built.reducing_switches == ()
+    assert assumed(found)["sums in the NVSwitch"] == "no"
+
+
+def test_numa_nodes_share_the_link_between_sockets(tmp_path: Path) -> None:
+    # Four GPUs in four NUMA nodes: all that leaves a NUMA node passes one link of 16 GB/s.
+    built = cluster(tmp_path, imported(written(tmp_path, square(lambda i, j: "SYS", 4)), socket_bandwidth=16e9))
+    for host in range(4):
+        away = [other for other in built.graph[f"host{host}"] if not other.startswith("gpu")]
+        assert sum(rate(built, f"host{host}", other) for other in away) == 16e9
+    assert built.route("gpu0", "gpu1").bandwidth == 16e9
+    # Two NUMA nodes have the link itself between them, with the same latency.
+    two = cluster(tmp_path, imported(written(tmp_path, square(lambda i, j: "SYS", 2)), socket_bandwidth=16e9))
+    assert path(two, "gpu0", "gpu1") == ["gpu0", "host0", "host1", "gpu1"]
+    assert built.route("gpu0", "gpu1").latency == two.route("gpu0", "gpu1").latency
+
+
+@pytest.mark.parametrize(
+    ("gpu", "generation"), [("v100_sxm_32gb", 3), ("a100_pcie_80gb", 4), ("h100_pcie", 5), ("rtx_5090", 5)]
+)
+def test_pcie_is_the_slot_of_the_gpu(tmp_path: Path, gpu: str, generation: int) -> None:
+    # 16 lanes of 8 GT/s in generation 3, coded 128b/130b, twice as many in each further generation.
+    lanes = 16 * 8e9 * 2 ** (generation - 3) * 128 / 130 / 8
+    found = imported(written(tmp_path, square(lambda i, j: "PHB", 2)), gpu=gpu)
+    assert rate(cluster(tmp_path, found), "gpu0", "host0") == pytest.approx(lanes, rel=1e-3)
+    assert next(one.why for one in found.notes.missing if one.key == "PCIe bandwidth").startswith(
+        f"the catalog's figure of {gpu}"
+    )
+
+
+def test_a_matrix_of_rocm_smi_is_refused_by_its_name(tmp_path: Path) -> None:
+    # The form of rocm-smi --showtopo: weights, hops and kinds of links, each with a heading of GPUs.
+    text = (
+        "============================ ROCm System Management Interface ============================\n"
+        "================================ Weight between two GPUs =================================\n"
+        "       GPU0         GPU1\nGPU0   0            15\nGPU1   15           0\n"
+        "=============================== Link Type between two GPUs ===============================\n"
+        "       GPU0         GPU1\nGPU0   0            XGMI\nGPU1   XGMI         0\n"
+    )
+    with pytest.raises(ScenarioError, match=r"topo.txt: rocm-smi --showtopo .* NCCL_TOPO_DUMP_FILE"):
+        imported(written(tmp_path, text))
+
+
+def test_the_note_counts_the_nodes_that_there_are(tmp_path: Path) -> None:
+    found = imported(DGX, nodes=2)
+    (why,) = [one.why for one in found.notes.missing if one.key == "network between nodes"]
+    assert "card i of each of 2 nodes" in why

@@ -92,7 +92,8 @@ def test_a_default_in_the_script_is_taken_and_told() -> None:
     "branch",
     [
         'if [ "$X" == 1 ]; then\n  ARGS+=(--b 2)\nfi',
-        "if true; then ARGS+=(--b 2); else ARGS+=(--b 2); fi",
+        "if true; then :; else ARGS+=(--b 2); fi",
+        "if true; then :; elif false; then ARGS+=(--b 2); fi",
         "case $X in\n  a) ARGS+=(--b 2) ;;\nesac",
         "for i in 1 2; do\n  ARGS+=(--b 2)\ndone",
         "while true; do ARGS+=(--b 2); done",
@@ -119,3 +120,51 @@ def test_every_option_has_its_line() -> None:
 def test_requests_to_the_batch_system_are_options() -> None:
     found = values("#SBATCH --nodes=4\n#SBATCH --ntasks-per-node 8\nrun --a 1")
     assert found == {"--nodes": "4", "--ntasks-per-node": "8", "--a": "1"}
+
+
+def test_an_array_that_both_branches_assign_keeps_both_and_the_first_counts() -> None:
+    text = "S=8\nif x; then\n  ARGS=(--a $S --c 1)\nelse\n  ARGS=(--a 4 --d 2)\nfi\nrun ${ARGS[@]}"
+    (settings, _) = read(text, "s.sh")
+    found = [(one.key, one.value, one.line, one.conditional) for one in settings]
+    assert found == [("--a", "8", 3, False), ("--c", "1", 3, False), ("--a", "4", 5, True), ("--d", "2", 5, True)]
+    assert settings[0].note == "the first branch of the condition in line 2"
+
+
+def test_a_branch_without_else_does_not_hide_an_array() -> None:
+    (settings, _) = read("ARGS=(--a 1)\nif x; then ARGS=(--a 2); fi\nrun ${ARGS[@]}", "s.sh")
+    assert [(one.value, one.conditional) for one in settings] == [("1", False), ("2", True)]
+
+
+def test_a_variable_of_both_branches_has_the_value_of_the_first() -> None:
+    setting = options("if x; then A=1; else A=2; fi\nrun --a $A")["--a"]
+    assert (setting.value, setting.note) == ("1", "the first branch of the condition in line 1")
+    # Inside its branch, a variable has its value.
+    assert values("if x; then A=2; ARGS=(--a $A); fi\nrun ${ARGS[@]}") == {"--a": "2"}
+
+
+@pytest.mark.parametrize("extra", ["$*", "$@", '"$@"', "${@}", "${@:2}", "$EXTRA", "${EXTRA}", "${EXTRA[@]}", "$3"])
+def test_further_arguments_are_empty(extra: str) -> None:
+    found = options(f"run --a 1 --b 2 {extra}")
+    assert {key: setting.value for key, setting in found.items()} == {"--a": "1", "--b": "2"}
+    written = "$EXTRA" if "EXTRA" in extra else extra.strip('"')
+    assert found["--b"].note == f"{written} taken as empty"
+    # Behind an option without a value, the value itself may be the variable's.
+    alone = options(f"run --a {extra}")["--a"]
+    if ("@" in extra and "EXTRA" not in extra) or extra == "$*":
+        assert alone.value is True
+    else:
+        assert isinstance(alone.value, Unresolved)
+        assert alone.value.variable
+
+
+def test_an_unresolved_value_names_what_to_define() -> None:
+    (setting,) = options("run --a x${SIZE}y$2").values()
+    assert setting.value.remedy == "give --define SIZE=VALUE and --define 2=VALUE"
+
+
+@pytest.mark.parametrize(
+    "around", ["if x; then\n{}\nfi", "main() {{\n{}\n}}\nmain", "for i in 1 2; do\n{}\ndone", "[ -n $X ] && {}"]
+)
+def test_options_of_a_command_in_a_branch_are_those_of_the_command(around: str) -> None:
+    *_, settings, _ = read("ARGS=(--a 1)\n[ $Y ] && ARGS+=(--c 3)\n" + around.format("run ${ARGS[@]} --b 2"), "s.sh")
+    assert [(one.key, one.conditional) for one in settings] == [("--a", False), ("--c", True), ("--b", False)]

@@ -228,7 +228,10 @@ def test_lines_are_read_as_slurm_reads_them(tmp_path: Path, text: str) -> None:
         ("SwitchName=a Nodes=a", ":1: a: is a switch and a node; rename one"),
         ("SwitchName=a", ":1: a: has no switches or nodes"),
         ("SwitchName=a[1-2] Nodes=n1", "must be one name"),
-        ("SwitchName=a Nodes=n1 Speed=1", ":1: unknown key speed beside switchname; one of linkspeed, nodes, switches"),
+        (
+            "SwitchName=a Nodes=n1 Speed=1",
+            ":1: unknown key speed beside switchname; one of level, linkspeed, nodes",
+        ),
         ("SwitchName=a Nodes=n1 nodes=n2", ":1: nodes: occurs twice"),
         ("SwitchName=a Nodes=n1\nNodes=n2", ":2: got key nodes; one of"),
         ("SwitchName=a Nodes=n1\nBlockName=b Nodes=n2", "switches, blocks, rings and toruses exclude each other"),
@@ -329,3 +332,26 @@ def test_a_flat_topology_is_one_switch_above_the_given_nodes(tmp_path: Path) -> 
 def test_a_faulty_entry_is_named(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(ScenarioError, match=message):
         imported(written(tmp_path, text, "topology.yaml"))
+
+
+def test_the_answer_of_scontrol_is_the_tree_of_the_file(tmp_path: Path) -> None:
+    # `scontrol show topology` has levels, and repeats at each switch the nodes of all switches below.
+    conf = "SwitchName=s0 Nodes=n[0-1]\nSwitchName=s1 Nodes=n[2-3]\nSwitchName=top Switches=s[0-1]\n"
+    shown = (
+        "SwitchName=s0 Level=0 LinkSpeed=1 Nodes=n[0-1]\n"
+        "SwitchName=s1 Level=0 LinkSpeed=1 Nodes=n[2-3]\n"
+        "SwitchName=top Level=1 LinkSpeed=1 Nodes=n[0-3] Switches=s[0-1]\n"
+    )
+    graphs = []
+    swapped = "\n".join(reversed(shown.splitlines()))
+    for name, text in (("topology.conf", conf), ("scontrol.txt", shown), ("swapped.txt", swapped)):
+        (tmp_path / name).write_text(text, encoding="utf-8")
+        graphs.append(cluster(tmp_path, imported(str(tmp_path / name)), 32).graph)
+    assert set(graphs[0].edges) == set(graphs[1].edges) == set(graphs[2].edges)
+    assert all(graphs[0].edges[edge] == graphs[1].edges[edge] for edge in graphs[0].edges)
+    (tmp_path / "blocks.txt").write_text(
+        "BlockName=b1 BlockIndex=0 Nodes=n[0-1] BlockSize=2\nBlockName=b2 BlockIndex=1 Nodes=n[2-3] BlockSize=2\n"
+        "AggregatedBlock=b[1-2] BlockIndex=2 Nodes=n[0-3] BlockSize=4\n"
+    )
+    found = imported(str(tmp_path / "blocks.txt"))
+    assert read(found)["blocks"] == "2 of 2 nodes"

@@ -68,7 +68,8 @@ _TABLE: Final[Table] = {
     "fsdp_version": Means("fsdp_version", size),
     "unfrozen_parameters": NotModelled("every parameter is trained"),
     "relora_steps": NotModelled("adapters are not merged"),
-    "sample_packing": NotModelled("short samples are not padded to the sequence length", harmless=(True,)),
+    "sample_packing": Means("packed", flag),
+    "pad_to_sequence_len": Means("padded", flag),
     "lisa_n_layers": NotModelled("every layer is trained"),
     "lora_mlp_kernel": NotModelled("kernels of Transformers are taken"),
     "lora_qkv_kernel": NotModelled("kernels of Transformers are taken"),
@@ -97,6 +98,8 @@ _IDLE: Final = (
 
 
 def _derive(facts: Facts) -> None:
+    if not facts.value("packed", True) and not facts.value("padded", False):
+        facts.not_modelled("every sample has the sequence length; shorter ones are not padded to it", "packed")
     adapter = facts.value("adapter")
     if adapter == "other":
         facts.not_modelled("every parameter is trained", "adapter")

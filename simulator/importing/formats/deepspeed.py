@@ -31,6 +31,7 @@ _ZERO: Final = "zero_optimization"
 # Elements, as in deepspeed/runtime/zero/config.py.
 _BUCKET: Final = 500_000_000
 _KEPT: Final = 100_000
+_GROUP: Final = 1_000_000_000
 _DTYPES: Final = choice({"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "bfp16": "bfloat16"})
 _OPTIMIZERS: Final = choice(
     {"adam": "adam", "adamw": "adam", "fusedadam": "adam", "sgd": "momentum", "lion": "lion", "muon": "muon"}
@@ -73,6 +74,8 @@ _TABLE: Final[Table] = {
     f"{_ZERO}.cpu_offload_params": NotModelled(_ELSEWHERE),
     f"{_ZERO}.stage3_max_live_parameters": NotModelled("layers are gathered one ahead, whatever their size",
                                                        harmless=()),
+    f"{_ZERO}.sub_group_size": NotModelled("the update's temporaries are those of all parameters of a rank at once",
+                                           harmless=("auto", _GROUP, 1e14)),
     f"{_ZERO}.reduce_scatter": NotModelled("gradients of zero2 are reduce-scattered", harmless=(True, "auto")),
     "activation_checkpointing.partition_activations": NotModelled("each tensor-parallel rank keeps its activations"),
     "activation_checkpointing.cpu_checkpointing": NotModelled("checkpoints stay on the GPU"),
@@ -92,7 +95,7 @@ _IDLE: Final = (
     "bfloat16.*", "flops_profiler.*", "tensorboard.*", "wandb.*", "csv_monitor.*", "comms_logger.*", "checkpoint.*",
     "monitor_config.*", "prescale_gradients", "gradient_predivide_factor", "memory_breakdown", "autotuning.*",
     "activation_checkpointing.*", f"{_ZERO}.contiguous_gradients", f"{_ZERO}.allgather_*", f"{_ZERO}.*pin_memory",
-    f"{_ZERO}.*buffer_*", f"{_ZERO}.sub_group_size", f"{_ZERO}.stage3_gather_*", f"{_ZERO}.stage3_max_reuse_distance",
+    f"{_ZERO}.*buffer_*", f"{_ZERO}.stage3_gather_*", f"{_ZERO}.stage3_max_reuse_distance",
     f"{_ZERO}.round_robin_gradients", f"{_ZERO}.ignore_unused_parameters", f"{_ZERO}.elastic_checkpoint",
     f"{_ZERO}.load_from_fp32_weights", f"{_ZERO}.memory_efficient_linear", f"{_ZERO}.*fast_init", f"{_ZERO}.*nvme_path",
     f"{_ZERO}.legacy_stage1", "data_efficiency.*", "elasticity.*", "seed", "aio.*", "communication_data_type_sparse",

@@ -104,7 +104,7 @@ _TABLE: Final[Table] = {
     "exp-avg-dtype": Means("moment_dtype", _DTYPES),
     "exp-avg-sq-dtype": Means("second_moment_dtype", _DTYPES),
     "main-params-dtype": NotModelled("the optimizer's copy is float32", harmless=("fp32",)),
-    "main-grads-dtype": NotModelled("the optimizer reads gradients in float32", harmless=("fp32",)),
+    "main-grads-dtype": Means("main_grads", _DTYPES),
     "optimizer-cpu-offload": Means("training.offload", constant("optimizer")),
     "cpu-offloading": Means("training.offload", constant("activations")),
     "fine-grained-activation-offloading": NotModelled("activations stay on the GPU"),
@@ -192,12 +192,13 @@ def _derive_precision(facts: Facts) -> None:
     params = "bfloat16" if bf16 else "float16" if fp16 else "float32"
     why = f"{_DEFAULT}: neither --bf16 nor --fp16"
     facts.derive(f"{_PRECISION}.params", params, "bf16" if bf16 else "fp16", otherwise=why)
-    # With bf16, gradients are summed in float32 unless --grad-reduce-in-bf16 is given.
-    wide = facts.value("grads_fp32", False) or (bf16 and not facts.value("grads_bf16", False))
+    # With bf16, gradients are summed in float32 unless --grad-reduce-in-bf16 or another dtype of them is given.
+    main = facts.value("main_grads", "float32") == "float32"
+    wide = facts.value("grads_fp32", False) or (bf16 and main and not facts.value("grads_bf16", False))
     sums = "float32" if wide else params
     for key in ("grads", "reduce"):
         why = f"{_DEFAULT} for {params}"
-        facts.derive(f"{_PRECISION}.{key}", sums, "grads_fp32", "grads_bf16", otherwise=why)
+        facts.derive(f"{_PRECISION}.{key}", sums, "grads_fp32", "grads_bf16", "main_grads", otherwise=why)
     if facts.value("static_scale") and fp16:
         facts.derive("training.loss_scaling.rule", "static", "static_scale")
         facts.derive("training.loss_scaling.start", facts.value("static_scale"), "static_scale")

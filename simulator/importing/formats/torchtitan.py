@@ -82,8 +82,9 @@ _TABLE: Final[Table] = {
     "training.global_batch_size": Means("sequences", _batch),
     "training.num_tokens_per_microbatch_per_dp_rank": Means("local_tokens", size),
     "training.max_norm": Means("training.clip_norm", lambda value: number(value) or None),
-    "training.compile": Means("training.compile", flag),
-    "compile.enable": Means("training.compile", flag),
+    "training.compile": Means("compiles", flag),
+    "compile.enable": Means("compiles", flag),
+    "compile.components": Means("compiled", words),
     "training.enable_cpu_offload": Means("training.offload", constant("optimizer")),
     "training.dtype": Means("stored", _DTYPES),
     "training.mixed_precision_param": Means("mixed_param", _DTYPES),
@@ -176,6 +177,7 @@ def _plain(key: str) -> str:
 
 def _derive(facts: Facts) -> None:
     _derive_model(facts)
+    _derive_compile(facts)
     _derive_sharding(facts)
     _derive_routing(facts)
     _derive_batch(facts)
@@ -202,6 +204,15 @@ def _derive(facts: Facts) -> None:
     if facts.value("float4"):
         facts.derive(f"{_PRECISION}.matmul", "float4_e2m1fn", "float4")
     _derive_checkpointing(facts)
+
+
+def _derive_compile(facts: Facts) -> None:
+    """Add whether the model is compiled, which the components may leave out."""
+    if facts.has("compiles"):
+        model = "model" in facts.value("compiled", ("model",))
+        facts.derive("training.compile", facts.value("compiles") and model, "compiles", "compiled")
+        if facts.value("compiles") and not model:
+            facts.not_modelled("the model is not compiled; the loss runs uncompiled too", "compiled")
 
 
 def _derive_model(facts: Facts) -> None:

@@ -5,7 +5,7 @@ Files count links and give no rates. A rate follows from the GPU's kind in the c
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from simulator.basics.errors import few
@@ -24,20 +24,21 @@ class Links:
     ----------
     peers : mapping of (int, int) to float
         Bandwidth of the direct links between two GPUs, lower number first.
-    switch : mapping of int to float
-        Bandwidth of each GPU to the NVSwitch.
+    switches : tuple of mapping of int to float
+        Bandwidth of each GPU to its NVSwitch, for each NVSwitch.
     reduces : bool
-        Whether the NVSwitch can add.
+        Whether the NVSwitch can add; False for several.
     """
 
     peers: Mapping[tuple[int, int], float] = field(default_factory=dict)
-    switch: Mapping[int, float] = field(default_factory=dict)
+    switches: tuple[Mapping[int, float], ...] = ()
     reduces: bool = False
 
 
 def counted_links(
     peers: Mapping[tuple[int, int], int],
-    switch: Mapping[int, int],
+    switches: Sequence[Mapping[int, int]],
+    gpus: int,
     setting: Setting,
     reference: Reference,
     options: MachineOptions,
@@ -47,16 +48,21 @@ def counted_links(
 
     Parameters
     ----------
-    peers, switch : mapping to int
-        Number of links of each pair of GPUs, and of each GPU to the NVSwitch.
+    peers : mapping of (int, int) to int
+        Number of links of each pair of GPUs.
+    switches : sequence of mapping of int to int
+        Number of links of each GPU to its NVSwitch, for each NVSwitch.
+    gpus : int
+        GPUs of the node.
     setting : Setting
         Setting of the file with the counts.
     """
-    if not peers and not switch:
+    if not peers and not switches:
         return Links()
-    if switch:
-        counts = few([f"{count} a GPU" for count in dict.fromkeys(switch.values())], 4)
-        notes.read("links to the NVSwitch", counts, setting)
+    if switches:
+        counts = few([f"{count} a GPU" for count in dict.fromkeys(n for one in switches for n in one.values())], 4)
+        several = f", {len(switches)} NVSwitches" if len(switches) > 1 else ""
+        notes.read("links to the NVSwitch", f"{counts}{several}", setting)
     if peers:
         counts = few([str(count) for count in dict.fromkeys(peers.values())], 4)
         notes.read("links between GPUs", f"{len(peers)} pair{'s' * (len(peers) > 1)} of GPUs, {counts} each", setting)
@@ -64,8 +70,8 @@ def counted_links(
     notes.assume("one link", format_bandwidth(rate), _origin(reference, options))
     return Links(
         {pair: count * rate for pair, count in peers.items()},
-        {gpu: count * rate for gpu, count in switch.items()},
-        _reduces(switch, reference, notes),
+        tuple({gpu: count * rate for gpu, count in switch.items()} for switch in switches),
+        _reduces(switches, gpus, reference, notes),
     )
 
 
@@ -83,18 +89,21 @@ def assumed_links(gpus: int, reference: Reference, options: MachineOptions, note
     total, origin = count * reference.link_bandwidth, f"{count} links: {_origin(reference, options)}"
     if inside == "nvswitch":
         notes.assume("NVSwitch", f"{format_bandwidth(total)} a GPU", origin)
-        switch = dict.fromkeys(range(gpus), total)
-        return Links({}, switch, _reduces(switch, reference, notes))
+        switches = (dict.fromkeys(range(gpus), total),)
+        return Links({}, switches, _reduces(switches, gpus, reference, notes))
     share = total / (gpus - 1)
     notes.assume("full mesh", f"{format_bandwidth(share)} a pair of GPUs", origin)
     return Links({(i, j): share for i in range(gpus) for j in range(i + 1, gpus)})
 
 
-def _reduces(switch: Mapping[int, float], reference: Reference, notes: Notes) -> bool:
-    """Return True if the node's NVSwitch can add, as the NVSwitch of the shipped machine can."""
-    reduces = bool(switch) and bool(reference.options["in_switch_reduction"])
-    if switch:
-        notes.assume("sums in the NVSwitch", "yes" if reduces else "no", reference.where)
+def _reduces(switches: Sequence[Mapping[int, float]], gpus: int, reference: Reference, notes: Notes) -> bool:
+    """Return True if an NVSwitch joins all GPUs of the node, and can add as that of the shipped machine can."""
+    if not switches:
+        return False
+    joined = len(switches[0]) == gpus
+    reduces = joined and bool(reference.options["in_switch_reduction"])
+    why = reference.where if joined else "no NVSwitch reaches every GPU of the node"
+    notes.assume("sums in the NVSwitch", "yes" if reduces else "no", why)
     return reduces
 
 

@@ -65,5 +65,5 @@ def _join(
             name = f"nic{number * len(parts.cards) + i}"
             for leaf in [vertex for vertex in graph[name] if vertex.startswith("leaf")]:
                 graph.edges[name, leaf]["bandwidth"] = graph.edges[leaf, name]["bandwidth"] = card.network
-    why = f"card i of each of {fabric.nodes_per_leaf} nodes at one leaf switch, spines above"
+    why = f"card i of each of {min(count, fabric.nodes_per_leaf)} nodes at one leaf switch, spines above"
     notes.assume("network between nodes", "rail", f"no file describes it: {why}, {ratio:g} to 1")

@@ -20,7 +20,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
 
 from simulator.cluster.graph import Graph, add_cable, add_vertex
 from simulator.importing.machines.node_parts import Device, NodeParts, PlaceKind
@@ -49,6 +48,26 @@ def add_gpus(graph: Graph, parts: NodeParts, number: int, node: str) -> None:
 def add_parts(graph: Graph, parts: NodeParts, rates: NodeRates, number: int, node: str) -> None:
     """Add the other parts of node `number`, and all cables inside the node, to a graph that has its GPUs."""
     _Node(graph, parts, rates, number, node).add()
+
+
+def merged_ports(cards: Sequence[tuple[str, Device]]) -> tuple[Device, ...]:
+    """Return cards, given each network port with its card's address: ports of a card share its PCIe slot.
+
+    Examples
+    --------
+    >>> ports = [("03:00", Device(name, 0, 24e9, 25e9)) for name in ("a", "b")]
+    >>> merged_ports(ports)
+    (Device(name='a+b', place=0, bandwidth=24000000000.0, network=50000000000.0),)
+    """
+    found: dict[str, Device] = {}
+    for address, port in cards:
+        known = found.get(address)
+        found[address] = (
+            port
+            if known is None
+            else replace(known, name=f"{known.name}+{port.name}", network=known.network + port.network)
+        )
+    return tuple(found.values())
 
 
 def merged_cards(parts: NodeParts) -> NodeParts:
@@ -134,10 +153,11 @@ class _Node:
     def _join_gpus(self) -> None:
         parts, graph, latency = self._parts, self._graph, self._rates.link_latency
         links = parts.links
-        if links.switch:
-            switch = add_vertex(graph, f"node{self._number}/nvswitch", "switch", forwards=True)
+        for number, bandwidths in enumerate(links.switches):
+            name = f"node{self._number}/nvswitch{number if len(links.switches) > 1 else ''}"
+            switch = add_vertex(graph, name, "switch", forwards=True)
             graph.nodes[switch].update({"node": self._node, "reduces": True} if links.reduces else {})
-            for i, bandwidth in links.switch.items():
+            for i, bandwidth in bandwidths.items():
                 add_cable(graph, self._gpu(i), switch, bandwidth, latency)
         for (i, j), bandwidth in links.peers.items():
             add_cable(graph, self._gpu(i), self._gpu(j), bandwidth, latency)
@@ -155,13 +175,22 @@ class _Node:
                 bridges += 1
             graph.nodes[name]["original_name"] = one.name
             names.append(name)
-        for i, j in combinations(hosts, 2):
-            if parts.places[i].host == parts.places[j].host:
-                add_cable(graph, names[i], names[j], self._rates.socket_bandwidth, self._rates.socket_latency)
+        for number, computer in enumerate(dict.fromkeys(parts.places[i].host for i in hosts)):
+            self._join_hosts([names[i] for i in hosts if parts.places[i].host == computer], number)
         for i, card in enumerate(parts.cards):
             name = add_vertex(graph, self._card(i), "nic", forwards=True)
             graph.nodes[name].update(original_name=card.name, network_bandwidth=card.network)
         return names
+
+    def _join_hosts(self, hosts: Sequence[str], number: int) -> None:
+        """Join the NUMA nodes of a computer: two by a cable, more by a vertex, so that all traffic of one shares it."""
+        bandwidth, latency = self._rates.socket_bandwidth, self._rates.socket_latency
+        if len(hosts) == 2:
+            add_cable(self._graph, hosts[0], hosts[1], bandwidth, latency)
+        elif len(hosts) > 2:
+            between = add_vertex(self._graph, f"node{self._number}/sockets{number or ''}", "switch", forwards=True)
+            for host in hosts:
+                add_cable(self._graph, host, between, bandwidth, latency / 2)
 
     def _port(self, below: str, bandwidth: float) -> str:
         """Add a port in front of a place; port and place are the same chip: the cable in between has no latency."""
@@ -187,7 +216,7 @@ class _Node:
 
     def _add_gpu_ports(self, at: dict[Part, str]) -> None:
         """Put a port in front of each GPU that shares its vertex with another GPU, beside an NVSwitch."""
-        if not self._parts.links.switch:
+        if not self._parts.links.switches:
             return
         gpus = [("gpu", i) for i in range(len(self._parts.gpus))]
         shared = {vertex for vertex, count in Counter(at[gpu] for gpu in gpus).items() if count > 1}

@@ -24,7 +24,7 @@ _WITH_LINKS: Final = "dgx_a100"
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """The shipped machine with a kind of GPU: its name, its builder's options, and the GPU's links."""
+    """The shipped machine with a kind of GPU: its name, its builder's options with the GPU's PCIe, and the links."""
 
     gpu: str
     name: str
@@ -53,8 +53,10 @@ class Reference:
         if given is not None:
             notes.read(part, format_bandwidth(given), Setting(spelled, given, "command line"))
             return given
-        rate = float(self.options[option] or self.options["pcie_bandwidth"])
-        notes.assume(part, format_bandwidth(rate), f"{self.where}; {spelled} changes it")
+        own = option == "pcie_bandwidth" or not self.options[option]
+        rate = float(self.options["pcie_bandwidth" if own else option])
+        origin = f"the catalog's figure of {self.gpu}" if own else self.where
+        notes.assume(part, format_bandwidth(rate), f"{origin}; {spelled} changes it")
         return rate
 
 
@@ -68,7 +70,8 @@ def reference_of(gpu: str, options: MachineOptions) -> Reference:
     """
     card = load_gpu(gpu)
     name = machine_of(gpu)
-    figures = dict(load_topology(name).options)
+    # The slot is the GPU's: the shipped machine may have another kind of GPU.
+    figures = {**load_topology(name).options, "pcie_bandwidth": card.host_bandwidth}
     if not figures["nic_bandwidth"]:
         network = load_topology(_WITH_NETWORK).options
         figures |= {key: network[key] for key in ("nic_bandwidth", "nic_latency", "spine_latency")}

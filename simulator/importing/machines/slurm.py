@@ -1,14 +1,14 @@
-"""How does a topology of Slurm become a machine? Trees, blocks, rings and toruses, with the same node everywhere."""
+"""How do named nodes become a machine? Trees, blocks, rings, toruses and networks, with the same node everywhere."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
-from simulator.basics.errors import ScenarioError
+from simulator.basics.errors import ScenarioError, few
 from simulator.basics.units import format_bandwidth
 from simulator.cluster.chassis import machine_of
 from simulator.cluster.graph import Graph, add_cable, add_vertex
@@ -36,6 +36,19 @@ USES: Final = frozenset(
 _NODE: Final = "dgx_h100"
 
 
+# A cable of two nodes: bandwidth per direction [B/s], or None if unknown, and latency beside the switches' [s].
+Cable = tuple[str, str, float | None, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """A network in which each node has a switch of its own: place in the file, nodes, and cables of the switches."""
+
+    place: Setting
+    nodes: tuple[str, ...]
+    cables: tuple[Cable, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Layout:
     """The layout of a cluster in a file of Slurm.
@@ -50,12 +63,15 @@ class Layout:
         Nodes of each ring, in the ring's order.
     toruses : tuple of Torus
         Nodes of each torus.
+    networks : tuple of Network
+        Networks without a plan, of a file with cables.
     """
 
     switches: tuple[NamedSwitch, ...] = ()
     blocks: tuple[NamedSwitch, ...] = ()
     rings: tuple[NamedSwitch, ...] = ()
     toruses: tuple[Torus, ...] = ()
+    networks: tuple[Network, ...] = ()
 
 
 def machine(layout: Layout, source: str, options: MachineOptions, notes: Notes) -> Machine:
@@ -66,7 +82,8 @@ def machine(layout: Layout, source: str, options: MachineOptions, notes: Notes) 
     ScenarioError
         The layout is empty or mixed, or as for the parts.
     """
-    kinds = [kind for kind in (layout.switches, layout.blocks, layout.rings, layout.toruses) if kind]
+    kinds = [kind for kind in (layout.switches, layout.blocks, layout.rings, layout.toruses, layout.networks)
+             if kind]  # fmt: skip
     if len(kinds) != 1:
         several = (
             "switches, blocks, rings and toruses exclude each other" if kinds else "has no switch, block, ring or torus"
@@ -78,10 +95,8 @@ def machine(layout: Layout, source: str, options: MachineOptions, notes: Notes) 
     template = node_template(topology, options, notes)
     _note_node(template, topology, options, notes)
     reference = reference_of(template.gpu if isinstance(template.gpu, str) else DEFAULT, options)
-    if layout.toruses:
-        graph = _graph_of_toruses(layout.toruses, template, reference, options, notes)
-    elif layout.rings:
-        graph = _graph_of_rings(layout.rings, template, reference, options, notes)
+    if layout.networks or layout.toruses or layout.rings:
+        graph = _graph_of_neighbours(layout, template, reference, options, notes)
     else:
         tree = SwitchTree(layout.switches or _tree_of_blocks(layout.blocks, template, options, notes))
         _note_tree(tree, layout, notes)
@@ -147,57 +162,55 @@ def _tree_of_blocks(
     return [NamedSwitch(top, blocks[0].place, (), tuple(block.name for block in blocks))]
 
 
-def _graph_of_rings(
-    rings: Sequence[NamedSwitch], template: NodeTemplate, reference: Reference, options: MachineOptions, notes: Notes
-) -> Graph:
-    """Return nodes with a switch each, and a cable between the switches of neighbours."""
-    tree = SwitchTree(rings)
-    chosen = chosen_nodes(tree.nodes, options)
-    check_size(len(chosen) * 3 * len(template.vertices), "choose nodes with --node-list")
-    _note_tree(tree, Layout(blocks=tuple(rings)), notes)
-    circles = [[node for node in ring.nodes if node in set(chosen)] for ring in rings]
-    pairs = [pair for circle in circles for pair in pairwise([*circle, circle[0]] if len(circle) > 2 else circle)]
-    return _graph_of_neighbours("ring", chosen, chosen, pairs, template, reference, options, notes)
-
-
-def _graph_of_toruses(
-    toruses: Sequence[Torus], template: NodeTemplate, reference: Reference, options: MachineOptions, notes: Notes
-) -> Graph:
-    """Return the nodes to import; the switches of all nodes, which forward, with a cable between neighbours."""
+def _neighbours(
+    layout: Layout, options: MachineOptions, notes: Notes
+) -> tuple[str, tuple[str, ...], Sequence[str], Sequence[Cable]]:
+    """Return the kind of a layout of neighbours, the nodes to import, all nodes with a switch, and the cables."""
+    if layout.networks:
+        network = layout.networks[0]
+        notes.read("nodes", len(network.nodes), network.place)
+        notes.read("cables between nodes", len(network.cables), network.place)
+        rates = dict.fromkeys(format_bandwidth(rate) for _, _, rate, _ in network.cables if rate)
+        if rates:
+            notes.read("between neighbours", few(list(rates), 4), network.place)
+        return "network", chosen_nodes(network.nodes, options), network.nodes, network.cables
+    if layout.rings:
+        tree = SwitchTree(layout.rings)
+        chosen = chosen_nodes(tree.nodes, options)
+        _note_tree(tree, Layout(blocks=layout.rings), notes)
+        circles = [[node for node in ring.nodes if node in set(chosen)] for ring in layout.rings]
+        pairs = [pair for circle in circles for pair in pairwise([*circle, circle[0]] if len(circle) > 2 else circle)]
+        return "ring", chosen, chosen, [(a, b, None, 0.0) for a, b in pairs]
+    toruses = layout.toruses
     nodes = [node for torus in toruses for node in torus.nodes.values()]
     twice = next((node for node, count in Counter(nodes).items() if count > 1), None)
     if twice is not None:
         raise ScenarioError(f"{toruses[0].place}: node {twice} has two places in a torus; remove one")
-    chosen = chosen_nodes(nodes, options)
-    check_size(len(chosen) * len(template.vertices) + 3 * len(nodes), "choose nodes with --node-list")
     source, _, line = toruses[0].place.rpartition(":")
     setting = Setting("torus3d", "", source, int(line) if line.isdigit() else None)
     notes.read("nodes", len(nodes), setting)
     notes.read("toruses", ", ".join(" x ".join(map(str, torus.dims)) for torus in toruses), setting)
-    pairs = [pair for torus in toruses for pair in torus.neighbours()]
-    return _graph_of_neighbours("torus", chosen, nodes, pairs, template, reference, options, notes)
+    cables: list[Cable] = [(a, b, None, 0.0) for torus in toruses for a, b in torus.neighbours()]
+    return "torus", chosen_nodes(nodes, options), nodes, cables
 
 
 def _graph_of_neighbours(
-    kind: str,
-    chosen: Sequence[str],
-    nodes: Sequence[str],
-    pairs: Iterable[tuple[str, str]],
-    template: NodeTemplate,
-    reference: Reference,
-    options: MachineOptions,
-    notes: Notes,
+    layout: Layout, template: NodeTemplate, reference: Reference, options: MachineOptions, notes: Notes
 ) -> Graph:
-    """Return the chosen nodes, a switch of each of `nodes`, and a cable between the switches of each pair."""
-    rate = options.level_bandwidth.get(1, template.rate)
-    why = "the total of a node's network cards; --level-bandwidth 1=RATE changes it"
-    notes.assume(f"between neighbours of a {kind}", format_bandwidth(rate), why)
+    """Return the nodes to import, a switch of each node, and the cables between the switches."""
+    kind, chosen, nodes, cables = _neighbours(layout, options, notes)
+    check_size(len(chosen) * len(template.vertices) + 3 * (len(nodes) + len(cables)), "choose nodes with --node-list")
+    usual = options.level_bandwidth.get(1, template.rate)
+    if not cables or any(rate is None for _, _, rate, _ in cables):
+        why = "the total of a node's network cards; --level-bandwidth 1=RATE changes it"
+        notes.assume(f"between neighbours of a {kind}", format_bandwidth(usual), why)
     graph = graph_of_nodes(template, chosen)
     for node in nodes:
         add_vertex(graph, f"{node}/{kind}", "switch", forwards=True)
     for node in chosen:
         for card, bandwidth in template.cards.items():
             add_cable(graph, f"{node}/{card}", f"{node}/{kind}", bandwidth, reference.options["nic_latency"])
-    for a, b in pairs:
-        add_cable(graph, f"{a}/{kind}", f"{b}/{kind}", rate, reference.options["spine_latency"])
+    for a, b, rate, latency in cables:
+        hop = reference.options["spine_latency"] + latency
+        add_cable(graph, f"{a}/{kind}", f"{b}/{kind}", rate or usual, hop)
     return graph

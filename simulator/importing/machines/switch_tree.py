@@ -78,7 +78,10 @@ class SwitchTree:
                     ready.append(parent)
         circle = [name for name in self.switches if name not in levels]
         if circle:
-            raise ScenarioError(f"{self.switches[circle[0]].place}: {circle[0]}: is below itself")
+            raise ScenarioError(
+                f"{self.switches[circle[0]].place}: {circle[0]}: is below itself; a dragonfly, whose switches name "
+                "each other, is no tree: write a topology with builder: dragonfly"
+            )
         return levels
 
     def uplinks(self, node_rate: float, options: MachineOptions) -> dict[str, float]:

@@ -1,7 +1,8 @@
 """Which options does a shell script give to its commands? Reads the script, and executes nothing.
 
-Variables and arrays that the same file assigns plain values are replaced. Nothing else is evaluated: options under a
-condition are marked, and a value that needs a command, arithmetic or the environment is unresolved.
+Variables and arrays that the same file assigns plain values are replaced. Nothing else is evaluated: of `if` and `else`
+the first branch counts, options under another condition are marked, and a value that needs a command, arithmetic or the
+environment is unresolved.
 """
 
 from __future__ import annotations
@@ -20,6 +21,10 @@ _ASSIGNMENT: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(\+?)=(.*)\Z", re.DOTA
 _OPENING: Final = frozenset({"if", "while", "until", "for", "case", "select", "{"})
 _CLOSING: Final = frozenset({"fi", "done", "esac", "}"})
 _BETWEEN: Final = frozenset({"then", "do", "else", "elif", "!", "time"})
+# $@ and $*, and a variable alone, between the marks of a piece without a value.
+_ARGUMENTS: Final = re.compile(r"\0\$\{?[@*][:0-9]*\}?\0\Z")
+_VARIABLE: Final = re.compile(r"\0\$(?:[A-Za-z_][A-Za-z0-9_]*|[0-9])\0\Z")
+_NAMES: Final = re.compile(r"\$\{?([A-Za-z_][A-Za-z0-9_]*|[0-9])")
 _PREFIXES: Final = frozenset({"export", "declare", "local", "readonly", "typeset", "set"})
 _TESTS: Final = frozenset({"[", "[[", "test"})
 _OPTION: Final = re.compile(r"--?[A-Za-z]")
@@ -28,25 +33,37 @@ _PROGRAM: Final = re.compile(r".*\.(py|sh)\Z|-m\Z")
 _SBATCH: Final = re.compile(r"^#(?:SBATCH|PBS|BSUB)[ \t]+(--[a-z-]+)(?:=|[ \t]+)(\S+)", re.MULTILINE)
 
 
-# Precedes a piece of text without a value. Files cannot contain it: it is removed from their text.
+# Stands around a piece of text without a value. Files cannot contain it: it is removed from their text.
 _LOST: Final = "\0"
 
 
 @dataclass(frozen=True, slots=True)
+class Arm:
+    """A branch of a condition, loop or function: number of the statement, its line, and the branch's number."""
+
+    statement: int
+    line: int
+    number: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Word:
-    """A word after variables were replaced; a piece without a value keeps its text as written, behind a mark."""
+    """A word after variables were replaced; a piece without a value keeps its text as written, between marks.
+
+    `arms` are the branches around the word, outermost first.
+    """
 
     text: str
     line: int
-    conditional: bool = False
+    arms: tuple[Arm, ...] = ()
     note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class _Variable:
     words: tuple[Word, ...]
-    # Whether the value depends on a branch of the script.
-    uncertain: bool = False
+    # Branches in which a scalar got its value.
+    arms: tuple[Arm, ...] = ()
 
 
 @dataclass(slots=True)
@@ -55,14 +72,19 @@ class _Script:
     variables: dict[str, _Variable] = field(default_factory=dict)
     # Names whose values come from outside, and stay.
     outside: frozenset[str] = frozenset()
-    depth: int = 0
+    arms: list[Arm] = field(default_factory=list)
+    # Statements with an `else`: one of their branches runs.
+    complete: set[int] = field(default_factory=set)
+    statements: int = 0
     size: int = 0
     count: int = 0
     brackets: int = 0
     guarded: bool = False
 
-    def run(self, commands: Iterator[Command]) -> Iterator[list[Word]]:
-        """Yield the words of each command, with variables replaced; note the assignments on the way."""
+    def run(self, commands: Iterator[Command]) -> Iterator[tuple[list[Word], tuple[Arm, ...]]]:
+        """Yield the words of each command, with variables replaced, and the branches around the command; note the
+        assignments on the way.
+        """
         for command in commands:
             # The command after a test and && depends on the test.
             guarded = command.after == "||" or (command.after == "&&" and self.guarded)
@@ -70,24 +92,43 @@ class _Script:
             self._follow(command, raw)
             first = raw[0].literal if raw else ""
             self.guarded = first in _TESTS or (guarded and command.after == "&&")
-            words = list(self._assigned(raw, self.depth > 0 or guarded))
+            around = (*self.arms, *([self._arm(raw[0].line)] if guarded and raw else []))
+            words = list(self._assigned(raw, around))
             if words:
-                yield words
+                yield words, around
 
     def _follow(self, command: Command, raw: list[RawWord]) -> None:
-        """Follow the depth of branches, loops and functions; remove their words from the command."""
+        """Follow branches, loops and functions; remove their words from the command."""
         opens, closes = command.after == "(", command.after == ")" and self.brackets > 0
         # The bracket behind a pattern of `case` closes nothing.
         self.brackets += opens - closes
-        self.depth += opens - closes
+        if opens:
+            self.arms.append(self._arm(0))
+        elif closes and self.arms:
+            self.arms.pop()
         while raw and raw[0].literal in _OPENING | _CLOSING | _BETWEEN:
-            word = raw.pop(0).literal
-            self.depth = max(0, self.depth + (word in _OPENING) - (word in _CLOSING))
+            line, word = raw[0].line, raw.pop(0).literal
+            if word in _OPENING:
+                self.arms.append(self._arm(line))
+            elif word in _CLOSING and self.arms:
+                self.arms.pop()
+            elif word in ("else", "elif") and self.arms:
+                self.arms[-1] = replace(self.arms[-1], number=self.arms[-1].number + 1)
+                self.complete |= {self.arms[-1].statement} if word == "else" else set()
             # The words of a `for` and a `case` are no command.
             if word in ("for", "case", "select"):
                 raw.clear()
 
-    def _assigned(self, raw: Sequence[RawWord], conditional: bool) -> Iterator[Word]:
+    def _arm(self, line: int) -> Arm:
+        """Return the first branch of a new statement."""
+        self.statements += 1
+        return Arm(self.statements, line)
+
+    def is_taken(self, arms: Sequence[Arm]) -> bool:
+        """Return True if every branch is the first one of an `if` with an `else`."""
+        return all(arm.number == 0 and arm.statement in self.complete for arm in arms)
+
+    def _assigned(self, raw: Sequence[RawWord], arms: tuple[Arm, ...]) -> Iterator[Word]:
         """Note the assignments at the start of a command; yield its other words."""
         at_start = True
         for word in raw:
@@ -95,12 +136,12 @@ class _Script:
                 continue
             found = _ASSIGNMENT.match(word.parts[0].text) if word.parts and word.parts[0].kind == "text" else None
             if at_start and found is not None and not word.parts[0].quoted:
-                self._assign(word, found, conditional)
+                self._assign(word, found, arms)
                 continue
             at_start = False
-            yield from (replace(one, conditional=conditional or one.conditional) for one in self._expanded(word))
+            yield from (replace(one, arms=_joined(arms, one.arms)) for one in self._expanded(word))
 
-    def _assign(self, word: RawWord, found: re.Match[str], conditional: bool) -> None:
+    def _assign(self, word: RawWord, found: re.Match[str], arms: tuple[Arm, ...]) -> None:
         name, adds = found[1], bool(found[2])
         if name in self.outside:
             return
@@ -109,34 +150,36 @@ class _Script:
         else:
             first = Part("text", found[3], word.parts[0].quoted)
             value = [self._scalar(RawWord(word.line, (first, *word.parts[1:])))]
-        value = [replace(one, conditional=conditional or one.conditional) for one in value]
+        value = [replace(one, arms=_joined(arms, one.arms)) for one in value]
         known = self.variables.get(name)
-        if adds and known is not None:
+        # An array under a condition keeps its other settings, whose branches may be the ones that run.
+        if known is not None and (adds or (arms and word.items is not None)):
             self.variables[name] = replace(known, words=(*known.words, *value))
-        # A scalar that a branch may change has no plain value.
-        else:
-            self.variables[name] = _Variable(tuple(value), conditional and word.items is None)
+        # Of a scalar's branches, the first counts; its other branches change nothing.
+        elif known is None or word.items is not None or not _is_other_branch(known.arms, arms):
+            self.variables[name] = _Variable(tuple(value), arms if word.items is None else ())
 
     def _scalar(self, word: RawWord) -> Word:
         """Return a word in which variables are replaced by their text, without splitting at blanks."""
         parts = [self._value(part) for part in word.parts]
         note = next((value.note for values in parts for value in values if value.note), "")
-        conditional = any(value.conditional for values in parts for value in values)
+        arms = _joined(*(value.arms for values in parts for value in values))
         text = "".join(" ".join(value.text for value in values) for values in parts)
-        return self._counted(Word(text, word.line, conditional, note))
+        return self._counted(Word(text, word.line, arms, note))
 
     def _value(self, part: Part) -> tuple[Word, ...]:
-        """Return the words of a part: of a variable its value, or its name behind a mark."""
+        """Return the words of a part: of a variable its value, or its name between marks."""
         if part.kind == "text":
             return (Word(part.text, 0),)
         if part.kind == "opaque":
-            return (Word(f"{_LOST}{part.text}", 0),)
+            return (Word(f"{_LOST}{part.text}{_LOST}", 0),)
         known = self.variables.get(part.text)
-        if known is not None and not known.uncertain:
+        # A scalar that a branch may change has a plain value only in this branch.
+        if known is not None and (set(known.arms) <= set(self.arms) or self.is_taken(known.arms)):
             return known.words
         if known is None and part.default is not None:
             return (Word(part.default, 0, note=f"the default of ${{{part.text}}}"),)
-        return (Word(f"{_LOST}${part.text}", 0),)
+        return (Word(f"{_LOST}${part.text}{_LOST}", 0),)
 
     def _counted(self, word: Word) -> Word:
         # Each variable may repeat another one: a few lines would stand for gigabytes.
@@ -164,7 +207,7 @@ class _Script:
                     Word(
                         before.text + piece.text,
                         (before.line if before.text else piece.line) or word.line,
-                        piece.conditional or before.conditional,
+                        _joined(before.arms, piece.arms),
                         piece.note or before.note,
                     )
                 )
@@ -177,6 +220,16 @@ class _Script:
             yield from (replace(word, text=piece) for piece in word.text.split())
         else:
             yield word
+
+
+def _joined(*several: tuple[Arm, ...]) -> tuple[Arm, ...]:
+    return tuple(dict.fromkeys(arm for arms in several for arm in arms))
+
+
+def _is_other_branch(first: Sequence[Arm], arms: Sequence[Arm]) -> bool:
+    """Return True if some branches exclude the first branch of a statement."""
+    numbers = {arm.statement: arm.number for arm in arms}
+    return any(arm.number == 0 < numbers.get(arm.statement, 0) for arm in first)
 
 
 def _split(word: Word, splits: bool) -> list[Word]:
@@ -207,17 +260,18 @@ def read(text: str, source: str, variables: Mapping[str, str] | None = None) -> 
     batch = [
         Setting(found[1], found[2], source, text.count("\n", 0, found.start()) + 1) for found in _SBATCH.finditer(text)
     ]
-    commands = list[list[Word]]()
-    for words in script.run(Scanner(text.replace(_LOST, ""), source).commands()):
+    commands = list[tuple[list[Word], tuple[Arm, ...]]]()
+    for words, around in script.run(Scanner(text.replace(_LOST, ""), source).commands()):
         # A file of arguments has no command; its lines belong together.
-        if commands and _OPTION.match(words[0].text) and _OPTION.match(commands[-1][0].text):
-            commands[-1].extend(words)
+        if commands and _OPTION.match(words[0].text) and _OPTION.match(commands[-1][0][0].text):
+            commands[-1][0].extend(words)
         else:
-            commands.append(words)
-    found = [options for words in commands if (options := list(_options(words, source)))]
+            commands.append((words, around))
+    # An option depends on a condition if its command does not.
+    found = [options for words, around in commands if (options := list(_options(words, script, around)))]
     readings = [[*batch, *options] for options in found]
     held = [_resplit(variable.words) for variable in script.variables.values()]
-    readings.append([*batch, *(option for words in held for option in _options(words, source))])
+    readings.append([*batch, *(option for words in held for option in _options(words, script))])
     return readings
 
 
@@ -226,7 +280,7 @@ def _resplit(words: Sequence[Word]) -> list[Word]:
     return [piece for word in words for piece in _split(word, splits=True)]
 
 
-def _options(words: Sequence[Word], source: str) -> Iterator[Setting]:
+def _options(words: Sequence[Word], script: _Script, around: Sequence[Arm] = ()) -> Iterator[Setting]:
     """Yield the options among a command's words, each with the words after it as value."""
     at = 0
     while at < len(words):
@@ -235,23 +289,38 @@ def _options(words: Sequence[Word], source: str) -> Iterator[Setting]:
         if not _OPTION.match(word.text) or _PROGRAM.match(word.text):
             continue
         name, equals, inline = word.text.partition("=")
-        values = [replace(word, text=inline)] if equals else []
+        values, empty = [replace(word, text=inline)] if equals else [], list[str]()
         while not equals and at < len(words) and not _OPTION.match(words[at].text):
             if _PROGRAM.match(words[at].text):
                 break
-            values.append(words[at])
+            # Further arguments of the script, or a variable for further options.
+            if _ARGUMENTS.match(words[at].text) or (values and _VARIABLE.match(words[at].text)):
+                empty.append(words[at].text.replace(_LOST, ""))
+            else:
+                values.append(words[at])
             at += 1
-        yield _setting(name, word, values, source)
+        arms = tuple(arm for arm in _joined(word.arms, *(value.arms for value in values)) if arm not in around)
+        yield _setting(name, word, values, empty, script, arms)
 
 
-def _setting(name: str, word: Word, values: Sequence[Word], source: str) -> Setting:
-    conditional = word.conditional or any(value.conditional for value in values)
-    note = next((value.note for value in values if value.note), "")
+def _setting(
+    name: str, word: Word, values: Sequence[Word], empty: Sequence[str], script: _Script, arms: Sequence[Arm]
+) -> Setting:
+    notes = [value.note for value in values if value.note][:1]
+    taken = script.is_taken(arms)
+    if arms and taken:
+        notes.append(f"the first branch of the condition in line {arms[-1].line}")
+    if empty:
+        notes.append(f"{', '.join(empty)} taken as empty")
     if any(_LOST in value.text for value in values):
         written = " ".join(value.text for value in values).replace(_LOST, "")
-        value: object = Unresolved(written, ", or give --define NAME=VALUE")
+        names = dict.fromkeys(found for value in values for found in _NAMES.findall(value.text))
+        defined = [f"--define {found}=VALUE" for found in names]
+        remedy = f"give {' and '.join(defined)}" if defined else "write the value in its place"
+        alone = len(values) == 1 and _VARIABLE.match(values[0].text) is not None
+        value: object = Unresolved(written, remedy, alone)
     elif not values:
         value = True
     else:
         value = values[0].text if len(values) == 1 else tuple(one.text for one in values)
-    return Setting(name.replace(_LOST, ""), value, source, word.line, conditional, note)
+    return Setting(name.replace(_LOST, ""), value, script.source, word.line, not taken, ", ".join(notes))

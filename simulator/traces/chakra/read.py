@@ -1,7 +1,7 @@
-"""Reads Chakra execution traces, a file PREFIX.R.et for each rank R, within fixed limits.
+"""Reads Chakra execution traces, a file PREFIX.R.et or PREFIX.R.json for each rank R, within fixed limits.
 
 A file is a stream of protobuf messages: GlobalMetadata, then a Node each. Attributes may have any integer type; numbers
-without a field are 0.
+without a field are 0. In JSON form, as Chakra's feeder reads it, a file has a list `workload_graph` of nodes.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from simulator.basics.errors import ScenarioError, few, one_line
-from simulator.basics.input_files import MOST_DATA, read_bytes
+from simulator.basics.input_files import MOST_DATA, parse_json, read_bytes
 from simulator.basics.protobuf_wire import (
     BYTES,
     FIXED32,
@@ -45,6 +45,7 @@ _LONGEST_MICROS: Final = 864_000_000_000
 _MOST_SHOWN: Final = 8
 # Least factor on the time of transfers, and the largest is its inverse.
 _LEAST_FACTOR: Final = 0.01
+_GRAPH: Final = "workload_graph"
 _GZIP: Final = b"\x1f\x8b"
 _ZSTD: Final = b"\x28\xb5\x2f\xfd"
 
@@ -141,9 +142,9 @@ def read_traces(prefix: str) -> tuple[RankTrace, ...]:
 
 def _files(prefix: str) -> list[Path]:
     """Return the files of a prefix by rank; the path of one of the files stands for its prefix."""
-    stem = re.sub(r"\.\d+\.et(\.gz)?$", "", prefix)
+    stem = re.sub(r"\.\d+\.(et|json)(\.gz)?$", "", prefix)
     folder, name = Path(stem).parent, Path(stem).name
-    pattern = re.compile(re.escape(name) + r"\.(\d{1,7})\.et(\.gz)?")
+    pattern = re.compile(re.escape(name) + r"\.(\d{1,7})\.(et|json)(\.gz)?")
     found: dict[int, Path] = {}
     try:
         for path in folder.iterdir():
@@ -182,6 +183,8 @@ def _content(path: Path) -> bytes:
 
 def _trace(content: bytes, source: str) -> RankTrace:
     """Return the trace in a file's content."""
+    if content.lstrip()[:1] in (b"{", b"["):
+        return _json_trace(content, source)
     number, nodes, metadata = 0, [], dict[str, AttributeValue]()
     try:
         for number, message in enumerate(messages(content)):
@@ -196,6 +199,47 @@ def _trace(content: bytes, source: str) -> RankTrace:
     factor = metadata.get(chakra.NETWORK_TIME)
     usable = isinstance(factor, float) and _LEAST_FACTOR <= factor <= 1 / _LEAST_FACTOR
     return RankTrace(source, tuple(nodes), factor if usable and isinstance(factor, float) else 1.0)
+
+
+def _json_trace(content: bytes, source: str) -> RankTrace:
+    """Return the trace in a text of Chakra's feeder."""
+    try:
+        data = parse_json(content.decode(), source)
+    except UnicodeDecodeError as error:
+        raise ScenarioError(one_line(f"{source}: not a UTF-8 text: byte {error.start}")) from error
+    listed = data.get(_GRAPH) if isinstance(data, dict) else None
+    if not isinstance(listed, list):
+        raise ScenarioError(one_line(f"{source}: has no list `{_GRAPH}`; not a Chakra execution trace"))
+    nodes = []
+    for place, one in enumerate(listed):
+        try:
+            nodes.append(_json_node(one))
+        except WireError as error:
+            raise ScenarioError(one_line(f"{source}: {_GRAPH}: {place}: {error}")) from error
+    return RankTrace(source, tuple(nodes))
+
+
+def _json_node(data: Any) -> Node:
+    """Return a node of a text; keys that are not the node's fields are its attributes."""
+    if not isinstance(data, dict):
+        raise WireError("must be a mapping")
+    ident, kind, duration = (_whole(name, data.get(name, 0)) for name in ("Id", "NodeType", "runtime"))
+    after = data.get("data_deps", [])
+    if not isinstance(after, list):
+        raise WireError(f"data_deps: got {after!r}; must be a list of numbers")
+    attributes = {
+        key: one_line(value[:_LONGEST]) if isinstance(value, str) else value
+        for key, value in data.items()
+        if isinstance(value, int | str | float)
+    }
+    dependencies = tuple(dict.fromkeys(_whole("data_deps", one) for one in after))
+    return _checked(ident, str(data.get("Name", ""))[:_LONGEST], kind, dependencies, duration, attributes)
+
+
+def _whole(name: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**63:
+        raise WireError(f"{name}: got {value!r}; must be a whole number of at least 0")
+    return value
 
 
 def _metadata(message: bytes) -> dict[str, AttributeValue]:
@@ -228,13 +272,25 @@ def _node(message: bytes) -> Node:
         elif number == chakra.ATTRIBUTE and isinstance(value, bytes):
             key, content = _attribute(value)
             attributes[key] = content
+    return _checked(ident, name, kind, tuple(dict.fromkeys(after)), duration, attributes)
+
+
+def _checked(
+    ident: int,
+    name: str,
+    kind: int,
+    after: tuple[int, ...],
+    duration: int,
+    attributes: Mapping[str, AttributeValue],
+) -> Node:
+    """Return a node; raise WireError for a wrong type, a long time, or too many attributes."""
     if not NodeType.METADATA <= kind <= NodeType.COLL:
         raise WireError(f"node {ident} has type {kind}; types are 1 .. {max(NodeType)}")
     if duration > _LONGEST_MICROS:
         raise WireError(f"node {ident} takes {duration} us; at most {_LONGEST_MICROS}")
     if len(attributes) > _MOST_ATTRIBUTES:
         raise WireError(f"node {ident} has more than {_MOST_ATTRIBUTES} attributes")
-    return Node(ident, name, NodeType(kind), tuple(dict.fromkeys(after)), duration, attributes)
+    return Node(ident, one_line(name), NodeType(kind), after, duration, attributes)
 
 
 def _number(value: Value) -> int:

@@ -200,17 +200,29 @@ def _bars(dump: Dump, begin: int, end: int) -> Iterator[Bar]:
 
 def _hang_text(one: RecordedCollective) -> str:
     """Return a sentence on a collective that hangs."""
-    waiting = [entry.rank for entry in one.unfinished]
+    waiting = [entry.rank for entry in one.unfinished if entry.state == "started"]
+    behind = [entry.rank for entry in one.not_begun]
     done = [entry.rank for entry in one.entries if entry.state == "completed"]
-    parts = [f"{_ranks(waiting)} {'waits' if len(waiting) == 1 else 'wait'} in it"]
+    parts = []
     if one.absent:
-        parts.append(f"{_ranks(one.absent)} {'has' if len(one.absent) == 1 else 'have'} not arrived")
+        parts.append(f"{_ranks(one.absent)} {_have(one.absent)} not arrived")
+    if behind and waiting:
+        parts.append(f"{_ranks(behind)} {_have(behind)} issued but not begun it: look at its earlier work")
+    elif behind:
+        parts.append(f"{_ranks(behind)} {_have(behind)} issued it, and no rank has begun it")
     if done:
-        parts.append(f"{_ranks(done)} {'has' if len(done) == 1 else 'have'} completed it")
+        parts.append(f"{_ranks(done)} {_have(done)} completed it")
     if one.undumped:
         parts.append(f"{_ranks(one.undumped)} left no dump")
+    told = [", ".join(parts)] if parts else []
+    if waiting:
+        told.append(f"{_ranks(waiting)} {'waits' if len(waiting) == 1 else 'wait'} in it")
     operation = _operation(one.entries[0])
-    return f"Collective {one.number} of {_group(one)} hangs ({operation}): {', '.join(parts)}."
+    return f"Collective {one.number} of {_group(one)} hangs ({operation}): {'; '.join(told)}."
+
+
+def _have(ranks: Sequence[int]) -> str:
+    return "has" if len(ranks) == 1 else "have"
 
 
 def _hang_data(one: RecordedCollective) -> dict[str, Any]:
@@ -221,6 +233,7 @@ def _hang_data(one: RecordedCollective) -> dict[str, Any]:
         "bytes": one.entries[0].nbytes,
         "states": {str(entry.rank): entry.state for entry in one.entries},
         "operations": {str(entry.rank): entry.operation for entry in one.entries},
+        "not_begun": [entry.rank for entry in one.not_begun],
         "absent": list(one.absent),
         "without_dump": list(one.undumped),
     }
@@ -286,6 +299,7 @@ def _hang_table(hangs: Sequence[RecordedCollective]) -> AnswerTable:
         AnswerColumn("operation", "operation", left=True),
         AnswerColumn("bytes", "bytes", _bytes),
         AnswerColumn("waiting", "ranks that wait", left=True),
+        AnswerColumn("not_begun", "ranks that have not begun", left=True),
         AnswerColumn("absent", "ranks that have not arrived", left=True),
     )
     rows = [
@@ -294,7 +308,8 @@ def _hang_table(hangs: Sequence[RecordedCollective]) -> AnswerTable:
             one.number,
             one.operation,
             one.entries[0].nbytes,
-            _numbers([entry.rank for entry in one.unfinished]),
+            _numbers([entry.rank for entry in one.unfinished if entry.state == "started"]) or "-",
+            _numbers([entry.rank for entry in one.not_begun]) or "-",
             _numbers(one.absent) or "-",
         )
         for one in hangs

@@ -50,6 +50,11 @@ class RecordedCollective:
         return tuple(entry for entry in self.entries if entry.state != "completed")
 
     @property
+    def not_begun(self) -> tuple[Entry, ...]:
+        """Entries whose GPU has not begun the collective: earlier work keeps the rank from it."""
+        return tuple(entry for entry in self.entries if entry.state == "scheduled")
+
+    @property
     def hangs(self) -> bool:
         """True if a rank has not completed the collective, or has not arrived to one that others have issued."""
         return bool(self.unfinished)

@@ -24,7 +24,7 @@ _SAME_TIME: Final = 0.1
 _SEEN: Final = 1e-3
 _NS: Final = 1e-9
 _ONE: Final = {"kernels": "run", "collectives": "collective"}
-_PARTS: Final = ("exposed communication", "idle", "step")
+_PARTS: Final = ("exposed communication", "exposed copies", "idle", "step")
 # Exchanges that NCCL runs as sends and receives.
 _AS_SENDS: Final = ("all_to_all", "gather", "scatter")
 
@@ -36,7 +36,8 @@ class KindTime:
     Attributes
     ----------
     kind : str
-        Kind of operations; "exposed communication", "idle" or "step" for parts of the step.
+        Kind of operations; "exposed communication", "exposed copies" (between GPU and host), "idle" or "step" for parts
+        of the step.
     counts : (float, float) or None
         Operations measured and simulated; None for parts of the step.
     measured, simulated : float
@@ -258,7 +259,8 @@ def _times_by_kind(measured: Sequence[GpuStep], simulated: Sequence[GpuStep]) ->
 
 def _part(step: GpuStep, part: str) -> int:
     """Return the time of a part of a step [ns]."""
-    return {"exposed communication": step.exposed, "idle": step.idle, "step": step.duration}[part]
+    found = {"exposed communication": step.exposed, "exposed copies": step.exposed_copies, "idle": step.idle}
+    return found.get(part, step.duration)
 
 
 def _time(work: GpuWork) -> int:

@@ -10,7 +10,7 @@ import re
 from functools import lru_cache
 from typing import Final
 
-from simulator.traces.gpu_work import COPIES, OTHER, SENDS
+from simulator.traces.gpu_work import OTHER, SENDS
 
 # A kernel that libraries of collectives run.
 _COLLECTIVE: Final = re.compile(r"^(nccl|rccl|msccl|(void )?deep_ep::)", re.IGNORECASE)
@@ -112,15 +112,15 @@ def is_send_of_any_purpose(operation: str, kernel: str) -> bool:
     return not operation and kind_of_collective("", kernel) == SENDS
 
 
-def kind_of_copy(name: str) -> tuple[str, bool]:
-    """Return the kind of a copy or memset, and whether the bytes leave the GPU.
+def partners_of_copy(name: str) -> tuple[bool, bool]:
+    """Return whether a copy or memset moves bytes between GPUs, and whether between GPU and host.
 
     Examples
     --------
-    >>> kind_of_copy("Memcpy DtoH (Device -> Pinned)"), kind_of_copy("Memset (Device)")
-    (('copies', True), ('copies', False))
+    >>> partners_of_copy("Memcpy DtoH (Device -> Pinned)"), partners_of_copy("Memset (Device)")
+    ((False, True), (False, False))
     """
-    return COPIES, any(way in name for way in ("DtoH", "HtoD", "PtoP", "Peer"))
+    return "PtoP" in name or "Peer" in name, "DtoH" in name or "HtoD" in name
 
 
 def _kind_of_function(kernel: str) -> str:

@@ -14,13 +14,13 @@ from typing import Final
 
 from simulator.basics.errors import ScenarioError, few
 from simulator.records.operation import KernelParts
-from simulator.traces.gpu_work import OTHER, GpuStep, GpuWork
+from simulator.traces.gpu_work import COPIES, OTHER, GpuStep, GpuWork
 from simulator.traces.kineto.kernel_names import (
     is_collective,
     is_send_of_any_purpose,
     kind_of_collective,
-    kind_of_copy,
     kind_of_kernel,
+    partners_of_copy,
 )
 from simulator.traces.kineto.read import KinetoTrace, TracedWork
 
@@ -125,8 +125,10 @@ def _cut(
         collective = not one.copies and (bool(one.operation) or is_collective(one.name))
         ambiguous |= collective and is_send_of_any_purpose(one.operation, one.name)
         shares, communicates = _kinds(one, collective=collective, updates=updates)
-        nbytes = one.nbytes if collective else None
-        work.append(GpuWork(one.name, one.start - begin, one.end - begin, shares, communicates, nbytes))
+        nbytes, with_host = one.nbytes if collective else None, False
+        if one.copies:
+            communicates, with_host = partners_of_copy(one.name)
+        work.append(GpuWork(one.name, one.start - begin, one.end - begin, shares, communicates, nbytes, with_host))
     return MeasuredStep(number, GpuStep.of(rank, end - begin, work), ambiguous)
 
 
@@ -135,8 +137,7 @@ def _kinds(one: TracedWork, *, collective: bool, updates: bool) -> tuple[KernelP
     if collective:
         return ((kind_of_collective(one.operation, one.name), 1.0),), True
     if one.copies:
-        kind, leaves = kind_of_copy(one.name)
-        return ((kind, 1.0),), leaves
+        return ((COPIES, 1.0),), False
     if one.simulated is not None:
         shares = shares_of_simulated(*one.simulated)
         return shares, shares[0][0] == "server update"

@@ -18,6 +18,7 @@ _MOST_BYTES: Final = 500_000
 # Ranks in the picture.
 _MOST_RANKS: Final = 4
 _NS: Final = 1e-9
+_STREAMS: Final = ("kernels", "communication", "copies")
 
 
 def pictures(found: TraceComparison) -> tuple[Picture, ...]:
@@ -47,19 +48,24 @@ def timelines(found: TraceComparison) -> TimelinePairs:
 
 def _spans(step: GpuStep) -> Iterable[Span]:
     """Yield a span for each kind of each operation, kernels first."""
-    for stream, communicates in (("kernels", False), ("communication", True)):
+    for stream in _STREAMS:
         for work in step.work:
-            if work.communicates == communicates:
+            if _stream(work) == stream:
                 for one in work.parts():
                     yield Span(step.rank, stream, one.name, one.kind, one.start * _NS, one.end * _NS)
 
 
 def _lanes(step: GpuStep, end: float) -> Iterable[Lane]:
-    """Yield the rows of a step that have work: kernels, and communication."""
-    for name, communicates in (("kernels", False), ("communication", True)):
-        own = [one for one in step.work if one.communicates == communicates]
+    """Yield the rows of a step that have work: kernels, communication, copies."""
+    for name in _STREAMS:
+        own = [one for one in step.work if _stream(one) == name]
         if own:
             yield lane_of(name, [_bar(one) for one in own], end)
+
+
+def _stream(one: GpuWork) -> str:
+    """Return the row of an operation."""
+    return "communication" if one.communicates else "copies" if one.with_host else "kernels"
 
 
 def _bar(one: GpuWork) -> Bar:

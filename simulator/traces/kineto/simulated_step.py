@@ -28,7 +28,7 @@ def simulated_steps(run: SimulatedRun, ranks: Sequence[int]) -> list[GpuStep]:
             times = round(span.start * 1e9), round(span.end * 1e9)
             collective = collectives.get(span.name)
             if span.stream.startswith("copy "):
-                work.append(GpuWork(span.name, *times, ((COPIES, 1.0),), communicates=True))
+                work.append(GpuWork(span.name, *times, ((COPIES, 1.0),), with_host=True))
             elif collective is not None:
                 operation = collective_args(collective, "", rank)["Collective name"]
                 kind = kind_of_collective(operation, kernel_name(collective))

@@ -24,6 +24,7 @@ from simulator.importing.machines.links import Links, assumed_links, counted_lin
 from simulator.importing.machines.machine_format import Machine, MachineFormat, SourceFile
 from simulator.importing.machines.nccl_tree import SWITCH_CLASS, Branch, Leaf, bus_address, elements, nccl_tree
 from simulator.importing.machines.network import graph_of
+from simulator.importing.machines.node_graph import merged_ports
 from simulator.importing.machines.node_parts import Device, NodeParts, Place, PlaceKind, nearest_text
 from simulator.importing.machines.notes import Notes
 from simulator.importing.machines.options import MachineOptions
@@ -44,9 +45,13 @@ _HOST_LINK_CLASS: Final = "0x068001"
 # Part of the bus address that NCCL writes for an NVSwitch which is not visible in a virtual machine.
 _ANY_SWITCH: Final = "ffff:ff"
 _LINKS: Final = ("nvlink", "xgmi")
-# Bandwidth between sockets that NCCL assumes [B/s]: Intel's processors by model, AMD's, others.
-_INTEL: Final = MappingProxyType({"85": 10e9, "143": 22e9, "207": 40e9})
-_AMD: Final = 16e9
+# Bandwidth between sockets that NCCL assumes [B/s], as in src/graph/topo.cc: Intel's family 6 from a model on, AMD from
+# a family on (pull request of March 2026), Zhaoxin, and architectures.
+_INTEL: Final = ((0xCF, 40e9), (0x8F, 22e9), (0x55, 10e9), (0, 6e9))
+_AMD: Final = ((26, 32e9), (25, 24e9), (0, 16e9))
+_ZHAOXIN: Final = ("CentaurHauls", "  Shanghai  ")
+_ARCHITECTURES: Final = MappingProxyType({"ppc64": 32e9, "arm64": 6e9})
+# For processors that the file does not name.
 _OTHER_SOCKET: Final = 10e9
 # A faster card does not exist; HPE's cards are written in Kb/s [Mb/s].
 _FASTEST: Final = 3_200_000
@@ -179,14 +184,17 @@ class _Reader:
             setting = Setting("--socket-bandwidth", given, "command line")
             self._notes.read("between NUMA nodes", format_bandwidth(given), setting)
             return given
-        cpu = self._root.children[0].attributes
-        vendor, model = cpu.get("vendor", ""), cpu.get("modelid", "")
-        rate = _AMD if vendor == "AuthenticAMD" else _INTEL.get(model) if vendor == "GenuineIntel" else None
+        cpu = self._root.children[0]
+        rate = _socket_of(cpu)
         if len(self._tree.of_kind(PlaceKind.NUMA)) > 1:
-            processor = f"{vendor} model {model}" if vendor else "unknown processors"
+            told = [cpu.attributes.get(name, "").strip() for name in ("vendor", "arch")]
+            words = [next(filter(None, told), "")]
+            words += [f"{name} {cpu.attributes[f'{name}id']}" for name in ("family", "model")
+                      if f"{name}id" in cpu.attributes]  # fmt: skip
+            processor = " ".join(words) if words[0] else "unknown processors"
             why = f"what NCCL assumes for {processor}; --socket-bandwidth changes it"
-            self._notes.assume("between NUMA nodes", format_bandwidth(rate or _OTHER_SOCKET), why)
-        return rate or _OTHER_SOCKET
+            self._notes.assume("between NUMA nodes", format_bandwidth(rate), why)
+        return rate
 
     # Parts of the node
 
@@ -194,11 +202,19 @@ class _Reader:
         tree = self._tree
         places = tuple(self._place(branch) for branch in tree.branches)
         gpus = [self._device(leaf, reference) for leaf in tree.gpus]
-        cards = [
-            replace(self._device(leaf, reference), network=self._network(leaf.element, reference))
-            for leaf in tree.cards
+        ports = [
+            (
+                # Functions of a device have one slot: 0000:03:00.0 and 0000:03:00.1.
+                f"port {i}" if leaf.pci is None else bus_address(leaf.pci).partition(".")[0],
+                replace(self._device(leaf, reference), network=self._network(leaf.element, reference)),
+            )
+            for i, leaf in enumerate(tree.cards)
         ]
-        parts = NodeParts(places, tuple(gpus), tuple(cards), self._links(gpus, reference))
+        cards = merged_ports(ports)
+        if len(cards) < len(ports):
+            value = f"{len(ports)} of {len(cards)} card{'s' * (len(cards) > 1)}, which share its PCIe slot"
+            self._notes.read("network ports", value, self._setting(tree.cards[0].element, "dev"))
+        parts = NodeParts(places, tuple(gpus), cards, self._links(gpus, reference))
         self._note_distances(parts)
         self._warn_of_slow_pcie(parts, reference)
         return parts
@@ -233,6 +249,8 @@ class _Reader:
             return assumed_links(len(gpus), reference, self._options, self._notes)
         number = {gpu.name: i for i, gpu in enumerate(gpus)}
         peers, switch, setting = dict[tuple[int, int], int](), dict[int, int](), None
+        # GPUs of each NVSwitch by its address; several chips of the same GPUs are one.
+        chips = dict[str, set[int]]()
         for i, leaf in enumerate(self._tree.gpus):
             for link in leaf.element.children:
                 if link.name not in _LINKS:
@@ -244,6 +262,7 @@ class _Reader:
                     peers[pair] = max(count, peers.get(pair, 0))
                 elif there is None and self._is_switch(link, target):
                     switch[i] = switch.get(i, 0) + count
+                    chips.setdefault(_ANY_SWITCH if _ANY_SWITCH in target else target, set()).add(i)
                 else:
                     self._ignore_link(link, itself=there is not None)
                     continue
@@ -254,7 +273,12 @@ class _Reader:
             self._notes.warn(
                 f"NVLink: {len(gpus) - len(switch)} of {len(gpus)} GPUs have no link to the NVSwitch in the file"
             )
-        return counted_links(peers, switch, setting, reference, self._options, self._notes)
+        islands: list[set[int]] = []
+        for members in chips.values():
+            joined = [island for island in islands if island & members]
+            islands = [island for island in islands if island not in joined] + [members.union(*joined)]
+        switches = [{i: switch[i] for i in sorted(island)} for island in sorted(islands, key=min)]
+        return counted_links(peers, switches, len(gpus), setting, reference, self._options, self._notes)
 
     def _lacks_links(self, reference: Reference) -> bool:
         """Return True if the file has no links although the GPU's kind has: it is no dump, or a hint with GPUs.
@@ -325,6 +349,21 @@ class _Reader:
                 f"PCIe: the file gives a GPU {format_bandwidth(slowest)}, the catalog gives {reference.gpu} "
                 f"{format_bandwidth(own)}; the file is NCCL's hint and no measurement; --pcie-bandwidth changes it"
             )
+
+
+def _socket_of(cpu: Element) -> float:
+    """Return the bandwidth between two NUMA nodes that NCCL assumes for a processor [B/s]."""
+    vendor = cpu.attributes.get("vendor", "")
+    family, model = (cpu.whole(name, 0) if name in cpu.attributes else 0 for name in ("familyid", "modelid"))
+    if vendor == "GenuineIntel":
+        return next(rate for least, rate in _INTEL if model * (family == 6) >= least)
+    if vendor == "AuthenticAMD":
+        # Versions before the rule by family wrote the extended family in the higher four bits, and did not add it.
+        known = 15 + (family >> 4) if family > 15 and family % 16 == 15 else family
+        return next(rate for least, rate in _AMD if known >= least)
+    if vendor in _ZHAOXIN:
+        return 9e9 if (family, model) == (7, 0x5B) else 6e9
+    return _ARCHITECTURES.get(cpu.attributes.get("arch", ""), _OTHER_SOCKET)
 
 
 FORMAT: Final = MachineFormat(

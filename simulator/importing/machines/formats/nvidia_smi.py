@@ -41,6 +41,7 @@ _TITLES: Final = ("CPU Affinity", "NUMA Affinity", "GPU NUMA ID")
 _GPU: Final = re.compile(r"GPU[0-9]{1,4}")
 _NO_DEVICE: Final = re.compile(r"(?:CPU|NUMA|MIG)[0-9:.]*")
 _LEGEND: Final = re.compile(r"\s*(NIC[0-9]{1,4})\s*:\s*(\S{1,100})\s*")
+_ROCM: Final = re.compile(r"ROCm System Management|between two GPUs|\bXGMI\b")
 _UNKNOWN_AFFINITY: Final = ("", "N/A")
 
 
@@ -109,6 +110,11 @@ def _heading(line: str) -> list[str]:
 
 
 def _read(file: SourceFile, options: MachineOptions, notes: Notes, _: Machine | None) -> Machine:
+    if _ROCM.search(file.text):
+        raise ScenarioError(
+            f"{file.name}: rocm-smi --showtopo is not read, because it has no network cards; give the XML that RCCL "
+            "writes with NCCL_TOPO_DUMP_FILE"
+        )
     matrix = _matrix(file, notes)
     links = _links_of_a_gpu(matrix)
     kind = _gpu_kind(file, matrix, options, notes, switched=links > _MOST_LINKS)
@@ -239,16 +245,16 @@ def _parts(
 def _links(
     file: SourceFile, matrix: _Matrix, reference: Reference, options: MachineOptions, notes: Notes, *, switched: bool
 ) -> Links:
-    """Return the NVLinks of the matrix; an NVSwitch if a row has more links than a GPU."""
-    number = {name: i for i, name in enumerate(matrix.gpus)}
-    pairs = {(number[a], number[b]): count for (a, b), count in _counts(matrix).items()}
-    switch: dict[int, int] = {}
-    if switched:
-        for (i, _), count in pairs.items():
-            switch[i] = max(count, switch.get(i, 0))
+    """Return the NVLinks of the matrix; an NVSwitch for each island if a row has more links than a GPU."""
+    number, counts = {name: i for i, name in enumerate(matrix.gpus)}, _counts(matrix)
+    islands = matrix.groups(matrix.gpus, lambda a, b: (a, b) in counts) if switched else []
+    switches = [
+        {number[a]: max(counts.get((a, b), 0) for b in island) for a in island} for island in islands if len(island) > 1
+    ]
+    pairs = {(number[a], number[b]): count for (a, b), count in counts.items()}
     peers = {} if switched else {(i, j): count for (i, j), count in pairs.items() if i < j}
     setting = _setting(file, matrix, matrix.gpus[0], "NV#")
-    return counted_links(peers, switch, setting, reference, options, notes)
+    return counted_links(peers, switches, len(number), setting, reference, options, notes)
 
 
 def _places(matrix: _Matrix, pcie: float) -> tuple[tuple[Place, ...], dict[str, int]]:

@@ -1,4 +1,4 @@
-"""Slurm's topology.conf: a tree of switches, blocks of nodes, or rings, a line each.
+"""Slurm's topology.conf, or the output of `scontrol show topology`: a tree of switches, blocks of nodes, or rings.
 
 SwitchName=leaf1 Nodes=gpu[001-008]      BlockName=b1 Nodes=gpu[001-018]      RingName=r1 Nodes=gpu[001-016]
 SwitchName=core Switches=leaf[1-2]       BlockSizes=16,32
@@ -22,17 +22,20 @@ from simulator.importing.machines.switch_tree import NamedSwitch
 from simulator.importing.settings import Reason, Setting
 
 # Keys that begin a line of each kind, in lower case; keys are written in any case.
-_KINDS: Final = ("switchname", "blockname", "ringname", "blocksizes")
+_KINDS: Final = ("switchname", "blockname", "ringname", "blocksizes", "aggregatedblock")
 # Further keys of a line, by its kind.
 _KEYS: Final = MappingProxyType(
     {
-        "switchname": ("switches", "nodes", "linkspeed"),
-        "blockname": ("nodes",),
+        "switchname": ("switches", "nodes", "linkspeed", "level"),
+        "blockname": ("nodes", "blockindex", "blocksize"),
         "ringname": ("nodes",),
         "blocksizes": (),
+        "aggregatedblock": ("nodes", "blockindex", "blocksize"),
     }
 )
-_BEGIN: Final = re.compile(r"(?im)^[ \t]*(?:switchname|blockname|ringname|blocksizes)[ \t]*=")
+# Lines about blocks that jobs are planned for.
+_PLANNED: Final = MappingProxyType({"blocksizes": "BlockSizes", "aggregatedblock": "AggregatedBlock"})
+_BEGIN: Final = re.compile(r"(?im)^[ \t]*(?:switchname|aggregatedblock|blockname|ringname|blocksizes)[ \t]*=")
 _PAIR: Final = re.compile(r'\s*([A-Za-z]{1,40})\s*=\s*("[^"]*"|\S+)')
 _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,200}")
 
@@ -57,8 +60,8 @@ def _is_mine(file: SourceFile) -> bool:
 def _read(file: SourceFile, options: MachineOptions, notes: Notes, _: Machine | None) -> Machine:
     found: dict[str, list[NamedSwitch]] = {kind: [] for kind in _KINDS}
     for line in _lines(file):
-        if line.kind == "blocksizes":
-            setting = Setting("BlockSizes", line.values["blocksizes"], file.name, line.number)
+        if line.kind in _PLANNED:
+            setting = Setting(_PLANNED[line.kind], line.values[line.kind], file.name, line.number)
             notes.ignore(setting, Reason.NO_MEANING, "nodes of a block that jobs are planned for")
             continue
         found[line.kind].append(_switch(line))
@@ -114,7 +117,9 @@ def _switch(line: _Line) -> NamedSwitch:
     if not below:
         keys = "switches or nodes" if line.kind == "switchname" else "nodes"
         raise ScenarioError(f"{line.place}: {name}: has no {keys}")
-    return NamedSwitch(name, line.place, below.get("switches", ()), below.get("nodes", ()))
+    # The output of scontrol repeats at a switch the nodes of the switches below.
+    repeated = "level" in line.values and "switches" in below
+    return NamedSwitch(name, line.place, below.get("switches", ()), () if repeated else below.get("nodes", ()))
 
 
 FORMAT: Final = MachineFormat(name="Slurm topology.conf", is_mine=_is_mine, read=_read, uses=USES)
