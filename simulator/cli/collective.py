@@ -16,6 +16,7 @@ from simulator.basics.dtypes import find as find_dtype
 from simulator.basics.errors import ScenarioError, TooLargeError, in_lines
 from simulator.cli.console import width
 from simulator.cli.warnings_output import print_warnings
+from simulator.cluster.cluster import BORROWED
 from simulator.findings.caveats import best_case, faster_by_auto, is_best_case, sources
 from simulator.records.measures import Report
 from simulator.report.tables.nccl_table import NcclRow, write_table
@@ -132,7 +133,7 @@ def _trust(topology: str, reports: Sequence[Report]) -> Iterator[str]:
         source
         for report in reports
         for source in sources(report)
-        if source.startswith("not measured") and source.partition(";")[0] not in report["why"]
+        if source.startswith(BORROWED) and source.partition(";")[0] not in report["why"]
     )
     for source in borrowed:
         yield f"trust: constants of collectives are {source}"

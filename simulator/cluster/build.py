@@ -206,6 +206,7 @@ def build(
         servers=tuple(of_kind(graph, "server")[:servers]),
         speeds=_speeds(world_size, stragglers or {}),
         nodes=members,
+        node_size=_node_size(graph),
         reducing_switches=tuple(reducing[number] for number in used) if reducing else (),
         # With a single node in use, every group has the constants for a node.
         collectives=_measured(file, network_time, one_node=len(nodes) == 1),
@@ -251,13 +252,18 @@ def _limits(file: Topology, graph: Graph | None) -> TopologyLimits:
     if graph is None:
         return BUILDERS.find(file.builder or "").limits(**file.options)
     # A graph file has no builder; its limits come from the loaded graph.
-    sizes = {len(node) for node in graph.graph.get("nodes", ())}
     return TopologyLimits(
         max_ranks=len(of_kind(graph, "gpu")),
         own_servers=bool(of_kind(graph, "server")),
-        node_size=sizes.pop() if len(sizes) == 1 else None,
+        node_size=_node_size(graph),
         in_switch_reduction=bool(graph.graph.get("reducing_switches")),
     )
+
+
+def _node_size(graph: Graph) -> int | None:
+    """Return the number of GPUs in each node of a graph; None without nodes, or with nodes of several sizes."""
+    sizes = {len(node) for node in graph.graph.get("nodes", ())}
+    return sizes.pop() if len(sizes) == 1 else None
 
 
 def _graph(file: Topology, gpus: int, servers: int) -> Graph:

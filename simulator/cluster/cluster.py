@@ -99,6 +99,10 @@ class Steps(NamedTuple):
     across: float = 0.0
 
 
+# Prefix of a source for constants measured on another machine.
+BORROWED: Final = "not measured here"
+
+
 @dataclass(frozen=True, slots=True)
 class MachineCollective:
     """A machine's measured constants for a collective operation (start-up, caps), from a topology file.
@@ -142,6 +146,11 @@ class MachineCollective:
             return 1.0
         # A saturation curve: at half_size the factor is 1/2, and it approaches 1 for large arrays.
         return float(1.0 / (1.0 + (self.half_size / max(nbytes, PACKET)) ** self.exponent))
+
+    @property
+    def borrowed(self) -> bool:
+        """True if the constants were measured on another machine."""
+        return self.source.startswith(BORROWED)
 
     def stretched(self, factor: float) -> MachineCollective:
         """Return the constants of a machine whose collectives take `factor` times as long."""
@@ -195,6 +204,8 @@ class Cluster:
         Factor on FLOP/s and HBM bandwidth of each rank; 1 for a healthy GPU, less for a straggler.
     nodes : tuple of tuple of int
         Ranks in each node; a single node with every rank if the topology has no nodes.
+    node_size : int or None
+        GPUs in a complete node; None if the topology has no nodes of equal size.
     reducing_switches : tuple of str
         Switch in each node that can reduce; empty if no switch can.
     collectives : mapping of operation to MachineCollective
@@ -217,6 +228,7 @@ class Cluster:
     servers: tuple[str, ...] = ()
     speeds: tuple[float, ...] = ()
     nodes: tuple[tuple[int, ...], ...] = ()
+    node_size: int | None = None
     reducing_switches: tuple[str, ...] = ()
     collectives: Mapping[str, MachineCollective] = field(default_factory=dict)
     in_node: Mapping[str, MachineCollective] = field(default_factory=dict)
@@ -271,6 +283,11 @@ class Cluster:
         # Ranks without a node count as a single common node (-1).
         inside = len({self._node_of.get(rank, -1) for rank in group}) == 1
         return (self.in_node.get(operation) if inside else None) or self.collectives.get(operation)
+
+    @property
+    def flat(self) -> bool:
+        """True if the topology has no nodes: each GPU is a machine of its own, or all are in a single machine."""
+        return not self.graph.graph.get("nodes")
 
     @cached_property
     def changing_links(self) -> frozenset[int]:

@@ -32,11 +32,6 @@ OPERATIONS: Final = (
 )
 ROOTED: Final = ("broadcast", "reduce", "scatter", "gather")
 REDUCING: Final = ("all_reduce", "reduce_scatter", "reduce")
-# Largest group for which `auto` picks an algorithm with many senders to a single rank. With more senders, switch
-# buffers overflow, and the simulator models neither buffers nor congestion: TCP's throughput collapses at about 20
-# senders, DCTCP's at about 35 (Alizadeh et al., SIGCOMM 2010, section 4.2.1; recalled). MPICH does not choose such an
-# exchange (Thakur, Rabenseifner & Gropp, IJHPCA 2005).
-_MOST_TO_ONE: Final = 64
 # GPU collective libraries carry out these operations by separate sends and receives between every pair of ranks, in
 # any group (NCCL user guide, point-to-point communication: one-to-all, all-to-one, all-to-all).
 _SENT_BY_EACH: Final = ("scatter", "gather", "all_to_all")
@@ -64,6 +59,8 @@ class CollectiveRequest:
         Whether servers have separate vertices ("own") or run on the ranks.
     nodes : tuple of tuple of int
         Places in the group, node by node; empty where the topology has no nodes.
+    mesh : bool
+        Whether each rank has a link to every other rank of its node (of the group, without nodes).
     """
 
     operation: str
@@ -75,6 +72,7 @@ class CollectiveRequest:
     servers: int = 1
     servers_on: Literal["own", "workers"] = "own"
     nodes: tuple[tuple[int, ...], ...] = ()
+    mesh: bool = False
 
     def __post_init__(self) -> None:
         if self.world_size < 2:
@@ -162,11 +160,9 @@ class Algorithm:
         Bandwidth that libraries reach with this algorithm inside a node, relative to rings over the same links.
     fewest_in_node : int
         Minimum ranks in every node for which a machine uses this algorithm unless told otherwise.
-    by_choice : function (CollectiveRequest) -> bool
-        Whether `auto` may pick the algorithm while other algorithms can run too.
     in_libraries : function (CollectiveRequest) -> bool
-        Whether GPU collective libraries run such a request with this algorithm, or with as many steps and bytes. If a
-        machine cannot run its usual algorithm for whole nodes, `auto` picks among these algorithms.
+        Whether collective libraries run such a request with this algorithm, or with as many steps and bytes. `auto`
+        picks among these algorithms, unless the machine's own is known.
     steps : function (CollectiveRequest) -> Steps
         Transfers on the longest way, for machines with a cost per step.
     auxiliary : Auxiliary
@@ -174,6 +170,8 @@ class Algorithm:
         switch of each node.
     whole : tuple of str
         Operations that do not cut their array into pieces, although `chunks` is an option for other operations.
+    own_pieces : bool
+        Whether the algorithm itself chooses a number of pieces if `chunks` is an option and not requested.
     examples : function (ranks) -> iterable of Example
         Settings in which shared tests simulate the algorithm.
     summary : str
@@ -190,11 +188,11 @@ class Algorithm:
     flows: Callable[[CollectiveRequest], Flows] = field(default=lambda request: Flows())
     share_of_ring: float = 1.0
     fewest_in_node: int = 1
-    by_choice: Callable[[CollectiveRequest], bool] = field(default=lambda request: True)
     in_libraries: Callable[[CollectiveRequest], bool] = field(default=lambda request: False)
     steps: CountSteps = field(default=lambda request: Steps())
     auxiliary: Auxiliary = Auxiliary.NONE
     whole: tuple[str, ...] = ()
+    own_pieces: bool = False
     examples: Callable[[int], Iterable[Example]] = plain
     summary: str = ""
     ranks: int | None = None
@@ -268,14 +266,9 @@ def sent_by_each(request: CollectiveRequest) -> bool:
     return request.operation in _SENT_BY_EACH
 
 
-def few_to_one(request: CollectiveRequest) -> bool:
-    """Return True if the request has few enough ranks for all to send to one, or if libraries send by pairs anyway."""
-    return sent_by_each(request) or request.world_size <= _MOST_TO_ONE
-
-
 def one_a_node(request: CollectiveRequest) -> bool:
-    """Return True if the request's ranks are on several nodes, with a single rank in each."""
-    return 1 < len(request.nodes) == request.world_size
+    """Return True if each of the request's ranks is a node of its own, as on a network without nodes."""
+    return not request.nodes or 1 < len(request.nodes) == request.world_size
 
 
 def always(request: CollectiveRequest) -> bool:

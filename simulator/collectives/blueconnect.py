@@ -191,7 +191,7 @@ def stands_for_trees(request: CollectiveRequest) -> bool:
 
     Trees run sums over nodes, and, since NCCL 2.23 (PAT), gathers over nodes with one rank each.
     """
-    return one_a_node(request) or (request.operation == "all_reduce" and len(request.nodes) > 1)
+    return len(request.nodes) > 1 and (one_a_node(request) or request.operation == "all_reduce")
 
 
 ALGORITHM = Algorithm(

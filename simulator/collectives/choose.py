@@ -27,27 +27,17 @@ class Candidate:
         Time on an idle network [s]; None if neither a closed form nor an estimate is known.
     exact : bool
         True if the time comes from a closed form.
-    in_libraries : bool
-        True if collective libraries run this algorithm.
     """
 
     name: str
     predicted: float | None
     exact: bool = True
-    in_libraries: bool = False
-
-    @property
-    def at_worst(self) -> float:
-        """Predicted time [s]; plus the error of estimates, unless exact or run by libraries."""
-        sure = self.exact or self.in_libraries
-        return (self.predicted or 0.0) * (1.0 if sure else 1.0 + _ESTIMATES_OFF)
 
 
 def choose(candidates: Sequence[Candidate]) -> tuple[str, str]:
     """Return the fastest candidate algorithm's name, and the reason in words.
 
-    Ties go to exact times, then to alphabetical order. An algorithm outside of libraries is chosen by an estimate only
-    if it is faster by more than the estimate's error.
+    Ties go to exact times, then to alphabetical order.
 
     Examples
     --------
@@ -56,14 +46,14 @@ def choose(candidates: Sequence[Candidate]) -> tuple[str, str]:
     """
     if not candidates:
         raise ValueError("no algorithm supports this operation here")
-    # Sort keys: time including the possible error, exact before estimated, name.
-    known = sorted((c.at_worst, not c.exact, c.name, c.predicted) for c in candidates if c.predicted is not None)
+    # Sort keys: time, exact before estimated, name.
+    known = sorted((c.predicted, not c.exact, c.name) for c in candidates if c.predicted is not None)
     unknown = [c.name for c in candidates if c.predicted is None]
     left = f"; without a formula: {', '.join(unknown)}" if unknown else ""
     if known:
-        times = ", ".join(f"{name} {'about ' * about}{format_time(time)}" for _, about, name, time in known[:_MOST])
+        times = ", ".join(f"{name} {'about ' * about}{format_time(time)}" for time, about, name in known[:_MOST])
         # Readers know neither which times are exact nor how far the others are off.
-        estimated = any(about for _, about, _, _ in known[:_MOST])
+        estimated = any(about for _, about, _ in known[:_MOST])
         note = f" (about: up to {100 * _ESTIMATES_OFF:.0f} % too short)" if estimated else ""
         return known[0][2], f"shortest time by formula: {times}{note}{left}"
     # Without any predicted time, take ring, the usual choice in libraries.

@@ -7,8 +7,10 @@ the nearest measurement. docs/measured.md shows the derivation errors.
 from __future__ import annotations
 
 from dataclasses import replace
+from math import inf
 from typing import Final
 
+from simulator.cluster.caps import spare_of_cards
 from simulator.cluster.cluster import Cluster, MachineCollective
 from simulator.collectives.algorithm import ALGORITHMS, REDUCING, Algorithm, CollectiveRequest
 
@@ -48,18 +50,40 @@ def constants(
     return replace(measured, startup=measured.startup + later, rate_cap=measured.rate_cap * share, chunks=None)
 
 
+def caps_of(
+    cluster: Cluster, request: CollectiveRequest, group: tuple[int, ...], wanted: Algorithm, nbytes: int
+) -> tuple[float, float]:
+    """Return the bounds of a rank's sending rate inside its node and to other nodes, by an algorithm [B/s].
+
+    A node is never faster in a group over several nodes than alone. Constants over nodes that were taken over from
+    another machine know only what its cards carry: the node's own constants bound the rate inside.
+    """
+    machine = constants(cluster, request, group, wanted)
+    if machine is None:
+        return inf, inf
+    factor = machine.factor(nbytes)
+    inside, across = machine.rate_cap * factor, machine.cross_rate_cap * factor
+    alone = cluster.in_node.get(request.operation)
+    if alone is not None and len(request.nodes) > 1 and machine.borrowed:
+        share = wanted.share_of_ring / ALGORITHMS.find(alone.algorithm).share_of_ring
+        inside = min(inside, alone.rate_cap * share * alone.factor(nbytes))
+    # Caps between nodes are fitted with every GPU of a node sending; fewer ranks per network card get a larger share.
+    return inside, across if across == inf else across * spare_of_cards(cluster, group)
+
+
 def source_of(cluster: Cluster, machine: MachineCollective | None) -> str:
     """Return the source of a machine's constants; empty without constants."""
     return "" if machine is None else machine.source or f"the topology file of {cluster.name}"
 
 
 def on_whole_nodes(cluster: Cluster, request: CollectiveRequest) -> bool:
-    """Return True if the request's ranks are inside a single node, or fill several nodes completely.
+    """Return True if the request's ranks fill a node, or several nodes, completely.
 
     The sweeps behind the machine's constants used whole nodes. For other groups the constants only serve to predict the
-    fastest algorithm; inside a node they hold for fewer ranks.
+    fastest algorithm.
     """
-    return len(request.nodes) < 2 or {len(node) for node in request.nodes} == {len(node) for node in cluster.nodes}
+    sizes = {len(node) for node in request.nodes} or {request.world_size}
+    return sizes == {cluster.node_size or max(map(len, cluster.nodes), default=0)}
 
 
 def _nearest(cluster: Cluster, request: CollectiveRequest, group: tuple[int, ...]) -> tuple[str, ...]:

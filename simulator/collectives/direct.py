@@ -18,7 +18,6 @@ from simulator.collectives.algorithm import (
     Flows,
     always,
     direct_steps,
-    few_to_one,
     least_volume,
     sent_by_each,
 )
@@ -182,7 +181,7 @@ ALGORITHM = Algorithm(
     minimal=always,
     closed_form=closed_form,
     flows=flows,
-    by_choice=few_to_one,
-    in_libraries=sent_by_each,
+    # RCCL runs as many rings over a full mesh as a GPU has links.
+    in_libraries=lambda request: sent_by_each(request) or (request.mesh and len(request.nodes) < 2),
     steps=direct_steps,
 )

@@ -209,6 +209,7 @@ ALGORITHM = Algorithm(
     flows=flows,
     in_libraries=_over_nodes,
     options=("chunks",),
+    own_pieces=True,
     examples=in_pieces,
     steps=tree_steps,
 )

@@ -32,7 +32,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from simulator.collectives.algorithm import Algorithm, CollectiveRequest, ElementSizes, always, least_volume, tree_steps
+from simulator.collectives.algorithm import (
+    Algorithm,
+    CollectiveRequest,
+    ElementSizes,
+    always,
+    least_volume,
+    one_a_node,
+    tree_steps,
+)
 from simulator.collectives.idle import IdleNetwork
 from simulator.collectives.schedule_builder import ScheduleBuilder
 from simulator.records.reduction_order import ReductionOrder
@@ -218,6 +226,8 @@ def closed_form(request: CollectiveRequest, sizes: ElementSizes, network: IdleNe
 ALGORITHM = Algorithm(
     summary="peers exchange and add halves, quarters, ... of the array, then gather in reverse order",
     plans={"all_reduce": all_reduce, "reduce_scatter": reduce_scatter, "all_gather": all_gather},
+    # MPI libraries, whose ranks are nodes of their own: Thakur, Rabenseifner & Gropp 2005.
+    in_libraries=one_a_node,
     volume=least_volume,
     minimal=always,
     closed_form=closed_form,

@@ -44,9 +44,15 @@ from simulator.records.schedule import Repeat, Round, Schedule, kept
 
 def equal_nodes(request: CollectiveRequest) -> tuple[tuple[int, ...], ...]:
     """Return the request's nodes; raise ValueError unless they have equal size and contain every rank once."""
-    nodes = request.nodes or (tuple(range(request.world_size)),)
+    nodes = nodes_of(request)
     if len({len(node) for node in nodes}) != 1:
         raise ValueError(f"nodes must be of one size, got sizes {[len(node) for node in nodes]}")
+    return nodes
+
+
+def nodes_of(request: CollectiveRequest) -> tuple[tuple[int, ...], ...]:
+    """Return the request's nodes, a single one if it has none; raise ValueError unless they have every rank once."""
+    nodes = request.nodes or (tuple(range(request.world_size)),)
     if sorted(place for node in nodes for place in node) != list(range(request.world_size)):
         raise ValueError("nodes must hold each rank of the group once")
     return nodes

@@ -18,6 +18,7 @@ References
 .. [1] NCCL user guide, environment variables, NCCL_CROSS_NIC: rings keep to the same card of each node where they can
    (recalled; not looked up: whether NCCL reverses every other node for this purpose).
 .. [2] Patarasuk & Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", JPDC 2009.
+.. [3] Alspach, "The wonderful Walecki construction", Bulletin of the ICA 52, 2008.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from simulator.collectives.algorithm import (
     ring_steps,
 )
 from simulator.collectives.example import in_nodes
-from simulator.collectives.hierarchical import as_ring, equal_nodes
+from simulator.collectives.hierarchical import as_ring, nodes_of
 from simulator.collectives.idle import AlikeRoutes, IdleNetwork
 from simulator.collectives.unequal_chunks import advance_uneven
 from simulator.records.chunks import timed_sizes
@@ -51,39 +52,51 @@ _MOST_HOPS: Final = 2**24
 
 
 def count(request: CollectiveRequest) -> int:
-    """Return the number of rings: the ranks per node; 1 for a single node."""
-    nodes = equal_nodes(request)
-    return len(nodes[0]) if len(nodes) > 1 else 1
+    """Return the number of rings: the ranks of the smallest node; 1 for a single node."""
+    nodes = nodes_of(request)
+    return min(map(len, nodes)) if len(nodes) > 1 else 1
 
 
 def orders(request: CollectiveRequest) -> list[tuple[int, ...]]:
-    """Return each ring's rank order for a request; a single node, or a single rank per node, gives one ring.
+    """Return each ring's rank order for a request; a single node, or a node with a single rank, gives one ring.
+
+    The rings are the same in every node up to as many places as the smallest node has. The further ranks of a larger
+    node follow the rank at which a ring enters the node.
 
     Examples
     --------
     >>> orders(CollectiveRequest("all_reduce", 4, 8, nodes=((0, 1), (2, 3))))
     [(0, 1, 3, 2), (1, 0, 2, 3)]
     """
-    nodes = equal_nodes(request)
-    size = len(nodes[0])
-    if len(nodes) == 1 or size == 1:
+    nodes, size = nodes_of(request), count(request)
+    if size == 1:
         return [tuple(chain(*nodes))]
-    turns = _turns(len(nodes), size)
-    return [
-        tuple(node[(j + i) % size] for node, turn in zip(nodes, turns, strict=True) for i in turn) for j in range(size)
-    ]
+    turns = _turns(len(nodes), size, mesh=request.mesh and size % 2 == 0)
+    rings = []
+    for j in range(size):
+        entered = ([node[(j + i) % size] for i in turn] for node, turn in zip(nodes, turns, strict=True))
+        further = (node[size:] for node in nodes)
+        visits = zip(entered, further, strict=True)
+        rings.append(tuple(place for ring, more in visits for place in (*ring[:1], *more, *ring[1:])))
+    return rings
 
 
-def _turns(nodes: int, size: int) -> list[list[int]]:
+def _turns(nodes: int, size: int, *, mesh: bool) -> list[list[int]]:
     """Return, for each node, the order in which ring 0 visits its `size` places; ring j visits j places further on.
+
+    On a full mesh of an even number of places, ring 0 goes 0, 1, -1, 2, -2, ..., size / 2 (modulo size). The rings are
+    then the paths of Walecki's decomposition, in both directions: together they use each link once [3]_.
 
     Examples
     --------
-    >>> _turns(2, 4)
-    [[0, 1, 2, 3], [3, 2, 1, 0]]
-    >>> _turns(3, 4)
+    >>> _turns(2, 4, mesh=False), _turns(2, 4, mesh=True)
+    ([[0, 1, 2, 3], [3, 2, 1, 0]], [[0, 1, 3, 2], [2, 3, 1, 0]])
+    >>> _turns(3, 4, mesh=False)
     [[0, 1, 2, 3], [3, 0, 1, 2], [2, 1, 3, 0]]
     """
+    if mesh:
+        path = [0, *(place % size for i in range(1, size // 2) for place in (i, -i)), size // 2]
+        return [path[:: -1 if node % 2 else 1] for node in range(nodes)]
     forth = list(range(size))
     turns = [forth, forth[::-1]] * (nodes // 2)
     if nodes % 2 and size > 2:
@@ -102,8 +115,12 @@ def plan(request: CollectiveRequest) -> Schedule:
 
 
 def flows(request: CollectiveRequest) -> Flows:
-    """Return how many flows a rank sends at once: G - 1 rings stay in the node, a single ring leaves the node."""
-    return Flows(inside=max(1, count(request) - 1))
+    """Return how many flows a rank sends at once: G - 1 rings stay in the node, a single ring leaves the node.
+
+    At a rank without a ring of its own, in a node with more than G ranks, all G rings stay in the node.
+    """
+    rings, largest = count(request), max(map(len, nodes_of(request)))
+    return Flows(inside=max(1, rings - (largest == rings)))
 
 
 def closed_form(request: CollectiveRequest, sizes: ElementSizes, network: IdleNetwork) -> float | None:

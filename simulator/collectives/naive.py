@@ -15,9 +15,9 @@ from simulator.collectives.algorithm import (
     ElementSizes,
     always,
     direct_steps,
-    few_to_one,
     least_volume,
 )
+from simulator.collectives.direct import flows
 from simulator.collectives.idle import IdleNetwork
 from simulator.records.reduction_order import ReductionOrder
 from simulator.records.schedule import Round, Schedule
@@ -61,6 +61,6 @@ ALGORITHM = Algorithm(
     volume=least_volume,
     minimal=always,
     closed_form=closed_form,
-    by_choice=few_to_one,
+    flows=flows,
     steps=direct_steps,
 )

@@ -48,6 +48,9 @@ _SHARE_OF_RING = 0.85
 # versions do not use NVLS for two GPUs either, but times measured over two GPUs are closer to NVLS than to a ring
 # (docs/measured.md).
 FEWEST = 2
+# In NCCL's own model, sums in the switch of a single node have 2 x 0.85 x 15/16 x 5/6 x 1/2 = 0.66 of a ring's rate B,
+# over array bytes, and a ring over N GPUs has B N / (2 (N - 1)), which is 0.67 B for 4 and 0.63 B for 5 (tuning.cc).
+_FEWEST_ALONE = 5
 
 
 def all_reduce(request: CollectiveRequest) -> Schedule:
@@ -158,15 +161,20 @@ def steps(request: CollectiveRequest) -> Steps:
     return Steps(2, 2 * steps_across(max(1, len(request.nodes))))
 
 
+def _in_libraries(request: CollectiveRequest) -> bool:
+    return min(map(len, request.nodes), default=0) >= (FEWEST if len(request.nodes) > 1 else _FEWEST_ALONE)
+
+
 ALGORITHM = Algorithm(
     summary="the NVSwitch of each node adds the arrays and sends the sum to all GPUs of the node",
     plans={"all_reduce": all_reduce},
     volume=volume,
     minimal=never,
     options=("nodes", "chunks"),
+    own_pieces=True,
     share_of_ring=_SHARE_OF_RING,
     fewest_in_node=FEWEST,
-    in_libraries=lambda request: min(map(len, request.nodes), default=0) >= FEWEST,
+    in_libraries=_in_libraries,
     auxiliary=Auxiliary.SWITCHES,
     examples=at_switches,
     steps=steps,

@@ -6,28 +6,35 @@ machine's start-up time and rate caps. This module uses no clock and no arrays.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from itertools import pairwise
 from typing import Final, Literal
 
 from simulator.basics.dtypes import find as find_dtype
 from simulator.basics.errors import ScenarioError, ScheduleError
-from simulator.cluster.caps import spare_of_cards
-from simulator.cluster.cluster import Cluster
-from simulator.collectives.algorithm import ALGORITHMS, Algorithm, Auxiliary, CollectiveRequest, ElementSizes
+from simulator.cluster.cluster import Cluster, MachineCollective
+from simulator.collectives.algorithm import ALGORITHMS, Algorithm, Auxiliary, CollectiveRequest, ElementSizes, Flows
 from simulator.collectives.choose import Candidate, choose
-from simulator.collectives.constants import constants, on_whole_nodes, runs, source_of
+from simulator.collectives.constants import caps_of, constants, on_whole_nodes, runs, source_of
 from simulator.collectives.estimate import estimate
 from simulator.collectives.idle import IdleNetwork
+from simulator.collectives.ring import widest_order
 from simulator.collectives.verify import verify
 from simulator.records.operation import Collective
 from simulator.records.program import Program
 from simulator.records.reduction_order import ReductionOrder
 from simulator.records.schedule import Schedule
+from simulator.records.transfers import write_out
 
 # Reason for an algorithm that a scenario names.
 AS_REQUESTED: Final = "as requested"
+# Most GPUs of a node for which a ring over the widest links is searched.
+_MOST_IN_A_NODE: Final = 16
+# Most pieces into which `auto` cuts an array: with more, start-ups count for more than what is gained.
+_PIECES: Final = 32
 # Most transfers of a proof, which takes up to 5 s and 130 MB with this number: both grow with its square.
 _MOST_PROVED: Final = 2**15
 
@@ -113,6 +120,7 @@ def plan(cluster: Cluster, task: Task) -> Plan:
         raise ScenarioError(
             f"collective.algorithm: got {name!r}, which has no {task.request.operation}; its operations are {able}"
         )
+    task = _on_links(cluster, task, name)
     ops, predicted = [], 0.0
     foreseen = True
     messages = task.messages or (task.request.elements,)
@@ -168,9 +176,34 @@ def packed(tensors: Sequence[int], buffer: int, first: int | None = None) -> tup
 
 def _with_nodes(cluster: Cluster, task: Task) -> CollectiveRequest:
     """Return the task's request with nodes; if absent, with the cluster's nodes as places in the group."""
-    if task.request.nodes:
-        return task.request
-    return replace(task.request, nodes=tuple(map(tuple, _places_by_node(cluster, task.group).values())))
+    request = task.request
+    if not request.nodes and not cluster.flat:
+        request = replace(request, nodes=tuple(map(tuple, _places_by_node(cluster, task.group).values())))
+    nodes = request.nodes or (tuple(range(request.world_size)),)
+    return replace(request, mesh=all(_meshed(cluster, [task.group[place] for place in node]) for node in nodes))
+
+
+def _on_links(cluster: Cluster, task: Task, name: str) -> Task:
+    """Return the task with a rank order over the widest links between GPUs, if `auto` chose a ring inside a node.
+
+    Libraries search for such rings. Without a wider ring, or with more GPUs than a node has, the task stays unchanged.
+    """
+    vertices, request = [cluster.ranks[rank] for rank in task.group], task.request
+    searched = task.algorithm == "auto" and name == "ring" and not request.rank_order
+    if not searched or len(request.nodes) > 1 or len(vertices) > _MOST_IN_A_NODE:
+        return task
+    graph = cluster.graph
+    widths = [[graph[a][b]["bandwidth"] if a != b and b in graph[a] else 0.0 for b in vertices] for a in vertices]
+    given = [widths[place - 1][place] for place in range(len(vertices))]
+    order = widest_order(widths)
+    wider = order and min(given) < min(widths[a][b] for a, b in pairwise([*order, order[0]]))
+    return replace(task, request=replace(request, rank_order=order)) if wider else task
+
+
+def _meshed(cluster: Cluster, ranks: Sequence[int]) -> bool:
+    """Return True if each rank has a link to every other of several ranks."""
+    vertices = [cluster.ranks[rank] for rank in ranks]
+    return len(vertices) > 2 and all(b in cluster.graph[a] for a in vertices for b in vertices if a != b)
 
 
 def _places_by_node(cluster: Cluster, group: tuple[int, ...]) -> dict[int, list[int]]:
@@ -189,28 +222,15 @@ def _places_by_node(cluster: Cluster, group: tuple[int, ...]) -> dict[int, list[
 def _chosen(cluster: Cluster, task: Task) -> tuple[str, str]:
     """Return the algorithm that "auto" chooses for a task on a cluster, and the reason as text.
 
-    The machine's own measured algorithm wins on whole nodes. Otherwise the fastest candidate wins; on machines with
-    measurements, candidates are the algorithms that collective libraries run.
+    The machine's own measured algorithm wins on whole nodes. Otherwise the fastest of the algorithms wins that
+    collective libraries run.
     """
     request, own = task.request, runs(cluster, task.request, task.group)
     measured = own is not None and on_whole_nodes(cluster, request)
     if own is not None and measured and _tried(cluster, task, own.algorithm) is not None:
         return own.algorithm, f"{cluster.name} runs {own.algorithm} ({own.source or 'its topology file'})"
-    able = [
-        name
-        # Parameter servers would need further machines that the user has not requested.
-        # First without the algorithms in which too many ranks send to a single rank; if nothing remains, with them.
-        for name in ALGORITHMS.names()
-        if request.operation in ALGORITHMS.find(name).plans and ALGORITHMS.find(name).auxiliary is not Auxiliary.SERVERS
-    ]
-    in_libraries = [name for name in able if cluster.collectives and ALGORITHMS.find(name).in_libraries(request)]
-    meant = [name for name in in_libraries or able if ALGORITHMS.find(name).by_choice(request)]
-    name, why = choose(_candidates(cluster, task, meant) or _candidates(cluster, task, able))
-    left = [other for other in able if not ALGORITHMS.find(other).by_choice(request)]
-    many = left and not in_libraries and name in meant
-    return name, (
-        f"{why}; too many ranks send to one rank at {request.world_size} ranks: {', '.join(left)}"
-    ) if many else why
+    usual = [name for name in ALGORITHMS.names() if ALGORITHMS.find(name).in_libraries(request)]
+    return choose(_candidates(cluster, task, usual))
 
 
 def _candidates(cluster: Cluster, task: Task, names: Iterable[str]) -> list[Candidate]:
@@ -222,8 +242,8 @@ def _candidates(cluster: Cluster, task: Task, names: Iterable[str]) -> list[Cand
             request, op = made
             algorithm = ALGORITHMS.find(name)
             time = algorithm.closed_form(request, _sizes(op), _network(cluster, task.group, op))
-            exact, usual = time is not None, algorithm.in_libraries(request)
-            candidates.append(Candidate(name, time if exact else estimate(cluster, op), exact, usual))
+            exact = time is not None
+            candidates.append(Candidate(name, time if exact else estimate(cluster, op), exact))
     return candidates
 
 
@@ -233,7 +253,7 @@ def _tried(cluster: Cluster, task: Task, name: str) -> tuple[CollectiveRequest, 
     if task.request.operation not in algorithm.plans:
         return None
     try:
-        part = _cut(cluster, task, name, algorithm)
+        part = _cut(cluster, _on_links(cluster, task, name), name, algorithm)
         return part.request, _collective(cluster, part, name, algorithm, task.request.operation, "")
     except ScenarioError:
         # For example, nodes of different sizes, or no switch that reduces.
@@ -243,9 +263,13 @@ def _tried(cluster: Cluster, task: Task, name: str) -> tuple[CollectiveRequest, 
 def _cut(cluster: Cluster, task: Task, name: str, algorithm: Algorithm) -> Task:
     """Return the task with the machine's measured number of pipeline segments for algorithm `name`.
 
-    The task stays unchanged if the machine runs another algorithm for this operation, or if `chunks` was requested.
+    On a machine without measurements, `auto` cuts an array as libraries do: into buffers. The task stays unchanged if
+    the machine runs another algorithm for this operation, or if `chunks` was requested.
     """
     machine = runs(cluster, task.request, task.group)
+    cuts = not algorithm.own_pieces and task.request.operation not in algorithm.whole
+    if machine is None and task.algorithm == "auto" and cuts:
+        machine = MachineCollective(name, chunks=_PIECES)
     if (
         machine is None
         or machine.algorithm != name
@@ -272,10 +296,8 @@ def _collective(cluster: Cluster, task: Task, name: str, algorithm: Algorithm, l
     # Partial sums travel, and need the wider dtype, only if each add waits for the add before. With buffered adds and
     # adds on arrival, ranks send their inputs.
     wide = task.accumulate == "float32" and schedule.reduction_order == ReductionOrder.IN_SEQUENCE
-    factor = machine.factor(request.elements * dtype.itemsize) if machine else 1.0
-    capped = machine is not None and machine.cross_rate_cap < float("inf")
-    # Caps between nodes are fitted with every GPU of a node sending; fewer ranks per network card get a larger share.
-    spare, flows = spare_of_cards(cluster, task.group) if capped else 1.0, algorithm.flows(request)
+    inside, across = caps_of(cluster, request, task.group, algorithm, request.elements * dtype.itemsize)
+    flows = _flows_at_once(algorithm, request) if _is_own(algorithm) else algorithm.flows(request)
     return Collective(
         name=label,
         group=task.group,
@@ -288,8 +310,8 @@ def _collective(cluster: Cluster, task: Task, name: str, algorithm: Algorithm, l
         accumulate="float32" if task.accumulate == "float32" else task.dtype,
         auxiliaries=auxiliaries,
         startup=machine.latency(algorithm.steps(request)) if machine else 0.0,
-        rate_cap=machine.rate_cap * factor / flows.inside if machine else float("inf"),
-        cross_rate_cap=machine.cross_rate_cap * factor * spare / flows.across if machine else float("inf"),
+        rate_cap=inside / flows.inside,
+        cross_rate_cap=across / flows.across,
         why=why,
         constants=source_of(cluster, machine),
     )
@@ -333,6 +355,25 @@ def _is_own(algorithm: Algorithm) -> bool:
     return all(algorithm is not shipped for shipped in ALGORITHMS.by_name.values())
 
 
+@lru_cache(maxsize=256)
+def _flows_at_once(algorithm: Algorithm, request: CollectiveRequest) -> Flows:
+    """Return the most transfers that a rank of an own algorithm sends at once inside its node, and to other nodes.
+
+    Transfers that wait for equally many transfers, one after another, run at once: they share the rank's rate.
+    """
+    transfers = write_out(algorithm.plans[request.operation](request))
+    node_of = {place: number for number, node in enumerate(request.nodes) for place in node}
+    depths, sent = list[int](), Counter[tuple[int, int, bool]]()
+    columns = (transfers.src, transfers.dst, transfers.before_on_channel)
+    rows = zip(transfers.waits_of(), *(column.tolist() for column in columns), strict=True)
+    for waits, src, dst, before in rows:
+        depths.append(1 + max((depths[awaited] for awaited in (*waits, before) if awaited >= 0), default=-1))
+        if src < request.world_size:
+            sent[src, depths[-1], node_of.get(src) != node_of.get(dst) and dst < request.world_size] += 1
+    most = [max((count for (*_, away), count in sent.items() if away is across), default=1) for across in (False, True)]
+    return Flows(*most)
+
+
 def _proved_request(algorithm: Algorithm, request: CollectiveRequest) -> CollectiveRequest:
     """Return the request whose schedule is proved in place of `request`: the same, or one with fewer ranks.
 
@@ -355,9 +396,9 @@ def _halved(request: CollectiveRequest) -> CollectiveRequest:
 
     Examples
     --------
-    >>> _halved(CollectiveRequest("all_reduce", 4, 8, nodes=((0, 2), (1, 3))))
-    CollectiveRequest(operation='all_reduce', world_size=2, elements=8, root=0, rank_order=(), chunks=None, servers=1, \
-servers_on='own', nodes=((0, 1),))
+    >>> half = _halved(CollectiveRequest("all_reduce", 4, 8, nodes=((0, 2), (1, 3))))
+    >>> half.world_size, half.nodes
+    (2, ((0, 1),))
     """
     half = request.nodes[: -(-len(request.nodes) // 2)] if len(request.nodes) > 1 else ()
     kept = sorted(place for node in half for place in node) or range(-(-request.world_size // 2))
@@ -390,7 +431,7 @@ def _auxiliaries(cluster: Cluster, task: Task, name: str, auxiliary: Auxiliary) 
     # Switches in the order of the request's nodes; `Schedule` numbers them behind the ranks in the same order.
     nodes = _places_by_node(cluster, task.group)
     switches = [cluster.reducing_switches[node] for node in nodes if node < len(cluster.reducing_switches)]
-    if len(switches) != len(request.nodes):
+    if len(switches) != max(1, len(request.nodes)):
         raise ScenarioError(
             f"collective.algorithm: got {name!r}, but no switch of {cluster.name} reduces; the algorithm needs a "
             "topology with in_switch_reduction: true"

@@ -108,6 +108,41 @@ def side_by_side(
     )
 
 
+def widest_order(bandwidth: Sequence[Sequence[float]]) -> tuple[int, ...]:
+    """Return an order of ranks 0 .. N - 1 for a ring over links, whose narrowest link is as wide as possible.
+
+    Parameters
+    ----------
+    bandwidth : shape (N, N)
+        Bandwidth of the link from rank to rank [B/s]; 0 without a link.
+
+    Returns
+    -------
+    tuple of int
+        The first such order with rank 0 first; empty if the links form no ring.
+
+    Examples
+    --------
+    The links 0-2, 2-1, 1-3 and 3-0 are twice as wide as the others.
+
+    >>> widest_order([[0, 1, 2, 2], [1, 0, 2, 2], [2, 2, 0, 1], [2, 2, 1, 0]])
+    (0, 2, 1, 3)
+    """
+    for least in sorted({width for row in bandwidth for width in row if width}, reverse=True):
+        order = _ring_over([[to for to, width in enumerate(row) if width >= least] for row in bandwidth], [0])
+        if order:
+            return order
+    return ()
+
+
+def _ring_over(neighbours: Sequence[Sequence[int]], path: list[int]) -> tuple[int, ...]:
+    """Return the first ring along `neighbours` that begins with `path` and visits every rank; empty if none exists."""
+    if len(path) == len(neighbours):
+        return tuple(path) if 0 in neighbours[path[-1]] else ()
+    onward = (place for place in neighbours[path[-1]] if place not in path)
+    return next(filter(None, (_ring_over(neighbours, [*path, place]) for place in onward)), ())
+
+
 def closed_form(request: CollectiveRequest, sizes: ElementSizes, network: IdleNetwork) -> float | None:
     """Return a ring's time on an idle network: (N-1)(alpha + ceil(n/N) e / beta) [s], twice for all_reduce; or None.
 

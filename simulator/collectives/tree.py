@@ -22,6 +22,7 @@ from simulator.collectives.algorithm import (
     CollectiveRequest,
     ElementSizes,
     least_volume,
+    one_a_node,
     own_part,
     tree_steps,
 )
@@ -177,6 +178,8 @@ ALGORITHM = Algorithm(
         "scatter": scatter,
         "gather": gather,
     },
+    # MPI libraries, whose ranks are nodes of their own: Thakur, Rabenseifner & Gropp 2005.
+    in_libraries=one_a_node,
     volume=volume,
     minimal=minimal,
     closed_form=closed_form,

@@ -16,6 +16,7 @@ from simulator.basics.sections import varied
 from simulator.basics.units import format_memory, format_time
 from simulator.basics.work_unit import has_padding, useful_rate
 from simulator.cluster.build import facts
+from simulator.cluster.cluster import BORROWED
 from simulator.collectives.plan import AS_REQUESTED
 from simulator.findings.comparison import Comparison, Row
 from simulator.findings.measured_range import outside_of_measured, unmeasured_kinds
@@ -29,8 +30,6 @@ from simulator.step.optimizers.optimizer import OPTIMIZERS
 
 # Maximum number of sentences per kind; a page's report.json has the rest.
 _MOST: Final = 3
-# Prefix for sources measured on another machine.
-_BORROWED: Final = "not measured here"
 
 
 class Caveat(NamedTuple):
@@ -89,7 +88,7 @@ def _network(rows: Sequence[tuple[Row, Report]]) -> Iterator[Caveat]:
         told = str(report.get("why", ""))
         # Skip a source that the report's own reason already mentions.
         for operation, source in _sources_by_operation(row, report):
-            if source.startswith(_BORROWED) and source not in told:
+            if source.startswith(BORROWED) and source not in told:
                 borrowed.setdefault(source.partition(";")[0], {})[operation] = None
     if unmeasured:
         yield Caveat("network", best_case(few(list(unmeasured), _MOST)))

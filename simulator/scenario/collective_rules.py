@@ -127,12 +127,24 @@ def _proof(
     # A wrong option, which other rules report.
     except ValueError:
         return
-    size = facts.node_size if facts is not None else None
-    if size and "nodes" in algorithm.options and not request.nodes:
-        nodes = tuple(tuple(range(b, min(b + size, world_size))) for b in range(0, request.world_size, size))
-        request = replace(request, nodes=nodes)
+    if facts is not None and facts.node_size and "nodes" in algorithm.options:
+        request = _on_nodes(shape, world_size, facts.node_size)
     for message in broken_promises(shape.algorithm, algorithm, request):
         yield _conflict("algorithm", message)
+
+
+def _on_nodes(shape: CollectiveSpec, world_size: int, size: int) -> CollectiveRequest:
+    """Return the request of a collective whose ranks fill nodes of `size` ranks in order."""
+    request = request_of(shape, world_size)
+    nodes = tuple(tuple(range(b, min(b + size, request.world_size))) for b in range(0, request.world_size, size))
+    return request if request.nodes else replace(request, nodes=nodes)
+
+
+def _refuses(algorithm: Algorithm | None, request: CollectiveRequest) -> bool:
+    try:
+        return algorithm is not None and not algorithm.plans[request.operation](request)
+    except (KeyError, ValueError):
+        return True
 
 
 def _conflict(name: str, message: str, *involved: str, at: int | None = None, of_key: bool = False) -> RuleViolation:
@@ -302,7 +314,13 @@ def _algorithm_on_nodes(
             )
             yield _conflict("algorithm", f"got {name!r}; {message}", "group_size", "cluster.topology")
             # Without placement, ranks fill nodes in order, and the last node must be full too.
-        elif shape.group is None and cluster.placement is None and ranks > node_size and ranks % node_size:
+        elif (
+            shape.group is None
+            and cluster.placement is None
+            and ranks > node_size
+            and ranks % node_size
+            and _refuses(algorithm, _on_nodes(shape, ranks, node_size))
+        ):
             near = f"{ranks // node_size * node_size} or {(ranks // node_size + 1) * node_size}"
             message = (
                 f"got {name!r} on {ranks} ranks, but a node has {node_size} ranks and every node must be full; take "
