@@ -14,6 +14,7 @@ from simulator.model.partition import context_refusal, expert_tensor_refusal, ex
 from simulator.scenario.build_training import parallelism
 from simulator.scenario.rule_violation import RuleViolation
 from simulator.scenario.training_spec import TrainingSpec
+from simulator.step.checkpointing import policies_in
 from simulator.step.pipelines.schedule import SCHEDULES, PipelineShape
 from simulator.step.spec import Updater
 from simulator.step.stages import layers_of_stages, refusal_of_deferral, refusal_of_layers
@@ -124,12 +125,15 @@ def _numbers(shape: TrainingSpec, model: Transformer | None) -> Iterator[RuleVio
     if shape.faults:
         message = f"got {size}, but faults need pure data parallelism; omit faults, {without}"
         yield _conflict(key, message, "training.faults", "training.numerics")
-    if shape.activation_checkpointing in ("selective_op", "feed_forward", "activation") and key != "pp":
+    # These policies recompute a part of a layer; real training recomputes the layer with all its exchanges.
+    parts = policies_in(shape.activation_checkpointing) & {"selective_op", "feed_forward", "activation"}
+    inside = next(((name, ranks) for name, ranks in sizes.items() if name != "pp" and ranks > 1), None)
+    if parts and inside is not None:
         message = (
-            f"got {size}, but real training of a partitioned model does not support {shape.activation_checkpointing}; "
-            f"write full or attention, {without}"
+            f"got {inside[1]}, but real training of a partitioned model does not support {min(parts)}; write full or "
+            f"attention, {without}"
         )
-        yield _conflict(key, message, "training.activation_checkpointing", "training.numerics")
+        yield _conflict(inside[0], message, "training.activation_checkpointing", "training.numerics")
     if model is not None and model.tied and wanted.apart and not _whole(shape):
         message = (
             f"got {wanted.pp}; {model.name} shares one table between embedding and head, and only sharding: ddp sums "

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import jsonschema
+import numpy as np
 import pytest
 import yaml
 
@@ -258,6 +259,19 @@ def test_an_own_strategy_plans_the_collectives(folder: Path) -> None:
     run = simulator.simulate(SHARDING.scenario("./synced.py"))
     sums = [op for name, op in run.plan.program.collectives().items() if name.startswith("sum bucket")]
     assert sum(op.elements for op in sums) == 4 * 124_439_808
+
+
+def test_an_own_strategy_trains_beside_a_slow_rank(folder: Path) -> None:
+    """The losses are those of ddp; a fast rank's next micro-batch changes no sum."""
+    model = {"model_type": "gpt2", "n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 16, "vocab_size": 32}
+    learns = {"model": model, "seq_len": 8, "numerics": True, "precision": "fp32", "gradient_accumulation_steps": 2}
+    slow = {"topology": "star_100g", "world_size": 4, "stragglers": {1: 4.0}}
+    losses = []
+    for strategy in ("./synced.py", "ddp"):
+        training = learns | {"sharding": strategy, "dropout": 0.0, "steps": 3}
+        run = simulator.simulate({"name": "own", "cluster": slow, "training": training})
+        losses.append(run.report.learning.losses)
+    np.testing.assert_allclose(losses[0], losses[1], rtol=1e-6)
 
 
 def test_an_own_plot_draws_a_picture_of_the_run(folder: Path, command: Command) -> None:
