@@ -10,9 +10,11 @@ import jsonschema
 import numpy as np
 import pytest
 import yaml
+from typer.main import get_command
 
 import simulator
 from simulator.basics.errors import ScenarioError, ScenarioWarning
+from simulator.cli.app import app
 from simulator.scenario.load import load_scenario
 from simulator.scenario.schema import schema
 from simulator.step.framework import load_framework
@@ -61,6 +63,29 @@ def test_a_path_starts_at_the_scenarios_folder(folder: Path, part: OwnPart, monk
     (folder / "elsewhere").mkdir()
     monkeypatch.chdir(folder / "elsewhere")
     assert len(simulator.play("../own.yaml").outcomes) > 0
+
+
+def test_every_command_can_forbid_foreign_code() -> None:
+    """An input of any command may name a file that names another file: a run's directory, days, jobs, a topology."""
+    commands = get_command(app).commands  # type: ignore[attr-defined]
+    assert len(commands) > 30
+    assert [
+        name for name, one in commands.items() if "--no-plugins" not in {o for p in one.params for o in p.opts}
+    ] == []
+
+
+@pytest.mark.parametrize("name", ["goodput", "expect", "import-model"])
+def test_other_commands_run_no_forbidden_code(folder: Path, command: Command, name: str) -> None:
+    (folder / SHARDING.file).write_text("raise SystemExit('this ran')")
+    written(SHARDING, folder)
+    asked = {
+        "goodput": ("own.yaml", "--days", "30d", "--failures", "5"),
+        "expect": ("own.yaml", "--measured", "1 s"),
+        "import-model": (f"{SHARDING.file}:build",),
+    }[name]
+    refused = command(name, *asked, "--no-plugins")
+    assert refused.code == 2
+    assert "whose code is not run" in refused.err
 
 
 @every_simulated
