@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from simulator import simulate_jobs
+from simulator.cli import answer_output
 from simulator.results import answer_directory
 from tests.commands import Command, commands_in
 
@@ -147,3 +148,24 @@ def test_equal_questions_leave_equal_bytes(cli: Command, tmp_path: Path) -> None
         cli("goodput", "step.json", "--days", "30d", "--failures", "500", "--out", out)
     for name in files(tmp_path / "one"):
         assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        ("jobs", "jobs.json"),
+        ("goodput", "step.json", "--days", "30d", "--failures", "500"),
+    ],
+    ids=lambda asked: str(asked[0]),
+)
+def test_an_answer_stays_if_nobody_reads_the_printed_lines(
+    asked: tuple[str, ...], cli: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in `simulator jobs FILE --out out | head -1`."""
+
+    def closed(text: str) -> None:
+        raise BrokenPipeError(text)
+
+    monkeypatch.setattr(answer_output, "print_text", closed)
+    cli(*asked, "--out", "out")
+    assert files(tmp_path / "out") >= DOCUMENTS

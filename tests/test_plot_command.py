@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from simulator.records.setting_text import label
 from tests.commands import SMALL, Command, commands_in
 
 SWEPT = SMALL.replace(
@@ -92,3 +93,15 @@ def test_what_is_no_run_is_refused(cli: Command) -> None:
     told = cli("plot", "nowhere", "--kind", "timeline")
     assert told.code == 2
     assert told.err.startswith("nowhere: has no finished run")
+
+
+def test_a_point_is_named_by_the_text_of_the_printed_table(cli: Command) -> None:
+    axis = "compare: {collective.algorithm: [ring, tree], cluster.stragglers: [{}, {1: 2.0}]}"
+    Path("slow.yaml").write_text(SMALL.replace("plots: []", f"{axis}\nplots: []"), encoding="utf-8")
+    printed = " ".join(cli("run", "slow.yaml", "--out", "slow").out.split())
+    text = label("cluster.stragglers", {1: 2.0})
+    assert text in printed
+    told = cli(
+        "plot", "slow", "--kind", "timeline", "--point", f"cluster.stragglers={text}", "--point", "algorithm=tree"
+    )
+    assert (told.code, told.out.count("picture: ")) == (0, 1)

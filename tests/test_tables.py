@@ -72,10 +72,10 @@ def test_columns_of_no_plain_kind_are_text(tmp_path: Path) -> None:
     write_parquet(outcomes, tmp_path / "t.parquet")
     read = pd.read_parquet(tmp_path / "t.parquet")
     assert read["a"].tolist()[:2] == ["auto", "4"]
-    assert read["b"].tolist()[:2] == ["{3: 0.5}", "{}"]
+    assert read["b"].tolist()[:2] == ["b 3 0.5", "b none"]
     assert read["a"].isna().tolist() == [False, False, True]
     assert read["time_s"].tolist() == [0.0, 0.1, 0.2]
-    assert table_text(outcomes).splitlines()[1] == "auto,{3: 0.5},0.0,[1.0],events,"
+    assert table_text(outcomes).splitlines()[1] == "auto,b 3 0.5,0.0,[1.0],events,"
 
 
 def test_numbers_read_back_exactly() -> None:
@@ -187,3 +187,15 @@ def test_speedup_and_efficiency_are_relative_to_the_fewest_gpus_of_equal_setting
     assert "speedup" not in alone
     with pytest.raises(ValueError, match="several values"):
         plots.speedup(alone)
+
+
+def test_settings_in_a_frame_are_the_texts_of_the_printed_table() -> None:
+    server = {"strategy": "parameter_server", "servers": 1}
+    scenario = training_scenario(topology="leaf_spine_100g", world_size=2, model="gpt2", seq_len=128)
+    table = sweep(scenario, axes={"training.sharding": ["ddp", server], "cluster.world_size": [2, 4]})
+    assert table["training.sharding"].tolist() == ["ddp"] * 2 + ["parameter_server (1 server)"] * 2
+    lines = plots.speedup(table, "training.sharding").axes[0].get_lines()
+    assert [str(line.get_label()) for line in lines] == ["ddp", "parameter_server (1 server)", "ideal"]
+    # Two settings in a single line would be a zigzag.
+    with pytest.raises(ValueError, match=r"same number of GPUs; write label='training\.sharding'"):
+        plots.speedup(table)

@@ -15,13 +15,17 @@ from simulator.results.page.answer_page import FILE
 from simulator.results.presentation import Presentation
 
 
-def give(answer: Presentation, shown: Sequence[AnswerTable], out: Path | None, *, as_json: bool) -> None:
+def give(
+    answer: Presentation, shown: Sequence[AnswerTable], out: Path | None, *, as_json: bool, heading: str = ""
+) -> None:
     """Write an answer's files to `out`, if given, and print the answer.
 
     Parameters
     ----------
     shown : sequence of AnswerTable
         Tables to print.
+    heading : str
+        Line printed before the answer.
     """
     if out is not None:
         write(out, answer)
@@ -29,6 +33,8 @@ def give(answer: Presentation, shown: Sequence[AnswerTable], out: Path | None, *
     if as_json:
         typer.echo(answer_text(answer.data), nl=False)
         return
+    if heading:
+        print_text(heading)
     if answer.question:
         print_text(f"{answer.question}\n")
     for sentence in answer.sentences:

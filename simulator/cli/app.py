@@ -163,6 +163,7 @@ def collective(
     gpu: OtherGpu = None,
     payload: Annotated[bool, typer.Option("--payload", help="Carry real arrays, and count wrong elements.")] = False,
     as_json: AsJson = False,
+    no_plugins: NoPlugins = False,
 ) -> None:
     """Print the table of nccl-tests for a simulated machine."""
     from simulator.cli.collective import ArraySizes, table
@@ -243,6 +244,7 @@ def new(
     training: Annotated[
         bool, typer.Option("--training", help="Write a training step instead of a collective.")
     ] = False,
+    no_plugins: NoPlugins = False,
 ) -> None:
     """Write a scenario file to start from."""
     from simulator.cli.new import write
@@ -260,6 +262,7 @@ def list_(
             autocompletion=lists,
         ),
     ] = None,
+    no_plugins: NoPlugins = False,
 ) -> None:
     """List the names that a scenario may contain."""
     from simulator.cli.listing import show
@@ -316,6 +319,7 @@ def import_model(
         list[str] | None,
         typer.Option("--unit", metavar="CLASS", help="Class whose instances are layers of the model. Repeatable."),
     ] = None,
+    no_plugins: NoPlugins = False,
 ) -> None:
     """Write a PyTorch module as a model's file.
 
@@ -384,6 +388,7 @@ def import_config(
         typer.Option(metavar="NAME=VALUE", help="Value of a shell variable that a script does not assign. Repeatable."),
     ] = None,
     as_json: AsJson = False,
+    no_plugins: NoPlugins = False,
 ) -> None:
     """Write a training's configuration as a scenario.
 
@@ -466,6 +471,7 @@ def import_machine(
         typer.Option(metavar="BUSID", help="PCI address of a network card, if the file has no classes. Repeatable."),
     ] = None,
     as_json: AsJson = False,
+    no_plugins: NoPlugins = False,
 ) -> None:
     """Write a machine's description as a topology.
 
@@ -493,6 +499,7 @@ def export_config(
         Path | None, typer.Option("--out", metavar="FILE", help="File to write; train.sh or ds.json if omitted.")
     ] = None,
     settings: Settings = None,
+    no_plugins: NoPlugins = False,
 ) -> None:
     """Write a scenario as another program's configuration.
 
@@ -531,6 +538,7 @@ for _command in (memory, fit_check, plan, kernels):
 @app.command()
 def schema(
     kind: Annotated[str, typer.Argument(help="Kind of files: scenario or topology.", metavar="KIND")] = "scenario",
+    no_plugins: NoPlugins = False,
 ) -> None:
     """Print the JSON schema of scenario or topology files."""
     from simulator.cli.schema import show
@@ -549,6 +557,7 @@ def diff(
             "--html", metavar="FILE", help="Write a page with both timelines and a common cursor, instead of text."
         ),
     ] = None,
+    no_plugins: NoPlugins = False,
 ) -> None:
     """Compare scenario keys, points and figures of two runs."""
     from simulator.cli.diff import show
@@ -581,6 +590,7 @@ def compare_trace(
     settings: Settings = None,
     out: AnswerOut = None,
     as_json: AsJson = False,
+    no_plugins: NoPlugins = False,
 ) -> None:
     """Compare a profile of a real step with the simulated step.
 
@@ -645,6 +655,7 @@ def flight_recorder(
     ],
     out: AnswerOut = None,
     as_json: AsJson = False,
+    no_plugins: NoPlugins = False,
 ) -> None:
     """Tell which collective of a job hangs, and on which rank.
 
@@ -670,6 +681,7 @@ def plot(
         Path | None, typer.Option("--out", metavar="FILE", help="PNG file to write; in RUN/plots if omitted.")
     ] = None,
     svg: Svg = False,
+    no_plugins: NoPlugins = False,
 ) -> None:
     """Draw another picture of a finished run.
 
@@ -687,6 +699,7 @@ def rerun(
         Path | None, typer.Option("--out", metavar="DIR", help="Directory for the results; discarded if omitted.")
     ] = None,
     trace: Trace = False,
+    no_plugins: NoPlugins = False,
 ) -> None:
     """Repeat a run, and report whether results are equal."""
     from simulator.cli.rerun import rerun as again
@@ -723,6 +736,7 @@ def fit(
         Path | None,
         typer.Option(metavar="FILE", help="File for the result: a section of a topology file, or a GPU file."),
     ] = None,
+    no_plugins: NoPlugins = False,
 ) -> None:
     """Fit a machine's or a GPU's constants to measurements.
 
@@ -760,6 +774,7 @@ def validate(
         ),
     ] = None,
     as_json: AsJson = False,
+    no_plugins: NoPlugins = False,
 ) -> None:
     """Simulate measured training steps, and print the errors."""
     from simulator.cli.validate import show
@@ -782,6 +797,7 @@ def calibrate(
     jobs: Annotated[
         int, typer.Option(min=1, help="Number of processes; more than one pays for runs that take seconds each.")
     ] = 1,
+    no_plugins: NoPlugins = False,
 ) -> None:
     """Fit a framework to your own measured runs."""
     from simulator.cli.calibrate import calibrate as fit
@@ -801,6 +817,7 @@ def expect(
     ],
     settings: Settings = None,
     as_json: AsJson = False,
+    no_plugins: NoPlugins = False,
 ) -> None:
     """Tell whether a measured step is normal, and why not."""
     from simulator.cli.expect import expect as tell
@@ -875,6 +892,7 @@ def goodput(
     settings: Settings = None,
     out: AnswerOut = None,
     as_json: AsJson = False,
+    no_plugins: NoPlugins = False,
 ) -> None:
     """Tell what a training does in days with failures.
 
@@ -906,6 +924,7 @@ def jobs(
     ] = 0,
     out: AnswerOut = None,
     as_json: AsJson = False,
+    no_plugins: NoPlugins = False,
 ) -> None:
     """Tell what several jobs on one cluster cost each other.
 

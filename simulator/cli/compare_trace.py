@@ -7,7 +7,6 @@ from pathlib import Path
 
 from simulator.basics.errors import ScenarioError
 from simulator.cli.answer_output import give
-from simulator.cli.console import print_text
 from simulator.cli.warnings_output import print_warnings
 from simulator.results import run_directory
 from simulator.results.answer_directory import claimed
@@ -58,9 +57,7 @@ def show(
         pairs = timelines(found) if out else None
         answer = Presentation("", subject, found.sentences, found.to_dict(), tables, drawn, pairs)
         # The page has the subject as its title.
-        if not as_json:
-            print_text(f"{subject}.")
-        give(answer, [table], out, as_json=as_json)
+        give(answer, [table], out, as_json=as_json, heading=f"{subject}.")
 
 
 def _scenario(source: str, overrides: Mapping[str, str]) -> Scenario:

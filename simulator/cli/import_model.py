@@ -10,7 +10,9 @@ from typing import Any
 
 from simulator.basics.atomic_files import write_atomically
 from simulator.basics.errors import ScenarioError, one_line
+from simulator.basics.foreign_code import refuse_if_forbidden
 from simulator.cli.console import print_text
+from simulator.cli.warnings_output import print_warnings
 from simulator.model.model import total
 from simulator.model.torch_tracing import trace
 from simulator.model.traced_file import written_layer_list
@@ -48,6 +50,8 @@ def _made(path: Path, function: str) -> tuple[Any, Any]:
     """Return the module and the inputs that a function of a Python file returns."""
     if not path.is_file():
         raise ScenarioError(f"{path}: no such file")
+    refuse_if_forbidden(str(path))
+    print_warnings([f"runs the code of {path}"])
     try:
         names = runpy.run_path(str(path))
         if not callable(names.get(function)):

@@ -107,6 +107,7 @@ def fit_check(
         str, typer.Option(help="Framework: transformers, torchtitan, llm_foundry, bare, ...")
     ] = "transformers",
     as_json: AsJson = False,
+    no_plugins: NoPlugins = False,
 ) -> None:
     """Tell whether a training fits on a card, and what helps.
 
@@ -245,6 +246,7 @@ def kernels(
         int, typer.Option(help="Number of tensor-parallel ranks; the table shows the kernels on each rank.")
     ] = 1,
     as_json: AsJson = False,
+    no_plugins: NoPlugins = False,
 ) -> None:
     """Print each kernel's time, and what bounds it."""
     from simulator.cli.kernels import show as show_kernels

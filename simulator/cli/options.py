@@ -74,7 +74,7 @@ NoPlugins = Annotated[
     typer.Option(
         "--no-plugins",
         callback=forbid_plugins,
-        help="Run no code from files or packages that a scenario names as algorithm.",
+        help="Run no code from Python files or installed packages that an input names.",
     ),
 ]
 OtherGpu = Annotated[

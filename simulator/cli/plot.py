@@ -13,6 +13,7 @@ from simulator.basics.document import Document, parse
 from simulator.basics.errors import ScenarioError
 from simulator.basics.foreign_code import located
 from simulator.basics.input_files import MOST_DATA, read_json
+from simulator.records.setting_text import label
 from simulator.results import run_directory
 from simulator.results.drawn import Undrawn
 from simulator.run.outcome import PointOutcome, read_outcome
@@ -94,19 +95,24 @@ def _check_kind(scenario: Scenario, kind: str, *, alone: bool) -> None:
 def _wanted(scenario: Scenario, settings: Sequence[str]) -> dict[str, Any]:
     """Return the settings in the --point options as {key: value}; raise ScenarioError if no point has them."""
     wanted: dict[str, Any] = {}
+    every = points(scenario)
     for text in settings:
         key, equals, value = text.partition("=")
         if not equals or not key.strip():
             raise ScenarioError(f"--point {text}: must be KEY=VALUE, such as --point cluster.world_size=8")
         try:
-            wanted[full_key(scenario, key.strip())] = parse(value, f"--point {text}").data
+            full = full_key(scenario, key.strip())
+            # Texts of the printed table, such as "parameter_server (1 server)".
+            printed = {label(full, own.settings[full]): own.settings[full] for own in every if full in own.settings}
+            known = value.strip() in printed
+            wanted[full] = printed[value.strip()] if known else parse(value, f"--point {text}").data
         # A ScenarioError is a ValueError too; its text names the option already.
         except ScenarioError:
             raise
         except ValueError as error:
             raise ScenarioError(f"--point {text}: {error}") from error
     try:
-        there = matching(points(scenario), wanted)
+        there = matching(every, wanted)
     except InvalidSettingError as error:
         (first, *_) = error_messages.faults(error.reasons, Document("", None), (), tuple(error.key.split(".")))
         raise ScenarioError(f"--point {error.key}: {first.message}") from error

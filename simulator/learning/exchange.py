@@ -22,6 +22,7 @@ import numpy as np
 
 from simulator.basics.arrays import Array
 from simulator.basics.dtypes import find
+from simulator.basics.errors import SimulationError
 from simulator.learning.rank_shard import is_spread
 from simulator.learning.setting import TrainingContext
 from simulator.learning.state import Parameters, Rank, Units
@@ -169,6 +170,8 @@ def packed(setting: TrainingContext, rank: Rank, units: Units, micro: int) -> Ar
             into = summed.setdefault(unit, {})
             # Sum in micro-batch order for reproducible rounding.
             summed[unit] = {name: into[name] + part if into else part for name, part in own.items()}
+        if unit not in summed:
+            raise SimulationError(f"rank {rank.number} sends gradients of {unit}, micro-batch {micro}, which it lacks")
     return setting.layout(rank.number, units).arranged(pack(setting.places[rank.number].gpt, summed, units))
 
 

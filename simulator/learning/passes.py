@@ -19,6 +19,7 @@ from simulator.learning.state import Rank
 from simulator.numerics import vocabulary_loss
 from simulator.numerics.block import Cache, entry, trimmed
 from simulator.numerics.exchange import ExchangeRequest, ExchangeResult, Pass
+from simulator.numerics.gpt import Gpt
 from simulator.records.operation import Computation, NumericAction
 
 
@@ -35,6 +36,9 @@ def forward(
         Steps taken before.
     """
     gpt, (unit,), micro = setting.places[rank.number].gpt, act.units, act.micro
+    if is_spread(act.units):
+        # The layer after this unit runs the experts.
+        return None
     number = setting.micro_batch(rank.number, unit, micro)
     # Context parallelism: this rank's positions in each sequence.
     own = gpt.share.positions(rows.shape[1] - 1)
@@ -50,9 +54,15 @@ def forward(
         cache = (cache, kept, targets)
     else:
         # The next unit may be on another pipeline stage; a send then moves the array (training.py).
-        rank.rising[gpt.units[gpt.units.index(unit) + 1], number] = out
+        rank.rising[_beside(gpt, unit, 1), number] = out
     rank.caches[unit, micro] = _kept(setting, unit, cache)
     return loss
+
+
+def _beside(gpt: Gpt, unit: str, step: int) -> str:
+    """Return the unit before (`step` -1) or after (1) a unit; units of experts hand no activations on."""
+    units = [name for name in gpt.units if not is_spread((name,))]
+    return units[units.index(unit) + step]
 
 
 def _kept(setting: TrainingContext, unit: str, cache: object) -> object:
@@ -92,6 +102,11 @@ def backward(setting: TrainingContext, rank: Rank, act: NumericAction[Computatio
     """
     gpt, (unit,), micro = setting.places[rank.number].gpt, act.units, act.micro
     part, number = _PARTS[act.effect], setting.micro_batch(rank.number, unit, micro)
+    if is_spread(act.units):
+        # The layer after this unit has computed the experts' gradients.
+        if part != "input":
+            _keep(setting, rank, unit, micro, {})
+        return
     # The input half leaves the cache for the weight half.
     cache = rank.caches[unit, micro] if part == "input" else rank.caches.pop((unit, micro))
     if unit == gpt.units[-1]:
@@ -114,7 +129,7 @@ def backward(setting: TrainingContext, rank: Rank, act: NumericAction[Computatio
     elif part == "weights":
         rank.left.pop((unit, micro))
     if dx is not None and part != "weights":
-        rank.falling[gpt.units[gpt.units.index(unit) - 1], number] = dx
+        rank.falling[_beside(gpt, unit, -1), number] = dx
     if part != "input":
         _keep(setting, rank, unit, micro, gradients)
 

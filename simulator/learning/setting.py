@@ -27,7 +27,7 @@ from simulator.step.checkpointing import policy_of
 from simulator.step.pipeline import Pipeline
 from simulator.step.pipelines.schedule import Work
 from simulator.step.plan import StepPlan
-from simulator.step.spec import Updater
+from simulator.step.spec import GradientSync, Updater
 
 _PACKED: Final = ShardLayout()
 
@@ -189,15 +189,15 @@ class TrainingContext:
     def kept_in(self, micro: int) -> int:
         """Return the key under which the gradient of a micro-batch is accumulated.
 
-        Whole gradients accumulate over the step. Sharded gradients have a key per micro-batch, because a fast rank may
-        compute the next micro-batch before the last one is sent.
+        Gradients that are sent once accumulate over the step. Gradients that every micro-batch sends have a key per
+        micro-batch, because a fast rank may compute the next micro-batch before the last one is sent.
         """
-        return micro // self.plan.step.accumulation if self._keeps_whole_gradients else micro
+        return micro // self.plan.step.accumulation if self._sends_once else micro
 
     @property
-    def _keeps_whole_gradients(self) -> bool:
-        """True if the strategy accumulates whole gradients over micro-batches."""
-        return self.plan.strategy.keeps_whole_gradients(self.plan.step.sharding)
+    def _sends_once(self) -> bool:
+        """True if gradients accumulate over micro-batches, and only the last micro-batch sends them."""
+        return self.plan.strategy.sending is GradientSync.LAST or self.plan.step.sharding.gradient_sync == "last"
 
     def is_back(self, kept: int, micro: int) -> bool:
         """Return True if the gradient under the key `kept` was computed no later than the gradient of micro-batch
@@ -206,7 +206,7 @@ class TrainingContext:
         Gradients of later micro-batches may exist before an earlier one is sent. Some pipelines (GPipe) run the last
         micro-batch's backward pass first.
         """
-        if self.last_comes_back_first and not self._keeps_whole_gradients:
+        if self.last_comes_back_first and not self._sends_once:
             return kept >= micro
         return kept <= self.kept_in(micro)
 

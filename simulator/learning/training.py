@@ -262,9 +262,6 @@ class Training:
         if rank.number != target:
             return
         (unit,), forward = act.units, act.what == "activations"
-        if forward and f"{unit} experts" in self.setting.places[target].units:
-            # An expert-parallel layer starts with its experts' unit, so the layer's input goes there.
-            unit = f"{unit} experts"
         taken = self.ranks[source].rising if forward else self.ranks[source].falling
         number = self.setting.micro_batch(target, unit, act.micro)
         array = taken.pop((unit, number))

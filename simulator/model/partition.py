@@ -243,7 +243,7 @@ def refusal(model: Transformer, cut: ModelPartition, seq_len: int) -> str:
         sizes["tokens of a sequence"] = seq_len // cut.context.ranks
     for name, size in sizes.items():
         if size % t:
-            return f"got {t}; must divide the {size} {name} of {model.name}: {_divisors(size)}"
+            return f"got {t}; must divide the {size} {name} of {model.name}: {divisors(size)}"
     # Fewer key heads than ranks are fine if several ranks share a head evenly.
     if model.num_kv_heads % t and t % model.num_kv_heads:
         return f"got {t}; must divide the {model.num_kv_heads} heads of keys of {model.name}, or be a multiple of them"
@@ -270,7 +270,7 @@ def context_refusal(model: Transformer, cut: ModelPartition, seq_len: int) -> st
         if (heads // cut.tensor) % context.ulysses:
             each = f" that each of {cut.tensor} tensor-parallel ranks has" if cut.tensor > 1 else ""
             own = heads // cut.tensor
-            return f"got ulysses {context.ulysses}; must divide the {own} {name}{each}: {_divisors(own)}"
+            return f"got ulysses {context.ulysses}; must divide the {own} {name}{each}: {divisors(own)}"
     return ""
 
 
@@ -286,7 +286,7 @@ def experts_refusal(model: Transformer, cut: ModelPartition, ranks: int | None =
         return f"got {e}; {model.name} has no experts; leave it at 1"
     if model.num_experts % e:
         also = "" if ranks is None else f" and the {ranks} ranks of a stage"
-        fits = _divisors(model.num_experts if ranks is None else math.gcd(model.num_experts, ranks))
+        fits = divisors(model.num_experts if ranks is None else math.gcd(model.num_experts, ranks), e)
         return f"got {e}; must divide the {model.num_experts} experts of {model.name}{also}: {fits}"
     return ""
 
@@ -297,12 +297,21 @@ def expert_tensor_refusal(model: Transformer, cut: ModelPartition) -> str:
     """
     t = cut.experts.tensor
     if model.num_experts and model.ffn_size % t:
-        return f"got {t}; must divide the {model.ffn_size} feed-forward width of {model.name}'s experts: " + _divisors(
+        return f"got {t}; must divide the {model.ffn_size} feed-forward width of {model.name}'s experts: " + divisors(
             model.ffn_size
         )
     return ""
 
 
-def _divisors(size: int) -> str:
-    """Return the divisors of a size from 1 to 64, as text separated by commas."""
-    return ", ".join(str(n) for n in range(1, 65) if size % n == 0)
+def divisors(size: int, given: int = 0) -> str:
+    """Return the divisors of a size up to 64 as text, and the two around a given number that is none.
+
+    Examples
+    --------
+    >>> divisors(32, 12)
+    '1, 2, 4, 8, 16, 32; nearest: 8, 16'
+    """
+    found = [n for n in range(1, max(64, min(size, 2 * given)) + 1) if size % n == 0]
+    near = [*[n for n in found if n < given][-1:], *[n for n in found if n > given][:1]] if given else []
+    listed = ", ".join(str(n) for n in found if n <= 64)
+    return f"{listed}; nearest: {near[0]}, {near[1]}" if len(near) == 2 else listed

@@ -215,7 +215,8 @@ def trimmed(cache: Cache, policy: str) -> Cache:
     if policy == "attention":
         return cache | {"core": core}
     if policy == "selective_op":
-        return x | {"core": core, "proj": cache["proj"], "gelu": cache["gelu"]}
+        # Experts have no single input of GELU: all their arrays are recomputed.
+        return x | {name: cache[name] for name in ("proj", "gelu") if name in cache} | {"core": core}
     if policy in _DROPPED:
         return {name: part for name, part in cache.items() if name not in _DROPPED[policy]}
     raise ValueError(f"checkpointing: got {policy!r}; one of full, attention, selective_op, {', '.join(_DROPPED)}")

@@ -165,9 +165,6 @@ class Gpt:
         if unit == "head":
             return (yield from self._head(p, x))
         cache: Cache = {}
-        # An experts unit computes nothing; the layer after it runs the experts.
-        if unit.endswith(" experts"):
-            return x, cache
         out = yield from self._block.forward(_inside(unit, p), x, draw, cache)
         return out, cache
 
@@ -200,9 +197,6 @@ class Gpt:
             yield from self._embed_backward(cache, dy, draw, inner, behind, part)
         elif unit == "head":
             dx = yield from self._head_backward(p, cache, dy, inner, behind, part)
-        elif unit.endswith(" experts"):
-            # The experts' layer computes their gradients.
-            dx = dy
         else:
             made: Gradients = {}
             dx = yield from self._block.backward(_inside(unit, p), cache, dy, draw, made, behind, part)

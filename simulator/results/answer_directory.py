@@ -31,7 +31,8 @@ def answer_text(data: Mapping[str, Any]) -> str:
 
 @contextmanager
 def claimed(out: Path | None) -> Iterator[None]:
-    """Claim the directory `out` during the `with` block, and remove it if the block ends early; None: do nothing.
+    """Claim the directory `out` during the `with` block, and remove it if the block ends before the answer is complete;
+    None: do nothing.
 
     Raises
     ------
@@ -46,7 +47,9 @@ def claimed(out: Path | None) -> Iterator[None]:
         yield
     # Also after Ctrl-C.
     except BaseException:
-        run_directory.discard(out)
+        # The page is written last: the answer stays if only the reader of the printed lines has gone.
+        if not (out / FILE).exists():
+            run_directory.discard(out)
         raise
 
 

@@ -6,14 +6,16 @@ Same form as training_rules.py. Every message names a number that would fit.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from math import gcd
 from typing import TYPE_CHECKING
 
 from simulator.model.layer_list import LayerList
 from simulator.model.model import refusals
-from simulator.model.partition import context_refusal, expert_tensor_refusal, experts_refusal, refusal
+from simulator.model.partition import context_refusal, divisors, expert_tensor_refusal, experts_refusal, refusal
 from simulator.scenario.build_training import parallelism
 from simulator.scenario.rule_violation import RuleViolation
 from simulator.scenario.training_spec import TrainingSpec
+from simulator.step.checkpointing import policies_in
 from simulator.step.pipelines.schedule import SCHEDULES, PipelineShape
 from simulator.step.spec import Updater
 from simulator.step.stages import layers_of_stages, refusal_of_deferral, refusal_of_layers
@@ -124,12 +126,15 @@ def _numbers(shape: TrainingSpec, model: Transformer | None) -> Iterator[RuleVio
     if shape.faults:
         message = f"got {size}, but faults need pure data parallelism; omit faults, {without}"
         yield _conflict(key, message, "training.faults", "training.numerics")
-    if shape.activation_checkpointing in ("selective_op", "feed_forward", "activation") and key != "pp":
+    # These policies recompute a part of a layer; real training recomputes the layer with all its exchanges.
+    parts = policies_in(shape.activation_checkpointing) & {"selective_op", "feed_forward", "activation"}
+    inside = next(((name, ranks) for name, ranks in sizes.items() if name != "pp" and ranks > 1), None)
+    if parts and inside is not None:
         message = (
-            f"got {size}, but real training of a partitioned model does not support {shape.activation_checkpointing}; "
-            f"write full or attention, {without}"
+            f"got {inside[1]}, but real training of a partitioned model does not support {min(parts)}; write full or "
+            f"attention, {without}"
         )
-        yield _conflict(key, message, "training.activation_checkpointing", "training.numerics")
+        yield _conflict(inside[0], message, "training.activation_checkpointing", "training.numerics")
     if model is not None and model.tied and wanted.apart and not _whole(shape):
         message = (
             f"got {wanted.pp}; {model.name} shares one table between embedding and head, and only sharding: ddp sums "
@@ -165,15 +170,14 @@ def _experts(shape: TrainingSpec, model: Transformer, world_size: int | None) ->
         yield _conflict("etp", refused, *involved)
     elif model.num_experts and ranks % etp:
         # Suggest common divisors of the ranks and the experts' width.
-        fits = ", ".join(str(n) for n in range(1, 65) if ranks % n == model.ffn_size % n == 0)
+        fits = divisors(gcd(ranks, model.ffn_size))
         message = f"got {etp}; must divide the {ranks} ranks of a stage (dp x cp x tp): {fits}"
         yield _conflict("etp", message, *involved)
     elif refused := experts_refusal(model, wanted.cut(), None if world_size is None else ranks // etp):
         yield _conflict("ep", refused, *involved)
     elif model.num_experts and ranks % (e * etp):
         # Suggest common divisors of the ranks and the number of experts.
-        most = min(ranks // etp, model.num_experts)
-        fits = ", ".join(str(n) for n in range(1, most + 1) if ranks // etp % n == model.num_experts % n == 0)
+        fits = divisors(gcd(ranks // etp, model.num_experts), e)
         each = f" / etp {etp}" if etp > 1 else ""
         message = f"got {e}; must divide the {ranks // etp} ranks of a stage (dp x cp x tp{each}): {fits}"
         yield _conflict("ep", message, *involved)
@@ -182,7 +186,11 @@ def _experts(shape: TrainingSpec, model: Transformer, world_size: int | None) ->
         return
     sharding = shape.sharding
     if sharding.shard_size is not None or not isinstance(sharding.reshard_after_forward, bool):
-        message = f"got {e}, but experts with a separate shard_size are not supported yet; omit shard_size"
+        key = "reshard_after_forward" if sharding.shard_size is None else "shard_size"
+        message = (
+            f"got {e} with {key} {getattr(sharding, key)}; states of experts are sharded over all ranks that hold the "
+            f"same experts, and smaller groups are not simulated; omit {key}, or write ep: 1"
+        )
         yield _conflict("ep", message, "training.sharding.shard_size", "training.sharding.reshard_after_forward")
     if STRATEGIES.find(sharding.strategy).updater is Updater.SERVERS:
         message = f"got {e}, but workers of a parameter server hold a whole model; write sharding: ddp or zero3"

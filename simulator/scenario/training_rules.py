@@ -403,7 +403,9 @@ def _trainable(shape: TrainingSpec, model: Model | None) -> Iterator[RuleViolati
     ):
         if unable:
             yield _conflict("trainable", f"got {_brief(shape.trainable)} beside {advice}", f"training.{key}")
-    if model.tied and ("embedding" in trained.names) != ("head" in trained.names):
+    # The table is the embedding's parameter, and no pattern of the head's paths names it.
+    table = "token" in trained.of("embedding")
+    if model.tied and ("head" in shape.trainable) != table and {"embedding", "head"} & {*shape.trainable}:
         message = f"got {_brief(shape.trainable)}; {model.name} shares a table between embedding and head; name both"
         yield _conflict("trainable", message, "training.model")
 

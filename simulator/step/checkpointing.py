@@ -115,6 +115,21 @@ def policy_of(policy: Checkpointing, layer: int) -> str:
     return "none"
 
 
+def policies_in(policy: Checkpointing) -> frozenset[str]:
+    """Return the names of the checkpointing policies in use, except "none".
+
+    Examples
+    --------
+    >>> sorted(policies_in((("full", (0, 1)), ("selective_op", (2,)))))
+    ['full', 'selective_op']
+    """
+    if isinstance(policy, str):
+        return frozenset({policy}) - {"none"}
+    if isinstance(policy, int):
+        return frozenset({"full"})
+    return frozenset(entry[0] if isinstance(entry, tuple) else "full" for entry in policy)
+
+
 def _segment(
     layer: int, layers: int, everything: int, entry: int, operations: tuple[Operation, ...]
 ) -> KeptActivations:

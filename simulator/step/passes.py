@@ -180,7 +180,8 @@ class Passes:
         the embedding's table.
         """
         head = {shape for unit in self.units if unit.name == "head" for shape, _ in unit.matrices}
-        if self.step.model.tied and {"embedding", "head"} <= {unit.name for unit in self.units}:
+        units = {unit.name for unit in self.units}
+        if self.step.model.tied and self.step.trains_head and {"embedding", "head"} <= units:
             # The token table comes first among the embedding's parameters, and has the most rows.
             head |= {max(shape for shape, _ in self.unit("embedding").matrices)}
         return head

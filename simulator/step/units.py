@@ -467,8 +467,9 @@ def _recompute(
 
     kind, operations = last
     again = cost(kind, until_needed(operations) if timer.step.framework.stops_early else operations)
+    # `others` lie before the last layer, the nearest first.
     for other in others:
-        again += cost(*other)
+        again = cost(*other) + again
     return again
 
 

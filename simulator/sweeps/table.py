@@ -41,6 +41,10 @@ def row(outcome: PointOutcome) -> dict[str, Any]:
     flat = {key: label(key, value) if key in SECTIONS else value for key, value in outcome.settings.items()}
     for section in (key for key in outcome.settings if key in SECTIONS):
         flat |= _keys(outcome.settings[section], section)
+    # Tables group and sort by settings; a mapping or list can do neither.
+    flat = {
+        key: label(key, value) if isinstance(value, Mapping | list | tuple) else value for key, value in flat.items()
+    }
     for key, value in (outcome.report or {}).items():
         if isinstance(value, Mapping):
             flat |= {f"{key}.{inner}": v for inner, v in value.items()}

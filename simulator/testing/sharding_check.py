@@ -15,6 +15,9 @@ from simulator.testing.law import PartCheck, judged
 _ByOptions = Callable[[str, Mapping[str, Any]], bool | None]
 _WITH_OPTIONS: Final[dict[str, _ByOptions]] = {
     "losses and parameters of ddp": laws.learns_what_ddp_learns,
+    "losses and parameters of ddp beside a slow rank": lambda name, options: laws.learns_what_ddp_learns(
+        name, options, laws.SLOW
+    ),
     "elements on the wire": lambda name, options: laws.sends_its_volume(name, options, 1),
     "elements on the wire with 3 micro-batches": lambda name, options: laws.sends_its_volume(name, options, 3),
     "memory returns to the states": laws.returns_to_its_states,

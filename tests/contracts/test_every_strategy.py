@@ -30,6 +30,12 @@ def test_a_strategy_learns_what_ddp_learns(name: str) -> None:
         assert laws.learns_what_ddp_learns(name, options) is ("keep_below" not in options)
 
 
+@every_strategy
+def test_a_strategy_learns_what_ddp_learns_beside_a_slow_rank(name: str) -> None:
+    """The other ranks begin the next micro-batch while the slow rank computes the last."""
+    assert laws.learns_what_ddp_learns(name, {}, laws.SLOW)
+
+
 def test_a_strategy_that_forgets_to_gather_what_was_updated_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """The mistake that came out faster than stage one and was seen by no test."""
     forgetful = replace(STRATEGIES.find("zero1"), name="forgetful", gathering=Gathering.NOT_NEEDED)

@@ -265,3 +265,24 @@ def test_the_head_of_a_list_of_layers() -> None:
     assert isinstance(head, TrainingReport)
     assert head.step_time_s < whole.step_time_s / 2
     assert head.peak_memory_bytes < 2 * 25_557_032 + 16 * 2_049_000 + 50e6
+
+
+@pytest.mark.parametrize("framework", ["megatron_core", "megatron_local", "nemo"])
+@pytest.mark.parametrize("sharding", ["ddp", "zero1"])
+def test_a_frozen_shared_table_has_no_placeholder_of_a_gradient(framework: str, sharding: str) -> None:
+    """These frameworks hold an array for the gradient of each shape of trained matrix: of one layer, no more."""
+    keys = {"model": GPT2, "framework": framework, "sharding": sharding, "precision": "bf16"}
+    layer, both = (report(parts, **keys) for parts in (["layer 0"], ["layer 0", "embedding", "head"]))
+    assert 0 < layer.peak_memory_bytes < both.peak_memory_bytes
+
+
+def test_the_norms_of_a_model_with_a_shared_table_can_be_trained_alone() -> None:
+    """2 layers with two norms, and the last norm: 64 weights and 64 biases each, and a ring's 2 (n - 1) sums."""
+    sent = exchanged(["*norm*"], model=GPT2, algorithm="ring")
+    assert sum(sent.values()) == 5 * 128 * 4 * 2 * 3
+
+
+@pytest.mark.parametrize("parts", [["embedding"], ["head"]])
+def test_a_shared_table_is_trained_by_both_names(parts: list[str]) -> None:
+    with pytest.raises(ScenarioError, match="inline shares a table between embedding and head; name both"):
+        report(parts, model=GPT2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -197,6 +198,10 @@ def experts_on_one_rank(capacity: float | None = None, accumulation: int = 1) ->
         ("zero1", 8, {"ep": 4, "cp": 2, "pp": 2, "schedule": "zb_h1"}, {"accumulation": 4}),
         ("ddp", 4, {"ep": 2, "pp": 2, "schedule": "interleaved", "virtual_stages": 2}, {"accumulation": 4}),
         ("zero2", 8, {"ep": 2, "pp": 4, "schedule": "dualpipe"}, {"accumulation": 8}),
+        # The sums of experts' gradients hold back the experts' units, and the gradients go to the stage before.
+        ("ddp", 4, {"ep": 2, "pp": 2}, {"accumulation": 2, "framework": Framework(overlaps=False)}),
+        ("ddp", 1, {}, {"checkpointing": "selective_op"}),
+        ("ddp", 2, {"pp": 2}, {"checkpointing": (("selective_op", (0, 3)), ("activation", (1,)))}),
     ],
 )
 def test_experts_learn_the_same_wherever_they_are(
@@ -220,8 +225,15 @@ def test_a_host_updates_with_what_was_summed_last(strategy: str) -> None:
     same(trained(strategy, 8, {"tp": 2, "pp": 2}, accumulation=4, offload=Offload()), on_one_rank())
 
 
-@pytest.mark.parametrize("sizes", [{"tp": 2}, {"tp": 2, "sequence_parallel": False}, {"tp": 2, "pp": 2}], ids=str)
-@pytest.mark.parametrize("checkpointing", ["full", 2])
+@pytest.mark.parametrize(
+    ("sizes", "checkpointing"),
+    [
+        *product(({"tp": 2}, {"tp": 2, "sequence_parallel": False}, {"tp": 2, "pp": 2}), ("full", 2)),
+        # The last layer of a segment stops early; the layers before it run to their ends.
+        ({"tp": 2}, "sqrt"),
+    ],
+    ids=str,
+)
 def test_what_is_made_again_may_stop_before_the_layers_last_sum(sizes: dict[str, Any], checkpointing: Any) -> None:
     """torch.utils.checkpoint ends there: nothing behind it is needed."""
     facts = {"checkpointing": checkpointing, "framework": Framework(stops_early=True), "accumulation": 2}
@@ -428,6 +440,13 @@ def test_mutants_are_stopped(mutant: str, monkeypatch: pytest.MonkeyPatch) -> No
         ({"cp": 2, "context": "ulysses"}, {}, "real training does not support; write ring"),
         ({"tp": 2}, {"dropout": 0.1}, "write dropout: false"),
         ({"tp": 2}, {"activation_checkpointing": "selective_op"}, "write full or attention"),
+        ({"tp": 2}, {"activation_checkpointing": {"selective_op": [0]}}, "write full or attention"),
+        ({"cp": 2}, {"activation_checkpointing": {"full": [1], "activation": [0]}}, "does not support activation"),
+        (
+            {"pp": 2, "cp": 2},
+            {"activation_checkpointing": "feed_forward"},
+            "cp: got 2, .* support feed_forward",
+        ),
         (
             {"pp": 2},
             {"sharding": "zero1"},

@@ -6,6 +6,7 @@ import math
 
 import pytest
 
+from simulator.basics.errors import ScenarioError
 from simulator.reliability.failures import DAY, FailureKind, FailureProcess, drawn_failures
 from simulator.reliability.outlook import Job, best_interval, outlook, spares_needed
 from simulator.reliability.renewal import Checkpointing, Recovery
@@ -54,3 +55,36 @@ def test_more_spares_mean_less_waiting_on_the_same_failures() -> None:
 def test_failures_of_a_longer_time_begin_with_those_of_a_shorter_one() -> None:
     short, long = (drawn_failures(DAILY.process, 16, days * DAY, 3) for days in (50, 100))
     assert long[: len(short)] == short
+
+
+@pytest.mark.parametrize("mean", [0.5, 40.0, 700.0, 740.0, 746.0, 3000.0])
+def test_spares_are_a_quantile_of_the_poisson_distribution(mean: float) -> None:
+    """At 746 and more, exp(-mean) is 0 in float64; the terms here are fractions of whole numbers."""
+    count = spares_needed(mean, 1.0)
+    terms = [math.exp(k * math.log(mean) - mean - math.lgamma(k + 1)) for k in range(count + 1)]
+    assert math.fsum(terms[:-1]) < 0.99 <= math.fsum(terms)
+
+
+def test_spares_of_a_large_mean_are_those_of_the_normal_distribution() -> None:
+    """99 % of the outcomes are below mean + 2.32635 standard deviations."""
+    for mean in (1e6, 1e8, 1e12):
+        assert spares_needed(mean, 1.0) == pytest.approx(mean + 2.32635 * math.sqrt(mean), abs=1 + 1e-5 * mean**0.5)
+
+
+@pytest.mark.parametrize(
+    ("between", "end", "text"),
+    [
+        # A restart of 600 s is interrupted by a failure every 10 s.
+        (10.0, {"work": 1e7}, r"0\.0% of the work is done in .*, with about .* failures to simulate"),
+        (3600.0, {"work": 1e30}, "must be at most 30,000"),
+        (3600.0, {"until": 1e14}, "must be at most 30,000"),
+    ],
+)
+def test_a_goal_out_of_reach_is_refused(between: float, end: dict[str, float], text: str) -> None:
+    process = FailureProcess((FailureKind("error", 1.0 / between),))
+    job = Job(1, process, Checkpointing(3600.0, 10.0), Recovery(restart=600.0))
+    with pytest.raises(ScenarioError, match=text):
+        outlook(job, range(2), **end)
+    if "until" in end:
+        with pytest.raises(ScenarioError, match=text):
+            best_interval(job, range(2), **end)

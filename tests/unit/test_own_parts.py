@@ -7,11 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import jsonschema
+import numpy as np
 import pytest
 import yaml
+from typer.main import get_command
 
 import simulator
 from simulator.basics.errors import ScenarioError, ScenarioWarning
+from simulator.cli.app import app
 from simulator.scenario.load import load_scenario
 from simulator.scenario.schema import schema
 from simulator.step.framework import load_framework
@@ -60,6 +63,29 @@ def test_a_path_starts_at_the_scenarios_folder(folder: Path, part: OwnPart, monk
     (folder / "elsewhere").mkdir()
     monkeypatch.chdir(folder / "elsewhere")
     assert len(simulator.play("../own.yaml").outcomes) > 0
+
+
+def test_every_command_can_forbid_foreign_code() -> None:
+    """An input of any command may name a file that names another file: a run's directory, days, jobs, a topology."""
+    commands = get_command(app).commands  # type: ignore[attr-defined]
+    assert len(commands) > 30
+    assert [
+        name for name, one in commands.items() if "--no-plugins" not in {o for p in one.params for o in p.opts}
+    ] == []
+
+
+@pytest.mark.parametrize("name", ["goodput", "expect", "import-model"])
+def test_other_commands_run_no_forbidden_code(folder: Path, command: Command, name: str) -> None:
+    (folder / SHARDING.file).write_text("raise SystemExit('this ran')")
+    written(SHARDING, folder)
+    asked = {
+        "goodput": ("own.yaml", "--days", "30d", "--failures", "5"),
+        "expect": ("own.yaml", "--measured", "1 s"),
+        "import-model": (f"{SHARDING.file}:build",),
+    }[name]
+    refused = command(name, *asked, "--no-plugins")
+    assert refused.code == 2
+    assert "whose code is not run" in refused.err
 
 
 @every_simulated
@@ -258,6 +284,19 @@ def test_an_own_strategy_plans_the_collectives(folder: Path) -> None:
     run = simulator.simulate(SHARDING.scenario("./synced.py"))
     sums = [op for name, op in run.plan.program.collectives().items() if name.startswith("sum bucket")]
     assert sum(op.elements for op in sums) == 4 * 124_439_808
+
+
+def test_an_own_strategy_trains_beside_a_slow_rank(folder: Path) -> None:
+    """The losses are those of ddp; a fast rank's next micro-batch changes no sum."""
+    model = {"model_type": "gpt2", "n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 16, "vocab_size": 32}
+    learns = {"model": model, "seq_len": 8, "numerics": True, "precision": "fp32", "gradient_accumulation_steps": 2}
+    slow = {"topology": "star_100g", "world_size": 4, "stragglers": {1: 4.0}}
+    losses = []
+    for strategy in ("./synced.py", "ddp"):
+        training = learns | {"sharding": strategy, "dropout": 0.0, "steps": 3}
+        run = simulator.simulate({"name": "own", "cluster": slow, "training": training})
+        losses.append(run.report.learning.losses)
+    np.testing.assert_allclose(losses[0], losses[1], rtol=1e-6)
 
 
 def test_an_own_plot_draws_a_picture_of_the_run(folder: Path, command: Command) -> None:

@@ -33,6 +33,12 @@ SIZES = "dp x tp x pp x cp must be world_size 8"
 @pytest.mark.parametrize(
     ("parallelism", "training", "line"),
     [
+        (
+            {"ep": 3},
+            {"model": "deepseek_v3"},
+            "parallelism.ep: got 3; must divide the 256 experts of deepseek_v3 and the 8 ranks of a stage: 1, 2, 4, 8; "
+            "nearest: 2, 4",
+        ),
         ({"tp": 3}, {"seq_len": 768}, f"parallelism.tp: got 3; {SIZES}; tp may be 1, 2, 4, 8"),
         ({"tp": 4, "pp": 4}, {}, f"parallelism.pp: got 4; {SIZES}; pp may be 1, 2"),
         ({"tp": 2, "dp": 8}, {}, f"parallelism.dp: got 8; {SIZES}; omit dp, or write 4"),
@@ -136,7 +142,8 @@ SIZES = "dp x tp x pp x cp must be world_size 8"
             # 256 experts, 8 GPUs in two stages
             {"ep": 3, "pp": 2},
             {"model": "deepseek_v3"},
-            "parallelism.ep: got 3; must divide the 256 experts of deepseek_v3 and the 4 ranks of a stage: 1, 2, 4",
+            "parallelism.ep: got 3; must divide the 256 experts of deepseek_v3 and the 4 ranks of a stage: 1, 2, 4; "
+            "nearest: 2, 4",
         ),
         (
             {"ep": 2, "experts": {"dispatch": "DeepEP"}},

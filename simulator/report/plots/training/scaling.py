@@ -70,12 +70,22 @@ def speedup_figure(table: pd.DataFrame, label: str | None = None) -> Figure:
     Raises
     ------
     ValueError
-        The table has no speedups.
+        The table has no speedups, or a line would have several points of a number of GPUs.
     """
     if "speedup" not in table:
         raise ValueError("got a table without speedup; sweep a training step over several values of cluster.world_size")
     known = table.dropna(subset=["speedup"]).sort_values(_GPUS)
     lines = {str(name): rows for name, rows in known.groupby(label, sort=False)} if label else {"simulated": known}
+    for name, rows in lines.items():
+        if rows[_GPUS].duplicated().any():
+            # Columns of text that tell the rows apart.
+            apart = [
+                column
+                for column in known.select_dtypes(exclude="number")
+                if not known.duplicated([column, _GPUS]).any() and known[column].notna().all()
+            ]
+            hint = f"label={apart[0]!r}" if apart else "a column of the settings that differ, or draw fewer rows"
+            raise ValueError(f"several rows of the line {name!r} have the same number of GPUs; write {hint}")
     everywhere = sorted({int(gpus) for gpus in known[_GPUS]})
     rate = rate_name(work_unit([{"work_unit": unit} for unit in known.get("work_unit", ())]))
     with style.applied():
