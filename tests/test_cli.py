@@ -354,7 +354,7 @@ def test_show_draws_another_gpu_and_files_by_path(cli: Command, tmp_path: Path) 
 
 
 def test_the_nccl_table_names_operation_algorithm_and_trust(cli: Command) -> None:
-    """The operation has its own name and reduction; each algorithm has its first size; best cases are called so."""
+    """The operation has its own name and reduction; each algorithm has its first size, and trust a line."""
     sizes = ("--begin", "1KiB", "--end", "1GiB", "--factor", 1024)
     answer = cli("collective", "allreduce", "--topology", "h100_ethernet_100g", "--world-size", 12, *sizes)
     comments = [line for line in answer.out.splitlines() if line.startswith("# ")]
@@ -363,7 +363,7 @@ def test_the_nccl_table_names_operation_algorithm_and_trust(cli: Command) -> Non
     assert re.match(r"# algorithm: (\w+); shortest time by formula for 1 KiB: \1 ", first)
     assert re.match(r"# algorithm from 1 MiB on: (\w+); shortest time by formula for 1 MiB: \1 ", later[0])
     (trust,) = (line for line in comments if line.startswith("# trust: "))
-    assert "no collective of this run was measured on h100_ethernet_100g; times are a best case" in trust
+    assert "no collective of this run was measured on h100_ethernet_100g; times assume rated link" in trust
     assert {line.split()[3] for line in answer.out.splitlines() if not line.startswith("#")} == {"sum"}
     measured = cli("collective", "all_reduce", "--topology", "aws_p5", "--world-size", 16, "--begin", "1G").out
     assert measured.splitlines()[1].startswith("# algorithm: nvls; aws_p5 runs nvls (fitted to 16 H100: ")

@@ -17,7 +17,7 @@ from simulator.basics.errors import ScenarioError, TooLargeError, in_lines
 from simulator.cli.console import width
 from simulator.cli.warnings_output import print_warnings
 from simulator.cluster.cluster import BORROWED
-from simulator.findings.caveats import best_case, faster_by_auto, is_best_case, sources
+from simulator.findings.caveats import faster_by_auto, is_unmeasured, sources, unmeasured_text
 from simulator.records.measures import Report
 from simulator.report.tables.nccl_table import NcclRow, write_table
 from simulator.run.checks import warnings_of
@@ -125,9 +125,9 @@ def _algorithms(sizes: Sequence[int], reports: Sequence[Report]) -> Iterator[str
 
 
 def _trust(topology: str, reports: Sequence[Report]) -> Iterator[str]:
-    """Yield a line if the times are a best case, and a line for each source of constants from another machine."""
-    if any(map(is_best_case, reports)):
-        yield f"trust: {best_case(topology)}"
+    """Yield a line if no collective was measured on the topology, and one for each source on another machine."""
+    if any(map(is_unmeasured, reports)):
+        yield f"trust: {unmeasured_text(topology)}"
     # The reason of the chosen algorithm may contain the source already.
     borrowed = dict.fromkeys(
         source

@@ -243,7 +243,7 @@ def _schedule(request: CollectiveRequest, cut: int) -> Schedule:
 
 def as_ring(request: CollectiveRequest) -> CollectiveRequest:
     """Return the request as a single ring through every rank, node after node, without segments."""
-    return replace(request, rank_order=tuple(place for node in equal_nodes(request) for place in node), chunks=None)
+    return replace(request, rank_order=tuple(place for node in nodes_of(request) for place in node), chunks=None)
 
 
 def closed_form(request: CollectiveRequest, sizes: ElementSizes, network: IdleNetwork) -> float | None:

@@ -115,12 +115,11 @@ def plan(request: CollectiveRequest) -> Schedule:
 
 
 def flows(request: CollectiveRequest) -> Flows:
-    """Return how many flows a rank sends at once: G - 1 rings stay in the node, a single ring leaves the node.
+    """Return how many flows a rank sends at once: all G rings pass each rank, and a single ring leaves the node.
 
-    At a rank without a ring of its own, in a node with more than G ranks, all G rings stay in the node.
+    The ring that leaves the node takes its share of the rank's rate too: a rank does not send faster for further nodes.
     """
-    rings, largest = count(request), max(map(len, nodes_of(request)))
-    return Flows(inside=max(1, rings - (largest == rings)))
+    return Flows(inside=count(request))
 
 
 def closed_form(request: CollectiveRequest, sizes: ElementSizes, network: IdleNetwork) -> float | None:

@@ -81,7 +81,7 @@ def _network(rows: Sequence[tuple[Row, Report]]) -> Iterator[Caveat]:
     """Yield caveats on topologies without measured collectives, and on constants taken over from another machine."""
     unmeasured, borrowed = dict[str, None](), dict[str, dict[str, None]]()
     for row, report in rows:
-        if is_best_case(report):
+        if is_unmeasured(report):
             topology = row.point.cluster.topology
             # A topology written inline in the scenario has no name.
             unmeasured[topology if isinstance(topology, str) else "this topology"] = None
@@ -91,7 +91,7 @@ def _network(rows: Sequence[tuple[Row, Report]]) -> Iterator[Caveat]:
             if source.startswith(BORROWED) and source not in told:
                 borrowed.setdefault(source.partition(";")[0], {})[operation] = None
     if unmeasured:
-        yield Caveat("network", best_case(few(list(unmeasured), _MOST)))
+        yield Caveat("network", unmeasured_text(few(list(unmeasured), _MOST)))
     for source, operations in list(borrowed.items())[:_MOST]:
         yield Caveat("network", f"constants of {join_list(list(operations))} are {source}")
 
@@ -174,20 +174,17 @@ def _padding(reports: Sequence[Report]) -> Iterator[Caveat]:
     )
 
 
-def is_best_case(report: Report) -> bool:
-    """Return True if the report's times are a best case: no collective was measured on its topology.
+def is_unmeasured(report: Report) -> bool:
+    """Return True if the report's times assume the links' rating: no collective was measured on its topology.
 
     Reports of earlier versions lack the key `constants`; then the answer is unknown and False.
     """
     return "constants" in report and report["constants"] is None and bool(report.get("algorithms", True))
 
 
-def best_case(names: str) -> str:
-    """Return a sentence that no collective was measured on the named topologies and times are a best case."""
-    return (
-        f"no collective of this run was measured on {names}; times are a best case: rated link bandwidths, no start-up "
-        "cost"
-    )
+def unmeasured_text(names: str) -> str:
+    """Return a sentence that no collective was measured on the named topologies and which times its links give."""
+    return f"no collective of this run was measured on {names}; times assume rated link bandwidths and no start-up cost"
 
 
 def sources(report: Report) -> list[str]:
@@ -292,7 +289,7 @@ def _interval(rows: Sequence[tuple[Row, Report]]) -> Iterator[Caveat]:
     if any(report["optimizer_time_s"] > 0 for report in updates):
         text += "; the rate of the host's update is known within a factor of ten, which widens the interval"
     # Communication on an unmeasured network may be slower than its rated speed.
-    if any(is_best_case(report) and report["exposed_comm_time_s"] > 0 for _, report in known):
+    if any(is_unmeasured(report) and report["exposed_comm_time_s"] > 0 for _, report in known):
         text += "; on unmeasured networks, exposed communication adds the error of measured collectives"
     yield Caveat("interval", text)
 

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from simulator.cluster.build import build
+from simulator.basics import registry
+from simulator.cli.export_msccl import write as write_program
+from simulator.cluster.build import build, facts
 from simulator.cluster.caps import spare_of_cards
 from simulator.cluster.cluster import Cluster, MachineCollective
+from simulator.cluster.topology_file import load_topology
 from simulator.collectives.algorithm import CollectiveRequest
-from tests.playing import assert_time, equal_nodes, nodes, planned, star
+from simulator.collectives.algorithm_files import find_algorithm
+from simulator.collectives.plan import Task, plan
+from simulator.engine.play import play
+from tests.playing import assert_time, equal_nodes, nodes, planned, star, time_of
 
 # Divisible by every number up to 16.
 ELEMENTS = 720_720
@@ -29,8 +36,8 @@ def test_a_machine_pays_its_start_up_once_and_keeps_flows_below_its_cap(n: int) 
     assert_time(
         startup + 2 * (n - 1) * (alpha + S / (n * cap)), cluster, "ring", CollectiveRequest("all_reduce", n, ELEMENTS)
     )
-    # N - 1 flows share rank 0's port: the cap counts only while their shares are above it.
-    share = min(beta / (n - 1), cap)
+    # N - 1 flows share rank 0's port when they arrive, and its cap when they leave: the cap is of the rank.
+    share = min(beta, cap) / (n - 1)
     assert_time(startup + 2 * (alpha + S / share), cluster, "naive", CollectiveRequest("all_reduce", n, ELEMENTS))
     assert_time(
         startup + 1 * (n - 1) * (alpha + S / (n * cap)), cluster, "ring", CollectiveRequest("all_gather", n, ELEMENTS)
@@ -121,3 +128,67 @@ def test_nodes_made_by_the_user_do_not_change_which_flows_leave_a_node() -> None
     cluster = with_machine(nodes(4, 4), algorithm="hierarchical", rate_cap=100e9, cross_rate_cap=5e9)
     request = CollectiveRequest("all_reduce", 4, ELEMENTS, nodes=equal_nodes(4, 2))
     assert_time(2 * (1e-6 + S / (2 * 100e9)) + 2 * (1e-6 + S / (4 * 100e9)), cluster, "hierarchical", request)
+
+
+MEASURED = [name for name in registry.names("topology") if load_topology(name).collectives]
+
+
+def simulated(name: str, ranks: int, operation: str, nbytes: int, group: tuple[int, ...] = ()) -> float:
+    cluster, group = build(name, ranks), group or tuple(range(ranks))
+    made = plan(cluster, Task(CollectiveRequest(operation, len(group), nbytes // 4), "auto", group))
+    return made.predicted or play("auto", made.program, cluster, keep=()).end
+
+
+@pytest.mark.parametrize("operation", ["all_reduce", "all_gather", "reduce_scatter"])
+@pytest.mark.parametrize("name", MEASURED)
+def test_no_number_of_nodes_is_faster_than_one(name: str, operation: str) -> None:
+    """Full nodes, and a last node with half of its GPUs; 4 GiB, where rates count."""
+    size = facts(name).node_size
+    assert size is not None
+    one = simulated(name, size, operation, 2**32)
+    more = () if size > 8 else (3 * size, 4 * size, 8 * size, 3 * size + size // 2)
+    for ranks in (2 * size, size + 8 if size > 8 else size + size // 2, *more):
+        assert simulated(name, ranks, operation, 2**32) >= one * (1 - 1e-9), ranks
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", MEASURED)
+def test_no_number_of_nodes_up_to_32_is_faster_than_one(name: str) -> None:
+    size = facts(name).node_size
+    assert size is not None
+    for nbytes in (2**22, 2**28, 2**32):
+        one = simulated(name, size, "all_reduce", nbytes)
+        for count in range(2, 33):
+            for ranks in (count * size, count * size - size // 2):
+                assert simulated(name, ranks, "all_reduce", nbytes) >= one * (1 - 1e-9), (nbytes, ranks)
+
+
+def test_a_last_node_that_is_not_full_costs_its_cards_and_no_more() -> None:
+    """A rack of 72 GPUs and one of 8: the arrays enter the last rack over eight cards of 50 GB/s, less their curve."""
+    for operation, times in (("all_reduce", 2), ("all_gather", 1)):
+        full, partly = (simulated("gb200_nvl72", ranks, operation, 2**30) for ranks in (144, 80))
+        cards = times * 2**30 / (8 * 50e9)
+        assert full < partly
+        assert 0.9 * cards < partly < 1.3 * cards
+
+
+@pytest.mark.parametrize(("name", "ranks"), [("dgx_h100", 8), ("dgx_h200", 8), ("aws_p5", 16)])
+def test_few_gpus_of_a_node_have_the_ring_of_the_node(name: str, ranks: int) -> None:
+    """Measured over 2, 3 and 4 of 8 H100, 4 GiB: 370 GB/s each, and up to 480 over all (NVIDIA/nccl issue 1455)."""
+    for gpus in (2, 3, 4):
+        time = simulated(name, ranks, "all_reduce", 2**32, tuple(range(gpus)))
+        assert 2 * (gpus - 1) / gpus * 2**32 / time == pytest.approx(370e9, rel=0.08)
+
+
+def test_a_program_has_the_rates_of_the_machine(tmp_path: Path) -> None:
+    """`direct` written as a program and read back sends as many flows at once, which share a rank's rate."""
+    program = tmp_path / "direct.xml"
+    write_program("direct", "all_reduce", 4, None, program)
+    cluster = build("dgx_a100", 8)
+    request = CollectiveRequest("all_reduce", 4, 2**22)
+    own = find_algorithm(str(program))
+    times = [time_of(cluster, algorithm, request, group=(0, 1, 2, 3)) for algorithm in ("direct", own)]
+    assert times[1] == pytest.approx(times[0], rel=1e-9)
+    # Three quarters of 16 MiB leave each rank twice.
+    rate = 238.9e9 / (1 + (14.93e6 / 2**24) ** 0.6657)
+    assert times[0] > 1.5 * 2**24 / rate

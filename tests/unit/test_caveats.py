@@ -23,9 +23,8 @@ from simulator.step.framework import load_framework
 from simulator.sweeps.sweep import play_points
 from tests.commands import commands_in
 
-BEST_CASE = (
-    "no collective of this run was measured on star_100g; times are a best case: rated link bandwidths, no start-up "
-    "cost"
+UNMEASURED = (
+    "no collective of this run was measured on star_100g; times assume rated link bandwidths and no start-up cost"
 )
 BORROWED = "not measured here: as two dgx_b200 nodes with cards half as fast"
 
@@ -70,14 +69,16 @@ def test_what_auto_took_and_why_is_told_everywhere(
 def test_points_in_which_auto_takes_one_algorithm_are_told_together() -> None:
     told = caveats(collective("star_100g", 8) | {"sweep": {"collective.size": ["4 KiB", "8 KiB", "1 GiB"]}})
     assert len(told["auto"]) == 1
-    assert re.match(r"auto chose direct for 3 points: shortest time by formula: direct ", told["auto"][0])
-    assert told["network"] == [BEST_CASE]
+    assert re.match(
+        r"auto chose halving_doubling for 3 points: shortest time by formula: halving_doubling ", told["auto"][0]
+    )
+    assert told["network"] == [UNMEASURED]
 
 
-def test_a_topology_without_measured_collectives_is_a_best_case() -> None:
-    assert caveats(collective("star_100g", 8, algorithm="ring"))["network"] == [BEST_CASE]
+def test_a_topology_without_measured_collectives_is_named() -> None:
+    assert caveats(collective("star_100g", 8, algorithm="ring"))["network"] == [UNMEASURED]
     told = caveats(training("star_100g", 8))
-    assert told["network"] == [BEST_CASE]
+    assert told["network"] == [UNMEASURED]
     assert told["interval"][0].endswith(
         "; on unmeasured networks, exposed communication adds the error of measured collectives"
     )
@@ -109,9 +110,9 @@ def test_full_nodes_a_single_node_and_a_placement_leave_no_node_partly_used() ->
 def test_a_plan_says_it_too() -> None:
     options: dict[str, Any] = {"seq_len": 512, "global_batch": "8seq", "fix": {"tp": 1, "pp": 1}, "best": 1}
     unknown = simulator.plan("gpt2", topology="star_100g", gpus=2, **options)
-    assert f"{BEST_CASE[:1].upper()}{BEST_CASE[1:]}." in unknown.sentences
+    assert f"{UNMEASURED[:1].upper()}{UNMEASURED[1:]}." in unknown.sentences
     known = simulator.plan("gpt2", topology="dgx_a100", gpus=2, **options)
-    assert not any("best case" in sentence for sentence in known.sentences)
+    assert not any("rated link" in sentence for sentence in known.sentences)
 
 
 def test_measured_constants_need_no_caveat_and_those_of_another_machine_do() -> None:
@@ -269,3 +270,16 @@ def test_a_step_outside_the_validated_range_says_so_as_a_plan_does() -> None:
         "compare": {"training.sharding": ["zero1", "zero2"]}
     }
     assert caveats(both)["range"] == ["outside the validated range: no measured run uses zero2 (1 of 2 points)"]
+
+
+@pytest.mark.parametrize("name", [name for name in registry.names("topology") if load_topology(name).collectives])
+def test_constants_of_another_machine_are_told(name: str) -> None:
+    """Over two nodes, with the machine's own algorithm and with an algorithm that the scenario names."""
+    file, ranks = load_topology(name), 2 * len(build(name, 2).graph.graph["nodes"][0])
+    for operation in file.collectives:
+        for algorithm in ("auto", *(() if operation == "all_to_all" else ("ring",))):
+            data = collective(name, ranks, operation=operation, algorithm=algorithm)
+            report = simulator.simulate(data).report
+            told = " ".join(text for texts in caveats(data).values() for text in texts)
+            for source in (report.constants or "").split(" | "):
+                assert not source.startswith("not measured") or source.partition(";")[0] in told, (operation, algorithm)

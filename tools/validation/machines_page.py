@@ -29,17 +29,17 @@ from tools.validation import measured_plot as plot_measured
 from tools.validation.machines_text import (
     AFTER,
     BEFORE,
-    BEST_CASE,
-    BEST_CASE_WHY,
     BORROWED,
     OVER_NODES,
     RING,
     RING_WHY,
+    UNMEASURED,
+    UNMEASURED_WHY,
     WHY,
     XLA,
 )
 from tools.validation.measured_collectives import MeasuredSweep, measured_sweeps
-from tools.validation.network_errors import best_case_table, network_errors, write_network_errors
+from tools.validation.network_errors import network_errors, unmeasured_table, write_network_errors
 from tools.validation.over_nodes import over_nodes
 from tools.validation.shipped_machines import EXCHANGE, FITTED, RINGS, ring_fading
 
@@ -74,7 +74,7 @@ def write(folder: Path, unmeasured: Sequence[NetworkError]) -> None:
         _rings(sweeps),
         _others(sweeps),
         _borrowed(sweeps),
-        BEST_CASE + best_case_table(unmeasured).markdown() + BEST_CASE_WHY,
+        UNMEASURED + unmeasured_table(unmeasured).markdown() + UNMEASURED_WHY,
         _over_nodes(),
         AFTER + _sources(sweeps),
     ]

@@ -87,9 +87,9 @@ The same table, simulated with a topology file whose only section is the all-red
 
 """
 
-BEST_CASE: Final = """## Where nothing was measured
+UNMEASURED: Final = """## Where nothing was measured
 
-A topology file without `collectives` is a best case: operations start without delay, and flows fill their links. Every
+Without `collectives` in a topology file, operations start without delay, and flows fill their links. Every
 sweep of this page was simulated in this way, on its machine without constants and with the algorithm chosen by `auto`,
 and compared with the measured times (`simulator/catalog/measured/network_errors.csv`). Measured collectives take
 longer, and the difference is largest for short collectives. From each sweep, the table uses the size with a duration
@@ -97,7 +97,7 @@ closest to the first column. Every source has the same weight:
 
 """
 
-BEST_CASE_WHY: Final = """
+UNMEASURED_WHY: Final = """
 A step's interval is widened by these factors if no collective was measured on the machine, in proportion to the exposed
 communication in the step ([validation.md](validation.md#how-far-to-trust-a-prediction)). The 95 % factor comes from the
 shared and busy cluster in the next section.

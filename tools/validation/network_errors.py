@@ -59,7 +59,7 @@ def write_network_errors(path: Path, found: Sequence[NetworkError]) -> None:
     path.write_text(_HEAD + csv_text([_COLUMNS, *rows]), encoding="utf-8")
 
 
-def best_case_table(found: Sequence[NetworkError]) -> Table:
+def unmeasured_table(found: Sequence[NetworkError]) -> Table:
     """Return the errors of collectives at a few durations."""
     rows = []
     for seconds in _LENGTHS:

@@ -4,7 +4,7 @@ Rule: nothing is assumed. The errors are those of every measured collective of t
 collective of any machine had been measured: catalog/measured/network_errors.csv, written by `python -m
 tools.validation.machines_page`.
 
-Without measured constants a collective pays no start-up and fills its links. This is a best case: measured collectives
+Without measured constants a collective pays no start-up and fills its links. Measured collectives
 take longer, short ones in particular. Each sweep therefore contributes the row with the most similar duration, and all
 sweeps of a source together have the weight of any other source.
 """

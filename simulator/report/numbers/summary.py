@@ -62,7 +62,7 @@ class CollectiveReport(HasHeadline):
         Algorithm, and the reason for choosing it.
     constants : str or None
         Sources of the machine's measured constants, separated by " | ". None without measurements: links then carry
-        their full rating and start-up is free, which is a best case.
+        their full rating, and start-up is free.
     bottleneck : Bottleneck or None
         The most used link, if any link is recorded.
     because : str

@@ -137,7 +137,7 @@ class TrainingReport(HasHeadline):
         Algorithms of each operation by dimension of parallelism: {"dp all_gather": "multi_ring"}.
     constants : str or None
         Sources of the machine's measured constants, separated by " | ". None without measurements: links then carry
-        their full rating and start-up is free, which is a best case, and the intervals are wider.
+        their full rating, start-up is free, and the intervals are wider.
     constants_by_operation : dict of str to tuple of str
         The same sources for each operation of a collective: {"all_gather": ("fitted to 8 H100: ...",)}.
     """
