@@ -18,6 +18,7 @@ from simulator.cli.console import width
 from simulator.cli.warnings_output import print_warnings
 from simulator.cluster.cluster import BORROWED
 from simulator.findings.caveats import faster_by_auto, is_unmeasured, sources, unmeasured_text
+from simulator.records.collective_operation import COLLECTIVE_OPERATIONS, Holding
 from simulator.records.measures import Report
 from simulator.report.tables.nccl_table import NcclRow, write_table
 from simulator.run.checks import warnings_of
@@ -223,16 +224,15 @@ def _itemsize(dtype: str) -> int:
 
 def _row(operation: str, size: int, dtype: str, report: Report, world_size: int) -> NcclRow:
     # nccl-tests counts elements per rank for these operations, and of the whole array for the rest.
-    parts = operation in ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter")
+    known = COLLECTIVE_OPERATIONS[operation]
+    parts = {known.before, known.after} & {Holding.PART, Holding.PAIRS}
     count = size // find_dtype(dtype).itemsize
-    reducing = operation in ("all_reduce", "reduce_scatter", "reduce")
-    rooted = operation in ("broadcast", "reduce", "scatter", "gather")
     return NcclRow(
         size=size,
         count=count // world_size if parts else count,
         dtype=dtype,
-        redop="sum" if reducing else "none",
-        root=0 if rooted else -1,
+        redop="sum" if known.reduces else "none",
+        root=0 if known.rooted else -1,
         time=report["time_s"],
         algbw=report["algbw"],
         busbw=report["busbw"],

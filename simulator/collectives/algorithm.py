@@ -18,20 +18,12 @@ from simulator.basics.foreign_code import Origin
 from simulator.cluster.cluster import Steps
 from simulator.collectives.example import Example, plain
 from simulator.collectives.idle import IdleNetwork
+from simulator.records.collective_operation import COLLECTIVE_OPERATIONS
 from simulator.records.schedule import Repeat, Round, Schedule
 
-OPERATIONS: Final = (
-    "all_reduce",
-    "reduce_scatter",
-    "all_gather",
-    "broadcast",
-    "reduce",
-    "scatter",
-    "gather",
-    "all_to_all",
-)
-ROOTED: Final = ("broadcast", "reduce", "scatter", "gather")
-REDUCING: Final = ("all_reduce", "reduce_scatter", "reduce")
+OPERATIONS: Final = tuple(COLLECTIVE_OPERATIONS)
+ROOTED: Final = tuple(name for name, operation in COLLECTIVE_OPERATIONS.items() if operation.rooted)
+REDUCING: Final = tuple(name for name, operation in COLLECTIVE_OPERATIONS.items() if operation.reduces)
 # GPU collective libraries carry out these operations by separate sends and receives between every pair of ranks, in
 # any group (NCCL user guide, point-to-point communication: one-to-all, all-to-one, all-to-all).
 _SENT_BY_EACH: Final = ("scatter", "gather", "all_to_all")

@@ -25,6 +25,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from simulator.basics.errors import ScheduleError
+from simulator.records.collective_operation import COLLECTIVE_OPERATIONS
 from simulator.records.reduction_order import ReductionOrder
 from simulator.records.schedule import Schedule
 from simulator.records.transfers import Transfers, write_out
@@ -46,35 +47,17 @@ def initial(schedule: Schedule) -> Held:
 
 def holders(schedule: Schedule, chunk: int) -> range:
     """Return the ranks that hold data for a chunk before a schedule's first transfer."""
-    n, root, operation = schedule.world_size, schedule.root, schedule.operation
-    if operation in ("all_gather", "gather"):
-        return range(chunk // schedule.pieces, chunk // schedule.pieces + 1)
-    if operation in ("broadcast", "scatter"):
-        return range(root, root + 1)
-    if operation == "all_to_all":
-        return range(chunk // schedule.pieces // n, chunk // schedule.pieces // n + 1)
-    return range(n)
+    operation = COLLECTIVE_OPERATIONS[schedule.operation]
+    return operation.holders(schedule.world_size, schedule.root, chunk // schedule.pieces)
 
 
 def promised(schedule: Schedule, rank: int, chunk: int) -> int | None:
     """Return the origins (bit mask of ranks) that a rank must hold in a chunk at the end; None for any."""
-    n, root, operation = schedule.world_size, schedule.root, schedule.operation
-    everybody, part = (1 << n) - 1, chunk // schedule.pieces
-    if operation == "all_reduce":
-        return everybody
-    if operation == "reduce_scatter":
-        return everybody if part == rank else None
-    if operation == "reduce":
-        return everybody if rank == root else None
-    if operation == "all_gather":
-        return 1 << part
-    if operation == "gather":
-        return 1 << part if rank == root else None
-    if operation == "broadcast":
-        return 1 << root
-    if operation == "scatter":
-        return 1 << root if part == rank else None
-    return 1 << (part // n) if part % n == rank else None
+    operation, part = COLLECTIVE_OPERATIONS[schedule.operation], chunk // schedule.pieces
+    if not operation.receives(schedule.world_size, schedule.root, part, rank):
+        return None
+    origins = operation.holders(schedule.world_size, schedule.root, part)
+    return ((1 << len(origins)) - 1) << origins.start
 
 
 def chunks_of(schedule: Schedule, transfers: Transfers, number: int) -> list[int]:

@@ -8,6 +8,8 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Final
 
+from simulator.records.collective_operation import COLLECTIVE_OPERATIONS, Holding
+
 
 class NodeType(IntEnum):
     """Kinds of nodes."""
@@ -22,23 +24,13 @@ class NodeType(IntEnum):
     COLL = 7
 
 
-# Operation of each collective's number.
-OPERATIONS: Final = {
-    0: "all_reduce",
-    1: "reduce",
-    2: "all_gather",
-    3: "gather",
-    4: "scatter",
-    5: "broadcast",
-    6: "all_to_all",
-    7: "reduce_scatter",
-    8: "reduce_scatter",
-    9: "barrier",
-}
-NUMBERS: Final = {"all_reduce": 0, "reduce": 1, "all_gather": 2, "gather": 3, "scatter": 4, "broadcast": 5,
-                  "all_to_all": 6, "reduce_scatter": 7}  # fmt: skip
+NUMBERS: Final = {name: operation.chakra_number for name, operation in COLLECTIVE_OPERATIONS.items()}
+# Operation of each collective's number. 8 is a reduce-scatter of blocks.
+OPERATIONS: Final = {number: name for name, number in NUMBERS.items()} | {8: "reduce_scatter", 9: "barrier"}
 # Operations whose `comm_size` is the part of a rank, not the whole array.
-SIZE_OF_PART: Final = ("all_gather", "gather")
+SIZE_OF_PART: Final = tuple(
+    name for name, operation in COLLECTIVE_OPERATIONS.items() if operation.before is Holding.PART
+)
 VERSION: Final = "0.0.4"
 # Fields of GlobalMetadata, Node and AttributeProto.
 METADATA_VERSION, METADATA_ATTRIBUTE = 1, 2

@@ -17,6 +17,7 @@ from simulator.cluster.cluster import Cluster
 from simulator.collectives.algorithm import REDUCING
 from simulator.collectives.plan import Plan
 from simulator.payload.judge import Verdict
+from simulator.records.collective_operation import COLLECTIVE_OPERATIONS, Holding
 from simulator.records.measures import arrays_text
 from simulator.records.operation import Collective
 from simulator.records.reduction_order import ReductionOrder
@@ -119,11 +120,7 @@ def busbw_factor(operation: str, world_size: int) -> float:
     >>> busbw_factor("all_reduce", 8)
     1.75
     """
-    n = world_size
-    # Each ring rank sends (n - 1) / n of the array for reducing, and again for gathering.
-    if operation == "all_reduce":
-        return 2 * (n - 1) / n
-    return 1.0 if operation in ("broadcast", "reduce") else (n - 1) / n
+    return COLLECTIVE_OPERATIONS[operation].bus_factor(world_size)
 
 
 def with_link_use(timeline: Timeline) -> Timeline:
@@ -159,9 +156,8 @@ def summarize(
         busbw=algbw * busbw_factor(operation, world_size) if algbw is not None else None,
         transfers=timeline.transfers,
         wire_bytes=int(sum(sent.nbytes for sent in timeline.sent)),
-        # A gather starts from parts of the array, a scatter ends with parts.
-        input_bytes_per_rank=sum(_share(op, ("all_gather", "gather")) for op in ops),
-        result_bytes_per_rank=sum(_share(op, ("reduce_scatter", "scatter")) for op in ops),
+        input_bytes_per_rank=sum(_share(op, COLLECTIVE_OPERATIONS[operation].before) for op in ops),
+        result_bytes_per_rank=sum(_share(op, COLLECTIVE_OPERATIONS[operation].after) for op in ops),
         # Only sums in rank order buffer parts; other orders add on arrival.
         peak_buffer_bytes=max(
             (
@@ -187,9 +183,9 @@ def summarize(
     )
 
 
-def _share(op: Collective, parts: tuple[str, ...]) -> int:
-    """Return the bytes in a collective's array, or in the largest shard if `parts` lists the operation."""
-    if op.schedule.operation not in parts:
+def _share(op: Collective, holding: Holding) -> int:
+    """Return the bytes in a collective's array, or in the largest shard if each rank holds its part."""
+    if holding is not Holding.PART:
         return op.nbytes
     return -(-op.elements // len(op.group)) * op.itemsize
 

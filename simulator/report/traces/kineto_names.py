@@ -8,18 +8,9 @@ from __future__ import annotations
 from typing import Any, Final
 
 from simulator.records.chunks import split
+from simulator.records.collective_operation import COLLECTIVE_OPERATIONS, Holding
 from simulator.records.operation import Collective
 
-# NCCL's device functions are named after operation, reduction, dtype, algorithm and protocol, for example
-# ncclDevKernel_AllReduce_Sum_bf16_RING_LL (github.com/NVIDIA/nccl, src/device/generate.py, 2.19 and later).
-_FUNCTION: Final = {
-    "all_reduce": "AllReduce",
-    "reduce_scatter": "ReduceScatter",
-    "reduce": "Reduce",
-    "all_gather": "AllGather",
-    "broadcast": "Broadcast",
-}
-_REDUCING: Final = ("all_reduce", "reduce_scatter", "reduce")
 _REDUCTION: Final = {"sum": "Sum", "average": "SumPostDiv", "max": "MinMax", "min": "MinMax", "product": "Prod"}
 _NCCL_DTYPE: Final = {
     "float64": "f64", "float32": "f32", "float16": "f16", "bfloat16": "bf16", "float8_e4m3fn": "f8e4m3",
@@ -27,17 +18,7 @@ _NCCL_DTYPE: Final = {
 }  # fmt: skip
 _TREES: Final = ("tree", "double_binary_tree")
 
-# PyTorch's "Collective name" and "dtype" (torch/csrc/distributed/c10d, record_param_comms).
-_TORCH_NAME: Final = {
-    "all_reduce": "allreduce",
-    "reduce_scatter": "_reduce_scatter_base",
-    "reduce": "reduce",
-    "all_gather": "_allgather_base",
-    "broadcast": "broadcast",
-    "gather": "gather",
-    "scatter": "scatter",
-    "all_to_all": "all_to_all",
-}
+# PyTorch's "dtype" (torch/csrc/distributed/c10d, record_param_comms).
 _TORCH_DTYPE: Final = {
     "float64": "Double", "float32": "Float", "float16": "Half", "bfloat16": "BFloat16",
     "float8_e4m3fn": "Float8_e4m3fn", "float8_e5m2": "Float8_e5m2", "int64": "Long", "int32": "Int", "int8": "Char",
@@ -50,16 +31,18 @@ _MOST_RANKS_WRITTEN: Final = 30
 def kernel_name(collective: Collective) -> str:
     """Return the name that traces show for a collective's NCCL kernel.
 
-    NCCL has kernels for rings and trees; every other algorithm gets the ring's name, and its own name in `args`. The
-    protocol is not simulated; LL is the ending of NCCL's generic kernels.
+    NCCL's device functions are named after operation, reduction, dtype, algorithm and protocol, for example
+    ncclDevKernel_AllReduce_Sum_bf16_RING_LL (github.com/NVIDIA/nccl, src/device/generate.py, 2.19 and later). NCCL has
+    kernels for rings and trees; every other algorithm gets the ring's name, and its own name in `args`. The protocol is
+    not simulated; LL is the ending of NCCL's generic kernels.
     """
-    operation = collective.schedule.operation
-    function = _FUNCTION.get(operation)
-    if function is None:
+    operation = COLLECTIVE_OPERATIONS.get(collective.schedule.operation)
+    function = "SendRecv" if operation is None else operation.nccl_kernel
+    if operation is None or function == "SendRecv":
         # NCCL runs gathers, scatters and exchanges as sends and receives.
         return "ncclDevKernel_SendRecv"
     shape = "TREE" if collective.schedule.algorithm in _TREES else "RING"
-    if operation not in _REDUCING:
+    if not operation.reduces:
         return f"ncclDevKernel_{function}_{shape}_LL"
     reduction = _REDUCTION.get(collective.reduction, "Sum")
     dtype = _NCCL_DTYPE.get(collective.dtype, collective.dtype)
@@ -69,9 +52,10 @@ def kernel_name(collective: Collective) -> str:
 def collective_args(collective: Collective, group_name: str, rank: int) -> dict[str, Any]:
     """Return the arguments (elements, dtype, group, ranks) that PyTorch records for a rank's collective kernel."""
     schedule = collective.schedule
+    known = COLLECTIVE_OPERATIONS.get(schedule.operation)
     sent, received = _elements(collective, rank)
     return {
-        "Collective name": _TORCH_NAME.get(schedule.operation, schedule.operation),
+        "Collective name": known.torch_name if known else schedule.operation,
         "In msg nelems": sent,
         "Out msg nelems": received,
         "Group size": len(collective.group),
@@ -91,14 +75,11 @@ def _elements(collective: Collective, rank: int) -> tuple[int, int]:
     place = collective.group.index(rank)
     # Parts may differ by an element if the array does not divide evenly.
     part = int(split(whole, len(collective.group))[place])
-    at_root = place == collective.schedule.root
-    return {
-        "all_gather": (part, whole),
-        "reduce_scatter": (whole, part),
-        "gather": (part, whole if at_root else 0),
-        "scatter": (whole if at_root else 0, part),
-        "reduce": (whole, whole if at_root else 0),
-    }.get(operation, (whole, whole))
+    known = COLLECTIVE_OPERATIONS.get(operation)
+    if known is None:
+        return whole, whole
+    elements = {Holding.PART: part, Holding.ROOT: whole if place == collective.schedule.root else 0}
+    return elements.get(known.before, whole), elements.get(known.after, whole)
 
 
 def _ranks_text(group: tuple[int, ...]) -> str:

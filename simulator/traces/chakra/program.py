@@ -19,6 +19,7 @@ from typing import Final
 
 from simulator.basics.errors import ScenarioError, one_line
 from simulator.cluster.cluster import Cluster, Gpu
+from simulator.collectives.algorithm import ROOTED
 from simulator.records.chakra import OPERATIONS, SIZE_OF_PART, NodeType
 from simulator.records.operation import Collective, Compute, Op
 from simulator.records.program import Program
@@ -30,7 +31,6 @@ _BARRIER: Final = 4
 # Largest array: a pebibyte [B].
 _MOST_BYTES: Final = 2**50
 _UNEVEN: Final = ("all_to_all", "all_gather", "gather", "scatter", "reduce_scatter")
-_ROOTED: Final = ("reduce", "gather", "scatter", "broadcast")
 _ROOTS: Final = ("root", "root_rank", "comm_root")
 
 
@@ -100,7 +100,7 @@ class _Converter:
             self.note(f"ranks of a {kind} state different sizes: the largest is taken")
         operation = "all_reduce" if kind == "barrier" else kind
         nbytes = _BARRIER if kind == "barrier" else largest * (len(group) if kind in SIZE_OF_PART else 1)
-        root = self.root(meeting, group) if kind in _ROOTED else 0
+        root = self.root(meeting, group) if kind in ROOTED else 0
         try:
             planned = self.planner.collective(operation, nbytes, group, root)
         except ScenarioError as error:

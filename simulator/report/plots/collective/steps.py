@@ -19,6 +19,7 @@ import numpy as np
 
 from simulator.collectives.algorithm import ALGORITHMS
 from simulator.collectives.verify import Held, initial, promised
+from simulator.records.collective_operation import COLLECTIVE_OPERATIONS
 from simulator.records.schedule import Round, Schedule
 from simulator.report.plots import style
 from simulator.report.plots.plot import SchedulePlot
@@ -121,16 +122,7 @@ def finding(schedule: Schedule) -> str:
 
 def _promise(schedule: Schedule) -> str:
     """Return a text on the final state of a schedule's collective, e.g. "every rank holds the whole sum"."""
-    root = f"rank {schedule.root}"
-    return {
-        "all_reduce": "every rank holds the whole sum",
-        "reduce_scatter": "rank i holds the sum of chunk i",
-        "reduce": f"{root} holds the whole sum",
-        "all_gather": "every rank holds every chunk",
-        "gather": f"{root} holds every chunk",
-        "broadcast": f"every rank holds {root}'s array",
-        "scatter": f"rank i holds chunk i of {root}'s array",
-    }.get(schedule.operation, "rank i holds chunk i of every rank")
+    return COLLECTIVE_OPERATIONS[schedule.operation].result.format(root=f"rank {schedule.root}")
 
 
 def replay(schedule: Schedule, most: int) -> tuple[Step, ...]:
@@ -261,7 +253,7 @@ def _colour_cells(axes: Axes, step: Step, schedule: Schedule) -> None:
 
     counts = np.array([[origins.bit_count() for origins in row] for row in step.held], np.float64)
     # Without sums a cell contains a single origin.
-    most = schedule.world_size if schedule.operation in ("all_reduce", "reduce_scatter", "reduce") else 1
+    most = schedule.world_size if COLLECTIVE_OPERATIONS[schedule.operation].reduces else 1
     # Start at 0.15: a single origin must differ from none.
     shades = np.where(counts > 0, 0.15 + 0.85 * counts / most, 0.0)
     colours = colormaps["Blues"](shades)
@@ -307,7 +299,7 @@ def _key(schedule: Schedule, *, named: bool) -> str:
         return cell + "shaded: written in this step, ← sender"
     return (
         f"darker: parts of more ranks (white: 0, darkest: {schedule.world_size}); orange: written in this step"
-        if schedule.operation in ("all_reduce", "reduce_scatter", "reduce")
+        if COLLECTIVE_OPERATIONS[schedule.operation].reduces
         else "blue: chunk held, white: not held; orange: written in this step"
     )
 
