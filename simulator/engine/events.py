@@ -24,7 +24,7 @@ from simulator.engine.collective_routing import RoutedCollective, capacities, ro
 from simulator.engine.compute_stream import Kernels
 from simulator.engine.fabric import Fabric
 from simulator.engine.jitter import Jitter, kernel_factors, latency_factors
-from simulator.engine.program_checks import check_program, waiting_text
+from simulator.engine.program_checks import changes_of, check_program, waiting_text
 from simulator.engine.progress import tell
 from simulator.engine.recording import in_order, memory_events, memory_over_time, of_ranks, timeline_of
 from simulator.engine.timed_collective import TimedCollective
@@ -182,7 +182,7 @@ class _Play:
             self.kernels.append(Kernels(self.clock))
             self.memory_events[rank] = []
             self.ended.append({op.name: simpy.Event(self.clock) for op in ranks[rank]})
-        for change in self.cluster.changes:
+        for change in changes_of(self.program, self.cluster):
             self.clock.when(change.time, partial(self._change, change, fabric, capacity))
 
     def _change(self, change: Change, fabric: Fabric, capacity: Sequence[float]) -> None:
