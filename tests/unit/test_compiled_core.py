@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from simulator.basics import tolerances
-from simulator.basics.errors import DefectError
+from simulator.basics.errors import DeadlockError, DefectError
 from simulator.cluster.build import build
 from simulator.cluster.changes import Event, changes
 from simulator.collectives.algorithm import CollectiveRequest
@@ -175,6 +175,38 @@ def test_events_on_ranks_without_operations_slow_no_other_rank(execute: Any, slo
     event = Event(1.0, float("inf"), 0.5, (memory,), (slowed,))
     slow = replace(cluster, changes=changes([event]))
     assert execute(Program(((Compute("kernel", 2.0),),)), slow).end == pytest.approx(end)
+
+
+def test_a_transfer_without_bytes_does_not_wait_for_a_link_that_is_down() -> None:
+    """Two elements in four parts: two parts are empty. All links are down for the first millisecond."""
+    cluster = star(4)
+    program = plan(
+        cluster, Task(CollectiveRequest("reduce_scatter", 4, 2), "direct", tuple(range(4)), "float32")
+    ).program
+    down = replace(cluster, changes=changes([Event(0.0, 1e-3, 0.0, tuple(range(len(cluster.router.bandwidth))))]))
+    found = [execute(program, down, limit_memory=False) for execute in (events, compiled)]
+    assert farthest(*found) == 0.0
+    [log] = found[0].logs
+    assert np.count_nonzero(log.nbytes == 0) == 6
+    np.testing.assert_array_less(log.end[log.nbytes == 0], 1e-3)
+    np.testing.assert_array_less(1e-3, log.end[log.nbytes > 0])
+
+
+def test_a_deadlock_names_the_streams_in_one_order_on_both_engines() -> None:
+    """Rank 1 never comes to the collective; the kernel behind it stands first in the program of each rank."""
+    ring = planned(star(2), "ring", CollectiveRequest("all_reduce", 2, 8)).ops[0]
+    behind = Compute("behind", 1.0, stream="second", after=(ring.name,))
+    lists = (
+        (Compute("before", 1.0, stream="second"), ring, behind),
+        (Compute("stuck", 1.0, stream=ring.stream, after=("never",)), Compute("never", 1.0, after=("stuck",)), ring),
+    )
+    waiting = []
+    for execute in (events, compiled):
+        with pytest.raises(DeadlockError) as raised:
+            execute(Program(lists), star(2))
+        waiting.append(list(raised.value.waiting.items()))
+    assert waiting[0] == waiting[1]
+    assert [who for who, _ in waiting[0][:2]] == ["rank 0 (second)", f"rank 0 ({ring.stream})"]
 
 
 def whole_problem() -> fields.Problem:
