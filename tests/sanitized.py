@@ -31,8 +31,8 @@ def servers(seed: int) -> None:
     execute(plan_step(cluster, step("parameter_server", replace(TINY, num_layers=1), **facts)).program, cluster)
 
 
-# Runs of whole scenarios for each seed: events, jobs, checkpoints in flight, and the memory of steps that do not fit.
-RUNS = 4
+# Scenarios of each seed that are run: events, checkpoints in flight, and one file of jobs (tests/combinations.py).
+RUNS = (1, 2, 3, 25)
 UNFIT = {
     "name": "unfit",
     "cluster": {"topology": "dgx_h100", "world_size": 8},
@@ -42,7 +42,7 @@ UNFIT = {
 
 def runs(seed: int, folder: Path) -> int:
     """Run scenarios as `run` does, and a step that does not fit beside an event on each rank; return how many."""
-    scenarios = [any_scenario(RUNS * seed + number, folder) for number in range(RUNS)]
+    scenarios = [any_scenario(40 * seed + number, folder) for number in RUNS]
     event = {"at": "1 ms", "rank": seed % 8, "factor": 0.5}
     scenarios.append({**UNFIT, "cluster": {**UNFIT["cluster"], "events": [event]}})  # type: ignore[dict-item]
     for data in scenarios:
