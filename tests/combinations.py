@@ -63,6 +63,15 @@ OWN: Final = {
 # Configurations with windows, latent attention, shared experts, groups of experts and other norms.
 KINDS: Final = tuple(name for name, keys in CONFIGS.items() if "image_size" not in keys)
 
+# Latent attention, shared experts, and a router that first chooses two of four groups of experts.
+GROUPED: Final[dict[str, Any]] = {
+    "model_type": "deepseek_v3", "hidden_size": 64, "intermediate_size": 96, "moe_intermediate_size": 32,
+    "num_hidden_layers": 4, "first_k_dense_replace": 1, "num_attention_heads": 8, "num_key_value_heads": 8,
+    "q_lora_rank": 32, "kv_lora_rank": 16, "qk_nope_head_dim": 8, "qk_rope_head_dim": 8, "v_head_dim": 8,
+    "vocab_size": 96, "max_position_embeddings": 1024, "n_routed_experts": 8, "num_experts_per_tok": 2, "n_group": 4,
+    "topk_group": 2, "n_shared_experts": 1, "topk_method": "noaux_tc",
+}  # fmt: skip
+
 # Options of adapters beside their rank.
 _LORA: Final[tuple[dict[str, Any], ...]] = (
     {}, {"targets": "attention", "dtype": "bfloat16"}, {"base": "nf4", "dropout": 0.1}, {"base": "int8"},
@@ -393,6 +402,10 @@ def _any_scenario(seed: int, attempt: int, folder: Path) -> dict[str, Any]:
     if draw.chance(0.15):
         cluster["link_factors"] = {draw.pick("gpu0->*", "*->gpu1", "*"): draw.pick(0.3, 0.7)}
     cluster |= draw.some(0.1, watchdog=("10 s",), ecmp=({"hash": 7},))
+    # Drawn from a stream of its own: seeds keep the scenarios that they had before.
+    if "experts" in training.get("parallelism", {}) and Draw([62, seed, attempt]).chance(0.3):
+        training["model"] = GROUPED
+        training["parallelism"].pop("stages", None)
     if draw.chance(0.5):
         cluster["events"] = [_event(draw, cluster["world_size"]) for _ in range(draw.pick(1, 1, 2, 3))]
     return data
