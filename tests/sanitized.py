@@ -1,4 +1,5 @@
-"""Simulates drawn programs with a core that is built with sanitizers: `python -m tests.sanitized LIBRARY FIRST LAST`.
+"""Simulates drawn scenarios and programs with a core that is built with sanitizers: `python -m tests.sanitized LIBRARY
+FIRST LAST`.
 
 The process must be started with the sanitizer's runtime loaded first (tests/test_sanitized_core.py).
 """
@@ -6,6 +7,7 @@ The process must be started with the sanitizer's runtime loaded first (tests/tes
 from __future__ import annotations
 
 import sys
+import tempfile
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +16,7 @@ from simulator.cluster.build import build
 from simulator.engine.compiled import library
 from simulator.engine.compiled.engine import execute
 from simulator.step.plan import plan_step
-from tests.combinations import accepted, training_scenario
+from tests.combinations import accepted, any_scenario, own_files, run_on, training_scenario
 from tests.programs import FAMILIES, drawn
 from tests.training import TINY, step
 
@@ -29,12 +31,33 @@ def servers(seed: int) -> None:
     execute(plan_step(cluster, step("parameter_server", replace(TINY, num_layers=1), **facts)).program, cluster)
 
 
+# Scenarios of each seed that are run: events, checkpoints in flight, and one file of jobs (tests/combinations.py).
+RUNS = (1, 2, 3, 25)
+UNFIT = {
+    "name": "unfit",
+    "cluster": {"topology": "dgx_h100", "world_size": 8},
+    "training": {"model": "llama3_8b", "seq_len": "8k", "sharding": "ddp", "optimizer": "paged_adam"},
+}
+
+
+def runs(seed: int, folder: Path) -> int:
+    """Run scenarios as `run` does, and a step that does not fit beside an event on each rank; return how many."""
+    scenarios = [any_scenario(40 * seed + number, folder) for number in RUNS]
+    event = {"at": "1 ms", "rank": seed % 8, "factor": 0.5}
+    scenarios.append({**UNFIT, "cluster": {**UNFIT["cluster"], "events": [event]}})  # type: ignore[dict-item]
+    for data in scenarios:
+        run_on("compiled", data)
+    return len(scenarios)
+
+
 def main(path: str, first: int, last: int) -> None:
     """Simulate scenarios, programs of each family and servers, of these seeds."""
     core = library.opened(Path(path))
     library.load = lambda: core  # type: ignore[assignment]
     warnings.simplefilter("ignore")
     simulated = 0
+    folder = Path(tempfile.mkdtemp())
+    own_files(folder)
     for seed in range(first, last):
         scenario = accepted(training_scenario(seed))
         cases = [drawn(family, seed) for family in FAMILIES]
@@ -44,6 +67,7 @@ def main(path: str, first: int, last: int) -> None:
                 execute(program, cluster, jitter=jitter, limit_memory=False, reduced_from=reduced_from)
                 simulated += 1
         servers(seed)
+        simulated += runs(seed, folder)
     sys.stdout.write(f"{simulated} simulated\n")
 
 

@@ -13,7 +13,7 @@ from simulator.engine.compiled import library
 
 ROOT = Path(__file__).parents[1]
 FLAGS = ("-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined")
-# Seeds of each run; about a second a seed on one core.
+# Seeds of each run; some three seconds a seed on one core.
 FEW, MANY = 1, 150
 
 

@@ -136,6 +136,11 @@ class CollectivePlay:
         if self._left[place] == 0:
             self.done[place].succeed()
 
+    @property
+    def has_ended(self) -> bool:
+        """True if every transfer has ended."""
+        return not np.isnan(self._ends).any()
+
     def log(self) -> TransferLog:
         """Return the log of the collective's transfers, with the times when each begins to flow and ends [s].
 

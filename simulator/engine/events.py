@@ -24,7 +24,7 @@ from simulator.engine.collective_routing import RoutedCollective, capacities, ro
 from simulator.engine.compute_stream import Kernels
 from simulator.engine.fabric import Fabric
 from simulator.engine.jitter import Jitter, kernel_factors, latency_factors
-from simulator.engine.program_checks import check_program, waiting_text
+from simulator.engine.program_checks import changes_of, check_program, never_ends, waiting_text
 from simulator.engine.progress import tell
 from simulator.engine.recording import in_order, memory_events, memory_over_time, of_ranks, timeline_of
 from simulator.engine.timed_collective import TimedCollective
@@ -160,6 +160,9 @@ class _Play:
         # The queue is empty but a stream still waits: a deadlock.
         if self.running:
             raise DeadlockError(self.clock.now, {_who(p): self._what(p) for p in self.places if p.at is not None})
+        # The ranks have gone on while the write of a checkpoint waits for a link.
+        if waiting := next((name for name, own in self.collectives.items() if not own.has_ended), None):
+            raise never_ends(self.clock.now, waiting)
 
     def _prepare(self) -> None:
         """Check the program, route its collectives, and create the events for operations' ends."""
@@ -182,7 +185,7 @@ class _Play:
             self.kernels.append(Kernels(self.clock))
             self.memory_events[rank] = []
             self.ended.append({op.name: simpy.Event(self.clock) for op in ranks[rank]})
-        for change in self.cluster.changes:
+        for change in changes_of(self.program, self.cluster):
             self.clock.when(change.time, partial(self._change, change, fabric, capacity))
 
     def _change(self, change: Change, fabric: Fabric, capacity: Sequence[float]) -> None:

@@ -307,8 +307,10 @@ class Fabric:
 
     def _set_timer(self, group: _Group, now: float) -> None:
         """Schedule the next end of a flow in a group, and note the flows that end then."""
-        # A flow on a link that is down waits for the link's return.
-        delays = [flow.remaining / flow.rate if flow.rate else inf for flow in group.flows]
+        # A flow on a link that is down waits for the link's return, unless it has no byte left to send.
+        delays = [
+            flow.remaining / flow.rate if flow.rate else inf if flow.remaining > 0.0 else 0.0 for flow in group.flows
+        ]
         least = max(min(delays), 0.0)
         if least == inf:
             return

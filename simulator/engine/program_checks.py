@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from simulator.basics.errors import few
+from simulator.basics.errors import DeadlockError, few
+from simulator.cluster.changes import Change
 from simulator.cluster.cluster import Cluster
 from simulator.records.operation import Collective, Op
 from simulator.records.program import Program
@@ -40,6 +41,19 @@ def check_program(program: Program, cluster: Cluster) -> None:
             outside_all = own[~np.isin(own, of_kind[lists.kind_of[family]])]
             if len(outside_all):
                 raise ValueError(f"rank {outside_all[0]} has {op.name!r}, but is in no group that carries it out")
+
+
+def changes_of(program: Program, cluster: Cluster) -> tuple[Change, ...]:
+    """Return the moments of change of a cluster, without GPUs of ranks that the program does not have."""
+    place = {rank: rank for rank in range(len(program.ranks))}
+    return tuple(change.part(place, len(cluster.router.bandwidth)) for change in cluster.changes)
+
+
+def never_ends(time: float, collective: str) -> DeadlockError:
+    """Return the error for a collective whose ranks have gone on while its last transfers wait for good: the write of a
+    checkpoint behind the step; `time` is the time of the last event [s].
+    """
+    return DeadlockError(time, {f"collective {collective!r}": "a link that is down for good"})
 
 
 def _check_list(rank: int, ops: Sequence[Op]) -> None:

@@ -8,14 +8,14 @@ a simulation of the whole step.
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
-from simulator.basics.errors import OutOfMemoryError
+from simulator.basics.errors import DeadlockError, OutOfMemoryError
 from simulator.cluster.cluster import Cluster
 from simulator.engine.jitter import Jitter
 from simulator.engine.play import play
-from simulator.records.program import Program
 from simulator.records.timeline import Timeline
 from simulator.report.numbers.memory_margin import MemoryMargin
 from simulator.report.numbers.training_summary import first_of_stages
@@ -79,7 +79,7 @@ def estimate_memory(cluster: Cluster, step: TrainingStep) -> MemoryNeed:
     Slow ranks and parameter servers hold buffers for longer or shorter.
     """
     step = paged(cluster, step)
-    stages = [_followed(cluster, program, step, limit=False) for program in ranks_alone(cluster, step)]
+    stages = list(simulated_alone(cluster, step, limit=False))
     # The stage with the largest peak decides.
     most = max(timeline.peak.nbytes if timeline.peak else 0 for timeline in stages)
     reserved = max(max(timeline.reserved.values(), default=most) for timeline in stages)
@@ -96,10 +96,7 @@ def paged(cluster: Cluster, step: TrainingStep) -> TrainingStep:
 
     def reserved(tried: TrainingStep) -> list[int]:
         """Return the peak of the memory that a rank of each pipeline stage reserves [B]."""
-        found = [
-            max(_followed(cluster, program, tried, limit=False).reserved.values(), default=0)
-            for program in ranks_alone(cluster, tried)
-        ]
+        found = [max(one.reserved.values(), default=0) for one in simulated_alone(cluster, tried, limit=False)]
         return [max(found[at : at + places]) for at in range(0, len(found), places)]
 
     # A rank alone has exact times.
@@ -112,22 +109,29 @@ def check_fits(cluster: Cluster, step: TrainingStep) -> None:
     few = cluster.world_size <= _FEW_RANKS or step.lesson is not None
     if few or least_need(cluster, step) <= _SURELY * cluster.gpus[0].hbm_bytes:
         return
-    step = paged(cluster, step)
+    for _ in simulated_alone(cluster, paged(cluster, step), limit=True):
+        pass
+
+
+def simulated_alone(cluster: Cluster, step: TrainingStep, *, limit: bool) -> Iterator[Timeline]:
+    """Yield, for each list of operations, the timeline of its lowest rank, simulated alone to find its memory.
+
+    The rank keeps its own GPU, speed and events. Raise OutOfMemoryError if `limit` and the rank exceeds its memory.
+    """
+    list_of = groups_of(step, cluster.world_size).list_of
     for number, program in enumerate(ranks_alone(cluster, step)):
+        rank = list_of.index(number)
         try:
-            _followed(cluster, program, step, limit=True)
+            yield play("auto", program, cluster.part([rank]), limit_memory=limit, allocator=step.allocator)
         except OutOfMemoryError as error:
-            # The simulated rank 0 stands for the lowest rank with its operations; estimated times give an approximate
-            # moment.
-            alone, error.rank = error.rank, groups_of(step, cluster.world_size).list_of.index(number)
-            message = error.args[0].replace(f"rank {alone} ", f"rank {error.rank} ", 1)
+            # The only rank of the part is rank 0; estimated times give an approximate moment.
+            message = error.args[0].replace(f"rank {error.rank} ", f"rank {rank} ", 1)
+            error.rank = rank
             error.args = (message.replace("memory at ", "memory at about ") if error.time else message,)
             raise
-
-
-def _followed(cluster: Cluster, program: Program, step: TrainingStep, *, limit: bool) -> Timeline:
-    """Return the timeline of a program that is simulated only for its memory; `limit`: exceeding memory is an error."""
-    return play("auto", program, cluster, limit_memory=limit, allocator=step.allocator)
+        except DeadlockError as error:
+            waiting = {who.replace("rank 0 ", f"rank {rank} ", 1): what for who, what in error.waiting.items()}
+            raise DeadlockError(error.time, waiting) from error
 
 
 def checked_need(cluster: Cluster, step: TrainingStep, jitter: Jitter = STEADY) -> MemoryNeed:

@@ -53,7 +53,8 @@ def watched(watchdog: float | None, events: Sequence[EventSpec]) -> Iterator[Non
 def _stopped(error: DeadlockError, watchdog: float) -> StoppedError:
     """Return the error of a job that ends by its watchdog `watchdog` seconds after the last thing that happened."""
     time = error.time + watchdog
-    first = next(iter(error.waiting.items()))
+    # A collective that waits, rather than an operation that waits for its own rank.
+    first = min(error.waiting.items(), key=lambda one: one[1].startswith("its own"))
     return StoppedError(
         time,
         f"the watchdog ends the job at {format_duration(time)}: {first[0]} has waited for {first[1]} since "

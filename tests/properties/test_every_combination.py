@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,10 +12,12 @@ import pytest
 from simulator.basics.errors import ScenarioError, ScenarioWarning
 from simulator.run.simulate import simulate
 from simulator.scenario.load import load_scenario
-from tests.combinations import accepted, simulated, training_scenario
+from tests.combinations import accepted, any_scenario, compared_run, own_files, simulated, training_scenario
 
 # Scenarios of each block, and blocks of a long run: at least 5,000 scenarios are accepted and simulated.
 SIZE, MANY = 6, 160
+# Runs of each short block; the long blocks are 3,000 runs.
+RUNS = 14
 LONG_SIZE = 50
 TINY = {"model_type": "gpt2", "n_embd": 32, "n_layer": 1, "n_head": 4, "n_positions": 48, "vocab_size": 64}
 LLAMA = {
@@ -60,6 +63,35 @@ def test_both_engines_leave_the_same_behind_of_many(block: int) -> None:
     counted = compared(range(1000 + block * LONG_SIZE, 1000 + (block + 1) * LONG_SIZE))
     assert counted["simulated"] >= LONG_SIZE // 3
     assert counted["grew from rounding"] <= LONG_SIZE // 5
+
+
+def compared_runs(seeds: range, folder: Path) -> Counter[str]:
+    """Run drawn scenarios as `run` and `jobs` do, on both engines; count what came of them."""
+    own_files(folder)
+    counted: Counter[str] = Counter()
+    for seed in seeds:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ScenarioWarning)
+            try:
+                counted[compared_run(seed, folder).partition(":")[0]] += 1
+            except Exception as error:
+                raise AssertionError(f"seed {seed}: {any_scenario(seed, folder)}") from error
+    # `pytest -rP` shows it.
+    print(dict(counted))  # noqa: T201
+    return counted
+
+
+@pytest.mark.parametrize("block", range(2))
+def test_runs_of_any_scenario_end_alike_on_both_engines(block: int, tmp_path: Path) -> None:
+    counted = compared_runs(range(block * RUNS, (block + 1) * RUNS), tmp_path)
+    assert counted["simulated"] >= RUNS // 2
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("block", range(60))
+def test_runs_of_many_scenarios_end_alike_on_both_engines(block: int, tmp_path: Path) -> None:
+    counted = compared_runs(range(block * LONG_SIZE, (block + 1) * LONG_SIZE), tmp_path)
+    assert counted["simulated"] >= LONG_SIZE // 2
 
 
 def star(bandwidth: str, latency: str) -> dict[str, Any]:

@@ -66,7 +66,7 @@ def base(model: dict[str, Any], topology: str, gpus: int, slow: float = 1.0, **t
         {
             "name": "plan",
             "cluster": {"topology": topology, "world_size": gpus, "stragglers": {1: slow} if slow < 1.0 else {}},
-            "training": {"model": model, "seq_len": 256, **training},
+            "training": {"model": model, "seq_len": 256} | training,
             "plots": [],
         }
     )
@@ -309,6 +309,7 @@ def equal_to_exhaustive(of: tuple[Scenario, Choices, int]) -> None:
     scenario, chosen, sequences = of
     plan = last(search(scenario, sequences, chosen))
     expected = exhaustive(scenario, chosen, sequences)[:10]
+    assert len(expected) > 1
     assert [(one.setting, one.step_time) for one in plan.best] == expected
     assert plan.ended
 
@@ -390,6 +391,47 @@ def test_no_setting_of_adapters_with_lengths_cuts_their_matrices() -> None:
     assert {setting.tp for setting, _ in found} == {1}
     assert all(step.model.adapters is not None for _, step in found)
     assert any("DoRA needs whole matrices" in reason for reason in refused.counts)
+
+
+# A list of layers without attention, which has no tensor parallelism.
+LISTED = {
+    "input": [512],
+    "layers": [{"repeat": 4, "layers": ["layer_norm", {"mlp": 1024}]}, {"linear": [512, 16]}],
+    "loss": "cross_entropy",
+}  # fmt: skip
+PARTS = {"tp": (1,), "pp": (1, 2), "cp": (1,), "schedule": ("1f1b", "gpipe"), "shard_size": (None, 2)}
+# Model, topology, GPUs and sequences of a step, keys of the training, and the values of the space.
+SPACES: dict[str, tuple[dict[str, Any], str, int, int, dict[str, Any], dict[str, tuple[Any, ...]]]] = {
+    "experts": (EXPERTS, "dgx_h100", 8, 16, {}, {"tp": (1, 2), "pp": (1,), "cp": (1,), "ep": (1, 2, 4, 8)}),
+    "experts on Ethernet": (EXPERTS, "h100_ethernet_100g", 16, 32, {}, {"tp": (1,), "cp": (1,), "ep": (2, 8)}),
+    "experts and windows": (UNLIKE, "dgx_a100", 8, 16, {}, {"tp": (1, 2), "pp": (1, 2), "cp": (1,), "ep": (1, 4)}),
+    "layers": (LISTED, "dgx_a100", 8, 64, {"seq_len": 1}, PARTS | {"checkpointing": ("none", "full")}),
+    "layers and offload": (LISTED, "star_100g", 4, 32, {"seq_len": 1}, PARTS | {"offload": ("none", "optimizer")}),
+    "adapters": (DENSE, "mi300x_box", 4, 16, {}, PARTS | {"tp": (1, 2), "rank": (0, 8), "optimizer": ("adam", "sgd")}),
+    "quantised": (WIDE, "dgx_a100", 2, 8, {"lora": {"rank": 4}}, PARTS | {"base": ("params", "nf4", "int8", "gptq")}),
+    "context": (DENSE, "leaf_spine_100g", 8, 8, {"seq_len": 512}, {"tp": (1, 2), "pp": (1,), "cp": (1, 2, 4, 8)}),
+    "precision": (WIDE, "aws_p5", 8, 16, {}, PARTS | {"precision": ("bf16", "fp32", "fp8"), "offload": ("optimizer",)}),
+    "frameworks": (DENSE, "torus_2d", 4, 16, {}, PARTS | {"framework": ("torchtitan", "nemo", "bare", "transformers")}),
+}  # fmt: skip
+
+
+def chosen_space(name: str) -> tuple[Scenario, Choices, int]:
+    """Return one of the ten spaces: the keys that it does not name have one or two values."""
+    model, topology, gpus, sequences, training, wanted = SPACES[name]
+    few: dict[str, tuple[Any, ...]] = {
+        "schedule": ("1f1b", "zb_h1"), "sharding": ("ddp", "zero1", "zero3"), "shard_size": (None,),
+        "micro_batch": (1, 4), "checkpointing": ("none",), "offload": ("none",),
+    }  # fmt: skip
+    return base(model, topology, gpus, **training), choices(gpus, **(few | wanted)), sequences
+
+
+# Spaces whose settings take more than two seconds to simulate.
+SLOW = ("experts", "experts on Ethernet", "experts and windows", "adapters", "context", "precision")
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.long] * (name in SLOW)) for name in SPACES])
+def test_the_best_of_ten_spaces_are_those_that_playing_everything_finds(name: str) -> None:
+    equal_to_exhaustive(chosen_space(name))
 
 
 @pytest.mark.long

@@ -134,7 +134,9 @@ def test_a_dead_rank_stops_everything_until_the_watchdog_ends_the_job(engine: st
     dead = [{"at": "20 ms", "rank": 2}]
     with pytest.raises(DeadlockError):
         simulate(with_cluster(events=dead) | {"engine": engine})
-    with pytest.raises(StoppedError, match="the watchdog ends the job at 10 minutes") as raised:
+    # The line names a collective whose transfers wait for the dead rank, and no operation behind the collective.
+    stopped = r"the watchdog ends the job at 10 minutes: .* has waited for 'gather .*', wh.* since"
+    with pytest.raises(StoppedError, match=stopped) as raised:
         simulate(with_cluster(events=dead, watchdog="10 min") | {"engine": engine})
     # It waits from the last thing that happened, after the death and before the step would have ended.
     healthy = simulate(SCENARIO).report.step_time_s
@@ -381,3 +383,16 @@ def test_closed_forms_know_no_events() -> None:
 def test_a_link_that_does_not_exist_is_told() -> None:
     with pytest.raises(ScenarioError, match="did you mean 'gpu2->switch0'"):
         simulate(with_cluster(events=[{"at": "1 ms", "link": "gpu2->swich0", "factor": 0.5}]))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_checkpoint_that_can_never_be_written_stops_the_job(engine: str) -> None:
+    """The step takes 0.6 ms and the write 0.1 s at 10 MB/s; all links are down for good from 50 ms on."""
+    model = {"model_type": "gpt2", "n_embd": 64, "n_layer": 2, "n_head": 8, "n_positions": 64, "vocab_size": 96}
+    training = {"model": model, "seq_len": 24, "sharding": "zero3", "checkpoint_traffic": "sharded"}
+    cluster = {"topology": "star_100g", "world_size": 4, "storage": "10 MB/s"}
+    saved = {"name": "saved", "engine": engine, "training": training, "cluster": cluster}
+    assert simulate(load_scenario(saved)).report.step_time_s < 0.05
+    down = cluster | {"events": [{"at": "50 ms", "factor": 0, "link": "*"}]}
+    with pytest.raises(DeadlockError, match=r"collective 'save checkpoint \(own 0\)' waits for a link that is down"):
+        simulate(load_scenario(saved | {"cluster": down}))

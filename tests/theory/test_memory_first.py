@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulator import load_scenario
-from simulator.basics.errors import OutOfMemoryError
+from simulator.basics.errors import DeadlockError, OutOfMemoryError
 from simulator.basics.units import format_time
 from simulator.engine.compiled import engine
 from simulator.engine.jitter import Jitter
 from simulator.run.advice import advice
-from simulator.run.memory import check_fits, estimate_memory, least_need
+from simulator.run.memory import check_fits, estimate_memory, least_need, simulated_alone
 from simulator.run.scenario_cluster import Clusters
 from simulator.run.simulate import simulate
 from simulator.scenario.build_training import to_step
@@ -320,3 +320,54 @@ def test_where_nothing_smaller_is_left_it_is_told() -> None:
 def test_parameters_that_do_not_fit_are_told_of_at_once_on_any_number_of_ranks() -> None:
     with pytest.raises(OutOfMemoryError, match=r"at 0 s: .* changes that make the step fit: sharding: zero1"):
         simulate(load_scenario(scenario(1024, "llama3_8b", sharding="ddp")))
+
+
+@pytest.mark.parametrize(("slowed", "which"), [(0, 0), (3, None), (4, 1), (7, None)])
+def test_a_rank_simulated_alone_keeps_its_events_and_speed(slowed: int, which: int | None) -> None:
+    """Two stages on eight ranks: rank 0 is simulated for the first, rank 4 for the second; half speed doubles it."""
+    ends = {}
+    for name, slow in (
+        ("healthy", {}),
+        ("event", {"events": [{"at": "0 s", "rank": slowed, "factor": 0.5}]}),
+        ("straggler", {"stragglers": {slowed: 0.5}}),
+    ):
+        data = scenario(8, "gpt2", parallelism={"pp": 2}, sharding="ddp", optimizer="sgd")
+        data["cluster"] = {"topology": "star_100g", "world_size": 8} | slow
+        loaded = load_scenario(data)
+        assert loaded.training is not None
+        step = to_step(loaded.training, 8, loaded.base)
+        alone = simulated_alone(Clusters().of(loaded), step, limit=False)
+        ends[name] = [sum(one.end - one.start for one in own.spans if one.kind == "optimizer") for own in alone]
+    expected = [time * (2 if stage == which else 1) for stage, time in enumerate(ends["healthy"])]
+    assert min(ends["healthy"]) > 0
+    assert ends["event"] == pytest.approx(expected)
+    assert ends["straggler"] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("events", "training"),
+    [
+        ([{"at": "1 ms", "rank": 5, "factor": 0.5}], {"model": "llama3_8b", "seq_len": "8k", "sharding": "ddp"}),
+        ([{"at": "1 us", "node": 0, "factor": 0.5}], {"model": "gpt2", "optimizer": "paged_adam"}),
+    ],
+)
+@pytest.mark.parametrize("engine_name", ["events", "compiled"])
+def test_events_beside_memory_that_is_looked_at_first(
+    events: list[object], training: dict[str, object], engine_name: str
+) -> None:
+    """A step that does not fit is refused for its memory, whichever rank slows down."""
+    data = scenario(8, **training) | {"engine": engine_name}  # type: ignore[arg-type]
+    data["cluster"] = {"topology": "dgx_h100", "world_size": 8, "events": events}
+    if training["model"] == "llama3_8b":
+        with pytest.raises(OutOfMemoryError, match="changes that make the step fit"):
+            simulate(load_scenario(data))
+    else:
+        assert simulate(load_scenario(data)).report.step_time_s > 0
+
+
+def test_a_rank_that_dies_is_named_by_its_own_number() -> None:
+    """Rank 4 is the lowest of the second stage, and the memory of a paged optimizer is looked at first."""
+    data = scenario(8, "gpt2", parallelism={"pp": 2}, sharding="ddp", optimizer="paged_adam")
+    data["cluster"] = {"topology": "dgx_h100", "world_size": 8, "events": [{"at": "1 us", "rank": 4, "factor": 0}]}
+    with pytest.raises(DeadlockError, match=r"rank 4 dead for good.*: rank 4 \(compute\) waits"):
+        simulate(load_scenario(data))

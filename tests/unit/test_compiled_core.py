@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 
 from simulator.basics import tolerances
+from simulator.basics.errors import DeadlockError, DefectError
 from simulator.cluster.build import build
+from simulator.cluster.changes import Event, changes
 from simulator.collectives.algorithm import CollectiveRequest
 from simulator.collectives.plan import Task, plan
 from simulator.engine.compiled import core, fields
@@ -162,3 +164,87 @@ def test_what_is_raised_meanwhile_stops_the_core(monkeypatch: pytest.MonkeyPatch
     prepared = prepare(plan(cluster, task).program, cluster, Jitter(), reduced_from=NEVER)
     with pytest.raises(KeyboardInterrupt):
         run(prepared.problem())
+
+
+@pytest.mark.parametrize("execute", [events, compiled])
+@pytest.mark.parametrize(("slowed", "end"), [(0, 3.0), (1, 2.0), (6, 2.0), (7, 2.0)])
+def test_events_on_ranks_without_operations_slow_no_other_rank(execute: Any, slowed: int, end: float) -> None:
+    """A program of one rank on a cluster of eight: a kernel of 2 s, and one GPU at half its speed from 1 s on."""
+    cluster = star(8)
+    memory = len(cluster.router.bandwidth) + slowed
+    event = Event(1.0, float("inf"), 0.5, (memory,), (slowed,))
+    slow = replace(cluster, changes=changes([event]))
+    assert execute(Program(((Compute("kernel", 2.0),),)), slow).end == pytest.approx(end)
+
+
+def test_a_transfer_without_bytes_does_not_wait_for_a_link_that_is_down() -> None:
+    """Two elements in four parts: two parts are empty. All links are down for the first millisecond."""
+    cluster = star(4)
+    program = plan(
+        cluster, Task(CollectiveRequest("reduce_scatter", 4, 2), "direct", tuple(range(4)), "float32")
+    ).program
+    down = replace(cluster, changes=changes([Event(0.0, 1e-3, 0.0, tuple(range(len(cluster.router.bandwidth))))]))
+    found = [execute(program, down, limit_memory=False) for execute in (events, compiled)]
+    assert farthest(*found) == 0.0
+    [log] = found[0].logs
+    assert np.count_nonzero(log.nbytes == 0) == 6
+    np.testing.assert_array_less(log.end[log.nbytes == 0], 1e-3)
+    np.testing.assert_array_less(1e-3, log.end[log.nbytes > 0])
+
+
+def test_a_deadlock_names_the_streams_in_one_order_on_both_engines() -> None:
+    """Rank 1 never comes to the collective; the kernel behind it stands first in the program of each rank."""
+    ring = planned(star(2), "ring", CollectiveRequest("all_reduce", 2, 8)).ops[0]
+    behind = Compute("behind", 1.0, stream="second", after=(ring.name,))
+    lists = (
+        (Compute("before", 1.0, stream="second"), ring, behind),
+        (Compute("stuck", 1.0, stream=ring.stream, after=("never",)), Compute("never", 1.0, after=("stuck",)), ring),
+    )
+    waiting = []
+    for execute in (events, compiled):
+        with pytest.raises(DeadlockError) as raised:
+            execute(Program(lists), star(2))
+        waiting.append(list(raised.value.waiting.items()))
+    assert waiting[0] == waiting[1]
+    assert [who for who, _ in waiting[0][:2]] == ["rank 0 (second)", f"rank 0 ({ring.stream})"]
+
+
+def whole_problem() -> fields.Problem:
+    """The core's input for a ring behind kernels, with noise, an event on a link and one on a GPU."""
+    cluster = star(4)
+    task = Task(CollectiveRequest("all_reduce", 4, 4000), "ring", tuple(range(4)), "float32")
+    program = plan(cluster, task).program
+    lists = [
+        (Compute("late", 1e-6 * rank, stream="other"), *(replace(op, after=("late",)) for op in ops))
+        for rank, ops in enumerate(program.ranks)
+    ]
+    slow = replace(cluster, changes=changes([Event(1e-6, 1.0, 0.5, (0, 1), (2,), reroute_after=0.0)]))
+    prepared = prepare(Program(tuple(lists)), slow, Jitter(latency=0.1), reduced_from=NEVER)
+    return prepared.problem(logged=prepared.instances)
+
+
+@pytest.mark.parametrize("name", [name for name, kind in fields.FIELDS.items() if kind in ("int32", "int64")])
+def test_an_index_outside_the_core_s_arrays_is_refused_before_the_core_runs(name: str) -> None:
+    """Every array of integers, with its last entry too large and too small; numbers of noise are no indices."""
+    if name in ("noise_rank", "noise_number", "row_noise", "row_noise_stride", "lane"):
+        return
+    problem = whole_problem()
+    run(problem)
+    assert problem.values[name].size, "nothing would be tested"
+    for wrong in (10**6, -(10**6)):
+        damaged = problem.values[name].copy()
+        damaged[-1] = wrong
+        with pytest.raises(DefectError, match=name):
+            run(replace(problem, values={**problem.values, name: damaged}))
+
+
+@pytest.mark.parametrize("name", [name for name, kind in fields.FIELDS.items() if isinstance(kind, str)])
+def test_an_array_that_is_too_short_is_refused_before_the_core_runs(name: str) -> None:
+    problem = whole_problem()
+    short = {name: problem.values[name][:-1]} if name in problem.values else {}
+    if not short:
+        # Without noise on kernels there is no table.
+        assert name == "noise_compute"
+        return
+    with pytest.raises(DefectError):
+        run(replace(problem, values={**problem.values, **short}))

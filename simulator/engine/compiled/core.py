@@ -17,7 +17,7 @@ import numpy.typing as npt
 from simulator.basics.arrays import Floats
 from simulator.basics.errors import SimulationError
 from simulator.engine.compiled import library
-from simulator.engine.compiled.fields import Problem, ProblemStruct, ResultStruct
+from simulator.engine.compiled.fields import Problem, ProblemStruct, ResultStruct, refuse_outside
 from simulator.engine.progress import tell
 
 PLAYED: Final = 0
@@ -70,7 +70,10 @@ def run(problem: Problem) -> Times:
     ------
     SimulationError
         The compiled core is missing, or memory is exhausted.
+    DefectError
+        An entry of the problem lies outside the array that it indexes.
     """
+    refuse_outside(problem)
     core = library.load()
     if core is None:
         raise SimulationError("engine: the compiled engine is not there: no C compiler built it; write engine: auto")

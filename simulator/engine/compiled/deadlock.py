@@ -18,6 +18,8 @@ def deadlock(prepared: CoreProgram, problem: Problem, times: Times) -> DeadlockE
         first = int(problem.out_begin[prepared.played_rank[rank]])
         return [float(value) for value in values[first : first + len(prepared.program.ranks[rank])]]
 
+    # In the order of ranks and of their streams, as in the events engine.
+    order = {f"rank {rank} ({op.stream})": "" for rank, ops in enumerate(prepared.program.ranks) for op in ops}
     waiting: dict[str, str] = {}
     reached: dict[str, set[int]] = {}
     for rank, ops in enumerate(prepared.program.ranks):
@@ -35,4 +37,4 @@ def deadlock(prepared: CoreProgram, problem: Problem, times: Times) -> DeadlockE
             awaited = next((name for name in op.after if name not in ended), None) if start != start else None
             missing = [r for r in getattr(op, "group", ()) if r not in reached.get(op.name, set())]
             waiting[who] = waiting_text(op, awaited, missing)
-    return DeadlockError(times.now, waiting)
+    return DeadlockError(times.now, {who: waiting[who] for who in order if who in waiting})

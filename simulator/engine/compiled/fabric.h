@@ -500,7 +500,7 @@ static void solve(Fabric *fabric) {
         Flow *flow = &fabric->flows[fabric->open[i]];
         double left = flow->remaining > 0.0 ? flow->remaining : 0.0;
         flow->version++;
-        /* A flow on a link that is down waits for the link's return. */
+        /* A flow on a link that is down waits for the link's return, unless it has no byte left to send. */
         if (flow->rate > 0.0 || left == 0.0)
             flow_event(fabric, fabric->clock->now + (left > 0.0 ? left / flow->rate : 0.0), SHARED_ENDS,
                        fabric->open[i]);

@@ -1,4 +1,4 @@
-"""Refuses results without a time although the program ended: a defect of the core."""
+"""Refuses results without a time although the program ended: a link that is down for good, or a defect of the core."""
 
 from __future__ import annotations
 
@@ -9,10 +9,14 @@ from simulator.basics.errors import DefectError
 from simulator.engine.compiled.core import Times
 from simulator.engine.compiled.fields import Problem
 from simulator.engine.compiled.prepared import CoreProgram
+from simulator.engine.program_checks import never_ends
 
 
 def refuse_missing_times(prepared: CoreProgram, problem: Problem, times: Times) -> None:
-    """Raise DefectError if a finished program has an operation or a logged transfer without a finite time."""
+    """Raise DefectError if a finished program has an operation or a logged transfer without a finite time.
+
+    Raise DeadlockError if the transfer may wait for a link that went down.
+    """
     if times.stuck:
         return
     operation = _first_missing(times.start, times.end)
@@ -30,6 +34,8 @@ def refuse_missing_times(prepared: CoreProgram, problem: Problem, times: Times) 
         family = int(np.searchsorted(prepared.first_instance, instance, "right")) - 1
         kind = prepared.kinds[prepared.program.lists.kind_of[family]]
         name = kind.members[instance - int(prepared.first_instance[family])].name
+        if prepared.cluster.changes:
+            raise never_ends(times.now, name)
         raise DefectError(
             f"transfer {transfer - int(begins[instance])} of collective {name!r} enters at {times.enter[transfer]} s "
             f"and ends at {times.through[transfer]} s"

@@ -22,6 +22,7 @@ from simulator.engine.compiled.quotient import Quotient, reduce_by_symmetry
 from simulator.engine.compiled.simulated_kinds import SimulatedKind, all_played
 from simulator.engine.compiled.sized_collective import SizedCollective, SizedCollectiveMaker
 from simulator.engine.jitter import Jitter
+from simulator.engine.program_checks import changes_of
 from simulator.engine.progress import stage
 from simulator.records.operation import Collective
 from simulator.records.program import Program
@@ -87,7 +88,7 @@ class CoreProgram:
 
     def problem(self, logged: Collection[int] = (), tapped: Mapping[tuple[int, int], Ints] | None = None) -> Problem:
         """Return the core's input; `logged` collectives get transfer times, `tapped` routes get flow times."""
-        changes = self.cluster.changes
+        changes = changes_of(self.program, self.cluster)
         return problem_of(self.lists, self.kinds, self.capacity, self.jitter, changes, logged=logged, tapped=tapped)
 
     @cached_property

@@ -45,7 +45,7 @@ def problem_of(
     jitter : Jitter
         Noise on kernels and latencies.
     changes : sequence of Change
-        Moments at which links and GPUs slow down or recover; every rank must then be simulated.
+        Moments at which links and GPUs slow down or recover; every rank of the program must then be simulated.
     logged : collection of int
         Instances whose transfers are logged, numbered as in `first_instances`.
     tapped : mapping of (kind, member) to int array
