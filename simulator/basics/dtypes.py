@@ -16,6 +16,16 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
+class MatmulFormat:
+    """Facts of matmuls with inputs of a number format."""
+
+    fitted: str  # format whose fitted constants stand for this one
+    output_bytes: int  # bytes of an output's element: wider than the inputs for eight and four bits [B]
+    cast_bytes: float = 0.0  # bytes of an operand's element after the cast from a wider dtype, with its scales; 0: none
+    cast_reads: int = 1  # times that the cast reads its input
+
+
+@dataclass(frozen=True, slots=True)
 class Dtype:
     """A number format for array elements, such as bfloat16.
 
@@ -35,6 +45,10 @@ class Dtype:
         Smallest positive normal value; 1 for integers.
     compute_only : bool
         True for tf32 and float4_e2m1fn: tensor cores multiply in these formats, but no array is stored or sent in them.
+    matmul : MatmulFormat or None
+        Facts of matmuls with such inputs; None if none are simulated.
+    nccl, torch : str
+        Names in NCCL's kernels (src/device/generate.py) and in PyTorch's traces; empty without arrays.
     """
 
     name: str
@@ -45,6 +59,9 @@ class Dtype:
     largest: float
     smallest_normal: float
     compute_only: bool = False
+    matmul: MatmulFormat | None = None
+    nccl: str = ""
+    torch: str = ""
 
     @property
     def itemsize(self) -> int:
@@ -76,10 +93,15 @@ def _float(name: str, bits: int, exponent: int, fraction: int, largest: float | 
     return Dtype(name, "float", bits, exponent, fraction, top, 2.0 ** (1 - bias), **facts)
 
 
-def _integer(name: str, bits: int, *, signed: bool) -> Dtype:
-    return Dtype(name, "int" if signed else "uint", bits, 0, 0, 2 ** (bits - signed) - 1, 1)
+def _integer(name: str, bits: int, *, signed: bool, **facts: Any) -> Dtype:
+    return Dtype(name, "int" if signed else "uint", bits, 0, 0, 2 ** (bits - signed) - 1, 1, **facts)
 
 
+_EIGHT: Final = MatmulFormat("float8_e4m3fn", 2, cast_bytes=1.0)
+# No table of matmuls in four bits is known: constants in eight bits, with the peak of four. NVFP4 has a scale of eight
+# bits for every 16 elements, and a scale of the whole tensor: a first pass reads the tensor for its largest element
+# (NVIDIA, "Pretraining Large Language Models with NVFP4", arXiv:2509.25149, section 2).
+_NVFP4: Final = MatmulFormat("float8_e4m3fn", 2, cast_bytes=0.5 + 1 / 16, cast_reads=2)
 # IEEE 754-2019 for float64/32/16; Kalamkar et al. 2019 (bfloat16); Micikevicius et al. 2022, arXiv:2209.05433 (fp8:
 # e4m3fn gives up infinity for one more binade, so its largest is 448); OCP Microscaling Formats 1.0 (float4_e2m1fn:
 # neither infinity nor not-a-number, largest 6); NVIDIA Ampere white paper (tf32: 8 + 10 bits).
@@ -87,18 +109,19 @@ DTYPES: Final = MappingProxyType(
     {
         d.name: d
         for d in (
-            _float("float64", 64, 11, 52),
-            _float("float32", 32, 8, 23),
-            _float("tf32", 32, 8, 10, compute_only=True),
-            _float("float16", 16, 5, 10),
-            _float("bfloat16", 16, 8, 7),
-            _float("float8_e4m3fn", 8, 4, 3, 448.0),
-            _float("float8_e5m2", 8, 5, 2),
-            _float("float4_e2m1fn", 4, 2, 1, 6.0, compute_only=True),
-            _integer("int64", 64, signed=True),
-            _integer("int32", 32, signed=True),
-            _integer("int8", 8, signed=True),
-            _integer("uint8", 8, signed=False),
+            _float("float64", 64, 11, 52, matmul=MatmulFormat("tf32", 8), nccl="f64", torch="Double"),
+            _float("float32", 32, 8, 23, matmul=MatmulFormat("tf32", 4), nccl="f32", torch="Float"),
+            _float("tf32", 32, 8, 10, compute_only=True, matmul=MatmulFormat("tf32", 4)),
+            _float("float16", 16, 5, 10, matmul=MatmulFormat("bfloat16", 2), nccl="f16", torch="Half"),
+            _float("bfloat16", 16, 8, 7, matmul=MatmulFormat("bfloat16", 2), nccl="bf16", torch="BFloat16"),
+            # Matmuls in eight bits write bfloat16, as measured.
+            _float("float8_e4m3fn", 8, 4, 3, 448.0, matmul=_EIGHT, nccl="f8e4m3", torch="Float8_e4m3fn"),
+            _float("float8_e5m2", 8, 5, 2, matmul=_EIGHT, nccl="f8e5m2", torch="Float8_e5m2"),
+            _float("float4_e2m1fn", 4, 2, 1, 6.0, compute_only=True, matmul=_NVFP4),
+            _integer("int64", 64, signed=True, nccl="i64", torch="Long"),
+            _integer("int32", 32, signed=True, nccl="i32", torch="Int"),
+            _integer("int8", 8, signed=True, matmul=MatmulFormat("float8_e4m3fn", 4, 1.0), nccl="i8", torch="Char"),
+            _integer("uint8", 8, signed=False, nccl="u8", torch="Byte"),
         )
     }
 )

@@ -330,6 +330,8 @@ def _speeds(world_size: int, stragglers: Mapping[int, float]) -> tuple[float, ..
 def _slow_down(graph: Graph, factors: Mapping[str, float]) -> None:
     links = {name: links_named(graph, name) for name in factors}
     misspelt = [name for name in factors if not links[name]]
+    if misspelt and not graph.edges:
+        raise ScenarioError(f"link_factors: got {misspelt[0]!r}, but the cluster has no links; remove the key")
     unknown = [UnknownNameError("link", name, _similar(graph, name), listed_by=_LIST) for name in misspelt]
     if unknown:
         raise unknown[0] if len(unknown) == 1 else ScenarioError(in_lines([str(error) for error in unknown]))

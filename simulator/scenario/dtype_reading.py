@@ -12,7 +12,7 @@ from simulator.basics.errors import UnknownNameError, one_of
 from simulator.scenario import reading
 
 _STATES: Final = ("float64", "float32", "float16", "bfloat16")
-_MATMULS: Final = (*_STATES, "tf32", "float8_e4m3fn", "float8_e5m2", "float4_e2m1fn")
+_MATMULS: Final = (*_STATES, *(name for name, one in dtypes.DTYPES.items() if one.is_float and name not in _STATES))
 
 
 def stored_dtype(*more: str | None) -> reading.ValueReader:

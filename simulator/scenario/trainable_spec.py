@@ -93,7 +93,10 @@ def _matched(part: str, paths: Iterable[str], model: Model) -> list[str]:
     if not first <= last < model.num_layers:
         raise ValueError(f"got {part!r}; the layers are 0 to {model.num_layers - 1}")
     modules_of = {f"layers.{number}" for number in range(first, last + 1)}
-    return [path for path in paths if ".".join(path.split(".")[:2]) in modules_of]
+    found = [path for path in paths if ".".join(path.split(".")[:2]) in modules_of]
+    if not found:
+        raise ValueError(f"got {part!r}, which has no parameters in {model.name}; name a layer with parameters")
+    return found
 
 
 def _proposals(part: str, paths: Iterable[str], layers: int) -> str:

@@ -21,7 +21,7 @@ from simulator.basics.document import Key
 from simulator.basics.errors import ScenarioError, UnknownNameError
 from simulator.basics.work_unit import SAMPLE
 from simulator.cluster.limits import no_server_ports
-from simulator.collectives.algorithm import CollectiveRequest
+from simulator.collectives.algorithm import Auxiliary, CollectiveRequest
 from simulator.model.layer_list import LayerList
 from simulator.model.shape import Transformer
 from simulator.scenario import numerics_rules, own_parts, parallelism_rules
@@ -261,6 +261,10 @@ def _algorithm(shape: TrainingSpec, world_size: int, base: Path) -> Iterator[Rul
         yield _conflict("algorithm", str(error))
         return
     if algorithm is None:
+        return
+    if algorithm.auxiliary is Auxiliary.SERVERS:
+        message = f"got {shape.algorithm!r}; servers hold a training's parameters: write sharding: parameter_server"
+        yield _conflict("algorithm", message)
         return
     needed = STRATEGIES.find(shape.sharding.strategy).operations
     missing = [operation for operation in needed if operation not in algorithm.plans]

@@ -204,8 +204,7 @@ class KernelTimer:
         precision = self.step.precision
         if not is_narrow(precision.matmul) or is_narrow(precision.params):
             return 0.0
-        bits = find(precision.matmul, stored=False).bits
-        casts = narrow_casts(kernel, bits, once=self.step.framework.casts_once)
+        casts = narrow_casts(kernel, precision.matmul, once=self.step.framework.casts_once)
         # Casts are memory-bound.
         return self._bare(casts, replace(contention, sms_taken=0)) if casts.read else 0.0
 

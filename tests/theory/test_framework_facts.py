@@ -115,7 +115,7 @@ def test_casts_once_read_activations_and_gradients_alone() -> None:
 
 def test_casts_to_four_bits_read_twice_and_write_half_a_byte_and_a_scale_for_sixteen_elements() -> None:
     """A pass finds the tensor's largest element; 16 elements take 8 B and a scale of 1 B (NVFP4)."""
-    cast = narrow_casts(Matmul("up", 128, 256, 64), bits=4, once=True)
+    cast = narrow_casts(Matmul("up", 128, 256, 64), "float4_e2m1fn", once=True)
     elements = 128 * 64
     assert cast.read == 2 * 2 * elements
     assert cast.written == 2 * elements * (8 + 1) / 16

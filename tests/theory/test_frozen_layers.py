@@ -221,6 +221,14 @@ def test_naming_every_part_is_training_all() -> None:
         (["layers.*.self_attn.*"], {}, "matches no parameter of inline; did you mean 'layers.*.attention.*'"),
         (["layers.*.atention.qkv.weight"], {}, "did you mean 'layers.*.attention.qkv.weight'"),
         (["layers.7"], {}, "no parameter of inline; some of layers 0 to 3 are layers.*.norm1.weight, layers.*"),
+        (
+            ["layer 0"],
+            {
+                "model": {"input": [64], "layers": [{"repeat": 3, "layers": ["dropout"]}, {"linear": [64, 8]}]},
+                "seq_len": 1,
+            },
+            "got 'layer 0', which has no parameters in inline",
+        ),
         (["head"], {"lora": {"rank": 4}}, "got [head] beside adapters on a frozen model"),
         (["head"], {"activation_checkpointing": "sqrt"}, "beside segments of sqrt"),
         (["head"], {"model": SMALL | {"tie_word_embeddings": True}}, "shares a table between embedding and head"),

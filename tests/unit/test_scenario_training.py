@@ -157,6 +157,11 @@ def test_checkpointing_is_a_policy_or_a_step_or_layers(written: Any, policy: Any
     assert step_of({"activation_checkpointing": written}).checkpointing == policy
 
 
+def test_servers_are_a_sharding_and_no_algorithm_of_a_training() -> None:
+    with pytest.raises(ScenarioError, match=r"servers hold a training's parameters: write sharding: parameter_server"):
+        loaded({"algorithm": "parameter_server"})
+
+
 def test_one_rank_may_train_alone() -> None:
     data = with_keys(cluster={"topology": "star_100g", "world_size": 1})
     spec = load_scenario(data).training

@@ -7,23 +7,14 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from simulator.basics.dtypes import find as find_dtype
 from simulator.records.chunks import split
 from simulator.records.collective_operation import COLLECTIVE_OPERATIONS, Holding
 from simulator.records.operation import Collective
 
 _REDUCTION: Final = {"sum": "Sum", "average": "SumPostDiv", "max": "MinMax", "min": "MinMax", "product": "Prod"}
-_NCCL_DTYPE: Final = {
-    "float64": "f64", "float32": "f32", "float16": "f16", "bfloat16": "bf16", "float8_e4m3fn": "f8e4m3",
-    "float8_e5m2": "f8e5m2", "int64": "i64", "int32": "i32", "int8": "i8", "uint8": "u8",
-}  # fmt: skip
 _TREES: Final = ("tree", "double_binary_tree")
 
-# PyTorch's "dtype" (torch/csrc/distributed/c10d, record_param_comms).
-_TORCH_DTYPE: Final = {
-    "float64": "Double", "float32": "Float", "float16": "Half", "bfloat16": "BFloat16",
-    "float8_e4m3fn": "Float8_e4m3fn", "float8_e5m2": "Float8_e5m2", "int64": "Long", "int32": "Int", "int8": "Char",
-    "uint8": "Byte",
-}  # fmt: skip
 # PyTorch shortens longer lists of ranks in the same way.
 _MOST_RANKS_WRITTEN: Final = 30
 
@@ -45,7 +36,7 @@ def kernel_name(collective: Collective) -> str:
     if not operation.reduces:
         return f"ncclDevKernel_{function}_{shape}_LL"
     reduction = _REDUCTION.get(collective.reduction, "Sum")
-    dtype = _NCCL_DTYPE.get(collective.dtype, collective.dtype)
+    dtype = find_dtype(collective.dtype).nccl
     return f"ncclDevKernel_{function}_{reduction}_{dtype}_{shape}_LL"
 
 
@@ -59,7 +50,7 @@ def collective_args(collective: Collective, group_name: str, rank: int) -> dict[
         "In msg nelems": sent,
         "Out msg nelems": received,
         "Group size": len(collective.group),
-        "dtype": _TORCH_DTYPE.get(collective.dtype, collective.dtype),
+        "dtype": find_dtype(collective.dtype).torch,
         "Process Group Name": group_name,
         "Process Group Ranks": _ranks_text(collective.group),
         "algorithm": schedule.algorithm,

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
+from simulator.basics.dtypes import find as find_dtype
 from simulator.model.adapters import until_saved
 from simulator.model.kernel import Elementwise, Kernel, Matmul
 from simulator.model.operation import Batch, Operation, Saved
@@ -18,16 +19,12 @@ from simulator.model.shape import Transformer
 # 1.17, 1.18; and 1.33, 1.41, 1.42.
 _BLOCKS: Final = 1.17
 _ROWS_OF_BLOCKS: Final = 1.41
-# Bytes of an operand's element before the cast, and after the cast to eight and to four bits. NVFP4 has a scale of
-# eight bits for every 16 elements, and a scale of the whole tensor: a first pass reads the tensor for its largest
-# element (NVIDIA, "Pretraining Large Language Models with NVFP4", arXiv:2509.25149, section 2).
+# Bytes of an operand's element before the cast [B].
 _WIDE: Final = 2
 _FLOAT32: Final = 4
 _INT64: Final = 8
 # Elements of an NF4 matrix with a common scale (torchao, `to_nf4`: block_size).
 _SCALED: Final = 64
-_NARROW: Final = {8: 1.0, 4: 0.5 + 1 / 16}
-_READS: Final = {8: 1, 4: 2}
 
 
 def until_needed(operations: tuple[Operation, ...]) -> tuple[Operation, ...]:
@@ -194,7 +191,7 @@ def block_scaled(kernel: Matmul) -> float:
     return _ROWS_OF_BLOCKS if kernel.of_weights else _BLOCKS
 
 
-def narrow_casts(kernel: Matmul, bits: int = 8, *, once: bool = False) -> Elementwise:
+def narrow_casts(kernel: Matmul, dtype: str = "float8_e4m3fn", *, once: bool = False) -> Elementwise:
     """Return the kernel that casts both operands of a matmul to eight or four bits, in the order needed by each matmul.
 
     With `once`, a tensor is cast on first use and written in both orders; a weight is cast once per step, neglected
@@ -214,5 +211,8 @@ def narrow_casts(kernel: Matmul, bits: int = 8, *, once: bool = False) -> Elemen
         # A weight-gradient matmul reads operands that earlier matmuls have already cast.
         operands = 0.0 if kernel.of_weights else kernel.batch * float(kernel.m * kernel.k)
         orders = 2
-    read, written = _READS[bits] * _WIDE * operands, orders * _NARROW[bits] * operands
+    narrow = find_dtype(dtype, stored=False).matmul
+    if narrow is None or not narrow.cast_bytes:
+        raise ValueError(f"operands in {dtype} are not cast from a wider dtype")
+    read, written = narrow.cast_reads * _WIDE * operands, orders * narrow.cast_bytes * operands
     return Elementwise(f"{kernel.name} casts", read, written, fusible=False)

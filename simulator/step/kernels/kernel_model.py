@@ -19,23 +19,8 @@ from simulator.step.kernels.matmul_time import MatmulConstants, efficiency_of
 
 # The GPU with the most public figures; other GPUs borrow missing constants from it.
 REFERENCE: Final = "h100_sxm"
-# Dtype whose fitted constants are used, by dtype.
-FITTED: Final[Mapping[str, str]] = {
-    "bfloat16": "bfloat16",
-    "float16": "bfloat16",
-    "tf32": "tf32",
-    "float32": "tf32",
-    "float64": "tf32",
-    "float8_e4m3fn": "float8_e4m3fn",
-    "float8_e5m2": "float8_e4m3fn",
-    "int8": "float8_e4m3fn",
-    # No table of matmuls in four bits is known: constants in eight bits, with the peak of four.
-    "float4_e2m1fn": "float8_e4m3fn",
-}
 # Constants fitted separately for each dtype; see `MatmulConstants`.
 BY_DTYPE: Final = ("overlap", "operand_rate", "copies")
-# Matmuls with narrow inputs write wider numbers: fp8 writes bfloat16 (as measured), int8 writes int32 [B].
-_OUTPUT: Final[Mapping[str, int]] = {"float8_e4m3fn": 2, "float8_e5m2": 2, "float4_e2m1fn": 2, "int8": 4}
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +63,7 @@ class KernelModel:
         slower than this figure at its shape, the table's short runs contradict it by being faster, and the bound
         applies only under sustained load.
         """
-        bare, efficiency, best = self._matmul(dtype), self._efficiency(FITTED[dtype]), self._best(FITTED[dtype])
+        bare, efficiency, best = self._matmul(dtype), self._efficiency(_fitted(dtype)), self._best(_fitted(dtype))
         # Efficiency 1 means the search's figure contradicts the table.
         if best is None or (efficiency == 1.0 and not sustained):
             return replace(bare, efficiency=efficiency)
@@ -90,14 +75,14 @@ class KernelModel:
         """Return the constants of matmuls in a dtype, with a main loop at the peak rate (efficiency 1) and no bound by
         a best matmul.
         """
-        own = {name: self.constants.get(f"matmul_{FITTED.get(dtype, dtype)}_{name}") for name in BY_DTYPE}
+        own = {name: self.constants.get(f"matmul_{_fitted(dtype)}_{name}") for name in BY_DTYPE}
         itemsize = dtypes.find(dtype, stored=False).bits / 8
         return MatmulConstants(
             peak_flops=self.peak_flops(dtype),
             sms=self.gpu.sms,
             hbm_bandwidth=self.gpu.hbm_bandwidth * self.value("hbm_efficiency"),
             itemsize=itemsize,
-            output_itemsize=_OUTPUT.get(dtype, int(itemsize)),
+            output_itemsize=_format(dtype).output_bytes,
             launch=self.value("launch"),
             prologue=self.value("matmul_prologue"),
             efficiency=1.0,
@@ -147,8 +132,8 @@ class KernelModel:
         UnknownNameError
             The GPU has no rate for the dtype; the message lists its dtypes.
         """
-        if dtype not in self.gpu.peak_flops or dtype not in FITTED:
-            known = set(self.gpu.peak_flops) & set(FITTED)
+        if dtype not in self.gpu.peak_flops or dtypes.find(dtype, stored=False).matmul is None:
+            known = {name for name in self.gpu.peak_flops if dtypes.find(name, stored=False).matmul is not None}
             raise UnknownNameError(f"dtype of kernels on {self.gpu.name}", dtype, known)
         measured = self.gpu.facts.get("best_matmul_flops", {})
         above = max((rate / self.gpu.peak_flops[known] for known, rate in measured.items()), default=1.0)
@@ -224,3 +209,15 @@ def sm_rate(gpu: Gpu) -> float:
     unknown.
     """
     return float(gpu.sms * gpu.facts.get("clock", _reference().facts["clock"]))
+
+
+def _format(dtype: str) -> dtypes.MatmulFormat:
+    """Return the facts of matmuls with inputs of a dtype; ValueError if none are simulated."""
+    found = dtypes.find(dtype, stored=False).matmul
+    if found is None:
+        raise ValueError(f"matmuls in {dtype} are not simulated")
+    return found
+
+
+def _fitted(dtype: str) -> str:
+    return _format(dtype).fitted
