@@ -48,7 +48,6 @@ from simulator.report.numbers.prediction_intervals import (
 from simulator.report.numbers.summary import BETWEEN
 from simulator.step.parallelism import Parallelism
 from simulator.step.plan import StepPlan
-from simulator.step.process_memory import process_memory
 from simulator.step.streams import HOST_COPIES, dimension_of
 
 # With less than this share of the collectives' bytes in simulated transfers, the most used link is no bottleneck: a
@@ -87,9 +86,9 @@ class TrainingReport(HasHeadline):
     peak_reserved_bytes : int
         Most bytes that an allocator holds from the device, including fragments and cached segments [B].
     fits : bool
-        True if the step fits in memory: peak_reserved_bytes is at most capacity_bytes.
+        True if the step fits in memory: process_bytes is at most capacity_bytes.
     shortfall_bytes : int
-        Missing memory, peak_reserved_bytes - capacity_bytes; 0 if the step fits [B].
+        Missing memory, process_bytes - capacity_bytes; 0 if the step fits [B].
     context_bytes, nccl_bytes : int
         Memory of the process beside PyTorch's allocator: CUDA context, and NCCL buffers [B].
     process_bytes : int
@@ -295,8 +294,7 @@ def summarize_step(plan: StepPlan, cluster: Cluster, timeline: Timeline) -> Trai
     peak = timeline.peak
     if peak is None:
         raise ValueError("the timeline has no memory samples and is no training step")
-    beside = process_memory(cluster.gpus[0], plan.step, ranks)
-    margin = margin_of_timeline(timeline, lambda rank: cluster.gpus[rank].hbm_bytes, beside.context, beside.nccl)
+    margin = margin_of_timeline(timeline, lambda rank: cluster.gpus[rank].hbm_bytes)
     # MFU compares with the dense peak in the matmuls' dtype.
     available = ranks * cluster.gpus[0].peak_flops[plan.step.precision.matmul]
     steps = _steps_per_s(timeline, ranks, rounds)
@@ -521,9 +519,10 @@ def limit_text(time: float, parts: Mapping[str, float], room: str) -> str:
 
 
 def _room(margin: MemoryMargin, peak: int) -> str:
-    """Return a text with the reserved memory, its share of the capacity, and whether the step fits in memory."""
-    share = f"({100 * margin.reserved / margin.capacity:.0f} %)"
-    used = f"reserved memory {format_memory(margin.reserved)} of {format_memory(margin.capacity)} {share}"
+    """Return a text with the process's memory, its share of the capacity, and whether the step fits in memory."""
+    share = f"({100 * margin.process / margin.capacity:.0f} %)"
+    used = f"memory of the process {format_memory(margin.process)} of {format_memory(margin.capacity)} {share}"
     if margin.fits:
         return used
-    return f"{used}, does not fit" if peak > margin.capacity else f"{used}, does not fit because of fragmentation"
+    holes = peak + margin.process - margin.reserved <= margin.capacity
+    return f"{used}, does not fit because of fragmentation" if holes else f"{used}, does not fit"
