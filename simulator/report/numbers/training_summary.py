@@ -27,6 +27,7 @@ from simulator.basics.intervals import as_array, length, outside, union
 from simulator.basics.units import format_memory, format_time
 from simulator.basics.work_unit import TOKEN, USEFUL_TOKEN, rate_name
 from simulator.cluster.cluster import Cluster
+from simulator.model.layer_list import LayerList
 from simulator.records.learning import Learning
 from simulator.records.measures import share_text
 from simulator.records.operation import HOST, ISSUE
@@ -375,14 +376,18 @@ def step_intervals(
     own = bool(framework.facts.get("based_on")) and framework.name not in registry.names("framework")
     adapted = plan.step.model.adapters is not None and not has_measured_adapters(framework.name)
     measured = is_measured_dtype(plan.step.precision.matmul, traits.chip)
-    asked = plan.step.parallelism
-    sizes = {"tp": asked.tp, "pp": asked.pp, "cp": asked.cp, "ep": asked.experts.ranks}
+    asked, model = plan.step.parallelism, plan.step.model
+    sizes = {"tp": asked.tp, "pp": asked.pp, "cp": asked.cp, "ep": asked.experts.ranks, "experts": model.num_experts}
     apart = bool(unmeasured_parallelism(traits.framework, sizes))
     unseen = not measured or (own and not calibration) or adapted or apart
     network = _unmeasured(plan, works, exposed, time)
     host = HostUpdate(host_update / time) if plan.step.offload is not None else None
-    times = prediction_interval(traits, network=network, host=host, unseen=unseen, calibration=calibration)
-    return times, prediction_interval(traits, "memory", unseen=unseen)
+    unlike = isinstance(model, LayerList)
+    # A calibration is of the user's own runs, of whatever model.
+    times = prediction_interval(
+        traits, network=network, host=host, unseen=unseen, unlike=unlike, calibration=calibration
+    )
+    return times, prediction_interval(traits, "memory", unseen=unseen, unlike=unlike)
 
 
 def _unmeasured(
@@ -449,6 +454,7 @@ def _traits(plan: StepPlan, cluster: Cluster) -> Traits:
         eight_bit=is_narrow(step.precision.matmul),
         cut=cut.size > 1 or cut.experts.ranks > 1,
         nodes=len(cluster.nodes) > 1,
+        experts=step.model.num_experts > 0,
     )
 
 
