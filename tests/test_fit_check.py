@@ -184,11 +184,12 @@ def test_the_first_line_is_the_verdict_and_the_exit_code_follows_it(cli: Command
     answer = cli(*options, "--seq-len", "1k")
     data = written("llama3_8b", "rtx_4090", 1, "qlora")
     report = simulate(load_scenario(data)).report
-    reserved, free = report.peak_reserved_bytes, report.capacity_bytes - report.peak_reserved_bytes
+    reserved, process = report.peak_reserved_bytes, report.process_bytes
     assert answer.code == 0
     assert answer.out.splitlines()[0] == (
         "llama3_8b with QLoRA of rank 16 without checkpointing in transformers fits on 1 rtx_4090 of 24 GiB: "
-        f"reserved memory {format_memory(reserved)}, {format_memory(free)} free."
+        f"reserved memory {format_memory(reserved)}, process {format_memory(process)}, "
+        f"{format_memory(report.capacity_bytes - process)} free."
     )
     longer = cli(*options, "--seq-len", "2k")
     assert longer.code == 1
@@ -218,7 +219,7 @@ def test_the_json_contains_a_scenario_that_runs_to_the_same_memory(cli: Command)
     assert told["scenario"]["training"]["lora"] == {"rank": 8, "base": "params"}
     report = simulate(load_scenario(json.loads(json.dumps(told["scenario"])))).report
     assert told["reserved_bytes"] == report.peak_reserved_bytes
-    assert told["free_bytes"] == report.capacity_bytes - report.peak_reserved_bytes
+    assert told["free_bytes"] == report.capacity_bytes - report.process_bytes
     assert (told["fits"], told["missing_bytes"], told["changes"]) == (True, 0, [])
 
 
@@ -252,3 +253,12 @@ def test_python_raises_what_the_command_prints() -> None:
     # Volta has no bfloat16, and GPT-2 no more than 1,024 positions.
     assert found.question.document()["training"]["precision"] == "fp16"
     assert (found.fits, found.longest_sequence) == (True, 1024)
+
+
+def test_the_fewest_cards_and_the_verdict_mean_the_process() -> None:
+    """QLoRA of Llama 3 8B, 2,048 tokens: eight cards hold what PyTorch reserves, and not context and buffers too."""
+    found = fit_check("llama3_8b", gpu="rtx_4090", gpus=8, method="qlora", seq_len=2048)
+    assert found.margin.reserved <= found.margin.capacity < found.margin.process
+    assert (found.fits, found.fewest_gpus) == (False, None)
+    assert all(one.margin.process <= one.margin.capacity for one in found.changes)
+    assert found.changes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +36,9 @@ def asked(**facts: Any) -> GoodputQuestion:
 
 def test_a_checkpoint_is_copied_to_the_host_and_written_behind() -> None:
     found = goodput(asked(storage=10e9))
-    # Adam in bfloat16: 2 + 4 + 8 bytes for each of 8,030,261,248 parameters; a sixteenth over a slot of PCIe 5.
-    nbytes = 14 * 8_030_261_248
+    # torchtitan: float32 parameters and two states, 12 bytes for each of 8,030,261,248 parameters; a sixteenth over a
+    # slot of PCIe 5.
+    nbytes = 12 * 8_030_261_248
     assert found.checkpoint_bytes == nbytes
     assert found.job.checkpointing.write == found.job.checkpointing.load == nbytes / 10e9
     assert found.job.checkpointing.stall >= nbytes / 16 / 64e9
@@ -46,7 +48,7 @@ def test_a_checkpoint_is_copied_to_the_host_and_written_behind() -> None:
 
 def test_a_synchronous_save_stops_the_work_for_the_whole_write() -> None:
     found = goodput(asked(storage=10e9, save="synchronous"))
-    assert (found.job.checkpointing.stall, found.job.checkpointing.write) == (14 * 8_030_261_248 / 10e9, 0.0)
+    assert (found.job.checkpointing.stall, found.job.checkpointing.write) == (12 * 8_030_261_248 / 10e9, 0.0)
 
 
 def test_the_work_of_days_without_failures_is_their_steps() -> None:
@@ -77,15 +79,15 @@ def test_the_time_between_failures_of_the_job_is_a_rate_of_its_nodes() -> None:
 def test_the_answer_names_step_and_checkpoint() -> None:
     found = goodput(asked(storage=10e9, save="synchronous"))
     step = simulate(SCENARIO).report
-    # A sequence of 2,048 tokens for each GPU; 14 x 8,030,261,248 B are 104.7 GiB, which 10 GB/s take in 11.24 s.
+    # A sequence of 2,048 tokens for each GPU; 12 x 8,030,261,248 B are 89.7 GiB, which 10 GB/s take in 9.636 s.
     assert found.sentences[-2:] == (
         f"A step of llama3_8b on 16 GPUs takes {1000 * step.step_time_s:.4g} ms for 32,768 tokens "
         "(framework torchtitan).",
-        "A checkpoint of 105 GiB stops the work for 11.24 s, until the storage has it (synchronous save, 10 GB/s for "
+        "A checkpoint of 89.7 GiB stops the work for 9.636 s, until the storage has it (synchronous save, 10 GB/s for "
         "all GPUs together).",
     )
     behind = goodput(asked(storage=10e9)).sentences[-1]
-    assert behind.endswith("the storage has it 11.24 s later (asynchronous save, 10 GB/s for all GPUs together).")
+    assert behind.endswith("the storage has it 9.636 s later (asynchronous save, 10 GB/s for all GPUs together).")
 
 
 def test_adapters_alone_are_saved() -> None:
@@ -224,3 +226,20 @@ def test_a_wrong_file_of_days_is_told(cli: Command, tmp_path: Path, text: str, s
     answer = cli("goodput", saved(tmp_path, text))
     assert (answer.code, answer.out) == (2, "")
     assert answer.err.startswith(said)
+
+
+def test_days_and_work_carry_the_uncertainty_of_the_step() -> None:
+    """Without failures the range is the step's; with failures the squares of the logarithms add."""
+    scenario = load_scenario(SCENARIO)
+    report = simulate(scenario).report
+    low, high = (report.intervals[f"step_time_s_80_{end}"] / report.step_time_s for end in ("low", "high"))
+    calm = goodput(GoodputQuestion(scenario, tokens=1e12, failures=0.0))
+    days = calm.outlook.time(0.5)
+    assert calm.range(calm.outlook.time) == pytest.approx((days * low, days * high))
+    text = f"({100 * (high - 1):.0f} % of the step time"
+    assert f"80 %: {days * low / 86400:.1f} to {days * high / 86400:.1f}, from ±" in calm.sentences[0]
+    assert text.lstrip("(") in calm.sentences[0]
+    rough = goodput(GoodputQuestion(scenario, tokens=1e12, mtbf=6 * 3600.0))
+    times = rough.outlook.time
+    expected = times(0.5) * math.exp(math.hypot(math.log(high), math.log(times(0.9) / times(0.5))))
+    assert rough.range(times)[1] == pytest.approx(expected)

@@ -139,20 +139,30 @@ class OutOfMemoryError(SimulationError):
     time : float
         Time of the failing allocation [s].
     needed, capacity : int
-        Memory needed, and memory of the GPU [B].
+        Memory that the process needs, and memory of the GPU [B].
     holders : tuple of (str, int)
         The three largest labels and their bytes.
+    beside : int
+        Part of `needed` that is CUDA context and NCCL buffers [B].
     """
 
     def __init__(
-        self, rank: int, time: float, needed: int, capacity: int, holders: tuple[tuple[str, int], ...]
+        self,
+        rank: int,
+        time: float,
+        needed: int,
+        capacity: int,
+        holders: tuple[tuple[str, int], ...],
+        beside: int = 0,
     ) -> None:
         self.rank = rank
         self.time = time
         self.needed = needed
         self.capacity = capacity
         self.holders = holders
-        held = ", ".join(f"{label} {nbytes / _GIB:.3g} GiB" for label, nbytes in holders)
+        self.beside = beside
+        others = [("CUDA context and NCCL buffers", beside)] if beside else []
+        held = ", ".join(f"{label} {nbytes / _GIB:.3g} GiB" for label, nbytes in (*holders, *others))
         super().__init__(
             f"rank {rank} ran out of memory at {time:.6g} s: needs {needed / _GIB:.4g} GiB, "
             f"has {capacity / _GIB:.4g} GiB ({held})"

@@ -68,8 +68,8 @@ class _Need:
     least : int
         Memory that the rank surely needs.
     most : int
-        Largest reserved memory that an estimate allows; 0 if the point needs much less than the GPU has, or if the
-        estimate takes long.
+        Largest memory that an estimate allows; 0 if the point needs much less than the GPU has, or if the estimate
+        takes long.
     there : int
         Memory of the GPU.
     """
@@ -100,7 +100,11 @@ def _need(point: Point, clusters: Clusters) -> _Need:
     near = _NEAR * there < least <= there and passes_of(step) <= _MOST_PASSES
     # A single rank has exact times.
     factor = APART if cluster.world_size > 1 else 1.0
-    return _Need(least, int(factor * estimate_memory(cluster, step).reserved) if near else 0, there)
+    most = 0
+    if near:
+        need = estimate_memory(cluster, step)
+        most = int(factor * need.reserved) + need.beside.nbytes
+    return _Need(least, most, there)
 
 
 def _out_of_memory(scenario: Scenario, found: Sequence[Point], bounds: Sequence[_Need]) -> str:

@@ -120,7 +120,7 @@ def _print_fitting(found: Expectation, given: _Measurement, gpus: int) -> None:
         speed = (f"{found.work / gpus / one.step_time:,.0f}",) if rate else ()
         apart = f"{found.measured / one.step_time - 1:+.1%}"
         normal = f"{'yes' if one.low <= found.measured <= one.high else 'no'}: {ends}"
-        lines.append((one.key, format_time(one.step_time), *speed, apart, normal, format_memory(one.margin.reserved)))
+        lines.append((one.key, format_time(one.step_time), *speed, apart, normal, format_memory(one.margin.process)))
     typer.echo(f"\n{Table('settings with which it fits, each simulated', head, tuple(lines)).text(width())}")
     print_text("\nWrite the setting of your run into the scenario, and run `expect` again: it then simulates causes.")
 
@@ -192,6 +192,13 @@ def _said(found: Expectation, given: _Measurement, gpus: int) -> str:
         times = (found.measured, found.predicted, found.high, found.low)
         measured, predicted, lowest, highest = (f"{found.work / gpus / seconds:,.0f}" for seconds in times)
         ends += f" (= {measured} against {predicted} {rate_name(found.unit)} per GPU; normal {lowest} to {highest})"
+    if not found.possible:
+        needed, peak = (f"{flops / 1e12:,.0f}" for flops in (found.needed_flops, found.peak_flops))
+        return (
+            f"Impossible: a step in {format_time(found.measured)} needs at least {needed} TFLOP/s on each GPU, and a "
+            f"GPU has {peak} at most ({100 * found.needed_flops / found.peak_flops:.0f} %); check the model, the "
+            f"number of GPUs and the tokens of a step. Predicted: {format_time(found.predicted)}."
+        )
     if found.normal:
         return (
             f"Normal: measured {format_time(found.measured)}, predicted {format_time(found.predicted)} ({apart:+.1%}); "

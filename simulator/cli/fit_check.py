@@ -62,14 +62,14 @@ def _print(found: FitCheck) -> None:
     rows = [
         [
             one.text,
-            format_memory(one.margin.reserved),
+            format_memory(one.margin.process),
             format_memory(one.margin.free),
             f"{one.tokens_per_s_per_gpu:,.0f}",
             f"{one.speed:.0%}",
         ]
         for one in found.changes
     ]
-    columns = (Column("change", left=True), *map(Column, ("reserved memory", "free", rate, "speed")))
+    columns = (Column("change", left=True), *map(Column, ("process", "free", rate, "speed")))
     print_table(columns, rows, keys=(0,), indent="  ")
     for warning in filter(None, (one.warning for one in found.changes)):
         print_text(warning)

@@ -7,7 +7,7 @@ transformers, by checkpointing policy. They count neither gathered units nor buf
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
 from typing import Any, Final
@@ -121,7 +121,9 @@ def show(request: MemoryOptions, *, as_json: bool) -> None:
         for name, of_policy in peaks.items()
     ]
     print_table([Column(left=True), *map(Column, _TRIED)], rows, indent="  ")
-    print_text("  fits: within the GPU's memory; over: more than the GPU's memory")
+    print_text("  fits: reserved memory, CUDA context and NCCL buffers are within the GPU's memory; over: they are not")
+    for note in _notes(peaks):
+        print_text(f"  {note}", indent="  ")
     # Flash attention never stores scores, so recomputing attention saves nothing; say so.
     if activations and activations["attention"] == activations["none"]:
         print_text(
@@ -135,6 +137,25 @@ def show(request: MemoryOptions, *, as_json: bool) -> None:
     )
     if margin.fits:
         print_text(f"With {sharding} and {label('training.activation_checkpointing', policy)}, {margin.figures}.")
+
+
+def _notes(peaks: Mapping[str, Mapping[str, MemoryMargin]]) -> Iterator[str]:
+    """Yield explanations of reserved memory that differs from what the closed forms suggest."""
+    for policy in _TRIED[1:]:
+        # Whole gradients come while activations go: blocks of freed activations are too small for them.
+        holed = [name for name, own in peaks.items() if own[policy].reserved > own["none"].reserved]
+        if holed:
+            tensors = ", ".join(format_memory(peaks[name][policy].allocated) for name in holed)
+            yield (
+                f"{policy} reserves more than none with {' and '.join(holed)}, although its tensors need less "
+                f"({tensors}): gradients do not fit into the blocks that its activations leave; allocator: "
+                "expandable_segments in a scenario avoids such holes"
+            )
+    if any(peaks["zero2"][policy].reserved == peaks["zero1"][policy].reserved for policy in _TRIED):
+        yield (
+            "zero2 equals zero1 where the peak is at the end of the forward pass: with one micro-batch, gradients "
+            "appear only as activations are freed"
+        )
 
 
 def _finding(margin: MemoryMargin, job: str, row: str, cards: str) -> str:

@@ -294,7 +294,9 @@ class _Play:
         latest = min(spans, key=lambda span: (-span.end, span.rank), default=None)
         last = (0.0, None) if latest is None else (latest.end, latest.rank)
         routes = {id(routes): routes for own in routed.values() for routes in own.every_routes}.values()
-        timeline = timeline_of(NAME, self.cluster, spans, last, tuple(ended.values()), memory, routes)
+        timeline = timeline_of(
+            NAME, self.cluster, self.program.beside, spans, last, tuple(ended.values()), memory, routes
+        )
         work = LazyValues({rank: partial(_at_work, own) for rank, own in by_rank(spans).items()})
         return replace(timeline, sent=sent, transfers=sum(own.transfers for own in sent), at_work=work)
 

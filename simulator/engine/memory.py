@@ -25,6 +25,8 @@ class Hbm:
         The rank, for messages.
     capacity : float
         HBM of the GPU [B].
+    beside : int
+        HBM of the rank's process that allocations cannot take: CUDA context, NCCL buffers [B].
     limited : bool
         True: exceeding the capacity is an error. False: it sets `short`, and the simulation continues.
     allocator : LoggedAllocator or None
@@ -37,6 +39,7 @@ class Hbm:
 
     rank: int
     capacity: float
+    beside: int = 0
     limited: bool = True
     allocator: LoggedAllocator | None = None
     used: list[int] = field(default_factory=list)
@@ -58,8 +61,8 @@ class Hbm:
         if op.name in self._held:
             raise ValueError(f"rank {self.rank} holds {op.name!r} already; every allocation needs a name of its own")
         # Checked with an allocator too: its fragments come on top of the bytes counted here.
-        if self._used + op.nbytes > self.capacity:
-            self._lack(op, now, self._used + op.nbytes)
+        if self._used + op.nbytes > self.capacity - self.beside:
+            self._lack(op, now, self._used + op.nbytes + self.beside)
         self._place(op, now)
         self._held[op.name] = op
         self._count(op.category, op.nbytes)
@@ -97,7 +100,7 @@ class Hbm:
         # Ties go by name, so that messages are reproducible.
         largest = sorted(self._held.values(), key=lambda held: (-held.nbytes, held.name))[:3]
         holders = tuple((held.name, held.nbytes) for held in largest)
-        raise OutOfMemoryError(self.rank, now, needed, int(self.capacity), holders)
+        raise OutOfMemoryError(self.rank, now, needed, int(self.capacity), holders, self.beside)
 
     def _count(self, category: str, change: int) -> None:
         """Record a change by `change` bytes in the bytes held for `category`."""

@@ -21,7 +21,7 @@ from simulator.engine.memory import Hbm
 from simulator.engine.routes import Routes
 from simulator.records.lazy import AllRanks, LazyByRank
 from simulator.records.operation import Allocate, Free, Op
-from simulator.records.program import Program
+from simulator.records.program import ProcessMemory, Program
 from simulator.records.timeline import AllocatorEvent, MemorySample, Span, Timeline, TransferLog, by_rank
 
 
@@ -89,7 +89,7 @@ def memory_over_time(
         kind = list_of[rank], capacity, own.place.tobytes()
         # The first rank of its kind is simulated, with event numbers for times.
         if kind not in followed:
-            followed[kind] = Hbm(rank, capacity, limit, LoggedAllocator(allocator, capacity) if allocator else None)
+            followed[kind] = _hbm(program, rank, capacity, allocator, limit=limit)
             try:
                 _follow(followed[kind], program, own.place.tolist(), range(len(own.place)))
             except OutOfMemoryError as error:
@@ -112,8 +112,14 @@ _Kind = tuple[int, float, bytes]
 def _raise(program: Program, cluster: Cluster, rank: int, own: MemoryEvents, allocator: str | None) -> None:
     """Raise the OutOfMemoryError of `rank` with the true time, by a second pass over its memory operations."""
     capacity = float(cluster.gpus[rank].hbm_bytes)
-    hbm = Hbm(rank, capacity, True, LoggedAllocator(allocator, capacity) if allocator else None)
+    hbm = _hbm(program, rank, capacity, allocator, limit=True)
     _follow(hbm, program, own.place.tolist(), own.time.tolist())
+
+
+def _hbm(program: Program, rank: int, capacity: float, allocator: str | None, *, limit: bool) -> Hbm:
+    """Return a rank's empty HBM, of which the allocator may take what the rest of the process leaves."""
+    beside = program.beside.nbytes
+    return Hbm(rank, capacity, beside, limit, LoggedAllocator(allocator, capacity - beside) if allocator else None)
 
 
 def _played(hbm_of: Mapping[int, Hbm], events: Mapping[int, MemoryEvents]) -> MemoryPlayed:
@@ -194,6 +200,7 @@ def _follow(hbm: Hbm, program: Program, places: Sequence[int], times: Sequence[f
 def timeline_of(
     engine: str,
     cluster: Cluster,
+    beside: ProcessMemory,
     spans: Sequence[Span],
     last: tuple[float, int | None],
     logs: Sequence[TransferLog],
@@ -208,6 +215,8 @@ def timeline_of(
         Name of the engine.
     cluster : Cluster
         Names and bandwidths of links.
+    beside : ProcessMemory
+        Memory of each rank's process beside its allocations.
     spans : sequence of Span
         Operations.
     last : tuple of (float, int or None)
@@ -231,6 +240,7 @@ def timeline_of(
         link_names={link: router.link_name(link) for link in used},
         link_bandwidths={link: router.bandwidth[link] for link in used},
         last_rank=last[1],
+        beside=beside,
         **{field.name: getattr(memory, field.name) for field in fields(memory)},
     )
 

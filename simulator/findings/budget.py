@@ -5,11 +5,12 @@ These are estimates, and called so: the step is repeated, without failures, chec
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from simulator.basics.work_unit import useful_rate, useful_unit, work_unit
 from simulator.findings.comparison import Comparison, Row
+from simulator.records.measures import interval_width
 from simulator.scenario.answer_spec import BudgetSpec
 
 _DAY: Final = 86_400.0
@@ -31,7 +32,8 @@ def _of(compared: Comparison, row: Row, budget: BudgetSpec) -> dict[str, Any]:
 
 
 def amounts(report: Mapping[str, Any], gpus: int, budget: BudgetSpec) -> dict[str, Any]:
-    """Return days, gpu_hours, cost and energy_kwh of a whole training, from a step's report.
+    """Return days, gpu_hours, cost and energy_kwh of a whole training, from a step's report, and their uncertainty: for
+    80 % of measured steps, the time lies within the prediction divided and multiplied by 1 + `uncertainty`.
 
     Cost and energy are None without price or power.
     """
@@ -48,6 +50,7 @@ def amounts(report: Mapping[str, Any], gpus: int, budget: BudgetSpec) -> dict[st
         "gpu_hours": hours,
         "cost": None if budget.price is None else hours * budget.price,
         "energy_kwh": None if budget.watts is None else hours * budget.watts / 1000,
+        "uncertainty": interval_width(report) or 0.0,
     }
 
 
@@ -64,9 +67,17 @@ def sentence(compared: Comparison, rows: list[dict[str, Any]], point: int) -> st
 
 
 def amounts_text(one: Mapping[str, Any], budget: BudgetSpec) -> str:
-    """Format the result of `amounts`: '26.2 days, 322,000 GPU hours, cost 805,000 at 2.5 per GPU hour'."""
-    parts = [_duration(one["days"]), f"{amount_text(one['gpu_hours'])} GPU hours"]
-    parts += [f"cost {amount_text(one['cost'])} at {budget.price:g} per GPU hour"] if one["cost"] is not None else []
+    """Format the result of `amounts`, with the 80 % range of days and cost: '26.2 days (24.5 to 28), 322,000 GPU hours,
+    cost 805,000 (752,000 to 861,000) at 2.5 per GPU hour'.
+    """
+
+    def ranged(text: Callable[[float], str], value: float) -> str:
+        width = 1 + one["uncertainty"]
+        return f"{text(value)} ({text(value / width)} to {text(value * width)})" if width > 1 else text(value)
+
+    parts = [ranged(_duration, one["days"]), f"{amount_text(one['gpu_hours'])} GPU hours"]
+    if one["cost"] is not None:
+        parts.append(f"cost {ranged(amount_text, one['cost'])} at {budget.price:g} per GPU hour")
     parts += [_energy(one["energy_kwh"])] if one["energy_kwh"] is not None else []
     return ", ".join(parts)
 

@@ -19,7 +19,7 @@ from simulator.cluster.build import facts
 from simulator.cluster.cluster import BORROWED
 from simulator.collectives.plan import AS_REQUESTED
 from simulator.findings.comparison import Comparison, Row
-from simulator.findings.measured_range import outside_of_measured, unmeasured_kinds
+from simulator.findings.measured_range import is_list_of_layers, outside_of_measured, unmeasured_kinds
 from simulator.findings.text import join_list
 from simulator.records.measures import Report, interval_width
 from simulator.report.numbers.idle_cards import IdleCards
@@ -54,7 +54,7 @@ def caveats(compared: Comparison) -> tuple[Caveat, ...]:
     if compared.kind == "training":
         # Memory and prediction intervals exist for training steps only.
         reports = [report for _, report in rows]
-        made += [*_padding(reports), *_memory(compared), *_paged(rows), *_interval(rows), *_range(rows)]
+        made += [*_padding(reports), *_memory(compared), *_paged(rows), *_intervals(compared, rows), *_range(rows)]
         made += _framework(compared.scenario)
     else:
         made += _idle_cards(compared)
@@ -253,19 +253,42 @@ def _pages(row: Row) -> bool:
     return training is not None and OPTIMIZERS.find(training.optimizer.name, row.point.base).paged
 
 
-def _interval(rows: Sequence[tuple[Row, Report]]) -> Iterator[Caveat]:
-    """Yield a caveat with the 80 % uncertainty of the predicted step times: its range over all reports."""
+# What an interval is of, and its key in a report.
+_STEP_TIME: Final = "step time", "step_time_s"
+_PEAK: Final = "peak memory", "peak_memory_bytes"
+
+
+def _intervals(compared: Comparison, rows: Sequence[tuple[Row, Report]]) -> Iterator[Caveat]:
+    """Yield caveats with the uncertainty of the predictions: of the peak memory if the answer asks what fits, otherwise
+    of the step time.
+    """
+    asked = {one.finding for one in compared.scenario.answer}
+    measures = {name for one in compared.scenario.answer for name in one.of}
+    of_memory = asked == {"fit"} or (bool(measures) and measures <= {"memory", "reserved", "least_stage"})
+    yield from _interval(rows, *(_PEAK if of_memory else _STEP_TIME))
+
+
+def _interval(rows: Sequence[tuple[Row, Report]], name: str, key: str) -> Iterator[Caveat]:
+    """Yield a caveat with the 80 % uncertainty of the predictions `key`: its range over all reports."""
     reports = [report for _, report in rows]
-    known = [(width, report) for report in reports if (width := interval_width(report)) is not None]
+    known = [(width, report) for report in reports if (width := interval_width(report, key)) is not None]
     if not known:
         return
     half, less = (choose(one for one, _ in known) for choose in (max, min))
     near = (
         f"{100 * half:.0f} %" if round(100 * less) == round(100 * half) else f"{100 * less:.0f} to {100 * half:.0f} %"
     )
+    foreign = [row for row, _ in rows if is_list_of_layers(row.point)]
+    if len(foreign) == len(rows):
+        yield Caveat(
+            "interval",
+            f"uncertainty of the {name}: at least ±{near}; no model like this one was measured, and 95 % of "
+            "transformers of unseen sources are as close",
+        )
+        return
     similar = not any(report["carried_over"] for _, report in known)
     runs = f"{'comparable ' if similar else ''}measured runs"
-    text = f"uncertainty (80 %) of the step time: ±{near}, from the errors of {runs}"
+    text = f"uncertainty (80 %) of the {name}: ±{near}, from the errors of {runs}"
     # Eight bits were measured, but only on some chips.
     dtypes = {
         f"{dtype} on this chip" if dtype.startswith("float8") else dtype: None
@@ -285,6 +308,9 @@ def _interval(rows: Sequence[tuple[Row, Report]]) -> Iterator[Caveat]:
             f"; no training step with matmuls in {' or '.join(dtypes)} was measured, therefore the larger errors "
             "of unseen sources are used"
         )
+    if key != _STEP_TIME[1]:
+        yield Caveat("interval", text)
+        return
     updates = [report for row, report in rows if _states_on_host(report) and not _pages(row)]
     if any(report["optimizer_time_s"] > 0 for report in updates):
         text += "; the rate of the host's update is known within a factor of ten, which widens the interval"

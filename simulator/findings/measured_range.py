@@ -42,6 +42,8 @@ class RunTraits:
         Whether these adapters are DoRA's.
     frozen : bool
         Whether parts of the model are frozen.
+    experts : bool
+        Whether the model has experts.
     unlike : tuple of str
         Features of the model's layers that no measured model has, in words.
     """
@@ -63,6 +65,7 @@ class RunTraits:
     base: str = ""
     dora: bool = False
     frozen: bool = False
+    experts: bool = False
     unlike: tuple[str, ...] = ()
 
     @property
@@ -121,9 +124,16 @@ def unmeasured_kinds(scenario: Scenario) -> tuple[str, tuple[str, ...]] | None:
     kind = _of(scenario)
     if not any(run.framework == kind.framework for run in measured_runs()):
         return None
-    sizes = {"tp": kind.tp, "pp": kind.pp, "cp": kind.cp, "ep": kind.ep}
+    # Experts over ranks are told as "ep".
+    sizes = {"tp": kind.tp, "pp": kind.pp, "cp": kind.cp, "ep": kind.ep, "experts": 1 + (kind.experts and kind.ep == 1)}
     kinds = unmeasured_parallelism(kind.framework, sizes)
     return (kind.framework, kinds) if kinds else None
+
+
+def is_list_of_layers(scenario: Scenario) -> bool:
+    """Return True if a training scenario's model is a list of layers, of which no run was measured."""
+    spec = scenario.training
+    return spec is not None and isinstance(load_model(spec.model, spec.seq_len, scenario.base), LayerList)
 
 
 def _each(kind: RunTraits, runs: Collection[RunTraits]) -> Iterator[str]:
@@ -148,6 +158,8 @@ def _each(kind: RunTraits, runs: Collection[RunTraits]) -> Iterator[str]:
         yield f"no measured run trains adapters on {kind.base}"
     if kind.dora:
         yield "no measured run trains the lengths of rows (dora)"
+    if kind.experts and kind.ep == 1 and not any(run.experts for run in runs if run.framework == kind.framework):
+        yield f"no measured run of {kind.framework} has experts"
     if kind.frozen:
         yield "no measured run freezes parts of its model"
     if kind.offload:
@@ -164,13 +176,14 @@ def _of(scenario: Scenario) -> RunTraits:
     policy = spec.activation_checkpointing
     checkpointing = policy if isinstance(policy, str) else "every" if isinstance(policy, int) else "layer by layer"
     framework = load_framework(spec.framework, scenario.base)
+    model = load_model(spec.model, spec.seq_len, scenario.base)
     return RunTraits(
         measured_framework(framework.name, framework.origin), gpu_name(scenario), gpus, wanted.tp, wanted.pp,
         wanted.cp, wanted.ep, wanted.schedule,
         wanted.virtual_stages, spec.sharding.strategy, spec.micro_batch_size, checkpointing,
         spec.offload.what != "none", is_narrow(precision(spec.precision).matmul),
         spec.lora.base if spec.lora.rank else "", bool(spec.lora.rank) and spec.lora.dora, spec.trainable != "all",
-        _unlike(load_model(spec.model, spec.seq_len, scenario.base), spec.seq_len),
+        model.num_experts > 0, _unlike(model, spec.seq_len),
     )  # fmt: skip
 
 
@@ -218,4 +231,6 @@ def _run(row: Mapping[str, str]) -> RunTraits:
         # Recompute of every k-th layer is a single kind of run; measured runs never offload.
         "every" if every else row["checkpointing"], False, is_narrow(row.get("matmul") or row["dtype"]),
         row.get("base", ""),
+        # Measured experts are spread over ranks.
+        experts=number("ep") > 1,
     )  # fmt: skip

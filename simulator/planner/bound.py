@@ -41,8 +41,9 @@ from simulator.step.optimizer_update import apply_cost, average_cost, update_cos
 from simulator.step.pass_pieces import PassPieces
 from simulator.step.pipeline import Pipeline
 from simulator.step.pipelines.schedule import Work
-from simulator.step.plan import groups_of, on_nodes
+from simulator.step.plan import groups_of, on_ranks
 from simulator.step.process_groups import Groups
+from simulator.step.process_memory import process_memory
 from simulator.step.spec import TrainingStep, Updater
 from simulator.step.stages import cuts_of_stages
 from simulator.step.states import Part, even_part, states
@@ -79,7 +80,10 @@ class StepBound:
     updates : tuple of float
         Lower bound for the update on each pipeline rank [s].
     memory : int
-        Lower bound on the fullest rank's memory: model states, and whole gradients or activations [B].
+        Lower bound on the memory of the fullest rank's process: model states, whole gradients or activations, and
+        `beside` [B].
+    beside : int
+        CUDA context and NCCL buffers of a rank's process [B].
     sends : callable () -> mapping of (int, int) to float
         Return the time to send a micro-batch's activations or gradients from one pipeline rank to another, alone on the
         links [s]. A function, because most settings are pruned before sends are needed.
@@ -89,6 +93,7 @@ class StepBound:
     stages: tuple[StageTimes, ...]
     updates: tuple[float, ...]
     memory: int
+    beside: int
     sends: Callable[[], Mapping[tuple[int, int], float]]
 
     def busy_bound(self) -> float:
@@ -165,14 +170,16 @@ class BoundCalculator:
         """Return the lower bounds of a setting and its training step; raise ValueError if the GPU cannot run it (a
         dtype without a peak rate).
         """
-        step = on_nodes(step, self.cluster, setting.gpus)
+        step = on_ranks(step, self.cluster, setting.gpus)
         groups, pipeline = groups_of(step, setting.gpus), Pipeline.of(step)
         times = self._times_of_units(setting, step, groups)
         stages, held = times.of_stages(pipeline.layers())
         ranks = self._ranks_of(setting, step, pipeline, held, groups)
-        updates, memory = tuple(rank.update for rank in ranks), max(rank.memory for rank in ranks)
+        updates = tuple(rank.update for rank in ranks)
+        beside = process_memory(self.cluster.gpus[0], step, groups).nbytes
+        memory = beside + max(rank.memory for rank in ranks)
         sends = partial(self._sends, setting, step, pipeline, groups)
-        return StepBound(pipeline, stages, updates, memory, sends)
+        return StepBound(pipeline, stages, updates, memory, beside, sends)
 
     def _sends(
         self, setting: Setting, step: TrainingStep, pipeline: Pipeline, groups: Groups

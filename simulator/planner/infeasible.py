@@ -48,7 +48,7 @@ class MemoryNeed:
     Attributes
     ----------
     nbytes : int
-        Reserved memory of the fullest rank, or its lower bound if that exceeds the capacity [B].
+        Memory of the fullest rank's process, or its lower bound if that exceeds the capacity [B].
     capacity : int
         HBM of the rank's GPU [B].
     fits : bool
@@ -133,8 +133,9 @@ def _tried(cluster: Cluster, nbytes: int, _: int, setting: Setting, step: Traini
     # The allocator follows every allocation: fewer micro-batches save time.
     needed = checked_need(cluster, _of_few(cluster, step))
     if needed.fits:
-        return MemoryNeed(setting, needed.reserved, hbm, fits=True)
-    return MemoryNeed(setting, max(needed.reserved, nbytes), hbm, fits=False, holes=needed.nbytes <= hbm)
+        return MemoryNeed(setting, needed.margin.process, hbm, fits=True)
+    holes = needed.nbytes + needed.beside.nbytes <= hbm
+    return MemoryNeed(setting, max(needed.margin.process, nbytes), hbm, fits=False, holes=holes)
 
 
 def _of_few(cluster: Cluster, step: TrainingStep) -> TrainingStep:

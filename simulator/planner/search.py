@@ -422,7 +422,7 @@ class _SearchState:
             own = self.bounds[entry.setting.framework]
             noted = few_micro_batches(own.cluster, entry.step, entry.setting.gpus, closed_forms=True, stages=stages)
             # The same recorded operations give a tighter bound on memory.
-            if bounded and max(stage.nbytes for stage in memory_of_notes(noted)) > hbm:
+            if bounded and max(stage.nbytes for stage in memory_of_notes(noted)) + entry.passing.beside > hbm:
                 return False
             ranks = [*entry.first, *(rank_bound(notes, own.durations) for notes in noted)]
             bound = bound_from_ranks(entry.passing, ranks)

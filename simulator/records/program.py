@@ -193,6 +193,27 @@ class RanksByList(Sequence[tuple[Op, ...]]):
         return self._made[rank][place] if rank in self._made else self._own(place, rank)
 
 
+@dataclass(frozen=True, slots=True)
+class ProcessMemory:
+    """Memory of a training process beside PyTorch's allocator.
+
+    Attributes
+    ----------
+    context : int
+        CUDA context [B].
+    nccl : int
+        Buffers of NCCL's communicators [B]; 0 on a single GPU.
+    """
+
+    context: int = 0
+    nccl: int = 0
+
+    @property
+    def nbytes(self) -> int:
+        """Context and buffers together [B]."""
+        return self.context + self.nccl
+
+
 @dataclass(frozen=True)
 class Program:
     """A program: each rank's operations, stream by stream, without times.
@@ -203,10 +224,13 @@ class Program:
         Operations of each rank. Operations on one stream run one at a time in this order; streams run concurrently.
     idle : frozenset of int
         Ranks without operations, named here for reports.
+    beside : ProcessMemory
+        Memory of each rank's process that its allocations cannot take.
     """
 
     ranks: Sequence[tuple[Op, ...]]
     idle: frozenset[int] = field(default=frozenset())
+    beside: ProcessMemory = ProcessMemory()
 
     @cached_property
     def lists(self) -> OperationLists:

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from simulator.basics.arrays import Floats, Ints
 from simulator.records.lazy import AllRanks
+from simulator.records.program import ProcessMemory
 from simulator.records.transfers import Transfers
 
 
@@ -257,6 +258,8 @@ class Timeline:
         Rank whose operations end last, the lowest of several; None if there are no operations.
     at_work : mapping of rank to float
         How long the rank's GPU, its host or its communication did any work, for all ranks [s].
+    beside : ProcessMemory
+        Memory of each rank's process beside its allocations.
     """
 
     engine: str
@@ -276,6 +279,7 @@ class Timeline:
     peak_bytes: Mapping[int, int] = field(default_factory=dict)
     last_rank: int | None = None
     at_work: Mapping[int, float] = field(default_factory=dict)
+    beside: ProcessMemory = field(default_factory=ProcessMemory)
 
 
 R = TypeVar("R", Span, MemorySample)

@@ -9,9 +9,9 @@ Example: Llama 3 405B with Adam has 406e9 x (2 + 4 + 8) = 5.7 TB; 16,384 GPUs wi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from math import inf, isfinite
+from math import exp, hypot, inf, isfinite, log, log1p
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 from simulator.basics.counts import number_of
@@ -19,6 +19,7 @@ from simulator.basics.errors import ScenarioError, one_of
 from simulator.basics.sentence import capital
 from simulator.basics.units import format_bandwidth, format_duration, format_memory, format_time
 from simulator.basics.work_unit import useful_unit
+from simulator.records.measures import interval_width
 from simulator.reliability.failures import DAY, FailureKind, FailureProcess
 from simulator.reliability.outlook import IntervalChoice, Job, Outlook, best_interval, outlook, spares_needed
 from simulator.reliability.renewal import Checkpointing, Recovery
@@ -156,6 +157,8 @@ class Goodput:
         Bytes of a checkpoint [B].
     outlook : Outlook
         Outcomes on several seeds.
+    uncertainty : float
+        80 % of measured steps lie within the predicted step time divided and multiplied by 1 + this number.
     intervals : IntervalChoice or None
         Intervals that were tried; None without failures.
     """
@@ -168,6 +171,7 @@ class Goodput:
     checkpoint_bytes: float
     outlook: Outlook
     intervals: IntervalChoice | None
+    uncertainty: float = 0.0
 
     @property
     def subject(self) -> str:
@@ -186,19 +190,28 @@ class Goodput:
     def sentences(self) -> tuple[str, ...]:
         """The answer in sentences, the most important first."""
         share = self.outlook.goodput
+        of_step = f"±{100 * self.uncertainty:.0f} % of the step time"
+        causes = " and ".join([of_step] * (self.uncertainty > 0) + ["failures"] * (self.intervals is not None))
+        useful = f"; {100 * share:.1f} % of the time is useful."
         if self.question.days is not None:
-            low, middle, high = (self._work(self.outlook.work(part)) for part in (0.05, 0.5, 0.95))
-            first = (
-                f"In {self.question.days:g} days the training does {middle} (90 % of the runs: {low} to {high}); "
-                f"{100 * share:.1f} % of the time is useful."
-            )
+            low, high = map(self._work, self.range(self.outlook.work))
+            what = f"In {self.question.days:g} days the training does {self.middle}"
         else:
-            low, middle, high = (f"{self.outlook.time(part) / DAY:.1f}" for part in (0.05, 0.5, 0.95))
-            first = (
-                f"The training takes {middle} days (90 % of the runs: {low} to {high}); {100 * share:.1f} % of the "
-                "time is useful."
-            )
+            low, high = (f"{seconds / DAY:.1f}" for seconds in self.range(self.outlook.time))
+            what = f"The training takes {self.middle}"
+        first = what + (f" (80 %: {low} to {high}, from {causes})" if causes else "") + useful
         return (first, *self._advice(), *self._given())
+
+    def range(self, quantile: Callable[[float], float]) -> tuple[float, float]:
+        """Return the ends of the 80 % range of a figure with the given quantiles over runs: failures and the step's
+        uncertainty are independent, so that the squares of their logarithms add.
+        """
+        low, middle, high = map(quantile, (0.1, 0.5, 0.9))
+        if middle <= 0.0:
+            return low, high
+        step = log1p(self.uncertainty)
+        below = inf if low <= 0.0 else log(middle / low)
+        return middle / exp(hypot(step, below)), middle * exp(hypot(step, log(high / middle)))
 
     @property
     def middle(self) -> str:
@@ -295,6 +308,8 @@ class Goodput:
             "goodput": self.outlook.goodput,
             "shares": dict(self.outlook.shares),
             "step_time_s": self.step_time,
+            "step_uncertainty": self.uncertainty,
+            "time_80_s": self.range(self.outlook.time),
             "nodes": self.job.nodes,
             "checkpoint_bytes": self.checkpoint_bytes,
             "checkpoint_stall_s": self.job.checkpointing.stall,
@@ -331,6 +346,8 @@ class HealthyStep:
         Time in which each GPU copies its share of a checkpoint to host memory [s].
     beside_save : float
         Time of a step at whose beginning a checkpoint leaves [s]; equal to `time` unless the scenario simulates one.
+    uncertainty : float
+        See `Goodput`.
     """
 
     time: float
@@ -341,6 +358,7 @@ class HealthyStep:
     nbytes: float
     copied: float
     beside_save: float
+    uncertainty: float = 0.0
 
     def lost_beside(self, write: float) -> float:
         """Return the time that a checkpoint costs while the storage takes it for `write` seconds [s].
@@ -379,6 +397,7 @@ def healthy_step(scenario: Scenario) -> HealthyStep:
         nbytes,
         copies(cluster, "to host").seconds(nbytes / ranks),
         beside.report.step_time_s,
+        interval_width(report.to_dict()) or 0.0,
     )
 
 
@@ -418,7 +437,7 @@ def goodput(question: GoodputQuestion, step: HealthyStep | None = None) -> Goodp
         # No failure: a save would only cost time.
         job = replace(job, checkpointing=replace(saves, interval=inf))
     found = outlook(job, seeds if rate else seeds[:1], until=until, work=needed)
-    return Goodput(question, step.time, step.work, step.unit, job, step.nbytes, found, intervals)
+    return Goodput(question, step.time, step.work, step.unit, job, step.nbytes, found, intervals, step.uncertainty)
 
 
 @dataclass(frozen=True, slots=True)

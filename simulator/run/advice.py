@@ -65,11 +65,11 @@ def advice(cluster: Cluster, step: TrainingStep, jitter: Jitter) -> str:
                 f"{nearest.text} (needs at least {format_memory(nbytes)})"
             )
     elif nearest is not None:
-        nbytes = advised_need(cluster, nearest.step, jitter).reserved
-        if nbytes < estimate_memory(cluster, bare).reserved:
+        nbytes = advised_need(cluster, nearest.step, jitter).margin.process
+        if nbytes < estimate_memory(cluster, bare).margin.process:
             return (
                 f"{told}no tested combination of changes is enough; the change with the smallest need: {nearest.text} "
-                f"(needs about {format_memory(nbytes)} of reserved memory)"
+                f"(needs about {format_memory(nbytes)})"
             )
     if any(takes_long(one.step) for one in tried):
         return f"{told}no tested change needs less memory, and further changes take long to simulate"
@@ -168,8 +168,8 @@ def _fitting(cluster: Cluster, tried: Sequence[Alternative], jitter: Jitter) -> 
 
 
 def _needs(needed: MemoryNeed) -> str:
-    """Return a text with the reserved memory that a simulated change needs."""
-    text = f"needs about {format_memory(needed.reserved)} of reserved memory"
+    """Return a text with the memory of the process that a simulated change needs."""
+    text = f"needs about {format_memory(needed.margin.process)}"
     return text if needed.whole else f"{text}, estimated from a rank of each stage"
 
 

@@ -18,12 +18,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 from simulator.basics import registry
 from simulator.basics.errors import ScenarioError
 from simulator.basics.work_unit import work_unit
 from simulator.cluster.locate import read_named
+from simulator.model.load import load_model
+from simulator.model.model import modules, training_flops_per_token
+from simulator.model.shape import Transformer
 from simulator.report.numbers.memory_margin import MemoryMargin, margin_of
 from simulator.run.scenario_cluster import Clusters
 from simulator.run.simulate import simulate_point
@@ -116,6 +120,8 @@ class Expectation:
         Memory of the step as described.
     fitting : tuple of FittingSetting
         Settings with which the step fits, if it does not fit as described; the mildest first.
+    needed_flops, peak_flops : float
+        FLOP/s that the measured step needs at least on each GPU, and a GPU's dense peak in the matmuls' dtype.
     """
 
     measured: float
@@ -127,6 +133,13 @@ class Expectation:
     explanations: tuple[Explanation, ...]
     margin: MemoryMargin
     fitting: tuple[FittingSetting, ...] = ()
+    needed_flops: float = 0.0
+    peak_flops: float = math.inf
+
+    @property
+    def possible(self) -> bool:
+        """True unless the measured step would need more FLOP/s than the GPUs have."""
+        return self.needed_flops <= self.peak_flops
 
     @property
     def normal(self) -> bool:
@@ -140,8 +153,10 @@ class Expectation:
             "predicted_step_time_s": self.predicted,
             "interval_80": [self.low, self.high],
             "normal": self.normal,
+            "possible": self.possible,
             "fits": self.margin.fits,
             "reserved_bytes": self.margin.reserved,
+            "process_bytes": self.margin.process,
             "capacity_bytes": self.margin.capacity,
             "settings_that_fit": [
                 {
@@ -149,6 +164,7 @@ class Expectation:
                     "step_time_s": one.step_time,
                     "interval_80": [one.low, one.high],
                     "reserved_bytes": one.margin.reserved,
+                    "process_bytes": one.margin.process,
                 }
                 for one in self.fitting
             ],
@@ -207,8 +223,11 @@ def expectation(
     measured = step_time if step_time is not None else work / float(rate or 1.0)
     margin = margin_of(report)
     fitting = () if margin.fits else tuple(_fitting(scenario, scenario.training, simulated))
+    reached = report["model_flops_per_s_per_gpu"]
+    peak = reached / report["mfu"]
+    needed = _least_share(scenario.training, scenario.base) * reached * predicted / measured
     causes: list[Explanation] = []
-    if not fitting:
+    if not fitting and needed <= peak:
         times = _explanations(scenario, lambda changed: float(simulated(changed)["step_time_s"]), predicted, measured)
         causes = list(times)
     return Expectation(
@@ -221,7 +240,26 @@ def expectation(
         tuple(sorted(causes, key=lambda one: (not one.likely, round(abs(math.log(one.share)), 1)))),
         margin,
         fitting,
+        needed,
+        peak,
     )
+
+
+def _least_share(training: TrainingSpec, base: Path | None) -> float:
+    """Return a lower bound on the share of the model FLOPs that kernels compute: MFU counts all scores, of which causal
+    attention needs half, and 6 FLOP for each parameter of the embedding.
+
+    With frozen parts, attention is at most all of the counted FLOPs.
+    """
+    model, tokens = load_model(training.model, training.seq_len, base), training.seq_len
+    if not isinstance(model, Transformer):
+        return 1.0
+    if training.lora.rank or training.trainable != "all":
+        return 0.5
+    # Rows of an embedding are looked up, unless the head multiplies by them.
+    looked_up = 0 if model.tied else modules(model)[0].elements
+    least = training_flops_per_token(model, tokens // 2) - 6 * looked_up
+    return least / training_flops_per_token(model, tokens)
 
 
 def _interval(report: Mapping[str, Any]) -> tuple[float, float]:

@@ -16,13 +16,14 @@ from simulator.basics.errors import DeadlockError, OutOfMemoryError
 from simulator.cluster.cluster import Cluster
 from simulator.engine.jitter import Jitter
 from simulator.engine.play import play
+from simulator.records.program import ProcessMemory
 from simulator.records.timeline import Timeline
 from simulator.report.numbers.memory_margin import MemoryMargin
 from simulator.report.numbers.training_summary import first_of_stages
 from simulator.run.cost_estimate import seconds_to_play
 from simulator.run.paging import with_pages
 from simulator.step.plan import StepPlan, few_micro_batches, groups_of, plan_step, ranks_alone
-from simulator.step.process_memory import ProcessMemory, process_memory
+from simulator.step.process_memory import process_memory
 from simulator.step.spec import TrainingStep
 from simulator.step.stage_memory import memory_of_notes
 
@@ -72,6 +73,10 @@ class MemoryNeed:
         """Reserved memory compared with the GPU's."""
         return MemoryMargin(self.reserved, self.capacity, self.nbytes, self.beside.context, self.beside.nccl)
 
+    def unless_larger(self, factor: float) -> MemoryNeed:
+        """Return the need, which fits only if it also does with `factor` times its reserved memory."""
+        return replace(self, fits=self.fits and factor * self.reserved + self.beside.nbytes <= self.capacity)
+
 
 def estimate_memory(cluster: Cluster, step: TrainingStep) -> MemoryNeed:
     """Return a training step's approximate memory need on the fullest rank, good to a few per cent if ranks keep pace.
@@ -83,9 +88,8 @@ def estimate_memory(cluster: Cluster, step: TrainingStep) -> MemoryNeed:
     # The stage with the largest peak decides.
     most = max(timeline.peak.nbytes if timeline.peak else 0 for timeline in stages)
     reserved = max(max(timeline.reserved.values(), default=most) for timeline in stages)
-    gpu = cluster.gpus[0]
-    beside = process_memory(gpu, step, cluster.world_size)
-    return MemoryNeed(most, reserved, gpu.hbm_bytes, not any(one.short_of_memory for one in stages), beside)
+    short = any(one.short_of_memory for one in stages)
+    return MemoryNeed(most, reserved, cluster.gpus[0].hbm_bytes, not short, stages[0].beside)
 
 
 def paged(cluster: Cluster, step: TrainingStep) -> TrainingStep:
@@ -141,10 +145,9 @@ def checked_need(cluster: Cluster, step: TrainingStep, jitter: Jitter = STEADY) 
     """
     step = paged(cluster, step)
     rough = estimate_memory(cluster, step)
-    hbm = cluster.gpus[0].hbm_bytes
     # The estimate decides if it finds too little memory, or if simulating many ranks would take too long.
     if not rough.fits or cluster.world_size > _FEW_RANKS:
-        return replace(rough, fits=rough.fits and _ROUGHLY * rough.reserved <= hbm)
+        return rough.unless_larger(_ROUGHLY)
     return _played(cluster, _planned(cluster, step, jitter), rough, jitter)
 
 
@@ -161,7 +164,7 @@ def advised_need(cluster: Cluster, step: TrainingStep, jitter: Jitter = STEADY) 
         return rough
     planned = _planned(cluster, step, jitter)
     if cluster.world_size > _FEW_RANKS and seconds_to_play(planned.program, jitter) > _SOON:
-        return replace(rough, fits=APART * rough.reserved <= rough.capacity)
+        return rough.unless_larger(APART)
     return _played(cluster, planned, rough, jitter)
 
 
@@ -178,13 +181,15 @@ def _played(cluster: Cluster, planned: StepPlan, rough: MemoryNeed, jitter: Jitt
             keep=keep,
         )  # fmt: skip
     except OutOfMemoryError as error:
-        return replace(rough, reserved=max(rough.reserved, error.needed), fits=False, whole=True)
+        reserved = max(rough.reserved, error.needed - error.beside)
+        return replace(rough, reserved=reserved, fits=False, whole=True)
     most = timeline.peak.nbytes if timeline.peak else rough.nbytes
     return replace(rough, nbytes=most, reserved=max(timeline.reserved.values(), default=most), whole=True)
 
 
 def least_need(cluster: Cluster, step: TrainingStep) -> int:
-    """Return a lower bound [B] on a step's memory, on its fullest rank; cheap for any number of micro-batches.
+    """Return a lower bound [B] on the memory of a step's process, on its fullest rank; cheap for any number of
+    micro-batches.
 
     Raises
     ------
@@ -194,7 +199,9 @@ def least_need(cluster: Cluster, step: TrainingStep) -> int:
     if step.optimizer.paged:
         # All states may leave the GPU.
         step = replace(step, paged_out=(sys.maxsize,) * step.parallelism.pp)
-    return max(stage.nbytes for stage in memory_of_notes(few_micro_batches(cluster, step, cluster.world_size)))
+    beside = process_memory(cluster.gpus[0], step, groups_of(step, cluster.world_size)).nbytes
+    stages = memory_of_notes(few_micro_batches(cluster, step, cluster.world_size))
+    return beside + max(stage.nbytes for stage in stages)
 
 
 def passes_of(step: TrainingStep) -> int:

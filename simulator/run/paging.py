@@ -15,6 +15,8 @@ from dataclasses import replace
 from typing import Final
 
 from simulator.cluster.cluster import Cluster
+from simulator.step.plan import groups_of
+from simulator.step.process_memory import process_memory
 from simulator.step.spec import TrainingStep
 
 # Segments of the allocator hold other blocks if less is allocated; repeat until the rest fits.
@@ -35,7 +37,8 @@ def with_pages(
     """
     if not step.optimizer.paged or step.paged_out:
         return step
-    capacity = min(gpu.hbm_bytes for gpu in cluster.gpus)
+    beside = process_memory(cluster.gpus[0], step, groups_of(step, cluster.world_size)).nbytes
+    capacity = min(gpu.hbm_bytes for gpu in cluster.gpus) - beside
     made = step
     for _ in range(_ROUNDS):
         missing = [max(0, int(spare * nbytes) - capacity) for nbytes in reserved(made)]

@@ -107,8 +107,8 @@ class FitCheck:
         how = f"without checkpointing{asked.place}"
         told = [f"{started(asked.text)} {how} {verdict} on {cards}: {self.margin.text}."]
         if (kept := self._kept()) is not None:
-            needs, speed = format_memory(kept.margin.reserved), f"{100 * kept.speed:.0f} %"
-            told.append(f"It fits with {kept.text}: reserved memory {needs}, {speed} of the speed.")
+            needs, speed = format_memory(kept.margin.process), f"{100 * kept.speed:.0f} %"
+            told.append(f"It fits with {kept.text}: memory of the process {needs}, {speed} of the speed.")
         if self.margin.warning:
             told.append(f"{started(self.margin.warning)}.")
         if self.fits:

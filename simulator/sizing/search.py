@@ -152,8 +152,7 @@ def _fitting(
         if kinds in known or not trials.may_fit(keys):
             continue
         trial = trials.simulated(keys)
-        # A change that leaves no memory for the context helps nobody.
-        if trial.margin.process_fits:
+        if trial.margin.fits:
             known.add(kinds)
             text = " and ".join(part.text for part in together)
             own = trial.tokens_per_s_per_gpu

@@ -27,24 +27,31 @@ SAVE: Final = "save checkpoint"
 
 def checkpoint_bytes(step: TrainingStep) -> float:
     """Return the bytes of a training's checkpoint: working parameters, and master copy and optimizer states of trained
-    parameters, each once [B]. With adapters, which alone are trained, the frozen model is not saved.
+    parameters, each once [B]. With adapters, which alone are trained, the frozen model is not saved. Frameworks whose
+    working parameters are temporary casts of the master copy save that copy alone (`Framework.saves_parameters`).
 
     Examples
     --------
-    Adam with bfloat16 parameters has 2 + 4 + 2 x 4 bytes for each parameter.
+    Adam with bfloat16 parameters has 2 + 4 + 2 x 4 bytes for each parameter; torchtitan saves 4 + 2 x 4.
 
     >>> from simulator.model.load import load_model
+    >>> from simulator.step.framework import load_framework
     >>> checkpoint_bytes(TrainingStep(load_model("llama3_8b"), 8192, 1)) / 8_030_261_248
     14.0
+    >>> titan = TrainingStep(load_model("llama3_8b"), 8192, 1, framework=load_framework("torchtitan"))
+    >>> checkpoint_bytes(titan) / 8_030_261_248
+    12.0
     """
     master = 0 if step.precision.master is None else find(step.precision.master).itemsize
     states = step.optimizer.states * step.optimizer.state_itemsize
+    kept = step.framework.saves_parameters or step.precision.master is None
     saved = trained = 0
     for module in modules(step.model, WHOLE):
         names = None if step.trained is None else step.trained.of(module.name)
         for one in module.parameters:
-            saved += one.elements if one.trained or step.model.adapters is None else 0
-            trained += one.elements if one.trained and (names is None or one.name in names) else 0
+            updated = one.trained and (names is None or one.name in names)
+            saved += one.elements if (kept or not updated) and (one.trained or step.model.adapters is None) else 0
+            trained += one.elements if updated else 0
     return saved * find(step.trained_dtype).itemsize + trained * (master + states)
 
 

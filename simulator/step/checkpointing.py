@@ -20,7 +20,7 @@ from typing import Final
 
 from simulator.model.kernel import Attention, Matmul
 from simulator.model.model import Model
-from simulator.model.operation import Operation, saved_bytes
+from simulator.model.operation import Operation, Saved, saved_bytes
 from simulator.step.spec import Checkpointing
 
 POLICIES: Final = ("none", "full", "sqrt", "attention", "selective_op", "feed_forward", "activation")
@@ -149,12 +149,17 @@ def _segment(
 
 
 def _selective(operations: tuple[Operation, ...], everything: int, entry: int) -> KeptActivations:
-    """Return a layer's saved and recomputed activations under "selective_op": save outputs of attention and of every
-    second matmul (torchtitan).
+    """Return a layer's saved and recomputed activations under "selective_op" (torchtitan): save outputs of attention,
+    of every second matmul, and of all-to-all exchanges.
+
+    torchtitan's list of saved operations names `aten.mm` and `all_to_all_single`. Matmuls of experts are grouped
+    (`aten._grouped_mm`), and the router's is exempt: both run again, uncounted (pytorch/torchtitan,
+    models/deepseek_v3/infra/parallelize.py and distributed/activation_checkpoint.py).
     """
-    kept_bytes, again, matmuls = entry, [], 0
+    kept_bytes, again, matmuls, exchanged = entry, list[Operation](), 0, set[str]()
+    uncounted = ("router", "up", "down") if any(op.name == "dispatch" for op in operations) else ()
     for op in operations:
-        is_matmul = any(isinstance(k, Matmul) for k in op.forward)
+        is_matmul = op.name not in uncounted and any(isinstance(k, Matmul) for k in op.forward)
         matmuls += is_matmul
         if any(isinstance(k, Attention) for k in op.forward):
             # Flash attention also saves statistics.
@@ -162,9 +167,13 @@ def _selective(operations: tuple[Operation, ...], everything: int, entry: int) -
         # Odd-numbered matmuls are saved, even-numbered matmuls recomputed.
         elif is_matmul and matmuls % 2 == 1:
             kept_bytes += op.output
+        elif op.name in ("dispatch", "combine") and op.communications:
+            # Combine receives the experts' outputs, which it saves.
+            kept_bytes += op.output if op.name == "dispatch" else saved_bytes((op,))
+            exchanged |= {saved.name for saved in op.saved}
         else:
             again.append(op)
-    again = _needed(again)
+    again = _needed(again, [s for op in operations for s in op.saved if s.name not in exchanged])
     return KeptActivations(kept_bytes, max(everything - kept_bytes, 0), tuple(again))
 
 
@@ -178,7 +187,8 @@ def _feed_forward(operations: tuple[Operation, ...], everything: int, *, whole: 
     # The block begins with its norm, or with its first matrix if the norm is elsewhere.
     begin = min(names.index(name) for name in ("norm2", "shared up", "router", "up") if name in names)
     again = [*operations[begin:]] if whole else [op for op in operations if "activation" in op.name]
-    again = _needed(again)
+    # The experts' outputs stay saved.
+    again = _needed(again, [saved for op in operations if op.name == "down" for saved in op.saved])
     made = {op.name for op in again}
     # A norm's statistics stay saved beside its input.
     tensors = {s.name: s for op in operations for s in op.saved if s.source in made and s.name != "norm2 statistics"}
@@ -186,14 +196,17 @@ def _feed_forward(operations: tuple[Operation, ...], everything: int, *, whole: 
     return KeptActivations(everything - freed, freed, tuple(again))
 
 
-def _needed(again: list[Operation]) -> list[Operation]:
-    """Return recomputed operations without those after the last output that a backward pass needs.
+def _needed(again: list[Operation], tensors: list[Saved]) -> list[Operation]:
+    """Return recomputed operations without those after the last output that a backward pass needs, of the saved
+    `tensors` that are recomputed.
 
-    A matrix with an adapter saves a tensor of its own, the output of A. The mask of a dropout behind the region is kept
-    from the forward pass.
+    A matrix with an adapter saves a tensor of its own, the output of A. Combine may save the experts' outputs, in the
+    order after the exchange. The mask of a dropout behind the region is kept from the forward pass.
     """
-    while again and again[-1].name.startswith(("residual2", "down", "combine")):
-        if again[-1].name == "down" and again[-1].saves_own:
+    outputs = any(saved.source == "down" for saved in tensors)
+    while again and again[-1].name.startswith(("residual2", "down", "sort by sender", "combine")):
+        last = again[-1]
+        if outputs and (last.name in ("down", "sort by sender") or (last.name == "combine" and last.communications)):
             break
         again = again[:-1]
     return again

@@ -124,6 +124,11 @@ class Framework:
     nf4_tensors : bool
         Whether NF4 matrices are torchao's NF4Tensors, which 13 kernels write out one after the other. A compiler merges
         the kernels. Otherwise one kernel of bitsandbytes writes out a matrix.
+    weights_activations : bool
+        Whether the router's weights multiply the experts' activation, and not the experts' outputs, which are then not
+        saved.
+    saves_parameters : bool
+        Whether a checkpoint contains the working parameters beside their master copy.
     half_rings : bool
         Whether ring attention merges its steps in the outputs' dtype, as Transformer Engine does; otherwise in float32.
     activation_gradients : bool
@@ -194,6 +199,8 @@ class Framework:
     keeps_copies: bool = False
     float32_norms: bool = False
     nf4_tensors: bool = False
+    weights_activations: bool = False
+    saves_parameters: bool = True
     half_rings: bool = False
     activation_gradients: bool = False
     keeps_input_gradients: bool = False
@@ -464,6 +471,8 @@ class _FrameworkFile(Strict):
     keeps_copies: _Fact = _Fact(value=False)
     float32_norms: _Fact = _Fact(value=False)
     nf4_tensors: _Fact = _Fact(value=False)
+    weights_activations: _Fact = _Fact(value=False)
+    saves_parameters: _Fact = _Fact(value=True)
     half_rings: _Fact = _Fact(value=False)
     activation_gradients: _Fact = _Fact(value=False)
     keeps_input_gradients: _Fact = _Fact(value=False)
@@ -576,6 +585,8 @@ def _framework(name: str, file: _FrameworkFile) -> Framework:
         keeps_copies=file.keeps_copies.value,
         float32_norms=file.float32_norms.value,
         nf4_tensors=file.nf4_tensors.value,
+        weights_activations=file.weights_activations.value,
+        saves_parameters=file.saves_parameters.value,
         half_rings=file.half_rings.value,
         activation_gradients=file.activation_gradients.value,
         keeps_input_gradients=file.keeps_input_gradients.value,

@@ -29,6 +29,7 @@ from simulator.step.passes import Passes
 from simulator.step.pipeline import Pipeline
 from simulator.step.pipelines.schedule import Pass
 from simulator.step.process_groups import Groups, StageOps, for_every_rank
+from simulator.step.process_memory import process_memory
 from simulator.step.program_builder import ProgramBuilder
 from simulator.step.spec import TrainingStep
 from simulator.step.stages import refusal_of_deferral
@@ -96,7 +97,7 @@ def plan_step(cluster: Cluster, step: TrainingStep, *, steady: bool = True) -> S
     # Closed forms need ranks that arrive together, and links that stay as they are: no straggler, jitter, event
     # or checkpoint in flight.
     even = steady and not cluster.changes and not step.saves and all(speed == 1.0 for speed in cluster.speeds)
-    step = on_nodes(step, cluster, cluster.world_size)
+    step = on_ranks(step, cluster, cluster.world_size)
     groups = groups_of(step, cluster.world_size)
     communicator = Communicator(cluster, groups, step.collectives, even, step.copies_to_host, step.algorithm)
     stages = _noted(cluster, step, communicator)
@@ -113,7 +114,7 @@ def plan_step(cluster: Cluster, step: TrainingStep, *, steady: bool = True) -> S
     fullest = max(stages, key=lambda made: made.states.on_host + made.passes.most_on_host)
     recomputed = sum(u.recompute.flops for made in stages for u in made.passes.units if u.recompute is not None)
     return StepPlan(
-        program=Program(ranks),
+        program=Program(ranks, beside=process_memory(cluster.gpus[0], step, groups)),
         step=step,
         strategy=STRATEGIES.find(step.sharding.strategy),
         tokens=tokens,
@@ -199,10 +200,11 @@ def ranks_alone(cluster: Cluster, step: TrainingStep, *, at_once: bool = False) 
 
     Collectives take approximately their time, or no time with `at_once`; they have no schedules and no routes.
     """
-    step = on_nodes(step, cluster, cluster.world_size)
+    step = on_ranks(step, cluster, cluster.world_size)
     groups = groups_of(step, cluster.world_size)
     communicator = Communicator(cluster, groups, "at_once" if at_once else "rough", True)
-    return tuple(Program((tuple(made.builder.ops),)) for made in _noted(cluster, step, communicator))
+    beside = process_memory(cluster.gpus[0], step, groups)
+    return tuple(Program((tuple(made.builder.ops),), beside=beside) for made in _noted(cluster, step, communicator))
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,7 +262,7 @@ def few_micro_batches(
     stages : collection of int, optional
         Pipeline stages to record; every stage if omitted.
     """
-    step = on_nodes(step, cluster, world_size)
+    step = on_ranks(step, cluster, world_size)
     groups = groups_of(step, world_size)
     communicator = Communicator(cluster, groups, "closed_form" if closed_forms else "at_once", True)
     # Unbalanced context parallelism gives a stage several lists.
@@ -310,9 +312,42 @@ def groups_of(step: TrainingStep, world_size: int) -> Groups:
     )
 
 
-def on_nodes(step: TrainingStep, cluster: Cluster, world_size: int) -> TrainingStep:
+def on_ranks(step: TrainingStep, cluster: Cluster, world_size: int) -> TrainingStep:
+    """Return the training step with all that depends on the first `world_size` ranks of a cluster filled in: the nodes
+    of expert-parallel groups, and no sharding over groups of a single rank.
+    """
+    return _on_nodes(_without_lone_shards(step, world_size), cluster, world_size)
+
+
+def _without_lone_shards(step: TrainingStep, world_size: int) -> TrainingStep:
+    """Return the training step without sharding if each group that would share model states has a single rank.
+
+    FSDP switches to NO_SHARD [1]_, and DeepSpeed's ZeRO-3 uses its partition without a gathered copy [2]_. States on
+    the host still need a rank that owns them, as under ZeRO-2.
+
+    References
+    ----------
+    .. [1] pytorch/pytorch, torch/distributed/fsdp/_init_utils.py: "FSDP is switching to use `NO_SHARD` instead of ...
+       since the world size is 1."
+    .. [2] deepspeedai/DeepSpeed, deepspeed/runtime/zero/partition_parameters.py, `_no_gather_coalesced`.
+    """
+    sharding, optimizer = step.sharding, step.optimizer
+    # ZeRO-1 sends nothing inside such a group, and gathers nothing in memory.
+    if sharding.strategy not in ("zero2", "zero3"):
+        return step
+    groups = groups_of(step, world_size)
+    if groups.shard_size > 1 or (step.model.num_experts and groups.size("expert data") > 1):
+        return step
+    alone = "ddp" if step.offload is None else "zero2"
+    if optimizer.of_matrices is not None and alone == "ddp":
+        optimizer = replace(optimizer, of_matrices=replace(optimizer.of_matrices, distribution="replicated"))
+    unsharded = replace(sharding, strategy=alone, shard_size=None, reshard_after_forward=True)
+    return replace(step, sharding=unsharded, optimizer=optimizer)
+
+
+def _on_nodes(step: TrainingStep, cluster: Cluster, world_size: int) -> TrainingStep:
     """Return the training step with `ExpertPartition.in_node` filled in: the number of consecutive ranks of an
-    expert-parallel group on each node, for a step on the first `world_size` ranks of a cluster.
+    expert-parallel group on each node.
 
     Return the step unchanged if its dispatch of tokens does not depend on nodes. The number stays 0 (unknown) if the
     cluster has fewer than `world_size` ranks, or if any expert-parallel group does not have the same number of

@@ -26,11 +26,10 @@ References
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from simulator.cluster.cluster import Gpu
-from simulator.step.plan import groups_of
+from simulator.records.program import ProcessMemory
 from simulator.step.process_groups import Groups
 from simulator.step.spec import TrainingStep
 
@@ -43,23 +42,7 @@ _NVLINK_CHANNELS: Final = 24
 _PCIE_CHANNELS: Final = 2
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessMemory:
-    """Memory of a training process beside PyTorch's allocator.
-
-    Attributes
-    ----------
-    context : int
-        CUDA context [B].
-    nccl : int
-        Buffers of NCCL's communicators [B]; 0 on a single GPU.
-    """
-
-    context: int = 0
-    nccl: int = 0
-
-
-def process_memory(gpu: Gpu, step: TrainingStep, world_size: int) -> ProcessMemory:
+def process_memory(gpu: Gpu, step: TrainingStep, groups: Groups) -> ProcessMemory:
     """Return the memory of a rank's process beside PyTorch's allocator.
 
     Parameters
@@ -67,13 +50,13 @@ def process_memory(gpu: Gpu, step: TrainingStep, world_size: int) -> ProcessMemo
     gpu : Gpu
         GPU of the rank.
     step : TrainingStep
-        Step, whose process groups each have a communicator.
-    world_size : int
-        Number of ranks.
+        The step.
+    groups : Groups
+        Process groups of the step, each with a communicator.
     """
     channels = _NVLINK_CHANNELS if gpu.scale_up_bandwidth else _PCIE_CHANNELS
     return ProcessMemory(
-        gpu.context_bytes, sum(communicator_bytes(ranks, channels) for ranks in _communicators(step, world_size))
+        gpu.context_bytes, sum(communicator_bytes(ranks, channels) for ranks in _communicators(step, groups))
     )
 
 
@@ -89,9 +72,8 @@ def communicator_bytes(ranks: int, channels: int) -> int:
     return _COMMUNICATOR + channels * neighbours * _NEIGHBOUR if neighbours else 0
 
 
-def _communicators(step: TrainingStep, world_size: int) -> list[int]:
+def _communicators(step: TrainingStep, groups: Groups) -> list[int]:
     """Return the number of ranks of each communicator that a rank takes part in; groups of one rank have none."""
-    groups: Groups = groups_of(step, world_size)
     sizes = [groups.size("shard"), groups.size("replicate")] if groups.hybrid else [groups.size("all")]
     if groups.mesh_size not in (None, groups.shard_size):
         sizes.append(groups.size("mesh"))

@@ -39,6 +39,7 @@ from simulator.step.kernels.framework_operations import (
     with_float32_norms,
     with_nf4_tensors,
     with_output_by_tokens,
+    with_weighted_activations,
 )
 from simulator.step.kernels.loss_operations import freed_early, logit_temporaries, loss_buffers, loss_operations
 from simulator.step.optimizers.optimizer import Shape
@@ -440,6 +441,8 @@ def _of_framework(timer: KernelTimer, kind: LayerKind, batch: Batch) -> tuple[Op
         operations = with_copies(operations, kind, batch, apart=framework.split_maps)
     if framework.float32_norms and kind.norm == "rmsnorm" and not timer.step.compiled:
         operations = with_float32_norms(operations, batch)
+    if framework.weights_activations:
+        operations = with_weighted_activations(operations)
     if framework.nf4_tensors and not timer.step.compiled:
         operations = with_nf4_tensors(operations)
     if batch.attention == "flash" and framework.copies_output_on(timer.gpu):

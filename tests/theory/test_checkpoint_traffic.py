@@ -14,6 +14,8 @@ from simulator.cluster.cluster import Cluster
 from simulator.collectives.point_to_point import point_to_point
 from simulator.engine.compiled import library
 from simulator.engine.play import Engine, play
+from simulator.model.load import load_model
+from simulator.model.model import total
 from simulator.records.operation import Collective, Compute
 from simulator.records.program import Program
 from simulator.records.timeline import Timeline
@@ -22,7 +24,9 @@ from simulator.report.numbers.link_use import link_uses
 from simulator.run.scenario_cluster import Clusters
 from simulator.scenario.load import load_scenario
 from simulator.step.checkpoint_traffic import SAVE, checkpoint_bytes, save_operation
+from simulator.step.framework import load_framework
 from simulator.step.offload import COPY_EFFICIENCY, copies
+from simulator.step.spec import Precision, TrainingStep
 from tests.engines import CLOSE, farthest
 
 ENGINES = ("events", "compiled") if library.is_there() else ("events",)
@@ -178,3 +182,18 @@ def test_a_checkpoint_that_cannot_travel_is_told(change: dict[str, Any], said: s
     with pytest.raises(ScenarioError) as raised:
         load_scenario(data)
     assert said in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("framework", "nbytes"), [("torchtitan", 12), ("llm_foundry", 12), ("nemo", 14), ("nanotron", 14)]
+)
+def test_frameworks_that_cast_their_parameters_save_them_once(framework: str, nbytes: int) -> None:
+    """Float32 parameters and Adam's two states; or bfloat16 parameters beside a float32 copy and the states.
+
+    torchtitan holds 3.95 GiB for an 8B model on each of 8 GPUs (issue 1301): 4 bytes for each parameter.
+    """
+    made = TrainingStep(load_model("llama3_8b"), 8192, 1, framework=load_framework(framework))
+    assert checkpoint_bytes(made) == nbytes * total(made.model)
+    # Without a master copy the working parameters are the only ones.
+    alone = replace(made, precision=Precision(master=None))
+    assert checkpoint_bytes(alone) == 10 * total(made.model)

@@ -11,10 +11,18 @@ from math import sqrt
 
 import pytest
 
+from simulator.cluster.gpu_file import load_gpu
+from simulator.model.expert_partition import ExpertPartition
 from simulator.model.layer import layer_operations
+from simulator.model.load import load_model
 from simulator.model.operation import Batch, saved_bytes
+from simulator.model.partition import WHOLE
 from simulator.model.shape import Transformer
 from simulator.step.checkpointing import kept
+from simulator.step.framework import load_framework
+from simulator.step.kernels.framework_operations import until_needed
+from simulator.step.spec import TrainingStep
+from simulator.step.units import units
 from tests.training import play, step
 
 MODEL = Transformer("eight", 8, 64, 4, 4, 16, 256, 512, 128)
@@ -119,3 +127,42 @@ def test_selective_op_does_not_run_the_last_exchange_of_experts_again() -> None:
     again = [op.name for op in kept("selective_op", 0, model, operations, 100).operations]
     assert not any(name.startswith(("combine", "residual2")) for name in again)
     assert again
+
+
+MIXTURE = replace(MODEL, num_experts=4, active_experts=2, gated=True)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_selective_op_recomputes_grouped_matmuls_and_keeps_exchanged_tokens(ranks: int) -> None:
+    """torchtitan's list names aten.mm and all_to_all_single, neither grouped matmuls nor the router.
+
+    With t tokens of width d, each to k experts, and two bytes: of qkv and out every second output stays, 3 t d; input
+    and attention's output are t d each, and attention keeps four bytes a head and token. With experts on other ranks
+    the tokens of both exchanges stay too, k t d each.
+    """
+    tokens, d, k = 2 * 32, MIXTURE.hidden_size, MIXTURE.active_experts
+    operations = layer_operations(MIXTURE, Batch(2, 32, cut=replace(WHOLE, experts=ExpertPartition(ranks))))
+    found = kept("selective_op", 0, MIXTURE, operations, 2 * tokens * d)
+    exchanged = 2 * k if ranks > 1 else 0
+    assert found.nbytes == 2 * tokens * d * (1 + 1 + 3 + exchanged) + 4 * tokens * MIXTURE.num_heads
+    again = [op.name for op in found.operations]
+    assert ({"router", "up", "activation"} - {*again}, "dispatch" in again, "down" in again) == (
+        set(), ranks == 1, ranks == 1,
+    )  # fmt: skip
+    # The early end of the recompute keeps the experts' outputs that combine reads.
+    assert [op.name for op in until_needed(found.operations)] == again
+
+
+def test_megatron_core_saves_no_outputs_of_experts() -> None:
+    """The router's weights multiply the activation from Megatron Core 0.13 on (its CHANGELOG.md).
+
+    Qwen3-30B-A3B, 8,192 tokens, two stages: 24 layers save 8 x 8,192 x 2,048 outputs in two bytes, twice in flight on
+    the first stage: 12 GiB (alibaba/Pai-Megatron-Patch, issue 643, a run that fits on 80 GB).
+    """
+    model = load_model("qwen3_30b_a3b", 8192)
+    saved = {}
+    for name in ("nemo", "megatron_core", "nemo_2025"):
+        made = TrainingStep(model, 8192, 1, framework=load_framework(name))
+        saved[name] = sum(unit.kept for unit in units(made, load_gpu("h100_sxm"))[1:-1])
+    assert saved["megatron_core"] == saved["nemo_2025"]
+    assert saved["nemo"] - saved["megatron_core"] == 48 * 8 * 8192 * 2048 * 2 == 12 * 2**30

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -260,3 +261,22 @@ def test_a_step_that_does_not_fit_is_said_first(
     assert "Slower than expected" not in told
     data = cli("expect", "unfit.json", "--measured", "2 s", "--json").data
     assert (data["fits"], len(data["settings_that_fit"])) == (False, 3)
+
+
+def test_more_flops_than_the_gpus_have_are_impossible() -> None:
+    """6 FLOPs a parameter and token, and half of 12 s d for causal attention, against the peak of the data sheet."""
+    training = {
+        "model": "llama3_8b", "seq_len": 8192, "sharding": "zero3", "framework": "torchtitan",
+        "activation_checkpointing": "full",
+    }  # fmt: skip
+    cluster = {"topology": "dgx_h100", "world_size": 8}
+    scenario = load_scenario({"name": "fast", "cluster": cluster, "training": training})
+    found = expectation(scenario, step_time=0.3)
+    # Every matrix but the embedding, which is looked up; 32 layers of width 4,096.
+    matrices = 8_030_261_248 - 128_256 * 4096
+    needed = 8192 * (6 * matrices + 6 * 32 * 4096 * 8192) / 0.3
+    assert found.peak_flops == pytest.approx(989.4e12, rel=1e-3)
+    assert found.needed_flops == pytest.approx(needed, rel=0.002)
+    assert needed > 989.4e12
+    assert (found.possible, found.explanations) == (False, ())
+    assert replace(found, needed_flops=found.peak_flops).possible

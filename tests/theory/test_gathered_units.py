@@ -17,7 +17,7 @@ import pytest
 from simulator.model.parameters import modules
 from simulator.model.shape import Transformer
 from simulator.step.parallelism import Parallelism
-from tests.training import Played, play, step
+from tests.training import SHARDED, Played, play, step
 
 MODEL = Transformer("seven layers", 7, 64, 4, 4, 16, 256, 512, 128)
 # Gathers take next to no time, so that as much is held as may be; and so long that little is gathered ahead.
@@ -215,3 +215,21 @@ def test_zero2_has_two_buckets(topology: Any) -> None:
     sizes = [_BFLOAT16 * module.elements for module in modules(MODEL)]
     shards = sum(-(-size // RANKS) for size in sizes)
     assert most(played, 0, "gradients") + most(played, 0, "buffers") <= shards + 4 * 2 * max(sizes)
+
+
+@pytest.mark.parametrize("facts", [{}, {"accumulation": 3}, {"shard_size": 1}], ids=["alone", "accumulates", "copies"])
+@pytest.mark.parametrize("strategy", SHARDED)
+def test_states_that_no_other_rank_shares_are_not_gathered(strategy: str, facts: dict[str, Any]) -> None:
+    """A sharding group of one is ddp: the same time, and the same bytes in the same order.
+
+    FSDP switches to NO_SHARD, and DeepSpeed aliases its partition.
+    """
+    ranks = 4 if "shard_size" in facts else 1
+    plain = {key: value for key, value in facts.items() if key != "shard_size"}
+    alone, ddp = play(step(strategy, MODEL, **facts), ranks, FAST), play(step("ddp", MODEL, **plain), ranks, FAST)
+    held = [[(s.rank, s.nbytes, s.by_category) for s in one.timeline.memory] for one in (alone, ddp)]
+    if strategy != "zero1":
+        assert held[0] == held[1]
+    assert alone.report.peak_memory_bytes == ddp.report.peak_memory_bytes
+    assert alone.timeline.end == pytest.approx(ddp.timeline.end, rel=1e-12 if strategy != "zero1" else 0.02)
+    assert not any(dict(sample.by_category).get("gathered") for sample in alone.timeline.memory)

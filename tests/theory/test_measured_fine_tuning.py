@@ -122,3 +122,18 @@ def test_intervals_of_adapters_come_from_measured_adapters() -> None:
 
     assert carried("nemo")
     assert not carried("transformers")
+
+
+@pytest.mark.parametrize(("tokens", "fits"), [(2048, True), (4096, True), (8192, False)])
+def test_a_card_alone_trains_the_adapters_that_it_was_reported_to_train(tokens: int, fits: bool) -> None:
+    """pytorch/torchtune, issue 856: LoRA of Llama 3 8B on one RTX 4090; 4,096 tokens take nearly all of 24 GB.
+
+    No sharding is named: one GPU holds no gathered copies.
+    """
+    training = {
+        "model": "llama3_8b", "seq_len": tokens, "framework": "torchtune", "activation_checkpointing": "full",
+        "lora": {"rank": 8},
+    }  # fmt: skip
+    cluster = {"topology": "geforce_server", "world_size": 1, "gpu": "rtx_4090"}
+    scenario = load_scenario({"name": "alone", "cluster": cluster, "training": training})
+    assert simulate(scenario, limit_memory=False).report.fits is fits

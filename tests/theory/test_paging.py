@@ -67,7 +67,7 @@ def test_the_missing_bytes_leave_and_cross_pcie_twice_at_half_its_bandwidth(name
     cluster, step = step_of(data(name))
     _, report = played(cluster, step)
     lacking = STATES[name] // 3
-    small = with_memory(cluster, report.peak_reserved_bytes - lacking)
+    small = with_memory(cluster, report.process_bytes - lacking)
     asked = paged(small, step)
     (away,) = asked.paged_out
     # At least the missing bytes; the allocator's blocks have at most 2 MiB of room.
@@ -86,12 +86,13 @@ def test_the_missing_bytes_leave_and_cross_pcie_twice_at_half_its_bandwidth(name
 def test_a_step_whose_other_memory_does_not_fit_is_refused() -> None:
     cluster, step = step_of(data("paged_adam"))
     _, report = played(cluster, step)
-    small = with_memory(cluster, report.peak_reserved_bytes - STATES["paged_adam"] - 2**30)
+    small = with_memory(cluster, report.process_bytes - STATES["paged_adam"] - 2**30)
     _, found = played(small, step)
     assert not found.fits
     assert found.host_memory_bytes == STATES["paged_adam"]
     # The lower bound on memory assumes that all states are gone.
-    assert least_need(cluster, step) < report.peak_memory_bytes - STATES["paged_adam"] + 2**20
+    tensors = report.peak_memory_bytes - STATES["paged_adam"]
+    assert least_need(cluster, step) < tensors + report.context_bytes + report.nccl_bytes + 2**20
 
 
 def test_each_pipeline_stage_pages_what_it_lacks() -> None:
@@ -100,7 +101,8 @@ def test_each_pipeline_stage_pages_what_it_lacks() -> None:
     _, report = played(cluster, step)
     low, high = sorted(report.peak_memory_by_stage)
     # Reserved bytes count with 3 % for the error of estimated times.
-    asked = paged(with_memory(cluster, int(1.03 * (low + high) / 2)), step)
+    beside = report.context_bytes + report.nccl_bytes
+    asked = paged(with_memory(cluster, int(1.03 * (low + high) / 2) + beside), step)
     assert sum(one > 0 for one in asked.paged_out) == 1
     assert asked.paged_out[report.peak_memory_by_stage.index(high)] > 0
 

@@ -190,3 +190,56 @@ def test_algorithms_of_all_process_groups_are_named() -> None:
     assert ran["dp all_gather"] == {"ring", "blueconnect"}
     assert {name: set(text.split(", ")) for name, text in plan.algorithms.items()} == ran
     assert any(source.startswith("not measured here: inside nodes as in one node") for source in plan.constants)
+
+
+def test_runs_with_experts_count_more_for_experts() -> None:
+    """Two sources of equal weight; the share of the one that has experts is 1 / (1 + 0.75) of the sum."""
+    runs = [residual("dense", 0.01), residual("experts", 0.5, experts=True)]
+    # Four in five need the larger error either way; the smaller error has 57 % of the weight of dense models.
+    many = [replace(runs[0], traits=replace(PLAIN, cut=n % 2 == 1)) for n in range(8)] + [runs[1]]
+    for experts in (False, True):
+        weights = [0.75 ** ((n % 2) + experts) / 8 for n in range(8)] + [0.75 ** (not experts)]
+        small = sum(weights[:8]) / sum(weights)
+        found = prediction_interval(replace(PLAIN, experts=experts), residuals=many)
+        assert small < 0.8
+        assert found.width[0] == pytest.approx(math.exp(0.5))
+    assert sum(one.traits.experts for one in shipped()) == 7
+
+
+@pytest.mark.parametrize(("framework", "carried"), [("transformers", True), ("nemo", False)])
+def test_a_framework_without_measured_experts_is_as_unsure_as_an_unseen_one(framework: str, carried: bool) -> None:
+    """SimuMax's seven rows with experts are nemo's; Transformers with Qwen3-30B took 50 times the predicted time."""
+    keys = {"framework": framework, "micro_batch_size": 1, "sharding": "zero3", "parallelism": {}}
+    shape = {
+        "model_type": "mixtral", "hidden_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4,
+        "num_key_value_heads": 4, "intermediate_size": 512, "vocab_size": 512, "num_local_experts": 4,
+        "num_experts_per_tok": 2,
+    }  # fmt: skip
+    if not carried:
+        keys["parallelism"] = {"ep": 2}
+    sparse, dense = on("dgx_h100", **keys, model=shape), on("dgx_h100", **keys | {"parallelism": {}})
+    assert (sparse.carried_over, dense.carried_over) == (carried, False)
+    if carried:
+        known = Traits(framework, "h100", eight_bit=False, cut=False, nodes=False, experts=True)
+        assert math.exp(half(sparse)) == pytest.approx(prediction_interval(known, unseen=True).width[0])
+        assert half(sparse) > half(dense)
+
+
+def test_a_list_of_layers_has_the_widest_interval() -> None:
+    """Nothing like it was measured: 80 and 95 % both have the error of 95 % of unseen sources."""
+    known = prediction_interval(PLAIN, unseen=True)
+    widest = prediction_interval(PLAIN, unlike=True)
+    assert widest.width == (known.width[1],) * 2
+    assert widest.carried_over
+    report = simulate(
+        load_scenario(
+            {
+                "name": "a",
+                "cluster": {"topology": "dgx_a100", "world_size": 1},
+                "training": {"model": "resnet50", "micro_batch_size": 8, "seq_len": 1, "framework": "nanotron"},
+            }
+        )
+    ).report
+    assert isinstance(report, TrainingReport)
+    # One ResNet-50 step took 54 ms on an H200 instead of 39 ms (docs/howto/own_network.md).
+    assert half(report) > math.log(54 / 39)

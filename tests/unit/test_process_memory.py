@@ -11,6 +11,7 @@ from simulator.cluster.gpu_file import load_gpu
 from simulator.model.expert_partition import ExpertPartition
 from simulator.model.load import load_model
 from simulator.step.parallelism import Parallelism
+from simulator.step.plan import groups_of
 from simulator.step.process_memory import communicator_bytes, process_memory
 from simulator.step.spec import Sharding
 from tests.training import TINY, step
@@ -23,7 +24,7 @@ def nccl(ranks: int, gpu: str = "h100_sxm", *, shard: int | None = None, **cut: 
     """Return the buffers of NCCL of a ZeRO-3 step on so many ranks [MiB]."""
     made = step("zero3", TINY, parallelism=Parallelism(**cut))
     made = replace(made, sharding=Sharding("zero3", shard_size=shard))
-    return process_memory(load_gpu(gpu), made, ranks).nccl // MIB
+    return process_memory(load_gpu(gpu), made, groups_of(made, ranks)).nccl // MIB
 
 
 def test_contexts_grow_with_the_multiprocessors_and_their_threads() -> None:
@@ -73,4 +74,4 @@ def test_experts_add_groups_of_their_own() -> None:
     """Eight ranks, four with different experts: groups of eight, of four, and of two with the same experts."""
     experts = Parallelism(experts=ExpertPartition(ranks=4))
     made = step("zero1", load_model("mixtral_8x7b", 512), parallelism=experts)
-    assert process_memory(H100, made, 8).nccl // MIB == 832 + 832 + 544
+    assert process_memory(H100, made, groups_of(made, 8)).nccl // MIB == 832 + 832 + 544

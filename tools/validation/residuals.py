@@ -21,7 +21,7 @@ _HEAD: Final = """\
 # without the constants fitted to the run's own source, and (calibrated) after a calibration of these to three other
 # runs of the source. Written by `python -m tools.validation.training_page`; sources and rows: training.csv,
 # training_cut.csv and fine_tuning.csv.
-source,framework,chip,eight_bit,cut,nodes,time,unseen_time,memory,unseen_memory,calibrated_time
+source,framework,chip,eight_bit,cut,nodes,experts,time,unseen_time,memory,unseen_memory,calibrated_time
 """
 
 
@@ -37,7 +37,7 @@ def _residual(own: PlayedRow, unseen: PlayedRow, calibrated: PlayedRow | None) -
     row = own.row
     cut = row.parallelism.size > 1 or row.parallelism.experts.ranks > 1
     # `nodes` is True for several nodes: every machine in the tables has eight GPUs per node.
-    traits = Traits(row.framework, row.chip, row.eight_bit, cut, row.gpus > 8)
+    traits = Traits(row.framework, row.chip, row.eight_bit, cut, row.gpus > 8, row.transformer.num_experts > 0)
     after = None if calibrated is None else _errors(calibrated)["time"]
     return Residual(source_of(row), traits, _errors(own), _errors(unseen), after)
 
@@ -52,7 +52,7 @@ def write_residuals(path: Path, found: Sequence[Residual]) -> None:
     rows = []
     for one in found:
         traits = one.traits
-        flags = (str(int(flag)) for flag in (traits.eight_bit, traits.cut, traits.nodes))
+        flags = (str(int(flag)) for flag in (traits.eight_bit, traits.cut, traits.nodes, traits.experts))
         # Four columns: time and memory, each with every constant and with the source unseen.
         numbers = (f"{part[name]:.4f}" if name in part else "" for name in ("time", "memory") for part in _both(one))
         after = "" if one.calibrated is None else f"{one.calibrated:.4f}"

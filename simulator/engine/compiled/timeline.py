@@ -77,7 +77,9 @@ class TimelineWriter:
         # Collectives share routes; take each object once.
         routed = [own for kind in self.prepared.routed for own in kind if own is not None]
         routes = {id(one): one for own in routed for one in own.every_routes}
-        timeline = timeline_of(NAME, self.prepared.cluster, spans, last, logs, memory, routes.values())
+        timeline = timeline_of(
+            NAME, self.prepared.cluster, self.prepared.program.beside, spans, last, logs, memory, routes.values()
+        )
         work = LazyValues({rank: partial(self._at_work, rank) for rank in active.tolist()})
         return replace(timeline, links=links, sent=sent, transfers=self.prepared.transfers, at_work=work)
 

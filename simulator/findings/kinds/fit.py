@@ -70,14 +70,14 @@ def _smallest(texts: Sequence[tuple[str, str]], rows: Sequence[Row]) -> str:
 
 def _figures(row: Row) -> dict[str, Any]:
     """Return a point's setting, and its memory figures [B]."""
-    keys = ("peak_memory_bytes", "peak_reserved_bytes", "capacity_bytes", "shortfall_bytes")
+    keys = ("peak_memory_bytes", "peak_reserved_bytes", "process_bytes", "capacity_bytes", "shortfall_bytes")
     own = {"setting": dict(row.setting), "point": row.index, "fits": row.fits}
     report = row.report or {}
     return own | {key: report[key] for key in keys} | {"free_bytes": margin_of(report).free}
 
 
 def _text(row: Row) -> str:
-    """Return a text on whether a point fits in memory: capacity, reserved memory, and free or missing memory."""
+    """Return a text on whether a point fits in memory: capacity, process, and free or missing memory."""
     report: Report = row.report or {}
     return margin_of(report).verdict
 
@@ -115,7 +115,7 @@ def _excess(compared: Comparison, at: Settings, axis: Axis, number: int) -> floa
     if report is None:
         return None
     margin = margin_of(report)
-    excess = math.log(margin.reserved / margin.capacity)
+    excess = math.log(margin.process / margin.capacity)
     # Memory that is used to the last byte fits: the sign must be negative.
     return min(excess, -1e-12) if margin.fits else excess
 

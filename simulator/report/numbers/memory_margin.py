@@ -1,12 +1,11 @@
 """Does a step fit into a GPU's memory, and how much memory is free or missing?
 
-A step fits if its reserved memory is at most the GPU's memory. Reserved memory is what the caching allocator takes from
-the device: tensors, fragments and cached segments. Without a simulated allocator it equals the allocated bytes. Every
-text and figure about free or missing memory comes from here, so that they agree to the byte.
+A step fits if its process fits: reserved memory, CUDA context and NCCL buffers are at most the GPU's memory. Reserved
+memory is what the caching allocator takes from the device: tensors, fragments and cached segments. Without a simulated
+allocator it equals the allocated bytes. Context and buffers are not allocated by PyTorch (step/process_memory.py).
+Every text and figure about free or missing memory comes from here, so that they agree to the byte.
 
-Three figures describe the same moment: PyTorch prints allocated and reserved memory, and nvidia-smi the process with
-its CUDA context and NCCL buffers, which PyTorch does not allocate (step/process_memory.py). The verdict compares the
-reserved memory; a warning tells if the process needs more than the GPU has.
+Three figures describe the same moment: PyTorch prints allocated and reserved memory, and nvidia-smi the process.
 
 A GPU should keep 512 MiB free beside the process: libraries load kernels when they first run, which are not simulated.
 """
@@ -28,7 +27,7 @@ UNMODELLED: Final = 512 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class MemoryMargin:
-    """Reserved memory of the GPU with most, compared with the GPU's memory.
+    """Memory of the process on the GPU with the least free memory, compared with the GPU's memory.
 
     Attributes
     ----------
@@ -41,8 +40,8 @@ class MemoryMargin:
 
     Examples
     --------
-    >>> MemoryMargin(13 * 2**30, 24 * 2**30).text, MemoryMargin(26 * 2**30, 24 * 2**30).text
-    ('reserved memory 13 GiB, 11 GiB free', 'reserved memory 26 GiB, 2 GiB missing')
+    >>> MemoryMargin(13 * 2**30, 24 * 2**30).text, MemoryMargin(24 * 2**30, 24 * 2**30, context=2**30).text
+    ('reserved memory 13 GiB, 11 GiB free', 'reserved memory 24 GiB, process 25 GiB, 1 GiB missing')
     """
 
     reserved: int
@@ -53,18 +52,18 @@ class MemoryMargin:
 
     @property
     def fits(self) -> bool:
-        """Return True if the reserved memory is at most the GPU's memory."""
-        return self.reserved <= self.capacity
+        """Return True if the process's memory is at most the GPU's memory."""
+        return self.process <= self.capacity
 
     @property
     def free(self) -> int:
-        """Memory that is not reserved; 0 if the step does not fit [B]."""
-        return max(0, self.capacity - self.reserved)
+        """Memory of the GPU that the process leaves; 0 if the step does not fit [B]."""
+        return max(0, self.capacity - self.process)
 
     @property
     def missing(self) -> int:
-        """Reserved memory above the GPU's memory; 0 if the step fits [B]."""
-        return max(0, self.reserved - self.capacity)
+        """Memory of the process above the GPU's memory; 0 if the step fits [B]."""
+        return max(0, self.process - self.capacity)
 
     @property
     def process(self) -> int:
@@ -72,15 +71,11 @@ class MemoryMargin:
         return self.reserved + self.context + self.nccl
 
     @property
-    def process_fits(self) -> bool:
-        """Return True if the whole process is at most the GPU's memory."""
-        return self.process <= self.capacity
-
-    @property
     def text(self) -> str:
-        """A text with the reserved memory, and the memory that is free or missing."""
+        """A text with the reserved memory, the process's memory, and the memory that is free or missing."""
         left = f"{format_memory(self.free)} free" if self.fits else f"{format_memory(self.missing)} missing"
-        return f"reserved memory {format_memory(self.reserved)}, {left}"
+        process = f", process {format_memory(self.process)}" if self.process > self.reserved else ""
+        return f"reserved memory {format_memory(self.reserved)}{process}, {left}"
 
     @property
     def beside(self) -> str:
@@ -108,29 +103,20 @@ class MemoryMargin:
 
     @property
     def warning(self) -> str:
-        """A warning that the reserved memory fits, but the process does not or leaves less than 512 MiB free; "" if it
-        leaves more, or if the step does not fit.
+        """A warning that the process leaves less than 512 MiB; "" if more is free, or if the step does not fit.
 
         Examples
         --------
         >>> MemoryMargin(int(79.75 * 2**30), 80 * 2**30).warning[:46]
         'only 256 MiB of 80 GiB stay free beside the CU'
-        >>> MemoryMargin(int(79.75 * 2**30), 80 * 2**30, context=512 * 2**20).warning[:46]
-        'the process needs 256 MiB more than the 80 GiB'
         >>> MemoryMargin(79 * 2**30, 80 * 2**30).warning
         ''
         """
-        left = self.capacity - self.process
-        if not self.fits or left >= UNMODELLED:
+        if not self.fits or self.free >= UNMODELLED:
             return ""
-        if left < 0:
-            return (
-                f"the process needs {format_memory(-left)} more than the {format_memory(self.capacity)} of the GPU, "
-                f"because of {self.beside} beside the reserved memory"
-            )
         return (
-            f"only {format_memory(left)} of {format_memory(self.capacity)} stay free beside the CUDA context and NCCL "
-            f"buffers: kernels that libraries load (not modelled) need up to {format_memory(UNMODELLED)}"
+            f"only {format_memory(self.free)} of {format_memory(self.capacity)} stay free beside the CUDA context and "
+            f"NCCL buffers: kernels that libraries load (not modelled) need up to {format_memory(UNMODELLED)}"
         )
 
 
@@ -145,9 +131,7 @@ def margin_of(report: Mapping[str, Any]) -> MemoryMargin:
     )
 
 
-def margin_of_timeline(
-    timeline: Timeline, capacity: Callable[[int], int], context: int = 0, nccl: int = 0
-) -> MemoryMargin:
+def margin_of_timeline(timeline: Timeline, capacity: Callable[[int], int]) -> MemoryMargin:
     """Return the margin of the rank with the least free memory in a simulated step.
 
     Parameters
@@ -156,8 +140,6 @@ def margin_of_timeline(
         The step, with the memory peak of a rank.
     capacity : function (rank) -> int
         Memory of the rank's GPU [B].
-    context, nccl : int
-        CUDA context and NCCL buffers of the rank's process [B].
 
     Raises
     ------
@@ -169,5 +151,6 @@ def margin_of_timeline(
     # Without an allocator, reserved memory is the allocated memory.
     allocated = timeline.peak.nbytes
     reserved = timeline.reserved or {timeline.peak.rank: allocated}
-    margins = [MemoryMargin(nbytes, capacity(rank), allocated, context, nccl) for rank, nbytes in reserved.items()]
+    beside = timeline.beside.context, timeline.beside.nccl
+    margins = [MemoryMargin(nbytes, capacity(rank), allocated, *beside) for rank, nbytes in reserved.items()]
     return max(margins, key=lambda margin: margin.reserved - margin.capacity)

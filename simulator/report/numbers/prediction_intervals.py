@@ -5,6 +5,9 @@ Rule: nothing is assumed of how errors are distributed; they are those of catalo
 source had never been seen. The second stand for a framework or a chip of which no run was measured.
 
 A measured value lies within the prediction divided and multiplied by e^h; 80 (95) % of the weights have errors up to h.
+Experts are such a trait, and a framework of which no run with experts was measured counts as never measured. Nothing
+like a list of layers was measured: its interval, for both shares, is that of 95 % of unseen sources.
+
 Similar runs weigh more. Each source has the same total weight, because many runs from a laboratory are still a single
 laboratory's. Example:
 
@@ -59,8 +62,8 @@ class Traits:
     ----------
     framework, chip : str
         "nanotron"; "h100".
-    eight_bit, cut, nodes : bool
-        Matmuls use eight bits; the model is cut over ranks; several nodes take part.
+    eight_bit, cut, nodes, experts : bool
+        Matmuls use eight bits; the model is cut over ranks; several nodes take part; the model has experts.
     """
 
     framework: str
@@ -68,6 +71,7 @@ class Traits:
     eight_bit: bool
     cut: bool
     nodes: bool
+    experts: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +174,7 @@ def prediction_interval(
     network: UnmeasuredNetwork | None = None,
     host: HostUpdate | None = None,
     unseen: bool = False,
+    unlike: bool = False,
     calibration: Sequence[float] = (),
 ) -> PredictionInterval:
     """Return the prediction interval of a training run's time or memory, from the errors of similar measured runs.
@@ -189,6 +194,8 @@ def prediction_interval(
     unseen : bool
         If True, treat the framework as never measured, for example because its runs with the step's matmul dtype, or
         with the step's kinds of parallelism, never were.
+    unlike : bool
+        If True, no measured model is of this kind: every share has the error of the largest share of unseen sources.
     calibration : sequence of float
         Errors of the user's own runs, to which the framework was calibrated: each run predicted from the others.
     """
@@ -197,7 +204,7 @@ def prediction_interval(
     # Memory was not measured in every run.
     pool = [one for one in residuals or shipped() if quantity in one.own]
     known = {one.traits.framework for one in pool}, {one.traits.chip for one in pool}
-    carried = unseen or traits.framework not in known[0] or traits.chip not in known[1]
+    carried = unseen or unlike or traits.framework not in known[0] or traits.chip not in known[1]
     # An unknown framework or chip takes the larger errors from fits without the run's source.
     errors = [abs((one.unseen if carried else one.own)[quantity]) for one in pool]
     counts = Counter(one.source for one in pool)
@@ -206,7 +213,7 @@ def prediction_interval(
     # Memory depends neither on the network nor on the host's rate.
     links = [0.0 if network is None or quantity == "memory" else network.error(share) for share in SHARES]
     update = 0.0 if host is None or quantity == "memory" else host.error()
-    halves = (weighted_quantile(errors, weights, share) for share in SHARES)
+    halves = (weighted_quantile(errors, weights, max(SHARES) if unlike else share) for share in SHARES)
     # Independent errors: the squares of the logarithms add.
     widths = (math.exp(math.hypot(half, by, update)) for half, by in zip(halves, links, strict=True))
     return PredictionInterval(tuple(widths), carried)
@@ -268,15 +275,19 @@ def has_measured_adapters(framework: str) -> bool:
 
 def unmeasured_parallelism(framework: str, sizes: Mapping[str, int]) -> tuple[str, ...]:
     """Return the kinds of model parallelism with more than one rank, among tp, pp, cp and ep, that no measured run of a
-    framework has.
+    framework has; and "experts" for a model with more than one expert without a measured run.
 
     Examples
     --------
     >>> unmeasured_parallelism("torchtitan", {"tp": 8, "pp": 1, "cp": 2, "ep": 8})
     ('ep',)
+    >>> unmeasured_parallelism("transformers", {"experts": 128})
+    ('experts',)
     """
     runs = [row for row in read_table("training_cut.csv") if row["framework"] == framework and row["how"] == "timed"]
-    return tuple(kind for kind, size in sizes.items() if size > 1 and not any(int(row[kind]) > 1 for row in runs))
+    # Measured experts are spread over ranks.
+    column = {kind: "ep" if kind == "experts" else kind for kind in sizes}
+    return tuple(kind for kind in sizes if sizes[kind] > 1 and not any(int(row[column[kind]]) > 1 for row in runs))
 
 
 def _likeness(one: Traits, other: Traits) -> float:
@@ -287,6 +298,7 @@ def _likeness(one: Traits, other: Traits) -> float:
         one.eight_bit != other.eight_bit,
         one.cut != other.cut,
         one.nodes != other.nodes,
+        one.experts != other.experts,
     )
     return _UNLIKE ** sum(unlike)
 
@@ -299,7 +311,8 @@ def shipped() -> tuple[Residual, ...]:
 
 def _residual(row: dict[str, str]) -> Residual:
     """Return a measured run, built from a row (column name to text) of the catalog's table of prediction errors."""
-    traits = Traits(row["framework"], row["chip"], row["eight_bit"] == "1", row["cut"] == "1", row["nodes"] == "1")
+    flags = (row[name] == "1" for name in ("eight_bit", "cut", "nodes", "experts"))
+    traits = Traits(row["framework"], row["chip"], *flags)
     columns = {"own": ("time", "memory"), "unseen": ("unseen_time", "unseen_memory")}
     # Empty cells are quantities that were not measured.
     found = {

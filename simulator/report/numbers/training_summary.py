@@ -27,6 +27,7 @@ from simulator.basics.intervals import as_array, length, outside, union
 from simulator.basics.units import format_memory, format_time
 from simulator.basics.work_unit import TOKEN, USEFUL_TOKEN, rate_name
 from simulator.cluster.cluster import Cluster
+from simulator.model.layer_list import LayerList
 from simulator.records.learning import Learning
 from simulator.records.measures import share_text
 from simulator.records.operation import HOST, ISSUE
@@ -48,7 +49,6 @@ from simulator.report.numbers.prediction_intervals import (
 from simulator.report.numbers.summary import BETWEEN
 from simulator.step.parallelism import Parallelism
 from simulator.step.plan import StepPlan
-from simulator.step.process_memory import process_memory
 from simulator.step.streams import HOST_COPIES, dimension_of
 
 # With less than this share of the collectives' bytes in simulated transfers, the most used link is no bottleneck: a
@@ -87,9 +87,9 @@ class TrainingReport(HasHeadline):
     peak_reserved_bytes : int
         Most bytes that an allocator holds from the device, including fragments and cached segments [B].
     fits : bool
-        True if the step fits in memory: peak_reserved_bytes is at most capacity_bytes.
+        True if the step fits in memory: process_bytes is at most capacity_bytes.
     shortfall_bytes : int
-        Missing memory, peak_reserved_bytes - capacity_bytes; 0 if the step fits [B].
+        Missing memory, process_bytes - capacity_bytes; 0 if the step fits [B].
     context_bytes, nccl_bytes : int
         Memory of the process beside PyTorch's allocator: CUDA context, and NCCL buffers [B].
     process_bytes : int
@@ -295,8 +295,7 @@ def summarize_step(plan: StepPlan, cluster: Cluster, timeline: Timeline) -> Trai
     peak = timeline.peak
     if peak is None:
         raise ValueError("the timeline has no memory samples and is no training step")
-    beside = process_memory(cluster.gpus[0], plan.step, ranks)
-    margin = margin_of_timeline(timeline, lambda rank: cluster.gpus[rank].hbm_bytes, beside.context, beside.nccl)
+    margin = margin_of_timeline(timeline, lambda rank: cluster.gpus[rank].hbm_bytes)
     # MFU compares with the dense peak in the matmuls' dtype.
     available = ranks * cluster.gpus[0].peak_flops[plan.step.precision.matmul]
     steps = _steps_per_s(timeline, ranks, rounds)
@@ -377,14 +376,18 @@ def step_intervals(
     own = bool(framework.facts.get("based_on")) and framework.name not in registry.names("framework")
     adapted = plan.step.model.adapters is not None and not has_measured_adapters(framework.name)
     measured = is_measured_dtype(plan.step.precision.matmul, traits.chip)
-    asked = plan.step.parallelism
-    sizes = {"tp": asked.tp, "pp": asked.pp, "cp": asked.cp, "ep": asked.experts.ranks}
+    asked, model = plan.step.parallelism, plan.step.model
+    sizes = {"tp": asked.tp, "pp": asked.pp, "cp": asked.cp, "ep": asked.experts.ranks, "experts": model.num_experts}
     apart = bool(unmeasured_parallelism(traits.framework, sizes))
     unseen = not measured or (own and not calibration) or adapted or apart
     network = _unmeasured(plan, works, exposed, time)
     host = HostUpdate(host_update / time) if plan.step.offload is not None else None
-    times = prediction_interval(traits, network=network, host=host, unseen=unseen, calibration=calibration)
-    return times, prediction_interval(traits, "memory", unseen=unseen)
+    unlike = isinstance(model, LayerList)
+    # A calibration is of the user's own runs, of whatever model.
+    times = prediction_interval(
+        traits, network=network, host=host, unseen=unseen, unlike=unlike, calibration=calibration
+    )
+    return times, prediction_interval(traits, "memory", unseen=unseen, unlike=unlike)
 
 
 def _unmeasured(
@@ -451,6 +454,7 @@ def _traits(plan: StepPlan, cluster: Cluster) -> Traits:
         eight_bit=is_narrow(step.precision.matmul),
         cut=cut.size > 1 or cut.experts.ranks > 1,
         nodes=len(cluster.nodes) > 1,
+        experts=step.model.num_experts > 0,
     )
 
 
@@ -521,9 +525,10 @@ def limit_text(time: float, parts: Mapping[str, float], room: str) -> str:
 
 
 def _room(margin: MemoryMargin, peak: int) -> str:
-    """Return a text with the reserved memory, its share of the capacity, and whether the step fits in memory."""
-    share = f"({100 * margin.reserved / margin.capacity:.0f} %)"
-    used = f"reserved memory {format_memory(margin.reserved)} of {format_memory(margin.capacity)} {share}"
+    """Return a text with the process's memory, its share of the capacity, and whether the step fits in memory."""
+    share = f"({100 * margin.process / margin.capacity:.0f} %)"
+    used = f"memory of the process {format_memory(margin.process)} of {format_memory(margin.capacity)} {share}"
     if margin.fits:
         return used
-    return f"{used}, does not fit" if peak > margin.capacity else f"{used}, does not fit because of fragmentation"
+    holes = peak + margin.process - margin.reserved <= margin.capacity
+    return f"{used}, does not fit because of fragmentation" if holes else f"{used}, does not fit"

@@ -35,9 +35,10 @@ def until_needed(operations: tuple[Operation, ...]) -> tuple[Operation, ...]:
     early stop, since 2.1). An adapter on the last matrix saves A x, for which the matrix itself runs again: PEFT
     computes W x before A x. B and the sum do not run again.
     """
-    # Only the next layer reads these outputs, and checkpointing has saved its input.
-    end = len(operations)
-    while end and operations[end - 1].name in ("residual2", "down"):
+    # Only the next layer reads these outputs, and checkpointing has saved its input. Experts' outputs are recomputed
+    # only if combine saves them.
+    end, experts = len(operations), any(op.name == "router" for op in operations)
+    while end and operations[end - 1].name in ("residual2", *(() if experts else ("down",))):
         if operations[end - 1].saves_own:
             last = operations[end - 1]
             return (*operations[: end - 1], replace(last, forward=until_saved(last.forward)))
@@ -47,13 +48,15 @@ def until_needed(operations: tuple[Operation, ...]) -> tuple[Operation, ...]:
 
 def second_maps(model: Transformer, batch: Batch) -> tuple[Matmul, ...]:
     """Return the matmuls that the policy `selective_op` recomputes besides whole operations: keys, and "up" of a gated
-    MLP.
+    MLP or of gated shared experts.
 
     torchtitan saves every second matmul's output, and its layers have separate matrices for queries, keys and values,
     and for gate and up.
     """
     keys = Matmul("keys", batch.tokens, model.kv_width, model.hidden_size)
-    return (keys, Matmul("up", batch.tokens, model.ffn_size, model.hidden_size)) if model.gated else (keys,)
+    # Grouped matmuls of experts run again as whole operations.
+    width = model.ffn_size * (model.shared_experts if model.num_experts else 1)
+    return (keys, Matmul("up", batch.tokens, width, model.hidden_size)) if model.gated and width else (keys,)
 
 
 def with_copies(
@@ -103,6 +106,22 @@ def with_float32_norms(operations: tuple[Operation, ...], batch: Batch) -> tuple
         others = tuple(one for one in op.saved if one is not entered)
         made.append(replace(op, saved=(copied, *normalised, *others)))
     return tuple(made)
+
+
+def with_weighted_activations(operations: tuple[Operation, ...]) -> tuple[Operation, ...]:
+    """Return a layer's operations with the router's weights multiplied into the experts' activation: combine only adds,
+    and saves no outputs of experts.
+    """
+
+    def adding(op: Operation) -> Operation:
+        saved = sum(one.nbytes for one in op.saved)
+        backward = tuple(
+            replace(kernel, read=kernel.read - saved) if isinstance(kernel, Elementwise) else kernel
+            for kernel in op.backward
+        )
+        return replace(op, saved=(), backward=backward)
+
+    return tuple(adding(op) if op.name == "combine" else op for op in operations)
 
 
 def with_nf4_tensors(operations: tuple[Operation, ...]) -> tuple[Operation, ...]:

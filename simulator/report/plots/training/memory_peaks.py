@@ -11,7 +11,7 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any, Final
 
 from simulator.basics.units import byte_unit, format_memory
-from simulator.report.numbers.memory_margin import MemoryMargin
+from simulator.report.numbers.memory_margin import MemoryMargin, margin_of
 from simulator.report.plots import style
 from simulator.report.plots.plot import ComparedPoints, ComparisonPlot
 from simulator.report.plots.stacked_bars import stacked_bars
@@ -41,12 +41,15 @@ class Peak:
     by_category : tuple of (str, int)
         [B]
     reserved : int
-        Peak of reserved memory, which decides whether the setting fits; the sum of the categories if 0 [B].
+        Peak of reserved memory; the sum of the categories if 0 [B].
+    beside : int
+        CUDA context and NCCL buffers, which decide with `reserved` whether the setting fits [B].
     """
 
     label: str
     by_category: tuple[tuple[str, int], ...]
     reserved: int = 0
+    beside: int = 0
 
     @property
     def nbytes(self) -> int:
@@ -55,12 +58,14 @@ class Peak:
 
     def margin(self, capacity: float) -> MemoryMargin:
         """Return the setting's margin in a GPU with `capacity` bytes."""
-        return MemoryMargin(self.reserved or self.nbytes, int(capacity))
+        return MemoryMargin(self.reserved or self.nbytes, int(capacity), context=self.beside)
 
 
 def peak_of_report(label: str, report: Mapping[str, Any]) -> Peak:
     """Return the memory peak in a step's report, as a dictionary."""
-    return Peak(label, tuple(report["peak_memory_by_category"].items()), report["peak_reserved_bytes"])
+    margin = margin_of(report)
+    by_category = tuple(report["peak_memory_by_category"].items())
+    return Peak(label, by_category, margin.reserved, margin.process - margin.reserved)
 
 
 def finding(peaks: Sequence[Peak], capacity: float = float("inf")) -> str:
