@@ -14,6 +14,7 @@ from simulator.basics.errors import DeadlockError, ScenarioError
 from simulator.cluster.build import build
 from simulator.cluster.leaf_switches import leaf_switches
 from simulator.scenario.days_file import DaysSpec
+from simulator.scenario.global_batch import sequences_of
 from simulator.scenario.jobs_file import JobSpec, OuterSpec, SharedClusterSpec, load_jobs
 from simulator.scenario.records import EventSpec
 from tests.commands import Command, commands_in
@@ -191,6 +192,45 @@ def test_events_cost_what_they_cost_beside_the_time_without_them() -> None:
     # The card is down for 50 ms of three steps, and some of it was idle.
     assert 0.0 < run.jobs[0].step_ends[-1] - clean.step_ends[-1] <= 0.05 + 1e-9
     assert "for 3 steps with links *nic0* down for 50 ms, " in run.sentences[0]
+
+
+def test_a_slow_link_costs_what_it_costs_beside_healthy_links() -> None:
+    cable = {"link_factors": {"nic0->leaf0": 0.2, "leaf0->nic0": 0.2}}
+    run = simulate_jobs(file(cable, a=job(steps=2), b=job(steps=2)))
+    scenario = {
+        "name": "a", "cluster": {"topology": "leaf_spine_100g", "world_size": 4},
+        "training": TRAINING | {"collectives": "played"},
+    }  # fmt: skip
+    rated = simulate(scenario).report.step_time_s
+    slow = simulate(scenario | {"cluster": scenario["cluster"] | cable}).report.step_time_s  # type: ignore[operator]
+    assert (run.jobs[0].healthy, run.jobs[0].alone) == pytest.approx((rated, slow), rel=1e-9)
+    assert run.jobs[1].alone == pytest.approx(run.jobs[1].healthy, rel=1e-9)
+    times = slow / rated
+    assert run.sentences[0].startswith(
+        f"Slow links (nic0 <-> leaf0 at 20 % of its speed) make job a {times:.3g} times as"
+    )
+    assert run.sentences[0].endswith("on healthy links); b is not affected.")
+    assert run.frame().loc["a", "healthy_links_s"] == run.jobs[0].healthy
+
+
+def test_a_job_that_generates_and_trains_answers_with_the_time_of_a_batch() -> None:
+    batches = {"generation": {"time": "2 s"}, "steps_per_batch": 2}
+    run = simulate_jobs(file(grpo=job(steps=4) | batches, other=job(steps=200)))
+    step = simulate_jobs(file(a=job(steps=1))).jobs[0].alone
+    assert run.jobs[0].together * 2 == pytest.approx(2.0 + 2 * step, rel=1e-9)
+    # The first step of a batch contains the generation: only whole batches count.
+    assert len(run.jobs[0].judged) % 2 == 0
+    assert run.sentences[0] == (
+        f"A batch takes job grpo {2.0 + 2 * step:.4g} s: 2 s of generation and {2 * step * 1e3:.4g} ms of training "
+        "(2 steps), on the same 4 GPUs."
+    )
+
+
+def test_a_million_tokens_are_as_many_in_generation_as_in_a_batch() -> None:
+    generation = {"generation": {"tokens": "1M", "rate": 1024}, "world_size": 2}
+    (one,) = load_jobs(file(g=generation)).jobs
+    assert one.tokens == sequences_of("1M", 1)
+    assert one.generation == 2**20 / (2 * 1024)
 
 
 def test_a_link_that_never_returns_is_named() -> None:

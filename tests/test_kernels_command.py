@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,18 @@ def test_it_is_said_why_equal_bytes_take_unequal_times(cli: Command) -> None:
     said = " ".join(out.split())
     assert "take 3.288 times the transfer time of their bytes in layers, and 1.75 times in embedding and head" in said
     assert "unequal times" not in cli("kernels", "llama3_8b", "--seq-len", 8192, "--framework", "bare").out
+
+
+def test_lists_of_layers_have_no_factors_because_equal_bytes_take_equal_times(cli: Command) -> None:
+    out = cli("kernels", "resnet50", "--gpu", "a100_sxm_80gb", "--micro-batch-size", 64).out
+    times: dict[str, set[str]] = {}
+    for cells in (re.split(r" {2,}", line.strip()) for line in out.splitlines()):
+        if len(cells) > 8 and cells[3].endswith("MiB") and cells[-1] == "HBM":
+            times.setdefault(cells[3], set()).add(cells[4])
+    assert len(times) > 5
+    assert all(len(found) == 1 for found in times.values())
+    assert "times the transfer time" not in out
+    assert "in embedding and head" not in cli("kernels", "resnet50", "--compile").out
 
 
 def test_a_line_for_each_kernel_and_what_takes_most(cli: Command) -> None:

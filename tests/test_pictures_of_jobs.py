@@ -71,6 +71,7 @@ def test_the_area_of_a_link_is_the_bytes_of_each_job(two: SharedRun) -> None:
         # Shares of the bandwidth, summed over time, are bytes over bandwidth.
         assert area * link.bandwidth == pytest.approx(nbytes, rel=1e-6)
         below += area
+        assert data.values.max() <= 100.0 + 1e-9
     assert below <= two.timeline.end
 
 

@@ -1,7 +1,8 @@
 """How do people write a count: 8192, 8k, 1_000_000, 1e6?
 
 Ki and Mi are 1,024 and 1,024 x 1,024 everywhere. The value of "k" depends on the things counted, so the caller gives
-it: 1,024 for tokens (a context of "128k" has 131,072 tokens), and 1,000 for GPUs and steps. M is k x k. Tokens of a
+it: 1,024 for tokens of a sequence, a batch or a generation (a context of "128k" has 131,072 tokens), and 1,000 for
+GPUs and steps. M is k x k. Tokens of a
 whole training are decimal ("15T"), and durations are in days ("6w" is 42 days).
 """
 

@@ -104,17 +104,19 @@ def _print(step: TrainingStep, gpu: Gpu, rows: Sequence[KernelRow]) -> None:
         "halved (SMs or HBM bandwidth), or the kernel's launch and end. Not included: the optimizer, copies around "
         "collectives, recomputed kernels."
     )
-    factors = _factors(step)
+    factors = _factors(step, [row.kernel for row in rows])
     if factors:
         print_text(factors)
 
 
-def _factors(step: TrainingStep) -> str:
-    """Return sentences on the framework's factors for HBM-bound kernels; "" without factors.
+def _factors(step: TrainingStep, kernels: Sequence[Kernel]) -> str:
+    """Return sentences on the framework's factors for the HBM-bound kernels of a table; "" without factors.
 
     Equal bytes take unequal times, which looks like an error unless explained.
     """
     framework, sentences = step.framework, []
+    # Factors stand for the kernels into which a framework splits an operation; lists of layers have single kernels.
+    split = [kernel for kernel in kernels if isinstance(kernel, Elementwise) and not kernel.single]
     if step.compiled:
         sentences.append(
             f"The compiler merges kernels: merged kernels move {framework.compiled:g} times the bytes in the column "
@@ -122,12 +124,12 @@ def _factors(step: TrainingStep) -> str:
             if framework.compiled
             else "The compiler merges kernels: merged kernels move no bytes and take no time."
         )
-        if framework.streaming != 1:
+        if framework.streaming != 1 and not all(kernel.fusible for kernel in split):
             sentences.append(
                 f"Other HBM-bound kernels in embedding and head take {framework.streaming:g} times the transfer time "
                 "of their bytes."
             )
-    elif framework.elementwise != framework.streaming:
+    elif split and framework.elementwise != framework.streaming:
         sentences.append(
             f"HBM-bound kernels take {framework.elementwise:g} times the transfer time of their bytes in layers, and "
             f"{framework.streaming:g} times in embedding and head. Equal bytes therefore take unequal times."

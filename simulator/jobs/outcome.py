@@ -6,12 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from simulator.basics.counts import number_of
 from simulator.basics.units import format_time
 from simulator.jobs.outer import OuterRound
 from simulator.jobs.program import AVERAGE, EXCHANGES
 from simulator.records.setting_text import label
 from simulator.records.timeline import Span, Timeline
-from simulator.scenario.jobs_file import JobsFile
+from simulator.scenario.jobs_file import JobSetting, JobsFile
 
 # Slowdown below which a job counts as undisturbed.
 _FELT: Final = 0.005
@@ -33,6 +34,8 @@ class JobOutcome:
         When it begins [s].
     alone : float
         Mean time of a step if the other jobs do not run [s].
+    healthy : float
+        The same with every link at its rating [s].
     step_ends : tuple of float
         When each step ends [s].
     judged : tuple of int
@@ -49,6 +52,7 @@ class JobOutcome:
     ranks: int
     start: float
     alone: float
+    healthy: float
     step_ends: tuple[float, ...]
     judged: tuple[int, ...]
     nbytes: float
@@ -70,6 +74,11 @@ class JobOutcome:
     def slowdown(self) -> float:
         """Step time beside the others over step time alone."""
         return self.together / self.alone
+
+    @property
+    def slowdown_by_links(self) -> float:
+        """Step time alone over the step time alone with every link at its rating."""
+        return self.alone / self.healthy
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,12 +157,23 @@ def sentences(
     rounds: Sequence[OuterRound],
 ) -> tuple[str, ...]:
     """Return the answer in sentences, the most important first."""
+    slow = tuple(_on_slow_links(file, jobs))
     if rounds:
-        return tuple(sentence for one in rounds for sentence in one.sentences)
+        return (*(sentence for one in rounds for sentence in one.sentences), *slow)
     if coupled := tuple(_on_batches(file, jobs)):
-        return coupled
+        return (*coupled, *_on_generations(file, jobs), *slow)
+    return (*_on_generations(file, jobs), *slow, *_on_sharing(file, jobs, links, shifts))
+
+
+def _on_sharing(
+    file: JobsFile, jobs: Sequence[JobOutcome], links: Sequence[SharedLink], shifts: Sequence[Shift]
+) -> tuple[str, ...]:
+    """Return sentences on what the jobs cost each other."""
     events = label("cluster.events", file.events)
     if len(jobs) == 1:
+        # The time of a batch says more than the mean of steps with and without generation.
+        if file.jobs[0].generation and not file.events:
+            return ()
         return (_on_one_job(jobs[0], events if file.events else ""),)
     felt = [job for job in jobs if job.slowdown > 1.0 + _FELT]
     if not felt and file.events:
@@ -199,6 +219,44 @@ def _on_one_job(job: JobOutcome, events: str) -> str:
     )
 
 
+def _on_slow_links(file: JobsFile, jobs: Sequence[JobOutcome]) -> Iterator[str]:
+    """Yield a sentence on what slow links cost each job without the others; nothing if every link is healthy."""
+    factors = file.jobs[0].cluster.link_factors
+    if not factors:
+        return
+    slow = label("cluster.link_factors", factors)
+    felt = sorted((job for job in jobs if job.slowdown_by_links > 1.0 + _FELT), key=lambda job: -job.slowdown_by_links)
+    if not felt:
+        yield f"The slow links ({slow}) slow no job down."
+        return
+    each = " and ".join(
+        f"job {job.name} {job.slowdown_by_links:.3g} times as long ({format_time(job.alone)} a step, "
+        f"{format_time(job.healthy)} on healthy links)"
+        for job in felt
+    )
+    spared = [job.name for job in jobs if job not in felt]
+    rest = f"; {' and '.join(spared)} {'is' if len(spared) == 1 else 'are'} not affected" if spared else ""
+    yield f"Slow links ({slow}) make {each}{rest}."
+
+
+def _on_generations(file: JobsFile, jobs: Sequence[JobOutcome]) -> Iterator[str]:
+    """Yield a sentence on a batch of each job that generates and trains on the same GPUs."""
+    for setting, job in zip(file.jobs, jobs, strict=True):
+        if setting.scenario is None or not setting.generation:
+            continue
+        batch = job.together * setting.steps_per_batch
+        yield (
+            f"{_batch(setting)} takes job {job.name} {format_time(batch)}: {format_time(setting.generation)} of "
+            f"generation and {format_time(batch - setting.generation)} of training "
+            f"({number_of(setting.steps_per_batch, 'step')}), on the same {number_of(job.ranks, 'GPU')}."
+        )
+
+
+def _batch(generator: JobSetting) -> str:
+    """Return "A batch" with its tokens if they are given."""
+    return f"A batch of {generator.tokens:,} tokens" if generator.tokens else "A batch"
+
+
 def _on_slowdowns(jobs: Sequence[JobOutcome], worst: JobOutcome) -> Iterator[str]:
     """Yield a sentence on each job beside the others, the one that loses most first."""
     yield (
@@ -237,8 +295,8 @@ def _on_batches(file: JobsFile, jobs: Sequence[JobOutcome]) -> Iterator[str]:
         period = (ends[-1] - ends[0]) / (len(ends) - 1) if len(ends) > 1 else trainer.step_ends[-1] - trainer.start
         training = trainer.alone * setting.steps_per_batch
         yield (
-            f"A batch takes {format_time(period)}: {maker.name} generates for {format_time(maker.alone)}, "
-            f"{trainer.name} trains for {format_time(training)}."
+            f"{_batch(next(one for one in file.jobs if one.name == maker.name))} takes {format_time(period)}: "
+            f"{maker.name} generates for {format_time(maker.alone)}, {trainer.name} trains for {format_time(training)}."
         )
         yield (
             f"The {maker.ranks} GPUs of {maker.name} generate {100 * maker.alone / period:.0f} % of the time, the "

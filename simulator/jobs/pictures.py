@@ -6,7 +6,7 @@ import numpy as np
 
 from simulator.jobs.outcome import steps_at_work, timeline_of
 from simulator.jobs.sharing import SharedRun
-from simulator.report.numbers.link_use import link_traffic
+from simulator.report.numbers.link_use import link_traffic, within_bandwidths
 from simulator.report.plots.jobs import lanes, later_starts, link_shares
 from simulator.report.plots.picture import Picture
 
@@ -31,8 +31,9 @@ def link_picture(run: SharedRun) -> Picture | None:
     found = {name: link_traffic(timeline_of(run.timeline, name), links=(link.name,)) for name in link.nbytes}
     # Every job has the same parts of the time, up to the end of the run.
     edges = max((traffic.edges for traffic in found.values()), key=lambda edges: float(edges[-1]))
-    shares = {name: np.clip(traffic.rates[0] / link.bandwidth, 0.0, 1.0) for name, traffic in found.items()}
-    return Picture("shared_link", link_shares.figure(link.name, edges, shares))
+    rates = np.stack([traffic.rates[0] for traffic in found.values()])
+    shares = within_bandwidths(rates[None], np.array([link.bandwidth]))[0] / link.bandwidth
+    return Picture("shared_link", link_shares.figure(link.name, edges, dict(zip(found, shares, strict=True))))
 
 
 def shifts_picture(run: SharedRun) -> Picture | None:

@@ -93,7 +93,7 @@ class SharedRun:
     def tables(self) -> tuple[AnswerTable, ...]:
         """The jobs, the links that they share, the later starts that were tried, and the steps of each job."""
         names = [job.name for job in self.jobs]
-        found = [job_table(self.jobs)]
+        found = [job_table(self.jobs, slow=bool(self.file.jobs[0].cluster.link_factors))]
         if self.links:
             found.append(link_table(self.links, names))
         if self.shifts:
@@ -114,7 +114,8 @@ class SharedRun:
                 job.name: {
                     "ranks": job.ranks, "nodes": job.nodes, "leaf_switches": list(job.leaf_switches),
                     "priority": setting.priority, "start_s": job.start,
-                    "step_time_alone_s": job.alone, "step_time_s": job.together, "slowdown": job.slowdown,
+                    "step_time_healthy_links_s": job.healthy, "step_time_alone_s": job.alone,
+                    "step_time_s": job.together, "slowdown": job.slowdown,
                     "steps": len(job.step_ends), "judged_steps": list(job.judged),
                     "step_ends_s": list(job.step_ends), "wire_bytes": job.nbytes,
                 }
@@ -146,25 +147,23 @@ def share(file: JobsFile, *, shifts: int = 0) -> SharedRun:
         This machine cannot hold the simulation.
     """
     cluster = _cluster(file)
-    # Alone means without the others and without events.
-    parts = _parts(replace(cluster, changes=()), file.jobs)
-    steps = [_step(part, job) for part, job in zip(parts, file.jobs, strict=True)]
-    planned = [_planned(part, job, step) for part, job, step in zip(parts, file.jobs, steps, strict=True)]
+    parts, steps, planned = _planned_alone(cluster, file.jobs)
     once = _times_alone(file, parts, planned)
     programs = [replace(job, steps=number) for job, number in zip(planned, _numbers(file.jobs, once), strict=True)]
     # Alone with as many steps as beside the others: equal circumstances then give equal bits.
     alone = _times_alone(file, parts, programs)
+    healthy = _times_on_healthy_links(file, programs) if file.jobs[0].cluster.link_factors else alone
     exchanges, outers = _exchanges(cluster, file.jobs, steps), _outers(cluster, file.jobs, steps)
     with watched(None, file.events):
         timeline = _played(file.engine, cluster, programs, exchanges, outers)
     known = facts(file.jobs[0].cluster.topology, file.jobs[0].base)
-    jobs = _with_places(_outcomes(timeline, programs, alone), parts, known)
+    jobs = _with_places(_outcomes(timeline, programs, alone, healthy), parts, known)
     rounds = _rounds(file, cluster, jobs)
     tried = []
     for number in range(1, shifts + 1 if len(programs) > 1 else 1):
         delay = number * alone[-1] / (shifts + 1)
         later = [*programs[:-1], replace(programs[-1], start=programs[-1].start + delay)]
-        outcomes = _outcomes(_played(file.engine, cluster, later, exchanges, outers), later, alone)
+        outcomes = _outcomes(_played(file.engine, cluster, later, exchanges, outers), later, alone, healthy)
         tried.append(Shift(delay, {job.name: job.slowdown for job in outcomes}))
     return SharedRun(file, jobs, _shared_links(timeline, programs), tuple(tried), timeline, rounds)
 
@@ -216,6 +215,15 @@ def _step(part: Cluster, job: JobSetting) -> TrainingStep | None:
     if job.scenario is None or job.scenario.training is None:
         return None
     return to_step(job.scenario.training, part.world_size, job.scenario.base)
+
+
+def _planned_alone(
+    cluster: Cluster, jobs: Sequence[JobSetting]
+) -> tuple[list[Cluster], list[TrainingStep | None], list[JobProgram]]:
+    """Return each job's part of a cluster without events, its training step and its program without the others."""
+    parts = _parts(replace(cluster, changes=()), jobs)
+    steps = [_step(part, job) for part, job in zip(parts, jobs, strict=True)]
+    return parts, steps, [_planned(part, job, step) for part, job, step in zip(parts, jobs, steps, strict=True)]
 
 
 def _parts(cluster: Cluster, jobs: Sequence[JobSetting]) -> list[Cluster]:
@@ -386,6 +394,14 @@ def _times_alone(file: JobsFile, parts: Sequence[Cluster], jobs: Sequence[JobPro
     return found
 
 
+def _times_on_healthy_links(file: JobsFile, programs: Sequence[JobProgram]) -> list[float]:
+    """Return the mean step time of each job without the others if every link has its rating [s]."""
+    rated = tuple(replace(job, cluster=job.cluster.replaced(link_factors={})) for job in file.jobs)
+    parts, _, planned = _planned_alone(_cluster(replace(file, jobs=rated)), rated)
+    counted = [replace(job, steps=program.steps) for job, program in zip(planned, programs, strict=True)]
+    return _times_alone(file, parts, counted)
+
+
 def _time_alone(engine: Engine, part: Cluster, job: JobProgram) -> float:
     """Return the mean step time of a job without the others [s]; of a batch, if it only generates."""
     alone = replace(job, start=0.0)
@@ -406,8 +422,10 @@ def _step_ends(timeline: Timeline, jobs: Sequence[JobProgram]) -> list[list[floa
     return ends
 
 
-def _outcomes(timeline: Timeline, jobs: Sequence[JobProgram], alone: Sequence[float]) -> tuple[JobOutcome, ...]:
-    """Return what each job did in a timeline, beside its step time alone [s]."""
+def _outcomes(
+    timeline: Timeline, jobs: Sequence[JobProgram], alone: Sequence[float], healthy: Sequence[float]
+) -> tuple[JobOutcome, ...]:
+    """Return what each job did in a timeline, beside its step time alone, as given and on healthy links [s]."""
     ends = _step_ends(timeline, jobs)
     sent = dict.fromkeys((job.name for job in jobs), 0.0)
     for total in timeline.sent:
@@ -419,12 +437,19 @@ def _outcomes(timeline: Timeline, jobs: Sequence[JobProgram], alone: Sequence[fl
         end = min((last for _, last in others), default=math.inf)
         starts = [job.start, *ends[number]]
         judged = [step for step in range(job.steps) if starts[step] >= begin and ends[number][step] <= end]
+        if job.generation:
+            # Steps of whole batches only: the first step of a batch contains the generation.
+            count = job.steps_per_batch if any(job.program.ranks) else 1
+            judged = [
+                step for step in judged if {*range(step - step % count, step - step % count + count)} <= {*judged}
+            ]
         found.append(
             JobOutcome(
                 job.name,
                 len(job.program.ranks),
                 job.start,
                 alone[number],
+                healthy[number],
                 tuple(ends[number]),
                 tuple(judged) or tuple(range(job.steps)),
                 sent[job.name],

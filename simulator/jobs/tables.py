@@ -14,9 +14,9 @@ _LINKS: Final = 5
 _STEPS: Final = 20
 
 
-def job_table(jobs: Sequence[JobOutcome]) -> AnswerTable:
+def job_table(jobs: Sequence[JobOutcome], *, slow: bool) -> AnswerTable:
     """Return a row for each job: GPUs, nodes, leaf switches, start [s], steps, step time alone and together [s],
-    slowdown, bytes sent [B].
+    slowdown, bytes sent [B]; if links are `slow`, also the step time alone on healthy links [s].
     """
     columns = (
         AnswerColumn("job", "job", left=True),
@@ -25,6 +25,7 @@ def job_table(jobs: Sequence[JobOutcome]) -> AnswerTable:
         AnswerColumn("leaf_switches", "leaf switches", _number),
         AnswerColumn("start_s"),
         AnswerColumn("steps", "steps"),
+        *([AnswerColumn("healthy_links_s", "healthy links", format_time)] if slow else []),
         AnswerColumn("alone_s", "alone", format_time),
         AnswerColumn("together_s", "together", format_time),
         AnswerColumn("slowdown", "slowdown", _factor),
@@ -32,12 +33,12 @@ def job_table(jobs: Sequence[JobOutcome]) -> AnswerTable:
     )
     rows = [
         (
-            job.name, job.ranks, job.nodes, len(job.leaf_switches), job.start, len(job.step_ends), job.alone,
-            job.together, job.slowdown, job.nbytes,
+            job.name, job.ranks, job.nodes, len(job.leaf_switches), job.start, len(job.step_ends),
+            *([job.healthy] if slow else []), job.alone, job.together, job.slowdown, job.nbytes,
         )
         for job in jobs
     ]  # fmt: skip
-    return AnswerTable("jobs", "Time of a step, or of a batch where a job only generates", columns, rows)
+    return AnswerTable("jobs", "Time of a step (of a batch, for jobs that only generate)", columns, rows)
 
 
 def step_table(jobs: Sequence[JobOutcome]) -> AnswerTable:
@@ -54,7 +55,7 @@ def step_table(jobs: Sequence[JobOutcome]) -> AnswerTable:
         for job in jobs
         for step, (end, time) in enumerate(zip(job.step_ends, job.step_times, strict=True))
     ]
-    title = "Steps; a step counts for the slowdown if every other job was running"
+    title = "Steps of each job; a step counts for the mean time together if every other job was running"
     return AnswerTable("steps", title, columns, rows, most=_STEPS)
 
 

@@ -70,7 +70,7 @@ class GenerationSpec(Spec):
     """The generation of a batch (keys of a job's `generation`): its time, or its tokens and a rate."""
 
     time: Annotated[float, reading.duration()] | None = None
-    tokens: Annotated[int, reading.count(1, 10**15, counts.THINGS)] | None = None
+    tokens: Annotated[int, reading.count(1, 10**15, counts.TOKENS)] | None = None
     rate: Annotated[float, reading.number(positive=True, most=1e9)] | None = None
 
 

@@ -112,6 +112,19 @@ def test_directions_that_take_turns_add_up_and_those_at_the_same_time_count_once
     assert cable_time(played, "a->b") == cable_time(played, "b->a") == pytest.approx(1 + 2 + 1)
 
 
+def test_no_part_of_the_time_has_more_than_the_bandwidth_and_no_byte_is_lost() -> None:
+    """Max-min shares on 100 B/s: a flow of 75 B from 0 s meets a flow of 25 B from 0.5 s; rates are 100, 50 and 50.
+
+    The mean rate of the first is 75 B/s over 1 s, of the second 50 B/s over 0.5 s: their sum is 125 B/s.
+    """
+    flows = log([(75.0, 0.0, 1.0, 0), (25.0, 0.5, 1.0, 0)], ((0,),))
+    found = link_traffic(timeline(1.0, flows, links={0: "a->b"}), bins=4)
+    assert found.rates.tolist() == [[100.0, 100.0, 100.0, 100.0]]
+    later = link_traffic(timeline(2.0, flows, links={0: "a->b"}), bins=8)
+    assert later.rates.max() <= 100.0
+    assert later.rates.sum() * 0.25 == pytest.approx(100.0)
+
+
 def test_no_bins_are_refused() -> None:
     with pytest.raises(ValueError, match="at least 1"):
         link_traffic(timeline(1.0), bins=0)

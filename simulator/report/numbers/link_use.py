@@ -60,7 +60,10 @@ class LinkTraffic:
 
 
 def link_traffic(timeline: Timeline, bins: int = 400, links: Collection[str] | None = None) -> LinkTraffic:
-    """Return each link's bytes, busy time and rate per time bin; a transfer's bytes are spread evenly over its time.
+    """Return each link's bytes, busy time and rate per time bin.
+
+    A transfer's bytes are spread evenly over its time, and moved where they would exceed a link's bandwidth
+    (`within_bandwidths`).
 
     Parameters
     ----------
@@ -112,15 +115,52 @@ def link_traffic(timeline: Timeline, bins: int = 400, links: Collection[str] | N
     # In bins without a flow the rate is exactly zero, instead of the rounding error of the differences.
     whole = np.where(np.cumsum(flows, axis=1) > 0, np.cumsum(slope, axis=1), 0.0)[:, :bins]
     names = tuple(_name(timeline, n) for n in numbers.tolist())
+    bandwidths = np.array([timeline.link_bandwidths.get(n, np.nan) for n in numbers.tolist()], dtype=np.float64)
+    rates = np.maximum(carried / width + whole, 0.0)
     return LinkTraffic(
         numbers=tuple(numbers.tolist()),
         names=names,
-        bandwidths=np.array([timeline.link_bandwidths.get(n, np.nan) for n in numbers.tolist()], dtype=np.float64),
+        bandwidths=bandwidths,
         edges=edges,
-        rates=np.maximum(carried / width + whole, 0.0),
+        rates=within_bandwidths(rates[:, None], bandwidths)[:, 0],
         nbytes=nbytes,
         busy=_busy(uses, len(numbers)),
     )
+
+
+def within_bandwidths(rates: Floats, bandwidths: Floats) -> Floats:
+    """Return rates of several users of links, moved such that no link carries more than its bandwidth.
+
+    The rate of a transfer changes while it shares links, and its log has only the mean: sums of means may exceed the
+    bandwidth. The surplus moves to the next bins with room, or to earlier bins if there are none.
+
+    Parameters
+    ----------
+    rates : float array, shape (links, users, bins)
+        [B/s]
+    bandwidths : float array, shape (links,)
+        [B/s]; NaN leaves a link's rates unchanged.
+
+    Examples
+    --------
+    >>> within_bandwidths(np.array([[[1.0, 6.0, 3.0, 0.0]]]), np.array([4.0])).tolist()
+    [[[1.0, 4.0, 4.0, 1.0]]]
+    """
+    # A sum that exceeds the bandwidth only by rounding stays.
+    over = rates.sum(axis=1).max(axis=1, initial=0.0) > bandwidths * (1 + 1e-9)
+    if not over.any():
+        return rates
+    moved, bound = rates[over], bandwidths[over, None]
+    waiting = np.zeros(moved.shape[:2])
+    for course in (moved, moved[:, :, ::-1]):
+        for place in range(course.shape[2]):
+            wanted = course[:, :, place] + waiting
+            sent = wanted * (bound / np.maximum(wanted.sum(axis=1, keepdims=True), bound))
+            waiting = wanted - sent
+            course[:, :, place] = sent
+    found = rates.copy()
+    found[over] = moved
+    return found
 
 
 def shares_over_time(timeline: Timeline, bins: int = 400) -> tuple[tuple[str, ...], Floats, Floats]:

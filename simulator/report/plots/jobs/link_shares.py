@@ -39,8 +39,7 @@ def figure(link: str, edges: Floats, shares: Mapping[str, Floats]) -> Figure:
             axes.stairs(100 * (below + own), edges, baseline=100 * below, fill=True, color=palette[job], label=job)
             below = below + own
         axes.set_xlim(0.0, float(edges[-1]))
-        # Bytes of a transfer are spread evenly over its time, which may exceed the bandwidth for a moment.
-        axes.set_ylim(0.0, max(105.0, 102 * float(below.max())))
+        axes.set_ylim(0.0, 105.0)
         axes.set_ylabel("used bandwidth [%]")
         axes.grid(visible=True, axis="y")
         style.time_axis(axes, float(edges[-1]))
