@@ -30,7 +30,9 @@ def test_what_fits_comes_first_and_every_word_of_the_table_is_explained(cli: Com
         "zero1 and no checkpointing, in torchtitan: reserved memory "
     )
     assert fits.splitlines()[0].endswith(" GiB free.")
-    assert "fits: within the GPU's memory; over: more than the GPU's memory" in fits
+    assert (
+        "fits: reserved memory, CUDA context and NCCL buffers are within the GPU's memory; over: they are not" in fits
+    )
     assert "attention equals none: --attention flash stores no scores" in fits
     standard = cli("memory", "llama3_8b", "--dp", 64, "--attention", "standard").out
     assert "attention is as none" not in standard

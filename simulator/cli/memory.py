@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import product
+from itertools import pairwise, product
 from typing import Any, Final
 
 import typer
@@ -151,11 +151,14 @@ def _notes(peaks: Mapping[str, Mapping[str, MemoryMargin]]) -> Iterator[str]:
                 f"({tensors}): gradients do not fit into the blocks that its activations leave; allocator: "
                 "expandable_segments in a scenario avoids such holes"
             )
-    if any(peaks["zero2"][policy].reserved == peaks["zero1"][policy].reserved for policy in _TRIED):
-        yield (
-            "zero2 equals zero1 where the peak is at the end of the forward pass: with one micro-batch, gradients "
-            "appear only as activations are freed"
-        )
+    for less, more in pairwise(_SHARDINGS):
+        equal = [peaks[less][policy].reserved == peaks[more][policy].reserved for policy in _TRIED]
+        # On one GPU all are equal.
+        if any(equal) and not all(equal):
+            yield (
+                f"{more} equals {less} where the peak is at the end of the forward pass: with one micro-batch, "
+                "gradients appear only as activations are freed"
+            )
 
 
 def _finding(margin: MemoryMargin, job: str, row: str, cards: str) -> str:

@@ -31,7 +31,7 @@ from simulator.step.pipelines.schedule import Pass
 from simulator.step.process_groups import Groups, StageOps, for_every_rank
 from simulator.step.process_memory import process_memory
 from simulator.step.program_builder import ProgramBuilder
-from simulator.step.spec import TrainingStep
+from simulator.step.spec import State, TrainingStep
 from simulator.step.stages import refusal_of_deferral
 from simulator.step.states import States, states
 from simulator.step.strategies.strategy import STRATEGIES, PassPlanner, Strategy
@@ -333,7 +333,8 @@ def _without_lone_shards(step: TrainingStep, world_size: int) -> TrainingStep:
     """
     sharding, optimizer = step.sharding, step.optimizer
     # ZeRO-1 sends nothing inside such a group, and gathers nothing in memory.
-    if sharding.strategy not in ("zero2", "zero3"):
+    own = sharding.strategy not in STRATEGIES.names()
+    if own or State.GRADIENTS not in STRATEGIES.find(sharding.strategy).shards:
         return step
     groups = groups_of(step, world_size)
     if groups.shard_size > 1 or (step.model.num_experts and groups.size("expert data") > 1):

@@ -151,7 +151,9 @@ def held_to_bounds(seeds: Sequence[int], *models: dict[str, Any], trained: Seque
         except DeadlockError:  # stages that wait for their sends, in an order where two wait for each other
             continue
         played = report["step_time_s"]
-        assert memory <= report["peak_memory_bytes"], (seed, setting.text)
+        # The bound is that of the process.
+        beside = report["context_bytes"] + report["nccl_bytes"]
+        assert memory <= report["peak_memory_bytes"] + beside, (seed, setting.text)
         assert bound <= played * (1 + 1e-9), (seed, setting.text)
         shares.append(bound / played)
     # `pytest -rP` shows it.

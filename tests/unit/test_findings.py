@@ -139,12 +139,13 @@ def test_what_does_not_fit_wins_nothing() -> None:
     assert of.rows[0].fits is False
     told = answered(SHARDED | {"training": large, "cluster": {"topology": "star_100g", "world_size": 4, "gpu": "l4"},
                                "answer": ["fit"]})  # type: ignore[dict-item]  # fmt: skip
-    reserved, capacity = (of.rows[0].report or {})["peak_reserved_bytes"], (of.rows[0].report or {})["capacity_bytes"]
+    report = of.rows[0].report or {}
+    process = report["peak_reserved_bytes"] + report["context_bytes"] + report["nccl_bytes"]
     assert told.sentences[0].startswith("No setting fits in 22.5 GiB; the closest setting is zero3 (reserved memory ")
     # The smallest need comes first; ddp needs the most.
     assert told.sentences[1].endswith(
-        f"; ddp does not fit in 22.5 GiB (reserved memory {format_memory(reserved)}, "
-        f"{format_memory(reserved - capacity)} missing)."
+        f"; ddp does not fit in 22.5 GiB (reserved memory {format_memory(report['peak_reserved_bytes'])}, process "
+        f"{format_memory(process)}, {format_memory(process - report['capacity_bytes'])} missing)."
     )
 
 
@@ -222,14 +223,15 @@ def test_the_settings_that_fit_are_told_before_a_baseline_that_does_not_fit(find
     of = compared(base)
     ddp, *fitting = (row.report or {} for row in of.rows)
     reserved = ddp["peak_reserved_bytes"]
+    process = reserved + ddp["context_bytes"] + ddp["nccl_bytes"]
     assert 100 * 2**30 < reserved < 200 * 2**30
     best, second = sorted(zip(("zero1", "zero3"), fitting, strict=True), key=lambda one: one[1]["step_time_s"])
     told = answer(of).sentences
     assert re.match(rf"{best[0]} fits(,| and) takes? {format_time(best[1]['step_time_s'])}", told[0])
     assert f"; {second[0]} fits" in told[0]
     assert told[1] == (
-        f"ddp does not fit in 80 GiB (reserved memory {format_memory(reserved)}, "
-        f"{format_memory(reserved - 80 * 2**30)} missing): changes vs ddp compare with a step that cannot run."
+        f"ddp does not fit in 80 GiB (reserved memory {format_memory(reserved)}, process {format_memory(process)}, "
+        f"{format_memory(process - 80 * 2**30)} missing): changes vs ddp compare with a step that cannot run."
     )
     assert not any("does not fit" in sentence for sentence in told[2:])
 
@@ -825,10 +827,11 @@ def test_where_nothing_fits_the_answer_begins_with_that() -> None:
     reports = [row.report for row in of.rows if row.report is not None]
     assert not any(report["fits"] for report in reports)
     least = min(reports, key=lambda report: report["shortfall_bytes"])
-    reserved, missing = least["peak_reserved_bytes"], least["peak_reserved_bytes"] - least["capacity_bytes"]
+    process = least["peak_reserved_bytes"] + least["context_bytes"] + least["nccl_bytes"]
     assert told.sentences[0] == (
         "No setting fits in 22.5 GiB; the closest setting is zero3 (reserved memory "
-        f"{format_memory(reserved)}, {format_memory(missing)} missing)."
+        f"{format_memory(least['peak_reserved_bytes'])}, process {format_memory(process)}, "
+        f"{format_memory(process - least['capacity_bytes'])} missing)."
     )
 
 
