@@ -103,10 +103,10 @@ def test_a_lone_collective_of_a_given_algorithm_never_gains_by_latency(
 
 
 def test_latency_turns_the_choice_of_auto_to_an_algorithm_that_is_faster_than_foreseen() -> None:
-    """With 5 us a hop `auto` takes the chain, with 10 us direct sends; each is slower with 10 us than with 5 us."""
-    job = ("broadcast", 9, 14976, "ring")
-    before, after = time_of("auto", 5.41, *job), time_of("auto", 9.58, *job)
-    assert (before.algorithm, after.algorithm) == ("chain", "direct")
+    """With 2.7 us a hop `auto` takes the ring, with 3.5 us trees; each is slower with 3.5 us than with 2.7 us."""
+    job = ("all_reduce", 10, 105360, "star")
+    before, after = time_of("auto", 2.74, *job), time_of("auto", 3.46, *job)
+    assert (before.algorithm, after.algorithm) == ("ring", "double_binary_tree")
     assert after.time_s < before.time_s
-    for algorithm in ("chain", "direct"):
-        assert time_of(algorithm, 5.41, *job).time_s < time_of(algorithm, 9.58, *job).time_s
+    for algorithm in (before.algorithm, after.algorithm):
+        assert time_of(algorithm, 2.74, *job).time_s < time_of(algorithm, 3.46, *job).time_s

@@ -186,14 +186,14 @@ def capped(cluster: Cluster, **facts: Any) -> Cluster:
 )
 @pytest.mark.parametrize("cards", [1e9, 3e9, 12.5e9])
 def test_many_rings_keep_every_card_busy_and_share_a_ranks_cap_inside(m: int, g: int, nics: int, cards: float) -> None:
-    # Inside a node G - 1 rings leave every rank, so each gets that part of the cap; one ring crosses at every rank.
+    # G rings leave every rank, and each gets that part of the cap inside a node; one ring crosses at every rank.
     n, inside, startup = m * g, 40e9, 20e-6
     # A number of elements that n g divides, so that all pieces are of one size.
     elements = 1260 * n * g
     nbytes = 4.0 * elements
     alpha1, alpha2 = 2 * 0.5e-6, 2 * (0.25e-6 + 0.25e-6 + 1e-6)
     piece = nbytes / (n * g)
-    hop = {False: piece / (inside / (g - 1)), True: piece / cards}
+    hop = {False: piece / (inside / g), True: piece / cards}
     leaves = [i % g == g - 1 for i in range(n)]
     latencies, times = [alpha2 if leaves[i] else alpha1 for i in range(n)], [hop[leaves[i]] for i in range(n)]
     cluster = capped(nodes(n, g, nics), startup=startup, rate_cap=inside, cross_rate_cap=cards)
@@ -201,7 +201,7 @@ def test_many_rings_keep_every_card_busy_and_share_a_ranks_cap_inside(m: int, g:
         expected = startup + longest_window(steps, latencies, times)
         assert_time(expected, cluster, "multi_ring", CollectiveRequest(operation, n, elements))
     # Without latencies only the slower of both counts: the bus bandwidth is that of all cards, or that of a port.
-    if cards * (g - 1) < inside:
+    if cards * g < inside:
         busbw = (n - 1) / n * nbytes / longest_window(n - 1, [0.0] * n, times)
         assert busbw <= g * cards * (1 + EXACT)
         assert busbw >= 0.6 * g * cards

@@ -292,7 +292,7 @@ def test_a_fast_rank_that_passes_back_from_the_last_micro_batch_takes_no_others_
         ("ddp", {}, {"copies"}),
         ("ddp", {"stragglers": None}, set()),
         ("ddp", {"clip_norm": None}, set()),
-        ("ddp", {"topology": "star_100g"}, set()),
+        ("ddp", {"topology": "star_100g", "algorithm": "auto"}, set()),
         ("zero1", {"tied": False}, set()),
     ],
 )
@@ -304,7 +304,8 @@ def test_copies_whose_norms_a_switch_sums_in_another_order_differ_by_rounding(
     NVSwitches of Hopper add in no fixed order: https://github.com/NVIDIA/nccl/issues/1497.
     """
     facts: dict[str, Any] = {"tied": True, "accumulation": 4, "clip_norm": 0.5, "topology": "dgx_h100"}
-    facts |= {"stragglers": {7: 0.4}} | changed
+    # NCCL itself would take rings for four ranks of a node.
+    facts |= {"stragglers": {7: 0.4}, "algorithm": "nvls"} | changed
     sizes = {"tp": 2, "pp": 2, "cp": 2, "schedule": "1f1b", "sequence_parallel": False}
     found = trained(strategy, 8, sizes, 8, tells=tells, **facts)
     same(found, on_one_rank(8, tied=facts["tied"], clip=facts["clip_norm"]))

@@ -74,7 +74,7 @@ def test_goodput_counts_useful_tokens() -> None:
     found = goodput(GoodputQuestion(load_scenario(data(tokens_used=0.6)), days=3, failures=0.0))
     useful = 3 * 86_400 / found.step_time * 0.6 * 4 * 128
     assert found.to_dict()["work"]["0.5"] == pytest.approx(useful, rel=1e-9)
-    assert "useful tokens (90 %" in found.sentences[0]
+    assert "useful tokens (80 %" in found.sentences[0]
 
 
 @pytest.fixture

@@ -201,10 +201,10 @@ def test_copies_are_summed_once_where_only_shard_groups_sum_every_micro_batch() 
 
 
 @pytest.mark.parametrize(("ranks", "size"), [(12, 6), (24, 12)])
-def test_copies_are_summed_in_the_switch_of_a_node_that_they_share(ranks: int, size: int) -> None:
+def test_copies_that_share_a_node_are_summed_by_its_own_algorithm(ranks: int, size: int) -> None:
     """Of 6 and 6 ranks in nodes of 8, ranks 0 and 6 share a node, 2 and 8 do not: no group can do as the first does.
 
-    Where each node has one of them, no switch has anything to add.
+    Two ranks of a node form a ring. Where each node has one of them, no switch has anything to add.
     """
     played = play(step("zero3", shard_size=size), ranks, "dgx_h100")
     switches = dict(zip(played.cluster.nodes, played.cluster.reducing_switches, strict=True))
@@ -212,8 +212,8 @@ def test_copies_are_summed_in_the_switch_of_a_node_that_they_share(ranks: int, s
     assert len(sums) == size
     for op in sums:
         together = [node for node in switches if set(op.group) <= set(node)]
-        assert op.auxiliaries == tuple(switches[node] for node in together)
-        assert op.schedule.algorithm == ("nvls" if together else "blueconnect")
+        assert op.auxiliaries == ()
+        assert op.schedule.algorithm == ("ring" if together else "blueconnect")
 
 
 @pytest.mark.parametrize(("strategy", "offload"), [("zero1", None), ("zero1", Offload()), ("parameter_server", None)])
