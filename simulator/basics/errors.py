@@ -22,7 +22,8 @@ import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
-_GIB: Final = 2**30
+from simulator.basics.units import format_memory
+
 # Maximum faults in a file that are printed at once, one line each: about a screenful.
 MOST_FAULTS: Final = 50
 # Maximum characters in a line about a fault.
@@ -82,7 +83,8 @@ class UnknownNameError(ScenarioError):
         self.kind = kind
         self.name = name
         self.allowed = tuple(sorted(allowed))
-        super().__init__(f"{kind}: got {name!r}; {one_of(self.allowed, name, listed_by)}{f'; {hint}' if hint else ''}")
+        # A name of another kind is no misspelling.
+        super().__init__(f"{kind}: got {name!r}; {hint or one_of(self.allowed, name, listed_by)}")
 
 
 class ScheduleError(SimulatorError):
@@ -152,10 +154,10 @@ class OutOfMemoryError(SimulationError):
         self.needed = needed
         self.capacity = capacity
         self.holders = holders
-        held = ", ".join(f"{label} {nbytes / _GIB:.3g} GiB" for label, nbytes in holders)
+        held = ", ".join(f"{label} {format_memory(nbytes)}" for label, nbytes in holders)
         super().__init__(
-            f"rank {rank} ran out of memory at {time:.6g} s: needs {needed / _GIB:.4g} GiB, "
-            f"has {capacity / _GIB:.4g} GiB ({held})"
+            f"rank {rank} ran out of memory at {time:.6g} s: needs {format_memory(needed, 4)}, "
+            f"has {format_memory(capacity, 4)} ({held})"
         )
 
 

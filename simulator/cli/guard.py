@@ -5,6 +5,7 @@ No error caused by a user ends in a traceback. Nothing slow is imported here.
 
 from __future__ import annotations
 
+import errno
 import re
 from collections.abc import Callable
 from typing import Any
@@ -43,6 +44,8 @@ def _told(error: BaseException) -> int:
     # A full disk, or a folder that was removed.
     if isinstance(error, OSError):
         message = f"{error.filename or 'output'}: cannot be read or written: {error.strerror or error}"
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            message += "; free space, then continue a run or plan with --resume, or repeat another command"
         typer.echo(message, err=True)
         return 1
     if isinstance(error, MemoryError):

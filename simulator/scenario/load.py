@@ -26,7 +26,6 @@ from simulator.basics.document import load as load_document
 from simulator.basics.errors import ScenarioError
 from simulator.basics.plain_data import at
 from simulator.basics.sections import flat, overlap, varied
-from simulator.model.layer_file import is_layer_file
 from simulator.model.layer_list import LayerList
 from simulator.model.load import load_model
 from simulator.scenario import (
@@ -114,15 +113,7 @@ def parse_scenario(document: Document, base: Path, wanted: Mapping[str, str] | N
     wanted : mapping of str to str, optional
         Overrides, dotted key to YAML text.
     """
-    if is_layer_file(document.data):
-        message = (
-            f"this is a file of layers; write training.model: {document.source} in a scenario, or `simulator kernels "
-            f"{document.source}`"
-        )
-        document.refuse([document.fault((), message)])
-    if isinstance(document.data, dict) and "jobs" in document.data:
-        message = f"this is a file of several jobs; use `simulator jobs {document.source}`"
-        document.refuse([document.fault(("jobs",), message, of_key=True)])
+    registry.refuse_other_kind(document, "scenario")
     document, applied, unset = overrides.apply(document, wanted or {})
     if not isinstance(document.data, dict):
         message = f"got {shown(document.data)}; must be a mapping, such as '{error_messages.example(())}'"
