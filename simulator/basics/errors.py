@@ -79,12 +79,15 @@ class UnknownNameError(ScenarioError):
         Existing names, sorted.
     """
 
-    def __init__(self, kind: str, name: str, allowed: Iterable[str], hint: str = "", listed_by: str = "") -> None:
+    def __init__(
+        self, kind: str, name: str, allowed: Iterable[str], hint: str = "", listed_by: str = "", instead: str = ""
+    ) -> None:
         self.kind = kind
         self.name = name
         self.allowed = tuple(sorted(allowed))
-        # A name of another kind is no misspelling.
-        super().__init__(f"{kind}: got {name!r}; {hint or one_of(self.allowed, name, listed_by)}")
+        # A name of another kind is no misspelling: `instead` says what it is.
+        meant = instead or f"{one_of(self.allowed, name, listed_by)}{f'; {hint}' if hint else ''}"
+        super().__init__(f"{kind}: got {name!r}; {meant}")
 
 
 class ScheduleError(SimulatorError):

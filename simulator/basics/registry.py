@@ -166,7 +166,7 @@ def find(kind: Kind, name: str) -> Path:
         shown = name if name.isprintable() else repr(name)
         shipped_names = one_of(files, path.stem, listed_by(kind))
         raise ScenarioError(f"{shown}: no such {kind} file; give an existing path or a name; {shipped_names}")
-    raise UnknownNameError(kind, name, (*files, *installed), _other_kind(kind, name), listed_by(kind))
+    raise UnknownNameError(kind, name, (*files, *installed), listed_by=listed_by(kind), instead=_other_kind(kind, name))
 
 
 def _directory_hint(kind: Kind, path: Path) -> str:
