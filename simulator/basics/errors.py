@@ -68,6 +68,10 @@ class ScenarioWarning(UserWarning):
     """Warning: a scenario key changes no number; the message is a single line, like a line of a ScenarioError."""
 
 
+class ForeignCodeWarning(ScenarioWarning):
+    """Warning: code from outside this package begins to run; once for each file."""
+
+
 class UnknownNameError(ScenarioError):
     """Error: a name does not exist; the message suggests a similar name.
 

@@ -140,7 +140,6 @@ def parse_scenario(document: Document, base: Path, wanted: Mapping[str, str] | N
         *_warnings(document, sound, unused),
         *_unanswered(document, sound),
         *_unknown_operations(document, sound, base),
-        *_code_that_runs(document, sound, base),
     ]
     warnings = tuple(document.lines(overrides.renamed(noticed, applied)))
     scenario = build_records.completed(sound, document.question, document.source, base).replaced(warnings=warnings)
@@ -285,24 +284,6 @@ def _unknown_operations(document: Document, shape: Scenario, base: Path) -> Iter
             f"write: {', '.join(model.unknown)}"
         )
         yield document.fault(("training", "model"), message, of_key=True)
-
-
-def _code_that_runs(document: Document, shape: Scenario, base: Path) -> Iterator[Fault]:
-    """Yield a notice for each part whose code is not part of this package, and therefore was run on trust."""
-    # Imported late: the modules of builders load networkx.
-    from simulator.cluster.builder import BUILDERS
-    from simulator.cluster.topology_file import load_topology
-
-    for key, catalog in own_parts.catalogs(shape.kind).items():
-        for name in axes.values_of(key, document.data):
-            if isinstance(name, str) and catalog.runs_code(name):
-                yield document.fault(tuple(key.split(".")), f"runs the code of {name}")
-    for place, name, *_ in own_parts.reporting(shape):
-        yield document.fault(place, f"runs the code of {name}")
-    for topology in axes.values_of("cluster.topology", document.data):
-        builder = None if topology is None else load_topology(topology, base).builder
-        if builder is not None and BUILDERS.runs_code(builder):
-            yield document.fault(("cluster", "topology"), f"runs the code of {_near(Path(builder))}")
 
 
 def _conflicts(document: Document, partial: PartialScenario, base: Path, unused: UnusedKeys) -> Iterator[Fault]:
