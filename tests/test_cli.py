@@ -65,7 +65,17 @@ WRONG_COMMANDS = [
     (("run", "gone.yaml"), "gone.yaml: no such scenario file", "give an existing path"),
     (("run", "."), ".: is a directory; ", "`simulator list scenarios` lists all"),
     (("run", "a" * 5000), "scenario: got 'aaa", "File name too long"),
-    (("run", "empty.yaml"), "empty.yaml:1:1: the file is empty", ""),
+    (("run", "empty.yaml"), "empty.yaml:1:1: the file is empty", "`simulator new NAME` writes a scenario"),
+    (("run", "nogpu.yaml"), "nogpu.yaml:1:1: this is a topology; ", "use `simulator show nogpu.yaml`"),
+    (("check", "days.yaml"), "days.yaml:1:1: this is a file of days; ", "use `simulator goodput days.yaml`"),
+    (("run", "jobs.yaml"), "jobs.yaml:1:1: this is a file of several jobs; ", "use `simulator jobs jobs.yaml`"),
+    (("run", "plan.json"), "plan.json:1:1: this is the answer of a plan; ", "use `simulator run best.yaml`"),
+    (("jobs", "nogpu.yaml"), "nogpu.yaml:1:1: this is a topology; ", "use `simulator show nogpu.yaml`"),
+    (("jobs", "small.yaml"), "small.yaml:2:1: this is a scenario; ", "use `simulator run small.yaml`"),
+    (("goodput", "nogpu.yaml"), "nogpu.yaml:1:1: this is a topology; ", "use `simulator show nogpu.yaml`"),
+    (("show", "small.yaml"), "small.yaml:2:1: this is a scenario; ", "use `simulator run small.yaml`"),
+    (("run", "checkpoint_interval"), "scenario: got 'checkpoint_interval'; use `simulator goodput ", "_interval`"),
+    (("new", "größe"), "name: got 'größe'; must be at most 100 letters a to z or A to Z, digits", "folder"),
     (("run", "binary.yaml"), "binary.yaml: not a UTF-8 text file", "byte 0 is 0xff"),
     (("run", "open.yaml"), "open.yaml:1:1: not YAML", "check indentation, quotes and brackets"),
     (("run", "small.yaml", "--set", "seed"), "--set seed: must be KEY=VALUE", ""),
@@ -91,7 +101,7 @@ WRONG_COMMANDS = [
         "swap",
     ),
     (("collective", "all_reduce", "--begin", "2PiB", "--end", "4PiB"), "--begin, --end: got", "at most 1 PiB"),
-    (("new", "a/b"), "name: got 'a/b'", "letters, digits"),
+    (("new", "a/b"), "name: got 'a/b'", "letters a to z or A to Z, digits"),
     (("list", "gpu"), "list: got 'gpu'", "did you mean 'gpus'?"),
     (("show", "star_100g", "--world-size", "9999999"), "simulator show: ", "Invalid value for '--world-size'"),
     (("show", "torus"), "topology: got 'torus'", "did you mean 'torus_2d' or 'torus_3d'?"),
@@ -126,6 +136,9 @@ def test_a_users_fault_is_one_line_exit_code_2_and_nothing_written(
     (tmp_path / "nogpu.yaml").write_text(
         "builder: star\noptions: {bandwidth: 1 GB/s, latency: 5 us}\n", encoding="utf-8"
     )
+    (tmp_path / "days.yaml").write_text("scenario: straggler\ndays: 3\n", encoding="utf-8")
+    (tmp_path / "jobs.yaml").write_text("cluster: {topology: leaf_spine_100g}\njobs: {}\n", encoding="utf-8")
+    (tmp_path / "plan.json").write_text('{"sentences": [], "sequences": 64}', encoding="utf-8")
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "kept").write_text("", encoding="utf-8")
     before = sorted(tmp_path.rglob("*"))
@@ -217,7 +230,7 @@ def test_payload_that_no_memory_holds_is_refused_before_it_is_tried(cli: Command
     for command in ("check", "run"):
         answer = cli(command, "small.yaml", "--set", "collective.size=1 PiB", "--set", "collective.payload=true")
         assert (answer.code, len(answer.faults)) == (2, 1)
-        assert "collective.payload: got true; real arrays of 4 ranks and their checks need 8192 TiB" in answer.err
+        assert "collective.payload: got true; real arrays of 4 ranks and their checks need 8 PiB" in answer.err
     assert list((tmp_path / "runs").iterdir()) == []
 
 
@@ -235,7 +248,7 @@ def test_errors_have_the_exit_code_of_who_is_at_fault(capsys: pytest.CaptureFixt
     told = capsys.readouterr().err.splitlines()
     assert told[0] == "the run cannot go on"
     assert told[1].startswith("interrupted")
-    assert told[2] == "runs/a: cannot be read or written: No space left on device"
+    assert told[2].startswith("runs/a: cannot be read or written: No space left on device; free space, then continue ")
     assert told[3].startswith("this machine ran out of memory; take fewer ranks, ")
     assert len(told) == 4
     with pytest.raises(ZeroDivisionError):

@@ -173,7 +173,7 @@ def parse(text: str, source: str = "<text>", *, keep_faults: bool = False) -> Do
         reason = "nested too deeply" if isinstance(error, RecursionError) else one_line(str(error))
         raise ScenarioError(f"{source}: not readable as YAML: {reason}") from error
     if root is None:
-        raise ScenarioError(f"{source}:1:1: the file is empty")
+        raise ScenarioError(f"{source}:1:1: the file is empty; `simulator new NAME` writes a scenario to start from")
     builder = _ValueReader()
     data = builder.build(root, ())
     document = Document(source, data, builder.keys, builder.values, _question(text), tuple(builder.faults))

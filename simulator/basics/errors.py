@@ -22,7 +22,8 @@ import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
-_GIB: Final = 2**30
+from simulator.basics.units import format_memory
+
 # Maximum faults in a file that are printed at once, one line each: about a screenful.
 MOST_FAULTS: Final = 50
 # Maximum characters in a line about a fault.
@@ -67,6 +68,10 @@ class ScenarioWarning(UserWarning):
     """Warning: a scenario key changes no number; the message is a single line, like a line of a ScenarioError."""
 
 
+class ForeignCodeWarning(ScenarioWarning):
+    """Warning: code from outside this package begins to run; once for each file."""
+
+
 class UnknownNameError(ScenarioError):
     """Error: a name does not exist; the message suggests a similar name.
 
@@ -78,11 +83,15 @@ class UnknownNameError(ScenarioError):
         Existing names, sorted.
     """
 
-    def __init__(self, kind: str, name: str, allowed: Iterable[str], hint: str = "", listed_by: str = "") -> None:
+    def __init__(
+        self, kind: str, name: str, allowed: Iterable[str], hint: str = "", listed_by: str = "", instead: str = ""
+    ) -> None:
         self.kind = kind
         self.name = name
         self.allowed = tuple(sorted(allowed))
-        super().__init__(f"{kind}: got {name!r}; {one_of(self.allowed, name, listed_by)}{f'; {hint}' if hint else ''}")
+        # A name of another kind is no misspelling: `instead` says what it is.
+        meant = instead or f"{one_of(self.allowed, name, listed_by)}{f'; {hint}' if hint else ''}"
+        super().__init__(f"{kind}: got {name!r}; {meant}")
 
 
 class ScheduleError(SimulatorError):
@@ -162,10 +171,10 @@ class OutOfMemoryError(SimulationError):
         self.holders = holders
         self.beside = beside
         others = [("CUDA context and NCCL buffers", beside)] if beside else []
-        held = ", ".join(f"{label} {nbytes / _GIB:.3g} GiB" for label, nbytes in (*holders, *others))
+        held = ", ".join(f"{label} {format_memory(nbytes)}" for label, nbytes in (*holders, *others))
         super().__init__(
-            f"rank {rank} ran out of memory at {time:.6g} s: needs {needed / _GIB:.4g} GiB, "
-            f"has {capacity / _GIB:.4g} GiB ({held})"
+            f"rank {rank} ran out of memory at {time:.6g} s: needs {format_memory(needed, 4)}, "
+            f"has {format_memory(capacity, 4)} ({held})"
         )
 
 

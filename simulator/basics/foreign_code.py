@@ -2,6 +2,9 @@
 
 The code is a Python file of the user, or a module of an installed package (an entry point). It declares records in the
 form of this package's own modules. Faults of the code are told in one line, with the file and the line.
+
+No other module runs such code. A ForeignCodeWarning precedes the first run of a file in a process; worker processes are
+silent, because their parent has warned.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ import hashlib
 import os
 import sys
 import traceback
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass, replace
@@ -18,7 +22,7 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
-from simulator.basics.errors import ScenarioError, SimulatorError
+from simulator.basics.errors import ForeignCodeWarning, ScenarioError, SimulatorError
 from simulator.basics.input_files import read_bytes
 
 if TYPE_CHECKING:
@@ -164,7 +168,10 @@ def load_file(name: str, base: Path | None = None) -> Foreign:
     refuse_if_forbidden(name)
     path = located(name, base)
     # The content is part of the cache's key: a file that was changed in the meantime is loaded again.
-    return _run(path, read_bytes(path, source=name, most=_MOST_BYTES))
+    found = _run(path, read_bytes(path, source=name, most=_MOST_BYTES))
+    if isinstance(found, ScenarioError):
+        raise found
+    return found
 
 
 def _compiled(content: bytes, path: str) -> CodeType:
@@ -175,8 +182,23 @@ def _compiled(content: bytes, path: str) -> CodeType:
         raise SyntaxError(str(error)) from error
 
 
+def _warn(name: str) -> None:
+    """Warn that the code of a name begins to run."""
+    # Imported here: most commands run no foreign code.
+    from multiprocessing import parent_process
+
+    if parent_process() is None:
+        warnings.warn(f"runs the code of {name}", ForeignCodeWarning, stacklevel=2)
+
+
+def _near(path: str) -> str:
+    """Return the path relative to the working directory if it is inside, else unchanged."""
+    return str(Path(path).relative_to(Path.cwd())) if Path(path).is_relative_to(Path.cwd()) else path
+
+
 @cache
-def _run(path: str, content: bytes) -> Foreign:
+def _run(path: str, content: bytes) -> Foreign | ScenarioError:
+    # A fault is returned, hence cached: code that fails runs once, too.
     origin = Origin(Path(path).name, path)
     digest = hashlib.sha256(path.encode() + b"/" + content).hexdigest()
     module = ModuleType(f"simulator_plugin_{digest[:16]}")
@@ -185,10 +207,14 @@ def _run(path: str, content: bytes) -> Foreign:
     sys.modules[module.__name__] = module
     try:
         # `path` as the file name makes tracebacks name the file's lines.
-        exec(_compiled(content, path), module.__dict__)
+        code = _compiled(content, path)
+        _warn(_near(path))
+        exec(code, module.__dict__)
     # SystemExit too: a file that ends the interpreter is a fault of the file.
     except (Exception, SystemExit) as error:
-        raise origin.fault(error) from error
+        fault = origin.fault(error)
+        fault.__cause__ = error
+        return fault
     return Foreign(origin, module)
 
 
@@ -250,6 +276,7 @@ def _installed() -> tuple[EntryPoint, ...]:
 
 @cache
 def _of_entry(entry: EntryPoint) -> Foreign:
+    _warn(entry.name)
     try:
         declared = entry.load()
     # The package's code may raise any error.

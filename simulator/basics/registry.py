@@ -7,15 +7,19 @@ meaning (`spelling.py`), and so have the names in catalog/other_names.yaml.
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from pkgutil import iter_modules
-from typing import Final, Literal, get_args
+from typing import TYPE_CHECKING, Final, Literal, get_args
 
 from simulator.basics.errors import ScenarioError, UnknownNameError, one_of
 from simulator.basics.installed_files import installed_frameworks
 from simulator.basics.spelling import meant
+
+if TYPE_CHECKING:
+    from simulator.basics.document import Document
 
 Kind = Literal["topology", "scenario", "jobs", "days", "gpu", "link", "model", "framework"]
 
@@ -36,6 +40,32 @@ _MEASURED_BOARDS: Final = {
     "h100_hbm2e_500w": "copy gpus/h100_sxm.yaml of the catalog, change power to 500, hbm_bytes to 96 GB and "
     "hbm_bandwidth to 2.4 TB/s, and give the file's path",
 }
+# Kinds of files with keys that tell them apart, and what to do with such a file; the first that applies counts.
+_KEYS_OF_KINDS: Final[tuple[tuple[str, tuple[frozenset[str], ...], str], ...]] = (
+    ("jobs", (frozenset({"jobs"}),), "this is a file of several jobs; use `simulator jobs {}`"),
+    (
+        "scenario",
+        (frozenset({"training"}), frozenset({"collective"}), frozenset({"cluster", "name"})),
+        "this is a scenario; use `simulator run {}`",
+    ),
+    ("days", (frozenset({"scenario"}),), "this is a file of days; use `simulator goodput {}`"),
+    (
+        "topology",
+        (frozenset({"builder"}), frozenset({"graph"})),
+        "this is a topology; write cluster.topology: {} in a scenario, or use `simulator show {}`",
+    ),
+    (
+        "model",
+        (frozenset({"layers", "input"}), frozenset({"layers", "loss"})),
+        "this is a file of layers; write training.model: {} in a scenario, or use `simulator kernels {}`",
+    ),
+    (
+        "plan",
+        (frozenset({"sentences", "sequences"}),),
+        "this is the answer of a plan; use `simulator run {best}`, its fastest setting",
+    ),
+    ("answer", (frozenset({"sentences"}),), "this is an answer and no file to simulate; use the file that it answers"),
+)
 _OTHER_NAMES: Final = _PACKAGE / "catalog" / "other_names.yaml"
 
 
@@ -136,7 +166,7 @@ def find(kind: Kind, name: str) -> Path:
         shown = name if name.isprintable() else repr(name)
         shipped_names = one_of(files, path.stem, listed_by(kind))
         raise ScenarioError(f"{shown}: no such {kind} file; give an existing path or a name; {shipped_names}")
-    raise UnknownNameError(kind, name, (*files, *installed), _other_kind(kind, name), listed_by(kind))
+    raise UnknownNameError(kind, name, (*files, *installed), listed_by=listed_by(kind), instead=_other_kind(kind, name))
 
 
 def _directory_hint(kind: Kind, path: Path) -> str:
@@ -144,6 +174,20 @@ def _directory_hint(kind: Kind, path: Path) -> str:
     if kind == "scenario" and is_file(path / "run.json"):
         return f"to simulate this earlier run again, use `simulator rerun {shlex.quote(str(path))}`"
     return f"give the path of a {kind} file or a name; {one_of(_files(kind), path.name, listed_by(kind))}"
+
+
+def refuse_other_kind(document: Document, wanted: Kind) -> None:
+    """Raise ScenarioError if a file's keys are those of another kind; the message names the command for that kind."""
+    if not isinstance(document.data, Mapping):
+        return
+    kind, advice = next(
+        ((kind, advice) for kind, marks, advice in _KEYS_OF_KINDS if any(mark <= set(document.data) for mark in marks)),
+        (wanted, ""),
+    )
+    if kind != wanted:
+        best = Path(document.source).with_name("best.yaml")
+        message = advice.replace("{}", document.source).replace("{best}", str(best))
+        document.refuse([document.fault((), message)])
 
 
 def _other_kind(kind: Kind, name: str) -> str:

@@ -22,7 +22,7 @@ Kind = Literal["bytes", "bandwidth", "time", "flops", "flop_rate"]
 _SI: Final = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15, "E": 10**18}
 _IEC: Final = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50}
 GIB: Final = 2**30
-_BINARY: Final = (("TiB", 2**40), ("GiB", GIB), ("MiB", 2**20), ("KiB", 2**10))
+_BINARY: Final = (("PiB", 2**50), ("TiB", 2**40), ("GiB", GIB), ("MiB", 2**20), ("KiB", 2**10))
 # Spellings for bit rates, and for byte rates, after the prefix.
 _BITS: Final = ("b/s", "bps", "bit/s")
 _BYTES: Final = ("B/s", "Bps")
@@ -191,8 +191,8 @@ def format_size(nbytes: float) -> str:
     return decimal if _exact(decimal, "bytes") == nbytes else binary
 
 
-def format_memory(nbytes: float) -> str:
-    """Return bytes in a memory as text, in binary units with three digits, as nvidia-smi and torch do.
+def format_memory(nbytes: float, digits: int = 3) -> str:
+    """Return bytes in a memory as text, in binary units with three digits (or `digits`), as nvidia-smi and torch do.
 
     Examples
     --------
@@ -200,7 +200,7 @@ def format_memory(nbytes: float) -> str:
     ('80 GiB', '9.16 MiB')
     """
     unit, factor = byte_unit(nbytes)
-    return f"{float(f'{nbytes / factor:.3g}'):g} {unit}"
+    return f"{float(f'{nbytes / factor:.{digits}g}'):g} {unit}"
 
 
 def byte_unit(nbytes: float) -> tuple[str, int]:

@@ -32,6 +32,8 @@ _PER_GPU: Final = ("/gpu", " per gpu")
 _USEFUL: Final = "useful "
 # A measurement within this factor of the prediction is plausible.
 _PLAUSIBLE: Final = 3.0
+# A measurement beyond this factor of the prediction may contain time that is not simulated.
+_NOT_SIMULATED: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +97,20 @@ def expect(source: str, measured: str, overrides: Mapping[str, str], *, as_json:
         "each with a smaller size."
     )
     if not all(one.likely for one in found.explanations):
-        print_text("Unlikely: a size beyond a factor of 3 for one cause alone.")
+        print_text(
+            "Unlikely: a size beyond a factor of 3 for one cause alone, or a step time far beyond the measured one."
+        )
+    if any(one.likely and one.usual for one in found.explanations):
+        print_text(
+            "No collective of this machine was measured: the prediction has the rated bandwidth of every link, "
+            "therefore slow transfers come first."
+        )
+    if found.measured > _NOT_SIMULATED * found.predicted:
+        print_text(
+            f"More than {_NOT_SIMULATED:g} times the predicted time: first rule out what is not simulated: loading of "
+            "data, work of the host between steps (Python, logging, evaluation), checkpoints, and the first steps of a "
+            "run."
+        )
 
 
 def _cause(one: Explanation) -> str:

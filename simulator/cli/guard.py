@@ -5,26 +5,43 @@ No error caused by a user ends in a traceback. Nothing slow is imported here.
 
 from __future__ import annotations
 
+import errno
 import re
+import warnings
 from collections.abc import Callable
 from typing import Any
 
 import typer
 
-from simulator.basics.errors import DefectError, ScenarioError, SimulatorError, one_line, one_of
+from simulator.basics.errors import DefectError, ForeignCodeWarning, ScenarioError, SimulatorError, one_line, one_of
 from simulator.cli.console import print_text
 from simulator.cli.interruption import exit_code, heed_no_more, interruption_behind, word
 
 
 def guarded(command: Callable[[], Any]) -> int:
-    """Run a command and return its exit code; errors are printed as lines on stderr."""
+    """Run a command and return its exit code; errors and foreign code are printed as lines on stderr."""
     try:
-        code = command()
+        with warnings.catch_warnings():
+            warnings.simplefilter("always", ForeignCodeWarning)
+            warnings.showwarning = _showing(warnings.showwarning)
+            code = command()
     # BaseException: interruptions are not Exceptions, and an error may have replaced an interruption on its way.
     except BaseException as error:
         interruption = interruption_behind(error)
         return _told(error) if interruption is None else _interrupted(interruption)
     return code if isinstance(code, int) else 0
+
+
+def _showing(others: Callable[..., None]) -> Callable[..., None]:
+    """Return a function that prints a ForeignCodeWarning as a line on stderr, and passes other warnings on."""
+
+    def show(message: Warning | str, category: type[Warning], *place: Any) -> None:
+        if issubclass(category, ForeignCodeWarning):
+            typer.echo(f"warning: {message}", err=True)
+        else:
+            others(message, category, *place)
+
+    return show
 
 
 def _told(error: BaseException) -> int:
@@ -43,6 +60,8 @@ def _told(error: BaseException) -> int:
     # A full disk, or a folder that was removed.
     if isinstance(error, OSError):
         message = f"{error.filename or 'output'}: cannot be read or written: {error.strerror or error}"
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            message += "; free space, then continue a run or plan with --resume, or repeat another command"
         typer.echo(message, err=True)
         return 1
     if isinstance(error, MemoryError):

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import runpy
-import traceback
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from simulator.basics.atomic_files import write_atomically
-from simulator.basics.errors import ScenarioError, one_line
-from simulator.basics.foreign_code import refuse_if_forbidden
+from simulator.basics.errors import ScenarioError
+from simulator.basics.foreign_code import load_file
 from simulator.cli.console import print_text
-from simulator.cli.warnings_output import print_warnings
 from simulator.model.model import total
-from simulator.model.torch_tracing import trace
+from simulator.model.torch_tracing import NEEDS_TORCH, trace
 from simulator.model.traced_file import written_layer_list
 
 
@@ -50,24 +47,17 @@ def _made(path: Path, function: str) -> tuple[Any, Any]:
     """Return the module and the inputs that a function of a Python file returns."""
     if not path.is_file():
         raise ScenarioError(f"{path}: no such file")
-    refuse_if_forbidden(str(path))
-    print_warnings([f"runs the code of {path}"])
     try:
-        names = runpy.run_path(str(path))
-        if not callable(names.get(function)):
+        foreign = load_file(str(path))
+        build = getattr(foreign.declared, function, None)
+        if not callable(build):
             raise ScenarioError(f"{path}: has no function {function!r}")
-        made = names[function]()
-    except ScenarioError:
+        with foreign.origin.telling():
+            made = build()
+    except ScenarioError as error:
+        if isinstance(error.__cause__, ModuleNotFoundError) and error.__cause__.name == "torch":
+            raise ScenarioError(NEEDS_TORCH) from error
         raise
-    except ModuleNotFoundError as error:
-        if error.name != "torch":
-            raise ScenarioError(f"{path}: {error}") from error
-        raise ScenarioError("tracing a module needs PyTorch; write: pip install torch") from error
-    # The file may raise anything.
-    except Exception as error:
-        frames = [one for one in traceback.extract_tb(error.__traceback__) if one.filename == str(path)]
-        where = f"{path}:{frames[-1].lineno}" if frames else str(path)
-        raise ScenarioError(one_line(f"{where}: {type(error).__name__}: {error}")) from error
     if not (isinstance(made, tuple) and len(made) == 2):
         raise ScenarioError(f"{path}: {function} must return a module and its inputs, as in: return net, [image]")
     return made

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from simulator.basics import registry
 from simulator.basics.document import Document, Fault
 from simulator.basics.errors import ScenarioError
 from simulator.basics.foreign_code import located
@@ -153,7 +154,9 @@ def load_topology(topology: str | Path | Mapping[str, Any], base: Path | None = 
     # A graph file given directly: a topology without GPU, options and measurements, named after the file.
     if path.suffix in (".json", ".graphml"):
         return Topology(path.stem, Document(str(path), {}), graph=path, folder=path.parent)
-    return _read(read(path), path.stem, path.parent)
+    document = read(path)
+    registry.refuse_other_kind(document, "topology")
+    return _read(document, path.stem, path.parent)
 
 
 def _read(document: Document, name: str, folder: Path | None) -> Topology:

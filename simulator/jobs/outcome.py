@@ -15,7 +15,7 @@ from simulator.records.timeline import Span, Timeline
 from simulator.scenario.jobs_file import JobSetting, JobsFile
 
 # Slowdown below which a job counts as undisturbed.
-_FELT: Final = 0.005
+FELT: Final = 0.005
 # Changes of the slowdown by a later start that are worth a sentence.
 _SHIFT_HELPS: Final = 0.01
 
@@ -157,9 +157,9 @@ def sentences(
     rounds: Sequence[OuterRound],
 ) -> tuple[str, ...]:
     """Return the answer in sentences, the most important first."""
-    slow = tuple(_on_slow_links(file, jobs))
     if rounds:
-        return (*(sentence for one in rounds for sentence in one.sentences), *slow)
+        return tuple(sentence for one in rounds for sentence in one.sentences)
+    slow = tuple(_on_slow_links(file, jobs))
     if coupled := tuple(_on_batches(file, jobs)):
         return (*coupled, *_on_generations(file, jobs), *slow)
     return (*_on_generations(file, jobs), *slow, *_on_sharing(file, jobs, links, shifts))
@@ -175,7 +175,7 @@ def _on_sharing(
         if file.jobs[0].generation and not file.events:
             return ()
         return (_on_one_job(jobs[0], events if file.events else ""),)
-    felt = [job for job in jobs if job.slowdown > 1.0 + _FELT]
+    felt = [job for job in jobs if job.slowdown > 1.0 + FELT]
     if not felt and file.events:
         return (f"Neither the other jobs nor the events ({events}) slow a job down.",)
     if not felt:
@@ -225,7 +225,7 @@ def _on_slow_links(file: JobsFile, jobs: Sequence[JobOutcome]) -> Iterator[str]:
     if not factors:
         return
     slow = label("cluster.link_factors", factors)
-    felt = sorted((job for job in jobs if job.slowdown_by_links > 1.0 + _FELT), key=lambda job: -job.slowdown_by_links)
+    felt = sorted((job for job in jobs if job.slowdown_by_links > 1.0 + FELT), key=lambda job: -job.slowdown_by_links)
     if not felt:
         yield f"The slow links ({slow}) slow no job down."
         return
@@ -266,7 +266,7 @@ def _on_slowdowns(jobs: Sequence[JobOutcome], worst: JobOutcome) -> Iterator[str
     for job in jobs:
         if job is worst:
             continue
-        if job.slowdown > 1.0 + _FELT:
+        if job.slowdown > 1.0 + FELT:
             yield (
                 f"Job {job.name}: {format_time(job.together)} beside the others, {format_time(job.alone)} alone "
                 f"({job.slowdown:.3g} times as long)."

@@ -93,7 +93,7 @@ class SharedRun:
     def tables(self) -> tuple[AnswerTable, ...]:
         """The jobs, the links that they share, the later starts that were tried, and the steps of each job."""
         names = [job.name for job in self.jobs]
-        found = [job_table(self.jobs, slow=bool(self.file.jobs[0].cluster.link_factors))]
+        found = [job_table(self.jobs)]
         if self.links:
             found.append(link_table(self.links, names))
         if self.shifts:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from simulator.basics.units import format_bandwidth, format_bytes, format_time
-from simulator.jobs.outcome import JobOutcome, SharedLink, Shift
+from simulator.jobs.outcome import FELT, JobOutcome, SharedLink, Shift
 from simulator.report.tables.answer_table import AnswerColumn, AnswerTable
 
 # Rows for readers.
@@ -14,10 +14,11 @@ _LINKS: Final = 5
 _STEPS: Final = 20
 
 
-def job_table(jobs: Sequence[JobOutcome], *, slow: bool) -> AnswerTable:
+def job_table(jobs: Sequence[JobOutcome]) -> AnswerTable:
     """Return a row for each job: GPUs, nodes, leaf switches, start [s], steps, step time alone and together [s],
-    slowdown, bytes sent [B]; if links are `slow`, also the step time alone on healthy links [s].
+    slowdown, bytes sent [B]; if slow links cost a job time, also the step time alone on healthy links [s].
     """
+    slow = any(job.slowdown_by_links > 1.0 + FELT for job in jobs)
     columns = (
         AnswerColumn("job", "job", left=True),
         AnswerColumn("gpus", "GPUs"),

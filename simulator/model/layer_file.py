@@ -54,11 +54,6 @@ _FLOAT32: Final = 4
 _LABEL: Final = 8
 
 
-def is_layer_file(data: Any) -> bool:
-    """Return True if a file's data describes a model by its layers, and nothing else."""
-    return isinstance(data, Mapping) and "layers" in data and set(data) <= set(_KEYS)
-
-
 def read_layer_list(document: Document, name: str) -> LayerList:
     """Return the model that a file of layers describes.
 

@@ -15,7 +15,7 @@ import copy
 import traceback
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from simulator.basics.errors import ScenarioError, one_line
 from simulator.model.recorded_layers import SAMPLES, layers_of_recordings
@@ -25,6 +25,11 @@ if TYPE_CHECKING:
     from torch.nn import Module
 
     from simulator.model.layer_list import LayerList
+
+NEEDS_TORCH: Final = (
+    "tracing a module needs PyTorch; write: pip install 'cluster-training-simulator[torch]', or list the layers in "
+    "a file"
+)
 
 
 def trace(
@@ -57,7 +62,7 @@ def trace(
     try:
         import torch
     except ImportError as error:
-        raise ScenarioError("tracing a module needs PyTorch; write: pip install torch") from error
+        raise ScenarioError(NEEDS_TORCH) from error
     working = getattr(torch, dtype)
     from torch._subclasses.fake_tensor import FakeTensorMode
 

@@ -96,13 +96,12 @@ class PlanQuestion:
             A part cannot be loaded.
         """
         refuse_too_large(self.base, self.sequences, largest_micro_batch(self.said))
-        named = [(one, value) for one in self.said if one.name in KEYS for value in one.values]
-        foreign = [(one, value) for one, value in named if runs_code(KEYS[one.name], value)]
-        for one, value in foreign:
-            # Refused here if it may not run at all.
-            _value(one.where, one.name, value, self.base.base)
-        told = (f"runs the code of {value}" for _, value in foreign)
-        return tuple(line for line in (warning_of(self.base, self.sequences), *told) if line)
+        for one in self.said:
+            for value in one.values if one.name in KEYS else ():
+                if runs_code(KEYS[one.name], value):
+                    # Refused here if it may not run at all.
+                    _value(one.where, one.name, value, self.base.base)
+        return tuple(filter(None, [warning_of(self.base, self.sequences)]))
 
     @property
     def numbers(self) -> tuple[int, ...]:

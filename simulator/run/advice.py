@@ -60,9 +60,12 @@ def advice(cluster: Cluster, step: TrainingStep, jitter: Jitter) -> str:
     if nearest is not None and takes_long(nearest.step):
         nbytes = least_need(cluster, nearest.step)
         if nbytes < least:
+            tested = "changes with a long simulation were not tested"
+            if nbytes > cluster.gpus[0].hbm_bytes:
+                tested = "no tested combination of changes is enough"
             return (
-                f"{told}changes with a long simulation were not tested; the change with the smallest need: "
-                f"{nearest.text} (needs at least {format_memory(nbytes)})"
+                f"{told}{tested}; the change with the smallest need: {nearest.text} (needs at least "
+                f"{format_memory(nbytes)})"
             )
     elif nearest is not None:
         nbytes = advised_need(cluster, nearest.step, jitter).margin.process

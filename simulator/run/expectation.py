@@ -10,7 +10,9 @@ simulated in place of causes.
 Example: predicted 1.00 s, measured 1.20 s, 0.10 s of exposed communication. Transfers 3 times as slow add about 0.2 s
 and explain the gap; kernels 1.22 times as slow do as well; full recompute would add 0.25 s.
 
-A size beyond a factor of 3 is unlikely: several smaller causes are likelier.
+A size beyond a factor of 3 is unlikely: several smaller causes are likelier. A cause with a step time far beyond the
+measured one is unlikely too. Without measured collectives, the prediction has the rated bandwidth of every link: slow
+transfers are then the first cause to look at.
 """
 
 from __future__ import annotations
@@ -66,7 +68,9 @@ class Explanation:
     key : str
         What to write in the scenario to simulate the cause; empty without a key.
     likely : bool
-        False for a cause with a size beyond a factor of 3.
+        False for a cause with a size beyond a factor of 3, or with a step time far beyond the measured one.
+    usual : bool
+        True for slow transfers on a machine whose collectives were not measured.
     """
 
     cause: str
@@ -74,6 +78,7 @@ class Explanation:
     share: float
     key: str = ""
     likely: bool = True
+    usual: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +180,7 @@ class Expectation:
                     "share_of_gap": one.share,
                     "key": one.key,
                     "likely": one.likely,
+                    "usual": one.usual,
                 }
                 for one in self.explanations
             ],
@@ -228,7 +234,14 @@ def expectation(
     needed = _least_share(scenario.training, scenario.base) * reached * predicted / measured
     causes: list[Explanation] = []
     if not fitting and needed <= peak:
-        times = _explanations(scenario, lambda changed: float(simulated(changed)["step_time_s"]), predicted, measured)
+        # A factor within which predictions are right.
+        low, high = (end / predicted for end in _interval(report))
+        close = 1 / low if measured < predicted else high
+        machine = clusters.of(scenario)
+        rated = not machine.collectives and not machine.in_node
+        times = _explanations(
+            scenario, lambda changed: float(simulated(changed)["step_time_s"]), predicted, measured, close, rated
+        )
         causes = list(times)
     return Expectation(
         measured,
@@ -236,8 +249,8 @@ def expectation(
         *_interval(report),
         work,
         work_unit([report]),
-        # Likely causes that explain the whole gap and no more come first.
-        tuple(sorted(causes, key=lambda one: (not one.likely, round(abs(math.log(one.share)), 1)))),
+        # The usual cause first, then likely causes that explain the whole gap and no more.
+        tuple(sorted(causes, key=lambda one: (not one.likely, not one.usual, round(abs(math.log(one.share)), 1)))),
         margin,
         fitting,
         needed,
@@ -306,25 +319,38 @@ def _smaller(training: TrainingSpec) -> Iterator[tuple[str, str, dict[str, Any]]
 
 
 def _explanations(
-    scenario: Scenario, time_of: Callable[[Scenario], float], predicted: float, measured: float
+    scenario: Scenario,
+    time_of: Callable[[Scenario], float],
+    predicted: float,
+    measured: float,
+    close: float,
+    rated: bool,
 ) -> Iterator[Explanation]:
-    """Yield the causes that change the step time towards the measured one."""
+    """Yield the causes that change the step time towards the measured one.
+
+    Predictions are right within the factor `close`. `rated`: links have their rated bandwidth, because no collective of
+    the machine was measured.
+    """
     training = scenario.training
     if training is None:
         return
     slower = measured > predicted
 
-    def told(cause: str, seconds: float, key: str = "", *, likely: bool = True) -> Iterator[Explanation]:
+    def told(
+        cause: str, seconds: float, key: str = "", *, likely: bool = True, usual: bool = False
+    ) -> Iterator[Explanation]:
         share = (seconds - predicted) / (measured - predicted) if measured != predicted else 0.0
         # A cause that hardly matters, or works the other way, is none.
         if share > 0.01:
-            yield Explanation(cause, seconds, share, key, likely)
+            beyond = seconds / measured if slower else measured / seconds
+            yield Explanation(cause, seconds, share, key, likely and beyond <= close, usual)
 
-    sized = _sized(scenario, training, slower=slower)
+    sized = _sized(scenario, training, slower=slower, rated=rated)
     sizes = [(one, *_solved(_times(time_of, one), predicted, measured, one.most)) for one in sized]
     # The smaller the change, the likelier the cause.
     for one, size, seconds in sorted(sizes, key=lambda found: abs(math.log(found[1]))):
-        yield from told(one.words(size), seconds, one.key(size), likely=max(size, 1 / size) <= one.likely)
+        likely = max(size, 1 / size) <= one.likely
+        yield from told(one.words(size), seconds, one.key(size), likely=likely, usual=one.usual)
     for cause, key, changes in _plain(scenario, training, slower=slower):
         yield from told(cause, time_of(scenario.replaced(training=training.replaced(**changes))), key)
 
@@ -343,6 +369,8 @@ class _Sized:
         The scenario with the cause.
     likely : float
         Largest factor of the size, up or down, that a real machine is likely to have.
+    usual : bool
+        As in `Explanation`.
     """
 
     words: Callable[[float], str]
@@ -350,6 +378,7 @@ class _Sized:
     most: float
     changed: Callable[[float], Scenario]
     likely: float = _LIKELY
+    usual: bool = False
 
 
 def _times(time_of: Callable[[Scenario], float], cause: _Sized) -> Callable[[float], float]:
@@ -357,8 +386,8 @@ def _times(time_of: Callable[[Scenario], float], cause: _Sized) -> Callable[[flo
     return lambda size: time_of(cause.changed(size))
 
 
-def _sized(scenario: Scenario, training: TrainingSpec, *, slower: bool) -> Iterator[_Sized]:
-    """Yield causes with a size that change the step time in one direction."""
+def _sized(scenario: Scenario, training: TrainingSpec, *, slower: bool, rated: bool) -> Iterator[_Sized]:
+    """Yield causes with a size that change the step time in one direction; `rated` as in `_explanations`."""
     own = load_framework(training.framework, scenario.base)
     most = _MOST if slower else 1 / _MOST
 
@@ -366,17 +395,20 @@ def _sized(scenario: Scenario, training: TrainingSpec, *, slower: bool) -> Itera
         made: Any = changed_file(training.framework, scenario.base, {name: value})
         return scenario.replaced(training=training.replaced(framework=made))
 
-    def factor(name: str, words: str, shipped: float) -> _Sized:
+    def factor(name: str, words: str, shipped: float, *, usual: bool = False) -> _Sized:
         return _Sized(
             lambda size: f"{words} take {size:.2f} times as long",
             lambda size: f"{name}: {shipped * size:.3g} in a framework file",
             most,
             lambda size: with_constant(name, shipped * size),
+            # Without a measurement nothing bounds the factor of a library that copies through the host.
+            _MOST if usual else _LIKELY,
+            usual,
         )
 
     yield factor("kernel_time", "kernels", own.kernel_time)
     if scenario.cluster.world_size > 1:
-        yield factor("network_time", "transfers", own.network_time)
+        yield factor("network_time", "transfers", own.network_time, usual=slower and rated)
     if not slower:
         return
     # The issue time grows from its own value, or from 1 us.

@@ -46,7 +46,7 @@ Placement = Literal["packed", "spread", "by_rail"]
 PLACEMENTS: Final[tuple[Placement, ...]] = ("packed", "spread", "by_rail")
 # Highest priority of a job.
 _MOST_PRIORITY: Final = 100
-_NAME: Final = reading.text(r"[A-Za-z0-9_-]{1,40}", "at most 40 letters, digits, '_' or '-'")
+_NAME: Final = reading.text(r"[A-Za-z0-9_-]{1,40}", "at most 40 letters a to z or A to Z, digits, '_' or '-'")
 
 
 def _placement(value: Any) -> Any:
@@ -231,6 +231,7 @@ def load_jobs(source: str | Path | Mapping[str, Any]) -> JobsFile:
 
 
 def _read(document: Document, base: Path) -> JobsFile:
+    registry.refuse_other_kind(document, "jobs")
     if not is_jobs_file(document.data):
         message = (
             "has no key 'jobs'; a file of jobs begins like 'cluster: {topology: leaf_spine_100g}' with 'jobs: {a: "

@@ -26,7 +26,6 @@ from simulator.basics.document import load as load_document
 from simulator.basics.errors import ScenarioError
 from simulator.basics.plain_data import at
 from simulator.basics.sections import flat, overlap, varied
-from simulator.model.layer_file import is_layer_file
 from simulator.model.layer_list import LayerList
 from simulator.model.load import load_model
 from simulator.scenario import (
@@ -114,15 +113,7 @@ def parse_scenario(document: Document, base: Path, wanted: Mapping[str, str] | N
     wanted : mapping of str to str, optional
         Overrides, dotted key to YAML text.
     """
-    if is_layer_file(document.data):
-        message = (
-            f"this is a file of layers; write training.model: {document.source} in a scenario, or `simulator kernels "
-            f"{document.source}`"
-        )
-        document.refuse([document.fault((), message)])
-    if isinstance(document.data, dict) and "jobs" in document.data:
-        message = f"this is a file of several jobs; use `simulator jobs {document.source}`"
-        document.refuse([document.fault(("jobs",), message, of_key=True)])
+    registry.refuse_other_kind(document, "scenario")
     document, applied, unset = overrides.apply(document, wanted or {})
     if not isinstance(document.data, dict):
         message = f"got {shown(document.data)}; must be a mapping, such as '{error_messages.example(())}'"
@@ -149,7 +140,6 @@ def parse_scenario(document: Document, base: Path, wanted: Mapping[str, str] | N
         *_warnings(document, sound, unused),
         *_unanswered(document, sound),
         *_unknown_operations(document, sound, base),
-        *_code_that_runs(document, sound, base),
     ]
     warnings = tuple(document.lines(overrides.renamed(noticed, applied)))
     scenario = build_records.completed(sound, document.question, document.source, base).replaced(warnings=warnings)
@@ -294,24 +284,6 @@ def _unknown_operations(document: Document, shape: Scenario, base: Path) -> Iter
             f"write: {', '.join(model.unknown)}"
         )
         yield document.fault(("training", "model"), message, of_key=True)
-
-
-def _code_that_runs(document: Document, shape: Scenario, base: Path) -> Iterator[Fault]:
-    """Yield a notice for each part whose code is not part of this package, and therefore was run on trust."""
-    # Imported late: the modules of builders load networkx.
-    from simulator.cluster.builder import BUILDERS
-    from simulator.cluster.topology_file import load_topology
-
-    for key, catalog in own_parts.catalogs(shape.kind).items():
-        for name in axes.values_of(key, document.data):
-            if isinstance(name, str) and catalog.runs_code(name):
-                yield document.fault(tuple(key.split(".")), f"runs the code of {name}")
-    for place, name, *_ in own_parts.reporting(shape):
-        yield document.fault(place, f"runs the code of {name}")
-    for topology in axes.values_of("cluster.topology", document.data):
-        builder = None if topology is None else load_topology(topology, base).builder
-        if builder is not None and BUILDERS.runs_code(builder):
-            yield document.fault(("cluster", "topology"), f"runs the code of {_near(Path(builder))}")
 
 
 def _conflicts(document: Document, partial: PartialScenario, base: Path, unused: UnusedKeys) -> Iterator[Fault]:

@@ -62,7 +62,7 @@ Name = Annotated[
     str,
     reading.text(
         r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}",
-        ("at most 100 letters, digits, '_', '-' or '.', because a folder gets this name"),
+        ("at most 100 letters a to z or A to Z, digits, '_', '-' or '.', because a folder gets this name"),
     ),
 ]
 

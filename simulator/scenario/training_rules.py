@@ -504,7 +504,9 @@ def _attention_generation(
     known = attention_generations(gpu)
     if shape.attention_generation not in known:
         allowed = ", ".join(map(str, known))
-        message = f"got {shape.attention_generation}; {gpu.name} supports flash attention generations {allowed}"
+        # Dao-AILab/flash-attention, README: FlashAttention-3 requires an H100 or H800.
+        why = ", because generation 3 has kernels for Hopper GPUs only" if shape.attention_generation == 3 else ""
+        message = f"got {shape.attention_generation}; {gpu.name} runs flash attention generations {allowed}{why}"
         yield _conflict("attention_generation", message, "training.attention", "cluster.gpu", "cluster.topology")
 
 

@@ -313,6 +313,16 @@ def test_a_change_that_takes_long_to_try_is_named_with_what_it_needs_at_least() 
     assert float(nearest[1]) < 80.0
 
 
+def test_a_change_that_needs_more_than_the_gpu_has_is_not_proposed() -> None:
+    data = scenario(8, "llama3_8b", seq_len=8192, sharding="zero3", micro_batch_size=1_000_000)
+    loaded, clusters = load_scenario(data), Clusters()
+    assert loaded.training is not None
+    told = advice(clusters.of(loaded), to_step(loaded.training, 8, loaded.base), Jitter())
+    assert "no tested combination of changes is enough; the change with the smallest need: " in told
+    # A step of 10^6 sequences has millions of GiB, in words for such sizes.
+    assert re.search(r"needs at least [0-9.]+ PiB; ", told)
+
+
 def test_where_nothing_smaller_is_left_it_is_told() -> None:
     whole = scenario(1, "llama3_70b", seq_len=128, sharding="ddp", activation_checkpointing="full",
                      allocator="expandable_segments")  # fmt: skip

@@ -16,7 +16,7 @@ from simulator.cluster.gpu_file import load_gpu
 from simulator.model.kernel import Attention, Elementwise, Matmul
 from simulator.step.kernels.attention_time import attention_bytes
 from simulator.step.kernels.kernel_time import communication_sms, duration, kernel_model
-from simulator.step.kernels.matmul_time import SLICES, STEP, TILES, MatmulConstants
+from simulator.step.kernels.matmul_time import SLICES, STEP, TILES, MatmulConstants, efficiency_of, matmul_time
 
 GPUS = registry.names("gpu")
 H100 = load_gpu("h100_sxm")
@@ -155,6 +155,39 @@ def test_a_large_matmul_runs_at_the_best_that_was_found() -> None:
     kernel = Matmul("", 16384, 16384, 16384)
     best = 794.5e12  # catalog/measured/best_matmul.csv
     assert 0.95 * best < kernel.flops / duration(kernel, H100, "bfloat16") <= best
+
+
+@pytest.mark.parametrize("name", ["h100_sxm", "a100_sxm_80gb", "mi300x", "rtx_4090"])
+def test_the_efficiency_of_a_rate_is_that_of_a_bisection_in_few_steps(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Thirty halvings give the smallest share k / 2^30 that is fast enough; `fit gpu` asks thousands of times."""
+    model, shape = kernel_model(load_gpu(name)), (4096, 4096, 4096)
+    constants = model.matmul("bfloat16", sustained=True)
+    bare = replace(constants, best_flops=float("inf"))
+    peak = 2.0 * 4096**3 / matmul_time(replace(bare, efficiency=1.0), *shape)
+
+    def bisected(flops: float) -> float:
+        low, high = 0, 2**30
+        while high - low > 1:
+            middle = (low + high) // 2
+            seconds = matmul_time(replace(bare, efficiency=middle / 2**30), *shape)
+            low, high = (middle, high) if seconds > 2.0 * 4096**3 / flops else (low, middle)
+        return high / 2**30
+
+    wanted = {share: bisected(share * peak) for share in (0.2, 0.6, 0.9, 0.999, 1.5)}
+    asked: list[float] = []
+    counted = matmul_time.__wrapped__
+
+    def counting(constants: MatmulConstants, m: int, n: int, k: int) -> float:
+        asked.append(constants.efficiency)
+        return float(counted(constants, m, n, k))
+
+    monkeypatch.setattr(matmul_time, "__wrapped__", counting)
+    for share, efficiency in wanted.items():
+        asked.clear()
+        assert efficiency_of(bare, shape, share * peak) == efficiency
+        assert len(asked) <= 15
 
 
 def test_an_elementwise_kernel_takes_its_bytes_over_the_reachable_bandwidth() -> None:

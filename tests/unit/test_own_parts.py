@@ -13,6 +13,7 @@ import yaml
 from typer.main import get_command
 
 import simulator
+from simulator.basics import foreign_code
 from simulator.basics.errors import ScenarioError, ScenarioWarning
 from simulator.cli.app import app
 from simulator.scenario.load import load_scenario
@@ -88,6 +89,41 @@ def test_other_commands_run_no_forbidden_code(folder: Path, command: Command, na
     assert "whose code is not run" in refused.err
 
 
+@pytest.mark.parametrize(
+    "asked",
+    [
+        ("run", "own.yaml", "--out", "out"),
+        ("sweep", "own.yaml", "--set", "seed=0,1", "--jobs", "2", "--out", "out"),
+        ("check", "own.yaml"),
+        ("check", "rack.yaml"),
+        ("show", "rack.yaml", "--world-size", "4", "--links"),
+        ("expect", "own.yaml", "--measured", "1 s"),
+        ("goodput", "days.yaml"),
+        ("jobs", "jobs.yaml"),
+        ("fit-check", "gpt2", "--gpu", "a100_sxm_80gb", "--optimizer", "./amsgrad.py"),
+        ("export-chakra", "own.yaml", "--out", "trace"),
+        ("collective", "all_reduce", "--topology", "rack.yaml", "--world-size", "4", "--end", "1K"),
+    ],
+    ids=lambda asked: " ".join(asked[:2]),
+)
+def test_every_command_says_once_whose_code_runs(folder: Path, command: Command, asked: tuple[str, ...]) -> None:
+    topology = {**BUILDER.scenario(f"./{BUILDER.file}")["cluster"]["topology"], "gpu": "a100_sxm_80gb"}
+    (folder / "rack.yaml").write_text(yaml.safe_dump(topology))
+    training = {"model": "gpt2", "seq_len": 128, "sharding": "ddp", "framework": "bare"}
+    own = {"name": "own", "cluster": {"topology": "rack.yaml", "world_size": 4}, "training": training, "plots": []}
+    (folder / "own.yaml").write_text(yaml.safe_dump(own))
+    (folder / "days.yaml").write_text("scenario: own.yaml\ndays: 3\nfailures: 5\n")
+    jobs = {"cluster": {"topology": "rack.yaml"}, "jobs": {"a": {"training": training, "world_size": 4, "steps": 1}}}
+    (folder / "jobs.yaml").write_text(yaml.safe_dump(jobs))
+    # A command begins in a process that has loaded nothing.
+    foreign_code._run.cache_clear()
+    done = command(*asked)
+    assert done.code in (0, 1), done.err
+    assert [line for line in done.err.splitlines() if "runs the code of" in line] == [
+        f"warning: runs the code of {OPTIMIZER.file if './amsgrad.py' in asked else BUILDER.file}"
+    ]
+
+
 @every_simulated
 def test_workers_load_the_file_too(folder: Path, part: OwnPart) -> None:
     data = part.scenario(f"./{part.file}")
@@ -135,7 +171,8 @@ def test_a_wrong_file_gets_one_line(
         (folder / part.file).write_text(content.format(**facts))
     done = command("run", written(part, folder))
     assert done.code == 2
-    (line,) = done.err.splitlines()
+    *warned, line = done.err.splitlines()
+    assert warned in ([], [f"warning: runs the code of {part.file}"])
     assert line.startswith("own.yaml:")
     assert message.format(**facts) in line
 
@@ -219,10 +256,10 @@ def installed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @every_simulated
 def test_an_installed_package_brings_a_part(folder: Path, installed: Path, command: Command, part: OwnPart) -> None:
-    own = simulator.simulate(part.scenario(f"./{part.file}")).timeline.end
-    assert simulator.simulate(part.scenario(f"of_{part.module}")).timeline.end == own
     done = command("check", written(part, folder, f"of_{part.module}"))
     assert (done.code, done.err.count(f"runs the code of of_{part.module}")) == (0, 1)
+    own = simulator.simulate(part.scenario(f"./{part.file}")).timeline.end
+    assert simulator.simulate(part.scenario(f"of_{part.module}")).timeline.end == own
     refused = command("check", written(part, folder, f"of_{part.module}"), "--no-plugins")
     assert (refused.code, len(refused.faults)) == (2, 1)
 
@@ -395,7 +432,7 @@ def test_a_plan_searches_among_own_schedules(folder: Path, jobs: int | None) -> 
     """The order of the backward passes is gpipe's reversed, and every stage waits as long as with gpipe."""
     asked = {"topology": "star_100g", "gpus": 4, "seq_len": 128, "global_batch": "16seq", "jobs": jobs}
     fixed = {"tp": 1, "pp": 4, "micro_batch": 2, "checkpointing": "none", "framework": "bare"}
-    with pytest.warns(ScenarioWarning, match=r"runs the code of \./lifo\.py"):
+    with pytest.warns(ScenarioWarning, match=r"runs the code of lifo\.py"):
         own = simulator.plan("gpt2_small", fix={**fixed, "schedule": "./lifo.py"}, **asked)  # type: ignore[arg-type]
     gpipe = simulator.plan("gpt2_small", fix={**fixed, "schedule": "gpipe"}, **asked)  # type: ignore[arg-type]
     assert "lifo.py" in own.best[0].setting.text

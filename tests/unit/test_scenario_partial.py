@@ -177,7 +177,8 @@ def test_kernels_that_a_gpu_does_not_have_are_told_with_other_faults() -> None:
         )  # fmt: skip
     assert str(caught.value).splitlines() == [
         "<dict>: seed: got -1; must be at least 0",
-        "<dict>: training.attention_generation: got 3; a100_sxm_80gb supports flash attention generations 1, 2",
+        "<dict>: training.attention_generation: got 3; a100_sxm_80gb runs flash attention generations 1, 2, "
+        "because generation 3 has kernels for Hopper GPUs only",
     ]
 
 

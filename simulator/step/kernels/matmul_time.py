@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from simulator.basics.arrays import Floats
 
@@ -28,8 +28,8 @@ SLICES: Final = (2, 4, 8, 16)
 STEP: Final = 64
 # A slice's partial sums are float32, written once and read once by the kernel that adds them [B].
 _PARTIAL: Final = 2 * 4
-# Bisection steps in `efficiency_of`; 2^-30 is about 1e-9.
-_HALVINGS: Final = 30
+# Shares that `efficiency_of` tells apart; 2^-30 is about 1e-9.
+_SHARES: Final = 2**30
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,17 +174,16 @@ def matmul_times(constants: MatmulConstants, shapes: npt.ArrayLike) -> Floats:
     c = constants
     batch, m, n, k = np.asarray(shapes, np.float64).T
     sums = _PARTIAL * batch * m * n / c.hbm_bandwidth
-    best: npt.NDArray[Any] = np.full(len(m), np.inf)
-    for a, b in TILES:
-        tiles = batch * np.ceil(m / a) * np.ceil(n / b)
-        step = max(2.0 * a * b * c.sms / (c.efficiency * c.peak_flops), (a + b) * c.itemsize * c.sms / c.operand_rate)
-        for s in (1, *SLICES):
-            length = np.ceil(k / (s * STEP)) * STEP
-            time = np.ceil(tiles * s / c.sms) * (c.prologue + length * step)
-            if s > 1:
-                # `matmul_time` stops at the same number of slices.
-                time = np.where(tiles * s < 2 * c.sms, time + c.launch + s * sums, np.inf)
-            best = np.minimum(best, time)
+    # A row for each tile and number of slices, a column for each shape.
+    a, b, s = np.array([(*tile, count) for tile in TILES for count in (1, *SLICES)], np.float64).T[:, :, None]
+    tiles = batch * np.ceil(m / a) * np.ceil(n / b)
+    step = np.maximum(
+        2.0 * a * b * c.sms / (c.efficiency * c.peak_flops), (a + b) * c.itemsize * c.sms / c.operand_rate
+    )
+    time = np.ceil(tiles * s / c.sms) * (c.prologue + np.ceil(k / (s * STEP)) * STEP * step)
+    # `matmul_time` stops at the same number of slices.
+    sliced = np.where(tiles * s < 2 * c.sms, time + c.launch + s * sums, np.inf)
+    best = np.where(s > 1, sliced, time).min(axis=0)
     moved = batch * (c.itemsize * k * (m + n) + c.output_itemsize * m * n) / c.hbm_bandwidth
     copied = c.copies * batch * c.itemsize * k * n / c.hbm_bandwidth
     if math.isinf(c.overlap):
@@ -198,16 +197,32 @@ def efficiency_of(constants: MatmulConstants, shape: tuple[int, int, int], flops
     """Return the share of the peak, at most 1, in the main loop of a matmul (m, n, k) whose total rate is `flops`
     [FLOP/s].
 
-    The duration falls with the efficiency, hence bisection finds the share.
+    The duration falls with the efficiency, nearly as a + b / efficiency: secants in the reciprocal find the share.
+    Every fourth step halves the interval, because the best tile changes with the efficiency.
     """
     m, n, k = shape
     wanted = 2.0 * m * n * k / flops
-    low, high = 0.0, 1.0
-    for _ in range(_HALVINGS):
-        middle = 0.5 * (low + high)
+
+    def seconds(place: int) -> float:
         # Bypass the cache: these constants occur only once.
-        if matmul_time.__wrapped__(replace(constants, efficiency=middle), m, n, k) > wanted:
-            low = middle
+        return matmul_time.__wrapped__(replace(constants, efficiency=place / _SHARES), m, n, k)
+
+    # The share is high / _SHARES; at low / _SHARES the matmul takes too long.
+    low, high, last = 0, _SHARES, (1.0, seconds(_SHARES))
+    if last[1] > wanted:
+        return 1.0
+    guess = _SHARES * last[1] / wanted
+    steps = 0
+    while high - low > 1:
+        steps += 1
+        place = (low + high) // 2 if steps % 4 == 0 else min(max(int(guess), low + 1), high - 1)
+        now = _SHARES / place, seconds(place)
+        if now[1] > wanted:
+            low = place
         else:
-            high = middle
-    return high
+            high = place
+        if now[0] != last[0] and now[1] != last[1]:
+            reciprocal = now[0] + (wanted - now[1]) * (now[0] - last[0]) / (now[1] - last[1])
+            guess = _SHARES / max(reciprocal, 1.0)
+        last = now
+    return high / _SHARES
