@@ -16,7 +16,15 @@ from typing import Final, Literal
 from simulator.basics.dtypes import find as find_dtype
 from simulator.basics.errors import ScenarioError, ScheduleError
 from simulator.cluster.cluster import Cluster, MachineCollective
-from simulator.collectives.algorithm import ALGORITHMS, Algorithm, Auxiliary, CollectiveRequest, ElementSizes, Flows
+from simulator.collectives.algorithm import (
+    ALGORITHMS,
+    ROOTED,
+    Algorithm,
+    Auxiliary,
+    CollectiveRequest,
+    ElementSizes,
+    Flows,
+)
 from simulator.collectives.choose import Candidate, choose
 from simulator.collectives.constants import caps_of, constants, on_whole_nodes, runs, source_of
 from simulator.collectives.estimate import estimate
@@ -189,7 +197,8 @@ def _on_links(cluster: Cluster, task: Task, name: str) -> Task:
     Libraries search for such rings. Without a wider ring, or with more GPUs than a node has, the task stays unchanged.
     """
     vertices, request = [cluster.ranks[rank] for rank in task.group], task.request
-    searched = task.algorithm == "auto" and name == "ring" and not request.rank_order
+    ordered = "rank_order" in ALGORITHMS.find(name).options and request.operation not in ROOTED
+    searched = task.algorithm == "auto" and ordered and not request.rank_order
     if not searched or len(request.nodes) > 1 or len(vertices) > _MOST_IN_A_NODE:
         return task
     graph = cluster.graph

@@ -339,8 +339,10 @@ def _without_lone_shards(step: TrainingStep, world_size: int) -> TrainingStep:
     groups = groups_of(step, world_size)
     if groups.shard_size > 1 or (step.model.num_experts and groups.size("expert data") > 1):
         return step
-    alone = "ddp" if step.offload is None else "zero2"
-    if optimizer.of_matrices is not None and alone == "ddp":
+    # DDP shards nothing; ZeRO-2 shards what an update on the host needs.
+    kept = frozenset() if step.offload is None else {State.OPTIMIZER, State.GRADIENTS}
+    alone = next(name for name in STRATEGIES.names() if STRATEGIES.find(name).shards == kept)
+    if optimizer.of_matrices is not None and not kept:
         optimizer = replace(optimizer, of_matrices=replace(optimizer.of_matrices, distribution="replicated"))
     unsharded = replace(sharding, strategy=alone, shard_size=None, reshard_after_forward=True)
     return replace(step, sharding=unsharded, optimizer=optimizer)
