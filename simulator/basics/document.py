@@ -31,21 +31,15 @@ class Fault:
 
     Attributes
     ----------
-    key : tuple of str and int
-        Path of the faulty key, such as ("collective", "algorithm").
-    message : str
-        Text such as "got 'rng'; one of naive, ring; did you mean 'ring'?"
     line, column : int or None
         Place in the text, from 1; None for data without text (a dict from Python, --set).
-    source : str or None
-        Source of the value, if different from the document ("--set seed=x").
     """
 
-    key: Key
-    message: str
+    key: Key  # path of the faulty key, such as ("collective", "algorithm")
+    message: str  # text such as "got 'rng'; one of naive, ring; did you mean 'ring'?"
     line: int | None = None
     column: int | None = None
-    source: str | None = None
+    source: str | None = None  # source of the value, if different from the document ("--set seed=x")
 
     def as_line(self, source: str) -> str:
         """Return the fault as a line, place first; `source` is the document's name."""
@@ -61,23 +55,16 @@ class Document:
 
     Attributes
     ----------
-    source : str
-        The path as the user wrote it, or a word for the data's origin.
-    data : Any
-        dict, list, str, int, float, bool, None.
     keys, values : mapping of key path to (line, column)
         Start of each key, and start of each value, from 1; empty for data without text.
-    question : str
-        First comment in the file: the question that the file answers.
-    faults : tuple of Fault
-        Faults in the text itself (duplicate keys, tags), if the caller reports them together with other faults.
     """
 
-    source: str
-    data: Any
+    source: str  # the path as the user wrote it, or a word for the data's origin
+    data: Any  # dict, list, str, int, float, bool, None
     keys: Mapping[Key, tuple[int, int]] = field(default_factory=dict)
     values: Mapping[Key, tuple[int, int]] = field(default_factory=dict)
-    question: str = ""
+    question: str = ""  # first comment in the file: the question that the file answers
+    # Faults in the text itself (duplicate keys, tags), if the caller reports them together with other faults
     faults: tuple[Fault, ...] = ()
 
     def place(self, key: Key, *, of_key: bool = False) -> tuple[int | None, int | None]:

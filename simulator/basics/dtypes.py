@@ -21,29 +21,20 @@ class Dtype:
 
     Attributes
     ----------
-    name : str
-        Name in numpy or ml_dtypes.
     kind : {"float", "int", "uint"}
         Kind of number.
-    bits : int
-        Bits of an element in memory (tf32: 19 bits that count, 32 stored).
     exponent, fraction : int
         Bits of the exponent and of the fraction; 0 for integers.
-    largest : float
-        Largest finite value; exact for floats, and for integers as an int.
-    smallest_normal : float
-        Smallest positive normal value; 1 for integers.
-    compute_only : bool
-        True for tf32 and float4_e2m1fn: tensor cores multiply in these formats, but no array is stored or sent in them.
     """
 
-    name: str
+    name: str  # name in numpy or ml_dtypes
     kind: Literal["float", "int", "uint"]
-    bits: int
+    bits: int  # bits of an element in memory (tf32: 19 bits that count, 32 stored)
     exponent: int
     fraction: int
-    largest: float
-    smallest_normal: float
+    largest: float  # largest finite value; exact for floats, and for integers as an int
+    smallest_normal: float  # smallest positive normal value; 1 for integers
+    # True for tf32 and float4_e2m1fn: tensor cores multiply in these formats, but no array is stored or sent in them
     compute_only: bool = False
 
     @property

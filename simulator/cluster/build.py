@@ -33,31 +33,15 @@ _LIST: Final = "simulator show TOPOLOGY --links"
 
 @dataclass(frozen=True, slots=True)
 class TopologyFacts:
-    """Facts about a topology that need no graph: maximum ranks, servers, node size, name and GPU.
-
-    Attributes
-    ----------
-    max_ranks : int or None
-        Maximum number of ranks; None if the topology grows with the world size.
-    own_servers : bool
-        Whether parameter servers can have separate ports.
-    in_switch_reduction : bool
-        Whether the nodes' switches can add.
-    node_size : int or None
-        GPUs per node; None without nodes, or if nodes differ in size.
-    gpu : str or None
-        Default GPU; "inline" for a GPU described in the topology file.
-    one_route : bool
-        Whether the topology is known to have at most one shortest route between any two GPUs.
-    """
+    """Facts about a topology that need no graph: maximum ranks, servers, node size, name and GPU."""
 
     name: str
-    max_ranks: int | None
-    own_servers: bool
-    in_switch_reduction: bool
-    node_size: int | None
-    gpu: str | None
-    one_route: bool = False
+    max_ranks: int | None  # maximum number of ranks; None if the topology grows with the world size
+    own_servers: bool  # whether parameter servers can have separate ports
+    in_switch_reduction: bool  # whether the nodes' switches can add
+    node_size: int | None  # GPUs per node; None without nodes, or if nodes differ in size
+    gpu: str | None  # default GPU; "inline" for a GPU described in the topology file
+    one_route: bool = False  # whether the topology is known to have at most one shortest route between any two GPUs
 
 
 def facts(topology: str | Path | Mapping[str, Any], base: Path | None = None) -> TopologyFacts:
@@ -102,23 +86,17 @@ class Occurrence:
     ----------
     start, end : float
         When it begins and ends [s]; the end may be infinite.
-    factor : float
-        Factor on the rate, 0 to 1; 0 for what is down or dead.
-    link : str or None
-        Link name 'src->dst' or shell pattern of link names.
     rank, node : int or None
         Number of the rank, or of the node among those in use.
-    reroute_after : float
-        Time until routes avoid the link [s]; infinite if they never do.
     """
 
     start: float
     end: float
-    factor: float
-    link: str | None = None
+    factor: float  # factor on the rate, 0 to 1; 0 for what is down or dead
+    link: str | None = None  # link name 'src->dst' or shell pattern of link names
     rank: int | None = None
     node: int | None = None
-    reroute_after: float = inf
+    reroute_after: float = inf  # time until routes avoid the link [s]; infinite if they never do
 
 
 def build(

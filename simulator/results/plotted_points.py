@@ -34,18 +34,12 @@ class PlottedPoints:
     ----------
     names : mapping of a point's place to a suffix
         Suffix in the names of the point's picture files; empty if nothing is compared.
-    named : bool
-        Whether the scenario names the points.
-    left_out : str
-        A sentence about points without pictures; empty if every point has pictures.
-    beyond : tuple of str
-        Suffixes of further wanted points, beyond the maximum number of points.
     """
 
     names: Mapping[int, str]
-    named: bool
-    left_out: str
-    beyond: tuple[str, ...] = ()
+    named: bool  # whether the scenario names the points
+    left_out: str  # a sentence about points without pictures; empty if every point has pictures
+    beyond: tuple[str, ...] = ()  # suffixes of further wanted points, beyond the maximum number of points
 
 
 def plotted_points(

@@ -45,18 +45,10 @@ _PCIE_CHANNELS: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class ProcessMemory:
-    """Memory of a training process beside PyTorch's allocator.
+    """Memory of a training process beside PyTorch's allocator."""
 
-    Attributes
-    ----------
-    context : int
-        CUDA context [B].
-    nccl : int
-        Buffers of NCCL's communicators [B]; 0 on a single GPU.
-    """
-
-    context: int = 0
-    nccl: int = 0
+    context: int = 0  # CUDA context [B]
+    nccl: int = 0  # buffers of NCCL's communicators [B]; 0 on a single GPU
 
 
 def process_memory(gpu: Gpu, step: TrainingStep, world_size: int) -> ProcessMemory:

@@ -36,16 +36,12 @@ class AblationRow:
     ----------
     framework, what : str
         Framework, and the removed number or fact (empty for none).
-    time : Errors
-        Errors of step times.
-    memory : Errors or None
-        Errors of peak memory; None without measured memory.
     """
 
     framework: str
     what: str
-    time: Errors
-    memory: Errors | None
+    time: Errors  # errors of step times
+    memory: Errors | None  # errors of peak memory; None without measured memory
 
 
 def own(framework: Framework) -> tuple[str, ...]:

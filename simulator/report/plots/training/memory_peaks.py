@@ -36,16 +36,13 @@ class Peak:
 
     Attributes
     ----------
-    label : str
-        The setting: "zero3".
     by_category : tuple of (str, int)
         [B]
-    reserved : int
-        Peak of reserved memory, which decides whether the setting fits; the sum of the categories if 0 [B].
     """
 
-    label: str
+    label: str  # the setting: "zero3"
     by_category: tuple[tuple[str, int], ...]
+    # Peak of reserved memory, which decides whether the setting fits; the sum of the categories if 0 [B]
     reserved: int = 0
 
     @property
