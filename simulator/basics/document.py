@@ -7,14 +7,14 @@ The module does not know what keys mean. YAML scalars are read by version 1.2: `
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
 import yaml
 
-from simulator.basics.errors import ScenarioError, in_lines, one_line, one_of
+from simulator.basics.errors import ScenarioError, in_lines, one_line
 from simulator.basics.input_files import MOST_DIGITS, read_text
 from simulator.basics.natural_order import natural
 from simulator.basics.plain_data import DEEPEST, at
@@ -317,17 +317,3 @@ def _is_whole(text: str) -> bool:
 
 def _key_name(node: yaml.ScalarNode, text: str) -> str | int:
     return int(text) if node.tag.endswith(":int") and _is_whole(text) else text
-
-
-def unknown_keys(document: Document, at: Key, allowed: Sequence[str]) -> list[Fault]:
-    """Return a fault for each key of the mapping at key path `at` that is not allowed, with "did you mean"."""
-    data: Any = document.data
-    for step in at:
-        data = data[step]
-    if not isinstance(data, dict):
-        return []
-    return [
-        document.fault((*at, name), f"unknown key; {one_of(allowed, name)}", of_key=True)
-        for name in data
-        if name not in allowed
-    ]
