@@ -19,16 +19,16 @@ from simulator.cluster.builder import BUILDERS
 from simulator.cluster.changes import Event, changes
 from simulator.cluster.cluster import Cluster, MachineCollective
 from simulator.cluster.gpu_file import load_gpu
-from simulator.cluster.graph import Graph, links_named, of_kind
+from simulator.cluster.graph import Graph, add_vertex, links_named, of_kind
 from simulator.cluster.graph_file import load_graph
 from simulator.cluster.limits import GraphSize, TopologyLimits, no_server_ports
 from simulator.cluster.routing import Router
-from simulator.cluster.storage import add_storage
 from simulator.cluster.topology_file import Topology, load_topology
 
 # Maximum number of link names among which a misspelt link is looked up: difflib is slow.
 _MOST_SUGGESTIONS: Final = 2000
 _LIST: Final = "simulator show TOPOLOGY --links"
+_STORAGE: Final = "storage0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +161,7 @@ def build(
     # The graph must contain the GPU with the largest number in the placement, not only `world_size` GPUs.
     places = _placed(world_size, placement)
     graph = _graph(file, max(places) + 1, servers)
-    store = "" if storage is None else add_storage(graph, storage)
+    store = "" if storage is None else _add_storage(graph, storage)
     _slow_down(graph, link_factors or {})
     _stretch(graph, network_time)
     ranks, nodes = _seats(graph, places)
@@ -362,3 +362,19 @@ def _measured(file: Topology, network_time: float, *, one_node: bool) -> dict[st
     # A group within a node has separate constants ("one_node"); without a measurement the operation is absent.
     chosen = {name: both.one_node if one_node else both.nodes for name, both in file.collectives.items()}
     return {name: measured.stretched(network_time) for name, measured in chosen.items() if measured is not None}
+
+
+def _add_storage(graph: Graph, bandwidth: float) -> str:
+    """Add a storage that takes `bandwidth` B/s in all to a topology graph; return the name of its vertex.
+
+    Links lead towards the storage only, hence no other route passes through its port. The port has a link from every
+    switch outside of nodes; without such switches, from every network card, host or GPU.
+    """
+    port = add_vertex(graph, f"{_STORAGE}/port", "storage", forwards=True)
+    add_vertex(graph, _STORAGE, "storage", forwards=False)
+    outside = [name for name in of_kind(graph, "switch") if "/" not in name]
+    found = (outside, of_kind(graph, "nic"), of_kind(graph, "host"), of_kind(graph, "gpu"))
+    for name in next(names for names in found if names):
+        graph.add_edge(name, port, bandwidth=bandwidth, latency=0.0)
+    graph.add_edge(port, _STORAGE, bandwidth=bandwidth, latency=0.0)
+    return _STORAGE
