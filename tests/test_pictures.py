@@ -10,9 +10,8 @@ from matplotlib.figure import Figure
 from matplotlib.text import Annotation
 
 from simulator.basics.errors import ScenarioError
-from simulator.results.highlighted_points import highlighted_points
 from simulator.results.pictures import draw, figures
-from simulator.results.plotted_points import plotted_points
+from simulator.results.plotted_points import highlighted_points, plotted_points
 from simulator.results.scaling_points import scaling_points
 from simulator.run.outcome import PointOutcome
 from simulator.scenario.load import load_scenario, points

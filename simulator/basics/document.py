@@ -7,14 +7,14 @@ The module does not know what keys mean. YAML scalars are read by version 1.2: `
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
 import yaml
 
-from simulator.basics.errors import ScenarioError, in_lines, one_line, one_of
+from simulator.basics.errors import ScenarioError, in_lines, one_line
 from simulator.basics.input_files import MOST_DIGITS, read_text
 from simulator.basics.natural_order import natural
 from simulator.basics.plain_data import DEEPEST, at
@@ -31,21 +31,15 @@ class Fault:
 
     Attributes
     ----------
-    key : tuple of str and int
-        Path of the faulty key, such as ("collective", "algorithm").
-    message : str
-        Text such as "got 'rng'; one of naive, ring; did you mean 'ring'?"
     line, column : int or None
         Place in the text, from 1; None for data without text (a dict from Python, --set).
-    source : str or None
-        Source of the value, if different from the document ("--set seed=x").
     """
 
-    key: Key
-    message: str
+    key: Key  # path of the faulty key, such as ("collective", "algorithm")
+    message: str  # text such as "got 'rng'; one of naive, ring; did you mean 'ring'?"
     line: int | None = None
     column: int | None = None
-    source: str | None = None
+    source: str | None = None  # source of the value, if different from the document ("--set seed=x")
 
     def as_line(self, source: str) -> str:
         """Return the fault as a line, place first; `source` is the document's name."""
@@ -61,23 +55,16 @@ class Document:
 
     Attributes
     ----------
-    source : str
-        The path as the user wrote it, or a word for the data's origin.
-    data : Any
-        dict, list, str, int, float, bool, None.
     keys, values : mapping of key path to (line, column)
         Start of each key, and start of each value, from 1; empty for data without text.
-    question : str
-        First comment in the file: the question that the file answers.
-    faults : tuple of Fault
-        Faults in the text itself (duplicate keys, tags), if the caller reports them together with other faults.
     """
 
-    source: str
-    data: Any
+    source: str  # the path as the user wrote it, or a word for the data's origin
+    data: Any  # dict, list, str, int, float, bool, None
     keys: Mapping[Key, tuple[int, int]] = field(default_factory=dict)
     values: Mapping[Key, tuple[int, int]] = field(default_factory=dict)
-    question: str = ""
+    question: str = ""  # first comment in the file: the question that the file answers
+    # Faults in the text itself (duplicate keys, tags), if the caller reports them together with other faults
     faults: tuple[Fault, ...] = ()
 
     def place(self, key: Key, *, of_key: bool = False) -> tuple[int | None, int | None]:
@@ -330,17 +317,3 @@ def _is_whole(text: str) -> bool:
 
 def _key_name(node: yaml.ScalarNode, text: str) -> str | int:
     return int(text) if node.tag.endswith(":int") and _is_whole(text) else text
-
-
-def unknown_keys(document: Document, at: Key, allowed: Sequence[str]) -> list[Fault]:
-    """Return a fault for each key of the mapping at key path `at` that is not allowed, with "did you mean"."""
-    data: Any = document.data
-    for step in at:
-        data = data[step]
-    if not isinstance(data, dict):
-        return []
-    return [
-        document.fault((*at, name), f"unknown key; {one_of(allowed, name)}", of_key=True)
-        for name in data
-        if name not in allowed
-    ]

@@ -31,37 +31,24 @@ class Dtype:
 
     Attributes
     ----------
-    name : str
-        Name in numpy or ml_dtypes.
     kind : {"float", "int", "uint"}
         Kind of number.
-    bits : int
-        Bits of an element in memory (tf32: 19 bits that count, 32 stored).
     exponent, fraction : int
         Bits of the exponent and of the fraction; 0 for integers.
-    largest : float
-        Largest finite value; exact for floats, and for integers as an int.
-    smallest_normal : float
-        Smallest positive normal value; 1 for integers.
-    compute_only : bool
-        True for tf32 and float4_e2m1fn: tensor cores multiply in these formats, but no array is stored or sent in them.
-    matmul : MatmulFormat or None
-        Facts of matmuls with such inputs; None if none are simulated.
-    nccl, torch : str
-        Names in NCCL's kernels (src/device/generate.py) and in PyTorch's traces; empty without arrays.
     """
 
-    name: str
+    name: str  # name in numpy or ml_dtypes
     kind: Literal["float", "int", "uint"]
-    bits: int
+    bits: int  # bits of an element in memory (tf32: 19 bits that count, 32 stored)
     exponent: int
     fraction: int
-    largest: float
-    smallest_normal: float
+    largest: float  # largest finite value; exact for floats, and for integers as an int
+    smallest_normal: float  # smallest positive normal value; 1 for integers
+    # True for tf32 and float4_e2m1fn: tensor cores multiply in these formats, but no array is stored or sent in them
     compute_only: bool = False
-    matmul: MatmulFormat | None = None
-    nccl: str = ""
-    torch: str = ""
+    matmul: MatmulFormat | None = None  # facts of matmuls with such inputs; None if none are simulated
+    nccl: str = ""  # name in NCCL's kernels (src/device/generate.py); empty without arrays
+    torch: str = ""  # name in PyTorch's traces
 
     @property
     def itemsize(self) -> int:

@@ -71,18 +71,10 @@ def file_name(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The file of foreign code.
+    """The file of foreign code."""
 
-    Attributes
-    ----------
-    name : str
-        Name in messages.
-    path : str
-        Path of the file.
-    """
-
-    name: str
-    path: str
+    name: str  # name in messages
+    path: str  # path of the file
 
     def fault(self, error: BaseException) -> ScenarioError:
         """Return an error of the code as a line: file, line in the file, kind and message."""

@@ -143,21 +143,11 @@ class GpuResidual:
 
 @dataclass(frozen=True, slots=True)
 class GpuFit:
-    """A fitted GPU file with its residuals.
+    """A fitted GPU file with its residuals."""
 
-    Attributes
-    ----------
-    gpu : dict
-        Keys of a GPU file.
-    residuals : tuple of GpuResidual
-        Residuals; steps of the small GPT were not fitted and are a test set.
-    untold : tuple of str
-        Constants that the figures do not determine.
-    """
-
-    gpu: dict[str, Any]
-    residuals: tuple[GpuResidual, ...]
-    untold: tuple[str, ...]
+    gpu: dict[str, Any]  # keys of a GPU file
+    residuals: tuple[GpuResidual, ...]  # residuals; steps of the small GPT were not fitted and are a test set
+    untold: tuple[str, ...]  # constants that the figures do not determine
 
     def median(self, kind: str) -> float:
         """Return the median absolute relative error of the figures of a kind ("matmul", "attention", ...)."""

@@ -114,21 +114,6 @@ def misfit(constants: MatmulConstants, rows: MatmulTable) -> FitErrors:
     return _summed(errors(constants, rows))
 
 
-def own_spread(rows: MatmulTable) -> FitErrors:
-    """Return a summary of the differences between the measured times of (m, n, k) and (n, m, k), which is the same work
-    transposed.
-
-    No smooth law can have smaller residuals than this difference.
-    """
-    import numpy as np
-
-    shapes: list[tuple[int, ...]] = [tuple(row) for row in rows.shapes.tolist()]
-    time = dict(zip(shapes, rows.seconds.tolist(), strict=True))
-    # Each pair once: m < n.
-    pairs = [(shape, (shape[0], shape[2], shape[1], shape[3])) for shape in shapes if shape[1] < shape[2]]
-    return _summed(np.log([time[one] / time[other] for one, other in pairs if other in time]))
-
-
 def fit(
     tables: Mapping[str, MatmulTable],
     start: KernelModel,

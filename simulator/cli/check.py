@@ -61,22 +61,13 @@ def check(source: str, settings: Sequence[str]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Need:
-    """Memory of a point's fullest rank [B]; zeros without a training.
+    """Memory of a point's fullest rank [B]; zeros without a training."""
 
-    Attributes
-    ----------
-    least : int
-        Memory that the rank surely needs.
-    most : int
-        Largest memory that an estimate allows; 0 if the point needs much less than the GPU has, or if the estimate
-        takes long.
-    there : int
-        Memory of the GPU.
-    """
-
-    least: int = 0
+    least: int = 0  # memory that the rank surely needs
+    # Largest memory that an estimate allows; 0 if the point needs much less than the GPU has, or if the
+    # estimate takes long
     most: int = 0
-    there: int = 0
+    there: int = 0  # memory of the GPU
 
     @property
     def too_much(self) -> bool:

@@ -38,21 +38,12 @@ _NOT_SIMULATED: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class _Measurement:
-    """A measurement as the user wrote it.
+    """A measurement as the user wrote it."""
 
-    Attributes
-    ----------
-    step_time : float or None
-        Time per step [s]; None for a rate.
-    rate : float or None
-        Tokens (padding included) or samples per second of all GPUs together; None for a step time.
-    per_gpu : bool
-        Whether the user wrote the rate of each GPU.
-    """
-
-    step_time: float | None = None
+    step_time: float | None = None  # time per step [s]; None for a rate
+    # Tokens (padding included) or samples per second of all GPUs together; None for a step time
     rate: float | None = None
-    per_gpu: bool = False
+    per_gpu: bool = False  # whether the user wrote the rate of each GPU
 
 
 def expect(source: str, measured: str, overrides: Mapping[str, str], *, as_json: bool) -> None:

@@ -86,17 +86,11 @@ _SHORT: Final = {"recomputed activations": "run again"}
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """A training step with the memory of each pipeline stage.
-
-    Attributes
-    ----------
-    margin : MemoryMargin
-        Reserved memory of the fullest rank, which decides whether the step fits.
-    """
+    """A training step with the memory of each pipeline stage."""
 
     step: TrainingStep
     gpu: str
-    margin: MemoryMargin
+    margin: MemoryMargin  # reserved memory of the fullest rank, which decides whether the step fits
     gpus: int
     stages: tuple[StageMemory, ...]
 

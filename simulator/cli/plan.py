@@ -46,21 +46,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """Destination of a plan.
+    """Destination of a plan."""
 
-    Attributes
-    ----------
-    out : Path or None
-        Folder for best.yaml, plan.json and report.html.
-    as_json : bool
-        Whether to print plan.json instead of tables.
-    resume : bool
-        Whether to continue an interrupted plan in `out`.
-    """
-
-    out: Path | None = None
-    as_json: bool = False
-    resume: bool = False
+    out: Path | None = None  # folder for best.yaml, plan.json and report.html
+    as_json: bool = False  # whether to print plan.json instead of tables
+    resume: bool = False  # whether to continue an interrupted plan in `out`
 
 
 def plan(question: PlanQuestion, backend: Backend, output: Output) -> None:

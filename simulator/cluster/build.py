@@ -19,45 +19,29 @@ from simulator.cluster.builder import BUILDERS
 from simulator.cluster.changes import Event, changes
 from simulator.cluster.cluster import Cluster, MachineCollective
 from simulator.cluster.gpu_file import load_gpu
-from simulator.cluster.graph import Graph, links_named, of_kind
+from simulator.cluster.graph import Graph, add_vertex, links_named, of_kind
 from simulator.cluster.graph_file import load_graph
 from simulator.cluster.limits import GraphSize, TopologyLimits, no_server_ports
 from simulator.cluster.routing import Router
-from simulator.cluster.storage import add_storage
 from simulator.cluster.topology_file import Topology, load_topology
 
 # Maximum number of link names among which a misspelt link is looked up: difflib is slow.
 _MOST_SUGGESTIONS: Final = 2000
 _LIST: Final = "simulator show TOPOLOGY --links"
+_STORAGE: Final = "storage0"
 
 
 @dataclass(frozen=True, slots=True)
 class TopologyFacts:
-    """Facts about a topology that need no graph: maximum ranks, servers, node size, name and GPU.
-
-    Attributes
-    ----------
-    max_ranks : int or None
-        Maximum number of ranks; None if the topology grows with the world size.
-    own_servers : bool
-        Whether parameter servers can have separate ports.
-    in_switch_reduction : bool
-        Whether the nodes' switches can add.
-    node_size : int or None
-        GPUs per node; None without nodes, or if nodes differ in size.
-    gpu : str or None
-        Default GPU; "inline" for a GPU described in the topology file.
-    one_route : bool
-        Whether the topology is known to have at most one shortest route between any two GPUs.
-    """
+    """Facts about a topology that need no graph: maximum ranks, servers, node size, name and GPU."""
 
     name: str
-    max_ranks: int | None
-    own_servers: bool
-    in_switch_reduction: bool
-    node_size: int | None
-    gpu: str | None
-    one_route: bool = False
+    max_ranks: int | None  # maximum number of ranks; None if the topology grows with the world size
+    own_servers: bool  # whether parameter servers can have separate ports
+    in_switch_reduction: bool  # whether the nodes' switches can add
+    node_size: int | None  # GPUs per node; None without nodes, or if nodes differ in size
+    gpu: str | None  # default GPU; "inline" for a GPU described in the topology file
+    one_route: bool = False  # whether the topology is known to have at most one shortest route between any two GPUs
 
 
 def facts(topology: str | Path | Mapping[str, Any], base: Path | None = None) -> TopologyFacts:
@@ -102,23 +86,17 @@ class Occurrence:
     ----------
     start, end : float
         When it begins and ends [s]; the end may be infinite.
-    factor : float
-        Factor on the rate, 0 to 1; 0 for what is down or dead.
-    link : str or None
-        Link name 'src->dst' or shell pattern of link names.
     rank, node : int or None
         Number of the rank, or of the node among those in use.
-    reroute_after : float
-        Time until routes avoid the link [s]; infinite if they never do.
     """
 
     start: float
     end: float
-    factor: float
-    link: str | None = None
+    factor: float  # factor on the rate, 0 to 1; 0 for what is down or dead
+    link: str | None = None  # link name 'src->dst' or shell pattern of link names
     rank: int | None = None
     node: int | None = None
-    reroute_after: float = inf
+    reroute_after: float = inf  # time until routes avoid the link [s]; infinite if they never do
 
 
 def build(
@@ -183,7 +161,7 @@ def build(
     # The graph must contain the GPU with the largest number in the placement, not only `world_size` GPUs.
     places = _placed(world_size, placement)
     graph = _graph(file, max(places) + 1, servers)
-    store = "" if storage is None else add_storage(graph, storage)
+    store = "" if storage is None else _add_storage(graph, storage)
     _slow_down(graph, link_factors or {})
     _stretch(graph, network_time)
     ranks, nodes = _seats(graph, places)
@@ -386,3 +364,19 @@ def _measured(file: Topology, network_time: float, *, one_node: bool) -> dict[st
     # A group within a node has separate constants ("one_node"); without a measurement the operation is absent.
     chosen = {name: both.one_node if one_node else both.nodes for name, both in file.collectives.items()}
     return {name: measured.stretched(network_time) for name, measured in chosen.items() if measured is not None}
+
+
+def _add_storage(graph: Graph, bandwidth: float) -> str:
+    """Add a storage that takes `bandwidth` B/s in all to a topology graph; return the name of its vertex.
+
+    Links lead towards the storage only, hence no other route passes through its port. The port has a link from every
+    switch outside of nodes; without such switches, from every network card, host or GPU.
+    """
+    port = add_vertex(graph, f"{_STORAGE}/port", "storage", forwards=True)
+    add_vertex(graph, _STORAGE, "storage", forwards=False)
+    outside = [name for name in of_kind(graph, "switch") if "/" not in name]
+    found = (outside, of_kind(graph, "nic"), of_kind(graph, "host"), of_kind(graph, "gpu"))
+    for name in next(names for names in found if names):
+        graph.add_edge(name, port, bandwidth=bandwidth, latency=0.0)
+    graph.add_edge(port, _STORAGE, bandwidth=bandwidth, latency=0.0)
+    return _STORAGE

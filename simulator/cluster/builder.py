@@ -32,25 +32,13 @@ _PASSED_BY_BUILD: Final = ("world_size", "servers")
 
 @dataclass(frozen=True, slots=True)
 class Builder:
-    """A topology builder: function, limits, graph size and schema for options.
-
-    Attributes
-    ----------
-    function : callable
-        Returns the graph.
-    limits : callable
-        Returns the TopologyLimits for the same options.
-    size : callable
-        Returns the GraphSize for given ranks, servers and options; builds nothing.
-    options : type of pydantic.BaseModel
-        Schema of `options` in a topology file.
-    """
+    """A topology builder: function, limits, graph size and schema for options."""
 
     name: str
-    function: Callable[..., Graph]
-    limits: Callable[..., TopologyLimits]
-    size: Callable[..., GraphSize]
-    options: type[BaseModel]
+    function: Callable[..., Graph]  # returns the graph
+    limits: Callable[..., TopologyLimits]  # returns the TopologyLimits for the same options
+    size: Callable[..., GraphSize]  # returns the GraphSize for given ranks, servers and options; builds nothing
+    options: type[BaseModel]  # schema of `options` in a topology file
 
     def build(self, options: Mapping[str, Any], world_size: int, servers: int) -> Graph:
         """Return the graph that the builder's function makes from `options`, and from ranks and servers if accepted."""

@@ -8,18 +8,10 @@ from simulator.cluster.cluster import Cluster
 
 
 class Card(NamedTuple):
-    """The first network card on a route.
+    """The first network card on a route."""
 
-    Attributes
-    ----------
-    vertex : str
-        The card.
-    uplink : str
-        Link 'src->dst' of the route that leaves the card.
-    """
-
-    vertex: str
-    uplink: str
+    vertex: str  # the card
+    uplink: str  # link 'src->dst' of the route that leaves the card
 
 
 def card_on_route(cluster: Cluster, start: str, end: str) -> Card | None:

@@ -22,22 +22,14 @@ class Event:
     ----------
     start, end : float
         When it begins and ends [s]; the end may be infinite.
-    factor : float
-        Factor on the rates, 0 to 1; 0 for what is down or dead.
-    links : tuple of int
-        Numbers of the fabric's links: the cluster's links, then the HBM of each rank.
-    ranks : tuple of int
-        Ranks whose kernels slow down.
-    reroute_after : float
-        Time from the start until routes avoid the links [s]; infinite if they never do.
     """
 
     start: float
     end: float
-    factor: float
-    links: tuple[int, ...] = ()
-    ranks: tuple[int, ...] = ()
-    reroute_after: float = inf
+    factor: float  # factor on the rates, 0 to 1; 0 for what is down or dead
+    links: tuple[int, ...] = ()  # numbers of the fabric's links: the cluster's links, then the HBM of each rank
+    ranks: tuple[int, ...] = ()  # ranks whose kernels slow down
+    reroute_after: float = inf  # time from the start until routes avoid the links [s]; infinite if they never do
 
     @property
     def avoided(self) -> tuple[float, float]:
@@ -47,24 +39,12 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """The moment at which rates change.
+    """The moment at which rates change."""
 
-    Attributes
-    ----------
-    time : float
-        When [s].
-    links : mapping of int to float
-        New factor on the bandwidth of each link that changes.
-    ranks : mapping of int to float
-        New factor on the speed of the kernels of each rank that changes.
-    avoided : frozenset of int
-        Links that routes avoid from now on, where they can.
-    """
-
-    time: float
-    links: Mapping[int, float]
-    ranks: Mapping[int, float]
-    avoided: frozenset[int] = frozenset()
+    time: float  # when [s]
+    links: Mapping[int, float]  # new factor on the bandwidth of each link that changes
+    ranks: Mapping[int, float]  # new factor on the speed of the kernels of each rank that changes
+    avoided: frozenset[int] = frozenset()  # links that routes avoid from now on, where they can
 
     def part(self, place: Mapping[int, int], hbm: int) -> Change:
         """Return the change as seen by a job with some of the ranks; `place` is the new number of each of them, and

@@ -16,27 +16,13 @@ _SECONDS_A_PART: Final = 6.5e-6
 
 @dataclass(frozen=True, slots=True)
 class TopologyLimits:
-    """A topology's limits, known without building the graph.
+    """A topology's limits, known without building the graph."""
 
-    Attributes
-    ----------
-    max_ranks : int or None
-        Number of GPUs; None if it grows with the world size.
-    own_servers : bool
-        Whether parameter servers can have separate ports.
-    node_size : int or None
-        GPUs per node; None without nodes.
-    in_switch_reduction : bool
-        Whether a node's switch can add.
-    one_route : bool
-        Whether there is at most one shortest route between any two GPUs, for any number of ranks.
-    """
-
-    max_ranks: int | None = None
-    own_servers: bool = False
-    node_size: int | None = None
-    in_switch_reduction: bool = False
-    one_route: bool = False
+    max_ranks: int | None = None  # number of GPUs; None if it grows with the world size
+    own_servers: bool = False  # whether parameter servers can have separate ports
+    node_size: int | None = None  # GPUs per node; None without nodes
+    in_switch_reduction: bool = False  # whether a node's switch can add
+    one_route: bool = False  # whether there is at most one shortest route between any two GPUs, for any number of ranks
 
 
 def no_server_ports(topology: str) -> str:
@@ -49,18 +35,10 @@ def no_server_ports(topology: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class GraphSize:
-    """Vertex and cable counts for a topology's graph, known without building the graph.
+    """Vertex and cable counts for a topology's graph, known without building the graph."""
 
-    Attributes
-    ----------
-    vertices : int
-        Number of vertices.
-    cables : int
-        Number of cables; each is two directed links.
-    """
-
-    vertices: int
-    cables: int
+    vertices: int  # number of vertices
+    cables: int  # number of cables; each is two directed links
 
     @property
     def parts(self) -> int:

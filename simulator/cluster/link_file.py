@@ -20,24 +20,13 @@ from simulator.cluster.validation import checked
 
 @dataclass(frozen=True, slots=True)
 class LinkSpec:
-    """Bandwidths and latency for a kind of link, such as NVLink or InfiniBand.
-
-    Attributes
-    ----------
-    bandwidth : float
-        Raw bandwidth, per direction [B/s].
-    effective : float or None
-        Bandwidth that large transfers reach [B/s]; None if unknown.
-    latency : float or None
-        Latency [s]; None if unknown.
-    facts : mapping
-        Further figures, their sources, and the names of uncertain figures.
-    """
+    """Bandwidths and latency for a kind of link, such as NVLink or InfiniBand."""
 
     name: str
-    bandwidth: float
-    effective: float | None
-    latency: float | None
+    bandwidth: float  # raw bandwidth, per direction [B/s]
+    effective: float | None  # bandwidth that large transfers reach [B/s]; None if unknown
+    latency: float | None  # latency [s]; None if unknown
+    # Further figures, their sources, and the names of uncertain figures
     facts: Mapping[str, Any] = field(default_factory=dict)
 
 

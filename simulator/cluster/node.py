@@ -28,36 +28,29 @@ class Node:
 
     Attributes
     ----------
-    gpus : int
-        Number of GPUs.
     inside : {"nvswitch", "full_mesh", "pcie"}
         A switch for the GPUs, a cable between every two GPUs, or PCIe alone.
     link_bandwidth, link_latency : float
         Bandwidth [B/s] and latency [s] of a GPU's port at the switch, or of a mesh cable.
-    hosts : int
-        Number of processor sockets, fully connected.
-    pcie_switches : int
-        Number of PCIe switches. As many as GPUs: each GPU has its own. Fewer: GPUs share the link to the host. 0
-        (inside pcie only): GPUs are connected to the sockets.
     pcie_bandwidth, pcie_latency : float
         Bandwidth [B/s] and latency [s] of a PCIe slot.
     socket_bandwidth, socket_latency : float
         Bandwidth [B/s] and latency [s] between two sockets.
-    nics : int
-        Number of network cards; GPU i uses card i * nics // gpus.
     """
 
-    gpus: int
+    gpus: int  # number of GPUs
     inside: NodeInterconnect
     link_bandwidth: float
     link_latency: float
-    hosts: int
+    hosts: int  # number of processor sockets, fully connected
+    # Number of PCIe switches. As many as GPUs: each GPU has its own. Fewer: GPUs share the link to the host. 0 (inside
+    # pcie only): GPUs are connected to the sockets.
     pcie_switches: int
     pcie_bandwidth: float
     pcie_latency: float
     socket_bandwidth: float
     socket_latency: float
-    nics: int
+    nics: int  # number of network cards; GPU i uses card i * nics // gpus
 
 
 def gpu_names(node: Node, number: int) -> list[str]:

@@ -54,21 +54,11 @@ _A_LINK: Final = 3e-8
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """The links from one vertex of a cluster to another, with latency and bandwidth.
+    """The links from one vertex of a cluster to another, with latency and bandwidth."""
 
-    Attributes
-    ----------
-    links : tuple of int
-        Numbers of the directed links, in order; empty from a vertex to itself.
-    latency : float
-        Sum over the links [s].
-    bandwidth : float
-        Bandwidth of the narrowest link [B/s]; infinite without links.
-    """
-
-    links: tuple[int, ...]
-    latency: float
-    bandwidth: float
+    links: tuple[int, ...]  # numbers of the directed links, in order; empty from a vertex to itself
+    latency: float  # sum over the links [s]
+    bandwidth: float  # bandwidth of the narrowest link [B/s]; infinite without links
 
 
 class Router:

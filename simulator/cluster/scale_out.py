@@ -33,25 +33,17 @@ class ScaleOutFabric:
     ----------
     kind : {"rail", "leaf_spine"}
         Whether a leaf serves one card of each node, or every card.
-    nodes_per_leaf : int
-        Nodes per pod (rail), or nodes per leaf.
     nic_bandwidth, nic_latency : float
         Bandwidth [B/s] and latency [s] of the cable from a card to its leaf.
-    spine_latency : float
-        Latency of a cable from leaf to spine [s].
-    spines : int or None
-        Number of spines; None: half the leaves, rounded up to a power of two, at most 32.
-    oversubscription : float
-        Bandwidth down divided by bandwidth up, at a leaf with its full set of cables.
     """
 
     kind: FabricKind
-    nodes_per_leaf: int
+    nodes_per_leaf: int  # nodes per pod (rail), or nodes per leaf
     nic_bandwidth: float
     nic_latency: float
-    spine_latency: float
-    spines: int | None
-    oversubscription: float
+    spine_latency: float  # latency of a cable from leaf to spine [s]
+    spines: int | None  # number of spines; None: half the leaves, rounded up to a power of two, at most 32
+    oversubscription: float  # bandwidth down divided by bandwidth up, at a leaf with its full set of cables
 
 
 def add_fabric(graph: Graph, fabric: ScaleOutFabric, node: Node, nodes: int, servers: int) -> None:

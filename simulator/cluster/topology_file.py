@@ -44,35 +44,19 @@ class Topology:
 
     Attributes
     ----------
-    name : str
-        Name in reports.
-    document : Document
-        The file with lines and columns, for faults that appear only when the topology is built.
-    builder : str or None
-        Name of the builder; None if `graph` is given.
-    options : mapping
-        The builder's arguments, defaults filled in.
-    graph : Path or None
-        A node-link JSON or GraphML file.
-    gpu : str, mapping or None
-        Default GPU.
-    ecmp_seed : int or None
-        Choose among equally short routes by a hash with this seed.
     collectives : mapping of operation to MeasuredOperation
         Measurements by operation.
-    folder : Path or None
-        Folder against which relative paths in the file are read.
     """
 
-    name: str
-    document: Document
-    builder: str | None = None
-    options: Mapping[str, Any] = field(default_factory=dict)
-    graph: Path | None = None
-    gpu: str | Mapping[str, Any] | None = None
-    ecmp_seed: int | None = None
+    name: str  # name in reports
+    document: Document  # the file with lines and columns, for faults that appear only when the topology is built
+    builder: str | None = None  # name of the builder; None if `graph` is given
+    options: Mapping[str, Any] = field(default_factory=dict)  # the builder's arguments, defaults filled in
+    graph: Path | None = None  # a node-link JSON or GraphML file
+    gpu: str | Mapping[str, Any] | None = None  # default GPU
+    ecmp_seed: int | None = None  # choose among equally short routes by a hash with this seed
     collectives: Mapping[str, MeasuredOperation] = field(default_factory=dict)
-    folder: Path | None = None
+    folder: Path | None = None  # folder against which relative paths in the file are read
 
 
 class _Collective(Strict):

@@ -36,13 +36,11 @@ class Difference:
 
     Attributes
     ----------
-    part : str
-        Dotted name in the step: "parallelism.schedule".
     scenario, configuration : Any
         Value in the scenario, and value that follows from the configuration.
     """
 
-    part: str
+    part: str  # dotted name in the step: "parallelism.schedule"
     scenario: Any
     configuration: Any
 

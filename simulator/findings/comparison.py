@@ -49,21 +49,15 @@ class Row:
 
     Attributes
     ----------
-    index : int
-        Number of the point.
     setting, condition : mapping of dotted key to value
         Values of the `compare` and `sweep` axes.
-    point : Scenario
-        The point's scenario, without axes.
-    report : mapping or None
-        None if the point failed.
     """
 
-    index: int
+    index: int  # number of the point
     setting: Settings
     condition: Settings
-    point: Scenario
-    report: Report | None
+    point: Scenario  # the point's scenario, without axes
+    report: Report | None  # None if the point failed
 
     @property
     def fits(self) -> bool:
@@ -79,18 +73,10 @@ def key_of(settings: Settings) -> str:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A scenario's points, with a way to simulate further points.
+    """A scenario's points, with a way to simulate further points."""
 
-    Attributes
-    ----------
-    scenario : Scenario
-        The scenario with its axes.
-    outcomes : sequence of PointOutcome
-        Outcomes in the order of the scenario's points.
-    """
-
-    scenario: Scenario
-    outcomes: Sequence[PointOutcome]
+    scenario: Scenario  # the scenario with its axes
+    outcomes: Sequence[PointOutcome]  # outcomes in the order of the scenario's points
     _further: dict[str, Report | None] = field(default_factory=dict, init=False, repr=False)
     _clusters: Clusters = field(default_factory=Clusters, init=False, repr=False)
 

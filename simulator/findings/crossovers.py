@@ -19,18 +19,10 @@ _FINEST = 8
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """A numeric axis of a scenario, on which crossovers are searched.
+    """A numeric axis of a scenario, on which crossovers are searched."""
 
-    Attributes
-    ----------
-    key : str
-        Dotted key of the axis.
-    numbers : tuple of int
-        Its values, rising [count, or B].
-    """
-
-    key: str
-    numbers: tuple[int, ...]
+    key: str  # dotted key of the axis
+    numbers: tuple[int, ...]  # its values, rising [count, or B]
 
     @property
     def step(self) -> int:

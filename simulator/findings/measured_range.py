@@ -28,25 +28,7 @@ from simulator.step.pipelines.schedule import SCHEDULES
 
 @dataclass(frozen=True, slots=True)
 class RunTraits:
-    """Traits of a measured run or of a training step, to compare them: framework, GPU, parallelism, sharding, batch.
-
-    Attributes
-    ----------
-    schedule : str
-        Pipeline schedule; "1f1b" without a pipeline.
-    eight_bit : bool
-        Whether matmuls run in an 8-bit dtype.
-    base : str
-        Format of the frozen matrices, if low-rank adapters alone are trained: "params", "nf4", ...; "" otherwise.
-    dora : bool
-        Whether these adapters are DoRA's.
-    frozen : bool
-        Whether parts of the model are frozen.
-    experts : bool
-        Whether the model has experts.
-    unlike : tuple of str
-        Features of the model's layers that no measured model has, in words.
-    """
+    """Traits of a measured run or of a training step, to compare them: framework, GPU, parallelism, sharding, batch."""
 
     framework: str
     gpu: str
@@ -55,18 +37,19 @@ class RunTraits:
     pp: int
     cp: int
     ep: int
-    schedule: str
+    schedule: str  # pipeline schedule; "1f1b" without a pipeline
     virtual_stages: int
     sharding: str
     micro_batch: int
     checkpointing: str
     offload: bool
-    eight_bit: bool
+    eight_bit: bool  # whether matmuls run in an 8-bit dtype
+    # Format of the frozen matrices, if low-rank adapters alone are trained: "params", "nf4", ...; "" otherwise
     base: str = ""
-    dora: bool = False
-    frozen: bool = False
-    experts: bool = False
-    unlike: tuple[str, ...] = ()
+    dora: bool = False  # whether these adapters are DoRA's
+    frozen: bool = False  # whether parts of the model are frozen
+    experts: bool = False  # whether the model has experts
+    unlike: tuple[str, ...] = ()  # features of the model's layers that no measured model has, in words
 
     @property
     def features(self) -> frozenset[str]:

@@ -31,13 +31,11 @@ class Bracket:
     ----------
     low, high : int
         Last value known with the first sign; first value known with the other sign.
-    step : int
-        Values are multiples of this step.
     """
 
     low: int
     high: int
-    step: int = 1
+    step: int = 1  # values are multiples of this step
 
     @property
     def exact(self) -> bool:

@@ -20,18 +20,10 @@ _PARTS: Final = {"cluster.link_factors": "slow link", "cluster.stragglers": "slo
 
 
 class SlowPart(NamedTuple):
-    """The cost of a point's slow links or slow GPUs.
+    """The cost of a point's slow links or slow GPUs."""
 
-    Attributes
-    ----------
-    sentence : str
-        Without a full stop.
-    numbers : mapping
-        Plain data: the key, the point, its time and its time without the slow parts [s].
-    """
-
-    sentence: str
-    numbers: dict[str, Any]
+    sentence: str  # without a full stop
+    numbers: dict[str, Any]  # plain data: the key, the point, its time and its time without the slow parts [s]
 
     @property
     def decides(self) -> bool:

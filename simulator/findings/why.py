@@ -43,18 +43,10 @@ _WORDS: Final = {"recomputation": "recompute"}
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """A reason why a point is faster or smaller than another.
+    """A reason why a point is faster or smaller than another."""
 
-    Attributes
-    ----------
-    sentence : str
-        Without a full stop; empty if nothing differs.
-    numbers : mapping
-        Plain data: the parts, or the loads.
-    """
-
-    sentence: str
-    numbers: Mapping[str, Any]
+    sentence: str  # without a full stop; empty if nothing differs
+    numbers: Mapping[str, Any]  # plain data: the parts, or the loads
 
 
 def parts_of_step(report: Mapping[str, Any]) -> dict[str, float]:

@@ -23,21 +23,12 @@ _SAVED = ("scale", "working", "parts", "states", "momenta")
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """State of a training between two steps.
+    """State of a training between two steps."""
 
-    Attributes
-    ----------
-    done : int
-        Steps taken.
-    ranks : tuple of dict
-        For each rank its number, loss scale, parameters, shards, optimizer states and momenta.
-    servers : dict or None
-        The parameter servers' parameters and states, if the training has servers.
-    """
-
-    done: int
+    done: int  # steps taken
+    # For each rank its number, loss scale, parameters, shards, optimizer states and momenta
     ranks: tuple[dict[str, Any], ...]
-    servers: dict[Any, Any] | None
+    servers: dict[Any, Any] | None  # the parameter servers' parameters and states, if the training has servers
 
 
 def saved(training: Training) -> Checkpoint:

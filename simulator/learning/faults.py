@@ -29,16 +29,10 @@ _SUMS = SENDS_GRADIENTS | {Exchange.SUM_COPIES}
 
 @dataclass
 class Faults:
-    """The faults injected into a training, and earlier deliveries for stale transfers.
-
-    Attributes
-    ----------
-    faults : tuple of InjectedFault
-        Faults of the scenario.
-    """
+    """The faults injected into a training, and earlier deliveries for stale transfers."""
 
     setting: TrainingContext
-    faults: tuple[InjectedFault, ...]
+    faults: tuple[InjectedFault, ...]  # faults of the scenario
     _before: dict[InjectedFault, Array] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -65,13 +65,11 @@ class Learned:
 
     Attributes
     ----------
-    learning : Learning
-        Losses, norms, scales and check results of each step.
     parameters : dict of PyTorch's name to array
         Parameters after the last step, whole, in the dtype of the update.
     """
 
-    learning: Learning
+    learning: Learning  # losses, norms, scales and check results of each step
     parameters: Parameters
 
 

@@ -15,24 +15,12 @@ from simulator.records.operation import Collective, Compute, Exchange
 
 @dataclass(frozen=True, slots=True)
 class OperationEvent:
-    """A moment in a simulated step when an operation changes numbers: the operation's end or start.
+    """A moment in a simulated step when an operation changes numbers: the operation's end or start."""
 
-    Attributes
-    ----------
-    time : float
-        Moment [s].
-    rank : int
-        Rank that runs the operation.
-    op : Compute or Collective
-        The operation.
-    ends : bool
-        True at the operation's end, False at its start.
-    """
-
-    time: float
-    rank: int
-    op: Compute | Collective
-    ends: bool = True
+    time: float  # moment [s]
+    rank: int  # rank that runs the operation
+    op: Compute | Collective  # the operation
+    ends: bool = True  # True at the operation's end, False at its start
 
 
 def operation_events(setting: TrainingContext) -> Iterator[OperationEvent]:

@@ -34,14 +34,11 @@ class ParameterServers:
     ----------
     servers : dict of units to Server
         Server of each bucket of units.
-    squares : list of float
-        Sum of squares of each gradient, in the order of application.
-    staleness : list of int
-        For each applied gradient: updates between reading its parameters and its own update, in the same order.
     """
 
     servers: dict[Units, Server]
-    squares: list[float] = field(default_factory=list)
+    squares: list[float] = field(default_factory=list)  # sum of squares of each gradient, in the order of application
+    # For each applied gradient: updates between reading its parameters and its own update, in the same order
     staleness: list[int] = field(default_factory=list)
     _pushed: dict[Units, tuple[Collective, dict[int, Array], Tamper]] = field(default_factory=dict)
     _coming: dict[tuple[int, Units], Array] = field(default_factory=dict)

@@ -22,39 +22,19 @@ SENDS_GRADIENTS: Final = frozenset({Exchange.ALL_REDUCE, Exchange.REDUCE_SCATTER
 
 @dataclass(frozen=True)
 class RankShard:
-    """A rank's model part, and the rank's places in process groups.
+    """A rank's model part, and the rank's places in process groups."""
 
-    Attributes
-    ----------
-    gpt : Gpt
-        The model with this rank's share of parameters and sequences.
-    units : tuple of str
-        Units that the rank computes.
-    travelling : tuple of Units
-        Units whose gradients are summed in the same collective (buckets), in the order of the last micro-batch,
-        followed by the entries of `alone`.
-    alone : tuple of Units
-        Units that no other rank holds; their gradients are not sent.
-    data : int
-        Place among the ranks that hold the same part of the model.
-    replica : int
-        Data-parallel coordinate: selects the rank's sequences of a step.
-    holders : int
-        Number of the group of ranks that hold the same part of the model, experts aside.
-    whole : bool
-        True if the rank updates every parameter that it computes with (ddp).
-    second : frozenset of str
-        Units of the model's second copy, if two copies run through the pipeline from both ends (DualPipe).
-    """
-
-    gpt: Gpt
-    units: tuple[str, ...]
+    gpt: Gpt  # the model with this rank's share of parameters and sequences
+    units: tuple[str, ...]  # units that the rank computes
+    # Units whose gradients are summed in the same collective (buckets), in the order of the last micro-batch, followed
+    # by the entries of `alone`
     travelling: tuple[Units, ...]
-    alone: tuple[Units, ...]
-    data: int
-    replica: int
-    holders: int
-    whole: bool = False
+    alone: tuple[Units, ...]  # units that no other rank holds; their gradients are not sent
+    data: int  # place among the ranks that hold the same part of the model
+    replica: int  # data-parallel coordinate: selects the rank's sequences of a step
+    holders: int  # number of the group of ranks that hold the same part of the model, experts aside
+    whole: bool = False  # True if the rank updates every parameter that it computes with (ddp)
+    # Units of the model's second copy, if two copies run through the pipeline from both ends (DualPipe)
     second: frozenset[str] = frozenset()
 
     @property

@@ -38,33 +38,21 @@ class TrainingContext:
 
     Attributes
     ----------
-    gpt : Gpt
-        The whole model.
-    plan : StepPlan
-        Plan with every collective simulated (`collectives: played`).
-    timeline : Timeline
-        Timeline of all ranks.
-    rule : Rule
-        The optimizer.
-    seed : int
-        Seed of dropout and of the task.
     logs : dict of collective's name to TransferLog
         Simulated transfers of each collective.
     recomputed, segments : frozenset of str
         Units that are recomputed; the first unit of each recomputed segment.
-    places : tuple of RankShard
-        Place of each rank.
     """
 
-    gpt: Gpt
-    plan: StepPlan
-    timeline: Timeline
-    rule: Rule = field(default_factory=Adam)
-    seed: int = 0
+    gpt: Gpt  # the whole model
+    plan: StepPlan  # plan with every collective simulated (`collectives: played`)
+    timeline: Timeline  # timeline of all ranks
+    rule: Rule = field(default_factory=Adam)  # the optimizer
+    seed: int = 0  # seed of dropout and of the task
     logs: dict[str, TransferLog] = field(init=False)
     recomputed: frozenset[str] = field(init=False)
     segments: frozenset[str] = field(init=False)
-    places: tuple[RankShard, ...] = field(init=False)
+    places: tuple[RankShard, ...] = field(init=False)  # place of each rank
 
     _layouts: dict[Units, ShardLayout] = field(init=False, default_factory=dict)
 

@@ -19,36 +19,18 @@ Spoil = Callable[[int, str, Parameters, int], None]
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """Result of a step of real training.
+    """Result of a step of real training."""
 
-    Attributes
-    ----------
-    loss : float
-        Mean over ranks and micro-batches.
-    norm : float
-        Norm of the gradient, unscaled and before clipping; infinite or NaN after an overflow.
-    scale : float
-        Loss scale in this step, on the first rank.
-    skipped : bool
-        True if any rank skipped the update.
-    staleness : float
-        Asynchronous servers: mean number of updates between reading a gradient's parameters and its own update.
-    ended : float
-        End of the step, from the start of the simulation [s].
-    by_rank : tuple of float
-        Each rank's loss, mean over its micro-batches; NaN for a worker without a pass in this step.
-    updates : int
-        Updates by the optimizer up to the end of this step, without skipped steps.
-    """
-
-    loss: float
-    norm: float
-    scale: float
-    skipped: bool
+    loss: float  # mean over ranks and micro-batches
+    norm: float  # norm of the gradient, unscaled and before clipping; infinite or NaN after an overflow
+    scale: float  # loss scale in this step, on the first rank
+    skipped: bool  # True if any rank skipped the update
+    # Asynchronous servers: mean number of updates between reading a gradient's parameters and its own update
     staleness: float = 0.0
-    ended: float = 0.0
+    ended: float = 0.0  # end of the step, from the start of the simulation [s]
+    # Each rank's loss, mean over its micro-batches; NaN for a worker without a pass in this step
     by_rank: tuple[float, ...] = ()
-    updates: int = 0
+    updates: int = 0  # updates by the optimizer up to the end of this step, without skipped steps
 
 
 @dataclass(slots=True, eq=False)

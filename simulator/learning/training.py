@@ -45,25 +45,13 @@ _INTACT: Final[Mapping[str, Tamper]] = {}
 
 @dataclass(slots=True)
 class Training:
-    """A model that trains by repeating a simulated step.
-
-    Attributes
-    ----------
-    ranks : list of Rank
-        State of each rank.
-    serving : ParameterServers or None
-        Parameter servers, if the plan has any.
-    done : int
-        Steps taken.
-    checks : Checks
-        Findings of the checks so far.
-    """
+    """A model that trains by repeating a simulated step."""
 
     setting: TrainingContext
-    ranks: list[Rank]
-    serving: ParameterServers | None = None
-    done: int = 0
-    checks: Checks = field(default_factory=Checks)
+    ranks: list[Rank]  # state of each rank
+    serving: ParameterServers | None = None  # parameter servers, if the plan has any
+    done: int = 0  # steps taken
+    checks: Checks = field(default_factory=Checks)  # findings of the checks so far
     _events: list[OperationEvent] = field(default_factory=list)
     _losses: list[tuple[float, int, int, float]] = field(default_factory=list)
     _rows: list[list[Array]] = field(default_factory=list)

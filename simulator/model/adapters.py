@@ -32,33 +32,18 @@ TARGETS: Final[tuple[Target, ...]] = get_args(Target)
 
 @dataclass(frozen=True, slots=True)
 class Adapters:
-    """Low-rank adapters of a model.
+    """Low-rank adapters of a model."""
 
-    Attributes
-    ----------
-    rank : int
-        Columns of B and rows of A, r.
-    targets : tuple of str
-        Matrices with an adapter in every layer.
-    dtype : str
-        Dtype of A and B. If it is wider than the activations, an adapter's input and its output's gradient are cast
-        (PEFT's default is float32).
-    dropout : bool
-        Whether an adapter's input passes a dropout of its own.
-    base : str
-        Format of the frozen matrices of layers, a key of `FORMATS`; "" for the dtype of working parameters.
-    dora : bool
-        Whether each output of an adapted matrix has a trained length (model/dora.py).
-    float32_hidden : bool
-        Whether hidden states are float32: outputs of norms, of matrices that read these, and the residual stream.
-    """
-
-    rank: int
-    targets: tuple[Target, ...]
+    rank: int  # columns of B and rows of A, r
+    targets: tuple[Target, ...]  # matrices with an adapter in every layer
+    # Dtype of A and B. If it is wider than the activations, an adapter's input and its output's gradient are cast
+    # (PEFT's default is float32).
     dtype: str = "float32"
-    dropout: bool = False
+    dropout: bool = False  # whether an adapter's input passes a dropout of its own
+    # Format of the frozen matrices of layers, a key of `FORMATS`; "" for the dtype of working parameters
     base: str = ""
-    dora: bool = False
+    dora: bool = False  # whether each output of an adapted matrix has a trained length (model/dora.py)
+    # Whether hidden states are float32: outputs of norms, of matrices that read these, and the residual stream
     float32_hidden: bool = False
 
     @property

@@ -21,24 +21,13 @@ MOST_LAYERS: Final = 10**4
 class ConfigKeys:
     """Reads keys of a config.json and records every fault; a faulty size reads as 1, to find every fault in a single
     run.
-
-    Attributes
-    ----------
-    seq_len : int or None
-        Sequence length of the training.
-    below : tuple of str
-        Key of the mapping that is read; empty for the whole file.
-    faults : list of Fault
-        Faults so far.
-    used : set of str
-        Keys that were read and have a value.
     """
 
     document: Document
-    seq_len: int | None
-    below: Key = ()
-    faults: list[Fault] = field(default_factory=list)
-    used: set[str] = field(default_factory=set)
+    seq_len: int | None  # sequence length of the training
+    below: Key = ()  # key of the mapping that is read; empty for the whole file
+    faults: list[Fault] = field(default_factory=list)  # faults so far
+    used: set[str] = field(default_factory=set)  # keys that were read and have a value
 
     def within(self, key: str) -> ConfigKeys:
         """Return a reader of the mapping at a key, which records faults in the same list; the reader itself if the key

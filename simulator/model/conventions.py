@@ -25,17 +25,13 @@ class ModelStates:
     ----------
     parameters, gradients, optimizer : float
         Sharded or whole; the optimizer's part includes fp32 master weights, if any [B].
-    transient : float
-        Parameters gathered for a while [B].
-    host : float
-        Memory of a node's host [B].
     """
 
     parameters: float
     gradients: float
     optimizer: float
-    transient: float = 0.0
-    host: float = 0.0
+    transient: float = 0.0  # parameters gathered for a while [B]
+    host: float = 0.0  # memory of a node's host [B]
 
     @property
     def total(self) -> float:
@@ -199,17 +195,10 @@ def fsdp(
 
 @dataclass(frozen=True, slots=True)
 class LiveBytes:
-    """Bytes saved for the backward pass by the layers together, at two moments in a step [B].
+    """Bytes saved for the backward pass by the layers together, at two moments in a step [B]."""
 
-    Attributes
-    ----------
-    after_forward : float
-        Between forward and backward pass [B].
-    backward_peak : float
-        Including the recomputed tensors of the current layer (or segment), without kernels' temporary buffers [B].
-    """
-
-    after_forward: float
+    after_forward: float  # between forward and backward pass [B]
+    # Including the recomputed tensors of the current layer (or segment), without kernels' temporary buffers [B]
     backward_peak: float
 
 

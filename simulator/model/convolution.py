@@ -25,25 +25,17 @@ class Convolution:
 
     Attributes
     ----------
-    places : Count
-        Places of the filters, over all samples: pixels of the output.
     channels, outputs : int
         Channels of the input and of the output that a group has.
-    window : int
-        Pixels under a filter.
-    groups : int
-        Independent groups of channels.
-    pixels : Count
-        Elements of the input, over all samples and groups.
     """
 
     name: str
-    places: Count
+    places: Count  # places of the filters, over all samples: pixels of the output
     channels: int
     outputs: int
-    window: int
-    groups: int
-    pixels: Count
+    window: int  # pixels under a filter
+    groups: int  # independent groups of channels
+    pixels: Count  # elements of the input, over all samples and groups
 
     @property
     def by_channel(self) -> bool:

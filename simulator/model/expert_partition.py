@@ -26,39 +26,30 @@ class ExpertPartition:
 
     Attributes
     ----------
-    ranks : int
-        Expert-parallel ranks, e.
-    tensor : int
-        Ranks that cut each expert's matrices.
     dispatch : {"all_to_all", "all_gather", "deduplicated"}
         A copy of a token per chosen expert; every token to every rank; a copy per node, and in the node per rank, with
         at least one chosen expert [2]_.
-    capacity : float or None
-        Tokens that an expert takes, in units of its even share: excess tokens are dropped, missing tokens padded; None:
-        unlimited.
-    imbalance : float
-        Tokens of the fullest rank over the mean, at least 1; every other rank waits for the fullest.
-    zipf : float
-        The n-th most popular expert is chosen in proportion to n^-zipf. Experts are dealt to ranks in turn by
-        popularity, which is about as even as chance. 0: equal popularity.
-    dtype : str or None
-        Dtype of tokens on their way to experts; None: the activations' dtype, which the way back always uses.
     routing : {"uniform", "round_robin"}
         How tokens choose experts: any k experts are equally probable, or token i chooses the k experts from number i k
         on, as benchmarks do [3]_.
-    in_node : int
-        Consecutive expert-parallel ranks on each node; 0 if nodes are unknown, or have unequal numbers of these ranks.
-        A token then has a copy per rank.
     """
 
-    ranks: int = 1
+    ranks: int = 1  # expert-parallel ranks, e
     dispatch: Literal["all_to_all", "all_gather", "deduplicated"] = "all_to_all"
+    # Tokens that an expert takes, in units of its even share: excess tokens are dropped, missing tokens padded; None:
+    # unlimited
     capacity: float | None = None
+    # Tokens of the fullest rank over the mean, at least 1; every other rank waits for the fullest
     imbalance: float = 1.0
+    # Dtype of tokens on their way to experts; None: the activations' dtype, which the way back always uses
     dtype: str | None = None
-    tensor: int = 1
+    tensor: int = 1  # ranks that cut each expert's matrices
+    # The n-th most popular expert is chosen in proportion to n^-zipf. Experts are dealt to ranks in turn by popularity,
+    # which is about as even as chance. 0: equal popularity.
     zipf: float = 0.0
     routing: Literal["uniform", "round_robin"] = "uniform"
+    # Consecutive expert-parallel ranks on each node; 0 if nodes are unknown, or have unequal numbers of these ranks. A
+    # token then has a copy per rank.
     in_node: int = 0
 
     @property

@@ -21,11 +21,8 @@ from simulator.model.shape import Transformer
 
 Count = Literal["all", "without_embedding", "matrices"]
 Scores = Literal["full", "causal"]
-Recompute = Literal["none", "attention", "layers", "forward"]
-
 COUNTS: Final[tuple[Count, ...]] = ("all", "without_embedding", "matrices")
 SCORES: Final[tuple[Scores, ...]] = ("full", "causal")
-RECOMPUTES: Final[tuple[Recompute, ...]] = ("none", "attention", "layers", "forward")
 
 
 def counted_parameters(model: Transformer, count: Count = "all") -> int:
@@ -88,51 +85,6 @@ def model_flops_per_token(model: Transformer, seq_len: int, *, scores: Scores = 
     if model.adapters is not None:
         counted -= 2.0 * counted_parameters(replace(model, adapters=None), count)
     return counted + 3.0 * _attention_forward(model, seq_len, scores)
-
-
-def hardware_flops_per_token(
-    model: Transformer,
-    seq_len: int,
-    *,
-    recompute: Recompute = "none",
-    flash: bool = False,
-    scores: Scores = "full",
-    count: Count = "all",
-) -> float:
-    """Return the training FLOPs per token with recomputation: the numerator of HFU.
-
-    Parameters
-    ----------
-    seq_len : int
-        Tokens of a sequence.
-    recompute : {"none", "attention", "layers", "forward"}
-        Recomputed in the backward pass: nothing; scores, softmax and their product with V; every layer without the head
-        (Megatron-LM's equation 3); or, as a rule of thumb, the whole forward pass: 4/3 (llm-foundry).
-    flash : bool
-        If True, count flash attention's second QK^T in the backward pass: 7/6 of attention.
-    scores, count
-        As in `model_flops_per_token`.
-
-    Returns
-    -------
-    float
-        [FLOP]
-
-    References
-    ----------
-    .. [1] Narayanan et al., "Efficient Large-Scale Language Model Training ...", SC21, equation 3.
-    .. [2] Korthikanti et al., "Reducing activation recomputation ...", MLSys 2023, appendix A.
-    """
-    _refuse("recompute", recompute, RECOMPUTES)
-    attention = _attention_forward(model, seq_len, scores)
-    again = {
-        "none": 0.0,
-        "attention": attention,
-        "layers": 2.0 * _layers(model, count) + attention,
-        "forward": 2.0 * counted_parameters(model, count) + attention,
-    }[recompute]
-    # QK^T is half of attention's forward pass.
-    return model_flops_per_token(model, seq_len, scores=scores, count=count) + again + (attention / 2 if flash else 0)
 
 
 def utilization(tokens_per_s: float, flops_per_token: float, peak_flops: float) -> float:

@@ -29,25 +29,18 @@ class LogitsMemory:
 
     Attributes
     ----------
-    logits : int
-        In the compute dtype [B].
-    float32_copy : int
-        Input of softmax; 0 if softmax reads the logits [B].
-    log_probabilities : int
-        In softmax's dtype, float32 or the compute dtype; the only tensor saved for the backward pass [B].
     loss_gradient, float32_gradient : int
         In softmax's dtype: gradient of the log-probabilities (only one entry per row is nonzero, yet all are stored),
         and gradient of softmax's input [B].
-    gradient : int
-        Gradient of the logits in the compute dtype; 0 if that is softmax's dtype [B].
     """
 
-    logits: int
-    float32_copy: int
+    logits: int  # in the compute dtype [B]
+    float32_copy: int  # input of softmax; 0 if softmax reads the logits [B]
+    # In softmax's dtype, float32 or the compute dtype; the only tensor saved for the backward pass [B]
     log_probabilities: int
     loss_gradient: int
     float32_gradient: int
-    gradient: int
+    gradient: int  # gradient of the logits in the compute dtype; 0 if that is softmax's dtype [B]
 
     @property
     def forward_peak(self) -> int:

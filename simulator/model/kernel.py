@@ -21,13 +21,6 @@ class Matmul:
     ----------
     m, n, k, batch : int
         Sizes of the matrices, and number of independent products.
-    of_weights : bool
-        True for weight gradients, which nothing needs before the update.
-    dtype : str or None
-        Dtype of the inputs; None for the step's dtype of matmuls.
-    reread : int
-        Elements of the operands that repeat other elements of the same operand and are read from HBM only once: those
-        of overlapping patches, if the matmul computes a convolution.
     """
 
     name: str
@@ -35,8 +28,10 @@ class Matmul:
     n: int
     k: int
     batch: int = 1
-    of_weights: bool = False
-    dtype: str | None = None
+    of_weights: bool = False  # True for weight gradients, which nothing needs before the update
+    dtype: str | None = None  # dtype of the inputs; None for the step's dtype of matmuls
+    # Elements of the operands that repeat other elements of the same operand and are read from HBM only once: those of
+    # overlapping patches, if the matmul computes a convolution
     reread: int = 0
 
     @property
@@ -200,23 +195,17 @@ class Elementwise:
     ----------
     read, written : float
         HBM traffic [B].
-    fusible : bool
-        True if a compiler would fuse the kernel with its neighbours and remove its traffic.
-    of_weights : bool
-        True for weight gradients, which nothing needs before the update.
-    single : bool
-        True if the kernel is a single kernel in every framework, hence without a framework's factor, which stands for
-        the several kernels of a norm or an activation.
-    decoded : float
-        Elements that the kernel decodes from four bits with a table. SMs may limit such a kernel before HBM does.
     """
 
     name: str
     read: float
     written: float
-    fusible: bool = False
-    of_weights: bool = False
+    fusible: bool = False  # True if a compiler would fuse the kernel with its neighbours and remove its traffic
+    of_weights: bool = False  # True for weight gradients, which nothing needs before the update
+    # True if the kernel is a single kernel in every framework, hence without a framework's factor, which stands for the
+    # several kernels of a norm or an activation
     single: bool = False
+    # Elements that the kernel decodes from four bits with a table. SMs may limit such a kernel before HBM does.
     decoded: float = 0.0
 
     @property

@@ -49,18 +49,10 @@ NO_COUNT = Count()
 
 @dataclass(frozen=True, slots=True)
 class Amount:
-    """Size of a tensor, or traffic of a kernel: elements in the activations' dtype, and bytes of other dtypes.
+    """Size of a tensor, or traffic of a kernel: elements in the activations' dtype, and bytes of other dtypes."""
 
-    Attributes
-    ----------
-    elements : Count
-        Elements with as many bytes as an activation.
-    nbytes : Count
-        Bytes of elements whose dtype never changes: labels, masks, float32 statistics [B].
-    """
-
-    elements: Count = NO_COUNT
-    nbytes: Count = NO_COUNT
+    elements: Count = NO_COUNT  # elements with as many bytes as an activation
+    nbytes: Count = NO_COUNT  # bytes of elements whose dtype never changes: labels, masks, float32 statistics [B]
 
     def of(self, batch: Batch) -> int:
         """Return the bytes for a micro-batch [B]."""
@@ -77,14 +69,7 @@ class Amount:
 
 @dataclass(frozen=True, slots=True)
 class MatmulCounts:
-    """A matmul kernel out[m, n] = a[m, k] b[k, n], `batch` times, on any number of samples.
-
-    Attributes
-    ----------
-    reread : Count
-        Elements of an operand that repeat other elements of it and are read from HBM only once: those of overlapping
-        patches in a convolution.
-    """
+    """A matmul kernel out[m, n] = a[m, k] b[k, n], `batch` times, on any number of samples."""
 
     name: str
     m: Count
@@ -92,6 +77,8 @@ class MatmulCounts:
     k: Count
     batch: Count = Count(1)
     of_weights: bool = False
+    # Elements of an operand that repeat other elements of it and are read from HBM only once: those of overlapping
+    # patches in a convolution
     reread: Count = NO_COUNT
 
     def kernel(self, batch: Batch) -> Kernel:
@@ -181,21 +168,11 @@ class LayerOperation:
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """A layer of a list: what is gathered, recomputed and placed on a pipeline stage as one.
+    """A layer of a list: what is gathered, recomputed and placed on a pipeline stage as one."""
 
-    Attributes
-    ----------
-    parameters : tuple of Parameter
-        Parameters, in the order of use.
-    operations : tuple of LayerOperation
-        Operations in forward order.
-    output : Amount
-        Output, which the next layer reads.
-    """
-
-    parameters: tuple[Parameter, ...]
-    operations: tuple[LayerOperation, ...]
-    output: Amount
+    parameters: tuple[Parameter, ...]  # parameters, in the order of use
+    operations: tuple[LayerOperation, ...]  # operations in forward order
+    output: Amount  # output, which the next layer reads
 
     def without_own_output(self) -> Layer:
         """Return the layer without its saved output, for a next layer that saves the same tensor as its input."""
@@ -219,20 +196,14 @@ class LayerList:
     ----------
     first, last : Layer
         Units that stand where a transformer has embedding and head.
-    layers : tuple of Layer
-        Layers between them.
-    tokens : int
-        Tokens of a sample, 1 for a sample that is no sequence, as an image.
-    unknown : tuple of str
-        Kinds of operations without a cost of their own, which count as limited by HBM.
     """
 
     name: str
     first: Layer
-    layers: tuple[Layer, ...]
+    layers: tuple[Layer, ...]  # layers between them
     last: Layer
-    tokens: int = 1
-    unknown: tuple[str, ...] = ()
+    tokens: int = 1  # tokens of a sample, 1 for a sample that is no sequence, as an image
+    unknown: tuple[str, ...] = ()  # kinds of operations without a cost of their own, which count as limited by HBM
 
     @property
     def num_layers(self) -> int:

@@ -150,16 +150,12 @@ class LayerType:
     ----------
     build : function (keys, input, name) -> Built
         Builds the layer; `name` is unique within a layer of the model.
-    keys : mapping of str to LayerKey
-        Meaning and default of each key.
-    short : tuple of str
-        Keys that a list of numbers, or a single number, stands for, in this order.
     """
 
     build: Build
     meaning: str
-    keys: Mapping[str, LayerKey]
-    short: tuple[str, ...] = ()
+    keys: Mapping[str, LayerKey]  # meaning and default of each key
+    short: tuple[str, ...] = ()  # keys that a list of numbers, or a single number, stands for, in this order
 
 
 def amount(elements: int = 0, nbytes: int = 0) -> Amount:

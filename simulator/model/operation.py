@@ -89,19 +89,11 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """A saved tensor: an array kept for the backward pass.
-
-    Attributes
-    ----------
-    nbytes : int
-        Size [B].
-    source : str
-        Operation whose output it is, or "input" for the layer's input.
-    """
+    """A saved tensor: an array kept for the backward pass."""
 
     name: str
-    nbytes: int
-    source: str
+    nbytes: int  # size [B]
+    source: str  # operation whose output it is, or "input" for the layer's input
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,30 +104,20 @@ class Operation:
     ----------
     forward, backward : tuple of Kernel
         Kernels of each pass, in order.
-    saved : tuple of Saved
-        Saved tensors.
-    output : int
-        Bytes of the output [B].
-    quadratic : bool
-        True if the size grows with the square of the sequence (scores, softmax, their dropout).
-    communications : tuple of Communication
-        Exchanges among the ranks that share the model.
-    forward_peak : int
-        Most bytes allocated at once in the forward pass, saved tensors and output included; 0 without temporary arrays
-        [B].
-    backward_peak : int
-        Most bytes allocated at once in the backward pass, beside saved tensors and the gradient of the output; 0 if
-        these are the gradient of the input alone [B].
     """
 
     name: str
     forward: tuple[Kernel, ...]
     backward: tuple[Kernel, ...]
-    saved: tuple[Saved, ...] = ()
-    output: int = 0
-    quadratic: bool = False
-    communications: tuple[Communication, ...] = ()
+    saved: tuple[Saved, ...] = ()  # saved tensors
+    output: int = 0  # bytes of the output [B]
+    quadratic: bool = False  # True if the size grows with the square of the sequence (scores, softmax, their dropout)
+    communications: tuple[Communication, ...] = ()  # exchanges among the ranks that share the model
+    # Most bytes allocated at once in the forward pass, saved tensors and output included; 0 without temporary arrays
+    # [B]
     forward_peak: int = 0
+    # Most bytes allocated at once in the backward pass, beside saved tensors and the gradient of the output; 0 if these
+    # are the gradient of the input alone [B]
     backward_peak: int = 0
 
     @property

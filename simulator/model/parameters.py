@@ -20,21 +20,12 @@ from simulator.model.shape import LatentAttention, Transformer
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A parameter tensor.
+    """A parameter tensor."""
 
-    Attributes
-    ----------
-    name : str
-        Name within its module.
-    trained : bool
-        Whether the parameter has a gradient and optimizer states; False for a frozen one.
-    bits : float or None
-        Bits per element of a quantised parameter, scales included; None for the dtype of working parameters.
-    """
-
-    name: str
+    name: str  # name within its module
     shape: tuple[int, ...]
-    trained: bool = True
+    trained: bool = True  # whether the parameter has a gradient and optimizer states; False for a frozen one
+    # Bits per element of a quantised parameter, scales included; None for the dtype of working parameters
     bits: float | None = None
 
     @property

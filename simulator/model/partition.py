@@ -46,19 +46,14 @@ class Context:
         Ranks that exchange heads for tokens, so that each has every token of a part of the heads [4]_.
     ring : int
         Groups of such ranks; keys and values travel round a ring of groups [5]_, or are gathered.
-    gathers : bool
-        If True, keys and values are gathered.
-    balanced : bool
-        If True, each group has an early and a late piece of the sequence, which equalises work under a causal mask.
-    place : int
-        Place of this rank's group in the ring; matters only if not balanced.
     """
 
     ulysses: int = 1
     ring: int = 1
-    gathers: bool = False
+    gathers: bool = False  # if True, keys and values are gathered
+    # If True, each group has an early and a late piece of the sequence, which equalises work under a causal mask
     balanced: bool = True
-    place: int = 0
+    place: int = 0  # place of this rank's group in the ring; matters only if not balanced
 
     @property
     def ranks(self) -> int:
@@ -81,25 +76,18 @@ class ModelPartition:
 
     Attributes
     ----------
-    tensor : int
-        Tensor-parallel ranks, t: the first matrix of a pair is cut by columns, the second by rows.
     sequence : bool
         If True, activations between pairs (norms, dropout, the residual stream) are cut along the sequence [2]_.
-    context : Context
-        Context parallelism.
-    experts : ExpertPartition
-        Expert parallelism.
     overlap : {"none", "ring_exchange", "bulk"}
         Way of hiding tensor-parallel exchanges behind matmuls with user buffers; see overlap.py.
-    gather_dtype : str or None
-        Dtype in which inputs and output gradients of layers' matrices are gathered; None: the activations' dtype.
     """
 
-    tensor: int = 1
+    tensor: int = 1  # tensor-parallel ranks, t: the first matrix of a pair is cut by columns, the second by rows
     sequence: bool = False
-    context: Context = ONE_PIECE
-    experts: ExpertPartition = ONE_PLACE
+    context: Context = ONE_PIECE  # context parallelism
+    experts: ExpertPartition = ONE_PLACE  # expert parallelism
     overlap: Literal["none", "ring_exchange", "bulk"] = "none"
+    # Dtype in which inputs and output gradients of layers' matrices are gathered; None: the activations' dtype
     gather_dtype: str | None = None
 
     @property
@@ -146,38 +134,26 @@ class Communication:
 
     Attributes
     ----------
-    name : str
-        Name of the exchange; numerics uses the same names.
     operation : {"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "ring_shift"}
         A ring shift sends each rank's array to the next rank.
-    elements : int
-        Elements of the whole array; for all_to_all, elements on each rank.
-    backward : bool
-        True in the backward pass.
-    before : int
-        Index of the kernel before which the exchange starts; the number of kernels if after the last.
-    awaited : int
-        Index of the kernel that waits for the exchange; the number of kernels for the next operation's first kernel.
-    dtype : str or None
-        None: the activations' dtype.
     group : {"tensor", "context", "context ring", "experts", "experts node", "experts rail", "expert tensor"}
         Process group: tensor-parallel ranks; ranks that exchange heads for tokens (Ulysses); ranks of a context ring;
         expert-parallel ranks, those of a node, and those at equal places of the nodes; ranks that cut an expert's
         matrices.
-    sms : int or None
-        Streaming multiprocessors that the exchange takes from concurrent kernels; None: a library collective's number.
     """
 
-    name: str
+    name: str  # name of the exchange; numerics uses the same names
     operation: Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "ring_shift"]
-    elements: int
-    backward: bool
-    before: int
+    elements: int  # elements of the whole array; for all_to_all, elements on each rank
+    backward: bool  # True in the backward pass
+    before: int  # index of the kernel before which the exchange starts; the number of kernels if after the last
+    # Index of the kernel that waits for the exchange; the number of kernels for the next operation's first kernel
     awaited: int
-    dtype: str | None = None
+    dtype: str | None = None  # None: the activations' dtype
     group: Literal["tensor", "context", "context ring", "experts", "experts node", "experts rail", "expert tensor"] = (
         "tensor"
     )
+    # Streaming multiprocessors that the exchange takes from concurrent kernels; None: a library collective's number
     sms: int | None = None
 
 

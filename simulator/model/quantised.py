@@ -34,24 +34,13 @@ _INT32, _FLOAT32, _FLOAT16, _INT8 = 4, 4, 2, 1
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """Storage of a quantised matrix.
+    """Storage of a quantised matrix."""
 
-    Attributes
-    ----------
-    bits : float
-        Bits per parameter, with the scales of groups of parameters.
-    row_bytes : int
-        Bytes of the scale of each output [B].
-    multiplies : bool
-        Whether forward matmuls take the matrix in eight bits; otherwise the matrix is written out before each matmul.
-    table : bool
-        Whether a table of 16 numbers gives a parameter's value (NF4).
-    """
-
-    bits: float
-    row_bytes: int = 0
+    bits: float  # bits per parameter, with the scales of groups of parameters
+    row_bytes: int = 0  # bytes of the scale of each output [B]
+    # Whether forward matmuls take the matrix in eight bits; otherwise the matrix is written out before each matmul
     multiplies: bool = False
-    table: bool = False
+    table: bool = False  # whether a table of 16 numbers gives a parameter's value (NF4)
 
     def bits_per_element(self, inputs: int) -> float:
         """Return the bits per parameter, all scales included, of a matrix with this number of inputs.
@@ -102,12 +91,11 @@ class Product:
     ----------
     forward, backward : tuple of Kernel
         Kernels of the output, and of the gradient of the input.
-    outliers : int
-        Bytes of the outlier columns saved for the backward pass [B]; the input itself is then saved too.
     """
 
     forward: tuple[Kernel, ...]
     backward: tuple[Kernel, ...]
+    # Bytes of the outlier columns saved for the backward pass [B]; the input itself is then saved too
     outliers: int = 0
 
 

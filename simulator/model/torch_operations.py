@@ -48,21 +48,11 @@ TensorBytes = tuple[int, int]
 
 @dataclass(slots=True)
 class TracedKernel:
-    """A kernel with its numbers for one micro-batch.
+    """A kernel with its numbers for one micro-batch."""
 
-    Attributes
-    ----------
-    kind : str
-        "matmul", "attention" or "elementwise", or the pass of a convolution.
-    numbers : tuple of int
-        Sizes that may grow with the samples.
-    fixed : tuple
-        Sizes and switches that may not.
-    """
-
-    kind: str
-    numbers: tuple[int, ...]
-    fixed: tuple[Any, ...] = ()
+    kind: str  # "matmul", "attention" or "elementwise", or the pass of a convolution
+    numbers: tuple[int, ...]  # sizes that may grow with the samples
+    fixed: tuple[Any, ...] = ()  # sizes and switches that may not
     of_weights: bool = False
 
 

@@ -34,16 +34,10 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class RecordedOperation:
-    """An operation of a pass: what it computes, and the tensors that autograd saves after it.
-
-    Attributes
-    ----------
-    place : int
-        The layer that it belongs to; see `Recorder.place`.
-    """
+    """An operation of a pass: what it computes, and the tensors that autograd saves after it."""
 
     name: str
-    place: int
+    place: int  # the layer that it belongs to; see `Recorder.place`
     kernels: list[TracedKernel]
     output: TensorBytes = (0, 0)
     saved: list[tuple[str, TensorBytes, str]] = field(default_factory=list)

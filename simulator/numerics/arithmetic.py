@@ -22,24 +22,15 @@ _TF32_DROPPED: Final = 13
 class Arithmetic:
     """A number format: the dtype for storing arrays, and the dtype for computing.
 
-    Attributes
-    ----------
-    name : str
-        "float64", "float32", "tf32", "float16" or "bfloat16".
-    stored : dtype
-        Dtype of arrays in memory.
-    computed : dtype
-        Dtype of the operations.
-
     Examples
     --------
     >>> float(arithmetic("float16").rounded(np.float32(1 / 3)))
     0.333251953125
     """
 
-    name: str
-    stored: np.dtype[Any]
-    computed: np.dtype[Any]
+    name: str  # "float64", "float32", "tf32", "float16" or "bfloat16"
+    stored: np.dtype[Any]  # dtype of arrays in memory
+    computed: np.dtype[Any]  # dtype of the operations
 
     def store(self, x: Array) -> Array:
         """Return an array in the stored dtype of the number format."""

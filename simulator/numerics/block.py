@@ -38,20 +38,14 @@ class Block:
 
     Attributes
     ----------
-    heads : int
-        Attention heads of the whole model.
     attention : {"standard", "flash"}
-    share : TensorShard
-        This rank's part of the layer and of the sequences.
-    experts : Experts or None
-        Experts that replace the MLP.
     """
 
-    heads: int
+    heads: int  # attention heads of the whole model
     arithmetic: Arithmetic
     attention: str = "standard"
-    share: TensorShard = WHOLE
-    experts: Experts | None = None
+    share: TensorShard = WHOLE  # this rank's part of the layer and of the sequences
+    experts: Experts | None = None  # experts that replace the MLP
 
     def forward(self, p: Mapping[str, Array], x: Array, draw: Draw, c: Cache) -> Pass[Array]:
         """Run a layer forward, return its output and fill the cache for the backward pass.

@@ -26,16 +26,10 @@ Cache = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class ContextAttention:
-    """Causal attention of this rank's queries to the keys of every context-parallel rank.
-
-    Attributes
-    ----------
-    share : TensorShard
-        This rank's part of the sequences.
-    """
+    """Causal attention of this rank's queries to the keys of every context-parallel rank."""
 
     arithmetic: Arithmetic
-    share: TensorShard
+    share: TensorShard  # this rank's part of the sequences
 
     def forward(self, q: Array, k: Array, v: Array) -> Pass[tuple[Array, Cache]]:
         """Return attention's output for this rank's q, k and v, shape (batch, heads, own tokens, head_dim), and the

@@ -31,22 +31,16 @@ class CutLinear:
 
     Attributes
     ----------
-    share : TensorShard
-        This rank's part of matrices and sequences.
-    exchange : str
-        Name of the matrix in the names of exchanges ("up" for "fc1").
     weight, bias : str
         Names of the parameters; "" if there is no bias.
-    batch : int
-        Sequences of the micro-batch.
     """
 
     arithmetic: Arithmetic
-    share: TensorShard
-    exchange: str
+    share: TensorShard  # this rank's part of matrices and sequences
+    exchange: str  # name of the matrix in the names of exchanges ("up" for "fc1")
     weight: str
     bias: str
-    batch: int
+    batch: int  # sequences of the micro-batch
 
     def columns(self, p: Parameters, x: Array) -> Pass[tuple[Array, Array]]:
         """Multiply `x` by a matrix cut by columns; return the output, shape (tokens, own outputs), and the

@@ -17,13 +17,6 @@ from simulator.basics.arrays import Array
 class Draw:
     """The random dropout masks of a unit (embedding, layer or head) in a single pass.
 
-    Attributes
-    ----------
-    probability : float
-        Probability of setting a number to 0; at least 0, below 1.
-    seed : tuple of int
-        Numbers that determine a mask: run, step, rank, micro-batch, unit, place in the unit.
-
     Examples
     --------
     >>> once, again = (Draw(0.5, (7, 1)).mask((3, 4)) for _ in range(2))
@@ -31,8 +24,8 @@ class Draw:
     True
     """
 
-    probability: float = 0.0
-    seed: tuple[int, ...] = ()
+    probability: float = 0.0  # probability of setting a number to 0; at least 0, below 1
+    seed: tuple[int, ...] = ()  # numbers that determine a mask: run, step, rank, micro-batch, unit, place in the unit
 
     def at(self, place: int) -> Draw:
         """Return the dropout draw for one of several masks in the unit; `place` is the mask's number."""

@@ -20,37 +20,28 @@ class ExchangeRequest:
 
     Attributes
     ----------
-    name : str
-        Name of the exchange, as in `model.partition.Communication`: the simulated exchange must be the requested one.
     array : array, shape (n,)
         This rank's contribution.
     reduction : {"sum", "max"}
         Reduction over ranks, if the exchange reduces.
-    later : bool
-        If True, the pass continues at once and asks for the result when it needs it (`ExchangeResult`).
-    splits : tuple of int
-        All-to-all only: elements for each receiver; several entries per rank if a rank has several receivers (experts).
-        The result is then a pair: the array, and the received splits, shape (ranks, receivers of a rank).
     """
 
+    # Name of the exchange, as in `model.partition.Communication`: the simulated exchange must be the requested one
     name: str
     array: Array
     reduction: Literal["sum", "max"] = "sum"
+    # If True, the pass continues at once and asks for the result when it needs it (`ExchangeResult`)
     later: bool = False
+    # All-to-all only: elements for each receiver; several entries per rank if a rank has several receivers (experts).
+    # The result is then a pair: the array, and the received splits, shape (ranks, receivers of a rank).
     splits: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class ExchangeResult:
-    """A pass's request for the result of an exchange that the pass started earlier.
+    """A pass's request for the result of an exchange that the pass started earlier."""
 
-    Attributes
-    ----------
-    what : str
-        Handle that the pass received when it started the exchange.
-    """
-
-    what: str
+    what: str  # handle that the pass received when it started the exchange
 
 
 # A pass and its driver, for a rank that gathers x early and uses the result later:

@@ -59,8 +59,6 @@ class Tiles:
     ----------
     seq_len, rows, columns : int
         Sequence length; queries per tile (Br) and keys per tile (Bc) of [1]_.
-    causal : bool
-        If True, tiles above the diagonal are skipped.
 
     Examples
     --------
@@ -72,7 +70,7 @@ class Tiles:
     seq_len: int
     rows: int
     columns: int
-    causal: bool
+    causal: bool  # if True, tiles above the diagonal are skipped
 
     def outer(self) -> Iterator[slice]:
         """Yield the key and value tiles, each a slice along the sequence."""

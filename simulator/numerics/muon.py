@@ -33,36 +33,16 @@ _ADAM: Final = Adam()
 
 @dataclass(frozen=True, slots=True)
 class Muon:
-    """Muon for the matrices of layers [1]_, with Adam for all other parameters.
+    """Muon for the matrices of layers [1]_, with Adam for all other parameters."""
 
-    Attributes
-    ----------
-    rate : float
-        Learning rate of matrices.
-    momentum : float
-        Decay factor of the momentum per step.
-    decay : float
-        Weight decay, applied to the parameters and not to the gradient; 0 for none.
-    iterations : int
-        Newton-Schulz iterations.
-    dtype : str
-        Dtype in which matrices are multiplied, and sent between ranks.
-    splits_maps : bool
-        True if queries, keys and values are three matrices, False if they are a single matrix.
-    schedule : RateSchedule
-        Schedule of the learning rate.
-    others : Adam
-        Rule for embedding, head, norms and biases.
-    """
-
-    rate: float = 1e-3
-    momentum: float = 0.95
-    decay: float = 0.0
-    iterations: int = 5
-    dtype: str = "bfloat16"
-    splits_maps: bool = True
-    schedule: RateSchedule = _STEADY
-    others: Adam = _ADAM
+    rate: float = 1e-3  # learning rate of matrices
+    momentum: float = 0.95  # decay factor of the momentum per step
+    decay: float = 0.0  # weight decay, applied to the parameters and not to the gradient; 0 for none
+    iterations: int = 5  # Newton-Schulz iterations
+    dtype: str = "bfloat16"  # dtype in which matrices are multiplied, and sent between ranks
+    splits_maps: bool = True  # True if queries, keys and values are three matrices, False if they are a single matrix
+    schedule: RateSchedule = _STEADY  # schedule of the learning rate
+    others: Adam = _ADAM  # rule for embedding, head, norms and biases
 
     @property
     def moments(self) -> int:

@@ -77,24 +77,12 @@ class Adam:
 
 @dataclass(frozen=True, slots=True)
 class Sgd:
-    """Gradient descent as an optimizer; momentum adds earlier gradients with decreasing weight.
+    """Gradient descent as an optimizer; momentum adds earlier gradients with decreasing weight."""
 
-    Attributes
-    ----------
-    rate : float
-        Learning rate.
-    momentum : float
-        Factor by which the sum of gradients shrinks in each step; 0 for no momentum.
-    decay : float
-        Weight decay, added to the gradient like PyTorch's `weight_decay`.
-    schedule : RateSchedule
-        Schedule of the learning rate.
-    """
-
-    rate: float = 1e-3
-    momentum: float = 0.0
-    decay: float = 0.0
-    schedule: RateSchedule = _STEADY
+    rate: float = 1e-3  # learning rate
+    momentum: float = 0.0  # factor by which the sum of gradients shrinks in each step; 0 for no momentum
+    decay: float = 0.0  # weight decay, added to the gradient like PyTorch's `weight_decay`
+    schedule: RateSchedule = _STEADY  # schedule of the learning rate
 
     @property
     def moments(self) -> int:
@@ -122,21 +110,15 @@ class Lion:
 
     Attributes
     ----------
-    rate : float
-        Learning rate.
     first, second : float
         Factors (betas) of the momentum in the average whose sign is taken, and in the next momentum.
-    decay : float
-        Weight decay, applied to the parameters and not to the gradient; 0 for none.
-    schedule : RateSchedule
-        Schedule of the learning rate.
     """
 
-    rate: float = 1e-3
+    rate: float = 1e-3  # learning rate
     first: float = 0.9
     second: float = 0.99
-    decay: float = 0.0
-    schedule: RateSchedule = _STEADY
+    decay: float = 0.0  # weight decay, applied to the parameters and not to the gradient; 0 for none
+    schedule: RateSchedule = _STEADY  # schedule of the learning rate
 
     @property
     def moments(self) -> int:

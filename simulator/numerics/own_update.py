@@ -20,18 +20,14 @@ class UpdateConstants:
 
     Attributes
     ----------
-    step : int
-        Number of this update, from 1.
-    rate : float
-        Learning rate of this update, after warm-up and decay.
     betas : (float, float)
         Decay factors of moving averages (`learning.betas`).
     momentum, eps, decay : float
         Values of `learning.momentum`, `learning.eps` and `learning.decay`.
     """
 
-    step: int
-    rate: float
+    step: int  # number of this update, from 1
+    rate: float  # learning rate of this update, after warm-up and decay
     betas: tuple[float, float]
     momentum: float
     eps: float
@@ -48,24 +44,18 @@ class OwnRule:
 
     Attributes
     ----------
-    function : callable
-        See `OwnUpdate`.
-    moments : int
-        Number of states per parameter.
     rate, betas, momentum, eps, decay
         As in UpdateConstants, before the schedule.
-    schedule : RateSchedule
-        Schedule of the learning rate.
     """
 
-    function: OwnUpdate
-    moments: int
+    function: OwnUpdate  # see `OwnUpdate`
+    moments: int  # number of states per parameter
     rate: float
     betas: tuple[float, float]
     momentum: float
     eps: float
     decay: float
-    schedule: RateSchedule
+    schedule: RateSchedule  # schedule of the learning rate
 
     def update(self, parameters: Array, gradient: Array, state: OptimizerState) -> None:
         """Update parameters and states in place by one step with this gradient."""

@@ -26,30 +26,22 @@ class Scale:
 
     Attributes
     ----------
-    value : float
-        Factor on the loss.
-    interval : int
-        Clean steps (without overflow) after which the scale grows; 0 for a static scale.
     growth, backoff : float
         Factors by which the scale grows and falls.
-    hysteresis : int
-        Number of overflows at which the scale falls; earlier overflows leave the scale unchanged.
     refills : bool
         If True, a clean step restores the hysteresis at once; if False, only growth does (`consecutive_hysteresis` of
         [3]_).
-    least : float
-        Smallest scale; an overflow at the smallest scale is an error.
     clean, left : int
         Clean steps since the last overflow or change; overflows left until the scale falls.
     """
 
-    value: float = 65536.0
-    interval: int = 2000
+    value: float = 65536.0  # factor on the loss
+    interval: int = 2000  # clean steps (without overflow) after which the scale grows; 0 for a static scale
     growth: float = 2.0
     backoff: float = 0.5
-    hysteresis: int = 1
+    hysteresis: int = 1  # number of overflows at which the scale falls; earlier overflows leave the scale unchanged
     refills: bool = False
-    least: float = 0.0
+    least: float = 0.0  # smallest scale; an overflow at the smallest scale is an error
     clean: int = 0
     left: int = 1
 

@@ -25,17 +25,12 @@ class RateSchedule:
     ----------
     kind : {"constant", "linear", "cosine"}
         Shape after the warm-up: the full rate to the end; a straight line to 0; half a cosine to 0.
-    warmup : int
-        Steps in which the factor rises from 0 in equal parts.
-    steps : int
-        Steps of the whole training; linear and cosine schedules then reach 0.
-    updates : int
-        Updates in a step: the number of workers if a server applies each worker's gradient separately, else 1.
     """
 
     kind: Literal["constant", "linear", "cosine"] = "constant"
-    warmup: int = 0
-    steps: int = 0
+    warmup: int = 0  # steps in which the factor rises from 0 in equal parts
+    steps: int = 0  # steps of the whole training; linear and cosine schedules then reach 0
+    # Updates in a step: the number of workers if a server applies each worker's gradient separately, else 1
     updates: int = 1
 
     def factor(self, update: int) -> float:

@@ -17,19 +17,11 @@ from simulator.numerics.optimizer import OptimizerState, Rule, step
 
 @dataclass(slots=True)
 class Server:
-    """A parameter server: parameters of several units, and their optimizer state.
+    """A parameter server: parameters of several units, and their optimizer state."""
 
-    Attributes
-    ----------
-    parameters : array
-        In the master weights' dtype.
-    version : int
-        Number of updates so far.
-    """
-
-    parameters: Array
+    parameters: Array  # in the master weights' dtype
     state: OptimizerState
-    version: int = 0
+    version: int = 0  # number of updates so far
 
     def update(self, rule: Rule, gradient: Array) -> None:
         """Apply a single optimizer step with this gradient to the server's parameters, and count the update."""

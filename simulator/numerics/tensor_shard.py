@@ -37,28 +37,22 @@ class TensorShard:
     ----------
     tensor, place : int
         Tensor-parallel ranks, and this rank's place among them.
-    rows : int
-        Rows of the token table on this rank; 0 for all.
-    sequence : bool
-        If True (sequence parallelism), activations between matrices are cut along the sequence over the tensor-parallel
-        ranks.
     context, context_place : int
         Context-parallel ranks, and this rank's place among them.
-    balanced : bool
-        If True, each context-parallel rank has an early and a late piece of each sequence.
-    gathers : bool
-        If True, context-parallel ranks gather keys and values; else keys and values travel round a ring.
     experts, expert_place : int
         Expert-parallel ranks, and this rank's place among them.
     """
 
     tensor: int = 1
     place: int = 0
-    rows: int = 0
+    rows: int = 0  # rows of the token table on this rank; 0 for all
+    # If True (sequence parallelism), activations between matrices are cut along the sequence over the tensor-parallel
+    # ranks
     sequence: bool = False
     context: int = 1
     context_place: int = 0
-    balanced: bool = True
+    balanced: bool = True  # if True, each context-parallel rank has an early and a late piece of each sequence
+    # If True, context-parallel ranks gather keys and values; else keys and values travel round a ring
     gathers: bool = False
     experts: int = 1
     expert_place: int = 0

@@ -53,17 +53,10 @@ from simulator.step.units import Unit, units
 
 @dataclass(frozen=True, slots=True)
 class StageTimes:
-    """Lower bounds for a stage's passes of a micro-batch [s].
+    """Lower bounds for a stage's passes of a micro-batch [s]."""
 
-    Attributes
-    ----------
-    whole : mapping of Work to float
-        Time until the next pass can begin: kernels, and exchanges awaited by kernels.
-    kernels : mapping of Work to float
-        Time of the kernels alone, for schedules in which another pass may hide the exchanges.
-    """
-
-    whole: Mapping[Work, float]
+    whole: Mapping[Work, float]  # time until the next pass can begin: kernels, and exchanges awaited by kernels
+    # Time of the kernels alone, for schedules in which another pass may hide the exchanges
     kernels: Mapping[Work, float]
 
 
@@ -73,27 +66,18 @@ class StepBound:
 
     Attributes
     ----------
-    pipeline : Pipeline
-        Schedule and shape of the pipeline.
-    stages : tuple of StageTimes
-        Times of each stage in a model copy.
-    updates : tuple of float
-        Lower bound for the update on each pipeline rank [s].
-    memory : int
-        Lower bound on the memory of the fullest rank's process: model states, whole gradients or activations, and
-        `beside` [B].
-    beside : int
-        CUDA context and NCCL buffers of a rank's process [B].
     sends : callable () -> mapping of (int, int) to float
         Return the time to send a micro-batch's activations or gradients from one pipeline rank to another, alone on the
         links [s]. A function, because most settings are pruned before sends are needed.
     """
 
-    pipeline: Pipeline
-    stages: tuple[StageTimes, ...]
-    updates: tuple[float, ...]
+    pipeline: Pipeline  # schedule and shape of the pipeline
+    stages: tuple[StageTimes, ...]  # times of each stage in a model copy
+    updates: tuple[float, ...]  # lower bound for the update on each pipeline rank [s]
+    # Lower bound on the memory of the fullest rank's process: model states, whole gradients or activations, and
+    # `beside` [B]
     memory: int
-    beside: int
+    beside: int  # CUDA context and NCCL buffers of a rank's process [B]
     sends: Callable[[], Mapping[tuple[int, int], float]]
 
     def busy_bound(self) -> float:

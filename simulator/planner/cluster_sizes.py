@@ -22,25 +22,14 @@ _MOST_TIMES: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class ClusterSizeResult:
-    """The plan for a given number of GPUs: settings, the training's cost, and whether a deadline is met.
-
-    Attributes
-    ----------
-    plan : SearchResult or None
-        None if the topology has no cluster with this number.
-    takes : mapping
-        The training's days, GPU hours and cost (`budget.amounts`); empty without a setting or without a budget.
-    meets : bool or None
-        Whether the training ends before the deadline; None without a deadline.
-    missing : str
-        Reason for a missing setting; empty if there is a setting.
-    """
+    """The plan for a given number of GPUs: settings, the training's cost, and whether a deadline is met."""
 
     gpus: int
-    plan: SearchResult | None
+    plan: SearchResult | None  # None if the topology has no cluster with this number
+    # The training's days, GPU hours and cost (`budget.amounts`); empty without a setting or without a budget
     takes: Mapping[str, Any]
-    meets: bool | None
-    missing: str = ""
+    meets: bool | None  # whether the training ends before the deadline; None without a deadline
+    missing: str = ""  # reason for a missing setting; empty if there is a setting
 
     @property
     def best(self) -> PlayedSetting | None:

@@ -14,18 +14,10 @@ from simulator.planner.search import PlayedSetting
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A setting's additional time per step compared with the best setting, divided among the parts of a step.
+    """A setting's additional time per step compared with the best setting, divided among the parts of a step."""
 
-    Attributes
-    ----------
-    whole : float
-        Difference in step time [s].
-    parts : dict of str to float
-        Difference for each part of a step; they add up to `whole` [s].
-    """
-
-    whole: float
-    parts: dict[str, float]
+    whole: float  # difference in step time [s]
+    parts: dict[str, float]  # difference for each part of a step; they add up to `whole` [s]
 
     @property
     def text(self) -> str:

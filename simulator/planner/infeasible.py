@@ -43,25 +43,13 @@ _NEIGHBOURS: Final = 256
 
 @dataclass(frozen=True, slots=True)
 class MemoryNeed:
-    """Memory that a setting of a training step needs, compared with the GPU's.
-
-    Attributes
-    ----------
-    nbytes : int
-        Memory of the fullest rank's process, or its lower bound if that exceeds the capacity [B].
-    capacity : int
-        HBM of the rank's GPU [B].
-    fits : bool
-        Whether the setting fits.
-    holes : bool
-        Whether the allocations would fit without fragmentation.
-    """
+    """Memory that a setting of a training step needs, compared with the GPU's."""
 
     setting: Setting
-    nbytes: int
-    capacity: int
-    fits: bool
-    holes: bool = False
+    nbytes: int  # memory of the fullest rank's process, or its lower bound if that exceeds the capacity [B]
+    capacity: int  # HBM of the rank's GPU [B]
+    fits: bool  # whether the setting fits
+    holes: bool = False  # whether the allocations would fit without fragmentation
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,16 +150,12 @@ class _Change:
 
     Attributes
     ----------
-    option : str
-        Name of the option; two changes to an option are never combined.
-    text : str
-        The option in the user's notation.
     made : function (asked) -> _Asked
         Return the changed question.
     """
 
-    option: str
-    text: str
+    option: str  # name of the option; two changes to an option are never combined
+    text: str  # the option in the user's notation
     made: Callable[[_Asked], _Asked]
 
 

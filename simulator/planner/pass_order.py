@@ -31,21 +31,11 @@ _NONE: Final = 0
 
 @dataclass(frozen=True, slots=True)
 class RankTimes:
-    """Lower bounds on the times of a rank's passes, in the rank's order; arrays of shape (passes,) [s].
+    """Lower bounds on the times of a rank's passes, in the rank's order; arrays of shape (passes,) [s]."""
 
-    Attributes
-    ----------
-    whole : float array
-        Time until the rank's next pass can begin.
-    sent : float array
-        Time until the send to the next stage can begin.
-    left : float array
-        Time from the pass's beginning to the step's end.
-    """
-
-    whole: Floats
-    sent: Floats
-    left: Floats
+    whole: Floats  # time until the rank's next pass can begin
+    sent: Floats  # time until the send to the next stage can begin
+    left: Floats  # time from the pass's beginning to the step's end
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,24 +22,12 @@ _TWICE: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class MachineChange:
-    """Effect of a change to the machine on the best setting and on the choice of the fastest setting.
+    """Effect of a change to the machine on the best setting and on the choice of the fastest setting."""
 
-    Attributes
-    ----------
-    change : str
-        The change in words: "twice the memory".
-    before : float
-        The best setting's step time on the present machine [s].
-    same : float
-        The same setting's step time on the changed machine [s].
-    best : PlayedSetting
-        The fastest setting on the changed machine.
-    """
-
-    change: str
-    before: float
-    same: float
-    best: PlayedSetting
+    change: str  # the change in words: "twice the memory"
+    before: float  # the best setting's step time on the present machine [s]
+    same: float  # the same setting's step time on the changed machine [s]
+    best: PlayedSetting  # the fastest setting on the changed machine
 
     def to_dict(self) -> dict[str, Any]:
         """Return the machine change's effect in a plain dict."""

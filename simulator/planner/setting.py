@@ -24,24 +24,8 @@ class Setting:
     ----------
     tp, pp, cp, ep : int
         Ranks for tensor, pipeline, context and expert parallelism.
-    schedule : str
-        Pipeline schedule; "1f1b" without a pipeline.
-    virtual_stages : int
-        Model chunks on a pipeline rank; 1 unless the schedule leaves the number open.
-    sharding : str
-        Sharding strategy.
-    shard_size : int or None
-        Ranks that share a copy of the model states; None for every data-parallel rank.
-    micro_batch : int
-        Sequences per micro-batch.
-    micro_batches : int
-        Micro-batches per data-parallel rank and step.
-    offload : str
-        "none" or "optimizer".
     precision, framework, optimizer, base : str or None
         None for the scenario's value; `base` is the format of the frozen matrices beside adapters.
-    rank : int or None
-        Rank of adapters, 0 to train every parameter; None for the scenario's value.
     """
 
     gpus: int
@@ -49,18 +33,18 @@ class Setting:
     pp: int
     cp: int
     ep: int
-    schedule: str
-    virtual_stages: int
-    sharding: str
-    shard_size: int | None
-    micro_batch: int
-    micro_batches: int
+    schedule: str  # pipeline schedule; "1f1b" without a pipeline
+    virtual_stages: int  # model chunks on a pipeline rank; 1 unless the schedule leaves the number open
+    sharding: str  # sharding strategy
+    shard_size: int | None  # ranks that share a copy of the model states; None for every data-parallel rank
+    micro_batch: int  # sequences per micro-batch
+    micro_batches: int  # micro-batches per data-parallel rank and step
     checkpointing: str
-    offload: str
+    offload: str  # "none" or "optimizer"
     precision: str | None = None
     framework: str | None = None
     optimizer: str | None = None
-    rank: int | None = None
+    rank: int | None = None  # rank of adapters, 0 to train every parameter; None for the scenario's value
     base: str | None = None
 
     @property

@@ -39,19 +39,12 @@ SAME_BASE: Final = "duplicates: without adapters no matrix is frozen"
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """Values for each dimension of the search space.
+    """Values for each dimension of the search space."""
 
-    Attributes
-    ----------
-    values : mapping of str to tuple
-        Values by the dimension's name in `--among`: gpus, tp, pp, cp, ep, schedule, virtual_stages, sharding,
-        shard_size, micro_batch, checkpointing, offload, precision, framework, optimizer, rank, base.
-    why : mapping of str to str
-        Reason for each dimension's values.
-    """
-
+    # Values by the dimension's name in `--among`: gpus, tp, pp, cp, ep, schedule, virtual_stages, sharding, shard_size,
+    # micro_batch, checkpointing, offload, precision, framework, optimizer, rank, base
     values: Mapping[str, tuple[Any, ...]]
-    why: Mapping[str, str] = field(default_factory=dict)
+    why: Mapping[str, str] = field(default_factory=dict)  # reason for each dimension's values
 
 
 @dataclass(slots=True)

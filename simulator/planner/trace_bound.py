@@ -40,39 +40,25 @@ class PassBound:
         Time until the rank's next pass can begin, and until the send to the next stage can begin [s].
     kernels : tuple of (float, float)
         Each kernel's duration alone, and beside a collective [s].
-    streams : mapping of str to float
-        Total duration of collectives on each data-parallel stream [s].
-    left : mapping of str to float
-        Time from the pass's beginning to the end of its collectives on each stream [s]. Collectives that may begin
-        before the pass do not count.
     """
 
     whole: float
     sent: float
     kernels: tuple[tuple[float, float], ...]
-    streams: Mapping[str, float]
+    streams: Mapping[str, float]  # total duration of collectives on each data-parallel stream [s]
+    # Time from the pass's beginning to the end of its collectives on each stream [s]. Collectives that may begin before
+    # the pass do not count.
     left: Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True)
 class RankBound:
-    """Lower bounds on a pipeline rank's times: passes and the rest of the step.
+    """Lower bounds on a pipeline rank's times: passes and the rest of the step."""
 
-    Attributes
-    ----------
-    stage : int
-        The rank's place in the pipeline.
-    passes : tuple of PassBound
-        Bounds for each pass of a step, in the rank's order.
-    tail : float
-        Least time from the last pass's end to the step's end [s].
-    after : mapping of str to float
-        Least time from the end of a pass's last collective on each stream to the step's end [s].
-    """
-
-    stage: int
-    passes: tuple[PassBound, ...]
-    tail: float
+    stage: int  # the rank's place in the pipeline
+    passes: tuple[PassBound, ...]  # bounds for each pass of a step, in the rank's order
+    tail: float  # least time from the last pass's end to the step's end [s]
+    # Least time from the end of a pass's last collective on each stream to the step's end [s]
     after: Mapping[str, float]
 
     def times(self) -> RankTimes:

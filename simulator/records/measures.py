@@ -28,42 +28,27 @@ class Measure:
 
     Attributes
     ----------
-    name : str
-        Name in a scenario's `answer`.
-    of : tuple of str
-        Kinds of scenarios: "collective", "training".
     value : function (report) -> float or None
         Value in SI units; None if the report has none.
     number : function (float) -> str
         Formats the value for a table whose header names the measure.
-    noun : str
-        Noun for changes: "time" in "12 % less time".
-    phrase : str
-        Format for sentences: "{} of memory".
     best : {"least", "most"}
         Direction of improvement.
-    superlative : str
-        Adjective for the best value: "fastest", or an adjective of the noun ("highest" bus bandwidth).
-    verb : str
-        Verb between a setting and a change: "takes" 12 % less time.
-    is_share : bool
-        Whether the value is a share of the step, whose changes are told in percentage points.
-    interval : str
-        Key of the report's prediction interval for the value: "step_time_s", "peak_memory_bytes"; empty if there is
-        none.
     """
 
-    name: str
-    of: tuple[str, ...]
+    name: str  # name in a scenario's `answer`
+    of: tuple[str, ...]  # kinds of scenarios: "collective", "training"
     value: Callable[[Report], float | None]
     number: Callable[[float], str]
-    noun: str
-    phrase: str = "{}"
+    noun: str  # noun for changes: "time" in "12 % less time"
+    phrase: str = "{}"  # format for sentences: "{} of memory"
     best: Literal["least", "most"] = "least"
+    # Adjective for the best value: "fastest", or an adjective of the noun ("highest" bus bandwidth)
     superlative: str = "lowest"
+    # Key of the report's prediction interval for the value: "step_time_s", "peak_memory_bytes"; empty if there is none
     interval: str = ""
-    verb: str = "has"
-    is_share: bool = False
+    verb: str = "has"  # verb between a setting and a change: "takes" 12 % less time
+    is_share: bool = False  # whether the value is a share of the step, whose changes are told in percentage points
 
     @property
     def value_verb(self) -> str:

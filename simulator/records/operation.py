@@ -65,27 +65,13 @@ KernelParts = tuple[tuple[str, float], ...]
 
 @dataclass(frozen=True, slots=True)
 class NumericAction(Generic[Effect]):
-    """The effect of an operation on numbers, for real training; times do not depend on the effect.
+    """The effect of an operation on numbers, for real training; times do not depend on the effect."""
 
-    Attributes
-    ----------
-    effect : Computation or Exchange
-        Kind of effect.
-    units : tuple of str
-        Units of the model concerned, in the order in which they lie in the array.
-    micro : int
-        Micro-batch; numbered on if a program covers several steps.
-    within : Computation or None
-        Pass during which ranks exchange data; None outside of passes.
-    what : str
-        Name of the data exchanged within a pass.
-    """
-
-    effect: Effect
-    units: tuple[str, ...] = ()
-    micro: int = 0
-    within: Computation | None = None
-    what: str = ""
+    effect: Effect  # kind of effect
+    units: tuple[str, ...] = ()  # units of the model concerned, in the order in which they lie in the array
+    micro: int = 0  # micro-batch; numbered on if a program covers several steps
+    within: Computation | None = None  # pass during which ranks exchange data; None outside of passes
+    what: str = ""  # name of the data exchanged within a pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,38 +80,24 @@ class Compute:
 
     Attributes
     ----------
-    name : str
-        Unique in the rank's program.
-    duration : float
-        Time on this rank's GPU at nominal speed [s]; stragglers and jitter stretch it.
     flops, nbytes : float
         Operations [FLOP] and HBM traffic [B]; copied to the span.
-    contended : float or None
-        Duration if a collective of this rank were in flight all the time, taking SMs and HBM bandwidth [s]; None if
-        this makes no difference.
-    kind : str
-        For colours and sums: "forward", "backward", "recompute", "optimizer", ...
-    stream : str
-        Stream of the rank.
-    after : tuple of str
-        Operations of the same rank, on other streams, that must end first.
-    act : NumericAction or None
-        Effect on numbers.
-    on_gpu : bool
-        True if a slow GPU stretches the duration; False for work by processors and servers and for copies over PCIe.
     parts : tuple of (str, float)
         Kinds of its kernels, each with its part of the duration [s]; empty if the kernels are not known.
     """
 
-    name: str
-    duration: float
+    name: str  # unique in the rank's program
+    duration: float  # time on this rank's GPU at nominal speed [s]; stragglers and jitter stretch it
     flops: float = 0.0
     nbytes: float = 0.0
+    # Duration if a collective of this rank were in flight all the time, taking SMs and HBM bandwidth [s]; None if this
+    # makes no difference
     contended: float | None = None
-    kind: str = "compute"
-    stream: str = "compute"
-    after: tuple[str, ...] = ()
-    act: NumericAction[Computation] | None = None
+    kind: str = "compute"  # for colours and sums: "forward", "backward", "recompute", "optimizer", ...
+    stream: str = "compute"  # stream of the rank
+    after: tuple[str, ...] = ()  # operations of the same rank, on other streams, that must end first
+    act: NumericAction[Computation] | None = None  # effect on numbers
+    # True if a slow GPU stretches the duration; False for work by processors and servers and for copies over PCIe
     on_gpu: bool = True
     parts: KernelParts = ()
 
@@ -142,77 +114,37 @@ class Collective:
 
     Attributes
     ----------
-    name : str
-        Unique in the program; ranks find each other by it.
-    group : tuple of int
-        Ranks; the index in the group is the participant number in the schedule.
-    schedule : Schedule
-        Transfers.
-    elements : int
-        Elements of the whole array.
-    itemsize : int
-        Bytes of an element in memory, and on the wire if it is only copied [B].
-    reduce_itemsize : int
-        Bytes of an element on the wire if it is reduced: partial sums may be wider [B].
     dtype, reduction : str
         Dtype of the array, and "sum", "average", ...
-    accumulate : str
-        Dtype of partial sums.
-    auxiliaries : tuple of str
-        Vertices of the schedule's additional participants (servers, reducing switches).
-    startup : float
-        Time that every rank pays once, before its first transfer [s].
-    rate_cap : float
-        Bound on the rate of each flow [B/s]; infinite if there is none.
-    cross_rate_cap : float
-        The same bound for flows that leave a node [B/s].
-    priority : float
-        Weight of its flows on a full link: a flow of priority 2 gets twice the rate of a flow of priority 1.
-    duration : float or None
-        Duration in closed form, from the last rank's arrival [s]; None if transfers are simulated.
-    together : bool
-        True if no rank starts before all ranks have come, as with a coordinator.
-    stream : str
-        Stream of the rank.
-    after : tuple of str
-        Operations of the same rank that must end first.
-    why : str
-        Why this algorithm was chosen.
-    constants : str
-        Source of the machine's constants for it; empty if there are none.
-    takes_sms : bool
-        True if kernels run slower while it is in flight; False for copies to the host, which use the GPU's copy
-        engines.
-    rendezvous : bool
-        True if a rank that comes early is idle until the last rank comes (a receive); its span then begins at that
-        time.
-    act : NumericAction or None
-        Effect on numbers.
     """
 
-    name: str
-    group: tuple[int, ...]
-    schedule: Schedule
-    elements: int
-    itemsize: int
-    reduce_itemsize: int
+    name: str  # unique in the program; ranks find each other by it
+    group: tuple[int, ...]  # ranks; the index in the group is the participant number in the schedule
+    schedule: Schedule  # transfers
+    elements: int  # elements of the whole array
+    itemsize: int  # bytes of an element in memory, and on the wire if it is only copied [B]
+    reduce_itemsize: int  # bytes of an element on the wire if it is reduced: partial sums may be wider [B]
     dtype: str = "float32"
     reduction: str = "sum"
-    accumulate: str = "float32"
-    auxiliaries: tuple[str, ...] = ()
-    startup: float = 0.0
-    rate_cap: float = float("inf")
-    cross_rate_cap: float = float("inf")
+    accumulate: str = "float32"  # dtype of partial sums
+    auxiliaries: tuple[str, ...] = ()  # vertices of the schedule's additional participants (servers, reducing switches)
+    startup: float = 0.0  # time that every rank pays once, before its first transfer [s]
+    rate_cap: float = float("inf")  # bound on the rate of each flow [B/s]; infinite if there is none
+    cross_rate_cap: float = float("inf")  # the same bound for flows that leave a node [B/s]
+    # Weight of its flows on a full link: a flow of priority 2 gets twice the rate of a flow of priority 1
     priority: float = 1.0
+    # Duration in closed form, from the last rank's arrival [s]; None if transfers are simulated
     duration: float | None = None
-    together: bool = False
-    stream: str = "communication"
-    after: tuple[str, ...] = ()
-    why: str = ""
-    constants: str = ""
+    together: bool = False  # True if no rank starts before all ranks have come, as with a coordinator
+    stream: str = "communication"  # stream of the rank
+    after: tuple[str, ...] = ()  # operations of the same rank that must end first
+    why: str = ""  # why this algorithm was chosen
+    constants: str = ""  # source of the machine's constants for it; empty if there are none
+    # True if kernels run slower while it is in flight; False for copies to the host, which use the GPU's copy engines
     takes_sms: bool = True
+    # True if a rank that comes early is idle until the last rank comes (a receive); its span then begins at that time
     rendezvous: bool = False
-    act: NumericAction[Exchange] | None = None
+    act: NumericAction[Exchange] | None = None  # effect on numbers
 
     @property
     def nbytes(self) -> int:
@@ -236,27 +168,13 @@ class Collective:
 
 @dataclass(frozen=True, slots=True)
 class Allocate:
-    """An operation that takes GPU memory (HBM) under a label, until a Free operation gives it back.
+    """An operation that takes GPU memory (HBM) under a label, until a Free operation gives it back."""
 
-    Attributes
-    ----------
-    name : str
-        Label, unique in the rank's program; Free refers to it.
-    nbytes : int
-        Size [B].
-    category : str
-        For sums: "parameters", "gradients", "activations", ...
-    stream : str
-        Stream of the rank.
-    after : tuple of str
-        Operations of the same rank that must end first.
-    """
-
-    name: str
-    nbytes: int
-    category: str = "other"
-    stream: str = "compute"
-    after: tuple[str, ...] = ()
+    name: str  # label, unique in the rank's program; Free refers to it
+    nbytes: int  # size [B]
+    category: str = "other"  # for sums: "parameters", "gradients", "activations", ...
+    stream: str = "compute"  # stream of the rank
+    after: tuple[str, ...] = ()  # operations of the same rank that must end first
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,23 +49,13 @@ class CollectiveGroupFamily(Sequence[Collective]):
 
 @dataclass(frozen=True, eq=False)
 class OperationLists:
-    """A program's distinct lists of operations, and each rank's list.
+    """A program's distinct lists of operations, and each rank's list."""
 
-    Attributes
-    ----------
-    lists : tuple of tuple of Op
-        Distinct lists, with the groups of the first rank of each.
-    list_of : tuple of int
-        List of each rank.
-    families : tuple of CollectiveGroupFamily
-        Collectives of a step, each once, in order of first appearance, even if several lists contain them.
-    family_at : tuple of tuple of int
-        Family of each operation of each list; -1 for operations that are no collectives.
-    """
-
-    lists: tuple[tuple[Op, ...], ...]
-    list_of: tuple[int, ...]
+    lists: tuple[tuple[Op, ...], ...]  # distinct lists, with the groups of the first rank of each
+    list_of: tuple[int, ...]  # list of each rank
+    # Collectives of a step, each once, in order of first appearance, even if several lists contain them
     families: tuple[CollectiveGroupFamily, ...]
+    # Family of each operation of each list; -1 for operations that are no collectives
     family_at: tuple[tuple[int, ...], ...]
 
     @cached_property
@@ -195,18 +185,10 @@ class RanksByList(Sequence[tuple[Op, ...]]):
 
 @dataclass(frozen=True, slots=True)
 class ProcessMemory:
-    """Memory of a training process beside PyTorch's allocator.
+    """Memory of a training process beside PyTorch's allocator."""
 
-    Attributes
-    ----------
-    context : int
-        CUDA context [B].
-    nccl : int
-        Buffers of NCCL's communicators [B]; 0 on a single GPU.
-    """
-
-    context: int = 0
-    nccl: int = 0
+    context: int = 0  # CUDA context [B]
+    nccl: int = 0  # buffers of NCCL's communicators [B]; 0 on a single GPU
 
     @property
     def nbytes(self) -> int:
@@ -216,21 +198,12 @@ class ProcessMemory:
 
 @dataclass(frozen=True)
 class Program:
-    """A program: each rank's operations, stream by stream, without times.
+    """A program: each rank's operations, stream by stream, without times."""
 
-    Attributes
-    ----------
-    ranks : sequence of tuple of Op
-        Operations of each rank. Operations on one stream run one at a time in this order; streams run concurrently.
-    idle : frozenset of int
-        Ranks without operations, named here for reports.
-    beside : ProcessMemory
-        Memory of each rank's process that its allocations cannot take.
-    """
-
+    # Operations of each rank. Operations on one stream run one at a time in this order; streams run concurrently.
     ranks: Sequence[tuple[Op, ...]]
-    idle: frozenset[int] = field(default=frozenset())
-    beside: ProcessMemory = ProcessMemory()
+    idle: frozenset[int] = field(default=frozenset())  # ranks without operations, named here for reports
+    beside: ProcessMemory = ProcessMemory()  # memory of each rank's process that its allocations cannot take
 
     @cached_property
     def lists(self) -> OperationLists:

@@ -115,33 +115,20 @@ class Schedule:
     ----------
     operation, algorithm : str
         Names, such as "all_reduce" and "ring".
-    world_size : int
-        Ranks of the group.
-    auxiliaries : int
-        Number of participants after the ranks (servers, reducing switches).
-    chunks : int
-        Number of pieces of the array.
-    reduction_order : ReductionOrder
-        Order in which a participant adds arriving values to a chunk.
     parts : callable () -> iterator of Round or Repeat
         Starts a new walk over the transfers.
-    root : int
-        Root of rooted operations.
-    pieces : int
-        Chunks per rank's part, if ranks have parts: chunk c belongs to the part of rank c // pieces.
-    rows : int
-        Transfers written by `parts`, a repeated round counted once; known before any is written. 0 if unknown.
     """
 
     operation: str
     algorithm: str
-    world_size: int
-    auxiliaries: int
-    chunks: int
-    reduction_order: ReductionOrder
+    world_size: int  # ranks of the group
+    auxiliaries: int  # number of participants after the ranks (servers, reducing switches)
+    chunks: int  # number of pieces of the array
+    reduction_order: ReductionOrder  # order in which a participant adds arriving values to a chunk
     parts: Callable[[], Iterator[Round | Repeat]]
-    root: int = 0
-    pieces: int = 1
+    root: int = 0  # root of rooted operations
+    pieces: int = 1  # chunks per rank's part, if ranks have parts: chunk c belongs to the part of rank c // pieces
+    # Transfers written by `parts`, a repeated round counted once; known before any is written. 0 if unknown.
     rows: int = 0
 
     def refuse_too_long(self) -> None:

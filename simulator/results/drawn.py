@@ -8,21 +8,11 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class DrawnPictures:
-    """Pictures that were drawn.
+    """Pictures that were drawn."""
 
-    Attributes
-    ----------
-    files : tuple of Path
-        PNG files, in order.
-    left_out : str
-        A sentence about points without pictures of their own; empty if no such picture is missing.
-    undrawn : tuple of str
-        A line for each requested picture that is missing, with its name and the reason.
-    """
-
-    files: tuple[Path, ...] = ()
-    left_out: str = ""
-    undrawn: tuple[str, ...] = ()
+    files: tuple[Path, ...] = ()  # PNG files, in order
+    left_out: str = ""  # a sentence about points without pictures of their own; empty if no such picture is missing
+    undrawn: tuple[str, ...] = ()  # a line for each requested picture that is missing, with its name and the reason
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from simulator.basics.sections import SECTIONS
+from simulator.findings.answer import answer
+from simulator.findings.comparison import Comparison
 from simulator.records.setting_text import label, setting_text
-from simulator.results.highlighted_points import highlighted_points
 from simulator.run.outcome import PointOutcome
 from simulator.scenario.load import points
 from simulator.scenario.partial_settings import matching
@@ -24,6 +25,8 @@ from simulator.scenario.records import Scenario
 _LONGEST: Final = 60
 # Maximum points with pictures, unless all are requested: a sweep over hundreds would leave hundreds of pictures.
 MOST_DRAWN: Final = 8
+# The answer names its most important points first; at most this many get pictures.
+_MOST: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,18 +37,12 @@ class PlottedPoints:
     ----------
     names : mapping of a point's place to a suffix
         Suffix in the names of the point's picture files; empty if nothing is compared.
-    named : bool
-        Whether the scenario names the points.
-    left_out : str
-        A sentence about points without pictures; empty if every point has pictures.
-    beyond : tuple of str
-        Suffixes of further wanted points, beyond the maximum number of points.
     """
 
     names: Mapping[int, str]
-    named: bool
-    left_out: str
-    beyond: tuple[str, ...] = ()
+    named: bool  # whether the scenario names the points
+    left_out: str  # a sentence about points without pictures; empty if every point has pictures
+    beyond: tuple[str, ...] = ()  # suffixes of further wanted points, beyond the maximum number of points
 
 
 def plotted_points(
@@ -115,3 +112,19 @@ def _left_out(shown: int, there: int) -> str:
         f"drew {shown} of {there} points; for more: `simulator plot RUN --kind KIND --point KEY=VALUE`, or "
         "`plots: {points: all}` in the scenario"
     )
+
+
+def highlighted_points(
+    scenario: Scenario, outcomes: Sequence[PointOutcome], known: Sequence[int] | None = None
+) -> list[int]:
+    """Return the indices of the points that get individual pictures, rising; empty if every point failed.
+
+    Parameters
+    ----------
+    outcomes : sequence of PointOutcome
+        An outcome per point, in the points' order.
+    known : sequence of int, optional
+        Points in the answer, if the answer is known already.
+    """
+    spoken = answer(Comparison(scenario, list(outcomes))).spoken if known is None else known
+    return sorted(place for place in spoken[:_MOST] if outcomes[place].report is not None)

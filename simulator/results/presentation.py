@@ -17,25 +17,13 @@ class Presentation:
 
     Attributes
     ----------
-    question : str
-        First comment of the file; empty without a comment.
-    subject : str
-        Scenario and length of the run, or the jobs.
-    sentences : sequence of str
-        The answer, the most important sentence first.
-    data : mapping
-        The answer as plain data.
-    tables : sequence of AnswerTable
-        The most important table first.
     pictures : sequence of Picture
-    timelines : TimelinePairs or None
-        Pairs of timelines, which the page shows with a common cursor.
     """
 
-    question: str
-    subject: str
-    sentences: Sequence[str]
-    data: Mapping[str, Any]
-    tables: Sequence[AnswerTable]
+    question: str  # first comment of the file; empty without a comment
+    subject: str  # scenario and length of the run, or the jobs
+    sentences: Sequence[str]  # the answer, the most important sentence first
+    data: Mapping[str, Any]  # the answer as plain data
+    tables: Sequence[AnswerTable]  # the most important table first
     pictures: Sequence[Picture] = ()
-    timelines: TimelinePairs | None = None
+    timelines: TimelinePairs | None = None  # pairs of timelines, which the page shows with a common cursor

@@ -39,29 +39,21 @@ class SmallTable:
 
     Attributes
     ----------
-    title : str
-        Meaning of the cells.
-    corner : str
-        Heading of the first column.
-    columns : tuple of str
-        Headings of the other columns.
     rows : tuple of (str, tuple of str)
         A heading, and a cell for each column.
     points : tuple of tuple of (int or None)
         Point that each cell describes; None if a cell describes several points.
     best : frozenset of (int, int)
         Row and column of each cell that is best, or tied with the best, among the cells that it competes with.
-    rivals : str
-        Points with which a cell competes, if the table has points that do not compete with each other.
     """
 
-    title: str
-    corner: str
-    columns: tuple[str, ...]
+    title: str  # meaning of the cells
+    corner: str  # heading of the first column
+    columns: tuple[str, ...]  # headings of the other columns
     rows: tuple[tuple[str, tuple[str, ...]], ...]
     points: tuple[tuple[int | None, ...], ...]
     best: frozenset[tuple[int, int]] = frozenset()
-    rivals: str = ""
+    rivals: str = ""  # points with which a cell competes, if the table has points that do not compete with each other
 
 
 def small_tables(compared: Comparison, answer: Answer) -> tuple[SmallTable, ...]:

@@ -49,27 +49,13 @@ _BYTES_A_ROW: Final = 400
 
 @dataclass(frozen=True, slots=True)
 class CostEstimate:
-    """Estimated cost of simulating a point.
+    """Estimated cost of simulating a point."""
 
-    Attributes
-    ----------
-    engine : str
-        "events" or "compiled".
-    why : str
-        Why this engine was chosen.
-    transfers : int
-        Number of transfers.
-    memory : int
-        Memory in addition to the program's own [B].
-    seconds : float
-        Time on one core [s].
-    """
-
-    engine: str
-    why: str
-    transfers: int
-    memory: int
-    seconds: float
+    engine: str  # "events" or "compiled"
+    why: str  # why this engine was chosen
+    transfers: int  # number of transfers
+    memory: int  # memory in addition to the program's own [B]
+    seconds: float  # time on one core [s]
 
 
 def effort(scenario: Scenario, clusters: Clusters | None = None) -> CostEstimate:

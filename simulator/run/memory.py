@@ -43,29 +43,14 @@ _SURELY: Final = 1.05
 
 @dataclass(frozen=True, slots=True)
 class MemoryNeed:
-    """A step's memory need on a rank.
+    """A step's memory need on a rank."""
 
-    Attributes
-    ----------
-    nbytes : int
-        Peak of allocated bytes [B].
-    reserved : int
-        Peak of bytes that the allocator takes from the device, at least `nbytes` [B].
-    capacity : int
-        Memory of a GPU [B].
-    fits : bool
-        True if the step fits. Near the capacity, False may mean that an estimate cannot tell.
-    beside : ProcessMemory
-        Memory of the process beside PyTorch's allocator.
-    whole : bool
-        True if all ranks were simulated; False if a rank per stage was simulated alone, with estimated times.
-    """
-
-    nbytes: int
-    reserved: int
-    capacity: int
-    fits: bool
-    beside: ProcessMemory = field(default_factory=ProcessMemory)
+    nbytes: int  # peak of allocated bytes [B]
+    reserved: int  # peak of bytes that the allocator takes from the device, at least `nbytes` [B]
+    capacity: int  # memory of a GPU [B]
+    fits: bool  # True if the step fits. Near the capacity, False may mean that an estimate cannot tell.
+    beside: ProcessMemory = field(default_factory=ProcessMemory)  # memory of the process beside PyTorch's allocator
+    # True if all ranks were simulated; False if a rank per stage was simulated alone, with estimated times
     whole: bool = False
 
     @property

@@ -11,27 +11,13 @@ from simulator.scenario.records import Point
 
 @dataclass(frozen=True, slots=True)
 class PointOutcome:
-    """A point's report, or its error.
+    """A point's report, or its error."""
 
-    Attributes
-    ----------
-    index : int
-        Index among the points.
-    settings : mapping of str to Any
-        Settings that distinguish the point, as written in the scenario.
-    engine : str or None
-        Engine used; None if the point failed.
-    report : mapping of str to Any, or None
-        The report; None if the point failed.
-    error : str or None
-        Error message; None if the point succeeded.
-    """
-
-    index: int
-    settings: Mapping[str, Any]
-    engine: str | None
-    report: Mapping[str, Any] | None
-    error: str | None = None
+    index: int  # index among the points
+    settings: Mapping[str, Any]  # settings that distinguish the point, as written in the scenario
+    engine: str | None  # engine used; None if the point failed
+    report: Mapping[str, Any] | None  # the report; None if the point failed
+    error: str | None = None  # error message; None if the point succeeded
 
     def to_dict(self) -> dict[str, Any]:
         """Return the outcome as plain data, in the form stored in report.json."""

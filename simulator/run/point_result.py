@@ -19,20 +19,13 @@ class PointResult:
 
     Attributes
     ----------
-    plan : Plan or StepPlan
-        Plan of the collective, or of the training step.
-    timeline : Timeline
-        What happened and when.
-    report : CollectiveReport or TrainingReport
-        Numbers computed from the timeline.
-    results : tuple of array, or None
-        Result of each participant, concatenated if tensors are sent in several messages; None without payload.
     parameters : mapping of PyTorch's name to array, or None
         Parameters after a real training's last step, gathered over all ranks, in the dtype in which they are updated.
     """
 
-    plan: Plan | StepPlan
-    timeline: Timeline
-    report: CollectiveReport | TrainingReport
+    plan: Plan | StepPlan  # plan of the collective, or of the training step
+    timeline: Timeline  # what happened and when
+    report: CollectiveReport | TrainingReport  # numbers computed from the timeline
+    # Result of each participant, concatenated if tensors are sent in several messages; None without payload
     results: tuple[Array, ...] | None = None
     parameters: Mapping[str, Array] | None = None

@@ -26,18 +26,10 @@ _MOST: Final = 4096
 
 @dataclass(frozen=True, slots=True)
 class SimulatedCollective:
-    """A collective with simulated transfers.
+    """A collective with simulated transfers."""
 
-    Attributes
-    ----------
-    op : Collective
-        The collective.
-    transfers : int
-        Transfers of all such collectives in a step.
-    """
-
-    op: Collective
-    transfers: int
+    op: Collective  # the collective
+    transfers: int  # transfers of all such collectives in a step
 
 
 def simulated_collectives(program: Program) -> list[SimulatedCollective]:

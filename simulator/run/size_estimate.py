@@ -75,40 +75,20 @@ _LONG_DRAWING: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """Estimated memory and time on this machine for a part (cluster, program ...) of a point's simulation.
+    """Estimated memory and time on this machine for a part (cluster, program ...) of a point's simulation."""
 
-    Attributes
-    ----------
-    asked : str
-        Key and value: "cluster.world_size: 1,000,000 ranks".
-    made_of : str
-        What is built for the key: "3,000,001 vertices and links".
-    remedy : str
-        How to need less: "take fewer ranks".
-    nbytes : float
-        Memory [B].
-    seconds : float
-        Time on one core [s].
-    """
-
-    asked: str
-    made_of: str
-    remedy: str
-    nbytes: float
-    seconds: float
+    asked: str  # key and value: "cluster.world_size: 1,000,000 ranks"
+    made_of: str  # what is built for the key: "3,000,001 vertices and links"
+    remedy: str  # how to need less: "take fewer ranks"
+    nbytes: float  # memory [B]
+    seconds: float  # time on one core [s]
 
 
 @dataclass(frozen=True, slots=True)
 class SizeEstimate:
-    """Estimated memory and time on this machine for simulating a point, as shares of its parts.
+    """Estimated memory and time on this machine for simulating a point, as shares of its parts."""
 
-    Attributes
-    ----------
-    shares : tuple of Share
-        Empty for a point of ordinary size.
-    """
-
-    shares: tuple[Share, ...] = ()
+    shares: tuple[Share, ...] = ()  # empty for a point of ordinary size
 
     @property
     def nbytes(self) -> float:

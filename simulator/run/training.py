@@ -23,7 +23,7 @@ from simulator.run.advice import advice, takes_long
 from simulator.run.cost_estimate import seconds_to_play
 from simulator.run.memory import check_fits, paged
 from simulator.run.point_result import PointResult
-from simulator.run.stage_of_rank import with_stage
+from simulator.step.pipeline import Pipeline
 from simulator.step.plan import StepPlan, plan_step
 from simulator.step.spec import TrainingStep
 
@@ -83,7 +83,7 @@ def play_step(
         )
         timeline = with_link_use(timeline)
     except OutOfMemoryError as error:
-        message = with_stage(error, step, cluster.world_size)
+        message = _with_stage(error, step, cluster.world_size)
         unlimited = _unlimited(cluster, step, jitter, engine)
         error.args = (f"{message}; {unlimited}{advice(cluster, step, jitter)}",)
         raise
@@ -133,3 +133,27 @@ def _planned(cluster: Cluster, step: TrainingStep, jitter: Jitter, *, limit_memo
     # Limits on this GPU: a dtype, or a generation without the attention kernels.
     except ValueError as error:
         raise ScenarioError(f"training: on {cluster.gpus[0].name}: {error}") from error
+
+
+def _stage_text(step: TrainingStep, rank: int, world_size: int) -> str:
+    """Return the stages and the number of layers of a rank: "last stage, 16 of 62 layers"; "" without a pipeline."""
+    cut = step.parallelism
+    if cut.pp < 2:
+        return ""
+    pipeline = Pipeline.of(step)
+    place = int(cut.grid(world_size).coordinate("pp")[rank])
+    layers, count = pipeline.layers(), pipeline.model_stages
+    stages = [stage % count for stage in pipeline.schedule.stages_of(place, pipeline.shape)]
+    held = f"{sum(layers[stage] for stage in stages)} of {sum(layers)} layers"
+    if len(stages) > 1:
+        return f"stages {', '.join(map(str, stages))} of {count}, {held}"
+    [stage] = stages
+    names = {0: "first stage", count - 1: "last stage"}
+    return f"{names.get(stage, f'stage {stage} of {count}')}, {held}"
+
+
+def _with_stage(error: OutOfMemoryError, step: TrainingStep, world_size: int) -> str:
+    """Return the message of an error, with the stage and the layers behind the rank that ran out of memory."""
+    message, rank = str(error.args[0]), f"rank {error.rank} "
+    stage = _stage_text(step, error.rank, world_size)
+    return message.replace(rank, f"{rank}({stage}) ", 1) if stage else message

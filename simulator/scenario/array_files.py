@@ -48,19 +48,13 @@ class StoredArray:
     ----------
     shape, dtype
         As stated in the header.
-    fortran : bool
-        Whether the first index varies fastest.
-    _begun : bytes
-        First bytes of the numbers, read together with the header.
-    _rest : stream
-        The remaining bytes.
     """
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
-    fortran: bool
-    _begun: bytes
-    _rest: IO[bytes]
+    fortran: bool  # whether the first index varies fastest
+    _begun: bytes  # first bytes of the numbers, read together with the header
+    _rest: IO[bytes]  # the remaining bytes
 
     @property
     def nbytes(self) -> int:

@@ -189,18 +189,10 @@ def combinations(compare: Mapping[str, Any], sweep: Mapping[str, Any]) -> Iterat
 
 @dataclass(frozen=True)
 class PointData:
-    """Builds the data (keys as in a file) for each point of a scenario with axes.
+    """Builds the data (keys as in a file) for each point of a scenario with axes."""
 
-    Attributes
-    ----------
-    data : mapping
-        The scenario's data, with its axes.
-    base : Path
-        Folder for relative paths.
-    """
-
-    data: Mapping[str, Any]
-    base: Path = Path()
+    data: Mapping[str, Any]  # the scenario's data, with its axes
+    base: Path = Path()  # folder for relative paths
 
     def of(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         """Return a point's data, given its axis values: without axes and without options unread by its own choices.

@@ -89,25 +89,15 @@ class DaysFile:
 
     Attributes
     ----------
-    source : str
-        Name of the file.
-    question : str
-        First comment of the file.
-    scenario : Scenario
-        The training.
-    given : mapping of str to value
-        Keys with values, durations in seconds; failures of 1,000 nodes in a day.
-    along : str or None
-        Key that is compared; None if none is.
     values : tuple of (str, value)
         Its values, as written and as read.
     """
 
-    source: str
-    question: str
-    scenario: Scenario
-    given: Mapping[str, Any]
-    along: str | None = None
+    source: str  # name of the file
+    question: str  # first comment of the file
+    scenario: Scenario  # the training
+    given: Mapping[str, Any]  # keys with values, durations in seconds; failures of 1,000 nodes in a day
+    along: str | None = None  # key that is compared; None if none is
     values: tuple[tuple[str, Any], ...] = ()
 
 

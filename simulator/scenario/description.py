@@ -28,18 +28,10 @@ _SAID_IF_UNUSUAL: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """A scenario in words.
+    """A scenario in words."""
 
-    Attributes
-    ----------
-    job : str
-        Example: 'gpt2_xl, zero3, micro-batch 4, 1,024 tokens'.
-    machine : str
-        Example: '8 a100_sxm_80gb, dgx_a100'.
-    """
-
-    job: str
-    machine: str
+    job: str  # example: 'gpt2_xl, zero3, micro-batch 4, 1,024 tokens'
+    machine: str  # example: '8 a100_sxm_80gb, dgx_a100'
 
     @property
     def text(self) -> str:

@@ -38,15 +38,9 @@ Listed = Annotated[tuple[T, ...], BeforeValidator(_as_tuple)]
 
 @dataclass(frozen=True, slots=True)
 class Omittable:
-    """Pydantic annotation for an optional mapping: the key may be omitted, and null is refused.
+    """Pydantic annotation for an optional mapping: the key may be omitted, and null is refused."""
 
-    Attributes
-    ----------
-    spec : type
-        Type of the mapping.
-    """
-
-    spec: type[Spec]
+    spec: type[Spec]  # type of the mapping
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         """Return the pydantic schema of the mapping itself, which refuses None."""

@@ -113,76 +113,33 @@ class JobsSpec(Spec):
 
 @dataclass(frozen=True, slots=True)
 class OuterSetting:
-    """A training in several copies, which average their parameters every so many steps (DiLoCo, local SGD).
+    """A training in several copies, which average their parameters every so many steps (DiLoCo, local SGD)."""
 
-    Attributes
-    ----------
-    name : str
-        Name of the training, whose copies are jobs.
-    copies : int
-        Number of copies.
-    every : int
-        Inner steps between two averages of a parameter.
-    fragments : int
-        Parts of the parameters, averaged one after the other, evenly over the inner steps.
-    delay : int
-        Inner steps during which an average may be under way before its result is needed.
-    dtype : str
-        Dtype in which parameters travel.
-    """
-
-    name: str
-    copies: int
-    every: int
-    fragments: int
-    delay: int
-    dtype: str
+    name: str  # name of the training, whose copies are jobs
+    copies: int  # number of copies
+    every: int  # inner steps between two averages of a parameter
+    fragments: int  # parts of the parameters, averaged one after the other, evenly over the inner steps
+    delay: int  # inner steps during which an average may be under way before its result is needed
+    dtype: str  # dtype in which parameters travel
 
 
 @dataclass(frozen=True, slots=True)
 class JobSetting:
-    """A job on a shared cluster.
+    """A job on a shared cluster."""
 
-    Attributes
-    ----------
-    name : str
-        Name of the job.
-    cluster : ClusterSpec
-        The shared cluster; `placement` says which GPUs are the job's.
-    scenario : Scenario or None
-        The job's training; None if the job only generates batches.
-    start : float
-        When the job begins [s].
-    steps : int or None
-        Number of steps; None for as many as the longest step of all jobs asks for.
-    generation : float
-        Time to generate a batch [s]; 0 if the job generates nothing.
-    tokens : int or None
-        Tokens of a generated batch, if given.
-    batches_from : str or None
-        Job that generates this job's batches.
-    lag : int
-        Number of updates by which the weights that generate a batch may be older than its training.
-    steps_per_batch : int
-        Training steps for each generated batch.
-    outer : OuterSetting or None
-        How the job averages its parameters with copies of itself.
-    priority : int
-        Weight of the job's transfers on full links: a transfer of priority 2 gets twice the rate of one of priority 1.
-    """
-
-    name: str
-    cluster: ClusterSpec
-    scenario: Scenario | None
+    name: str  # name of the job
+    cluster: ClusterSpec  # the shared cluster; `placement` says which GPUs are the job's
+    scenario: Scenario | None  # the job's training; None if the job only generates batches
     base: Path
-    start: float = 0.0
-    steps: int | None = None
-    generation: float = 0.0
-    tokens: int | None = None
-    batches_from: str | None = None
-    lag: int = 0
-    steps_per_batch: int = 1
-    outer: OuterSetting | None = None
+    start: float = 0.0  # when the job begins [s]
+    steps: int | None = None  # number of steps; None for as many as the longest step of all jobs asks for
+    generation: float = 0.0  # time to generate a batch [s]; 0 if the job generates nothing
+    tokens: int | None = None  # tokens of a generated batch, if given
+    batches_from: str | None = None  # job that generates this job's batches
+    lag: int = 0  # number of updates by which the weights that generate a batch may be older than its training
+    steps_per_batch: int = 1  # training steps for each generated batch
+    outer: OuterSetting | None = None  # how the job averages its parameters with copies of itself
+    # Weight of the job's transfers on full links: a transfer of priority 2 gets twice the rate of one of priority 1
     priority: int = 1
 
 
@@ -192,22 +149,15 @@ class JobsFile:
 
     Attributes
     ----------
-    source : str
-        Name of the file.
-    question : str
-        First comment of the file.
-    jobs : tuple of JobSetting
-        The jobs, in the file's order.
     engine : {"auto", "events", "compiled"}
         The requested engine.
-    events : tuple of EventSpec
-        Links, ranks and nodes of the shared cluster that slow down or fail; ranks are numbered job by job.
     """
 
-    source: str
-    question: str
-    jobs: tuple[JobSetting, ...]
+    source: str  # name of the file
+    question: str  # first comment of the file
+    jobs: tuple[JobSetting, ...]  # the jobs, in the file's order
     engine: Engine
+    # Links, ranks and nodes of the shared cluster that slow down or fail; ranks are numbered job by job
     events: tuple[EventSpec, ...] = ()
 
 

@@ -23,18 +23,10 @@ GRAPHS = (".json", ".graphml")
 
 @dataclass(frozen=True, slots=True)
 class NamedFile:
-    """A file's name, with its path.
+    """A file's name, with its path."""
 
-    Attributes
-    ----------
-    written : str
-        Name in the scenario, or in the topology file.
-    path : Path
-        Location of the file.
-    """
-
-    written: str
-    path: Path
+    written: str  # name in the scenario, or in the topology file
+    path: Path  # location of the file
 
 
 @dataclass(frozen=True, slots=True)

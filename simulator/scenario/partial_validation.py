@@ -42,24 +42,13 @@ _MOST_ROUNDS: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class PartialScenario:
-    """A scenario without its wrong values; each remaining key is valid alone.
+    """A scenario without its wrong values; each remaining key is valid alone."""
 
-    Attributes
-    ----------
-    data : dict
-        Data from which the shape was validated.
-    shape : Scenario
-        The validated scenario.
-    doubtful : frozenset of str
-        Dotted keys without a value chosen by the user: removed, replaced, or perhaps misspelt elsewhere.
-    thinned : frozenset of str
-        Axes that lost some values; another key may suit the removed values.
-    """
-
-    data: dict[str, Any]
-    shape: Scenario
+    data: dict[str, Any]  # data from which the shape was validated
+    shape: Scenario  # the validated scenario
+    # Dotted keys without a value chosen by the user: removed, replaced, or perhaps misspelt elsewhere
     doubtful: frozenset[str] = frozenset()
-    thinned: frozenset[str] = frozenset()
+    thinned: frozenset[str] = frozenset()  # axes that lost some values; another key may suit the removed values
 
     def doubts(self, conflict: RuleViolation) -> bool:
         """Return True if a violation involves a key without a value chosen by the user, and so may be no fault."""

@@ -387,14 +387,11 @@ class Point:
     ----------
     settings : mapping of dotted key to value
         Values of the axis keys, as written.
-    scenario : Scenario
-        The scenario with these values, without axes.
-    report_alone : bool
-        Whether the report is all that is needed; a long training step may then be told from two shorter steps.
     """
 
     settings: Mapping[str, Any]
-    scenario: Scenario
+    scenario: Scenario  # the scenario with these values, without axes
+    # Whether the report is all that is needed; a long training step may then be told from two shorter steps
     report_alone: bool = False
 
 

@@ -15,24 +15,12 @@ from simulator.step.strategies.strategy import STRATEGIES
 
 @dataclass(frozen=True, slots=True)
 class RuleViolation:
-    """A broken rule between keys.
+    """A broken rule between keys."""
 
-    Attributes
-    ----------
-    key : tuple
-        Key path for the report.
-    message : str
-        Text for the user: the value found, and the values allowed.
-    involved : tuple of str
-        Dotted keys that the rule looked at; another value for one may satisfy the rule.
-    of_key : bool
-        Whether the key itself should be removed, instead of changing its value.
-    """
-
-    key: Key
-    message: str
-    involved: tuple[str, ...]
-    of_key: bool = False
+    key: Key  # key path for the report
+    message: str  # text for the user: the value found, and the values allowed
+    involved: tuple[str, ...]  # dotted keys that the rule looked at; another value for one may satisfy the rule
+    of_key: bool = False  # whether the key itself should be removed, instead of changing its value
 
 
 def first_duplicate(values: Sequence[int]) -> int | None:

@@ -53,12 +53,10 @@ class TrainingFiles:
     ----------
     model : function (model, seq_len) -> Model
         Reader for the model.
-    learning : LearningFiles
-        Readers for the files named in `training.learning`.
     """
 
     model: Callable[[Any, int], Model]
-    learning: numerics_rules.LearningFiles
+    learning: numerics_rules.LearningFiles  # readers for the files named in `training.learning`
 
 
 # Distributions of whole matrices under strategies that do not shard every state.

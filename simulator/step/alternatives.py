@@ -28,30 +28,20 @@ class Change:
 
     Attributes
     ----------
-    kind : str
-        Changed key; changes of one key are never combined.
-    text : str
-        The change in a scenario's notation, without the number of micro-batches.
     made : function (step) -> TrainingStep or None
         Return the changed step; None if the change does not apply.
     """
 
-    kind: str
-    text: str
+    kind: str  # changed key; changes of one key are never combined
+    text: str  # the change in a scenario's notation, without the number of micro-batches
     made: Callable[[TrainingStep], TrainingStep | None]
 
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """A training step with changed settings, and the changes in words.
+    """A training step with changed settings, and the changes in words."""
 
-    Attributes
-    ----------
-    kinds : tuple of str
-        Changed keys.
-    """
-
-    kinds: tuple[str, ...]
+    kinds: tuple[str, ...]  # changed keys
     text: str
     step: TrainingStep
 

@@ -44,20 +44,14 @@ class Communicator:
         "played": simulate every transfer. "closed_form": use closed forms. "auto": closed forms if nothing else is on
         their links. "rough": a single rank without schedules, with times accurate enough to find the memory. "at_once":
         a single rank with no times, for which the cluster may lack the other ranks.
-    steady : bool
-        Whether every rank reaches a collective at the same time: no stragglers, no jitter.
-    offloads : bool
-        Whether ranks also copy to their hosts.
-    algorithm : str or Algorithm
-        Name in the catalog of algorithms, path of a file, "auto", or a record.
     """
 
     cluster: Cluster
     groups: Groups
     mode: Mode
-    steady: bool
-    offloads: bool = False
-    algorithm: str | Algorithm = "auto"
+    steady: bool  # whether every rank reaches a collective at the same time: no stragglers, no jitter
+    offloads: bool = False  # whether ranks also copy to their hosts
+    algorithm: str | Algorithm = "auto"  # name in the catalog of algorithms, path of a file, "auto", or a record
     _planned: dict[tuple[str, int, str, tuple[int, ...]], Collective] = field(default_factory=dict)
     _seated: dict[tuple[tuple[int, ...], bool], tuple[int | None, ...]] = field(default_factory=dict)
     _unlike_groups: dict[Scope, tuple[int, ...]] = field(default_factory=dict)

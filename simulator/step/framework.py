@@ -40,23 +40,12 @@ _OTHER: Final = "other"
 
 @dataclass(frozen=True, slots=True)
 class Sustained:
-    """Slowdown of a chip's matmuls under sustained load, compared with a micro-benchmark.
+    """Slowdown of a chip's matmuls under sustained load, compared with a micro-benchmark."""
 
-    Attributes
-    ----------
-    time : float
-        Factor on the duration, at least 1.
-    power : float
-        The board's power limit in the measurement [W].
-    peak_flops : float
-        The board's dense bfloat16 peak [FLOP/s].
-    eight_bit : float or None
-        Factor on the duration of matmuls in eight bits, where it was measured; None: derived from `time`.
-    """
-
-    time: float
-    power: float
-    peak_flops: float
+    time: float  # factor on the duration, at least 1
+    power: float  # the board's power limit in the measurement [W]
+    peak_flops: float  # the board's dense bfloat16 peak [FLOP/s]
+    # Factor on the duration of matmuls in eight bits, where it was measured; None: derived from `time`
     eight_bit: float | None = None
 
     def missing_power(self, gpu: Gpu) -> float:
@@ -72,153 +61,98 @@ class Framework:
 
     Attributes
     ----------
-    attention_masked : float
-        Share of masked scores that attention computes anyway, 0 to 1.
-    elementwise : float
-        Duration of elementwise kernels relative to their ideal HBM traffic.
-    streaming : float
-        The same factor for the loss and the embedding, which stream through large arrays.
-    parameter_bytes : float
-        HBM traffic of copies and casts around a unit's collectives, per parameter and micro-batch [B].
-    compiled : float
-        Duration of merged kernels relative to the HBM traffic of separate kernels.
-    fused_loss : bool
-        Whether the loss reads the logits and overwrites them with their gradient.
-    loss_buffers : bool
-        Whether an unfused loss holds float32 gradients beside the log-probabilities (half of them if compiled).
-    split_maps : bool
-        Whether queries, keys and values, and gate and up, are separate matmuls; `selective_op` recomputes every second
-        one.
-    row_scaled : float
-        Duration of matmuls in eight bits with a scale for each row, relative to a scale for each tensor.
-    stops_early : bool
-        Whether recompute ends with the last tensor needed by the backward pass.
-    casts_once : bool
-        Whether a kernel casts a tensor to eight bits once, in both orders, before tensor-parallel ranks gather the
-        tensor, and weights once per step; otherwise each matmul casts both operands.
-    overlaps : bool
-        Whether collectives of sharding overlap with kernels; otherwise each waits for the other.
-    each_tensor : bool
-        Whether every tensor is communicated by a separate collective.
-    per_owner : float
-        Time that ZeRO-1 and ZeRO-2 spend on each rank that owns tensors, in the reduction and again in the gather [s]:
-        its part is reduced to it and broadcast from it by itself. 0 if all parts travel at once.
-    gathers_again : bool
-        Whether a recomputed layer is gathered for the recompute and again for the backward pass.
-    issue : float
-        Host time to issue a kernel or collective [s]; a faster GPU waits for the host (host-bound).
-    sends_block : bool
-        Whether a host waits for a receive before it issues more; not in schedules whose sends every framework batches
-        (`PipelineSchedule.batches_sends`).
-    issue_in_pipeline : float
-        Additional host time to issue a tensor-parallel exchange, per rank except one, if pipeline stages lie on several
-        nodes [s].
-    keeps_copies : bool
-        Whether modules save copies that merged kernels avoid: the activation's output beside the gated product and, if
-        queries, keys and values come from one matmul, queries and keys beside the array from which they were cut, and
-        attention's output in both orders.
-    float32_norms : bool
-        Whether RMSNorm consists of separate kernels in float32, which save a float32 copy of their input and, if the
-        norm's weight is trained, the normalised input in the parameters' dtype. A compiler merges the kernels, and
-        LayerNorm is one kernel everywhere.
-    nf4_tensors : bool
-        Whether NF4 matrices are torchao's NF4Tensors, which 13 kernels write out one after the other. A compiler merges
-        the kernels. Otherwise one kernel of bitsandbytes writes out a matrix.
-    weights_activations : bool
-        Whether the router's weights multiply the experts' activation, and not the experts' outputs, which are then not
-        saved.
-    saves_parameters : bool
-        Whether a checkpoint contains the working parameters beside their master copy.
-    half_rings : bool
-        Whether ring attention merges its steps in the outputs' dtype, as Transformer Engine does; otherwise in float32.
-    activation_gradients : bool
-        Whether the gradients of activations inside a layer's backward pass are counted in the memory.
-    keeps_input_gradients : bool
-        Whether the input of every fully recomputed layer whose parameters are frozen and sharded, and the gradient of
-        this input, both stay allocated until the backward pass has finished the rank's first such layer.
-    keeps_logits : bool
-        Whether logits, or their gradient in the same dtype, are allocated beside an unfused loss's float32 tensors.
-    copies_logits : bool
-        Whether the forward pass of an unfused loss holds the logits and their float32 copy beside its softmax.
-    gradient_buffers : bool
-        Whether whole gradients lie in buffers that are never freed.
-    accumulates_in_matmul : bool
-        Whether a weight gradient's matmul adds to the accumulated gradient itself, and no new gradient is allocated;
-        otherwise a kernel of its own adds the new gradient.
-    keeps_gradients : bool
-        Whether gradients in the parameters' dtype are never freed either.
-    placeholders : bool
-        Whether autograd receives an array without content in place of each gradient of a layer's matrix, because the
-        matmul has added the gradient to the buffer. There is one such array for each shape, in the parameters' dtype,
-        and none is freed.
-    widens_gradients : bool
-        Whether the update reads a copy of the gradients in the master copy's dtype, if the gradients are narrower; the
-        copy stays allocated until the next step begins.
     optimizer_implementation : {"fused", "foreach", "for_loop"}
         Default implementation of the optimizer's update.
-    copies_output : tuple of str
-        Chips ("A100") on which flash attention's output is saved in the order of the sequences and again in the order
-        of the tokens.
-    workspaces : mapping of str to float
-        Scratch memory of matmul libraries, allocated once and never freed, by chip; "other" for other chips [B].
     memory_buffer : {"none", "head", "inputs", "scores"}
         Users of a buffer that grows to the largest request and is never freed. Under sequence parallelism, "head": the
         gathered input of the head's matmul; "inputs": also the gathered inputs of layers' matmuls. "scores": these, and
         attention's scores if they go through HBM.
-    expert_workspaces : mapping of str to float
-        Additional scratch memory for grouped matmuls of a model with experts, by chip; "other" for other chips [B].
-    kernel_time : float
-        Factor on the duration of every kernel, from the calibration to a user's own runs.
-    network_time : float
-        Factor on the duration of every transfer and collective, from the calibration to a user's own runs.
-    sustained : mapping of str to Sustained
-        Slowdown under sustained load, by chip: "H100".
-    facts : mapping
-        Source of each constant, unsure constants, and the measured runs to which each was fitted.
     """
 
     name: str = "bare"
-    attention_masked: float = 0.0
-    elementwise: float = 1.0
-    streaming: float = 1.0
+    attention_masked: float = 0.0  # share of masked scores that attention computes anyway, 0 to 1
+    elementwise: float = 1.0  # duration of elementwise kernels relative to their ideal HBM traffic
+    streaming: float = 1.0  # the same factor for the loss and the embedding, which stream through large arrays
+    # HBM traffic of copies and casts around a unit's collectives, per parameter and micro-batch [B]
     parameter_bytes: float = 0.0
-    compiled: float = 0.0
-    fused_loss: bool = False
+    compiled: float = 0.0  # duration of merged kernels relative to the HBM traffic of separate kernels
+    fused_loss: bool = False  # whether the loss reads the logits and overwrites them with their gradient
+    # Whether an unfused loss holds float32 gradients beside the log-probabilities (half of them if compiled)
     loss_buffers: bool = False
+    # Whether queries, keys and values, and gate and up, are separate matmuls; `selective_op` recomputes every second
+    # one
     split_maps: bool = False
+    # Duration of matmuls in eight bits with a scale for each row, relative to a scale for each tensor
     row_scaled: float = 1.0
-    stops_early: bool = False
+    stops_early: bool = False  # whether recompute ends with the last tensor needed by the backward pass
+    # Whether a kernel casts a tensor to eight bits once, in both orders, before tensor-parallel ranks gather the
+    # tensor, and weights once per step; otherwise each matmul casts both operands
     casts_once: bool = False
-    overlaps: bool = True
-    each_tensor: bool = False
+    overlaps: bool = True  # whether collectives of sharding overlap with kernels; otherwise each waits for the other
+    each_tensor: bool = False  # whether every tensor is communicated by a separate collective
+    # Time that ZeRO-1 and ZeRO-2 spend on each rank that owns tensors, in the reduction and again in the gather [s]:
+    # its part is reduced to it and broadcast from it by itself. 0 if all parts travel at once.
     per_owner: float = 0.0
+    # Whether a recomputed layer is gathered for the recompute and again for the backward pass
     gathers_again: bool = False
-    issue: float = 0.0
+    issue: float = 0.0  # host time to issue a kernel or collective [s]; a faster GPU waits for the host (host-bound)
+    # Whether a host waits for a receive before it issues more; not in schedules whose sends every framework batches
+    # (`PipelineSchedule.batches_sends`)
     sends_block: bool = False
+    # Additional host time to issue a tensor-parallel exchange, per rank except one, if pipeline stages lie on several
+    # nodes [s]
     issue_in_pipeline: float = 0.0
+    # Whether modules save copies that merged kernels avoid: the activation's output beside the gated product and, if
+    # queries, keys and values come from one matmul, queries and keys beside the array from which they were cut, and
+    # attention's output in both orders
     keeps_copies: bool = False
+    # Whether RMSNorm consists of separate kernels in float32, which save a float32 copy of their input and, if the
+    # norm's weight is trained, the normalised input in the parameters' dtype. A compiler merges the kernels, and
+    # LayerNorm is one kernel everywhere.
     float32_norms: bool = False
+    # Whether NF4 matrices are torchao's NF4Tensors, which 13 kernels write out one after the other. A compiler merges
+    # the kernels. Otherwise one kernel of bitsandbytes writes out a matrix.
     nf4_tensors: bool = False
+    # Whether the router's weights multiply the experts' activation, and not their outputs, which are then not saved
     weights_activations: bool = False
-    saves_parameters: bool = True
+    saves_parameters: bool = True  # whether a checkpoint contains the working parameters beside their master copy
+    # Whether ring attention merges its steps in the outputs' dtype, as Transformer Engine does; otherwise in float32
     half_rings: bool = False
+    # Whether the gradients of activations inside a layer's backward pass are counted in the memory
     activation_gradients: bool = False
+    # Whether the input of every fully recomputed layer whose parameters are frozen and sharded, and the gradient of
+    # this input, both stay allocated until the backward pass has finished the rank's first such layer
     keeps_input_gradients: bool = False
+    # Whether logits, or their gradient in the same dtype, are allocated beside an unfused loss's float32 tensors
     keeps_logits: bool = False
+    # Whether the forward pass of an unfused loss holds the logits and their float32 copy beside its softmax
     copies_logits: bool = False
-    gradient_buffers: bool = False
+    gradient_buffers: bool = False  # whether whole gradients lie in buffers that are never freed
+    # Whether a weight gradient's matmul adds to the accumulated gradient itself, and no new gradient is allocated;
+    # otherwise a kernel of its own adds the new gradient
     accumulates_in_matmul: bool = False
-    keeps_gradients: bool = False
+    keeps_gradients: bool = False  # whether gradients in the parameters' dtype are never freed either
+    # Whether autograd receives an array without content in place of each gradient of a layer's matrix, because the
+    # matmul has added the gradient to the buffer. There is one such array for each shape, in the parameters' dtype, and
+    # none is freed.
     placeholders: bool = False
+    # Whether the update reads a copy of the gradients in the master copy's dtype, if the gradients are narrower; the
+    # copy stays allocated until the next step begins
     widens_gradients: bool = False
     optimizer_implementation: Implementation = "fused"
+    # Chips ("A100") on which flash attention's output is saved in the order of the sequences and again in the order of
+    # the tokens
     copies_output: tuple[str, ...] = ()
+    # Scratch memory of matmul libraries, allocated once and never freed, by chip; "other" for other chips [B]
     workspaces: Mapping[str, float] = field(default_factory=dict)
     memory_buffer: MemoryBuffer = "none"
+    # Additional scratch memory for grouped matmuls of a model with experts, by chip; "other" for other chips [B]
     expert_workspaces: Mapping[str, float] = field(default_factory=dict)
-    kernel_time: float = 1.0
+    kernel_time: float = 1.0  # factor on the duration of every kernel, from the calibration to a user's own runs
+    # Factor on the duration of every transfer and collective, from the calibration to a user's own runs
     network_time: float = 1.0
-    sustained: Mapping[str, Sustained] = field(default_factory=dict)
+    sustained: Mapping[str, Sustained] = field(default_factory=dict)  # slowdown under sustained load, by chip: "H100"
+    # Source of each constant, unsure constants, and the measured runs to which each was fitted
     facts: Mapping[str, Any] = field(default_factory=dict)
 
     @property

@@ -29,27 +29,20 @@ class KernelRow:
 
     Attributes
     ----------
-    part : str
-        "embedding", "head", "layer" or "dense layer", the last two with a window if layers have different windows. Of
-        a list of layers "first", "last" and "layer", with its number if layers differ.
-    times : int
-        Number of such parts in the model.
-    seconds : float
-        Duration of a single kernel [s].
-    nbytes : float
-        Least bytes read and written; of a merged kernel the share that is left after merging [B].
     bound : {"arithmetic", "HBM", "launch", "merged"}
         The largest of: the time lost with half of the SMs, the time lost with half of the HBM bandwidth, and the launch
         overhead. "merged": a compiler has fused the kernel into a neighbour, and the framework has no constant for the
         bytes that are left.
     """
 
+    # "embedding", "head", "layer" or "dense layer", the last two with a window if layers have different windows. Of a
+    # list of layers "first", "last" and "layer", with its number if layers differ.
     part: str
-    times: int
+    times: int  # number of such parts in the model
     backward: bool
     kernel: Kernel
-    seconds: float
-    nbytes: float
+    seconds: float  # duration of a single kernel [s]
+    nbytes: float  # least bytes read and written; of a merged kernel the share that is left after merging [B]
     bound: Bound
 
 

@@ -82,17 +82,11 @@ _NO_CONTENTION: Final = _Contention(0, 1.0)
 
 @dataclass(frozen=True, slots=True)
 class KernelTimer:
-    """Computes durations and costs of kernels on a GPU, under a training step's dtypes, framework and compiler.
-
-    Attributes
-    ----------
-    hbm_left : float
-        Share of HBM bandwidth that a collective in flight leaves to kernels.
-    """
+    """Computes durations and costs of kernels on a GPU, under a training step's dtypes, framework and compiler."""
 
     gpu: Gpu
     step: TrainingStep
-    hbm_left: float = 1.0
+    hbm_left: float = 1.0  # share of HBM bandwidth that a collective in flight leaves to kernels
 
     def cost(self, kernels: Iterable[Kernel], sms_taken: int | None = None) -> KernelCost:
         """Return the cost of kernels in sequence, alone and beside a collective on `sms_taken` SMs (default: the SMs of

@@ -32,24 +32,12 @@ PAGE_EFFICIENCY: Final = 0.5
 
 @dataclass(frozen=True, slots=True)
 class CopyRate:
-    """Rate of every rank's copies to or from its host.
+    """Rate of every rank's copies to or from its host."""
 
-    Attributes
-    ----------
-    latency : float
-        Latency of a copy [s].
-    rate : float
-        Rate of each copy if every rank copies at once [B/s].
-    cap : float
-        Rate of a copy without others [B/s].
-    alike : bool
-        Whether every rank has equal rates.
-    """
-
-    latency: float
-    rate: float
-    cap: float
-    alike: bool
+    latency: float  # latency of a copy [s]
+    rate: float  # rate of each copy if every rank copies at once [B/s]
+    cap: float  # rate of a copy without others [B/s]
+    alike: bool  # whether every rank has equal rates
 
     def slowed(self, efficiency: float) -> CopyRate:
         """Return the rates at another share of the PCIe links' bandwidth than `COPY_EFFICIENCY`."""

@@ -19,51 +19,33 @@ class Parallelism:
     ----------
     tp, pp, cp : int
         Ranks that partition matrices, layers and sequences.
-    sequence_parallel : bool
-        Whether activations between matrices are partitioned along the sequence; without effect if tp is 1.
     tp_overlap : {"none", "ring_exchange", "bulk"}
         Overlap of tensor-parallel exchanges with matmuls through user buffers; requires `sequence_parallel`.
-    schedule : str
-        Name in the catalog of pipeline schedules.
-    virtual_stages : int
-        Chunks per rank, v, for schedules without a fixed number.
-    microbatch_group : int or None
-        Micro-batches that pass through a chunk before the next chunk's turn; None for pp.
-    stages : tuple of int
-        Layers of each stage; empty for an even distribution.
     first_less, last_less : int
         Layers that the first and the last stage have less, if `stages` is empty.
     deferred_head_gradients : int or "all"
         Micro-batches whose weight gradient of the head is computed after the rank's last backward pass.
-    ulysses : int
-        Context-parallel ranks that exchange heads; groups of these rotate or gather keys.
-    gathers_keys : bool
-        Whether keys are gathered rather than rotated.
-    balanced : bool
-        Whether each rank has an early and a late piece of a sequence.
-    experts : ExpertPartition
-        Partition of experts over ranks.
-    order : tuple of kind
-        Kinds, from the fastest varying with the rank's number to the slowest.
     """
 
     tp: int = 1
     pp: int = 1
     cp: int = 1
-    ulysses: int = 1
-    gathers_keys: bool = False
-    balanced: bool = True
+    ulysses: int = 1  # context-parallel ranks that exchange heads; groups of these rotate or gather keys
+    gathers_keys: bool = False  # whether keys are gathered rather than rotated
+    balanced: bool = True  # whether each rank has an early and a late piece of a sequence
+    # Whether activations between matrices are partitioned along the sequence; without effect if tp is 1
     sequence_parallel: bool = True
     tp_overlap: Literal["none", "ring_exchange", "bulk"] = "none"
-    schedule: str = "1f1b"
-    virtual_stages: int = 1
+    schedule: str = "1f1b"  # name in the catalog of pipeline schedules
+    virtual_stages: int = 1  # chunks per rank, v, for schedules without a fixed number
+    # Micro-batches that pass through a chunk before the next chunk's turn; None for pp
     microbatch_group: int | None = None
-    stages: tuple[int, ...] = ()
+    stages: tuple[int, ...] = ()  # layers of each stage; empty for an even distribution
     first_less: int = 0
     last_less: int = 0
     deferred_head_gradients: int | Literal["all"] = 0
-    experts: ExpertPartition = ONE_PLACE
-    order: tuple[Kind, ...] = ORDER
+    experts: ExpertPartition = ONE_PLACE  # partition of experts over ranks
+    order: tuple[Kind, ...] = ORDER  # kinds, from the fastest varying with the rank's number to the slowest
 
     def cut(self, place: int = 0) -> ModelPartition:
         """Return the partition of a layer for the rank at index `place` among the context-parallel ranks."""

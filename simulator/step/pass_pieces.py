@@ -23,19 +23,11 @@ Part = Literal["whole", "input", "weights"]
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A piece of a pass: either kernels in sequence, or an exchange between model-parallel ranks.
+    """A piece of a pass: either kernels in sequence, or an exchange between model-parallel ranks."""
 
-    Attributes
-    ----------
-    cost : KernelCost or None
-        Cost of the kernels.
-    awaited : tuple of int
-        Indices of the pieces with exchanges for which the kernels wait.
-    """
-
-    cost: KernelCost | None
+    cost: KernelCost | None  # cost of the kernels
     exchange: Communication | None = None
-    awaited: tuple[int, ...] = ()
+    awaited: tuple[int, ...] = ()  # indices of the pieces with exchanges for which the kernels wait
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,48 +97,29 @@ class Passes:
 
     Attributes
     ----------
-    builder : ProgramBuilder
-        The rank's program.
-    step : TrainingStep
-        The step's settings.
-    units : tuple of Unit
-        The rank's units: embedding, layers and head, or its pipeline stages' units.
     ranks, expert_ranks : int
         Number of ranks over which gradients are sharded, and over which expert-parallel units' gradients are sharded.
-    gradients : list of str
-        Gradient allocations that live until the optimizer's update.
-    last_offload : str or None
-        Last operation before the host's update: an offload copy, or the addition after the copy.
-    handed_back : str
-        Kernels that made the last input's gradient; the preceding stage waits only for these.
-    scattered : str or None
-        Last reduce-scatter of gradients; the next buffer is packed after its end.
-    chunks : sequence of Chunk
-        The rank's model chunks.
-    order : tuple of Pass
-        The rank's passes in a step, in order.
-    parts : list of tuple of Unit
-        Groups of units that were sharded together, in the last micro-batch's order.
     on_host, most_on_host : int
         Bytes of saved activations in host memory after the operations written so far, and the most until then [B].
-    keeps_whole_gradients : bool
-        Whether whole gradients, rather than the rank's shard, are accumulated over micro-batches.
     _labels : dict of int to (PassPieces, sequence of str)
         Labels of the pieces of each distinct pass, by the id of the pieces.
     """
 
-    builder: ProgramBuilder
-    step: TrainingStep
-    units: tuple[Unit, ...]
+    builder: ProgramBuilder  # the rank's program
+    step: TrainingStep  # the step's settings
+    units: tuple[Unit, ...]  # the rank's units: embedding, layers and head, or its pipeline stages' units
     ranks: int
     expert_ranks: int
+    # Whether whole gradients, rather than the rank's shard, are accumulated over micro-batches
     keeps_whole_gradients: bool
-    chunks: Sequence[Chunk] = ()
-    order: tuple[Pass, ...] = ()
-    gradients: list[str] = field(default_factory=list)
+    chunks: Sequence[Chunk] = ()  # the rank's model chunks
+    order: tuple[Pass, ...] = ()  # the rank's passes in a step, in order
+    gradients: list[str] = field(default_factory=list)  # gradient allocations that live until the optimizer's update
+    # Last operation before the host's update: an offload copy, or the addition after the copy
     last_offload: str | None = None
-    handed_back: str = ""
-    scattered: str | None = None
+    handed_back: str = ""  # kernels that made the last input's gradient; the preceding stage waits only for these
+    scattered: str | None = None  # last reduce-scatter of gradients; the next buffer is packed after its end
+    # Groups of units that were sharded together, in the last micro-batch's order
     parts: list[tuple[Unit, ...]] = field(default_factory=list)
     on_host: int = 0
     most_on_host: int = 0

@@ -46,37 +46,31 @@ class StepPlan:
 
     Attributes
     ----------
-    tokens : int
-        Tokens per step, of every rank.
     model_flops, hardware_flops : float
         FLOP per step, of every rank, without and with recompute [FLOP].
     closed_forms, played : int
         Numbers of collectives with a closed form, and of simulated collectives.
     host_bytes, host_activation_bytes : int
         Most model states and saved activations in host memory, per rank, and the saved activations among them [B].
-    algorithms : mapping of str to str
-        Algorithms of each operation by its dimension: {"dp all_gather": "multi_ring"}.
-    constants : tuple of str
-        Sources of the machine's constants for collectives, without duplicates; empty without constants.
-    constants_by_operation : mapping of str to tuple of str
-        The same sources for each operation: {"all_gather": ("fitted to ...",)}.
-    simulated_share : float
-        Bytes of collectives whose transfers are simulated, over the bytes of all collectives.
     """
 
     program: Program
     step: TrainingStep
     strategy: Strategy
-    tokens: int
+    tokens: int  # tokens per step, of every rank
     model_flops: float
     hardware_flops: float
     closed_forms: int
     played: int
     host_bytes: int = 0
     host_activation_bytes: int = 0
+    # Algorithms of each operation by its dimension: {"dp all_gather": "multi_ring"}
     algorithms: Mapping[str, str] = field(default_factory=dict)
+    # Sources of the machine's constants for collectives, without duplicates; empty without constants
     constants: tuple[str, ...] = ()
+    # The same sources for each operation: {"all_gather": ("fitted to ...",)}
     constants_by_operation: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    # Bytes of collectives whose transfers are simulated, over the bytes of all collectives
     simulated_share: float = 1.0
 
 
@@ -209,33 +203,15 @@ def ranks_alone(cluster: Cluster, step: TrainingStep, *, at_once: bool = False) 
 
 @dataclass(frozen=True, slots=True)
 class StageNotes:
-    """Operations of a pipeline stage for a few micro-batches, recorded to estimate time and memory of a whole step.
+    """Operations of a pipeline stage for a few micro-batches, recorded to estimate time and memory of a whole step."""
 
-    Attributes
-    ----------
-    stage : int
-        Number of the pipeline stage.
-    ops : tuple of Op
-        Operations in order: every distinct kind of pass is recorded at least once.
-    begins : mapping of Pass to int
-        Index of each recorded pass's first operation.
-    ends : int
-        Index of the first operation after the passes.
-    order : tuple of Pass
-        Every pass of a step, in order.
-    stand_for : tuple of Pass
-        For each pass in `order`, the recorded pass with the same operations.
-    assumed : mapping of str to Allocate
-        Allocations made by passes that are not recorded, and freed by recorded passes.
-    """
-
-    stage: int
-    ops: tuple[Op, ...]
-    begins: Mapping[Pass, int]
-    ends: int
-    order: tuple[Pass, ...]
-    stand_for: tuple[Pass, ...]
-    assumed: Mapping[str, Allocate]
+    stage: int  # number of the pipeline stage
+    ops: tuple[Op, ...]  # operations in order: every distinct kind of pass is recorded at least once
+    begins: Mapping[Pass, int]  # index of each recorded pass's first operation
+    ends: int  # index of the first operation after the passes
+    order: tuple[Pass, ...]  # every pass of a step, in order
+    stand_for: tuple[Pass, ...]  # for each pass in `order`, the recorded pass with the same operations
+    assumed: Mapping[str, Allocate]  # allocations made by passes that are not recorded, and freed by recorded passes
 
 
 @collected_later()
@@ -383,21 +359,17 @@ class _StageProgram:
 
     Attributes
     ----------
-    builder : ProgramBuilder
-        The program.
     begins, ends
         See `StageNotes`.
-    micros : sequence of int
-        Recorded micro-batches.
     """
 
-    builder: ProgramBuilder
+    builder: ProgramBuilder  # the program
     passes: Passes
     planned: PassPlanner
     states: States
     begins: Mapping[Pass, int]
     ends: int
-    micros: Sequence[int]
+    micros: Sequence[int]  # recorded micro-batches
 
 
 def _noted(

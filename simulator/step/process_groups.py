@@ -65,30 +65,18 @@ class Groups:
 
     Attributes
     ----------
-    grid : RankGrid
-        Ranks as a grid with an axis for each kind of parallelism.
-    shard_size : int
-        Ranks that share a copy of the model states; every data-parallel rank without hybrid sharding.
-    mesh_size : int or None
-        Ranks that share parameters between forward and backward pass; None for `shard_size`.
-    ulysses : int
-        Context-parallel ranks that exchange heads for tokens.
     expert_ranks, expert_tensor : int
         Ranks with different experts, and ranks that shard an expert's matrices.
-    experts_in_node : int
-        Consecutive ranks with different experts on each node; 0 for all.
-    unlike_places : int
-        Number of context-parallel ranks with their own operation lists.
     """
 
-    grid: RankGrid
-    shard_size: int
-    mesh_size: int | None = None
-    ulysses: int = 1
+    grid: RankGrid  # ranks as a grid with an axis for each kind of parallelism
+    shard_size: int  # ranks that share a copy of the model states; every data-parallel rank without hybrid sharding
+    mesh_size: int | None = None  # ranks that share parameters between forward and backward pass; None for `shard_size`
+    ulysses: int = 1  # context-parallel ranks that exchange heads for tokens
     expert_ranks: int = 1
     expert_tensor: int = 1
-    unlike_places: int = 1
-    experts_in_node: int = 0
+    unlike_places: int = 1  # number of context-parallel ranks with their own operation lists
+    experts_in_node: int = 0  # consecutive ranks with different experts on each node; 0 for all
     _tables: dict[Scope, Ints] = field(default_factory=dict, repr=False, compare=False)
     _of_list: dict[tuple[Scope, int], list[int]] = field(default_factory=dict, repr=False, compare=False)
     _numbers: dict[Scope, list[int]] = field(default_factory=dict, repr=False, compare=False)
@@ -283,18 +271,10 @@ class Groups:
 
 @dataclass(frozen=True, slots=True)
 class StageOps:
-    """Operations for ranks with equal operation lists (usually a pipeline stage), written for the lowest rank.
+    """Operations for ranks with equal operation lists (usually a pipeline stage), written for the lowest rank."""
 
-    Attributes
-    ----------
-    ops : sequence of Op
-        Operations, in order of issue.
-    scopes : mapping of str to Scope
-        Scope of each collective, by its name.
-    """
-
-    ops: Sequence[Op]
-    scopes: Mapping[str, Scope]
+    ops: Sequence[Op]  # operations, in order of issue
+    scopes: Mapping[str, Scope]  # scope of each collective, by its name
 
 
 Among = Callable[[Collective, Scope, int, str], Collective]
@@ -324,21 +304,11 @@ def for_every_rank(stages: Sequence[StageOps], groups: Groups, among: Among) -> 
 
 @dataclass(slots=True)
 class _GroupExpander:
-    """Turns the operation lists of pipeline stages into the operations of single ranks and process groups, on request.
+    """Turns the operation lists of pipeline stages into operations of single ranks and process groups, on request."""
 
-    Attributes
-    ----------
-    stages : sequence of StageOps
-        Distinct operation lists.
-    groups : Groups
-        The step's process groups.
-    among : callable
-        See `for_every_rank`.
-    """
-
-    stages: Sequence[StageOps]
-    groups: Groups
-    among: Among
+    stages: Sequence[StageOps]  # distinct operation lists
+    groups: Groups  # the step's process groups
+    among: Among  # see `for_every_rank`
     _made: dict[tuple[str, Scope, int], Collective] = field(default_factory=dict)
 
     def own(self, place: int, rank: int) -> Op:

@@ -45,37 +45,18 @@ _Asked = tuple[str, int, str, Scope, str] | tuple[str, int, str, Scope, int, flo
 
 @dataclass(slots=True)
 class ProgramBuilder:
-    """Writes the program of a rank: appends operations in issue order.
+    """Writes the program of a rank: appends operations in issue order."""
 
-    Attributes
-    ----------
-    communicator : Communicator
-        Plans collectives.
-    rank : int
-        Rank of these operations: the lowest rank with this list.
-    activations : str
-        Dtype of activations between layers.
-    framework : Framework
-        Decides how the host issues operations.
-    ops : list of Op
-        Operations in order of issue.
-    scopes : dict of str to Scope
-        Process group of each collective, by name.
-    last_kernels : str or None
-        Last operation on the compute stream.
-    assumed : dict of str to Allocate
-        Allocations made by passes that are not recorded and freed by recorded passes, by name.
-    """
-
-    communicator: Communicator
-    rank: int = 0
-    activations: str = "bfloat16"
-    framework: Framework = BARE
-    ops: list[Op] = field(default_factory=list)
-    scopes: dict[str, Scope] = field(default_factory=dict)
+    communicator: Communicator  # plans collectives
+    rank: int = 0  # rank of these operations: the lowest rank with this list
+    activations: str = "bfloat16"  # dtype of activations between layers
+    framework: Framework = BARE  # decides how the host issues operations
+    ops: list[Op] = field(default_factory=list)  # operations in order of issue
+    scopes: dict[str, Scope] = field(default_factory=dict)  # process group of each collective, by name
+    # Allocations made by passes that are not recorded and freed by recorded passes, by name
     assumed: dict[str, Allocate] = field(default_factory=dict)
     _names: set[str] = field(default_factory=set)
-    last_kernels: str | None = None
+    last_kernels: str | None = None  # last operation on the compute stream
     # Exchanges before the next kernels, and receives before the host's next issue.
     _awaited: list[str] = field(default_factory=list)
     _blocking: list[str] = field(default_factory=list)

@@ -39,14 +39,11 @@ class RankGrid:
     ----------
     sizes : mapping of kind to int
         Group size of each kind; 1 if omitted.
-    order : tuple of kind
-        Kinds, from the fastest varying with the rank's number to the slowest.
-    mirrored : bool
-        Whether ranks at pipeline places r and p - 1 - r hold equal parts of the model, as under DualPipe.
     """
 
     sizes: Mapping[Kind, int]
-    order: tuple[Kind, ...] = ORDER
+    order: tuple[Kind, ...] = ORDER  # kinds, from the fastest varying with the rank's number to the slowest
+    # Whether ranks at pipeline places r and p - 1 - r hold equal parts of the model, as under DualPipe
     mirrored: bool = False
 
     def __post_init__(self) -> None:

@@ -24,21 +24,11 @@ from simulator.step.spec import TrainingStep
 
 @dataclass(frozen=True, slots=True)
 class StageMemory:
-    """Peak memory of a pipeline stage's rank, by category, at the first moment of the peak.
+    """Peak memory of a pipeline stage's rank, by category, at the first moment of the peak."""
 
-    Attributes
-    ----------
-    stage : int
-        Number of the pipeline stage.
-    by_category : mapping of str to int
-        "parameters", "gradients", "activations", ... [B]; without zeros.
-    held : int
-        Forward passes of a micro-batch through a chunk whose activations are held.
-    """
-
-    stage: int
-    by_category: Mapping[str, int]
-    held: int
+    stage: int  # number of the pipeline stage
+    by_category: Mapping[str, int]  # "parameters", "gradients", "activations", ... [B]; without zeros.
+    held: int  # forward passes of a micro-batch through a chunk whose activations are held
 
     @property
     def nbytes(self) -> int:

@@ -30,15 +30,13 @@ class Chunk:
 
     Attributes
     ----------
-    accumulation : int
-        Micro-batches per step.
     first, last : int
         Micro-batches whose gradients come first and last; usually 0 and the last micro-batch.
     """
 
     stage: int
     units: tuple[Unit, ...]
-    accumulation: int
+    accumulation: int  # micro-batches per step
     first: int
     last: int
 

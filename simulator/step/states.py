@@ -50,16 +50,6 @@ class States:
         Bytes held permanently on the GPU; the master copy counts as optimizer [B].
     update_read, update_written : float
         Memory traffic of a fused update, on GPU or host; matrices with a rule of their own aside [B].
-    updated : int
-        Parameters updated by this rank.
-    copied : int
-        Part of `update_written` for working copies beside master copies [B].
-    on_host : int
-        Bytes held permanently in host memory [B].
-    pageable : int
-        Bytes of the optimizer's states without the master copy, which a paged optimizer may move to the host [B].
-    paged : int
-        Part of `pageable` that is on the host between updates [B].
     averaged, applied : int
         Elements of matrices with a rule of their own, whose gradients this rank averages, and to which this rank
         applies the result.
@@ -69,13 +59,14 @@ class States:
     optimizer: int
     update_read: float
     update_written: float
-    updated: int
-    copied: int = 0
-    on_host: int = 0
+    updated: int  # parameters updated by this rank
+    copied: int = 0  # part of `update_written` for working copies beside master copies [B]
+    on_host: int = 0  # bytes held permanently in host memory [B]
     averaged: int = 0
     applied: int = 0
+    # Bytes of the optimizer's states without the master copy, which a paged optimizer may move to the host [B]
     pageable: int = 0
-    paged: int = 0
+    paged: int = 0  # part of `pageable` that is on the host between updates [B]
 
     def paged_out(self, wanted: int) -> States:
         """Return the states with up to `wanted` of their pageable bytes on the host instead of the GPU [B]."""

@@ -53,79 +53,52 @@ class Unit:
 
     Attributes
     ----------
-    elements : int
-        Number of parameters; quantised ones count for their bytes, in elements of the working parameters' dtype.
-    frozen : int
-        Number of parameters without gradient and optimizer states, among `elements`.
-    recompute : PassPieces or None
-        Recompute before the backward pass.
     input_gradient, weight_gradient : PassPieces
         The two halves of the backward pass.
     kept, recomputed : int
         Saved activations from forward to backward pass, and activations recomputed for the backward pass [B].
-    makes : tuple of str
-        Units whose activations are recomputed before this unit's backward pass: itself and the rest of its segment.
-    within : int
-        Most bytes of gradients of activations in its backward pass, beyond saved tensors freed by then [B].
     temporaries, temporaries_again : int
         Most bytes of temporary arrays in its forward pass and in its recompute, beyond `kept` and `recomputed` [B].
-    holds : int
-        Bytes of its input, and again of the input's gradient, that stay allocated until the backward pass has left the
-        last unit that holds any [B].
-    freed_early : int
-        Part of `kept` and `recomputed` that is freed before weight gradients are computed [B].
-    deferred : int
-        Bytes of the head's input and of the logits' gradient, which wait for a deferred weight gradient [B].
-    copies : KernelCost or None
-        Copies and casts around its collectives, once for each micro-batch with communication.
-    accumulate : KernelCost or None
-        Addition of its gradients to earlier micro-batches' gradients.
-    resident : int
-        Elements that stay whole on every rank if parameters are sharded.
-    partial : int
-        Elements replicated over tensor-parallel ranks, each with a part of their gradients.
-    shared : int
-        Elements of an embedding table with a copy on the first and the last pipeline stage.
-    tensors : int
-        Number of trained parameter tensors.
-    vectors : int
-        Those of at most one dimension (norms and biases).
     matrices : tuple of (shape, count)
         Shapes of its trained matrices, each with the number of matrices of this shape.
-    spread : bool
-        Whether the unit holds a layer's expert-parallel experts, which have process groups of their own; their kernels
-        belong to the layer.
-    back : bool
-        Whether gradients pass back through the unit; False before the first trained unit.
     """
 
     name: str
+    # Number of parameters; quantised ones count for their bytes, in elements of the working parameters' dtype
     elements: int
     forward: PassPieces
     backward: PassPieces
     input_gradient: PassPieces
     weight_gradient: PassPieces
-    recompute: PassPieces | None
+    recompute: PassPieces | None  # recompute before the backward pass
     kept: int
     recomputed: int
+    # Units whose activations are recomputed before this unit's backward pass: itself and the rest of its segment
     makes: tuple[str, ...] = ()
+    # Most bytes of gradients of activations in its backward pass, beyond saved tensors freed by then [B]
     within: int = 0
     temporaries: int = 0
     temporaries_again: int = 0
+    # Bytes of its input, and again of the input's gradient, that stay allocated until the backward pass has left the
+    # last unit that holds any [B]
     holds: int = 0
-    freed_early: int = 0
+    freed_early: int = 0  # part of `kept` and `recomputed` that is freed before weight gradients are computed [B]
+    # Bytes of the head's input and of the logits' gradient, which wait for a deferred weight gradient [B]
     deferred: int = 0
+    # Copies and casts around its collectives, once for each micro-batch with communication
     copies: KernelCost | None = None
-    accumulate: KernelCost | None = None
-    resident: int = 0
-    partial: int = 0
-    shared: int = 0
-    tensors: int = 1
-    vectors: int = 0
+    accumulate: KernelCost | None = None  # addition of its gradients to earlier micro-batches' gradients
+    resident: int = 0  # elements that stay whole on every rank if parameters are sharded
+    partial: int = 0  # elements replicated over tensor-parallel ranks, each with a part of their gradients
+    shared: int = 0  # elements of an embedding table with a copy on the first and the last pipeline stage
+    tensors: int = 1  # number of trained parameter tensors
+    vectors: int = 0  # those of at most one dimension (norms and biases)
     matrices: tuple[tuple[Shape, int], ...] = ()
+    # Whether the unit holds a layer's expert-parallel experts, which have process groups of their own; their kernels
+    # belong to the layer
     spread: bool = False
-    frozen: int = 0
-    back: bool = True
+    frozen: int = 0  # number of parameters without gradient and optimizer states, among `elements`
+    back: bool = True  # whether gradients pass back through the unit; False before the first trained unit
 
     @property
     def trained(self) -> int:

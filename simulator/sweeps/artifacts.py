@@ -41,29 +41,14 @@ class ArtifactWriter:
     """Writes a simulated point's files (spans, transfers, traces, parameters).
 
     Picklable, because workers call the writer.
-
-    Attributes
-    ----------
-    folder : Path
-        Folder of the run.
-    single : bool
-        Whether the run is a single point: then files are written into the run's folder itself.
-    transfers : bool
-        Whether to write every transfer, for any number of transfers.
-    trace : bool
-        Whether to write traces of time and memory too.
-    ranks : tuple of int or None
-        Ranks whose operations are recorded; see `simulator.simulate`.
-    view : bool
-        Whether to write the point's view for the report page.
     """
 
-    folder: Path
-    single: bool
-    transfers: bool = False
-    trace: bool = False
-    ranks: tuple[int, ...] | None = None
-    view: bool = False
+    folder: Path  # folder of the run
+    single: bool  # whether the run is a single point: then files are written into the run's folder itself
+    transfers: bool = False  # whether to write every transfer, for any number of transfers
+    trace: bool = False  # whether to write traces of time and memory too
+    ranks: tuple[int, ...] | None = None  # ranks whose operations are recorded; see `simulator.simulate`
+    view: bool = False  # whether to write the point's view for the report page
 
     def __call__(self, index: int, run: SimulatedRun) -> None:
         target = self.folder if self.single else self.folder / "points" / f"{index:04d}"

@@ -32,21 +32,12 @@ _IRRELEVANT = ("name", "question", "plots")
 
 @dataclass(frozen=True, slots=True)
 class Cache:
-    """A folder with cached outcomes.
+    """A folder with cached outcomes."""
 
-    Attributes
-    ----------
-    folder : Path
-        Folder of the cache, created with the first outcome.
-    limit_memory : bool
-        Whether a point fails when a GPU's memory is full; otherwise the point continues and has a different outcome.
-    files : NamedFiles
-        Finds the files that a scenario names.
-    """
-
-    folder: Path
+    folder: Path  # folder of the cache, created with the first outcome
+    # Whether a point fails when a GPU's memory is full; otherwise the point continues and has a different outcome
     limit_memory: bool = False
-    files: NamedFiles = field(default_factory=NamedFiles)
+    files: NamedFiles = field(default_factory=NamedFiles)  # finds the files that a scenario names
 
     def key(self, scenario: Scenario) -> str | None:
         """Return a point's cache key, a hash for the file name; None if a file that the point names cannot be read."""

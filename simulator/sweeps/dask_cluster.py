@@ -74,18 +74,10 @@ def play(
 
 @dataclass(slots=True)
 class Submitted:
-    """Points submitted one by one to a Dask cluster; outcomes return in any order.
+    """Points submitted one by one to a Dask cluster; outcomes return in any order."""
 
-    Attributes
-    ----------
-    client : distributed.Client
-        Connection to the cluster.
-    files : future or None
-        Files named in the points.
-    """
-
-    client: Client
-    files: Any
+    client: Client  # connection to the cluster
+    files: Any  # files named in the points
     _waiting: dict[Any, tuple[NumberedPoint, Any]] = field(default_factory=dict)
 
     def submit(self, point: NumberedPoint) -> None:

@@ -32,23 +32,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """The place where points are simulated (process, processes or Dask cluster), and the folder for cached outcomes.
+    """The place where points are simulated (process, processes or Dask cluster), and the folder for cached outcomes."""
 
-    Attributes
-    ----------
-    jobs : int or None
-        Number of processes on this machine; with 1 or None, points are simulated in this process.
-    scheduler : str or None
-        "tcp://HOST:PORT" of a Dask cluster to use instead.
-    cache : Path or None
-        Folder with cached outcomes; see `simulator.sweeps.cache`.
-    pool : WorkerPool or None
-        Processes that import in advance; see `simulator.sweeps.process_pool.preload`.
-    """
-
-    jobs: int | None = None
-    scheduler: str | None = None
-    cache: Path | None = None
+    jobs: int | None = None  # number of processes on this machine; with 1 or None, points are simulated in this process
+    scheduler: str | None = None  # "tcp://HOST:PORT" of a Dask cluster to use instead
+    cache: Path | None = None  # folder with cached outcomes; see `simulator.sweeps.cache`
+    # Processes that import in advance; see `simulator.sweeps.process_pool.preload`
     pool: process_pool.WorkerPool | None = None
 
     def check(self) -> None:

@@ -29,27 +29,19 @@ class GpuWork:
 
     Attributes
     ----------
-    name : str
-        Name in its trace or simulation.
     start, end : int
         From the begin of the step [ns].
     shares : tuple of (str, float)
         Kinds, in order, each with its share of the duration; a single kind for a real kernel.
-    communicates : bool
-        True for collectives and for copies between GPUs.
-    nbytes : int or None
-        Bytes of a collective's whole array; None if unknown, and for other work.
-    with_host : bool
-        True for copies between GPU and host.
     """
 
-    name: str
+    name: str  # name in its trace or simulation
     start: int
     end: int
     shares: KernelParts
-    communicates: bool = False
-    nbytes: int | None = None
-    with_host: bool = False
+    communicates: bool = False  # True for collectives and for copies between GPUs
+    nbytes: int | None = None  # bytes of a collective's whole array; None if unknown, and for other work
+    with_host: bool = False  # True for copies between GPU and host
 
     @property
     def kind(self) -> str:
@@ -73,21 +65,11 @@ class GpuWork:
 
 @dataclass(frozen=True, slots=True)
 class GpuStep:
-    """The work of a GPU in a step.
+    """The work of a GPU in a step."""
 
-    Attributes
-    ----------
-    rank : int
-        The GPU's rank.
-    duration : int
-        Time of the step [ns].
-    work : tuple of GpuWork
-        In order of start; every operation has a single kind.
-    """
-
-    rank: int
-    duration: int
-    work: tuple[GpuWork, ...]
+    rank: int  # the GPU's rank
+    duration: int  # time of the step [ns]
+    work: tuple[GpuWork, ...]  # in order of start; every operation has a single kind
 
     @classmethod
     def of(cls, rank: int, duration: int, work: Iterable[GpuWork]) -> GpuStep:

@@ -8,11 +8,7 @@ from pathlib import Path
 import pytest
 
 from simulator.model.flops import (
-    RECOMPUTES,
-    SCORES,
-    Recompute,
     counted_parameters,
-    hardware_flops_per_token,
     model_flops_per_token,
     utilization,
 )
@@ -20,8 +16,6 @@ from simulator.model.load import load_model
 from simulator.model.parameters import total
 
 MPT = list(csv.DictReader((Path(__file__).parents[1] / "golden" / "mpt_training.csv").read_text().splitlines()))
-MEGATRON = ["megatron_1.7b", "megatron_3.6b", "megatron_7.5b", "megatron_18b", "megatron_39b", "megatron_76b",
-            "megatron_145b", "megatron_310b", "megatron_530b", "megatron_1t"]  # fmt: skip
 
 
 def peak(row: dict[str, str]) -> float:
@@ -37,15 +31,6 @@ def test_a_measured_mfu_follows_from_tokens_per_s_and_all_parameters(row: dict[s
     assert model_flops_per_token(model, seq_len) == expected
     mfu = utilization(float(row["tokens_per_s"]), expected, peak(row))
     assert 100 * mfu == pytest.approx(float(row["mfu_pct"]), abs=0.015)
-
-
-@pytest.mark.parametrize("row", MPT, ids=lambda r: f"{r['model']}-{r['seq_len']}-{r['gpus']}-{r['gpu']}")
-def test_a_measured_hfu_counts_the_forward_pass_twice_where_activations_were_checkpointed(row: dict[str, str]) -> None:
-    model, seq_len = load_model(f"mpt_{row['model']}", seq_len=int(row["seq_len"])), int(row["seq_len"])
-    recompute: Recompute = "forward" if row["activation_checkpointing"] == "True" else "none"
-    flops = hardware_flops_per_token(model, seq_len, recompute=recompute)
-    hfu = utilization(float(row["tokens_per_s"]), flops, peak(row))
-    assert 100 * hfu == pytest.approx(float(row["hfu_pct"]), abs=0.02)
 
 
 def test_no_other_count_of_parameters_gives_the_measured_mfu() -> None:
@@ -76,42 +61,3 @@ def test_of_experts_only_the_active_ones_count() -> None:
     model = load_model("mixtral_8x7b")
     layer = 2 * 4096 * 4096 + 2 * 1024 * 4096 + 8 * 4096 + 2 * 3 * 14336 * 4096
     assert counted_parameters(model, "matrices") == 32 * layer + 32000 * 4096
-
-
-@pytest.mark.parametrize("name", MEGATRON)
-def test_recomputed_layers_give_equation_3_of_megatron_lm(name: str) -> None:
-    model = load_model(name)
-    layers, h, s, vocab = model.num_layers, model.hidden_size, 2048, model.vocab_size
-    of_a_sequence = 96 * s * layers * h**2 * (1 + s / (6 * h) + vocab / (16 * layers * h))
-    found = hardware_flops_per_token(model, s, recompute="layers", count="matrices")
-    assert found * s == pytest.approx(of_a_sequence, rel=1e-12)
-
-
-def test_hfu_counts_four_thirds_if_the_whole_forward_pass_is_computed_again() -> None:
-    model = load_model("llama2_7b")
-    assert hardware_flops_per_token(model, 4096, recompute="forward") == pytest.approx(
-        4 / 3 * model_flops_per_token(model, 4096), rel=1e-14
-    )
-
-
-def test_flash_attention_computes_seven_sixths_of_its_model_flops() -> None:
-    model = load_model("llama2_7b")
-    attention = 12 * 32 * 4096 * 4096
-    for scores in SCORES:
-        share = 1.0 if scores == "full" else 0.5
-        plain = model_flops_per_token(model, 4096, scores=scores)
-        flash = hardware_flops_per_token(model, 4096, flash=True, scores=scores)
-        assert flash - plain == pytest.approx(share * attention / 6)
-
-
-def test_recomputing_attention_alone_costs_its_forward_pass() -> None:
-    model = load_model("gpt3_175b")
-    again = hardware_flops_per_token(model, 2048, recompute="attention") - model_flops_per_token(model, 2048)
-    assert again == 4 * 96 * 12288 * 2048
-
-
-def test_mfu_is_at_most_hfu() -> None:
-    model = load_model("qwen2_7b")
-    least = model_flops_per_token(model, 4096)
-    for recompute in RECOMPUTES:
-        assert least <= hardware_flops_per_token(model, 4096, recompute=recompute)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.basics.document import Fault, load, parse, unknown_keys
+from simulator.basics.document import Fault, load, parse
 from simulator.basics.errors import ScenarioError
 from simulator.basics.yaml_dialect import dump
 
@@ -128,12 +128,6 @@ def test_faults_are_told_in_the_order_of_the_file_and_once() -> None:
 
 def test_a_fault_is_one_line_whatever_its_key_holds() -> None:
     assert Fault(("a\nb",), "got '\x00'").as_line("f") == "f: a\\nb: got '\\x00'"
-
-
-def test_unknown_keys_are_told_with_the_one_that_was_meant() -> None:
-    (fault,) = unknown_keys(parse("x: {siez: 1, dtype: 2}"), ("x",), ["size", "dtype"])
-    assert (fault.line, fault.column) == (1, 5)
-    assert fault.message == "unknown key; one of dtype, size; did you mean 'size'?"
 
 
 def test_files_that_cannot_be_read_are_scenario_errors(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from simulator.model.conventions import deepspeed_zero2, deepspeed_zero3, fsdp, live_bytes, paper
-from simulator.model.flops import counted_parameters, hardware_flops_per_token, model_flops_per_token, utilization
+from simulator.model.flops import counted_parameters, model_flops_per_token, utilization
 from simulator.model.load import load_model
 
 GPT2 = load_model("gpt2")
@@ -20,7 +20,6 @@ UNKNOWN: Any = "half"
         (lambda: counted_parameters(GPT2, UNKNOWN), "count: got 'half'; must be one of all, without_embedding, matr"),
         (lambda: model_flops_per_token(GPT2, 0), "seq_len: got 0; must be at least 1"),
         (lambda: model_flops_per_token(GPT2, 8, scores=UNKNOWN), "scores: got 'half'; must be one of full, causal"),
-        (lambda: hardware_flops_per_token(GPT2, 8, recompute=UNKNOWN), "recompute: got 'half'; must be one of none, "),
         (lambda: utilization(1, 1, 0), "peak_flops: got 0; must be more than 0"),
         (lambda: paper(1e9, 8, 4), "stage: got 4; must be one of 0, 1, 2, 3"),
         (lambda: paper(-1, 8, 1), "parameters and ranks: got -1 and 8; must be at least 0 and 1"),

@@ -15,10 +15,7 @@ from simulator.basics import registry
 from simulator.basics.errors import OutOfMemoryError, ScenarioError, UnknownNameError
 from simulator.basics.measured_tables import read_table
 from simulator.calibration.table import Table
-from simulator.calibration.training_runs import kernel_checks
-from simulator.calibration.training_runs.ablation import behind
 from simulator.calibration.training_runs.checks import FACTS, left_out, with_fact, without_each
-from simulator.calibration.training_runs.constants import counted
 from simulator.calibration.training_runs.cut_rows import all_measured
 from simulator.calibration.training_runs.fitting import (
     NEUTRAL,
@@ -49,7 +46,9 @@ from simulator.step.spec import Precision, Sharding, TrainingStep
 from simulator.step.units import units
 from tools.validation import cut_text as cut_page_text
 from tools.validation import error_plot as plot_validation
-from tools.validation import machines_text, training_text
+from tools.validation import kernel_checks, machines_text, training_text
+from tools.validation.ablation import behind
+from tools.validation.constants import counted
 from tools.validation.training_page import finding
 
 H100 = load_gpu("h100_sxm")

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Final
 
 from simulator.calibration.training_runs import tables
-from simulator.calibration.training_runs.ablation import ablation
 from simulator.calibration.training_runs.cache import play_on
 from simulator.calibration.training_runs.checks import fitted_system
 from simulator.calibration.training_runs.cut_rows import all_measured, measured_cut
@@ -28,6 +27,8 @@ from simulator.model.parameters import total
 from simulator.report.numbers.prediction_intervals import TABLE, Residual
 from simulator.report.plots import style
 from tools.validation import error_plot as plot_validation
+from tools.validation import training_tables
+from tools.validation.ablation import ablation
 from tools.validation.after_calibration import calibration_table, play_calibrated
 from tools.validation.coverage import coverage_table
 from tools.validation.cross_validation import play_unseen, source_of
@@ -76,7 +77,7 @@ def write(
     memory = tables.memory(whole, "torchtitan")
     parts = [
         BEFORE,
-        tables.overview(outcomes, unseen, "source", _named(outcomes, disturbed)).markdown(),
+        training_tables.overview(outcomes, unseen, "source", _named(outcomes, disturbed)).markdown(),
         APART,
         *(_part(outcomes, unseen, calm, title, key, order) for title, key, order in _PARTS),
         "![Simulated over measured tokens/s of every training run](images/validation.png)\n",
@@ -84,12 +85,12 @@ def write(
         WORST + tables.worst_rows(timed).markdown(),
         INTERVALS + coverage_table(found).markdown() + NETWORK,
         CALIBRATION + calibration_table(found).markdown() + AFTER_CALIBRATION,
-        FRAMEWORKS + tables.of_frameworks(known).markdown(),
+        FRAMEWORKS + training_tables.of_frameworks(known).markdown(),
         CONSTANTS + tables.constants(known, fit_system).markdown(),
-        tables.counts(timed, known).markdown(),
-        ABLATION + tables.ablated(ablation(outcomes, known, jobs)).markdown(),
+        training_tables.counts(timed, known).markdown(),
+        ABLATION + training_tables.ablated(ablation(outcomes, known, jobs)).markdown(),
         REMOVED + tables.removed(fit_system, whole, known["llm_foundry"]).markdown(),
-        KERNELS + tables.kernels_removed(whole, known["llm_foundry"], jobs).markdown(),
+        KERNELS + training_tables.kernels_removed(whole, known["llm_foundry"], jobs).markdown(),
         KEPT_BACK + tables.kept_back(fit_system).markdown(),
         MEMORY + ("" if memory is None else memory.markdown()),
         OWN + columns(),
@@ -132,7 +133,7 @@ def _part(
     # Sorted for the order of the table's lines; a stable sort keeps equal rows in table order.
     ordered = sorted(places, key=lambda place: order(outcomes[place]))
     own, others = ([rows[place] for place in ordered] for rows in (outcomes, unseen))
-    return tables.overview(own, others, title, key).markdown()
+    return training_tables.overview(own, others, title, key).markdown()
 
 
 def _fine_tuning(outcomes: Sequence[PlayedRow], unseen: Sequence[PlayedRow], jobs: int) -> str:

@@ -35,15 +35,11 @@ class LimitingLinks:
     ----------
     limit : {"inside", "across"}
         The cap to fit.
-    fastest : float
-        Bandwidth of the fastest route bounded by this cap [B/s].
-    time : float
-        Time for the largest array without any cap [s].
     """
 
     limit: Limit
-    fastest: float
-    time: float
+    fastest: float  # bandwidth of the fastest route bounded by this cap [B/s]
+    time: float  # time for the largest array without any cap [s]
 
 
 def bounds(cluster: Cluster, sweep: SweepTimes, algorithm: str, *, pieces: int | None) -> LimitingLinks:

@@ -26,18 +26,14 @@ class FitRow:
 
     Attributes
     ----------
-    size : int
-        Size of the whole array [B].
     measured, simulated : float
         Times [s].
-    played : bool
-        Whether the engine simulated this size; otherwise the time is the fit's prediction.
     """
 
-    size: int
+    size: int  # size of the whole array [B]
     measured: float
     simulated: float
-    played: bool = True
+    played: bool = True  # whether the engine simulated this size; otherwise the time is the fit's prediction
 
     @property
     def error(self) -> float:
@@ -47,30 +43,14 @@ class FitRow:
 
 @dataclass(frozen=True, slots=True)
 class TrialSummary:
-    """Summary for an algorithm tried in a fit, with the best constants.
+    """Summary for an algorithm tried in a fit, with the best constants."""
 
-    Attributes
-    ----------
-    algorithm : str
-        Name of the algorithm.
-    chunks : int or None
-        Number of pieces that arrays are cut into.
-    median : float
-        Median |error| from 1 MiB on; infinite for an algorithm too slow even without a cap.
-    at_largest : float
-        Error at the largest size.
-    loss : float
-        Loss used for comparing trials.
-    share : float
-        The needed rate as share of the rating of the links bounded by the cap.
-    """
-
-    algorithm: str
-    chunks: int | None
-    median: float
-    at_largest: float
-    loss: float
-    share: float = 0.0
+    algorithm: str  # name of the algorithm
+    chunks: int | None  # number of pieces that arrays are cut into
+    median: float  # median |error| from 1 MiB on; infinite for an algorithm too slow even without a cap
+    at_largest: float  # error at the largest size
+    loss: float  # loss used for comparing trials
+    share: float = 0.0  # the needed rate as share of the rating of the links bounded by the cap
 
     @property
     def text(self) -> str:
@@ -89,36 +69,20 @@ class Fit:
 
     Attributes
     ----------
-    operation : str
-        Measured operation.
     world_size, nodes : int
         Number of ranks, and of nodes.
-    topology : str
-        Name of the simulated topology.
-    base : str, or mapping
-        The topology: a name, a path, or keys if it was assumed.
-    machine : MachineCollective
-        The constants, rounded as in the topology file.
-    rows : tuple of FitRow
-        Residuals in order of size.
-    tried : tuple of TrialSummary
-        Every algorithm tried, best first; the first one's constants are the machine's.
-    assumed : tuple of str
-        Facts missing in the sweep.
-    source : str
-        Origin of the sweep.
     """
 
-    operation: str
+    operation: str  # measured operation
     world_size: int
     nodes: int
-    topology: str
-    base: str | Mapping[str, Any]
-    machine: MachineCollective
-    rows: tuple[FitRow, ...]
-    tried: tuple[TrialSummary, ...]
-    assumed: tuple[str, ...]
-    source: str
+    topology: str  # name of the simulated topology
+    base: str | Mapping[str, Any]  # the topology: a name, a path, or keys if it was assumed
+    machine: MachineCollective  # the constants, rounded as in the topology file
+    rows: tuple[FitRow, ...]  # residuals in order of size
+    tried: tuple[TrialSummary, ...]  # every algorithm tried, best first; the first one's constants are the machine's
+    assumed: tuple[str, ...]  # facts missing in the sweep
+    source: str  # origin of the sweep
 
     @property
     def constants(self) -> dict[str, float]:
@@ -148,18 +112,10 @@ class Fit:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A measured sweep outside the fit, simulated with a fitted sweep's constants.
+    """A measured sweep outside the fit, simulated with a fitted sweep's constants."""
 
-    Attributes
-    ----------
-    sweep : str
-        The sweep in words.
-    rows : tuple of FitRow
-        Residuals in order of size.
-    """
-
-    sweep: str
-    rows: tuple[FitRow, ...]
+    sweep: str  # the sweep in words
+    rows: tuple[FitRow, ...]  # residuals in order of size
 
     @property
     def median(self) -> float:
@@ -169,21 +125,11 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class MachineFit:
-    """Fits of a machine's collectives to every measured sweep, with checks.
+    """Fits of a machine's collectives to every measured sweep, with checks."""
 
-    Attributes
-    ----------
-    fits : tuple of Fit
-        A fit for each operation within a node, and for each operation over nodes.
-    checks : tuple of Check
-        Sweeps with fewer ranks than the fitted sweep.
-    untold : tuple of str
-        Constants that no sweep determines, and their substitutes.
-    """
-
-    fits: tuple[Fit, ...]
-    checks: tuple[Check, ...] = ()
-    untold: tuple[str, ...] = ()
+    fits: tuple[Fit, ...]  # a fit for each operation within a node, and for each operation over nodes
+    checks: tuple[Check, ...] = ()  # sweeps with fewer ranks than the fitted sweep
+    untold: tuple[str, ...] = ()  # constants that no sweep determines, and their substitutes
 
 
 def large(rows: Sequence[FitRow]) -> tuple[FitRow, ...]:

@@ -34,24 +34,12 @@ _STEPS: Final = 120
 
 @dataclass(frozen=True, slots=True)
 class Constants:
-    """Constants for a machine's collective, fitted to measured times.
+    """Constants for a machine's collective, fitted to measured times."""
 
-    Attributes
-    ----------
-    startup : float
-        Start-up [s].
-    cap : float
-        Rate for large arrays [B/s].
-    half_size : float
-        Size at which the rate has dropped to half [B]; 0 if the cap does not depend on size.
-    exponent : float
-        How steeply the rate drops.
-    """
-
-    startup: float
-    cap: float
-    half_size: float
-    exponent: float
+    startup: float  # start-up [s]
+    cap: float  # rate for large arrays [B/s]
+    half_size: float  # size at which the rate has dropped to half [B]; 0 if the cap does not depend on size
+    exponent: float  # how steeply the rate drops
 
     def caps(self, sizes: Floats) -> Floats:
         """Return the rate cap at each array size [B/s], as in MachineCollective.factor."""
@@ -62,21 +50,12 @@ class Constants:
 
 @dataclass(frozen=True, slots=True)
 class CapModel:
-    """Ways in which the rate cap may depend on array size; determines the number of constants to fit.
+    """Ways in which the rate cap may depend on array size; determines the number of constants to fit."""
 
-    Attributes
-    ----------
-    allowed : bool
-        Whether the cap may depend on size; otherwise 2 constants are solved for.
-    exponent : float or None
-        A given exponent (3 constants are solved for), or None to solve for the exponent too (4).
-    like : Constants or None
-        Constants with a given start-up and half size; only the cap is solved for (1).
-    """
-
-    allowed: bool = True
+    allowed: bool = True  # whether the cap may depend on size; otherwise 2 constants are solved for
+    # A given exponent (3 constants are solved for), or None to solve for the exponent too (4)
     exponent: float | None = None
-    like: Constants | None = None
+    like: Constants | None = None  # constants with a given start-up and half size; only the cap is solved for (1)
 
 
 FREE: Final = CapModel()

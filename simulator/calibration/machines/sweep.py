@@ -33,32 +33,18 @@ class SweepTimes:
 
     Attributes
     ----------
-    operation : str
-        Measured operation.
-    world_size : int
-        Number of ranks.
-    nodes : int or None
-        Number of hosts; None if missing in the file.
-    dtype : str
-        Data type of the elements.
     rows : tuple of (int, float)
         Size of the whole array [B] and time [s], in order of size.
-    gpu : str
-        Name in the file; empty if missing.
-    source : str
-        Text for the topology file's `source`.
-    assumed : tuple of str
-        Facts derived instead of read.
     """
 
-    operation: str
-    world_size: int
+    operation: str  # measured operation
+    world_size: int  # number of ranks
     rows: tuple[tuple[int, float], ...]
-    nodes: int | None = None
-    dtype: str = "float32"
-    gpu: str = ""
-    source: str = ""
-    assumed: tuple[str, ...] = ()
+    nodes: int | None = None  # number of hosts; None if missing in the file
+    dtype: str = "float32"  # data type of the elements
+    gpu: str = ""  # name in the file; empty if missing
+    source: str = ""  # text for the topology file's `source`
+    assumed: tuple[str, ...] = ()  # facts derived instead of read
 
 
 def read_sweep(path: Path | str, *, world_size: int | None = None, operation: str | None = None) -> SweepTimes:

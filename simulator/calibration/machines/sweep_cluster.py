@@ -27,21 +27,11 @@ _NIC_LATENCY: Final = "0.9 us"
 
 @dataclass(frozen=True, slots=True)
 class SweepCluster:
-    """The cluster on which a measured sweep is simulated, with the assumptions made.
+    """The cluster on which a measured sweep is simulated, with the assumptions made."""
 
-    Attributes
-    ----------
-    cluster : Cluster
-        The built cluster.
-    base : str or mapping
-        The topology, as accepted by `build`.
-    assumed : tuple of str
-        Assumptions, as sentences.
-    """
-
-    cluster: Cluster
-    base: str | Mapping[str, Any]
-    assumed: tuple[str, ...] = ()
+    cluster: Cluster  # the built cluster
+    base: str | Mapping[str, Any]  # the topology, as accepted by `build`
+    assumed: tuple[str, ...] = ()  # assumptions, as sentences
 
 
 def cluster_for(sweep: SweepTimes, topology: str | None) -> SweepCluster:

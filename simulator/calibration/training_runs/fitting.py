@@ -89,18 +89,14 @@ class LinearSystem:
 
     Attributes
     ----------
-    rows : tuple of MeasuredRow
-        Measured rows.
-    names : tuple of str
-        Names of the constants.
     slopes : float array, shape (rows, names)
         Derivative of the relative time by each constant.
     offset : float array, shape (rows,)
         Relative time with every constant at 0.
     """
 
-    rows: tuple[MeasuredRow, ...]
-    names: tuple[str, ...]
+    rows: tuple[MeasuredRow, ...]  # measured rows
+    names: tuple[str, ...]  # names of the constants
     slopes: Floats
     offset: Floats
 

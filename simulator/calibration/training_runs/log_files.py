@@ -28,24 +28,12 @@ _NUMBER: Final = r"([0-9][0-9,]*(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?)"
 
 @dataclass(frozen=True, slots=True)
 class LoggedRun:
-    """A run's measurements in its log.
+    """A run's measurements in its log."""
 
-    Attributes
-    ----------
-    step_time : float or None
-        Median time of a step [s]; None if the log holds tokens/s.
-    tokens_per_s_per_gpu : float or None
-        Median tokens per second and GPU; None if the log holds times.
-    peak_gib : float or None
-        Largest peak memory [GiB]; None if the log holds no memory.
-    steps : int
-        Number of steps that count.
-    """
-
-    step_time: float | None
-    tokens_per_s_per_gpu: float | None
-    peak_gib: float | None
-    steps: int
+    step_time: float | None  # median time of a step [s]; None if the log holds tokens/s
+    tokens_per_s_per_gpu: float | None  # median tokens per second and GPU; None if the log holds times
+    peak_gib: float | None  # largest peak memory [GiB]; None if the log holds no memory
+    steps: int  # number of steps that count
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,21 +42,16 @@ class _Format:
 
     Attributes
     ----------
-    speed : re.Pattern
-        Pattern whose group 1 is a step's speed.
-    memory : re.Pattern or None
-        Pattern whose group 1 is a peak of memory; None if the framework prints none.
     seconds, gib : function (float) -> float
         Return the step time [s], or tokens/s if `is_rate`; and the memory [GiB].
-    is_rate : bool
-        Whether the speed is in tokens per second and GPU.
     """
 
-    speed: re.Pattern[str]
+    speed: re.Pattern[str]  # pattern whose group 1 is a step's speed
+    # Pattern whose group 1 is a peak of memory; None if the framework prints none
     memory: re.Pattern[str] | None = None
     seconds: Callable[[float], float] = float
     gib: Callable[[float], float] = float
-    is_rate: bool = False
+    is_rate: bool = False  # whether the speed is in tokens per second and GPU
 
 
 _FORMATS: Final = (

@@ -64,17 +64,14 @@ class OwnFramework:
 
     Attributes
     ----------
-    framework : Framework
-        The framework with the fitted constants.
     before, after : tuple of float
         ln(measured / simulated) of each run's step time, with the shipped constants and with the fitted constants.
-    without : tuple of float
-        The same errors, each run predicted by a calibration to the other runs; empty for a single run.
     """
 
-    framework: Framework
+    framework: Framework  # the framework with the fitted constants
     before: tuple[float, ...]
     after: tuple[float, ...]
+    # The same errors, each run predicted by a calibration to the other runs; empty for a single run
     without: tuple[float, ...]
 
 

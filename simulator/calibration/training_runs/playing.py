@@ -28,30 +28,14 @@ from simulator.step.spec import TrainingStep
 
 @dataclass(frozen=True, slots=True)
 class PlayedRow:
-    """A measured training run with its simulated outcome.
+    """A measured training run with its simulated outcome."""
 
-    Attributes
-    ----------
-    row : MeasuredRow
-        The measured run.
-    step_time : float
-        Simulated time per step [s].
-    peak : float
-        Peak memory, of the kind that the run's source prints (`MeasuredRow.memory`) [B].
-    capacity : int
-        Memory of the GPU [B].
-    communication : float
-        Exposed communication, as share of the simulated time.
-    refused : bool
-        Whether an allocator ran out of memory, including fragmentation.
-    """
-
-    row: MeasuredRow
-    step_time: float
-    peak: float
-    capacity: int
-    communication: float
-    refused: bool = False
+    row: MeasuredRow  # the measured run
+    step_time: float  # simulated time per step [s]
+    peak: float  # peak memory, of the kind that the run's source prints (`MeasuredRow.memory`) [B]
+    capacity: int  # memory of the GPU [B]
+    communication: float  # exposed communication, as share of the simulated time
+    refused: bool = False  # whether an allocator ran out of memory, including fragmentation
 
     @property
     def tokens_per_s(self) -> float:

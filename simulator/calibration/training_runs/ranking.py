@@ -26,24 +26,12 @@ _RANKED_FROM: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A group with comparable measured runs, and the predicted choice's quality.
+    """A group with comparable measured runs, and the predicted choice's quality."""
 
-    Attributes
-    ----------
-    name : str
-        Model and GPUs.
-    runs : int
-        Number of runs.
-    behind : float
-        Additional time of the run predicted to be fastest, relative to the fastest measured run.
-    agreement : float or None
-        Spearman's rank correlation between predicted and measured speeds; None for two runs.
-    """
-
-    name: str
-    runs: int
-    behind: float
-    agreement: float | None
+    name: str  # model and GPUs
+    runs: int  # number of runs
+    behind: float  # additional time of the run predicted to be fastest, relative to the fastest measured run
+    agreement: float | None  # spearman's rank correlation between predicted and measured speeds; None for two runs
 
 
 def choices(outcomes: Sequence[PlayedRow]) -> tuple[Choice, ...]:

@@ -67,22 +67,18 @@ class ModelShape:
 
     Attributes
     ----------
-    family : str
-        "gpt", "llama", or a model in the catalog; then only `layers` counts.
     layers, hidden, heads, kv_heads, ffn, vocab : int
         Sizes, named as in `simulator.model`.
-    tied : bool
-        Whether embedding and head share their weights.
     """
 
-    family: str
+    family: str  # "gpt", "llama", or a model in the catalog; then only `layers` counts
     layers: int
     hidden: int
     heads: int
     kv_heads: int
     ffn: int
     vocab: int
-    tied: bool
+    tied: bool  # whether embedding and head share their weights
 
     def transformer(self, name: str, seq_len: int) -> Transformer:
         """Return the model with these sizes; for a catalog model its first layers, with at most one dense layer before
@@ -102,49 +98,22 @@ class MeasuredRow:
 
     Attributes
     ----------
-    table : str
-        Source: "foundry", "torchtitan", "nanotron", ...; training_cut.csv explains its own sources.
-    line : int
-        Line in the source, or number of the row.
     framework, model, gpu, topology : str
         Catalog names: the constants for the simulation, and the nearest machine.
     matmul, reduce : str
         Dtypes of matmul inputs, and of gradients on the wire.
     scaling : {"tensor", "row", "block"}
         Scale of matmul inputs in eight bits.
-    tokens_per_s : float
-        Tokens per second, summed over the GPUs.
-    peak : float or None
-        Peak memory of a GPU [B]; None if not printed.
     memory : {"allocated", "reserved", "reserved by rank 0"}
         Meaning of `peak`: allocated or reserved bytes of the GPU with the most, or reserved bytes of the first rank.
-    shape : ModelShape or None
-        Sizes of a model that the catalog lacks, or of a catalog model's first layers.
     params, grads : str
         Dtypes of working parameters, and of accumulated gradients.
-    attention : str
-        "standard", "flash", or "flash3" for kernels of generation 3.
-    buckets : bool
-        Whether gradients travel in buckets during the backward pass, or at once after it.
-    fused_loss : bool
-        Whether the loss is a single kernel, in contrast to the framework's default.
     optimizer_implementation : {"fused", "foreach", "for_loop"} or None
         Implementation of the optimizer's update; None for the framework's default.
-    shard_size : int or None
-        Ranks that share a copy of the sharded states; None: every data-parallel rank.
-    timed : bool
-        Whether a whole step was timed; otherwise the time is composed of profiled pieces.
-    memory_simulated : bool
-        Whether the simulated step holds what the run held; False if the run kept states on the host, or in dtypes that
-        the simulator does not have.
-    assumed : tuple of str
-        Columns not stated by the source.
-    spec : TrainingSpec or None
-        Keys of the training step, for runs with settings that no other column states, such as adapters.
     """
 
-    table: str
-    line: int
+    table: str  # source: "foundry", "torchtitan", "nanotron", ...; training_cut.csv explains its own sources
+    line: int  # line in the source, or number of the row
     framework: str
     model: str
     gpu: str
@@ -159,23 +128,26 @@ class MeasuredRow:
     reshard: bool
     checkpointing: str | int
     compiled: bool
-    tokens_per_s: float
-    peak: float | None
+    tokens_per_s: float  # tokens per second, summed over the GPUs
+    peak: float | None  # peak memory of a GPU [B]; None if not printed
     source: str
     parallelism: Parallelism = ALONE
-    shape: ModelShape | None = None
+    shape: ModelShape | None = None  # sizes of a model that the catalog lacks, or of a catalog model's first layers
     params: str = "bfloat16"
     grads: str = "float32"
-    attention: str = "flash"
-    buckets: bool = True
-    fused_loss: bool = False
+    attention: str = "flash"  # "standard", "flash", or "flash3" for kernels of generation 3
+    buckets: bool = True  # whether gradients travel in buckets during the backward pass, or at once after it
+    fused_loss: bool = False  # whether the loss is a single kernel, in contrast to the framework's default
     scaling: Scaling = "tensor"
     optimizer_implementation: Implementation | None = None
-    timed: bool = True
-    shard_size: int | None = None
+    timed: bool = True  # whether a whole step was timed; otherwise the time is composed of profiled pieces
+    shard_size: int | None = None  # ranks that share a copy of the sharded states; None: every data-parallel rank
+    # Whether the simulated step holds what the run held; False if the run kept states on the host, or in dtypes that
+    # the simulator does not have
     memory_simulated: bool = True
     memory: PrintedMemory = "allocated"
-    assumed: tuple[str, ...] = ()
+    assumed: tuple[str, ...] = ()  # columns not stated by the source
+    # Keys of the training step, for runs with settings that no other column states, such as adapters
     spec: TrainingSpec | None = None
 
     @property

@@ -30,24 +30,16 @@ class Errors:
 
     Attributes
     ----------
-    name : str
-        Name of the group.
-    count : int
-        Number of rows.
     median, most : float
         Median, and 90 % quantile, of the errors' absolute values.
-    bias : float
-        Mean with signs.
-    middle : float
-        Median with signs.
     """
 
-    name: str
-    count: int
+    name: str  # name of the group
+    count: int  # number of rows
     median: float
     most: float
-    bias: float
-    middle: float
+    bias: float  # mean with signs
+    middle: float  # median with signs
 
 
 def errors(name: str, relative: Iterable[float]) -> Errors:
@@ -88,21 +80,11 @@ def of_memory(outcomes: Sequence[PlayedRow], table: str) -> Errors | None:
 
 @dataclass(frozen=True, slots=True)
 class SourceErrors:
-    """Error summaries for step time and memory over a source's rows, or another group's.
+    """Error summaries for step time and memory over a source's rows, or another group's."""
 
-    Attributes
-    ----------
-    time : Errors
-        Errors of step times.
-    memory : Errors or None
-        Errors of peak memory; None if not measured.
-    refused : int
-        Number of rows that ran in reality, and do not fit in the simulation.
-    """
-
-    time: Errors
-    memory: Errors | None
-    refused: int
+    time: Errors  # errors of step times
+    memory: Errors | None  # errors of peak memory; None if not measured
+    refused: int  # number of rows that ran in reality, and do not fit in the simulation
 
 
 def by(outcomes: Sequence[PlayedRow], key: Callable[[PlayedRow], str]) -> tuple[SourceErrors, ...]:

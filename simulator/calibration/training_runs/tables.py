@@ -6,77 +6,27 @@ Figures come from simulated rows and from the fit; this module only formats them
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from simulator.calibration.table import Table
-from simulator.calibration.training_runs.ablation import FACTS, NUMBERS, AblationRow, behind
 from simulator.calibration.training_runs.checks import drift, left_out, without_any
-from simulator.calibration.training_runs.constants import counted
 from simulator.calibration.training_runs.fitting import LinearSystem
-from simulator.calibration.training_runs.kernel_checks import without_kernel_constants
 from simulator.calibration.training_runs.playing import PlayedRow
-from simulator.calibration.training_runs.ranking import choices
-from simulator.calibration.training_runs.ranking import said as said_of_choices
-from simulator.calibration.training_runs.rows import cluster_of
-from simulator.calibration.training_runs.rules_of_thumb import by_median, said
-from simulator.calibration.training_runs.summary import Errors, SourceErrors, by_group, errors, of_memory, worst
-from simulator.step.framework import BARE, Framework
+from simulator.calibration.training_runs.ranking import choices, said
+from simulator.calibration.training_runs.summary import Errors, SourceErrors, by_group, of_memory, worst
+from simulator.step.framework import Framework
 
 # llm-foundry's rows ran on these chips; refitting says nothing about the sustained load of other chips.
 _OF_FOUNDRY: Final = ("sustained.H100", "sustained.A100")
-# Rows with at most this many GPUs are simulated quickly; `behind` simulates a row some twenty times.
-_FEW: Final = 64
 
 
 def groups(outcomes: Sequence[PlayedRow]) -> Table:
     """Return a table with tokens/s errors for each group of rows."""
     head = ("tokens/s", "rows", "median", "90 % below", "bias", "middle")
-    return Table("error of tokens/s by group (simulated / measured - 1)", head, tuple(map(_row, by_group(outcomes))))
-
-
-def overview(
-    outcomes: Sequence[PlayedRow],
-    unseen: Sequence[PlayedRow],
-    title: str,
-    key: Callable[[PlayedRow], str],
-) -> Table:
-    """Return a table with step-time errors by `key`: as fitted, with the source unseen (cross-validation), by two rules
-    of thumb.
-    """
-    # Needs every row at once: each row's rule is the median over its peers.
-    median_rule = by_median(outcomes)
-    parts: dict[str, list[int]] = {}
-    for place, outcome in enumerate(outcomes):
-        parts.setdefault(key(outcome), []).append(place)
-    rows = []
-    for name, places in parts.items():
-        found = _row(errors(name, [outcomes[place].time_error for place in places]))
-        others = (
-            [unseen[place].time_error for place in places],
-            [said(outcomes[place].row) for place in places],
-            [median_rule[place] for place in places],
-        )
-        rows.append((*found[:4], found[5], *(f"{errors(name, other).median:.1%}" for other in others)))
-    head = (title, "rows", "median", "90 % below", "middle", "source unseen", "MFU as said", "MFU of such runs")
-    return Table(f"error of a step's time by {title}, compared with rules of thumb", head, tuple(rows))
-
-
-def of_frameworks(known: Mapping[str, Framework]) -> Table:
-    """Return a table with each framework's own constants, how many were fitted to the framework's rows, and facts."""
-    rows = []
-    for name, framework in known.items():
-        found = {n: getattr(framework, n) for n in NUMBERS if getattr(framework, n)}
-        sources = framework.facts.get("sources", {})
-        # "as ..." marks a number taken over from another framework.
-        fitted = sum("fitted to" in sources.get(n, "") and not sources[n].startswith("as ") for n in found)
-        facts = [n for n in FACTS if getattr(framework, n) != getattr(BARE, n)]
-        # A fact that bare kernels have and the framework lacks is named "not ...".
-        facts = [n if getattr(framework, n) else f"not {n}" for n in facts]
-        rows.append(
-            (name, ", ".join(f"`{n}` {value:.4g}" for n, value in found.items()), str(fitted), ", ".join(facts))
-        )
-    return Table("frameworks", ("framework", "numbers", "fitted to its rows", "facts"), tuple(rows))
+    return Table(
+        "error of tokens/s by group (simulated / measured - 1)", head, tuple(map(error_cells, by_group(outcomes)))
+    )
 
 
 def sources(found: Sequence[SourceErrors], title: str = "source") -> Table:
@@ -87,12 +37,13 @@ def sources(found: Sequence[SourceErrors], title: str = "source") -> Table:
 
 
 def _source(found: SourceErrors) -> tuple[str, ...]:
-    name, *time, _ = _row(found.time)
-    _, *memory, _ = ("", "", "", "", "", "") if found.memory is None else _row(found.memory)
+    name, *time, _ = error_cells(found.time)
+    _, *memory, _ = ("", "", "", "", "", "") if found.memory is None else error_cells(found.memory)
     return (name, *time, *memory, str(found.refused))
 
 
-def _row(summary: Errors) -> tuple[str, ...]:
+def error_cells(summary: Errors) -> tuple[str, ...]:
+    """Return the cells of a table for errors: name, number of rows, median, 90 % quantile, bias, middle."""
     return (
         summary.name,
         str(summary.count),
@@ -113,7 +64,7 @@ def of_choices(outcomes: Sequence[PlayedRow]) -> Table | None:
         for one in found
     )
     head = ("runs with equal tokens per step", "runs", "behind the fastest", "rank correlation")
-    return Table(f"predicted choice among measured runs: {said_of_choices(found)}", head, rows) if found else None
+    return Table(f"predicted choice among measured runs: {said(found)}", head, rows) if found else None
 
 
 def memory(outcomes: Sequence[PlayedRow], table: str) -> Table | None:
@@ -149,8 +100,8 @@ def worst_steps(outcomes: Sequence[PlayedRow], count: int = 10) -> Table:
 
 
 def constants(known: Mapping[str, Framework], system: LinearSystem | None) -> Table:
-    """Return a table with llm-foundry's constants, shipped and refitted; `of_frameworks` returns the remaining
-    frameworks'.
+    """Return a table with llm-foundry's constants, shipped and refitted; the remaining frameworks' stand in
+    docs/validation.md.
     """
     refitted = drift(system, known["llm_foundry"]) if system is not None else {}
     framework, rows = known["llm_foundry"], []
@@ -163,52 +114,6 @@ def constants(known: Mapping[str, Framework], system: LinearSystem | None) -> Ta
         other = constant.startswith("sustained.") and constant not in _OF_FOUNDRY
         rows.append((constant, f"{number:.4g}", "" if fitted is None or other else f"{fitted[1]:.4g}"))
     return Table("constants of chips, and of llm-foundry", ("constant", "shipped", "fitted again"), tuple(rows))
-
-
-def counts(outcomes: Sequence[PlayedRow], known: Mapping[str, Framework]) -> Table:
-    """Return a table with the number of constants on which a row's time depends, by origin; one typical row for each
-    source, GPU and precision.
-    """
-    rows = []
-    kinds: dict[tuple[str, str, bool], list[PlayedRow]] = {}
-    for outcome in outcomes:
-        kinds.setdefault((outcome.row.table, outcome.row.gpu, outcome.row.eight_bit), []).append(outcome)
-    for (table, gpu, eight_bit), alike in kinds.items():
-        few = [outcome for outcome in alike if outcome.row.gpus <= _FEW]
-        few = few or [min(alike, key=lambda outcome: outcome.row.gpus)]
-        # The row with the median step time.
-        row = sorted(few, key=lambda outcome: outcome.row.step_time)[len(few) // 2].row
-        framework = known[row.framework]
-        dtypes = ("bfloat16", "float8_e4m3fn") if eight_bit else ("bfloat16",)
-        by_origin = counted(*behind(row, framework), cluster_of(row.gpu, 1).gpus[0], dtypes)
-        numbers = (*(str(len(names)) for names in by_origin.values()), str(sum(map(len, by_origin.values()))))
-        rows.append((f"{table}{', eight bits' * eight_bit}", gpu, row.name, *numbers))
-    head = ("source", "GPU", "row", "framework", "matmul table", "published", "guessed", "collectives", "together")
-    return Table("number of constants behind a row", head, tuple(rows))
-
-
-def ablated(taken: Iterable[AblationRow]) -> Table:
-    """Return a table with errors without each constant and fact of each framework."""
-    rows = [
-        (
-            one.framework if not one.what else "", one.what or "as it is", str(one.time.count),
-            f"{one.time.median:.1%}", f"{one.time.most:.1%}", f"{one.time.middle:+.1%}",
-            "" if one.memory is None else f"{one.memory.median:.1%}",
-        )
-        for one in taken
-    ]  # fmt: skip
-    head = ("framework", "without", "rows", "time: median", "90 % below", "middle", "memory: median")
-    return Table("errors without each number and fact of the frameworks", head, tuple(rows))
-
-
-def kernels_removed(outcomes: Sequence[PlayedRow], framework: Framework, jobs: int = 2) -> Table:
-    """Return a table with errors in the matmul table and in training rows, without each kernel constant."""
-    rows = []
-    for without in without_kernel_constants(outcomes, framework, jobs):
-        tables = tuple(f"{100 * errors.median:.1f}, {100 * errors.most:.1f}" for errors in without.tables.values())
-        rows.append((without.name, *tables, f"{100 * without.rows.median:.1f}, {100 * without.rows.most:.1f}"))
-    head = ("constants of kernels", "table, bfloat16", "table, tf32", "table, fp8", "training rows")
-    return Table("errors without each constant of the kernels: median and 90 % quantile, per cent", head, tuple(rows))
 
 
 def kept_back(system: LinearSystem) -> Table:
@@ -228,5 +133,5 @@ def removed(system: LinearSystem, outcomes: Sequence[PlayedRow], framework: Fram
     return Table(
         "errors without each constant or fact, after a new fit of the remaining constants",
         head,
-        tuple(map(_row, summaries)),
+        tuple(map(error_cells, summaries)),
     )

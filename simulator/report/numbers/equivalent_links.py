@@ -21,15 +21,9 @@ _ALIKE: Final = 0.02
 
 @dataclass(frozen=True, slots=True)
 class EquivalentLinks:
-    """A group of equivalent links.
+    """A group of equivalent links."""
 
-    Attributes
-    ----------
-    links : tuple of LinkUse
-        The links, those with the most bytes first.
-    """
-
-    links: tuple[LinkUse, ...]
+    links: tuple[LinkUse, ...]  # the links, those with the most bytes first
 
     @property
     def name(self) -> str:

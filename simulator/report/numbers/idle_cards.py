@@ -18,18 +18,10 @@ from simulator.report.numbers.link_use import HOLDS_UP
 
 @dataclass(frozen=True, slots=True)
 class IdleCards:
-    """Network cards that the nodes of a collective leave idle while other cards limit the collective.
+    """Network cards that the nodes of a collective leave idle while other cards limit the collective."""
 
-    Attributes
-    ----------
-    used : int
-        Network cards that send to other nodes: the largest number of any node.
-    cards : int
-        Network cards that the collective's ranks in this node can use.
-    """
-
-    used: int
-    cards: int
+    used: int  # network cards that send to other nodes: the largest number of any node
+    cards: int  # network cards that the collective's ranks in this node can use
 
     @property
     def text(self) -> str:

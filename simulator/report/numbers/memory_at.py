@@ -27,16 +27,12 @@ class Holder:
     ----------
     name, category : str
         Names given at allocation: "layer 3 activations 0", "activations".
-    nbytes : int
-        Size [B].
-    since : float
-        Time of the allocation [s].
     """
 
     name: str
     category: str
-    nbytes: int
-    since: float
+    nbytes: int  # size [B]
+    since: float  # time of the allocation [s]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,18 +41,14 @@ class Lifetime:
 
     Attributes
     ----------
-    holder : Holder
-        The allocation.
     first, last : int
         Number of the event that allocates it, and of the event that frees it; the number of events if none frees it.
-    until : float
-        Time of the event that frees it [s]; the end of the timeline if none does.
     """
 
-    holder: Holder
+    holder: Holder  # the allocation
     first: int
     last: int
-    until: float
+    until: float  # time of the event that frees it [s]; the end of the timeline if none does
 
     def exists(self, events: int) -> bool:
         """Return True if the allocation exists after the log's first `events` events."""

@@ -32,16 +32,12 @@ class NetworkError:
     ----------
     source, sweep : str
         Source of the measurement, and the sweep it belongs to.
-    seconds : float
-        Time by the links' ratings alone [s].
-    error : float
-        ln(measured / simulated).
     """
 
     source: str
     sweep: str
-    seconds: float
-    error: float
+    seconds: float  # time by the links' ratings alone [s]
+    error: float  # ln(measured / simulated)
 
 
 def error_size(seconds: float, share: float, errors: Sequence[NetworkError] | None = None) -> float:

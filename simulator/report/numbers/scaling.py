@@ -58,25 +58,16 @@ class Crossing:
         The faster algorithm below `at`, and above it.
     along : {"world_size", "nbytes"}
         Quantity that varies along the two lines.
-    fixed : int
-        Value of the other quantity, equal for both lines.
-    at : float
-        Place of the crossover: ranks, or [B].
-    time : float
-        Time of both algorithms there [s].
-    leads : bool
-        True if the two are the fastest of all there, so that the winner changes.
-    searched : bool
-        True if the place was found by simulating points in between, to 2 %; False if interpolated on logarithmic axes.
     """
 
     before: str
     after: str
     along: Axis
-    fixed: int
-    at: float
-    time: float
-    leads: bool
+    fixed: int  # value of the other quantity, equal for both lines
+    at: float  # place of the crossover: ranks, or [B]
+    time: float  # time of both algorithms there [s]
+    leads: bool  # True if the two are the fastest of all there, so that the winner changes
+    # True if the place was found by simulating points in between, to 2 %; False if interpolated on logarithmic axes
     searched: bool = False
 
     def text(self) -> str:

@@ -21,24 +21,12 @@ _LEAST: Final = 0.05
 
 @dataclass(frozen=True, slots=True)
 class SlowMemory:
-    """A slow rank whose memory limits a collective.
+    """A slow rank whose memory limits a collective."""
 
-    Attributes
-    ----------
-    rank : int
-        The rank.
-    adds : float
-        Rate at which the rank's memory adds arriving data [B/s].
-    delivered : float
-        Rate at which the links could deliver the data [B/s].
-    delay_s : float
-        Additional time to add the data at the lower rate [s].
-    """
-
-    rank: int
-    adds: float
-    delivered: float
-    delay_s: float
+    rank: int  # the rank
+    adds: float  # rate at which the rank's memory adds arriving data [B/s]
+    delivered: float  # rate at which the links could deliver the data [B/s]
+    delay_s: float  # additional time to add the data at the lower rate [s]
 
     @property
     def text(self) -> str:

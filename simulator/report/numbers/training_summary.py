@@ -226,13 +226,11 @@ class RankWork:
     ----------
     kernels, host : tuple of Span
         On the GPU's compute stream; on the host's processors.
-    communication : tuple of Span
-        Collectives and copies.
     """
 
     kernels: tuple[Span, ...]
     host: tuple[Span, ...]
-    communication: tuple[Span, ...]
+    communication: tuple[Span, ...]  # collectives and copies
 
     @cached_property
     def compute(self) -> Floats:

@@ -45,15 +45,11 @@ class Leaf:
     Attributes
     ----------
     at : mapping of vertex to place
-    label : str
-        Empty for a GPU, which has no box.
-    hidden : str
-        Text about its omitted vertices.
     """
 
     at: Mapping[str, Place]
-    label: str = ""
-    hidden: str = ""
+    label: str = ""  # empty for a GPU, which has no box
+    hidden: str = ""  # text about its omitted vertices
 
     @property
     def width(self) -> float:
@@ -85,30 +81,14 @@ class Drawing:
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """A block of a network drawing: switches on the same level, above smaller blocks.
+    """A block of a network drawing: switches on the same level, above smaller blocks."""
 
-    Attributes
-    ----------
-    level : int
-        Hops from the leaves.
-    own : tuple of str
-        The switches; empty for a leaf.
-    hidden : int
-        Switches of the level that are not drawn.
-    children : tuple of _Block
-        Blocks below.
-    more : int
-        Children that are not drawn.
-    leaf : str
-        Name of a leaf; empty otherwise.
-    """
-
-    level: int
-    own: tuple[str, ...] = ()
-    hidden: int = 0
-    children: tuple[_Block, ...] = ()
-    more: int = 0
-    leaf: str = ""
+    level: int  # hops from the leaves
+    own: tuple[str, ...] = ()  # the switches; empty for a leaf
+    hidden: int = 0  # switches of the level that are not drawn
+    children: tuple[_Block, ...] = ()  # blocks below
+    more: int = 0  # children that are not drawn
+    leaf: str = ""  # name of a leaf; empty otherwise
 
 
 def folded(graph: Graph, leaves: Mapping[str, Leaf]) -> Drawing:
@@ -144,17 +124,13 @@ class _Folder:
     ----------
     level : mapping of vertex to hops from the nearest leaf
     order : mapping of leaf to its place
-    most_leaves : int
-        Leaves drawn per switch.
-    most_joined : int
-        Leaves drawn if cables join leaves directly: there the cables are the structure.
     """
 
     graph: Graph
     level: Mapping[str, int]
     order: Mapping[str, int]
-    most_leaves: int
-    most_joined: int
+    most_leaves: int  # leaves drawn per switch
+    most_joined: int  # leaves drawn if cables join leaves directly: there the cables are the structure
 
     def fold(self, vertices: set[str], most_blocks: int) -> _Block:
         """Return the block of a connected set of vertices.

@@ -42,16 +42,12 @@ class Layout:
 
     Attributes
     ----------
-    drawing : Drawing
-        Places, boxes and counts.
     shape : {"grid", "round", "levels"}
-    note : str
-        Text about omitted vertices; empty if everything is drawn.
     """
 
-    drawing: Drawing
+    drawing: Drawing  # places, boxes and counts
     shape: Literal["grid", "round", "levels"]
-    note: str = ""
+    note: str = ""  # text about omitted vertices; empty if everything is drawn
 
 
 def layout(cluster: Cluster) -> Layout:

@@ -25,18 +25,14 @@ class Throughput(NamedTuple):
 
     Attributes
     ----------
-    line : str
-        Settings shared with points that differ only in the number of GPUs.
-    gpus : int
-        Number of GPUs.
     tokens_per_s, mfu : float
         Throughput of all GPUs [tokens/s or samples/s]; model FLOPs utilisation.
     low, high : float or None
         80 % prediction interval of the throughput; None if unknown.
     """
 
-    line: str
-    gpus: int
+    line: str  # settings shared with points that differ only in the number of GPUs
+    gpus: int  # number of GPUs
     tokens_per_s: float
     mfu: float
     low: float | None = None
@@ -51,18 +47,12 @@ class ComparedPoints:
     ----------
     rows : sequence of (label, report)
         Reports as plain data, as in report.json.
-    times : sequence of ScalingPoint
-        Collectives: time by algorithm, workers and size.
-    crossings : sequence of Crossing
-        Collectives: searched crossovers.
-    throughputs : sequence of Throughput
-        Training steps on clusters of several sizes; empty for a single size.
     """
 
     rows: Sequence[tuple[str, Mapping[str, Any]]]
-    times: Sequence[ScalingPoint] = ()
-    crossings: Sequence[Crossing] = ()
-    throughputs: Sequence[Throughput] = ()
+    times: Sequence[ScalingPoint] = ()  # collectives: time by algorithm, workers and size
+    crossings: Sequence[Crossing] = ()  # collectives: searched crossovers
+    throughputs: Sequence[Throughput] = ()  # training steps on clusters of several sizes; empty for a single size
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,18 +61,14 @@ class CloseUp:
 
     Attributes
     ----------
-    capacity : float
-        HBM of a GPU [B].
     groups : mapping of a collective's name to ranks, or None
         Given if lanes name the ranks.
-    slow : tuple of int
-        Stragglers declared by the scenario, which are always drawn.
     """
 
     timeline: Timeline
-    capacity: float
+    capacity: float  # HBM of a GPU [B]
     groups: Mapping[str, Sequence[int]] | None = None
-    slow: tuple[int, ...] = ()
+    slow: tuple[int, ...] = ()  # stragglers declared by the scenario, which are always drawn
 
     @property
     def margin(self) -> MemoryMargin | None:
@@ -118,12 +104,10 @@ class CloseUpPlot(Plot):
     ----------
     figure : function (CloseUp) -> figure or None
         None if there is nothing to see, or too much.
-    links : bool
-        If True, the plot shows links: the point is simulated without closed forms, which use no link.
     """
 
     figure: Callable[[CloseUp], Figure | None]
-    links: bool = False
+    links: bool = False  # if True, the plot shows links: the point is simulated without closed forms, which use no link
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,20 +19,14 @@ class AnswerColumn:
 
     Attributes
     ----------
-    key : str
-        Heading in the file, with the unit: "lost_s".
-    heading : str
-        Heading for readers; empty for a column of the file alone.
     text : function (value) -> str
         Format for readers.
-    left : bool
-        True for names, aligned left.
     """
 
-    key: str
-    heading: str = ""
+    key: str  # heading in the file, with the unit: "lost_s"
+    heading: str = ""  # heading for readers; empty for a column of the file alone
     text: Callable[[Any], str] = str
-    left: bool = False
+    left: bool = False  # True for names, aligned left
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,22 +35,14 @@ class AnswerTable:
 
     Attributes
     ----------
-    name : str
-        Name of the file without its suffix.
-    title : str
-        Meaning of the rows, for readers.
     columns : sequence of AnswerColumn
-    rows : sequence of sequence
-        A value for each column.
-    most : int, optional
-        Rows for readers, the first ones; all if None. The file has every row.
     """
 
-    name: str
-    title: str
+    name: str  # name of the file without its suffix
+    title: str  # meaning of the rows, for readers
     columns: Sequence[AnswerColumn]
-    rows: Sequence[Sequence[Any]]
-    most: int | None = None
+    rows: Sequence[Sequence[Any]]  # a value for each column
+    most: int | None = None  # Rows for readers, the first ones; all if None. The file has every row.
 
     @property
     def csv(self) -> str:

@@ -18,21 +18,11 @@ _Heading = TypeVar("_Heading")
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A table column: its heading, and the alignment and folding of its cells.
+    """A table column: its heading, and the alignment and folding of its cells."""
 
-    Attributes
-    ----------
-    heading : str
-        Folded at spaces if the width is short.
-    left : bool
-        True for text, aligned left; figures are aligned right.
-    folds : bool
-        True if cells may be folded at spaces too.
-    """
-
-    heading: str = ""
-    left: bool = False
-    folds: bool = False
+    heading: str = ""  # folded at spaces if the width is short
+    left: bool = False  # True for text, aligned left; figures are aligned right
+    folds: bool = False  # True if cells may be folded at spaces too
 
 
 def text_columns(*headings: str) -> list[Column]:

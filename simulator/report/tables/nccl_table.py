@@ -47,18 +47,14 @@ class Timing:
 
     Attributes
     ----------
-    time : float
-        [s]
     algbw, busbw : float or None
         [B/s]; None if the text does not say.
-    wrong : int or None
-        Wrong elements; None if not checked.
     """
 
-    time: float
+    time: float  # [s]
     algbw: float | None
     busbw: float | None
-    wrong: int | None = None
+    wrong: int | None = None  # wrong elements; None if not checked
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,33 +63,24 @@ class NcclRow:
 
     Attributes
     ----------
-    size : int
-        Size of the whole array [B].
-    count : int or None
-        Elements as counted by nccl-tests: of the whole array for all_reduce, of a rank's part for all_gather,
-        reduce_scatter and all_to_all.
-    dtype : str
-        Our name ("float32"); empty if the text does not say.
-    redop : str
-        Our name ("sum", "average"), or "none".
     root : int
         -1 for operations without a root.
     time, algbw, busbw, wrong
         Out of place; see `Timing`.
-    in_place : Timing or None
-        In-place figures.
     """
 
-    size: int
+    size: int  # size of the whole array [B]
+    # Elements as counted by nccl-tests: of the whole array for all_reduce, of a rank's part for all_gather,
+    # reduce_scatter and all_to_all
     count: int | None
-    dtype: str
-    redop: str
+    dtype: str  # our name ("float32"); empty if the text does not say
+    redop: str  # our name ("sum", "average"), or "none"
     root: int
     time: float
     algbw: float | None
     busbw: float | None
     wrong: int | None = None
-    in_place: Timing | None = None
+    in_place: Timing | None = None  # in-place figures
 
     @property
     def out_of_place(self) -> Timing:

@@ -165,15 +165,11 @@ class _State:
     ----------
     held : dict of address to AllocatorEvent
         The event that allocated each block in use.
-    runs : list of _Run
-        Ranges by address.
-    expandable : bool
-        True if any segment was mapped into an address range that can grow.
     """
 
     held: dict[int, AllocatorEvent] = field(default_factory=dict)
-    runs: list[_Run] = field(default_factory=list)
-    expandable: bool = False
+    runs: list[_Run] = field(default_factory=list)  # ranges by address
+    expandable: bool = False  # True if any segment was mapped into an address range that can grow
 
     def play(self, event: AllocatorEvent) -> None:
         """Apply an allocator event to the state; raise ValueError if the event contradicts the state."""

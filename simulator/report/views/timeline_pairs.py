@@ -17,17 +17,13 @@ class TimelinePair:
 
     Attributes
     ----------
-    label : str
-        What both timelines show, such as "rank 0".
     views : sequence of (mapping or None)
         View of each timeline; see `simulator.report.views.view`.
-    marked : float or None
-        Time that the page marks at first [s].
     """
 
-    label: str
+    label: str  # what both timelines show, such as "rank 0"
     views: Sequence[Mapping[str, Any] | None]
-    marked: float | None = None
+    marked: float | None = None  # time that the page marks at first [s]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,16 +35,12 @@ class TimelinePairs:
     names : (str, str)
         Name of the upper and of the lower timeline.
     pairs : sequence of TimelinePair
-    most : int
-        Maximum size of a view, before text encoding [B].
-    what : str
-        What a pair is: "point", "rank".
     """
 
     names: tuple[str, str]
     pairs: Sequence[TimelinePair]
-    most: int
-    what: str = "point"
+    most: int  # maximum size of a view, before text encoding [B]
+    what: str = "point"  # what a pair is: "point", "rank"
 
     @property
     def data(self) -> dict[str, Any]:

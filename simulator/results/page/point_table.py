@@ -27,21 +27,15 @@ class ReportColumn(NamedTuple):
 
     Attributes
     ----------
-    name : str
-        Heading of the column.
-    key : str
-        Name of the figure in the scripts.
-    unit : str
-        Format of the figure in the scripts.
     value : function (report) -> number or None
         Reads the figure from a report.
     text : function (number) -> str
         Formats the figure.
     """
 
-    name: str
-    key: str
-    unit: str
+    name: str  # heading of the column
+    key: str  # name of the figure in the scripts
+    unit: str  # format of the figure in the scripts
     value: Callable[[Mapping[str, Any]], Any]
     text: Callable[[Any], str]
 

@@ -25,37 +25,18 @@ _OF_A_SCORE: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class AttentionConstants:
-    """Constants of attention kernels on a GPU, for a dtype and generation.
+    """Constants of attention kernels on a GPU, for a dtype and generation."""
 
-    Attributes
-    ----------
-    peak_flops : float
-        Peak rate in this dtype [FLOP/s].
-    sms : int
-        Number of SMs.
-    hbm_bandwidth : float
-        HBM bandwidth reached by kernels [B/s].
-    launch : float
-        Launch overhead [s].
-    efficiency : float
-        Share of the peak at head_dim 128 and long sequences, forward and backward together, 0 to 1.
-    exponentials : float
-        Exponentials computed by the GPU [1/s]; each score needs an exponential, whatever the head_dim.
-    on_chip : float
-        Shared memory of an SM [B].
-    itemsize : int
-        Bytes of an element [B].
-    """
-
-    peak_flops: float
-    sms: int
-    hbm_bandwidth: float
-    launch: float
-    efficiency: float
+    peak_flops: float  # peak rate in this dtype [FLOP/s]
+    sms: int  # number of SMs
+    hbm_bandwidth: float  # HBM bandwidth reached by kernels [B/s]
+    launch: float  # launch overhead [s]
+    efficiency: float  # share of the peak at head_dim 128 and long sequences, forward and backward together, 0 to 1
+    # Exponentials computed by the GPU [1/s]; each score needs an exponential, whatever the head_dim
     exponentials: float
     generation: Generation
-    on_chip: float
-    itemsize: int
+    on_chip: float  # shared memory of an SM [B]
+    itemsize: int  # bytes of an element [B]
 
 
 def attention_time(

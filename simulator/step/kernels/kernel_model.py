@@ -34,16 +34,10 @@ class Constant:
 
 @dataclass(frozen=True, slots=True)
 class KernelModel:
-    """Constants of a GPU's kernel times.
-
-    Attributes
-    ----------
-    constants : mapping of str to Constant
-        "matmul_bfloat16_overlap" and so on; times [s], rates [B/s], shares 0 to 1.
-    """
+    """Constants of a GPU's kernel times."""
 
     gpu: Gpu
-    constants: Mapping[str, Constant]
+    constants: Mapping[str, Constant]  # "matmul_bfloat16_overlap" and so on; times [s], rates [B/s], shares 0 to 1
 
     def value(self, name: str) -> float:
         """Return the value of the constant with this name."""

@@ -34,48 +34,23 @@ _SHARES: Final = 2**30
 
 @dataclass(frozen=True, slots=True)
 class MatmulConstants:
-    """Constants of matrix multiplications on a GPU, for a dtype.
+    """Constants of matrix multiplications on a GPU, for a dtype."""
 
-    Attributes
-    ----------
-    peak_flops : float
-        Peak rate of the whole GPU [FLOP/s].
-    sms : int
-        Number of SMs.
-    hbm_bandwidth : float
-        HBM bandwidth reached by kernels [B/s].
-    itemsize : float
-        Bytes of an input element [B]: 0.5 for four bits.
-    output_itemsize : int
-        Bytes of an output element [B].
-    launch : float
-        Launch overhead, paid once per kernel [s]. Slices of k need a second kernel for the addition.
-    prologue : float
-        Overhead paid once per tile: filling the software pipeline and writing the result [s].
-    efficiency : float
-        Share of the peak in a tile's main loop, 0 to 1.
-    overlap : float
-        Exponent p in t = (c^p + h^p)^(1/p) for compute c and HBM h: 1 for no overlap, infinite for perfect overlap.
-    operand_rate : float
-        Rate at which operands reach every SM together [B/s], a bound on small tiles. Infinite if not fitted.
-    copies : float
-        Passes over HBM, at its rate, to copy b into the order needed by the kernel; 0 if any order is accepted.
-    best_flops : float
-        Rate of the best matmul found by a search over shapes, an upper bound [FLOP/s].
-    """
-
-    peak_flops: float
-    sms: int
-    hbm_bandwidth: float
-    itemsize: float
-    output_itemsize: int
-    launch: float
-    prologue: float
-    efficiency: float
+    peak_flops: float  # peak rate of the whole GPU [FLOP/s]
+    sms: int  # number of SMs
+    hbm_bandwidth: float  # HBM bandwidth reached by kernels [B/s]
+    itemsize: float  # bytes of an input element [B]: 0.5 for four bits
+    output_itemsize: int  # bytes of an output element [B]
+    launch: float  # Launch overhead, paid once per kernel [s]. Slices of k need a second kernel for the addition.
+    prologue: float  # overhead paid once per tile: filling the software pipeline and writing the result [s]
+    efficiency: float  # share of the peak in a tile's main loop, 0 to 1
+    # Exponent p in t = (c^p + h^p)^(1/p) for compute c and HBM h: 1 for no overlap, infinite for perfect overlap
     overlap: float = math.inf
+    # Rate at which operands reach every SM together [B/s], a bound on small tiles. Infinite if not fitted.
     operand_rate: float = math.inf
+    # Passes over HBM, at its rate, to copy b into the order needed by the kernel; 0 if any order is accepted
     copies: float = 0.0
-    best_flops: float = math.inf
+    best_flops: float = math.inf  # rate of the best matmul found by a search over shapes, an upper bound [FLOP/s]
 
 
 @lru_cache(maxsize=65536)

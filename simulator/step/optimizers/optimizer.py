@@ -27,21 +27,15 @@ class SeparateKernels:
 
     Attributes
     ----------
-    kernels : int
-        Kernels per tensor.
     parameters, gradients : int
         Accesses (reads and writes) to each updated number, and to its gradient.
-    numbers : int
-        Accesses to states, and to temporaries of a state's size, per parameter.
-    temporaries : int
-        Most temporaries of a state's size held at once per parameter.
     """
 
-    kernels: int
+    kernels: int  # kernels per tensor
     parameters: int
     gradients: int
-    numbers: int
-    temporaries: int = 0
+    numbers: int  # accesses to states, and to temporaries of a state's size, per parameter
+    temporaries: int = 0  # most temporaries of a state's size held at once per parameter
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,25 +47,18 @@ class MatrixRule:
 
     Attributes
     ----------
-    states : int
-        Numbers per element of a matrix, besides the master copy.
     average, apply : SeparateKernels
         Kernels of the first and of the last step.
-    iterations : int
-        Newton-Schulz iterations.
-    dtype : str
-        Dtype in which matrices are multiplied, and sent between ranks.
-    distribution : Distribution
-        replicated: every rank has every matrix. gathered: each rank averages its shards, gathers the averages of every
-        matrix, and keeps its shard of the result. owners: a rank owns whole matrices, updates them, and sends the
-        result to every rank. all_to_all: averages travel from shards to the owners of whole matrices, and results back.
     """
 
-    states: int
+    states: int  # numbers per element of a matrix, besides the master copy
     average: SeparateKernels
     apply: SeparateKernels
-    iterations: int = 5
-    dtype: str = "bfloat16"
+    iterations: int = 5  # Newton-Schulz iterations
+    dtype: str = "bfloat16"  # dtype in which matrices are multiplied, and sent between ranks
+    # replicated: every rank has every matrix. gathered: each rank averages its shards, gathers the averages of every
+    # matrix, and keeps its shard of the result. owners: a rank owns whole matrices, updates them, and sends the result
+    # to every rank. all_to_all: averages travel from shards to the owners of whole matrices, and results back.
     distribution: Distribution = "replicated"
 
     def matmuls(self, rows: int, columns: int) -> tuple[tuple[int, int, int], ...]:
@@ -101,46 +88,31 @@ class Optimizer:
 
     Attributes
     ----------
-    states : int
-        Numbers per parameter, besides the master copy.
-    separate : SeparateKernels or None
-        Kernels of the implementations "foreach" and "for_loop"; None if there is a fused kernel alone.
-    has_fused : bool
-        Whether a published implementation has a single kernel for the whole update.
     implementation : {"fused", "foreach", "for_loop"} or None
         fused: a kernel reads and writes everything once. foreach: a kernel per arithmetic operation, over every tensor.
         for_loop: a kernel per operation and tensor. None for the framework's default.
-    state_dtype : str
-        Dtype of the states.
-    block : int
-        States that share a float32 scale, and have eight bits each; 0 for states of `state_dtype`.
-    of_matrices : MatrixRule or None
-        Rule for the weight matrices of layers; the optimizer's other fields are then about all other parameters.
-    paged : bool
-        Whether states move to host memory page by page if the GPU is full (CUDA's managed memory).
-    source : str
-        Paper and implementation.
     update : tuple of (str, str)
         Arrays that each kernel of an update without fusion reads, and writes; an array is a letter. p is the parameter,
         g the gradient, d a temporary; every other letter is a state. `check_optimizer` compares `states` and `separate`
         with these kernels. Empty if unknown.
-    numbers : callable or None
-        Update of an own optimizer in numpy, for real training: numbers(parameters, gradient, states, constants) changes
-        flat arrays in place, element by element; `states` has `states` arrays, which begin with zeros, and `constants`
-        are UpdateConstants. None for the shipped optimizers, whose rules are in `simulator.numerics`.
     """
 
     name: str
-    states: int
+    states: int  # numbers per parameter, besides the master copy
+    # Kernels of the implementations "foreach" and "for_loop"; None if there is a fused kernel alone
     separate: SeparateKernels | None
-    source: str
-    has_fused: bool = True
+    source: str  # paper and implementation
+    has_fused: bool = True  # whether a published implementation has a single kernel for the whole update
     implementation: Implementation | None = None
-    state_dtype: str = "float32"
-    block: int = 0
+    state_dtype: str = "float32"  # dtype of the states
+    block: int = 0  # states that share a float32 scale, and have eight bits each; 0 for states of `state_dtype`
+    # Rule for the weight matrices of layers; the optimizer's other fields are then about all other parameters
     of_matrices: MatrixRule | None = None
-    paged: bool = False
+    paged: bool = False  # whether states move to host memory page by page if the GPU is full (CUDA's managed memory)
     update: tuple[tuple[str, str], ...] = ()
+    # Update of an own optimizer in numpy, for real training: numbers(parameters, gradient, states, constants) changes
+    # flat arrays in place, element by element; `states` has `states` arrays, which begin with zeros, and `constants`
+    # are UpdateConstants. None for the shipped optimizers, whose rules are in `simulator.numerics`.
     numbers: OwnUpdate | None = None
 
     @property

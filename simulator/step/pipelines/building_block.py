@@ -139,18 +139,10 @@ def _most_held(slots: _Slots) -> int:
 
 @dataclass(slots=True)
 class _Moving:
-    """Moves passes of a pipeline order to earlier time slots.
+    """Moves passes of a pipeline order to earlier time slots."""
 
-    Attributes
-    ----------
-    made : list of _Slots
-        Slots of each rank; changed in place.
-    limit : int
-        Most chunk activations held by a rank.
-    """
-
-    made: list[_Slots]
-    limit: int
+    made: list[_Slots]  # slots of each rank; changed in place
+    limit: int  # most chunk activations held by a rank
 
     def settle(self, *, warm_up: bool) -> None:
         """Move the passes of the cool-down, and of the warm-up if `warm_up`, to earlier time slots.

@@ -46,20 +46,13 @@ class Placement(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """A micro-batch's pass (forward, backward, ...) through a pipeline stage.
-
-    Attributes
-    ----------
-    stage : int
-        Number of the stage, from 0. With `Placement.BOTH_WAYS`, stages from p on belong to the second model copy, which
-        runs from rank p - 1 to rank 0.
-    micro : int
-        Number of the micro-batch, from 0, counted separately for each model copy.
-    """
+    """A micro-batch's pass (forward, backward, ...) through a pipeline stage."""
 
     work: Work
+    # Number of the stage, from 0. With `Placement.BOTH_WAYS`, stages from p on belong to the second model copy, which
+    # runs from rank p - 1 to rank 0.
     stage: int
-    micro: int
+    micro: int  # number of the micro-batch, from 0, counted separately for each model copy
 
     def __str__(self) -> str:
         """Return a short name: "F3.0" for the forward pass of micro-batch 0 through stage 3."""
@@ -136,16 +129,6 @@ class PipelineSchedule:
 
     Attributes
     ----------
-    name : str
-        Name in scenario files.
-    chunks : int or None
-        Stages per rank; None if the user chooses.
-    grouped : bool
-        Whether the schedule uses `PipelineShape.group`.
-    pairs : bool
-        Whether a slot may contain two passes.
-    splits_backward : bool
-        Whether input gradients and weight gradients are separate passes.
     order : function (shape) -> Order
         Return each rank's sequence of slots.
     refusal : function (shape) -> str
@@ -161,16 +144,16 @@ class PipelineSchedule:
         and continues (PyTorch's ``batch_isend_irecv``; refs [3]_, [4]_ do the same).
     """
 
-    name: str
+    name: str  # name in scenario files
     placement: Placement
-    chunks: int | None
-    splits_backward: bool
+    chunks: int | None  # stages per rank; None if the user chooses
+    splits_backward: bool  # whether input gradients and weight gradients are separate passes
     order: Callable[[PipelineShape], Order]
     refusal: Callable[[PipelineShape], str]
     bubble: Callable[[PipelineShape, PassTimes], float] | None
     held: Callable[[PipelineShape, int], int] | None
-    grouped: bool = False
-    pairs: bool = False
+    grouped: bool = False  # whether the schedule uses `PipelineShape.group`
+    pairs: bool = False  # whether a slot may contain two passes
     batches_sends: Callable[[PipelineShape], bool] = never
 
     def rank_of(self, stage: int, ranks: int) -> int:

@@ -45,21 +45,18 @@ class _Rank:
 
     Attributes
     ----------
-    clock : int
-        End of the last pass [slots].
     done : list of (Work, int, int)
         Passes in order: kind, leg, micro-batch.
     ends : dict of (Work, int) to list of int
         End of each pass, by kind and leg, in micro-batch order [slots].
-    pending : deque of int
-        Legs of the weight gradients that can be computed, oldest first.
     """
 
-    clock: int = 0
+    clock: int = 0  # end of the last pass [slots]
     done: list[tuple[Work, int, int]] = field(default_factory=list)
     ends: dict[_Turn, list[int]] = field(
         default_factory=lambda: {(work, leg): [] for work in (_F, _I, _W) for leg in (0, 1)}
     )
+    # Legs of the weight gradients that can be computed, oldest first
     pending: deque[int] = field(default_factory=deque)
 
     def count(self, work: Work, leg: int) -> int:

@@ -46,23 +46,12 @@ _F, _I, _W = Work.FORWARD, Work.INPUT_GRADIENT, Work.WEIGHT_GRADIENT
 
 @dataclass(slots=True)
 class _Rank:
-    """A rank's passes so far while a zero-bubble order is built.
+    """A rank's passes so far while a zero-bubble order is built."""
 
-    Attributes
-    ----------
-    clock : int
-        End of the last pass [slots].
-    waited : int
-        Idle slots since the first pass.
-    done : list of Pass
-        Passes in order.
-    ends : dict of Work to list of int
-        End of each pass, by kind, in micro-batch order [slots].
-    """
-
-    clock: int = 0
-    waited: int = 0
-    done: list[Pass] = field(default_factory=list)
+    clock: int = 0  # end of the last pass [slots]
+    waited: int = 0  # idle slots since the first pass
+    done: list[Pass] = field(default_factory=list)  # passes in order
+    # End of each pass, by kind, in micro-batch order [slots]
     ends: dict[Work, list[int]] = field(default_factory=lambda: {_F: [], _I: [], _W: []})
 
     def count(self, work: Work) -> int:
@@ -88,23 +77,16 @@ class _Greedy:
     ----------
     ranks, micro_batches : int
         Size of the pipeline.
-    limit : int
-        Most micro-batches held by a rank.
-    starts_late : bool
-        Whether warm-up stops before a forward pass delays the first backward pass, rather than after. Without effect if
-        passes take a slot each.
-    backward_first : bool
-        Whether a rank skips a forward pass while the next rank has enough forward passes queued.
-    made : list of _Rank
-        Passes of each rank.
     """
 
     ranks: int
     micro_batches: int
-    limit: int
+    limit: int  # most micro-batches held by a rank
+    # Whether warm-up stops before a forward pass delays the first backward pass, rather than after. Without effect if
+    # passes take a slot each.
     starts_late: bool
-    backward_first: bool
-    made: list[_Rank] = field(default_factory=list)
+    backward_first: bool  # whether a rank skips a forward pass while the next rank has enough forward passes queued
+    made: list[_Rank] = field(default_factory=list)  # passes of each rank
 
     def play(self) -> int:
         """Build the order in `made`; return the longest time from a rank's first pass to its last [slots]."""

@@ -39,16 +39,12 @@ class Bucket:
     ----------
     number, micro : int
         Number of the bucket in its micro-batch, and of the micro-batch.
-    units : tuple of Unit
-        Units whose gradients fill the bucket.
-    done : str
-        Operation that completes the gradients.
     """
 
     number: int
     micro: int
-    units: tuple[Unit, ...]
-    done: str
+    units: tuple[Unit, ...]  # units whose gradients fill the bucket
+    done: str  # operation that completes the gradients
 
     @property
     def name(self) -> str:
@@ -94,19 +90,14 @@ class Bucketing:
 
     Attributes
     ----------
-    passes : Passes
-        Writes kernels and allocations.
     send : function (bucket)
         Communicate a bucket; return the operation after which its memory can be freed.
-    each : bool
-        Whether every micro-batch communicates, rather than the last.
-    after : mapping of str to list of str
-        Operations before each unit's forward passes, by the unit's name.
     """
 
-    passes: Passes
+    passes: Passes  # writes kernels and allocations
     send: Callable[[Bucket], str | None]
-    each: bool = False
+    each: bool = False  # whether every micro-batch communicates, rather than the last
+    # Operations before each unit's forward passes, by the unit's name
     after: Mapping[str, list[str | None]] = field(default_factory=dict)
     _numbers: Counter[int] = field(default_factory=Counter)
 

@@ -55,16 +55,6 @@ class Strategy:
 
     Attributes
     ----------
-    name : str
-        Name of the file, and in scenario files.
-    shards : frozenset of State
-        Model states that are sharded.
-    sending : GradientSync
-        Micro-batches with gradient communication, unless the user chooses.
-    options : frozenset of str
-        Fields of `Sharding` read by the strategy.
-    operations : tuple of str
-        Collectives in a step, including the sum of the gradient's norm.
     volume : function (units, sharding, accumulation, ranks) -> int
         Elements sent in a step by every rank together, without norms and flags. Assumes one copy of the states and no
         padding: every rank holds an equal shard of each unit.
@@ -72,13 +62,13 @@ class Strategy:
         Return the planner for a rank's passes.
     """
 
-    name: str
-    shards: frozenset[State]
+    name: str  # name of the file, and in scenario files
+    shards: frozenset[State]  # model states that are sharded
     updater: Updater
     gathering: Gathering
-    sending: GradientSync
-    options: frozenset[str]
-    operations: tuple[str, ...]
+    sending: GradientSync  # micro-batches with gradient communication, unless the user chooses
+    options: frozenset[str]  # fields of `Sharding` read by the strategy
+    operations: tuple[str, ...]  # collectives in a step, including the sum of the gradient's norm
     volume: Callable[[tuple[Unit, ...], Sharding, int, int], int]
     plan: Callable[[ProgramBuilder, Passes], PassPlanner]
 

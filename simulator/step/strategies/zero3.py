@@ -106,24 +106,13 @@ def gathered_before(passes: Passes) -> Mapping[Pass, Gathered]:
 
 @dataclass(slots=True)
 class GatheredUnits:
-    """Planner writing a rank's passes and gathers each unit's parameters before use (ZeRO-3).
+    """Planner writing a rank's passes and gathers each unit's parameters before use (ZeRO-3)."""
 
-    Attributes
-    ----------
-    builder : ProgramBuilder
-        The rank's program.
-    passes : Passes
-        Writes kernels and allocations.
-    before : mapping of Pass to Gathered
-        Parameters gathered when each pass begins.
-    room : str or None
-        Operation for which the next gather waits, so that at most the current unit and `prefetch` further units are
-        gathered.
-    """
-
-    builder: ProgramBuilder
-    passes: Passes
-    before: Mapping[Pass, Gathered]
+    builder: ProgramBuilder  # the rank's program
+    passes: Passes  # writes kernels and allocations
+    before: Mapping[Pass, Gathered]  # parameters gathered when each pass begins
+    # Operation for which the next gather waits, so that at most the current unit and `prefetch` further units are
+    # gathered
     room: str | None = None
     _under_way: dict[tuple[int, int], _Micro] = field(default_factory=dict)
 

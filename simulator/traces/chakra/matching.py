@@ -34,18 +34,12 @@ class NodePlace:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A SEND and the RECV that it matches.
-
-    Attributes
-    ----------
-    number : int
-        How many messages with the same source, destination and tag precede it.
-    """
+    """A SEND and the RECV that it matches."""
 
     send: NodePlace
     receive: NodePlace
     tag: int
-    number: int
+    number: int  # how many messages with the same source, destination and tag precede it
 
     @property
     def rendezvous(self) -> bool:
@@ -55,18 +49,10 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Meeting:
-    """A collective: the COLL of each rank of a group, in the order of the ranks.
+    """A collective: the COLL of each rank of a group, in the order of the ranks."""
 
-    Attributes
-    ----------
-    group : str
-        Name of the process group; empty for all ranks.
-    number : int
-        How many collectives of the group precede it.
-    """
-
-    group: str
-    number: int
+    group: str  # name of the process group; empty for all ranks
+    number: int  # how many collectives of the group precede it
     members: tuple[NodePlace, ...]
 
 
@@ -76,18 +62,14 @@ class MatchedTraces:
 
     Attributes
     ----------
-    order : tuple of tuple of Node
-        Nodes of each rank in the order in which they are issued.
     messages, meetings : tuple
         In no particular order.
-    reordered : bool
-        True if some rank does not issue its nodes in the order of their ids.
     """
 
-    order: tuple[tuple[Node, ...], ...]
+    order: tuple[tuple[Node, ...], ...]  # nodes of each rank in the order in which they are issued
     messages: tuple[Message, ...]
     meetings: tuple[Meeting, ...]
-    reordered: bool
+    reordered: bool  # True if some rank does not issue its nodes in the order of their ids
 
 
 def matched(traces: Sequence[RankTrace], groups: Mapping[str, Sequence[int]] | None = None) -> MatchedTraces:
@@ -215,17 +197,12 @@ def _meetings(
 class _Together:
     """The nodes of all ranks in one graph, in which the nodes of a collective are a single vertex, and
     so are both ends of a message that waits for its receiver.
-
-    Attributes
-    ----------
-    left : tuple of NodePlace
-        Nodes that wait for each other, after an attempt without a result.
     """
 
     ranks: int
     messages: Sequence[Message]
     meetings: Sequence[Meeting]
-    left: tuple[NodePlace, ...] = field(default=())
+    left: tuple[NodePlace, ...] = field(default=())  # nodes that wait for each other, after an attempt without a result
 
     def order(self, plain: Sequence[Sequence[Node]], *, streams: bool) -> tuple[tuple[Node, ...], ...] | None:
         """Return the nodes of each rank so that nobody waits for a node behind its own; None if there is no such order.

@@ -19,16 +19,10 @@ _DTYPE = "uint8"
 
 @dataclass(slots=True)
 class TracePlanner:
-    """Plans collectives on a cluster; equal ones are planned once.
-
-    Attributes
-    ----------
-    algorithm : str
-        Algorithm of collectives; "auto" where it lacks an operation.
-    """
+    """Plans collectives on a cluster; equal ones are planned once."""
 
     cluster: Cluster
-    algorithm: str = "auto"
+    algorithm: str = "auto"  # algorithm of collectives; "auto" where it lacks an operation
     _planned: dict[tuple[str, int, int, tuple[int, ...]], Collective] = field(default_factory=dict)
 
     def message(self, nbytes: int, group: tuple[int, int]) -> Collective:

@@ -41,15 +41,11 @@ class ConvertedTraces:
     Attributes
     ----------
     program : Program
-    counts : mapping of str to int
-        Number of nodes by kind.
-    notes : tuple of str
-        What was assumed.
     """
 
     program: Program
-    counts: Mapping[str, int]
-    notes: tuple[str, ...]
+    counts: Mapping[str, int]  # number of nodes by kind
+    notes: tuple[str, ...]  # what was assumed
 
 
 @dataclass(slots=True)

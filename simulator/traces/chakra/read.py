@@ -58,22 +58,16 @@ class Node:
 
     Attributes
     ----------
-    id : int
-        Unique in the rank's trace.
     name : str
     type : NodeType
-    after : tuple of int
-        Nodes that must end first, control and data dependencies.
-    duration : int
-        Measured time [us].
     attributes : mapping of str to value
     """
 
-    id: int
+    id: int  # unique in the rank's trace
     name: str
     type: NodeType
-    after: tuple[int, ...]
-    duration: int
+    after: tuple[int, ...]  # nodes that must end first, control and data dependencies
+    duration: int  # measured time [us]
     attributes: Mapping[str, AttributeValue]
 
     def number(self, name: str) -> int | None:
@@ -98,21 +92,11 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class RankTrace:
-    """The trace of a rank.
+    """The trace of a rank."""
 
-    Attributes
-    ----------
-    source : str
-        Path of the file.
-    nodes : tuple of Node
-        In the file's order.
-    network_time : float
-        Factor on the time of transfers, which traces of this simulator state; 1 in others.
-    """
-
-    source: str
-    nodes: tuple[Node, ...]
-    network_time: float = 1.0
+    source: str  # path of the file
+    nodes: tuple[Node, ...]  # in the file's order
+    network_time: float = 1.0  # factor on the time of transfers, which traces of this simulator state; 1 in others
 
 
 def read_traces(prefix: str) -> tuple[RankTrace, ...]:

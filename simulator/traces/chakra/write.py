@@ -42,21 +42,13 @@ _MICRO: Final = 1e6
 
 @dataclass(slots=True)
 class _RankWriter:
-    """Writes the nodes of a rank.
-
-    Attributes
-    ----------
-    ends : dict of str to tuple of int
-        Nodes that have ended when an operation has ended.
-    last : dict of str to tuple of int
-        The same for the last operation of each stream.
-    """
+    """Writes the nodes of a rank."""
 
     rank: int
     spans: Mapping[str, Span]
     shared: _SharedNames
-    ends: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    last: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    ends: dict[str, tuple[int, ...]] = field(default_factory=dict)  # nodes that have ended when an operation has ended
+    last: dict[str, tuple[int, ...]] = field(default_factory=dict)  # the same for the last operation of each stream
     messages: list[bytes] = field(default_factory=list)
 
     def add(self, op: Op) -> None:

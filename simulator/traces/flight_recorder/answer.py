@@ -36,19 +36,13 @@ class FlightRecord:
     ----------
     dumps : tuple of Dump
     collectives : tuple of RecordedCollective
-    hangs : tuple of RecordedCollective
-        The first collective of each group that has not completed.
-    disagreement : RecordedCollective or None
-        The first collective whose ranks disagree on operation or size.
-    transfers : tuple of RecordedTransfer
-        Sends with their receives.
     """
 
     dumps: tuple[Dump, ...]
     collectives: tuple[RecordedCollective, ...]
-    hangs: tuple[RecordedCollective, ...]
-    disagreement: RecordedCollective | None
-    transfers: tuple[RecordedTransfer, ...] = ()
+    hangs: tuple[RecordedCollective, ...]  # the first collective of each group that has not completed
+    disagreement: RecordedCollective | None  # the first collective whose ranks disagree on operation or size
+    transfers: tuple[RecordedTransfer, ...] = ()  # sends with their receives
 
     @classmethod
     def of(cls, dumps: Sequence[Dump]) -> FlightRecord:

@@ -14,30 +14,14 @@ from simulator.traces.flight_recorder.read import Dump, Entry
 
 @dataclass(frozen=True, slots=True)
 class RecordedCollective:
-    """A collective on its ranks.
+    """A collective on its ranks."""
 
-    Attributes
-    ----------
-    group : str
-        Name of the process group.
-    number : int
-        Sequence number in the group.
-    place : int
-        Place among the operations of this number: coalesced operations share a number.
-    entries : tuple of Entry
-        One for each rank that has issued it, by rank.
-    absent : tuple of int
-        Ranks of the group that have not issued it although their dump reaches to its time.
-    undumped : tuple of int
-        Ranks of the group without a dump.
-    """
-
-    group: str
-    number: int
-    place: int
-    entries: tuple[Entry, ...]
-    absent: tuple[int, ...]
-    undumped: tuple[int, ...]
+    group: str  # name of the process group
+    number: int  # sequence number in the group
+    place: int  # place among the operations of this number: coalesced operations share a number
+    entries: tuple[Entry, ...]  # one for each rank that has issued it, by rank
+    absent: tuple[int, ...]  # ranks of the group that have not issued it although their dump reaches to its time
+    undumped: tuple[int, ...]  # ranks of the group without a dump
 
     @property
     def operation(self) -> str:

@@ -82,22 +82,14 @@ class Dump:
 
     Attributes
     ----------
-    source : str
-        Path of the file.
     rank : int
-    entries : tuple of Entry
-        In the order in which they were issued.
-    groups : mapping of str to tuple of int
-        Ranks of each process group, as far as the dump says.
-    faulty : int
-        Number of entries without a group or number, which are left out.
     """
 
-    source: str
+    source: str  # path of the file
     rank: int
-    entries: tuple[Entry, ...]
-    groups: Mapping[str, tuple[int, ...]]
-    faulty: int
+    entries: tuple[Entry, ...]  # in the order in which they were issued
+    groups: Mapping[str, tuple[int, ...]]  # ranks of each process group, as far as the dump says
+    faulty: int  # number of entries without a group or number, which are left out
 
 
 def read_dumps(paths: Sequence[Path]) -> tuple[Dump, ...]:

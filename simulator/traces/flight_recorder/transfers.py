@@ -25,25 +25,19 @@ class RecordedTransfer:
 
     Attributes
     ----------
-    group : str
-        Name of the process group.
     sender, receiver : int
         Ranks of the job.
-    place : int
-        Number among the transfers from the sender to the receiver, from 1; without overwritten ones.
     send, receive : Entry or None
         None for an operation that its rank has not issued, or has left no dump of.
-    undumped : tuple of int
-        The ranks of the two that left no dump.
     """
 
-    group: str
+    group: str  # name of the process group
     sender: int
     receiver: int
-    place: int
+    place: int  # number among the transfers from the sender to the receiver, from 1; without overwritten ones
     send: Entry | None
     receive: Entry | None
-    undumped: tuple[int, ...] = ()
+    undumped: tuple[int, ...] = ()  # the ranks of the two that left no dump
 
     @property
     def entries(self) -> tuple[Entry, ...]:

@@ -40,15 +40,12 @@ class MeasuredStep:
 
     Attributes
     ----------
-    number : int or None
-        N of `ProfilerStep#N`; None for the whole trace.
     step : GpuStep
-    ambiguous_sends : bool
-        True if a kernel of sends and receives does not say whether it is an exchange, a gather or a send.
     """
 
-    number: int | None
+    number: int | None  # N of `ProfilerStep#N`; None for the whole trace
     step: GpuStep
+    # True if a kernel of sends and receives does not say whether it is an exchange, a gather or a send
     ambiguous_sends: bool
 
 

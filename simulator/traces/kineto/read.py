@@ -43,32 +43,20 @@ class TracedWork:
 
     Attributes
     ----------
-    name : str
-        Name of the kernel or copy.
     start, end : int
         Times on the trace's clock [ns].
-    copies : bool
-        True for copies and memsets.
-    launch : int or None
-        Correlation, the number that a launch and its operations share.
-    operation : str
-        PyTorch's name of the collective; empty for other work, and in traces without these names.
-    nbytes : int or None
-        Bytes of a collective's larger array, if the trace says.
-    device : int
-        Number of the GPU.
     simulated : tuple of (str, KernelParts) or None
         Kind of the operation, and shares of its kinds of kernels, as this simulator's own traces state them.
     """
 
-    name: str
+    name: str  # name of the kernel or copy
     start: int
     end: int
-    copies: bool
-    launch: int | None
-    operation: str
-    nbytes: int | None
-    device: int
+    copies: bool  # True for copies and memsets
+    launch: int | None  # correlation, the number that a launch and its operations share
+    operation: str  # PyTorch's name of the collective; empty for other work, and in traces without these names
+    nbytes: int | None  # bytes of a collective's larger array, if the trace says
+    device: int  # number of the GPU
     simulated: tuple[str, KernelParts] | None
 
 
@@ -78,30 +66,22 @@ class KinetoTrace:
 
     Attributes
     ----------
-    source : str
-        Path of the file.
     rank, world_size : int or None
         Rank of the process, and number of ranks; None if neither the trace nor the file's name says.
-    work : tuple of TracedWork
-        In order of start.
-    launches : mapping of int to int
-        Time of each launch by its correlation [ns].
     steps : mapping of int to (int, int)
         Begin and end of each `ProfilerStep#N` on the host [ns]; on the GPU, if the host's are missing.
     optimizer : tuple of (int, int)
         When the host ran the optimizer's step [ns].
-    notes : tuple of str
-        What was left out.
     """
 
-    source: str
+    source: str  # path of the file
     rank: int | None
     world_size: int | None
-    work: tuple[TracedWork, ...]
-    launches: Mapping[int, int]
+    work: tuple[TracedWork, ...]  # in order of start
+    launches: Mapping[int, int]  # time of each launch by its correlation [ns]
     steps: Mapping[int, tuple[int, int]]
     optimizer: tuple[tuple[int, int], ...]
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()  # what was left out
 
 
 @dataclass(slots=True)

@@ -53,20 +53,14 @@ class Step:
 
     Attributes
     ----------
-    number : int
-        0 for the state before the first round.
-    held : tuple of tuple of int
-        held[participant][chunk]: bit r is set if rank r's part is contained.
     senders : mapping of (participant, chunk) to tuple of int
         Senders for each place written in this round.
-    transfers : int
-        Transfers of this round.
     """
 
-    number: int
-    held: tuple[tuple[int, ...], ...]
+    number: int  # 0 for the state before the first round
+    held: tuple[tuple[int, ...], ...]  # held[participant][chunk]: bit r is set if rank r's part is contained
     senders: Mapping[tuple[int, int], tuple[int, ...]]
-    transfers: int
+    transfers: int  # transfers of this round
 
 
 def figure(schedule: Schedule) -> Figure:

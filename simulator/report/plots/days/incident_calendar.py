@@ -28,16 +28,12 @@ class Stop(NamedTuple):
 
     Attributes
     ----------
-    time : float
-        When [s].
-    kind : str
-        What failed.
     lost, down : float
         Work that was done again, and time until the work went on [s].
     """
 
-    time: float
-    kind: str
+    time: float  # when [s]
+    kind: str  # what failed
     lost: float
     down: float
 

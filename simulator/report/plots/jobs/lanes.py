@@ -28,20 +28,14 @@ class JobLane(NamedTuple):
 
     Attributes
     ----------
-    name : str
-        Name of the job.
-    start : float
-        When it begins [s].
     steps : tuple of (float, float)
         When each step begins and ends [s].
-    alone : float
-        Mean time of a step without the other jobs [s].
     """
 
-    name: str
-    start: float
+    name: str  # name of the job
+    start: float  # when it begins [s]
     steps: tuple[tuple[float, float], ...]
-    alone: float
+    alone: float  # mean time of a step without the other jobs [s]
 
 
 def figure(lanes: Sequence[JobLane], title: str) -> Figure:

@@ -36,19 +36,14 @@ class Peak:
 
     Attributes
     ----------
-    label : str
-        The setting: "zero3".
     by_category : tuple of (str, int)
         [B]
-    reserved : int
-        Peak of reserved memory; the sum of the categories if 0 [B].
-    beside : int
-        CUDA context and NCCL buffers, which decide with `reserved` whether the setting fits [B].
     """
 
-    label: str
+    label: str  # the setting: "zero3"
     by_category: tuple[tuple[str, int], ...]
-    reserved: int = 0
+    reserved: int = 0  # peak of reserved memory; the sum of the categories if 0 [B]
+    # CUDA context and NCCL buffers, which decide with `reserved` whether the setting fits [B]
     beside: int = 0
 
     @property

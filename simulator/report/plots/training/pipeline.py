@@ -41,19 +41,13 @@ class StagePass:
 
     Attributes
     ----------
-    kind : str
-        "forward", "backward", "weight gradient" or "optimizer".
-    micro : int
-        Micro-batch; -1 for the optimizer.
-    chunk : int
-        Chunk of layers on the rank; -1 if unknown.
     start, end : float
         [s]
     """
 
-    kind: str
-    micro: int
-    chunk: int
+    kind: str  # "forward", "backward", "weight gradient" or "optimizer"
+    micro: int  # micro-batch; -1 for the optimizer
+    chunk: int  # chunk of layers on the rank; -1 if unknown
     start: float
     end: float
 

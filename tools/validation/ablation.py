@@ -1,7 +1,7 @@
 """Does each number and fact about a framework earn its place? An ablation: simulate the rows without the number.
 
 Nothing is fitted again, therefore the result is the whole effect of a number. llm-foundry's numbers were fitted
-together; for them, checks.py removes one and fits the rest again.
+together; for them, `checks` in simulator/calibration/training_runs removes one and fits the rest again.
 """
 
 from __future__ import annotations
@@ -36,16 +36,12 @@ class AblationRow:
     ----------
     framework, what : str
         Framework, and the removed number or fact (empty for none).
-    time : Errors
-        Errors of step times.
-    memory : Errors or None
-        Errors of peak memory; None without measured memory.
     """
 
     framework: str
     what: str
-    time: Errors
-    memory: Errors | None
+    time: Errors  # errors of step times
+    memory: Errors | None  # errors of peak memory; None without measured memory
 
 
 def own(framework: Framework) -> tuple[str, ...]:
