@@ -197,9 +197,9 @@ def _on_links(cluster: Cluster, task: Task, name: str) -> Task:
     Libraries search for such rings. Without a wider ring, or with more GPUs than a node has, the task stays unchanged.
     """
     vertices, request = [cluster.ranks[rank] for rank in task.group], task.request
-    ordered = "rank_order" in ALGORITHMS.find(name).options and request.operation not in ROOTED
-    searched = task.algorithm == "auto" and ordered and not request.rank_order
-    if not searched or len(request.nodes) > 1 or len(vertices) > _MOST_IN_A_NODE:
+    if task.algorithm != "auto" or request.operation in ROOTED or request.rank_order:
+        return task
+    if "rank_order" not in ALGORITHMS.find(name).options or len(request.nodes) > 1 or len(vertices) > _MOST_IN_A_NODE:
         return task
     graph = cluster.graph
     widths = [[graph[a][b]["bandwidth"] if a != b and b in graph[a] else 0.0 for b in vertices] for a in vertices]
