@@ -86,6 +86,9 @@ def unused(shape: TrainingSpec, world_size: int, base: Path) -> Iterator[tuple[K
         yield ("training", "optimizer", "implementation"), "servers update, not GPUs"
     if world_size == 1:
         yield from dict.fromkeys(_BETWEEN_RANKS, _ALONE).items()
+        if State.GRADIENTS in STRATEGIES.find(shape.sharding.strategy).shards:
+            for name in ("strategy", "reshard_after_forward", "prefetch", "layers_per_unit"):
+                yield ("training", "sharding", name), "a single rank shares its states with no other, as under ddp"
         # With offload, a single rank's copies to the host use links too.
         if shape.offload.what == "none":
             yield from dict.fromkeys(_ON_LINKS, _ALONE).items()

@@ -320,7 +320,9 @@ def _without_lone_shards(step: TrainingStep, world_size: int) -> TrainingStep:
     alone = next(name for name in STRATEGIES.names() if STRATEGIES.find(name).shards == kept)
     if optimizer.of_matrices is not None and not kept:
         optimizer = replace(optimizer, of_matrices=replace(optimizer.of_matrices, distribution="replicated"))
-    unsharded = replace(sharding, strategy=alone, shard_size=None, reshard_after_forward=True)
+    # The groups stay of one rank where states on the host keep an owner.
+    size = sharding.shard_size if kept else None
+    unsharded = replace(sharding, strategy=alone, shard_size=size, reshard_after_forward=True)
     return replace(step, sharding=unsharded, optimizer=optimizer)
 
 

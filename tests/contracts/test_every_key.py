@@ -200,7 +200,7 @@ EXAMPLES: Final[Mapping[str, tuple[Any, ...]]] = {
     "training.parallelism.stages.first_less": (1, 2),
     "training.parallelism.stages.last_less": (1, 2),
     "training.parallelism.order": (["pp", "tp", "cp", "ep", "dp"], ["dp", "tp", "cp", "ep", "pp"]),
-    "training.sharding.strategy": ("ddp", "zero1"),
+    "training.sharding.strategy": ("ddp", "zero1", "zero2"),
     "training.sharding.reshard_after_forward": (False,),
     "training.sharding.prefetch": (0,),
     "training.sharding.bucket_size": ("1 KiB",),
