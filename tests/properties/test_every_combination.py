@@ -169,12 +169,16 @@ def test_scenarios_on_which_the_engines_differed(cluster: dict[str, Any], traini
 
 
 def test_an_algorithm_that_only_the_first_group_can_run_is_refused_before_it_is_simulated() -> None:
-    """Nodes of eight: ranks 0 to 5 share a node, ranks 6 to 11 lie in two nodes, two in one and four in the other."""
+    """Nodes of eight: ranks 0 to 5 share a node, ranks 6 to 11 lie in two nodes, two in one and four in the other.
+
+    Several rings run over nodes of any sizes, a hierarchy over equal nodes only.
+    """
     order = ["dp", "tp", "cp", "ep", "pp"]
     training = {"model": TINY, "seq_len": 24, "parallelism": {"tp": 2, "order": order}, "sharding": "ddp"}
     cluster = {"topology": "dgx_h100", "world_size": 12}
-    assert accepted({"name": "uneven", "cluster": cluster, "training": training | {"algorithm": "ring"}}) is not None
-    assert accepted({"name": "uneven", "cluster": cluster, "training": training | {"algorithm": "multi_ring"}}) is None
+    for algorithm, able in (("ring", True), ("multi_ring", True), ("hierarchical", False)):
+        step = {"name": "uneven", "cluster": cluster, "training": training | {"algorithm": algorithm}}
+        assert (accepted(step) is not None) is able, algorithm
 
 
 def test_a_straggler_does_not_slow_its_host_on_either_engine() -> None:

@@ -693,9 +693,9 @@ def test_a_topology_without_more_gpus_is_told_without_them(
 
 
 def test_two_changes_are_tried_where_one_is_not_enough(planned: PlanResult) -> None:
-    # 27.4 billion parameters of 25.8 GB each GPU: with the optimizer on the host 2 B of each over 2 GPUs are 27.4 GB,
-    # without it 16 B over all 4 of the machine's GPUs 110 GB, and both together 13.7 GB.
-    cli = planned(DENSE | {"n_embd": 8192, "n_layer": 34, "n_head": 64})
+    # 25 billion parameters of 25.8 GB each GPU: with the optimizer on the host 2 B of each over 2 GPUs are 25 GB, which
+    # leaves no room for the process; without it 16 B over all 4 of the machine's GPUs 100 GB, and both together 12.5 GB.
+    cli = planned(DENSE | {"n_embd": 8192, "n_layer": 31, "n_head": 64})
     small = ["--topology", "pcie_workstation", "--seq-len", "256", "--global-batch", "4seq", *PLAIN]
     asked = ["plan", "model.json", *small]
     told = json.loads(cli(*asked, "--gpus", "2", "--json").out)

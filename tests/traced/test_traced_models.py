@@ -131,7 +131,7 @@ def test_operations_without_a_cost_are_told_when_a_scenario_is_read() -> None:
 
 def test_tracing_without_pytorch_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "torch", None)
-    with pytest.raises(ScenarioError, match="pip install torch"):
+    with pytest.raises(ScenarioError, match=r"pip install 'cluster-training-simulator\[torch\]'"):
         model_from_torch(None, [])  # type: ignore[arg-type]
 
 

@@ -470,8 +470,8 @@ def test_a_file_of_layers_is_one_fault_that_names_its_uses(cli: Command, tmp_pat
     found = cli(command, "net.yaml")
     assert (found.code, found.out) == (2, "")
     assert found.faults == [
-        "net.yaml:1:1: this is a file of layers; write training.model: net.yaml in a scenario, or `simulator kernels "
-        "net.yaml`"
+        "net.yaml:1:1: this is a file of layers; write training.model: net.yaml in a scenario, or use `simulator "
+        "kernels net.yaml`"
     ]
     # Both uses accept the file.
     scenario = "name: step\ncluster: {topology: dgx_h100, world_size: 1}\ntraining: {model: net.yaml, seq_len: 1}\n"
