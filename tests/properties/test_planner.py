@@ -694,7 +694,7 @@ def test_a_topology_without_more_gpus_is_told_without_them(
 
 def test_two_changes_are_tried_where_one_is_not_enough(planned: PlanResult) -> None:
     # 25 billion parameters of 25.8 GB each GPU: with the optimizer on the host 2 B of each over 2 GPUs are 25 GB, which
-    # leaves no room for the process; without it 16 B over all 4 of the machine's GPUs 100 GB, and both together 12.5 GB.
+    # leaves no room for the process; without it 16 B over all 4 GPUs of the machine 100 GB, and both together 12.5 GB.
     cli = planned(DENSE | {"n_embd": 8192, "n_layer": 31, "n_head": 64})
     small = ["--topology", "pcie_workstation", "--seq-len", "256", "--global-batch", "4seq", *PLAIN]
     asked = ["plan", "model.json", *small]
