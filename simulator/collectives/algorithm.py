@@ -162,7 +162,7 @@ class Algorithm:
         switch of each node.
     whole : tuple of str
         Operations that do not cut their array into pieces, although `chunks` is an option for other operations.
-    own_pieces : bool
+    chooses_chunks : bool
         Whether the algorithm itself chooses a number of pieces if `chunks` is an option and not requested.
     examples : function (ranks) -> iterable of Example
         Settings in which shared tests simulate the algorithm.
@@ -184,7 +184,7 @@ class Algorithm:
     steps: CountSteps = field(default=lambda request: Steps())
     auxiliary: Auxiliary = Auxiliary.NONE
     whole: tuple[str, ...] = ()
-    own_pieces: bool = False
+    chooses_chunks: bool = False
     examples: Callable[[int], Iterable[Example]] = plain
     summary: str = ""
     ranks: int | None = None

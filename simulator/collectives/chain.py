@@ -95,6 +95,6 @@ ALGORITHM = Algorithm(
     in_libraries=always,
     closed_form=closed_form,
     options=("rank_order", "chunks"),
-    own_pieces=True,
+    chooses_chunks=True,
     examples=in_pieces,
 )

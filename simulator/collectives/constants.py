@@ -51,14 +51,27 @@ def constants(
 
 
 def caps_of(
-    cluster: Cluster, request: CollectiveRequest, group: tuple[int, ...], wanted: Algorithm, nbytes: int
+    cluster: Cluster,
+    request: CollectiveRequest,
+    group: tuple[int, ...],
+    wanted: Algorithm,
+    machine: MachineCollective | None,
+    nbytes: int,
 ) -> tuple[float, float]:
-    """Return the bounds of a rank's sending rate inside its node and to other nodes, by an algorithm [B/s].
+    """Return the bounds of a rank's sending rate inside its node and to other nodes [B/s]; infinite without constants.
 
     A node is never faster in a group over several nodes than alone. Constants over nodes that were taken over from
     another machine know only what its cards carry: the node's own constants bound the rate inside.
+
+    Parameters
+    ----------
+    wanted : Algorithm
+        Algorithm of the collective.
+    machine : MachineCollective or None
+        Constants of the machine for this algorithm, from `constants`.
+    nbytes : int
+        Size of the array [B].
     """
-    machine = constants(cluster, request, group, wanted)
     if machine is None:
         return inf, inf
     factor = machine.factor(nbytes)

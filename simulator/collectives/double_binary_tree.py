@@ -209,7 +209,7 @@ ALGORITHM = Algorithm(
     flows=flows,
     in_libraries=_over_nodes,
     options=("chunks",),
-    own_pieces=True,
+    chooses_chunks=True,
     examples=in_pieces,
     steps=tree_steps,
 )

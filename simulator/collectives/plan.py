@@ -6,7 +6,6 @@ machine's start-up time and rate caps. This module uses no clock and no arrays.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
@@ -23,19 +22,17 @@ from simulator.collectives.algorithm import (
     Auxiliary,
     CollectiveRequest,
     ElementSizes,
-    Flows,
 )
 from simulator.collectives.choose import Candidate, choose
 from simulator.collectives.constants import caps_of, constants, on_whole_nodes, runs, source_of
 from simulator.collectives.estimate import estimate
 from simulator.collectives.idle import IdleNetwork
+from simulator.collectives.own_algorithms import broken_text, flows_at_once, is_own, proof_text, prove
 from simulator.collectives.ring import widest_order
-from simulator.collectives.verify import verify
 from simulator.records.operation import Collective
 from simulator.records.program import Program
 from simulator.records.reduction_order import ReductionOrder
 from simulator.records.schedule import Schedule
-from simulator.records.transfers import write_out
 
 # Reason for an algorithm that a scenario names.
 AS_REQUESTED: Final = "as requested"
@@ -43,8 +40,6 @@ AS_REQUESTED: Final = "as requested"
 _MOST_IN_A_NODE: Final = 16
 # Most pieces into which `auto` cuts an array: with more, start-ups count for more than what is gained.
 _PIECES: Final = 32
-# Most transfers of a proof, which takes up to 5 s and 130 MB with this number: both grow with its square.
-_MOST_PROVED: Final = 2**15
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,10 +138,8 @@ def plan(cluster: Cluster, task: Task) -> Plan:
         foreseen &= time is not None
         predicted += time or 0.0
         ops.append(op)
-    if _is_own(algorithm):
-        proved = _proved_request(algorithm, task.request).world_size
-        if proved < task.request.world_size:
-            why += f"; proved on {proved} ranks, because {task.request.world_size} ranks have too many transfers"
+    if is_own(algorithm):
+        why += proof_text(algorithm, task.request)
     return Plan(tuple(ops), cluster.world_size, name, why, predicted if foreseen else None)
 
 
@@ -276,7 +269,7 @@ def _cut(cluster: Cluster, task: Task, name: str, algorithm: Algorithm) -> Task:
     the machine runs another algorithm for this operation, or if `chunks` was requested.
     """
     machine = runs(cluster, task.request, task.group)
-    cuts = not algorithm.own_pieces and task.request.operation not in algorithm.whole
+    cuts = not algorithm.chooses_chunks and task.request.operation not in algorithm.whole
     if machine is None and task.algorithm == "auto" and cuts:
         machine = MachineCollective(name, chunks=_PIECES)
     if (
@@ -305,8 +298,10 @@ def _collective(cluster: Cluster, task: Task, name: str, algorithm: Algorithm, l
     # Partial sums travel, and need the wider dtype, only if each add waits for the add before. With buffered adds and
     # adds on arrival, ranks send their inputs.
     wide = task.accumulate == "float32" and schedule.reduction_order == ReductionOrder.IN_SEQUENCE
-    inside, across = caps_of(cluster, request, task.group, algorithm, request.elements * dtype.itemsize)
-    flows = _flows_at_once(algorithm, request) if _is_own(algorithm) else algorithm.flows(request)
+    inside, across = caps_of(cluster, request, task.group, algorithm, machine, request.elements * dtype.itemsize)
+    # Without constants no rate is shared, and counting the flows of a large program would take seconds.
+    counted = machine is not None and is_own(algorithm)
+    flows = flows_at_once(algorithm, request) if counted else algorithm.flows(request)
     return Collective(
         name=label,
         group=task.group,
@@ -337,89 +332,6 @@ def _schedule(algorithm: Algorithm, request: CollectiveRequest) -> Schedule:
     """
     prove(algorithm, request)
     return algorithm.plans[request.operation](request)
-
-
-@lru_cache(maxsize=256)
-def prove(algorithm: Algorithm, request: CollectiveRequest) -> None:
-    """Prove an algorithm for a request, on fewer ranks if there are too many; shipped algorithms are proved by tests.
-
-    Raises
-    ------
-    ScheduleError
-        The algorithm does not carry out its operation; the message names transfer or rank.
-    ValueError
-        The algorithm refuses the request.
-    """
-    if _is_own(algorithm):
-        verify(algorithm.plans[request.operation](_proved_request(algorithm, request)))
-
-
-def broken_text(name: str, operation: str, error: ScheduleError) -> str:
-    """Return a refusal of an algorithm that does not carry out its operation, with the fault that its proof found."""
-    return f"got {name!r}, which does not carry out {operation}: {error}; `simulator check-algorithm` tells more"
-
-
-def _is_own(algorithm: Algorithm) -> bool:
-    """Return True if an algorithm is not shipped with the package."""
-    return all(algorithm is not shipped for shipped in ALGORITHMS.by_name.values())
-
-
-@lru_cache(maxsize=256)
-def _flows_at_once(algorithm: Algorithm, request: CollectiveRequest) -> Flows:
-    """Return the most transfers that a rank of an own algorithm sends at once inside its node, and to other nodes.
-
-    Transfers that wait for equally many transfers, one after another, run at once: they share the rank's rate.
-    """
-    transfers = write_out(algorithm.plans[request.operation](request))
-    node_of = {place: number for number, node in enumerate(request.nodes) for place in node}
-    depths, sent = list[int](), Counter[tuple[int, int, bool]]()
-    columns = (transfers.src, transfers.dst, transfers.before_on_channel)
-    rows = zip(transfers.waits_of(), *(column.tolist() for column in columns), strict=True)
-    for waits, src, dst, before in rows:
-        depths.append(1 + max((depths[awaited] for awaited in (*waits, before) if awaited >= 0), default=-1))
-        if src < request.world_size:
-            sent[src, depths[-1], node_of.get(src) != node_of.get(dst) and dst < request.world_size] += 1
-    most = [max((count for (*_, away), count in sent.items() if away is across), default=1) for across in (False, True)]
-    return Flows(*most)
-
-
-def _proved_request(algorithm: Algorithm, request: CollectiveRequest) -> CollectiveRequest:
-    """Return the request whose schedule is proved in place of `request`: the same, or one with fewer ranks.
-
-    A schedule with too many transfers for a proof is represented by half of its nodes (of its ranks, on one node), and
-    so on. An algorithm that refuses fewer ranks is proved as it is.
-    """
-    smaller = request
-    while smaller.world_size > 2:
-        try:
-            if algorithm.plans[request.operation](smaller).length() <= _MOST_PROVED:
-                return smaller
-        except ValueError:
-            return request
-        smaller = _halved(smaller)
-    return request
-
-
-def _halved(request: CollectiveRequest) -> CollectiveRequest:
-    """Return the request for the first half of its nodes; on a single node, for the first half of its ranks.
-
-    Examples
-    --------
-    >>> half = _halved(CollectiveRequest("all_reduce", 4, 8, nodes=((0, 2), (1, 3))))
-    >>> half.world_size, half.nodes
-    (2, ((0, 1),))
-    """
-    half = request.nodes[: -(-len(request.nodes) // 2)] if len(request.nodes) > 1 else ()
-    kept = sorted(place for node in half for place in node) or range(-(-request.world_size // 2))
-    new = {place: number for number, place in enumerate(kept)}
-    return replace(
-        request,
-        world_size=len(new),
-        root=new.get(request.root, 0),
-        rank_order=tuple(new[place] for place in request.rank_order if place in new),
-        servers=min(request.servers, len(new)),
-        nodes=tuple(tuple(new[place] for place in node) for node in half or (tuple(kept),) * bool(request.nodes)),
-    )
 
 
 def _auxiliaries(cluster: Cluster, task: Task, name: str, auxiliary: Auxiliary) -> tuple[str, ...]:

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
+from typing import Final
 
 import numpy as np
 
@@ -28,6 +29,9 @@ from simulator.collectives.algorithm import Algorithm, CollectiveRequest, Elemen
 from simulator.collectives.idle import IdleNetwork
 from simulator.records.reduction_order import ReductionOrder
 from simulator.records.schedule import Repeat, Round, Schedule
+
+# Most steps of a search for a ring over links: some tenths of a second.
+_MOST_TRIED: Final = 100_000
 
 
 def all_reduce(request: CollectiveRequest) -> Schedule:
@@ -129,18 +133,27 @@ def widest_order(bandwidth: Sequence[Sequence[float]]) -> tuple[int, ...]:
     (0, 2, 1, 3)
     """
     for least in sorted({width for row in bandwidth for width in row if width}, reverse=True):
-        order = _ring_over([[to for to, width in enumerate(row) if width >= least] for row in bandwidth], [0])
-        if order:
-            return order
+        neighbours = [[to for to, width in enumerate(row) if width >= least] for row in bandwidth]
+        # A rank with a single link is in no ring.
+        if min(map(len, neighbours)) > 1:
+            order = _ring_over(neighbours)
+            if order:
+                return order
     return ()
 
 
-def _ring_over(neighbours: Sequence[Sequence[int]], path: list[int]) -> tuple[int, ...]:
-    """Return the first ring along `neighbours` that begins with `path` and visits every rank; empty if none exists."""
-    if len(path) == len(neighbours):
-        return tuple(path) if 0 in neighbours[path[-1]] else ()
-    onward = (place for place in neighbours[path[-1]] if place not in path)
-    return next(filter(None, (_ring_over(neighbours, [*path, place]) for place in onward)), ())
+def _ring_over(neighbours: Sequence[Sequence[int]]) -> tuple[int, ...]:
+    """Return the first ring along `neighbours` from rank 0 that visits every rank.
+
+    The result is empty if none is found in `_MOST_TRIED` steps: without a ring, a dense graph has (N - 1)! paths.
+    """
+    paths, tried = [[0]], 0
+    while paths and tried < _MOST_TRIED:
+        path, tried = paths.pop(), tried + 1
+        if len(path) == len(neighbours) and 0 in neighbours[path[-1]]:
+            return tuple(path)
+        paths += [[*path, place] for place in reversed(neighbours[path[-1]]) if place not in path]
+    return ()
 
 
 def closed_form(request: CollectiveRequest, sizes: ElementSizes, network: IdleNetwork) -> float | None:

@@ -104,12 +104,12 @@ def conflicts(
     yield from _tensors(shape)
 
 
-def broken_promises(name: str, algorithm: Algorithm, request: CollectiveRequest) -> Iterator[str]:
+def proof_faults(name: str, algorithm: Algorithm, request: CollectiveRequest) -> Iterator[str]:
     """Yield the fault that the proof of the algorithm `name` finds for a request.
 
     A request that the algorithm refuses is reported when it is planned.
     """
-    from simulator.collectives.plan import broken_text, prove
+    from simulator.collectives.own_algorithms import broken_text, prove
 
     try:
         prove(algorithm, request)
@@ -129,7 +129,7 @@ def _proof(
         return
     if facts is not None and facts.node_size and "nodes" in algorithm.options:
         request = _on_nodes(shape, world_size, facts.node_size)
-    for message in broken_promises(shape.algorithm, algorithm, request):
+    for message in proof_faults(shape.algorithm, algorithm, request):
         yield _conflict("algorithm", message)
 
 

@@ -27,7 +27,7 @@ from simulator.model.shape import Transformer
 from simulator.scenario import numerics_rules, own_parts, parallelism_rules
 from simulator.scenario.build_training import accumulation, parallelism, precision, with_accumulation
 from simulator.scenario.caching import memoized
-from simulator.scenario.collective_rules import broken_promises, chosen
+from simulator.scenario.collective_rules import chosen, proof_faults
 from simulator.scenario.field_types import servers_among
 from simulator.scenario.lora_spec import adapters
 from simulator.scenario.records import ClusterSpec
@@ -273,7 +273,7 @@ def _algorithm(shape: TrainingSpec, world_size: int, base: Path) -> Iterator[Rul
         if operation in algorithm.plans and world_size > 1:
             # The number of elements does not matter: every rank has a part of several.
             request = CollectiveRequest(operation, world_size, 3 * world_size)
-            for message in broken_promises(shape.algorithm, algorithm, request):
+            for message in proof_faults(shape.algorithm, algorithm, request):
                 yield _conflict("algorithm", message)
 
 

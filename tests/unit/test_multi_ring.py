@@ -13,8 +13,11 @@ from simulator.cluster.cluster import Cluster, MachineCollective
 from simulator.collectives.algorithm import CollectiveRequest
 from simulator.collectives.multi_ring import orders
 from simulator.collectives.ring import ALGORITHM as RING
+from simulator.collectives.ring import widest_order
+from simulator.engine.play import play
 from simulator.records.chunks import chunk_sizes, split
 from simulator.records.transfers import write_out
+from simulator.report.numbers.summary import with_link_use
 from tests.playing import equal_nodes, nodes, planned, time_of
 
 
@@ -65,6 +68,40 @@ def test_rings_over_full_meshes_use_each_link_once(m: int, g: int) -> None:
     assert used == Counter((a, b) for a in range(m * g) for b in range(m * g) if a != b and a // g == b // g)
     crossing = [(a, b) for a, b in chain(*map(hops, rings)) if a // g != b // g]
     assert all(a % g == b % g for a, b in crossing)
+
+
+@pytest.mark.parametrize("operation", ["all_reduce", "all_gather", "reduce_scatter"])
+@pytest.mark.parametrize(
+    ("topology", "ranks"), [("dgx_h100", 12), ("dgx_a100", 19), ("mi300x_box", 16), ("mi300x_box", 21)]
+)
+def test_rings_over_unequal_nodes_and_meshes_are_alike_on_both_engines(
+    operation: str, topology: str, ranks: int
+) -> None:
+    """Times, logs and the bytes on each link; 1,003 elements give parts of two sizes."""
+    cluster = build(topology, ranks)
+    for elements in (1003, 2**18):
+        made = planned(cluster, "multi_ring", CollectiveRequest(operation, ranks, elements))
+        one, other = (with_link_use(play(name, made.program, cluster)) for name in ("events", "compiled"))
+        assert one.end == pytest.approx(other.end, rel=1e-9)
+        for mine, theirs in zip(one.logs, other.logs, strict=True):
+            assert mine.end == pytest.approx(theirs.end, rel=1e-9)
+            assert mine.nbytes.tolist() == theirs.nbytes.tolist()
+        for used, same in zip(one.links, other.links, strict=True):
+            assert (used.name, used.nbytes) == (same.name, pytest.approx(same.nbytes, rel=1e-9))
+            assert used.busy == pytest.approx(same.busy, rel=1e-9)
+        if made.predicted is not None:
+            assert one.end == pytest.approx(made.predicted, rel=1e-9)
+
+
+def test_a_search_for_a_ring_ends_where_there_is_none() -> None:
+    """Fifteen GPUs are all connected, and the sixteenth only with the first: then none of 14! paths closes.
+
+    Two groups of eight behind one GPU each way have no ring either, though each GPU has several links.
+    """
+    pendant = [[float((a != b and {a, b} <= {*range(15)}) or {a, b} == {0, 15}) for b in range(16)] for a in range(16)]
+    assert widest_order(pendant) == ()
+    halves = [[float((a != b and (a < 8) == (b < 8)) or {a, b} == {0, 8}) for b in range(16)] for a in range(16)]
+    assert widest_order(halves) == ()
 
 
 def test_meshes_of_gpus_send_over_all_links() -> None:

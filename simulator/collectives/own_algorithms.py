@@ -1,0 +1,112 @@
+"""Which algorithms come from outside the package, do they carry out their operation, and how much do they send at once?
+
+Shipped algorithms declare their flows, and tests prove them. Any other algorithm is proved before it is simulated, and
+its flows are counted in its transfers.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from functools import lru_cache
+from typing import Final
+
+from simulator.basics.errors import ScheduleError
+from simulator.collectives.algorithm import ALGORITHMS, Algorithm, CollectiveRequest, Flows
+from simulator.collectives.verify import verify
+from simulator.records.transfers import write_out
+
+# Most transfers of a proof, which takes up to 5 s and 130 MB with this number: both grow with its square.
+_MOST_PROVED: Final = 2**15
+
+
+@lru_cache(maxsize=256)
+def prove(algorithm: Algorithm, request: CollectiveRequest) -> None:
+    """Prove an algorithm for a request, on fewer ranks if there are too many; shipped algorithms are proved by tests.
+
+    Raises
+    ------
+    ScheduleError
+        The algorithm does not carry out its operation; the message names transfer or rank.
+    ValueError
+        The algorithm refuses the request.
+    """
+    if is_own(algorithm):
+        verify(algorithm.plans[request.operation](_proved_request(algorithm, request)))
+
+
+def broken_text(name: str, operation: str, error: ScheduleError) -> str:
+    """Return a refusal of an algorithm that does not carry out its operation, with the fault that its proof found."""
+    return f"got {name!r}, which does not carry out {operation}: {error}; `simulator check-algorithm` tells more"
+
+
+def is_own(algorithm: Algorithm) -> bool:
+    """Return True if an algorithm is not shipped with the package."""
+    return all(algorithm is not shipped for shipped in ALGORITHMS.by_name.values())
+
+
+@lru_cache(maxsize=256)
+def flows_at_once(algorithm: Algorithm, request: CollectiveRequest) -> Flows:
+    """Return the most transfers that a rank of an own algorithm sends at once inside its node, and to other nodes.
+
+    Transfers that wait for equally many transfers, one after another, run at once: they share the rank's rate.
+    """
+    transfers = write_out(algorithm.plans[request.operation](request))
+    node_of = {place: number for number, node in enumerate(request.nodes) for place in node}
+    depths, sent = list[int](), Counter[tuple[int, int, bool]]()
+    columns = (transfers.src, transfers.dst, transfers.before_on_channel)
+    rows = zip(transfers.waits_of(), *(column.tolist() for column in columns), strict=True)
+    for waits, src, dst, before in rows:
+        depths.append(1 + max((depths[awaited] for awaited in (*waits, before) if awaited >= 0), default=-1))
+        if src < request.world_size:
+            sent[src, depths[-1], node_of.get(src) != node_of.get(dst) and dst < request.world_size] += 1
+    most = [max((count for (*_, away), count in sent.items() if away is across), default=1) for across in (False, True)]
+    return Flows(*most)
+
+
+def proof_text(algorithm: Algorithm, request: CollectiveRequest) -> str:
+    """Return a remark that an own algorithm was proved on fewer ranks than it is simulated on; "" if on as many."""
+    proved = _proved_request(algorithm, request).world_size
+    if proved == request.world_size:
+        return ""
+    return f"; proved on {proved} ranks, because {request.world_size} ranks have too many transfers"
+
+
+@lru_cache(maxsize=256)
+def _proved_request(algorithm: Algorithm, request: CollectiveRequest) -> CollectiveRequest:
+    """Return the request whose schedule is proved in place of `request`: the same, or one with fewer ranks.
+
+    A schedule with too many transfers for a proof is represented by half of its nodes (of its ranks, on one node), and
+    so on. An algorithm that refuses fewer ranks is proved as it is.
+    """
+    smaller = request
+    while smaller.world_size > 2:
+        try:
+            if algorithm.plans[request.operation](smaller).length() <= _MOST_PROVED:
+                return smaller
+        except ValueError:
+            return request
+        smaller = _halved(smaller)
+    return request
+
+
+def _halved(request: CollectiveRequest) -> CollectiveRequest:
+    """Return the request for the first half of its nodes; on a single node, for the first half of its ranks.
+
+    Examples
+    --------
+    >>> half = _halved(CollectiveRequest("all_reduce", 4, 8, nodes=((0, 2), (1, 3))))
+    >>> half.world_size, half.nodes
+    (2, ((0, 1),))
+    """
+    half = request.nodes[: -(-len(request.nodes) // 2)] if len(request.nodes) > 1 else ()
+    kept = sorted(place for node in half for place in node) or range(-(-request.world_size // 2))
+    new = {place: number for number, place in enumerate(kept)}
+    return replace(
+        request,
+        world_size=len(new),
+        root=new.get(request.root, 0),
+        rank_order=tuple(new[place] for place in request.rank_order if place in new),
+        servers=min(request.servers, len(new)),
+        nodes=tuple(tuple(new[place] for place in node) for node in half or (tuple(kept),) * bool(request.nodes)),
+    )
