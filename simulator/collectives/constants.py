@@ -58,10 +58,10 @@ def caps_of(
     machine: MachineCollective | None,
     nbytes: int,
 ) -> tuple[float, float]:
-    """Return the bounds of a rank's sending rate inside its node and to other nodes [B/s]; infinite without constants.
+    """Return (inside, across): a rank's highest sending rates in its node and to other nodes [B/s]; inf if unknown.
 
-    A node is never faster in a group over several nodes than alone. Constants over nodes that were taken over from
-    another machine know only what its cards carry: the node's own constants bound the rate inside.
+    Constants over several nodes that were measured on another machine reflect only its network cards. The rate inside
+    is then also at most the rate of a group within one node (the lower of both counts).
 
     Parameters
     ----------

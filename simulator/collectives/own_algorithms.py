@@ -47,9 +47,9 @@ def is_own(algorithm: Algorithm) -> bool:
 
 @lru_cache(maxsize=256)
 def flows_at_once(algorithm: Algorithm, request: CollectiveRequest) -> Flows:
-    """Return the most transfers that a rank of an own algorithm sends at once inside its node, and to other nodes.
+    """Return (inside, across): most transfers that any rank of an own algorithm sends at once in its node, and to others.
 
-    Transfers that wait for equally many transfers, one after another, run at once: they share the rank's rate.
+    Transfers with equally long chains of transfers before them run at once: they share their sender's rate. At least 1.
     """
     transfers = write_out(algorithm.plans[request.operation](request))
     node_of = {place: number for number, node in enumerate(request.nodes) for place in node}

@@ -113,17 +113,18 @@ def side_by_side(
 
 
 def widest_order(bandwidth: Sequence[Sequence[float]]) -> tuple[int, ...]:
-    """Return an order of ranks 0 .. N - 1 for a ring over links, whose narrowest link is as wide as possible.
+    """Return the order of ranks 0 .. N - 1 in the ring over links whose slowest link is the fastest.
 
     Parameters
     ----------
-    bandwidth : shape (N, N)
-        Bandwidth of the link from rank to rank [B/s]; 0 without a link.
+    bandwidth : sequence of sequences, shape (N, N)
+        In row i, column j: bandwidth of the link from rank i to rank j [B/s]; 0 without a link.
 
     Returns
     -------
     tuple of int
-        The first such order with rank 0 first; empty if the links form no ring.
+        From rank 0 on, and lexicographically first of several; empty if no ring over links visits all N ranks, or if a
+        search of limited length finds none.
 
     Examples
     --------
