@@ -47,7 +47,7 @@ def is_own(algorithm: Algorithm) -> bool:
 
 @lru_cache(maxsize=256)
 def flows_at_once(algorithm: Algorithm, request: CollectiveRequest) -> Flows:
-    """Return (inside, across): most transfers that any rank of an own algorithm sends at once in its node, and to others.
+    """Return (inside, across): most transfers that a rank of an own algorithm sends at once in its node, and to others.
 
     Transfers with equally long chains of transfers before them run at once: they share their sender's rate. At least 1.
     """
