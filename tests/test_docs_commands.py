@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -57,3 +58,45 @@ def test_an_argument_in_quotation_marks_may_have_two_lines() -> None:
     assert with_outputs(page) == page
     with pytest.raises(ValueError, match=r"^simulator check 'a: the command has no end$"):
         with_outputs("```console\n$ simulator check 'a\n```\n")
+
+
+# A number with a unit, or behind a sign of uncertainty.
+MEASURE = re.compile(
+    r"(?<![\w.,/-])(?:±(?P<spread>\d[\d.,]*)|(?P<number>\d[\d,]*(?:\.\d+)?)\s?(?:%|[mu]?s|[KMGTP]i?B(?:/s)?|tokens/s|times)(?![\w/]))"
+)
+
+
+def stale(text: str) -> list[str]:
+    """Numbers in sentences about outputs that neither an output nor an input of the page contains.
+
+    Sentences about outputs are those of the paragraph "How to read it". A number behind "=" is worked out in its
+    sentence. What a sentence says of an uncertainty (±) is printed, wherever it stands.
+    """
+    shown = " ".join(re.findall(r"```.*?```|`[^`\n]+`", text, re.DOTALL))
+    printed = {number.rstrip(".,") for number in re.findall(r"(?<!\w)\d[\d,.]*", shown)}
+    found = []
+    for paragraph in re.sub(r"```.*?```", "", text, flags=re.DOTALL).split("\n\n"):
+        explains = paragraph.startswith("**How to read it.**")
+        for sentence in re.split(r"(?<=[.:;])\s", re.sub(r"`[^`\n]+`", "", paragraph)):
+            for match in MEASURE.finditer(sentence):
+                number = (match["spread"] or match["number"]).rstrip(".,")
+                told = match["spread"] is not None or (explains and "=" not in sentence)
+                found += [number] if told and number not in printed else []
+    return found
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.parts[1] in ("howto", "start")], ids=str)
+def test_sentences_about_outputs_have_the_numbers_that_are_printed(page: Path) -> None:
+    assert stale((ROOT / page).read_text(encoding="utf-8")) == []
+
+
+def test_a_number_that_no_output_has_is_found() -> None:
+    page = "```console\n$ simulator\nzero3 takes 5 % more time, 3.1 s\n```\n\n**How to read it.** {}\n\n**Why.** 9 GB."
+    for sentence, wrong in (
+        ("It takes 5 % more, 3.1 s.", []),
+        ("It takes 6 % more, 3.1 s.", ["6"]),
+        ("2 x 3.1 = 6.2 s.", []),
+        ("It is ±7 % off.", ["7"]),
+        ("It moves 12.5 GB/s.", ["12.5"]),
+    ):
+        assert stale(page.format(sentence)) == wrong
