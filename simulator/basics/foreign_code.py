@@ -160,10 +160,7 @@ def load_file(name: str, base: Path | None = None) -> Foreign:
     refuse_if_forbidden(name)
     path = located(name, base)
     # The content is part of the cache's key: a file that was changed in the meantime is loaded again.
-    found = _run(path, read_bytes(path, source=name, most=_MOST_BYTES))
-    if isinstance(found, ScenarioError):
-        raise found
-    return found
+    return _run(path, read_bytes(path, source=name, most=_MOST_BYTES))
 
 
 def _compiled(content: bytes, path: str) -> CodeType:
@@ -174,13 +171,14 @@ def _compiled(content: bytes, path: str) -> CodeType:
         raise SyntaxError(str(error)) from error
 
 
+@cache
 def _warn(name: str) -> None:
-    """Warn that the code of a name begins to run."""
+    """Warn, once for a name in a process, that the code of this name begins to run."""
     # Imported here: most commands run no foreign code.
     from multiprocessing import parent_process
 
     if parent_process() is None:
-        warnings.warn(f"runs the code of {name}", ForeignCodeWarning, stacklevel=2)
+        warnings.warn(f"runs the code of {_near(name)}", ForeignCodeWarning, stacklevel=2)
 
 
 def _near(path: str) -> str:
@@ -189,8 +187,8 @@ def _near(path: str) -> str:
 
 
 @cache
-def _run(path: str, content: bytes) -> Foreign | ScenarioError:
-    # A fault is returned, hence cached: code that fails runs once, too.
+def _run(path: str, content: bytes) -> Foreign:
+    # Faults are not cached: what the code lacked, such as a file that it reads, may be there the next time.
     origin = Origin(Path(path).name, path)
     digest = hashlib.sha256(path.encode() + b"/" + content).hexdigest()
     module = ModuleType(f"simulator_plugin_{digest[:16]}")
@@ -200,13 +198,14 @@ def _run(path: str, content: bytes) -> Foreign | ScenarioError:
     try:
         # `path` as the file name makes tracebacks name the file's lines.
         code = _compiled(content, path)
-        _warn(_near(path))
+    except SyntaxError as error:
+        raise origin.fault(error) from error
+    _warn(path)
+    try:
         exec(code, module.__dict__)
     # SystemExit too: a file that ends the interpreter is a fault of the file.
     except (Exception, SystemExit) as error:
-        fault = origin.fault(error)
-        fault.__cause__ = error
-        return fault
+        raise origin.fault(error) from error
     return Foreign(origin, module)
 
 

@@ -143,7 +143,13 @@ def _notes(peaks: Mapping[str, Mapping[str, MemoryMargin]]) -> Iterator[str]:
     """Yield explanations of reserved memory that differs from what the closed forms suggest."""
     for policy in _TRIED[1:]:
         # Whole gradients come while activations go: blocks of freed activations are too small for them.
-        holed = [name for name, own in peaks.items() if own[policy].reserved > own["none"].reserved]
+        holed = [
+            name
+            for name, own in peaks.items()
+            if own[policy].allocated < own["none"].allocated
+            # A difference that the table shows.
+            and round(own[policy].reserved / GIB, 1) > round(own["none"].reserved / GIB, 1)
+        ]
         if holed:
             tensors = ", ".join(format_memory(peaks[name][policy].allocated) for name in holed)
             yield (

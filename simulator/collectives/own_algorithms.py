@@ -77,17 +77,17 @@ def _proved_request(algorithm: Algorithm, request: CollectiveRequest) -> Collect
     """Return the request whose schedule is proved in place of `request`: the same, or one with fewer ranks.
 
     A schedule with too many transfers for a proof is represented by half of its nodes (of its ranks, on one node), and
-    so on. An algorithm that refuses fewer ranks is proved as it is.
+    so on, down to the fewest ranks that the algorithm accepts.
     """
-    smaller = request
-    while smaller.world_size > 2:
+    proved = request
+    while algorithm.plans[request.operation](proved).length() > _MOST_PROVED and proved.world_size > 2:
+        smaller = _halved(proved)
         try:
-            if algorithm.plans[request.operation](smaller).length() <= _MOST_PROVED:
-                return smaller
+            algorithm.plans[request.operation](smaller)
         except ValueError:
-            return request
-        smaller = _halved(smaller)
-    return request
+            break
+        proved = smaller
+    return proved
 
 
 def _halved(request: CollectiveRequest) -> CollectiveRequest:

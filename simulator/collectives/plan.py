@@ -36,7 +36,7 @@ from simulator.records.schedule import Schedule
 
 # Reason for an algorithm that a scenario names.
 AS_REQUESTED: Final = "as requested"
-# Most GPUs of a node for which a ring over the widest links is searched.
+# Most GPUs of a node for which a ring over the widest links is searched: those of a DGX-2 (NVIDIA, data sheet).
 _MOST_IN_A_NODE: Final = 16
 # Most pieces into which `auto` cuts an array: with more, start-ups count for more than what is gained.
 _PIECES: Final = 32
@@ -189,17 +189,24 @@ def _on_links(cluster: Cluster, task: Task, name: str) -> Task:
 
     Libraries search for such rings. Without a wider ring, or with more GPUs than a node has, the task stays unchanged.
     """
-    vertices, request = [cluster.ranks[rank] for rank in task.group], task.request
+    request = task.request
     if task.algorithm != "auto" or request.operation in ROOTED or request.rank_order:
         return task
-    if "rank_order" not in ALGORITHMS.find(name).options or len(request.nodes) > 1 or len(vertices) > _MOST_IN_A_NODE:
+    if "rank_order" not in ALGORITHMS.find(name).options or len(request.nodes) > 1:
         return task
-    graph = cluster.graph
+    order = cluster.remember((_wider_order, task.group), lambda: _wider_order(cluster, task.group), len(task.group))
+    return replace(task, request=replace(request, rank_order=order)) if order else task
+
+
+def _wider_order(cluster: Cluster, group: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the order of a ring over wider links than those of the given order; empty if none is found."""
+    if len(group) > _MOST_IN_A_NODE:
+        return ()
+    graph, vertices = cluster.graph, [cluster.ranks[rank] for rank in group]
     widths = [[graph[a][b]["bandwidth"] if a != b and b in graph[a] else 0.0 for b in vertices] for a in vertices]
-    given = [widths[place - 1][place] for place in range(len(vertices))]
+    given = min(widths[place - 1][place] for place in range(len(vertices)))
     order = widest_order(widths)
-    wider = order and min(given) < min(widths[a][b] for a, b in pairwise([*order, order[0]]))
-    return replace(task, request=replace(request, rank_order=order)) if wider else task
+    return order if order and given < min(widths[a][b] for a, b in pairwise([*order, order[0]])) else ()
 
 
 def _meshed(cluster: Cluster, ranks: Sequence[int]) -> bool:

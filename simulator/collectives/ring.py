@@ -133,27 +133,16 @@ def widest_order(bandwidth: Sequence[Sequence[float]]) -> tuple[int, ...]:
     >>> widest_order([[0, 1, 2, 2], [1, 0, 2, 2], [2, 2, 0, 1], [2, 2, 1, 0]])
     (0, 2, 1, 3)
     """
+    # Without a ring, a dense graph has (N - 1)! paths. A rank with a single link is in no ring.
+    steps = iter(range(_MOST_TRIED))
     for least in sorted({width for row in bandwidth for width in row if width}, reverse=True):
         neighbours = [[to for to, width in enumerate(row) if width >= least] for row in bandwidth]
-        # A rank with a single link is in no ring.
-        if min(map(len, neighbours)) > 1:
-            order = _ring_over(neighbours)
-            if order:
-                return order
-    return ()
-
-
-def _ring_over(neighbours: Sequence[Sequence[int]]) -> tuple[int, ...]:
-    """Return the first ring along `neighbours` from rank 0 that visits every rank.
-
-    The result is empty if none is found in `_MOST_TRIED` steps: without a ring, a dense graph has (N - 1)! paths.
-    """
-    paths, tried = [[0]], 0
-    while paths and tried < _MOST_TRIED:
-        path, tried = paths.pop(), tried + 1
-        if len(path) == len(neighbours) and 0 in neighbours[path[-1]]:
-            return tuple(path)
-        paths += [[*path, place] for place in reversed(neighbours[path[-1]]) if place not in path]
+        paths = [[0]] if min(map(len, neighbours)) > 1 else []
+        while paths and next(steps, None) is not None:
+            path = paths.pop()
+            if len(path) == len(neighbours) and 0 in neighbours[path[-1]]:
+                return tuple(path)
+            paths += [[*path, place] for place in reversed(neighbours[path[-1]]) if place not in path]
     return ()
 
 

@@ -54,7 +54,7 @@ def holders(schedule: Schedule, chunk: int) -> range:
 def promised(schedule: Schedule, rank: int, chunk: int) -> int | None:
     """Return the origins (bit mask of ranks) that a rank must hold in a chunk at the end; None for any."""
     operation, part = COLLECTIVE_OPERATIONS[schedule.operation], chunk // schedule.pieces
-    if not operation.receives(schedule.world_size, schedule.root, part, rank):
+    if rank not in operation.receivers(schedule.world_size, schedule.root, part):
         return None
     origins = operation.holders(schedule.world_size, schedule.root, part)
     return ((1 << len(origins)) - 1) << origins.start

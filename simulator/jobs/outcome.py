@@ -219,9 +219,14 @@ def _on_one_job(job: JobOutcome, events: str) -> str:
     )
 
 
+def slow_links(file: JobsFile) -> dict[str, float]:
+    """Return the factors below 1 on the bandwidth of links, by link or pattern; a faster link is no slow one."""
+    return {link: factor for link, factor in file.jobs[0].cluster.link_factors.items() if factor < 1.0}
+
+
 def _on_slow_links(file: JobsFile, jobs: Sequence[JobOutcome]) -> Iterator[str]:
     """Yield a sentence on what slow links cost each job without the others; nothing if every link is healthy."""
-    factors = file.jobs[0].cluster.link_factors
+    factors = slow_links(file)
     if not factors:
         return
     slow = label("cluster.link_factors", factors)

@@ -19,7 +19,16 @@ from simulator.cluster.leaf_switches import leaf_switches
 from simulator.collectives.algorithm import CollectiveRequest
 from simulator.collectives.plan import Task, plan
 from simulator.engine.play import Engine, play
-from simulator.jobs.outcome import JobOutcome, SharedLink, Shift, sentences, shift_sentence, step_of, timeline_of
+from simulator.jobs.outcome import (
+    JobOutcome,
+    SharedLink,
+    Shift,
+    sentences,
+    shift_sentence,
+    slow_links,
+    step_of,
+    timeline_of,
+)
 from simulator.jobs.outer import OuterRound, simulated_steps, window_time
 from simulator.jobs.program import BatchExchange, JobProgram, OuterAverage, joined
 from simulator.jobs.tables import job_table, link_table, shift_table, step_table
@@ -152,7 +161,7 @@ def share(file: JobsFile, *, shifts: int = 0) -> SharedRun:
     programs = [replace(job, steps=number) for job, number in zip(planned, _numbers(file.jobs, once), strict=True)]
     # Alone with as many steps as beside the others: equal circumstances then give equal bits.
     alone = _times_alone(file, parts, programs)
-    healthy = _times_on_healthy_links(file, programs) if file.jobs[0].cluster.link_factors else alone
+    healthy = _times_on_healthy_links(file, programs) if slow_links(file) else alone
     exchanges, outers = _exchanges(cluster, file.jobs, steps), _outers(cluster, file.jobs, steps)
     with watched(None, file.events):
         timeline = _played(file.engine, cluster, programs, exchanges, outers)

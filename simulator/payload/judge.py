@@ -22,6 +22,7 @@ from simulator.collectives.verify import chunks_of, holders, promised
 from simulator.payload.inputs import RandomInput
 from simulator.payload.reduction import accumulate_into, exact, finished, overflowed
 from simulator.records.chunks import chunk_starts
+from simulator.records.collective_operation import COLLECTIVE_OPERATIONS
 from simulator.records.reduction_order import ReductionOrder
 from simulator.records.schedule import Schedule
 from simulator.records.transfers import Transfers
@@ -259,15 +260,13 @@ def _promised_terms(schedule: Schedule, chunk: int, expressions: _Chunk) -> tupl
     Each required term contains the same inputs.
     """
     wanted: dict[int, list[int]] = {}
-    origins, n = 0, schedule.world_size
-    # In all_to_all, only the destination must hold the chunk.
-    for rank in (chunk // schedule.pieces % n,) if schedule.operation == "all_to_all" else range(n):
-        promise = promised(schedule, rank, chunk)
-        if promise is not None:
-            expressions.settle(rank)
-            wanted.setdefault(expressions.at(rank), []).append(rank)
-            origins = promise
-    return wanted, origins
+    receivers = COLLECTIVE_OPERATIONS[schedule.operation].receivers(
+        schedule.world_size, schedule.root, chunk // schedule.pieces
+    )
+    for rank in receivers:
+        expressions.settle(rank)
+        wanted.setdefault(expressions.at(rank), []).append(rank)
+    return wanted, promised(schedule, receivers.start, chunk) or 0
 
 
 def _evaluate(

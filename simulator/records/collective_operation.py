@@ -45,10 +45,10 @@ class CollectiveOperation:
         first = {Holding.PART: part, Holding.ROOT: root, Holding.PAIRS: part // world_size}.get(self.before)
         return range(world_size) if first is None else range(first, first + 1)
 
-    def receives(self, world_size: int, root: int, part: int, rank: int) -> bool:
-        """Return True if a rank must hold a part of the array at the end."""
+    def receivers(self, world_size: int, root: int, part: int) -> range:
+        """Return the ranks that must hold a part of the array at the end."""
         only = {Holding.PART: part, Holding.ROOT: root, Holding.PAIRS: part % world_size}.get(self.after)
-        return only in (None, rank)
+        return range(world_size) if only is None else range(only, only + 1)
 
 
 def _ring(world_size: int) -> float:

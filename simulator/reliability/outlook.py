@@ -175,17 +175,21 @@ def spares_needed(failures_per_second: float, repair: float, certainty: float = 
 
 def _run(job: Job, seed: int, until: float, work: float) -> LongRun:
     """Return a job's outcome on the failures of a seed."""
-    ahead = until if until < inf else _AHEAD * work
-    done = 0.0
+    if until < inf:
+        _require_bounded(job, until)
+    # Time that has as many failures as a run may have; a goal may be reached before.
+    most = _MOST_FAILURES * job.process.between_failures(job.nodes)
+    ahead = until if until < inf else min(_AHEAD * work, most)
     while True:
-        _require_bounded(job, ahead, f"{done:.1%} of the work is done in {format_duration(ahead / 2)}, with ")
         failures: tuple[Failure, ...] = drawn_failures(job.process, job.nodes, ahead, seed)
         run = long_run(job.process, failures, job.checkpointing, job.recovery, until=min(until, ahead), work=work)
         # Failures of a longer time begin with the same failures.
         if until < inf or run.work >= work - 1e-3:
             return run
-        done = run.work / work
-        ahead *= 2.0
+        if ahead >= most:
+            done = f"{run.work / work:.1%} of the work is done in {format_duration(ahead)}, with "
+            _require_bounded(job, 2.0 * ahead, done)
+        ahead = min(2.0 * ahead, most)
 
 
 def _require_bounded(job: Job, until: float, before: str = "") -> None:

@@ -214,6 +214,14 @@ class Goodput:
         return middle / exp(hypot(step, below)), middle * exp(hypot(step, log(high / middle)))
 
     @property
+    def _range_of_answer(self) -> dict[str, tuple[float, float]]:
+        """The 80 % range of what was asked: work in a given time, or the time until given work is done [s]."""
+        if self.question.days is None:
+            return {"time_80_s": self.range(self.outlook.time)}
+        low, high = (done / self.step_time * self.work_per_step for done in self.range(self.outlook.work))
+        return {"work_80": (low, high)}
+
+    @property
     def middle(self) -> str:
         """What half of the runs reach: work in a given time, or days until given work is done, in words."""
         if self.question.days is not None:
@@ -309,7 +317,7 @@ class Goodput:
             "shares": dict(self.outlook.shares),
             "step_time_s": self.step_time,
             "step_uncertainty": self.uncertainty,
-            "time_80_s": self.range(self.outlook.time),
+            **self._range_of_answer,
             "nodes": self.job.nodes,
             "checkpoint_bytes": self.checkpoint_bytes,
             "checkpoint_stall_s": self.job.checkpointing.stall,

@@ -128,23 +128,25 @@ def _proof(
     except ValueError:
         return
     if facts is not None and facts.node_size and "nodes" in algorithm.options:
-        request = _on_nodes(shape, world_size, facts.node_size)
+        request = _on_nodes(request, facts.node_size)
     for message in proof_faults(shape.algorithm, algorithm, request):
         yield _conflict("algorithm", message)
 
 
-def _on_nodes(shape: CollectiveSpec, world_size: int, size: int) -> CollectiveRequest:
-    """Return the request of a collective whose ranks fill nodes of `size` ranks in order."""
-    request = request_of(shape, world_size)
+def _on_nodes(request: CollectiveRequest, size: int) -> CollectiveRequest:
+    """Return the request with nodes of `size` ranks, which its ranks fill in order, unless it has nodes."""
     nodes = tuple(tuple(range(b, min(b + size, request.world_size))) for b in range(0, request.world_size, size))
     return request if request.nodes else replace(request, nodes=nodes)
 
 
 def _refuses(algorithm: Algorithm | None, request: CollectiveRequest) -> bool:
+    """Return True if the algorithm cannot be planned for the request."""
     try:
-        return algorithm is not None and not algorithm.plans[request.operation](request)
+        if algorithm is not None:
+            algorithm.plans[request.operation](request)
     except (KeyError, ValueError):
         return True
+    return False
 
 
 def _conflict(name: str, message: str, *involved: str, at: int | None = None, of_key: bool = False) -> RuleViolation:
@@ -319,7 +321,7 @@ def _algorithm_on_nodes(
             and cluster.placement is None
             and ranks > node_size
             and ranks % node_size
-            and _refuses(algorithm, _on_nodes(shape, ranks, node_size))
+            and _refuses(algorithm, _on_nodes(request_of(shape, ranks), node_size))
         ):
             near = f"{ranks // node_size * node_size} or {(ranks // node_size + 1) * node_size}"
             message = (

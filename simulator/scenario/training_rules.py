@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import product
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
@@ -100,7 +101,7 @@ def conflicts(
     yield from _shard_size(shape, copies)
     yield from _reshard_after_forward(shape, copies)
     yield from _gradient_sync(shape)
-    yield from _algorithm(shape, cluster.world_size, base)
+    yield from _algorithm(shape, copies, base)
     yield from _servers(shape, cluster.world_size, facts)
     yield from _offload(shape)
     yield from _checkpoint_traffic(shape, cluster, base)
@@ -251,8 +252,12 @@ def _reshard_after_forward(shape: TrainingSpec, copies: int) -> Iterator[RuleVio
         yield _conflict("sharding.reshard_after_forward", message, *involved)
 
 
-def _algorithm(shape: TrainingSpec, world_size: int, base: Path) -> Iterator[RuleViolation]:
-    """Yield a violation if the algorithm lacks a collective operation of the sharding strategy, or does it wrongly."""
+def _algorithm(shape: TrainingSpec, copies: int, base: Path) -> Iterator[RuleViolation]:
+    """Yield a violation if the algorithm lacks a collective operation of the sharding strategy, or does it wrongly.
+
+    The algorithm is proved on the ranks that share a part of the model (`copies`), or on the groups into which
+    `shard_size` divides them. Other groups are proved when they are planned.
+    """
     try:
         algorithm = chosen(shape.algorithm, base)
     except ScenarioError as error:
@@ -269,10 +274,12 @@ def _algorithm(shape: TrainingSpec, world_size: int, base: Path) -> Iterator[Rul
     if missing:
         message = f"got {shape.algorithm!r}, which has no {missing[0]}; {shape.sharding.strategy} needs this operation"
         yield _conflict("algorithm", message, "training.sharding.strategy")
-    for operation in needed:
-        if operation in algorithm.plans and world_size > 1:
+    size = shape.sharding.shard_size
+    groups = {copies} if size is None else {size, copies // size}
+    for operation, ranks in product(needed, sorted(groups)):
+        if operation in algorithm.plans and ranks > 1:
             # The number of elements does not matter: every rank has a part of several.
-            request = CollectiveRequest(operation, world_size, 3 * world_size)
+            request = CollectiveRequest(operation, ranks, 3 * ranks)
             for message in proof_faults(shape.algorithm, algorithm, request):
                 yield _conflict("algorithm", message)
 

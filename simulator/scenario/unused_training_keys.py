@@ -20,6 +20,7 @@ from simulator.model.load import load_model
 from simulator.model.model import modules
 from simulator.model.shape import Transformer
 from simulator.scenario.build_training import (
+    parallelism,
     precision,
     scaling_rule,
     to_step,
@@ -34,7 +35,7 @@ from simulator.step.framework import load_framework
 from simulator.step.optimizers.optimizer import OPTIMIZERS
 from simulator.step.pipelines.schedule import SCHEDULES
 from simulator.step.spec import State, Updater
-from simulator.step.strategies.strategy import STRATEGIES
+from simulator.step.strategies.strategy import STRATEGIES, shards_gradients
 
 # Options of `sharding` that strategies without use for them ignore. Any other option would change the meaning of a
 # strategy, and is refused in training_rules.py.
@@ -74,6 +75,7 @@ def unused(shape: TrainingSpec, world_size: int, base: Path) -> Iterator[tuple[K
     yield from _precision(shape, base)
     yield from _bucket_size(shape, world_size, base)
     yield from _one_copy(shape, world_size)
+    yield from _lone_shards(shape, world_size, base)
     yield from _attention(shape)
     yield from _layer_list(shape, base)
     yield from _collectives(shape)
@@ -86,9 +88,6 @@ def unused(shape: TrainingSpec, world_size: int, base: Path) -> Iterator[tuple[K
         yield ("training", "optimizer", "implementation"), "servers update, not GPUs"
     if world_size == 1:
         yield from dict.fromkeys(_BETWEEN_RANKS, _ALONE).items()
-        if State.GRADIENTS in STRATEGIES.find(shape.sharding.strategy).shards:
-            for name in ("strategy", "reshard_after_forward", "prefetch", "layers_per_unit"):
-                yield ("training", "sharding", name), "a single rank shares its states with no other, as under ddp"
         # With offload, a single rank's copies to the host use links too.
         if shape.offload.what == "none":
             yield from dict.fromkeys(_ON_LINKS, _ALONE).items()
@@ -211,6 +210,18 @@ def _buckets(gradients: Sequence[int], size: int) -> list[int]:
             buckets.append(filled)
             filled = 0
     return [*buckets, filled] if filled else buckets
+
+
+def _lone_shards(shape: TrainingSpec, world_size: int, base: Path) -> Iterator[tuple[Key, str]]:
+    """Yield the keys of sharding if each group that would share model states has one rank (`step.plan.on_ranks`)."""
+    sharding, copies = shape.sharding, parallelism(shape).holders(world_size)
+    lone = shards_gradients(sharding.strategy) and (sharding.shard_size or copies) == 1
+    if not lone or not _without_experts(shape, base):
+        return
+    alike = "ddp" if shape.offload.what == "none" else "zero2"
+    for name in ("strategy", "reshard_after_forward", "prefetch", "layers_per_unit"):
+        if (name, sharding.strategy) != ("strategy", alike):
+            yield ("training", "sharding", name), f"a rank shares its states with no other, as under {alike}"
 
 
 def _one_copy(shape: TrainingSpec, world_size: int) -> Iterator[tuple[Key, str]]:

@@ -34,7 +34,7 @@ from simulator.step.program_builder import ProgramBuilder
 from simulator.step.spec import State, TrainingStep
 from simulator.step.stages import refusal_of_deferral
 from simulator.step.states import States, states
-from simulator.step.strategies.strategy import STRATEGIES, PassPlanner, Strategy
+from simulator.step.strategies.strategy import STRATEGIES, PassPlanner, Strategy, shards_gradients
 from simulator.step.streams import HOST_COPIES, dimension_of
 from simulator.step.units import Unit, batch_of, units
 from simulator.step.update import update
@@ -309,8 +309,7 @@ def _without_lone_shards(step: TrainingStep, world_size: int) -> TrainingStep:
     """
     sharding, optimizer = step.sharding, step.optimizer
     # ZeRO-1 sends nothing inside such a group, and gathers nothing in memory.
-    own = sharding.strategy not in STRATEGIES.names()
-    if own or State.GRADIENTS not in STRATEGIES.find(sharding.strategy).shards:
+    if not shards_gradients(sharding.strategy):
         return step
     groups = groups_of(step, world_size)
     if groups.shard_size > 1 or (step.model.num_experts and groups.size("expert data") > 1):

@@ -71,6 +71,19 @@ def test_spares_of_a_large_mean_are_those_of_the_normal_distribution() -> None:
         assert spares_needed(mean, 1.0) == pytest.approx(mean + 2.32635 * math.sqrt(mean), abs=1 + 1e-5 * mean**0.5)
 
 
+def test_a_goal_within_the_limit_of_failures_is_reached() -> None:
+    """A failure an hour on 2e7 s of work: about 6,000, and twice the time ahead would have more than a third of 30,000.
+
+    With 6e7 s of work the same job has about 20,000 failures; twice the work ahead would have more than 30,000.
+    """
+    process = FailureProcess((FailureKind("error", 1.0 / 3600.0),))
+    job = Job(1, process, Checkpointing(600.0, 1.0), Recovery(restart=60.0))
+    (run,) = outlook(job, range(1), work=6e7).runs
+    assert run.work == pytest.approx(6e7)
+    assert 6e7 / 3600 < len(run.incidents) < 30_000
+    assert 2 * 6e7 / 3600 > 30_000
+
+
 @pytest.mark.parametrize(
     ("between", "end", "text"),
     [

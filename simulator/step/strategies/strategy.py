@@ -107,3 +107,11 @@ class _Strategies(Catalog[Strategy]):
 
 
 STRATEGIES: Final = _Strategies("simulator.step.strategies", "STRATEGY", Strategy, "strategy")
+
+
+def shards_gradients(name: str) -> bool:
+    """Return True if a shipped strategy shards gradients; False for a strategy from outside the package.
+
+    With a single rank that would share them, such a strategy gathers and reduces nothing.
+    """
+    return name in STRATEGIES.names() and State.GRADIENTS in STRATEGIES.find(name).shards
