@@ -318,6 +318,22 @@ def test_a_branch_is_taken_or_told(cli: Command) -> None:
     assert "own.sh:1: --seq-length: 8192 stands under a condition" in why
 
 
+@pytest.mark.parametrize("form", ['ARGS="{}"', "ARGS=({})"])
+def test_a_command_under_else_has_no_setting_of_the_other_branch(cli: Command, form: str) -> None:
+    experts = form.format("--tensor-model-parallel-size 4 --sequence-parallel --num-experts 8 --moe-router-topk 2")
+    dense = form.format("--tensor-model-parallel-size 2")
+    run = f"torchrun pretrain_gpt.py {MODEL} --bf16 --seq-length 4096 --micro-batch-size 1 ${{ARGS[@]}}"
+    for text in (
+        f"if [ $X ]; then\n  {experts}\nelse\n  {dense}\n  {run}\nfi\n",
+        f"case $X in\n  moe)\n    {experts}\n    ;;\n  *)\n    {dense}\n    {run}\n    ;;\nesac\n",
+    ):
+        answer, found = script(cli, text)
+        assert answer.code == 0, answer.err
+        assert found["training.parallelism.tp"] == 2
+        assert "experts" not in json.dumps(answer.data["understood"])
+        assert not answer.data["ignored"]
+
+
 @pytest.mark.parametrize(
     ("options", "dtype"),
     [

@@ -47,6 +47,8 @@ BOMBS = [
     ("items.sh", ITEMS, "after variables are replaced"),
     ("words.sh", "torchrun " + "--a 1 " * 60_000, "words.sh:1: more than 100000 words"),
     ("brackets.sh", "torchrun " + "<a>" * 150_000, "brackets.sh:1: more than 100000 words"),
+    ("deep.sh", "if x; then\n" * 10_000, "nested too deeply"),
+    ("subshells.sh", "(" * 100_000, "nested too deeply"),
     ("aliases.yaml", ALIASES, "aliases"),
     ("deep.json", "[" * 100_000, "nested too deeply"),
     ("deep.yaml", "a: " + "[" * 5_000, "nested too deeply"),

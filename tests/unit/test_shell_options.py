@@ -142,6 +142,49 @@ def test_a_variable_of_both_branches_has_the_value_of_the_first() -> None:
     assert values("if x; then A=2; ARGS=(--a $A); fi\nrun ${ARGS[@]}") == {"--a": "2"}
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        # A command in each branch, and one after the branches.
+        ('if [ "$S" = 7 ]; then N=2; run --n $N; else N=32; run --n $N; fi\nrun --n $N', ["--n 2", "--n 32", "--n 2"]),
+        ("N=1\nif x; then N=2; run --n $N; else run --n $N; fi", ["--n 2", "--n 1"]),
+        ("if x; then N=2; elif y; then N=3; run --n $N; else N=4; run --n $N; fi", ["--n 3", "--n 4"]),
+        ('if x; then A="--tp 4 --experts 8"; else A="--tp 2"; run $A; fi', ["--tp 2"]),
+        ("A=(--a 1)\nif x; then A+=(--tp 4); run ${A[@]}; else A+=(--pp 2); run ${A[@]}; fi",
+         ["--a 1 --tp 4", "--a 1 --pp 2"]),
+        ("if x; then A=(--tp 4 --experts 8); else A=(--tp 2); run ${A[@]}; fi", ["--tp 2"]),
+        ("if x; then A=(--tp 4); run ${A[@]}; A=(--tp 8); run ${A[@]}; fi", ["--tp 4", "--tp 8"]),
+        # A value of the first branch is no value of the second one.
+        ("if x; then A=(--tp 4); else run --n 1 ${A[@]}; fi", ["--n 1"]),
+        ("if x; then if y; then N=2; fi; else N=3; run --n $N; fi", ["--n 3"]),
+        ("main() {\n  if x; then N=2; else N=3; run --n $N; fi\n  run --n $N\n}", ["--n 3", "--n 2"]),
+        ("if x; then N=2; else for i in 1 2; do run --n ${N:-5}; done; fi", ["--n 5"]),
+        *((f"case $S in\n  a) N=2; A=(--tp 4) {end}\n  b|c) A=(--pp 2); run --n ${{N:-5}} ${{A[@]}} {end}\n"
+           f"  (*) N=7; run --n $N {end}\nesac", ["--n 5 --pp 2", "--n 7"]) for end in (";;", ";;&", ";&")),
+        ("case $S in a) (cd there; N=1);; b) N=2; run --n $N;; esac", ["--n 2"]),
+    ],
+)  # fmt: skip
+def test_a_command_in_a_branch_has_the_values_of_this_branch(text: str, expected: list[str]) -> None:
+    commands = [settings for settings in read(text, "s.sh")[:-1] if settings]
+    assert [" ".join(f"{one.key} {one.value}" for one in settings) for settings in commands] == expected
+    # The condition around a command is none of its options.
+    assert not any(one.conditional for settings in commands for one in settings)
+
+
+def test_arms_of_a_case_leave_no_value_behind() -> None:
+    found = options("case $S in a) A+=(--b 1); N=1 ;; c) A+=(--c 2); N=2 ;; esac\nrun ${A[@]} --n $N")
+    assert {key: setting.conditional for key, setting in found.items()} == {"--b": True, "--c": True, "--n": False}
+    assert isinstance(found["--n"].value, Unresolved)
+
+
+def test_options_in_variables_do_not_replace_those_of_a_command_in_a_later_branch() -> None:
+    *_, held = read('B="--b 1"\nif x; then A="--tp 4 --experts 8"; else A="--tp 2"; run $A; fi', "s.sh")
+    assert [one.key for one in held] == ["--b"]
+    # Without a command that uses them, they stand in the order of the script.
+    *_, held = read("A=(--x 1)\nB=(--x 2)\nif y; then A+=(--z 3); else A+=(--y 4); fi", "s.sh")
+    assert [(one.key, one.value) for one in held] == [("--x", "1"), ("--z", "3"), ("--y", "4"), ("--x", "2")]
+
+
 @pytest.mark.parametrize("extra", ["$*", "$@", '"$@"', "${@}", "${@:2}", "$EXTRA", "${EXTRA}", "${EXTRA[@]}", "$3"])
 def test_further_arguments_are_empty(extra: str) -> None:
     found = options(f"run --a 1 --b 2 {extra}")

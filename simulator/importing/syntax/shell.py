@@ -1,18 +1,19 @@
 """Which options does a shell script give to its commands? Reads the script, and executes nothing.
 
-Variables and arrays that the same file assigns plain values are replaced. Nothing else is evaluated: of `if` and `else`
-the first branch counts, options under another condition are marked, and a value that needs a command, arithmetic or the
-environment is unresolved.
+Variables and arrays that the same file assigns plain values are replaced. Nothing else is evaluated: a command inside a
+branch has the values of this branch, after `if` and `else` the first branch counts, options under another condition are
+marked, and a value that needs a command, arithmetic or the environment is unresolved.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from simulator.basics.errors import ScenarioError
+from simulator.basics.plain_data import DEEPEST
 from simulator.basics.yaml_dialect import MOST_VALUES
 from simulator.importing.settings import MOST_BYTES, Setting, Unresolved
 from simulator.importing.syntax.shell_words import Command, Part, RawWord, Scanner
@@ -67,18 +68,32 @@ class _Variable:
 
 
 @dataclass(slots=True)
+class _Statement:
+    """An open condition, loop, function or bracket, and its present branch."""
+
+    opening: str
+    arm: Arm
+    # Of the variables that the present branch assigns, the values before the statement.
+    before: dict[str, _Variable | None] = field(default_factory=dict)
+    # The values after the statement, from the branches so far.
+    after: dict[str, _Variable] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
 class _Script:
     source: str
     variables: dict[str, _Variable] = field(default_factory=dict)
     # Names whose values come from outside, and stay.
     outside: frozenset[str] = frozenset()
-    arms: list[Arm] = field(default_factory=list)
+    # Statements around the present command, outermost first.
+    open: list[_Statement] = field(default_factory=list)
     # Statements with an `else`: one of their branches runs.
     complete: set[int] = field(default_factory=set)
+    # Names that an earlier branch gave values, and that a command of a later branch uses with its own.
+    differing: set[str] = field(default_factory=set)
     statements: int = 0
     size: int = 0
     count: int = 0
-    brackets: int = 0
     guarded: bool = False
 
     def run(self, commands: Iterator[Command]) -> Iterator[tuple[list[Word], tuple[Arm, ...]]]:
@@ -92,39 +107,86 @@ class _Script:
             self._follow(command, raw)
             first = raw[0].literal if raw else ""
             self.guarded = first in _TESTS or (guarded and command.after == "&&")
-            around = (*self.arms, *([self._arm(raw[0].line)] if guarded and raw else []))
+            if guarded and raw:
+                self._open("&&", raw[0].line)
+            around = self.arms
             words = list(self._assigned(raw, around))
+            if guarded and raw:
+                self._close()
             if words:
+                used = {part.text for word in raw for part in word.parts if part.kind == "variable"}
+                self.differing |= {name for name in used if any(name in statement.after for statement in self.open)}
                 yield words, around
+        while self.open:
+            self._close()
+
+    @property
+    def arms(self) -> tuple[Arm, ...]:
+        """The branches around the present command, outermost first."""
+        return tuple(statement.arm for statement in self.open)
 
     def _follow(self, command: Command, raw: list[RawWord]) -> None:
         """Follow branches, loops and functions; remove their words from the command."""
-        opens, closes = command.after == "(", command.after == ")" and self.brackets > 0
+        innermost = self.open[-1].opening if self.open else ""
+        if command.after == "(":
+            self._open("(", 0)
         # The bracket behind a pattern of `case` closes nothing.
-        self.brackets += opens - closes
-        if opens:
-            self.arms.append(self._arm(0))
-        elif closes and self.arms:
-            self.arms.pop()
+        elif command.after == ")" and innermost == "(":
+            self._close()
+        elif command.after == ";;" and innermost == "case":
+            self._advance()
         while raw and raw[0].literal in _OPENING | _CLOSING | _BETWEEN:
             line, word = raw[0].line, raw.pop(0).literal
             if word in _OPENING:
-                self.arms.append(self._arm(line))
-            elif word in _CLOSING and self.arms:
-                self.arms.pop()
-            elif word in ("else", "elif") and self.arms:
-                self.arms[-1] = replace(self.arms[-1], number=self.arms[-1].number + 1)
-                self.complete |= {self.arms[-1].statement} if word == "else" else set()
+                self._open(word, line)
+            elif word in _CLOSING and self.open:
+                self._close()
+            elif word in ("else", "elif") and self.open:
+                self._advance()
+                self.complete |= {self.open[-1].arm.statement} if word == "else" else set()
             # The words of a `for` and a `case` are no command.
             if word in ("for", "case", "select"):
                 raw.clear()
 
-    def _arm(self, line: int) -> Arm:
-        """Return the first branch of a new statement."""
+    def _open(self, opening: str, line: int) -> None:
+        """Begin the first branch of a new statement."""
+        if len(self.open) == DEEPEST:
+            raise ScenarioError(f"{self.source}: nested too deeply; at most {DEEPEST} levels")
         self.statements += 1
-        return Arm(self.statements, line)
+        self.open.append(_Statement(opening, Arm(self.statements, line)))
 
-    def is_taken(self, arms: Sequence[Arm]) -> bool:
+    def _advance(self) -> None:
+        """Begin the next branch of the innermost statement, with the values before the statement."""
+        statement = self.open[-1]
+        for name, before in statement.before.items():
+            value, old = self.variables[name], before or _Variable(())
+            if before is None:
+                del self.variables[name]
+            else:
+                self.variables[name] = before
+            # Of a scalar's branches, the first counts; its other branches change nothing.
+            if statement.arm in value.arms:
+                statement.after.setdefault(name, value)
+                continue
+            # An array keeps the words of all branches, any of which may be the one that runs.
+            first = len(old.words) if value.words[: len(old.words)] == old.words else 0
+            known = statement.after.get(name, old)
+            statement.after[name] = replace(known, words=(*known.words, *value.words[first:]))
+        statement.before = {}
+        statement.arm = replace(statement.arm, number=statement.arm.number + 1)
+
+    def _close(self) -> None:
+        """End the innermost statement; its variables get the values that they may have after it."""
+        self._advance()
+        for name, value in self.open.pop().after.items():
+            self._set(name, value)
+
+    def _set(self, name: str, value: _Variable) -> None:
+        if self.open:
+            self.open[-1].before.setdefault(name, self.variables.get(name))
+        self.variables[name] = value
+
+    def is_taken(self, arms: Iterable[Arm]) -> bool:
         """Return True if every branch is the first one of an `if` with an `else`."""
         return all(arm.number == 0 and arm.statement in self.complete for arm in arms)
 
@@ -152,12 +214,10 @@ class _Script:
             value = [self._scalar(RawWord(word.line, (first, *word.parts[1:])))]
         value = [replace(one, arms=_joined(arms, one.arms)) for one in value]
         known = self.variables.get(name)
-        # An array under a condition keeps its other settings, whose branches may be the ones that run.
-        if known is not None and (adds or (arms and word.items is not None)):
-            self.variables[name] = replace(known, words=(*known.words, *value))
-        # Of a scalar's branches, the first counts; its other branches change nothing.
-        elif known is None or word.items is not None or not _is_other_branch(known.arms, arms):
-            self.variables[name] = _Variable(tuple(value), arms if word.items is None else ())
+        if known is not None and adds:
+            self._set(name, replace(known, words=(*known.words, *value)))
+        else:
+            self._set(name, _Variable(tuple(value), arms if word.items is None else ()))
 
     def _scalar(self, word: RawWord) -> Word:
         """Return a word in which variables are replaced by their text, without splitting at blanks."""
@@ -175,7 +235,7 @@ class _Script:
             return (Word(f"{_LOST}{part.text}{_LOST}", 0),)
         known = self.variables.get(part.text)
         # A scalar that a branch may change has a plain value only in this branch.
-        if known is not None and (set(known.arms) <= set(self.arms) or self.is_taken(known.arms)):
+        if known is not None and self.is_taken(set(known.arms).difference(self.arms)):
             return known.words
         if known is None and part.default is not None:
             return (Word(part.default, 0, note=f"the default of ${{{part.text}}}"),)
@@ -226,12 +286,6 @@ def _joined(*several: tuple[Arm, ...]) -> tuple[Arm, ...]:
     return tuple(dict.fromkeys(arm for arms in several for arm in arms))
 
 
-def _is_other_branch(first: Sequence[Arm], arms: Sequence[Arm]) -> bool:
-    """Return True if some branches exclude the first branch of a statement."""
-    numbers = {arm.statement: arm.number for arm in arms}
-    return any(arm.number == 0 < numbers.get(arm.statement, 0) for arm in first)
-
-
 def _split(word: Word, splits: bool) -> list[Word]:
     return [replace(word, text=piece) for piece in word.text.split()] if splits else [word]
 
@@ -251,7 +305,7 @@ def read(text: str, source: str, variables: Mapping[str, str] | None = None) -> 
     Raises
     ------
     ScenarioError
-        The script has more than 4 MiB or 100,000 words after variables are replaced.
+        The script has more than 4 MiB or 100,000 words after variables are replaced, or is nested too deeply.
     """
     script = _Script(source, outside=frozenset(variables or ()))
     for name, value in (variables or {}).items():
@@ -270,14 +324,11 @@ def read(text: str, source: str, variables: Mapping[str, str] | None = None) -> 
     # An option depends on a condition if its command does not.
     found = [options for words, around in commands if (options := list(_options(words, script, around)))]
     readings = [[*batch, *options] for options in found]
-    held = [_resplit(variable.words) for variable in script.variables.values()]
-    readings.append([*batch, *(option for words in held for option in _options(words, script))])
+    # The readings compete: values of an earlier branch must not win over a command that has others.
+    held = [value.words for name, value in script.variables.items() if name not in script.differing]
+    split = ([piece for word in words for piece in _split(word, splits=True)] for words in held)
+    readings.append([*batch, *(option for words in split for option in _options(words, script))])
     return readings
-
-
-def _resplit(words: Sequence[Word]) -> list[Word]:
-    """Return the words of a variable's value, split at blanks as in a command that uses the variable."""
-    return [piece for word in words for piece in _split(word, splits=True)]
 
 
 def _options(words: Sequence[Word], script: _Script, around: Sequence[Arm] = ()) -> Iterator[Setting]:

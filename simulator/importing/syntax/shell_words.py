@@ -17,7 +17,7 @@ from simulator.basics.yaml_dialect import MOST_VALUES
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _ASSIGNED: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(\+?)=\Z")
 _HERE: Final = re.compile(r"<<-?[ \t]*(['\"]?)([A-Za-z_][A-Za-z0-9_]*)\1")
-_OPERATORS: Final = ("&&", "||", ";;", ";", "&", "|", "(", ")")
+_OPERATORS: Final = ("&&", "||", ";;&", ";;", ";&", ";", "&", "|", "(", ")")
 _REDIRECTIONS: Final = re.compile(r"[0-9]?(?:>>|>&|>|<<<|<&|<|&>)")
 _BLANKS: Final = " \t"
 
@@ -84,11 +84,12 @@ class Scanner:
             if words or operator in ("(", ")"):
                 yield Command(after, tuple(words))
             words = []
-            after = "" if operator in ("\n", ";", ";;", "&", "(", ")") else operator
-            if operator == "(":
-                yield Command("(", ())
-            if operator == ")":
-                yield Command(")", ())
+            after = operator if operator in ("&&", "||", "|") else ""
+            if operator in ("(", ")"):
+                yield Command(operator, ())
+            # Each of these ends a branch of `case`.
+            if operator in (";;", ";;&", ";&"):
+                yield Command(";;", ())
         if words:
             yield Command(after, tuple(words))
 
