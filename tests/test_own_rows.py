@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import re
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 from simulator.basics.errors import ScenarioError
 from simulator.calibration.training_runs.own_framework import OwnFramework
+from simulator.calibration.training_runs.playing import frameworks, play_rows
 from simulator.calibration.training_runs.rows import measured
 from simulator.calibration.training_runs.user_rows import UserRow, columns, user_rows
 from simulator.cli.calibrate import remarks
+from simulator.run.simulate import simulate
+from simulator.scenario.load import load_scenario
 from simulator.step.framework import Framework
 from tests.commands import Command, commands_in
 
@@ -198,3 +205,75 @@ def test_of_many_wrong_lines_the_first_fifty_are_told(tmp_path: Path) -> None:
     with pytest.raises(ScenarioError, match="and 10 further mistakes") as caught:
         user_rows(written(tmp_path, text))
     assert len(str(caught.value).splitlines()) == 51
+
+
+OWN_MODEL = {
+    "model_type": "llama", "hidden_size": 256, "num_hidden_layers": 3, "num_attention_heads": 4,
+    "intermediate_size": 512, "vocab_size": 1000,
+}  # fmt: skip
+STAR = {"builder": "star", "options": {"bandwidth": "100 Gb/s", "latency": "5 us"}}
+TRAINING: dict[str, Any] = {
+    "model": "./own.json", "seq_len": 128, "framework": "transformers", "gradient_accumulation_steps": 5,
+    "lora": {"rank": 8},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "changed", [{}, {"lora": {"rank": 4, "base": "nf4"}}, {"lora": None, "sharding": "zero3"}], ids=str
+)
+def test_a_line_with_a_scenario_is_simulated_as_the_scenario_is(tmp_path: Path, changed: dict[str, Any]) -> None:
+    """Own model, own topology, adapters: a run that takes as long as simulated has no error."""
+    (tmp_path / "own.json").write_text(json.dumps(OWN_MODEL))
+    training = {key: value for key, value in (TRAINING | changed).items() if value is not None}
+    cluster = {"topology": STAR, "gpu": "a100_sxm_80gb", "world_size": 4}
+    scenario = {"name": "own", "cluster": cluster, "training": training}
+    (tmp_path / "own.yaml").write_text(yaml.safe_dump(scenario))
+    report = simulate(load_scenario(tmp_path / "own.yaml")).report
+    path = written(
+        tmp_path,
+        f"scenario,step_time_s,tokens_per_s,peak_gib\nown.yaml,{report.step_time_s!r},,1\n"
+        f"own.yaml,,{4 * 128 * 5 / report.step_time_s!r},\n",
+    )
+    rows = user_rows(path)
+    assert [row.step_time for row in rows] == pytest.approx([report.step_time_s] * 2, rel=1e-12)
+    assert [row.peak for row in rows] == [2**30, None]
+    for played in play_rows(rows, jobs=1):
+        assert played.time_error == pytest.approx(0.0, abs=1e-9)
+        assert played.peak == report.peak_memory_bytes
+
+
+def test_calibrated_constants_act_on_lines_with_scenarios(tmp_path: Path) -> None:
+    """All kernels and transfers twice as long: the step takes twice as long, and needs the same memory."""
+    (tmp_path / "own.json").write_text(json.dumps(OWN_MODEL))
+    cluster = {"topology": STAR, "gpu": "a100_sxm_80gb", "world_size": 4}
+    (tmp_path / "own.yaml").write_text(yaml.safe_dump({"name": "own", "cluster": cluster, "training": TRAINING}))
+    (row,) = user_rows(written(tmp_path, "scenario,step_time_s\nown.yaml,1\n"))
+    shipped = frameworks()["transformers"]
+    slow = replace(shipped, kernel_time=2 * shipped.kernel_time, network_time=2 * shipped.network_time)
+    once, twice = (play_rows([row], {"transformers": one}, jobs=1)[0] for one in (shipped, slow))
+    assert twice.step_time / once.step_time == pytest.approx(2.0, rel=1e-2)
+    assert twice.peak == once.peak
+
+
+@pytest.mark.parametrize(
+    ("head", "cells", "told"),
+    [
+        ("scenario,step_time_s,gpus", "own.yaml,1,4", "gpus: got '4'; the scenario of this line has all settings"),
+        ("scenario,step_time_s", "own.yaml,", "step_time_s: give one of step_time_s, tokens_per_s and log"),
+        ("scenario,step_time_s", "none.yaml,1", "no such scenario"),
+        ("scenario,step_time_s", ",1", "model: is missing; every run needs this column, or a scenario"),
+        ("scenario,step_time_s", "ring.yaml,1", "has no simulated training with a shipped framework"),
+        ("scenario,step_time_s", "axes.yaml,1", "points"),
+    ],
+)
+def test_a_line_with_a_wrong_scenario_is_refused(tmp_path: Path, head: str, cells: str, told: str) -> None:
+    cluster = {"topology": "dgx_h100", "world_size": 8}
+    training = {"model": "gpt2", "seq_len": 128, "framework": "torchtitan", "sharding": "ddp"}
+    for name, keys in {
+        "own": {"training": training},
+        "ring": {"collective": {"operation": "all_reduce", "size": "1 MiB"}},
+        "axes": {"training": training, "sweep": {"training.seq_len": [128, 256]}},
+    }.items():
+        (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump({"name": name, "cluster": cluster} | keys))
+    with pytest.raises(ScenarioError, match=rf"mine\.csv line 2: .*{re.escape(told)}"):
+        user_rows(written(tmp_path, f"{head}\n{cells}\n"))

@@ -12,7 +12,8 @@ from typing import Final
 from simulator.basics.errors import ScenarioError, SimulatorError, in_lines
 from simulator.cluster.build import graph_size
 from simulator.cluster.graph import links_named
-from simulator.run.scenario_cluster import build_cluster, servers_of
+from simulator.run.scenario_cluster import build_cluster
+from simulator.scenario.build_cluster import servers_of
 from simulator.scenario.records import Point, Scenario
 
 # Most vertices and links of all machines that are built for this check: about a second.

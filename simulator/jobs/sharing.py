@@ -19,6 +19,7 @@ from simulator.cluster.leaf_switches import leaf_switches
 from simulator.collectives.algorithm import CollectiveRequest
 from simulator.collectives.plan import Task, plan
 from simulator.engine.play import Engine, play
+from simulator.engine.progress import stage
 from simulator.jobs.outcome import (
     JobOutcome,
     SharedLink,
@@ -39,9 +40,9 @@ from simulator.records.program import Program
 from simulator.records.timeline import LinkUse, Timeline, by_rank
 from simulator.report.numbers.link_use import link_uses
 from simulator.report.tables.answer_table import AnswerTable
-from simulator.run.scenario_cluster import cluster_of, network_time
 from simulator.run.watchdog import watched
 from simulator.scenario import own_parts
+from simulator.scenario.build_cluster import network_time, to_cluster
 from simulator.scenario.build_training import parallelism, to_step
 from simulator.scenario.jobs_file import JobSetting, JobsFile, OuterSetting
 from simulator.step.plan import plan_step
@@ -216,7 +217,8 @@ def _cluster(file: JobsFile) -> Cluster:
     whole = jobs[0].cluster.replaced(
         world_size=len(places), stragglers=stragglers, placement=tuple(places), events=file.events
     )
-    return cluster_of(whole, jobs[0].base, network_time=next(iter(factors.values()), 1.0))
+    stage("building the cluster")
+    return to_cluster(whole, jobs[0].base, network_time=next(iter(factors.values()), 1.0))
 
 
 def _step(part: Cluster, job: JobSetting) -> TrainingStep | None:

@@ -27,8 +27,9 @@ from simulator.model.model import total, training_flops_per_token
 from simulator.records.chunks import timed_sizes
 from simulator.records.transfers import BYTES_WRITTEN_OUT
 from simulator.run.collective import refuse_large_payload
-from simulator.run.scenario_cluster import build_cluster, servers_of
+from simulator.run.scenario_cluster import build_cluster
 from simulator.run.schedule_rows import StepRows
+from simulator.scenario.build_cluster import servers_of
 from simulator.scenario.build_training import sequences, to_step
 from simulator.scenario.payload import request_of
 from simulator.scenario.records import ClusterSpec, Scenario

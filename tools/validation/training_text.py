@@ -107,7 +107,8 @@ OWN: Final = """## Your own runs
 `simulator calibrate FILE --out my_framework.yaml` fits a framework to them. The first line of the file names the
 columns, and every further line is a run. Empty cells mean the default. A scenario's names of the same settings
 (`activation_checkpointing`, `compile`, `gradient_accumulation_steps`, `world_size`, `attention_generation`, or
-`training.parallelism.tp`) and its spellings of numbers (`8k`) are accepted.
+`training.parallelism.tp`) and its spellings of numbers (`8k`) are accepted. A run with adapters, an own model or an own
+topology is a line with the column `scenario`: the scenario file beside the CSV file has all settings.
 
 """
 

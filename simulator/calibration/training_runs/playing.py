@@ -20,6 +20,7 @@ from simulator.cluster.cluster import Cluster
 from simulator.engine.play import play
 from simulator.records.timeline import Timeline
 from simulator.report.numbers.training_summary import first_of_stages, summarize_step
+from simulator.scenario.build_cluster import servers_of, to_cluster
 from simulator.step.framework import BARE, Framework, load_framework
 from simulator.step.parallelism import ALONE
 from simulator.step.plan import StepPlan, plan_step
@@ -79,7 +80,11 @@ def play_row(row: MeasuredRow, known: Mapping[str, Framework], changes: Changes 
     third. In a pipeline, two and then three micro-batches per stage are simulated; from there the time grows evenly.
     """
     framework = known[row.framework]
-    cluster = cluster_of(row.gpu, row.gpus, changes, row.topology, framework.network_time)
+    own = row.scenario
+    if own is not None:
+        cluster = to_cluster(own.cluster, own.base, servers=servers_of(own), network_time=framework.network_time)
+    else:
+        cluster = cluster_of(row.gpu, row.gpus, changes, row.topology, framework.network_time)
     return play_on_cluster(cluster, row, framework)
 
 
@@ -92,7 +97,7 @@ def play_on_cluster(cluster: Cluster, row: MeasuredRow, framework: Framework) ->
         accumulation = (MOST_PLAYED - 1) * pp
     step = step_of(row, framework, accumulation)
     # For data parallelism alone, closed forms suffice and are much faster than simulated collectives.
-    if row.parallelism == ALONE:
+    if row.parallelism == ALONE and row.scenario is None:
         step = replace(step, collectives="closed_form")
     planned, timeline = _played(cluster, step)
     left, time = row.accumulation - accumulation, timeline.end

@@ -23,6 +23,7 @@ from simulator.cluster.gpu_file import load_gpu
 from simulator.model.load import load_transformer
 from simulator.model.shape import Transformer
 from simulator.scenario.build_training import to_step
+from simulator.scenario.records import Scenario
 from simulator.scenario.training_spec import TrainingSpec
 from simulator.step.framework import Framework, Implementation
 from simulator.step.parallelism import ALONE, Parallelism
@@ -149,12 +150,14 @@ class MeasuredRow:
     assumed: tuple[str, ...] = ()  # columns not stated by the source
     # Keys of the training step, for runs with settings that no other column states, such as adapters
     spec: TrainingSpec | None = None
+    # All settings, of which other columns repeat some, for runs on a machine that `gpu` and `topology` do not name
+    scenario: Scenario | None = None
 
     @property
     def transformer(self) -> Transformer:
         """The model of the measured run, with its adapters."""
         if self.spec is not None:
-            return cast(Transformer, to_step(self.spec, self.gpus).model)
+            return cast(Transformer, _of_spec(self, self.spec).model)
         if self.shape is None:
             return load_transformer(self.model, self.seq_len)
         return self.shape.transformer(self.model, self.seq_len)
@@ -195,7 +198,9 @@ class MeasuredRow:
 
     @property
     def name(self) -> str:
-        """The measured run in a few words: model, chip, GPUs, batch and options."""
+        """The measured run in a few words: model, chip, GPUs, batch and options; or its scenario's name."""
+        if self.scenario is not None:
+            return self.scenario.name
         policy = {"none": "", "full": " ckpt"}.get(str(self.checkpointing), f" ckpt {self.checkpointing}")
         compiled = " compiled" if self.compiled else ""
         chip = self.chip
@@ -279,7 +284,8 @@ def _row(row: Mapping[str, str]) -> MeasuredRow:
 def step_of(row: MeasuredRow, framework: Framework, accumulation: int | None = None) -> TrainingStep:
     """Return the measured run's training step, with `accumulation` micro-batches instead of its own if given."""
     if row.spec is not None:
-        return replace(to_step(row.spec, row.gpus), framework=framework, accumulation=accumulation or row.accumulation)
+        step = _of_spec(row, row.spec)
+        return replace(step, framework=framework, accumulation=accumulation or row.accumulation)
     # Options not stated by any source keep their defaults.
     sharding = Sharding(row.sharding, reshard_after_forward=row.reshard, shard_size=row.shard_size)
     return TrainingStep(
@@ -302,6 +308,10 @@ def step_of(row: MeasuredRow, framework: Framework, accumulation: int | None = N
         framework=_framework_of(row, framework),
         loss_scaling=LossScaling() if row.params == "float16" else None,
     )
+
+
+def _of_spec(row: MeasuredRow, spec: TrainingSpec) -> TrainingStep:
+    return to_step(spec, row.gpus, None if row.scenario is None else row.scenario.base)
 
 
 def _framework_of(row: MeasuredRow, framework: Framework) -> Framework:

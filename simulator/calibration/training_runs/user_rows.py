@@ -26,6 +26,8 @@ from simulator.calibration.training_runs.log_files import read_log
 from simulator.calibration.training_runs.rows import GIB, MeasuredRow, ModelShape
 from simulator.model.expert_partition import ExpertPartition
 from simulator.model.load import load_transformer
+from simulator.scenario.build_training import to_step
+from simulator.scenario.load import check_single_point, load_scenario
 from simulator.step.checkpointing import POLICIES
 from simulator.step.framework import Implementation
 from simulator.step.parallelism import Parallelism
@@ -126,11 +128,101 @@ YesNo = Annotated[bool, BeforeValidator(_yes_no)]
 Dtype = Annotated[str, AfterValidator(_dtype)]
 
 
-class UserRow(BaseModel):
-    """A line of a user's CSV file with measured runs; empty cells and missing columns have the default."""
+class _Measurement(BaseModel):
+    """What was measured in a line of a user's CSV file."""
 
     model_config = ConfigDict(extra="forbid")
 
+    step_time_s: Number | None = Field(None, description="Measured time of a step [s]")
+    tokens_per_s: Number | None = Field(
+        None, description="Measured tokens per second of all GPUs together; alternative to `step_time_s`"
+    )
+    log: str = Field(
+        "",
+        description="Log file of torchtitan, Megatron-LM or NeMo, beside the CSV file; alternative to `step_time_s`, "
+        "and to `peak_gib` where the log has memory",
+    )
+    peak_gib: Number | None = Field(None, description="Measured peak memory of a GPU [GiB]")
+    source: str = Field("", description="Source of the figures")
+
+    def figures(self, table: str, line: int, folder: Path, gpus: int, tokens: int) -> dict[str, Any]:
+        """Return the fields of a measured row that hold what was measured, and where.
+
+        Parameters
+        ----------
+        table, line
+            Name of the CSV file, and number of the line.
+        folder : Path
+            Folder of the CSV file, against which the path of a log is read.
+        gpus, tokens : int
+            Number of GPUs, and tokens of a step.
+        """
+        if sum(given is not None for given in (self.step_time_s, self.tokens_per_s, self.log or None)) != 1:
+            raise ValueError("step_time_s: give one of step_time_s, tokens_per_s and log")
+        logged = read_log(folder / self.log) if self.log else None
+        step_time, rate = self.step_time_s, self.tokens_per_s
+        if logged is not None:
+            step_time = logged.step_time
+            rate = logged.tokens_per_s_per_gpu and logged.tokens_per_s_per_gpu * gpus
+        peak = self.peak_gib if self.peak_gib is not None or logged is None else logged.peak_gib
+        return {
+            "table": table,
+            "line": line,
+            "source": self.source or f"{table} line {line}",
+            "tokens_per_s": rate or tokens / (step_time or 1.0),
+            "peak": None if peak is None else peak * GIB,
+        }
+
+
+class _ScenarioRow(_Measurement):
+    """A line whose run has the settings of a scenario file: any model, cluster and training."""
+
+    scenario: str
+
+    def measured(self, table: str, line: int, folder: Path) -> MeasuredRow:
+        """Return the measured run in this line of the file; raise ValueError for a scenario without such a run."""
+        scenario = load_scenario(folder / self.scenario)
+        check_single_point(scenario)
+        spec, gpus = scenario.training, scenario.cluster.world_size
+        known = ("bare", *registry.names("framework"))
+        if spec is None or spec.numerics or not isinstance(spec.framework, str) or spec.framework not in known:
+            raise ValueError(
+                f"scenario: got {self.scenario!r}, which has no simulated training with a shipped framework "
+                f"({', '.join(known)}), from whose constants a calibration begins"
+            )
+        step = to_step(spec, gpus, scenario.base)
+        replicas = gpus // step.parallelism.size
+        tokens = step.seq_len * step.micro_batch_size * step.accumulation * replicas
+        return MeasuredRow(
+            **self.figures(table, line, folder, gpus, tokens),
+            framework=spec.framework,
+            model=scenario.name,
+            gpu="",
+            topology="",
+            seq_len=step.seq_len,
+            gpus=gpus,
+            micro_batch_size=step.micro_batch_size,
+            accumulation=step.accumulation,
+            matmul=step.precision.matmul,
+            reduce=step.precision.reduce,
+            sharding=step.sharding.strategy,
+            reshard=step.sharding.reshard_after_forward is not False,
+            checkpointing="none",
+            compiled=step.compiled,
+            parallelism=step.parallelism,
+            spec=spec,
+            scenario=scenario,
+        )
+
+
+class UserRow(_Measurement):
+    """A line of a user's CSV file with measured runs; empty cells and missing columns have the default."""
+
+    scenario: Literal[""] = Field(
+        "",
+        description="Scenario file with all settings of the run, beside the CSV file: for adapters, own models, own "
+        "topologies; of the other columns, such a line has only those of the measurement above",
+    )
     model: Annotated[str, _known("model")] = Field(description="Model: a catalog name (`simulator list models`)")
     layers: Count | None = Field(None, description="Number of layers, if fewer than the model's layers ran")
     gpu: Annotated[str, _known("gpu")] = Field(description="GPU: a catalog name")
@@ -142,16 +234,6 @@ class UserRow(BaseModel):
     seq_len: Tokens = Field(description="Sequence length in tokens")
     micro_batch_size: Count = Field(description="Sequences per micro-batch on each rank")
     accumulation: Count = Field(1, description="Micro-batches per step and replica")
-    step_time_s: Number | None = Field(None, description="Measured time of a step [s]")
-    tokens_per_s: Number | None = Field(
-        None, description="Measured tokens per second of all GPUs together; alternative to `step_time_s`"
-    )
-    log: str = Field(
-        "",
-        description="Log file of torchtitan, Megatron-LM or NeMo, beside the CSV file; alternative to `step_time_s`, "
-        "and to `peak_gib` where the log has memory",
-    )
-    peak_gib: Number | None = Field(None, description="Measured peak memory of a GPU [GiB]")
     sharding: Annotated[str, _among(STRATEGIES.names())] = Field(
         "zero3", description="Sharding strategy: ddp, zero1, zero2, zero3, ..."
     )
@@ -190,34 +272,21 @@ class UserRow(BaseModel):
             "Implementation of the optimizer's update: fused, foreach or for_loop; the framework's default if omitted"
         ),
     )
-    source: str = Field("", description="Source of the figures")
 
     def measured(self, table: str, line: int, folder: Path) -> MeasuredRow:
         """Return the measured run in this line of the file; raise ValueError if settings contradict each other.
 
         `folder` is the CSV file's folder, against which the path of a log is read.
         """
-        if sum(given is not None for given in (self.step_time_s, self.tokens_per_s, self.log or None)) != 1:
-            raise ValueError("step_time_s: give one of step_time_s, tokens_per_s and log")
         if self.gpus % (self.tp * self.pp * self.cp):
             raise ValueError(
                 f"gpus: got {self.gpus}; must be a multiple of tp x pp x cp, {self.tp * self.pp * self.cp}"
             )
         replicas = self.gpus // (self.tp * self.pp * self.cp)
         tokens = self.seq_len * self.micro_batch_size * self.accumulation * replicas
-        logged = read_log(folder / self.log) if self.log else None
-        step_time, rate = self.step_time_s, self.tokens_per_s
-        if logged is not None:
-            step_time = logged.step_time
-            rate = logged.tokens_per_s_per_gpu and logged.tokens_per_s_per_gpu * self.gpus
-        peak = self.peak_gib if self.peak_gib is not None or logged is None else logged.peak_gib
         made = MeasuredRow(
-            table=table,
-            line=line,
-            tokens_per_s=rate or tokens / (step_time or 1.0),
-            peak=None if peak is None else peak * GIB,
+            **self.figures(table, line, folder, self.gpus, tokens),
             parallelism=self._parallelism(),
-            source=self.source or f"{table} line {line}",
             **{name: getattr(self, name) for name in _ALIKE},
         )
         # Without `layers`, the whole catalog model ran.
@@ -307,11 +376,12 @@ def user_rows(path: Path, topology: str | None = None) -> tuple[MeasuredRow, ...
             if None in cells or (cells.get("") or "").strip():
                 raise ValueError(f"got more cells than the {len(list(filter(None, head)))} columns")
             given: dict[str, Any] = {name: text.strip() for name, text in cells.items() if text and text.strip()}
-            if topology is not None:
+            read = _ScenarioRow if "scenario" in given else UserRow
+            if topology is not None and read is UserRow:
                 given.setdefault("topology", topology)
             if generation := given.pop(_GENERATION, ""):
                 given["attention"] = _attention(generation, given.get("attention", "flash"))
-            row = UserRow(**{name: text for name, text in given.items() if name in UserRow.model_fields})
+            row = read(**{name: text for name, text in given.items() if name in UserRow.model_fields})
             if not wrong:
                 rows.append(row.measured(path.stem, number, path.parent))
         except ValidationError as error:
@@ -359,7 +429,8 @@ def _header(head: Sequence[str], given: str | None) -> tuple[frozenset[str], lis
     """
     fields = UserRow.model_fields
     needed = {name for name, field in fields.items() if field.is_required() and name != given}
-    absent = frozenset(needed.difference(head))
+    # Lines with a scenario need none of these columns.
+    absent = frozenset(needed.difference(head)) if "scenario" not in head else frozenset()
     named = Counter(filter(None, head))
     faults = [f"{name}: names {count} columns; keep one of them" for name, count in named.items() if count > 1]
     proposed: set[str] = set()
@@ -385,7 +456,9 @@ def _is_rate_of_a_gpu(name: str) -> bool:
 def _fault(error: Any) -> str:
     column = ".".join(str(part) for part in error["loc"][:1])
     if error["type"] == "missing":
-        return f"{column}: is missing; every run needs this column"
+        return f"{column}: is missing; every run needs this column, or a scenario"
+    if error["type"] == "extra_forbidden":
+        return f"{column}: got {error['input']!r}; the scenario of this line has all settings; remove one of them"
     return f"{column}: got {error['input']!r}; {error['msg'].removeprefix('Value error, ')}"
 
 

@@ -1,0 +1,71 @@
+"""Builds the Cluster on which a scenario's collective or training runs from a scenario's `cluster`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import inf
+from pathlib import Path
+
+from simulator.cluster.build import Occurrence, build
+from simulator.cluster.cluster import Cluster
+from simulator.scenario.build_training import sharding
+from simulator.scenario.field_types import servers_among
+from simulator.scenario.records import ClusterSpec, EventSpec, Scenario
+from simulator.scenario.training_spec import TrainingSpec
+from simulator.step.framework import load_framework
+from simulator.step.strategies.strategy import STRATEGIES
+
+
+def to_cluster(spec: ClusterSpec, base: Path, *, servers: int = 0, network_time: float = 1.0) -> Cluster:
+    """Return the cluster that the keys of `cluster` describe.
+
+    `servers` is the number of network ports for parameter servers, and `network_time` the factor on the time of
+    transfers. Relative paths begin in the folder `base`.
+    """
+    return build(
+        spec.topology,
+        spec.world_size,
+        gpu=spec.gpu,
+        servers=servers,
+        stragglers=spec.stragglers,
+        link_factors=spec.link_factors,
+        placement=spec.placement,
+        ecmp_seed=spec.ecmp.hash if spec.ecmp else None,
+        network_time=network_time,
+        events=_occurrences(spec.events),
+        storage=spec.storage,
+        base=base,
+    )
+
+
+def network_time(training: TrainingSpec | None, base: Path) -> float:
+    """Return the factor on the time of transfers that a training's framework was calibrated to; 1 without training."""
+    return 1.0 if training is None else load_framework(training.framework, base).network_time
+
+
+def _occurrences(events: Sequence[EventSpec]) -> tuple[Occurrence, ...]:
+    """Return what happens to links, ranks and nodes, each repetition of an event on its own."""
+    return tuple(
+        Occurrence(
+            event.at + number * (event.every or 0.0),
+            inf if event.lasts is None else event.at + number * (event.every or 0.0) + event.lasts,
+            event.factor,
+            event.link,
+            event.rank,
+            event.node,
+            inf if event.reroute_after is None else event.reroute_after,
+        )
+        for event in events
+        for number in range(event.times)
+    )
+
+
+def servers_of(scenario: Scenario) -> int:
+    """Return the number of separate parameter servers that a scenario's collective or training needs."""
+    collective, training = scenario.collective, scenario.training
+    if collective is not None and collective.servers is not None and collective.servers.on == "own":
+        return servers_among(collective.servers.count, len(collective.group or range(scenario.cluster.world_size)))
+    if training is None:
+        return 0
+    spread = sharding(training.sharding, scenario.cluster.world_size)
+    return STRATEGIES.find(spread.strategy, scenario.base).servers(spread)
