@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from simulator.basics.errors import ScenarioError
-from simulator.calibration.gpu_fit import FORMAT, GpuFigures, fit_gpu, read_figures
+from simulator.calibration.gpu_fit import FORMAT, ROUNDS, GpuFigures, fit_gpu, read_figures
 from simulator.cluster.cluster import Gpu
 from simulator.cluster.gpu_file import load_gpu
 from simulator.model.kernel import Attention, Elementwise, Matmul
@@ -46,7 +46,9 @@ def of(gpu: Gpu, share: float = 0.5) -> dict[str, Any]:
 def test_what_was_put_in_comes_out() -> None:
     """A B200's own kernels, fitted on the base of its data sheet: matmuls, copies, attention and norms as they were."""
     gpu = load_gpu("b200")
-    found = fit_gpu(GpuFigures(**of(gpu)), "b200")
+    rounds: list[None] = []
+    found = fit_gpu(GpuFigures(**of(gpu)), "b200", lambda: rounds.append(None))
+    assert 0 < len(rounds) <= ROUNDS
     assert found.median("matmul") < 0.02
     assert abs(found.median("attention")) < 0.01
     # A launch and a share of the rate stand for each other on one size; the time is what was measured.
@@ -111,6 +113,7 @@ def test_the_command_writes_a_file_that_can_be_used(
     answer = cli("fit", "gpu", "mine.json", "--out", "mine.yaml")
     assert answer.code == 0
     assert "median |error|: matmul" in answer.out
+    assert "fitting to mine.json" in answer.err
     assert load_gpu(tmp_path / "mine.yaml").sms == load_gpu("h100_sxm").sms
     assert cli("fit", "gpu", "none.json").code == 2
     assert cli("fit", "one.txt", "two.txt").code == 2

@@ -14,7 +14,7 @@ matmul constants, attention's share of the peak, and the elementwise kernels' sh
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
@@ -42,7 +42,7 @@ from simulator.step.spec import Precision, TrainingStep
 FORMAT: Final = "simulator-gpu-1"
 _TWO_BYTES: Final = 2
 # Rounds of the search for matmul constants.
-_ROUNDS: Final = 60
+ROUNDS: Final = 60
 # Arrays read and written by a norm, an activation and an addition.
 _PASSES: Final[Mapping[str, tuple[int, int]]] = {"norm": (1, 1), "activation": (1, 1), "add": (2, 1)}
 
@@ -169,10 +169,11 @@ def read_figures(path: Path) -> GpuFigures:
         raise ScenarioError(f"{path}: not an output of tools/measure_gpu.py: {error}") from error
 
 
-def fit_gpu(figures: GpuFigures, base: str) -> GpuFit:
+def fit_gpu(figures: GpuFigures, base: str, advance: Callable[[], None] | None = None) -> GpuFit:
     """Fit kernel constants to measured figures of a GPU, and return them as the data of a GPU file.
 
-    Figures of the data sheet are copied from the catalog GPU `base`.
+    Figures of the data sheet are copied from the catalog GPU `base`. `advance` is called after each round of the
+    search; there are at most `ROUNDS` of them.
     """
     source = f"measured on {figures.device.get('name', 'a GPU')} with tools/measure_gpu.py"
     # A copy of the base GPU's file; only measured keys are replaced below.
@@ -205,7 +206,7 @@ def fit_gpu(figures: GpuFigures, base: str) -> GpuFit:
     constants = {name: figure for name, figure in data.get("constants", {}).items() if name != "hbm_efficiency"}
     data["constants"] = constants
     # Matmuls first: the law needs only the data sheet and the figures set above.
-    found = fit(tables, kernel_model(load_gpu(data)), rounds=_ROUNDS)
+    found = fit(tables, kernel_model(load_gpu(data)), rounds=ROUNDS, advance=advance)
     constants |= {name: {"value": float(f"{value:.4g}"), "source": source} for name, value in found.items()}
     constants["attention_2"] = {"value": _attention(figures.attention, data), "source": source}
     constants["elementwise"] = {"value": _elementwise(figures.elementwise, data), "source": source}

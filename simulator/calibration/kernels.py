@@ -8,7 +8,7 @@ cross-validation fits half of the shapes and tests the rest. This is the only mo
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -121,6 +121,7 @@ def fit(
     fixed: Mapping[str, float] | None = None,
     seed: int = 3,
     rounds: int = 120,
+    advance: Callable[[], None] | None = None,
 ) -> dict[str, float]:
     """Return the matmul constants with which simulated times are closest to measured times, for several dtypes
     together.
@@ -135,6 +136,8 @@ def fit(
         Constants with a given value, not fitted.
     seed, rounds : int
         Seed and rounds of the search (differential evolution, Storn & Price 1997).
+    advance : function, optional
+        Called after each round; there are at most `rounds` of them.
 
     Returns
     -------
@@ -162,7 +165,10 @@ def fit(
 
     limits = [BOUNDS[name] for name in free]
     # No polishing: the loss has medians and is not smooth.
-    best = differential_evolution(loss, limits, maxiter=rounds, popsize=8, seed=seed, polish=False, tol=1e-6)
+    told = advance and (lambda *_, **__: advance())
+    best = differential_evolution(
+        loss, limits, maxiter=rounds, popsize=8, seed=seed, polish=False, tol=1e-6, callback=told
+    )
     return constants | dict(zip(free, map(float, best.x), strict=True))
 
 

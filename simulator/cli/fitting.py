@@ -8,8 +8,9 @@ from pathlib import Path
 import typer
 
 from simulator.basics.atomic_files import write_atomically
-from simulator.calibration.gpu_fit import GpuFit, fit_gpu, read_figures
+from simulator.calibration.gpu_fit import ROUNDS, GpuFit, fit_gpu, read_figures
 from simulator.calibration.machines import fit_all, machine_text, to_yaml
+from simulator.cli.progress import progress
 
 
 def show(
@@ -27,7 +28,9 @@ def show(
 
 def show_gpu(path: Path, base: str, out: Path | None) -> None:
     """Fit a GPU's kernel speeds to measurements, print the residuals, and print or write the GPU file."""
-    found = fit_gpu(read_figures(path), base)
+    figures = read_figures(path)
+    with progress(ROUNDS, what=f"fitting to {path.name}", counted="rounds of the search") as advance:
+        found = fit_gpu(figures, base, advance)
     _tell(_text(found), found.to_yaml(), out)
 
 
