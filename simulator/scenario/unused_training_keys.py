@@ -219,7 +219,7 @@ def _lone_shards(shape: TrainingSpec, world_size: int, base: Path) -> Iterator[t
     if not lone or not _without_experts(shape, base):
         return
     alike = "ddp" if shape.offload.what == "none" else "zero2"
-    for name in ("strategy", "reshard_after_forward", "prefetch", "layers_per_unit"):
+    for name in ("strategy", "reshard_after_forward", "prefetch", "layers_per_unit", "keep_below", "gradient_sync"):
         if (name, sharding.strategy) != ("strategy", alike):
             yield ("training", "sharding", name), f"a rank shares its states with no other, as under {alike}"
 

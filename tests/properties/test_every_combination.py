@@ -160,6 +160,14 @@ def star(bandwidth: str, latency: str) -> dict[str, Any]:
             },
             id="a bucket is freed and gradients are allocated at one moment, to the last digit but one",
         ),
+        pytest.param(
+            {"topology": "mi300x_box", "world_size": 2},
+            {
+                "model": LLAMA, "seq_len": 12, "gradient_accumulation_steps": 4, "parallelism": {"pp": 2},
+                "sharding": {"strategy": "zero3", "gradient_sync": "last", "keep_below": 300}, "offload": "optimizer",
+            },
+            id="gradients that wait for the last micro-batch, of a rank that shares its states with no other",
+        ),
     ],
 )  # fmt: skip
 def test_scenarios_on_which_the_engines_differed(cluster: dict[str, Any], training: dict[str, Any]) -> None:
