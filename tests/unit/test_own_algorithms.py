@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import simulator
-from simulator.basics.errors import ScenarioError, ScenarioWarning
+from simulator.basics.errors import ForeignCodeWarning, ScenarioError, ScenarioWarning
 from simulator.collectives.algorithm import CollectiveRequest
 from simulator.collectives.algorithm_files import find_algorithm
 from simulator.collectives.own_algorithms import proof_text
@@ -359,6 +360,58 @@ def test_an_unchanged_file_is_loaded_once_and_a_changed_one_again(folder: Path) 
     assert (folder / "loads").read_text() == "x"
     (folder / "root_sends.py").write_text(counting + ROOT_SENDS + "\n")
     assert find_algorithm("./root_sends.py", folder) is not first
+
+
+def test_a_file_that_failed_loads_once_its_fault_is_mended(folder: Path) -> None:
+    """The file stays the same: another file, which it reads, was missing."""
+    (folder / "root_sends.py").write_text("open('speeds.txt').close()\n" + ROOT_SENDS)
+    told = []
+    for there in (False, False, True, True):
+        if there:
+            (folder / "speeds.txt").touch()
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            if there:
+                assert find_algorithm("./root_sends.py", folder).operations == ("broadcast",)
+            else:
+                with pytest.raises(ScenarioError, match=r"^root_sends\.py:1: FileNotFoundError: "):
+                    find_algorithm("./root_sends.py", folder)
+        told += [str(warning.message) for warning in caught]
+    assert told == ["runs the code of root_sends.py"]
+
+
+def test_a_changed_file_is_announced_once_and_a_broken_file_never(folder: Path) -> None:
+    contents = ("def f(:\n", ROOT_SENDS, ROOT_SENDS + "\n# changed\n", "x = 1 / 0\n", "def f(:\n")
+    told = []
+    for content in contents:
+        (folder / "root_sends.py").write_text(content)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            with nullcontext() if content.startswith("\nfrom") else pytest.raises(ScenarioError, match="Error: "):
+                find_algorithm("./root_sends.py", folder)
+        told.append([str(warning.message) for warning in caught])
+    assert told == [[], ["runs the code of root_sends.py"], [], [], []]
+
+
+def test_files_of_equal_names_are_each_announced(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for name in ("first", "second", "first"):
+            (folder / name).mkdir(exist_ok=True)
+            monkeypatch.chdir(folder / name)
+            Path("same.py").write_text(ROOT_SENDS)
+            find_algorithm("./same.py")
+    assert [str(warning.message) for warning in caught] == ["runs the code of same.py"] * 2
+    assert {warning.category for warning in caught} == {ForeignCodeWarning}
+
+
+def test_where_the_warning_is_an_error_no_code_runs(folder: Path) -> None:
+    (folder / "root_sends.py").write_text("raise SystemExit('this ran')")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", ForeignCodeWarning)
+        for _ in range(2):
+            with pytest.raises(ForeignCodeWarning, match=r"runs the code of root_sends\.py"):
+                find_algorithm("./root_sends.py", folder)
 
 
 def test_cached_outcomes_depend_on_the_content_of_the_file(folder: Path) -> None:
