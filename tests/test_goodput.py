@@ -69,6 +69,28 @@ def test_the_training_of_some_tokens_ends_later_with_failures() -> None:
     assert ill.frame()["share"].sum() == pytest.approx(1.0)
 
 
+@pytest.mark.parametrize("days", [3.0, None])
+def test_the_data_has_the_range_of_what_was_asked_alone(days: float | None) -> None:
+    """Without failures, the range is that of the step: the figure divided and multiplied by 1 + its uncertainty."""
+    asks = {"days": days} if days else {"days": None, "tokens": 2e10}
+    sound, ill = (goodput(asked(**asks, failures=rate)) for rate in (0.0, 2.0))
+    rate = sound.work_per_step / sound.step_time
+    assert sound.uncertainty > 0.0
+    wider = 1.0 + sound.uncertainty
+    for found in (sound, ill):
+        data = found.to_dict()
+        assert [key for key in data if "80" in key] == ["work_80" if days else "time_80_s"]
+        low, high = data["work_80"] if days else data["time_80_s"]
+        middle = data["work" if days else "time_s"]["0.5"]
+        if found is sound:
+            assert middle == pytest.approx(3 * DAY * rate if days else 2e10 / rate)
+            assert (low, high) == pytest.approx((middle / wider, middle * wider))
+        else:
+            ends = found.range(found.outlook.work if days else found.outlook.time)
+            assert (low, high) == pytest.approx([end * rate for end in ends] if days else ends)
+            assert low < middle / wider < middle * wider < high
+
+
 def test_the_time_between_failures_of_the_job_is_a_rate_of_its_nodes() -> None:
     # Two nodes that fail every 8 h together: 3 failures a day, 1.5 of each node.
     by_time, by_rate = goodput(asked(mtbf=8 * 3600.0)), goodput(asked(failures=1.5))

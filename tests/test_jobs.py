@@ -13,6 +13,7 @@ from simulator.basics import registry
 from simulator.basics.errors import DeadlockError, ScenarioError
 from simulator.cluster.build import build
 from simulator.cluster.leaf_switches import leaf_switches
+from simulator.jobs import sharing
 from simulator.scenario.days_file import DaysSpec
 from simulator.scenario.global_batch import sequences_of
 from simulator.scenario.jobs_file import JobSpec, OuterSpec, SharedClusterSpec, load_jobs
@@ -211,6 +212,26 @@ def test_a_slow_link_costs_what_it_costs_beside_healthy_links() -> None:
     )
     assert run.sentences[0].endswith("on healthy links); b is not affected.")
     assert run.frame().loc["a", "healthy_links_s"] == run.jobs[0].healthy
+
+
+@pytest.mark.parametrize("factor", [1.0, 4.0])
+def test_links_at_their_rating_or_faster_are_no_slow_links(monkeypatch: pytest.MonkeyPatch, factor: float) -> None:
+    """A cable of four times its rating makes the job faster, and neither is compared with healthy links."""
+
+    def not_needed(*_: object) -> list[float]:
+        pytest.fail("nothing is slow, therefore no time on healthy links is needed")
+
+    monkeypatch.setattr(sharing, "_times_on_healthy_links", not_needed)
+    cable = {"link_factors": {"nic0->leaf0": factor, "leaf0->nic0": factor}}
+    run = simulate_jobs(file(cable, a=job(steps=1)))
+    assert run.sentences == (f"Job a runs alone: {run.jobs[0].alone * 1e3:.4g} ms a step.",)
+    assert run.jobs[0].healthy == run.jobs[0].alone
+
+
+def test_slow_links_are_named_without_faster_ones() -> None:
+    cable = {"nic0->leaf0": 0.2, "leaf0->nic0": 0.2, "nic1->leaf0": 4.0, "leaf0->nic1": 4.0}
+    run = simulate_jobs(file({"link_factors": cable}, a=job(steps=1)))
+    assert run.sentences[0].startswith("Slow links (nic0 <-> leaf0 at 20 % of its speed) make job a ")
 
 
 def test_a_job_that_generates_and_trains_answers_with_the_time_of_a_batch() -> None:

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from simulator import load_scenario, simulate
+from simulator.cli.memory import _notes
+from simulator.report.numbers.memory_margin import MemoryMargin
 from tests.commands import Command, commands_in
 
 
@@ -87,6 +89,45 @@ def test_memory_that_fits_tightly_is_warned_of(cli: Command) -> None:
     shorter = cli("memory", "llama3_8b", *cut, 6144).out
     assert "does not fit" not in shorter
     assert f"with {both}." in " ".join(shorter.split())
+
+
+@pytest.mark.parametrize(
+    ("allocated", "reserved", "noted"),
+    [
+        (9.0, 12.1, True),
+        (9.0, 12.0, False),
+        # The table prints both as 12.0.
+        (9.0, 12.04, False),
+        # No tensors are saved: more reserved memory is no surprise.
+        (10.0, 13.0, False),
+        (11.0, 13.0, False),
+    ],
+)
+def test_checkpointing_that_reserves_more_for_fewer_tensors_is_explained(
+    allocated: float, reserved: float, noted: bool
+) -> None:
+    """Without checkpointing, tensors need 10 GiB and the allocator reserves 12 GiB."""
+
+    def margin(reserved: float, allocated: float) -> MemoryMargin:
+        return MemoryMargin(int(reserved * 2**30), 80 * 2**30, int(allocated * 2**30))
+
+    usual = margin(12.0, 10.0)
+    peaks = {
+        name: dict.fromkeys(("none", "selective_op", "full"), usual) for name in ("ddp", "zero1", "zero2", "zero3")
+    }
+    peaks["zero1"]["full"] = margin(reserved, allocated)
+    told = [note for note in _notes(peaks) if "reserves more than none" in note]
+    assert len(told) == noted
+    if told:
+        assert told[0].startswith("full reserves more than none with zero1, although its tensors need less (9 GiB): ")
+
+
+def test_more_reserved_memory_for_as_many_tensors_has_no_note(cli: Command) -> None:
+    """On 64 tokens, the states are the peak with any checkpointing, and blocks of another layout are reserved."""
+    size = ("gpt2", "--dp", 4, "--seq-len", 64)
+    reserved = cli("memory", *size, "--json").data["simulated_reserved_bytes"]["ddp"]
+    assert reserved["none"] < reserved["selective_op"] < reserved["full"]
+    assert "reserves more" not in cli("memory", *size).out
 
 
 def test_the_process_is_what_nvidia_smi_prints(cli: Command) -> None:

@@ -107,10 +107,14 @@ class Origin:
         return told
 
     def guarded_record(self, record: R, refusals: tuple[type[Exception], ...] = ()) -> R:
-        """Return a declared record whose functions are `guarded`."""
+        """Return a declared record whose functions are `guarded`; raise ScenarioError if a function is missing."""
         if not is_dataclass(record) or isinstance(record, type):
             return record
         values = {field.name: getattr(record, field.name) for field in fields(record) if field.init}
+        for field in fields(record):
+            if field.name in values and callable(field.default) and not callable(values[field.name]):
+                what = f"{type(record).__name__}.{field.name} is a {type(values[field.name]).__name__}"
+                raise ScenarioError(f"{self.name}: {what}; must be a function; omit it for the default")
         return replace(
             record, **{key: self.guarded(value, refusals) for key, value in values.items() if _is_function(value)}
         )

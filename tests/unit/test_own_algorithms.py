@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import simulator
-from simulator.basics.errors import ScenarioError, ScenarioWarning
+from simulator.basics.errors import ForeignCodeWarning, ScenarioError, ScenarioWarning
+from simulator.collectives.algorithm import CollectiveRequest
 from simulator.collectives.algorithm_files import find_algorithm
+from simulator.collectives.own_algorithms import proof_text
 from simulator.scenario.load import load_scenario, points
 from simulator.sweeps.cache import Cache
 from tests.commands import Command, commands_in
@@ -180,6 +183,87 @@ def test_every_command_proves_an_algorithm_before_it_simulates(
             simulator.sweep("mine.yaml")
 
 
+# Ring all-gather; with WRONG ranks, each sends its own part in every round.
+GATHERS = """
+from dataclasses import replace
+
+from simulator.collectives import ring
+from simulator.collectives.schedule_builder import ScheduleBuilder
+from simulator.records.reduction_order import ReductionOrder
+from simulator.records.schedule import Schedule, kept
+
+
+def all_gather(request):
+    n = request.world_size
+
+    def parts():
+        builder, last = ScheduleBuilder(), [None] * n
+        for k in range(n - 1):
+            sent = 0 if n == WRONG else k
+            last = [
+                builder.send(r, (r + 1) % n, (r - sent) % n, 1, reduce=False, channel=r, after=[last[r - 1]])
+                for r in range(n)
+            ]
+            builder.end_round()
+        return builder.parts()
+
+    return Schedule("all_gather", "mine", n, 0, n, ReductionOrder.IN_SEQUENCE, kept(parts), rows=n * (n - 1))
+
+
+def unknown(request, sizes, network):
+    return None
+
+
+ALGORITHM = replace(ring.ALGORITHM, plans={**ring.ALGORITHM.plans, "all_gather": all_gather}, closed_form=unknown)
+"""
+
+
+@pytest.mark.parametrize(
+    ("strategy", "more", "used"),
+    [
+        ("zero3", "", 8),
+        ("zero3", ", parallelism: {tp: 2}", 4),
+        ("{strategy: zero3, shard_size: 4}", "", 4),
+    ],
+)
+def test_an_algorithm_of_a_training_is_proved_on_the_groups_that_share_states(
+    folder: Path, command: Command, strategy: str, more: str, used: int
+) -> None:
+    """Eight GPUs share states in groups of `used`; a file is wrong for 4 or 8 ranks alone."""
+    training = f"model: gpt2_small, seq_len: 128, sharding: {strategy}, algorithm: ./mine.py{more}"
+    (folder / "own.yaml").write_text(
+        f"name: own\ncluster: {{topology: star_100g, world_size: 8}}\ntraining: {{{training}}}\n"
+    )
+    for wrong in (4, 8):
+        (folder / "mine.py").write_text(GATHERS.replace("WRONG", str(wrong)))
+        done = command("check", "own.yaml")
+        faults = [line for line in done.faults if not line.startswith("warning: ")]
+        if wrong != used:
+            assert (done.code, faults) == (0, []), done.err
+            continue
+        assert done.code == 2
+        (line,) = faults
+        assert line.startswith("own.yaml:3:"), line
+        assert "training.algorithm: got './mine.py', which does not carry out all_gather: mine all_gather: " in line
+        # The second round sends what the first has sent.
+        assert f"transfer {used}: from 0 to 1 changes nothing" in line
+
+
+def test_an_algorithm_that_refuses_few_ranks_is_proved_on_the_fewest_that_it_accepts(folder: Path) -> None:
+    """2 x 320 x 319 and 2 x 160 x 159 transfers are more than 2^15, and the file accepts no fewer than 100 ranks.
+
+    With a limit of 200 ranks, all 320 ranks have to be proved.
+    """
+    ring = RING.replace("GATHERED", "r - (k - n + 1)").replace("WAITS", "True")
+    for fewest, proved in ((100, 160), (200, 320)):
+        refusal = f"    if n < {fewest}:\n        raise ValueError('needs {fewest} ranks')\n"
+        head = "    n = request.world_size\n"
+        (folder / "mine.py").write_text(ring.replace(head, head + refusal))
+        algorithm, request = find_algorithm("./mine.py", folder), CollectiveRequest("all_reduce", 320, 960)
+        told = f"; proved on {proved} ranks, because 320 ranks have too many transfers"
+        assert proof_text(algorithm, request) == (told if proved < 320 else "")
+
+
 def test_an_algorithm_with_too_many_transfers_is_proved_on_fewer_ranks(folder: Path) -> None:
     """2 x 160 x 159 transfers are more than 2^15; 2 x 80 x 79 are fewer."""
     (folder / "mine.py").write_text(RING.replace("GATHERED", "r - (k - n + 1)").replace("WAITS", "True"))
@@ -224,6 +308,10 @@ def test_the_option_ends_with_its_command(folder: Path, command: Command) -> Non
         (ROOT_SENDS.replace('{"broadcast": broadcast}', "{}"), "root_sends.py: ALGORITHM.plans is empty"),
         (ROOT_SENDS.replace('{"broadcast"', '{"brodcast"'), "plans: got 'brodcast'; one of all_gather, all_reduce"),
         (ROOT_SENDS.replace('{"broadcast"', '{"gather"'), "got './root_sends.py', which cannot do broadcast"),
+        (
+            ROOT_SENDS.replace("minimal=always", "minimal=always, closed_form=None"),
+            "root_sends.py: Algorithm.closed_form is a NoneType; must be a function; omit it for the default",
+        ),
         ("\0", "root_sends.py: SyntaxError: source code string cannot contain null bytes"),
     ],
 )
@@ -272,6 +360,58 @@ def test_an_unchanged_file_is_loaded_once_and_a_changed_one_again(folder: Path) 
     assert (folder / "loads").read_text() == "x"
     (folder / "root_sends.py").write_text(counting + ROOT_SENDS + "\n")
     assert find_algorithm("./root_sends.py", folder) is not first
+
+
+def test_a_file_that_failed_loads_once_its_fault_is_mended(folder: Path) -> None:
+    """The file stays the same: another file, which it reads, was missing."""
+    (folder / "root_sends.py").write_text("open('speeds.txt').close()\n" + ROOT_SENDS)
+    told = []
+    for there in (False, False, True, True):
+        if there:
+            (folder / "speeds.txt").touch()
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            if there:
+                assert find_algorithm("./root_sends.py", folder).operations == ("broadcast",)
+            else:
+                with pytest.raises(ScenarioError, match=r"^root_sends\.py:1: FileNotFoundError: "):
+                    find_algorithm("./root_sends.py", folder)
+        told += [str(warning.message) for warning in caught]
+    assert told == ["runs the code of root_sends.py"]
+
+
+def test_a_changed_file_is_announced_once_and_a_broken_file_never(folder: Path) -> None:
+    contents = ("def f(:\n", ROOT_SENDS, ROOT_SENDS + "\n# changed\n", "x = 1 / 0\n", "def f(:\n")
+    told = []
+    for content in contents:
+        (folder / "root_sends.py").write_text(content)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            with nullcontext() if content.startswith("\nfrom") else pytest.raises(ScenarioError, match="Error: "):
+                find_algorithm("./root_sends.py", folder)
+        told.append([str(warning.message) for warning in caught])
+    assert told == [[], ["runs the code of root_sends.py"], [], [], []]
+
+
+def test_files_of_equal_names_are_each_announced(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for name in ("first", "second", "first"):
+            (folder / name).mkdir(exist_ok=True)
+            monkeypatch.chdir(folder / name)
+            Path("same.py").write_text(ROOT_SENDS)
+            find_algorithm("./same.py")
+    assert [str(warning.message) for warning in caught] == ["runs the code of same.py"] * 2
+    assert {warning.category for warning in caught} == {ForeignCodeWarning}
+
+
+def test_where_the_warning_is_an_error_no_code_runs(folder: Path) -> None:
+    (folder / "root_sends.py").write_text("raise SystemExit('this ran')")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", ForeignCodeWarning)
+        for _ in range(2):
+            with pytest.raises(ForeignCodeWarning, match=r"runs the code of root_sends\.py"):
+                find_algorithm("./root_sends.py", folder)
 
 
 def test_cached_outcomes_depend_on_the_content_of_the_file(folder: Path) -> None:

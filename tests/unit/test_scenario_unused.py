@@ -239,3 +239,78 @@ def test_nothing_is_exchanged_by_a_single_data_parallel_rank() -> None:
 def test_a_bucket_that_holds_the_whole_model_is_told_as_such() -> None:
     (line,) = load_scenario(training(sharding={"strategy": "ddp", "bucket_size": "1 GiB"})).warnings
     assert "a single bucket holds all 7.72 KiB of gradients; 1 GiB therefore acts like the default of 25 MiB" in line
+
+
+LONE: dict[str, Any] = {"strategy": "zero3", "reshard_after_forward": False, "prefetch": 2, "layers_per_unit": 2}
+SHARED = {"model_type": "gpt2", "n_embd": 64, "n_layer": 4, "n_head": 8, "n_positions": 64, "vocab_size": 256}
+MIXTRAL = {
+    "model_type": "mixtral", "hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 4,
+    "num_attention_heads": 8, "vocab_size": 256, "num_local_experts": 4, "num_experts_per_tok": 2,
+}  # fmt: skip
+
+
+def on_a_node(sharding: dict[str, Any], world_size: int = 8, **keys: Any) -> Scenario:
+    own = {"model": SHARED, "seq_len": 64, "gradient_accumulation_steps": 2, "sharding": sharding, **keys}
+    return load_scenario({"name": "n", "cluster": {"topology": "dgx_a100", "world_size": world_size}, "training": own})
+
+
+def report(scenario: Scenario) -> dict[str, Any]:
+    return simulate(scenario.replaced(warnings=()), limit_memory=False).report.to_dict()
+
+
+@pytest.mark.parametrize("offload", ["none", "optimizer"])
+@pytest.mark.parametrize("alone", ["a single rank", "tp", "shard_size"])
+def test_a_rank_that_shares_its_states_with_no_other_shards_nothing(alone: str, offload: str) -> None:
+    """A single rank, eight tensor-parallel ranks of eight, and sharding groups of one rank, which sum their gradients.
+
+    Updates on the host need an owner of the states, therefore ZeRO-3 is ZeRO-2 there, and DDP elsewhere.
+    """
+    keys: dict[str, Any] = {"offload": offload, "parallelism": {"tp": 8 if alone == "tp" else 1}}
+    if alone == "a single rank":
+        keys |= {"world_size": 1}
+    alike = "ddp" if offload == "none" else "zero2"
+    group = {"shard_size": 1} if alone == "shard_size" else {}
+    scenario = on_a_node(LONE | group, **keys)
+    why = f"has no effect here: a rank shares its states with no other, as under {alike}"
+    assert scenario.warnings == tuple(
+        f"<dict>: training.sharding.{key}: {why}" for key in ("layers_per_unit", "prefetch", "reshard_after_forward")
+    )
+    found = report(scenario)
+    assert found == report(on_a_node({"strategy": alike} | (group if alike == "zero2" else {}), **keys))
+    # Two ranks that share states heed the keys.
+    shared = {"shard_size": 2} if alone == "shard_size" else {}
+    keys |= {"parallelism": {"tp": 4}} if alone == "tp" else {}
+    keys |= {"world_size": 2} if alone == "a single rank" else {}
+    assert not any("shares its states" in line for line in on_a_node(LONE | shared, **keys).warnings)
+    assert report(on_a_node(LONE | shared, **keys)) != report(on_a_node({"strategy": "zero3"} | shared, **keys))
+
+
+def test_zero2_without_partners_is_ddp() -> None:
+    cut = {"parallelism": {"tp": 8}}
+    (warning,) = on_a_node({"strategy": "zero2"}, **cut).warnings
+    assert warning.endswith(
+        "sharding.strategy: has no effect here: a rank shares its states with no other, as under ddp"
+    )
+    assert report(on_a_node({"strategy": "zero2"}, **cut)) == report(on_a_node({"strategy": "ddp"}, **cut))
+    # On the host, ZeRO-2 is what every such strategy becomes.
+    assert on_a_node({"strategy": "zero2"}, **cut, offload="optimizer").warnings == ()
+
+
+def test_experts_with_copies_on_tensor_parallel_ranks_are_sharded() -> None:
+    """Eight tensor-parallel ranks with whole experts hold eight copies of the experts, and shard them."""
+    keys: dict[str, Any] = {"model": MIXTRAL, "parallelism": {"tp": 8, "etp": 1}}
+    assert on_a_node(LONE, **keys).warnings == ()
+    assert report(on_a_node(LONE, **keys)) != report(on_a_node({"strategy": "zero3"}, **keys))
+    assert report(on_a_node(LONE, **keys)) != report(on_a_node({"strategy": "ddp"}, **keys))
+
+
+@pytest.mark.parametrize(("world_size", "cut"), [(1, 1), (8, 8)])
+def test_an_own_strategy_stays_as_it_is_on_a_rank_without_partners(tmp_path: Path, world_size: int, cut: int) -> None:
+    """A copy of ZeRO-3 keeps its gathered units, because its file alone says what it does."""
+    own = tmp_path / "own_zero3.py"
+    own.write_text("from simulator.step.strategies.zero3 import STRATEGY\n")
+    keys: dict[str, Any] = {"world_size": world_size, "parallelism": {"tp": cut}}
+    scenario = on_a_node(LONE | {"strategy": str(own)}, **keys)
+    assert not any("shares its states" in line for line in scenario.warnings)
+    assert report(scenario)["peak_memory_bytes"] > report(on_a_node({"strategy": "ddp"}, **keys))["peak_memory_bytes"]
+    assert report(scenario) != report(on_a_node({"strategy": str(own)}, **keys))
