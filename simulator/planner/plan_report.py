@@ -22,10 +22,12 @@ from simulator.planner.explain import step_difference
 from simulator.planner.infeasible import MemoryNeed, Remedy
 from simulator.planner.search import PlayedSetting, SearchResult
 from simulator.planner.sensitivity import MachineChange
-from simulator.planner.setting import scenario_of
+from simulator.planner.setting import precision_of, scenario_of
 from simulator.records.measures import find
 from simulator.report.numbers.memory_margin import margin_of
 from simulator.scenario.answer_spec import BudgetSpec
+from simulator.scenario.records import Scenario
+from simulator.scenario.training_spec import PRECISIONS
 
 # Step times that differ by less are reported as equal [%].
 _SAME: Final = 0.05
@@ -58,7 +60,10 @@ def document(
         "played": len(plan.played),
         "ended": plan.ended,
         "reasons": reasons(plan),
-        "choices": {name: list(values) for name, values in plan.choices.values.items()},
+        "choices": {
+            name: [_given(plan.base, name) if value is None else value for value in values]
+            for name, values in plan.choices.values.items()
+        },
         "why": dict(plan.choices.why),
         "best": [_of_one(plan, one, budget) for one in plan.best],
         "not_listed": not_listed(plan),
@@ -81,6 +86,18 @@ def document(
         ],
         "sizes": [one.to_dict() for one in tried],
     }  # fmt: skip
+
+
+def _given(base: Scenario, name: str) -> Any:
+    """Return the scenario's value of a key that a plan leaves to the scenario; None if no single word says it."""
+    training = base.training
+    if training is None:
+        return None
+    words = [word for word in PRECISIONS if precision_of(training, word) == training.precision]
+    return {
+        "precision": next(iter(words), None), "framework": training.framework, "optimizer": training.optimizer.name,
+        "rank": training.lora.rank, "base": training.lora.base,
+    }.get(name)  # fmt: skip
 
 
 def sentences(plan: SearchResult, budget: BudgetSpec | None = None, deadline: float | None = None) -> list[str]:
