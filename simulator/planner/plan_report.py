@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import reduce
 from typing import Any, Final
 
 from simulator.basics.counts import number_of
@@ -26,6 +27,7 @@ from simulator.planner.setting import precision_of, scenario_of
 from simulator.records.measures import find
 from simulator.report.numbers.memory_margin import margin_of
 from simulator.scenario.answer_spec import BudgetSpec
+from simulator.scenario.plan_spec import KEYS
 from simulator.scenario.records import Scenario
 from simulator.scenario.training_spec import PRECISIONS
 
@@ -90,14 +92,9 @@ def document(
 
 def _given(base: Scenario, name: str) -> Any:
     """Return the scenario's value of a key that a plan leaves to the scenario; None if no single word says it."""
-    training = base.training
-    if training is None:
-        return None
-    words = [word for word in PRECISIONS if precision_of(training, word) == training.precision]
-    return {
-        "precision": next(iter(words), None), "framework": training.framework, "optimizer": training.optimizer.name,
-        "rank": training.lora.rank, "base": training.lora.base,
-    }.get(name)  # fmt: skip
+    value = reduce(getattr, KEYS[name].split("."), base)
+    words = (word for word in PRECISIONS if base.training and precision_of(base.training, word) == value)
+    return next(words, None) if name == "precision" else value
 
 
 def sentences(plan: SearchResult, budget: BudgetSpec | None = None, deadline: float | None = None) -> list[str]:
