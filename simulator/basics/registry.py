@@ -166,7 +166,8 @@ def find(kind: Kind, name: str) -> Path:
         shown = name if name.isprintable() else repr(name)
         shipped_names = one_of(files, path.stem, listed_by(kind))
         raise ScenarioError(f"{shown}: no such {kind} file; give an existing path or a name; {shipped_names}")
-    raise UnknownNameError(kind, name, (*files, *installed), listed_by=listed_by(kind), instead=_other_kind(kind, name))
+    hint, instead = "or give the path of a config.json" if kind == "model" else "", _other_kind(kind, name)
+    raise UnknownNameError(kind, name, (*files, *installed), hint, listed_by(kind), instead)
 
 
 def _directory_hint(kind: Kind, path: Path) -> str:

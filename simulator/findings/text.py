@@ -146,7 +146,8 @@ def bracket_text(key: str, one: Mapping[str, Any]) -> str:
         return f"{'' if one['exact'] else 'about '}{at_text(key, one['at'], exact=one['exact'])}"
     # The search ended early, e.g. because a point in between could not be simulated.
     low, high = (at_text(key, one[end], exact=True) for end in ("from", "to"))
-    return f"a value between {low} and {high}"
+    # Write a common unit once: "somewhere between 16 and 32 GPUs".
+    return f"somewhere between {low.removesuffix(' ' + high.rpartition(' ')[2])} and {high}"
 
 
 def ends_text(key: str, one: Mapping[str, Any]) -> str:

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from simulator.model.layer_list import LayerList
 
 NEEDS_TORCH: Final = (
-    "tracing a module needs PyTorch; write: pip install 'cluster-training-simulator[torch]', or list the layers in "
-    "a file"
+    "tracing a module needs PyTorch: pip install 'cluster-training-simulator[torch]'; or list the layers in a file "
+    "(docs/howto/own_network.md)"
 )
 
 

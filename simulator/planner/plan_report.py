@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import reduce
 from typing import Any, Final
 
 from simulator.basics.counts import number_of
@@ -22,10 +23,13 @@ from simulator.planner.explain import step_difference
 from simulator.planner.infeasible import MemoryNeed, Remedy
 from simulator.planner.search import PlayedSetting, SearchResult
 from simulator.planner.sensitivity import MachineChange
-from simulator.planner.setting import scenario_of
+from simulator.planner.setting import precision_of, scenario_of
 from simulator.records.measures import find
 from simulator.report.numbers.memory_margin import margin_of
 from simulator.scenario.answer_spec import BudgetSpec
+from simulator.scenario.plan_spec import KEYS
+from simulator.scenario.records import Scenario
+from simulator.scenario.training_spec import PRECISIONS
 
 # Step times that differ by less are reported as equal [%].
 _SAME: Final = 0.05
@@ -58,7 +62,10 @@ def document(
         "played": len(plan.played),
         "ended": plan.ended,
         "reasons": reasons(plan),
-        "choices": {name: list(values) for name, values in plan.choices.values.items()},
+        "choices": {
+            name: [_given(plan.base, name) if value is None else value for value in values]
+            for name, values in plan.choices.values.items()
+        },
         "why": dict(plan.choices.why),
         "best": [_of_one(plan, one, budget) for one in plan.best],
         "not_listed": not_listed(plan),
@@ -81,6 +88,13 @@ def document(
         ],
         "sizes": [one.to_dict() for one in tried],
     }  # fmt: skip
+
+
+def _given(base: Scenario, name: str) -> Any:
+    """Return the scenario's value of a key that a plan leaves to the scenario; None if no single word says it."""
+    value = reduce(getattr, KEYS[name].split("."), base)
+    words = (word for word in PRECISIONS if base.training and precision_of(base.training, word) == value)
+    return next(words, None) if name == "precision" else value
 
 
 def sentences(plan: SearchResult, budget: BudgetSpec | None = None, deadline: float | None = None) -> list[str]:

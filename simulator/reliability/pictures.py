@@ -41,7 +41,7 @@ def runs_picture(found: Goodput) -> Picture | None:
         scale, unit = found.unit_of_work
         values = [run.work * found.work_per_step / found.step_time / scale for run in found.outlook.runs]
         axis = f"work in {found.question.days:g} days [{unit}]"
-        title = f"Half of the runs do {found.middle} in {format_duration(found.question.days * DAY)}"
+        title = f"Half of the runs do at least {found.middle} in {format_duration(found.question.days * DAY)}"
     if max(values) == min(values):
         return None
     return Picture("runs", share_of_runs.figure(values, axis, title, rising=found.question.days is None))

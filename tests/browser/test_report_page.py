@@ -184,7 +184,7 @@ def test_the_breakdown_names_the_condition_of_its_points(running: Any, folders: 
             one.value(f"pick(pointAt([0, {place}]))")
             value = one.value(f"data.axes[1].values[{place}]")
             assert micro in value
-            assert one.text("#breakdown caption").endswith(f": the points with {value} (2 of 4 points)")
+            assert one.text("#breakdown caption").endswith(f", with {value} (2 of 4 points)")
             assert one.page.locator("#breakdown tbody tr").count() == 2
     # Without a swept axis every point has a bar.
     with opened(running, folders["staged"] / FILE) as one:

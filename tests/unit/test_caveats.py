@@ -122,8 +122,8 @@ def test_measured_constants_need_no_caveat_and_those_of_another_machine_do() -> 
     }
     # Gathers and reduce-scatters have one origin; sums of small tensors have another.
     assert caveats(training("dgx_h100", 16, sharding="zero3"))["network"] == [
-        "constants of all_gather and reduce_scatter are not measured here: inside nodes as in one node, between nodes "
-        "as the all_reduce of dgx_b200 (same cards)",
+        "constants of all_gather and reduce_scatter are not measured here: inside nodes those of one node, between "
+        "nodes those of the all_reduce of dgx_b200 (same cards)",
         "constants of all_reduce are not measured here: rates as aws_p5 (the same nodes, as much card bandwidth), "
         "start-up as dgx_b200 (the same cards)",
     ]

@@ -76,7 +76,7 @@ def test_the_title_of_a_scaling_is_its_efficiency() -> None:
         for line, speeds in (("ddp", (200.0, 760.0)), ("zero3", (190.0, 813.0)))
         for gpus, speed in zip((2, 8), speeds, strict=True)
     ]
-    assert training_scaling.finding(rows) == "Scaling efficiency from 2 to 8 GPUs: 107 % (zero3) to 95 % (ddp)"
+    assert training_scaling.finding(rows) == "8 GPUs keep 95 % (ddp) to 107 % (zero3) of the speed per GPU on 2 GPUs"
 
 
 def test_a_front_of_one_point_is_no_line_and_has_no_name() -> None:

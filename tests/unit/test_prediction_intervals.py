@@ -189,7 +189,7 @@ def test_algorithms_of_all_process_groups_are_named() -> None:
         ran.setdefault(f"{dimension_of(op.stream)} {op.schedule.operation}", set()).add(op.schedule.algorithm)
     assert ran["dp all_gather"] == {"ring", "blueconnect"}
     assert {name: set(text.split(", ")) for name, text in plan.algorithms.items()} == ran
-    assert any(source.startswith("not measured here: inside nodes as in one node") for source in plan.constants)
+    assert any(source.startswith("not measured here: inside nodes those of one node") for source in plan.constants)
 
 
 def test_runs_with_experts_count_more_for_experts() -> None:

@@ -496,7 +496,7 @@ def test_a_value_out_of_place_is_told_with_what_is_allowed(training: dict[str, A
 def test_an_unknown_model_is_told_with_the_one_that_was_meant() -> None:
     (line,) = told(with_keys({"model": "llama3_9b"}))
     assert line.startswith("training.model: got 'llama3_9b'; did you mean 'llama3_8b'")
-    assert line.endswith("? `simulator list models` lists all")
+    assert line.endswith("? `simulator list models` lists all; or give the path of a config.json")
     assert "llama3_8b" in registry.names("model")
 
 

@@ -129,11 +129,11 @@ def _over_nodes(name: str, ring: MachineCollective, all_reduces: Mapping[str, Me
     # The network's part of the start-up: over nodes less within a node.
     startup = float(f"{ring.startup + own.nodes.startup - own.one_node.startup:.4g}")
     # The terminal prints the text up to the first semicolon, in a line of at most 160 characters.
-    why = f"{_ABSENT}: inside nodes as in one node, between nodes "
+    why = f"{_ABSENT}: inside nodes those of one node, between nodes "
     if network.cross_rate_cap == float("inf"):
-        why += "at the rating of the cards"
+        why += "the rated bandwidth of the cards"
     else:
-        why += f"as the all_reduce of {other}" + (" (same cards)" if other != name else "")
+        why += f"those of the all_reduce of {other}" + (" (same cards)" if other != name else "")
     machine = replace(
         ring,
         algorithm="multi_ring",

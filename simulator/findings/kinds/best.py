@@ -252,6 +252,9 @@ def _changes(compared: Comparison, measure: Measure, rows: Sequence[Row], value:
     for row in rows:
         own = _value(measure, row)
         change = measure.change_text(own, value)
+        if measure.is_share:
+            # "59 % more" of a share would be mistaken for a share of the step.
+            change = f"{100 * abs(own - value):.1f} points {'more' if own > value else 'less'}"
         # Only the first change names the measure.
         short = change.removesuffix(f" the {measure.noun}").removesuffix(f" {measure.noun}") if others else change
         others.append((compared.name(row.setting), f"{measure.amount_text(own)} ({short})"))
@@ -318,12 +321,10 @@ def _conditions(compared: Comparison, conditions: Sequence[Settings]) -> str:
 
 
 def _tie(compared: Comparison, measure: Measure, contests: Sequence[tuple[Settings, Sequence[Row]]]) -> str:
-    """Return a sentence for a tie under every condition: the nominal leader, and its largest lead."""
+    """Return a sentence for a tie under every condition, with the largest difference."""
     condition, rows = max(contests, key=lambda one: _ratio(measure, one[1][0], one[1][-1]))
-    most = f"at most {_factor(_ratio(measure, rows[0], rows[-1]))} ({compared.where(condition)})"
-    names = list(dict.fromkeys(compared.name(own[0].setting) for _, own in contests))
-    first = f"{names[0]} leads under all conditions" if len(names) == 1 else f"{join_list(names)} lead in turn"
-    return f"all settings tie in {measure.noun} within {_margin(measure, contests)}: {first}, by {most}"
+    most = f"{percent_text(_ratio(measure, rows[0], rows[-1]) - 1)} ({compared.where(condition)})"
+    return f"all settings tie in {measure.noun}: they differ by at most {most}, within {_margin(measure, contests)}"
 
 
 def _margin(measure: Measure, contests: Sequence[tuple[Settings, Sequence[Row]]]) -> str:

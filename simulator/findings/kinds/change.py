@@ -61,7 +61,8 @@ def _sentences(compared: Comparison, first: Row, others: list[Row], told: list[M
     baseline = compared.name(first.setting)
     best = _ordered(others, told[0])[0]
     is_short = len(others) <= _MOST_CLAUSES and len(others) * len(told) <= _MOST_CHANGES
-    in_words = others if is_short else [best]
+    # The winner first, then settings that lose or do not fit.
+    in_words = sorted(others, key=lambda row: row is not best) if is_short else [best]
     texts = [(compared.name(row.setting), _predicate(first, row, told, baseline)) for row in in_words]
     sentences = [place + clauses(texts)]
     listed = [row for row in others if row not in in_words]

@@ -148,12 +148,14 @@ def _sentence(compared: Comparison, key: str, value: Any, changes: list[dict[str
 
 
 def _range(compared: Comparison, changes: list[dict[str, Any]], several: Sequence[bool]) -> str:
-    """Return a text with the largest fall and the largest rise of a measure, and the settings that have them."""
+    """Return both ends of a measure's changes, with their settings: 'time -16 % with zero1 to 2.4x with zero3'."""
+    measure = compared.measure(changes[0]["measure"])
     names: dict[str, list[str]] = {}
     for one in sorted(changes, key=lambda one: one["change"]):
-        names.setdefault(_change_text(compared, one), []).append(_place(compared, one, several))
+        text = f"{measure.sign_text(one['after'], one['before'])}{_lacks(one)}"
+        names.setdefault(text, []).append(_place(compared, one, several))
     ends = [f"{text} {join_list(own)}" for text, own in names.items()]
-    return ends[0] if len(ends) == 1 else f"between {ends[0]} and {ends[-1]}"
+    return f"{measure.noun} {' to '.join(dict.fromkeys((ends[0], ends[-1])))}"
 
 
 def _place(compared: Comparison, one: Mapping[str, Any], several: Sequence[bool]) -> str:
@@ -165,8 +167,11 @@ def _place(compared: Comparison, one: Mapping[str, Any], several: Sequence[bool]
 
 def _change_text(compared: Comparison, one: Mapping[str, Any]) -> str:
     """Return a change in words: "16 % less time"."""
-    lacks = "" if one["fits"] else " (does not fit in memory)"
-    return compared.measure(one["measure"]).change_text(one["after"], one["before"]) + lacks
+    return compared.measure(one["measure"]).change_text(one["after"], one["before"]) + _lacks(one)
+
+
+def _lacks(one: Mapping[str, Any]) -> str:
+    return "" if one["fits"] else " (does not fit in memory)"
 
 
 FINDING = Finding("effect", find)

@@ -159,7 +159,8 @@ def _above_text(
     values : mapping of int to float
         The measure's values at the axis's own numbers.
     """
-    over, under = (f"{measure.value_verb} {word} {measure.text(above)}" for word in ("over", "at most"))
+    limit = measure.text(above).replace(".0 %", " %")
+    over, under = (f"{measure.value_verb} {word} {limit}" for word in ("over", "at most"))
     first, last = min(values), max(values)
     ends = ", ".join(
         f"{measure.amount_text(values[number])} at {label(axis.key, axis.settings(number)[axis.key])}"

@@ -221,7 +221,7 @@ def _per_token(compared: Comparison) -> bool:
 
 def _parts_title(compared: Comparison) -> str:
     if compared.kind != "training":
-        return "Time the busiest link is sending or receiving"
+        return "Time of the busiest link"
     return (
         f"Time per {compared.useful_unit} (all GPUs), broken down" if _per_token(compared) else "Step time, broken down"
     )

@@ -141,7 +141,7 @@ def finding(rows: Sequence[Throughput]) -> str:
     Examples
     --------
     >>> finding([Throughput("zero3", 8, 800.0, 0.5), Throughput("zero3", 64, 5760.0, 0.45)])
-    'Scaling efficiency from 8 to 64 GPUs: 90 % (zero3)'
+    '64 GPUs keep 90 % (zero3) of the speed per GPU on 8 GPUs'
     """
     kept: list[tuple[float, str, int, int]] = []
     for line in dict.fromkeys(row.line for row in rows):
@@ -151,8 +151,8 @@ def finding(rows: Sequence[Throughput]) -> str:
         kept.append((share, line, first.gpus, last.gpus))
     share, line, few, many = max(kept)
     least, other, *_ = min(kept)
-    lowest = "" if len(kept) == 1 else f" to {style.percent(least)} ({other})"
-    return f"Scaling efficiency from {few:,} to {many:,} GPUs: {style.percent(share)} ({line}){lowest}"
+    lowest = "" if len(kept) == 1 else f"{style.percent(least)} ({other}) to "
+    return f"{many:,} GPUs keep {lowest}{style.percent(share)} ({line}) of the speed per GPU on {few:,} GPUs"
 
 
 def _of_steps(compared: ComparedPoints) -> dict[str, Figure]:

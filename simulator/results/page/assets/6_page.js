@@ -185,7 +185,7 @@ function breakdown() {
   at("breakdownpanel").classList.toggle("hidden", beside && !learned);
   // Points under other conditions have bars once one of them is selected.
   const fixed = data.axes.map((axis, i) => (axis.compared || !data.axes.some((a) => a.compared) ? "" : axis.values[own[i]])).filter(Boolean);
-  const some = rows.length < data.points.length && fixed.length ? `: the points with ${fixed.join(", ")} (${rows.length} of ${data.points.length} points)` : "";
+  const some = rows.length < data.points.length && fixed.length ? `, with ${fixed.join(" and ")} (${rows.length} of ${data.points.length} points)` : "";
   bars(at(beside && !learned ? "overview" : "breakdown"), { rows, title: `${data.parts}${some}`, unit: "s", picked: state.point, onPick: pick });
 }
 
