@@ -334,6 +334,20 @@ def test_a_command_under_else_has_no_setting_of_the_other_branch(cli: Command, f
         assert not answer.data["ignored"]
 
 
+def test_other_commands_with_other_settings_are_named(cli: Command) -> None:
+    """One of two commands is read; the other is named if it is a training with other settings."""
+    run = f"torchrun pretrain_gpt.py {MODEL} --bf16 --seq-length 4096 --micro-batch-size"
+    for second, told in (
+        (f"{run} 2", ["own.sh:4: 1 command with other settings of Megatron-LM; read: the command in own.sh:2"]),
+        (f"{run} 1", []),
+        ("python tools/preprocess_data.py --seq-length 2048 --workers 8", []),
+    ):
+        answer, found = script(cli, f"if [ $X ]; then\n{run} 1\nelse\n{second}\nfi\n")
+        assert answer.code == 0, answer.err
+        assert found["training.micro_batch_size"] == 1
+        assert [note for note in answer.data["warnings"] if "other settings" in note] == told
+
+
 @pytest.mark.parametrize(
     ("options", "dtype"),
     [

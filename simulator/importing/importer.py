@@ -5,17 +5,18 @@ read each file  ->  its format  ->  facts  ->  machine  ->  the formats' derivat
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from simulator.basics.errors import ScenarioError
+from simulator.basics.counts import number_of
+from simulator.basics.errors import ScenarioError, few
 from simulator.basics.input_files import read_text
 from simulator.importing import batch, machine, shape, writer
 from simulator.importing.facts import Facts
 from simulator.importing.format import Format, Readings, format_of
 from simulator.importing.machine import Options
-from simulator.importing.settings import MOST_BYTES, MOST_PYTHON_BYTES, Imported
+from simulator.importing.settings import MOST_BYTES, MOST_PYTHON_BYTES, Imported, Setting
 from simulator.importing.syntax import mapping, python, shell, toml
 from simulator.importing.zero_stage import STAGE
 
@@ -54,8 +55,12 @@ def import_files(
         raise ScenarioError(f"got {len(files)} files; a configuration has at most {_MOST_FILES}")
     facts, found, options = Facts(), dict[str, Format](), options or Options()
     machine.apply_options(facts, options)
+    others = list[str]()
     for path in files:
-        kind, settings = format_of(path, *_readings(path, options))
+        syntax, readings = _readings(path, options)
+        kind, settings = format_of(path, syntax, readings)
+        if syntax == "shell":
+            others += _other_commands(kind, settings, readings)
         facts.read(settings, kind.table, kind.plain, kind.idle)
         found[path] = kind
     facts.refuse()
@@ -72,7 +77,7 @@ def import_files(
     formats = {path: kind.name for path, kind in found.items()}
     understood = sorted(facts.understood(), key=lambda one: writer.order(one.key))
     missing = sorted(facts.missing(), key=lambda one: writer.order(one.key))
-    notes = (*facts.notes(), *text.warnings)
+    notes = (*others, *facts.notes(), *text.warnings)
     return Imported(formats, tuple(understood), tuple(facts.ignored), tuple(missing), text.text, notes)
 
 
@@ -89,6 +94,24 @@ def _readings(path: str, options: Options) -> tuple[str, Readings]:
         return "shell", shell.read(text, path, options.variables)
     syntax, read = known
     return syntax, read(text, path)
+
+
+def _other_commands(kind: Format, settings: Sequence[Setting], readings: Readings) -> Iterator[str]:
+    """Yield a note on the commands of a script whose settings of the same program differ from those that are read."""
+
+    def values(reading: Sequence[Setting]) -> set[tuple[str, object]]:
+        return {(name, one.value) for one in reading if (name := kind.plain(one.key)) in kind.table}
+
+    # The last reading has the options in variables, and is no command.
+    *commands, variables = readings
+    # A command with few of the settings is no other training, but prepares data or the like.
+    trainings = [one for one in commands if 2 * kind.known(one) > kind.known(settings)]
+    others = [one[-1].place for one in trainings if values(one) != values(settings)]
+    if others:
+        taken = "the options in variables" if settings is variables else f"the command in {settings[-1].place}"
+        yield (
+            f"{few(others, 6)}: {number_of(len(others), 'command')} with other settings of {kind.name}; read: {taken}"
+        )
 
 
 def _derive_rest(facts: Facts, kinds: Sequence[Format]) -> None:
