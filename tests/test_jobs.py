@@ -228,10 +228,13 @@ def test_links_at_their_rating_or_faster_are_no_slow_links(monkeypatch: pytest.M
     assert run.jobs[0].healthy == run.jobs[0].alone
 
 
-def test_slow_links_are_named_without_faster_ones() -> None:
-    cable = {"nic0->leaf0": 0.2, "leaf0->nic0": 0.2, "nic1->leaf0": 4.0, "leaf0->nic1": 4.0}
-    run = simulate_jobs(file({"link_factors": cable}, a=job(steps=1)))
-    assert run.sentences[0].startswith("Slow links (nic0 <-> leaf0 at 20 % of its speed) make job a ")
+def test_slow_links_are_compared_beside_links_that_stay_faster() -> None:
+    """Every link has four times its rating, except a cable: without its factor, all have four times their rating."""
+    fast = {"*->*": 4.0}
+    cable = {"nic0->leaf0": 0.9, "leaf0->nic0": 0.9}
+    run, all_fast = (simulate_jobs(file({"link_factors": links}, a=job(steps=1))) for links in (fast | cable, fast))
+    assert run.jobs[0].healthy == all_fast.jobs[0].alone < run.jobs[0].alone
+    assert run.sentences[0].startswith("Slow links (nic0 <-> leaf0 at 90 % of its speed) make job a ")
 
 
 def test_a_job_that_generates_and_trains_answers_with_the_time_of_a_batch() -> None:

@@ -406,8 +406,10 @@ def _times_alone(file: JobsFile, parts: Sequence[Cluster], jobs: Sequence[JobPro
 
 
 def _times_on_healthy_links(file: JobsFile, programs: Sequence[JobProgram]) -> list[float]:
-    """Return the mean step time of each job without the others if every link has its rating [s]."""
-    rated = tuple(replace(job, cluster=job.cluster.replaced(link_factors={})) for job in file.jobs)
+    """Return the mean step time of each job without the others if no link is slow [s]; faster links stay faster."""
+    slow = slow_links(file)
+    kept = {link: factor for link, factor in file.jobs[0].cluster.link_factors.items() if link not in slow}
+    rated = tuple(replace(job, cluster=job.cluster.replaced(link_factors=kept)) for job in file.jobs)
     parts, _, planned = _planned_alone(_cluster(replace(file, jobs=rated)), rated)
     counted = [replace(job, steps=program.steps) for job, program in zip(planned, programs, strict=True)]
     return _times_alone(file, parts, counted)

@@ -12,7 +12,6 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import product
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
@@ -256,7 +255,7 @@ def _algorithm(shape: TrainingSpec, copies: int, base: Path) -> Iterator[RuleVio
     """Yield a violation if the algorithm lacks a collective operation of the sharding strategy, or does it wrongly.
 
     The algorithm is proved on the ranks that share a part of the model (`copies`), or on the groups into which
-    `shard_size` divides them. Other groups are proved when they are planned.
+    `shard_size` divides them, and for sums between these groups. Other groups are proved when they are planned.
     """
     try:
         algorithm = chosen(shape.algorithm, base)
@@ -274,9 +273,9 @@ def _algorithm(shape: TrainingSpec, copies: int, base: Path) -> Iterator[RuleVio
     if missing:
         message = f"got {shape.algorithm!r}, which has no {missing[0]}; {shape.sharding.strategy} needs this operation"
         yield _conflict("algorithm", message, "training.sharding.strategy")
-    size = shape.sharding.shard_size
-    groups = {copies} if size is None else {size, copies // size}
-    for operation, ranks in product(needed, sorted(groups)):
+    size = shape.sharding.shard_size or copies
+    sums = {("all_reduce", copies // size)} if "all_reduce" in needed else set()
+    for operation, ranks in sorted({(operation, size) for operation in needed} | sums):
         if operation in algorithm.plans and ranks > 1:
             # The number of elements does not matter: every rank has a part of several.
             request = CollectiveRequest(operation, ranks, 3 * ranks)
