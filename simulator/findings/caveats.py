@@ -282,8 +282,8 @@ def _interval(rows: Sequence[tuple[Row, Report]], name: str, key: str) -> Iterat
     if len(foreign) == len(rows):
         yield Caveat(
             "interval",
-            f"uncertainty of the {name}: at least ±{near}; no model like this one was measured, and 95 % of "
-            "transformers of unseen sources are as close",
+            f"uncertainty of the {name}: at least ±{near}; no model like this one is among the measured "
+            "runs, and this range holds 95 % of the transformers of unseen sources",
         )
         return
     similar = not any(report["carried_over"] for _, report in known)
