@@ -65,6 +65,8 @@ CALLS: Final = {
     ("memory", "tiny.json", "--dp", "1", "--pp", "4", "--schedule", "./lifo.py"): SCHEDULE.file,
     ("fit-check", "tiny.json", "--gpu", "a100_sxm_80gb", "--optimizer", "./amsgrad.py"): OPTIMIZER.file,
     ("fit", "sizes.csv", "--topology", "rack.yaml", *SWEEP): BUILDER.file,
+    ("validate", "--csv", "runs.csv", "--jobs", "1"): BUILDER.file,
+    ("calibrate", "runs.csv", "--out", "fitted.yaml"): BUILDER.file,
     ("fit", "sizes.csv", "--topology", "star_100g", *SWEEP, "--algorithm", "./mine.py"): ALGORITHM,
 }  # fmt: skip
 # Calls that run no code, although files that they may name have some.
@@ -76,8 +78,6 @@ WITHOUT_CODE: Final = (
     ("diff", "out", "out"),
     ("diff", "out", "out", "--html", "diff.html"),
     ("flight-recorder", "profile.json"),
-    ("validate", "--csv", "runs.csv"),
-    ("calibrate", "runs.csv", "--topology", "rack.yaml", "--out", "fitted.yaml"),
 )
 TINY: Final = {
     "model_type": "gpt2", "n_embd": 16, "n_layer": 4, "n_head": 2, "n_positions": 8, "vocab_size": 32,
@@ -110,8 +110,7 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     files |= {
         "topology.conf": "SwitchName=s0 Nodes=n[0-1]\n",
         "sizes.csv": "size,time\n1024,100\n1048576,1000\n",
-        "runs.csv": "model,gpu,topology,gpus,seq_len,micro_batch_size,tokens_per_s,sharding,schedule\n"
-        "gpt2,a100_sxm_80gb,rack.yaml,4,128,1,30000,./synced.py,./lifo.py\n",
+        "runs.csv": "scenario,step_time_s\nown.yaml,1\n",
         ALGORITHM: "from simulator.collectives.ring import ALGORITHM\n",
         MODEL: "def build():\n    return None\n",
     }

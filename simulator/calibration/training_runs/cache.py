@@ -45,7 +45,7 @@ def play_on(
     advance : function, optional
         Called for each row, simulated or cached.
     kept : Path, optional
-        The file; by default every row is simulated, and nothing is written.
+        The file; by default every row is simulated, and nothing is written. Rows with a scenario are not kept.
     changes : Changes
         Changed constants of the GPUs.
     """
@@ -63,7 +63,8 @@ def play_on(
         tell()
     for _, outcome in each_played(left, known, jobs, changes):
         found[key(outcome.row)] = outcome
-        if kept is not None:
+        # Files that a scenario names may change without a change of the row.
+        if kept is not None and outcome.row.scenario is None:
             _append(kept, key(outcome.row), outcome)
         tell()
     return tuple(found[one] for one in keys)
