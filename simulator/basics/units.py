@@ -219,11 +219,13 @@ def format_time(seconds: float) -> str:
 
     Examples
     --------
-    >>> format_time(0.00128), format_time(0.0)
-    ('1.28 ms', '0 s')
+    >>> format_time(0.00128), format_time(0.0), format_time(87_084)
+    ('1.28 ms', '0 s', '87,080 s')
     """
     if seconds == 0:
         return "0 s"
+    if seconds >= 9999.5:
+        return f"{float(f'{seconds:.4g}'):,.0f} s"
     for unit, factor in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
         if seconds >= factor:
             return f"{seconds / factor:.4g} {unit}"

@@ -145,7 +145,17 @@ def test_memory_is_shown_in_binary_units_as_nvidia_smi_does(nbytes: int, shown: 
 
 
 @pytest.mark.parametrize(
-    ("seconds", "shown"), [(0.00128, "1.28 ms"), (2.0, "2 s"), (5e-6, "5 us"), (1.23456e-8, "12.35 ns"), (0.0, "0 s")]
+    ("seconds", "shown"),
+    [
+        (0.00128, "1.28 ms"),
+        (2.0, "2 s"),
+        (5e-6, "5 us"),
+        (1.23456e-8, "12.35 ns"),
+        (0.0, "0 s"),
+        (9999.4, "9999 s"),
+        (9999.6, "10,000 s"),
+        (87_084, "87,080 s"),
+    ],
 )
 def test_times_are_shown_with_the_unit_that_fits(seconds: float, shown: str) -> None:
     assert format_time(seconds) == shown
