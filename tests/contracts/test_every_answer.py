@@ -55,7 +55,7 @@ ASKED = {
     "checkpointing_tradeoff": ("name", "memory", "share", "time"),
     "context_length": ("name", "factor"),
     "deepseek_v3": ("name", "speed", "memory"),
-    "dit_training": ("name", "factor"),
+    "dit_training": ("name", "share"),
     "faults_in_training": ("name", "loss"),
     "flapping_link": ("name", "share", "time"),
     "flash_vs_standard": ("name", "place", "factor"),

@@ -212,6 +212,7 @@ def _place(measure: Measure, condition: Settings, rows: Sequence[Row]) -> dict[s
                 "setting": dict(row.setting),
                 "value": _value(measure, row),
                 "factor": _finite(_ratio(measure, rows[0], row)),
+                **({"difference": _value(measure, row) - _value(measure, rows[0])} if measure.is_share else {}),
             }
             for row in rows[1:]
         ],
@@ -324,7 +325,9 @@ def _tie(compared: Comparison, measure: Measure, contests: Sequence[tuple[Settin
     """Return a sentence for a tie under every condition, with the largest difference."""
     condition, rows = max(contests, key=lambda one: _ratio(measure, one[1][0], one[1][-1]))
     most = f"{percent_text(_ratio(measure, rows[0], rows[-1]) - 1)} ({compared.where(condition)})"
-    return f"all settings tie in {measure.noun}: they differ by at most {most}, within {_margin(measure, contests)}"
+    names = list(dict.fromkeys(compared.name(row.setting) for _, own in contests for row in own))
+    who = join_list(names) if len(names) <= MOST_NAMED else f"all {len(names)} settings"
+    return f"{who} tie in {measure.noun}: they differ by at most {most}, within {_margin(measure, contests)}"
 
 
 def _margin(measure: Measure, contests: Sequence[tuple[Settings, Sequence[Row]]]) -> str:
