@@ -13,6 +13,10 @@ PYTHONS ?= python3.12 python3.13 python3.14
 
 unexport PYTHONDONTWRITEBYTECODE
 
+# Pictures with the fonts and settings of this environment: a list of fonts that another one left in the user's cache may
+# name files that are gone, and the user's own settings would change pictures.
+export MPLCONFIGDIR := $(abspath $(VENV))/matplotlib
+
 .PHONY: demo test pytest notebooks notebooks-write test-long lint bench coverage lowest smoke wheel measured docs clean
 
 demo: $(VENV)/run-installed
