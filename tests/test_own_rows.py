@@ -258,12 +258,13 @@ def test_calibrated_constants_act_on_lines_with_scenarios(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("head", "cells", "told"),
     [
-        ("scenario,step_time_s,gpus", "own.yaml,1,4", "gpus: got '4'; the scenario of this line has all settings"),
+        ("scenario,step_time_s,gpus", "own.yaml,1,4", "gpus: got '4' beside a scenario, which has all settings"),
         ("scenario,step_time_s", "own.yaml,", "step_time_s: give one of step_time_s, tokens_per_s and log"),
         ("scenario,step_time_s", "none.yaml,1", "no such scenario"),
         ("scenario,step_time_s", ",1", "model: is missing; every run needs this column, or a scenario"),
         ("scenario,step_time_s", "ring.yaml,1", "has no simulated training with a shipped framework"),
         ("scenario,step_time_s", "axes.yaml,1", "points"),
+        ("scenario,step_time_s", "disturbed.yaml,1", "whose cluster has jitter or events; remove both keys"),
     ],
 )
 def test_a_line_with_a_wrong_scenario_is_refused(tmp_path: Path, head: str, cells: str, told: str) -> None:
@@ -272,6 +273,10 @@ def test_a_line_with_a_wrong_scenario_is_refused(tmp_path: Path, head: str, cell
     for name, keys in {
         "own": {"training": training},
         "ring": {"collective": {"operation": "all_reduce", "size": "1 MiB"}},
+        "disturbed": {
+            "training": training,
+            "cluster": cluster | {"events": [{"at": "1 ms", "rank": 0, "factor": 0.5}]},
+        },
         "axes": {"training": training, "sweep": {"training.seq_len": [128, 256]}},
     }.items():
         (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump({"name": name, "cluster": cluster} | keys))

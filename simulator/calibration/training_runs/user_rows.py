@@ -28,6 +28,7 @@ from simulator.model.expert_partition import ExpertPartition
 from simulator.model.load import load_transformer
 from simulator.scenario.build_training import to_step
 from simulator.scenario.load import check_single_point, load_scenario
+from simulator.scenario.records import JitterSpec
 from simulator.step.checkpointing import POLICIES
 from simulator.step.framework import Implementation
 from simulator.step.parallelism import Parallelism
@@ -190,6 +191,9 @@ class _ScenarioRow(_Measurement):
                 f"scenario: got {self.scenario!r}, which has no simulated training with a shipped framework "
                 f"({', '.join(known)}), from whose constants a calibration begins"
             )
+        # A few micro-batches are simulated, and stand for the others of an undisturbed step.
+        if scenario.cluster.jitter != JitterSpec() or scenario.cluster.events:
+            raise ValueError(f"scenario: got {self.scenario!r}, whose cluster has jitter or events; remove both keys")
         step = to_step(spec, gpus, scenario.base)
         replicas = gpus // step.parallelism.size
         tokens = step.seq_len * step.micro_batch_size * step.accumulation * replicas
@@ -458,7 +462,7 @@ def _fault(error: Any) -> str:
     if error["type"] == "missing":
         return f"{column}: is missing; every run needs this column, or a scenario"
     if error["type"] == "extra_forbidden":
-        return f"{column}: got {error['input']!r}; the scenario of this line has all settings; remove one of them"
+        return f"{column}: got {error['input']!r} beside a scenario, which has all settings; remove the cell"
     return f"{column}: got {error['input']!r}; {error['msg'].removeprefix('Value error, ')}"
 
 
