@@ -17,7 +17,7 @@ from simulator.cluster.changes import Event, changes
 from simulator.collectives.algorithm import CollectiveRequest
 from simulator.collectives.plan import Task, plan
 from simulator.engine.compiled import core, fields
-from simulator.engine.compiled.core import NO_MEMORY, PLAYED, STUCK, run
+from simulator.engine.compiled.core import NO_MEMORY, OUTSIDE, PLAYED, STUCK, run
 from simulator.engine.compiled.engine import execute as compiled
 from simulator.engine.compiled.library import build as build_library
 from simulator.engine.compiled.library import library_path
@@ -45,13 +45,14 @@ def members(text: str, struct: str) -> list[str]:
 def test_both_sides_know_the_same_fields() -> None:
     header = (FOLDER / "problem.h").read_text()
     assert members(header, "Problem") == list(fields.FIELDS)
+    assert members(header, "Lengths") == list(fields.LENGTHS)
     assert members(header, "Result") == [name for name, _ in fields.ResultStruct._fields_]
     assert "enum OpKind { KERNEL, COLLECTIVE, MEMORY }" in header
     assert (fields.KERNEL, fields.COLLECTIVE, fields.MEMORY) == (0, 1, 2)
     for name, value in (("ON_GPU", 1), ("TAKES_SMS", 2), ("TOGETHER", 1), ("IN_ORDER", 2)):
         assert f"{name} = {value}" in header
         assert getattr(fields, name) == value
-    for name, value in (("PLAYED", PLAYED), ("NO_MEMORY", NO_MEMORY), ("STUCK", STUCK)):
+    for name, value in (("PLAYED", PLAYED), ("NO_MEMORY", NO_MEMORY), ("STUCK", STUCK), ("OUTSIDE", OUTSIDE)):
         assert f"{name} = {value}" in header
 
 

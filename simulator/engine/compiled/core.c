@@ -17,6 +17,7 @@
  * and no rank can be done before the last rank has come. If another collective comes to its links meanwhile, it is
  * followed by the clock from that moment on (`follow`).
  */
+#include "border.h"
 #include "transfers.h"
 
 /* ---- ranks come to collectives ---- */
@@ -293,7 +294,7 @@ static void follow_the_rest(Play *play) {
     }
 }
 
-/* Simulate a program; returns an Outcome. Called by core.py. */
+/* Simulate a program; returns an Outcome. Called by core.py, after core_border. */
 int32_t core_play(const Problem *problem, Result *result) {
     Play play;
     int32_t outcome = PLAYED;

@@ -15,14 +15,15 @@ import numpy as np
 import numpy.typing as npt
 
 from simulator.basics.arrays import Floats
-from simulator.basics.errors import SimulationError
+from simulator.basics.errors import DefectError, SimulationError
 from simulator.engine.compiled import library
-from simulator.engine.compiled.fields import Problem, ProblemStruct, ResultStruct, refuse_outside
+from simulator.engine.compiled.fields import Problem, ProblemStruct, ResultStruct, lengths_of
 from simulator.engine.progress import tell
 
 PLAYED: Final = 0
 NO_MEMORY: Final = 1
 STUCK: Final = 2
+OUTSIDE: Final = 5
 # Up to this number of transfers the core takes milliseconds, less than a thread would cost.
 _SOON_PLAYED: Final = 2000
 # Interval of progress reports [s].
@@ -73,22 +74,26 @@ def run(problem: Problem) -> Times:
     DefectError
         An entry of the problem lies outside the array that it indexes.
     """
-    refuse_outside(problem)
     core = library.load()
     if core is None:
         raise SimulationError("engine: the compiled engine is not there: no C compiler built it; write engine: auto")
-    struct, result = problem.struct(), ResultStruct()
+    struct, lengths, result = problem.struct(), lengths_of(problem), ResultStruct()
     start, end = (np.full(problem.operations, np.nan) for _ in range(2))
     enter, through = (np.full(problem.logged, np.nan) for _ in range(2))
     result.start, result.end = start.ctypes.data, end.ctypes.data
     result.enter, result.through = enter.ctypes.data, through.ctypes.data
     took = np.zeros(problem.logged, np.int32)
     result.took = took.ctypes.data
-    outcome = _played(core, struct, result, problem)
+    outcome = core.core_border(*(ctypes.byref(each) for each in (struct, lengths, result)))
+    if outcome == PLAYED:
+        outcome = _played(core, struct, result, problem)
     taps = _taken(result)
     core.core_free(ctypes.byref(result))
     if outcome == NO_MEMORY:
         raise SimulationError("engine: too little memory to follow this program; write collectives: closed_form")
+    if outcome == OUTSIDE:
+        array = result.outside.decode()
+        raise DefectError(f"the core's array {array} has the entry {result.entry} outside the array that it indexes")
     if outcome not in (PLAYED, STUCK):
         raise AssertionError(f"the core ends with outcome {outcome}")
     stuck = outcome == STUCK

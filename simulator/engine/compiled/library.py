@@ -110,6 +110,8 @@ def _typed(library: ctypes.CDLL) -> ctypes.CDLL:
     """Declare the argument and result types of the core library's functions; return the library."""
     library.core_play.restype = ctypes.c_int32
     library.core_play.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
+    library.core_border.restype = ctypes.c_int32
+    library.core_border.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p]
     library.core_free.restype = None
     library.core_free.argtypes = [ctypes.c_void_p]
     return library

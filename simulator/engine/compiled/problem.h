@@ -32,7 +32,7 @@ enum OpFlag { ON_GPU = 1, TAKES_SMS = 2 };
  * contend, and no rank is done before the last rank has reached it; such a collective may be computed without a clock.
  */
 enum CollectiveFlag { TOGETHER = 1, IN_ORDER = 2 };
-enum Outcome { PLAYED = 0, NO_MEMORY = 1, STUCK = 2, STOPPED = 3, OUT_OF_ORDER = 4 };
+enum Outcome { PLAYED = 0, NO_MEMORY = 1, STUCK = 2, STOPPED = 3, OUT_OF_ORDER = 4, OUTSIDE = 5 };
 
 typedef struct {
     /* The fabric: links of the cluster, then the HBM of each rank. */
@@ -156,6 +156,14 @@ typedef struct {
     const int64_t *noise_rank;   /* [ranks], number under which a rank draws */
 } Problem;
 
+/* Numbers of entries of the arrays above, for the check of every index before the simulation (border.h): `results` of
+ * `start` and `end`, `logged` of `enter` and `through`, `routed` detours times routings. */
+typedef struct {
+    int64_t links, changes, changed_links, changed_ranks, avoided, ranks, queued, operations, awaited,
+        memberships, instances, members, shapes, started, rows, inner, outer, parts, tables, routes, sized,
+        taken, busy, routed, lists, streams, groups, starters, detours, routings, results, logged;
+} Lengths;
+
 typedef struct {
     double *start, *end;         /* of operations, by rank and place in its list */
     double *enter, *through;     /* of logged transfers */
@@ -163,6 +171,8 @@ typedef struct {
     double *tap;                 /* triples (enter, end, instance) of flows on tapped routes; core_free frees them */
     int64_t taps, tap_room;
     int64_t events, followed, in_order;
+    const char *outside;         /* under OUTSIDE: the array that has `entry`, which lies outside the array it indexes */
+    int64_t entry;
     /* A second thread reads these while the core runs, and sets `stop` to end the simulation early. */
     volatile int64_t ended;      /* operations */
     volatile double now;
