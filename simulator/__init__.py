@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from simulator.api.runs import Run, Sweep, play, simulate
     from simulator.api.schedules import collective
     from simulator.api.tracing import model_from_torch
+    from simulator.basics.edition import VERSION as __version__  # noqa: N811
     from simulator.cluster.build import build as build_cluster
     from simulator.scenario.from_python import collective_scenario, training_scenario
     from simulator.scenario.load import load_scenario
     from simulator.scenario.records import Scenario
     from simulator.sweeps.sweep import sweep
 
-__version__ = "0.1.0"
 __all__ = [
     "Run",
     "Scenario",
@@ -56,6 +56,7 @@ _HOMES = {
     "plan": ("simulator.api.plans", "plan"),
     "play": ("simulator.api.runs", "play"),
     "Scenario": ("simulator.scenario.records", "Scenario"),
+    "__version__": ("simulator.basics.edition", "VERSION"),
     "build_cluster": ("simulator.cluster.build", "build"),
     "collective": ("simulator.api.schedules", "collective"),
     "collective_scenario": ("simulator.scenario.from_python", "collective_scenario"),

@@ -93,7 +93,7 @@ def test_what_can_change_an_outcome_is_missed(tmp_path: Path, monkeypatch: pytes
     star = tmp_path / "here" / "own" / "star.yaml"
     star.write_text(star.read_text(encoding="utf-8") + "# another comment\n", encoding="utf-8")
     known.add(key(file))
-    monkeypatch.setattr("simulator.__version__", "9.9")
+    monkeypatch.setattr("simulator.basics.edition.VERSION", "9.9")
     known.add(key(file))
     monkeypatch.setattr("simulator.basics.edition._digest", lambda: "other code")
     known.add(key(file))

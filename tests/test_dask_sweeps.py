@@ -183,7 +183,7 @@ def test_what_a_cluster_played_is_kept_here(
 
 
 def test_another_edition_is_refused(cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("simulator.__version__", "9.9")
+    monkeypatch.setattr("simulator.basics.edition.VERSION", "9.9")
     with pytest.raises(
         ScenarioError, match=r"--scheduler: this is simulator 9\.9 .*, (the scheduler|tcp://\S+) has "
     ) as told:

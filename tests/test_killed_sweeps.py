@@ -170,7 +170,7 @@ def test_going_on_with_something_else_is_refused(cli: Command, tmp_path: Path, m
     assert cli(*again).faults == [f"{refused}./own_star.yaml changed; choose a new --out"]
     (tmp_path / "own_star.yaml").write_text(star, encoding="utf-8")
     with monkeypatch.context() as patched:
-        patched.setattr("simulator.__version__", "9.9")
+        patched.setattr("simulator.basics.edition.VERSION", "9.9")
         assert "simulator was 0.1.0" in cli(*again).faults[0]
     assert cli(*again).code == 0
 

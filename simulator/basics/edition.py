@@ -12,15 +12,14 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-import simulator
-
+VERSION: Final = "0.1.0"
 _PACKAGE: Final = Path(__file__).parents[1]
 _SUFFIXES: Final = (".py", ".yaml", ".json", ".csv")
 
 
 def edition() -> str:
     """Return the simulator's version with a digest over code and catalog, such as "0.1.0 (3f1c9a7be02d)"."""
-    return f"{simulator.__version__} ({_digest()})"
+    return f"{VERSION} ({_digest()})"
 
 
 @cache

@@ -7,9 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-import simulator
-
-FOLDER: Final = Path(simulator.__file__).parent / "catalog" / "measured"
+FOLDER: Final = Path(__file__).parents[1] / "catalog" / "measured"
 
 
 @cache

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-import simulator
+from simulator.basics.edition import VERSION
 from simulator.cli.completion import LISTS, lists, names_of
 from simulator.cli.guard import guarded as guarded
 from simulator.cli.interruption import heed_interruptions
@@ -51,7 +51,7 @@ def options(version: Annotated[bool, typer.Option("--version", help="Print the v
     A point is one combination of the values in a scenario's `compare` and `sweep`.
     """
     if version:
-        typer.echo(simulator.__version__)
+        typer.echo(VERSION)
         # typer's way to end a command early with code 0.
         raise typer.Exit
 

@@ -32,10 +32,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-import simulator
 from simulator.basics import document
 from simulator.basics.atomic_files import remove_drafts, write_atomically
-from simulator.basics.edition import edition
+from simulator.basics.edition import VERSION, edition
 from simulator.basics.errors import ScenarioError
 from simulator.basics.input_files import read_json, read_text
 from simulator.findings.answer import Answer
@@ -243,7 +242,7 @@ def _circumstances(scenario: Scenario, wall_time: float) -> dict[str, Any]:
     # Packages whose version may change results.
     packages = ("simpy", "numpy", "networkx", "ml_dtypes")
     return {
-        "simulator": simulator.__version__,
+        "simulator": VERSION,
         "python": platform.python_version(),
         "packages": {name: version(name) for name in packages},
         "seed": scenario.seed,

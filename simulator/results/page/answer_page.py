@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Final
 
-import simulator
 from simulator.basics.counts import number_of
+from simulator.basics.edition import VERSION
 from simulator.report.tables.answer_table import AnswerTable
 from simulator.results.page.document import document
 from simulator.results.page.html_text import html_text
@@ -75,5 +75,5 @@ def _table(table: AnswerTable) -> str:
 
 def _files(files: Sequence[str]) -> str:
     links = ", ".join(f'<a href="{escape(path)}">{escape(path)}</a>' for path in files)
-    version = f'<p class="note">Written by simulator {escape(simulator.__version__)}</p>'
+    version = f'<p class="note">Written by simulator {escape(VERSION)}</p>'
     return f'<section class="panel"><h2>Files beside this page</h2><p>{links}</p>{version}</section>'

@@ -14,7 +14,7 @@ from html import escape
 from importlib.resources import files
 from typing import Any
 
-import simulator
+from simulator.basics.edition import VERSION
 
 
 def document(title: str, parts: Sequence[str], data: Mapping[str, Any] | None = None) -> str:
@@ -40,7 +40,7 @@ def document(title: str, parts: Sequence[str], data: Mapping[str, Any] | None = 
         '<html lang="en"><head><meta charset="utf-8">',
         f'<meta http-equiv="Content-Security-Policy" content="{escape(policy)}">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        f'<meta name="generator" content="simulator {simulator.__version__}">',
+        f'<meta name="generator" content="simulator {VERSION}">',
         f"<title>{escape(title)}</title>",
         f"<style>{style}</style></head><body><main>",
         *parts,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-import simulator
 from simulator.basics.counts import number_of
 from simulator.basics.dtypes import is_narrow
+from simulator.basics.edition import VERSION
 from simulator.basics.errors import ScenarioError
 from simulator.cluster.build import facts as topology_facts
 from simulator.cluster.cluster import Gpu
@@ -30,7 +30,7 @@ def reproduction(scenario: Scenario) -> list[tuple[str, str]]:
     return [
         ("command", "simulator rerun DIRECTORY (the directory of this page), or simulator run scenario.yaml"),
         ("seed", str(scenario.seed)),
-        ("simulator", simulator.__version__),
+        ("simulator", VERSION),
     ]
 
 

@@ -1,0 +1,28 @@
+"""The package's weight and order do not get worse: every figure of tools/house.py keeps its limit."""
+
+from __future__ import annotations
+
+import pytest
+
+from tools import house
+
+
+@pytest.mark.parametrize("name", house.FIGURES)
+def test_a_figure_of_the_house_keeps_its_limit(name: str) -> None:
+    figure = house.FIGURES[name]
+    assert figure.value() <= figure.limit, f"python -m tools.house {name!r} lists what is counted"
+
+
+def test_a_limit_is_lowered_with_its_figure() -> None:
+    """Lines may fall without a word; what is counted in tens is held where it is."""
+    for name in ("fields written twice", "records of more than 20 fields", "edges that hang on one module", "layers"):
+        assert house.FIGURES[name].value() == house.FIGURES[name].limit, name
+
+
+def test_the_counts_see_what_they_count() -> None:
+    """Each count on records and edges that are known: a repeated field, a large record, a thin edge, a vague name."""
+    assert "ShardingSpec.bucket_size = Sharding.bucket_size" in house.fields_twice()
+    assert any("Transformer (" in record for record in house.large_records())
+    assert {"told", "own"} <= set(house.vague_names())
+    assert "basics" in house.layers()[0]
+    assert "simulator.cli.app" in house.entered_by("refusal")()
