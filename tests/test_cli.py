@@ -317,7 +317,6 @@ def test_every_list_names_what_there_is(cli: Command) -> None:
     for kind, names in (
         ("topologies", registry.names("topology")),
         ("gpus", registry.names("gpu")),
-        ("links", registry.names("link")),
         ("scenarios", registry.names("scenario")),
         ("dtypes", ("float64", "bfloat16", "int8")),
         ("algorithms", ("ring", "nvls", "direct")),

@@ -21,7 +21,7 @@ from simulator.basics.spelling import meant
 if TYPE_CHECKING:
     from simulator.basics.document import Document
 
-Kind = Literal["topology", "scenario", "jobs", "days", "gpu", "link", "model", "framework"]
+Kind = Literal["topology", "scenario", "jobs", "days", "gpu", "model", "framework"]
 
 _PACKAGE: Final = Path(__file__).parents[1]
 # In the wheel, topologies/ and scenarios/ are inside the package; in a checkout they are beside the package.
@@ -31,7 +31,6 @@ _FOLDERS: Final[dict[Kind, tuple[tuple[Path, ...], tuple[str, ...]]]] = {
     "jobs": ((_PACKAGE / "scenarios" / "jobs", _PACKAGE.parent / "scenarios" / "jobs"), (".yaml",)),
     "days": ((_PACKAGE / "scenarios" / "days", _PACKAGE.parent / "scenarios" / "days"), (".yaml",)),
     "gpu": ((_PACKAGE / "catalog" / "gpus",), (".yaml",)),
-    "link": ((_PACKAGE / "catalog" / "links",), (".yaml",)),
     "model": ((_PACKAGE / "catalog" / "models",), (".json", ".yaml")),
     "framework": ((_PACKAGE / "catalog" / "frameworks",), (".yaml",)),
 }

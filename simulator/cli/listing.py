@@ -39,7 +39,6 @@ def _lists() -> dict[str, Callable[[], None]]:
         "gpus": _gpus,
         "days": lambda: _questions("days"),
         "jobs": lambda: _questions("jobs"),
-        "links": lambda: _names("link"),
         "models": _models,
         "operations": _operations,
         "optimizers": _optimizers,
@@ -49,11 +48,6 @@ def _lists() -> dict[str, Callable[[], None]]:
         "strategies": _strategies,
         "topologies": _topologies,
     }
-
-
-def _names(kind: registry.Kind) -> None:
-    for name in registry.names(kind):
-        typer.echo(name)
 
 
 _INSTALLED: Final = "from an installed package"

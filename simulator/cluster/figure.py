@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from simulator.basics.units import LEAST, MOST, within
-from simulator.cluster.quantity import AnyBandwidth, Bandwidth, Count, FlopRate, Seconds, Size
+from simulator.cluster.quantity import AnyBandwidth, Bandwidth, Count, FlopRate, Size
 
 
 class Strict(BaseModel):
@@ -57,12 +57,6 @@ class AnySpeed(SourcedValue):
     value: AnyBandwidth
 
 
-class Time(SourcedValue):
-    """A catalog value: a time [s]."""
-
-    value: Seconds
-
-
 class Whole(SourcedValue):
     """A catalog value: a count of at least 1."""
 
@@ -85,12 +79,6 @@ class Positive(Number):
     """A catalog value: a number without a unit, greater than 0."""
 
     value: Annotated[float, Field(allow_inf_nan=False, gt=0), AfterValidator(_sensible)]
-
-
-class Open(SourcedValue):
-    """A catalog value that the simulator does not use: a number, or text."""
-
-    value: float | str
 
 
 def figures(file: BaseModel) -> list[tuple[str, Any]]:

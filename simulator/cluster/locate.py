@@ -1,4 +1,4 @@
-"""In which place is a named topology, GPU, link or model: shipped, beside the naming file, or in the working directory?
+"""In which place is a named topology, GPU or model: shipped, beside the naming file, or in the working directory?
 
 A shipped name wins, then the folder of the file that contains the name.
 """
@@ -54,7 +54,7 @@ def locate(kind: registry.Kind, name: str, base: Path | None = None) -> Path:
     Parameters
     ----------
     kind : str
-        "topology", "gpu", "link" or another kind in the registry.
+        "topology", "gpu" or another kind in the registry.
     name : str
         A shipped name, or a path.
     base : Path, optional

@@ -1,17 +1,15 @@
-"""GPU and link files."""
+"""GPU files."""
 
 from __future__ import annotations
 
 import pickle
-import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from simulator.basics.errors import ScenarioError, UnknownNameError
+from simulator.basics.errors import ScenarioError
 from simulator.cluster.gpu_file import load_gpu
-from simulator.cluster.link_file import load_link
 
 PLAIN: dict[str, Any] = {
     "vector_flops": {"float32": "10 TFLOP/s"},
@@ -51,9 +49,9 @@ def test_the_best_matmul_keeps_its_shape() -> None:
     assert found == {"float32": ((1, 2, 3), 9e12), "float16": ((8192, 8192, 8192), 9e12)}
 
 
-def test_gpus_and_links_survive_pickling() -> None:
-    for found in (load_gpu("h100_sxm"), load_link("nvlink4")):
-        assert pickle.loads(pickle.dumps(found)) == found
+def test_gpus_survive_pickling() -> None:
+    gpu = load_gpu("h100_sxm")
+    assert pickle.loads(pickle.dumps(gpu)) == gpu
 
 
 @pytest.mark.parametrize(
@@ -91,15 +89,3 @@ def test_all_faults_of_a_gpu_file_are_told_with_line_and_column(tmp_path: Path) 
         ["3:12:", "hbm_bytes.value:"],
         ["4:1:", "hbm_bandwith:"],
     ]
-
-
-def test_a_link_has_its_wire_and_what_software_gets() -> None:
-    link = load_link({"bandwidth": "100 Gb/s", "effective": "11 GB/s"})
-    assert (link.bandwidth, link.effective, link.latency) == (12.5e9, 11e9, None)
-
-
-def test_a_misspelt_link_is_answered_with_the_right_one() -> None:
-    with pytest.raises(UnknownNameError, match=re.escape("did you mean 'nvlink4'?")):
-        load_link("nvlnk4")
-    with pytest.raises(ScenarioError, match=r"latency\.value: got '3 GB'; 'GB' measures bytes, not time"):
-        load_link({"bandwidth": "1 GB/s", "latency": "3 GB"})

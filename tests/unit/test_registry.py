@@ -10,9 +10,7 @@ from simulator.basics import registry
 from simulator.basics.errors import ScenarioError, UnknownNameError
 
 
-@pytest.mark.parametrize(
-    ("kind", "name"), [("topology", "star_100g"), ("scenario", "straggler"), ("gpu", "h100_sxm"), ("link", "nvlink4")]
-)
+@pytest.mark.parametrize(("kind", "name"), [("topology", "star_100g"), ("scenario", "straggler"), ("gpu", "h100_sxm")])
 def test_a_shipped_name_is_a_file_of_that_name(kind: registry.Kind, name: str) -> None:
     path = registry.find(kind, name)
     assert path.stem == name
@@ -20,7 +18,7 @@ def test_a_shipped_name_is_a_file_of_that_name(kind: registry.Kind, name: str) -
     assert name in registry.names(kind)
 
 
-@pytest.mark.parametrize("kind", ["topology", "scenario", "gpu", "link"])
+@pytest.mark.parametrize("kind", ["topology", "scenario", "gpu"])
 def test_names_are_sorted_and_all_can_be_found(kind: registry.Kind) -> None:
     names = registry.names(kind)
     assert list(names) == sorted(names)
