@@ -6,9 +6,10 @@ A bare value is short for a figure without a source.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from dataclasses import MISSING, fields, is_dataclass
+from typing import Annotated, Any, Final, TypeVar, get_args, get_origin, get_type_hints
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, create_model, model_validator
 
 from simulator.basics.units import LEAST, MOST, within
 from simulator.cluster.quantity import AnyBandwidth, Bandwidth, Count, FlopRate, Size
@@ -31,6 +32,12 @@ class SourcedValue(Strict):
     def _short(cls, data: Any) -> Any:
         # A bare value, such as `hbm_bytes: 80 GB`, is short for {value: 80 GB}.
         return data if isinstance(data, Mapping) else {"value": data}
+
+
+class FittedValue(SourcedValue):
+    """A value in a catalog file; `fitted_to` names the framework, or the source, whose measured runs gave the value."""
+
+    fitted_to: str = ""
 
 
 class Rate(SourcedValue):
@@ -79,6 +86,77 @@ class Positive(Number):
     """A catalog value: a number without a unit, greater than 0."""
 
     value: Annotated[float, Field(allow_inf_nan=False, gt=0), AfterValidator(_sensible)]
+
+
+T = TypeVar("T")
+M = TypeVar("M", bound=Strict)
+# A list in the file, stored as a tuple: frozen records must not hold lists.
+Listed = Annotated[tuple[T, ...], BeforeValidator(lambda value: tuple(value) if isinstance(value, list) else value)]
+
+
+def file_of(record: type, base: type[M], *, without: tuple[str, ...] = ()) -> type[M]:
+    """Return the pydantic model of the catalog file that describes a record, with each value's source beside it.
+
+    Parameters
+    ----------
+    record : type
+        A dataclass whose annotations say what each field may hold. A number is a FittedValue in the file, anything else
+        a SourcedValue; a mapping holds such values, or records with a source each.
+    base : type
+        Model with the file's further keys.
+    without : tuple of str
+        Fields of the record that are no keys of the file.
+    """
+    hints = get_type_hints(record, include_extras=True)
+    keys: dict[str, Any] = {}
+    for field in fields(record):
+        if field.name in without:
+            continue
+        kind = hints[field.name]
+        if get_origin(kind) in _MAPPINGS:
+            keys[field.name] = (dict[str, _sourced(get_args(kind)[1])], Field(default_factory=dict))  # type: ignore[misc]
+        else:
+            form = _sourced(kind)
+            keys[field.name] = (form, form.model_construct(value=field.default))
+    return create_model(f"{record.__name__}File", __base__=base, **keys)
+
+
+_MAPPINGS: Final = (Mapping, dict)
+
+
+def _sourced(kind: Any) -> Any:
+    """Return the model of a value of a kind, or of a record, with its source."""
+    if isinstance(kind, type) and is_dataclass(kind):
+        hints = get_type_hints(kind, include_extras=True)
+        keys: dict[str, Any] = {
+            field.name: (hints[field.name], ... if field.default is MISSING else field.default)
+            for field in fields(kind)
+        }
+        return create_model(kind.__name__, __base__=FittedValue, **keys)
+    bare = get_args(kind)[0] if get_origin(kind) is Annotated else kind
+    form: Any = FittedValue if bare is float else SourcedValue
+    return create_model(getattr(bare, "__name__", "Value"), __base__=form, value=(kind, ...))
+
+
+def values_of(file: BaseModel, record: type) -> dict[str, Any]:
+    """Return the values in a model made by `file_of` without their sources, by field of the record."""
+    hints = get_type_hints(record)
+
+    def value(figure: Any, kind: Any) -> Any:
+        if is_dataclass(kind) and isinstance(kind, type):
+            return kind(**{field.name: getattr(figure, field.name) for field in fields(kind)})
+        return figure.value
+
+    values = {}
+    for field in fields(record):
+        if field.name not in type(file).model_fields:
+            continue
+        figure, kind = getattr(file, field.name), hints[field.name]
+        if isinstance(figure, dict):
+            values[field.name] = {key: value(each, get_args(kind)[1]) for key, each in figure.items()}
+        else:
+            values[field.name] = value(figure, kind)
+    return values
 
 
 def figures(file: BaseModel) -> list[tuple[str, Any]]:

@@ -29,6 +29,7 @@ _WANTED: Final = {
     "model_type": "must be a mapping (key: value)",
     "model_attributes_type": "must be a mapping (key: value)",
     "list_type": "must be a list",
+    "tuple_type": "must be a list",
     "is_instance_of": "must be a list",
 }
 _QUOTED: Final = re.compile(r"'([^']*)'")

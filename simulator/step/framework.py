@@ -18,7 +18,7 @@ from simulator.basics.document import Document
 from simulator.basics.dtypes import is_narrow
 from simulator.basics.errors import one_of
 from simulator.cluster.cluster import Gpu
-from simulator.cluster.figure import SourcedValue, Strict, figures
+from simulator.cluster.figure import FittedValue, Listed, Strict, figures, file_of, values_of
 from simulator.cluster.locate import read_named
 from simulator.cluster.validation import checked
 
@@ -38,15 +38,42 @@ _ATTENTION_POWER: Final = 0.86
 _OTHER: Final = "other"
 
 
+def _positive(value: float) -> float:
+    """Return a number of at least 0; raise ValueError for a negative number."""
+    if value < 0.0:
+        raise ValueError("must be at least 0")
+    return value
+
+
+def _share(value: float) -> float:
+    """Return a number from 0 to 1; raise ValueError for other numbers."""
+    if not 0.0 <= value <= 1.0:
+        raise ValueError("must be from 0 to 1")
+    return value
+
+
+def _factor(value: float) -> float:
+    """Return a positive number; raise ValueError for 0 and negative numbers."""
+    if value <= 0.0:
+        raise ValueError("must be more than 0")
+    return value
+
+
+# A number of at least 0, a number from 0 to 1, and a positive number.
+Amount = Annotated[float, AfterValidator(_positive)]
+Share = Annotated[float, AfterValidator(_share)]
+Factor = Annotated[float, AfterValidator(_factor)]
+
+
 @dataclass(frozen=True, slots=True)
 class Sustained:
     """Slowdown of a chip's matmuls under sustained load, compared with a micro-benchmark."""
 
-    time: float  # factor on the duration, at least 1
-    power: float  # the board's power limit in the measurement [W]
-    peak_flops: float  # the board's dense bfloat16 peak [FLOP/s]
+    time: Factor  # factor on the duration, at least 1
+    power: Factor  # the board's power limit in the measurement [W]
+    peak_flops: Factor  # the board's dense bfloat16 peak [FLOP/s]
     # Factor on the duration of matmuls in eight bits, where it was measured; None: derived from `time`
-    eight_bit: float | None = None
+    eight_bit: Factor | None = None
 
     def missing_power(self, gpu: Gpu) -> float:
         """Return the power per FLOP/s of the peak of the measured board, relative to the board of `gpu`."""
@@ -70,12 +97,12 @@ class Framework:
     """
 
     name: str = "bare"
-    attention_masked: float = 0.0  # share of masked scores that attention computes anyway, 0 to 1
-    elementwise: float = 1.0  # duration of elementwise kernels relative to their ideal HBM traffic
-    streaming: float = 1.0  # the same factor for the loss and the embedding, which stream through large arrays
+    attention_masked: Share = 0.0  # share of masked scores that attention computes anyway, 0 to 1
+    elementwise: Factor = 1.0  # duration of elementwise kernels relative to their ideal HBM traffic
+    streaming: Factor = 1.0  # the same factor for the loss and the embedding, which stream through large arrays
     # HBM traffic of copies and casts around a unit's collectives, per parameter and micro-batch [B]
-    parameter_bytes: float = 0.0
-    compiled: float = 0.0  # duration of merged kernels relative to the HBM traffic of separate kernels
+    parameter_bytes: Amount = 0.0
+    compiled: Amount = 0.0  # duration of merged kernels relative to the HBM traffic of separate kernels
     fused_loss: bool = False  # whether the loss reads the logits and overwrites them with their gradient
     # Whether an unfused loss holds float32 gradients beside the log-probabilities (half of them if compiled)
     loss_buffers: bool = False
@@ -83,7 +110,7 @@ class Framework:
     # one
     split_maps: bool = False
     # Duration of matmuls in eight bits with a scale for each row, relative to a scale for each tensor
-    row_scaled: float = 1.0
+    row_scaled: Factor = 1.0
     stops_early: bool = False  # whether recompute ends with the last tensor needed by the backward pass
     # Whether a kernel casts a tensor to eight bits once, in both orders, before tensor-parallel ranks gather the
     # tensor, and weights once per step; otherwise each matmul casts both operands
@@ -92,16 +119,16 @@ class Framework:
     each_tensor: bool = False  # whether every tensor is communicated by a separate collective
     # Time that ZeRO-1 and ZeRO-2 spend on each rank that owns tensors, in the reduction and again in the gather [s]:
     # its part is reduced to it and broadcast from it by itself. 0 if all parts travel at once.
-    per_owner: float = 0.0
+    per_owner: Amount = 0.0
     # Whether a recomputed layer is gathered for the recompute and again for the backward pass
     gathers_again: bool = False
-    issue: float = 0.0  # host time to issue a kernel or collective [s]; a faster GPU waits for the host (host-bound)
+    issue: Amount = 0.0  # host time to issue a kernel or collective [s]; a faster GPU waits for the host (host-bound)
     # Whether a host waits for a receive before it issues more; not in schedules whose sends every framework batches
     # (`PipelineSchedule.batches_sends`)
     sends_block: bool = False
     # Additional host time to issue a tensor-parallel exchange, per rank except one, if pipeline stages lie on several
     # nodes [s]
-    issue_in_pipeline: float = 0.0
+    issue_in_pipeline: Amount = 0.0
     # Whether modules save copies that merged kernels avoid: the activation's output beside the gated product and, if
     # queries, keys and values come from one matmul, queries and keys beside the array from which they were cut, and
     # attention's output in both orders
@@ -142,15 +169,15 @@ class Framework:
     optimizer_implementation: Implementation = "fused"
     # Chips ("A100") on which flash attention's output is saved in the order of the sequences and again in the order of
     # the tokens
-    copies_output: tuple[str, ...] = ()
+    copies_output: Listed[str] = ()
     # Scratch memory of matmul libraries, allocated once and never freed, by chip; "other" for other chips [B]
-    workspaces: Mapping[str, float] = field(default_factory=dict)
+    workspaces: Mapping[str, Amount] = field(default_factory=dict)
     memory_buffer: MemoryBuffer = "none"
     # Additional scratch memory for grouped matmuls of a model with experts, by chip; "other" for other chips [B]
-    expert_workspaces: Mapping[str, float] = field(default_factory=dict)
-    kernel_time: float = 1.0  # factor on the duration of every kernel, from the calibration to a user's own runs
+    expert_workspaces: Mapping[str, Amount] = field(default_factory=dict)
+    kernel_time: Factor = 1.0  # factor on the duration of every kernel, from the calibration to a user's own runs
     # Factor on the duration of every transfer and collective, from the calibration to a user's own runs
-    network_time: float = 1.0
+    network_time: Factor = 1.0
     sustained: Mapping[str, Sustained] = field(default_factory=dict)  # slowdown under sustained load, by chip: "H100"
     # Source of each constant, unsure constants, and the measured runs to which each was fitted
     facts: Mapping[str, Any] = field(default_factory=dict)
@@ -277,88 +304,6 @@ def _power_of(gpu: Gpu, dtype: str) -> float:
 BARE: Final = Framework()
 
 
-def _positive(value: float) -> float:
-    """Return a number of at least 0; raise ValueError for a negative number."""
-    if value < 0.0:
-        raise ValueError("must be at least 0")
-    return value
-
-
-def _share(value: float) -> float:
-    """Return a number from 0 to 1; raise ValueError for other numbers."""
-    if not 0.0 <= value <= 1.0:
-        raise ValueError("must be from 0 to 1")
-    return value
-
-
-def _factor(value: float) -> float:
-    """Return a positive number; raise ValueError for 0 and negative numbers."""
-    if value <= 0.0:
-        raise ValueError("must be more than 0")
-    return value
-
-
-class _Constant(SourcedValue):
-    """A constant in a framework file; `fitted_to` names the framework, or the source, whose measured runs gave the
-    value.
-    """
-
-    fitted_to: str = ""
-
-
-class _Amount(_Constant):
-    """A constant in a framework file with a number of at least 0 as value."""
-
-    value: Annotated[float, AfterValidator(_positive)]
-
-
-class _Share(_Constant):
-    """A constant in a framework file with a number from 0 to 1 as value."""
-
-    value: Annotated[float, AfterValidator(_share)]
-
-
-class _Factor(_Constant):
-    """A constant in a framework file with a positive number as value."""
-
-    value: Annotated[float, AfterValidator(_factor)]
-
-
-class _Fact(SourcedValue):
-    """A constant in a framework file with a boolean as value."""
-
-    value: bool
-
-
-class _Choice(SourcedValue):
-    """A constant in a framework file that names the default implementation of the optimizer's update: fused, foreach or
-    for_loop.
-    """
-
-    value: Implementation
-
-
-class _Buffer(SourcedValue):
-    """A constant in a framework file that names the users of a buffer that is never freed."""
-
-    value: MemoryBuffer
-
-
-class _Chips(SourcedValue):
-    """A constant in a framework file with a list of chips as value."""
-
-    value: list[str]
-
-
-class _Chip(_Constant):
-    """Slowdown of a chip's matmuls under sustained load, as written in a framework file; see `Sustained`."""
-
-    time: Annotated[float, AfterValidator(_factor)]
-    power: Annotated[float, AfterValidator(_factor)]
-    peak_flops: Annotated[float, AfterValidator(_factor)]
-    eight_bit: Annotated[float, AfterValidator(_factor)] | None = None
-
-
 class _Calibration(Strict):
     """Calibration to a user's own runs, as written in a framework file.
 
@@ -379,53 +324,16 @@ class _Calibration(Strict):
         return self
 
 
-class _FrameworkFile(Strict):
-    """Keys of a framework file, with the defaults of bare kernels."""
+class _Origin(Strict):
+    """Keys of a framework file that are no constants of the framework."""
 
     product: str = ""
     based_on: str = ""
-    attention_masked: _Share = _Share(value=0.0)
-    elementwise: _Factor = _Factor(value=1.0)
-    streaming: _Factor = _Factor(value=1.0)
-    parameter_bytes: _Amount = _Amount(value=0.0)
-    compiled: _Amount = _Amount(value=0.0)
-    fused_loss: _Fact = _Fact(value=False)
-    loss_buffers: _Fact = _Fact(value=False)
-    split_maps: _Fact = _Fact(value=False)
-    row_scaled: _Factor = _Factor(value=1.0)
-    stops_early: _Fact = _Fact(value=False)
-    casts_once: _Fact = _Fact(value=False)
-    overlaps: _Fact = _Fact(value=True)
-    each_tensor: _Fact = _Fact(value=False)
-    per_owner: _Amount = _Amount(value=0.0)
-    gathers_again: _Fact = _Fact(value=False)
-    issue: _Amount = _Amount(value=0.0)
-    sends_block: _Fact = _Fact(value=False)
-    issue_in_pipeline: _Amount = _Amount(value=0.0)
-    keeps_copies: _Fact = _Fact(value=False)
-    float32_norms: _Fact = _Fact(value=False)
-    nf4_tensors: _Fact = _Fact(value=False)
-    weights_activations: _Fact = _Fact(value=False)
-    saves_parameters: _Fact = _Fact(value=True)
-    half_rings: _Fact = _Fact(value=False)
-    activation_gradients: _Fact = _Fact(value=False)
-    keeps_input_gradients: _Fact = _Fact(value=False)
-    keeps_logits: _Fact = _Fact(value=False)
-    copies_logits: _Fact = _Fact(value=False)
-    gradient_buffers: _Fact = _Fact(value=False)
-    accumulates_in_matmul: _Fact = _Fact(value=False)
-    keeps_gradients: _Fact = _Fact(value=False)
-    placeholders: _Fact = _Fact(value=False)
-    widens_gradients: _Fact = _Fact(value=False)
-    optimizer_implementation: _Choice = _Choice(value="fused")
-    copies_output: _Chips = Field(default_factory=lambda: _Chips(value=[]))
-    workspaces: dict[str, _Amount] = Field(default_factory=dict)
-    memory_buffer: _Buffer = _Buffer(value="none")
-    expert_workspaces: dict[str, _Amount] = Field(default_factory=dict)
-    kernel_time: _Factor = _Factor(value=1.0)
-    network_time: _Factor = _Factor(value=1.0)
     calibration: _Calibration | None = None
-    sustained: dict[str, _Chip] = Field(default_factory=dict)
+
+
+# Keys of a framework file, with the defaults of bare kernels.
+_FrameworkFile: Final = file_of(Framework, _Origin, without=("name", "facts"))
 
 
 def load_framework(framework: str | Path | Mapping[str, Any], base: Path | None = None) -> Framework:
@@ -472,7 +380,7 @@ def changed_file(framework: str | Mapping[str, Any], base: Path | None, changes:
     return {"product": name, **document.data, **changes}
 
 
-def _based(file: _FrameworkFile, document: Document) -> _FrameworkFile:
+def _based(file: _Origin, document: Document) -> _Origin:
     """Return a checked framework file with the constants of the framework in `based_on`, where it has none itself."""
     if file.based_on in ("", BARE.name):
         return file
@@ -493,69 +401,16 @@ def _with_base(keys: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**base, **keys, "sustained": base.get("sustained", {}) | keys.get("sustained", {})}
 
 
-def _framework(name: str, file: _FrameworkFile) -> Framework:
+def _framework(name: str, file: _Origin) -> Framework:
     """Return the Framework of this name from a checked framework file."""
-    constants = figures(file)
-    return Framework(
-        name=name,
-        attention_masked=file.attention_masked.value,
-        elementwise=file.elementwise.value,
-        streaming=file.streaming.value,
-        parameter_bytes=file.parameter_bytes.value,
-        compiled=file.compiled.value,
-        fused_loss=file.fused_loss.value,
-        loss_buffers=file.loss_buffers.value,
-        split_maps=file.split_maps.value,
-        row_scaled=file.row_scaled.value,
-        stops_early=file.stops_early.value,
-        casts_once=file.casts_once.value,
-        overlaps=file.overlaps.value,
-        each_tensor=file.each_tensor.value,
-        per_owner=file.per_owner.value,
-        gathers_again=file.gathers_again.value,
-        issue=file.issue.value,
-        sends_block=file.sends_block.value,
-        issue_in_pipeline=file.issue_in_pipeline.value,
-        keeps_copies=file.keeps_copies.value,
-        float32_norms=file.float32_norms.value,
-        nf4_tensors=file.nf4_tensors.value,
-        weights_activations=file.weights_activations.value,
-        saves_parameters=file.saves_parameters.value,
-        half_rings=file.half_rings.value,
-        activation_gradients=file.activation_gradients.value,
-        keeps_input_gradients=file.keeps_input_gradients.value,
-        keeps_logits=file.keeps_logits.value,
-        copies_logits=file.copies_logits.value,
-        gradient_buffers=file.gradient_buffers.value,
-        accumulates_in_matmul=file.accumulates_in_matmul.value,
-        keeps_gradients=file.keeps_gradients.value,
-        placeholders=file.placeholders.value,
-        widens_gradients=file.widens_gradients.value,
-        optimizer_implementation=file.optimizer_implementation.value,
-        copies_output=tuple(file.copies_output.value),
-        workspaces={chip: size.value for chip, size in file.workspaces.items()},
-        memory_buffer=file.memory_buffer.value,
-        expert_workspaces={chip: size.value for chip, size in file.expert_workspaces.items()},
-        kernel_time=file.kernel_time.value,
-        network_time=file.network_time.value,
-        sustained={
-            chip: Sustained(load.time, load.power, load.peak_flops, load.eight_bit)
-            for chip, load in file.sustained.items()
-        },
-        facts={
-            "product": file.product,
-            "based_on": file.based_on,
-            "calibration": file.calibration and tuple(file.calibration.errors),
-            # Defaults that the file omits have no source.
-            "sources": {
-                key: figure.source for key, figure in constants if key.partition(".")[0] in file.model_fields_set
-            },
-            "unsure": tuple(key for key, figure in constants if not figure.sure),
-            "fitted_to": {
-                key: figure.fitted_to
-                for key, figure in constants
-                # Defaults that the file omits were fitted to nothing.
-                if isinstance(figure, _Constant) and key.partition(".")[0] in file.model_fields_set
-            },
-        },
-    )
+    written = [(key, figure) for key, figure in figures(file) if key.partition(".")[0] in file.model_fields_set]
+    facts = {
+        "product": file.product,
+        "based_on": file.based_on,
+        "calibration": file.calibration and tuple(file.calibration.errors),
+        # Defaults that the file omits have no source and were fitted to nothing.
+        "sources": {key: figure.source for key, figure in written},
+        "unsure": tuple(key for key, figure in written if not figure.sure),
+        "fitted_to": {key: figure.fitted_to for key, figure in written if isinstance(figure, FittedValue)},
+    }
+    return Framework(name=name, **values_of(file, Framework), facts=facts)

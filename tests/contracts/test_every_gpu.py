@@ -9,7 +9,7 @@ from simulator.cluster.build import build
 from simulator.cluster.gpu_file import load_gpu
 
 GPUS = registry.names("gpu")
-# Bandwidth of a wire in one direction [GB/s]: ml-engineering (S. Bekman), accelerator tables, citing the vendors' pages.
+# Bandwidth of a wire in one direction [GB/s], after ml-engineering (S. Bekman), accelerator tables.
 WIRES = {
     "nvlink3": 300, "nvlink4": 450, "nvlink5": 900, "infiniband_hdr": 25, "infiniband_ndr": 50, "infiniband_xdr": 100,
     "xgmi_mi300x": 64, "pcie4_x16": 31.5, "pcie5_x16": 63, "ethernet_100g": 12.5, "efa_100g": 12.5,
