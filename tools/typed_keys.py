@@ -70,7 +70,7 @@ def main() -> None:
 def text() -> str:
     """Return the module's text."""
     whole = schema()
-    parts = {name.replace("Spec", "Keys"): form for name, form in whole["$defs"].items()}
+    parts = {f"{name.removesuffix('Spec')}Keys": form for name, form in whole["$defs"].items()}
     own = {key: form for key, form in whole["properties"].items() if key not in ("cluster", "collective", "training")}
     plots = PlotsSpec.model_json_schema()
     parts = {**parts, "PlotsKeys": plots, "ScenarioKeys": {"description": "Keys of a scenario.", "properties": own}}
@@ -101,7 +101,7 @@ def _docstring(description: str) -> Iterator[str]:
 def _hint(form: Mapping[str, Any], *, is_open: bool) -> str:
     """Return the Python type of a key's value as text, from the key's form in the schema."""
     if "$ref" in form:
-        return str(form["$ref"]).rsplit("/", 1)[1].replace("Spec", "Keys")
+        return f"{str(form['$ref']).rsplit('/', 1)[1].removesuffix('Spec')}Keys"
     if "anyOf" in form:
         # `null` with the default `null` stands for an omitted key; elsewhere it is a value.
         forms = [each for each in form["anyOf"] if each.get("type") != "null"]

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from simulator.basics.document import parse
 from simulator.basics.errors import ScenarioError, one_of
+from simulator.basics.spec import Spec
 from simulator.cluster.build import facts
 from simulator.exporting import deepspeed, megatron
 from simulator.importing.importer import import_files
@@ -110,9 +111,12 @@ def _plain(step: TrainingStep) -> TrainingStep:
 
 def _pairs(part: str, one: Any, two: Any) -> Iterator[tuple[str, Any, Any]]:
     """Yield the dotted name and both values of each part of two records."""
-    if is_dataclass(one) and type(one) is type(two) and part not in _IDLE:
-        for field in fields(one):
-            name = f"{part}.{field.name}".lstrip(".")
-            yield from _pairs(name, getattr(one, field.name), getattr(two, field.name))
+    if type(one) is type(two) and isinstance(one, Spec):
+        names = list(type(one).model_fields)
+    else:
+        names = [field.name for field in fields(one)] if is_dataclass(one) and type(one) is type(two) else []
+    if names and part not in _IDLE:
+        for name in names:
+            yield from _pairs(f"{part}.{name}".lstrip("."), getattr(one, name), getattr(two, name))
     else:
         yield part, one, two

@@ -75,7 +75,7 @@ def _servers(setting: TrainingContext, initial: Mapping[str, Parameters]) -> Par
     servers = {}
     for units in setting.places[0].travelling:
         packed = pack(setting.gpt, initial, units).astype(_wide(setting.plan))
-        parameters = _padded(packed, setting.plan.step.sharding.servers)
+        parameters = _padded(packed, setting.plan.step.sharding.server_count)
         servers[units] = Server(parameters, fresh(setting.rule, parameters))
     return ParameterServers(servers)
 

@@ -202,7 +202,7 @@ def _step(whole: TrainingStep, spec: TrainingSpec, setting: Setting) -> Training
         accumulation=wanted.gradient_accumulation_steps,
         parallelism=parallelism(wanted),
         # With `servers: all`, the whole step has as many servers as ranks.
-        sharding=build_training.sharding(wanted.sharding, whole.sharding.servers),
+        sharding=wanted.sharding.among(whole.sharding.server_count),
         checkpointing=wanted.activation_checkpointing,
         offload=None if wanted.offload.what == "none" else Offload(wanted.offload.host_rate),
         # The distribution of whole matrices follows the sharding.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from simulator.scenario import reading
+from simulator.basics import reading
 
 
 def algorithm_reader() -> reading.ValueReader:

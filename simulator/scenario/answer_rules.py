@@ -14,10 +14,10 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from simulator.basics.errors import one_of
+from simulator.basics.reading import shown
 from simulator.records import measures
 from simulator.scenario import axes
 from simulator.scenario.answer_spec import AGAINST, ALONG, BudgetSpec, FindingSpec
-from simulator.scenario.reading import shown
 from simulator.scenario.records import KINDS, Scenario, adapter, axis_keys
 from simulator.scenario.rule_violation import RuleViolation
 

@@ -11,9 +11,9 @@ from typing import Annotated, Any, Final
 from pydantic import Field, GetCoreSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
+from simulator.basics import reading
+from simulator.basics.spec import Listed, Spec
 from simulator.records import measures
-from simulator.scenario import reading
-from simulator.scenario.field_types import Listed, Spec
 
 # Findings about a scenario's points; each is a module in simulator/findings/kinds.
 FINDINGS: Final = MappingProxyType(

@@ -29,11 +29,11 @@ from pydantic import ValidationError
 
 from simulator.basics.document import Document, Fault, Key
 from simulator.basics.errors import ScenarioError
+from simulator.basics.reading import shown
 from simulator.basics.sections import SECTIONS, flat, overlap, varied
 from simulator.scenario import error_messages
 from simulator.scenario.collective_rules import OPTIONS, algorithms_with, file_reads
 from simulator.scenario.numerics_rules import OPTIONS as OPTIMIZER_OPTIONS
-from simulator.scenario.reading import shown
 from simulator.scenario.records import KINDS as PLAYED
 from simulator.scenario.records import adapter, axis_keys, default_of, fields
 from simulator.scenario.training_spec import without_short_form

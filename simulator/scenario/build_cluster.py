@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from math import inf
 from pathlib import Path
 
+from simulator.basics.spec import servers_among
 from simulator.cluster.build import Occurrence, build
 from simulator.cluster.cluster import Cluster
-from simulator.scenario.build_training import sharding
-from simulator.scenario.field_types import servers_among
 from simulator.scenario.records import ClusterSpec, EventSpec, Scenario
 from simulator.scenario.training_spec import TrainingSpec
 from simulator.step.framework import load_framework
@@ -67,5 +66,5 @@ def servers_of(scenario: Scenario) -> int:
         return servers_among(collective.servers.count, len(collective.group or range(scenario.cluster.world_size)))
     if training is None:
         return 0
-    spread = sharding(training.sharding, scenario.cluster.world_size)
+    spread = training.sharding.among(scenario.cluster.world_size)
     return STRATEGIES.find(spread.strategy, scenario.base).servers(spread)

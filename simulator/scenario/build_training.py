@@ -15,21 +15,14 @@ from simulator.basics import dtypes
 from simulator.collectives.algorithm_files import located
 from simulator.model.expert_partition import ExpertPartition
 from simulator.scenario import own_parts
-from simulator.scenario.field_types import servers_among
 from simulator.scenario.global_batch import micro_batches
 from simulator.scenario.learning_spec import DROPOUT, LossScalingSpec
 from simulator.scenario.lora_spec import adapters
 from simulator.scenario.trainable_spec import trained_of
-from simulator.scenario.training_spec import (
-    OptimizerSpec,
-    ParallelismSpec,
-    PrecisionSpec,
-    ShardingSpec,
-    TrainingSpec,
-)
+from simulator.scenario.training_spec import OptimizerSpec, ParallelismSpec, PrecisionSpec, TrainingSpec
 from simulator.step.framework import load_framework
 from simulator.step.parallelism import Parallelism
-from simulator.step.spec import InjectedFault, LossScaling, Sharding, TrainingTask
+from simulator.step.spec import InjectedFault, LossScaling, TrainingTask
 
 if TYPE_CHECKING:
     from simulator.collectives.algorithm import Algorithm
@@ -88,7 +81,7 @@ def to_step(
         micro_batch_size=spec.micro_batch_size,
         accumulation=accumulation(spec, world_size),
         parallelism=parallelism(spec),
-        sharding=sharding(spec.sharding, world_size),
+        sharding=spec.sharding.among(world_size),
         precision=chosen,
         checkpointing=spec.activation_checkpointing,
         attention=spec.attention,
@@ -127,11 +120,6 @@ def _of_adapters(spec: TrainingSpec, own: Adapters) -> Precision:
     grads = own.dtype if spec.precision.grads == "auto" else chosen.grads
     alone = spec.precision.master == "auto" and own.dtype == "float32"
     return replace(chosen, grads=grads, master=None if alone else chosen.master)
-
-
-def sharding(spec: ShardingSpec, world_size: int) -> Sharding:
-    """Return the planner's record for the sharding of model states, from the scenario's keys."""
-    return Sharding(**spec.model_dump() | {"servers": servers_among(spec.servers, world_size)})
 
 
 def _state_dtype(spec: TrainingSpec, chosen: Precision, own: Adapters | None) -> str:

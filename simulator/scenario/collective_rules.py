@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from simulator.basics import dtypes
 from simulator.basics.errors import ScenarioError, ScheduleError, one_of
+from simulator.basics.spec import servers_among
 from simulator.cluster.limits import no_server_ports
-from simulator.scenario.field_types import servers_among
 from simulator.scenario.payload import request_of
 from simulator.scenario.records import ClusterSpec, CollectiveSpec
 from simulator.scenario.rule_violation import RuleViolation, first_duplicate

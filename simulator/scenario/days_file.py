@@ -18,12 +18,11 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, ValidationError
 
-from simulator.basics import registry, yaml_dialect
+from simulator.basics import reading, registry, yaml_dialect
 from simulator.basics.counts import parse_days, parse_length
 from simulator.basics.document import Document, Key, load
 from simulator.basics.errors import one_of
-from simulator.scenario import reading
-from simulator.scenario.field_types import Rank, Spec
+from simulator.basics.spec import Rank, Spec
 from simulator.scenario.load import check_scenario, load_scenario
 from simulator.scenario.plain_faults import plain_faults
 from simulator.scenario.records import Scenario, Seed

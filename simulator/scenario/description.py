@@ -15,7 +15,8 @@ from simulator.cluster.build import facts
 from simulator.model.load import load_model
 from simulator.records.setting_text import label, labelled, setting_text
 from simulator.scenario.records import CollectiveSpec, Scenario
-from simulator.scenario.training_spec import ParallelismSpec, PrecisionSpec, ShardingSpec, TrainingSpec
+from simulator.scenario.training_spec import ParallelismSpec, PrecisionSpec, TrainingSpec
+from simulator.step.sharding import Sharding
 
 # Most characters of a name in a sentence.
 _LONGEST: Final = 40
@@ -169,7 +170,7 @@ def _of_step(spec: TrainingSpec, *, in_samples: bool) -> Iterator[tuple[str, str
         yield "training.steps", f"{spec.steps} steps"
 
 
-def _sharding(sharding: ShardingSpec) -> str:
+def _sharding(sharding: Sharding) -> str:
     changed = sharding.model_dump(exclude_defaults=True)
     return setting_text({"strategy": sharding.strategy, **changed})
 

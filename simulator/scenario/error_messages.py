@@ -17,9 +17,9 @@ from pydantic_core import ErrorDetails
 from simulator.basics import yaml_dialect
 from simulator.basics.document import Document, Fault, Key
 from simulator.basics.plain_data import at as value_at
+from simulator.basics.reading import shown
 from simulator.basics.sections import SECTIONS
 from simulator.scenario.key_names import keys_of, unknown_key
-from simulator.scenario.reading import shown
 from simulator.scenario.records import KINDS, adapter, axis_keys, fields, takes_lists
 
 # Longest value that a message writes as the entry of a list [characters].

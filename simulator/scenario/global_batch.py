@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from simulator.basics import reading
 from simulator.basics.counts import TOKENS, parse_count
-from simulator.scenario import reading
 
 # Unit of a global batch written in sequences; without unit it is in tokens.
 SEQUENCES: Final = "seq"

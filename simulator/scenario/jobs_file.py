@@ -28,12 +28,11 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, ValidationError
 
-from simulator.basics import counts, registry, yaml_dialect
+from simulator.basics import counts, reading, registry, yaml_dialect
 from simulator.basics.document import Document, Fault, Key, load
 from simulator.basics.errors import ScenarioError, one_of
+from simulator.basics.spec import LargeCount, Listed, Spec, stored_dtypes
 from simulator.cluster.build import facts
-from simulator.scenario import reading
-from simulator.scenario.field_types import LargeCount, Listed, Spec, stored_dtypes
 from simulator.scenario.load import check_scenario, load_scenario
 from simulator.scenario.plain_faults import plain_faults
 from simulator.scenario.records import ClusterSpec, EcmpSpec, Engine, EventSpec, Factor, LinkName, Scenario, Seed

@@ -14,8 +14,8 @@ from typing import Any, Final
 
 from pydantic import Field, TypeAdapter
 
-from simulator.scenario import reading
-from simulator.scenario.field_types import Count, Rank, Spec
+from simulator.basics import reading
+from simulator.basics.spec import Count, Rank, Spec
 from simulator.step.checkpointing import POLICIES
 from simulator.step.spec import Checkpointing
 

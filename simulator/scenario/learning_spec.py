@@ -9,10 +9,9 @@ from typing import Annotated, Any, Final, get_args
 
 from pydantic import Field
 
-from simulator.basics import counts
-from simulator.scenario import reading
-from simulator.scenario.field_types import Count, LargeCount, Rank, Spec
-from simulator.scenario.shorthand import Short
+from simulator.basics import counts, reading
+from simulator.basics.shorthand import Short
+from simulator.basics.spec import Count, LargeCount, Rank, Spec
 from simulator.step.spec import FaultKind, LossScaling, ScheduleKind, TrainingTask
 
 _RULES: Final = ("auto", "none", "dynamic", "deepspeed", "static")

@@ -25,6 +25,7 @@ from simulator.basics.document import Document, Fault, Key
 from simulator.basics.document import load as load_document
 from simulator.basics.errors import ScenarioError
 from simulator.basics.plain_data import at
+from simulator.basics.reading import shown
 from simulator.basics.sections import flat, overlap, varied
 from simulator.model.layer_list import LayerList
 from simulator.model.load import load_model
@@ -43,7 +44,6 @@ from simulator.scenario import (
 )
 from simulator.scenario.partial_settings import InvalidSettingError, matching, no_such_point
 from simulator.scenario.partial_validation import PartialScenario, without_faults
-from simulator.scenario.reading import shown
 from simulator.scenario.records import KINDS, Point, Scenario, adapter
 from simulator.scenario.resolve import resolved
 from simulator.scenario.rule_violation import RuleViolation

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from pydantic import Field
 
+from simulator.basics import reading
 from simulator.basics.errors import one_of
+from simulator.basics.spec import Spec
 from simulator.model.adapters import TARGETS, Adapters
 from simulator.model.layer_list import LayerList
 from simulator.model.quantised import FORMATS
-from simulator.scenario import reading
-from simulator.scenario.field_types import Spec
 from simulator.scenario.learning_spec import yes_no_or_probability
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from simulator.scenario import reading
+from simulator.basics import reading
 from simulator.step.rank_grid import ORDER
 
 _LESS: Final = ("first_less", "last_less")

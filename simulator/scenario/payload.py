@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from simulator.basics.dtypes import find as find_dtype
-from simulator.scenario.field_types import servers_among
+from simulator.basics.spec import servers_among
 from simulator.scenario.records import CollectiveSpec, Payload
 
 if TYPE_CHECKING:

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 
 from pydantic import ValidationError
 
+from simulator.basics import reading
 from simulator.basics.document import Document, Fault, Key
 from simulator.basics.errors import one_of
-from simulator.scenario import reading
-from simulator.scenario.field_types import Spec
+from simulator.basics.spec import Spec
 
 # What pydantic's error types expect, in words.
 _WANTED = {"model_type": "a mapping", "dict_type": "a mapping", "list_type": "a list", "string_type": "text"}

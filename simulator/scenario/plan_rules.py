@@ -14,8 +14,8 @@ from pydantic import ValidationError
 
 from simulator.basics.document import Key
 from simulator.basics.errors import one_of
+from simulator.basics.spec import Spec
 from simulator.scenario import own_parts
-from simulator.scenario.field_types import Spec
 from simulator.scenario.global_batch import sequences_of
 from simulator.scenario.plan_spec import FOLLOWS, GPUS, KEYS, SAID_OR_CHOSEN, PlanSpec
 from simulator.scenario.records import Scenario, adapter

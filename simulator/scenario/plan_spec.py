@@ -10,9 +10,9 @@ from typing import Annotated, Any, Final
 
 from pydantic import Field
 
+from simulator.basics import reading
 from simulator.basics.counts import parse_days
-from simulator.scenario import reading
-from simulator.scenario.field_types import Listed, Spec
+from simulator.basics.spec import Listed, Spec
 from simulator.scenario.global_batch import batch_of_step, sequences_of
 
 # Scenario key for each choice.

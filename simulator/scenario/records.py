@@ -16,13 +16,13 @@ from typing import Annotated, Any, Final, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, TypeAdapter, create_model
 from pydantic.fields import FieldInfo
 
-from simulator.basics import dtypes
+from simulator.basics import dtypes, reading
 from simulator.basics.errors import one_of
 from simulator.basics.sections import SECTIONS
-from simulator.scenario import plot_names, reading
+from simulator.basics.spec import Count, LargeCount, Listed, Omittable, Rank, Servers, Spec, stored_dtypes
+from simulator.scenario import plot_names
 from simulator.scenario.algorithm_reading import algorithm_reader
 from simulator.scenario.answer_spec import BudgetSpec, FindingEntry, FindingSpec
-from simulator.scenario.field_types import Count, LargeCount, Listed, Omittable, Rank, Servers, Spec, stored_dtypes
 from simulator.scenario.layer_policies import LayersSpec
 from simulator.scenario.learning_spec import LearningSpec, LossScalingSpec
 from simulator.scenario.lora_spec import LoraSpec
@@ -33,9 +33,9 @@ from simulator.scenario.training_spec import (
     OptimizerSpec,
     ParallelismSpec,
     PrecisionSpec,
-    ShardingSpec,
     TrainingSpec,
 )
+from simulator.step.sharding import Sharding
 
 
 def _operations() -> tuple[str, ...]:
@@ -407,7 +407,7 @@ _MAPPINGS: Final[dict[tuple[str, ...], type[Spec]]] = {
     ("training",): TrainingSpec,
     ("training", "parallelism"): ParallelismSpec,
     ("training", "parallelism", "experts"): ExpertsSpec,
-    ("training", "sharding"): ShardingSpec,
+    ("training", "sharding"): Sharding,
     ("training", "precision"): PrecisionSpec,
     ("training", "optimizer"): OptimizerSpec,
     ("training", "offload"): OffloadSpec,

@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from fnmatch import translate
 from typing import TYPE_CHECKING, Any, Final
 
+from simulator.basics import reading
 from simulator.basics.errors import MOST_MEANT, did_you_mean, similar
 from simulator.model.model import modules
 from simulator.model.trained import TrainedParts, parameter_path
-from simulator.scenario import reading
 
 if TYPE_CHECKING:
     from simulator.model.model import Model

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from simulator.basics import dtypes, registry
 from simulator.basics.document import Key
 from simulator.basics.errors import ScenarioError, UnknownNameError
+from simulator.basics.spec import servers_among
 from simulator.basics.work_unit import SAMPLE
 from simulator.cluster.limits import no_server_ports
 from simulator.collectives.algorithm import Auxiliary, CollectiveRequest
@@ -28,7 +29,6 @@ from simulator.scenario import numerics_rules, own_parts, parallelism_rules
 from simulator.scenario.build_training import accumulation, parallelism, precision, with_accumulation
 from simulator.scenario.caching import memoized
 from simulator.scenario.collective_rules import chosen, proof_faults
-from simulator.scenario.field_types import servers_among
 from simulator.scenario.lora_spec import adapters
 from simulator.scenario.records import ClusterSpec
 from simulator.scenario.rule_violation import RuleViolation, any_listening, any_of, first_duplicate

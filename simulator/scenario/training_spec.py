@@ -12,11 +12,11 @@ from typing import Annotated, Any, Final, Literal, get_args
 
 from pydantic import Field
 
-from simulator.basics import counts, registry
-from simulator.scenario import reading
+from simulator.basics import counts, reading, registry
+from simulator.basics.dtype_reading import matmul_dtype, stored_dtype
+from simulator.basics.shorthand import Short
+from simulator.basics.spec import Count, LargeCount, Listed, Spec
 from simulator.scenario.algorithm_reading import algorithm_reader
-from simulator.scenario.dtype_reading import matmul_dtype, stored_dtype
-from simulator.scenario.field_types import Count, LargeCount, Listed, Servers, Spec
 from simulator.scenario.global_batch import batch_of_step
 from simulator.scenario.layer_policies import checkpointing
 from simulator.scenario.learning_spec import (
@@ -28,14 +28,13 @@ from simulator.scenario.learning_spec import (
 )
 from simulator.scenario.lora_spec import LoraSpec
 from simulator.scenario.parallelism_reading import kinds_in_order, layers_of_stages, ways_of_attention
-from simulator.scenario.shorthand import Short
 from simulator.scenario.trainable_spec import ALL, trained_parts
 from simulator.step.framework import IMPLEMENTATIONS
 from simulator.step.optimizers.optimizer import DISTRIBUTIONS, OPTIMIZERS
 from simulator.step.pipelines.schedule import SCHEDULES
 from simulator.step.rank_grid import ORDER
+from simulator.step.sharding import SHARDINGS, Sharding
 from simulator.step.spec import Offload, Scaling
-from simulator.step.strategies.strategy import STRATEGIES
 
 
 def frameworks() -> tuple[str, ...]:
@@ -51,20 +50,7 @@ def _framework() -> reading.ValueReader:
 
 
 ALLOCATORS: Final = ("caching", "expandable_segments")
-# Names from the ZeRO paper (section 5) and PyTorch's ShardingStrategy, each with advice.
 _STATE_DTYPES: Final = ("auto", "float32", "bfloat16", "float16")
-_OTHER_STRATEGIES: Final = {
-    **dict.fromkeys(("fsdp", "fsdp2", "full_shard", "zero"), "has the name zero3 here; write zero3"),
-    "shard_grad_op": (
-        "is zero3 without resharding after the forward pass; write {strategy: zero3, reshard_after_forward: false}"
-    ),
-    **dict.fromkeys(("no_shard", "dp", "zero0", "none"), "has the name ddp here; write ddp"),
-    **dict.fromkeys(
-        ("hsdp", "hybrid_shard"), "is zero3 within shard groups; write for example {strategy: zero3, shard_size: 8}"
-    ),
-    "zero++": "is not supported yet; the nearest setting is {strategy: zero3, reshard_after_forward: 8}",
-    **dict.fromkeys(("ps", "parameter_servers", "byteps"), "write parameter_server"),
-}
 # The matmul dtype is given only if it differs from the parameters' dtype.
 PRECISIONS: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
     {
@@ -143,7 +129,6 @@ SHORT_OPTIMIZERS: Final = Short(
     _OTHER_OPTIMIZERS,
     "name",
 )
-SHARDINGS: Final = Short({name: {"strategy": name} for name in STRATEGIES.names()}, _OTHER_STRATEGIES, "strategy")
 SHORT_PRECISIONS: Final = Short(PRECISIONS, _OTHER_PRECISIONS)
 SHORT_OFFLOADS: Final = Short(OFFLOADS, _OTHER_OFFLOADS)
 # Keys with a short form. An axis below such a key needs the mapping: sharding.shard_size under `sharding: zero3`.
@@ -169,21 +154,6 @@ def without_short_form(key: tuple[str, ...], value: Any) -> Any:
     short = SHORTS.get(key)
     known = None if short is None else short.known(value)
     return value if known is None else known
-
-
-def _reshard() -> reading.ValueReader:
-    """Return a validator for `reshard_after_forward`: a boolean, or a number of ranks from 2 on."""
-    ranks = reading.whole(2, 1_000_000)
-
-    def reader(value: Any) -> bool | int:
-        # Booleans first: in Python True is an int.
-        if isinstance(value, bool):
-            return value
-        if isinstance(value, int):
-            return int(ranks.reader(value))
-        raise ValueError(f"got {reading.shown(value)}; must be true, false, or a number of ranks such as 8")
-
-    return reading.ValueReader(reader, lambda: {"anyOf": [{"type": "boolean"}, ranks.schema()]})
 
 
 def _capacity() -> reading.ValueReader:
@@ -340,73 +310,6 @@ class ParallelismSpec(Spec):
     )
 
 
-class ShardingSpec(Spec):
-    """Sharding of model states over data-parallel ranks (keys of `sharding`)."""
-
-    strategy: Annotated[str, reading.part(reading.choice(STRATEGIES.names(), _OTHER_STRATEGIES))] = Field(
-        default="zero3",
-        description=(
-            "Sharded states: none (ddp), optimizer states (zero1), also gradients (zero2), also parameters (zero3); or "
-            "the path of an own strategy."
-        ),
-    )
-    # The same values as in PyTorch's `fully_shard`.
-    reshard_after_forward: Annotated[bool | int, _reshard()] = Field(
-        default=True,
-        description=(
-            "zero3: whether gathered parameters are freed between forward and backward; a number: sharded over this "
-            "number of neighbouring ranks in the meantime."
-        ),
-    )
-    prefetch: Annotated[int, reading.whole(0, 10_000)] = Field(
-        default=1, description="zero3: number of units gathered ahead of the current unit."
-    )
-    # 25 MiB is the default in PyTorch's DistributedDataParallel.
-    bucket_size: Annotated[int, reading.size(1)] = Field(
-        default=25 * 2**20, description="Every strategy except zero3: gradient bucket size."
-    )
-    shard_size: Count | None = Field(
-        default=None,
-        description=(
-            "zero1, zero2, zero3: number of ranks with a common copy of the states; all data-parallel ranks if omitted."
-        ),
-    )
-    layers_per_unit: Count = Field(
-        default=1, description="zero3: number of layers that are gathered and freed together."
-    )
-    # DeepSpeed's parameter persistence threshold.
-    keep_below: Annotated[int, reading.whole(0)] = Field(
-        default=0, description="zero3: tensors with fewer elements are not sharded; DeepSpeed's default is 100000."
-    )
-    # "last" is FSDP's `no_sync` for every micro-batch except the last.
-    gradient_sync: Annotated[str, reading.choice(("every", "shard", "last"))] = Field(
-        default="every",
-        description=(
-            "zero3: micro-batches after which gradients are summed: every micro-batch; every micro-batch within "
-            "shard groups, but only the last over the copies (shard); only the last, with whole gradients in memory "
-            "(last)."
-        ),
-    )
-    servers: Servers = Field(
-        default=1,
-        description="parameter_server: number of servers, each with a share of the parameters; all: one per worker.",
-    )
-    servers_on: Annotated[str, reading.choice(("own", "workers"))] = Field(
-        default="own",
-        description="parameter_server: separate machines (own), or workers, one server per node before a second.",
-    )
-    asynchronous: Annotated[bool, reading.YES_NO] = Field(
-        default=False, description="parameter_server: whether servers apply each gradient on arrival."
-    )
-    # The bound in a stale synchronous parallel parameter server (Ho et al. 2013).
-    staleness: Annotated[int, reading.whole(0, 1_000_000)] | None = Field(
-        default=None,
-        description=(
-            "asynchronous: number of steps that a worker may be ahead of the slowest worker; no limit if omitted."
-        ),
-    )
-
-
 class OptimizerSpec(Spec):
     """The optimizer, with an implementation for the update (keys of `optimizer`)."""
 
@@ -539,8 +442,8 @@ class TrainingSpec(Spec):
     parallelism: ParallelismSpec = Field(
         default=ParallelismSpec(), description="Sizes and options for each kind of parallelism."
     )
-    sharding: Annotated[ShardingSpec, SHARDINGS] = Field(
-        default=ShardingSpec(), description="Sharding of the model states; short form: a strategy's name."
+    sharding: Annotated[Sharding, SHARDINGS] = Field(
+        default=Sharding(), description="Sharding of the model states; short form: a strategy's name."
     )
     precision: Annotated[PrecisionSpec, SHORT_PRECISIONS] = Field(
         default=PrecisionSpec(), description="Dtypes; short forms: fp64, fp32, tf32, fp16, bf16, fp8 and nvfp4."

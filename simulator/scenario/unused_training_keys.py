@@ -29,11 +29,12 @@ from simulator.scenario.build_training import (
 )
 from simulator.scenario.learning_spec import LearningSpec
 from simulator.scenario.resolve import bytes_text
-from simulator.scenario.training_spec import ShardingSpec, TrainingSpec
+from simulator.scenario.training_spec import TrainingSpec
 from simulator.step.checkpointing import RECOMPUTED_WHOLE, policy_of
 from simulator.step.framework import load_framework
 from simulator.step.optimizers.optimizer import OPTIMIZERS
 from simulator.step.pipelines.schedule import SCHEDULES
+from simulator.step.sharding import Sharding
 from simulator.step.spec import State, Updater
 from simulator.step.strategies.strategy import STRATEGIES, shards_gradients
 
@@ -168,7 +169,7 @@ def _precision(shape: TrainingSpec, base: Path) -> Iterator[tuple[Key, str]]:
 
 def _bucket_size(shape: TrainingSpec, world_size: int, base: Path) -> Iterator[tuple[Key, str]]:
     """Yield a reason if the units of the model (embedding, layers, head) fill the same buckets as with the default."""
-    size, usual = shape.sharding.bucket_size, ShardingSpec().bucket_size
+    size, usual = shape.sharding.bucket_size, Sharding().bucket_size
     # Experts on other ranks fill buckets of their own.
     reads = "bucket_size" in STRATEGIES.find(shape.sharding.strategy).options
     if size == usual or not reads or shape.parallelism.ep > 1:

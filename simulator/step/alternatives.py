@@ -52,8 +52,8 @@ def changed(step: TrainingStep, changes: Sequence[Change]) -> Alternative | None
     Examples
     --------
     >>> from simulator.model.load import load_model
-    >>> from simulator.step.spec import Sharding
-    >>> ddp = TrainingStep(load_model("gpt2"), 1024, 2, sharding=Sharding("ddp"))
+    >>> from simulator.step.sharding import Sharding
+    >>> ddp = TrainingStep(load_model("gpt2"), 1024, 2, sharding=Sharding(strategy="ddp"))
     >>> changed(ddp, [*mild_changes(ddp, 8)[1:3], *partitions(ddp, 8, 8)[:1]]).text
     'activation_checkpointing: full, micro_batch_size: 1 and parallelism: {tp: 2} with gradient_accumulation_steps: 4'
     """
@@ -81,8 +81,8 @@ def double_changes(step: TrainingStep, changes: Sequence[Change]) -> list[Altern
     Examples
     --------
     >>> from simulator.model.load import load_model
-    >>> from simulator.step.spec import Sharding
-    >>> ddp = TrainingStep(load_model("gpt2"), 1024, 1, sharding=Sharding("ddp"))
+    >>> from simulator.step.sharding import Sharding
+    >>> ddp = TrainingStep(load_model("gpt2"), 1024, 1, sharding=Sharding(strategy="ddp"))
     >>> double_changes(ddp, [*mild_changes(ddp, 8), *offloading(ddp)])[-1].text
     'sharding: zero3 and offload: optimizer'
     """
@@ -205,7 +205,7 @@ def _shardings(step: TrainingStep) -> Iterator[Change]:
 
 def _sharded(**keys: object) -> Callable[[TrainingStep], TrainingStep]:
     """Return a function from a step to the step with the given sharding settings replaced."""
-    return lambda old: replace(old, sharding=replace(old.sharding, **keys))  # type: ignore[arg-type]
+    return lambda old: replace(old, sharding=old.sharding.replaced(**keys))
 
 
 def _offloaded(old: TrainingStep) -> TrainingStep | None:

@@ -26,7 +26,7 @@ from simulator.records.schedule import Schedule
 from simulator.step import offload
 from simulator.step.checkpoint_traffic import save_operation
 from simulator.step.process_groups import Groups, Scope
-from simulator.step.spec import Sharding
+from simulator.step.sharding import Sharding
 
 ServerOperation = Literal["push", "pull", "clock"]
 Mode = Literal["auto", "played", "closed_form", "rough", "at_once"]
@@ -245,7 +245,7 @@ class Communicator:
         ValueError
             There are more servers than workers to host them, or than the topology's ports.
         """
-        ranks, count, own = self.cluster.world_size, sharding.servers, sharding.servers_on == "own"
+        ranks, count, own = self.cluster.world_size, sharding.server_count, sharding.servers_on == "own"
         ports = self.cluster.servers
         if own and len(ports) < count:
             advice = f"{self.cluster.name} has ports for {len(ports)}; write servers_on: workers"

@@ -321,7 +321,7 @@ def _without_lone_shards(step: TrainingStep, world_size: int) -> TrainingStep:
         optimizer = replace(optimizer, of_matrices=replace(optimizer.of_matrices, distribution="replicated"))
     # The groups stay of one rank where states on the host keep an owner.
     size = sharding.shard_size if kept else None
-    unsharded = replace(sharding, strategy=alone, shard_size=size, reshard_after_forward=True, gradient_sync="every")
+    unsharded = sharding.replaced(strategy=alone, shard_size=size, reshard_after_forward=True, gradient_sync="every")
     return replace(step, sharding=unsharded, optimizer=optimizer)
 
 

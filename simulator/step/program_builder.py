@@ -33,7 +33,7 @@ from simulator.step.framework import BARE, Framework
 from simulator.step.kernel_timer import KernelCost
 from simulator.step.offload import CopyDirection, host_rate
 from simulator.step.process_groups import Scope
-from simulator.step.spec import Sharding
+from simulator.step.sharding import Sharding
 from simulator.step.streams import stream_of
 
 # Scopes that gather parameters or sum gradients. Other exchanges lie on the critical path of a pass.

@@ -20,6 +20,7 @@ from simulator.step.framework import BARE, Framework
 from simulator.step.optimizers.adam import ADAM
 from simulator.step.optimizers.optimizer import Optimizer
 from simulator.step.parallelism import ALONE, Parallelism
+from simulator.step.sharding import ZERO3, Sharding
 
 if TYPE_CHECKING:
     from simulator.basics.arrays import Array
@@ -29,60 +30,6 @@ ScheduleKind = Literal["constant", "linear", "cosine"]
 LossKernels = Literal["separate", "narrow", "native", "fused", "in_place", "chunked"]
 # A policy for every layer; k to recompute every k-th layer; layers to recompute; or pairs (policy, layers).
 Checkpointing = str | int | tuple[int, ...] | tuple[tuple[str, tuple[int, ...]], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Sharding:
-    """Sharding of model states over data-parallel ranks.
-
-    Attributes
-    ----------
-    strategy : str
-        Name in the catalog of strategies: "ddp", "zero3", ...
-    reshard_after_forward : bool or int
-        zero3: whether a layer's parameters are freed between forward and backward pass; a number shards them over this
-        many neighbouring ranks meanwhile.
-    prefetch : int
-        zero3: units gathered ahead of the current unit.
-    bucket_size : int
-        Size of a gradient bucket, for every strategy except zero3 [B].
-    shard_size : int or None
-        zero1, zero2, zero3: ranks that share a copy of the states (hybrid sharding); None for every rank.
-    layers_per_unit : int
-        zero3: layers gathered and freed together.
-    keep_below : int
-        zero3: tensors with fewer elements stay whole on every rank.
-    gradient_sync : {"every", "shard", "last"}
-        zero3 with several micro-batches. "every": each micro-batch sums gradients over every rank. "shard": each sums
-        inside its shard group, the last also over the copies. "last": only the last communicates; whole gradients are
-        kept until then.
-    servers : int
-        parameter_server: number of servers, each with a share of the parameters.
-    servers_on : {"own", "workers"}
-        Servers on their own machines, or on workers: one in each node before a node gets a second.
-    asynchronous : bool
-        parameter_server: whether a gradient is applied on arrival, without waiting for other workers.
-    staleness : int or None
-        asynchronous: most steps by which a worker may be ahead of the slowest; None for no bound.
-    """
-
-    strategy: str = "zero3"
-    reshard_after_forward: bool | int = True
-    prefetch: int = 1
-    bucket_size: int = 25 * 2**20
-    shard_size: int | None = None
-    layers_per_unit: int = 1
-    keep_below: int = 0
-    gradient_sync: Literal["every", "shard", "last"] = "every"
-    servers: int = 1
-    servers_on: Literal["own", "workers"] = "own"
-    asynchronous: bool = False
-    staleness: int | None = None
-
-    @property
-    def mesh(self) -> int | None:
-        """Number of ranks that share parameters between forward and backward pass; None if not given as a number."""
-        return None if isinstance(self.reshard_after_forward, bool) else self.reshard_after_forward
 
 
 Scaling = Literal["tensor", "row", "block"]
@@ -295,7 +242,7 @@ class TrainingStep:
     seq_len: int
     micro_batch_size: int
     accumulation: int = 1
-    sharding: Sharding = Sharding()
+    sharding: Sharding = ZERO3
     precision: Precision = Precision()
     checkpointing: Checkpointing = "none"
     attention: AttentionKernels = "flash"

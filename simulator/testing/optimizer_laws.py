@@ -19,7 +19,8 @@ from simulator.step.framework import IMPLEMENTATIONS, Implementation
 from simulator.step.kernel_timer import KernelTimer
 from simulator.step.optimizer_update import temporary_bytes, update_traffic
 from simulator.step.optimizers.optimizer import Distribution, Optimizer
-from simulator.step.spec import Precision, Sharding, TrainingStep
+from simulator.step.sharding import Sharding
+from simulator.step.spec import Precision, TrainingStep
 from simulator.step.states import even_part, states
 from simulator.step.strategies.strategy import STRATEGIES
 from simulator.testing.law import require
@@ -81,7 +82,7 @@ def holds_its_states(optimizer: Optimizer, strategy: str, each: float) -> None:
 
     With a master copy, which zero3 has as its shard of the parameters.
     """
-    made = TrainingStep(TINY, 32, 1, optimizer=optimizer, sharding=Sharding(strategy), precision=PRECISION)
+    made = TrainingStep(TINY, 32, 1, optimizer=optimizer, sharding=Sharding(strategy=strategy), precision=PRECISION)
     sharding, elements = STRATEGIES.find(strategy), 1000 * RANKS
     found = states(made, sharding.shards, sharding.updater, [even_part(elements, RANKS)])
     own = elements // RANKS if sharding.shards else elements
@@ -126,7 +127,7 @@ def moves_its_arrays(optimizer: Optimizer, strategy: str, precision: Precision, 
     if not kernels or optimizer.separate is None:
         return False
     separate = replace(under(optimizer, strategy), implementation="foreach")
-    made = TrainingStep(TINY, 32, 1, optimizer=separate, sharding=Sharding(strategy), precision=precision)
+    made = TrainingStep(TINY, 32, 1, optimizer=separate, sharding=Sharding(strategy=strategy), precision=precision)
     sharding = STRATEGIES.find(strategy)
     found = states(made, sharding.shards, sharding.updater, [even_part(1000 * RANKS, RANKS)])
     sizes: Mapping[str, int] = {"p": MASTER, "g": GRADIENT if precision.master else MASTER}

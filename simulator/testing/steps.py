@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
 
@@ -17,7 +17,8 @@ from simulator.records.timeline import Timeline
 from simulator.report.numbers.summary import with_link_use
 from simulator.report.numbers.training_summary import TrainingReport, summarize_step
 from simulator.step.plan import StepPlan, plan_step
-from simulator.step.spec import Sharding, TrainingStep
+from simulator.step.sharding import Sharding
+from simulator.step.spec import TrainingStep
 from simulator.step.strategies.strategy import STRATEGIES
 from simulator.testing.engines import same_in_both_engines
 
@@ -36,9 +37,9 @@ class Played:
 
 def step(strategy: str = "zero3", model: Transformer = TINY, **facts: Any) -> TrainingStep:
     """Return a step of the tiny model; `facts` are fields of Sharding and of TrainingStep by name."""
-    shards = {field.name: facts.pop(field.name) for field in fields(Sharding) if field.name in facts}
+    shards = {name: facts.pop(name) for name in Sharding.model_fields if name in facts}
     given: dict[str, Any] = {"seq_len": 32, "micro_batch_size": 2, "collectives": "played"} | facts
-    return TrainingStep(model, sharding=Sharding(strategy, **shards), **given)
+    return TrainingStep(model, sharding=Sharding().replaced(strategy=strategy, **shards), **given)
 
 
 def play(

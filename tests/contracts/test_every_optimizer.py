@@ -28,7 +28,8 @@ from simulator.step.kernel_timer import KernelTimer
 from simulator.step.optimizer_update import implementation_of, update_traffic
 from simulator.step.optimizers.optimizer import OPTIMIZERS
 from simulator.step.parallelism import Parallelism
-from simulator.step.spec import Precision, Sharding, TrainingStep, Updater
+from simulator.step.sharding import Sharding
+from simulator.step.spec import Precision, TrainingStep, Updater
 from simulator.step.states import even_part, states
 from simulator.testing import check_optimizer
 from simulator.testing import optimizer_laws as laws
@@ -188,7 +189,7 @@ def test_adam_moves_28_bytes_fused_and_80_as_separate_kernels() -> None:
     whole = Precision("float32", "float32", "float32", None, "float32")
     for implementation, each in (("fused", 28), ("foreach", 80), ("for_loop", 80)):
         optimizer = replace(OPTIMIZERS.find("adam"), implementation=implementation)
-        made = TrainingStep(TINY, 32, 1, optimizer=optimizer, sharding=Sharding("ddp"), precision=whole)
+        made = TrainingStep(TINY, 32, 1, optimizer=optimizer, sharding=Sharding(strategy="ddp"), precision=whole)
         found = states(made, frozenset(), Updater.EVERY_RANK, [even_part(1000, 1)])
         assert update_traffic(made, found) == 1000 * each
 

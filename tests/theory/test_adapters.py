@@ -30,7 +30,8 @@ from simulator.step.kernels.framework_operations import until_needed
 from simulator.step.optimizers.optimizer import OPTIMIZERS
 from simulator.step.parallelism import Parallelism
 from simulator.step.plan import plan_step
-from simulator.step.spec import Precision, Sharding, TrainingStep
+from simulator.step.sharding import Sharding
+from simulator.step.spec import Precision, TrainingStep
 from simulator.step.units import units
 from tests.training import play, step
 
@@ -218,7 +219,7 @@ def measured_step(
     asked = TrainingStep(
         model, seq_len, sequences, checkpointing=checkpointing,
         precision=Precision(grads=own, reduce="float32", master=None),
-        framework=load_framework("transformers"), sharding=Sharding("zero3" if gpus > 1 else "ddp"),
+        framework=load_framework("transformers"), sharding=Sharding(strategy="zero3" if gpus > 1 else "ddp"),
         optimizer=replace(OPTIMIZERS.find("adam"), state_dtype=states, **facts),
     )  # fmt: skip
     planned = plan_step(cluster, asked)

@@ -17,7 +17,8 @@ from simulator.scenario.build_training import optimizer
 from simulator.scenario.training_spec import OptimizerSpec
 from simulator.step.optimizers.optimizer import OPTIMIZERS, busiest_owner
 from simulator.step.parallelism import Parallelism
-from simulator.step.spec import Precision, Sharding, TrainingStep
+from simulator.step.sharding import Sharding
+from simulator.step.spec import Precision, TrainingStep
 from tests.training import TINY, play
 
 # Every pair that the rules allow.
@@ -31,7 +32,9 @@ PARAMETER, GRADIENT, MASTER, STATE, SENT = 2, 2, 4, 4, 2
 
 def step(strategy: str, way: str, **facts: Any) -> TrainingStep:
     made = optimizer(OptimizerSpec(name="muon", distribution=way), strategy)
-    return TrainingStep(TINY, 32, 1, optimizer=made, sharding=Sharding(strategy), precision=Precision(), **facts)
+    return TrainingStep(
+        TINY, 32, 1, optimizer=made, sharding=Sharding(strategy=strategy), precision=Precision(), **facts
+    )
 
 
 def matrices() -> list[tuple[int, ...]]:

@@ -18,7 +18,8 @@ from simulator.scenario.build_training import to_step
 from simulator.scenario.training_spec import frameworks
 from simulator.step.pipelines.schedule import SCHEDULES, PipelineShape, Placement
 from simulator.step.plan import ranks_alone
-from simulator.step.spec import Precision, Sharding, TrainingStep
+from simulator.step.sharding import Sharding
+from simulator.step.spec import Precision, TrainingStep
 from simulator.step.stage_memory import stage_memory
 from simulator.step.units import units
 
@@ -165,7 +166,7 @@ def steps(draw: st.DrawFn) -> tuple[TrainingStep, int]:
         1024,
         draw(st.sampled_from([1, 2])),
         micros,
-        Sharding(draw(st.sampled_from(["ddp", "zero1"]))),
+        Sharding(strategy=draw(st.sampled_from(["ddp", "zero1"]))),
         Precision("float32", "float32", "float32", None, "float32"),
         draw(st.sampled_from(["none", "full", "selective_op", 2])),
     )
@@ -236,7 +237,7 @@ def test_where_collectives_keep_buffers_it_is_nearly_what_a_step_needs(strategy:
 
 def test_held_micro_batches_are_those_of_the_schedule() -> None:
     """1F1B: stage r holds p - r of them, and as many times what its layers keep of one."""
-    step = TrainingStep(load_model("gpt2", 1024), 1024, 1, 16, Sharding("ddp"))
+    step = TrainingStep(load_model("gpt2", 1024), 1024, 1, 16, Sharding(strategy="ddp"))
     step = replace(step, parallelism=replace(step.parallelism, pp=4))
     told = stage_memory(ONE, step, 4)
     assert [stage.held for stage in told] == [4, 3, 2, 1]

@@ -13,7 +13,7 @@ from simulator.model.load import load_model
 from simulator.step.parallelism import Parallelism
 from simulator.step.plan import groups_of
 from simulator.step.process_memory import communicator_bytes, process_memory
-from simulator.step.spec import Sharding
+from simulator.step.sharding import Sharding
 from tests.training import TINY, step
 
 MIB = 2**20
@@ -23,7 +23,7 @@ H100 = load_gpu("h100_sxm")
 def nccl(ranks: int, gpu: str = "h100_sxm", *, shard: int | None = None, **cut: int) -> int:
     """Return the buffers of NCCL of a ZeRO-3 step on so many ranks [MiB]."""
     made = step("zero3", TINY, parallelism=Parallelism(**cut))
-    made = replace(made, sharding=Sharding("zero3", shard_size=shard))
+    made = replace(made, sharding=Sharding(strategy="zero3", shard_size=shard))
     return process_memory(load_gpu(gpu), made, groups_of(made, ranks)).nccl // MIB
 
 

@@ -23,11 +23,12 @@ from simulator.scenario.load import load_scenario, parse_scenario, points
 from simulator.scenario.records import Scenario, TrainingSpec, axis_keys
 from simulator.scenario.resolve import resolved, to_yaml
 from simulator.scenario.template import template
-from simulator.scenario.training_spec import ParallelismSpec, PrecisionSpec, ShardingSpec
+from simulator.scenario.training_spec import ParallelismSpec, PrecisionSpec
 from simulator.scenario.typed_keys import CollectiveKeys, FaultKeys, LearningKeys, TrainingKeys
 from simulator.step.checkpointing import POLICIES
 from simulator.step.optimizers.optimizer import OPTIMIZERS
-from simulator.step.spec import InjectedFault, Precision, Sharding, TrainingStep, TrainingTask
+from simulator.step.sharding import Sharding
+from simulator.step.spec import InjectedFault, Precision, TrainingStep, TrainingTask
 from simulator.step.strategies.strategy import STRATEGIES
 from tests.schemas import scenario_validator
 from tests.training import WITHOUT_SERVERS
@@ -84,7 +85,9 @@ def test_a_model_and_a_sequence_length_are_enough() -> None:
 def test_what_is_left_out_has_the_defaults_of_the_design() -> None:
     step = step_of({})
     assert (step.micro_batch_size, step.accumulation, step.checkpointing) == (1, 1, "none")
-    assert step.sharding == Sharding("zero3", True, 1, 25 * 2**20)
+    assert step.sharding == Sharding().replaced(
+        strategy="zero3", reshard_after_forward=True, prefetch=1, bucket_size=25 * 2**20
+    )
     assert step.precision == Precision("bfloat16", "bfloat16", "float32", "float32", "bfloat16")
     assert (step.attention, step.attention_generation) == ("flash", 2)
     assert (step.collectives, step.compiled, step.dropout) == ("auto", False, False)
@@ -110,7 +113,9 @@ def test_every_key_reaches_the_step() -> None:
         }
     )
     assert (step.seq_len, step.micro_batch_size, step.accumulation) == (512, 3, 4)
-    assert step.sharding == Sharding("zero1", False, 0, 2**20)
+    assert step.sharding == Sharding().replaced(
+        strategy="zero1", reshard_after_forward=False, prefetch=0, bucket_size=2**20
+    )
     assert step.precision == Precision("float16", "float32", "float16", None, "float16")
     assert (step.checkpointing, step.attention, step.attention_generation) == ("sqrt", "standard", 1)
     assert (step.optimizer, step.collectives, step.compiled, step.dropout) == (
@@ -130,8 +135,8 @@ def test_adamw_is_adam_and_an_optimizer_may_say_how_it_updates() -> None:
 
 @pytest.mark.parametrize("strategy", WITHOUT_SERVERS)
 def test_a_bare_strategy_is_short_for_the_mapping(strategy: str) -> None:
-    assert loaded({"sharding": strategy}).sharding == ShardingSpec(strategy=strategy)
-    assert loaded({"sharding": {"strategy": strategy}}).sharding == ShardingSpec(strategy=strategy)
+    assert loaded({"sharding": strategy}).sharding == Sharding(strategy=strategy)
+    assert loaded({"sharding": {"strategy": strategy}}).sharding == Sharding(strategy=strategy)
 
 
 @pytest.mark.parametrize(
@@ -315,7 +320,7 @@ def test_an_axis_goes_below_a_short_form() -> None:
 
 def test_what_is_set_goes_below_a_short_form_too() -> None:
     scenario = load_scenario(with_keys({"sharding": "zero1"}), {"training.sharding.bucket_size": "1 MiB"})
-    assert spec_of(scenario).sharding == ShardingSpec(strategy="zero1", bucket_size="1 MiB")
+    assert spec_of(scenario).sharding == Sharding(strategy="zero1", bucket_size="1 MiB")
 
 
 def test_dtypes_that_follow_the_parameters_follow_an_axis() -> None:

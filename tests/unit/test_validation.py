@@ -42,7 +42,8 @@ from simulator.step.kernel_timer import KernelTimer
 from simulator.step.kernels.framework_operations import narrow_casts, second_maps, until_needed
 from simulator.step.kernels.kernel_time import duration
 from simulator.step.kernels.loss_operations import fused_loss, loss_buffers
-from simulator.step.spec import Precision, Sharding, TrainingStep
+from simulator.step.sharding import Sharding
+from simulator.step.spec import Precision, TrainingStep
 from simulator.step.units import units
 from tools.validation import cut_text as cut_page_text
 from tools.validation import error_plot as plot_validation
@@ -286,7 +287,7 @@ def test_eight_bit_matmuls_pay_for_their_casts_and_attention_keeps_its_dtype() -
 
 @pytest.mark.parametrize("strategy", ["ddp", "zero3"])
 def test_buffers_of_the_loss_are_given_back(strategy: str) -> None:
-    given = step(Framework(loss_buffers=True), sharding=Sharding(strategy))
+    given = step(Framework(loss_buffers=True), sharding=Sharding(strategy=strategy))
     timeline = play_step(cluster_of("h100_sxm", 2), given, Jitter(), limit_memory=False).timeline
     peak = max(timeline.memory, key=lambda sample: sample.nbytes)
     assert dict(peak.by_category)["loss buffers"] == 8 * 4 * 2048 * MPT.vocab_size

@@ -27,7 +27,8 @@ from simulator.scenario.records import Scenario
 from simulator.scenario.training_spec import TrainingSpec
 from simulator.step.framework import Framework, Implementation
 from simulator.step.parallelism import ALONE, Parallelism
-from simulator.step.spec import LossScaling, Precision, Scaling, Sharding, TrainingStep
+from simulator.step.sharding import Sharding
+from simulator.step.spec import LossScaling, Precision, Scaling, TrainingStep
 
 GIB: Final = 2**30
 # Larger than any rank's gradients [B]: gradients then travel at once, after the last is computed.
@@ -287,7 +288,7 @@ def step_of(row: MeasuredRow, framework: Framework, accumulation: int | None = N
         step = _of_spec(row, row.spec)
         return replace(step, framework=framework, accumulation=accumulation or row.accumulation)
     # Options not stated by any source keep their defaults.
-    sharding = Sharding(row.sharding, reshard_after_forward=row.reshard, shard_size=row.shard_size)
+    sharding = Sharding(strategy=row.sharding, reshard_after_forward=row.reshard, shard_size=row.shard_size)
     return TrainingStep(
         model=load_transformer(row.model, row.seq_len)
         if row.shape is None
@@ -296,7 +297,7 @@ def step_of(row: MeasuredRow, framework: Framework, accumulation: int | None = N
         micro_batch_size=row.micro_batch_size,
         accumulation=row.accumulation if accumulation is None else accumulation,
         parallelism=row.parallelism,
-        sharding=sharding if row.buckets else replace(sharding, bucket_size=_ONE_BUCKET),
+        sharding=sharding if row.buckets else sharding.replaced(bucket_size=_ONE_BUCKET),
         # The master copy keeps its default dtype, float32.
         precision=Precision(
             params=row.params, grads=row.grads, reduce=row.reduce, matmul=row.matmul, scaling=row.scaling

@@ -25,7 +25,8 @@ from simulator.step.passes import Passes
 from simulator.step.pipelines.schedule import Pass, Work
 from simulator.step.process_groups import Scope
 from simulator.step.program_builder import ProgramBuilder
-from simulator.step.spec import Gathering, GradientSync, Sharding, Updater
+from simulator.step.sharding import Sharding
+from simulator.step.spec import Gathering, GradientSync, Updater
 from simulator.step.stages import Chunk
 from simulator.step.strategies.strategy import Strategy
 from simulator.step.units import Unit

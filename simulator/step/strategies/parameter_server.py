@@ -23,7 +23,8 @@ from simulator.basics.dtypes import find
 from simulator.records.operation import Computation, Exchange, NumericAction
 from simulator.step.passes import Passes
 from simulator.step.program_builder import ProgramBuilder
-from simulator.step.spec import Gathering, GradientSync, Offload, Sharding, State, TrainingStep, Updater
+from simulator.step.sharding import Sharding
+from simulator.step.spec import Gathering, GradientSync, Offload, State, TrainingStep, Updater
 from simulator.step.strategies.ddp import Bucket, Bucketing
 from simulator.step.strategies.strategy import Strategy
 from simulator.step.units import Unit
@@ -119,7 +120,7 @@ def _pull(builder: ProgramBuilder, passes: Passes, bucket: Bucket, after: list[s
 def _seconds(step: TrainingStep, bucket: Bucket) -> float:
     """Return the duration of a bucket's update on the parameter servers [s]."""
     # Servers update equal parts of the bucket in parallel.
-    return bucket.elements / step.sharding.servers * traffic_per_parameter(step) / _RATE
+    return bucket.elements / step.sharding.server_count * traffic_per_parameter(step) / _RATE
 
 
 def traffic_per_parameter(step: TrainingStep) -> float:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from simulator.step.passes import Passes
     from simulator.step.pipelines.schedule import Pass
     from simulator.step.program_builder import ProgramBuilder
-    from simulator.step.spec import Sharding
+    from simulator.step.sharding import Sharding
     from simulator.step.stages import Chunk
     from simulator.step.units import Unit
 
@@ -86,7 +86,7 @@ class Strategy:
         """Return the number of parameter servers with their own machines: 0 without servers, or if workers host the
         servers.
         """
-        return sharding.servers if self.updater is Updater.SERVERS and sharding.servers_on == "own" else 0
+        return sharding.server_count if self.updater is Updater.SERVERS and sharding.servers_on == "own" else 0
 
 
 class _Strategies(Catalog[Strategy]):

@@ -11,7 +11,8 @@ from simulator.records.operation import Exchange, NumericAction
 from simulator.step.passes import Passes
 from simulator.step.process_groups import Scope
 from simulator.step.program_builder import ProgramBuilder
-from simulator.step.spec import Gathering, GradientSync, Sharding, State, Updater
+from simulator.step.sharding import Sharding
+from simulator.step.spec import Gathering, GradientSync, State, Updater
 from simulator.step.states import shard
 from simulator.step.strategies import ddp
 from simulator.step.strategies.ddp import Bucket, Bucketing

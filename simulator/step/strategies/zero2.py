@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from simulator.step.passes import Passes
 from simulator.step.program_builder import ProgramBuilder
-from simulator.step.spec import Gathering, GradientSync, Sharding, State, Updater
+from simulator.step.sharding import Sharding
+from simulator.step.spec import Gathering, GradientSync, State, Updater
 from simulator.step.strategies.ddp import Bucket, Bucketing
 from simulator.step.strategies.strategy import Strategy
 from simulator.step.strategies.zero1 import scatter

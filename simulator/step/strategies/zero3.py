@@ -32,7 +32,8 @@ from simulator.step.passes import Passes
 from simulator.step.pipelines.schedule import Pass, Work
 from simulator.step.process_groups import Scope
 from simulator.step.program_builder import ProgramBuilder
-from simulator.step.spec import Gathering, GradientSync, Sharding, State, Updater
+from simulator.step.sharding import Sharding
+from simulator.step.spec import Gathering, GradientSync, State, Updater
 from simulator.step.stages import Chunk
 from simulator.step.states import shard
 from simulator.step.strategies.strategy import Strategy

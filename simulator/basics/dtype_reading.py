@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from typing import Any, Final, cast
 
-from simulator.basics import dtypes
+from simulator.basics import dtypes, reading
 from simulator.basics.errors import UnknownNameError, one_of
-from simulator.scenario import reading
 
 _STATES: Final = ("float64", "float32", "float16", "bfloat16")
 _MATMULS: Final = (*_STATES, *(name for name, one in dtypes.DTYPES.items() if one.is_float and name not in _STATES))

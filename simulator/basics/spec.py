@@ -11,8 +11,7 @@ from typing import Annotated, Any, Final, Literal, Self, TypeVar
 from pydantic import BaseModel, BeforeValidator, ConfigDict, GetCoreSchemaHandler
 from pydantic_core import CoreSchema
 
-from simulator.basics import counts, dtypes
-from simulator.scenario import reading
+from simulator.basics import counts, dtypes, reading
 
 
 class Spec(BaseModel):

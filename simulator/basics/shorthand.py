@@ -12,8 +12,8 @@ from typing import Any
 from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
-from simulator.scenario import reading
-from simulator.scenario.field_types import Spec
+from simulator.basics import reading
+from simulator.basics.spec import Spec
 
 
 @dataclass(frozen=True, slots=True)
