@@ -15,8 +15,9 @@ from simulator.collectives.plan import Task, plan
 from simulator.engine.jitter import Jitter
 from simulator.records.operation import Collective, Compute, Op, content
 from simulator.records.program import CollectiveGroupFamily, OperationLists, Program, RanksByList
+from simulator.step.learning_spec import LossScaling
 from simulator.step.plan import plan_step
-from simulator.step.spec import LossScaling, Precision
+from simulator.step.spec import Precision
 from tests.training import TINY, WITHOUT_SERVERS, step
 
 TOPOLOGIES = {"star_100g": 16, "dgx_h100": 16, "dgx_a100": 8, "h100_ethernet_100g": 16, "torus_2d": 9}
@@ -93,7 +94,7 @@ def training(generator: np.random.Generator, strategy: str, *, stragglers: bool 
     facts: dict[str, Any] = {"accumulation": pick(1, 2), "checkpointing": pick("none", "full", "sqrt", 2)}
     small = "halving_doubling" if ranks != 3 else "ring"
     facts["algorithm"] = pick("auto", "ring", small, "tree" if strategy == "ddp" else "direct")
-    facts["loss_scaling"] = pick(None, LossScaling())
+    facts["loss_scaling"] = pick(None, LossScaling(rule="dynamic"))
     facts["precision"] = pick(Precision(), Precision("float32", "float32", "float32", None, "float32"))
     facts["collectives"] = pick("auto", "played")
     if strategy == "zero3":

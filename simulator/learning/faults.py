@@ -21,7 +21,7 @@ from simulator.learning.state import Parameters, Spoil
 from simulator.payload.carry import Tamper
 from simulator.records.operation import Collective, Computation, Compute, Exchange, Op
 from simulator.records.program import Program
-from simulator.step.spec import InjectedFault
+from simulator.step.learning_spec import InjectedFault
 
 # Collectives with gradient sums: a fault's default targets.
 _SUMS = SENDS_GRADIENTS | {Exchange.SUM_COPIES}

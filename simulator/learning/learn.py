@@ -30,8 +30,9 @@ from simulator.numerics.own_update import OwnRule
 from simulator.numerics.schedule import RateSchedule
 from simulator.records.learning import Learning
 from simulator.records.timeline import Timeline
+from simulator.step.learning_spec import LEARNING, InjectedFault, LossScaling, TrainingTask
 from simulator.step.plan import StepPlan
-from simulator.step.spec import InjectedFault, LossScaling, TrainingStep, TrainingTask
+from simulator.step.spec import TrainingStep
 
 # Usual constants: of Adam, Muon and of SGD as in PyTorch's documentation, of Lion as in its paper (arXiv:2302.06675).
 _ADAM_BETAS: Final = (0.9, 0.999)
@@ -81,7 +82,7 @@ def rule_of(step: TrainingStep, ranks: int) -> Rule:
     ValueError
         Numbers cannot be trained with this optimizer.
     """
-    lesson = step.lesson or TrainingTask()
+    lesson = LEARNING if step.lesson is None else step.lesson.learning
     # An asynchronous server updates once per worker and step; schedules count steps.
     updates = ranks if step.sharding.asynchronous else 1
     schedule = RateSchedule(lesson.schedule, lesson.warmup, step.steps, updates)
@@ -137,7 +138,7 @@ def learn(plan: StepPlan, cluster: Cluster, timeline: Timeline, jitter: Jitter) 
     # A stopped rank ends a synchronous training before its step. Asynchronous workers continue, so their steps are
     # simulated anew without the stopped rank's operations.
     why, last = "", step.steps
-    if stops and lesson.checkpoint is None:
+    if stops and lesson.learning.checkpoint is None:
         until, why = _until_stopped(plan, cluster, jitter, stops)
         timeline, last = (until, last) if step.sharding.asynchronous else (timeline, stops[0].step)
     setting = TrainingContext(gpt_of(step), plan, timeline, rule_of(step, cluster.world_size), jitter.seed)
@@ -147,11 +148,11 @@ def learn(plan: StepPlan, cluster: Cluster, timeline: Timeline, jitter: Jitter) 
     rows_of = _rows_of(setting, lesson)
     # A fault happens once, also if its step is repeated.
     checkpoint, repeated, reached = saved(training), 0, 0
-    left = [fault.step for fault in stops] if lesson.checkpoint is not None else []
+    left = [fault.step for fault in stops] if lesson.learning.checkpoint is not None else []
     # Matrices are too small to share among threads, and a single thread adds in the same order on every machine.
     with threadpool_limits(1, user_api="blas"):
         while training.done < last:
-            if lesson.checkpoint is not None and training.done % lesson.checkpoint == 0:
+            if lesson.learning.checkpoint is not None and training.done % lesson.learning.checkpoint == 0:
                 checkpoint = saved(training)
             if training.done in left:
                 training.checks.tell("watchdog", training.done)
@@ -171,7 +172,7 @@ def learn(plan: StepPlan, cluster: Cluster, timeline: Timeline, jitter: Jitter) 
             except OverflowError as error:
                 why, stops = str(error), []
                 break
-    if why and stops and lesson.checkpoint is None:
+    if why and stops and lesson.learning.checkpoint is None:
         training.checks.tell("watchdog", stops[0].step)
     # Every synchronous step takes the simulated step's time; asynchronous steps have separate ends.
     each = 0.0 if step.sharding.asynchronous else timeline.end
@@ -181,7 +182,7 @@ def learn(plan: StepPlan, cluster: Cluster, timeline: Timeline, jitter: Jitter) 
 
 def _initial(setting: TrainingContext, lesson: TrainingTask) -> Mapping[str, Parameters]:
     """Return the parameters before the first step, by unit and name: the user's, or drawn from the seed."""
-    gpt, given = setting.gpt, lesson.initial
+    gpt, given = setting.gpt, lesson.parameters
     if given is None:
         return task.initial(gpt, setting.seed)
     return {unit: {name: given[name] for name in gpt.shapes(unit)} for unit in gpt.units}
@@ -209,11 +210,11 @@ def _rows_of(setting: TrainingContext, lesson: TrainingTask) -> Callable[[int], 
     """
     step, seed = setting.plan.step, setting.seed
     count, length = setting.plan.tokens // step.seq_len, step.seq_len + 1
-    if lesson.batches is not None:
-        batches = lesson.batches
+    if lesson.sequences is not None:
+        batches = lesson.sequences
         return lambda number: batches[number].astype(np.int64)
-    if lesson.tokens is not None:
-        text = np.array(lesson.tokens)
+    if lesson.text is not None:
+        text = np.array(lesson.text)
         return lambda number: task.windows(text, seed, number, count, length)
     return lambda number: task.sequences(seed, number, count, length, setting.gpt.vocabulary)
 

@@ -16,13 +16,12 @@ from simulator.collectives.algorithm_files import located
 from simulator.model.expert_partition import ExpertPartition
 from simulator.scenario import own_parts
 from simulator.scenario.global_batch import micro_batches
-from simulator.scenario.learning_spec import DROPOUT, LossScalingSpec
 from simulator.scenario.lora_spec import adapters
 from simulator.scenario.trainable_spec import trained_of
 from simulator.scenario.training_spec import OptimizerSpec, ParallelismSpec, PrecisionSpec, TrainingSpec
 from simulator.step.framework import load_framework
+from simulator.step.learning_spec import DROPOUT, LossScaling, TrainingTask
 from simulator.step.parallelism import Parallelism
-from simulator.step.spec import InjectedFault, LossScaling, TrainingTask
 
 if TYPE_CHECKING:
     from simulator.collectives.algorithm import Algorithm
@@ -161,20 +160,13 @@ def _lesson(spec: TrainingSpec, model: Transformer, world_size: int, base: Path 
     # Each line holds seq_len inputs and, one place further, their targets.
     shape = (spec.steps, sequences(spec, world_size), spec.seq_len + 1)
     return TrainingTask(
-        rate=wanted.rate,
-        decay=wanted.decay,
-        momentum=wanted.momentum,
-        betas=wanted.betas,
-        eps=wanted.eps,
-        warmup=wanted.warmup,
-        schedule=wanted.schedule,
+        learning=wanted,
         # `dropout: true` means GPT-2's probability, `false` means 0.
         dropout=DROPOUT if spec.dropout is True else float(spec.dropout),
-        tokens=None if wanted.tokens is None else read_tokens(wanted.tokens, base),
-        checkpoint=wanted.checkpoint,
-        faults=tuple(InjectedFault(**fault.model_dump()) for fault in spec.faults),
-        initial=None if wanted.initial is None else read_initial(wanted.initial, base, parameter_shapes(model)),
-        batches=None if wanted.batches is None else read_batches(wanted.batches, base, shape, model.vocab_size),
+        text=None if wanted.tokens is None else read_tokens(wanted.tokens, base),
+        faults=spec.faults,
+        parameters=None if wanted.initial is None else read_initial(wanted.initial, base, parameter_shapes(model)),
+        sequences=None if wanted.batches is None else read_batches(wanted.batches, base, shape, model.vocab_size),
     )
 
 
@@ -219,16 +211,16 @@ def with_accumulation(shape: TrainingSpec, world_size: int) -> TrainingSpec:
 
 
 def _loss_scaling(spec: TrainingSpec) -> LossScaling | None:
-    wanted, rule = spec.loss_scaling, scaling_rule(spec.loss_scaling, spec.precision)
-    return None if rule == "none" else LossScaling(cast(Any, rule), wanted.start, wanted.interval, wanted.shared)
+    rule = scaling_rule(spec.loss_scaling, spec.precision)
+    return None if rule == "none" else spec.loss_scaling.replaced(rule=rule)
 
 
-def scaling_rule(scaling: LossScalingSpec, dtypes: PrecisionSpec) -> str:
+def scaling_rule(scaling: LossScaling, dtypes: PrecisionSpec) -> str:
     """Return the loss-scaling rule of the scenario's keys; "auto" is replaced by the rule for the dtypes.
 
     Examples
     --------
-    >>> scaling_rule(LossScalingSpec(), PrecisionSpec(params="float16"))
+    >>> scaling_rule(LossScaling(), PrecisionSpec(params="float16"))
     'dynamic'
     """
     if scaling.rule == "auto":

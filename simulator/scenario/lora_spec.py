@@ -12,7 +12,7 @@ from simulator.basics.spec import Spec
 from simulator.model.adapters import TARGETS, Adapters
 from simulator.model.layer_list import LayerList
 from simulator.model.quantised import FORMATS
-from simulator.scenario.learning_spec import yes_no_or_probability
+from simulator.step.learning_spec import yes_no_or_probability
 
 if TYPE_CHECKING:
     from simulator.model.model import Model

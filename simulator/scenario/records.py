@@ -24,7 +24,6 @@ from simulator.scenario import plot_names
 from simulator.scenario.algorithm_reading import algorithm_reader
 from simulator.scenario.answer_spec import BudgetSpec, FindingEntry, FindingSpec
 from simulator.scenario.layer_policies import LayersSpec
-from simulator.scenario.learning_spec import LearningSpec, LossScalingSpec
 from simulator.scenario.lora_spec import LoraSpec
 from simulator.scenario.plan_spec import PlanSpec
 from simulator.scenario.training_spec import (
@@ -35,6 +34,7 @@ from simulator.scenario.training_spec import (
     PrecisionSpec,
     TrainingSpec,
 )
+from simulator.step.learning_spec import LearningSpec, LossScaling
 from simulator.step.sharding import Sharding
 
 
@@ -412,7 +412,7 @@ _MAPPINGS: Final[dict[tuple[str, ...], type[Spec]]] = {
     ("training", "optimizer"): OptimizerSpec,
     ("training", "offload"): OffloadSpec,
     ("training", "lora"): LoraSpec,
-    ("training", "loss_scaling"): LossScalingSpec,
+    ("training", "loss_scaling"): LossScaling,
     ("training", "learning"): LearningSpec,
 }
 # Mappings without axis keys: compare and sweep cannot name an inner key.

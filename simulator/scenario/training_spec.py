@@ -19,17 +19,17 @@ from simulator.basics.spec import Count, LargeCount, Listed, Spec
 from simulator.scenario.algorithm_reading import algorithm_reader
 from simulator.scenario.global_batch import batch_of_step
 from simulator.scenario.layer_policies import checkpointing
-from simulator.scenario.learning_spec import (
-    SHORT_SCALINGS,
-    FaultSpec,
-    LearningSpec,
-    LossScalingSpec,
-    yes_no_or_probability,
-)
 from simulator.scenario.lora_spec import LoraSpec
 from simulator.scenario.parallelism_reading import kinds_in_order, layers_of_stages, ways_of_attention
 from simulator.scenario.trainable_spec import ALL, trained_parts
 from simulator.step.framework import IMPLEMENTATIONS
+from simulator.step.learning_spec import (
+    SHORT_SCALINGS,
+    InjectedFault,
+    LearningSpec,
+    LossScaling,
+    yes_no_or_probability,
+)
 from simulator.step.optimizers.optimizer import DISTRIBUTIONS, OPTIMIZERS
 from simulator.step.pipelines.schedule import SCHEDULES
 from simulator.step.rank_grid import ORDER
@@ -540,8 +540,8 @@ class TrainingSpec(Spec):
             "in GPT-BigCode of Transformers up to 4.48."
         ),
     )
-    loss_scaling: Annotated[LossScalingSpec, SHORT_SCALINGS] = Field(
-        default=LossScalingSpec(), description="Loss scaling: rule and options; short form: the rule's name."
+    loss_scaling: Annotated[LossScaling, SHORT_SCALINGS] = Field(
+        default=LossScaling(), description="Loss scaling: rule and options; short form: the rule's name."
     )
     clip_norm: Annotated[float, reading.number(positive=True, most=1e30)] | None = Field(
         default=None, description="Maximum gradient norm; no clipping if omitted."
@@ -554,4 +554,4 @@ class TrainingSpec(Spec):
         default=20, description="Number of training steps, with numerics or asynchronous servers; 1k is 1000."
     )
     learning: LearningSpec = Field(default=LearningSpec(), description="numerics: training data and learning rate.")
-    faults: Listed[FaultSpec] = Field(default=(), description="numerics: injected faults.")
+    faults: Listed[InjectedFault] = Field(default=(), description="numerics: injected faults.")

@@ -27,11 +27,11 @@ from simulator.scenario.build_training import (
     ulysses_ranks,
     with_accumulation,
 )
-from simulator.scenario.learning_spec import LearningSpec
 from simulator.scenario.resolve import bytes_text
 from simulator.scenario.training_spec import TrainingSpec
 from simulator.step.checkpointing import RECOMPUTED_WHOLE, policy_of
 from simulator.step.framework import load_framework
+from simulator.step.learning_spec import LearningSpec
 from simulator.step.optimizers.optimizer import OPTIMIZERS
 from simulator.step.pipelines.schedule import SCHEDULES
 from simulator.step.sharding import Sharding

@@ -5,8 +5,7 @@ The records contain no computation; scenario/ builds them from text.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Literal
 
@@ -17,16 +16,15 @@ from simulator.model.operation import AttentionKernels
 from simulator.model.shape import Transformer
 from simulator.model.trained import TrainedParts
 from simulator.step.framework import BARE, Framework
+from simulator.step.learning_spec import LossScaling, TrainingTask
 from simulator.step.optimizers.adam import ADAM
 from simulator.step.optimizers.optimizer import Optimizer
 from simulator.step.parallelism import ALONE, Parallelism
 from simulator.step.sharding import ZERO3, Sharding
 
 if TYPE_CHECKING:
-    from simulator.basics.arrays import Array
+    pass
 
-FaultKind = Literal["dropped", "doubled", "stale", "bit_flip", "overflow", "stopped"]
-ScheduleKind = Literal["constant", "linear", "cosine"]
 LossKernels = Literal["separate", "narrow", "native", "fused", "in_place", "chunked"]
 # A policy for every layer; k to recompute every k-th layer; layers to recompute; or pairs (policy, layers).
 Checkpointing = str | int | tuple[int, ...] | tuple[tuple[str, tuple[int, ...]], ...]
@@ -85,102 +83,6 @@ class Offload:
     # (github.com/deepspeedai/DeepSpeed/issues/6834, Qwen 72B with ZeRO-3 on 32 A100). Other reports have 0.4 to 4
     # billion parameters per second and node: 11 to 110 GB/s.
     host_rate: float = 50e9
-
-
-@dataclass(frozen=True, slots=True)
-class LossScaling:
-    """Scaling of the loss, which keeps small gradients representable in float16.
-
-    Attributes
-    ----------
-    rule : {"dynamic", "deepspeed", "static"}
-        PyTorch's GradScaler, DeepSpeed's scaler, or a constant scale.
-    start : float
-        First scale.
-    interval : int or None
-        Steps without overflow until the scale grows; None for the rule's default.
-    shared : bool
-        Whether ranks inform each other about an overflow, and every rank skips the step.
-    """
-
-    rule: Literal["dynamic", "deepspeed", "static"] = "dynamic"
-    start: float = 65536.0
-    interval: int | None = None
-    shared: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class InjectedFault:
-    """A fault in one step of real training.
-
-    Attributes
-    ----------
-    step : int
-        Number of the step, from 0.
-    what : {"dropped", "doubled", "stale", "bit_flip", "overflow", "stopped"}
-        dropped: a transfer does not arrive. doubled: it is added twice. stale: it brings the preceding step's data.
-        bit_flip: a bit is flipped. overflow: a rank's gradient becomes infinite. stopped: a rank stops.
-    collective : str or None
-        Name of the transfer's collective; None for the first collective that sums gradients.
-    transfer, element, bit : int
-        Number of the transfer in the collective, of the element in the transfer, and of the bit in the element, 0 for
-        the least significant. For an overflow: the element, in row-major order, of the head's gradient, or of the last
-        norm's bias if the head is tied.
-    rank : int
-        The rank that stops, or whose gradient overflows.
-    """
-
-    step: int
-    what: FaultKind
-    collective: str | None = None
-    transfer: int = 0
-    element: int = 0
-    bit: int = 0
-    rank: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class TrainingTask:
-    """Task and hyperparameters of real training; times do not depend on them.
-
-    Attributes
-    ----------
-    rate : float
-        Learning rate.
-    decay : float
-        Weight decay: added to the gradient for sgd and momentum, otherwise applied to the parameters.
-    momentum : float or None
-        Factor by which a momentum shrinks per step; None for the optimizer's usual value.
-    betas : tuple of float, or None
-        Both decay rates of Adam or Lion; None for the optimizer's usual values.
-    eps : float
-        Number that Adam adds to the root of the variance.
-    warmup, schedule : int, {"constant", "linear", "cosine"}
-        Steps of learning-rate warm-up, and the decay afterwards; see `simulator.numerics.schedule`.
-    tokens : tuple of int, or None
-        Text to learn; None for a seeded task.
-    initial : mapping of PyTorch's name to array, or None
-        Parameters before the first step; None to draw them from the seed.
-    checkpoint : int or None
-        Steps between checkpoints, from the last of which a training goes on when a rank has stopped; None: it ends.
-    batches : int array, shape (steps, sequences of all ranks, seq_len + 1), or None
-        Sequences to learn, step by step.
-    """
-
-    rate: float = 1e-3
-    decay: float = 0.0
-    momentum: float | None = None
-    betas: tuple[float, float] | None = None
-    eps: float = 1e-8
-    warmup: int = 0
-    schedule: ScheduleKind = "constant"
-    dropout: float = 0.0
-    tokens: tuple[int, ...] | None = None
-    faults: tuple[InjectedFault, ...] = ()
-    checkpoint: int | None = None
-    # Arrays cannot be compared with a single `==`, and are too large to print.
-    initial: Mapping[str, Array] | None = field(default=None, compare=False, repr=False)
-    batches: Array | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

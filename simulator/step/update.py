@@ -14,12 +14,13 @@ from __future__ import annotations
 from simulator.basics.dtypes import find
 from simulator.records.operation import Computation, Exchange, NumericAction
 from simulator.step.kernel_timer import KernelTimer
+from simulator.step.learning_spec import LossScaling
 from simulator.step.matrix_update import update_matrices
 from simulator.step.optimizer_update import temporary_bytes, update_cost
 from simulator.step.passes import Passes
 from simulator.step.process_groups import Scope
 from simulator.step.program_builder import ProgramBuilder
-from simulator.step.spec import Gathering, LossScaling, Offload, Updater
+from simulator.step.spec import Gathering, Offload, Updater
 from simulator.step.states import States, shard
 from simulator.step.strategies.strategy import Strategy
 

@@ -15,7 +15,8 @@ from simulator.learning.state import StepResult
 from simulator.learning.training import Training
 from simulator.model.shape import Transformer
 from simulator.numerics.scaling import Scale, grad_scaler
-from simulator.step.spec import LossScaling, Precision
+from simulator.step.learning_spec import LossScaling
+from simulator.step.spec import Precision
 from tests.golden.gpt import BATCH, STEPS, golden, tokens
 from tests.training import play, step
 
@@ -29,7 +30,7 @@ def half(
 ) -> tuple[Training, list[StepResult]]:
     """Train; rank `spoiled` has an infinite gradient once."""
     batch = BATCH // ranks // facts.get("accumulation", 1)
-    facts |= {"precision": HALF, "seq_len": 32, "micro_batch_size": batch, "loss_scaling": LossScaling()}
+    facts |= {"precision": HALF, "seq_len": 32, "micro_batch_size": batch, "loss_scaling": LossScaling(rule="dynamic")}
     made = step(strategy, SHAPE, **facts)
     played, gpt = play(made, ranks), gpt_of(made)
     begun = {u: {name: golden("init")[name] for name in gpt.shapes(u)} for u in gpt.units}

@@ -24,10 +24,11 @@ from simulator.records.operation import Allocate, Collective, Free
 from simulator.scenario.build_training import optimizer
 from simulator.scenario.training_spec import OptimizerSpec
 from simulator.step.framework import BARE, load_framework
+from simulator.step.learning_spec import LossScaling
 from simulator.step.parallelism import Parallelism
 from simulator.step.pipelines.schedule import SCHEDULES
 from simulator.step.plan import StepPlan, plan_step
-from simulator.step.spec import LossScaling, Offload, Precision, Scaling
+from simulator.step.spec import Offload, Precision, Scaling
 from tests.engines import GROWS, growth, simulated_alike
 from tests.training import WITHOUT_SERVERS, step
 
@@ -92,7 +93,7 @@ def drawn(seed: int) -> Cut | None:
         "dropout": pick(True, False),
         "attention": pick("flash", "standard") if c == 1 else "flash",
         "precision": pick(Precision(), Precision(grads="float32"), Precision("float16", "float16", "float16")),
-        "loss_scaling": pick(None, LossScaling()),
+        "loss_scaling": pick(None, LossScaling(rule="dynamic")),
         "algorithm": pick("auto", "ring"),
         "collectives": pick("auto", "played"),
         "parallelism": Parallelism(

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from simulator.model.parameters import total
 from simulator.model.shape import Transformer
-from simulator.step.spec import LossScaling, Offload
+from simulator.step.learning_spec import LossScaling
+from simulator.step.spec import Offload
 from tests.training import EVERY_STRATEGY, WITHOUT_SERVERS, Played, play, step
 
 models = st.builds(
@@ -32,7 +33,7 @@ settings_of_zero3 = st.fixed_dictionaries(
         "shard_size": st.sampled_from([None, 2, 4]),
         "gradient_sync": st.sampled_from(["every", "shard", "last"]),
         "offload": st.sampled_from([None, Offload()]),
-        "loss_scaling": st.sampled_from([None, LossScaling()]),
+        "loss_scaling": st.sampled_from([None, LossScaling(rule="dynamic")]),
     }
 )
 

@@ -19,7 +19,8 @@ from simulator.numerics.dropout import Draw
 from simulator.numerics.gpt import Gpt
 from simulator.numerics.optimizer import Adam, Rule, Sgd, fresh
 from simulator.numerics.optimizer import step as optimizer_step
-from simulator.step.spec import Precision, TrainingTask
+from simulator.step.learning_spec import TrainingTask
+from simulator.step.spec import Precision
 from tests.training import SHARDED, WITHOUT_SERVERS, play, step
 
 TIED = Transformer("tied", 2, 16, 2, 2, 8, 64, 32, 8, tied=True)

@@ -25,14 +25,16 @@ from simulator.scenario.build_training import optimizer
 from simulator.scenario.load import load_scenario
 from simulator.scenario.training_spec import OptimizerSpec
 from simulator.step.framework import Framework
+from simulator.step.learning_spec import LearningSpec, TrainingTask
 from simulator.step.parallelism import Parallelism
-from simulator.step.spec import Precision, TrainingTask
+from simulator.step.spec import Precision
 from tests.training import EVERY_STRATEGY, play, step
 
 WIDTH, WORDS, LENGTH, STEPS = 16, 32, 8, 3
 SHAPE = Transformer("tied", 2, WIDTH, 2, 2, 8, 4 * WIDTH, WORDS, LENGTH, tied=True)
 DOUBLE = Precision("float64", "float64", "float64", None, "float64")
 RATE, DECAY = 0.01, 0.1
+LESSON = TrainingTask(LearningSpec(rate=RATE, decay=DECAY))
 ONE = Parallelism()
 
 
@@ -94,14 +96,14 @@ def same(found: Training, losses: list[float], expected: tuple[list[float], dict
 @pytest.mark.parametrize("ranks", [2, 3, 4])
 @pytest.mark.parametrize("strategy", EVERY_STRATEGY)
 def test_lion_is_its_algorithm_under_every_sharding(strategy: str, ranks: int) -> None:
-    made = begun("lion", strategy, ranks, 12, TrainingTask(rate=RATE, decay=DECAY))
+    made = begun("lion", strategy, ranks, 12, LESSON)
     losses = [made.step(rows(number, 12)).loss for number in range(STEPS)]
     same(made, losses, by_hand(lion(), 12))
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "zero1", "zero3"])
 def test_lion_is_its_algorithm_with_cut_matrices(strategy: str) -> None:
-    made = begun("lion", strategy, 4, 12, TrainingTask(rate=RATE, decay=DECAY), parallelism=Parallelism(tp=2))
+    made = begun("lion", strategy, 4, 12, LESSON, parallelism=Parallelism(tp=2))
     losses = [made.step(rows(number, 12)).loss for number in range(STEPS)]
     same(made, losses, by_hand(lion(), 12))
 
@@ -114,7 +116,6 @@ WAYS = [
     ("zero2", "all_to_all"), ("zero3", "gathered"), ("zero3", "all_to_all"),
 ]  # fmt: skip
 SPLITS = Framework(split_maps=True)
-MUON = TrainingTask(rate=RATE, decay=DECAY)
 
 
 def pieces(name: str, shape: tuple[int, ...], blocks: int, splits: bool) -> list[Any]:
@@ -180,7 +181,7 @@ def muon(
 
 def learned_with_muon(strategy: str, way: str, ranks: int, batch: int, **facts: Any) -> tuple[Training, list[float]]:
     facts = {"framework": SPLITS, "optimizer": made_of("muon", strategy, distribution=way)} | facts
-    made = begun("muon", strategy, ranks, batch, MUON, **facts)
+    made = begun("muon", strategy, ranks, batch, LESSON, **facts)
     return made, [made.step(rows(number, batch)).loss for number in range(STEPS)]
 
 
@@ -243,7 +244,7 @@ def test_a_wrong_formula_is_found(wrong: dict[str, Any]) -> None:
 def test_a_sum_in_place_of_the_mean_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Directions hardly depend on the gradient's size; its norm, decay and Adam's part do: clipping shows the size."""
     monkeypatch.setattr(TrainingContext, "shares", property(lambda setting: 1))
-    made = begun(name, "ddp", 2, 12, MUON, framework=SPLITS)
+    made = begun(name, "ddp", 2, 12, LESSON, framework=SPLITS)
     assert made.step(rows(0, 12)).norm == pytest.approx(2 * norm_by_hand(12), rel=1e-12)
 
 

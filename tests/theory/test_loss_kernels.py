@@ -12,7 +12,8 @@ from simulator.model.trained import TrainedParts
 from simulator.step.framework import Framework, load_framework
 from simulator.step.kernels.kernel_time import duration
 from simulator.step.kernels.loss_operations import chunk_tokens, loss_buffers, loss_operations
-from simulator.step.spec import LossKernels, LossScaling, Precision, TrainingStep
+from simulator.step.learning_spec import LossScaling
+from simulator.step.spec import LossKernels, Precision, TrainingStep
 from simulator.step.units import units
 
 H100 = load_gpu("h100_sxm")
@@ -53,14 +54,14 @@ def test_a_chunked_loss_runs_five_kernels_for_each_of_32_chunks_in_the_forward_p
     assert sum(one.read + one.written for one in passes) == 32 * (3 * logits + 256 * 8 + 3 * table)
 
 
-@pytest.mark.parametrize("facts", [{"accumulation": 2}, {"loss_scaling": LossScaling()}])
+@pytest.mark.parametrize("facts", [{"accumulation": 2}, {"loss_scaling": LossScaling(rule="dynamic")}])
 def test_a_factor_on_the_loss_multiplies_both_gradients_in_the_backward_pass(facts: dict[str, object]) -> None:
     loss = loss_operations(step("chunked", **facts), BATCH)[-1]
     read = sum(one.read for one in loss.backward if isinstance(one, Elementwise))
     assert read == 2 * (TOKENS * WIDTH + WORDS * WIDTH)
 
 
-@pytest.mark.parametrize("facts", [{}, {"accumulation": 2}, {"loss_scaling": LossScaling()}])
+@pytest.mark.parametrize("facts", [{}, {"accumulation": 2}, {"loss_scaling": LossScaling(rule="dynamic")}])
 def test_a_loss_in_place_overwrites_the_logits_in_the_forward_pass(facts: dict[str, object]) -> None:
     """Liger's kernel: two loads and a store of each logit; backward nothing, or a load and a store for a factor."""
     fused, in_place = (loss_operations(step(loss, **facts), BATCH)[-1] for loss in ("fused", "in_place"))

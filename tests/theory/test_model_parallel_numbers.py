@@ -30,10 +30,11 @@ from simulator.run.simulate import simulate
 from simulator.scenario.load import load_scenario
 from simulator.step import update
 from simulator.step.framework import Framework
+from simulator.step.learning_spec import LossScaling
 from simulator.step.parallelism import Parallelism
 from simulator.step.pipelines.schedule import SCHEDULES
 from simulator.step.process_groups import Groups
-from simulator.step.spec import LossScaling, Offload, Precision
+from simulator.step.spec import Offload, Precision
 from tests.golden.gpt import farthest, golden, initial, tokens
 from tests.golden.half import SHAPE
 from tests.training import play, step
@@ -261,7 +262,7 @@ def cuts(draw: st.DrawFn) -> tuple[str, int, dict[str, Any], dict[str, Any]]:
         "clip_norm": draw(st.sampled_from([None, 0.5])),
         "checkpointing": draw(st.sampled_from(["none", "full", 2, (1,), "attention"])),
         "framework": Framework(stops_early=draw(st.booleans())),
-        "loss_scaling": draw(st.sampled_from([None, LossScaling("dynamic")])),
+        "loss_scaling": draw(st.sampled_from([None, LossScaling(rule="dynamic")])),
         "topology": draw(st.sampled_from(["star_100g", "dgx_h100"])),
     }
     ranks = tp * pp * cp * dp
@@ -333,7 +334,7 @@ def test_of_an_overflow_anywhere_all_ranks_hear(sizes: dict[str, int]) -> None:
     """float16 with a scale that overflows at first: skipped on every rank, then learned as without cutting."""
     half = {
         "precision": Precision("float16", "float16", "float32", "float32", "float16"),
-        "loss_scaling": LossScaling("dynamic", 2.0**20),
+        "loss_scaling": LossScaling(rule="dynamic", start=2.0**20),
         "accumulation": 2,
     }
     plain, found = (trained("zero1", 8, own, **half) for own in ({}, sizes))

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from simulator.model.parameters import modules, total
-from simulator.step.spec import LossScaling, Offload, Precision
+from simulator.step.learning_spec import LossScaling
+from simulator.step.spec import Offload, Precision
 from tests.training import TINY, WITHOUT_SERVERS, play, sent, step
 
 P = total(TINY)
@@ -161,7 +162,9 @@ def test_a_servers_own_part_stays_on_its_worker(servers: int) -> None:
 
 
 def test_loss_scaling_adds_a_number_that_all_ranks_must_know() -> None:
-    plain, scaled = (play(step("ddp", precision=BF16, loss_scaling=on), 4) for on in (None, LossScaling()))
+    plain, scaled = (
+        play(step("ddp", precision=BF16, loss_scaling=on), 4) for on in (None, LossScaling(rule="dynamic"))
+    )
     names = [{span.name for span in p.timeline.spans} for p in (plain, scaled)]
     assert names[1] - names[0] == {"unscale and check gradients", "any overflow"}
     assert sum(sent(scaled)) - sum(sent(plain)) == pytest.approx(2 * 3 * 4 * 4)  # 2 (N-1) S, padded to a number a rank

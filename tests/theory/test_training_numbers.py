@@ -25,7 +25,8 @@ from simulator.records.operation import Computation, Exchange, NumericAction
 from simulator.records.timeline import Span
 from simulator.run.simulate import simulate
 from simulator.scenario.load import load_scenario
-from simulator.step.spec import Precision, TrainingTask
+from simulator.step.learning_spec import TrainingTask
+from simulator.step.spec import Precision
 from tests.golden.gpt import farthest, golden, initial, tokens, update_difference
 from tests.golden.half import SHAPE, half
 from tests.training import EVERY_STRATEGY, WITHOUT_SERVERS, Played, play, step

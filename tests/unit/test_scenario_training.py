@@ -26,9 +26,10 @@ from simulator.scenario.template import template
 from simulator.scenario.training_spec import ParallelismSpec, PrecisionSpec
 from simulator.scenario.typed_keys import CollectiveKeys, FaultKeys, LearningKeys, TrainingKeys
 from simulator.step.checkpointing import POLICIES
+from simulator.step.learning_spec import InjectedFault, TrainingTask
 from simulator.step.optimizers.optimizer import OPTIMIZERS
 from simulator.step.sharding import Sharding
-from simulator.step.spec import InjectedFault, Precision, TrainingStep, TrainingTask
+from simulator.step.spec import Precision, TrainingStep
 from simulator.step.strategies.strategy import STRATEGIES
 from tests.schemas import scenario_validator
 from tests.training import WITHOUT_SERVERS
@@ -828,10 +829,10 @@ def test_what_is_learned_reaches_the_step(tmp_path: Path) -> None:
         assert written(resolved(scenario), tmp_path) == scenario
         lesson = to_step(scenario.training, 2, tmp_path).lesson
         assert lesson is not None
-        assert lesson.tokens is not None
-        assert lesson.tokens[:3] == expected
-        assert (lesson.rate, lesson.decay, lesson.dropout) == (0.5, 0.1, 0.1)
-        assert lesson.faults == (InjectedFault(1, "stale"),)
+        assert lesson.text is not None
+        assert lesson.text[:3] == expected
+        assert (lesson.learning.rate, lesson.learning.decay, lesson.dropout) == (0.5, 0.1, 0.1)
+        assert lesson.faults == (InjectedFault(step=1, what="stale"),)
 
 
 @pytest.mark.parametrize(

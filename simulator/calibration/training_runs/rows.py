@@ -26,9 +26,10 @@ from simulator.scenario.build_training import to_step
 from simulator.scenario.records import Scenario
 from simulator.scenario.training_spec import TrainingSpec
 from simulator.step.framework import Framework, Implementation
+from simulator.step.learning_spec import LossScaling
 from simulator.step.parallelism import ALONE, Parallelism
 from simulator.step.sharding import Sharding
-from simulator.step.spec import LossScaling, Precision, Scaling, TrainingStep
+from simulator.step.spec import Precision, Scaling, TrainingStep
 
 GIB: Final = 2**30
 # Larger than any rank's gradients [B]: gradients then travel at once, after the last is computed.
@@ -307,7 +308,7 @@ def step_of(row: MeasuredRow, framework: Framework, accumulation: int | None = N
         attention_generation=3 if row.attention == "flash3" else 2,
         compiled=row.compiled,
         framework=_framework_of(row, framework),
-        loss_scaling=LossScaling() if row.params == "float16" else None,
+        loss_scaling=LossScaling(rule="dynamic") if row.params == "float16" else None,
     )
 
 

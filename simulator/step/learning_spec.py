@@ -1,20 +1,28 @@
-"""Which keys does `training` have for real training? loss_scaling, learning (data, rate, optimizer), injected faults.
+"""What is a real training told? Its loss scaling, learning (data, rate, optimizer's constants) and injected faults.
 
-Same form as training_spec.py.
+The keys of a scenario file are the step's records too; a TrainingTask adds what is read from files.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, get_args
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, get_args
 
 from pydantic import Field
 
 from simulator.basics import counts, reading
 from simulator.basics.shorthand import Short
 from simulator.basics.spec import Count, LargeCount, Rank, Spec
-from simulator.step.spec import FaultKind, LossScaling, ScheduleKind, TrainingTask
 
-_RULES: Final = ("auto", "none", "dynamic", "deepspeed", "static")
+if TYPE_CHECKING:
+    from simulator.basics.arrays import Array
+
+FaultKind = Literal["dropped", "doubled", "stale", "bit_flip", "overflow", "stopped"]
+ScheduleKind = Literal["constant", "linear", "cosine"]
+# In a step, auto has become one of the others, and no record stands for none.
+ScalingRule = Literal["auto", "none", "dynamic", "deepspeed", "static"]
+_RULES: Final[tuple[str, ...]] = get_args(ScalingRule)
 # Words for a rule; names from PyTorch get advice.
 SHORT_SCALINGS: Final = Short(
     {rule: {"rule": rule} for rule in _RULES},
@@ -93,19 +101,18 @@ def _path(suffix: str) -> reading.ValueReader:
     return reading.ValueReader(reader, lambda: {"type": "string", "pattern": rf"\{suffix}$"})
 
 
-class LossScalingSpec(Spec):
+class LossScaling(Spec):
     """Scaling of the loss, to keep small gradients representable in float16 (keys of `loss_scaling`)."""
 
-    rule: Annotated[str, reading.choice(_RULES)] = Field(
+    rule: Annotated[ScalingRule, reading.choice(_RULES)] = Field(
         default="auto",
         description=(
             "dynamic: PyTorch's GradScaler; deepspeed: dynamic with hysteresis; static: constant scale; auto: "
             "dynamic for float16."
         ),
     )
-    # Defaults come from the step's own records, therefore Python users and files share them.
     start: Annotated[float, reading.number(positive=True, most=2.0**60)] = Field(
-        default=LossScaling().start, description="Initial loss scale; the constant scale with static."
+        default=65536.0, description="Initial loss scale; the constant scale with static."
     )
     interval: Count | None = Field(
         default=None, description="Steps without overflow until the scale grows; the rule's default if omitted."
@@ -119,30 +126,30 @@ class LearningSpec(Spec):
     """The data, the learning rate and the optimizer's constants (keys of `learning`, for real training)."""
 
     rate: Annotated[float, reading.number(positive=True, most=_MOST)] = Field(
-        default=TrainingTask().rate, description="Learning rate."
+        default=1e-3, description="Learning rate."
     )
     decay: Annotated[float, reading.number(positive=False, most=_MOST)] = Field(
-        default=TrainingTask().decay,
+        default=0.0,
         description="Weight decay: added to the gradient with sgd and momentum, otherwise applied to the parameters.",
     )
     momentum: Annotated[float, reading.number(positive=False, most=1.0)] | None = Field(
         default=None, description="Decay factor of the momentum per step; if omitted 0.95 for muon, else 0.9."
     )
-    betas: Annotated[Any, _betas()] | None = Field(
+    betas: Annotated[tuple[float, float], _betas()] | None = Field(
         default=None,
         description=(
             "Decay factors of both moving averages per step; if omitted [0.9, 0.99] for lion, else [0.9, 0.999]."
         ),
     )
     eps: Annotated[float, reading.number(positive=True, most=_MOST)] = Field(
-        default=TrainingTask().eps, description="Adam's epsilon, added to the root of the variance."
+        default=1e-8, description="Adam's epsilon, added to the root of the variance."
     )
     warmup: Annotated[int, reading.count(0, None, counts.THINGS)] = Field(
-        default=TrainingTask().warmup,
+        default=0,
         description="Number of warm-up steps, in which the rate rises from 0 to `rate`; 1k is 1000.",
     )
     schedule: Annotated[ScheduleKind, reading.choice(_SCHEDULES)] = Field(
-        default=TrainingTask().schedule,
+        default="constant",
         description="Course of the rate from the warm-up to the last step: constant, or a decay to 0.",
     )
     checkpoint: LargeCount | None = Field(
@@ -176,7 +183,10 @@ class LearningSpec(Spec):
         return tuple(path for path in (self.tokens, self.batches, self.initial) if isinstance(path, str))
 
 
-class FaultSpec(Spec):
+LEARNING: Final = LearningSpec()
+
+
+class InjectedFault(Spec):
     """A fault injected in a single step (keys of an entry in `faults`, for real training)."""
 
     step: Annotated[int, reading.whole(0)] = Field(description="Step of the fault, counted from 0.")
@@ -201,3 +211,32 @@ class FaultSpec(Spec):
         default=0, description="Number of the bit in the element; 0 is the least significant bit."
     )
     rank: Rank = Field(default=0, description="Rank that overflows or stops.")
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingTask:
+    """A real training: its keys with the contents of their files; times do not depend on them.
+
+    Attributes
+    ----------
+    learning : LearningSpec
+        Keys of `learning`; their paths have been read.
+    dropout : float
+        Probability of dropout.
+    text : tuple of int, or None
+        Tokens to learn; None for a task drawn from the seed.
+    faults : tuple of InjectedFault
+        Faults, each in a single step.
+    parameters : mapping of PyTorch's name to array, or None
+        Parameters before the first step; None to draw them from the seed.
+    sequences : int array, shape (steps, sequences of all ranks, seq_len + 1), or None
+        Sequences to learn, step by step.
+    """
+
+    learning: LearningSpec = LEARNING
+    dropout: float = 0.0
+    text: tuple[int, ...] | None = None
+    faults: tuple[InjectedFault, ...] = ()
+    # Arrays cannot be compared with a single `==`, and are too large to print.
+    parameters: Mapping[str, Array] | None = field(default=None, compare=False, repr=False)
+    sequences: Array | None = field(default=None, compare=False, repr=False)
