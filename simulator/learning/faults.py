@@ -21,7 +21,7 @@ from simulator.learning.state import Parameters, Spoil
 from simulator.payload.carry import Tamper
 from simulator.records.operation import Collective, Computation, Compute, Exchange, Op
 from simulator.records.program import Program
-from simulator.step.learning_spec import InjectedFault
+from simulator.step.learning_spec import FaultSpec
 
 # Collectives with gradient sums: a fault's default targets.
 _SUMS = SENDS_GRADIENTS | {Exchange.SUM_COPIES}
@@ -32,8 +32,8 @@ class Faults:
     """The faults injected into a training, and earlier deliveries for stale transfers."""
 
     setting: TrainingContext
-    faults: tuple[InjectedFault, ...]  # faults of the scenario
-    _before: dict[InjectedFault, Array] = field(default_factory=dict)
+    faults: tuple[FaultSpec, ...]  # faults of the scenario
+    _before: dict[FaultSpec, Array] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Check that the transfer, element and bit of every fault exist in the simulated transfers."""
@@ -70,7 +70,7 @@ class Faults:
                     by_collective.setdefault(self._name(fault, step), {})[fault.transfer] = deliver
         return by_collective
 
-    def _delivers(self, fault: InjectedFault, *, happens: bool) -> Callable[[Array], Array | None]:
+    def _delivers(self, fault: FaultSpec, *, happens: bool) -> Callable[[Array], Array | None]:
         """Return a function from the array sent to the array delivered under a fault (None: nothing arrives)."""
         if fault.what == "stale":
             return lambda sent: self._stale(fault, sent, happens=happens)
@@ -80,7 +80,7 @@ class Faults:
             return self._doubled(fault)
         return lambda sent: flipped(sent, fault.element, fault.bit)
 
-    def _stale(self, fault: InjectedFault, sent: Array, *, happens: bool) -> Array:
+    def _stale(self, fault: FaultSpec, sent: Array, *, happens: bool) -> Array:
         """Return the array recorded in the step before if the fault `happens` now; otherwise record the array sent and
         return it.
         """
@@ -89,13 +89,13 @@ class Faults:
         self._before[fault] = sent.copy()
         return sent
 
-    def _doubled(self, fault: InjectedFault) -> Callable[[Array], Array | None]:
+    def _doubled(self, fault: FaultSpec) -> Callable[[Array], Array | None]:
         """Return a function that changes an array like a transfer that arrives twice."""
         # Adding twice doubles the value; copying twice changes nothing.
         adds = bool(self.setting.logs[self._name(fault, fault.step)].transfers.reduce[fault.transfer])
         return (lambda sent: sent + sent) if adds else (lambda sent: sent)
 
-    def _name(self, fault: InjectedFault, step: int) -> str:
+    def _name(self, fault: FaultSpec, step: int) -> str:
         """Return the name of the collective that a fault affects in a step."""
         if not self.setting.plan.step.sharding.asynchronous:
             return fault.collective or self._summing[0]
@@ -113,7 +113,7 @@ class Faults:
         ops = self.setting.plan.program.collectives().values()
         return [op.name for op in ops if op.act is not None and op.act.effect in _SUMS]
 
-    def _check(self, place: str, fault: InjectedFault) -> None:
+    def _check(self, place: str, fault: FaultSpec) -> None:
         """Raise a ScenarioError, naming the key `place`, if the fault's transfer, element or bit does not exist."""
         logs = self.setting.logs
         if not logs or (fault.collective is None and not self._summing):

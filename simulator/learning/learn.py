@@ -30,7 +30,7 @@ from simulator.numerics.own_update import OwnRule
 from simulator.numerics.schedule import RateSchedule
 from simulator.records.learning import Learning
 from simulator.records.timeline import Timeline
-from simulator.step.learning_spec import LEARNING, InjectedFault, LossScaling, TrainingTask
+from simulator.step.learning_spec import LEARNING, FaultSpec, LossScaling, TrainingTask
 from simulator.step.plan import StepPlan
 from simulator.step.spec import TrainingStep
 
@@ -189,7 +189,7 @@ def _initial(setting: TrainingContext, lesson: TrainingTask) -> Mapping[str, Par
 
 
 def _until_stopped(
-    plan: StepPlan, cluster: Cluster, jitter: Jitter, stops: Sequence[InjectedFault]
+    plan: StepPlan, cluster: Cluster, jitter: Jitter, stops: Sequence[FaultSpec]
 ) -> tuple[Timeline, str]:
     """Simulate with stopped ranks; return the timeline and a sentence about the waiting ranks.
 

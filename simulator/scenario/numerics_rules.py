@@ -20,7 +20,7 @@ from simulator.scenario.records import ClusterSpec
 from simulator.scenario.rule_violation import RuleViolation, any_listening
 from simulator.scenario.tokens import read_tokens
 from simulator.scenario.training_spec import TrainingSpec
-from simulator.step.learning_spec import InjectedFault
+from simulator.step.learning_spec import FaultSpec
 from simulator.step.optimizers.optimizer import OPTIMIZERS
 from simulator.step.spec import Updater
 from simulator.step.strategies.strategy import STRATEGIES
@@ -199,7 +199,7 @@ def _faults(shape: TrainingSpec, cluster: ClusterSpec) -> Iterator[RuleViolation
         fitting = _KEYS_OF_FAULT[fault.what] | ({"rank"} if shape.sharding.asynchronous else frozenset())
         for key in sorted(_ALL_FAULT_KEYS - fitting):
             # A default value counts as not written.
-            if getattr(fault, key) != InjectedFault.model_fields[key].default:
+            if getattr(fault, key) != FaultSpec.model_fields[key].default:
                 message = f"does not apply to {fault.what!r}; its keys are {', '.join(sorted(fitting))}"
                 yield _conflict(f"{place}.{key}", message, "training.sharding.asynchronous")
 

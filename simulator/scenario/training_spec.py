@@ -25,7 +25,7 @@ from simulator.scenario.trainable_spec import ALL, trained_parts
 from simulator.step.framework import IMPLEMENTATIONS
 from simulator.step.learning_spec import (
     SHORT_SCALINGS,
-    InjectedFault,
+    FaultSpec,
     LearningSpec,
     LossScaling,
     yes_no_or_probability,
@@ -554,4 +554,4 @@ class TrainingSpec(Spec):
         default=20, description="Number of training steps, with numerics or asynchronous servers; 1k is 1000."
     )
     learning: LearningSpec = Field(default=LearningSpec(), description="numerics: training data and learning rate.")
-    faults: Listed[InjectedFault] = Field(default=(), description="numerics: injected faults.")
+    faults: Listed[FaultSpec] = Field(default=(), description="numerics: injected faults.")

@@ -70,6 +70,26 @@ class ExpertsKeys(TypedDict, total=False):
     """Token dtype during dispatch; auto: the activations' dtype."""
 
 
+class FaultKeys(TypedDict, total=False):
+    """A fault injected in a single step (keys of an entry in faults, for real training)."""
+
+    step: Required[int]
+    """Step of the fault, counted from 0."""
+    what: Required[Literal["dropped", "doubled", "stale", "bit_flip", "overflow", "stopped"]]
+    """Kind of fault: a transfer is dropped, doubled, stale or has a bit_flip; a rank's gradient has an overflow; a rank
+    has stopped."""
+    collective: str
+    """Collective with the faulty transfer; the first collective that sums gradients if omitted."""
+    transfer: int
+    """Number of the transfer in the collective."""
+    element: int
+    """Number of the element in the transfer, or in the head's gradient."""
+    bit: int
+    """Number of the bit in the element; 0 is the least significant bit."""
+    rank: int
+    """Rank that overflows or stops."""
+
+
 class FindingKeys(TypedDict, total=False):
     """A finding to report: kind, measures and axis (an entry in answer)."""
 
@@ -97,26 +117,6 @@ class FusionKeys(TypedDict, total=False):
     """Longest time until the buffer is sent."""
     buckets: str
     """Size of a bucket; buckets take tensors in order."""
-
-
-class InjectedFaultKeys(TypedDict, total=False):
-    """A fault injected in a single step (keys of an entry in faults, for real training)."""
-
-    step: Required[int]
-    """Step of the fault, counted from 0."""
-    what: Required[Literal["dropped", "doubled", "stale", "bit_flip", "overflow", "stopped"]]
-    """Kind of fault: a transfer is dropped, doubled, stale or has a bit_flip; a rank's gradient has an overflow; a rank
-    has stopped."""
-    collective: str
-    """Collective with the faulty transfer; the first collective that sums gradients if omitted."""
-    transfer: int
-    """Number of the transfer in the collective."""
-    element: int
-    """Number of the element in the transfer, or in the head's gradient."""
-    bit: int
-    """Number of the bit in the element; 0 is the least significant bit."""
-    rank: int
-    """Rank that overflows or stops."""
 
 
 class JitterKeys(TypedDict, total=False):
@@ -552,5 +552,5 @@ class TrainingKeys(ScenarioKeys, ClusterKeys, total=False):
     """Number of training steps, with numerics or asynchronous servers; 1k is 1000."""
     learning: LearningKeys
     """numerics: training data and learning rate."""
-    faults: Sequence[InjectedFaultKeys]
+    faults: Sequence[FaultKeys]
     """numerics: injected faults."""

@@ -186,7 +186,7 @@ class LearningSpec(Spec):
 LEARNING: Final = LearningSpec()
 
 
-class InjectedFault(Spec):
+class FaultSpec(Spec):
     """A fault injected in a single step (keys of an entry in `faults`, for real training)."""
 
     step: Annotated[int, reading.whole(0)] = Field(description="Step of the fault, counted from 0.")
@@ -225,7 +225,7 @@ class TrainingTask:
         Probability of dropout.
     text : tuple of int, or None
         Tokens to learn; None for a task drawn from the seed.
-    faults : tuple of InjectedFault
+    faults : tuple of FaultSpec
         Faults, each in a single step.
     parameters : mapping of PyTorch's name to array, or None
         Parameters before the first step; None to draw them from the seed.
@@ -236,7 +236,7 @@ class TrainingTask:
     learning: LearningSpec = LEARNING
     dropout: float = 0.0
     text: tuple[int, ...] | None = None
-    faults: tuple[InjectedFault, ...] = ()
+    faults: tuple[FaultSpec, ...] = ()
     # Arrays cannot be compared with a single `==`, and are too large to print.
     parameters: Mapping[str, Array] | None = field(default=None, compare=False, repr=False)
     sequences: Array | None = field(default=None, compare=False, repr=False)

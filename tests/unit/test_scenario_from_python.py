@@ -15,9 +15,9 @@ from simulator.scenario.schema import schema
 
 # By mapping of the schema the class that has its keys; the last two stand beside keys of the scenario and its cluster.
 CLASSES = {
-    name: getattr(typed_keys, name.replace("Spec", "Keys"))
+    name: getattr(typed_keys, f"{name.removesuffix('Spec')}Keys")
     for name in schema()["$defs"]
-    if hasattr(typed_keys, name.replace("Spec", "Keys"))
+    if hasattr(typed_keys, f"{name.removesuffix('Spec')}Keys")
 }
 SHARED = {*get_type_hints(typed_keys.ScenarioKeys), *get_type_hints(typed_keys.ClusterKeys)}
 

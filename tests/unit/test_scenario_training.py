@@ -26,7 +26,7 @@ from simulator.scenario.template import template
 from simulator.scenario.training_spec import ParallelismSpec, PrecisionSpec
 from simulator.scenario.typed_keys import CollectiveKeys, FaultKeys, LearningKeys, TrainingKeys
 from simulator.step.checkpointing import POLICIES
-from simulator.step.learning_spec import InjectedFault, TrainingTask
+from simulator.step.learning_spec import FaultSpec, TrainingTask
 from simulator.step.optimizers.optimizer import OPTIMIZERS
 from simulator.step.sharding import Sharding
 from simulator.step.spec import Precision, TrainingStep
@@ -832,7 +832,7 @@ def test_what_is_learned_reaches_the_step(tmp_path: Path) -> None:
         assert lesson.text is not None
         assert lesson.text[:3] == expected
         assert (lesson.learning.rate, lesson.learning.decay, lesson.dropout) == (0.5, 0.1, 0.1)
-        assert lesson.faults == (InjectedFault(step=1, what="stale"),)
+        assert lesson.faults == (FaultSpec(step=1, what="stale"),)
 
 
 @pytest.mark.parametrize(
