@@ -12,7 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from simulator.cli.app import app, guarded
+from simulator.cli.commands import app
+from simulator.cli.guard import guarded
 from simulator.run.simulate import simulate
 from simulator.scenario.load import load_scenario, points
 

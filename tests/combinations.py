@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from simulator.basics.errors import DefectError, ScenarioError, SimulatorError
-from simulator.cli.check import check
+from simulator.cli.commands.check import command as check
 from simulator.cluster.cluster import Cluster
 from simulator.collectives.algorithm import ALGORITHMS
 from simulator.engine.jitter import Jitter

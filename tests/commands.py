@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from simulator.cli.app import app, guarded
+from simulator.cli.commands import app
+from simulator.cli.guard import guarded
 from tests.interrupting import PATIENCE_S
 
 SMALL = """\

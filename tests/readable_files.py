@@ -13,16 +13,16 @@ from typing import Any, Final
 
 import networkx as nx
 import numpy as np
+from simulator.cluster.link_file import load_link
 
 from simulator.basics.registry import find
 from simulator.calibration.gpu_fit import read_figures
 from simulator.calibration.machines.sweep import read_sweep
 from simulator.calibration.training_runs.log_files import read_log
 from simulator.calibration.training_runs.user_rows import user_rows
-from simulator.cli import simulate_trace
+from simulator.cli.commands import simulate_trace
 from simulator.cluster.build import build, facts
 from simulator.cluster.gpu_file import load_gpu
-from simulator.cluster.link_file import load_link
 from simulator.collectives.algorithm import ALGORITHMS, CollectiveRequest
 from simulator.collectives.msccl.convert import algorithm_of_program
 from simulator.collectives.msccl.write import exported
@@ -168,10 +168,8 @@ def _programs() -> Iterator[ReadableFile]:
 
 def _traces() -> Iterator[ReadableFile]:
     def simulated(path: Path) -> None:
-        prefix, none = str(path).removesuffix(".0.et"), None
-        simulate_trace.show(
-            prefix, "star_100g", none, "ring", 1.0, none, none, none, repair=True, trace=False, as_json=True
-        )
+        prefix = str(path).removesuffix(".0.et")
+        simulate_trace.command(prefix, "star_100g", algorithm="ring", repair=True, as_json=True)
 
     for name in ("all_reduce_4npus_1MB", "custom_ring_allreduce_8npus_1MB"):
         first, *others = sorted(CHAKRA.glob(f"{name}.*.et"))

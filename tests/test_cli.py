@@ -15,7 +15,7 @@ import pytest
 import simulator
 from simulator.basics import registry
 from simulator.basics.errors import SimulationError
-from simulator.cli.app import guarded
+from simulator.cli.guard import guarded
 from simulator.scenario.schema import schema
 from tests.commands import SMALL, Command, commands_in
 from tests.interrupting import PATIENCE_S
@@ -29,11 +29,17 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     return commands_in(tmp_path, monkeypatch, capsys)
 
 
-def test_importing_the_command_line_imports_nothing_heavy() -> None:
-    code = f"import sys, simulator.cli.app; print([m for m in {HEAVY!r} if m in sys.modules])"
+def test_the_help_imports_nothing_heavy_and_no_command() -> None:
+    code = f"""if True:
+        import sys
+        from simulator.cli.commands import app
+        app(["--help"], standalone_mode=False)
+        print([m for m in sys.modules if m in {HEAVY!r} or m.startswith("simulator.cli.commands.")])
+    """
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
-    assert done.stdout.strip() == "[]"
+    assert done.stdout.startswith("Usage: ")
+    assert done.stdout.splitlines()[-1] == "[]"
 
 
 def test_without_a_command_the_help_is_told(cli: Command) -> None:

@@ -8,7 +8,7 @@ import pytest
 from matplotlib.text import Annotation
 
 from simulator.basics import registry
-from simulator.cli.show import usual_ranks
+from simulator.cli.commands.show import usual_ranks
 from simulator.cluster.build import build, facts
 from simulator.report.plots import style
 from simulator.report.plots.topology import figure as topology_figure

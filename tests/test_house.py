@@ -25,4 +25,4 @@ def test_the_counts_see_what_they_count() -> None:
     assert any("Transformer (" in record for record in house.large_records())
     assert {"told", "own"} <= set(house.vague_names())
     assert "basics" in house.layers()[0]
-    assert "simulator.cli.app" in house.entered_by("refusal")()
+    assert "simulator.cli.commands" in house.entered_by("refusal")()

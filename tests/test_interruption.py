@@ -197,16 +197,17 @@ MOMENTS = {
     # Typer ends a command without a word at KeyboardInterrupt.
     "in the command line": (
         """
-        from simulator.cli.app import app, run_app
+        from simulator.cli import main
+        from simulator.cli.commands import schema
 
-        @app.command()
         def wait_for_a_signal():
             send()
             wait()
 
+        schema.command = wait_for_a_signal
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        sys.argv = ["simulator", "wait-for-a-signal"]
-        run_app()
+        sys.argv = ["simulator", "schema"]
+        main()
         """,
         "",
     ),

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from simulator import load_scenario, simulate
-from simulator.cli.memory import _notes
+from simulator.cli.commands.memory import _notes
 from simulator.report.numbers.memory_margin import MemoryMargin
 from tests.commands import Command, commands_in
 

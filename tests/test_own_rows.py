@@ -16,7 +16,7 @@ from simulator.calibration.training_runs.own_framework import OwnFramework
 from simulator.calibration.training_runs.playing import frameworks, play_rows
 from simulator.calibration.training_runs.rows import measured
 from simulator.calibration.training_runs.user_rows import UserRow, columns, user_rows
-from simulator.cli.calibrate import remarks
+from simulator.cli.commands.calibrate import remarks
 from simulator.run.simulate import simulate
 from simulator.scenario.load import load_scenario
 from simulator.step.framework import Framework

@@ -30,7 +30,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from simulator.cli.app import app, guarded
+from simulator.cli.commands import app
+from simulator.cli.guard import guarded
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 # Characters per line of tables: as wide as code on a documentation page.

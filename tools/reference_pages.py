@@ -14,12 +14,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
-import typer
 from numpydoc.docscrape import NumpyDocString
 from typer._click.core import Context
 
 from simulator.basics import errors
-from simulator.cli.app import app
+from simulator.cli.commands import helps, load
 from simulator.report.numbers.bottleneck import Bottleneck
 from simulator.report.numbers.summary import CollectiveReport
 from simulator.report.numbers.training_summary import TrainingReport
@@ -47,7 +46,7 @@ def pages() -> dict[str, str]:
 
 def commands_page() -> str:
     """Return the page about the command line."""
-    group: Any = typer.main.get_command(app)
+    commands = {name: load(name) for name in helps()}
     parts = [
         "# Commands",
         _filled(
@@ -57,8 +56,8 @@ def commands_page() -> str:
             "interrupted; [Errors](errors.md) explains the messages."
         ),
         "| command | purpose |\n|---|---|\n"
-        + "\n".join(f"| [`{name}`](#{name}) | {_first(command.help)} |" for name, command in group.commands.items()),
-        *(part for name, command in group.commands.items() for part in _command(name, command)),
+        + "\n".join(f"| [`{name}`](#{name}) | {_first(command.help)} |" for name, command in commands.items()),
+        *(part for name, command in commands.items() for part in _command(name, command)),
     ]
     return "\n\n".join(parts) + "\n"
 

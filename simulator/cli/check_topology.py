@@ -10,8 +10,8 @@ import typer
 from simulator.basics import document
 from simulator.basics.errors import ScenarioError
 from simulator.basics.input_files import read_json
+from simulator.cli.commands.show import in_words, usual_ranks
 from simulator.cli.console import print_text
-from simulator.cli.show import in_words, usual_ranks
 from simulator.cluster.build import build, facts
 
 # Top-level keys of a topology file; a scenario has none.

@@ -2,14 +2,36 @@
 
 from __future__ import annotations
 
+import inspect
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, TypeVar, get_type_hints
 
 import typer
 
+from simulator.basics.foreign_code import NO_PLUGINS
 from simulator.cli.completion import names_of
-from simulator.cli.no_plugins import forbid_plugins
 from simulator.cli.number_options import as_tokens
+
+
+def _forbid_plugins(context: typer.Context, given: bool) -> bool:
+    """Set the environment variable that forbids plugins until the command ends, if the option was given."""
+    if given:
+        before = os.environ.get(NO_PLUGINS)
+        # Worker processes inherit the environment.
+        os.environ[NO_PLUGINS] = "1"
+        context.call_on_close(lambda: _restore(NO_PLUGINS, before))
+    return given
+
+
+def _restore(name: str, before: str | None) -> None:
+    if before is None:
+        os.environ.pop(name, None)
+    else:
+        os.environ[name] = before
+
 
 # Completion proposes names from the catalog; the shell itself completes paths.
 ScenarioName = Annotated[
@@ -73,7 +95,7 @@ NoPlugins = Annotated[
     bool,
     typer.Option(
         "--no-plugins",
-        callback=forbid_plugins,
+        callback=_forbid_plugins,
         help="Run no code from Python files or installed packages that an input names.",
     ),
 ]
@@ -95,3 +117,44 @@ Table = Annotated[
     str,
     typer.Option("--table", metavar="KIND", help="Printed table: small (differing columns) or full (every column)."),
 ]
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """Arguments and options of `run`, which `sweep` has too."""
+
+    scenario: ScenarioName
+    settings: Settings = None
+    out: Out = None
+    as_json: AsJson = False
+    engine: Engine = None
+    transfers: Transfers = False
+    trace: Trace = False
+    ranks: Ranks = None
+    parquet: Parquet = False
+    cache: Cache = None
+    svg: Svg = False
+    table: Table = "small"
+    no_report: NoReport = False
+    no_plugins: NoPlugins = False
+
+
+T = TypeVar("T")
+
+
+def takes(options: Callable[..., T]) -> Callable[[Callable[[T], None]], Callable[..., None]]:
+    """Return a decorator for a command that takes a record: the record's fields become the command's options."""
+    hints = get_type_hints(options, include_extras=True)
+
+    def decorate(command: Callable[[T], None]) -> Callable[..., None]:
+        def with_options(**values: Any) -> None:
+            command(options(**values))
+
+        signature = inspect.signature(options)
+        fields = [field.replace(annotation=hints[name]) for name, field in signature.parameters.items()]
+        # typer reads both.
+        with_options.__signature__ = inspect.Signature(fields)  # type: ignore[attr-defined]
+        with_options.__annotations__ = hints
+        return with_options
+
+    return decorate

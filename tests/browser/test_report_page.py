@@ -602,10 +602,10 @@ def test_a_hundred_thousand_spans_are_carried(running: Any, tmp_path: Path) -> N
 
 
 def test_two_runs_share_one_cursor(running: Any, folders: dict[str, Path], tmp_path: Path) -> None:
-    from simulator.cli.diff import show
+    from simulator.cli.commands.diff import command as diff
 
     run(tmp_path / "other", TRAINING | {"training": TRAINING["training"] | {"seq_len": 1024}})
-    show(folders["sharded"], tmp_path / "other", as_json=False, page=tmp_path / "diff.html")
+    diff(folders["sharded"], tmp_path / "other", as_json=False, page=tmp_path / "diff.html")
     with opened(running, tmp_path / "diff.html") as one:
         one.until("state.drawn === 0")
         assert one.said == []
@@ -630,13 +630,13 @@ def test_figures_of_two_runs_stand_below_their_headings_the_main_measures_first(
     running: Any, folders: dict[str, Path], tmp_path: Path, width: int
 ) -> None:
     """Four common points of a sweep, and a single one."""
-    from simulator.cli.diff import show
+    from simulator.cli.commands.diff import command as diff
 
     longer = {"training": TRAINING["training"] | {"seq_len": 1024}}
     run(tmp_path / "other", TRAINING | longer)
     run(tmp_path / "single", TRAINING | longer | {"compare": {}, "sweep": {}})
-    show(folders["sharded"], tmp_path / "other", as_json=False, page=tmp_path / "diff.html")
-    show(tmp_path / "single", tmp_path / "other", as_json=False, page=tmp_path / "none.html")
+    diff(folders["sharded"], tmp_path / "other", as_json=False, page=tmp_path / "diff.html")
+    diff(tmp_path / "single", tmp_path / "other", as_json=False, page=tmp_path / "none.html")
     main = {"step_time_s", "tokens_per_s", "exposed_comm_time_s", "peak_memory_bytes"}
     with opened(running, tmp_path / "diff.html", width=width) as one:
         for number in range(4):

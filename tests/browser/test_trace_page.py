@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from simulator.cli.compare_trace import show
+from simulator.cli.commands.compare_trace import command as compare
 from tests.browser.chromium import CHROMIUM, MISSING, browser, opened
 from tests.traces.kineto_sample import RANK, written
 
@@ -32,7 +32,7 @@ def running() -> Iterator[Any]:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     base = tmp_path_factory.mktemp("trace")
     (base / "own.yaml").write_text(yaml.safe_dump(SCENARIO), encoding="utf-8")
-    show(str(base / "own.yaml"), [written(base)], {}, 8, (), base / "out", as_json=False)
+    compare(str(base / "own.yaml"), [written(base)], 8, out=base / "out")
     return base / "out"
 
 

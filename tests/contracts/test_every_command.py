@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from typer.main import get_command
 
 from simulator.basics import foreign_code
-from simulator.cli.app import app
+from simulator.cli.commands import _ORDER, helps, load
 from tests.commands import Command, commands_in
 from tests.own_parts import BUILDER, OPTIMIZER, PARTS, PLOT, SCHEDULE, SHARDING
 from tests.traces.kineto_sample import document
@@ -134,8 +133,14 @@ def prepare(cli: Command, asked: tuple[str, ...], folder: Path) -> None:
     (folder / "ran").unlink(missing_ok=True)
 
 
+def test_the_help_is_that_of_the_commands_in_their_order() -> None:
+    """`simulator --help` reads the help from the files' text, and each command from the imported docstring."""
+    assert tuple(helps()) == _ORDER
+    assert {name: load(name).help for name in helps()} == helps()
+
+
 def test_every_command_has_an_entry_and_can_forbid_code() -> None:
-    commands = get_command(app).commands  # type: ignore[attr-defined]
+    commands = {name: load(name) for name in helps()}
     called = {name for name, *_ in (*CALLS, *WITHOUT_CODE)}
     assert sorted(commands) == sorted(called)
     assert {name for name, *_ in CALLS}.isdisjoint(name for name, *_ in WITHOUT_CODE)

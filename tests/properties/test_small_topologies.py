@@ -13,7 +13,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from simulator.cli.show import usual_ranks
+from simulator.cli.commands.show import usual_ranks
 from simulator.cluster.build import build, facts
 from simulator.cluster.cluster import Cluster
 from simulator.report.plots.layout import layout

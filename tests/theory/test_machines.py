@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from simulator.basics import registry
-from simulator.cli.export_msccl import write as write_program
+from simulator.cli.commands.export_msccl import command as write_program
 from simulator.cluster.build import build, facts
 from simulator.cluster.caps import spare_of_cards
 from simulator.cluster.cluster import Cluster, MachineCollective
@@ -183,7 +183,7 @@ def test_few_gpus_of_a_node_have_the_ring_of_the_node(name: str, ranks: int) -> 
 def test_a_program_has_the_rates_of_the_machine(tmp_path: Path) -> None:
     """`direct` written as a program and read back sends as many flows at once, which share a rank's rate."""
     program = tmp_path / "direct.xml"
-    write_program("direct", "all_reduce", 4, None, program)
+    write_program("direct", "all_reduce", program, ranks=4)
     cluster = build("dgx_a100", 8)
     request = CollectiveRequest("all_reduce", 4, 2**22)
     own = find_algorithm(str(program))

@@ -1,0 +1,44 @@
+"""Tell which collective of a job hangs, and on which rank.
+
+The output has the time in collectives and the ranks that arrived last, too. A pickle is read without unpickling:
+only plain containers are taken from it, and nothing is run.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from simulator.basics.counts import number_of
+from simulator.cli.answer_output import give
+from simulator.cli.options import (
+    AnswerOut,
+    AsJson,
+    NoPlugins,
+)
+from simulator.cli.warnings_output import print_warnings
+from simulator.results.answer_directory import claimed
+from simulator.results.presentation import Presentation
+from simulator.traces.flight_recorder.answer import FlightRecord
+from simulator.traces.flight_recorder.read import read_dumps
+
+
+def command(
+    dumps: Annotated[
+        list[Path],
+        typer.Argument(metavar="DUMP...", help="Dumps of PyTorch's NCCL flight recorder, one a rank, or a directory."),
+    ],
+    out: AnswerOut = None,
+    as_json: AsJson = False,
+    no_plugins: NoPlugins = False,
+) -> None:
+    with claimed(out):
+        found = FlightRecord.of(read_dumps(dumps))
+        print_warnings(found.notes)
+        tables = found.tables()
+        subject = f"Flight recorder of {number_of(len(found.dumps), 'rank')}"
+        drawn = found.pictures() if out else ()
+        shown = [table for table in tables if table.rows and table.name != "collectives"]
+        give(Presentation("", subject, found.sentences, found.to_dict(), tables, drawn), shown, out, as_json=as_json)

@@ -1,0 +1,204 @@
+"""Print each kernel's time, and what bounds it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Annotated, Any, Final
+
+import typer
+
+from simulator.basics.errors import ScenarioError
+from simulator.basics.units import format_memory
+from simulator.basics.work_unit import micro_batch_text
+from simulator.cli.completion import names_of
+from simulator.cli.console import print_table, print_text
+from simulator.cli.option_names import told_as_options
+from simulator.cli.options import (
+    AsJson,
+    ModelName,
+    NoPlugins,
+    Tokens,
+)
+from simulator.cluster.cluster import Gpu
+from simulator.cluster.gpu_file import load_gpu
+from simulator.model.kernel import Attention, Elementwise, Kernel, Matmul
+from simulator.model.load import sequence_length
+from simulator.report.tables.layout import Column, text_columns
+from simulator.scenario.build_training import to_step
+from simulator.scenario.load import load_scenario
+from simulator.step.kernel_table import KernelRow, kernel_rows
+from simulator.step.spec import TrainingStep
+
+# Option for each scenario key.
+_OPTIONS: Final = {
+    "training.model": "MODEL",
+    "training.seq_len": "--seq-len",
+    "training.micro_batch_size": "--micro-batch-size",
+    "training.precision": "--precision",
+    "training.attention": "--attention",
+    "training.framework": "--framework",
+    "training.compile": "--compile",
+    "training.parallelism.tp": "--tp",
+    "cluster.gpu": "--gpu",
+}
+
+
+_COLUMNS: Final = (
+    *text_columns("part", "pass", "kernel", "shape"),
+    *map(Column, ("us", "times", "of all", "TFLOP/s", "GB/s", "bound by")),
+)
+# Columns that identify a row: part and kernel.
+_KEYS: Final = (0, 2)
+
+
+def command(
+    model: ModelName,
+    gpu: Annotated[str, typer.Option(help="GPU that runs the kernels.", autocompletion=names_of("gpu"))] = "h100_sxm",
+    seq_len: Tokens = None,
+    micro_batch_size: Annotated[int, typer.Option(help="Sequences per micro-batch.")] = 1,
+    precision: Annotated[str, typer.Option(help="Precision: bf16, fp32, tf32, fp8, ...")] = "bf16",
+    attention: Annotated[str, typer.Option(help="Attention kernels: flash or standard.")] = "flash",
+    framework: Annotated[
+        str | None, typer.Option(help="Framework that launches the kernels: torchtitan, llm_foundry, bare, ...")
+    ] = None,
+    compiled: Annotated[
+        bool,
+        typer.Option(
+            "--compile",
+            help="A compiler merges memory-bound kernels, which then move fewer bytes: 0.8 times as many, none with "
+            "framework bare.",
+        ),
+    ] = False,
+    tp: Annotated[
+        int, typer.Option(help="Number of tensor-parallel ranks; the table shows the kernels on each rank.")
+    ] = 1,
+    as_json: AsJson = False,
+    no_plugins: NoPlugins = False,
+) -> None:
+    training = {
+        "model": model, "seq_len": sequence_length(seq_len, model), "micro_batch_size": micro_batch_size,
+        "precision": precision, "attention": attention, "framework": framework,
+        # False is the default of --compile, and must count as not given.
+        "compile": compiled or None,
+        # Kernels of one tensor-parallel rank: every rank has the same.
+        "parallelism": {"tp": tp} if tp != 1 else None,
+    }  # fmt: skip
+    training = {key: value for key, value in training.items() if value is not None}
+    cluster = {"topology": "star_100g", "world_size": max(tp, 1), "gpu": gpu}
+    # The scenario's rules check the options; `to_step` is the same as for a simulation.
+    with told_as_options(_OPTIONS):
+        spec = load_scenario({"name": "kernels", "cluster": cluster, "training": training}).training
+    # Never happens; tells the type checker that the scenario has a training.
+    if spec is None:
+        raise TypeError("a scenario of a training step has a training step")
+    step, card = to_step(spec, max(tp, 1)), load_gpu(gpu)
+    try:
+        rows = kernel_rows(step, card)
+    # A dtype, or a generation of attention kernels, that this GPU does not support.
+    except ValueError as error:
+        raise ScenarioError(f"--gpu: {gpu}: {error}") from error
+    if as_json:
+        typer.echo(json.dumps({"gpu": card.name, "kernels": [_document(row) for row in rows]}, indent=2))
+        return
+    _print(step, card, rows)
+
+
+def _print(step: TrainingStep, gpu: Gpu, rows: Sequence[KernelRow]) -> None:
+    total = sum(row.times * row.seconds for row in rows)
+    # Share of the total time for each bound: arithmetic, HBM, launch.
+    by_bound: dict[str, float] = {}
+    for row in rows:
+        by_bound[row.bound] = by_bound.get(row.bound, 0.0) + row.times * row.seconds
+    longest = max(rows, key=lambda row: row.times * row.seconds)
+    share = longest.times * longest.seconds / total
+    micro_batch = micro_batch_text(step.model.work_unit, step.micro_batch_size, step.seq_len)
+    print_text(
+        f"{step.model.name} on {gpu.name}: {total * 1e3:.2f} ms of kernels per micro-batch of "
+        f"{micro_batch}, forward and backward; {longest.kernel.name} takes the most time, "
+        f"{share:.0%}"
+    )
+    # "merged" kernels take no time, therefore they have no share.
+    shares = [f"{seconds / total:.0%} {bound}" for bound, seconds in sorted(by_bound.items(), key=lambda one: -one[1])]
+    print_text(f"bound by: {', '.join(one for one in shares if 'merged' not in one)}\n")
+    print_table(_COLUMNS, [_cells(row, total) for row in rows], keys=_KEYS)
+    print_text(
+        "\nBytes: each operand and each result counts once. Bound by: the resource that costs the most time if "
+        "halved (SMs or HBM bandwidth), or the kernel's launch and end. Not included: the optimizer, copies around "
+        "collectives, recomputed kernels."
+    )
+    factors = _factors(step, [row.kernel for row in rows])
+    if factors:
+        print_text(factors)
+
+
+def _factors(step: TrainingStep, kernels: Sequence[Kernel]) -> str:
+    """Return sentences on the framework's factors for the HBM-bound kernels of a table; "" without factors.
+
+    Equal bytes take unequal times, which looks like an error unless explained.
+    """
+    framework, sentences = step.framework, []
+    # Factors stand for the kernels into which a framework splits an operation; lists of layers have single kernels.
+    split = [kernel for kernel in kernels if isinstance(kernel, Elementwise) and not kernel.single]
+    if step.compiled:
+        sentences.append(
+            f"The compiler merges kernels: merged kernels move {framework.compiled:g} times the bytes in the column "
+            "shape, and GB/s counts the moved bytes."
+            if framework.compiled
+            else "The compiler merges kernels: merged kernels move no bytes and take no time."
+        )
+        if framework.streaming != 1 and not all(kernel.fusible for kernel in split):
+            sentences.append(
+                f"Other HBM-bound kernels in embedding and head take {framework.streaming:g} times the transfer time "
+                "of their bytes."
+            )
+    elif split and framework.elementwise != framework.streaming:
+        sentences.append(
+            f"HBM-bound kernels take {framework.elementwise:g} times the transfer time of their bytes in layers, and "
+            f"{framework.streaming:g} times in embedding and head. Equal bytes therefore take unequal times."
+        )
+    if sentences:
+        sentences.append(f"The factors are constants of framework {framework.name}.")
+    return " ".join(sentences)
+
+
+def _cells(row: KernelRow, total: float) -> list[str]:
+    # Merged kernels take no time; their rates print as 0.
+    seconds = row.seconds or float("inf")
+    rate = f"{row.kernel.flops / seconds / 1e12:.0f}" if row.kernel.flops else ""
+    return [
+        row.part,
+        "backward" if row.backward else "forward",
+        row.kernel.name,
+        _shape(row.kernel),
+        f"{row.seconds * 1e6:.1f}",
+        str(row.times),
+        f"{row.times * row.seconds / total:.1%}",
+        rate,
+        f"{row.nbytes / seconds / 1e9:.0f}",
+        row.bound,
+    ]
+
+
+def _shape(kernel: Kernel) -> str:
+    match kernel:
+        case Matmul(m=m, n=n, k=k, batch=batch):
+            return f"{m} x {n} x {k}" + (f", {batch} times" if batch > 1 else "")
+        case Attention(batch=batch, heads=heads, seq_len=seq_len, head_dim=head_dim):
+            return f"{batch} x {heads} heads x {seq_len} x {head_dim}"
+        case Elementwise(read=read, written=written):
+            return format_memory(read + written)
+
+
+def _document(row: KernelRow) -> dict[str, Any]:
+    return {
+        "part": row.part,
+        "times": row.times,
+        "pass": "backward" if row.backward else "forward",
+        "kernel": row.kernel.name,
+        "shape": _shape(row.kernel),
+        "seconds": row.seconds,
+        "flops": row.kernel.flops,
+        "bytes": row.nbytes,
+        "bound": row.bound,
+    }

@@ -1,0 +1,158 @@
+"""Simulate measured training steps, and print the errors."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from simulator.basics.counts import number_of
+from simulator.basics.errors import ScenarioError
+from simulator.calibration.table import Table
+from simulator.calibration.training_runs import tables
+from simulator.calibration.training_runs.cache import play_on
+from simulator.calibration.training_runs.checks import fitted_system, left_out, without_any
+from simulator.calibration.training_runs.cut_rows import all_measured
+from simulator.calibration.training_runs.fitting import LinearSystem
+from simulator.calibration.training_runs.playing import PlayedRow, frameworks
+from simulator.calibration.training_runs.ranking import choices
+from simulator.calibration.training_runs.rows import measured
+from simulator.calibration.training_runs.summary import by_group, by_source, is_fitted, worst
+from simulator.calibration.training_runs.user_rows import user_rows
+from simulator.cli.console import print_text, width
+from simulator.cli.interruption import INTERRUPTIONS, exit_code, heed_no_more, word
+from simulator.cli.options import (
+    AsJson,
+    NoPlugins,
+)
+from simulator.cli.progress import progress
+from simulator.step.framework import Framework
+
+_KEPT: Final = Path("runs/validation.jsonl")
+
+
+def command(
+    source: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Table: foundry, vtrain, nanotron_cut, ...; all tables if omitted."),
+    ] = None,
+    own: Annotated[
+        Path | None,
+        typer.Option(
+            "--csv", metavar="FILE", help="CSV file with your own measured runs; docs/validation.md lists the columns."
+        ),
+    ] = None,
+    every: Annotated[int, typer.Option(min=1, metavar="K", help="Simulate only every K-th row.")] = 1,
+    jobs: Annotated[int, typer.Option(min=1, help="Number of processes.")] = 2,
+    kept: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="File that keeps simulated rows, so that the same command continues after an interruption; "
+            "runs/validation.jsonl if omitted without --csv.",
+        ),
+    ] = None,
+    as_json: AsJson = False,
+    no_plugins: NoPlugins = False,
+) -> None:
+    if own is not None and source is not None:
+        raise ScenarioError("--source: excludes --csv, which simulates only the runs of a file; omit one option")
+    # A user's rows are a source of their own, and are never mixed with the shipped rows.
+    rows = all_measured(source, every) if own is None else user_rows(own)[::every]
+    if kept is None and own is None:
+        kept = _KEPT
+    # Constants of the shipped frameworks; the fitted constants belong to llm_foundry.
+    known = frameworks()
+    try:
+        with progress(len(rows), what="validation", counted="measured rows simulated") as advance:
+            outcomes = play_on(rows, known, jobs, advance, kept)
+    except INTERRUPTIONS as error:
+        if kept is None or not kept.is_file():
+            raise
+        heed_no_more()
+        typer.echo(f"{word(error)}: simulated rows are kept in {kept}; the same command simulates the rest", err=True)
+        raise typer.Exit(exit_code(error)) from None
+    # The linear fit compares with every row that it was fitted to: with fewer rows it is omitted.
+    fit_system = fitted_system(outcomes, known["llm_foundry"]) if _can_be_fitted(outcomes) else None
+    if as_json:
+        typer.echo(json.dumps(_document(outcomes, fit_system, known["llm_foundry"]), indent=2))
+        return
+    parts = [tables.sources(by_source(outcomes)), *_whole(outcomes)]
+    parts += [tables.constants(known, fit_system)]
+    # None if there is nothing to compare: no source measured a training in several layouts.
+    chosen = tables.of_choices(outcomes)
+    parts += [chosen] if chosen is not None else []
+    if fit_system is not None:
+        parts += [tables.kept_back(fit_system), tables.removed(fit_system, outcomes, known["llm_foundry"])]
+    wide = width()
+    print_text(f"{_counts(outcomes)}\n")
+    typer.echo("\n\n".join(part.text(wide) for part in parts))
+    # Every measured run fitted into memory, therefore a simulated run should fit too.
+    held = [outcome.fits for outcome in outcomes if outcome.row.memory_simulated]
+    if not held:
+        print_text("\nmemory of these rows is not simulated")
+        return
+    print_text(
+        f"\n{sum(held)} of {len(held)} rows fit into memory in the simulation; all rows fit into memory in the "
+        "measurement"
+    )
+
+
+def _counts(outcomes: Sequence[PlayedRow]) -> str:
+    """Return a text on how many measured rows were simulated, and how many of these were really timed."""
+    timed = sum(outcome.row.timed for outcome in outcomes)
+    composed = len(outcomes) - timed
+    parts = (
+        f": {timed:,} timed, {composed:,} composed by their source from profiled pieces" if composed else ", all timed"
+    )
+    return f"{number_of(len(outcomes), 'row')} simulated{parts}"
+
+
+def _can_be_fitted(outcomes: Sequence[PlayedRow]) -> bool:
+    """Return True if the outcomes contain every measured row that the fit uses."""
+    return sum(is_fitted(outcome.row) for outcome in outcomes) == sum(map(is_fitted, measured()))
+
+
+def _whole(outcomes: Sequence[PlayedRow]) -> list[Table]:
+    """Return the tables for measured rows from training.csv: models not partitioned over ranks."""
+    # The rows of training.csv have their own table names.
+    names = {row.table for row in measured()}
+    whole = [outcome for outcome in outcomes if outcome.row.table in names]
+    if not whole:
+        return [tables.worst_steps(outcomes)]
+    memory = [tables.memory(whole, name) for name in dict.fromkeys(outcome.row.table for outcome in whole)]
+    return [tables.groups(whole), *(table for table in memory if table is not None), tables.worst_rows(whole)]
+
+
+def _document(outcomes: Sequence[PlayedRow], fit_system: LinearSystem | None, framework: Framework) -> dict[str, Any]:
+    # Only the worst rows have a likely reason.
+    reasons = {outcome.row.source + outcome.row.name: why for outcome, why in worst(outcomes)}
+    points = [
+        {
+            "row": asdict(outcome.row),
+            "group": outcome.row.group,
+            "step_time_s": outcome.step_time,
+            "tokens_per_s": outcome.tokens_per_s,
+            "error": outcome.error,
+            "time_error": outcome.time_error,
+            "peak_memory_bytes": outcome.peak,
+            "memory_error": outcome.memory_error,
+            "fits": outcome.fits,
+            "reason": reasons.get(outcome.row.source + outcome.row.name),
+        }
+        for outcome in outcomes
+    ]
+    document: dict[str, Any] = {
+        "sources": [asdict(source) for source in by_source(outcomes)],
+        "groups": [asdict(group) for group in by_group(outcomes)],
+        "choices": [asdict(choice) for choice in choices(outcomes)],
+        "rows": points,
+    }
+    if fit_system is not None:
+        document["left_out"] = [{"fitted": asdict(a), "kept_back": asdict(b)} for a, b in left_out(fit_system)]
+        document["removed"] = [asdict(summary) for summary in without_any(fit_system, outcomes, framework)]
+    return document
