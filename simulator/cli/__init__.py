@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
+import sys
+from io import TextIOWrapper
+
 
 def main() -> None:
     """Run the command line; print errors for the user as lines on stderr, and exit with their code.
 
     Both `simulator` and `python -m simulator` call this.
     """
-    import sys
-
     from simulator.cli.guard import guarded
 
     sys.exit(guarded(_run))
 
 
 def _run() -> object:
-    import sys
-    from io import TextIOWrapper
-
     from simulator.cli.commands import app
     from simulator.cli.interruption import heed_interruptions
 

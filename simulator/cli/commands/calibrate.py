@@ -18,9 +18,7 @@ from simulator.calibration.training_runs.playing import frameworks
 from simulator.calibration.training_runs.rows import MeasuredRow
 from simulator.calibration.training_runs.user_rows import user_rows
 from simulator.cli.console import print_text, width
-from simulator.cli.options import (
-    NoPlugins,
-)
+from simulator.cli.options import NoPlugins
 from simulator.cli.progress import progress
 from simulator.findings.text import join_list
 

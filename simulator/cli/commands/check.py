@@ -16,11 +16,7 @@ from simulator.basics.errors import ScenarioError, SimulatorError, in_lines
 from simulator.basics.units import format_bytes, format_memory, format_time
 from simulator.cli.check_topology import check_topology, is_topology
 from simulator.cli.console import print_text
-from simulator.cli.options import (
-    NoPlugins,
-    ScenarioName,
-    Settings,
-)
+from simulator.cli.options import NoPlugins, ScenarioName, Settings
 from simulator.cli.progress import progress
 from simulator.cli.settings import as_overrides
 from simulator.cli.warnings_output import print_warnings

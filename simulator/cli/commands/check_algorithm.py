@@ -10,9 +10,7 @@ from typing import Annotated
 
 import typer
 
-from simulator.cli.options import (
-    NoPlugins,
-)
+from simulator.cli.options import NoPlugins
 from simulator.testing.algorithm_check import check_algorithm
 
 

@@ -11,9 +11,7 @@ from typing import Annotated
 
 import typer
 
-from simulator.cli.options import (
-    NoPlugins,
-)
+from simulator.cli.options import NoPlugins
 from simulator.testing.plugin_check import check_plugin
 
 

@@ -16,11 +16,7 @@ from simulator.basics.dtypes import find as find_dtype
 from simulator.basics.errors import ScenarioError, TooLargeError, in_lines
 from simulator.cli.completion import names_of
 from simulator.cli.console import width
-from simulator.cli.options import (
-    AsJson,
-    NoPlugins,
-    OtherGpu,
-)
+from simulator.cli.options import AsJson, NoPlugins, OtherGpu
 from simulator.cli.warnings_output import print_warnings
 from simulator.cluster.cluster import BORROWED
 from simulator.findings.caveats import faster_by_auto, is_unmeasured, sources, unmeasured_text

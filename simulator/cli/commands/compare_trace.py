@@ -15,12 +15,7 @@ import typer
 from simulator.basics.errors import ScenarioError
 from simulator.cli.answer_output import give
 from simulator.cli.completion import names_of
-from simulator.cli.options import (
-    AnswerOut,
-    AsJson,
-    NoPlugins,
-    Settings,
-)
+from simulator.cli.options import AnswerOut, AsJson, NoPlugins, Settings
 from simulator.cli.settings import as_overrides
 from simulator.cli.warnings_output import print_warnings
 from simulator.results import run_directory

@@ -13,10 +13,7 @@ import typer
 from simulator.basics.atomic_files import write_atomically
 from simulator.basics.errors import ScenarioError
 from simulator.cli.console import print_text
-from simulator.cli.options import (
-    AsJson,
-    NoPlugins,
-)
+from simulator.cli.options import AsJson, NoPlugins
 from simulator.results.figure_text import figure_texts, relative_change_text
 from simulator.results.main_difference import main_difference
 from simulator.results.run_differences import Change, RunDifferences, differences, key_text, read_run

@@ -14,12 +14,7 @@ from simulator.basics.units import format_memory, format_time
 from simulator.basics.work_unit import SAMPLE, TOKEN, USEFUL_TOKEN, rate_name
 from simulator.calibration.table import Table
 from simulator.cli.console import print_text, width
-from simulator.cli.options import (
-    AsJson,
-    NoPlugins,
-    ScenarioName,
-    Settings,
-)
+from simulator.cli.options import AsJson, NoPlugins, ScenarioName, Settings
 from simulator.cli.progress import progress
 from simulator.cli.settings import as_overrides
 from simulator.cli.warnings_output import print_assumed_framework

@@ -12,11 +12,7 @@ import typer
 
 from simulator.basics.errors import ScenarioError
 from simulator.basics.units import format_time
-from simulator.cli.options import (
-    NoPlugins,
-    ScenarioName,
-    Settings,
-)
+from simulator.cli.options import NoPlugins, ScenarioName, Settings
 from simulator.cli.settings import as_overrides
 from simulator.cli.warnings_output import print_warnings
 from simulator.run.checks import warnings_of

@@ -12,11 +12,7 @@ import typer
 
 from simulator.basics.errors import ScenarioError
 from simulator.cli.console import print_table, print_text
-from simulator.cli.options import (
-    NoPlugins,
-    ScenarioName,
-    Settings,
-)
+from simulator.cli.options import NoPlugins, ScenarioName, Settings
 from simulator.cli.settings import as_overrides
 from simulator.exporting.exporter import PROGRAMS, export
 from simulator.report.tables.layout import text_columns

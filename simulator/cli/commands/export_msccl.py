@@ -12,9 +12,7 @@ import typer
 
 from simulator.basics.atomic_files import write_atomically
 from simulator.basics.errors import ScenarioError
-from simulator.cli.options import (
-    NoPlugins,
-)
+from simulator.cli.options import NoPlugins
 from simulator.collectives.algorithm import CollectiveRequest
 from simulator.collectives.algorithm_files import find_algorithm
 from simulator.collectives.msccl.write import exported

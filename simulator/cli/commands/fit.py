@@ -14,9 +14,7 @@ from simulator.basics.atomic_files import write_atomically
 from simulator.calibration.gpu_fit import ROUNDS, GpuFit, fit_gpu, read_figures
 from simulator.calibration.machines import fit_all, machine_text, to_yaml
 from simulator.cli.completion import names_of
-from simulator.cli.options import (
-    NoPlugins,
-)
+from simulator.cli.options import NoPlugins
 from simulator.cli.progress import progress
 
 

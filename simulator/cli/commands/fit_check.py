@@ -16,12 +16,7 @@ from simulator.basics.work_unit import rate_name
 from simulator.cli.completion import names_of
 from simulator.cli.console import print_table, print_text
 from simulator.cli.option_names import told_as_options
-from simulator.cli.options import (
-    AsJson,
-    ModelName,
-    NoPlugins,
-    Tokens,
-)
+from simulator.cli.options import AsJson, ModelName, NoPlugins, Tokens
 from simulator.model.load import sequence_length
 from simulator.report.tables.layout import Column
 from simulator.sizing.answer import FitCheck

@@ -13,11 +13,7 @@ import typer
 
 from simulator.basics.counts import number_of
 from simulator.cli.answer_output import give
-from simulator.cli.options import (
-    AnswerOut,
-    AsJson,
-    NoPlugins,
-)
+from simulator.cli.options import AnswerOut, AsJson, NoPlugins
 from simulator.cli.warnings_output import print_warnings
 from simulator.results.answer_directory import claimed
 from simulator.results.presentation import Presentation

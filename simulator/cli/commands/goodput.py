@@ -15,12 +15,7 @@ from simulator.cli.answer_output import give
 from simulator.cli.completion import names_of
 from simulator.cli.number_options import as_days, as_duration, as_length, as_rate
 from simulator.cli.option_names import told_as_options
-from simulator.cli.options import (
-    AnswerOut,
-    AsJson,
-    NoPlugins,
-    Settings,
-)
+from simulator.cli.options import AnswerOut, AsJson, NoPlugins, Settings
 from simulator.cli.settings import as_overrides
 from simulator.reliability.pictures import pictures
 from simulator.reliability.question import Comparison, Goodput, GoodputQuestion, compared, goodput

@@ -21,11 +21,7 @@ from simulator.cli import import_lists
 from simulator.cli.completion import names_of
 from simulator.cli.console import print_text
 from simulator.cli.number_options import as_tokens
-from simulator.cli.options import (
-    AsJson,
-    NoPlugins,
-    OtherGpu,
-)
+from simulator.cli.options import AsJson, NoPlugins, OtherGpu
 from simulator.cluster.build import facts
 from simulator.cluster.chassis import machine_of
 from simulator.importing.importer import import_files

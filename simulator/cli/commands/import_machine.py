@@ -20,11 +20,7 @@ from simulator.basics.errors import ScenarioError, one_of
 from simulator.cli import import_lists
 from simulator.cli.completion import names_of
 from simulator.cli.console import print_text
-from simulator.cli.options import (
-    AsJson,
-    NoPlugins,
-    OtherGpu,
-)
+from simulator.cli.options import AsJson, NoPlugins, OtherGpu
 from simulator.importing.machines.machine_importer import ImportedMachine, import_machine
 from simulator.importing.machines.options import MachineOptions
 

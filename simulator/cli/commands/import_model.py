@@ -15,9 +15,7 @@ from simulator.basics.atomic_files import write_atomically
 from simulator.basics.errors import ScenarioError
 from simulator.basics.foreign_code import load_file
 from simulator.cli.console import print_text
-from simulator.cli.options import (
-    NoPlugins,
-)
+from simulator.cli.options import NoPlugins
 from simulator.model.model import total
 from simulator.model.torch_tracing import NEEDS_TORCH, trace
 from simulator.model.traced_file import written_layer_list

@@ -11,11 +11,7 @@ import typer
 
 from simulator.cli.answer_output import give
 from simulator.cli.completion import names_of
-from simulator.cli.options import (
-    AnswerOut,
-    AsJson,
-    NoPlugins,
-)
+from simulator.cli.options import AnswerOut, AsJson, NoPlugins
 from simulator.jobs.pictures import pictures
 from simulator.jobs.sharing import share
 from simulator.results.answer_directory import claimed

@@ -14,12 +14,7 @@ from simulator.basics.work_unit import micro_batch_text
 from simulator.cli.completion import names_of
 from simulator.cli.console import print_table, print_text
 from simulator.cli.option_names import told_as_options
-from simulator.cli.options import (
-    AsJson,
-    ModelName,
-    NoPlugins,
-    Tokens,
-)
+from simulator.cli.options import AsJson, ModelName, NoPlugins, Tokens
 from simulator.cluster.cluster import Gpu
 from simulator.cluster.gpu_file import load_gpu
 from simulator.model.kernel import Attention, Elementwise, Kernel, Matmul

@@ -12,9 +12,7 @@ from simulator.basics import registry
 from simulator.basics.errors import UnknownNameError
 from simulator.cli.completion import LISTS, lists
 from simulator.cli.console import print_table, print_text
-from simulator.cli.options import (
-    NoPlugins,
-)
+from simulator.cli.options import NoPlugins
 from simulator.report.tables.layout import text_columns
 
 if TYPE_CHECKING:

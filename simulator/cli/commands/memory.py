@@ -24,12 +24,7 @@ from simulator.cli.completion import names_of
 from simulator.cli.console import print_table, print_text
 from simulator.cli.memory_by_stage import show as show_stages
 from simulator.cli.option_names import told_as_options
-from simulator.cli.options import (
-    AsJson,
-    ModelName,
-    NoPlugins,
-    Tokens,
-)
+from simulator.cli.options import AsJson, ModelName, NoPlugins, Tokens
 from simulator.cluster.gpu_file import load_gpu
 from simulator.cluster.mixed_precision import mixed_precision
 from simulator.model import conventions

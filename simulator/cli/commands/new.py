@@ -8,9 +8,7 @@ from typing import Annotated
 import typer
 
 from simulator.basics.errors import ScenarioError
-from simulator.cli.options import (
-    NoPlugins,
-)
+from simulator.cli.options import NoPlugins
 from simulator.scenario.load import check_name
 from simulator.scenario.template import template
 

@@ -16,10 +16,7 @@ from simulator.basics.document import Document, parse
 from simulator.basics.errors import ScenarioError
 from simulator.basics.foreign_code import located
 from simulator.basics.input_files import MOST_DATA, read_json
-from simulator.cli.options import (
-    NoPlugins,
-    Svg,
-)
+from simulator.cli.options import NoPlugins, Svg
 from simulator.records.setting_text import label
 from simulator.results import run_directory
 from simulator.results.drawn import Undrawn

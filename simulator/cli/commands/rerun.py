@@ -10,10 +10,7 @@ import typer
 
 from simulator.basics.errors import ScenarioError
 from simulator.basics.input_files import MOST_DATA, read_bytes
-from simulator.cli.options import (
-    NoPlugins,
-    Trace,
-)
+from simulator.cli.options import NoPlugins, Trace
 from simulator.cli.progress import progress
 from simulator.findings.answer import answer
 from simulator.findings.comparison import Comparison

@@ -8,9 +8,7 @@ from typing import Annotated
 import typer
 
 from simulator.basics.errors import UnknownNameError
-from simulator.cli.options import (
-    NoPlugins,
-)
+from simulator.cli.options import NoPlugins
 
 KINDS = ("scenario", "topology")
 

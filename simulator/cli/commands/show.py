@@ -12,11 +12,7 @@ from simulator.basics.natural_order import natural
 from simulator.basics.units import format_bandwidth, format_time
 from simulator.cli.completion import names_of
 from simulator.cli.console import print_text
-from simulator.cli.options import (
-    NoPlugins,
-    OtherGpu,
-    Svg,
-)
+from simulator.cli.options import NoPlugins, OtherGpu, Svg
 from simulator.cli.warnings_output import print_warnings
 from simulator.cluster.build import TopologyFacts, build, facts
 from simulator.cluster.cluster import Cluster

@@ -15,12 +15,7 @@ from simulator.basics.errors import ScenarioError, one_line
 from simulator.basics.input_files import read_json
 from simulator.cli.answer_output import give
 from simulator.cli.completion import names_of
-from simulator.cli.options import (
-    AnswerOut,
-    AsJson,
-    NoPlugins,
-    OtherGpu,
-)
+from simulator.cli.options import AnswerOut, AsJson, NoPlugins, OtherGpu
 from simulator.cli.warnings_output import print_warnings
 from simulator.report.traces import kineto
 from simulator.results.answer_directory import claimed

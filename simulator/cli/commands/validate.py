@@ -25,10 +25,7 @@ from simulator.calibration.training_runs.summary import by_group, by_source, is_
 from simulator.calibration.training_runs.user_rows import user_rows
 from simulator.cli.console import print_text, width
 from simulator.cli.interruption import INTERRUPTIONS, exit_code, heed_no_more, word
-from simulator.cli.options import (
-    AsJson,
-    NoPlugins,
-)
+from simulator.cli.options import AsJson, NoPlugins
 from simulator.cli.progress import progress
 from simulator.step.framework import Framework
 
