@@ -13,7 +13,6 @@ from typing import Any, Final
 
 import networkx as nx
 import numpy as np
-from simulator.cluster.link_file import load_link
 
 from simulator.basics.registry import find
 from simulator.calibration.gpu_fit import read_figures
@@ -214,7 +213,6 @@ def _topologies() -> Iterator[ReadableFile]:
     yield ReadableFile("graph", "graph.json", json.dumps(GRAPH, indent=1).encode(), built)
     yield ReadableFile("graph", "graph.graphml", graphml.getvalue(), built)
     yield ReadableFile("GPU", "gpu.yaml", find("gpu", "h100_sxm").read_bytes(), lambda path: load_gpu(str(path)))
-    yield ReadableFile("link", "link.yaml", find("link", "nvlink4").read_bytes(), lambda path: load_link(str(path)))
     yield ReadableFile("framework", "own.yaml", FRAMEWORK, lambda path: load_framework(str(path)))
     shipped = find("framework", "torchtitan").read_bytes()
     yield ReadableFile("framework", "torchtitan.yaml", shipped, lambda path: load_framework(str(path)))

@@ -12,7 +12,7 @@ from simulator.basics import registry
 
 # Arguments of `simulator list`.
 LISTS: Final = (
-    "algorithms", "builders", "days", "dtypes", "findings", "frameworks", "gpus", "jobs", "links", "models",
+    "algorithms", "builders", "days", "dtypes", "findings", "frameworks", "gpus", "jobs", "models",
     "operations", "optimizers", "plots", "scenarios", "schedules", "strategies", "topologies",
 )  # fmt: skip
 

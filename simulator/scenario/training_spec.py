@@ -14,8 +14,7 @@ from pydantic import Field
 
 from simulator.basics import counts, reading, registry
 from simulator.basics.dtype_reading import matmul_dtype, stored_dtype
-from simulator.basics.shorthand import Short
-from simulator.basics.spec import Count, LargeCount, Listed, Spec
+from simulator.basics.spec import Count, LargeCount, Listed, Short, Spec
 from simulator.scenario.algorithm_reading import algorithm_reader
 from simulator.scenario.global_batch import batch_of_step
 from simulator.scenario.layer_policies import checkpointing

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, get_args
 from pydantic import Field
 
 from simulator.basics import counts, reading
-from simulator.basics.shorthand import Short
-from simulator.basics.spec import Count, LargeCount, Rank, Spec
+from simulator.basics.spec import Count, LargeCount, Rank, Short, Spec
 
 if TYPE_CHECKING:
     from simulator.basics.arrays import Array

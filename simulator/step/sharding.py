@@ -8,8 +8,7 @@ from pydantic import Field
 
 from simulator.basics import reading
 from simulator.basics.registry import module_names
-from simulator.basics.shorthand import Short
-from simulator.basics.spec import Count, Servers, Spec
+from simulator.basics.spec import Count, Servers, Short, Spec
 
 # Names from the ZeRO paper (section 5) and PyTorch's ShardingStrategy, each with advice.
 _OTHER_STRATEGIES: Final = {

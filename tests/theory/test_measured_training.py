@@ -108,7 +108,7 @@ def test_steps_of_cut_models_are_as_far_off_as_the_page_says() -> None:
     found = {part.time.name: part for part in by_source(play_rows(measured_cut(), jobs=2))}
     most = {
         "vtrain": 0.055, "vtrain_composed": 0.10, "megatron_sc21": 0.04, "nanotron_cut": 0.08, "dgxc": 0.04,
-        "simumax": 0.04, "llmq": 0.02, "internevo": 0.03, "mlperf": 0.06, "torchtitan_cut": 0.12,
+        "simumax": 0.04, "llmq": 0.02, "internevo": 0.03, "mlperf": 0.07, "torchtitan_cut": 0.12,
     }  # fmt: skip
     assert {name: part.time.median <= most[name] for name, part in found.items()} == dict.fromkeys(most, True)
     assert sum(part.refused for part in found.values()) <= 0.01 * len(measured_cut())
