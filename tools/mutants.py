@@ -326,7 +326,7 @@ def run_tests(copy: Path, seconds: float, *arguments: str) -> tuple[str, str]:
         log.seek(0)
         text = log.read()
     # A line is the test's name, and its outcome once it ended; a file that cannot be read is in the summary.
-    names = re.findall(r"^(?:ERROR )?((?:tests|simulator)/.+?)(?: (?:[A-Z]{4,} |- ).*)?$", text, re.M)
+    names = re.findall(r"^(?:ERROR )?((?:tests|simulator)/.+?)(?: (?:[A-Z]{4,} |- ).*)?\s*$", text, re.M)
     return {0: "survived", 5: "survived", None: "timeout"}.get(code, "caught"), names[-1] if names else text[-200:]
 
 
