@@ -140,12 +140,12 @@ def _records() -> list[tuple[str, float | None, list[str]]]:
 
 
 def tests_of(file: str, function: str) -> list[str]:
-    """Return the tests that enter a function, or one inside it, fast ones first; then the files that did not run yet.
+    """Return the tests that enter a function, or one inside it; then the files that did not run yet.
 
-    A class, and a file ("" for the function), are entered with any of their functions.
+    First come tests that enter little else, which are fast and notice most. A class, and a file ("" for the function),
+    are entered with any of their functions.
     """
     start = f"{file}::{function}." if function else f"{file}::"
-    entering = {
-        name: time for name, time, functions in _records() if any(f"{each}.".startswith(start) for each in functions)
-    }
-    return [*sorted(entering, key=lambda name: entering[name] or 0.0), *_not_run()]
+    records = [record for record in _records() if any(f"{each}.".startswith(start) for each in record[2])]
+    entering = {name: (len(functions), seconds) for name, seconds, functions in records}
+    return [*sorted(entering, key=lambda name: entering[name]), *_not_run()]
