@@ -231,8 +231,9 @@ def try_mutants(numbers: Iterable[int], out: Path, limit: float) -> None:
     """Try mutants of the list that are not in `out` yet, and append their outcomes to it."""
     mutants, unsound = read(), set[str]()
     results = json.loads(out.read_text()) if out.exists() else []
+    tried = {result["number"] for result in results}
     with scratch() as copy:
-        for number in sorted(set(numbers) - {result["number"] for result in results}):
+        for number in (each for each in numbers if each not in tried):
             start, mutant = time.monotonic(), mutants[number - 1]
             result = outcome(mutant, copy, limit, unsound)
             results.append({"number": number, **result, "seconds": round(time.monotonic() - start), **asdict(mutant)})
