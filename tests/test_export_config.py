@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from simulator.basics.errors import ScenarioError
-from simulator.exporting.exporter import export
+from simulator.importing.export.exporter import export
 from simulator.scenario.load import load_scenario
 from tests.commands import Command, commands_in
 

@@ -8,7 +8,7 @@ import pytest
 
 from simulator import load_scenario, simulate
 from simulator.cli.commands.memory import _notes
-from simulator.report.numbers.memory_margin import MemoryMargin
+from simulator.records.memory_margin import MemoryMargin
 from tests.commands import Command, commands_in
 
 

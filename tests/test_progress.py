@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from simulator import load_scenario, simulate
+from simulator.basics.progress import Progress, stage, tell, watched
 from simulator.engine.compiled import library
-from simulator.engine.progress import Progress, stage, tell, watched
 from simulator.learning import training
 from tests.interrupting import ended, started
 

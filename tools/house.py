@@ -378,7 +378,7 @@ FIGURES: Final[Mapping[str, Figure]] = {
     "records of more than 20 fields": Figure(large_records, 8, 0),
     "functions of more than 8 parameters": Figure(long_signatures, 8, 0),
     "vague local names, %": Figure(vague_names, 7.12, 1.5, _assigned),
-    "edges that hang on one module": Figure(single_module_edges, 59, 20),
+    "edges that hang on one module": Figure(single_module_edges, 53, 20),
     "layers": Figure(layers, 11, 10),
     "edges between packages that import each other": Figure(upward_edges, 0, 0),
     "class names of two things": Figure(class_names_twice, 17, 0),

@@ -25,8 +25,8 @@ from simulator.cli.console import print_table, print_text
 from simulator.cli.option_names import as_options
 from simulator.cli.warnings_output import print_warnings
 from simulator.model.model import total
+from simulator.records.memory_margin import MemoryMargin
 from simulator.records.setting_text import label
-from simulator.report.numbers.memory_margin import MemoryMargin
 from simulator.report.tables.layout import Column
 from simulator.run.memory import estimate_memory
 from simulator.scenario.build_training import to_step

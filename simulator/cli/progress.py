@@ -15,8 +15,8 @@ from contextlib import contextmanager
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Final
 
+from simulator.basics.progress import Progress, watched
 from simulator.basics.units import format_duration, format_time
-from simulator.engine.progress import Progress, watched
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bars

@@ -16,6 +16,7 @@ import simpy
 
 from simulator.basics.errors import DeadlockError
 from simulator.basics.intervals import length
+from simulator.basics.progress import tell
 from simulator.cluster.changes import Change
 from simulator.cluster.cluster import Cluster
 from simulator.engine.clock import Clock
@@ -25,7 +26,6 @@ from simulator.engine.compute_stream import Kernels
 from simulator.engine.fabric import Fabric
 from simulator.engine.jitter import Jitter, kernel_factors, latency_factors
 from simulator.engine.program_checks import changes_of, check_program, never_ends, waiting_text
-from simulator.engine.progress import tell
 from simulator.engine.recording import in_order, memory_events, memory_over_time, of_ranks, timeline_of
 from simulator.engine.timed_collective import TimedCollective
 from simulator.payload.carry import Payload, carry_all

@@ -19,7 +19,7 @@ from simulator.findings.found import FINDING_KINDS, FindingResult
 from simulator.findings.pareto_front import pareto_front
 from simulator.findings.why import Cause, why
 from simulator.records.measures import for_reports
-from simulator.report.numbers.memory_margin import margin_of
+from simulator.records.memory_margin import margin_of
 from simulator.scenario.answer_spec import FindingSpec
 
 

@@ -22,8 +22,8 @@ from simulator.findings.comparison import Comparison, Row
 from simulator.findings.measured_range import is_list_of_layers, outside_of_measured, unmeasured_kinds
 from simulator.findings.text import join_list
 from simulator.records.measures import Report, interval_width
+from simulator.records.memory_margin import margin_of
 from simulator.report.numbers.idle_cards import IdleCards
-from simulator.report.numbers.memory_margin import margin_of
 from simulator.report.numbers.summary import BETWEEN
 from simulator.scenario.records import Scenario
 from simulator.step.optimizers.optimizer import OPTIMIZERS

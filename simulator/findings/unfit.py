@@ -8,7 +8,7 @@ from simulator.basics.counts import number_of
 from simulator.findings.comparison import Comparison, Row
 from simulator.findings.text import MOST_NAMED, clause, clauses, join_list, predicates
 from simulator.records.measures import Measure
-from simulator.report.numbers.memory_margin import margin_of
+from simulator.records.memory_margin import margin_of
 
 
 def unfit_references(

@@ -13,13 +13,13 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final
 
 from simulator.basics.errors import OutOfMemoryError, ScenarioError
+from simulator.basics.progress import stage
 from simulator.cluster.build import TopologyFacts, facts
 from simulator.cluster.cluster import Cluster
 from simulator.cluster.leaf_switches import leaf_switches
 from simulator.collectives.algorithm import CollectiveRequest
 from simulator.collectives.plan import Task, plan
 from simulator.engine.play import Engine, play
-from simulator.engine.progress import stage
 from simulator.jobs.outcome import (
     JobOutcome,
     SharedLink,

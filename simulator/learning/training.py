@@ -25,7 +25,7 @@ import numpy as np
 from simulator.basics.arrays import Array
 from simulator.basics.dtypes import find
 from simulator.basics.errors import SimulationError
-from simulator.engine.progress import tell
+from simulator.basics.progress import tell
 from simulator.learning import exchange, matrices, passes, updating
 from simulator.learning.checks import Checks
 from simulator.learning.operation_events import OperationEvent, operation_events

@@ -25,7 +25,7 @@ from simulator.planner.search import PlayedSetting, SearchResult
 from simulator.planner.sensitivity import MachineChange
 from simulator.planner.setting import precision_of, scenario_of
 from simulator.records.measures import find
-from simulator.report.numbers.memory_margin import margin_of
+from simulator.records.memory_margin import margin_of
 from simulator.scenario.answer_spec import BudgetSpec
 from simulator.scenario.plan_spec import KEYS
 from simulator.scenario.records import Scenario

@@ -13,13 +13,13 @@ from simulator.basics.arrays import Array
 from simulator.basics.dtypes import find as find_dtype
 from simulator.basics.errors import ScenarioError, TooLargeError
 from simulator.basics.host_memory import shortage_text
+from simulator.basics.progress import stage
 from simulator.cluster.cluster import Cluster
 from simulator.collectives.algorithm import Algorithm
 from simulator.collectives.algorithm_files import find_algorithm
 from simulator.collectives.plan import Plan, Task, packed, plan
 from simulator.engine.jitter import Jitter
 from simulator.engine.play import play, refuse_too_many, whose
-from simulator.engine.progress import stage
 from simulator.engine.traffic import Traffic
 from simulator.payload import inputs
 from simulator.payload.carry import Payload, Tamper, ended_order

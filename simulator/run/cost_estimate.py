@@ -9,10 +9,10 @@ import time
 from dataclasses import dataclass
 from typing import Final
 
+from simulator.basics.progress import stage
 from simulator.engine.compiled.prepared import REDUCED_FROM
 from simulator.engine.jitter import Jitter
 from simulator.engine.play import BYTES_A_TRANSFER, SECONDS_A_TRANSFER, chosen
-from simulator.engine.progress import stage
 from simulator.model.model import total
 from simulator.records.operation import Collective
 from simulator.records.program import Program, RanksByList

@@ -30,7 +30,7 @@ from simulator.cluster.locate import read_named
 from simulator.model.load import load_model
 from simulator.model.model import modules, training_flops_per_token
 from simulator.model.shape import Transformer
-from simulator.report.numbers.memory_margin import MemoryMargin, margin_of
+from simulator.records.memory_margin import MemoryMargin, margin_of
 from simulator.run.scenario_cluster import Clusters
 from simulator.run.simulate import simulate_point
 from simulator.scenario.records import Scenario

@@ -16,9 +16,9 @@ from simulator.basics.errors import DeadlockError, OutOfMemoryError
 from simulator.cluster.cluster import Cluster
 from simulator.engine.jitter import Jitter
 from simulator.engine.play import play
+from simulator.records.memory_margin import MemoryMargin
 from simulator.records.program import ProcessMemory
 from simulator.records.timeline import Timeline
-from simulator.report.numbers.memory_margin import MemoryMargin
 from simulator.report.numbers.training_summary import first_of_stages
 from simulator.run.cost_estimate import seconds_to_play
 from simulator.run.paging import with_pages

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Final
 
+from simulator.basics.progress import stage
 from simulator.cluster.cluster import Cluster
-from simulator.engine.progress import stage
 from simulator.scenario.build_cluster import network_time, servers_of, to_cluster
 from simulator.scenario.records import Scenario
 

@@ -11,11 +11,11 @@ from dataclasses import replace
 from typing import Final
 
 from simulator.basics.errors import OutOfMemoryError, ScenarioError
+from simulator.basics.progress import stage
 from simulator.basics.units import format_time
 from simulator.cluster.cluster import Cluster
 from simulator.engine.jitter import Jitter
 from simulator.engine.play import Engine, play, whose
-from simulator.engine.progress import stage
 from simulator.engine.recording import of_ranks
 from simulator.report.numbers.summary import with_link_use
 from simulator.report.numbers.training_summary import first_of_stages, summarize_step

@@ -8,7 +8,7 @@ from typing import Any
 from simulator.basics.sentence import started
 from simulator.basics.units import format_memory
 from simulator.basics.work_unit import SAMPLE
-from simulator.report.numbers.memory_margin import MemoryMargin
+from simulator.records.memory_margin import MemoryMargin
 from simulator.sizing.question import FitQuestion, Keys, sharding
 
 

@@ -29,7 +29,7 @@ from simulator.findings.text import bracket_text, bracketed
 from simulator.findings.why import parts_of_step, why
 from simulator.planner.setting import Setting
 from simulator.records.measures import find, interval_width, percent_text
-from simulator.report.numbers.memory_margin import margin_of
+from simulator.records.memory_margin import margin_of
 from simulator.report.tables.table import points_tables
 from simulator.results.budget_table import budget_table
 from simulator.results.page.point_table import figures

@@ -13,7 +13,7 @@ import simulator.errors
 from simulator.basics.units import format_memory
 from simulator.cluster.build import build
 from simulator.cluster.locate import read_named
-from simulator.report.numbers.memory_margin import MemoryMargin, margin_of
+from simulator.records.memory_margin import MemoryMargin, margin_of
 from simulator.run.memory import checked_need
 from simulator.scenario.build_training import to_step
 from simulator.scenario.load import load_scenario

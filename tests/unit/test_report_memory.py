@@ -18,9 +18,9 @@ from matplotlib.text import Text
 
 from simulator.engine.allocator import NoRoomError
 from simulator.engine.allocator_log import LoggedAllocator
+from simulator.records.memory_margin import MemoryMargin
 from simulator.records.timeline import AllocatorEvent, MemorySample, Timeline
 from simulator.report.numbers.memory_at import allocations_at, large_over_time
-from simulator.report.numbers.memory_margin import MemoryMargin
 from simulator.report.numbers.memory_steps import thinned
 from simulator.report.plots import style
 from simulator.report.plots.plot import CloseUp

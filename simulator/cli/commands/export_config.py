@@ -14,7 +14,7 @@ from simulator.basics.errors import ScenarioError
 from simulator.cli.console import print_table, print_text
 from simulator.cli.options import NoPlugins, ScenarioName, Settings
 from simulator.cli.settings import as_overrides
-from simulator.exporting.exporter import PROGRAMS, export
+from simulator.importing.export.exporter import PROGRAMS, export
 from simulator.report.tables.layout import text_columns
 from simulator.scenario.load import load_scenario
 

@@ -34,8 +34,8 @@ from simulator.model.load import load_model, sequence_length
 from simulator.model.model import Model, modules, total
 from simulator.model.operation import Batch
 from simulator.model.shape import Transformer
+from simulator.records.memory_margin import MemoryMargin
 from simulator.records.setting_text import label
-from simulator.report.numbers.memory_margin import MemoryMargin
 from simulator.report.tables.layout import Column
 from simulator.run.memory import estimate_memory
 from simulator.scenario.build_training import to_step

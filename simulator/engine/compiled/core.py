@@ -16,9 +16,9 @@ import numpy.typing as npt
 
 from simulator.basics.arrays import Floats
 from simulator.basics.errors import DefectError, SimulationError
+from simulator.basics.progress import tell
 from simulator.engine.compiled import library
 from simulator.engine.compiled.fields import Problem, ProblemStruct, ResultStruct, lengths_of
-from simulator.engine.progress import tell
 
 PLAYED: Final = 0
 NO_MEMORY: Final = 1

@@ -12,6 +12,7 @@ from typing import Final
 from simulator.basics.errors import SimulationError, TooLargeError
 from simulator.basics.garbage import collected_later
 from simulator.basics.host_memory import shortage_text
+from simulator.basics.progress import stage
 from simulator.cluster.cluster import Cluster
 from simulator.engine.compiled.busiest_link import busiest_link, link_use, routes_over
 from simulator.engine.compiled.core import run
@@ -22,7 +23,6 @@ from simulator.engine.compiled.sized_collective import SizedCollective
 from simulator.engine.compiled.timeline import TimelineWriter
 from simulator.engine.jitter import Jitter
 from simulator.engine.program_checks import check_program
-from simulator.engine.progress import stage
 from simulator.records.program import Program
 from simulator.records.timeline import Timeline
 

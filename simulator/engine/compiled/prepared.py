@@ -13,6 +13,7 @@ from typing import Final
 import numpy as np
 
 from simulator.basics.arrays import Floats, Ints
+from simulator.basics.progress import stage
 from simulator.cluster.cluster import Cluster
 from simulator.engine.collective_routing import RoutedCollective, capacities, route_collectives
 from simulator.engine.compiled.fields import Problem
@@ -23,7 +24,6 @@ from simulator.engine.compiled.simulated_kinds import SimulatedKind, all_played
 from simulator.engine.compiled.sized_collective import SizedCollective, SizedCollectiveMaker
 from simulator.engine.jitter import Jitter
 from simulator.engine.program_checks import changes_of
-from simulator.engine.progress import stage
 from simulator.records.operation import Collective
 from simulator.records.program import Program
 

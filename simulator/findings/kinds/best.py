@@ -33,7 +33,7 @@ from simulator.findings.text import (
     short_list,
 )
 from simulator.records.measures import Measure, Report, factor_text, for_reports, percent_text
-from simulator.report.numbers.memory_margin import margin_of
+from simulator.records.memory_margin import margin_of
 from simulator.scenario.answer_spec import FindingSpec
 
 _USUAL: Final = {"collective": "time", "training": "time"}

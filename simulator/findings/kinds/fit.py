@@ -12,7 +12,7 @@ from simulator.findings.crossovers import Axis, axis_of, sign_changes
 from simulator.findings.found import Finding, FindingResult
 from simulator.findings.text import MOST_NAMED, at_text, bracket_text, bracketed, clauses
 from simulator.records.measures import Report
-from simulator.report.numbers.memory_margin import margin_of
+from simulator.records.memory_margin import margin_of
 from simulator.scenario.answer_spec import FindingSpec
 
 # Conditions that are told one by one.

@@ -30,11 +30,11 @@ from simulator.cluster.cluster import Cluster
 from simulator.model.layer_list import LayerList
 from simulator.records.learning import Learning
 from simulator.records.measures import share_text
+from simulator.records.memory_margin import MemoryMargin, margin_of_timeline
 from simulator.records.operation import HOST, ISSUE
 from simulator.records.timeline import Span, Timeline, by_rank
 from simulator.report.numbers.bottleneck import Bottleneck, bottleneck
 from simulator.report.numbers.headline import HasHeadline
-from simulator.report.numbers.memory_margin import MemoryMargin, margin_of_timeline
 from simulator.report.numbers.prediction_intervals import (
     HostUpdate,
     PredictionInterval,

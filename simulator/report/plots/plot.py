@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from simulator.records.memory_margin import MemoryMargin, margin_of_timeline
 from simulator.records.schedule import Schedule
 from simulator.records.timeline import Timeline
-from simulator.report.numbers.memory_margin import MemoryMargin, margin_of_timeline
 from simulator.report.numbers.scaling import Crossing, ScalingPoint
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from math import isfinite
 from typing import TYPE_CHECKING, Final, Literal
 
 from simulator.basics.units import byte_unit, format_memory, format_time
+from simulator.records.memory_margin import MemoryMargin
 from simulator.records.timeline import MemorySample, by_rank
-from simulator.report.numbers.memory_margin import MemoryMargin
 from simulator.report.numbers.memory_steps import thinned
 from simulator.report.plots import style
 from simulator.report.plots.plot import CloseUp, CloseUpPlot

@@ -9,8 +9,8 @@ from math import isfinite
 from typing import TYPE_CHECKING, Final
 
 from simulator.basics.units import format_memory
+from simulator.records.memory_margin import MemoryMargin
 from simulator.records.timeline import MemorySample, by_rank
-from simulator.report.numbers.memory_margin import MemoryMargin
 from simulator.report.plots import style
 from simulator.report.plots.plot import CloseUp, CloseUpPlot
 from simulator.report.plots.stacked_bars import stacked_bars

@@ -11,7 +11,7 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any, Final
 
 from simulator.basics.units import byte_unit, format_memory
-from simulator.report.numbers.memory_margin import MemoryMargin, margin_of
+from simulator.records.memory_margin import MemoryMargin, margin_of
 from simulator.report.plots import style
 from simulator.report.plots.plot import ComparedPoints, ComparisonPlot
 from simulator.report.plots.stacked_bars import stacked_bars

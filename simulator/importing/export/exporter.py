@@ -16,7 +16,7 @@ from simulator.basics.document import parse
 from simulator.basics.errors import ScenarioError, one_of
 from simulator.basics.spec import Spec
 from simulator.cluster.build import facts
-from simulator.exporting import deepspeed, megatron
+from simulator.importing.export import deepspeed, megatron
 from simulator.importing.importer import import_files
 from simulator.importing.machine import NODE, Options
 from simulator.model.shape import Transformer
