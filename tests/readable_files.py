@@ -22,7 +22,6 @@ from simulator.calibration.training_runs.user_rows import user_rows
 from simulator.cli import simulate_trace
 from simulator.cluster.build import build, facts
 from simulator.cluster.gpu_file import load_gpu
-from simulator.cluster.link_file import load_link
 from simulator.collectives.algorithm import ALGORITHMS, CollectiveRequest
 from simulator.collectives.msccl.convert import algorithm_of_program
 from simulator.collectives.msccl.write import exported
@@ -216,7 +215,6 @@ def _topologies() -> Iterator[ReadableFile]:
     yield ReadableFile("graph", "graph.json", json.dumps(GRAPH, indent=1).encode(), built)
     yield ReadableFile("graph", "graph.graphml", graphml.getvalue(), built)
     yield ReadableFile("GPU", "gpu.yaml", find("gpu", "h100_sxm").read_bytes(), lambda path: load_gpu(str(path)))
-    yield ReadableFile("link", "link.yaml", find("link", "nvlink4").read_bytes(), lambda path: load_link(str(path)))
     yield ReadableFile("framework", "own.yaml", FRAMEWORK, lambda path: load_framework(str(path)))
     shipped = find("framework", "torchtitan").read_bytes()
     yield ReadableFile("framework", "torchtitan.yaml", shipped, lambda path: load_framework(str(path)))

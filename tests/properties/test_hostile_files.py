@@ -27,7 +27,6 @@ from simulator.basics.registry import find
 from simulator.calibration.machines.sweep import read_sweep
 from simulator.cluster.build import build, facts
 from simulator.cluster.gpu_file import load_gpu
-from simulator.cluster.link_file import load_link
 from simulator.model.load import load_model
 from simulator.run.simulate import simulate
 from simulator.scenario.load import load_scenario, parse_scenario
@@ -76,7 +75,6 @@ READERS: Final[Mapping[str, tuple[bytes, Callable[[Path], object]]]] = MappingPr
         "graph.json": (json.dumps(GRAPH).encode(), built),
         "graph.graphml": (graphml(), built),
         "gpu.yaml": (shipped("gpu", "h100_sxm"), lambda path: load_gpu(str(path))),
-        "link.yaml": (shipped("link", "nvlink4"), lambda path: load_link(str(path))),
         "config.json": (shipped("model", "llama3_8b"), lambda path: load_model(str(path), 64)),
         "gpt2.json": (shipped("model", "gpt2"), lambda path: load_model(str(path), 64)),
         "scenario.yaml": (shipped("scenario", "zero_stages"), load_scenario),
