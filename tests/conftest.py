@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import gc
+import re
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -18,9 +19,34 @@ from simulator.basics import document
 from simulator.cluster.cluster import Cluster
 from tests.playing import star
 
+T = TypeVar("T")
+
 # The machines are shared: how long a case takes, or its data, says nothing of it.
 settings.register_profile("shared machines", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("shared machines")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--part", help="run part K of N of the tests: K/N", metavar="K/N")
+
+
+def part_of(tests: Sequence[T], name: str) -> list[T]:
+    """Return part K of N, where `name` is "K/N": every Nth test, so that each part has cases of every function."""
+    match = re.fullmatch(r"(\d+)/(\d+)", name)
+    number, count = map(int, match.groups()) if match else (0, 0)
+    if not 1 <= number <= count:
+        raise pytest.UsageError(f"--part: must be K/N with K from 1 to N, such as 2/6; got {name!r}")
+    return list(tests[number - 1 :: count])
+
+
+# Last, when the tests without the wanted marks are gone.
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave the part that the option names."""
+    name = config.getoption("--part")
+    if name is not None:
+        all_items, items[:] = set(items), part_of(items, name)
+        config.hook.pytest_deselected(items=list(all_items.difference(items)))
 
 
 # Garbage collections between allocations of so many more containers than frees; Python's own is 700.
