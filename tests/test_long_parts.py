@@ -1,12 +1,16 @@
-"""Long tests run in parts: every test is in one of them, and the record says which parts are left."""
+"""Long tests run in parts, with all examples of properties: each test is in one part, a record says what is left."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from tests.conftest import part_of
+from tests.conftest import draw_examples, part_of
 from tools import long_tests
 
 
@@ -29,6 +33,20 @@ def test_cases_of_a_function_are_in_all_parts() -> None:
     blocks = [("light", number) for number in range(5)] + [("heavy", number) for number in range(12)]
     parts = [part_of(blocks, name) for name in long_tests.parts(6)]
     assert [sum(function == "heavy" for function, _ in part) for part in parts] == [2] * 6
+
+
+def test_short_runs_draw_a_third_of_the_examples_and_long_runs_all() -> None:
+    @settings(max_examples=120)
+    @given(st.none())
+    def law(value: None) -> None:
+        assert value is None
+
+    marks: list[Any] = []
+    items: list[Any] = [SimpleNamespace(obj=law, add_marker=marks.append)] * 2
+    draw_examples(items, all_of_them=True)
+    assert (marks, law._hypothesis_internal_use_settings.max_examples) == ([pytest.mark.long] * 2, 120)  # type: ignore[attr-defined]
+    draw_examples(items, all_of_them=False)
+    assert law._hypothesis_internal_use_settings.max_examples == 40  # type: ignore[attr-defined]
 
 
 def test_a_run_without_a_part_goes_on_where_the_last_ended(
