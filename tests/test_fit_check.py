@@ -19,6 +19,8 @@ from simulator.sizing.trials import Trial, Trials
 from tests.commands import Command, commands_in
 
 LORA = {"full": {}, "lora": {"lora": {"rank": 16}}, "qlora": {"lora": {"rank": 16, "base": "nf4"}}}
+# Drawn combinations in `make test`.
+FEW = 5
 MACHINES = {"rtx_4090": "geforce_server", "a100_sxm_40gb": "dgx_a100", "h100_sxm": "dgx_h100", "l40s": "pcie_server"}
 
 
@@ -62,7 +64,10 @@ def drawn() -> list[tuple[str, str, int, str, str, int]]:
     return found
 
 
-@pytest.mark.parametrize(("model", "gpu", "gpus", "method", "optimizer", "sequences"), drawn())
+@pytest.mark.parametrize(
+    ("model", "gpu", "gpus", "method", "optimizer", "sequences"),
+    [pytest.param(*case, marks=[pytest.mark.long] * (number >= FEW)) for number, case in enumerate(drawn())],
+)
 def test_the_verdict_is_that_of_a_run(
     model: str, gpu: str, gpus: int, method: str, optimizer: str, sequences: int
 ) -> None:
