@@ -28,7 +28,7 @@ test: lint pytest
 pytest: $(VENV)/test-installed
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal --durations 20
 
-# Every notebook against the outputs that it is stored with; `make test` runs the two short ones.
+# Every notebook against the outputs that it is stored with; `make test` runs the shortest.
 notebooks: $(VENV)/test-installed
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "long or not long" tests/test_notebooks.py
 

@@ -47,11 +47,8 @@ FIGURES = {
     "21_two_jobs": 5,
 }
 
-# These take less than a quarter of a minute each; `make notebooks` runs all.
-SHORT = {
-    "01_collectives_step_by_step",
-    "07_flash_attention",
-}
+# Takes ten seconds; `make notebooks` runs all.
+SHORT = {"01_collectives_step_by_step"}
 
 every_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 every_notebook_run = pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from simulator.run.memory import check_fits, estimate_memory, least_need, simula
 from simulator.run.scenario_cluster import Clusters
 from simulator.run.simulate import simulate
 from simulator.scenario.build_training import to_step
+from tests.in_turns import in_turns
 
 # Of a few buckets and gathered units, all that depends on when collectives end.
 _ABOUT = 0.03
@@ -32,12 +33,14 @@ def scenario(
     return {"name": "need", "cluster": {"topology": topology, "world_size": world_size}, "training": step}
 
 
-@pytest.mark.parametrize("topology", ["dgx_h100", "star_100g"])
-@pytest.mark.parametrize("accumulation", [1, 3])
-@pytest.mark.parametrize("checkpointing", ["none", "full"])
+SHARDINGS = [
+    "ddp", "zero1", "zero2", "zero3", *({"strategy": name, "shard_size": 8} for name in ("zero1", "zero2", "zero3")),
+]  # fmt: skip
+
+
 @pytest.mark.parametrize(
-    "sharding",
-    ["ddp", "zero1", "zero2", "zero3", *({"strategy": name, "shard_size": 8} for name in ("zero1", "zero2", "zero3"))],
+    ("sharding", "checkpointing", "accumulation", "topology"),
+    in_turns(SHARDINGS, ["none", "full"], [1, 3], ["dgx_h100", "star_100g"]),
     ids=str,
 )
 def test_it_is_what_playing_shows(sharding: object, checkpointing: str, accumulation: int, topology: str) -> None:
