@@ -3,24 +3,70 @@
 from __future__ import annotations
 
 import gc
+import re
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, is_hypothesis_test, settings
 from threadpoolctl import threadpool_limits
 
 from simulator.basics import document
 from simulator.cluster.cluster import Cluster
 from tests.playing import star
 
+T = TypeVar("T")
+
 # The machines are shared: how long a case takes, or its data, says nothing of it.
 settings.register_profile("shared machines", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("shared machines")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--part", help="run part K of N of the tests: K/N", metavar="K/N")
+
+
+def part_of(tests: Sequence[T], name: str) -> list[T]:
+    """Return part K of N, where `name` is "K/N": every Nth test, so that each part has cases of every function."""
+    match = re.fullmatch(r"(\d+)/(\d+)", name)
+    number, count = map(int, match.groups()) if match else (0, 0)
+    if not 1 <= number <= count:
+        raise pytest.UsageError(f"--part: must be K/N with K from 1 to N, such as 2/6; got {name!r}")
+    return list(tests[number - 1 :: count])
+
+
+# Of the examples of a property, short runs draw one of so many, and ten at least; long runs draw all of them.
+_ONE_OF, _FEWEST = 3, 10
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
+    """Draw fewer examples of properties, or make them long; leave the part of the tests that the option names."""
+    draw_examples(items, all_of_them=config.getoption("markexpr") == "long")
+    # Tests without the wanted marks are left out.
+    yield
+    name = config.getoption("--part")
+    if name is not None:
+        all_items, items[:] = set(items), part_of(items, name)
+        config.hook.pytest_deselected(items=list(all_items.difference(items)))
+
+
+def draw_examples(items: Sequence[pytest.Item], *, all_of_them: bool) -> None:
+    """Draw a third of the examples of properties, or mark the properties as long tests, which draw all."""
+    properties = [item for item in items if is_hypothesis_test(getattr(item, "obj", None))]
+    if all_of_them:
+        for item in properties:
+            item.add_marker(pytest.mark.long)
+        return
+    # The cases of a parametrized property are one function.
+    for test in {item.obj for item in properties}:  # type: ignore[attr-defined]
+        drawn = test._hypothesis_internal_use_settings
+        count = max(min(drawn.max_examples, _FEWEST), drawn.max_examples // _ONE_OF)
+        test._hypothesis_internal_use_settings = settings(drawn, max_examples=count)
 
 
 # Garbage collections between allocations of so many more containers than frees; Python's own is 700.

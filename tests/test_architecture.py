@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
@@ -18,14 +19,25 @@ ROOT = Path(__file__).parents[1]
 MODULES = sorted((ROOT / "simulator").rglob("*.py"))
 
 
+@cache
+def text_of(module: Path) -> str:
+    return module.read_text(encoding="utf-8")
+
+
+@cache
+def nodes_of(module: Path) -> tuple[ast.AST, ...]:
+    """Return the nodes of a module's syntax tree, the module's own first; every check reads the same ones."""
+    return tuple(ast.walk(ast.parse(text_of(module))))
+
+
 def test_every_import_contract_is_kept(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(ROOT)
     status = lint_imports(config_filename=str(ROOT / "pyproject.toml"), no_cache=True)
     assert status == EXIT_STATUS_SUCCESS, capsys.readouterr().out
 
 
-def imported(tree: ast.AST) -> Iterator[str]:
-    for node in ast.walk(tree):
+def imported(module: Path) -> Iterator[str]:
+    for node in nodes_of(module):
         if isinstance(node, ast.Import):
             yield from (alias.name.partition(".")[0] for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -37,7 +49,7 @@ def test_no_text_counts_bytes_in_decimal_units() -> None:
     found = [
         (path.relative_to(ROOT).as_posix(), part.value)
         for path in MODULES
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for node in nodes_of(path)
         if isinstance(node, ast.JoinedStr)
         for before, part in pairwise(node.values)
         if isinstance(before, ast.FormattedValue) and isinstance(part, ast.Constant)
@@ -66,18 +78,22 @@ def test_no_text_counts_bytes_in_decimal_units() -> None:
     ],
 )
 def test_a_package_is_imported_only_where_it_is_at_home(package: str, homes: tuple[str, ...]) -> None:
-    users = [m.relative_to(ROOT).as_posix() for m in MODULES if package in set(imported(ast.parse(m.read_text())))]
+    users = [m.relative_to(ROOT).as_posix() for m in MODULES if package in set(imported(m))]
     assert users
     assert [user for user in users if not user.startswith(homes)] == []
 
 
-@pytest.mark.parametrize("module", MODULES, ids=lambda m: m.relative_to(ROOT).as_posix())
-def test_a_module_says_its_rule_asserts_nothing(module: Path) -> None:
-    text = module.read_text()
-    tree = ast.parse(text)
-    assert ast.get_docstring(tree), "every module opens with what it is"
-    assert not [node.lineno for node in ast.walk(tree) if isinstance(node, ast.Assert)], "assert is gone under -O"
-    assert module.stem not in ("utils", "helpers", "common", "base")
+def test_a_module_says_its_rule_asserts_nothing() -> None:
+    without, asserting, vague = [], [], []
+    for module in MODULES:
+        tree, *nodes = nodes_of(module)
+        name = module.relative_to(ROOT).as_posix()
+        without += [] if isinstance(tree, ast.Module) and ast.get_docstring(tree) else [name]
+        asserting += [f"{name}:{node.lineno}" for node in nodes if isinstance(node, ast.Assert)]
+        vague += [name] if module.stem in ("utils", "helpers", "common", "base") else []
+    assert without == [], "every module opens with what it is"
+    assert asserting == [], "assert is gone under -O"
+    assert vague == []
 
 
 def loaded_by(statement: str) -> set[str]:
@@ -108,11 +124,11 @@ def test_an_algorithm_is_one_file_that_is_found_by_itself() -> None:
     from simulator.collectives.algorithm import ALGORITHMS
 
     folder = ROOT / "simulator" / "collectives"
-    declaring = {m.stem for m in folder.glob("*.py") if "\nALGORITHM = " in m.read_text()}
+    declaring = {m.stem for m in folder.glob("*.py") if "\nALGORITHM = " in text_of(m)}
     assert set(ALGORITHMS.names()) == declaring
     for name in ALGORITHMS.names():
         # Nobody else knows it by name, but for the choice, which falls back on a ring where nothing is foreseen.
-        users = [m.stem for m in folder.glob("*.py") if f'"{name}"' in m.read_text() and m.stem != name]
+        users = [m.stem for m in folder.glob("*.py") if f'"{name}"' in text_of(m) and m.stem != name]
         assert set(users) <= {"choose"}, name
 
 
@@ -122,7 +138,7 @@ def test_nobody_asks_for_a_strategy_by_its_name() -> None:
 
     asking = []
     for module in MODULES:
-        for node in ast.walk(ast.parse(module.read_text())):
+        for node in nodes_of(module):
             parts = ast.walk(node) if isinstance(node, ast.Compare | ast.MatchValue) else ()
             if any(isinstance(part, ast.Constant) and part.value in STRATEGIES.names() for part in parts):
                 asking.append(f"{module.relative_to(ROOT)}:{node.lineno}")
@@ -133,7 +149,7 @@ def test_a_strategy_is_one_file_that_is_found_by_itself() -> None:
     from simulator.step.strategies.strategy import STRATEGIES
 
     folder = ROOT / "simulator" / "step" / "strategies"
-    assert set(STRATEGIES.names()) == {m.stem for m in folder.glob("*.py") if "\nSTRATEGY = " in m.read_text()}
+    assert set(STRATEGIES.names()) == {m.stem for m in folder.glob("*.py") if "\nSTRATEGY = " in text_of(m)}
     assert [name for name in STRATEGIES.names() if STRATEGIES.find(name).name != name] == []
 
 
@@ -151,11 +167,10 @@ def test_a_plot_is_one_file_that_is_found_by_itself() -> None:
 
 def imports_of(module: Path) -> Iterator[str]:
     """Return the modules of the package that a module imports: at its top, inside functions, or for its types alone."""
-    names = {name_of(path) for path in MODULES}
-    for node in ast.walk(ast.parse(module.read_text())):
+    for node in nodes_of(module):
         if isinstance(node, ast.ImportFrom) and node.module:
             wanted = [f"{node.module}.{alias.name}" for alias in node.names]
-            yield from (name if name in names else node.module for name in wanted)
+            yield from (name if name in NAMES else node.module for name in wanted)
         elif isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
 
@@ -164,6 +179,10 @@ def name_of(module: Path) -> str:
     return ".".join(module.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
 
+NAMES = frozenset(map(name_of, MODULES))
+
+
+@cache
 def import_graph() -> nx.DiGraph:
     """Return the graph of modules, with an edge from each to the modules that it imports."""
     graph = nx.DiGraph()

@@ -213,13 +213,13 @@ def test_the_framework_that_a_training_step_assumes_is_told_once(cli: Command, t
 
 
 def test_a_measurement_of_images_is_told_in_samples(cli: Command, tmp_path: Path) -> None:
-    """8 GPUs at 1,000 samples/s each take 8 x 64 / 8,000 s = 64 ms for a step of 64 images per GPU."""
+    """4 GPUs at 1,000 samples/s each take 4 x 64 / 4,000 s = 64 ms for a step of 64 images per GPU."""
     text = (
-        "name: images\ncluster: {topology: dgx_a100, world_size: 8}\n"
+        "name: images\ncluster: {topology: dgx_a100, world_size: 4}\n"
         "training: {model: resnet50, seq_len: 1, micro_batch_size: 64, framework: torchtitan}\n"
     )
     (tmp_path / "images.yaml").write_text(text, encoding="utf-8")
-    for measured in ("1000 samples/s/GPU", "8000 images/s"):
+    for measured in ("1000 samples/s/GPU", "4000 images/s"):
         out = " ".join(cli("expect", "images.yaml", "--measured", measured).out.split())
         assert "measured 64 ms" in out
         assert "1,000 against" in out

@@ -10,13 +10,23 @@ import pytest
 from tools.docs_commands import ROOT, blocks, matches, pages, with_outputs
 
 PAGES = [page.relative_to(ROOT) for page in pages()]
+# Pages whose commands take ten seconds or more: jobs of many steps, and the calibration of a framework.
+LARGE = {
+    Path("docs/howto", name) for name in ("reinforcement_learning.md", "slow_links_between_sites.md", "own_cluster.md")
+}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=str)
+@pytest.mark.parametrize(
+    "page", [pytest.param(page, marks=[pytest.mark.long] * (page in LARGE)) for page in PAGES], ids=str
+)
 def test_commands_print_what_a_page_shows(page: Path) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")
     # What differs is written by `python -m tools.docs_commands`.
     assert with_outputs(text) == text
+
+
+def test_large_pages_exist() -> None:
+    assert set(PAGES) >= LARGE
 
 
 def test_an_output_that_differs_is_found() -> None:

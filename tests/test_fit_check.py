@@ -19,6 +19,8 @@ from simulator.sizing.trials import Trial, Trials
 from tests.commands import Command, commands_in
 
 LORA = {"full": {}, "lora": {"lora": {"rank": 16}}, "qlora": {"lora": {"rank": 16, "base": "nf4"}}}
+# Drawn combinations in `make test`.
+FEW = 5
 MACHINES = {"rtx_4090": "geforce_server", "a100_sxm_40gb": "dgx_a100", "h100_sxm": "dgx_h100", "l40s": "pcie_server"}
 
 
@@ -62,7 +64,10 @@ def drawn() -> list[tuple[str, str, int, str, str, int]]:
     return found
 
 
-@pytest.mark.parametrize(("model", "gpu", "gpus", "method", "optimizer", "sequences"), drawn())
+@pytest.mark.parametrize(
+    ("model", "gpu", "gpus", "method", "optimizer", "sequences"),
+    [pytest.param(*case, marks=[pytest.mark.long] * (number >= FEW)) for number, case in enumerate(drawn())],
+)
 def test_the_verdict_is_that_of_a_run(
     model: str, gpu: str, gpus: int, method: str, optimizer: str, sequences: int
 ) -> None:
@@ -119,7 +124,13 @@ def check_largest(found: FitCheck, data: dict[str, Any]) -> None:
         assert not runs(data | {"training": data["training"] | {"seq_len": longer}})
 
 
-@pytest.mark.parametrize(("model", "method"), [("llama3_8b", "full"), ("llama3_8b", "lora"), ("llama2_13b", "qlora")])
+@pytest.mark.parametrize(
+    ("model", "method"),
+    [
+        ("llama3_8b", "lora"),
+        *(pytest.param(*case, marks=pytest.mark.long) for case in (("llama3_8b", "full"), ("llama2_13b", "qlora"))),
+    ],
+)
 def test_more_cards_never_make_a_sharded_training_stop_fitting(model: str, method: str) -> None:
     """Each card holds 1 / N of the states, and as many activations on any number of cards."""
     found = [fit_check(model, gpu="h100_sxm", gpus=gpus, method=method, seq_len=1024) for gpus in (2, 4, 8, 16)]
@@ -161,7 +172,10 @@ def test_paged_optimizers_and_matrices_in_eight_bits_are_tried_where_they_can_he
     assert whole.margin.reserved - narrow.margin.reserved == pytest.approx(6.98e9, rel=0.1)
 
 
-@pytest.mark.parametrize(("model", "gpu", "gpus"), [("llama3_8b", "rtx_4090", 1), ("llama3_70b", "h100_sxm", 8)])
+@pytest.mark.parametrize(
+    ("model", "gpu", "gpus"),
+    [("llama3_8b", "rtx_4090", 1), pytest.param("llama3_70b", "h100_sxm", 8, marks=pytest.mark.long)],
+)
 def test_few_steps_are_simulated(monkeypatch: pytest.MonkeyPatch, model: str, gpu: str, gpus: int) -> None:
     """At most the training, its changes, and as many pairs: a bound excludes the rest of more than 60 combinations."""
     simulated: list[Keys] = []

@@ -118,7 +118,13 @@ def test_the_table_has_a_row_for_each_job() -> None:
     assert table.loc["a", "slowdown"] == run.jobs[0].slowdown == run.jobs[0].together / run.jobs[0].alone
 
 
-@pytest.mark.parametrize("name", registry.names("jobs"))
+# Four copies of Llama 3 8B take fifteen seconds.
+LARGE = ("diloco_wan",)
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.long] * (name in LARGE)) for name in registry.names("jobs")]
+)
 def test_shipped_files_answer_their_question(cli: Command, name: str) -> None:
     told = cli("jobs", name, "--json").data
     assert told["sentences"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from base64 import b64decode
+from functools import cache
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -46,11 +47,8 @@ FIGURES = {
     "21_two_jobs": 5,
 }
 
-# These take less than a quarter of a minute each; `make notebooks` runs all.
-SHORT = {
-    "01_collectives_step_by_step",
-    "07_flash_attention",
-}
+# Takes ten seconds; `make notebooks` runs all.
+SHORT = {"01_collectives_step_by_step"}
 
 every_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 every_notebook_run = pytest.mark.parametrize(
@@ -58,6 +56,12 @@ every_notebook_run = pytest.mark.parametrize(
     [pytest.param(p, marks=() if p.stem in SHORT else pytest.mark.long) for p in NOTEBOOKS],
     ids=lambda p: p.stem,
 )
+
+
+@cache
+def stored(path: Path) -> Any:
+    """Read a notebook once for all tests, none of which changes it."""
+    return read(path)
 
 
 def python_of(notebook: Any) -> str:
@@ -103,9 +107,9 @@ def test_it_runs_to_the_end_and_gives_the_outputs_that_are_stored(
 ) -> None:
     # 131,072 GPUs take a minute and 6 GB.
     monkeypatch.setenv("LARGEST", "16384")
-    stored, notebook = read(path), read(path)
+    notebook = read(path)
     execute(notebook, tmp_path)
-    for before, now in zip(code_cells(stored), code_cells(notebook), strict=True):
+    for before, now in zip(code_cells(stored(path)), code_cells(notebook), strict=True):
         if "varies" in tags(now):  # with the machine: how long something took, or the last digits of a matmul
             assert [sorted(output.data) for output in now.outputs] == [sorted(o.data) for o in before.outputs]
         else:
@@ -117,13 +121,13 @@ def test_it_runs_to_the_end_and_gives_the_outputs_that_are_stored(
 
 @every_notebook
 def test_its_outputs_are_those_of_its_code_and_of_nothing_before(path: Path) -> None:
-    notebook = read(path)
+    notebook = stored(path)
     assert notebook.metadata["outputs_of"] == digest(notebook), "run `make notebooks-write`"
 
 
 @every_notebook
 def test_it_is_stored_small_with_its_figures_and_without_messages_or_counters(path: Path) -> None:
-    cells = code_cells(read(path))
+    cells = code_cells(stored(path))
     assert path.stat().st_size <= MOST_BYTES
     assert sum(len(pictures(cell)) for cell in cells) == FIGURES[path.stem]
     kinds = {output.output_type for cell in cells for output in cell.outputs}
@@ -133,7 +137,7 @@ def test_it_is_stored_small_with_its_figures_and_without_messages_or_counters(pa
 
 @every_notebook
 def test_its_first_code_is_its_parameters(path: Path) -> None:
-    notebook = read(path)
+    notebook = stored(path)
     first, *others = code_cells(notebook)
     assert tags(first) == ["parameters"]
     assert [cell.id for cell in others if "parameters" in tags(cell)] == []
@@ -150,7 +154,7 @@ def names_in(code: str) -> list[ast.Name]:
 
 @every_notebook
 def test_it_ends_with_exercises_and_an_answer_to_each_that_is_run(path: Path) -> None:
-    cells = read(path).cells
+    cells = stored(path).cells
     [exercises] = [cell.source for cell in cells if cell.id == "exercises"]
     questions = re.findall(r"^\d+\. ", exercises, re.M)
     answers = [cell.id for cell in cells if re.fullmatch(r"answer-\d", cell.id) and cell.cell_type == "code"]
@@ -162,13 +166,13 @@ def test_it_ends_with_exercises_and_an_answer_to_each_that_is_run(path: Path) ->
 
 @every_notebook
 def test_it_asks_for_the_kernel_that_every_installation_has(path: Path) -> None:
-    assert read(path).metadata.kernelspec.name == "python3"
+    assert stored(path).metadata.kernelspec.name == "python3"
 
 
 @every_notebook
 def test_it_imports_nothing_but_public_names_and_the_libraries_of_tables_and_figures(path: Path) -> None:
     found: set[str] = set()
-    for node in ast.walk(ast.parse(python_of(read(path)))):
+    for node in ast.walk(ast.parse(python_of(stored(path)))):
         if isinstance(node, ast.Import):
             found |= {alias.name.partition(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -185,20 +189,20 @@ def test_every_part_is_where_it_is_said_to_be(name: str) -> None:
 
 
 def test_the_trace_in_a_notebook_is_a_recorded_one() -> None:
-    [cell] = [cell for cell in read(FOLDER / "19_your_own_model.ipynb").cells if cell.id == "recorded-file"]
+    [cell] = [cell for cell in stored(FOLDER / "19_your_own_model.ipynb").cells if cell.id == "recorded-file"]
     [value] = [node.value for node in ast.parse(cell.source).body if isinstance(node, ast.Assign)]
     assert ast.literal_eval(value).strip() == (RECORDED / "llama.json").read_text().strip()
 
 
 def test_every_part_and_every_plot_is_used_by_a_notebook() -> None:
-    code = "\n".join(python_of(read(path)) for path in NOTEBOOKS)
+    code = "\n".join(python_of(stored(path)) for path in NOTEBOOKS)
     assert [name for name in parts.__all__ if not re.search(rf"\b{name}\b", code)] == []
     assert [name for name in plots.__all__ if f"plots.{name}(" not in code] == []
 
 
 @every_notebook
 def test_its_functions_are_a_few_lines_long(path: Path) -> None:
-    for node in ast.walk(ast.parse(python_of(read(path)))):
+    for node in ast.walk(ast.parse(python_of(stored(path)))):
         if isinstance(node, ast.FunctionDef):
             assert node.end_lineno is not None
             assert node.end_lineno - node.lineno < 8, node.name
@@ -206,14 +210,14 @@ def test_its_functions_are_a_few_lines_long(path: Path) -> None:
 
 @every_notebook
 def test_it_names_no_folder_of_a_machine(path: Path) -> None:
-    cells = read(path).cells
-    text = "\n".join(cell.source for cell in cells) + "\n".join(str(texts(cell)) for cell in code_cells(read(path)))
+    cells = stored(path).cells
+    text = "\n".join(cell.source for cell in cells) + "\n".join(str(texts(cell)) for cell in code_cells(stored(path)))
     assert re.findall(r"(?<![\w.])/(?:home|root|tmp|work|usr|Users|mnt|opt|var)\b|[A-Z]:\\\\", text) == []
 
 
 @every_notebook
 def test_its_cells_are_named_and_no_two_alike(path: Path) -> None:
-    names = [cell.id for cell in read(path).cells]
+    names = [cell.id for cell in stored(path).cells]
     assert len(set(names)) == len(names)
     assert all(re.fullmatch(r"[a-z0-9-]+", name) for name in names)
     # Names that a tool makes up are eight hexadecimal digits, and differ each time.
@@ -222,12 +226,12 @@ def test_its_cells_are_named_and_no_two_alike(path: Path) -> None:
 
 @every_notebook
 def test_it_begins_with_a_title_and_ends_with_words(path: Path) -> None:
-    cells = read(path).cells
+    cells = stored(path).cells
     assert cells[0].cell_type == cells[-1].cell_type == "markdown"
     assert cells[0].source.startswith("# ")
 
 
 @every_notebook
 def test_at_most_three_code_cells_follow_each_other_without_words(path: Path) -> None:
-    kinds = "".join("c" if cell.cell_type == "code" else " " for cell in read(path).cells)
+    kinds = "".join("c" if cell.cell_type == "code" else " " for cell in stored(path).cells)
     assert max(len(run) for run in kinds.split()) <= 3

@@ -280,7 +280,11 @@ def wait_until_nobody_is_left(session: int) -> None:
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="counts processes as Linux shows them")
-@pytest.mark.parametrize("command", [("run",), ("sweep", "--jobs", "1"), ("sweep", "--jobs", "2")], ids=" ".join)
+@pytest.mark.parametrize(
+    "command",
+    [("run",), pytest.param(("sweep", "--jobs", "1"), marks=pytest.mark.long), ("sweep", "--jobs", "2")],
+    ids=" ".join,
+)
 def test_what_had_ended_before_ctrl_c_is_kept_and_gone_on_with(
     cli: Command, tmp_path: Path, command: tuple[str, ...]
 ) -> None:
@@ -306,7 +310,12 @@ def test_what_had_ended_before_ctrl_c_is_kept_and_gone_on_with(
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="counts processes as Linux shows them")
 @pytest.mark.parametrize(
-    ("command", "everybody"), [(("run",), False), (("sweep", "--jobs", "2"), False), (("sweep", "--jobs", "2"), True)]
+    ("command", "everybody"),
+    [
+        (("run",), False),
+        pytest.param(("sweep", "--jobs", "2"), False, marks=pytest.mark.long),
+        (("sweep", "--jobs", "2"), True),
+    ],
 )
 def test_sigterm_keeps_what_had_ended_as_ctrl_c_does(tmp_path: Path, command: tuple[str, ...], everybody: bool) -> None:
     """As `kill` sends it to one process, and `timeout` or a scheduler to all; 143 is 128 and its number."""

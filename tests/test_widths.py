@@ -52,8 +52,11 @@ def words(text: str) -> Counter[str]:
     return Counter(word for line in told for word in line.replace("#", " ").split())
 
 
+@pytest.mark.parametrize("windows", [(80,), pytest.param((100, 120), marks=pytest.mark.long)], ids=str)
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_narrow_window_loses_no_word(cli: Command, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
+def test_a_narrow_window_loses_no_word(
+    cli: Command, monkeypatch: pytest.MonkeyPatch, command: str, windows: tuple[int, ...]
+) -> None:
     if command.startswith("diff"):
         cli("run", "both.yaml", "--out", "one")
         cli("run", "both.yaml", "--out", "two", "--set", "cluster.link_factors={'gpu0->switch0': 0.5}")
@@ -63,7 +66,7 @@ def test_a_narrow_window_loses_no_word(cli: Command, monkeypatch: pytest.MonkeyP
     wide = cli(*command.split())
     assert wide.code == 0
     assert wide.out
-    for columns in (80, 100, 120):
+    for columns in windows:
         monkeypatch.setenv("COLUMNS", str(columns))
         narrow = cli(*command.split())
         assert max(map(len, narrow.out.splitlines())) <= columns

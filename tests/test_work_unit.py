@@ -55,9 +55,16 @@ def texts_of(figure: Any) -> str:
     return "\n".join(text.get_text() for text in figure.findobj(Text))
 
 
-@pytest.mark.parametrize("name", ["resnet50_ddp", "dit_training"])
-def test_no_text_about_images_counts_tokens(cli: Command, tmp_path: Path, name: str) -> None:
-    told = cli("run", name, "--out", tmp_path / "run")
+# Sixteen trainings of resnet50_ddp differ in numbers alone; long runs have those with 16 and 32 GPUs.
+FEW = ("--set", "cluster.world_size=4,8")
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [("resnet50_ddp", FEW), ("dit_training", ()), pytest.param("resnet50_ddp", (), marks=pytest.mark.long)],
+)
+def test_no_text_about_images_counts_tokens(cli: Command, tmp_path: Path, name: str, settings: tuple[str, ...]) -> None:
+    told = cli("run", name, *settings, "--out", tmp_path / "run")
     assert told.code == 0
     page = read_texts((tmp_path / "run" / "report.html").read_text())
     for text in (told.out, told.err, page):
@@ -76,7 +83,7 @@ def test_no_text_about_images_counts_tokens(cli: Command, tmp_path: Path, name: 
         assert report["tokens_per_s"] == pytest.approx(images / report["step_time_s"], rel=1e-12)
         assert report["work_unit"] == SAMPLE
     # All columns of all points, in both forms.
-    assert "token" not in cli("run", name, "--table", "--out", tmp_path / "again").out.lower()
+    assert "token" not in cli("run", name, *settings, "--table", "--out", tmp_path / "again").out.lower()
     rows = [(str(number), point["report"]) for number, point in enumerate(points)]
     throughputs = [Throughput("ddp", 4 * 2**number, 1000.0, 0.2) for number in range(2)]
     for plot in (breakdown, memory_vs_time, scaling):
@@ -161,10 +168,29 @@ def test_the_memory_of_stages_is_of_samples(cli: Command) -> None:
         assert told in " ".join(cli("memory", model, *asked).out.split())
 
 
-@pytest.mark.parametrize(("size", "code"), [(8, 0), (4096, 1)])
-def test_whether_images_fit_is_told_in_samples(cli: Command, size: int, code: int) -> None:
+# A network of images with two layers, which is simulated in a hundredth of the time of ResNet-50.
+IMAGES = """\
+input: [3, 224, 224]
+layers:
+- conv2d: {in: 3, out: 64, kernel: 7, stride: 2, padding: 3}
+- relu
+- global_pool
+- linear: [64, 1000]
+loss: cross_entropy
+"""
+
+
+@pytest.mark.parametrize(
+    ("model", "size", "code"),
+    [
+        ("images.yaml", 8, 0), ("images.yaml", 8192, 1),
+        *(pytest.param("resnet50", size, code, marks=pytest.mark.long) for size, code in ((8, 0), (4096, 1))),
+    ],
+)  # fmt: skip
+def test_whether_images_fit_is_told_in_samples(cli: Command, tmp_path: Path, model: str, size: int, code: int) -> None:
     """Also the changes that make a training fit: their speed is a column."""
-    told = cli("fit-check", "resnet50", "--gpu", "rtx_4090", "--micro-batch-size", size)
+    (tmp_path / "images.yaml").write_text(IMAGES)
+    told = cli("fit-check", model, "--gpu", "rtx_4090", "--micro-batch-size", size)
     assert told.code == code
     assert "token" not in told.out
     assert "samples/s per GPU" in told.out

@@ -14,7 +14,7 @@ import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Final
 
@@ -327,21 +327,22 @@ print("\\n".join(sorted(entered)))
 
 def entered_by(run: str) -> Callable[[], list[str]]:
     """Return a function that returns the modules of which a run (a key of _RUNS) calls a function."""
+    return partial(_entered, run)
 
-    def entered() -> list[str]:
-        with tempfile.TemporaryDirectory() as folder:
-            Path(folder, "s.yaml").write_text(_RUNS[run])
-            done = subprocess.run(
-                [sys.executable, "-c", _ENTERED],
-                capture_output=True,
-                text=True,
-                check=True,
-                cwd=folder,
-                env={**os.environ, "PYTHONPATH": str(ROOT)},
-            )
-        return done.stdout.split()
 
-    return entered
+@cache
+def _entered(run: str) -> list[str]:
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "s.yaml").write_text(_RUNS[run])
+        done = subprocess.run(
+            [sys.executable, "-c", _ENTERED],
+            capture_output=True,
+            text=True,
+            check=True,
+            cwd=folder,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+        )
+    return done.stdout.split()
 
 
 @dataclass(frozen=True)

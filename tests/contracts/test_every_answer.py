@@ -1,6 +1,7 @@
 """Every shipped scenario answers its question: every number that is said stands in report.json, and nothing is cut.
 
-The long ones (real trainings, thousands of GPUs) are played under the marker `long`.
+The long ones (real trainings, thousands of GPUs) are played under the marker `long`, and so are those that take seconds
+and whose findings others have.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ from simulator.testing.looking import begins_well
 LONG = {
     "deepseek_v3", "faults_in_training", "forgotten_overflow", "llama3_405b", "servers_that_do_not_wait",
     "training_for_real",
+    # Their findings are those of ring_vs_parameter_server, tensor_fusion, fsdp_vs_ddp and straggler.
+    "nvlink_box_algorithms", "n_servers", "resnet50_ddp", "slow_link",
 }  # fmt: skip
 every_scenario = pytest.mark.parametrize(
     "name", [pytest.param(n, marks=pytest.mark.long if n in LONG else ()) for n in registry.names("scenario")]

@@ -1,4 +1,4 @@
-"""Every point of every shipped scenario: the compiled engine gives the events engine's answer to 1e-9."""
+"""Every shipped scenario: the compiled engine gives the events engine's answer to 1e-9, in long runs at every point."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from simulator.run.collective import plan_collective
 from simulator.run.scenario_cluster import build_cluster
 from simulator.scenario.build_training import parallelism, to_step
 from simulator.scenario.load import load_scenario, points
-from simulator.scenario.records import Scenario
+from simulator.scenario.records import Point, Scenario
 from simulator.step.plan import plan_step
 from tests.engines import farthest
 
@@ -66,9 +66,23 @@ def played(scenario: Scenario) -> tuple[Program, Cluster, Jitter]:
     return plan_collective(scenario, cluster).program, cluster, jitter
 
 
+def alike(point: Point) -> None:
+    """Compare the engines' timelines of a point."""
+    program, cluster, jitter = played(point.scenario.replaced(plots=()))
+    told = compiled(program, cluster, jitter=jitter, limit_memory=False)
+    assert farthest(events(program, cluster, jitter=jitter, limit_memory=False), told) <= 1e-9, point.settings
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_it_is_the_same_on_both_engines(name: str) -> None:
+    """At the first, the last and two points between them, which differ in the values of each axis."""
+    every = points(load_scenario(name))
+    for place in sorted({round(third * (len(every) - 1) / 3) for third in range(4)}):
+        alike(every[place])
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", NAMES)
+def test_every_point_is_the_same_on_both_engines(name: str) -> None:
     for point in points(load_scenario(name)):
-        program, cluster, jitter = played(point.scenario.replaced(plots=()))
-        told = compiled(program, cluster, jitter=jitter, limit_memory=False)
-        assert farthest(events(program, cluster, jitter=jitter, limit_memory=False), told) <= 1e-9, point.settings
+        alike(point)

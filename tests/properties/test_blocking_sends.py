@@ -50,12 +50,14 @@ def simulated(own: PipelineSchedule, shape: PipelineShape, framework: Framework)
     return execute(plan_step(cluster, made).program, cluster, limit_memory=False)
 
 
+@pytest.mark.parametrize("every", [2, pytest.param(1, marks=pytest.mark.long)], ids=["few", "all"])
 @pytest.mark.parametrize("framework", BLOCKING)
 @pytest.mark.parametrize("name", SCHEDULES.names())
-def test_every_schedule_ends_under_frameworks_whose_hosts_wait_for_sends(name: str, framework: str) -> None:
+def test_every_schedule_ends_under_frameworks_whose_hosts_wait_for_sends(name: str, framework: str, every: int) -> None:
     own = SCHEDULES.find(name)
-    # Frameworks differ in constants, not in what a host waits for: all shapes under one, every fourth under the others.
-    shapes = shapes_of(own)[:: 1 if framework == BLOCKING[0] else 4]
+    # Frameworks differ in constants, not in what a host waits for: fewer shapes under all but one. The last shape, of
+    # six ranks and twelve micro-batches, is always there.
+    shapes = shapes_of(own)[:: -every if framework == BLOCKING[0] else -4 * every]
     assert shapes
     for shape in shapes:
         assert simulated(own, shape, load_framework(framework)).end > 0.0, shape
@@ -71,10 +73,13 @@ def test_schedules_that_batch_sends_would_end_in_a_deadlock_without_it(
     """What `batches_sends` declares is needed: some shape of the schedule is stuck if every send blocks."""
     own = SCHEDULES.find(name)
     monkeypatch.setattr("simulator.step.pipeline.SCHEDULES.find", lambda _: replace(own, batches_sends=schedule.never))
-    framework, stuck = load_framework(BLOCKING[0]), 0
-    for shape in filter(own.batches_sends, shapes_of(own)):
+    framework = load_framework(BLOCKING[0])
+
+    def is_stuck(shape: PipelineShape) -> bool:
         try:
             simulated(own, shape, framework)
         except DeadlockError:
-            stuck += 1
-    assert stuck > 0
+            return True
+        return False
+
+    assert any(is_stuck(shape) for shape in shapes_of(own) if own.batches_sends(shape))

@@ -31,9 +31,9 @@ from tests.programs import FAMILIES, drawn
 
 CLOSE = 1e-9
 NEVER = 2**62
-# Cases of each family in `make test` and in a long run; with nine families 243 and 23,400 in all.
-CASES, MANY = 27, 2600
-BLOCK = 27
+# Cases of each family in a block, of which `make test` has one, and in a long run; with nine families 81 and 23,562 in
+# all.
+BLOCK, BLOCKS, MANY = 9, 3, 2600
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ def compared(family: str, seeds: range) -> Tally:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("block", range(CASES // BLOCK))
+@pytest.mark.parametrize("block", [0, *(pytest.param(n, marks=pytest.mark.long) for n in range(1, BLOCKS))])
 def test_both_engines_give_one_answer(family: str, block: int) -> None:
     compared(family, range(block * BLOCK, (block + 1) * BLOCK))
 
@@ -85,10 +85,13 @@ def test_both_engines_give_one_answer_to_many(family: str, block: int) -> None:
     compared(family, range(100_000 + block * size, 100_000 + (block + 1) * size))
 
 
+@pytest.mark.parametrize("seeds", [range(8), pytest.param(range(8, 100), marks=pytest.mark.long)])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_the_busiest_link_alone_is_told_as_in_the_books_of_all(monkeypatch: pytest.MonkeyPatch, family: str) -> None:
+def test_the_busiest_link_alone_is_told_as_in_the_books_of_all(
+    monkeypatch: pytest.MonkeyPatch, family: str, seeds: range
+) -> None:
     """Where transfers are too many for books of all links."""
-    for seed in range(30):
+    for seed in seeds:
         case = drawn(family, seed)
         if case is None:
             continue

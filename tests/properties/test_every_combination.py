@@ -51,7 +51,7 @@ def compared(seeds: range) -> Counter[str]:
     return counted
 
 
-@pytest.mark.parametrize("block", range(2))
+@pytest.mark.parametrize("block", [0, pytest.param(1, marks=pytest.mark.long)])
 def test_both_engines_leave_the_same_behind(block: int) -> None:
     counted = compared(range(block * SIZE, (block + 1) * SIZE))
     assert counted["simulated"] >= SIZE // 3
@@ -81,7 +81,7 @@ def compared_runs(seeds: range, folder: Path) -> Counter[str]:
     return counted
 
 
-@pytest.mark.parametrize("block", range(2))
+@pytest.mark.parametrize("block", [0, pytest.param(1, marks=pytest.mark.long)])
 def test_runs_of_any_scenario_end_alike_on_both_engines(block: int, tmp_path: Path) -> None:
     counted = compared_runs(range(block * RUNS, (block + 1) * RUNS), tmp_path)
     assert counted["simulated"] >= RUNS // 2

@@ -29,7 +29,7 @@ from tests.playing import WIDE_GPU
 from tests.programs import FAMILIES, Case, drawn, uneven
 
 CLOSE = 1e-9
-CASES, MANY = 12, 600
+CASES, MANY = 5, 600
 ALIKE_BUT_FOR = ({}, {"stream": "stream 0"}, {"rate_cap": 5e9}, {"cross_rate_cap": 5e9}, {"elements": 1000})
 DRAWN_ALGORITHMS = ("ring", "direct", "direct", "tree", "halving_doubling", "naive", "multi_ring", "nvls")
 
@@ -171,7 +171,7 @@ def test_links_that_are_left_out_change_no_collective(name: str) -> None:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_links_that_are_left_out_change_no_program(family: str) -> None:
     """Training steps and collectives as both engines play them."""
-    for seed in range(2 if family == "zero3 with copies" else 6):
+    for seed in range(1 if family == "zero3 with copies" else 3):
         case = drawn(family, seed)
         if case is not None:
             agrees(case, family, seed)
@@ -211,14 +211,14 @@ def test_servers_may_be_at_several_operations_of_a_rank_at_once(streams: tuple[i
 @pytest.mark.long
 @pytest.mark.parametrize("name", MACHINES)
 def test_links_that_are_left_out_change_none_of_many_collectives(name: str) -> None:
-    for seed in range(10_000, 10_000 + MANY):
+    for seed in [*range(CASES, 12), *range(10_000, 10_000 + MANY)]:
         agrees(crowded(name, seed), name, seed)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("family", FAMILIES)
 def test_links_that_are_left_out_change_none_of_many_programs(family: str) -> None:
-    for seed in range(10_000, 10_000 + MANY // 2):
+    for seed in [*range(1, 6), *range(10_000, 10_000 + MANY // 2)]:
         case = drawn(family, seed)
         if case is not None:
             agrees(case, family, seed)

@@ -109,12 +109,13 @@ def test_the_replay_agrees_that_the_schedule_is_right(algorithm: str, operation:
 
 
 @pytest.mark.parametrize("mutate", MUTATIONS, ids=lambda m: m.__name__)
+@pytest.mark.parametrize("seeds", [range(15), pytest.param(range(15, 90), marks=pytest.mark.long)], ids=["few", "many"])
 @pytest.mark.parametrize(("algorithm", "operation"), PAIRS)
-def test_a_mutant_that_changes_the_result_is_found(algorithm: str, operation: str, mutate: Any) -> None:
+def test_a_mutant_that_changes_the_result_is_found(algorithm: str, operation: str, seeds: range, mutate: Any) -> None:
     harmful = 0
     for schedule in schedules(algorithm, operation):
         rows = rows_of(write_out(schedule))
-        for seed in range(60):
+        for seed in seeds:
             mutant = mutate(rows, schedule, random.Random(seed))
             if not keeps_the_promise(schedule, mutant, list(range(len(mutant))), seed):
                 harmful += 1

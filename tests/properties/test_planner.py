@@ -46,6 +46,8 @@ EXPERTS = {
     "num_key_value_heads": 8, "intermediate_size": 1024, "num_local_experts": 8, "num_experts_per_tok": 2,
     "vocab_size": 4096, "max_position_embeddings": 512,
 }  # fmt: skip
+# For spaces with at most two stages: settings differ as with eight layers.
+SHALLOW = DENSE | {"n_layer": 4}
 WIDE = DENSE | {"n_embd": 2048, "n_head": 16}
 # Layers that differ in their windows, and in experts and chunks; the second has three kinds of layers.
 WINDOWS = {
@@ -166,7 +168,7 @@ def test_a_bound_is_never_above_the_played_time() -> None:
 
 
 def test_a_bound_holds_for_a_model_whose_layers_differ() -> None:
-    assert len(held_to_bounds(range(6), WINDOWS, UNLIKE)) >= 4
+    assert len(held_to_bounds(range(4), WINDOWS, UNLIKE)) >= 3
 
 
 @pytest.mark.long
@@ -183,7 +185,7 @@ def test_a_bound_holds_where_parts_are_frozen() -> None:
     """Stages before the first trained parameter send and receive no gradient, and their backward passes wait for
     none.
     """
-    assert len(held_to_bounds(range(40, 52), trained=TRAINED)) >= 10
+    assert len(held_to_bounds(range(40, 46), trained=TRAINED)) >= 5
 
 
 @pytest.mark.long
@@ -285,7 +287,7 @@ def narrow_space() -> tuple[Scenario, Choices, int]:
         "tp": (1, 2), "pp": (1, 2), "cp": (1,), "schedule": ("1f1b", "zb_h1"), "sharding": ("zero1", "zero3"),
         "shard_size": (None,), "micro_batch": (1, 2), "checkpointing": ("none", "full"), "offload": ("none",),
     }  # fmt: skip
-    return base(DENSE, "dgx_a100", 8), choices(8, **few), 16
+    return base(SHALLOW, "dgx_a100", 8), choices(8, **few), 16
 
 
 def exhaustive(scenario: Scenario, chosen: Choices, sequences: int) -> list[tuple[Setting, float]]:
@@ -327,17 +329,17 @@ def fine_tuning_space(**others: tuple[Any, ...]) -> tuple[Scenario, Choices, int
         "shard_size": (None,), "micro_batch": (2,), "checkpointing": ("none",), "offload": ("none", "optimizer"),
         "rank": (0, 4), "base": ("params", "nf4", "int8"), "optimizer": ("adam", "adam_8bit", "paged_adam"),
     }  # fmt: skip
-    return base(DENSE, "dgx_a100", 4), choices(4, **(few | others)), 16
+    return base(SHALLOW, "dgx_a100", 4), choices(4, **(few | others)), 16
 
 
 def test_the_best_of_fine_tunings_are_those_that_playing_everything_finds() -> None:
     equal_to_exhaustive(fine_tuning_space(optimizer=("adam", "paged_adam"), base=("params", "int8")))
 
 
-@pytest.mark.parametrize("trainable", [["layers 6-7"], ["layers.*.attention.*"]])
+@pytest.mark.parametrize("trainable", [["layers 2-3"], pytest.param(["layers.*.attention.*"], marks=pytest.mark.long)])
 def test_the_best_with_frozen_parts_are_those_that_playing_everything_finds(trainable: list[str]) -> None:
     _, chosen, sequences = narrow_space()
-    equal_to_exhaustive((base(DENSE, "dgx_a100", 8, trainable=trainable), chosen, sequences))
+    equal_to_exhaustive((base(SHALLOW, "dgx_a100", 8, trainable=trainable), chosen, sequences))
 
 
 def test_a_bound_expects_no_gradients_on_stages_before_the_first_trained_parameter() -> None:
@@ -413,7 +415,9 @@ SPACES: dict[str, tuple[dict[str, Any], str, int, int, dict[str, Any], dict[str,
     "quantised": (WIDE, "dgx_a100", 2, 8, {"lora": {"rank": 4}}, PARTS | {"base": ("params", "nf4", "int8", "gptq")}),
     "context": (DENSE, "leaf_spine_100g", 8, 8, {"seq_len": 512}, {"tp": (1, 2), "pp": (1,), "cp": (1, 2, 4, 8)}),
     "precision": (WIDE, "aws_p5", 8, 16, {}, PARTS | {"precision": ("bf16", "fp32", "fp8"), "offload": ("optimizer",)}),
-    "frameworks": (DENSE, "torus_2d", 4, 16, {}, PARTS | {"framework": ("torchtitan", "nemo", "bare", "transformers")}),
+    "frameworks": (
+        SHALLOW, "torus_2d", 4, 16, {}, PARTS | {"framework": ("torchtitan", "nemo", "bare", "transformers")},
+    ),
 }  # fmt: skip
 
 

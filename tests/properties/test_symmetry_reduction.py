@@ -138,7 +138,7 @@ def test_whatever_is_odd_is_told_apart(fact: str, slow: str | None) -> None:
     in_both_ways(program, cluster)
 
 
-@pytest.mark.parametrize("block", range(4))
+@pytest.mark.parametrize("block", [0, 1, *(pytest.param(n, marks=pytest.mark.long) for n in range(2, 12))])
 def test_reduced_and_followed_agree(block: int) -> None:
     """Random groups side by side and across, with and without reduction; a fair part of them is reduced."""
     cases = [side_by_side(seed) for seed in range(10 * block, 10 * block + 10)]

@@ -19,6 +19,7 @@ from simulator.report.numbers.training_summary import TrainingReport
 from simulator.run.simulate import simulate
 from simulator.scenario.load import load_scenario
 from tests.combinations import accepted, simulated
+from tests.in_turns import in_turns
 
 SMALL: Final = {
     "model_type": "llama", "hidden_size": 64, "num_hidden_layers": 4, "num_attention_heads": 4,
@@ -240,20 +241,16 @@ def test_what_cannot_be_frozen_is_refused_in_one_line(trainable: Any, keys: dict
     assert message in str(told.value)
 
 
-@pytest.mark.parametrize(
-    "sharding", ["ddp", "zero1", "zero2", "zero3", {"strategy": "zero3", "reshard_after_forward": 2}]
-)
-@pytest.mark.parametrize(
-    "keys",
-    [
-        {"activation_checkpointing": "full", "gradient_accumulation_steps": 2},
-        {"parallelism": {"tp": 2}, "compile": True},
-        {"framework": "megatron_core", "activation_checkpointing": "selective_op", "optimizer": "muon"},
-    ],
-)
-@pytest.mark.parametrize(
-    "trainable", [["head"], ["layers 1-2"], ["embedding", "layer 0"], ["layers.[12].feed_forward.*", "*.norm2.*"]]
-)
+SHARDINGS = ["ddp", "zero1", "zero2", "zero3", {"strategy": "zero3", "reshard_after_forward": 2}]
+KEYS: list[dict[str, Any]] = [
+    {"activation_checkpointing": "full", "gradient_accumulation_steps": 2},
+    {"parallelism": {"tp": 2}, "compile": True},
+    {"framework": "megatron_core", "activation_checkpointing": "selective_op", "optimizer": "muon"},
+]
+TRAINED = [["head"], ["layers 1-2"], ["embedding", "layer 0"], ["layers.[12].feed_forward.*", "*.norm2.*"]]
+
+
+@pytest.mark.parametrize(("sharding", "keys", "trainable"), in_turns(SHARDINGS, KEYS, TRAINED))
 def test_both_engines_agree_with_frozen_parts(sharding: Any, keys: dict[str, Any], trainable: Any) -> None:
     drawn = accepted(data(trainable, 8, sharding=sharding, **keys))
     if drawn is None:

@@ -15,6 +15,7 @@ from simulator.model.model import modules
 from simulator.records.timeline import Timeline
 from simulator.step.pipelines.schedule import SCHEDULES
 from tests.combinations import accepted, simulated
+from tests.in_turns import in_turns
 
 # Eight layers, two on each of four stages.
 MODEL: Final = {
@@ -111,16 +112,15 @@ def test_a_tied_table_is_summed_over_both_ends_only_if_it_is_trained() -> None:
     assert frozen == []
 
 
-@pytest.mark.parametrize("name", SCHEDULES.names())
-@pytest.mark.parametrize(
-    "sharding",
-    [
-        "ddp",
-        {"strategy": "zero3", "reshard_after_forward": False},
-        # Stages without backward kernels free the shards that forward passes kept on a mesh of two ranks.
-        {"strategy": "zero3", "reshard_after_forward": 2},
-    ],
-)
+SHARDINGS = [
+    "ddp",
+    {"strategy": "zero3", "reshard_after_forward": False},
+    # Stages without backward kernels free the shards that forward passes kept on a mesh of two ranks.
+    {"strategy": "zero3", "reshard_after_forward": 2},
+]
+
+
+@pytest.mark.parametrize(("name", "sharding"), in_turns(SCHEDULES.names(), SHARDINGS))
 def test_every_schedule_runs_with_frozen_stages(name: str, sharding: Any) -> None:
     chunks = (
         {} if SCHEDULES.find(name).chunks else {"virtual_stages": 2 if name in ("interleaved", "looped_bfs") else 1}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+from functools import cache
 
 import pytest
 from hypothesis import given, settings
@@ -18,6 +20,7 @@ from simulator.run.memory import check_fits, estimate_memory, least_need, simula
 from simulator.run.scenario_cluster import Clusters
 from simulator.run.simulate import simulate
 from simulator.scenario.build_training import to_step
+from tests.in_turns import in_turns
 
 # Of a few buckets and gathered units, all that depends on when collectives end.
 _ABOUT = 0.03
@@ -30,12 +33,14 @@ def scenario(
     return {"name": "need", "cluster": {"topology": topology, "world_size": world_size}, "training": step}
 
 
-@pytest.mark.parametrize("topology", ["dgx_h100", "star_100g"])
-@pytest.mark.parametrize("accumulation", [1, 3])
-@pytest.mark.parametrize("checkpointing", ["none", "full"])
+SHARDINGS = [
+    "ddp", "zero1", "zero2", "zero3", *({"strategy": name, "shard_size": 8} for name in ("zero1", "zero2", "zero3")),
+]  # fmt: skip
+
+
 @pytest.mark.parametrize(
-    "sharding",
-    ["ddp", "zero1", "zero2", "zero3", *({"strategy": name, "shard_size": 8} for name in ("zero1", "zero2", "zero3"))],
+    ("sharding", "checkpointing", "accumulation", "topology"),
+    in_turns(SHARDINGS, ["none", "full"], [1, 3], ["dgx_h100", "star_100g"]),
     ids=str,
 )
 def test_it_is_what_playing_shows(sharding: object, checkpointing: str, accumulation: int, topology: str) -> None:
@@ -142,8 +147,14 @@ def test_a_large_step_that_does_not_fit_is_not_played(monkeypatch: pytest.Monkey
 
 
 def refusal(data: dict[str, object]) -> OutOfMemoryError:
+    """Return the error of a step that does not fit; several tests read the same errors."""
+    return _refusal(json.dumps(data))
+
+
+@cache
+def _refusal(text: str) -> OutOfMemoryError:
     with pytest.raises(OutOfMemoryError) as caught:
-        simulate(load_scenario(data))
+        simulate(load_scenario(json.loads(text)))
     return caught.value
 
 
@@ -202,7 +213,13 @@ UNFIT = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", UNFIT)
+# Of large models or many ranks, with advice of the kinds that the others have.
+LARGE = (
+    "many ranks", "long sequences in two keys", "three keys and the host", "buckets that stay for longer than estimated"
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.long] * (name in LARGE)) for name in UNFIT])
 def test_what_is_advised_fits_when_it_is_played(name: str) -> None:
     error = refusal(UNFIT[name])
     pieces = advised(error)

@@ -267,14 +267,16 @@ def test_a_step_outside_the_validated_range_says_so_as_a_plan_does() -> None:
     assert caveats(both)["range"] == ["outside the validated range: no measured run uses zero2 (1 of 2 points)"]
 
 
+@pytest.mark.parametrize("algorithm", ["auto", pytest.param("ring", marks=pytest.mark.long)])
 @pytest.mark.parametrize("name", [name for name in registry.names("topology") if load_topology(name).collectives])
-def test_constants_of_another_machine_are_told(name: str) -> None:
+def test_constants_of_another_machine_are_told(name: str, algorithm: str) -> None:
     """Over two nodes, with the machine's own algorithm and with an algorithm that the scenario names."""
     file, ranks = load_topology(name), 2 * len(build(name, 2).graph.graph["nodes"][0])
     for operation in file.collectives:
-        for algorithm in ("auto", *(() if operation == "all_to_all" else ("ring",))):
-            data = collective(name, ranks, operation=operation, algorithm=algorithm)
-            report = simulator.simulate(data).report
-            told = " ".join(text for texts in caveats(data).values() for text in texts)
-            for source in (report.constants or "").split(" | "):
-                assert not source.startswith("not measured") or source.partition(";")[0] in told, (operation, algorithm)
+        if algorithm == "ring" and operation == "all_to_all":
+            continue
+        data = collective(name, ranks, operation=operation, algorithm=algorithm)
+        report = simulator.simulate(data).report
+        told = " ".join(text for texts in caveats(data).values() for text in texts)
+        for source in (report.constants or "").split(" | "):
+            assert not source.startswith("not measured") or source.partition(";")[0] in told, operation

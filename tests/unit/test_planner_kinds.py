@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from simulator.planner.question import plan_question
@@ -11,13 +13,17 @@ from simulator.planner.space import InfeasibleCounts, settings
 from simulator.run.simulate import simulate
 from simulator.scenario.load import load_scenario
 
+# Eight wide layers: pipelines, tensor parallelism and copies all cost something.
+WIDE = {"model_type": "gpt2", "n_embd": 1024, "n_layer": 8, "n_head": 16, "n_positions": 512, "vocab_size": 4096}
 
-def test_no_setting_of_a_kind_is_faster_than_the_kind() -> None:
+
+@pytest.mark.parametrize("model", [WIDE, pytest.param("gpt2_medium", marks=pytest.mark.long)], ids=["wide", "medium"])
+def test_no_setting_of_a_kind_is_faster_than_the_kind(model: Any) -> None:
     scenario = load_scenario(
         {
             "name": "kinds",
             "cluster": {"topology": "dgx_a100", "world_size": 4},
-            "training": {"model": "gpt2_medium", "seq_len": 512},
+            "training": {"model": model, "seq_len": 512},
             "plan": {"global_batch": "16seq", "best": 2, "among": {"micro_batch": [1, 2], "checkpointing": ["none"]}},
         }
     )
