@@ -12,8 +12,8 @@ import pytest
 def in_turns(*axes: Sequence[Any], of: int = 3) -> list[Any]:
     """Return every combination of the axes' values, all but one of `of` as long tests.
 
-    A combination is short if its places along the axes add up to a multiple of `of`: each value of an axis then meets
-    each value of another one, as in a Latin square, where a third axis is as long as `of`.
+    A combination is short if its places along the axes add up to a multiple of `of`. Of three axes or more, each value
+    of an axis then meets each value of another one, as in a Latin square.
     """
     combinations = product(*(enumerate(axis) for axis in axes))
     return [

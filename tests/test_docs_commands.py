@@ -10,10 +10,14 @@ import pytest
 from tools.docs_commands import ROOT, blocks, matches, pages, with_outputs
 
 PAGES = [page.relative_to(ROOT) for page in pages()]
-# Pages whose commands take ten seconds or more: jobs of many steps, and the calibration of a framework.
+# Pages whose commands take five seconds or more.
 LARGE = {
-    Path("docs/howto", name) for name in ("reinforcement_learning.md", "slow_links_between_sites.md", "own_cluster.md")
-}
+    Path("docs/howto", f"{name}.md")
+    for name in (
+        "reinforcement_learning", "slow_links_between_sites", "own_cluster", "communication_dominates",
+        "gradient_accumulation", "fits_my_card", "goodput",
+    )
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.conftest import draw_examples, part_of
+from tests.in_turns import in_turns
 from tools import long_tests
 
 
@@ -47,6 +49,16 @@ def test_short_runs_draw_a_third_of_the_examples_and_long_runs_all() -> None:
     assert (marks, law._hypothesis_internal_use_settings.max_examples) == ([pytest.mark.long] * 2, 120)  # type: ignore[attr-defined]
     draw_examples(items, all_of_them=False)
     assert law._hypothesis_internal_use_settings.max_examples == 40  # type: ignore[attr-defined]
+
+
+def test_combinations_take_turns_and_the_others_are_long() -> None:
+    cases = in_turns("abcd", range(3), "xyz")
+    assert sorted(case.values for case in cases) == sorted(product("abcd", range(3), "xyz"))
+    short = [case.values for case in cases if not case.marks]
+    assert len(short) == len(cases) // 3
+    # Each value meets each value of another axis.
+    for first, second, pairs in ((0, 1, 12), (0, 2, 12), (1, 2, 9)):
+        assert len({(values[first], values[second]) for values in short}) == pairs
 
 
 def test_a_run_without_a_part_goes_on_where_the_last_ended(

@@ -167,8 +167,9 @@ def test_a_bound_is_never_above_the_played_time() -> None:
     assert len(held_to_bounds(range(4))) >= 3
 
 
-def test_a_bound_holds_for_a_model_whose_layers_differ() -> None:
-    assert len(held_to_bounds(range(4), WINDOWS, UNLIKE)) >= 3
+@pytest.mark.parametrize("seeds", [range(4), pytest.param(range(4, 6), marks=pytest.mark.long)])
+def test_a_bound_holds_for_a_model_whose_layers_differ(seeds: range) -> None:
+    assert len(held_to_bounds(seeds, WINDOWS, UNLIKE)) >= len(seeds) - 1
 
 
 @pytest.mark.long
@@ -181,11 +182,12 @@ def test_many_bounds_hold_for_models_whose_layers_differ(block: int) -> None:
 TRAINED = (["layers 6-7", "head", "embedding"], ["layers 4-7"], ["layers.7.attention.*"], ["layers.*.norm1.*"])
 
 
-def test_a_bound_holds_where_parts_are_frozen() -> None:
+@pytest.mark.parametrize("seeds", [range(40, 46), pytest.param(range(46, 52), marks=pytest.mark.long)])
+def test_a_bound_holds_where_parts_are_frozen(seeds: range) -> None:
     """Stages before the first trained parameter send and receive no gradient, and their backward passes wait for
     none.
     """
-    assert len(held_to_bounds(range(40, 46), trained=TRAINED)) >= 5
+    assert len(held_to_bounds(seeds, trained=TRAINED)) >= len(seeds) - 1
 
 
 @pytest.mark.long
