@@ -31,10 +31,10 @@ def write_outputs(folder: Path, names: Iterable[str] = ()) -> list[str]:
         if chosen and name not in chosen:
             continue
         print(name, flush=True)
-        command = [sys.executable, "-m", "simulator", *_COMMANDS[kind], str(file), "--out", name]
+        command = [sys.executable, "-m", "simulator", *_COMMANDS[kind], file.stem, "--out", name]
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
         # Progress goes to stderr and counts seconds.
-        (folder / f"{name}.txt").write_text(f"{done.stdout.replace(str(ROOT), '')}\nexit code {done.returncode}\n")
+        (folder / f"{name}.txt").write_text(f"{done.stdout}\nexit code {done.returncode}\n")
         if done.returncode:
             failed.append(name)
         for stamp in (folder / name).rglob("run.json"):
