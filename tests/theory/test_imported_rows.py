@@ -91,7 +91,7 @@ def comparable(step: TrainingStep) -> TrainingStep:
     """A step without what changes no time: a model's name, options of a single rank, the rule of the loss scale."""
     cut = step.parallelism
     alone = replace(cut, sequence_parallel=False) if cut.tp == 1 else cut
-    scaling = step.loss_scaling and replace(step.loss_scaling, rule="dynamic")
+    scaling = step.loss_scaling and step.loss_scaling.replaced(rule="dynamic")
     return replace(step, model=replace(step.transformer, name=""), parallelism=alone, loss_scaling=scaling)
 
 
