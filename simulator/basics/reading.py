@@ -224,20 +224,7 @@ def known_or_path(
     `installed` returns further names, of files that installed packages bring. Paths are returned unchanged; the file is
     checked at its use.
     """
-    named = known(names, listed_by=listed_by)
-
-    def reader(value: Any) -> str:
-        if isinstance(value, str) and value.isprintable() and value.endswith(suffixes):
-            return value
-        try:
-            return str(named.reader(value))
-        except ValueError as error:
-            # Asked last, because reading the entry points takes a while.
-            if isinstance(value, str) and value in installed():
-                return value
-            raise ValueError(_or_path(str(error), suffixes)) from error
-
-    return ValueReader(reader, lambda: {"anyOf": [named.schema(), *_enum(installed()), _path_schema(suffixes)]})
+    return part(known(names, listed_by=listed_by), suffixes, installed)
 
 
 def _or_path(fault: str, suffixes: tuple[str, ...]) -> str:
@@ -258,11 +245,15 @@ def _path_schema(suffixes: tuple[str, ...]) -> dict[str, Any]:
     return {"type": "string", "pattern": "({})$".format("|".join(map(re.escape, suffixes)))}
 
 
-def part(named: ValueReader, suffixes: tuple[str, ...] = (PYTHON,)) -> ValueReader:
+def part(
+    named: ValueReader,
+    suffixes: tuple[str, ...] = (PYTHON,),
+    installed: Callable[[], Iterable[str]] = lambda: installed_names(),
+) -> ValueReader:
     """Return a validator for a part such as a strategy or a schedule.
 
-    A part is a value of `named`, the path of a file with one of the suffixes, or the name of an entry point of an
-    installed package. Paths are returned unchanged; the file is checked at its use.
+    A part is a value of `named`, the path of a file with one of the suffixes, or a name from `installed()`, by default
+    an entry point of an installed package. Paths are returned unchanged; the file is checked at its use.
     """
 
     def reader(value: Any) -> str:
@@ -272,12 +263,12 @@ def part(named: ValueReader, suffixes: tuple[str, ...] = (PYTHON,)) -> ValueRead
             return str(named.reader(value))
         except ValueError as error:
             # Asked last, because reading the entry points takes a while.
-            if isinstance(value, str) and value in installed_names():
+            if isinstance(value, str) and value in installed():
                 return value
             raise ValueError(_or_path(str(error), suffixes)) from error
 
     def schema() -> dict[str, Any]:
-        return {"anyOf": [named.schema(), *_enum(installed_names()), _path_schema(suffixes)]}
+        return {"anyOf": [named.schema(), *_enum(installed()), _path_schema(suffixes)]}
 
     return ValueReader(reader, schema)
 

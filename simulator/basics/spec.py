@@ -56,7 +56,7 @@ def servers_among(servers: int | Literal["all"], workers: int) -> int:
 _MOST_RANKS: Final = 1_000_000
 Rank = Annotated[int, reading.whole(0, _MOST_RANKS - 1)]
 Count = Annotated[int, reading.whole(1, _MOST_RANKS)]
-# A number of parameter servers: `all` stands for as many as workers.
+# A number of parameter servers; `all`: a server per worker.
 Servers = Annotated[int | Literal["all"], reading.whole_or("all", 1, _MOST_RANKS)]
 # Ranks, steps and micro-batches, with counts in the thousands; may be written "8k".
 LargeCount = Annotated[int, reading.count(1, _MOST_RANKS, counts.THINGS)]
