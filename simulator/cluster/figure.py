@@ -95,7 +95,7 @@ Listed = Annotated[tuple[T, ...], BeforeValidator(lambda value: tuple(value) if 
 
 
 def file_of(record: type, base: type[M], *, without: tuple[str, ...] = ()) -> type[M]:
-    """Return the pydantic model of the catalog file that describes a record, with each value's source beside it.
+    """Return the pydantic model of a catalog file: a key for each field of a record, with a value and its source.
 
     Parameters
     ----------

@@ -133,7 +133,7 @@ class Sharding(Spec):
         return self.servers
 
     def among(self, workers: int) -> Sharding:
-        """Return the sharding beside a number of workers: `all` servers become as many."""
+        """Return this sharding for a number of workers: `servers: all` is replaced by that number."""
         return self.replaced(servers=workers) if self.servers == "all" else self
 
 

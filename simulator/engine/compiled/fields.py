@@ -162,7 +162,7 @@ def as_field(name: str, values: Any) -> npt.NDArray[Any]:
 
 
 def lengths_of(problem: Problem) -> LengthsStruct:
-    """Return the numbers of entries that the core needs to check every index of its input (border.h).
+    """Return the lengths of the arrays of a problem, with which the core checks every index before it runs (border.h).
 
     Raises
     ------
