@@ -17,7 +17,7 @@ from simulator.records.operation import Collective, Compute, Op, content
 from simulator.records.program import CollectiveGroupFamily, OperationLists, Program, RanksByList
 from simulator.step.learning_spec import LossScaling
 from simulator.step.plan import plan_step
-from simulator.step.spec import Precision
+from simulator.step.precision import Precision
 from tests.training import TINY, WITHOUT_SERVERS, step
 
 TOPOLOGIES = {"star_100g": 16, "dgx_h100": 16, "dgx_a100": 8, "h100_ethernet_100g": 16, "torus_2d": 9}
@@ -95,7 +95,7 @@ def training(generator: np.random.Generator, strategy: str, *, stragglers: bool 
     small = "halving_doubling" if ranks != 3 else "ring"
     facts["algorithm"] = pick("auto", "ring", small, "tree" if strategy == "ddp" else "direct")
     facts["loss_scaling"] = pick(None, LossScaling(rule="dynamic"))
-    facts["precision"] = pick(Precision(), Precision("float32", "float32", "float32", None, "float32"))
+    facts["precision"] = pick(Precision().resolved(), Precision(params="float32").resolved())
     facts["collectives"] = pick("auto", "played")
     if strategy == "zero3":
         facts |= {"prefetch": pick(0, 1, 3), "reshard_after_forward": pick(True, False), "layers_per_unit": pick(1, 2)}

@@ -37,7 +37,8 @@ from simulator.step.framework import load_framework
 from simulator.step.kernels.kernel_time import duration, elementwise_share, kernel_model
 from simulator.step.optimizers.optimizer import OPTIMIZERS
 from simulator.step.plan import plan_step
-from simulator.step.spec import Precision, TrainingStep
+from simulator.step.precision import Precision
+from simulator.step.spec import TrainingStep
 
 FORMAT: Final = "simulator-gpu-1"
 _TWO_BYTES: Final = 2
@@ -313,7 +314,7 @@ def _gpt(row: GptRow, gpu: Gpu) -> list[GpuResidual]:
         model,
         row.seq_len,
         row.sequences,
-        precision=Precision("bfloat16", "bfloat16", "bfloat16", None, "bfloat16"),
+        precision=Precision(params="bfloat16", grads="bfloat16", reduce="bfloat16", master=None, matmul="bfloat16"),
         checkpointing=row.checkpointing,
         optimizer=OPTIMIZERS.find("sgd"),
         framework=framework,

@@ -20,7 +20,6 @@ from simulator.model.layer_list import LayerList
 from simulator.model.load import load_model
 from simulator.model.model import Model
 from simulator.report.numbers.prediction_intervals import measured_framework, unmeasured_parallelism
-from simulator.scenario.build_training import precision
 from simulator.scenario.records import Scenario
 from simulator.step.framework import BARE, load_framework
 from simulator.step.pipelines.schedule import SCHEDULES
@@ -164,7 +163,7 @@ def _of(scenario: Scenario) -> RunTraits:
         measured_framework(framework.name, framework.origin), gpu_name(scenario), gpus, wanted.tp, wanted.pp,
         wanted.cp, wanted.ep, wanted.schedule,
         wanted.virtual_stages, spec.sharding.strategy, spec.micro_batch_size, checkpointing,
-        spec.offload.what != "none", is_narrow(precision(spec.precision).matmul),
+        spec.offload.what != "none", is_narrow(spec.precision.resolved().matmul),
         spec.lora.base if spec.lora.rank else "", bool(spec.lora.rank) and spec.lora.dora, spec.trainable != "all",
         model.num_experts > 0, _unlike(model, spec.seq_len),
     )  # fmt: skip

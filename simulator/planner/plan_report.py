@@ -29,7 +29,7 @@ from simulator.records.memory_margin import margin_of
 from simulator.scenario.answer_spec import BudgetSpec
 from simulator.scenario.plan_spec import KEYS
 from simulator.scenario.records import Scenario
-from simulator.scenario.training_spec import PRECISIONS
+from simulator.step.precision import PRECISIONS
 
 # Step times that differ by less are reported as equal [%].
 _SAME: Final = 0.05

@@ -9,7 +9,8 @@ from typing import Any, Final
 from simulator.basics.foreign_code import file_name
 from simulator.scenario.plan_spec import KEYS, SAID_OR_CHOSEN
 from simulator.scenario.records import Scenario
-from simulator.scenario.training_spec import PRECISIONS, PrecisionSpec, TrainingSpec
+from simulator.scenario.training_spec import TrainingSpec
+from simulator.step.precision import PRECISIONS, Precision
 from simulator.step.strategies.strategy import STRATEGIES
 
 # Names of the field by the number of sharded kinds of model states: none, optimizer, and gradients, and parameters.
@@ -154,9 +155,9 @@ class Setting:
         return ", ".join([*sizes, f"dp {self.dp}", *order, shard, batch, kept, *extra])
 
 
-def precision_of(base: TrainingSpec, name: str | None) -> PrecisionSpec:
+def precision_of(base: TrainingSpec, name: str | None) -> Precision:
     """Return the dtypes of the precision with this name; the scenario's dtypes for None."""
-    return base.precision if name is None else PrecisionSpec.model_validate(dict(PRECISIONS[name]))
+    return base.precision if name is None else Precision.model_validate(dict(PRECISIONS[name]))
 
 
 def scenario_of(base: Scenario, setting: Setting) -> Scenario:

@@ -18,17 +18,18 @@ from simulator.scenario import own_parts
 from simulator.scenario.global_batch import micro_batches
 from simulator.scenario.lora_spec import adapters
 from simulator.scenario.trainable_spec import trained_of
-from simulator.scenario.training_spec import OptimizerSpec, ParallelismSpec, PrecisionSpec, TrainingSpec
+from simulator.scenario.training_spec import OptimizerSpec, ParallelismSpec, TrainingSpec
 from simulator.step.framework import load_framework
 from simulator.step.learning_spec import DROPOUT, LossScaling, TrainingTask
 from simulator.step.parallelism import Parallelism
+from simulator.step.precision import Precision
 
 if TYPE_CHECKING:
     from simulator.collectives.algorithm import Algorithm
     from simulator.model.adapters import Adapters
     from simulator.model.shape import Transformer
     from simulator.step.optimizers.optimizer import Distribution, Optimizer
-    from simulator.step.spec import Precision, TrainingStep
+    from simulator.step.spec import TrainingStep
 
 
 def to_step(
@@ -73,7 +74,7 @@ def to_step(
         model = replace(model, adapters=own).predicting(spec.mtp_layers)
         # Files for real training are read only if used.
         lesson = _lesson(spec, model, world_size, base) if spec.numerics else None
-    chosen = precision(spec.precision) if model.adapters is None else _of_adapters(spec, model.adapters)
+    chosen = spec.precision.resolved() if model.adapters is None else _of_adapters(spec, model.adapters)
     return TrainingStep(
         model=model,
         seq_len=spec.seq_len,
@@ -115,10 +116,10 @@ def _of_adapters(spec: TrainingSpec, own: Adapters) -> Precision:
     """Return the dtypes of a step that trains adapters alone: gradients follow the adapters, and float32 adapters need
     no master copy.
     """
-    chosen = precision(spec.precision)
+    chosen = spec.precision.resolved()
     grads = own.dtype if spec.precision.grads == "auto" else chosen.grads
     alone = spec.precision.master == "auto" and own.dtype == "float32"
-    return replace(chosen, grads=grads, master=None if alone else chosen.master)
+    return chosen.replaced(grads=grads, master=None if alone else chosen.master)
 
 
 def _state_dtype(spec: TrainingSpec, chosen: Precision, own: Adapters | None) -> str:
@@ -215,12 +216,12 @@ def _loss_scaling(spec: TrainingSpec) -> LossScaling | None:
     return None if rule == "none" else spec.loss_scaling.replaced(rule=rule)
 
 
-def scaling_rule(scaling: LossScaling, dtypes: PrecisionSpec) -> str:
+def scaling_rule(scaling: LossScaling, dtypes: Precision) -> str:
     """Return the loss-scaling rule of the scenario's keys; "auto" is replaced by the rule for the dtypes.
 
     Examples
     --------
-    >>> scaling_rule(LossScaling(), PrecisionSpec(params="float16"))
+    >>> scaling_rule(LossScaling(), Precision(params="float16"))
     'dynamic'
     """
     if scaling.rule == "auto":
@@ -290,31 +291,4 @@ def experts(spec: ParallelismSpec) -> ExpertPartition:
         tensor,
         zipf,
         wanted.routing,
-    )
-
-
-def precision(spec: PrecisionSpec) -> Precision:
-    """Return the step's dtypes, with "auto" replaced according to the parameters' dtype.
-
-    Examples
-    --------
-    >>> precision(PrecisionSpec(params="float32")).master is None
-    True
-    >>> precision(PrecisionSpec(params="float64")).reduce
-    'float64'
-    """
-    from simulator.step.spec import Precision
-
-    # A float32 master copy is needed only for narrower parameters. Gradients travel in float32, or wider.
-    narrow = dtypes.find(spec.params).bits < dtypes.find("float32").bits
-    follow = "float32" if narrow else None
-    grads = spec.params if spec.grads == "auto" else spec.grads
-    wire = "float64" if grads == "float64" else "float32"
-    return Precision(
-        params=spec.params,
-        grads=grads,
-        reduce=wire if spec.reduce == "auto" else spec.reduce,
-        master=follow if spec.master == "auto" else spec.master,
-        matmul=spec.params if spec.matmul == "auto" else spec.matmul,
-        scaling=spec.scaling,
     )

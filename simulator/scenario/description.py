@@ -15,7 +15,8 @@ from simulator.cluster.build import facts
 from simulator.model.load import load_model
 from simulator.records.setting_text import label, labelled, setting_text
 from simulator.scenario.records import CollectiveSpec, Scenario
-from simulator.scenario.training_spec import ParallelismSpec, PrecisionSpec, TrainingSpec
+from simulator.scenario.training_spec import ParallelismSpec, TrainingSpec
+from simulator.step.precision import Precision
 from simulator.step.sharding import Sharding
 
 # Most characters of a name in a sentence.
@@ -161,7 +162,7 @@ def _of_step(spec: TrainingSpec, *, in_samples: bool) -> Iterator[tuple[str, str
         follows = name == "gradient_accumulation_steps" and spec.global_batch is not None
         if value != usual[name] and not follows:
             yield f"training.{name}", label(f"training.{name}", value)
-    if spec.precision != PrecisionSpec():
+    if spec.precision != Precision():
         yield "training.precision", _precision(spec.precision)
     if spec.numerics:
         # The losses of a real training depend on both, also if the scenario keeps their defaults.
@@ -183,6 +184,6 @@ def _parallelism(spec: ParallelismSpec) -> Iterator[tuple[str, str]]:
         yield "training.parallelism.schedule", spec.schedule
 
 
-def _precision(spec: PrecisionSpec) -> str:
+def _precision(spec: Precision) -> str:
     """Return the dtype of matmuls (if "auto", of parameters) up to the first underscore: "float8" for float8_e4m3fn."""
     return (spec.params if spec.matmul == "auto" else spec.matmul).partition("_")[0]

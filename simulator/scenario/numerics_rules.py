@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from simulator.basics.errors import ScenarioError
 from simulator.model.layer_list import LayerList
-from simulator.scenario.build_training import precision, scaling_rule, sequences
+from simulator.scenario.build_training import scaling_rule, sequences
 from simulator.scenario.caching import memoized
 from simulator.scenario.records import ClusterSpec
 from simulator.scenario.rule_violation import RuleViolation, any_listening
@@ -222,7 +222,7 @@ def _sharding_keep_below(shape: TrainingSpec) -> Iterator[RuleViolation]:
 
 
 def _precision(shape: TrainingSpec) -> Iterator[RuleViolation]:
-    chosen = precision(shape.precision)
+    chosen = shape.precision.resolved()
     if chosen.params not in _DTYPES:
         yield _conflict("precision.params", f"got {chosen.params!r}; real training supports {', '.join(_DTYPES)}")
     if chosen.matmul not in (chosen.params, "tf32"):

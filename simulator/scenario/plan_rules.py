@@ -20,7 +20,7 @@ from simulator.scenario.global_batch import sequences_of
 from simulator.scenario.plan_spec import FOLLOWS, GPUS, KEYS, SAID_OR_CHOSEN, PlanSpec
 from simulator.scenario.records import Scenario, adapter
 from simulator.scenario.rule_violation import RuleViolation
-from simulator.scenario.training_spec import PRECISIONS
+from simulator.step.precision import PRECISIONS
 from simulator.step.spec import Updater
 from simulator.step.strategies.strategy import STRATEGIES
 

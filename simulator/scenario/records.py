@@ -31,10 +31,10 @@ from simulator.scenario.training_spec import (
     OffloadSpec,
     OptimizerSpec,
     ParallelismSpec,
-    PrecisionSpec,
     TrainingSpec,
 )
 from simulator.step.learning_spec import LearningSpec, LossScaling
+from simulator.step.precision import Precision
 from simulator.step.sharding import Sharding
 
 
@@ -408,7 +408,7 @@ _MAPPINGS: Final[dict[tuple[str, ...], type[Spec]]] = {
     ("training", "parallelism"): ParallelismSpec,
     ("training", "parallelism", "experts"): ExpertsSpec,
     ("training", "sharding"): Sharding,
-    ("training", "precision"): PrecisionSpec,
+    ("training", "precision"): Precision,
     ("training", "optimizer"): OptimizerSpec,
     ("training", "offload"): OffloadSpec,
     ("training", "lora"): LoraSpec,

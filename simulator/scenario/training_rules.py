@@ -26,7 +26,7 @@ from simulator.collectives.algorithm import Auxiliary, CollectiveRequest
 from simulator.model.layer_list import LayerList
 from simulator.model.shape import Transformer
 from simulator.scenario import numerics_rules, own_parts, parallelism_rules
-from simulator.scenario.build_training import accumulation, parallelism, precision, with_accumulation
+from simulator.scenario.build_training import accumulation, parallelism, with_accumulation
 from simulator.scenario.caching import memoized
 from simulator.scenario.collective_rules import chosen, proof_faults
 from simulator.scenario.lora_spec import adapters
@@ -470,7 +470,7 @@ def _precision_of_gpu(
     gpu = _gpu(cluster, facts, base)
     if gpu is None:
         return
-    dtype = precision(shape.precision)
+    dtype = shape.precision.resolved()
     # With an automatic matmul dtype, both keys mean the same dtype: report it once, at `params`.
     named = (
         {"params": dtype.params}

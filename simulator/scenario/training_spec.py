@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Annotated, Any, Final, Literal, get_args
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
 
 from simulator.basics import counts, reading, registry
-from simulator.basics.dtype_reading import matmul_dtype, stored_dtype
 from simulator.basics.spec import Count, LargeCount, Listed, Short, Spec
 from simulator.scenario.algorithm_reading import algorithm_reader
 from simulator.scenario.global_batch import batch_of_step
@@ -31,9 +30,10 @@ from simulator.step.learning_spec import (
 )
 from simulator.step.optimizers.optimizer import DISTRIBUTIONS, OPTIMIZERS
 from simulator.step.pipelines.schedule import SCHEDULES
+from simulator.step.precision import SHORT_PRECISIONS, Precision
 from simulator.step.rank_grid import ORDER
 from simulator.step.sharding import SHARDINGS, Sharding
-from simulator.step.spec import Offload, Scaling
+from simulator.step.spec import Offload
 
 
 def frameworks() -> tuple[str, ...]:
@@ -50,30 +50,6 @@ def _framework() -> reading.ValueReader:
 
 ALLOCATORS: Final = ("caching", "expandable_segments")
 _STATE_DTYPES: Final = ("auto", "float32", "bfloat16", "float16")
-# The matmul dtype is given only if it differs from the parameters' dtype.
-PRECISIONS: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
-    {
-        "fp64": {"params": "float64"},
-        "fp32": {"params": "float32"},
-        "tf32": {"params": "float32", "matmul": "tf32"},
-        "fp16": {"params": "float16"},
-        "bf16": {"params": "bfloat16"},
-        "fp8": {"params": "bfloat16", "matmul": "float8_e4m3fn"},
-        "nvfp4": {"params": "bfloat16", "matmul": "float4_e2m1fn"},
-    }
-)
-# Names from PyTorch and other libraries, each with advice.
-_OTHER_PRECISIONS: Final = {
-    **dict.fromkeys(("float32", "single", "float", "full"), "did you mean 'fp32'?"),
-    **dict.fromkeys(("tfloat32", "tf"), "did you mean 'tf32'?"),
-    **dict.fromkeys(("float16", "half"), "did you mean 'fp16'?"),
-    **dict.fromkeys(("bfloat16", "mixed", "amp"), "did you mean 'bf16'?"),
-    **dict.fromkeys(("float8", "float8_e4m3fn", "float8_e5m2"), "did you mean 'fp8'?"),
-    **dict.fromkeys(("int8", "int4"), "is not supported yet; the narrowest dtypes are fp8 and nvfp4"),
-    **dict.fromkeys(("fp4", "float4", "float4_e2m1fn"), "did you mean 'nvfp4'?"),
-    # Blackwell's tensor cores apply a scale to each 32 elements without loss of speed.
-    "mxfp8": "write fp8: on Blackwell a scale for each 32 elements costs matmuls no time",
-}
 # AdamW's decoupled weight decay changes neither states nor kernels.
 _SAME_OPTIMIZERS: Final = {
     "adamw": "adam",
@@ -128,7 +104,6 @@ SHORT_OPTIMIZERS: Final = Short(
     _OTHER_OPTIMIZERS,
     "name",
 )
-SHORT_PRECISIONS: Final = Short(PRECISIONS, _OTHER_PRECISIONS)
 SHORT_OFFLOADS: Final = Short(OFFLOADS, _OTHER_OFFLOADS)
 # Keys with a short form. An axis below such a key needs the mapping: sharding.shard_size under `sharding: zero3`.
 SHORTS: Final[Mapping[tuple[str, ...], Short]] = MappingProxyType(
@@ -370,35 +345,6 @@ class OffloadSpec(Spec):
     )
 
 
-class PrecisionSpec(Spec):
-    """Dtypes used in a training step (keys of `precision`)."""
-
-    params: Annotated[str, stored_dtype()] = Field(
-        default="bfloat16", description="Dtype for working parameters and activations."
-    )
-    grads: Annotated[str, stored_dtype("auto")] = Field(
-        default="auto", description="Dtype for accumulated gradients; auto: the parameters' dtype."
-    )
-    reduce: Annotated[str, stored_dtype("auto")] = Field(
-        default="auto",
-        description="Dtype for gradients in communication; auto: float32, or float64 for float64 gradients.",
-    )
-    master: Annotated[str | None, stored_dtype("auto", None)] = Field(
-        default="auto",
-        description="Dtype for the optimizer's parameter copy; auto: float32 for narrower parameters.",
-    )
-    matmul: Annotated[str, matmul_dtype()] = Field(
-        default="auto", description="Dtype for matmul inputs; auto: the parameters' dtype."
-    )
-    scaling: Annotated[Scaling, reading.choice(get_args(Scaling))] = Field(
-        default="tensor",
-        description=(
-            "Scale of matmul inputs in eight bits: one for each tensor, for each row (torchao's rowwise), or for each "
-            "block of 128 (DeepSeek-V3)."
-        ),
-    )
-
-
 class TrainingSpec(Spec):
     """A single training step (keys of `training`)."""
 
@@ -444,8 +390,8 @@ class TrainingSpec(Spec):
     sharding: Annotated[Sharding, SHARDINGS] = Field(
         default=Sharding(), description="Sharding of the model states; short form: a strategy's name."
     )
-    precision: Annotated[PrecisionSpec, SHORT_PRECISIONS] = Field(
-        default=PrecisionSpec(), description="Dtypes; short forms: fp64, fp32, tf32, fp16, bf16, fp8 and nvfp4."
+    precision: Annotated[Precision, SHORT_PRECISIONS] = Field(
+        default=Precision(), description="Dtypes; short forms: fp64, fp32, tf32, fp16, bf16, fp8 and nvfp4."
     )
     activation_checkpointing: Annotated[Any, checkpointing()] = Field(
         default="none", description="Activations that are discarded and recomputed."

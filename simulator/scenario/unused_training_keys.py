@@ -21,7 +21,6 @@ from simulator.model.model import modules
 from simulator.model.shape import Transformer
 from simulator.scenario.build_training import (
     parallelism,
-    precision,
     scaling_rule,
     to_step,
     ulysses_ranks,
@@ -152,7 +151,7 @@ def _sharding(shape: TrainingSpec) -> Iterator[tuple[Key, str]]:
     key, once = ("training", "sharding", "gradient_sync"), shape.gradient_accumulation_steps == 1
     if sharding.gradient_sync == "shard" and (once or sharding.shard_size is None):
         yield key, "'shard' needs a shard_size and gradient_accumulation_steps above 1"
-    dtypes = precision(shape.precision)
+    dtypes = shape.precision.resolved()
     # Without "last", kept gradients may have a dtype different from the parameters'; memory differs even with a single
     # micro-batch.
     if sharding.gradient_sync == "last" and once and dtypes.grads == dtypes.params:
@@ -161,7 +160,7 @@ def _sharding(shape: TrainingSpec) -> Iterator[tuple[Key, str]]:
 
 def _precision(shape: TrainingSpec, base: Path) -> Iterator[tuple[Key, str]]:
     key = ("training", "precision", "scaling")
-    if find(precision(shape.precision).matmul, stored=False).bits != 8:
+    if find(shape.precision.resolved().matmul, stored=False).bits != 8:
         yield key, "needs a matmul dtype of eight bits; write matmul: float8_e4m3fn"
     elif shape.precision.scaling == "row" and load_framework(shape.framework, base).row_scaled == 1.0:
         yield key, f"{shape.framework} has no measured cost of scales for each row; write framework: torchtitan"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from simulator.collectives.algorithm import Algorithm
 from simulator.model.head import LogitShift
@@ -20,53 +20,12 @@ from simulator.step.learning_spec import LossScaling, TrainingTask
 from simulator.step.optimizers.adam import ADAM
 from simulator.step.optimizers.optimizer import Optimizer
 from simulator.step.parallelism import ALONE, Parallelism
+from simulator.step.precision import MIXED, Precision
 from simulator.step.sharding import ZERO3, Sharding
-
-if TYPE_CHECKING:
-    pass
 
 LossKernels = Literal["separate", "narrow", "native", "fused", "in_place", "chunked"]
 # A policy for every layer; k to recompute every k-th layer; layers to recompute; or pairs (policy, layers).
 Checkpointing = str | int | tuple[int, ...] | tuple[tuple[str, tuple[int, ...]], ...]
-
-
-Scaling = Literal["tensor", "row", "block"]
-
-
-@dataclass(frozen=True, slots=True)
-class Precision:
-    """Dtypes of a step.
-
-    Attributes
-    ----------
-    params : str
-        Dtype of working parameters, activations and matmuls.
-    grads : str
-        Dtype of accumulated gradients.
-    reduce : str
-        Dtype of gradients on the wire.
-    master : str or None
-        Dtype of the optimizer's master copy; None if working parameters serve as master copy.
-    matmul : str
-        Dtype of matmul inputs: equal to `params`, or an fp8 dtype.
-    scaling : {"tensor", "row", "block"}
-        Scale of matmul inputs in eight bits: one for each tensor, for each row, or for each block (128 x 128 of
-        weights, 1 x 128 of activations and gradients).
-    """
-
-    params: str = "bfloat16"
-    grads: str = "bfloat16"
-    reduce: str = "float32"
-    master: str | None = "float32"
-    matmul: str = "bfloat16"
-    scaling: Scaling = "tensor"
-
-    @property
-    def updated(self) -> str:
-        """Dtype of the numbers that the optimizer updates: the master copy, or working parameters without a master
-        copy.
-        """
-        return self.master or self.params
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +104,7 @@ class TrainingStep:
     micro_batch_size: int
     accumulation: int = 1
     sharding: Sharding = ZERO3
-    precision: Precision = Precision()
+    precision: Precision = MIXED
     checkpointing: Checkpointing = "none"
     attention: AttentionKernels = "flash"
     attention_generation: int = 2

@@ -262,7 +262,7 @@ def timer_of_ends(timer: KernelTimer) -> KernelTimer:
     step = timer.step
     framework = replace(step.framework, elementwise=step.framework.streaming)
     matmul = step.precision.params if is_narrow(step.precision.matmul) else step.precision.matmul
-    return replace(timer, step=replace(step, framework=framework, precision=replace(step.precision, matmul=matmul)))
+    return replace(timer, step=replace(step, framework=framework, precision=step.precision.replaced(matmul=matmul)))
 
 
 def _apart(timer: KernelTimer, made: Sequence[Unit], whole: Sequence[Module], ranks: int, sharing: int) -> list[Unit]:

@@ -19,8 +19,9 @@ from simulator.step.framework import IMPLEMENTATIONS, Implementation
 from simulator.step.kernel_timer import KernelTimer
 from simulator.step.optimizer_update import temporary_bytes, update_traffic
 from simulator.step.optimizers.optimizer import Distribution, Optimizer
+from simulator.step.precision import Precision
 from simulator.step.sharding import Sharding
-from simulator.step.spec import Precision, TrainingStep
+from simulator.step.spec import TrainingStep
 from simulator.step.states import even_part, states
 from simulator.step.strategies.strategy import STRATEGIES
 from simulator.testing.law import require
@@ -31,8 +32,7 @@ Kernels = Sequence[tuple[str, str]]
 RANKS: Final = 4
 SHARDINGS: Final = ("ddp", "zero1", "zero3")
 # Working parameters and gradients in bfloat16, a master copy in float32 [B].
-PRECISION: Final = Precision()
-WHOLE: Final = Precision("float32", "float32", "float32", None, "float32")
+WHOLE: Final = Precision(params="float32").resolved()
 PARAMETER, GRADIENT, MASTER, STATE = 2, 2, 4, 4
 _EQUAL: Final = 1e-6
 
@@ -82,7 +82,7 @@ def holds_its_states(optimizer: Optimizer, strategy: str, each: float) -> None:
 
     With a master copy, which zero3 has as its shard of the parameters.
     """
-    made = TrainingStep(TINY, 32, 1, optimizer=optimizer, sharding=Sharding(strategy=strategy), precision=PRECISION)
+    made = TrainingStep(TINY, 32, 1, optimizer=optimizer, sharding=Sharding(strategy=strategy))
     sharding, elements = STRATEGIES.find(strategy), 1000 * RANKS
     found = states(made, sharding.shards, sharding.updater, [even_part(elements, RANKS)])
     own = elements // RANKS if sharding.shards else elements

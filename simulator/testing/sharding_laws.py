@@ -23,7 +23,8 @@ from simulator.model.shape import Transformer
 from simulator.numerics import task
 from simulator.numerics.optimizer import Adam
 from simulator.records.operation import Collective, Computation, Compute, Exchange
-from simulator.step.spec import Gathering, GradientSync, Precision, State, Updater
+from simulator.step.precision import Precision
+from simulator.step.spec import Gathering, GradientSync, State, Updater
 from simulator.step.states import even_part, states
 from simulator.step.strategies.strategy import STRATEGIES
 from simulator.step.units import units
@@ -34,8 +35,8 @@ RANKS: Final = 4
 # The parameters of every module can be cut into four parts, so that padding adds nothing.
 EVEN: Final = Transformer("even", 6, 16, 2, 2, 8, 64, 32, 8)
 _SHALLOW: Final = replace(EVEN, num_layers=3)
-_DOUBLE: Final = Precision("float64", "float64", "float64", None, "float64")
-_HALF: Final = Precision(reduce="bfloat16")
+_DOUBLE: Final = Precision(params="float64").resolved()
+_HALF: Final = Precision(reduce="bfloat16").resolved()
 # Options that change the communication, with the values of the check.
 VARIED: Final[Mapping[str, tuple[Any, ...]]] = {
     "reshard_after_forward": (False, 2),

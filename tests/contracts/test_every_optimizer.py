@@ -28,8 +28,9 @@ from simulator.step.kernel_timer import KernelTimer
 from simulator.step.optimizer_update import implementation_of, update_traffic
 from simulator.step.optimizers.optimizer import OPTIMIZERS
 from simulator.step.parallelism import Parallelism
+from simulator.step.precision import MIXED, Precision
 from simulator.step.sharding import Sharding
-from simulator.step.spec import Precision, TrainingStep, Updater
+from simulator.step.spec import TrainingStep, Updater
 from simulator.step.states import even_part, states
 from simulator.testing import check_optimizer
 from simulator.testing import optimizer_laws as laws
@@ -160,7 +161,7 @@ def test_the_planners_bound_is_the_update_that_is_simulated_or_less(name: str) -
 
 @pytest.mark.parametrize("name", SEPARATE)
 @pytest.mark.parametrize("strategy", laws.SHARDINGS)
-@pytest.mark.parametrize("precision", [laws.PRECISION, laws.WHOLE])
+@pytest.mark.parametrize("precision", [MIXED, laws.WHOLE])
 def test_separate_kernels_move_what_their_operations_read_and_write(
     name: str, strategy: str, precision: Precision
 ) -> None:
@@ -186,7 +187,7 @@ def test_a_user_gets_the_same_laws_from_a_single_function(name: str) -> None:
 
 def test_adam_moves_28_bytes_fused_and_80_as_separate_kernels() -> None:
     """float32 without a copy: reads p, g, m, v and writes p, m, v; against 18 numbers and twice the gradient."""
-    whole = Precision("float32", "float32", "float32", None, "float32")
+    whole = Precision(params="float32").resolved()
     for implementation, each in (("fused", 28), ("foreach", 80), ("for_loop", 80)):
         optimizer = replace(OPTIMIZERS.find("adam"), implementation=implementation)
         made = TrainingStep(TINY, 32, 1, optimizer=optimizer, sharding=Sharding(strategy="ddp"), precision=whole)

@@ -16,13 +16,13 @@ from simulator.learning.training import Training
 from simulator.model.shape import Transformer
 from simulator.numerics.scaling import Scale, grad_scaler
 from simulator.step.learning_spec import LossScaling
-from simulator.step.spec import Precision
+from simulator.step.precision import Precision
 from tests.golden.gpt import BATCH, STEPS, golden, tokens
 from tests.training import play, step
 
 SHAPE = Transformer("golden", 2, 64, 4, 4, 16, 256, 128, 32, tied=False)
 OVERFLOW = 7
-HALF = Precision("float16", "float16", "float16", "float32", "float16")
+HALF = Precision(params="float16", grads="float16", reduce="float16", master="float32", matmul="float16")
 
 
 def half(

@@ -28,7 +28,8 @@ from simulator.step.learning_spec import LossScaling
 from simulator.step.parallelism import Parallelism
 from simulator.step.pipelines.schedule import SCHEDULES
 from simulator.step.plan import StepPlan, plan_step
-from simulator.step.spec import Offload, Precision, Scaling
+from simulator.step.precision import Precision, Scaling
+from simulator.step.spec import Offload
 from tests.engines import GROWS, growth, simulated_alike
 from tests.training import WITHOUT_SERVERS, step
 
@@ -92,7 +93,11 @@ def drawn(seed: int) -> Cut | None:
         "checkpointing": pick("none", "full", "selective_op", 2) if p > 1 else pick("none", "full", "sqrt"),
         "dropout": pick(True, False),
         "attention": pick("flash", "standard") if c == 1 else "flash",
-        "precision": pick(Precision(), Precision(grads="float32"), Precision("float16", "float16", "float16")),
+        "precision": pick(
+            Precision().resolved(),
+            Precision(grads="float32").resolved(),
+            Precision(params="float16", grads="float16", reduce="float16").resolved(),
+        ),
         "loss_scaling": pick(None, LossScaling(rule="dynamic")),
         "algorithm": pick("auto", "ring"),
         "collectives": pick("auto", "played"),
@@ -123,7 +128,7 @@ def drawn(seed: int) -> Cut | None:
     cluster = build(str(pick(*topologies)), ranks, gpu=pick(None, None, "b200"), stragglers=slow)
     narrow = [dtype for dtype in ("float8_e4m3fn", "float4_e2m1fn") if dtype in cluster.gpus[0].peak_flops]
     if narrow and pick(True, False, False):
-        facts["precision"] = Precision(matmul=pick(*narrow), scaling=pick(*get_args(Scaling)))
+        facts["precision"] = Precision(matmul=pick(*narrow), scaling=pick(*get_args(Scaling))).resolved()
     jitter = Jitter(0.1, 0.1, seed) if pick(True, False, False, False) else None
     facts["framework"] = replace(
         pick(*FRAMEWORKS),

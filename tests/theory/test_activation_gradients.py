@@ -15,7 +15,7 @@ from simulator.records.operation import Allocate, Free
 from simulator.step.activation_gradients import gradients_within
 from simulator.step.framework import Framework, load_framework
 from simulator.step.parallelism import Parallelism
-from simulator.step.spec import Precision
+from simulator.step.precision import Precision
 from tests.training import play, step
 
 # h = 64, a gated MLP of width 4 h, queries of h, keys and values of h / 2 each.
@@ -118,7 +118,7 @@ def test_merged_kernels_save_no_float32_copy() -> None:
 
 def test_sharded_frozen_layers_keep_their_inputs_and_the_gradients_of_these() -> None:
     """At the backward pass of layer 0, layers 3, 2 and 1 hold two arrays of h each; without, none of them."""
-    facts: dict[str, Any] = {"checkpointing": "full", "precision": Precision(grads="bfloat16", master=None)}
+    facts: dict[str, Any] = {"checkpointing": "full", "precision": Precision(grads="bfloat16", master=None).resolved()}
     events = {}
     for keeps in (False, True):
         run = play(step("zero3", LORA, framework=Framework(keeps_input_gradients=keeps), **facts), 2)
@@ -182,7 +182,7 @@ def test_one_layer_of_mistral_holds_what_pytorch_holds() -> None:
 
 def test_inputs_are_kept_under_schedules_that_split_the_backward_pass() -> None:
     """Two layers of a stage, four micro-batches: each input's gradient is allocated and freed once."""
-    facts: dict[str, Any] = {"checkpointing": "full", "precision": Precision(grads="bfloat16", master=None)}
+    facts: dict[str, Any] = {"checkpointing": "full", "precision": Precision(grads="bfloat16", master=None).resolved()}
     framework = Framework(keeps_input_gradients=True)
     parallelism = Parallelism(pp=2, schedule="zb_h1")
     run = play(step("zero3", LORA, accumulation=4, parallelism=parallelism, framework=framework, **facts), 4)

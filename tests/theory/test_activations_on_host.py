@@ -8,11 +8,12 @@ import pytest
 
 from simulator.cluster.gpu_file import load_gpu
 from simulator.step.offload import COPY_EFFICIENCY
-from simulator.step.spec import Offload, Precision
+from simulator.step.precision import Precision
+from simulator.step.spec import Offload
 from simulator.step.units import units
 from tests.training import SHARDED, TINY, Played, play, step
 
-BF16 = Precision(reduce="bfloat16")
+BF16 = Precision(reduce="bfloat16").resolved()
 # A deeper model than TINY: six layers, of which the last keeps its activations on the GPU.
 DEEP = replace(TINY, num_layers=6)
 

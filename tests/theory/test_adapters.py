@@ -30,8 +30,9 @@ from simulator.step.kernels.framework_operations import until_needed
 from simulator.step.optimizers.optimizer import OPTIMIZERS
 from simulator.step.parallelism import Parallelism
 from simulator.step.plan import plan_step
+from simulator.step.precision import Precision
 from simulator.step.sharding import Sharding
-from simulator.step.spec import Precision, TrainingStep
+from simulator.step.spec import TrainingStep
 from simulator.step.units import units
 from tests.training import play, step
 
@@ -195,7 +196,7 @@ def test_nothing_is_computed_or_sent_for_what_is_frozen(strategy: str, accumulat
 
 def test_states_are_those_of_the_adapters_and_frozen_parameters_are_held_in_their_dtype() -> None:
     """float32 adapters without a master copy: 4 B and 8 B of Adam each; the frozen model 2 B."""
-    precision = Precision(grads="float32", master=None)
+    precision = Precision(grads="float32", master=None).resolved()
     run = play(step("ddp", adapted("float32"), precision=precision), 2)
     held = {op.name: op.nbytes for op in next(iter(run.plan.program.ranks)) if isinstance(op, Allocate)}
     own = SMALL.num_layers * OWN
@@ -218,7 +219,7 @@ def measured_step(
     states = "float32" if model.adapters else "bfloat16"
     asked = TrainingStep(
         model, seq_len, sequences, checkpointing=checkpointing,
-        precision=Precision(grads=own, reduce="float32", master=None),
+        precision=Precision(grads=own, reduce="float32", master=None).resolved(),
         framework=load_framework("transformers"), sharding=Sharding(strategy="zero3" if gpus > 1 else "ddp"),
         optimizer=replace(OPTIMIZERS.find("adam"), state_dtype=states, **facts),
     )  # fmt: skip

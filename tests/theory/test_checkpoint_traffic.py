@@ -26,7 +26,8 @@ from simulator.scenario.load import load_scenario
 from simulator.step.checkpoint_traffic import SAVE, checkpoint_bytes, save_operation
 from simulator.step.framework import load_framework
 from simulator.step.offload import COPY_EFFICIENCY, copies
-from simulator.step.spec import Precision, TrainingStep
+from simulator.step.precision import Precision
+from simulator.step.spec import TrainingStep
 from tests.engines import CLOSE, farthest
 
 ENGINES = ("events", "compiled") if library.is_there() else ("events",)
@@ -195,5 +196,5 @@ def test_frameworks_that_cast_their_parameters_save_them_once(framework: str, nb
     made = TrainingStep(load_model("llama3_8b"), 8192, 1, framework=load_framework(framework))
     assert checkpoint_bytes(made) == nbytes * total(made.model)
     # Without a master copy the working parameters are the only ones.
-    alone = replace(made, precision=Precision(master=None))
+    alone = replace(made, precision=Precision(master=None).resolved())
     assert checkpoint_bytes(alone) == 10 * total(made.model)

@@ -9,7 +9,7 @@ import pytest
 from simulator.records.operation import Allocate, Collective, Compute, Free, Op
 from simulator.step.framework import Framework
 from simulator.step.parallelism import Parallelism
-from simulator.step.spec import Precision
+from simulator.step.precision import Precision
 from tests.training import TINY, Played, play, step
 
 # Four micro-batches of 2 x 32 tokens in bfloat16 on two stages; two data-parallel ranks.
@@ -21,7 +21,7 @@ WAITING = 2 * TOKENS * (TINY.hidden_size + TINY.vocab_size)
 def played(deferred: Any, strategy: str = "ddp", **facts: Any) -> Played:
     cut = Parallelism(pp=2, deferred_head_gradients=deferred, **facts.pop("cut", {}))
     framework = Framework(gradient_buffers=True, accumulates_in_matmul=True)
-    made = step(strategy, accumulation=MICROS, parallelism=cut, precision=Precision(grads="float32"),
+    made = step(strategy, accumulation=MICROS, parallelism=cut, precision=Precision(grads="float32").resolved(),
                 framework=framework, **facts)  # fmt: skip
     return play(made, 4)
 

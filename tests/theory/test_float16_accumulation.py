@@ -18,7 +18,7 @@ from simulator.model.shape import Transformer
 from simulator.numerics import task
 from simulator.numerics.optimizer import Sgd
 from simulator.numerics.scaling import grad_scaler, static_scaler
-from simulator.step.spec import Precision
+from simulator.step.precision import Precision
 from tests.golden.gpt import golden, update_difference
 from tests.golden.half import half
 from tests.training import play, step
@@ -81,7 +81,7 @@ WAYS: list[tuple[str, dict[str, Any]]] = [
 
 def moved(strategy: str, ranks: int, reduce: str, rate: float, scale: float, **facts: Any) -> Array:
     """By how much parameters go down that are small enough for float32 to show it; all rows are alike."""
-    precision = Precision("float16", "float16", reduce, "float32", "float16")
+    precision = Precision(params="float16", grads="float16", reduce=reduce, master="float32", matmul="float16")
     facts |= {"precision": precision, "seq_len": 8, "micro_batch_size": 1, "algorithm": "direct"}
     made = step(strategy, TINY, **facts)
     setting = TrainingContext(gpt_of(made), (played := play(made, ranks)).plan, played.timeline, Sgd(rate))

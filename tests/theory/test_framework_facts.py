@@ -20,7 +20,7 @@ from simulator.step.framework import Framework, MemoryBuffer, load_framework
 from simulator.step.kernels.framework_operations import narrow_casts
 from simulator.step.kernels.kernel_time import duration
 from simulator.step.parallelism import Parallelism
-from simulator.step.spec import Precision
+from simulator.step.precision import Precision
 from simulator.step.units import batch_of, units
 from tests.training import TINY, Played, play, step
 
@@ -134,7 +134,7 @@ def test_four_bits_are_cast_after_the_exchange_and_heads_stay_wide() -> None:
     framework = load_framework("nemo_2025")
     gpu = load_gpu("b200")
     wide, narrow = (
-        step("ddp", TINY, precision=Precision(matmul=dtype), framework=framework)
+        step("ddp", TINY, precision=Precision(matmul=dtype).resolved(), framework=framework)
         for dtype in ("bfloat16", "float4_e2m1fn")
     )
     assert batch_of(narrow).cut.gather_dtype is None
@@ -143,7 +143,7 @@ def test_four_bits_are_cast_after_the_exchange_and_heads_stay_wide() -> None:
 
 def test_a_matmul_that_adds_to_the_gradient_reads_it_and_no_kernel_adds() -> None:
     """Instead of 2 + 2 x 4 bytes a parameter in a kernel of its own, 4 bytes read beside the matmul's operands."""
-    precision = Precision(grads="float32")
+    precision = Precision(grads="float32").resolved()
     plain, merged = (
         units(step("ddp", TINY, precision=precision, framework=Framework(accumulates_in_matmul=fact)), H100)[1]
         for fact in (False, True)
@@ -158,7 +158,9 @@ def test_gradients_in_buffers_stay() -> None:
     """Four bytes a parameter, and two more where those of the parameters' dtype stay too; never freed."""
     sizes = []
     for kept in (False, True):
-        run = played(2, "zero1", precision=Precision(grads="float32"), gradient_buffers=True, keeps_gradients=kept)
+        run = played(
+            2, "zero1", precision=Precision(grads="float32").resolved(), gradient_buffers=True, keeps_gradients=kept
+        )
         ops = next(iter(run.plan.program.ranks))
         sizes.append(next(op.nbytes for op in ops if isinstance(op, Allocate) and op.name == "gradient buffers"))
         assert not any(isinstance(op, Free) and op.allocation == "gradient buffers" for op in ops)
@@ -218,7 +220,7 @@ def test_a_loss_that_overwrites_its_float32_logits_holds_two_bytes_a_logit_more(
 @pytest.mark.parametrize(("tokens", "parameters"), [(8, 64 * 512 + 64 + 64), (64, 0)])
 def test_the_heads_weight_gradient_takes_the_place_of_the_float32_logits(tokens: int, parameters: int) -> None:
     """Two bytes a parameter less four bytes a logit: the softmax is freed, the logits' gradient is not."""
-    precision = Precision(grads="float32")
+    precision = Precision(grads="float32").resolved()
     facts: dict[str, Any] = {"keeps_logits": True, "seq_len": tokens, "micro_batch_size": 1, "precision": precision}
     ops = next(iter(played(2, "ddp", replace(TINY, tied=False), **facts).plan.program.ranks))
     made = next(op.nbytes for op in ops if isinstance(op, Allocate) and op.name == "head gradients 0")
@@ -227,7 +229,7 @@ def test_the_heads_weight_gradient_takes_the_place_of_the_float32_logits(tokens:
 
 def test_a_gradient_that_matmuls_add_takes_no_memory_besides() -> None:
     """Only the embedding's gradient, which no matmul makes, has an array of its own, of two bytes a parameter."""
-    precision = Precision(grads="float32")
+    precision = Precision(grads="float32").resolved()
     run = played(2, precision=precision, accumulation=2, gradient_buffers=True, accumulates_in_matmul=True)
     ops = next(iter(run.plan.program.ranks))
     fresh = {op.name: op.nbytes for op in ops if isinstance(op, Allocate) and op.name.endswith("gradients 1")}
@@ -242,7 +244,11 @@ def test_placeholders_of_gradients_are_one_array_for_each_shape_of_matrices(pp: 
     """Two bytes an element of 3 d x d, d x d, f x d, d x f, and the head's v x d, however many layers; nothing more for
     a layer or the head.
     """
-    facts: dict[str, Any] = {"precision": Precision(grads="float32"), "gradient_buffers": True, "placeholders": True}
+    facts: dict[str, Any] = {
+        "precision": Precision(grads="float32").resolved(),
+        "gradient_buffers": True,
+        "placeholders": True,
+    }
     run = played(2, parallelism=Parallelism(pp=pp), accumulation=2, **facts)
     d, f = TINY.hidden_size, TINY.ffn_size
     for rank, ops in enumerate(run.plan.program.ranks):
@@ -262,7 +268,7 @@ def test_placeholders_of_gradients_are_one_array_for_each_shape_of_matrices(pp: 
 )
 def test_narrow_gradients_are_copied_in_float32_until_the_next_step(grads: str, strategy: str, nbytes: int) -> None:
     """Four bytes a parameter that the rank updates, of two ranks with zero1; none if gradients are float32 already."""
-    precision = Precision("float16", grads=grads, reduce=grads, matmul="float16")
+    precision = Precision(params="float16", grads=grads, reduce=grads, matmul="float16").resolved()
     ops = next(iter(played(2, strategy, precision=precision, widens_gradients=True).plan.program.ranks))
     made = [op.nbytes for op in ops if isinstance(op, Allocate) and op.name == "gradients for the update"]
     elements = sum(module.elements for module in modules(TINY))
@@ -287,7 +293,7 @@ def test_gathered_inputs_lie_in_a_buffer_that_is_never_freed(
     users: MemoryBuffer, facts: dict[str, Any], nbytes: tuple[int, int]
 ) -> None:
     run = played(4, memory_buffer=users, parallelism=Parallelism(**facts), micro_batch_size=2, seq_len=16,
-                 accumulation=2, precision=Precision(grads="float32"))  # fmt: skip
+                 accumulation=2, precision=Precision(grads="float32").resolved())  # fmt: skip
     ranks = run.plan.program.ranks
     for ops, expected in zip((ranks[0], ranks[-1]), nbytes, strict=True):
         assert [op.nbytes for op in ops if isinstance(op, Allocate) and op.name == "memory buffer"] == (
@@ -302,7 +308,7 @@ def test_gathered_inputs_lie_in_a_buffer_that_is_never_freed(
 def test_scores_of_local_layers_lie_in_the_same_buffer(attention: str, users: MemoryBuffer) -> None:
     """Two sequences, half of the heads, 16 x 16 positions of 2 bytes: more than the gathered input if it is narrow."""
     run = played(2, memory_buffer=users, parallelism=Parallelism(tp=2, sequence_parallel=False), micro_batch_size=2,
-                 seq_len=16, attention=attention, precision=Precision(grads="float32"))  # fmt: skip
+                 seq_len=16, attention=attention, precision=Precision(grads="float32").resolved())  # fmt: skip
     sizes = [op.nbytes for op in next(iter(run.plan.program.ranks)) if getattr(op, "name", "") == "memory buffer"]
     scores = 2 * TINY.num_heads // 2 * 16 * 16 * 2
     assert sizes == ([scores] if users == "scores" and attention != "flash" else [])

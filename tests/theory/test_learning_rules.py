@@ -20,11 +20,11 @@ from simulator.numerics.gpt import Gpt
 from simulator.numerics.optimizer import Adam, Rule, Sgd, fresh
 from simulator.numerics.optimizer import step as optimizer_step
 from simulator.step.learning_spec import TrainingTask
-from simulator.step.spec import Precision
+from simulator.step.precision import Precision
 from tests.training import SHARDED, WITHOUT_SERVERS, play, step
 
 TIED = Transformer("tied", 2, 16, 2, 2, 8, 64, 32, 8, tied=True)
-DOUBLE = Precision("float64", "float64", "float64", None, "float64")
+DOUBLE = Precision(params="float64").resolved()
 
 
 def begun(strategy: str, ranks: int = 4, rule: Rule | None = None, shape: Transformer = TIED, **facts: Any) -> Training:
@@ -73,7 +73,7 @@ def test_every_sharding_steps_as_one_rank_does(strategy: str, clip: float | None
 
 
 def test_clipping_changes_no_bit_between_shardings() -> None:
-    single = Precision("float32", "float32", "float32", None, "float32")
+    single = Precision(params="float32").resolved()
     plain = begun("ddp", clip_norm=0.3, precision=single)
     losses = [plain.step(rows(n)).loss for n in range(6)]
     for strategy in SHARDED:

@@ -27,12 +27,12 @@ from simulator.scenario.training_spec import OptimizerSpec
 from simulator.step.framework import Framework
 from simulator.step.learning_spec import LearningSpec, TrainingTask
 from simulator.step.parallelism import Parallelism
-from simulator.step.spec import Precision
+from simulator.step.precision import Precision
 from tests.training import EVERY_STRATEGY, play, step
 
 WIDTH, WORDS, LENGTH, STEPS = 16, 32, 8, 3
 SHAPE = Transformer("tied", 2, WIDTH, 2, 2, 8, 4 * WIDTH, WORDS, LENGTH, tied=True)
-DOUBLE = Precision("float64", "float64", "float64", None, "float64")
+DOUBLE = Precision(params="float64").resolved()
 RATE, DECAY = 0.01, 0.1
 LESSON = TrainingTask(LearningSpec(rate=RATE, decay=DECAY))
 ONE = Parallelism()
@@ -255,7 +255,7 @@ def norm_by_hand(batch: int) -> float:
 
 
 def bits(strategy: str, way: str, dtype: str, ranks: int = 4, **facts: Any) -> dict[str, bytes]:
-    precision = Precision(dtype, dtype, dtype, None, dtype)
+    precision = Precision(params=dtype).resolved()
     chosen = optimizer(OptimizerSpec(name="muon", distribution=way), strategy, updated=dtype)
     made, _ = learned_with_muon(
         strategy, way, ranks, 12, optimizer=chosen, precision=precision, algorithm="direct", **facts

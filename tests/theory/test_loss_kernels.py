@@ -13,7 +13,8 @@ from simulator.step.framework import Framework, load_framework
 from simulator.step.kernels.kernel_time import duration
 from simulator.step.kernels.loss_operations import chunk_tokens, loss_buffers, loss_operations
 from simulator.step.learning_spec import LossScaling
-from simulator.step.spec import LossKernels, Precision, TrainingStep
+from simulator.step.precision import Precision
+from simulator.step.spec import LossKernels, TrainingStep
 from simulator.step.units import units
 
 H100 = load_gpu("h100_sxm")
@@ -125,7 +126,7 @@ def test_a_narrow_loss_holds_and_moves_numbers_of_the_logits_dtype_alone() -> No
         "log-softmax gradient": (2 * logits, logits),
     }
     # In float32 both are the same.
-    wide = Precision("float32", "float32", "float32", None, "float32")
+    wide = Precision(params="float32").resolved()
     one, other = (loss_operations(replace(step(loss), precision=wide), replace(BATCH, itemsize=4))
                   for loss in ("narrow", "separate"))  # fmt: skip
     assert one == other

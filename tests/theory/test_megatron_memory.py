@@ -18,7 +18,7 @@ import pytest
 from simulator.model.load import load_model
 from simulator.step.framework import load_framework
 from simulator.step.parallelism import Parallelism
-from simulator.step.spec import Precision
+from simulator.step.precision import Precision
 from tests.training import play, step
 
 MIB = 2**20
@@ -28,7 +28,7 @@ PLAIN = replace(load_framework("megatron_core"), placeholders=False)
 DETERMINISTIC = replace(PLAIN, workspaces={"other": 68 * MIB})
 # --transformer-impl local: no workspace of Transformer Engine, and scores in a buffer that is never freed.
 LOCAL = replace(load_framework("megatron_local"), placeholders=False, workspaces={"other": 64 * MIB})
-HALF = Precision("float16", grads="float16", reduce="float16", matmul="float16")
+HALF = Precision(params="float16", grads="float16", reduce="float16", matmul="float16").resolved()
 CASES: dict[str, tuple[int, int, str, dict[str, Any]]] = {
     "gpt3_mcore_te_tp1_pp1_dist_optimizer_no_mmap_bin_files":
         (552_128_512, 4_673_069_568, "zero1", {"attention": "standard"}),
@@ -70,7 +70,7 @@ CASES: dict[str, tuple[int, int, str, dict[str, Any]]] = {
 def test_bytes_of_the_last_rank_are_those_of_megatron_lm_within_40_mib(name: str) -> None:
     allocated, peak, strategy, facts = CASES[name]
     given: dict[str, Any] = {"attention": "flash", "dropout": True, "framework": DETERMINISTIC} | facts
-    given.setdefault("precision", Precision(grads="float32", reduce="float32"))
+    given.setdefault("precision", Precision(grads="float32", reduce="float32").resolved())
     names = ("tp", "pp", "cp", "sequence_parallel", "schedule", "virtual_stages", "deferred_head_gradients")
     parallel = Parallelism(**{key: given.pop(key) for key in names if key in given})
     # The vocabulary is padded to a multiple of 128 x tp.

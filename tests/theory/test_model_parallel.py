@@ -32,7 +32,8 @@ from simulator.step.kernel_timer import KernelTimer
 from simulator.step.parallelism import Parallelism
 from simulator.step.pipelines.schedule import SCHEDULES, PipelineShape, Work
 from simulator.step.plan import StepPlan, plan_step
-from simulator.step.spec import Precision, TrainingStep
+from simulator.step.precision import Precision
+from simulator.step.spec import TrainingStep
 from simulator.testing.pipelines import most_held, played
 from tests.training import play, step
 
@@ -201,7 +202,7 @@ def test_a_step_takes_what_its_order_takes_with_sends_that_cost(name: str, p: in
     model, schedule = even(p * v), SCHEDULES.find(name)
     parallelism = Parallelism(pp=p, schedule=name, virtual_stages=v)
     # Gradients that are added up in another dtype are so from the first micro-batch on: all take the same.
-    precision = Precision(grads="float32")
+    precision = Precision(grads="float32").resolved()
     plan = planned(p, model, "star_100g", accumulation=m, parallelism=parallelism, precision=precision)
     timeline = events(plan.program, build("star_100g", p), limit_memory=False)
     shape = PipelineShape(p, m, v, p)

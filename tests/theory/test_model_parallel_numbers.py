@@ -33,8 +33,9 @@ from simulator.step.framework import Framework
 from simulator.step.learning_spec import LossScaling
 from simulator.step.parallelism import Parallelism
 from simulator.step.pipelines.schedule import SCHEDULES
+from simulator.step.precision import Precision
 from simulator.step.process_groups import Groups
-from simulator.step.spec import Offload, Precision
+from simulator.step.spec import Offload
 from tests.golden.gpt import farthest, golden, initial, tokens
 from tests.golden.half import SHAPE
 from tests.training import play, step
@@ -54,7 +55,7 @@ def pytorchs(strategy: str, ranks: int, dtype: str = "float64", **sizes: Any) ->
     made = step(
         strategy,
         SHAPE,
-        precision=Precision(dtype, dtype, dtype, None, dtype),
+        precision=Precision(params=dtype).resolved(),
         seq_len=32,
         micro_batch_size=16 * cut_into.size // ranks // accumulation,
         accumulation=accumulation,
@@ -103,7 +104,7 @@ def trained(strategy: str, ranks: int, sizes: dict[str, Any], depth: int = 4, **
     tells: set[str] = facts.pop("tells", set())
     sizes, dtype = dict(sizes), facts.pop("dtype", "float64")
     cut_into = Parallelism(experts=ExpertPartition(sizes.pop("ep", 1), capacity=facts.pop("capacity", None)), **sizes)
-    given = {"precision": Precision(dtype, dtype, dtype, None, dtype), "attention": "flash", "accumulation": 1} | facts
+    given = {"precision": Precision(params=dtype).resolved(), "attention": "flash", "accumulation": 1} | facts
     model = Transformer("small", depth, 32, 4, 4, 8, 128, WORDS, LENGTH, tied=given.pop("tied", False))
     experts = given.pop("experts", 0)
     model = replace(model, num_experts=experts, active_experts=2 if experts else 0)
@@ -333,7 +334,7 @@ def test_whatever_is_drawn_together_learns_what_one_rank_learns(examples: int) -
 def test_of_an_overflow_anywhere_all_ranks_hear(sizes: dict[str, int]) -> None:
     """float16 with a scale that overflows at first: skipped on every rank, then learned as without cutting."""
     half = {
-        "precision": Precision("float16", "float16", "float32", "float32", "float16"),
+        "precision": Precision(params="float16", grads="float16", reduce="float32", master="float32", matmul="float16"),
         "loss_scaling": LossScaling(rule="dynamic", start=2.0**20),
         "accumulation": 2,
     }

@@ -17,8 +17,9 @@ from simulator.scenario.build_training import optimizer
 from simulator.scenario.training_spec import OptimizerSpec
 from simulator.step.optimizers.optimizer import OPTIMIZERS, busiest_owner
 from simulator.step.parallelism import Parallelism
+from simulator.step.precision import Precision
 from simulator.step.sharding import Sharding
-from simulator.step.spec import Precision, TrainingStep
+from simulator.step.spec import TrainingStep
 from tests.training import TINY, play
 
 # Every pair that the rules allow.
@@ -33,7 +34,7 @@ PARAMETER, GRADIENT, MASTER, STATE, SENT = 2, 2, 4, 4, 2
 def step(strategy: str, way: str, **facts: Any) -> TrainingStep:
     made = optimizer(OptimizerSpec(name="muon", distribution=way), strategy)
     return TrainingStep(
-        TINY, 32, 1, optimizer=made, sharding=Sharding(strategy=strategy), precision=Precision(), **facts
+        TINY, 32, 1, optimizer=made, sharding=Sharding(strategy=strategy), precision=Precision().resolved(), **facts
     )
 
 

@@ -15,12 +15,13 @@ from simulator.engine.events import execute
 from simulator.model.parameters import modules, total
 from simulator.report.plots.training.breakdown import parts
 from simulator.step.plan import plan_step
-from simulator.step.spec import Offload, Precision, TrainingStep
+from simulator.step.precision import Precision
+from simulator.step.spec import Offload, TrainingStep
 from tests.training import SHARDED, TINY, Played, play, step
 
 P = total(TINY)
 UNITS = [module.elements for module in modules(TINY)]
-BF16 = Precision(reduce="bfloat16")
+BF16 = Precision(reduce="bfloat16").resolved()
 RATE = 10e9
 
 

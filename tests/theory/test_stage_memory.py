@@ -18,8 +18,9 @@ from simulator.scenario.build_training import to_step
 from simulator.scenario.training_spec import frameworks
 from simulator.step.pipelines.schedule import SCHEDULES, PipelineShape, Placement
 from simulator.step.plan import ranks_alone
+from simulator.step.precision import Precision
 from simulator.step.sharding import Sharding
-from simulator.step.spec import Precision, TrainingStep
+from simulator.step.spec import TrainingStep
 from simulator.step.stage_memory import stage_memory
 from simulator.step.units import units
 
@@ -167,7 +168,7 @@ def steps(draw: st.DrawFn) -> tuple[TrainingStep, int]:
         draw(st.sampled_from([1, 2])),
         micros,
         Sharding(strategy=draw(st.sampled_from(["ddp", "zero1"]))),
-        Precision("float32", "float32", "float32", None, "float32"),
+        Precision(params="float32").resolved(),
         draw(st.sampled_from(["none", "full", "selective_op", 2])),
     )
     cut = replace(step.parallelism, tp=tp, pp=pp, schedule=schedule.name, virtual_stages=chunks)

@@ -12,12 +12,13 @@ import pytest
 
 from simulator.model.parameters import modules, total
 from simulator.step.learning_spec import LossScaling
-from simulator.step.spec import Offload, Precision
+from simulator.step.precision import Precision
+from simulator.step.spec import Offload
 from tests.training import TINY, WITHOUT_SERVERS, play, sent, step
 
 P = total(TINY)
 ROOT = modules(TINY)[0].elements + modules(TINY)[-1].elements
-BF16 = Precision(reduce="bfloat16")
+BF16 = Precision(reduce="bfloat16").resolved()
 
 
 def padded(elements: int, ranks: int) -> int:
@@ -56,7 +57,7 @@ def test_accumulation_multiplies_only_what_reduces_every_micro_batch(strategy: s
 
 
 def test_gradients_in_float32_double_their_part() -> None:
-    wide = play(step("ddp", precision=Precision(reduce="float32"), bucket_size=2**40), 4)
+    wide = play(step("ddp", precision=Precision(reduce="float32").resolved(), bucket_size=2**40), 4)
     narrow = play(step("ddp", precision=BF16, bucket_size=2**40), 4)
     assert sent(wide) == pytest.approx([2 * nbytes for nbytes in sent(narrow)])
 
@@ -148,7 +149,7 @@ def test_a_mesh_between_passes_gathers_in_its_neighbourhood(ranks: int, mesh: in
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_workers_push_gradients_and_servers_send_parameters_to_each(ranks: int, servers: int) -> None:
     """Whole arrays, in dtypes of their own: r P from each worker; p P N / k from each of k servers."""
-    precision = Precision(params="bfloat16", reduce="float32")
+    precision = Precision(params="bfloat16", reduce="float32").resolved()
     played = play(step("parameter_server", precision=precision, bucket_size=2**40, servers=servers), ranks)
     whole = padded(P, servers)
     assert sent(played) == pytest.approx([4 * whole] * ranks + [2 * whole * ranks / servers] * servers)

@@ -26,7 +26,7 @@ from simulator.records.timeline import Span
 from simulator.run.simulate import simulate
 from simulator.scenario.load import load_scenario
 from simulator.step.learning_spec import TrainingTask
-from simulator.step.spec import Precision
+from simulator.step.precision import Precision
 from tests.golden.gpt import farthest, golden, initial, tokens, update_difference
 from tests.golden.half import SHAPE, half
 from tests.training import EVERY_STRATEGY, WITHOUT_SERVERS, Played, play, step
@@ -35,7 +35,7 @@ from tests.training import EVERY_STRATEGY, WITHOUT_SERVERS, Played, play, step
 def training(
     strategy: str, ranks: int = 4, dtype: str = "float32", topology: Any = "star_100g", **facts: Any
 ) -> Training:
-    precision = Precision(dtype, dtype, facts.pop("reduce", dtype), None, dtype)
+    precision = Precision(params=dtype, grads=dtype, reduce=facts.pop("reduce", dtype), master=None, matmul=dtype)
     batch = 16 // ranks // facts.get("accumulation", 1)
     made = step(strategy, SHAPE, precision=precision, seq_len=32, micro_batch_size=batch, **facts)
     played = play(made, ranks, topology)
@@ -252,7 +252,9 @@ def test_played_activations_are_the_bytes_that_numpy_keeps_at_every_moment(
 ) -> None:
     """Two programs that never import each other: one counts tensors of a shape, the other holds arrays."""
     shape = replace(SHAPE, num_layers=4)
-    precision = Precision(dtype, "float32", "float32", None if dtype == "float32" else "float32", dtype)
+    precision = Precision(
+        params=dtype, grads="float32", reduce="float32", master=None if dtype == "float32" else "float32", matmul=dtype
+    )
     facts: dict[str, Any] = {"precision": precision, "attention": attention, "accumulation": 2}
     facts |= {"dropout": dropout > 0, "lesson": TrainingTask(dropout=dropout)}
     played = play(step(strategy, shape, checkpointing=checkpointing, seq_len=24, micro_batch_size=3, **facts), 2)

@@ -20,12 +20,12 @@ from simulator.numerics.scaling import grad_scaler
 from simulator.run.simulate import SimulatedRun, simulate
 from simulator.scenario.load import load_scenario
 from simulator.step.learning_spec import LossScaling
-from simulator.step.spec import Precision
+from simulator.step.precision import Precision
 from tests.training import play, step
 
 SHAPE = Transformer("tiny", 2, 16, 2, 2, 8, 64, 32, 8, tied=True)
-DOUBLE = Precision("float64", "float64", "float64", None, "float64")
-HALF = Precision("float16", "float16", "float32", "float32", "float16")
+DOUBLE = Precision(params="float64").resolved()
+HALF = Precision(params="float16", grads="float16", reduce="float32", master="float32", matmul="float16")
 SHARDED = ("zero1", "zero2", "zero3")
 
 

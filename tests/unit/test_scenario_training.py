@@ -23,13 +23,14 @@ from simulator.scenario.load import load_scenario, parse_scenario, points
 from simulator.scenario.records import Scenario, TrainingSpec, axis_keys
 from simulator.scenario.resolve import resolved, to_yaml
 from simulator.scenario.template import template
-from simulator.scenario.training_spec import ParallelismSpec, PrecisionSpec
+from simulator.scenario.training_spec import ParallelismSpec
 from simulator.scenario.typed_keys import CollectiveKeys, FaultKeys, LearningKeys, TrainingKeys
 from simulator.step.checkpointing import POLICIES
 from simulator.step.learning_spec import FaultSpec, TrainingTask
 from simulator.step.optimizers.optimizer import OPTIMIZERS
+from simulator.step.precision import Precision
 from simulator.step.sharding import Sharding
-from simulator.step.spec import Precision, TrainingStep
+from simulator.step.spec import TrainingStep
 from simulator.step.strategies.strategy import STRATEGIES
 from tests.schemas import scenario_validator
 from tests.training import WITHOUT_SERVERS
@@ -89,7 +90,9 @@ def test_what_is_left_out_has_the_defaults_of_the_design() -> None:
     assert step.sharding == Sharding().replaced(
         strategy="zero3", reshard_after_forward=True, prefetch=1, bucket_size=25 * 2**20
     )
-    assert step.precision == Precision("bfloat16", "bfloat16", "float32", "float32", "bfloat16")
+    assert step.precision == Precision(
+        params="bfloat16", grads="bfloat16", reduce="float32", master="float32", matmul="bfloat16"
+    )
     assert (step.attention, step.attention_generation) == ("flash", 2)
     assert (step.collectives, step.compiled, step.dropout) == ("auto", False, False)
     assert step.optimizer == OPTIMIZERS.find("adam")
@@ -117,7 +120,9 @@ def test_every_key_reaches_the_step() -> None:
     assert step.sharding == Sharding().replaced(
         strategy="zero1", reshard_after_forward=False, prefetch=0, bucket_size=2**20
     )
-    assert step.precision == Precision("float16", "float32", "float16", None, "float16")
+    assert step.precision == Precision(
+        params="float16", grads="float32", reduce="float16", master=None, matmul="float16"
+    )
     assert (step.checkpointing, step.attention, step.attention_generation) == ("sqrt", "standard", 1)
     assert (step.optimizer, step.collectives, step.compiled, step.dropout) == (
         # Without a wide master copy, states have the parameters' dtype.
@@ -143,11 +148,14 @@ def test_a_bare_strategy_is_short_for_the_mapping(strategy: str) -> None:
 @pytest.mark.parametrize(
     ("word", "precision"),
     [
-        ("fp32", Precision("float32", "float32", "float32", None, "float32")),
-        ("tf32", Precision("float32", "float32", "float32", None, "tf32")),
-        ("fp16", Precision("float16", "float16", "float32", "float32", "float16")),
-        ("bf16", Precision("bfloat16", "bfloat16", "float32", "float32", "bfloat16")),
-        ("fp8", Precision("bfloat16", "bfloat16", "float32", "float32", "float8_e4m3fn")),
+        ("fp32", Precision(params="float32").resolved()),
+        ("tf32", Precision(params="float32", grads="float32", reduce="float32", master=None, matmul="tf32")),
+        ("fp16", Precision(params="float16", grads="float16", reduce="float32", master="float32", matmul="float16")),
+        ("bf16", Precision(params="bfloat16", grads="bfloat16", reduce="float32", master="float32", matmul="bfloat16")),
+        (
+            "fp8",
+            Precision(params="bfloat16", grads="bfloat16", reduce="float32", master="float32", matmul="float8_e4m3fn"),
+        ),
     ],
 )
 def test_a_short_precision_means_these_dtypes(word: str, precision: Precision) -> None:
@@ -351,8 +359,9 @@ def test_the_template_of_a_step_loads_as_it_stands_and_in_its_long_form() -> Non
     assert len(points(scenario)) == 2 * 3 * 2
     long = text.replace("  sharding: zero3 ", "  # ").replace("  precision: bf16 ", "  # ")
     long = long.replace("  # sharding:", "  sharding:").replace("  # precision:", "  precision:")
-    assert spec_of(parse_scenario(document.parse(long), Path())).precision == PrecisionSpec(
-        grads="bfloat16", reduce="float32", master="float32", matmul="bfloat16"
+    assert (
+        spec_of(parse_scenario(document.parse(long), Path())).precision
+        == Precision(grads="bfloat16", reduce="float32", master="float32", matmul="bfloat16").resolved()
     )
 
 

@@ -42,8 +42,9 @@ from simulator.step.kernel_timer import KernelTimer
 from simulator.step.kernels.framework_operations import narrow_casts, second_maps, until_needed
 from simulator.step.kernels.kernel_time import duration
 from simulator.step.kernels.loss_operations import fused_loss, loss_buffers
+from simulator.step.precision import Precision
 from simulator.step.sharding import Sharding
-from simulator.step.spec import Precision, TrainingStep
+from simulator.step.spec import TrainingStep
 from simulator.step.units import units
 from tools.validation import cut_text as cut_page_text
 from tools.validation import error_plot as plot_validation
@@ -131,15 +132,15 @@ def test_eight_bits_need_power_by_their_best_rate_or_lose_what_was_measured() ->
 
 
 def test_scales_for_each_row_make_matmuls_in_eight_bits_slower_and_nothing_else() -> None:
-    framework, eight = Framework(row_scaled=1.35), Precision(matmul="float8_e4m3fn")
+    framework, eight = Framework(row_scaled=1.35), Precision(matmul="float8_e4m3fn").resolved()
     tensor, row = (
-        KernelTimer(H100, step(framework, precision=replace(eight, scaling=scaling))) for scaling in ("tensor", "row")
+        KernelTimer(H100, step(framework, precision=eight.replaced(scaling=scaling))) for scaling in ("tensor", "row")
     )
     matmul, attention = Matmul("", 8192, 4096, 4096), Attention("", 2, 16, 16, 2048, 128, causal=True, backward=True)
     bare = duration(matmul, H100, "float8_e4m3fn")
     assert row.seconds(matmul) - tensor.seconds(matmul) == pytest.approx(0.35 * bare)
     assert row.seconds(attention) == tensor.seconds(attention)
-    wide = KernelTimer(H100, step(framework, precision=Precision(scaling="row")))
+    wide = KernelTimer(H100, step(framework, precision=Precision(scaling="row").resolved()))
     assert wide.seconds(matmul) == pytest.approx(duration(matmul, H100, "bfloat16"))
 
 
@@ -150,7 +151,7 @@ def test_scales_for_each_block_make_weight_gradients_slowest() -> None:
         return median(times[how][shape] / times["float8 tensor fast"][shape] for shape in times[how])
 
     tensor, block = (
-        KernelTimer(H100, step(Framework(), precision=Precision(matmul="float8_e4m3fn", scaling=scaling)))
+        KernelTimer(H100, step(Framework(), precision=Precision(matmul="float8_e4m3fn", scaling=scaling).resolved()))
         for scaling in ("tensor", "block")
     )
     bare = duration(Matmul("", 8192, 4096, 4096), H100, "float8_e4m3fn")
@@ -274,7 +275,7 @@ def test_buffers_of_the_loss_are_its_float32_gradients_and_half_of_them_compiled
 
 
 def test_eight_bit_matmuls_pay_for_their_casts_and_attention_keeps_its_dtype() -> None:
-    eight = step(precision=Precision(matmul="float8_e4m3fn"))
+    eight = step(precision=Precision(matmul="float8_e4m3fn").resolved())
     matmul = Matmul("", 8192, 4096, 4096)
     operands = 8192 * 4096 + 4096 * 4096
     assert narrow_casts(matmul).nbytes(1) == 3 * operands

@@ -22,7 +22,7 @@ from simulator.calibration.training_runs.rows import (
 )
 from simulator.model.expert_partition import ExpertPartition
 from simulator.step.parallelism import Parallelism
-from simulator.step.spec import Scaling
+from simulator.step.precision import Scaling
 
 
 def measured_cut(source: str | None = None) -> tuple[MeasuredRow, ...]:

@@ -28,8 +28,9 @@ from simulator.scenario.training_spec import TrainingSpec
 from simulator.step.framework import Framework, Implementation
 from simulator.step.learning_spec import LossScaling
 from simulator.step.parallelism import ALONE, Parallelism
+from simulator.step.precision import Precision, Scaling
 from simulator.step.sharding import Sharding
-from simulator.step.spec import Precision, Scaling, TrainingStep
+from simulator.step.spec import TrainingStep
 
 GIB: Final = 2**30
 # Larger than any rank's gradients [B]: gradients then travel at once, after the last is computed.
@@ -299,9 +300,13 @@ def step_of(row: MeasuredRow, framework: Framework, accumulation: int | None = N
         accumulation=row.accumulation if accumulation is None else accumulation,
         parallelism=row.parallelism,
         sharding=sharding if row.buckets else sharding.replaced(bucket_size=_ONE_BUCKET),
-        # The master copy keeps its default dtype, float32.
         precision=Precision(
-            params=row.params, grads=row.grads, reduce=row.reduce, matmul=row.matmul, scaling=row.scaling
+            params=row.params,
+            grads=row.grads,
+            reduce=row.reduce,
+            master="float32",
+            matmul=row.matmul,
+            scaling=row.scaling,
         ),
         checkpointing=row.checkpointing,
         attention="standard" if row.attention == "standard" else "flash",

@@ -16,7 +16,6 @@ from simulator.findings.answer import Answer
 from simulator.findings.caveats import sources
 from simulator.findings.comparison import Comparison, Row
 from simulator.records.measures import Report
-from simulator.scenario.build_training import precision
 from simulator.scenario.records import Scenario
 from simulator.scenario.training_spec import TrainingSpec
 from simulator.step.framework import load_framework
@@ -143,7 +142,7 @@ def _constants(row: Row) -> str:
 
 def _scales_rows(training: TrainingSpec) -> bool:
     """Return True if a step's matmuls in eight bits have a scale for each row."""
-    asked = precision(training.precision)
+    asked = training.precision.resolved()
     return asked.scaling == "row" and is_narrow(asked.matmul)
 
 
