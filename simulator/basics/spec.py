@@ -26,6 +26,14 @@ class Spec(BaseModel):
         return self.model_copy(update=changes)
 
 
+class Frozen(dict[str, Any]):
+    """A mapping as the value of a key of a frozen record: it has a hash, and nobody may change it."""
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        """Return a hash of the items."""
+        return hash(frozenset(self.items()))
+
+
 # Tuples, because frozen records must not hold lists.
 def _as_tuple(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value

@@ -232,7 +232,7 @@ def _finding(found: _Found) -> str:
 def _asked(found: _Found) -> str:
     step, cut = found.step, found.step.parallelism
     data = found.gpus // cut.size
-    sizes = f"dp {data}, tp {cut.tp}, pp {cut.pp}, cp {cut.cp}, ep {cut.experts.ranks}"
+    sizes = f"dp {data}, tp {cut.tp}, pp {cut.pp}, cp {cut.cp}, ep {cut.ep}"
     batches = f"{step.accumulation} micro-batch{'es' if step.accumulation > 1 else ''}"
     micro_batch = micro_batch_text(step.model.work_unit, step.micro_batch_size, step.seq_len)
     order = f", {Pipeline.of(step).schedule.name}" if cut.pp > 1 else ""

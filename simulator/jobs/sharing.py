@@ -43,7 +43,7 @@ from simulator.report.tables.answer_table import AnswerTable
 from simulator.run.watchdog import watched
 from simulator.scenario import own_parts
 from simulator.scenario.build_cluster import network_time, to_cluster
-from simulator.scenario.build_training import parallelism, to_step
+from simulator.scenario.build_training import to_step
 from simulator.scenario.jobs_file import JobSetting, JobsFile, OuterSetting
 from simulator.step.plan import plan_step
 from simulator.step.spec import TrainingStep
@@ -384,7 +384,7 @@ def _summed_in_every_step(file: JobsFile, cluster: Cluster, setting: JobSetting)
     sharding = training.sharding
     if STRATEGIES.find(sharding.strategy, setting.base).shards and sharding.shard_size is None:
         sharding = sharding.replaced(
-            shard_size=parallelism(own_parts.located(training, setting.base)).holders(setting.cluster.world_size)
+            shard_size=own_parts.located(training, setting.base).parallelism.holders(setting.cluster.world_size)
         )
     whole = cluster.part(ranks)
     step = to_step(training.replaced(sharding=sharding), len(ranks), setting.base)

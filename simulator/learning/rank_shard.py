@@ -81,7 +81,7 @@ def places(gpt: Gpt, plan: StepPlan) -> tuple[RankShard, ...]:
     tensor, context, replica, stages = (grid.coordinate(kind).tolist() for kind in ("tp", "cp", "dp", "pp"))
     pipeline = Pipeline.of(step)
     seconds = [pipeline.second_copy(place) for place in range(asked.pp)]
-    cut, experts = asked.cut(), asked.experts.ranks
+    cut, experts = asked.cut(), asked.ep
     # Rows of the padded token table on each rank.
     rows = cut.vocabulary(step.transformer) // asked.tp if asked.tp > 1 else 0
     every = replace(gpt, share=TensorShard(experts=experts)).units

@@ -101,14 +101,14 @@ class TrainingContext:
         """Return the number of shards for these units' states; experts are sharded over the ranks with the same
         experts.
         """
-        return max(1, self.cut // self.plan.step.parallelism.experts.ranks) if is_spread(units) else self.cut
+        return max(1, self.cut // self.plan.step.parallelism.ep) if is_spread(units) else self.cut
 
     def part_of(self, rank: int, units: Units) -> int:
         """Return a rank's shard index for these units' states."""
         data = self.places[rank].data
         # Neighbouring ranks hold different experts. With 4 ranks and ep 2, ranks 0 and 2 share experts, as shards 0 and
         # 1.
-        own = data // self.plan.step.parallelism.experts.ranks if is_spread(units) else data
+        own = data // self.plan.step.parallelism.ep if is_spread(units) else data
         return own % self.cut_of(units)
 
     @property

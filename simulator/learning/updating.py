@@ -50,7 +50,7 @@ def _counted(setting: TrainingContext, rank: Rank) -> list[Array]:
     norm.
     """
     # Only data parallelism: every shard counts as a whole, without masks.
-    if setting.holders == setting.world_size and setting.plan.step.parallelism.experts.ranks == 1:
+    if setting.holders == setting.world_size and setting.plan.step.parallelism.ep == 1:
         return list(rank.summed.values())
     return [part[own_slice(setting, rank, units)] for units, part in rank.summed.items()]
 

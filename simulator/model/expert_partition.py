@@ -15,39 +15,24 @@ import math
 from collections import Counter
 from dataclasses import dataclass
 from functools import cache
-from typing import Literal
+from typing import Final
 
+from simulator.model.expert_exchange import ExpertExchange
 from simulator.model.shape import Transformer
+
+EXCHANGE: Final = ExpertExchange()
 
 
 @dataclass(frozen=True, slots=True)
 class ExpertPartition:
-    """How experts are distributed over ranks, and how tokens reach them [1]_.
+    """How experts are distributed over ranks, and how tokens reach them [1]_ [2]_ [3]_.
 
-    Attributes
-    ----------
-    dispatch : {"all_to_all", "all_gather", "deduplicated"}
-        A copy of a token per chosen expert; every token to every rank; a copy per node, and in the node per rank, with
-        at least one chosen expert [2]_.
-    routing : {"uniform", "round_robin"}
-        How tokens choose experts: any k experts are equally probable, or token i chooses the k experts from number i k
-        on, as benchmarks do [3]_.
+    Experts are dealt to ranks in turn by popularity, which is about as even as chance.
     """
 
     ranks: int = 1  # expert-parallel ranks, e
-    dispatch: Literal["all_to_all", "all_gather", "deduplicated"] = "all_to_all"
-    # Tokens that an expert takes, in units of its even share: excess tokens are dropped, missing tokens padded; None:
-    # unlimited
-    capacity: float | None = None
-    # Tokens of the fullest rank over the mean, at least 1; every other rank waits for the fullest
-    imbalance: float = 1.0
-    # Dtype of tokens on their way to experts; None: the activations' dtype, which the way back always uses
-    dtype: str | None = None
     tensor: int = 1  # ranks that cut each expert's matrices
-    # The n-th most popular expert is chosen in proportion to n^-zipf. Experts are dealt to ranks in turn by popularity,
-    # which is about as even as chance. 0: equal popularity.
-    zipf: float = 0.0
-    routing: Literal["uniform", "round_robin"] = "uniform"
+    exchange: ExpertExchange = EXCHANGE
     # Consecutive expert-parallel ranks on each node; 0 if nodes are unknown, or have unequal numbers of these ranks. A
     # token then has a copy per rank.
     in_node: int = 0
@@ -63,22 +48,22 @@ class ExpertPartition:
         Examples
         --------
         >>> from simulator.model.load import load_model
-        >>> mixtral = load_model("mixtral_8x7b")
-        >>> [round(ExpertPartition(ranks, zipf=1.0).fullest(mixtral), 3) for ranks in (1, 4, 8)]
+        >>> mixtral, skewed = load_model("mixtral_8x7b"), ExpertExchange(imbalance={"zipf": 1.0})
+        >>> [round(ExpertPartition(ranks, exchange=skewed).fullest(mixtral), 3) for ranks in (1, 4, 8)]
         [1.0, 1.766, 2.943]
         """
-        popularity = [float(place) ** -self.zipf for place in range(1, model.num_experts + 1)]
+        popularity = [float(place) ** -self.exchange.zipf for place in range(1, model.num_experts + 1)]
         # The rank with the most popular expert is the fullest. With 8 experts on 4 ranks it also has the fifth: (1 +
         # 1/5) over the sum 1 + 1/2 + ... + 1/8, times 4 ranks.
-        return float(self.imbalance * self.ranks * sum(popularity[:: self.ranks]) / sum(popularity))
+        return float(self.exchange.factor * self.ranks * sum(popularity[:: self.ranks]) / sum(popularity))
 
     def slots(self, model: Transformer, tokens: int) -> int:
         """Return the number of rows reserved at each expert for a rank's tokens, including padding; 0 without a
         capacity.
         """
-        if self.capacity is None:
+        if self.exchange.capacity is None:
             return 0
-        return math.ceil(tokens * model.active_experts / model.num_experts * self.capacity)
+        return math.ceil(tokens * model.active_experts / model.num_experts * self.exchange.capacity)
 
     def chosen(self, model: Transformer, tokens: int) -> int:
         """Return the number of token copies that a rank with `tokens` tokens sends to experts: a copy per accepting
@@ -90,7 +75,7 @@ class ExpertPartition:
         """Return the number of token copies that the fullest rank's experts receive if each rank has `tokens`
         tokens.
         """
-        if self.capacity is not None:
+        if self.exchange.capacity is not None:
             # E / e experts, each with `slots` rows from each of e ranks.
             return self.slots(model, tokens) * model.num_experts
         return math.ceil(tokens * model.active_experts * self.fullest(model))
@@ -108,12 +93,12 @@ class ExpertPartition:
 
         In turn, a token's 8 experts are on 2 ranks with 4 experts each, on the same node:
 
-        >>> in_turn = ExpertPartition(64, routing="round_robin")
+        >>> in_turn = ExpertPartition(64, exchange=ExpertExchange(routing="round_robin"))
         >>> in_turn.distinct(deepseek, 64), in_turn.distinct(deepseek, 8)
         (2.0, 1.0)
         """
         experts, active = model.num_experts, model.active_experts
-        if self.routing == "round_robin":
+        if self.exchange.routing == "round_robin":
             return _distinct_in_turn(experts, active, places)
         return _distinct_at_random(experts, active, places, model.expert_groups, model.active_groups)
 

@@ -38,10 +38,10 @@ def expert_communications(
         return (), ()
     # Every rank receives every token and drops the tokens of other ranks' experts; outputs are summed by a
     # reduce-scatter.
-    if cut.dispatch == "all_gather":
+    if cut.exchange.dispatch == "all_gather":
         whole = tokens * model.hidden_size * cut.ranks
         there = (
-            _moved("tokens of all", "all_gather", whole, cut.dtype, backward=False, after=False),
+            _moved("tokens of all", "all_gather", whole, cut.exchange.sent_dtype, backward=False, after=False),
             _moved("gradients of all tokens' sum", "reduce_scatter", whole, None, backward=True, after=True),
         )
         back = (
@@ -52,12 +52,12 @@ def expert_communications(
     sent = tuple(_sent(model, tokens, cut))
     # Only the way to the experts uses the narrower dtype: tokens forward, output gradients backward.
     handed = (
-        *_exchanged("tokens to experts", sent, cut.dtype, backward=False, after=True),
+        *_exchanged("tokens to experts", sent, cut.exchange.sent_dtype, backward=False, after=True),
         *_exchanged("tokens' gradients from experts", sent, None, backward=True, after=False),
     )
     returned = (
         *_exchanged("tokens from experts", sent, None, backward=False, after=False),
-        *_exchanged("tokens' gradients to experts", sent, cut.dtype, backward=True, after=True),
+        *_exchanged("tokens' gradients to experts", sent, cut.exchange.sent_dtype, backward=True, after=True),
     )
     return handed, returned
 
@@ -72,7 +72,7 @@ def _sent(model: Transformer, tokens: int, cut: ExpertPartition) -> Iterator[tup
     rank has itself. Tokens are forwarded as they arrive, hence both exchanges run at the same time. With other
     dispatches a token is sent once for each chosen expert, in one exchange.
     """
-    if cut.dispatch != "deduplicated":
+    if cut.exchange.dispatch != "deduplicated":
         yield "experts", cut.chosen(model, tokens) * model.hidden_size
         return
     if cut.nodes > 1:

@@ -76,7 +76,7 @@ def _experts(model: Transformer, batch: Batch) -> tuple[Operation, ...]:
     )  # fmt: skip
     down = linear("down", tokens, d, f // cut.tensor, batch, activated, bias=model.mlp_bias, groups=groups)
     # A rank receives the tokens of each sender in turn, sorts them by its own experts, and sorts the outputs back.
-    sorts = cut.dispatch == "all_to_all" and cut.ranks > 1 and groups > 1
+    sorts = cut.exchange.dispatch == "all_to_all" and cut.ranks > 1 and groups > 1
     received = cut.at_experts(model, own) * d * p
     return (
         *_shared(model, batch),

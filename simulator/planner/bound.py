@@ -190,7 +190,7 @@ class BoundCalculator:
         depend.
         """
         strategy = STRATEGIES.find(step.sharding.strategy)
-        cut = step.parallelism.cut()
+        cut = step.parallelism.cut(0, step.experts_in_node)
         # A unit's work depends on the number of data-parallel ranks only through the existence of copies, of a layer or
         # of its experts.
         shared = groups.data_parallel > 1, groups.data_parallel * cut.tensor > cut.experts.tensor * cut.experts.ranks

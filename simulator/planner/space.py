@@ -20,10 +20,11 @@ from simulator.model.layer_list import LayerList
 from simulator.model.model import Model
 from simulator.planner.setting import Setting
 from simulator.scenario import build_training, own_parts
-from simulator.scenario.build_training import parallelism, to_step
+from simulator.scenario.build_training import to_step
 from simulator.scenario.plan_spec import SAID_OR_CHOSEN
 from simulator.scenario.records import Scenario
-from simulator.scenario.training_spec import ParallelismSpec, TrainingSpec
+from simulator.scenario.training_spec import TrainingSpec
+from simulator.step.parallelism import Parallelism
 from simulator.step.pipeline import Pipeline
 from simulator.step.pipelines.schedule import SCHEDULES
 from simulator.step.plan import check_cut
@@ -177,7 +178,7 @@ def settings(
     if spec is None:
         raise TypeError("a plan is of a training step")
     spec = own_parts.located(spec, base.base)
-    uncut = spec.replaced(parallelism=ParallelismSpec())
+    uncut = spec.replaced(parallelism=Parallelism())
     whole: dict[tuple[str | int | None, ...], TrainingStep] = {}
     for setting in _multiplied(choices, sequences, spec.lora.rank, refused):
         try:
@@ -200,7 +201,7 @@ def _step(whole: TrainingStep, spec: TrainingSpec, setting: Setting) -> Training
         whole,
         micro_batch_size=wanted.micro_batch_size,
         accumulation=wanted.gradient_accumulation_steps,
-        parallelism=parallelism(wanted),
+        parallelism=wanted.parallelism,
         # With `servers: all`, the whole step has as many servers as ranks.
         sharding=wanted.sharding.among(whole.sharding.server_count),
         checkpointing=wanted.activation_checkpointing,

@@ -6,19 +6,17 @@ therefore change the other key.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 
 from simulator.basics import dtypes
 from simulator.collectives.algorithm_files import located
-from simulator.model.expert_partition import ExpertPartition
 from simulator.scenario import own_parts
 from simulator.scenario.global_batch import micro_batches
 from simulator.scenario.lora_spec import adapters
 from simulator.scenario.trainable_spec import trained_of
-from simulator.scenario.training_spec import OptimizerSpec, ParallelismSpec, TrainingSpec
+from simulator.scenario.training_spec import OptimizerSpec, TrainingSpec
 from simulator.step.framework import load_framework
 from simulator.step.learning_spec import DROPOUT, LossScaling, TrainingTask
 from simulator.step.parallelism import Parallelism
@@ -80,7 +78,7 @@ def to_step(
         seq_len=spec.seq_len,
         micro_batch_size=spec.micro_batch_size,
         accumulation=accumulation(spec, world_size),
-        parallelism=parallelism(spec),
+        parallelism=spec.parallelism,
         sharding=spec.sharding.among(world_size),
         precision=chosen,
         checkpointing=spec.activation_checkpointing,
@@ -229,7 +227,7 @@ def scaling_rule(scaling: LossScaling, dtypes: Precision) -> str:
     return scaling.rule
 
 
-def ranks(wanted: ParallelismSpec, world_size: int) -> int:
+def ranks(wanted: Parallelism, world_size: int) -> int:
     """Return the number of ranks that a scenario's parallelism uses: tp x pp x cp x dp.
 
     Without `dp` in the scenario, dp is the largest number with which the ranks fit into `world_size`.
@@ -237,58 +235,3 @@ def ranks(wanted: ParallelismSpec, world_size: int) -> int:
     # Expert parallelism spreads experts over ranks counted here already, and is no factor.
     rest = wanted.tp * wanted.pp * wanted.cp
     return rest * (world_size // rest if wanted.dp is None else wanted.dp)
-
-
-def ulysses_ranks(spec: ParallelismSpec) -> int:
-    """Return the number of ranks per sequence that exchange heads for tokens in attention (Ulysses)."""
-    if isinstance(spec.context, Mapping):
-        return int(spec.context["ulysses"])
-    return spec.cp if spec.context == "ulysses" else 1
-
-
-def parallelism(training: TrainingSpec) -> Parallelism:
-    """Return the planner's record for the model's partitioning over ranks, from the scenario's keys."""
-    spec = training.parallelism
-    # `stages` is "auto", a tuple of layers, or {first_less: ..., last_less: ...}.
-    stages: Any = spec.stages
-    less = stages if isinstance(stages, Mapping) else {}
-    return Parallelism(
-        tp=spec.tp,
-        pp=spec.pp,
-        cp=spec.cp,
-        ulysses=ulysses_ranks(spec),
-        gathers_keys=spec.context == "all_gather",
-        balanced=spec.balanced,
-        sequence_parallel=spec.sequence_parallel,
-        tp_overlap=cast(Any, spec.tp_overlap),
-        schedule=spec.schedule,
-        virtual_stages=spec.virtual_stages,
-        microbatch_group=spec.microbatch_group,
-        deferred_head_gradients=spec.deferred_head_gradients,
-        stages=stages if isinstance(stages, tuple) else (),
-        first_less=less.get("first_less", 0),
-        last_less=less.get("last_less", 0),
-        experts=experts(spec),
-        order=cast(Any, spec.order),
-    )
-
-
-def experts(spec: ParallelismSpec) -> ExpertPartition:
-    """Return the planner's record for the experts' partitioning over ranks, from the scenario's keys."""
-    # Experts' matrices are cut like other matrices unless `etp` says otherwise.
-    tensor = spec.tp if spec.etp is None else spec.etp
-    if spec.ep == 1:
-        return ExpertPartition(tensor=tensor)
-    wanted: Any = spec.experts
-    zipf = wanted.imbalance["zipf"] if isinstance(wanted.imbalance, Mapping) else 0.0
-    return ExpertPartition(
-        spec.ep,
-        wanted.dispatch,
-        wanted.capacity,
-        # A Zipf exponent replaces the factor: loads then follow from the experts' popularity.
-        1.0 if zipf else wanted.imbalance,
-        None if wanted.dtype == "auto" else wanted.dtype,
-        tensor,
-        zipf,
-        wanted.routing,
-    )

@@ -15,7 +15,8 @@ from simulator.cluster.build import facts
 from simulator.model.load import load_model
 from simulator.records.setting_text import label, labelled, setting_text
 from simulator.scenario.records import CollectiveSpec, Scenario
-from simulator.scenario.training_spec import ParallelismSpec, TrainingSpec
+from simulator.scenario.training_spec import TrainingSpec
+from simulator.step.parallelism import Parallelism
 from simulator.step.precision import Precision
 from simulator.step.sharding import Sharding
 
@@ -176,7 +177,7 @@ def _sharding(sharding: Sharding) -> str:
     return setting_text({"strategy": sharding.strategy, **changed})
 
 
-def _parallelism(spec: ParallelismSpec) -> Iterator[tuple[str, str]]:
+def _parallelism(spec: Parallelism) -> Iterator[tuple[str, str]]:
     for name in ("tp", "cp", "pp", "ep"):
         if getattr(spec, name) > 1:
             yield f"training.parallelism.{name}", f"{name} {getattr(spec, name)}"

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from simulator.model.layer_list import LayerList
 from simulator.model.model import refusals
 from simulator.model.partition import context_refusal, divisors, expert_tensor_refusal, experts_refusal, refusal
-from simulator.scenario.build_training import parallelism
 from simulator.scenario.rule_violation import RuleViolation
 from simulator.scenario.training_spec import TrainingSpec
 from simulator.step.checkpointing import policies_in
@@ -67,14 +66,14 @@ def conflicts(shape: TrainingSpec, model: Model | None, world_size: int | None) 
         yield _conflict("context", message, "training.parallelism.cp")
         # `parallelism` below needs a valid product.
         return
-    wanted = parallelism(shape)
+    wanted = shape.parallelism
     transformer = None if model is None or isinstance(model, LayerList) else model
     if isinstance(model, LayerList):
         for key, reason in refusals(model, wanted.cut(), shape.seq_len):
             yield _conflict(key, reason, "training.model")
     elif model is not None:
         yield from _experts(shape, model, world_size)
-    if shape.numerics and max(wanted.size, wanted.experts.ranks) > 1:
+    if shape.numerics and max(wanted.size, wanted.ep) > 1:
         yield from _numbers(shape, transformer)
     # With a single rank per model copy, the remaining rules do not apply.
     if wanted.size == 1:
@@ -99,8 +98,8 @@ def _whole(shape: TrainingSpec) -> bool:
 
 def _numbers(shape: TrainingSpec, model: Transformer | None) -> Iterator[RuleViolation]:
     """Yield violations for parallelism features that real training lacks, if several ranks compute a model together."""
-    wanted, without = parallelism(shape), "or write numerics: false"
-    sizes = {key: getattr(wanted, key) for key in ("tp", "cp", "pp")} | {"ep": wanted.experts.ranks}
+    wanted, without = shape.parallelism, "or write numerics: false"
+    sizes = {key: getattr(wanted, key) for key in ("tp", "cp", "pp")} | {"ep": wanted.ep}
     key, size = next((key, size) for key, size in sizes.items() if size > 1)
     # Each rule below names a feature whose arithmetic `simulator.learning` does not implement yet.
     if wanted.tp_overlap == "ring_exchange" and wanted.tp > 1:
@@ -144,7 +143,7 @@ def _numbers(shape: TrainingSpec, model: Transformer | None) -> Iterator[RuleVio
 
 
 def _tensor(shape: TrainingSpec, model: Transformer) -> Iterator[RuleViolation]:
-    wanted = parallelism(shape)
+    wanted = shape.parallelism
     involved = ("training.model", "training.seq_len", "training.parallelism.sequence_parallel")
     refused = refusal(model, wanted.cut(), shape.seq_len)
     if refused:
@@ -158,8 +157,8 @@ def _tensor(shape: TrainingSpec, model: Transformer) -> Iterator[RuleViolation]:
 
 
 def _experts(shape: TrainingSpec, model: Transformer, world_size: int | None) -> Iterator[RuleViolation]:
-    wanted = parallelism(shape)
-    e, etp = wanted.experts.ranks, wanted.experts.tensor
+    wanted = shape.parallelism
+    e, etp = wanted.ep, wanted.expert_tensor
     # If the number of ranks per stage is unknown, assume as many as the experts need; no rule is broken then.
     ranks = e * etp if world_size is None else world_size // wanted.pp
     involved = ("training.model", "training.parallelism.tp", "training.parallelism.pp", "cluster.world_size")
@@ -198,7 +197,7 @@ def _experts(shape: TrainingSpec, model: Transformer, world_size: int | None) ->
 
 
 def _context(shape: TrainingSpec, model: Transformer) -> Iterator[RuleViolation]:
-    wanted = parallelism(shape)
+    wanted = shape.parallelism
     if wanted.cp == 1:
         return
     involved = ("training.model", "training.seq_len", "training.parallelism.context", "training.parallelism.tp")
@@ -211,7 +210,7 @@ def _context(shape: TrainingSpec, model: Transformer) -> Iterator[RuleViolation]
 
 
 def _pipeline(shape: TrainingSpec, model: Model | None) -> Iterator[RuleViolation]:
-    wanted = parallelism(shape)
+    wanted = shape.parallelism
     schedule = SCHEDULES.find(wanted.schedule)
     chunks = schedule.chunks or wanted.virtual_stages
     involved = ("training.parallelism.pp", "training.gradient_accumulation_steps", "training.global_batch")
@@ -231,12 +230,12 @@ def _pipeline(shape: TrainingSpec, model: Model | None) -> Iterator[RuleViolatio
         return
     # DualPipe places each stage on two ranks; half as many distinct stages exist.
     stages = wanted.pp * chunks // (2 if wanted.mirrored else 1)
-    if wanted.stages:
-        refused = refusal_of_layers(wanted.stages, stages, model.num_layers, model.name)
+    if wanted.layers_of_stages:
+        refused = refusal_of_layers(wanted.layers_of_stages, stages, model.num_layers, model.name)
         if refused:
             yield _conflict("stages", refused, "training.model", "training.parallelism.schedule", *involved)
         return
     try:
-        layers_of_stages(model.num_layers, stages, wanted.first_less, wanted.last_less, model.mtp_layers)
+        layers_of_stages(model.num_layers, stages, *wanted.less, model.mtp_layers)
     except ValueError as error:
         yield _conflict("pp", str(error), "training.model", "training.parallelism.virtual_stages")

@@ -20,6 +20,7 @@ from simulator.basics import dtypes, reading
 from simulator.basics.errors import one_of
 from simulator.basics.sections import SECTIONS
 from simulator.basics.spec import Count, LargeCount, Listed, Omittable, Rank, Servers, Spec, stored_dtypes
+from simulator.model.expert_exchange import ExpertExchange
 from simulator.scenario import plot_names
 from simulator.scenario.algorithm_reading import algorithm_reader
 from simulator.scenario.answer_spec import BudgetSpec, FindingEntry, FindingSpec
@@ -27,13 +28,12 @@ from simulator.scenario.layer_policies import LayersSpec
 from simulator.scenario.lora_spec import LoraSpec
 from simulator.scenario.plan_spec import PlanSpec
 from simulator.scenario.training_spec import (
-    ExpertsSpec,
     OffloadSpec,
     OptimizerSpec,
-    ParallelismSpec,
     TrainingSpec,
 )
 from simulator.step.learning_spec import LearningSpec, LossScaling
+from simulator.step.parallelism import Parallelism
 from simulator.step.precision import Precision
 from simulator.step.sharding import Sharding
 
@@ -405,8 +405,8 @@ _MAPPINGS: Final[dict[tuple[str, ...], type[Spec]]] = {
     ("collective", "servers"): ServersSpec,
     ("collective", "fusion"): FusionSpec,
     ("training",): TrainingSpec,
-    ("training", "parallelism"): ParallelismSpec,
-    ("training", "parallelism", "experts"): ExpertsSpec,
+    ("training", "parallelism"): Parallelism,
+    ("training", "parallelism", "experts"): ExpertExchange,
     ("training", "sharding"): Sharding,
     ("training", "precision"): Precision,
     ("training", "optimizer"): OptimizerSpec,

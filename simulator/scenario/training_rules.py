@@ -26,7 +26,7 @@ from simulator.collectives.algorithm import Auxiliary, CollectiveRequest
 from simulator.model.layer_list import LayerList
 from simulator.model.shape import Transformer
 from simulator.scenario import numerics_rules, own_parts, parallelism_rules
-from simulator.scenario.build_training import accumulation, parallelism, with_accumulation
+from simulator.scenario.build_training import accumulation, with_accumulation
 from simulator.scenario.caching import memoized
 from simulator.scenario.collective_rules import chosen, proof_faults
 from simulator.scenario.lora_spec import adapters
@@ -91,7 +91,7 @@ def conflicts(
     yield from sizes
     # `copies`: ranks holding the same part of the model. With invalid sizes this number is unknown, and world_size is
     # the stand-in.
-    copies = cluster.world_size if sizes else parallelism(shape).holders(cluster.world_size)
+    copies = cluster.world_size if sizes else shape.parallelism.holders(cluster.world_size)
     if not sizes:
         yield from _global_batch(shape, cluster.world_size)
     # The rules below read the number of micro-batches, which may follow from `global_batch`.
@@ -226,7 +226,7 @@ def _shard_size(shape: TrainingSpec, copies: int) -> Iterator[RuleViolation]:
     elif copies % size:
         # Suggest the largest divisor up to the given size.
         near = max(n for n in range(1, min(size, copies) + 1) if copies % n == 0)
-        whole = "world_size" if parallelism(shape).size == 1 else "the data-parallel ranks,"
+        whole = "world_size" if shape.parallelism.size == 1 else "the data-parallel ranks,"
         message = f"got {size}; must divide {whole} {copies}; try {near}"
         yield _conflict("sharding.shard_size", message, *involved)
 

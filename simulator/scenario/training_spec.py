@@ -18,7 +18,6 @@ from simulator.scenario.algorithm_reading import algorithm_reader
 from simulator.scenario.global_batch import batch_of_step
 from simulator.scenario.layer_policies import checkpointing
 from simulator.scenario.lora_spec import LoraSpec
-from simulator.scenario.parallelism_reading import kinds_in_order, layers_of_stages, ways_of_attention
 from simulator.scenario.trainable_spec import ALL, trained_parts
 from simulator.step.framework import IMPLEMENTATIONS
 from simulator.step.learning_spec import (
@@ -29,9 +28,8 @@ from simulator.step.learning_spec import (
     yes_no_or_probability,
 )
 from simulator.step.optimizers.optimizer import DISTRIBUTIONS, OPTIMIZERS
-from simulator.step.pipelines.schedule import SCHEDULES
+from simulator.step.parallelism import Parallelism
 from simulator.step.precision import SHORT_PRECISIONS, Precision
-from simulator.step.rank_grid import ORDER
 from simulator.step.sharding import SHARDINGS, Sharding
 from simulator.step.spec import Offload
 
@@ -64,15 +62,6 @@ _OTHER_OPTIMIZERS: Final = {
     **dict.fromkeys(("adamw_bnb_8bit", "adam8bit", "adamw8bit"), "did you mean 'adam_8bit'?"),
     **dict.fromkeys(("adamw_torch", "adamw_torch_fused", "fused_adam"), "did you mean 'adamw'?"),
     "dist_muon": "write optimizer: {name: muon, distribution: owners}",
-}
-# Names from papers, Megatron-LM ("vpp") and PyTorch, each with advice.
-_OTHER_SCHEDULES: Final = {
-    **dict.fromkeys(("pipedream", "one_forward_one_backward"), "did you mean '1f1b'?"),
-    **dict.fromkeys(("Interleaved1F1B", "interleaved_1f1b", "vpp"), "did you mean 'interleaved'?"),
-    "afab": "did you mean 'gpipe'?",
-    **dict.fromkeys(("zb1p", "zero_bubble"), "did you mean 'zb_h1'?"),
-    # PyTorch's name. As a different spelling it would be read as zb_v, a different schedule.
-    "zbv": "did you mean 'zbv_zero_bubble'?",
 }
 # The longest context in a published model is ten million tokens; more than a billion is probably a typing error.
 _MOST_TOKENS: Final = 10**9
@@ -130,158 +119,8 @@ def without_short_form(key: tuple[str, ...], value: Any) -> Any:
     return value if known is None else known
 
 
-def _capacity() -> reading.ValueReader:
-    """Return a validator for the experts' capacity factor: a positive number, or "none"."""
-    factor = reading.number(positive=True, most=1e6)
-
-    def reader(value: Any) -> float | None:
-        return None if value is None or value == "none" else float(factor.reader(value))
-
-    return reading.ValueReader(reader, lambda: {"anyOf": [{"const": "none"}, factor.schema()]})
-
-
-def _imbalance() -> reading.ValueReader:
-    """Return a validator for the experts' load imbalance: a factor from 1 on, or {zipf: exponent}."""
-    factor, exponent = reading.number(positive=True, most=1e6), reading.number(positive=True, most=10)
-
-    def reader(value: Any) -> float | dict[str, float]:
-        if isinstance(value, Mapping):
-            if set(value) != {"zipf"}:
-                raise ValueError(f"got {reading.shown(value)}; must be a number such as 1.1, or {{zipf: 0.3}}")
-            return {"zipf": float(exponent.reader(value["zipf"]))}
-        if factor.reader(value) < 1:
-            raise ValueError(
-                f"got {reading.shown(value)}; must be at least 1, because the fullest rank has at least the mean"
-            )
-        return float(value)
-
-    return reading.ValueReader(
-        reader,
-        lambda: {
-            "anyOf": [
-                {"type": "number", "minimum": 1, "maximum": 1e6},
-                {
-                    "type": "object",
-                    "properties": {"zipf": exponent.schema()},
-                    "required": ["zipf"],
-                    "additionalProperties": False,
-                },
-            ]
-        },
-    )
-
-
 Implementation = Literal["auto", "fused", "foreach", "for_loop"]
 Collectives = Literal["auto", "played", "closed_form"]
-
-
-# Other programs' names of a dispatch, with advice.
-_DISPATCHERS: Final = {
-    **dict.fromkeys(("deepep", "DeepEP", "deep_ep"), "deduplicated is DeepEP's exchange; write deduplicated"),
-    "flex": "Megatron-LM's flex dispatcher with DeepEP is deduplicated; write deduplicated",
-}
-
-
-class ExpertsSpec(Spec):
-    """Dispatch of tokens to experts on other ranks (keys of `parallelism.experts`)."""
-
-    # With top-k routing, all_to_all sends a token up to k times to the same rank; deduplicated, as DeepEP does, once to
-    # a node and there once to a rank.
-    dispatch: Annotated[str, reading.choice(("all_to_all", "all_gather", "deduplicated"), _DISPATCHERS)] = Field(
-        default="all_to_all",
-        description=(
-            "Token dispatch: a copy per chosen expert (all_to_all), every token to every rank (all_gather), or a "
-            "copy per node, and in the node per rank (deduplicated)."
-        ),
-    )
-    routing: Annotated[str, reading.choice(("uniform", "round_robin"))] = Field(
-        default="uniform",
-        description=(
-            "How tokens choose experts, for deduplicated: any experts are equally probable (uniform), or consecutive "
-            "experts in turn, as balanced benchmarks do (round_robin)."
-        ),
-    )
-    capacity: Annotated[float | None, _capacity()] = Field(
-        default=None,
-        description="Capacity of an expert relative to its even share of tokens, with padding; no limit if omitted.",
-    )
-    imbalance: Annotated[Any, _imbalance()] = Field(
-        default=1.0,
-        description=(
-            "Load of the fullest rank relative to the mean; or {zipf: exponent} for the popularity of experts."
-        ),
-    )
-    dtype: Annotated[str, reading.choice(("auto", "bfloat16", "float8_e4m3fn"))] = Field(
-        default="auto", description="Token dtype during dispatch; auto: the activations' dtype."
-    )
-
-
-class ParallelismSpec(Spec):
-    """Ranks for each kind of parallelism; their product is world_size (keys of `parallelism`)."""
-
-    dp: LargeCount | None = Field(
-        default=None,
-        description="Data parallelism: number of ranks; if omitted, world_size divided by tp x pp x cp. 1k is 1000.",
-    )
-    tp: Count = Field(default=1, description="Tensor parallelism: number of ranks that split every matrix.")
-    pp: Count = Field(default=1, description="Pipeline parallelism: number of ranks that split the layers.")
-    cp: Count = Field(default=1, description="Context parallelism: number of ranks that split every sequence.")
-    ep: Count = Field(default=1, description="Expert parallelism: number of ranks in a stage that split the experts.")
-    etp: Count | None = Field(
-        default=None, description="Number of ranks that split each expert's matrices; tp if omitted."
-    )
-    experts: ExpertsSpec = Field(default=ExpertsSpec(), description="ep: dispatch of tokens to experts.")
-    # Korthikanti et al. 2023: sums of whole activations become a reduce-scatter and an all-gather.
-    sequence_parallel: Annotated[bool, reading.YES_NO] = Field(
-        default=True, description="tp: whether activations between the matrices are split along the sequence."
-    )
-    tp_overlap: Annotated[str, reading.choice(("none", "ring_exchange", "bulk"))] = Field(
-        default="none",
-        description=(
-            "tp: overlap of matmuls with communication: pieces of a matmul during a ring exchange, or whole "
-            "exchanges beside matmuls (bulk)."
-        ),
-    )
-    schedule: Annotated[str, reading.part(reading.choice(SCHEDULES.names(), _OTHER_SCHEDULES))] = Field(
-        default="1f1b",
-        description="pp: order of passes through the stages: a schedule's name, or the path of an own schedule.",
-    )
-    virtual_stages: Count = Field(
-        default=1, description="pp: number of stages per rank, for schedules without a fixed number."
-    )
-    microbatch_group: Count | None = Field(
-        default=None,
-        description=(
-            "interleaved: number of consecutive micro-batches in a chunk before the next chunk; pp if omitted."
-        ),
-    )
-    deferred_head_gradients: Annotated[int | Literal["all"], reading.whole_or("all", 0, 1_000_000)] = Field(
-        default=0,
-        description=(
-            "1f1b and interleaved, with ddp or zero1: number of micro-batches, or all, whose weight gradient of the "
-            "head is computed after the last backward pass, while other stages still compute."
-        ),
-    )
-    stages: Annotated[Any, layers_of_stages()] = Field(
-        default="auto",
-        description="pp: number of layers of each stage; or how many layers fewer the first and the last stage have.",
-    )
-    # Llama 3 gathers keys and values (all_gather); ulysses is DeepSpeed Ulysses (Jacobs et al. 2023).
-    context: Annotated[Any, ways_of_attention()] = Field(
-        default="ring",
-        description=(
-            "cp: attention across ranks: keys and values pass round a ring, are gathered (all_gather), or heads are "
-            "exchanged for tokens (ulysses); or ring with ulysses."
-        ),
-    )
-    balanced: bool = Field(
-        default=True,
-        description="cp: whether each rank has an early and a late piece of the sequence (zigzag), and equal work.",
-    )
-    order: Annotated[tuple[str, ...], kinds_in_order()] = Field(
-        default=ORDER,
-        description="Kinds of parallelism in rank order; the first kind varies fastest with the rank's number.",
-    )
 
 
 class OptimizerSpec(Spec):
@@ -384,8 +223,8 @@ class TrainingSpec(Spec):
             "pipeline stage, unless `stages` lists the layers of each stage."
         ),
     )
-    parallelism: ParallelismSpec = Field(
-        default=ParallelismSpec(), description="Sizes and options for each kind of parallelism."
+    parallelism: Parallelism = Field(
+        default=Parallelism(), description="Sizes and options for each kind of parallelism."
     )
     sharding: Annotated[Sharding, SHARDINGS] = Field(
         default=Sharding(), description="Sharding of the model states; short form: a strategy's name."

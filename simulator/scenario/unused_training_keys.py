@@ -20,10 +20,8 @@ from simulator.model.load import load_model
 from simulator.model.model import modules
 from simulator.model.shape import Transformer
 from simulator.scenario.build_training import (
-    parallelism,
     scaling_rule,
     to_step,
-    ulysses_ranks,
     with_accumulation,
 )
 from simulator.scenario.resolve import bytes_text
@@ -214,7 +212,7 @@ def _buckets(gradients: Sequence[int], size: int) -> list[int]:
 
 def _lone_shards(shape: TrainingSpec, world_size: int, base: Path) -> Iterator[tuple[Key, str]]:
     """Yield the keys of sharding if each group that would share model states has one rank (`step.plan.on_ranks`)."""
-    sharding, copies = shape.sharding, parallelism(shape).holders(world_size)
+    sharding, copies = shape.sharding, shape.parallelism.holders(world_size)
     lone = shards_gradients(sharding.strategy) and (sharding.shard_size or copies) == 1
     if not lone or not _without_experts(shape, base):
         return
@@ -338,7 +336,7 @@ def _parallelism(shape: TrainingSpec, world_size: int, base: Path) -> Iterator[t
     if wanted.cp == 1:
         for name in ("context", "balanced"):
             yield (*key, name), "needs cp above 1"
-    elif ulysses_ranks(wanted) == wanted.cp:
+    elif wanted.ulysses == wanted.cp:
         yield (
             (*key, "balanced"),
             ("every rank has the whole sequence for some heads, therefore every rank has the same load"),

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Final, Literal
 
+from simulator.basics.spec import Frozen
 from simulator.model.model import refusals
 from simulator.step.parallelism import Parallelism
 from simulator.step.pipeline import Pipeline
@@ -107,12 +108,12 @@ def partitions(step: TrainingStep, ranks: int, ranks_per_node: int) -> list[Chan
     now = step.parallelism
     servers = STRATEGIES.find(step.sharding.strategy).updater is Updater.SERVERS
     # Real training refuses several settings of a partitioned model.
-    if servers or step.lesson is not None or max(now.size, now.experts.ranks, now.experts.tensor) > 1:
+    if servers or step.lesson is not None or max(now.size, now.ep, now.expert_tensor) > 1:
         return []
     found = []
     for size in _CUTS:
         if ranks_per_node % size == 0:
-            cut = Parallelism(tp=size, order=now.order, experts=replace(now.experts, tensor=size))
+            cut = Parallelism(tp=size, order=now.order, experts=now.experts)
             found.append(("tp", size, cut))
         found.append(("cp", size, Parallelism(cp=size, order=now.order, experts=now.experts)))
     return [
@@ -151,7 +152,7 @@ def _mild(step: TrainingStep, ranks: int, fullest: Literal["first", "last"] | No
     if step.attention != "flash":
         yield Change("attention", "attention: flash", lambda old: replace(old, attention="flash"))
     # Numbers of layers that are written out stay.
-    if fullest is not None and not step.parallelism.stages:
+    if fullest is not None and not step.parallelism.layers_of_stages:
         yield from (_fewer_layers(step, fullest, less) for less in _LESS)
     if step.checkpointing != "full":
         text = "activation_checkpointing: full"
@@ -167,13 +168,12 @@ def _mild(step: TrainingStep, ranks: int, fullest: Literal["first", "last"] | No
 
 def _fewer_layers(step: TrainingStep, end: Literal["first", "last"], less: int) -> Change:
     """Return the change that gives the first or the last pipeline stage `less` layers less than now."""
-    now = step.parallelism
-    first, last = now.first_less + less * (end == "first"), now.last_less + less * (end == "last")
-    sizes = {"first_less": first, "last_less": last}
+    first, last = step.parallelism.less
+    sizes = Frozen(first_less=first + less * (end == "first"), last_less=last + less * (end == "last"))
     text = ", ".join(f"{key}: {size}" for key, size in sizes.items() if size)
 
     def made(old: TrainingStep) -> TrainingStep | None:
-        asked = replace(old, parallelism=replace(old.parallelism, first_less=first, last_less=last))
+        asked = replace(old, parallelism=old.parallelism.replaced(stages=sizes))
         try:
             Pipeline.of(asked).layers()
         except ValueError:

@@ -101,15 +101,13 @@ class Pipeline:
         asked, layers = self.step.parallelism, self.step.model.num_layers
         if asked.pp == 1:
             return (layers,)
-        if asked.stages:
-            refused = refusal_of_layers(asked.stages, self.model_stages, layers, self.step.model.name)
+        if asked.layers_of_stages:
+            refused = refusal_of_layers(asked.layers_of_stages, self.model_stages, layers, self.step.model.name)
             if refused:
                 raise ValueError(f"parallelism.stages: {refused}")
-            return asked.stages
+            return asked.layers_of_stages
         try:
-            return layers_of_stages(
-                layers, self.model_stages, asked.first_less, asked.last_less, self.step.model.mtp_layers
-            )
+            return layers_of_stages(layers, self.model_stages, *asked.less, self.step.model.mtp_layers)
         except ValueError as error:
             raise ValueError(f"parallelism.stages: {error}") from error
 

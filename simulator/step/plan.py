@@ -281,10 +281,10 @@ def groups_of(step: TrainingStep, world_size: int) -> Groups:
         shard,
         step.sharding.mesh,
         asked.ulysses,
-        asked.experts.ranks,
-        asked.experts.tensor,
+        asked.ep,
+        asked.expert_tensor,
         asked.unlike_places,
-        asked.experts.in_node,
+        step.experts_in_node,
     )
 
 
@@ -326,15 +326,15 @@ def _without_lone_shards(step: TrainingStep, world_size: int) -> TrainingStep:
 
 
 def _on_nodes(step: TrainingStep, cluster: Cluster, world_size: int) -> TrainingStep:
-    """Return the training step with `ExpertPartition.in_node` filled in: the number of consecutive ranks of an
+    """Return the training step with `experts_in_node` filled in: the number of consecutive ranks of an
     expert-parallel group on each node.
 
     Return the step unchanged if its dispatch of tokens does not depend on nodes. The number stays 0 (unknown) if the
     cluster has fewer than `world_size` ranks, or if any expert-parallel group does not have the same number of
     consecutive ranks on every node that the group spans.
     """
-    experts = step.parallelism.experts
-    if experts.dispatch != "deduplicated" or experts.ranks == 1 or cluster.world_size < world_size:
+    ranks = step.parallelism.ep
+    if step.parallelism.experts.dispatch != "deduplicated" or ranks == 1 or cluster.world_size < world_size:
         return step
     # Refuses pipelines whose ranks form no groups.
     check_cut(step)
@@ -345,13 +345,13 @@ def _on_nodes(step: TrainingStep, cluster: Cluster, world_size: int) -> Training
     ]
     # Length of the first run; every group must have equal runs, each on a node of its own.
     size = int(np.argmax(np.append(nodes[0] != nodes[0, 0], True)))
-    if experts.ranks % size:
+    if ranks % size:
         return step
-    runs = nodes.reshape(-1, experts.ranks // size, size)
+    runs = nodes.reshape(-1, ranks // size, size)
     firsts = np.sort(runs[:, :, 0], axis=1)
     if (runs != runs[:, :, :1]).any() or (np.diff(firsts, axis=1) == 0).any():
         return step
-    return replace(step, parallelism=replace(step.parallelism, experts=replace(experts, in_node=size)))
+    return replace(step, experts_in_node=size)
 
 
 @dataclass(frozen=True, slots=True)

@@ -92,6 +92,8 @@ class TrainingStep:
         Trained parameters, others are frozen; None if all are trained.
     saves : bool
         Whether a checkpoint travels to the host and the storage during the step.
+    experts_in_node : int
+        Consecutive expert-parallel ranks on each node; 0 if nodes are unknown, or have unequal numbers of these ranks.
     paged_out : tuple of int
         Bytes of a paged optimizer's states that the ranks of each pipeline stage hold on the host between updates;
         empty if all states are on the GPU [B].
@@ -130,6 +132,7 @@ class TrainingStep:
     tokens_used: float = 1.0
     paged_out: tuple[int, ...] = ()
     saves: bool = False
+    experts_in_node: int = 0
 
     @property
     def transformer(self) -> Transformer:

@@ -235,7 +235,7 @@ def _with_frozen(trained: TrainedParts, whole: Sequence[Module]) -> tuple[Module
 
 def batch_of(step: TrainingStep, place: int = 0) -> Batch:
     """Return a step's micro-batch from a rank's view; `place` is the rank's index among context-parallel ranks."""
-    itemsize, cut = find(step.precision.params).itemsize, step.parallelism.cut(place)
+    itemsize, cut = find(step.precision.params).itemsize, step.parallelism.cut(place, step.experts_in_node)
     # A tensor that is cast before the exchange travels in eight bits; four bits are cast after the exchange. Real
     # training gathers its own arrays.
     eight = find(step.precision.matmul, stored=False).bits == 8

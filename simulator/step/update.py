@@ -172,7 +172,7 @@ def _summed(builder: ProgramBuilder, passes: Passes, norm: str, strategy: Strate
         else:
             act = NumericAction(Exchange.SUM_NORM)
             done = builder.communicate(name, "all_reduce", 1, "float64", [norm], "shard", act) or norm
-    elif passes.step.parallelism.experts.ranks > 1:
+    elif passes.step.parallelism.ep > 1:
         # This rank has not seen the gradients of other ranks' experts.
         over = "sum gradient norm over experts"
         done = (

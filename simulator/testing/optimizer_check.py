@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from simulator.step.optimizers.optimizer import OPTIMIZERS
+from simulator.step.precision import MIXED
 from simulator.testing import optimizer_laws as laws
 from simulator.testing.law import LawResult, PartCheck, judged
 
@@ -27,7 +28,7 @@ def check_optimizer(optimizer: str | Path) -> PartCheck:
     traffic = (
         (f"{strategy}, {precision.params}", partial(laws.moves_its_arrays, found, strategy, precision, kernels))
         for strategy in laws.SHARDINGS
-        for precision in (laws.PRECISION, laws.WHOLE)
+        for precision in (MIXED, laws.WHOLE)
     )
     results = (
         judged("", "states and accesses of its kernels", [("", partial(laws.counts_its_update, found, kernels))]),

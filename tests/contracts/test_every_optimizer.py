@@ -207,7 +207,7 @@ def test_experts_of_a_rank_are_tensors_of_their_own() -> None:
     took = {}
     for implementation in ("foreach", "for_loop"):
         made = replace(
-            step("ddp", model, parallelism=Parallelism(experts=ExpertPartition(2))),
+            step("ddp", model, parallelism=Parallelism(ep=2)),
             optimizer=replace(OPTIMIZERS.find("adam"), implementation=implementation),
         )
         played = play(made, RANKS)

@@ -15,7 +15,7 @@ from simulator.model.shape import Transformer
 from simulator.records.program import Program
 from simulator.run.collective import plan_collective
 from simulator.run.scenario_cluster import build_cluster
-from simulator.scenario.build_training import parallelism, to_step
+from simulator.scenario.build_training import to_step
 from simulator.scenario.load import load_scenario, points
 from simulator.scenario.records import Point, Scenario
 from simulator.step.plan import plan_step
@@ -33,7 +33,7 @@ _MOST_SIZES = {"tp": 2, "pp": 2, "ep": 8}
 def _smaller(scenario: Scenario) -> Scenario:
     """The same question of fewer ranks and micro-batches, where a step is cut over many."""
     spec = scenario.training
-    if spec is None or parallelism(spec).size == 1 or scenario.cluster.world_size <= _MOST_RANKS:
+    if spec is None or spec.parallelism.size == 1 or scenario.cluster.world_size <= _MOST_RANKS:
         return scenario
     cut = spec.parallelism.replaced(
         **{kind: min(getattr(spec.parallelism, kind), most) for kind, most in _MOST_SIZES.items()}

@@ -18,7 +18,7 @@ from simulator.cluster.cluster import Cluster
 from simulator.engine.events import execute as events
 from simulator.engine.jitter import Jitter
 from simulator.model.adapters import Adapters
-from simulator.model.expert_partition import ExpertPartition
+from simulator.model.expert_exchange import ExpertExchange
 from simulator.model.shape import LatentAttention, Transformer
 from simulator.records.operation import Allocate, Collective, Free
 from simulator.scenario.build_training import optimizer
@@ -61,7 +61,7 @@ def drawn(seed: int) -> Cut | None:
     m = pick(1, p, 2 * p, 2 * p + 1, 2 * p + 2)
     copies = pick(1, 2, 4)
     c = pick(1, 1, 1, 2, 4)
-    ways = pick(*WAYS) if c > 1 else {}
+    ways: dict[str, Any] = {"context": pick(*contexts(c)), "balanced": pick(True, False)} if c > 1 else {}
     ranks = t * p * c * copies
     if ranks > 64:
         return None
@@ -76,10 +76,10 @@ def drawn(seed: int) -> Cut | None:
         model = replace(model, num_experts=8, active_experts=2, shared_experts=pick(0, 1), dense_layers=pick(0, 1))
         model, sequence_parallel = replace(model, dense_ffn_size=96), True
         spread, cut = pick(1, 2, 4, 8), pick(1, t)
-        experts = ExpertPartition(
-            spread, pick(*DISPATCHES), pick(None, 1.25), pick(1.0, 1.5), tensor=cut, zipf=pick(0.0, 0.3)
+        exchange = ExpertExchange(
+            dispatch=pick(*DISPATCHES), capacity=pick(None, 1.25), imbalance=pick(1.0, 1.5, {"zipf": 0.3})
         )
-        ways = ways | {"experts": experts}
+        ways = ways | {"ep": spread, "etp": cut, "experts": exchange}
     if pick(True, False, False):
         model = replace(model, num_kv_heads=4, positions="rotary", latent=LatentAttention(16, 16, 8, 4, 8))
     if model.adapter_targets and pick(True, False, False):
@@ -111,7 +111,7 @@ def drawn(seed: int) -> Cut | None:
             schedule=name,
             virtual_stages=v,
             order=pick(*ORDERS),
-            last_less=pick(0, 1) if layers > p * v else 0,
+            stages={"last_less": pick(0, 1) if layers > p * v else 0},
         ),
     }
     if strategy == "zero3":
@@ -165,18 +165,16 @@ DISTRIBUTIONS_OF: dict[str, tuple[Any, ...]] = {
 }
 TOPOLOGIES = {"star_100g": 64, "dgx_h100": 64, "dgx_a100": 8, "h100_ethernet_100g": 64, "leaf_spine_100g": 64}
 DISPATCHES: tuple[Any, ...] = ("all_to_all", "all_gather", "deduplicated")
-WAYS: list[dict[str, Any]] = [
-    {},
-    {"balanced": False},
-    {"gathers_keys": True},
-    {"gathers_keys": True, "balanced": False},
-    {"ulysses": 2},
-]
 ORDERS: list[Any] = [
     ("tp", "cp", "ep", "dp", "pp"),
     ("tp", "cp", "ep", "pp", "dp"),
     ("pp", "dp", "cp", "ep", "tp"),
 ]
+
+
+def contexts(cp: int) -> list[Any]:
+    """Ways of context parallelism over some ranks."""
+    return ["ring", "all_gather", {"ulysses": 2, "ring": cp // 2}]
 
 
 def played(seeds: range) -> Counter[str]:

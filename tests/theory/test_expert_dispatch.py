@@ -16,6 +16,7 @@ import pytest
 import yaml
 
 from simulator.basics import registry
+from simulator.model.expert_exchange import ExpertExchange
 from simulator.model.expert_partition import ExpertPartition
 from simulator.model.feed_forward import feed_forward_block
 from simulator.model.load import load_model
@@ -183,7 +184,11 @@ def test_tokens_of_an_all_to_all_are_sorted_by_expert_and_back_on_ranks_with_sev
     sorted_twice = ["dispatch", "sort by expert", "sort by sender", "combine"]
     assert names(ExpertPartition(4)) == sorted_twice
     # A rank with one expert, or with all, has nothing to sort again; DeepEP's tokens are sorted once.
-    for alone in (ExpertPartition(16), ExpertPartition(1), ExpertPartition(4, "deduplicated")):
+    for alone in (
+        ExpertPartition(16),
+        ExpertPartition(1),
+        ExpertPartition(4, exchange=ExpertExchange(dispatch="deduplicated")),
+    ):
         assert names(alone) == ["dispatch", "combine"]
     made = feed_forward_block(EXPERTS, Batch(1, tokens, cut=ModelPartition(experts=ExpertPartition(4))))
     again = next(operation for operation in made if operation.name == "sort by expert")

@@ -15,7 +15,6 @@ from simulator.learning.learn import gpt_of, rule_of
 from simulator.learning.setting import TrainingContext
 from simulator.learning.start import start
 from simulator.learning.training import Training
-from simulator.model.expert_partition import ExpertPartition
 from simulator.model.shape import Transformer
 from simulator.numerics import task
 from simulator.numerics.arithmetic import arithmetic
@@ -342,7 +341,7 @@ def test_experts_learn_the_same_under_every_sharding(strategy: str, way: str, mo
     """The router and an expert's two matrices are matrices of their own, wherever the expert is."""
     monkeypatch.setattr(f"{__name__}.SHAPE", replace(SHAPE, num_experts=4, active_experts=2))
     alone, losses = learned_with_muon("ddp", "replicated", 1, 12)
-    spread = Parallelism(experts=ExpertPartition(ranks=2))
+    spread = Parallelism(ep=2)
     for parallelism in (Parallelism(), spread):
         made, found = learned_with_muon(strategy, way, 4, 12, parallelism=parallelism)
         same(made, found, (losses, alone.parameters()))

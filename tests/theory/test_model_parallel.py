@@ -16,6 +16,7 @@ from simulator.cluster.build import build
 from simulator.cluster.gpu_file import load_gpu
 from simulator.engine.events import execute as events
 from simulator.model.context import _round, attention_kernels
+from simulator.model.expert_exchange import ExpertExchange
 from simulator.model.expert_partition import ExpertPartition
 from simulator.model.kernel import Attention
 from simulator.model.layer import layer_operations
@@ -315,9 +316,9 @@ def test_attention_over_cut_sequences_sends_its_closed_forms(model: Transformer,
     ways = {
         "ring": (Parallelism(cp=c, balanced=balanced), 2 * (c - 1) / c * key, (2 * (c - 1) / c + 2) * key),
         "all_gather": (
-            Parallelism(cp=c, gathers_keys=True, balanced=balanced), 2 * (c - 1) / c * key, 4 * (c - 1) / c * key,
+            Parallelism(cp=c, context="all_gather", balanced=balanced), 2 * (c - 1) / c * key, 4 * (c - 1) / c * key,
         ),
-        "ulysses": (Parallelism(cp=c, ulysses=c), *[(c - 1) / c**2 * (2 * query + 2 * key)] * 2),
+        "ulysses": (Parallelism(cp=c, context="ulysses"), *[(c - 1) / c**2 * (2 * query + 2 * key)] * 2),
     }  # fmt: skip
     for parallelism, forward, backward in ways.values():
         plan = planned(ranks, model, seq_len=s, parallelism=parallelism)
@@ -329,7 +330,7 @@ def test_attention_over_cut_sequences_sends_its_closed_forms(model: Transformer,
 def test_heads_inside_a_box_and_keys_around_between_them() -> None:
     """Ulysses over u neighbours, then a ring of c / u groups: each moves (c/u - 1)/(c/u) of its u-th of the keys."""
     c, u, b, s = 8, 4, 2, 64
-    plan = planned(8, MODEL, seq_len=s, parallelism=Parallelism(cp=c, ulysses=u))
+    plan = planned(8, MODEL, seq_len=s, parallelism=Parallelism(cp=c, context={"ulysses": u, "ring": c // u}))
     key = b * s * MODEL.num_kv_heads * MODEL.head_dim * 2
     inside = (u - 1) / u * 4 * key / c
     around = 2 * (c // u - 1) * key / c
@@ -465,18 +466,18 @@ def expert_bytes(plan: StepPlan, layer: int) -> dict[str, float]:
 def test_tokens_go_to_their_experts_and_back_in_both_passes(e: int) -> None:
     """4 (e-1)/e T k h w a layer; all tokens to all 4 (e-1) T h w; one copy a rank, for as many as a token needs."""
     t, h, w = 2 * 32, EXPERTS.hidden_size, 2
-    for cut, expected in (
-        (ExpertPartition(e), {"all_to_all": 4 * (e - 1) / e * t * 2 * h * w}),
-        (ExpertPartition(e, capacity=1.25), {"all_to_all": 4 * (e - 1) / e * 16 * 10 * h * w}),
-        (ExpertPartition(e, dtype="float8_e4m3fn"), {"all_to_all": 3 * (e - 1) / e * t * 2 * h * w}),
-        (ExpertPartition(e, "all_gather"), dict.fromkeys(("all_gather", "reduce_scatter"), 2 * (e - 1) * t * h * w)),
+    for keys, expected in (
+        ({}, {"all_to_all": 4 * (e - 1) / e * t * 2 * h * w}),
+        ({"capacity": 1.25}, {"all_to_all": 4 * (e - 1) / e * 16 * 10 * h * w}),
+        ({"dtype": "float8_e4m3fn"}, {"all_to_all": 3 * (e - 1) / e * t * 2 * h * w}),
+        ({"dispatch": "all_gather"}, dict.fromkeys(("all_gather", "reduce_scatter"), 2 * (e - 1) * t * h * w)),
     ):
-        plan = planned(8, EXPERTS, parallelism=Parallelism(experts=cut))
+        plan = planned(8, EXPERTS, parallelism=Parallelism(ep=e, experts=ExpertExchange.model_validate(keys)))
         assert expert_bytes(plan, 1) == pytest.approx(expected, rel=1e-12)
         assert expert_bytes(plan, 0) == {}
     # Of 16 experts, 2 chosen: the second is on another rank than the first with (16 - 16/e) / 15.
     copies = round(t * (1 + (16 - 16 / e) / 15))
-    plan = planned(8, EXPERTS, parallelism=Parallelism(experts=ExpertPartition(e, "deduplicated")))
+    plan = planned(8, EXPERTS, parallelism=Parallelism(ep=e, experts=ExpertExchange(dispatch="deduplicated")))
     assert expert_bytes(plan, 1) == pytest.approx({"all_to_all": 4 * (e - 1) / e * copies * h * w}, rel=1e-12)
 
 
@@ -484,7 +485,7 @@ def test_tokens_go_to_their_experts_and_back_in_both_passes(e: int) -> None:
 @pytest.mark.parametrize("e", [2, 4])
 def test_experts_are_reduced_over_ranks_that_have_the_same_and_all_else_over_all(strategy: str, e: int) -> None:
     """8 data-parallel ranks: experts over 8 / e, the rest over 8; elements are those of the model, each once."""
-    plan = planned(8, EXPERTS, strategy=strategy, parallelism=Parallelism(experts=ExpertPartition(e)))
+    plan = planned(8, EXPERTS, strategy=strategy, parallelism=Parallelism(ep=e))
     reduced: Counter[tuple[int, ...]] = Counter()
     for op in collectives(plan, 1):
         if "bucket" in op.name or op.name.startswith("scatter"):
@@ -497,7 +498,7 @@ def test_experts_are_reduced_over_ranks_that_have_the_same_and_all_else_over_all
 
 
 def test_what_ranks_hold_of_experts_sums_to_the_model() -> None:
-    plan = planned(8, EXPERTS, parallelism=Parallelism(experts=ExpertPartition(8)))
+    plan = planned(8, EXPERTS, parallelism=Parallelism(ep=8))
     held = [next(op.nbytes for op in ops if op.name == "parameters") for ops in plan.program.ranks]  # type: ignore[union-attr]
     whole, own = (sum(m.elements for m in modules(EXPERTS, ModelPartition(experts=ExpertPartition(n)))) for n in (1, 8))
     dense = (8 * own - whole) // 7
@@ -511,9 +512,8 @@ def test_experts_of_ranks_that_cut_matrices(t: int, e: int, etp: int) -> None:
     Bytes of a rank: 4 (e-1)/e T k h w for T = b s / t, and 4 (etp-1)/etp of the T k h etp w that its expert ranks have.
     Gradients of experts are summed over 8 / (e etp) ranks, of norms and routers over the ranks that cut sequences.
     """
-    cut = ExpertPartition(e, tensor=etp)
     model = replace(EXPERTS, mlp_bias=False, output_bias=False)
-    plan = planned(8, model, parallelism=Parallelism(tp=t, experts=cut))
+    plan = planned(8, model, parallelism=Parallelism(tp=t, ep=e, etp=etp))
     tokens, h, w = 2 * 32 // t, EXPERTS.hidden_size, 2
     there = {"all_to_all": 4 * (e - 1) / e * tokens * 2 * h * w} if e > 1 else {}
     assert expert_bytes(plan, 1) == pytest.approx(there, rel=1e-12)
@@ -523,7 +523,7 @@ def test_experts_of_ranks_that_cut_matrices(t: int, e: int, etp: int) -> None:
             gathered[op.schedule.operation] += op.nbytes
     each = 2 * tokens * 2 * etp * h * w
     assert gathered == ({"all_gather": each, "reduce_scatter": each} if etp > 1 else {})
-    model_cut = ModelPartition(t, True, experts=cut)
+    model_cut = ModelPartition(t, True, experts=ExpertPartition(e, tensor=etp))
     layer = layer_parameters(model, model_cut)
     apart = sum(one.elements for one in layer if one.name.startswith("expert "))
     whole = sum(one.elements for one in layer_parameters(model) if one.name.startswith("expert "))
@@ -570,7 +570,7 @@ def test_keys_of_latent_attention_go_round_as_heads_have_them() -> None:
     plan = planned(8, replace(GROUPED, num_kv_heads=8, latent=latent), parallelism=Parallelism(cp=4), attention="flash")
     shifts = [op for op in collectives(plan, 0) if op.name.startswith("layer 1 forward") and "keys" in op.name]
     assert [op.elements for op in shifts] == [2 * 32 * 8 * (16 + 8 + 16)] * 3
-    handed = planned(8, plan.step.model, parallelism=Parallelism(cp=4, ulysses=4), attention="flash")
+    handed = planned(8, plan.step.model, parallelism=Parallelism(cp=4, context="ulysses"), attention="flash")
     names = ("heads for tokens", "tokens for heads")
     there, back = (next(op for op in collectives(handed, 0) if name in op.name) for name in names)
     tokens = 2 * 32 // 4
@@ -582,12 +582,13 @@ def test_popular_experts_make_one_rank_the_fullest(ranks: int) -> None:
     """By turns: the fullest rank has experts 1, 1 + e, 1 + 2 e, ...; each drawn in proportion to n^-s."""
     shares = np.arange(1, 17) ** -0.3
     expected = ranks * shares[::ranks].sum() / shares.sum()
-    assert ExpertPartition(ranks, zipf=0.3).fullest(EXPERTS) == pytest.approx(expected, rel=1e-12)
+    experts = ExpertPartition(ranks, exchange=ExpertExchange(imbalance={"zipf": 0.3}))
+    assert experts.fullest(EXPERTS) == pytest.approx(expected, rel=1e-12)
 
 
 def test_all_wait_for_the_fullest_rank() -> None:
     even, full = (
-        planned(8, EXPERTS, parallelism=Parallelism(experts=ExpertPartition(4, imbalance=factor)))
+        planned(8, EXPERTS, parallelism=Parallelism(ep=4, experts=ExpertExchange(imbalance=factor)))
         for factor in (1.0, 1.5)
     )
     flops = [
@@ -619,11 +620,11 @@ def test_a_stage_hands_its_gradient_on_before_it_copies_those_of_its_parameters(
 
 def test_a_report_tells_what_each_dimension_of_parallelism_costs() -> None:
     """All that is sent for a dimension, hidden or not, and what of it nothing hides; parts add up to the whole."""
-    sizes = Parallelism(tp=2, pp=2, cp=2, experts=ExpertPartition(2))
+    sizes = Parallelism(tp=2, pp=2, cp=2, ep=2)
     experts = replace(MODEL, num_experts=4, active_experts=2)
     for model, cut, dimensions in (
-        (MODEL, replace(sizes, experts=ExpertPartition()), {"tp", "pp", "cp", "dp"}),
-        (experts, replace(sizes, tp=1, cp=1), {"pp", "ep", "dp"}),
+        (MODEL, sizes.replaced(ep=1), {"tp", "pp", "cp", "dp"}),
+        (experts, sizes.replaced(tp=1, cp=1), {"pp", "ep", "dp"}),
     ):
         made = play(step("zero1", model, accumulation=4, attention="flash", parallelism=cut), 16)
         report = made.report

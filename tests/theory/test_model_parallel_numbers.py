@@ -22,7 +22,7 @@ from simulator.learning.start import start
 from simulator.learning.training import Training
 from simulator.model import context
 from simulator.model import partition as cut
-from simulator.model.expert_partition import ExpertPartition
+from simulator.model.expert_exchange import ExpertExchange
 from simulator.model.shape import Transformer
 from simulator.numerics import task
 from simulator.numerics.cut_linear import CutLinear
@@ -71,7 +71,7 @@ def pytorchs(strategy: str, ranks: int, dtype: str = "float64", **sizes: Any) ->
     ("strategy", "ranks", "sizes", "steps"),
     [
         ("ddp", 2, {"tp": 2, "sequence_parallel": False}, 20),
-        ("zero3", 4, {"cp": 2, "gathers_keys": True}, 20),
+        ("zero3", 4, {"cp": 2, "context": "all_gather"}, 20),
         ("zero1", 8, {"tp": 2, "pp": 2, "cp": 2, "schedule": "zb_h1"}, 5),
     ],
 )
@@ -103,7 +103,7 @@ def trained(strategy: str, ranks: int, sizes: dict[str, Any], depth: int = 4, **
     """Train a smaller model for two steps; `experts` replace its MLPs, and `tells` are the checks that must report."""
     tells: set[str] = facts.pop("tells", set())
     sizes, dtype = dict(sizes), facts.pop("dtype", "float64")
-    cut_into = Parallelism(experts=ExpertPartition(sizes.pop("ep", 1), capacity=facts.pop("capacity", None)), **sizes)
+    cut_into = Parallelism(ep=sizes.pop("ep", 1), experts=ExpertExchange(capacity=facts.pop("capacity", None)), **sizes)
     given = {"precision": Precision(params=dtype).resolved(), "attention": "flash", "accumulation": 1} | facts
     model = Transformer("small", depth, 32, 4, 4, 8, 128, WORDS, LENGTH, tied=given.pop("tied", False))
     experts = given.pop("experts", 0)
@@ -152,14 +152,14 @@ def test_a_stage_that_no_other_rank_holds_sums_all_its_micro_batches(schedule: s
     "sizes",
     [
         {"schedule": "1f1b", "stages": (0, 4, 4, 0)},
-        {"schedule": "interleaved", "virtual_stages": 2, "first_less": 1, "last_less": 1},
+        {"schedule": "interleaved", "virtual_stages": 2, "stages": {"first_less": 1, "last_less": 1}},
         {"schedule": "zb_v", "stages": (0, 2, 1, 1, 1, 1, 2, 0)},
     ],
 )
 def test_stages_of_the_embedding_alone_and_of_the_head_alone_learn_the_same(
     strategy: str, sizes: dict[str, Any]
 ) -> None:
-    depth = 6 if "first_less" in sizes else 8
+    depth = 6 if isinstance(sizes["stages"], dict) else 8
     same(trained(strategy, 8, {"pp": 4} | sizes, depth, accumulation=4), on_one_rank(depth))
 
 
@@ -254,7 +254,8 @@ def cuts(draw: st.DrawFn) -> tuple[str, int, dict[str, Any], dict[str, Any]]:
     dp, accumulation = draw(st.sampled_from([1, 2])), draw(st.sampled_from([1, 2, 4]))
     schedule = draw(st.sampled_from(SCHEDULES))
     sizes = {"tp": tp, "pp": pp, "cp": cp, "schedule": schedule, "virtual_stages": draw(st.sampled_from([1, 2]))}
-    sizes |= {name: draw(st.booleans()) for name in ("sequence_parallel", "gathers_keys", "balanced")}
+    sizes |= {name: draw(st.booleans()) for name in ("sequence_parallel", "balanced")}
+    sizes["context"] = draw(st.sampled_from(["ring", "all_gather"]))
     strategy = draw(st.sampled_from(["ddp", "zero1", "zero2", "zero3"]))
     tied = draw(st.booleans()) and (pp == 1 or strategy == "ddp")
     facts = {

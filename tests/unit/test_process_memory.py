@@ -8,7 +8,6 @@ import pytest
 
 from simulator.basics import registry
 from simulator.cluster.gpu_file import load_gpu
-from simulator.model.expert_partition import ExpertPartition
 from simulator.model.load import load_model
 from simulator.step.parallelism import Parallelism
 from simulator.step.plan import groups_of
@@ -72,6 +71,6 @@ def test_every_process_group_has_a_communicator() -> None:
 
 def test_experts_add_groups_of_their_own() -> None:
     """Eight ranks, four with different experts: groups of eight, of four, and of two with the same experts."""
-    experts = Parallelism(experts=ExpertPartition(ranks=4))
+    experts = Parallelism(ep=4)
     made = step("zero1", load_model("mixtral_8x7b", 512), parallelism=experts)
     assert process_memory(H100, made, groups_of(made, 8)).nccl // MIB == 832 + 832 + 544

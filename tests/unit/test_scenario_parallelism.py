@@ -202,5 +202,5 @@ def test_a_cut_scenario_resolves_to_itself_and_makes_its_step() -> None:
     assert load_scenario(resolved(loaded)) == loaded
     assert loaded.training is not None
     made = to_step(loaded.training, 8).parallelism
-    assert (made.tp, made.pp, made.schedule, made.last_less) == (2, 2, "zb_h1", 2)
+    assert (made.tp, made.pp, made.schedule, made.less) == (2, 2, "zb_h1", (0, 2))
     assert made.grid(8).groups("pp")[0].tolist() == [0, 1]

@@ -23,11 +23,11 @@ from simulator.scenario.load import load_scenario, parse_scenario, points
 from simulator.scenario.records import Scenario, TrainingSpec, axis_keys
 from simulator.scenario.resolve import resolved, to_yaml
 from simulator.scenario.template import template
-from simulator.scenario.training_spec import ParallelismSpec
 from simulator.scenario.typed_keys import CollectiveKeys, FaultKeys, LearningKeys, TrainingKeys
 from simulator.step.checkpointing import POLICIES
 from simulator.step.learning_spec import FaultSpec, TrainingTask
 from simulator.step.optimizers.optimizer import OPTIMIZERS
+from simulator.step.parallelism import Parallelism
 from simulator.step.precision import Precision
 from simulator.step.sharding import Sharding
 from simulator.step.spec import TrainingStep
@@ -197,7 +197,7 @@ def test_a_model_may_be_written_out_or_lie_beside_the_file(tmp_path: Path) -> No
 
 def test_groups_that_do_not_make_up_the_world_are_no_step() -> None:
     with pytest.raises(ValueError, match="got 4 ranks; must be 8"):
-        to_step(TrainingSpec(model="gpt2", seq_len=512, parallelism=ParallelismSpec(dp=4)), 8)
+        to_step(TrainingSpec(model="gpt2", seq_len=512, parallelism=Parallelism(dp=4)), 8)
 
 
 # ------------------------------------------------------------------------------------------------------- back and forth

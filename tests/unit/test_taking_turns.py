@@ -8,7 +8,6 @@ import pytest
 
 from simulator.cluster.build import build
 from simulator.engine.events import execute as events
-from simulator.model.expert_partition import ExpertPartition
 from simulator.model.shape import Transformer
 from simulator.records.operation import Collective, Compute, Op
 from simulator.step import pipeline
@@ -21,7 +20,7 @@ MODEL = Transformer("experts", 4, 64, 4, 4, 16, 128, 128, 64, tied=False, num_ex
 
 
 def planned() -> StepPlan:
-    cut = Parallelism(pp=2, schedule="dualpipe", experts=ExpertPartition(2))
+    cut = Parallelism(pp=2, schedule="dualpipe", ep=2)
     return plan_step(build("star_100g", 4), step("ddp", MODEL, accumulation=8, parallelism=cut))
 
 

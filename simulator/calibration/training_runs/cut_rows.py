@@ -20,7 +20,6 @@ from simulator.calibration.training_runs.rows import (
     measured,
     of_source,
 )
-from simulator.model.expert_partition import ExpertPartition
 from simulator.step.parallelism import Parallelism
 from simulator.step.precision import Scaling
 
@@ -101,17 +100,15 @@ def _row(row: Mapping[str, str], number: int) -> MeasuredRow:
 
 
 def _parallelism(row: Mapping[str, str]) -> Parallelism:
-    cp, ep = int(row["cp"]), int(row["ep"])
     return Parallelism(
         tp=int(row["tp"]),
         pp=int(row["pp"]),
-        cp=cp,
-        ulysses=cp if row["context"] == "ulysses" else 1,
+        cp=int(row["cp"]),
+        context="ulysses" if row["context"] == "ulysses" else "ring",
         sequence_parallel=row["sequence_parallel"] == "true",
         tp_overlap=cast(Any, row["tp_overlap"]),
         schedule=row["schedule"] or "1f1b",
         virtual_stages=int(row["virtual_stages"]),
-        stages=tuple(int(layers) for layers in row["stages"].split()),
-        # Experts' matrices are cut like other matrices in every source.
-        experts=ExpertPartition(ep, tensor=int(row["tp"])),
+        stages=tuple(int(layers) for layers in row["stages"].split()) or "auto",
+        ep=int(row["ep"]),
     )

@@ -222,7 +222,7 @@ class MeasuredRow:
     @property
     def _cut(self) -> str:
         cut = self.parallelism
-        sizes = (("tp", cut.tp), ("pp", cut.pp), ("cp", cut.cp), ("ep", cut.experts.ranks))
+        sizes = (("tp", cut.tp), ("pp", cut.pp), ("cp", cut.cp), ("ep", cut.ep))
         return "".join(f" {kind}{size}" for kind, size in sizes if size > 1)
 
 

@@ -24,7 +24,6 @@ from simulator.basics.errors import MOST_MEANT, ScenarioError, in_lines, one_of,
 from simulator.basics.input_files import read_text
 from simulator.calibration.training_runs.log_files import read_log
 from simulator.calibration.training_runs.rows import GIB, MeasuredRow, ModelShape
-from simulator.model.expert_partition import ExpertPartition
 from simulator.model.load import load_transformer
 from simulator.scenario.build_training import to_step
 from simulator.scenario.load import check_single_point, load_scenario
@@ -307,12 +306,12 @@ class UserRow(_Measurement):
             tp=self.tp,
             pp=self.pp,
             cp=self.cp,
-            ulysses=self.cp if self.context == "ulysses" else 1,
+            context=self.context,
             sequence_parallel=self.sequence_parallel,
             schedule=self.schedule,
             virtual_stages=self.virtual_stages,
-            stages=self.stages,
-            experts=ExpertPartition(self.ep, tensor=self.tp),
+            stages=self.stages or "auto",
+            ep=self.ep,
         )
 
 

@@ -103,9 +103,9 @@ def _differences(step: TrainingStep, other: TrainingStep) -> Iterator[Difference
 
 def _plain(step: TrainingStep) -> TrainingStep:
     """Return a step in which options without effect have the same value in every step."""
-    cut = step.parallelism
+    cut = step.parallelism.canonical()
     if cut.tp == 1:
-        cut = replace(cut, sequence_parallel=False, tp_overlap="none")
+        cut = cut.replaced(sequence_parallel=False, tp_overlap="none")
     return replace(step, parallelism=cut)
 
 

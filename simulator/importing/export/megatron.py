@@ -181,13 +181,13 @@ def _parallelism(cut: Parallelism, step: TrainingStep) -> Iterator[str]:
     if cut.deferred_head_gradients:
         limit = 0 if cut.deferred_head_gradients == "all" else cut.deferred_head_gradients
         yield f"--defer-embedding-wgrad-compute --wgrad-deferral-limit {limit}"
-    if cut.first_less:
+    if cut.less[0]:
         yield "--account-for-embedding-in-pipeline-split"
-    if cut.last_less:
+    if cut.less[1]:
         yield "--account-for-loss-in-pipeline-split"
-    if cut.stages and cut.virtual_stages == 1:
-        yield f"--decoder-first-pipeline-num-layers {cut.stages[0]}"
-        yield f"--decoder-last-pipeline-num-layers {cut.stages[-1] - step.model.mtp_layers}"
+    if cut.layers_of_stages and cut.virtual_stages == 1:
+        yield f"--decoder-first-pipeline-num-layers {cut.layers_of_stages[0]}"
+        yield f"--decoder-last-pipeline-num-layers {cut.layers_of_stages[-1] - step.model.mtp_layers}"
     if cut.cp > 1:
         ring = cut.cp // cut.ulysses
         kind = "a2a" if ring == 1 else "a2a+p2p" if cut.ulysses > 1 else "all_gather" if cut.gathers_keys else "p2p"
@@ -196,7 +196,7 @@ def _parallelism(cut: Parallelism, step: TrainingStep) -> Iterator[str]:
             yield f"--hierarchical-context-parallel-sizes {cut.ulysses} {ring}"
     if step.transformer.num_experts:
         experts = cut.experts
-        yield f"--expert-model-parallel-size {experts.ranks} --expert-tensor-parallel-size {experts.tensor}"
+        yield f"--expert-model-parallel-size {cut.ep} --expert-tensor-parallel-size {cut.expert_tensor}"
         yield f"--moe-token-dispatcher-type {_DISPATCHERS[experts.dispatch]}"
         if experts.capacity is not None:
             yield f"--moe-expert-capacity-factor {experts.capacity}"

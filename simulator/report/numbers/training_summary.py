@@ -375,7 +375,7 @@ def step_intervals(
     adapted = plan.step.model.adapters is not None and not has_measured_adapters(framework.name)
     measured = is_measured_dtype(plan.step.precision.matmul, traits.chip)
     asked, model = plan.step.parallelism, plan.step.model
-    sizes = {"tp": asked.tp, "pp": asked.pp, "cp": asked.cp, "ep": asked.experts.ranks, "experts": model.num_experts}
+    sizes = {"tp": asked.tp, "pp": asked.pp, "cp": asked.cp, "ep": asked.ep, "experts": model.num_experts}
     apart = bool(unmeasured_parallelism(traits.framework, sizes))
     unseen = not measured or (own and not calibration) or adapted or apart
     network = _unmeasured(plan, works, exposed, time)
@@ -450,7 +450,7 @@ def _traits(plan: StepPlan, cluster: Cluster) -> Traits:
         framework=measured_framework(step.framework.name, step.framework.origin),
         chip=cluster.gpus[0].chip,
         eight_bit=is_narrow(step.precision.matmul),
-        cut=cut.size > 1 or cut.experts.ranks > 1,
+        cut=cut.size > 1 or cut.ep > 1,
         nodes=len(cluster.nodes) > 1,
         experts=step.model.num_experts > 0,
     )

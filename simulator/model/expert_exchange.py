@@ -1,0 +1,112 @@
+"""How do tokens reach experts on other ranks, and how evenly? The keys of `parallelism.experts`.
+
+They are the model's record too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Final
+
+from pydantic import Field
+
+from simulator.basics import reading
+from simulator.basics.spec import Frozen, Spec
+
+# Other programs' names of a dispatch, with advice.
+_DISPATCHERS: Final = {
+    **dict.fromkeys(("deepep", "DeepEP", "deep_ep"), "deduplicated is DeepEP's exchange; write deduplicated"),
+    "flex": "Megatron-LM's flex dispatcher with DeepEP is deduplicated; write deduplicated",
+}
+
+
+def _capacity() -> reading.ValueReader:
+    """Return a validator for the experts' capacity factor: a positive number, or "none"."""
+    factor = reading.number(positive=True, most=1e6)
+
+    def reader(value: Any) -> float | None:
+        return None if value is None or value == "none" else float(factor.reader(value))
+
+    return reading.ValueReader(reader, lambda: {"anyOf": [{"const": "none"}, factor.schema()]})
+
+
+def _imbalance() -> reading.ValueReader:
+    """Return a validator for the experts' load imbalance: a factor from 1 on, or {zipf: exponent}."""
+    factor, exponent = reading.number(positive=True, most=1e6), reading.number(positive=True, most=10)
+
+    def reader(value: Any) -> float | Frozen:
+        if isinstance(value, Mapping):
+            if set(value) != {"zipf"}:
+                raise ValueError(f"got {reading.shown(value)}; must be a number such as 1.1, or {{zipf: 0.3}}")
+            return Frozen(zipf=float(exponent.reader(value["zipf"])))
+        if factor.reader(value) < 1:
+            raise ValueError(
+                f"got {reading.shown(value)}; must be at least 1, because the fullest rank has at least the mean"
+            )
+        return float(value)
+
+    return reading.ValueReader(
+        reader,
+        lambda: {
+            "anyOf": [
+                {"type": "number", "minimum": 1, "maximum": 1e6},
+                {
+                    "type": "object",
+                    "properties": {"zipf": exponent.schema()},
+                    "required": ["zipf"],
+                    "additionalProperties": False,
+                },
+            ]
+        },
+    )
+
+
+class ExpertExchange(Spec):
+    """How tokens reach experts on other ranks, and how evenly (keys of `parallelism.experts`)."""
+
+    # With top-k routing, all_to_all sends a token up to k times to the same rank; deduplicated, as DeepEP does, once to
+    # a node and there once to a rank.
+    dispatch: Annotated[str, reading.choice(("all_to_all", "all_gather", "deduplicated"), _DISPATCHERS)] = Field(
+        default="all_to_all",
+        description=(
+            "Token dispatch: a copy per chosen expert (all_to_all), every token to every rank (all_gather), or a "
+            "copy per node, and in the node per rank (deduplicated)."
+        ),
+    )
+    routing: Annotated[str, reading.choice(("uniform", "round_robin"))] = Field(
+        default="uniform",
+        description=(
+            "How tokens choose experts, for deduplicated: any experts are equally probable (uniform), or consecutive "
+            "experts in turn, as balanced benchmarks do (round_robin)."
+        ),
+    )
+    capacity: Annotated[float | None, _capacity()] = Field(
+        default=None,
+        description="Capacity of an expert relative to its even share of tokens, with padding; no limit if omitted.",
+    )
+    imbalance: Annotated[Any, _imbalance()] = Field(
+        default=1.0,
+        description=(
+            "Load of the fullest rank relative to the mean; or {zipf: exponent} for the popularity of experts."
+        ),
+    )
+    dtype: Annotated[str, reading.choice(("auto", "bfloat16", "float8_e4m3fn"))] = Field(
+        default="auto", description="Token dtype during dispatch; auto: the activations' dtype."
+    )
+
+    @property
+    def sent_dtype(self) -> str | None:
+        """Dtype of tokens on their way to experts; None: the activations' dtype, which the way back always uses."""
+        return None if self.dtype == "auto" else self.dtype
+
+    @property
+    def zipf(self) -> float:
+        """Exponent of the experts' popularity: the n-th most popular expert is chosen in proportion to n^-zipf; 0 for
+        equal popularity.
+        """
+        return float(self.imbalance["zipf"]) if isinstance(self.imbalance, Mapping) else 0.0
+
+    @property
+    def factor(self) -> float:
+        """Tokens of the fullest rank over the mean, at least 1; 1 where they follow from the experts' popularity."""
+        return 1.0 if isinstance(self.imbalance, Mapping) else float(self.imbalance)
