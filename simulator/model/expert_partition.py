@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Final
 
-from simulator.model.expert_exchange import ExpertExchange
+from simulator.model.experts_spec import ExpertsSpec
 from simulator.model.shape import Transformer
 
-EXCHANGE: Final = ExpertExchange()
+EXCHANGE: Final = ExpertsSpec()
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class ExpertPartition:
 
     ranks: int = 1  # expert-parallel ranks, e
     tensor: int = 1  # ranks that cut each expert's matrices
-    exchange: ExpertExchange = EXCHANGE
+    exchange: ExpertsSpec = EXCHANGE
     # Consecutive expert-parallel ranks on each node; 0 if nodes are unknown, or have unequal numbers of these ranks. A
     # token then has a copy per rank.
     in_node: int = 0
@@ -48,7 +48,7 @@ class ExpertPartition:
         Examples
         --------
         >>> from simulator.model.load import load_model
-        >>> mixtral, skewed = load_model("mixtral_8x7b"), ExpertExchange(imbalance={"zipf": 1.0})
+        >>> mixtral, skewed = load_model("mixtral_8x7b"), ExpertsSpec(imbalance={"zipf": 1.0})
         >>> [round(ExpertPartition(ranks, exchange=skewed).fullest(mixtral), 3) for ranks in (1, 4, 8)]
         [1.0, 1.766, 2.943]
         """
@@ -93,7 +93,7 @@ class ExpertPartition:
 
         In turn, a token's 8 experts are on 2 ranks with 4 experts each, on the same node:
 
-        >>> in_turn = ExpertPartition(64, exchange=ExpertExchange(routing="round_robin"))
+        >>> in_turn = ExpertPartition(64, exchange=ExpertsSpec(routing="round_robin"))
         >>> in_turn.distinct(deepseek, 64), in_turn.distinct(deepseek, 8)
         (2.0, 1.0)
         """

@@ -20,7 +20,7 @@ from simulator.basics import dtypes, reading
 from simulator.basics.errors import one_of
 from simulator.basics.sections import SECTIONS
 from simulator.basics.spec import Count, LargeCount, Listed, Omittable, Rank, Servers, Spec, stored_dtypes
-from simulator.model.expert_exchange import ExpertExchange
+from simulator.model.experts_spec import ExpertsSpec
 from simulator.scenario import plot_names
 from simulator.scenario.algorithm_reading import algorithm_reader
 from simulator.scenario.answer_spec import BudgetSpec, FindingEntry, FindingSpec
@@ -406,7 +406,7 @@ _MAPPINGS: Final[dict[tuple[str, ...], type[Spec]]] = {
     ("collective", "fusion"): FusionSpec,
     ("training",): TrainingSpec,
     ("training", "parallelism"): Parallelism,
-    ("training", "parallelism", "experts"): ExpertExchange,
+    ("training", "parallelism", "experts"): ExpertsSpec,
     ("training", "sharding"): Sharding,
     ("training", "precision"): Precision,
     ("training", "optimizer"): OptimizerSpec,

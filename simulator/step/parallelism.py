@@ -12,8 +12,8 @@ from pydantic import Field
 
 from simulator.basics import reading
 from simulator.basics.spec import Count, Frozen, LargeCount, Spec
-from simulator.model.expert_exchange import ExpertExchange
 from simulator.model.expert_partition import EXCHANGE, ExpertPartition
+from simulator.model.experts_spec import ExpertsSpec
 from simulator.model.partition import Context, ModelPartition
 from simulator.step.pipelines.schedule import SCHEDULES, Placement
 from simulator.step.rank_grid import ORDER, Kind, RankGrid
@@ -138,7 +138,7 @@ class Parallelism(Spec):
     etp: Count | None = Field(
         default=None, description="Number of ranks that split each expert's matrices; tp if omitted."
     )
-    experts: ExpertExchange = Field(default=ExpertExchange(), description="ep: dispatch of tokens to experts.")
+    experts: ExpertsSpec = Field(default=ExpertsSpec(), description="ep: dispatch of tokens to experts.")
     # Korthikanti et al. 2023: sums of whole activations become a reduce-scatter and an all-gather.
     sequence_parallel: Annotated[bool, reading.YES_NO] = Field(
         default=True, description="tp: whether activations between the matrices are split along the sequence."

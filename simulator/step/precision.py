@@ -40,7 +40,7 @@ _OTHER_PRECISIONS: Final = {
 
 
 class Precision(Spec):
-    """Dtypes of a training step (keys of `precision`); a step has them resolved."""
+    """Dtypes used in a training step (keys of `precision`)."""
 
     params: Annotated[str, stored_dtype()] = Field(
         default="bfloat16", description="Dtype for working parameters and activations."

@@ -18,7 +18,7 @@ from simulator.cluster.cluster import Cluster
 from simulator.engine.events import execute as events
 from simulator.engine.jitter import Jitter
 from simulator.model.adapters import Adapters
-from simulator.model.expert_exchange import ExpertExchange
+from simulator.model.experts_spec import ExpertsSpec
 from simulator.model.shape import LatentAttention, Transformer
 from simulator.records.operation import Allocate, Collective, Free
 from simulator.scenario.build_training import optimizer
@@ -76,7 +76,7 @@ def drawn(seed: int) -> Cut | None:
         model = replace(model, num_experts=8, active_experts=2, shared_experts=pick(0, 1), dense_layers=pick(0, 1))
         model, sequence_parallel = replace(model, dense_ffn_size=96), True
         spread, cut = pick(1, 2, 4, 8), pick(1, t)
-        exchange = ExpertExchange(
+        exchange = ExpertsSpec(
             dispatch=pick(*DISPATCHES), capacity=pick(None, 1.25), imbalance=pick(1.0, 1.5, {"zipf": 0.3})
         )
         ways = ways | {"ep": spread, "etp": cut, "experts": exchange}

@@ -16,8 +16,8 @@ import pytest
 import yaml
 
 from simulator.basics import registry
-from simulator.model.expert_exchange import ExpertExchange
 from simulator.model.expert_partition import ExpertPartition
+from simulator.model.experts_spec import ExpertsSpec
 from simulator.model.feed_forward import feed_forward_block
 from simulator.model.load import load_model
 from simulator.model.operation import Batch
@@ -187,7 +187,7 @@ def test_tokens_of_an_all_to_all_are_sorted_by_expert_and_back_on_ranks_with_sev
     for alone in (
         ExpertPartition(16),
         ExpertPartition(1),
-        ExpertPartition(4, exchange=ExpertExchange(dispatch="deduplicated")),
+        ExpertPartition(4, exchange=ExpertsSpec(dispatch="deduplicated")),
     ):
         assert names(alone) == ["dispatch", "combine"]
     made = feed_forward_block(EXPERTS, Batch(1, tokens, cut=ModelPartition(experts=ExpertPartition(4))))

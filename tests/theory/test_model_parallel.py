@@ -16,8 +16,8 @@ from simulator.cluster.build import build
 from simulator.cluster.gpu_file import load_gpu
 from simulator.engine.events import execute as events
 from simulator.model.context import _round, attention_kernels
-from simulator.model.expert_exchange import ExpertExchange
 from simulator.model.expert_partition import ExpertPartition
+from simulator.model.experts_spec import ExpertsSpec
 from simulator.model.kernel import Attention
 from simulator.model.layer import layer_operations
 from simulator.model.load import load_model
@@ -472,12 +472,12 @@ def test_tokens_go_to_their_experts_and_back_in_both_passes(e: int) -> None:
         ({"dtype": "float8_e4m3fn"}, {"all_to_all": 3 * (e - 1) / e * t * 2 * h * w}),
         ({"dispatch": "all_gather"}, dict.fromkeys(("all_gather", "reduce_scatter"), 2 * (e - 1) * t * h * w)),
     ):
-        plan = planned(8, EXPERTS, parallelism=Parallelism(ep=e, experts=ExpertExchange.model_validate(keys)))
+        plan = planned(8, EXPERTS, parallelism=Parallelism(ep=e, experts=ExpertsSpec.model_validate(keys)))
         assert expert_bytes(plan, 1) == pytest.approx(expected, rel=1e-12)
         assert expert_bytes(plan, 0) == {}
     # Of 16 experts, 2 chosen: the second is on another rank than the first with (16 - 16/e) / 15.
     copies = round(t * (1 + (16 - 16 / e) / 15))
-    plan = planned(8, EXPERTS, parallelism=Parallelism(ep=e, experts=ExpertExchange(dispatch="deduplicated")))
+    plan = planned(8, EXPERTS, parallelism=Parallelism(ep=e, experts=ExpertsSpec(dispatch="deduplicated")))
     assert expert_bytes(plan, 1) == pytest.approx({"all_to_all": 4 * (e - 1) / e * copies * h * w}, rel=1e-12)
 
 
@@ -582,13 +582,13 @@ def test_popular_experts_make_one_rank_the_fullest(ranks: int) -> None:
     """By turns: the fullest rank has experts 1, 1 + e, 1 + 2 e, ...; each drawn in proportion to n^-s."""
     shares = np.arange(1, 17) ** -0.3
     expected = ranks * shares[::ranks].sum() / shares.sum()
-    experts = ExpertPartition(ranks, exchange=ExpertExchange(imbalance={"zipf": 0.3}))
+    experts = ExpertPartition(ranks, exchange=ExpertsSpec(imbalance={"zipf": 0.3}))
     assert experts.fullest(EXPERTS) == pytest.approx(expected, rel=1e-12)
 
 
 def test_all_wait_for_the_fullest_rank() -> None:
     even, full = (
-        planned(8, EXPERTS, parallelism=Parallelism(ep=4, experts=ExpertExchange(imbalance=factor)))
+        planned(8, EXPERTS, parallelism=Parallelism(ep=4, experts=ExpertsSpec(imbalance=factor)))
         for factor in (1.0, 1.5)
     )
     flops = [

@@ -22,7 +22,7 @@ from simulator.learning.start import start
 from simulator.learning.training import Training
 from simulator.model import context
 from simulator.model import partition as cut
-from simulator.model.expert_exchange import ExpertExchange
+from simulator.model.experts_spec import ExpertsSpec
 from simulator.model.shape import Transformer
 from simulator.numerics import task
 from simulator.numerics.cut_linear import CutLinear
@@ -103,7 +103,7 @@ def trained(strategy: str, ranks: int, sizes: dict[str, Any], depth: int = 4, **
     """Train a smaller model for two steps; `experts` replace its MLPs, and `tells` are the checks that must report."""
     tells: set[str] = facts.pop("tells", set())
     sizes, dtype = dict(sizes), facts.pop("dtype", "float64")
-    cut_into = Parallelism(ep=sizes.pop("ep", 1), experts=ExpertExchange(capacity=facts.pop("capacity", None)), **sizes)
+    cut_into = Parallelism(ep=sizes.pop("ep", 1), experts=ExpertsSpec(capacity=facts.pop("capacity", None)), **sizes)
     given = {"precision": Precision(params=dtype).resolved(), "attention": "flash", "accumulation": 1} | facts
     model = Transformer("small", depth, 32, 4, 4, 8, 128, WORDS, LENGTH, tied=given.pop("tied", False))
     experts = given.pop("experts", 0)

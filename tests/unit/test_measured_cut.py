@@ -75,7 +75,7 @@ def test_sizes_multiply_out_and_what_is_assumed_is_a_column(cells: dict[str, str
     assert row.replicas == int(cells["dp"])
     assert cut.tp * cut.pp * cut.cp * row.replicas == row.gpus
     assert row.replicas * row.micro_batch_size * row.accumulation == int(cells["global_batch"])
-    assert not cut.stages or sum(cut.stages) == row.transformer.num_layers
+    assert not cut.layers_of_stages or sum(cut.layers_of_stages) == row.transformer.num_layers
     assert row.step_time == pytest.approx(float(cells["step_time_s"]))
     assert set(row.assumed) <= set(cells)
     assert row.source
@@ -104,7 +104,7 @@ PRINTED = {
 
 def kinds(row: MeasuredRow) -> tuple[object, ...]:
     cut = row.parallelism
-    return row.table, row.matmul, row.sharding, cut.tp > 1, cut.pp > 1, cut.cp > 1, cut.experts.ranks > 1, row.timed
+    return row.table, row.matmul, row.sharding, cut.tp > 1, cut.pp > 1, cut.cp > 1, cut.ep > 1, row.timed
 
 
 SAMPLE = tuple({kinds(row): row for row in reversed(ROWS) if row.gpus <= 64}.values())

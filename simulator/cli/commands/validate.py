@@ -130,7 +130,7 @@ def _document(outcomes: Sequence[PlayedRow], fit_system: LinearSystem | None, fr
     reasons = {outcome.row.source + outcome.row.name: why for outcome, why in worst(outcomes)}
     points = [
         {
-            "row": asdict(outcome.row),
+            "row": asdict(outcome.row) | {"parallelism": outcome.row.parallelism.model_dump(mode="json")},
             "group": outcome.row.group,
             "step_time_s": outcome.step_time,
             "tokens_per_s": outcome.tokens_per_s,

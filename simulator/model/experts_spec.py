@@ -61,8 +61,8 @@ def _imbalance() -> reading.ValueReader:
     )
 
 
-class ExpertExchange(Spec):
-    """How tokens reach experts on other ranks, and how evenly (keys of `parallelism.experts`)."""
+class ExpertsSpec(Spec):
+    """Dispatch of tokens to experts on other ranks (keys of `parallelism.experts`)."""
 
     # With top-k routing, all_to_all sends a token up to k times to the same rank; deduplicated, as DeepEP does, once to
     # a node and there once to a rank.
