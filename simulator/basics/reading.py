@@ -359,3 +359,18 @@ def _sane(value: Any, example: str) -> str:
     if len(value) > _LONGEST or re.search(r"[eE][+-]?0*[0-9]{3,}", value):
         raise ValueError(f"got {shown(value)}; must be a number in the supported range and a unit, such as {example}")
     return value
+
+
+def yes_no_or_probability() -> ValueReader:
+    """Return a validator for a boolean or a probability."""
+    share = number(positive=False, most=0.99)
+
+    def reader(value: Any) -> bool | float:
+        # Booleans first: in Python True is an int.
+        if isinstance(value, bool):
+            return value
+        if isinstance(value, int | float):
+            return float(share.reader(value))
+        raise ValueError(f"got {shown(value)}; must be true, false, or a probability such as 0.1")
+
+    return ValueReader(reader, lambda: {"anyOf": [{"type": "boolean"}, share.schema()]})

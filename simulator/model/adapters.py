@@ -18,9 +18,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Literal, get_args
+from typing import Annotated, Any, Final, Literal, get_args
 
+from pydantic import Field
+
+from simulator.basics import reading
 from simulator.basics.dtypes import find
+from simulator.basics.errors import one_of
+from simulator.basics.spec import Spec
 from simulator.model.kernel import Elementwise, Kernel, Matmul
 from simulator.model.quantised import FORMATS, Format
 
@@ -30,21 +35,82 @@ Target = Literal["q", "k", "v", "o", "gate", "up", "down"]
 TARGETS: Final[tuple[Target, ...]] = get_args(Target)
 
 
-@dataclass(frozen=True, slots=True)
-class Adapters:
-    """Low-rank adapters of a model."""
+# Words for several targets at once; PEFT's name for the first is "all-linear".
+_ALL: Final = "all"
+TARGET_GROUPS: Final = {"attention": ("q", "k", "v", "o"), "feed_forward": ("gate", "up", "down")}
 
-    rank: int  # columns of B and rows of A, r
-    targets: tuple[Target, ...]  # matrices with an adapter in every layer
-    # Dtype of A and B. If it is wider than the activations, an adapter's input and its output's gradient are cast
-    # (PEFT's default is float32).
-    dtype: str = "float32"
-    dropout: bool = False  # whether an adapter's input passes a dropout of its own
-    # Format of the frozen matrices of layers, a key of `FORMATS`; "" for the dtype of working parameters
-    base: str = ""
-    dora: bool = False  # whether each output of an adapted matrix has a trained length (model/dora.py)
-    # Whether hidden states are float32: outputs of norms, of matrices that read these, and the residual stream
-    float32_hidden: bool = False
+
+def _targets() -> reading.ValueReader:
+    """Return a validator for the adapted matrices: a word, or a list of names."""
+    words = (_ALL, *TARGET_GROUPS)
+
+    def reader(value: Any) -> Any:
+        if value in ("all-linear", "all_linear"):
+            return _ALL
+        if isinstance(value, str):
+            if value not in words:
+                raise ValueError(f"got {value!r}; {one_of(words, value)}, or a list of {', '.join(TARGETS)}")
+            return value
+        if not isinstance(value, list | tuple) or value == []:
+            raise ValueError(f"got {reading.shown(value)}; {one_of(words, '')}, or a list of {', '.join(TARGETS)}")
+        names = tuple(str(name).removesuffix("_proj") for name in value)
+        unknown = next((name for name in names if name not in TARGETS), None)
+        if unknown is not None:
+            raise ValueError(f"got {unknown!r}; {one_of(TARGETS, unknown)}")
+        return tuple(target for target in TARGETS if target in names)
+
+    schema = {"type": "array", "minItems": 1, "items": {"enum": [*TARGETS, *(f"{name}_proj" for name in TARGETS)]}}
+    return reading.ValueReader(reader, lambda: {"anyOf": [{"enum": [*words, "all-linear"]}, schema]})
+
+
+class Lora(Spec):
+    """Low-rank adapters on a frozen model (keys of `lora`)."""
+
+    rank: Annotated[int, reading.whole(0, 4096)] = Field(
+        default=0, description="Rank of the adapters, which alone are trained; 0 trains every parameter."
+    )
+    dtype: Annotated[Literal["float32", "bfloat16", "float16"], reading.choice(("float32", "bfloat16", "float16"))] = (
+        Field(
+            default="float32",
+            description="Dtype of the adapters' parameters and arithmetic; PEFT's default is float32.",
+        )
+    )
+    dropout: Annotated[bool | float, reading.yes_no_or_probability()] = Field(
+        default=False, description="Dropout of the adapters' inputs: true (probability 0.1), false, or a probability."
+    )
+    base: Annotated[Literal["params", "nf4", "nf4_single", "gptq", "int8"], reading.choice(("params", *FORMATS))] = (
+        Field(
+            default="params",
+            description=(
+                "Format of the frozen matrices of layers: the dtype of parameters, 4-bit NF4 with double (nf4) or "
+                "single quantisation (QLoRA), 4-bit GPTQ in groups of 128, or 8 bits, multiplied in 8 bits (int8, "
+                "LLM.int8())."
+            ),
+        )
+    )
+    dora: Annotated[bool, reading.YES_NO] = Field(
+        default=False,
+        description="Whether each output of an adapted matrix has a trained length (DoRA), with PEFT's kernels.",
+    )
+    hidden: Annotated[Literal["params", "float32"], reading.choice(("params", "float32"))] = Field(
+        default="params",
+        description=(
+            "Dtype of hidden states between matrices: the dtype of parameters (params), or float32, as after PEFT's "
+            "prepare_model_for_kbit_training on nf4 and int8."
+        ),
+    )
+    targets: Annotated[Any, _targets()] = Field(
+        default=_ALL,
+        description=(
+            "Matrices with an adapter in every layer: all, attention, feed_forward, or a list of q, k, v, o, gate, up, "
+            "down."
+        ),
+    )
+
+    @property
+    def float32_hidden(self) -> bool:
+        """True if hidden states are float32: outputs of norms, of matrices that read these, and the residual stream."""
+        return self.hidden == "float32"
 
     @property
     def base_format(self) -> Format | None:
@@ -61,7 +127,7 @@ class Adapters:
 
         Examples
         --------
-        >>> Adapters(8, ("q", "v")).of([("q", 64), ("k", 16), ("v", 16)])
+        >>> Lora(rank=8, targets=("q", "v")).of([("q", 64), ("k", 16), ("v", 16)])
         (('q', 64), ('v', 16))
         """
         return tuple((target, outputs) for target, outputs in parts if target in self.targets)
@@ -77,17 +143,17 @@ class Adapters:
 
         Examples
         --------
-        >>> Adapters(8, ("q",)).kept_per_input(2), Adapters(8, ("q",), dropout=True).kept_per_input(2)
+        >>> Lora(rank=8).kept_per_input(2), Lora(rank=8, dropout=True).kept_per_input(2)
         (4, 5)
-        >>> Adapters(8, ("q",), "bfloat16").kept_per_input(2)
+        >>> Lora(rank=8, dtype="bfloat16").kept_per_input(2)
         0
         """
         copied = self.itemsize if self.dropout or self.itemsize != itemsize else 0
-        return copied + int(self.dropout)
+        return copied + bool(self.dropout)
 
 
 # Adapters of no matrix: what they belong to is frozen.
-FROZEN: Final = Adapters(1, ())
+FROZEN: Final = Lora(rank=1, targets=())
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +170,7 @@ class AdapterKernels:
 
 
 def adapter_kernels(
-    adapters: Adapters, target: Target, outputs: int, tokens: int, inputs: int, itemsize: int
+    adapters: Lora, target: Target, outputs: int, tokens: int, inputs: int, itemsize: int
 ) -> AdapterKernels:
     """Return the kernels of an adapter on a micro-batch.
 
@@ -129,7 +195,7 @@ def adapter_kernels(
 
     forward = (
         *moved("cast", itemsize * entered, wide * entered, wanted=casts),
-        *moved("dropout", wide * entered, (wide + 1) * entered, wanted=adapters.dropout),
+        *moved("dropout", wide * entered, (wide + 1) * entered, wanted=bool(adapters.dropout)),
         matmul("A", tokens, rank, inputs),
         matmul("B", tokens, outputs, rank),
         *moved("scale", wide * left, wide * left),
@@ -141,7 +207,7 @@ def adapter_kernels(
         *moved("scale gradient", wide * left, wide * left),
         matmul("B input gradient", tokens, rank, outputs),
         matmul("A input gradient", tokens, inputs, rank),
-        *moved("dropout gradient", (wide + 1) * entered, wide * entered, wanted=adapters.dropout),
+        *moved("dropout gradient", (wide + 1) * entered, wide * entered, wanted=bool(adapters.dropout)),
         *moved("gradient cast back", wide * entered, itemsize * entered, wanted=casts),
         *moved("gradient add", 2 * itemsize * entered, itemsize * entered),
     )
@@ -160,7 +226,7 @@ def until_saved(forward: Sequence[Kernel]) -> tuple[Kernel, ...]:
 
     Examples
     --------
-    >>> own = adapter_kernels(Adapters(2, ("down",)), "down", outputs=4, tokens=8, inputs=16, itemsize=2)
+    >>> own = adapter_kernels(Lora(rank=2), "down", outputs=4, tokens=8, inputs=16, itemsize=2)
     >>> [kernel.name for kernel in until_saved((Matmul("down", 8, 4, 16), *own.forward))]
     ['down', 'down adapter cast', 'down adapter A']
     """

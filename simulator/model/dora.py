@@ -18,12 +18,12 @@ References
 
 from __future__ import annotations
 
-from simulator.model.adapters import AdapterKernels, Adapters, Target
+from simulator.model.adapters import AdapterKernels, Lora, Target
 from simulator.model.kernel import Elementwise, Kernel, Matmul
 
 
 def dora_kernels(
-    adapters: Adapters, target: Target, outputs: int, tokens: int, inputs: int, itemsize: int
+    adapters: Lora, target: Target, outputs: int, tokens: int, inputs: int, itemsize: int
 ) -> AdapterKernels:
     """Return the kernels that DoRA adds to those of an adapter (`adapter_kernels`) on a micro-batch.
 
@@ -94,22 +94,22 @@ def dora_kernels(
     return AdapterKernels(forward, gradients, magnitude)
 
 
-def kept_by_dora(adapters: Adapters, outputs: int, tokens: int, inputs: int, itemsize: int) -> int:
+def kept_by_dora(adapters: Lora, outputs: int, tokens: int, inputs: int, itemsize: int) -> int:
     """Return the bytes that DoRA saves for the backward pass of a micro-batch beside an adapter's [B]: the outputs of
     the matrix and of the adapter, f, f - 1 and the norm; with dropout also the matrix, if it is a copy.
 
     Examples
     --------
-    >>> kept_by_dora(Adapters(8, ("q",), "bfloat16", dora=True), outputs=64, tokens=10, inputs=32, itemsize=2)
+    >>> kept_by_dora(Lora(rank=8, dtype="bfloat16", dora=True), outputs=64, tokens=10, inputs=32, itemsize=2)
     2944
     """
     wide = adapters.itemsize
     base = wide if adapters.dropout else itemsize
-    copied = adapters.dropout and (adapters.base != "" or wide != itemsize)
+    copied = bool(adapters.dropout) and (adapters.base_format is not None or wide != itemsize)
     return tokens * outputs * (base + wide) + 3 * wide * outputs + copied * wide * outputs * inputs
 
 
-def dora_peaks(adapters: Adapters, outputs: int, tokens: int, inputs: int, itemsize: int) -> tuple[int, int]:
+def dora_peaks(adapters: Lora, outputs: int, tokens: int, inputs: int, itemsize: int) -> tuple[int, int]:
     """Return the most bytes allocated at once in the forward pass of an adapted matrix, with its saved tensors and
     output, and in its backward pass, beside its saved tensors and the gradient of its output [B].
 
@@ -122,10 +122,10 @@ def dora_peaks(adapters: Adapters, outputs: int, tokens: int, inputs: int, items
 
     Examples
     --------
-    >>> dora_peaks(Adapters(4, ("q",), dora=True), outputs=96, tokens=10, inputs=64, itemsize=2)
+    >>> dora_peaks(Lora(rank=4, dora=True), outputs=96, tokens=10, inputs=64, itemsize=2)
     (120192, 17664)
     """
-    wide, copied = adapters.itemsize, adapters.base != "" or adapters.itemsize != itemsize
+    wide, copied = adapters.itemsize, adapters.base_format is not None or adapters.itemsize != itemsize
     left, matrix = tokens * outputs, wide * outputs * inputs
     entered = itemsize * left + adapters.kept_per_input(itemsize) * tokens * inputs
     product = wide * (inputs**2 + inputs * adapters.rank) + matrix * (1 + copied)

@@ -21,7 +21,7 @@ from simulator.model.operation import Batch, Operation, Saved
 from simulator.model.parameters import Module, Parameter
 
 if TYPE_CHECKING:
-    from simulator.model.adapters import Adapters
+    from simulator.model.adapters import Lora
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +211,7 @@ class LayerList:
         return len(self.layers)
 
     @property
-    def adapters(self) -> Adapters | None:
+    def adapters(self) -> Lora | None:
         """None: a list of layers has no low-rank adapters yet."""
         return None
 

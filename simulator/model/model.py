@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from simulator.model import flops, head, layer, parameters
+from simulator.model.adapters import TARGET_GROUPS, Lora
 from simulator.model.layer_list import Layer, LayerList
 from simulator.model.operation import Batch, Operation, needed_backward
 from simulator.model.parameters import Module
@@ -101,3 +102,29 @@ def refusals(model: Model, cut: ModelPartition, seq_len: int) -> Iterator[tuple[
 def _of(listed: Layer, batch: Batch) -> tuple[Operation, ...]:
     """Return the operations of a listed layer on a micro-batch."""
     return tuple(operation.of(batch) for operation in listed.operations)
+
+
+def adapters(spec: Lora, model: Model) -> Lora | None:
+    """Return adapters with the matrices of a model that have one as targets; None for rank 0.
+
+    Raises
+    ------
+    ValueError
+        The model has no such matrix, or its kind of layer cannot have adapters yet.
+    """
+    if spec.rank == 0:
+        return None
+    if isinstance(model, LayerList):
+        raise ValueError(f"adapters are not supported yet for the layers of {model.name}; omit lora")
+    able = model.adapter_targets
+    if not able:
+        raise ValueError(f"adapters are not supported yet for the latent attention of {model.name}")
+    wanted = spec.targets if not isinstance(spec.targets, str) else TARGET_GROUPS.get(spec.targets, able)
+    # A group's word means those of its matrices that the model has.
+    chosen = tuple(target for target in able if target in wanted)
+    missing = [target for target in wanted if target not in able] if not isinstance(spec.targets, str) else []
+    if missing or not chosen:
+        where = "expert layers, whose matrices cannot have adapters yet" if model.num_experts else "no such matrix"
+        named = ", ".join(missing) or str(spec.targets)
+        raise ValueError(f"got {named}; {model.name} has {where}; write some of {', '.join(able)}")
+    return spec.replaced(targets=chosen)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
-from simulator.model.adapters import AdapterKernels, Adapters, Target, adapter_kernels
+from simulator.model.adapters import AdapterKernels, Lora, Target, adapter_kernels
 from simulator.model.dora import dora_kernels, dora_peaks, kept_by_dora
 from simulator.model.kernel import Elementwise, Kernel, Matmul
 from simulator.model.partition import WHOLE, Communication, ModelPartition, around_columns, around_rows
@@ -39,7 +39,7 @@ class Batch:
         Bytes of a norm's mean or deviation, 4 on GPUs [B].
     cut : ModelPartition
         The rank's part of the model.
-    adapters : Adapters or None
+    adapters : Lora or None
         Low-rank adapters of a frozen model; None if every parameter is trained.
     float16 : bool
         Whether activations are float16; only quantised matrices ask.
@@ -59,7 +59,7 @@ class Batch:
     dropout: bool = False
     statistics_itemsize: int = 4
     cut: ModelPartition = WHOLE
-    adapters: Adapters | None = None
+    adapters: Lora | None = None
     float16: bool = False
     trained: frozenset[str] = frozenset()
     begins: bool = False
@@ -232,9 +232,7 @@ def _between_casts(
     )
 
 
-def _peaks_with_dora(
-    adapters: Adapters, outputs: list[int], tokens: int, inputs: int, itemsize: int
-) -> tuple[int, int]:
+def _peaks_with_dora(adapters: Lora, outputs: list[int], tokens: int, inputs: int, itemsize: int) -> tuple[int, int]:
     """Return the most bytes allocated at once in the forward and the backward pass of matrices that share an input
     (`Operation`); the matrices, with these numbers of outputs, run one after the other.
     """
@@ -378,7 +376,7 @@ def unquantised(batch: Batch) -> Batch:
     """Return the micro-batch for a matrix that keeps the dtype of working parameters if other matrices are
     quantised.
     """
-    return batch if batch.adapters is None else replace(batch, adapters=replace(batch.adapters, base=""))
+    return batch if batch.adapters is None else replace(batch, adapters=batch.adapters.replaced(base="params"))
 
 
 def norm_of(name: str, source: str, elements: int, rows: int, batch: Batch) -> Operation:

@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from simulator.basics.work_unit import TOKEN
-from simulator.model.adapters import Adapters, Target
+from simulator.model.adapters import Lora, Target
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ class Transformer:
         of all heads; without weights.
     latent : LatentAttention or None
         Latent attention; head_dim is then the width for attention's FLOPs, the mean of a key's and a value's.
-    adapters : Adapters or None
+    adapters : Lora or None
         Low-rank adapters, which alone are trained; None if every parameter is trained.
     expert_every : int
         k: after the first `dense_layers`, layers k - 1, 2 k - 1, ... have experts, other layers a dense MLP.
@@ -185,7 +185,7 @@ class Transformer:
     dense_ffn_size: int = 0
     qk_norm: Literal["none", "head", "width", "unweighted"] = "none"
     latent: LatentAttention | None = None
-    adapters: Adapters | None = None
+    adapters: Lora | None = None
     expert_every: int = 1
     shared_gate: bool = False
     windows: tuple[int, ...] = ()

@@ -215,8 +215,8 @@ def _step(whole: TrainingStep, spec: TrainingSpec, setting: Setting) -> Training
     adapters = step.model.adapters
     if adapters is not None and adapters.dora and setting.tp > 1:
         raise ValueError(f"tp: got {setting.tp}; DoRA needs whole matrices")
-    if adapters is not None and adapters.float32_hidden and (setting.tp > 1 or adapters.base in ("", "gptq")):
-        key, value = ("tp", setting.tp) if setting.tp > 1 else ("base", repr(adapters.base or "params"))
+    if adapters is not None and adapters.float32_hidden and (setting.tp > 1 or adapters.base in ("params", "gptq")):
+        key, value = ("tp", setting.tp) if setting.tp > 1 else ("base", repr(adapters.base))
         raise ValueError(f"{key}: got {value}; hidden states in float32 need whole matrices in nf4 or int8")
     if step.trained is not None and adapters is not None:
         raise ValueError(f"rank: got {setting.rank}; adapters freeze the model, and trainable names trained parts")

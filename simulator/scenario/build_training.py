@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from simulator.basics import dtypes
 from simulator.collectives.algorithm_files import located
+from simulator.model.model import adapters
 from simulator.scenario import own_parts
 from simulator.scenario.global_batch import micro_batches
-from simulator.scenario.lora_spec import adapters
 from simulator.scenario.trainable_spec import trained_of
 from simulator.scenario.training_spec import OptimizerSpec, TrainingSpec
 from simulator.step.framework import load_framework
@@ -24,7 +24,7 @@ from simulator.step.precision import Precision
 
 if TYPE_CHECKING:
     from simulator.collectives.algorithm import Algorithm
-    from simulator.model.adapters import Adapters
+    from simulator.model.adapters import Lora
     from simulator.model.shape import Transformer
     from simulator.step.optimizers.optimizer import Distribution, Optimizer
     from simulator.step.spec import TrainingStep
@@ -110,7 +110,7 @@ def to_step(
     )
 
 
-def _of_adapters(spec: TrainingSpec, own: Adapters) -> Precision:
+def _of_adapters(spec: TrainingSpec, own: Lora) -> Precision:
     """Return the dtypes of a step that trains adapters alone: gradients follow the adapters, and float32 adapters need
     no master copy.
     """
@@ -120,7 +120,7 @@ def _of_adapters(spec: TrainingSpec, own: Adapters) -> Precision:
     return chosen.replaced(grads=grads, master=None if alone else chosen.master)
 
 
-def _state_dtype(spec: TrainingSpec, chosen: Precision, own: Adapters | None) -> str:
+def _state_dtype(spec: TrainingSpec, chosen: Precision, own: Lora | None) -> str:
     """Return the dtype of the optimizer's states: PyTorch creates them like the numbers that they update, and states
     beside a wider copy are float32. Real training keeps float32 states.
     """

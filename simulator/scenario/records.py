@@ -20,12 +20,12 @@ from simulator.basics import dtypes, reading
 from simulator.basics.errors import one_of
 from simulator.basics.sections import SECTIONS
 from simulator.basics.spec import Count, LargeCount, Listed, Omittable, Rank, Servers, Spec, stored_dtypes
+from simulator.model.adapters import Lora
 from simulator.model.experts_spec import ExpertsSpec
 from simulator.scenario import plot_names
 from simulator.scenario.algorithm_reading import algorithm_reader
 from simulator.scenario.answer_spec import BudgetSpec, FindingEntry, FindingSpec
 from simulator.scenario.layer_policies import LayersSpec
-from simulator.scenario.lora_spec import LoraSpec
 from simulator.scenario.plan_spec import PlanSpec
 from simulator.scenario.training_spec import (
     OffloadSpec,
@@ -411,7 +411,7 @@ _MAPPINGS: Final[dict[tuple[str, ...], type[Spec]]] = {
     ("training", "precision"): Precision,
     ("training", "optimizer"): OptimizerSpec,
     ("training", "offload"): OffloadSpec,
-    ("training", "lora"): LoraSpec,
+    ("training", "lora"): Lora,
     ("training", "loss_scaling"): LossScaling,
     ("training", "learning"): LearningSpec,
 }

@@ -24,12 +24,12 @@ from simulator.basics.work_unit import SAMPLE
 from simulator.cluster.limits import no_server_ports
 from simulator.collectives.algorithm import Auxiliary, CollectiveRequest
 from simulator.model.layer_list import LayerList
+from simulator.model.model import adapters
 from simulator.model.shape import Transformer
 from simulator.scenario import numerics_rules, own_parts, parallelism_rules
 from simulator.scenario.build_training import accumulation, with_accumulation
 from simulator.scenario.caching import memoized
 from simulator.scenario.collective_rules import chosen, proof_faults
-from simulator.scenario.lora_spec import adapters
 from simulator.scenario.records import ClusterSpec
 from simulator.scenario.rule_violation import RuleViolation, any_listening, any_of, first_duplicate
 from simulator.scenario.trainable_spec import ALL, trained_of

@@ -14,10 +14,10 @@ from pydantic import Field
 
 from simulator.basics import counts, reading, registry
 from simulator.basics.spec import Count, LargeCount, Listed, Short, Spec
+from simulator.model.adapters import Lora
 from simulator.scenario.algorithm_reading import algorithm_reader
 from simulator.scenario.global_batch import batch_of_step
 from simulator.scenario.layer_policies import checkpointing
-from simulator.scenario.lora_spec import LoraSpec
 from simulator.scenario.trainable_spec import ALL, trained_parts
 from simulator.step.framework import IMPLEMENTATIONS
 from simulator.step.learning_spec import (
@@ -25,7 +25,6 @@ from simulator.step.learning_spec import (
     FaultSpec,
     LearningSpec,
     LossScaling,
-    yes_no_or_probability,
 )
 from simulator.step.optimizers.optimizer import DISTRIBUTIONS, OPTIMIZERS
 from simulator.step.parallelism import Parallelism
@@ -265,7 +264,7 @@ class TrainingSpec(Spec):
         description="Algorithm for every collective: a name, a path, or auto, the machine's choice.",
     )
     compile: Annotated[bool, reading.YES_NO] = Field(default=False, description="Whether a compiler merges kernels.")
-    dropout: Annotated[bool | float, yes_no_or_probability()] = Field(
+    dropout: Annotated[bool | float, reading.yes_no_or_probability()] = Field(
         default=False, description="Dropout: true (probability 0.1), false, or a probability."
     )
     framework: Annotated[str, _framework()] = Field(
@@ -290,7 +289,7 @@ class TrainingSpec(Spec):
             "parameters such as layers.*.attention.*; other parts are frozen."
         ),
     )
-    lora: LoraSpec = Field(default=LoraSpec(), description="Low-rank adapters on a frozen model.")
+    lora: Lora = Field(default=Lora(), description="Low-rank adapters on a frozen model.")
     loss: Annotated[
         Literal["auto", "separate", "narrow", "native", "fused", "in_place", "chunked"],
         reading.choice(("auto", "separate", "narrow", "native", "fused", "in_place", "chunked"), _OTHER_LOSSES),

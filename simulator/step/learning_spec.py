@@ -38,21 +38,6 @@ DROPOUT: Final = 0.1
 _MOST: Final = 1e6
 
 
-def yes_no_or_probability() -> reading.ValueReader:
-    """Return a validator for a boolean or a probability."""
-    share = reading.number(positive=False, most=0.99)
-
-    def reader(value: Any) -> bool | float:
-        # Booleans first: in Python True is an int.
-        if isinstance(value, bool):
-            return value
-        if isinstance(value, int | float):
-            return float(share.reader(value))
-        raise ValueError(f"got {reading.shown(value)}; must be true, false, or a probability such as {DROPOUT}")
-
-    return reading.ValueReader(reader, lambda: {"anyOf": [{"type": "boolean"}, share.schema()]})
-
-
 def _tokens() -> reading.ValueReader:
     """Return a validator for training tokens: the path of a text or array, or token numbers as a list."""
 

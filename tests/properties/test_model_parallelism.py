@@ -17,7 +17,7 @@ from simulator.cluster.build import build
 from simulator.cluster.cluster import Cluster
 from simulator.engine.events import execute as events
 from simulator.engine.jitter import Jitter
-from simulator.model.adapters import Adapters
+from simulator.model.adapters import Lora
 from simulator.model.experts_spec import ExpertsSpec
 from simulator.model.shape import LatentAttention, Transformer
 from simulator.records.operation import Allocate, Collective, Free
@@ -85,7 +85,14 @@ def drawn(seed: int) -> Cut | None:
     if model.adapter_targets and pick(True, False, False):
         targets = pick(model.adapter_targets, model.adapter_targets[:2])
         model = replace(
-            model, adapters=Adapters(4, targets, pick("float32", "bfloat16"), pick(True, False), pick("", "nf4"))
+            model,
+            adapters=Lora(
+                rank=4,
+                targets=targets,
+                dtype=pick("float32", "bfloat16"),
+                dropout=pick(True, False),
+                base=pick("params", "nf4"),
+            ),
         )
     strategy = pick(*WITHOUT_SERVERS)
     facts: dict[str, Any] = {

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from simulator.model.adapters import Adapters
+from simulator.model.adapters import Lora
 from simulator.model.model import layer_operations
 from simulator.model.operation import Batch, Operation, Saved
 from simulator.model.shape import Transformer
@@ -20,7 +20,7 @@ from tests.training import play, step
 
 # h = 64, a gated MLP of width 4 h, queries of h, keys and values of h / 2 each.
 GATED = Transformer("gated", 4, 64, 4, 2, 16, 256, 512, 32, gated=True, positions="rotary", norm="rmsnorm")
-LORA = replace(GATED, adapters=Adapters(2, ("q", "k", "v", "o"), "bfloat16"))
+LORA = replace(GATED, adapters=Lora(rank=2, targets=("q", "k", "v", "o"), dtype="bfloat16"))
 # Bytes of the residual stream of two sequences of 32 tokens in bfloat16.
 H = 2 * 32 * 64 * 2
 
@@ -168,8 +168,8 @@ def test_one_layer_of_mistral_holds_what_pytorch_holds() -> None:
     mistral = Transformer("mistral", 2, 1024, 8, 2, 128, 3584, 64, 32, gated=True, positions="rotary", norm="rmsnorm")
     unit, found = 2 * 32 * 1024 * 2, []
     for own in (
-        Adapters(1, ("q", "k", "v", "o"), "float32", dropout=True),
-        Adapters(1, ("q", "k", "v", "o"), "bfloat16", dropout=True),
+        Lora(rank=1, targets=("q", "k", "v", "o"), dtype="float32", dropout=True),
+        Lora(rank=1, targets=("q", "k", "v", "o"), dtype="bfloat16", dropout=True),
         None,
     ):
         model = replace(mistral, adapters=own)

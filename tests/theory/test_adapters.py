@@ -12,7 +12,7 @@ from simulator.basics.measured_tables import read_table
 from simulator.cluster.build import build
 from simulator.cluster.gpu_file import load_gpu
 from simulator.engine.play import play as play_program
-from simulator.model.adapters import TARGETS, Adapters
+from simulator.model.adapters import TARGETS, Lora
 from simulator.model.flops import model_flops_per_token
 from simulator.model.layer import layer_operations
 from simulator.model.load import load_model
@@ -45,7 +45,7 @@ OWN = RANK * sum((64 + 64, 64 + 32, 64 + 32, 64 + 64, 64 + 256, 64 + 256, 256 + 
 
 
 def adapted(dtype: str = "bfloat16", **facts: Any) -> Transformer:
-    return replace(SMALL, adapters=Adapters(RANK, TARGETS, dtype, **facts))
+    return replace(SMALL, adapters=Lora(rank=RANK, targets=TARGETS, dtype=dtype, **facts))
 
 
 def test_a_layer_has_r_times_inputs_and_outputs_of_each_matrix_and_all_else_is_frozen() -> None:
@@ -61,7 +61,7 @@ def test_quantised_matrices_take_four_bits_and_their_scales() -> None:
     norms = 2 * 64
     assert layer.frozen(2) == norms + math.ceil(matrices * (4 + 8 / 64 + 32 / (64 * 256)) / 16)
     assert FORMATS["nf4"].bits_per_element(64) == pytest.approx(4.127, abs=1e-3)
-    whole, narrow = (modules(adapted(base=base))[0].frozen(2) for base in ("", "nf4"))
+    whole, narrow = (modules(adapted(base=base))[0].frozen(2) for base in ("params", "nf4"))
     assert whole == narrow
 
 
@@ -101,7 +101,7 @@ def test_a_layer_saves_inputs_only_for_adapters(facts: dict[str, Any], copies: i
     """Frozen matrices need no input; A's output of r numbers is saved for each of seven adapters."""
     tokens, p = 256, 2
     batch = Batch(2, 128, p, adapters=adapted(**facts).adapters)
-    without = Batch(2, 128, p, adapters=Adapters(RANK, (), facts["dtype"]))
+    without = Batch(2, 128, p, adapters=Lora(rank=RANK, targets=(), dtype=facts["dtype"]))
     rows = 7 * tokens * RANK * (4 if facts["dtype"] == "float32" else 2)
     # Inputs of q, k, v, o, gate and up are 64 wide, that of down is 256.
     inputs = copies * tokens * (6 * 64 + 256)
@@ -133,7 +133,7 @@ def test_early_stop_runs_the_last_matrix_again_for_its_adapter(facts: dict[str, 
     operations = until_needed(layer_operations(SMALL, tokens))
     assert [op.name for op in operations][-3:] == ["up", "activation", "down"]
     assert [kernel.name for kernel in operations[-1].forward] == again
-    others = replace(SMALL, adapters=Adapters(RANK, ("q", "gate", "up"), **facts))
+    others = replace(SMALL, adapters=Lora(rank=RANK, targets=("q", "gate", "up"), **facts))
     without = until_needed(layer_operations(others, Batch(2, 128, 2, adapters=others.adapters)))
     assert without[-1].name == "activation"
 
@@ -155,7 +155,7 @@ def test_each_policy_recomputes_what_the_last_adapter_needs(policy: str) -> None
     rest = tuple(target for target in TARGETS if target != "down")
 
     def recomputed(targets: tuple[Any, ...]) -> float:
-        model = replace(SMALL, adapters=Adapters(RANK, targets, "bfloat16"))
+        model = replace(SMALL, adapters=Lora(rank=RANK, targets=targets, dtype="bfloat16"))
         made = step("ddp", model, checkpointing=policy, framework=framework, micro_batch_size=2, seq_len=128)
         found = units(made, load_gpu("h100_sxm"))[1].recompute
         assert found is not None
@@ -236,7 +236,7 @@ def test_fine_tuning_steps_on_an_h200_take_the_measured_time_and_memory(row: dic
     rank = next((int(word.removeprefix("lora")) for word in words if word.startswith("lora")), 0)
     tokens = next(tuple(map(int, word.split("x"))) for word in words if "x" in word and word[0].isdigit())
     model = load_model("llama3_8b") if words[1] == "8B" else load_model(LLAMA_1B)
-    model = replace(model, adapters=Adapters(rank, TARGETS)) if rank else model
+    model = replace(model, adapters=Lora(rank=rank, targets=TARGETS)) if rank else model
     policy = "full" if "checkpointed" in words else "none"
     found = measured_step(model, "dgx_h100", 1, (tokens[0], tokens[1]), policy, gpu="h200", implementation="fused")
     assert found.step_time_s == pytest.approx(float(row["seconds"]), rel=0.08)

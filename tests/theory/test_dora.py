@@ -8,7 +8,7 @@ from typing import Any, Final
 import pytest
 
 from simulator.basics.errors import ScenarioError
-from simulator.model.adapters import TARGETS, AdapterKernels, Adapters, adapter_kernels
+from simulator.model.adapters import TARGETS, AdapterKernels, Lora, adapter_kernels
 from simulator.model.dora import dora_kernels, dora_peaks, kept_by_dora
 from simulator.model.kernel import Elementwise, Matmul
 from simulator.model.layer import layer_operations
@@ -32,7 +32,7 @@ LENGTHS: Final = 64 + 32 + 32 + 64 + 256 + 256 + 64
 
 def kernels(**facts: Any) -> AdapterKernels:
     """Kernels that DoRA adds to those of the adapter of the last matrix."""
-    return dora_kernels(Adapters(RANK, ("down",), **facts, dora=True), "down", OUTPUTS, TOKENS, INPUTS, 2)
+    return dora_kernels(Lora(rank=RANK, targets=("down",), **facts, dora=True), "down", OUTPUTS, TOKENS, INPUTS, 2)
 
 
 def moved(some: tuple[Any, ...]) -> float:
@@ -45,7 +45,9 @@ def flops(some: tuple[Any, ...]) -> float:
 
 
 def test_each_output_has_a_trained_length() -> None:
-    plain, dora = (modules(replace(SMALL, adapters=Adapters(RANK, TARGETS, dora=dora)))[1] for dora in (False, True))
+    plain, dora = (
+        modules(replace(SMALL, adapters=Lora(rank=RANK, targets=TARGETS, dora=dora)))[1] for dora in (False, True)
+    )
     assert dora.elements - plain.elements == LENGTHS
     assert dora.frozen(2) == plain.frozen(2)
 
@@ -104,7 +106,9 @@ def test_a_quantised_matrix_is_written_out_for_the_norm(base: str, nbytes: float
 )
 def test_a_layer_saves_both_products_of_each_matrix(facts: dict[str, Any], each: int, matrices: int) -> None:
     plain, dora = (
-        saved_bytes(layer_operations(SMALL, Batch(2, 128, adapters=Adapters(RANK, TARGETS, **facts, dora=dora))))
+        saved_bytes(
+            layer_operations(SMALL, Batch(2, 128, adapters=Lora(rank=RANK, targets=TARGETS, **facts, dora=dora)))
+        )
         for dora in (False, True)
     )
     wide = 4 if facts["dtype"] == "float32" else 2
@@ -119,12 +123,12 @@ def test_the_peaks_of_one_matrix_by_hand() -> None:
     forward = s * t * n + w * t * k + w * k * k + w * k * r + 4 * w * n * k
     # Backward: the gradient in float32, its copy in bfloat16, three arrays of the output's size, and a sum over tokens.
     backward = w * t * n + s * t * n + 3 * w * t * n + w * n
-    assert dora_peaks(Adapters(r, ("q",), dora=True), n, t, k, s) == (forward, backward)
+    assert dora_peaks(Lora(rank=r, targets=("q",), dora=True), n, t, k, s) == (forward, backward)
     # The adapter's dtype is W's: no copy of W, no casts.
     same = s * t * n + s * k * k + s * k * r + 3 * s * n * k, 3 * s * t * n + s * n
-    assert dora_peaks(Adapters(r, ("q",), "bfloat16", dora=True), n, t, k, s) == same
+    assert dora_peaks(Lora(rank=r, targets=("q",), dtype="bfloat16", dora=True), n, t, k, s) == same
     # Four bits are written out even in the adapter's dtype.
-    written = dora_peaks(Adapters(r, ("q",), "bfloat16", base="nf4", dora=True), n, t, k, s)
+    written = dora_peaks(Lora(rank=r, targets=("q",), dtype="bfloat16", base="nf4", dora=True), n, t, k, s)
     assert written == (same[0] + s * n * k, same[1])
 
 
@@ -151,7 +155,8 @@ def test_the_peaks_are_those_that_pytorch_lists(
     tokens: int, inputs: int, outputs: tuple[int, ...], dtype: str, forward: int, backward: int
 ) -> None:
     found = linear(
-        "qkv", tokens, sum(outputs), inputs, Batch(1, tokens, adapters=Adapters(4, TARGETS, dtype, dora=True)),
+        "qkv", tokens, sum(outputs), inputs,
+        Batch(1, tokens, adapters=Lora(rank=4, targets=TARGETS, dtype=dtype, dora=True)),
         Saved("input", 2 * tokens * inputs, "norm1"), bias=False, parts=tuple(zip(TARGETS, outputs, strict=False)),
     )  # fmt: skip
     assert (found.forward_peak, found.backward_peak) == (forward, backward)
@@ -171,7 +176,7 @@ def test_the_example_of_temporaries_in_a_layer_holds() -> None:
 @pytest.mark.parametrize("policy", ["none", "full"])
 def test_the_temporaries_of_the_last_matrix_come_on_top_of_a_layer(policy: str) -> None:
     """DoRA of `down` alone, 64 outputs of 256 inputs: its input, which no adapter in float32 saves, and its arrays."""
-    own = Adapters(RANK, ("down",), dora=True)
+    own = Lora(rank=RANK, targets=("down",), dora=True)
     run = play(
         step("ddp", replace(SMALL, adapters=own), checkpointing=policy, framework=Framework(activation_gradients=True)),
         1,
@@ -189,8 +194,8 @@ def test_the_temporaries_of_the_last_matrix_come_on_top_of_a_layer(policy: str) 
 
 
 def test_an_adapter_without_dora_is_as_before() -> None:
-    own = Adapters(RANK, ("down",))
-    with_dora = replace(own, dora=True)
+    own = Lora(rank=RANK, targets=("down",))
+    with_dora = own.replaced(dora=True)
     assert adapter_kernels(own, "down", 64, 9, 32, 2) == adapter_kernels(with_dora, "down", 64, 9, 32, 2)
 
 

@@ -12,7 +12,7 @@ from simulator.calibration.training_runs.cut_rows import measured_cut
 from simulator.calibration.training_runs.rows import measured
 from simulator.cluster.gpu_file import load_gpu
 from simulator.findings.measured_range import _unlike
-from simulator.model.adapters import Adapters
+from simulator.model.adapters import Lora
 from simulator.model.flops import model_flops_per_token
 from simulator.model.head import embedding_operations, head_operations
 from simulator.model.kernel import Attention, Elementwise, Kernel, Matmul, keys_of_query
@@ -314,7 +314,7 @@ def test_adapters_fit_the_matrices_of_every_family(name: str) -> None:
     """A and B of each target: r (inputs + outputs) parameters a layer, and nothing else trained."""
     model = load_model(small(name, 2))
     rank, d, f = 4, model.hidden_size, model.ffn_size
-    adapted = replace(model, adapters=Adapters(rank, model.adapter_targets))
+    adapted = replace(model, adapters=Lora(rank=rank, targets=model.adapter_targets))
     sizes = {"q": d + model.attention_width, "k": d + model.kv_width, "v": d + model.kv_width,
              "o": model.attention_width + d, "gate": d + f, "up": d + f, "down": f + d}  # fmt: skip
     expected = 2 * rank * sum(sizes[target] for target in model.adapter_targets)

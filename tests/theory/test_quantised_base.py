@@ -10,7 +10,7 @@ import pytest
 
 from simulator.basics.errors import ScenarioError
 from simulator.cluster.gpu_file import load_gpu
-from simulator.model.adapters import TARGETS, Adapters
+from simulator.model.adapters import TARGETS, Lora
 from simulator.model.kernel import Elementwise, Matmul
 from simulator.model.layer import layer_operations
 from simulator.model.model import passed_bytes
@@ -34,7 +34,7 @@ TOKENS: Final = 2 * 128
 
 
 def operation(name: str, base: str, *, float16: bool = False) -> Operation:
-    batch = Batch(2, 128, adapters=Adapters(8, (), "bfloat16", base=base), float16=float16)
+    batch = Batch(2, 128, adapters=Lora(rank=8, targets=(), dtype="bfloat16", base=base), float16=float16)
     return next(one for one in layer_operations(SMALL, batch) if one.name == name)
 
 
@@ -48,14 +48,23 @@ def operation(name: str, base: str, *, float16: bool = False) -> Operation:
     ],
 )
 def test_bytes_of_a_layer(base: str, nbytes: int) -> None:
-    layer = modules(replace(SMALL, adapters=Adapters(8, TARGETS, "bfloat16", base=base)))[1]
+    layer = modules(replace(SMALL, adapters=Lora(rank=8, targets=TARGETS, dtype="bfloat16", base=base)))[1]
     norms = 2 * 64
     assert layer.frozen(2) == norms + math.ceil(nbytes / 2)
 
 
 def _hidden(*, wide: bool, dtype: str = "bfloat16") -> Batch:
     return Batch(
-        2, 128, adapters=Adapters(8, ("q", "k", "v", "o"), dtype, dropout=True, base="nf4", float32_hidden=wide)
+        2,
+        128,
+        adapters=Lora(
+            rank=8,
+            targets=("q", "k", "v", "o"),
+            dtype=dtype,
+            dropout=True,
+            base="nf4",
+            hidden="float32" if wide else "params",
+        ),
     )
 
 
@@ -92,7 +101,7 @@ def test_full_checkpointing_keeps_the_input_of_a_layer_in_float32() -> None:
     """A rank's tokens, 64 numbers each, in 4 instead of 2 bytes."""
     kept = {}
     for wide in (False, True):
-        adapters = Adapters(8, TARGETS, "bfloat16", base="nf4", float32_hidden=wide)
+        adapters = Lora(rank=8, targets=TARGETS, dtype="bfloat16", base="nf4", hidden="float32" if wide else "params")
         asked = step("ddp", replace(SMALL, adapters=adapters), checkpointing="full")
         kept[wide] = units(asked, load_gpu("h100_sxm"))[1].kept / (asked.seq_len * asked.micro_batch_size)
     assert kept == {False: 2 * 64, True: 4 * 64}
@@ -160,7 +169,9 @@ def test_a_matrix_in_eight_bits_is_multiplied_in_eight_bits_beside_seven_outlier
 def test_bitsandbytes_saves_the_input_of_a_matrix_in_eight_bits() -> None:
     """Each of four inputs once, and seven columns of it for each of seven matrices."""
     whole, narrow = (
-        saved_bytes(layer_operations(SMALL, Batch(2, 128, adapters=Adapters(8, (), "bfloat16", base=base))))
+        saved_bytes(
+            layer_operations(SMALL, Batch(2, 128, adapters=Lora(rank=8, targets=(), dtype="bfloat16", base=base)))
+        )
         for base in ("gptq", "int8")
     )
     # Attention's output is saved anyway.
@@ -238,7 +249,7 @@ def test_a_compiler_merges_the_kernels_of_an_nf4_tensor(*, compiled: bool) -> No
     """
 
     def launches(framework: Framework) -> int:
-        model = replace(SMALL, adapters=Adapters(8, (), "bfloat16", base="nf4"))
+        model = replace(SMALL, adapters=Lora(rank=8, targets=(), dtype="bfloat16", base="nf4"))
         job = replace(step(), model=model, framework=framework, compiled=compiled)
         layer = units(job, load_gpu("a100_sxm_80gb"))[1]
         return layer.forward.cost.launches + layer.input_gradient.cost.launches

@@ -82,7 +82,7 @@ def _spec(row: Mapping[str, str]) -> TrainingSpec:
         keys["loss"] = row["loss"]
     if row["shift"]:
         keys["logit_shift"] = row["shift"]
-    # Adapters compute in their base's dtype where autocast is on, and Accelerate then returns float32.
+    # Lora compute in their base's dtype where autocast is on, and Accelerate then returns float32.
     keys["float32_outputs"] = row["table"] == "fms" and row["adapter_dtype"] == "bfloat16"
     keys["use_cache"] = row["cached"] == "true"
     if row["base"]:
