@@ -90,7 +90,7 @@ def imported(folder: Path, row: MeasuredRow) -> TrainingStep:
 def comparable(step: TrainingStep) -> TrainingStep:
     """A step without what changes no time: a model's name, options of a single rank, the rule of the loss scale."""
     cut = step.parallelism
-    alone = replace(cut, sequence_parallel=False) if cut.tp == 1 else cut
+    alone = (cut.replaced(sequence_parallel=False) if cut.tp == 1 else cut).canonical()
     scaling = step.loss_scaling and step.loss_scaling.replaced(rule="dynamic")
     return replace(step, model=replace(step.transformer, name=""), parallelism=alone, loss_scaling=scaling)
 

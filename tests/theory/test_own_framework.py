@@ -24,6 +24,7 @@ from simulator.cluster.build import build
 from simulator.report.numbers.prediction_intervals import Traits, prediction_interval
 from simulator.step.framework import load_framework
 from simulator.step.parallelism import Parallelism
+from simulator.step.precision import MIXED
 
 
 def _collective_time(topology: str, ranks: int, operation: str, engine: str, network_time: float) -> float:
@@ -77,8 +78,7 @@ def _row(gpus: int, micro_batch: int, tp: int = 1, accumulation: int = 1) -> Mea
         gpus=gpus,
         micro_batch_size=micro_batch,
         accumulation=accumulation,
-        matmul="bfloat16",
-        reduce="float32",
+        precision=MIXED.replaced(grads="float32"),
         sharding="zero1" if tp > 1 else "zero3",
         reshard=True,
         checkpointing="full",

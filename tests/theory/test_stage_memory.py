@@ -171,7 +171,7 @@ def steps(draw: st.DrawFn) -> tuple[TrainingStep, int]:
         Precision(params="float32").resolved(),
         draw(st.sampled_from(["none", "full", "selective_op", 2])),
     )
-    cut = replace(step.parallelism, tp=tp, pp=pp, schedule=schedule.name, virtual_stages=chunks)
+    cut = step.parallelism.replaced(tp=tp, pp=pp, schedule=schedule.name, virtual_stages=chunks)
     return replace(step, parallelism=cut), tp * pp * dp
 
 
@@ -239,7 +239,7 @@ def test_where_collectives_keep_buffers_it_is_nearly_what_a_step_needs(strategy:
 def test_held_micro_batches_are_those_of_the_schedule() -> None:
     """1F1B: stage r holds p - r of them, and as many times what its layers keep of one."""
     step = TrainingStep(load_model("gpt2", 1024), 1024, 1, 16, Sharding(strategy="ddp"))
-    step = replace(step, parallelism=replace(step.parallelism, pp=4))
+    step = replace(step, parallelism=step.parallelism.replaced(pp=4))
     told = stage_memory(ONE, step, 4)
     assert [stage.held for stage in told] == [4, 3, 2, 1]
     kept = units(step, ONE.gpus[0])[1].kept

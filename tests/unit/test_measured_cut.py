@@ -104,7 +104,7 @@ PRINTED = {
 
 def kinds(row: MeasuredRow) -> tuple[object, ...]:
     cut = row.parallelism
-    return row.table, row.matmul, row.sharding, cut.tp > 1, cut.pp > 1, cut.cp > 1, cut.ep > 1, row.timed
+    return row.table, row.precision.matmul, row.sharding, cut.tp > 1, cut.pp > 1, cut.cp > 1, cut.ep > 1, row.timed
 
 
 SAMPLE = tuple({kinds(row): row for row in reversed(ROWS) if row.gpus <= 64}.values())

@@ -42,7 +42,7 @@ from simulator.step.kernel_timer import KernelTimer
 from simulator.step.kernels.framework_operations import narrow_casts, second_maps, until_needed
 from simulator.step.kernels.kernel_time import duration
 from simulator.step.kernels.loss_operations import fused_loss, loss_buffers
-from simulator.step.precision import Precision
+from simulator.step.precision import MIXED, Precision
 from simulator.step.sharding import Sharding
 from simulator.step.spec import TrainingStep
 from simulator.step.units import units
@@ -324,6 +324,9 @@ def test_a_step_whose_states_alone_exceed_memory_is_refused() -> None:
         play_step(cluster_of("h100_sxm", 2), given, Jitter(), limit_memory=True)
 
 
+EIGHT = MIXED.replaced(grads="float32", matmul="float8_e4m3fn")
+
+
 def outcome(error: float, **facts: object) -> PlayedRow:
     row = replace(small(), **facts)  # type: ignore[arg-type]
     return PlayedRow(row, row.step_time / (1.0 + error), 40e9, H100.hbm_bytes, 0.0)
@@ -337,7 +340,7 @@ def test_an_error_is_of_tokens_per_second() -> None:
 
 
 def test_groups_tell_nodes_and_dtypes_apart_and_the_fitted_rows_together() -> None:
-    played = [outcome(0.1), outcome(-0.1, gpus=16), outcome(0.3, matmul="float8_e4m3fn")]
+    played = [outcome(0.1), outcome(-0.1, gpus=16), outcome(0.3, precision=EIGHT)]
     found = {group.name: group for group in by_group(played)}
     assert list(found) == [
         "foundry, bf16, all", "foundry, H100, one node", "foundry, H100, several nodes", "foundry, H100, fp8",
@@ -356,7 +359,7 @@ def test_no_error_cannot_be_summarised() -> None:
     ("found", "told"),
     [
         (replace(outcome(0.3), peak=0.9 * H100.hbm_bytes), "nearly full"),
-        (outcome(-0.3, matmul="float8_e4m3fn"), "cast"),
+        (outcome(-0.3, precision=EIGHT), "cast"),
         (outcome(0.3, table="torchtitan", gpus=16), "not stated"),
         (outcome(-0.3, seq_len=32768), "attention"),
         (outcome(-0.3, gpus=16), "nodes"),

@@ -56,7 +56,7 @@ def _table(outcomes: Sequence[PlayedRow], title: str, key: Callable[[PlayedRow],
 def gpu_of(outcome: PlayedRow) -> str:
     """Return the run's chip and precision."""
     row = outcome.row
-    dtype = "eight bits" if row.eight_bit else row.params
+    dtype = "eight bits" if row.eight_bit else row.precision.params
     return f"{row.chip.upper().replace('_', ' ')}, {dtype}"
 
 

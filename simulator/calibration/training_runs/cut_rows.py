@@ -21,7 +21,7 @@ from simulator.calibration.training_runs.rows import (
     of_source,
 )
 from simulator.step.parallelism import Parallelism
-from simulator.step.precision import Scaling
+from simulator.step.precision import Precision, Scaling
 
 
 def measured_cut(source: str | None = None) -> tuple[MeasuredRow, ...]:
@@ -74,16 +74,19 @@ def _row(row: Mapping[str, str], number: int) -> MeasuredRow:
         parallelism=parallelism,
         micro_batch_size=int(row["micro_batch_size"]),
         accumulation=int(row["accumulation"]),
-        params=row["params"],
-        grads=row["grads"],
-        matmul=row["matmul"],
-        reduce=row["reduce"],
+        precision=Precision(
+            params=row["params"],
+            grads=row["grads"],
+            reduce=row["reduce"],
+            master="float32",
+            matmul=row["matmul"],
+            scaling=cast(Scaling, row["scaling"] or "tensor"),
+        ),
         sharding=strategy,
         shard_size=int(ranks) if ranks else None,
         reshard=True,
         buckets=row["buckets"] == "true",
         checkpointing=row["checkpointing"],
-        scaling=cast(Scaling, row["scaling"] or "tensor"),
         compiled=row["compiled"] == "true",
         optimizer_implementation=IMPLEMENTATIONS[row["optimizer"]],
         attention=row["attention"],

@@ -11,6 +11,7 @@ from typing import Any
 from simulator.basics.measured_tables import read_table
 from simulator.calibration.training_runs.rows import MeasuredRow, gib
 from simulator.scenario.training_spec import TrainingSpec
+from simulator.step.precision import Precision
 
 
 def measured_fine_tuning() -> tuple[MeasuredRow, ...]:
@@ -46,10 +47,13 @@ def _row(row: Mapping[str, str], number: int, tokens_per_s: float) -> MeasuredRo
         gpus=int(row["gpus"]),
         micro_batch_size=int(row["micro_batch_size"]),
         accumulation=1,
-        matmul=row["dtype"],
-        params=row["dtype"],
-        grads=row["master"] or row["dtype"],
-        reduce=row["dtype"],
+        precision=Precision(
+            params=row["dtype"],
+            grads=row["master"] or row["dtype"],
+            reduce=row["dtype"],
+            master="float32",
+            matmul=row["dtype"],
+        ),
         sharding=row["sharding"],
         reshard=True,
         checkpointing=row["checkpointing"],

@@ -59,7 +59,17 @@ def _kind(row: MeasuredRow) -> Hashable:
     # Equal replicas times batch sizes mean equal tokens per step.
     replicas = row.gpus // row.parallelism.size
     sequences = replicas * row.micro_batch_size * row.accumulation
-    return row.table, row.model, row.shape, row.gpu, row.topology, row.gpus, row.seq_len, sequences, row.matmul
+    return (
+        row.table,
+        row.model,
+        row.shape,
+        row.gpu,
+        row.topology,
+        row.gpus,
+        row.seq_len,
+        sequences,
+        row.precision.matmul,
+    )
 
 
 def _choice(outcomes: Sequence[PlayedRow]) -> Choice:

@@ -28,7 +28,7 @@ from simulator.scenario.training_spec import TrainingSpec
 from simulator.step.framework import Framework, Implementation
 from simulator.step.learning_spec import LossScaling
 from simulator.step.parallelism import ALONE, Parallelism
-from simulator.step.precision import Precision, Scaling
+from simulator.step.precision import Precision
 from simulator.step.sharding import Sharding
 from simulator.step.spec import TrainingStep
 
@@ -104,14 +104,8 @@ class MeasuredRow:
     ----------
     framework, model, gpu, topology : str
         Catalog names: the constants for the simulation, and the nearest machine.
-    matmul, reduce : str
-        Dtypes of matmul inputs, and of gradients on the wire.
-    scaling : {"tensor", "row", "block"}
-        Scale of matmul inputs in eight bits.
     memory : {"allocated", "reserved", "reserved by rank 0"}
         Meaning of `peak`: allocated or reserved bytes of the GPU with the most, or reserved bytes of the first rank.
-    params, grads : str
-        Dtypes of working parameters, and of accumulated gradients.
     optimizer_implementation : {"fused", "foreach", "for_loop"} or None
         Implementation of the optimizer's update; None for the framework's default.
     """
@@ -126,8 +120,7 @@ class MeasuredRow:
     gpus: int
     micro_batch_size: int
     accumulation: int
-    matmul: str
-    reduce: str
+    precision: Precision
     sharding: str
     reshard: bool
     checkpointing: str | int
@@ -137,12 +130,9 @@ class MeasuredRow:
     source: str
     parallelism: Parallelism = ALONE
     shape: ModelShape | None = None  # sizes of a model that the catalog lacks, or of a catalog model's first layers
-    params: str = "bfloat16"
-    grads: str = "float32"
     attention: str = "flash"  # "standard", "flash", or "flash3" for kernels of generation 3
     buckets: bool = True  # whether gradients travel in buckets during the backward pass, or at once after it
     fused_loss: bool = False  # whether the loss is a single kernel, in contrast to the framework's default
-    scaling: Scaling = "tensor"
     optimizer_implementation: Implementation | None = None
     timed: bool = True  # whether a whole step was timed; otherwise the time is composed of profiled pieces
     shard_size: int | None = None  # ranks that share a copy of the sharded states; None: every data-parallel rank
@@ -184,7 +174,7 @@ class MeasuredRow:
     @property
     def eight_bit(self) -> bool:
         """True if the run's matmul inputs have at most eight bits."""
-        return is_narrow(self.matmul)
+        return is_narrow(self.precision.matmul)
 
     @property
     def chip(self) -> str:
@@ -207,7 +197,7 @@ class MeasuredRow:
         policy = {"none": "", "full": " ckpt"}.get(str(self.checkpointing), f" ckpt {self.checkpointing}")
         compiled = " compiled" if self.compiled else ""
         chip = self.chip
-        dtype = {8: " fp8", 4: " fp4"}.get(find_dtype(self.matmul, stored=False).bits, "")
+        dtype = {8: " fp8", 4: " fp4"}.get(find_dtype(self.precision.matmul, stored=False).bits, "")
         sharding = "" if self.sharding == Sharding().strategy else f" {self.sharding}"
         sharding += f" over {self.shard_size}" if self.shard_size is not None else ""
         if self.spec is not None:
@@ -270,8 +260,7 @@ def _row(row: Mapping[str, str]) -> MeasuredRow:
         gpus=int(row["gpus"]),
         micro_batch_size=int(row["micro_batch_size"]),
         accumulation=int(row["accumulation"]),
-        matmul=row["matmul"],
-        reduce=row["reduce"],
+        precision=Precision(grads="float32", reduce=row["reduce"], master="float32", matmul=row["matmul"]),
         sharding=row["sharding"],
         reshard=row["reshard"] == "true",
         checkpointing=int(policy) if policy.isdigit() else policy,
@@ -300,20 +289,13 @@ def step_of(row: MeasuredRow, framework: Framework, accumulation: int | None = N
         accumulation=row.accumulation if accumulation is None else accumulation,
         parallelism=row.parallelism,
         sharding=sharding if row.buckets else sharding.replaced(bucket_size=_ONE_BUCKET),
-        precision=Precision(
-            params=row.params,
-            grads=row.grads,
-            reduce=row.reduce,
-            master="float32",
-            matmul=row.matmul,
-            scaling=row.scaling,
-        ),
+        precision=row.precision,
         checkpointing=row.checkpointing,
         attention="standard" if row.attention == "standard" else "flash",
         attention_generation=3 if row.attention == "flash3" else 2,
         compiled=row.compiled,
         framework=_framework_of(row, framework),
-        loss_scaling=LossScaling(rule="dynamic") if row.params == "float16" else None,
+        loss_scaling=LossScaling(rule="dynamic") if row.precision.params == "float16" else None,
     )
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from statistics import fmean, median
 from typing import Any, Final
 
@@ -163,5 +164,5 @@ def reason(outcome: PlayedRow, rows: Sequence[MeasuredRow]) -> str:
 
 
 def _like(other: MeasuredRow, row: MeasuredRow) -> bool:
-    keys = ("table", "model", "gpu", "gpus", "matmul", "checkpointing", "compiled")
-    return all(getattr(other, key) == getattr(row, key) for key in keys)
+    setting = attrgetter("table", "model", "gpu", "gpus", "precision.matmul", "checkpointing", "compiled")
+    return bool(setting(other) == setting(row))

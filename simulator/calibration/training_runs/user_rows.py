@@ -32,6 +32,7 @@ from simulator.step.checkpointing import POLICIES
 from simulator.step.framework import Implementation
 from simulator.step.parallelism import Parallelism
 from simulator.step.pipelines.schedule import SCHEDULES
+from simulator.step.precision import Precision
 from simulator.step.strategies.strategy import STRATEGIES
 
 
@@ -206,8 +207,7 @@ class _ScenarioRow(_Measurement):
             gpus=gpus,
             micro_batch_size=step.micro_batch_size,
             accumulation=step.accumulation,
-            matmul=step.precision.matmul,
-            reduce=step.precision.reduce,
+            precision=step.precision,
             sharding=step.sharding.strategy,
             reshard=step.sharding.reshard_after_forward is not False,
             checkpointing="none",
@@ -290,6 +290,9 @@ class UserRow(_Measurement):
         made = MeasuredRow(
             **self.figures(table, line, folder, self.gpus, tokens),
             parallelism=self._parallelism(),
+            precision=Precision(
+                params=self.params, grads=self.grads, reduce=self.reduce, master="float32", matmul=self.matmul
+            ),
             **{name: getattr(self, name) for name in _ALIKE},
         )
         # Without `layers`, the whole catalog model ran.
@@ -317,8 +320,8 @@ class UserRow(_Measurement):
 
 # Columns with equal names in a measured row.
 _ALIKE = (
-    "framework", "model", "gpu", "topology", "seq_len", "gpus", "micro_batch_size", "accumulation", "matmul", "reduce",
-    "sharding", "reshard", "checkpointing", "compiled", "params", "grads", "attention", "buckets", "fused_loss",
+    "framework", "model", "gpu", "topology", "seq_len", "gpus", "micro_batch_size", "accumulation",
+    "sharding", "reshard", "checkpointing", "compiled", "attention", "buckets", "fused_loss",
     "optimizer_implementation",
 )  # fmt: skip
 

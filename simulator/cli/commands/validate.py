@@ -20,7 +20,7 @@ from simulator.calibration.training_runs.cut_rows import all_measured
 from simulator.calibration.training_runs.fitting import LinearSystem
 from simulator.calibration.training_runs.playing import PlayedRow, frameworks
 from simulator.calibration.training_runs.ranking import choices
-from simulator.calibration.training_runs.rows import measured
+from simulator.calibration.training_runs.rows import MeasuredRow, measured
 from simulator.calibration.training_runs.summary import by_group, by_source, is_fitted, worst
 from simulator.calibration.training_runs.user_rows import user_rows
 from simulator.cli.console import print_text, width
@@ -125,12 +125,18 @@ def _whole(outcomes: Sequence[PlayedRow]) -> list[Table]:
     return [tables.groups(whole), *(table for table in memory if table is not None), tables.worst_rows(whole)]
 
 
+def _row_document(row: MeasuredRow) -> dict[str, Any]:
+    dtypes = {name: getattr(row.precision, name) for name in ("params", "grads", "reduce", "matmul", "scaling")}
+    fields = {name: value for name, value in asdict(row).items() if name != "precision"}
+    return fields | dtypes | {"parallelism": row.parallelism.model_dump(mode="json")}
+
+
 def _document(outcomes: Sequence[PlayedRow], fit_system: LinearSystem | None, framework: Framework) -> dict[str, Any]:
     # Only the worst rows have a likely reason.
     reasons = {outcome.row.source + outcome.row.name: why for outcome, why in worst(outcomes)}
     points = [
         {
-            "row": asdict(outcome.row) | {"parallelism": outcome.row.parallelism.model_dump(mode="json")},
+            "row": _row_document(outcome.row),
             "group": outcome.row.group,
             "step_time_s": outcome.step_time,
             "tokens_per_s": outcome.tokens_per_s,
