@@ -55,13 +55,13 @@ class RunTraits:
     def features(self) -> frozenset[str]:
         """Names of the features in use, without sizes: {"tp", "zero1", "full checkpointing"}."""
         sizes = {name for name in ("tp", "pp", "cp", "ep") if getattr(self, name) > 1}
-        named = {self.sharding, *([self.schedule] if self.pp > 1 else [])}
+        features = {self.sharding, *([self.schedule] if self.pp > 1 else [])}
         some = "checkpointing of one in several layers" if self.checkpointing == "every" else ""
-        named |= {some or f"{self.checkpointing} checkpointing"} if self.checkpointing != "none" else set()
-        named |= {"adapters" if self.base == "params" else f"adapters on {self.base}"} if self.base else set()
-        named |= {"frozen parts"} if self.frozen else set()
-        named |= ({"offload"} if self.offload else set()) | ({"8-bit matmuls"} if self.eight_bit else set())
-        return frozenset(sizes | named)
+        features |= {some or f"{self.checkpointing} checkpointing"} if self.checkpointing != "none" else set()
+        features |= {"adapters" if self.base == "params" else f"adapters on {self.base}"} if self.base else set()
+        features |= {"frozen parts"} if self.frozen else set()
+        features |= ({"offload"} if self.offload else set()) | ({"8-bit matmuls"} if self.eight_bit else set())
+        return frozenset(sizes | features)
 
 
 # A framework's fitted constants depend most on these features: model parallelism and pipeline schedules.
@@ -86,18 +86,18 @@ def outside_of_measured(scenario: Scenario) -> list[str]:
         A training scenario with a single point.
     """
     kind, runs = _of(scenario), measured_runs()
-    told = list(_each(kind, runs))
+    sentences = list(_each(kind, runs))
     every = frozenset().union(*(run.features for run in runs))
-    own = frozenset().union(*(run.features for run in runs if run.framework == kind.framework))
+    features = frozenset().union(*(run.features for run in runs if run.framework == kind.framework))
     # A feature that no run has is reported by `_each`.
-    missing = sorted((kind.features & _CUTS & every) - own)
-    if missing and own:
-        told.append(f"no measured run of {kind.framework} has {', '.join(missing)}")
+    missing = sorted((kind.features & _CUTS & every) - features)
+    if missing and features:
+        sentences.append(f"no measured run of {kind.framework} has {', '.join(missing)}")
     # Each choice was measured; their combination may not have been.
-    if not told and not any(kind.features <= run.features and kind.gpu == run.gpu for run in runs):
+    if not sentences and not any(kind.features <= run.features and kind.gpu == run.gpu for run in runs):
         all_of = "the combination of " if len(kind.features) > 1 else ""
-        told.append(f"no measured run on {kind.gpu} has {all_of}{', '.join(sorted(kind.features))}")
-    return told
+        sentences.append(f"no measured run on {kind.gpu} has {all_of}{', '.join(sorted(kind.features))}")
+    return sentences
 
 
 def unmeasured_kinds(scenario: Scenario) -> tuple[str, tuple[str, ...]] | None:
@@ -154,16 +154,16 @@ def _of(scenario: Scenario) -> RunTraits:
     spec, gpus = scenario.training, scenario.cluster.world_size
     if spec is None:
         raise TypeError("only training steps were measured")
-    wanted = spec.parallelism
+    parallelism = spec.parallelism
     # Recompute by layer is a kind of its own that no measured run has.
     policy = spec.activation_checkpointing
     checkpointing = policy if isinstance(policy, str) else "every" if isinstance(policy, int) else "layer by layer"
     framework = load_framework(spec.framework, scenario.base)
     model = load_model(spec.model, spec.seq_len, scenario.base)
     return RunTraits(
-        measured_framework(framework.name, framework.origin), gpu_name(scenario), gpus, wanted.tp, wanted.pp,
-        wanted.cp, wanted.ep, wanted.schedule,
-        wanted.virtual_stages, spec.sharding.strategy, spec.micro_batch_size, checkpointing,
+        measured_framework(framework.name, framework.origin), gpu_name(scenario), gpus, parallelism.tp, parallelism.pp,
+        parallelism.cp, parallelism.ep, parallelism.schedule,
+        parallelism.virtual_stages, spec.sharding.strategy, spec.micro_batch_size, checkpointing,
         spec.offload.what != "none", is_narrow(precision(spec.precision).matmul),
         spec.lora.base if spec.lora.rank else "", bool(spec.lora.rank) and spec.lora.dora, spec.trainable != "all",
         model.num_experts > 0, _unlike(model, spec.seq_len),
