@@ -85,12 +85,12 @@ class Crossing:
         return f"{float(f'{self.at / factor:.{digits}g}'):g} {unit}"
 
 
-def crossings(points: Iterable[ScalingPoint], known: Sequence[Crossing] = ()) -> tuple[Crossing, ...]:
+def crossings(points: Iterable[ScalingPoint], overrides: Sequence[Crossing] = ()) -> tuple[Crossing, ...]:
     """Return each two algorithms' crossovers, along array size and number of workers, from simulated points.
 
     Parameters
     ----------
-    known : sequence of Crossing
+    overrides : sequence of Crossing
         Crossovers found by simulating points in between; they replace the interpolated ones.
 
     Returns
@@ -115,7 +115,7 @@ def crossings(points: Iterable[ScalingPoint], known: Sequence[Crossing] = ()) ->
             names = list(dict.fromkeys(name for _, times in line for name in times))
             for first, second in combinations(names, 2):
                 crossed += _pair(line, first, second, along, fixed)
-    exact = {(c.before, c.after, c.along, c.fixed): c for c in known}
+    exact = {(c.before, c.after, c.along, c.fixed): c for c in overrides}
     crossed = [exact.get((c.before, c.after, c.along, c.fixed), c) for c in crossed]
     return tuple(sorted(crossed, key=lambda c: (_AXES.index(c.along), c.fixed, c.at, c.before, c.after)))
 
@@ -187,12 +187,12 @@ def finding(points: Iterable[ScalingPoint]) -> str:
     return _sentence(list(points), short=False)
 
 
-def headline(points: Iterable[ScalingPoint], known: Sequence[Crossing] = ()) -> str:
-    """Return the sentence of `finding` in fewer words, for a plot title; `known` are crossovers found by simulation."""
-    return _sentence(list(points), short=True, known=known)
+def headline(points: Iterable[ScalingPoint], overrides: Sequence[Crossing] = ()) -> str:
+    """Return the sentence of `finding` in fewer words, for a plot title; `overrides`: see `crossings`."""
+    return _sentence(list(points), short=True, overrides=overrides)
 
 
-def _sentence(points: list[ScalingPoint], *, short: bool, known: Sequence[Crossing] = ()) -> str:
+def _sentence(points: list[ScalingPoint], *, short: bool, overrides: Sequence[Crossing] = ()) -> str:
     """Return the sentence on a sweep's points: algorithms tie, one wins everywhere, or several share the lead."""
     table = by_place(points)
     if not table:
@@ -218,7 +218,7 @@ def _sentence(points: list[ScalingPoint], *, short: bool, known: Sequence[Crossi
         # Unbeaten algorithms have equal times everywhere, so the first represents the rest below.
         tied = f"{_listed(unbeaten)} take equal times; " if len(unbeaten) > 1 else ""
         return tied + _everywhere(unbeaten[0], others, contested, short=short)
-    return _shared_lead(names, contested, crossings(points, known), short=short)
+    return _shared_lead(names, contested, crossings(points, overrides), short=short)
 
 
 def _alone(name: str, table: Mapping[Place, dict[str, float]]) -> str:
