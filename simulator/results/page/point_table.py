@@ -107,16 +107,16 @@ def point_table(compared: Comparison) -> str:
 
 def _columns(compared: Comparison) -> list[_Column]:
     """Return the columns of the table after the settings."""
-    found: list[_Column] = []
+    columns: list[_Column] = []
     for number, column in enumerate(figures(compared)):
-        found.append((f"<th>{escape(column.name)}</th>", partial(_cell, column)))
+        columns.append((f"<th>{escape(column.name)}</th>", partial(_cell, column)))
         # The change stands beside its figure, and the verdict beside the memory.
         if number == 0 and len(compared.settings) > 1:
             name = f"vs {compared.name(compared.settings[0])}"
-            found.append((f"<th>{escape(name)}</th>", partial(_against, compared, column)))
+            columns.append((f"<th>{escape(name)}</th>", partial(_against, compared, column)))
         if column.key == "peak_memory_bytes":
-            found.append(('<th class="text">fits</th>', _fits))
-    return found
+            columns.append(('<th class="text">fits</th>', _fits))
+    return columns
 
 
 def example_filter(compared: Comparison) -> str:
