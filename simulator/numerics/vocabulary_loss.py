@@ -37,9 +37,9 @@ def cross_entropy(logits: Array, targets: Array, share: TensorShard, vocabulary:
     largest = yield ExchangeRequest("largest logit", logits.max(axis=1), "max")
     shifted = logits - largest[:, None].astype(logits.dtype)
     row, word, mine = _own(targets, share)
-    chosen = np.zeros(len(targets), logits.dtype)
-    chosen[mine] = shifted[row[mine], word[mine]]
-    at_target = yield ExchangeRequest("target's logit", chosen)
+    partial = np.zeros(len(targets), logits.dtype)
+    partial[mine] = shifted[row[mine], word[mine]]
+    at_target = yield ExchangeRequest("target's logit", partial)
     total = yield ExchangeRequest("sum of exponentials", np.exp(shifted).sum(axis=1))
     wide = np.float64 if logits.dtype == np.float64 else np.float32
     loss = float(-(at_target - np.log(total)).mean(dtype=wide))
@@ -59,9 +59,7 @@ def cross_entropy_backward(log_probabilities: Array, targets: Array, share: Tens
 
 
 def _own(targets: Array, share: TensorShard) -> tuple[Array, Array, Array]:
-    """Return three arrays for the target tokens: row numbers, indices among this rank's words, and a mask of targets on
-    this rank.
-    """
+    """Return the targets' row numbers, indices among this rank's words, and a mask of targets on this rank."""
     word = targets - share.place * share.rows
     return np.arange(len(targets)), word, (word >= 0) & (word < share.rows)
 
