@@ -193,10 +193,7 @@ def sources(report: Report) -> list[str]:
 
 
 def _memory(compared: Comparison) -> Iterator[Caveat]:
-    """Yield a caveat with the points that fit in memory by less than the memory of a process that is not modelled.
-
-    The warning is the tightest point's.
-    """
+    """Yield a caveat on points with less free memory than a process may need beyond the model; the tightest warns."""
     tight = []
     for row in compared.rows:
         report = row.report
@@ -259,9 +256,7 @@ _PEAK: Final = "peak memory", "peak_memory_bytes"
 
 
 def _intervals(compared: Comparison, rows: Sequence[tuple[Row, Report]]) -> Iterator[Caveat]:
-    """Yield caveats with the uncertainty of the predictions: of the peak memory if the answer asks what fits, otherwise
-    of the step time.
-    """
+    """Yield caveats with the uncertainty of the predicted memory if the answer asks what fits, else of the time."""
     findings = {request.finding for request in compared.scenario.answer}
     measures = {name for request in compared.scenario.answer for name in request.of}
     of_memory = findings == {"fit"} or (bool(measures) and measures <= {"memory", "reserved", "least_stage"})

@@ -217,10 +217,7 @@ def _contrast(compared: Comparison, rows: list[Row], change: str, verb: str, wor
 
 
 def _of_links(compared: Comparison, rows: list[Row]) -> Cause | None:
-    """Return the links of two or three collectives as a reason: their loads, idle network cards, or each bottleneck.
-
-    The result is None without a known link.
-    """
+    """Return collectives' loads, idle network cards, or bottlenecks as a reason; None without a known link."""
     if len(rows) == 1:
         return _of_one(compared, rows[0])
     # A slow GPU explains a difference that the links' loads do not show.
@@ -238,10 +235,7 @@ def _of_idle_cards(compared: Comparison, rows: list[Row]) -> list[str]:
 
 
 def _of_loads(compared: Comparison, rows: list[Row]) -> Cause | None:
-    """Return as a reason the loads of the points' busiest links, or, if loads explain nothing, the waiting times.
-
-    The result is None without a known link.
-    """
+    """Return the busiest links' loads as a reason, or waiting times if loads explain nothing; None without a link."""
     texts, loads = [], []
     for row, name in zip(rows, _names(compared, rows), strict=True):
         report = row.report or {}

@@ -29,10 +29,7 @@ def scaling_points(scenario: Scenario, outcomes: Sequence[PointOutcome]) -> tupl
 
 
 def _scaled(point: Point, outcome: PointOutcome, keys: Sequence[str]) -> ScalingPoint | None:
-    """Return an outcome as a point of the scaling picture; None without a positive time.
-
-    Its line is named by the values of `keys`, or by the algorithm.
-    """
+    """Return a point on the line named by the values of `keys`, or by the algorithm; None without a positive time."""
     spec, report = point.scenario.collective, outcome.report
     # Both axes are logarithmic, so a time of 0 has no place.
     if report is None or spec is None or report["time_s"] <= 0:

@@ -98,10 +98,7 @@ def _axis_name(key: str) -> str:
 
 
 def _winners(compared: Comparison, answer: Answer, measure: Measure, down: str, across: str) -> SmallTable:
-    """Return a table over two swept axes: each cell has the winning setting and its lead.
-
-    Crossovers follow each row.
-    """
+    """Return a table over two swept axes, a cell with winner and lead each; crossovers follow each row."""
     values_down, values_across = (compared.scenario.sweep[key] for key in (down, across))
     rows, points = [], []
     for value in values_down:
@@ -155,10 +152,7 @@ def _winner(compared: Comparison, measure: Measure, condition: Settings) -> tupl
 
 
 def _side_by_side(compared: Comparison, measure: Measure) -> SmallTable:
-    """Return a table of a measure with settings in columns and conditions (swept values) in rows.
-
-    It is transposed if there are many settings.
-    """
+    """Return a table of a measure, settings in columns and conditions in rows; transposed for many settings."""
     settings, conditions = compared.settings, compared.conditions
     names = tuple(compared.name(setting) for setting in settings)
     places = tuple(compared.where(condition) for condition in conditions)

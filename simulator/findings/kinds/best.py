@@ -113,10 +113,7 @@ def _without_rival(compared: Comparison, measure: Measure, condition: Settings, 
 def _counts(
     compared: Comparison, measure: Measure, contests: Sequence[tuple[Settings, Sequence[Row]]]
 ) -> dict[str, Any]:
-    """Return the counts of conditions won by each setting, ties, points without enough memory, and failed points.
-
-    `contests` pairs each condition with its points, best first.
-    """
+    """Return the counts of conditions won by each setting, ties, points without enough memory, and failed points."""
     wins: dict[str, int] = {}
     for _, rows in contests:
         if not _all_tied(measure, rows):
@@ -397,10 +394,7 @@ def _crossings(
 def _bracketed(
     compared: Comparison, measure: Measure, after: Settings, section: Axis, fixed: Settings, bracket: Bracket | None
 ) -> dict[str, Any]:
-    """Return plain data for a crossover: the place, and the new leader's value at the place.
-
-    The place is None if the search found no interval (`bracket` is None).
-    """
+    """Return plain data for a crossover: the place (None without a bracket), and the new leader's value there."""
     if bracket is None:
         return {"at": None, "exact": False, "value": None, "from": section.numbers[0], "to": section.numbers[-1]}
     report = compared.known({**after, **fixed, **section.settings(bracket.high)})

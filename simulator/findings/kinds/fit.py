@@ -56,10 +56,7 @@ def _under(compared: Comparison, condition: Settings, rows: Sequence[Row]) -> st
 
 
 def _smallest(texts: Sequence[tuple[str, str]], rows: Sequence[Row]) -> str:
-    """Return clauses of the first three settings, and how many of the other settings fit.
-
-    `texts` has the name and the predicate of each row's setting, the smallest need first.
-    """
+    """Return clauses (name, predicate) of the three settings with the smallest needs, and how many others fit."""
     rest = rows[MOST_NAMED:]
     fitting = sum(row.fits for row in rest)
     first = clauses(texts[:MOST_NAMED])

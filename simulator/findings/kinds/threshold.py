@@ -209,9 +209,7 @@ def _apart(settings: Sequence[Settings], key: str) -> list[Settings]:
 def _statement(
     compared: Comparison, measure: Measure, setting: Settings, axis: Axis, fixed: Settings, margin: float
 ) -> tuple[tuple[str, str, str], dict[str, Any]] | None:
-    """Return a setting's ((statement, place, condition), numbers) against the baseline; None if the axis does not
-    affect it.
-    """
+    """Return a setting's ((statement, place, condition), numbers) against the baseline; None without a known value."""
     pair = (setting, compared.settings[0])
     ratios = {
         number: ratio
@@ -362,10 +360,7 @@ def _without(setting: Settings, key: str) -> Settings:
 
 
 def _playable(compared: Comparison, setting: Settings, axis: Axis, fixed: Settings) -> Axis:
-    """Return the axis, cut after the last value that can be simulated for the setting.
-
-    Example: a parameter server on workers cannot have more servers than workers.
-    """
+    """Return the axis up to the last value that can be simulated: workers cannot have more servers than workers."""
     numbers = list(axis.numbers)
     while len(numbers) > 1 and compared.known({**setting, **fixed, **axis.settings(numbers[-1])}) is None:
         # Halve the last value until a point can be simulated, or the value before is reached.

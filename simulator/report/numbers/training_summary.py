@@ -391,10 +391,7 @@ def step_intervals(
 def _unmeasured(
     plan: StepPlan, works: Sequence[RankWork], exposed: Mapping[str, float], time: float
 ) -> UnmeasuredNetwork | None:
-    """Return the share and mean length of the step's exposed collectives on a network without measured constants.
-
-    The result is None if collectives were measured, or if there are none.
-    """
+    """Return the share and mean length of exposed collectives on an unmeasured network; None without such."""
     # Copies to the host and servers' updates are not collectives of the network.
     lengths = [
         span.end - span.start
@@ -468,10 +465,7 @@ def _steps_per_s(timeline: Timeline, ranks: int, rounds: int) -> float:
 
 
 def _exposed(work: RankWork, kind_of: Callable[[Span], str]) -> dict[str, float]:
-    """Return the exposed seconds of each kind of communication, longest first; overlaps count for the longer kind.
-
-    `kind_of` gives a span's kind.
-    """
+    """Return the exposed seconds of each kind of communication, longest first; overlaps count for the longer kind."""
     covered, kinds = work.compute, _sorted_out(work.communication, kind_of)
     lengths = {kind: outside(times, covered) for kind, times in kinds.items()}
     exposed: dict[str, float] = {}

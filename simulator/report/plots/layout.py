@@ -220,10 +220,7 @@ def _by_node(graph: Graph, nodes: Sequence[Sequence[str]]) -> tuple[dict[int, li
 
 
 def _nearest(graph: Graph, owner: Mapping[str, T]) -> dict[str, frozenset[T]]:
-    """Return for each vertex the owners of its nearest owned vertices (by hops).
-
-    `owner` maps owned vertices to owners.
-    """
+    """Return for each vertex the owners of its nearest owned vertices (by hops)."""
     near = {vertex: frozenset({holder}) for vertex, holder in owner.items()}
     front = list(near)
     # Breadth-first search from all owned vertices at once; a vertex reached by several owners in the same step belongs
@@ -303,10 +300,7 @@ def _tiers(graph: Graph, kinds: Mapping[str, str], order: Sequence[str]) -> dict
 
 
 def _levels(graph: Graph, kinds: Mapping[str, str]) -> dict[str, int]:
-    """Return each vertex's hops from the nearest GPU.
-
-    -1 marks a vertex joined only with GPUs that also reach other vertices: it is drawn below the GPUs.
-    """
+    """Return each vertex's hops from the nearest GPU; -1 if joined only with GPUs that also reach other vertices."""
     level = {vertex: 0 for vertex in graph if kinds[vertex] == "gpu"}
     front = list(level)
     while front:

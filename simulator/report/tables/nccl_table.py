@@ -164,10 +164,7 @@ def _header(has_in_place: bool, widths: Sequence[int]) -> list[str]:
 
 
 def _timing(timing: Timing | None) -> str:
-    """Return a measurement's time [us], bandwidths [GB/s] and wrong count as the cells of a table line.
-
-    "-" if missing.
-    """
+    """Return a measurement's time [us], bandwidths [GB/s] and wrong count as cells, "-" if missing."""
     if timing is None:
         return f"  {'-':>8}  {'-':>6}  {'-':>6}  {'-':>5}"
     us = timing.time * 1e6

@@ -121,10 +121,7 @@ def _table(
 
 
 def _columns(reports: Sequence[Row], *, training: bool) -> tuple[_Column, ...]:
-    """Return the columns for reports of collectives, training steps or real training.
-
-    `training` decides without reports.
-    """
+    """Return the columns for collectives, training steps or real training; `training` decides without reports."""
     steps = _training(rate_name(work_unit(reports)), padded=has_padding(reports))
     if not any("step_time_s" in report for report in reports):
         return steps if not reports and training else _COLLECTIVE
@@ -135,9 +132,7 @@ def _columns(reports: Sequence[Row], *, training: bool) -> tuple[_Column, ...]:
 
 
 def _training(rate: str, *, padded: bool) -> tuple[_Column, ...]:
-    """Return the columns for training steps; `rate` is the name of the speed: tokens/s or samples/s, `padded` whether
-    some tokens are padding.
-    """
+    """Return the columns for training steps; `rate` is tokens/s or samples/s, `padded`: some tokens are padding."""
     useful = _Column(rate_name(USEFUL_TOKEN), lambda r: f"{useful_rate(r):,.0f}")
     return (
         _STEP,
@@ -164,10 +159,7 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _seen(problems: Mapping[str, int]) -> str:
-    """Format the checks with a detected problem, each with a training step: "nan (12)".
-
-    "-" without problems.
-    """
+    """Format the checks with a detected problem, each with a training step: "nan (12)"; "-" without problems."""
     return ", ".join(f"{check} ({step})" for check, step in problems.items()) or "-"
 
 

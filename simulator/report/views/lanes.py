@@ -188,10 +188,7 @@ def _lane(
 def _kernels(
     spans: Sequence[Span], made_of: Mapping[str, KernelParts], numbers: dict[KernelParts, int]
 ) -> dict[str, list[int]]:
-    """Return a lane's column with the number of each span's kernels; empty if no span is split into kernels.
-
-    New kernels are added to `numbers`.
-    """
+    """Return a column with the number of each span's kernels, {} if none is split; add new kernels to `numbers`."""
     column = [numbers.setdefault(made_of[span.name], len(numbers)) if span.name in made_of else -1 for span in spans]
     return {"kernels": column} if max(column, default=-1) >= 0 else {}
 

@@ -93,10 +93,7 @@ def _axis(compared: Comparison, key: str) -> dict[str, Any]:
 
 
 def _overview(compared: Comparison, answer: Answer, axes: list[str]) -> dict[str, Any]:
-    """Return the axis and the figure (number of the report) for the page's overview plot.
-
-    The axis is the answer's numeric axis, else the axis with most values.
-    """
+    """Return the overview plot's figure and axis: the answer's numeric axis, else the axis with most values."""
     # Axes with many values first, then the scenario's order. Zero or negative values cannot be on a logarithmic axis.
     numeric = sorted(
         (key for key in compared.numeric_axes if min(compared.numbers(key)) > 0),
@@ -116,10 +113,7 @@ def _overview(compared: Comparison, answer: Answer, axes: list[str]) -> dict[str
 
 
 def _crossings(compared: Comparison, answer: Answer, axes: list[str]) -> list[dict[str, Any]]:
-    """Return the answer's crossovers with a known place as marks for the page's plots.
-
-    Each mark has its axis and the fixed values on the other swept axes.
-    """
+    """Return crossovers with a known place as marks: axis, and fixed values on the other swept axes."""
     marks = []
     for finding in answer.findings:
         for place in finding.numbers.get("crossings", ()):

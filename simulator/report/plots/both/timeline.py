@@ -127,10 +127,7 @@ def _alike_ranks(
     moved: Mapping[Participant, Sequence[Traffic]],
     slow: Collection[int],
 ) -> list[tuple[int, ...]]:
-    """Return groups of ranks whose spans and transfers look the same when rounded to pixels.
-
-    A slow rank stays alone.
-    """
+    """Return groups of ranks whose spans and transfers look the same when rounded to pixels; a slow rank is its own."""
     pixel = timeline.end / _PIXELS or 1.0
     rank_groups: dict[Hashable, list[int]] = {}
     for rank, spans in by_rank.items():

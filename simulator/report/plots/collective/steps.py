@@ -208,10 +208,7 @@ def origins_text(origins: int, world_size: int, letters: int = _LETTERS) -> str:
 
 
 def _name_cells(axes: Axes, step: Step, schedule: Schedule) -> None:
-    """Draw a cell per rank and chunk with text: origin ranks and senders.
-
-    Chunks written in this round are shaded.
-    """
+    """Draw a cell per rank and chunk with its origin ranks and senders; chunks written in this round are shaded."""
     from matplotlib.colors import ListedColormap
 
     rows, columns = len(step.held), schedule.chunks

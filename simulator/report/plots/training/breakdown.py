@@ -100,19 +100,14 @@ def _shares(reports: Sequence[Mapping[str, Any]]) -> list[float]:
 
 
 def _beside(report: Mapping[str, Any], rate: str) -> str:
-    """Return the text beside a report's bar: speed, MFU, peak memory, and whether the step fits; `rate` is the name of
-    the speed.
-    """
+    """Return the text beside a bar: speed (with the name `rate`), MFU, peak memory, and whether the step fits."""
     fits = "" if report["fits"] else ", does not fit"
     memory = format_memory(report["peak_memory_bytes"])
     return f"{report['tokens_per_s']:,.0f} {rate}, {style.percent(report['mfu'])} MFU, {memory}{fits}"
 
 
 def _intervals(axes: Axes, reports: Sequence[Mapping[str, Any]], shares: Sequence[float]) -> float:
-    """Draw the 80 % prediction interval of the step time at each bar's end; return the highest end.
-
-    Ends are multiplied by the run's factor in `shares`.
-    """
+    """Draw the 80 % interval of the step time, times the run's share, at each bar's end; return the highest end."""
     intervals = [
         (place, *(end * shares[place] for end in _interval(report)))
         for place, report in enumerate(reports)

@@ -102,10 +102,7 @@ def _apart(runs: Sequence[Learned]) -> list[Learned]:
 
 
 def _distances(fig: Figure, axes: Axes, runs: Sequence[Learned], colours: Mapping[str, str]) -> None:
-    """Draw |loss - the first run's loss| by step for each run.
-
-    Runs without a difference are named in the legend only.
-    """
+    """Draw |loss - first run's loss| by step for each run; without a difference, only the legend names the run."""
     from matplotlib.lines import Line2D
 
     equal = [label for label, learning in runs[1:] if not _distance(axes, runs[0][1], learning, colours[label], label)]

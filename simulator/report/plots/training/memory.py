@@ -179,10 +179,7 @@ def with_rest(by_category: Mapping[str, int], names: Sequence[str]) -> dict[str,
 
 
 def _capacity_line(axes: Axes, capacity: float, highest: float, *, left: bool) -> float:
-    """Draw the capacity as a labelled line if it is near the peak.
-
-    Returns the highest value that the axis must show [B].
-    """
+    """Draw the capacity as a labelled line if it is near the peak; return the highest value of the axis [B]."""
     place = 0.005 if left else 0.995
     side: Literal["left", "right"] = "left" if left else "right"
     if not isfinite(capacity):

@@ -115,10 +115,7 @@ def figure(rows: Sequence[Row]) -> Figure:
 
 
 def _capacity(axes: Axes, rows: Sequence[Row], highest: float) -> float:
-    """Draw the GPUs' memory capacity as a line if it is common to all runs and near.
-
-    Return the highest value to show [B].
-    """
+    """Draw the capacity as a line if it is common to all runs and near; return the highest value to show [B]."""
     capacities = {report["capacity_bytes"] for _, report in rows}
     nearest = min(capacities)
     if len(capacities) > 1 or nearest > _FARTHEST * highest:
