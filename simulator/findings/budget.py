@@ -22,10 +22,10 @@ def budgets(compared: Comparison) -> list[dict[str, Any]]:
     budget = compared.scenario.budget
     if budget is None:
         return []
-    return [_of(compared, row, budget) for row in compared.rows if row.fits and row.report]
+    return [_budget(compared, row, budget) for row in compared.rows if row.fits and row.report]
 
 
-def _of(compared: Comparison, row: Row, budget: BudgetSpec) -> dict[str, Any]:
+def _budget(compared: Comparison, row: Row, budget: BudgetSpec) -> dict[str, Any]:
     """Return a point's budget: point, setting, days, gpu_hours, cost and energy_kwh."""
     labels = {"point": row.index, "setting": {**row.setting, **row.condition}}
     return labels | amounts(row.report or {}, row.point.cluster.world_size, budget)

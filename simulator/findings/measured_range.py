@@ -85,11 +85,11 @@ def outside_of_measured(scenario: Scenario) -> list[str]:
     scenario : Scenario
         A training scenario with a single point.
     """
-    kind, runs = _of(scenario), measured_runs()
-    sentences = list(_each(kind, runs))
+    kind, runs = _traits(scenario), measured_runs()
+    sentences = list(_unmeasured_traits(kind, runs))
     every = frozenset().union(*(run.features for run in runs))
     features = frozenset().union(*(run.features for run in runs if run.framework == kind.framework))
-    # A feature that no run has is reported by `_each`.
+    # A feature that no run has is reported by `_unmeasured_traits`.
     missing = sorted((kind.features & _CUTS & every) - features)
     if missing and features:
         sentences.append(f"no measured run of {kind.framework} has {', '.join(missing)}")
@@ -104,7 +104,7 @@ def unmeasured_kinds(scenario: Scenario) -> tuple[str, tuple[str, ...]] | None:
     """Return a training step's framework with the step's kinds of model parallelism that no measured run of this
     framework has; None if there are none, or no run of the framework at all.
     """
-    kind = _of(scenario)
+    kind = _traits(scenario)
     if not any(run.framework == kind.framework for run in measured_runs()):
         return None
     # Experts over ranks are told as "ep".
@@ -119,7 +119,7 @@ def is_list_of_layers(scenario: Scenario) -> bool:
     return spec is not None and isinstance(load_model(spec.model, spec.seq_len, scenario.base), LayerList)
 
 
-def _each(kind: RunTraits, runs: Collection[RunTraits]) -> Iterator[str]:
+def _unmeasured_traits(kind: RunTraits, runs: Collection[RunTraits]) -> Iterator[str]:
     """Yield a sentence for each single trait of `kind` that no measured run has."""
     if kind.framework == BARE.name:
         yield (
@@ -149,7 +149,7 @@ def _each(kind: RunTraits, runs: Collection[RunTraits]) -> Iterator[str]:
         yield "no measured run offloads optimizer states to the host"
 
 
-def _of(scenario: Scenario) -> RunTraits:
+def _traits(scenario: Scenario) -> RunTraits:
     """Return the traits of a training scenario's step, for comparison with measured runs."""
     spec, gpus = scenario.training, scenario.cluster.world_size
     if spec is None:

@@ -43,13 +43,13 @@ def unfit_references(
         [(compared.place(row), margin_of(row.report or {}).verdict) for row in group] for group in (lacking, others)
     )
     return [
-        *([_named(reached, "fits")] if reached else []),
-        f"{_named(lack, 'does not fit')}: changes vs {names} compare with a step that cannot run",
-        *([_named(more, "does not fit")] if more else []),
+        *([_first_clauses(reached, "fits")] if reached else []),
+        f"{_first_clauses(lack, 'does not fit')}: changes vs {names} compare with a step that cannot run",
+        *([_first_clauses(more, "does not fit")] if more else []),
     ]
 
 
-def _named(texts: Sequence[tuple[str, str]], verb: str) -> str:
+def _first_clauses(texts: Sequence[tuple[str, str]], verb: str) -> str:
     """Return clauses of the first settings, from (name, predicate) pairs, and the number of further settings."""
     # Hiding a single setting would save nothing, hence the + 1.
     first = texts if len(texts) <= MOST_NAMED + 1 else texts[:MOST_NAMED]

@@ -52,7 +52,7 @@ def attention(a: Arithmetic, q: Array, k: Array, v: Array, draw: Draw = NO_DROPO
         Output, shape (batch, heads, seq_len, head_dim); saved tensors by name.
     """
     scores = a.rounded(a.operand(q) @ a.operand(k).swapaxes(-1, -2)) * q.dtype.type(1.0 / np.sqrt(q.shape[-1]))
-    scores = np.where(_seen(q.shape[-2]), a.rounded(scores), -np.inf)
+    scores = np.where(_causal_mask(q.shape[-2]), a.rounded(scores), -np.inf)
     # Subtracting the row maximum leaves the softmax unchanged and keeps exp from overflowing.
     exponentials = np.exp(scores - scores.max(axis=-1, keepdims=True))
     softmax = a.rounded(exponentials / exponentials.sum(axis=-1, keepdims=True)).astype(q.dtype, copy=False)
@@ -80,7 +80,7 @@ def attention_backward(
     return a.product(ds, k), a.product(ds.swapaxes(-1, -2), q), dv
 
 
-def _seen(seq_len: int) -> Array:
+def _causal_mask(seq_len: int) -> Array:
     """Return the causal mask, shape (seq_len, seq_len): each query attends to keys up to its own position."""
     return np.tri(seq_len, dtype=np.bool_)
 

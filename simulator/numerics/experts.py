@@ -134,9 +134,9 @@ class Experts:
         """Return the outputs of this rank's experts for the received rows `came`, in order, and the saved tensors."""
         out, inside = np.zeros_like(came), []
         for expert, where in zip(self.own(), _places(splits), strict=True):
-            wide, first = layers.linear(self.arithmetic, came[where], *_of(p, expert, "fc1"))
+            wide, first = layers.linear(self.arithmetic, came[where], *_matrix(p, expert, "fc1"))
             bent, middle = layers.gelu(self.arithmetic, wide)
-            out[where], last = layers.linear(self.arithmetic, bent, *_of(p, expert, "fc2"))
+            out[where], last = layers.linear(self.arithmetic, bent, *_matrix(p, expert, "fc2"))
             inside.append((first, middle, last))
         return out, inside
 
@@ -240,7 +240,7 @@ def _places(splits: Ints) -> Sequence[Ints]:
     return [np.concatenate(ranges) for ranges in pieces]
 
 
-def _of(p: Parameters, expert: int, matrix: str) -> tuple[Array, Array]:
+def _matrix(p: Parameters, expert: int, matrix: str) -> tuple[Array, Array]:
     """Return weight and bias for an expert's matrix ("fc1" or "fc2") from the parameters."""
     return p[f"experts.{expert}.{matrix}.weight"], p[f"experts.{expert}.{matrix}.bias"]
 

@@ -70,7 +70,7 @@ def buffers(schedule: Schedule, elements: int, dtype: Dtype, seed: int) -> list[
     """
     starts = _starts(schedule, elements)
     arrays = []
-    for rank, part in enumerate(_held(schedule, starts)):
+    for rank, part in enumerate(_parts(schedule, starts)):
         # A rank that holds every chunk fills its buffer completely: zeroing first would be wasted.
         full = part == slice(0, starts[-1])
         buffer = np.empty(starts[-1], dtype.numpy) if full else _zeros(starts[-1], dtype, part)
@@ -116,7 +116,7 @@ class RandomInput:
 
 def drawn(schedule: Schedule, elements: int, buffers: Sequence[Array]) -> list[RandomInput]:
     """Return a copy of each rank's random input numbers; call before the collective changes the buffers."""
-    parts = _held(schedule, _starts(schedule, elements))
+    parts = _parts(schedule, _starts(schedule, elements))
     return [RandomInput(buffer, part) for buffer, part in zip(buffers, parts, strict=True)]
 
 
@@ -126,7 +126,7 @@ def _starts(schedule: Schedule, elements: int) -> list[int]:
     return starts
 
 
-def _held(schedule: Schedule, starts: list[int]) -> list[slice]:
+def _parts(schedule: Schedule, starts: list[int]) -> list[slice]:
     """Return the slice of the buffer held by each rank before a collective: from the first chunk to the last."""
     first: dict[int, int] = {}
     last: dict[int, int] = {}

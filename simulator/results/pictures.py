@@ -61,7 +61,7 @@ def draw(
         else:
             files.append(style.save(figure, folder / "plots", name, svg=svg))
     # Only plots of single points omit points; comparisons show every point.
-    close = any(isinstance(plot, CloseUpPlot) for plot in _wanted(scenario).values())
+    close = any(isinstance(plot, CloseUpPlot) for plot in _plots(scenario).values())
     return DrawnPictures(tuple(files), selection.left_out if close else "", tuple(undrawn))
 
 
@@ -86,7 +86,7 @@ def figures(
         yield name, figure
 
 
-def _wanted(scenario: Scenario) -> dict[str, Plot]:
+def _plots(scenario: Scenario) -> dict[str, Plot]:
     kind = "collective" if scenario.training is None else "training"
     return plot_catalog.named(kind, scenario.plotted.kinds or (), scenario.base)
 
@@ -98,7 +98,7 @@ def _pictures(
     findings: Sequence[Mapping[str, Any]],
 ) -> Iterator[_Picture]:
     # Order: comparisons, pictures for single points, pictures for small schedules.
-    plots, compared = _wanted(scenario), _comparison(scenario, outcomes, findings)
+    plots, compared = _plots(scenario), _comparison(scenario, outcomes, findings)
     in_common = describe_point(scenario, {})
     for plot in plots.values():
         if isinstance(plot, ComparisonPlot):

@@ -55,7 +55,7 @@ def plotted_points(
     spoken : sequence of int, optional
         Points in the answer, if the answer is known already.
     """
-    places = [place for place in _wanted(scenario, outcomes, spoken) if outcomes[place].report is not None]
+    places = [place for place in _candidates(scenario, outcomes, spoken) if outcomes[place].report is not None]
     visible = places if scenario.plotted.points == "all" else places[:MOST_DRAWN]
     settings = [outcomes[place].settings for place in places]
     # Compared keys always distinguish points; swept keys are in the name only if their values differ.
@@ -73,7 +73,7 @@ def plotted_points(
     )
 
 
-def _wanted(scenario: Scenario, outcomes: Sequence[PointOutcome], spoken: Sequence[int] | None) -> Sequence[int]:
+def _candidates(scenario: Scenario, outcomes: Sequence[PointOutcome], spoken: Sequence[int] | None) -> Sequence[int]:
     selectors = scenario.plotted.points
     if selectors is None:
         return highlighted_points(scenario, outcomes, spoken)

@@ -69,7 +69,7 @@ def play(
         files = files_to_send([point for _, point in numbered])
         # Sent as the result of a task, not scattered: if the worker with the files is lost, Dask runs the task again.
         named_files: Any = client.submit(dict, files, pure=False) if files else None
-        yield from _played(client, numbered, keep, named_files, strict=strict)
+        yield from _outcomes(client, numbered, keep, named_files, strict=strict)
 
 
 @dataclass(slots=True)
@@ -196,7 +196,7 @@ def files_to_send(points: Sequence[Point]) -> dict[str, bytes]:
     return contents
 
 
-def _played(
+def _outcomes(
     client: Client, numbered: Sequence[NumberedPoint], keep: ArtifactWriter | None, named_files: Any, *, strict: bool
 ) -> Generator[PointOutcome]:
     from distributed import as_completed

@@ -90,7 +90,7 @@ def play_points(
     backend = Backend(backend) if isinstance(backend, int) else backend
     backend.check()
     if backend.cache is None:
-        yield from _played(numbered, backend, keep, strict=strict)
+        yield from _outcomes(numbered, backend, keep, strict=strict)
         return
     cache = Cache(backend.cache, limit_memory=strict)
     missing = {}
@@ -104,7 +104,7 @@ def play_points(
             yield outcome
     # Closed explicitly: if the caller stops iterating, workers must stop now, not when the garbage collector runs.
     with closing(
-        _played([numbered_point for numbered_point, _ in missing.values()], backend, keep, strict=strict)
+        _outcomes([numbered_point for numbered_point, _ in missing.values()], backend, keep, strict=strict)
     ) as outcomes:
         for outcome in outcomes:
             (_, point), key = missing[outcome.index]
@@ -112,7 +112,7 @@ def play_points(
             yield outcome
 
 
-def _played(
+def _outcomes(
     numbered: Sequence[NumberedPoint], backend: Backend, keep: RunHandler | None, *, strict: bool
 ) -> Generator[PointOutcome]:
     if backend.scheduler is not None and numbered:

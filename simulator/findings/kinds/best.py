@@ -62,13 +62,13 @@ def find(compared: Comparison, request: FindingSpec) -> FindingResult | None:
         "crossings": crossings,
         **_counts(compared, measure, contests),
     }
-    rows = _shown(compared, measure, contests)
+    rows = _main_contest(compared, measure, contests)
     if len(contests) == 1:
         where = compared.where(contests[0][0]) if len(compared.conditions) > 1 else ""
-        verdict = (f"With {where}, " if where else "") + _alone(compared, measure, rows)
+        verdict = (f"With {where}, " if where else "") + _single_contest(compared, measure, rows)
     else:
         verdict = _over_all(compared, measure, contests)
-    sentences = [verdict + _lost(compared), *_lead_changes(compared, measure, crossings)]
+    sentences = [verdict + _failures(compared), *_lead_changes(compared, measure, crossings)]
     # The winner, the baseline and the worst.
     spoken = [rows[0].index, *(row.index for row in rows if row.setting == compared.settings[0]), rows[-1].index]
     if lone:
@@ -84,7 +84,7 @@ def find(compared: Comparison, request: FindingSpec) -> FindingResult | None:
     return FindingResult("best", tuple(sentences), numbers, tuple(dict.fromkeys(spoken)))
 
 
-def _shown(compared: Comparison, measure: Measure, contests: Sequence[tuple[Settings, list[Row]]]) -> list[Row]:
+def _main_contest(compared: Comparison, measure: Measure, contests: Sequence[tuple[Settings, list[Row]]]) -> list[Row]:
     """Return the points, best first, under the condition of pictures and of the reason: the shown condition, unless all
     settings tie there and not elsewhere; else the last condition with a winner.
     """
@@ -221,7 +221,7 @@ def _finite(ratio: float) -> float | None:
     return ratio if math.isfinite(ratio) else None
 
 
-def _alone(compared: Comparison, measure: Measure, rows: Sequence[Row]) -> str:
+def _single_contest(compared: Comparison, measure: Measure, rows: Sequence[Row]) -> str:
     """Return a sentence for a single condition: the best setting, its ties, and how far other settings are behind."""
     equal, leaders, value = _equals(measure, rows), _leaders(measure, rows), _value(measure, rows[0])
     if len(equal) == len(rows):
@@ -333,7 +333,7 @@ def _margin(measure: Measure, contests: Sequence[tuple[Settings, Sequence[Row]]]
     return f"the uncertainty of ±{percent_text(widest)}"
 
 
-def _lost(compared: Comparison) -> str:
+def _failures(compared: Comparison) -> str:
     """Return the end of a sentence on how many points do not fit in memory or failed; "" if none."""
     failed = sum(row.report is None for row in compared.rows)
     lacking = [row for row in compared.rows if row.report is not None and not row.fits]

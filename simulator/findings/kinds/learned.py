@@ -26,7 +26,7 @@ def find(compared: Comparison, request: FindingSpec) -> FindingResult | None:
         loss = compared.measure("loss").value(lowest.report or {}) or 0.0
         sentences.insert(0, clause(compared.name(lowest.setting), f"has the lowest last loss ({loss:.4g})"))
     if any(fact["seen"] for fact in facts):
-        sentences.append(_seen(compared, rows, facts))
+        sentences.append(_detected(compared, rows, facts))
     times = _times(compared, rows, facts)
     if times:
         sentences.append(times)
@@ -114,7 +114,7 @@ def _few(names: list[str]) -> str:
     return join_list(names) if len(names) <= 5 else f"the other {len(names)} runs"
 
 
-def _seen(compared: Comparison, rows: list[Row], facts: list[dict[str, Any]]) -> str:
+def _detected(compared: Comparison, rows: list[Row], facts: list[dict[str, Any]]) -> str:
     """Return a sentence on the faults that checks detected in each run, and the runs without detected faults."""
     texts = [
         (compared.name(row.setting), join_list([f"{check} (step {step})" for check, step in fact["seen"].items()]))

@@ -48,7 +48,7 @@ def find(compared: Comparison, request: FindingSpec) -> FindingResult | None:
     for name in request.of or _USUAL:
         measure = for_reports(compared.measure(name), reports)
         # Settings that differ only in the axis's own key would repeat the same search.
-        for setting in _apart(compared.settings[1:], key):
+        for setting in _distinct(compared.settings[1:], key):
             results = [
                 _statement(compared, measure, setting, _playable(compared, setting, axis, fixed), fixed, request.margin)
                 for fixed in _fixed(compared, key)
@@ -98,7 +98,7 @@ def _above(compared: Comparison, request: FindingSpec, axis: Axis, above: float)
     entries: list[dict[str, Any]] = []
     sentences: list[str] = []
     for measure in map(compared.measure, request.of or _USUAL):
-        for setting in _apart(compared.settings, axis.key):
+        for setting in _distinct(compared.settings, axis.key):
             texts = []
             for fixed in _fixed(compared, axis.key):
                 distance = _distance(compared, measure, {**setting, **fixed}, axis, above)
@@ -200,7 +200,7 @@ def _bracketed(conditions: Mapping[str, list[str]]) -> list[str]:
     return [f"{at} ({short_list(texts, 'condition')})" if texts else at for at, texts in conditions.items()]
 
 
-def _apart(settings: Sequence[Settings], key: str) -> list[Settings]:
+def _distinct(settings: Sequence[Settings], key: str) -> list[Settings]:
     """Return the settings with those removed that differ from an earlier setting in the axis's key only."""
     # Reversed twice: the first of several settings that are equal without the axis's key remains.
     return list({key_of(_without(setting, key)): setting for setting in reversed(settings)}.values())[::-1]

@@ -56,7 +56,7 @@ def error_size(seconds: float, share: float, errors: Sequence[NetworkError] | No
     nearest: dict[str, NetworkError] = {}
     for row in errors or shipped():
         other = nearest.get(row.sweep)
-        if other is None or _apart(row.seconds, seconds) < _apart(other.seconds, seconds):
+        if other is None or _distance(row.seconds, seconds) < _distance(other.seconds, seconds):
             nearest[row.sweep] = row
     counts = Counter(row.source for row in nearest.values())
     # A laboratory with many sweeps must not outweigh other sources.
@@ -65,7 +65,7 @@ def error_size(seconds: float, share: float, errors: Sequence[NetworkError] | No
     return weighted_quantile([abs(row.error) for row in nearest.values()], weights, share)
 
 
-def _apart(duration: float, other: float) -> float:
+def _distance(duration: float, other: float) -> float:
     """Return the logarithmic distance between two durations: |ln(a / b)|."""
     return abs(math.log(duration / other))
 

@@ -75,7 +75,7 @@ def traffic(timeline: Timeline, groups: Mapping[str, Sequence[int]]) -> dict[Par
                 parts.setdefault(who, {}).setdefault(direction, []).append(_columns(log, rows, peer, way))
     # Ranks (numbers) before vertices (names); Python cannot compare numbers with names.
     order = sorted(parts, key=lambda who: (isinstance(who, str), who))
-    return {who: _shown({way: _joined(way, logs) for way, logs in parts[who].items()}, timeline.end) for who in order}
+    return {who: _lanes({way: _joined(way, logs) for way, logs in parts[who].items()}, timeline.end) for who in order}
 
 
 def _rows_of(places: npt.NDArray[np.int32]) -> list[tuple[int, Ints]]:
@@ -100,7 +100,7 @@ def _joined(direction: str, parts: Sequence[tuple[Floats, Floats, list[str]]]) -
     return Traffic(direction, start[order], end[order], tuple(names[i] for i in order.tolist()))
 
 
-def _shown(both: Mapping[str, Traffic], end: float) -> list[Traffic]:
+def _lanes(both: Mapping[str, Traffic], end: float) -> list[Traffic]:
     """Return a participant's sends, plus its receives if more than a tiny share of `end` has receives but no send."""
     sends, receives = both.get("sends"), both.get("receives")
     # A participant that only sends, or only receives, has a single lane.

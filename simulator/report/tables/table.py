@@ -57,7 +57,7 @@ _LEARNING: Final = (
     _Column("last loss", lambda r: _last(r["learning"]["losses"])),
     _Column("skipped steps", lambda r: str(len(r["learning"]["skipped"]))),
     _Column("mean staleness", lambda r: f"{_mean(r['learning']['staleness']):.2g}"),
-    _Column("detected by", lambda r: _seen(r["learning"]["seen"]), left=True),
+    _Column("detected by", lambda r: _problems(r["learning"]["seen"]), left=True),
     *_MEMORY,
 )
 # Axes with words as values, aligned left.
@@ -158,7 +158,7 @@ def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values) if values else 0.0
 
 
-def _seen(problems: Mapping[str, int]) -> str:
+def _problems(problems: Mapping[str, int]) -> str:
     """Format the checks with a detected problem, each with a training step: "nan (12)"; "-" without problems."""
     return ", ".join(f"{check} ({step})" for check, step in problems.items()) or "-"
 

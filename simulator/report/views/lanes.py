@@ -51,10 +51,10 @@ def lanes(
         `kernels`: index in `passes` (lists of kind and share), -1 for a span that is not split into kernels.
     """
     ranks = by_rank(timeline.spans)
-    firsts = {group[0]: group for group in _alike(ranks, timeline.end)}
+    firsts = {group[0]: group for group in _equal_ranks(ranks, timeline.end)}
     # In large runs only chosen ranks have spans.
     last = timeline.last_rank if timeline.last_rank in ranks else None
-    visible = _chosen(firsts, last, slow)
+    visible = _select(firsts, last, slow)
     if len(visible) < len(firsts):
         notes.append(f"{len(visible)} of {len(firsts)} different ranks are shown")
     texts: dict[str, dict[str, int]] = {"names": {}, "kinds": {}}
@@ -69,8 +69,8 @@ def lanes(
             _lane(rank, firsts[rank], stream, spans, unit, texts, awaited) | _kernels(spans, made_of, kernels)
             for stream, spans in _streams(ranks[rank])
         ]
-        rows += [_moved(rank, firsts[rank], flow, unit, texts) for flow in moved.get(rank, ())]
-    rows += _others(moved, unit, texts, notes)
+        rows += [_traffic_lane(rank, firsts[rank], flow, unit, texts) for flow in moved.get(rank, ())]
+    rows += _server_lanes(moved, unit, texts, notes)
     return {
         "names": list(texts["names"]),
         "kinds": list(texts["kinds"]),
@@ -111,7 +111,7 @@ def _pass_name(kind: str, micro: int, chunk: int) -> str:
     return f"{micro} {kind}" if chunk <= 0 else f"{micro} {kind}, chunk {chunk}"
 
 
-def _alike(ranks: Mapping[int, Sequence[Span]], end: float) -> list[list[int]]:
+def _equal_ranks(ranks: Mapping[int, Sequence[Span]], end: float) -> list[list[int]]:
     """Return groups of ranks that run the same operations at the same times, up to an invisible difference.
 
     Ranks of a stage differ by a few nanoseconds and by the number of their process group: "send 0 (pipeline 1)".
@@ -136,7 +136,7 @@ def _first_of(firsts: Mapping[int, Sequence[int]], rank: int | None) -> int | No
     return next((first for first, group in firsts.items() if rank in group), None)
 
 
-def _chosen(firsts: Mapping[int, Sequence[int]], last: int | None, slow: Sequence[int]) -> list[int]:
+def _select(firsts: Mapping[int, Sequence[int]], last: int | None, slow: Sequence[int]) -> list[int]:
     """Return the ranks to show: the last to end, slow ranks, and an even spread of the others."""
     required = [rank for rank in (_first_of(firsts, number) for number in (last, *slow)) if rank is not None]
     every = sorted(firsts)
@@ -193,7 +193,7 @@ def _kernels(
     return {"kernels": column} if max(column, default=-1) >= 0 else {}
 
 
-def _moved(
+def _traffic_lane(
     who: Participant, group: Sequence[Participant], flow: Traffic, unit: float, texts: dict[str, dict[str, int]]
 ) -> dict[str, Any]:
     """Return a lane (picture row) with each transfer that a participant sends or receives."""
@@ -203,7 +203,7 @@ def _moved(
     return columns | {"name": names, "kind": [kind] * len(names)}
 
 
-def _others(
+def _server_lanes(
     moved: Mapping[Participant, Sequence[Traffic]], unit: float, texts: dict[str, dict[str, int]], notes: list[str]
 ) -> list[dict[str, Any]]:
     """Return lanes (picture rows) for servers and switches; participants with equal transfers share lanes."""
@@ -215,7 +215,7 @@ def _others(
     visible = list(groups.values())[:_MOST_OTHERS]
     if len(visible) < len(groups):
         notes.append(f"{len(visible)} of {len(groups)} different servers and switches are shown")
-    return [_moved(names[0], names, flow, unit, texts) for names in visible for flow in moved[names[0]]]
+    return [_traffic_lane(names[0], names, flow, unit, texts) for names in visible for flow in moved[names[0]]]
 
 
 def _columns(

@@ -148,7 +148,7 @@ def _kinds(plan: Mapping[str, Any]) -> str:
     fastest = _step(plan)
     cells = "".join(
         f'<tr><td>{html_text(row["kind"])}</td><td data-v="{row["step_time_s"]!r}">'
-        f"{_whole(('at least ' if row['is_lower_bound'] else '') + format_time(row['step_time_s']))}</td>"
+        f"{_unbroken(('at least ' if row['is_lower_bound'] else '') + format_time(row['step_time_s']))}</td>"
         f"<td>+{100 * max(0.0, row['step_time_s'] / fastest - 1):.1f}&nbsp;%</td>"
         f'<td class="text">{html_text(row["setting"])}</td></tr>'
         for row in rows
@@ -195,12 +195,12 @@ def _best_row(row: Mapping[str, Any], amounts: Sequence[str]) -> str:
         (f"{100 * row['bound_s'] / step:.1f} %", row["bound_s"]),
     ]
     cells += [(amount_text(row["budget"][name]), row["budget"][name]) for name in amounts]
-    body = "".join(f'<td data-v="{value!r}">{_whole(text)}</td>' for text, value in cells)
+    body = "".join(f'<td data-v="{value!r}">{_unbroken(text)}</td>' for text, value in cells)
     why = f'<td class="text">{html_text(row["against_best"]["text"])}</td>'
     return f'<tr data-number="{row["number"]}"><td class="text">{html_text(row["text"])}</td>{body}{why}</tr>'
 
 
-def _whole(text: str) -> str:
+def _unbroken(text: str) -> str:
     """Return an HTML text whose numbers stay beside their units; an interval may break before "to"."""
     return html_text(text).replace(" ", "&nbsp;").replace("&nbsp;to&nbsp;", " to&nbsp;")
 

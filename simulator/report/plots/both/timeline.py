@@ -89,11 +89,11 @@ def figure(timeline: Timeline, groups: Mapping[str, Sequence[int]] | None = None
     by_rank = {rank: list(spans) for rank, spans in groupby(sorted(timeline.spans, key=_order), lambda s: s.rank)}
     moved = {} if groups is None else traffic(timeline, groups)
     rank_groups = _alike_ranks(timeline, by_rank, moved, slow)
-    rows, note = _chosen(by_rank, rank_groups, slow, extra=max(map(len, moved.values()), default=0))
+    rows, note = _select(by_rank, rank_groups, slow, extra=max(map(len, moved.values()), default=0))
     blocks = [
-        Block(_named(ranks, slow), _lanes(by_rank[ranks[0]], moved.get(ranks[0], ()), timeline.end)) for ranks in rows
+        Block(_name(ranks, slow), _lanes(by_rank[ranks[0]], moved.get(ranks[0], ()), timeline.end)) for ranks in rows
     ]
-    others, left = _others(moved, timeline.end)
+    others, left = _server_blocks(moved, timeline.end)
     blocks += others
     note = "; ".join(text for text in (note, left) if text)
     return blocks_figure(blocks, timeline.end, finding(timeline), note)
@@ -146,7 +146,7 @@ def _look(flows: Sequence[Traffic], pixel: float) -> Hashable:
     )
 
 
-def _others(moved: Mapping[Participant, Sequence[Traffic]], end: float) -> tuple[list[Block], str]:
+def _server_blocks(moved: Mapping[Participant, Sequence[Traffic]], end: float) -> tuple[list[Block], str]:
     """Return the picture rows of servers and switches, equal ones drawn once, and a text on omitted ones."""
     pixel = end / _PIXELS or 1.0
     groups: dict[Hashable, list[str]] = {}
@@ -243,7 +243,7 @@ def _slowest(ends: Mapping[int, float]) -> int:
     return min(ends, key=lambda rank: (-ends[rank], rank))
 
 
-def _chosen(
+def _select(
     by_rank: Mapping[int, Sequence[Span]], rank_groups: Sequence[tuple[int, ...]], slow: Collection[int], *, extra: int
 ) -> tuple[list[tuple[int, ...]], str]:
     """Return the groups of equal ranks to draw, as many as the picture can hold, and a text on omitted groups."""
@@ -361,12 +361,12 @@ def _label(axes: Axes, blocks: Sequence[Block]) -> None:
         axes.axhline(row - 0.5, color=style.GREY, linewidth=0.5)
 
 
-def _named(ranks: Sequence[int], slow: Collection[int]) -> str:
+def _name(ranks: Sequence[int], slow: Collection[int]) -> str:
     """Return a name for a rank, or for several equal ranks with their number.
 
     Examples
     --------
-    >>> _named((3,), {3}), _named((0, 1, 2, 3), ()), _named((0, 2, 5), ())
+    >>> _name((3,), {3}), _name((0, 1, 2, 3), ()), _name((0, 2, 5), ())
     ('rank 3 (slow)', 'ranks 0-3 (4 equal)', 'rank 0 (3 equal)')
     """
     if len(ranks) == 1:

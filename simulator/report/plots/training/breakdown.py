@@ -65,7 +65,7 @@ def figure(rows: Sequence[tuple[str, Mapping[str, Any]]]) -> Figure:
         for report, share in zip(reports, shares, strict=True)
     ]
     longest = max(sum(bar.values()) for bar in bars)
-    names = _shown(bars, longest)
+    names = _part_names(bars, longest)
     rate = rate_name(work_unit(reports))
     with style.applied():
         fig = style.new_figure(11.0, 1.9 + 0.42 * len(fastest) + 0.2 * (len(names) // 4))
@@ -126,7 +126,7 @@ def _interval(report: Mapping[str, Any]) -> tuple[float, float]:
     return ends.get("step_time_s_80_low", time), ends.get("step_time_s_80_high", time)
 
 
-def _shown(bars: Sequence[Mapping[str, float]], longest: float) -> list[str]:
+def _part_names(bars: Sequence[Mapping[str, float]], longest: float) -> list[str]:
     """Return the names of parts long enough to draw: kernels, then exposed communication by size, then idle time."""
     widest: dict[str, float] = {}
     for bar in bars:

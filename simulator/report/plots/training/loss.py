@@ -43,7 +43,7 @@ def figure(rows: Sequence[Row]) -> Figure:
         by_step, second = fig.subplots(1, 2, sharey=not _same_times(runs))
         colours = style.colours([label for label, _ in runs])
         # With equal times, the second panel shows the runs that the first panel cannot separate.
-        visible = _apart(runs) if _same_times(runs) else runs
+        visible = _distinct_runs(runs) if _same_times(runs) else runs
         for (label, learning), width in zip(visible, _widths(visible), strict=True):
             near = f" ({len(runs) - len(visible)} more within {100 * _APART:g} %)" if label == runs[0][0] else ""
             text = f"{label}{near if len(visible) < len(runs) else ''}"
@@ -88,7 +88,7 @@ def _columns(labels: Sequence[str], letters: int) -> int:
     return min(len(labels), max(1, letters // (max(map(len, labels)) + 6)))
 
 
-def _apart(runs: Sequence[Learned]) -> list[Learned]:
+def _distinct_runs(runs: Sequence[Learned]) -> list[Learned]:
     """Return the first run, and runs with visibly different losses, skipped steps or an early end."""
     first = np.array(runs[0][1]["losses"])
     visible = [runs[0]]

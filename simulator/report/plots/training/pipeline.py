@@ -64,7 +64,7 @@ def passes(spans: Sequence[Span]) -> list[StagePass]:
     stage_passes: list[StagePass] = []
     chunk_of = _chunks(spans)
     for span in spans:
-        kind, micro, chunk = _what(span, chunk_of)
+        kind, micro, chunk = _pass_of(span, chunk_of)
         if not kind:
             continue
         last = stage_passes[-1] if stage_passes else None
@@ -97,7 +97,7 @@ def _chunks(spans: Sequence[Span]) -> dict[int, int]:
     return chunk_of
 
 
-def _what(span: Span, chunk_of: dict[int, int]) -> tuple[str, int, int]:
+def _pass_of(span: Span, chunk_of: dict[int, int]) -> tuple[str, int, int]:
     """Return kind of pass, micro-batch and chunk of a span; the kind is "" if the span belongs to no pass."""
     if span.stream != "compute":
         return "", -1, -1
