@@ -60,11 +60,11 @@ def timeline(run: PointResult, ranks: Collection[int] | None = None) -> Figure:
     """Draw each rank's streams over time, for every rank or for `ranks`."""
     from simulator.report.plots.both.timeline import figure
 
-    told = run.timeline
+    record = run.timeline
     if ranks is not None:
         # The plot draws every rank with a span.
-        told = replace(told, spans=tuple(span for span in told.spans if span.rank in ranks))
-    return figure(told)
+        record = replace(record, spans=tuple(span for span in record.spans if span.rank in ranks))
+    return figure(record)
 
 
 def breakdown(runs: Mapping[str, PointResult]) -> Figure:

@@ -105,8 +105,8 @@ def test_a_model_is_called_there_as_it_is_here(tmp_path: Path) -> None:
     )
     (at,) = enumerate(points(load_scenario(folder / "s.yaml")))
     files = dask_cluster.files_to_send([at[1]])
-    here, _ = dask_cluster.play_on_worker(at, keep=None, files=None, ours=dask_cluster.edition(), alone=False)
-    there, _ = dask_cluster.play_on_worker(at, keep=None, files=files, ours=dask_cluster.edition(), alone=False)
+    here, _ = dask_cluster.play_on_worker(at, keep=None, files=None, ours=dask_cluster.edition(), strict=False)
+    there, _ = dask_cluster.play_on_worker(at, keep=None, files=files, ours=dask_cluster.edition(), strict=False)
     assert there == here
     assert there.error is None
 
@@ -193,7 +193,7 @@ def test_another_edition_is_refused(cluster: LocalCluster, monkeypatch: pytest.M
 
 def test_a_worker_that_joins_later_with_another_edition_is_refused() -> None:
     with pytest.raises(SimulationError, match=r"this is simulator 9\.9, a worker has 0\.1\.0"):
-        dask_cluster.play_on_worker(numbered(1)[0], keep=None, files=None, ours="9.9", alone=False)
+        dask_cluster.play_on_worker(numbered(1)[0], keep=None, files=None, ours="9.9", strict=False)
 
 
 def test_a_cluster_without_workers_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -121,7 +121,7 @@ def test_the_points_that_the_answer_speaks_of_are_looked_at() -> None:
     # Without any bytes all send to all in a single step; a ring takes 6 and a tree 4.
     small = scenario({"size": "0 B"}, compare={"collective.algorithm": ["ring", "tree", "naive"]})
     assert highlighted_points(small, outcomes(small)) == [0, 2]
-    assert highlighted_points(small, outcomes(small), known=[1]) == [1]
+    assert highlighted_points(small, outcomes(small), answer_points=[1]) == [1]
 
 
 def test_points_may_be_named_by_some_of_their_settings_however_these_are_written() -> None:

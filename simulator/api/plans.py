@@ -73,18 +73,18 @@ class PlanResult(SearchResult):
         """
         import pandas as pd
 
-        found = [step_difference(self.best[0], one) for one in self.best]
-        rows = [one.parts | {"whole": one.whole} for one in found]
-        return pd.DataFrame(rows, index=pd.Index([one.setting.text for one in self.best], name="setting"))
+        differences = [step_difference(self.best[0], candidate) for candidate in self.best]
+        rows = [difference.parts | {"whole": difference.whole} for difference in differences]
+        return pd.DataFrame(rows, index=pd.Index([candidate.setting.text for candidate in self.best], name="setting"))
 
     def front(self) -> pd.DataFrame:
         """Return a table with the Pareto front of step time, peak memory and number of GPUs, fastest first."""
         import pandas as pd
 
         rows = [
-            {"setting": one.setting.text, "gpus": one.setting.gpus, "step_time_s": one.step_time,
-             "peak_memory_bytes": one.report["peak_memory_bytes"]}
-            for one in front(all_played(self, self.tried))
+            {"setting": candidate.setting.text, "gpus": candidate.setting.gpus, "step_time_s": candidate.step_time,
+             "peak_memory_bytes": candidate.report["peak_memory_bytes"]}
+            for candidate in front(all_played(self, self.tried))
         ]  # fmt: skip
         return pd.DataFrame(rows, columns=["setting", "gpus", "step_time_s", "peak_memory_bytes"]).set_index("setting")
 
@@ -96,7 +96,7 @@ class PlanResult(SearchResult):
         import pandas as pd
 
         # An empty table keeps its key column.
-        return pd.DataFrame([one.to_dict() for one in self.tried], columns=["gpus"] if not self.tried else None)
+        return pd.DataFrame([size.to_dict() for size in self.tried], columns=["gpus"] if not self.tried else None)
 
     def left_out(self) -> pd.Series[Any]:
         """Return the number of settings that were not simulated, by reason, commonest reason first."""
@@ -113,23 +113,23 @@ class PlanResult(SearchResult):
         import pandas as pd
 
         rows = [
-            {"change": one.change, "before": one.before, "same": one.same, "fastest": one.best.step_time,
-             "setting": one.best.setting.text}
-            for one in sensitivity(self, Backend(jobs))
+            {"change": effect.change, "before": effect.before, "same": effect.same, "fastest": effect.best.step_time,
+             "setting": effect.best.setting.text}
+            for effect in sensitivity(self, Backend(jobs))
         ]  # fmt: skip
         return pd.DataFrame(rows, columns=["change", "before", "same", "fastest", "setting"]).set_index("change")
 
     def to_html(self) -> str:
         """Return the plan's page in HTML, written by `simulator plan --out` to report.html."""
         best = to_yaml(self.scenario()) if self.best else ""
-        told = document(self, self.question.budget, self.question.deadline, self.tried)
-        return plan_page(told, self.question.text, best)
+        content = document(self, self.question.budget, self.question.deadline, self.tried)
+        return plan_page(content, self.question.text, best)
 
     def __repr__(self) -> str:
         return f"<Plan of {self.considered:,} settings, {len(self.played):,} simulated: {self.sentences[0]}>"
 
     def _repr_html_(self) -> str:
-        lines = [f"<p><b>{escape(self.question.text)}</b></p>", *(f"<p>{escape(one)}</p>" for one in self.sentences)]
+        lines = [f"<p><b>{escape(self.question.text)}</b></p>", *(f"<p>{escape(text)}</p>" for text in self.sentences)]
         # The full table has too many columns for a notebook.
         table = self.frame()[list(_SHOWN)].to_html() if self.best else ""
         return "".join(lines) + table
@@ -201,31 +201,31 @@ def plan(
 
     Examples
     --------
-    >>> found = plan("gpt2", topology="dgx_a100", gpus=8, seq_len=1024, global_batch="64seq",
-    ...              fix={"pp": 1, "checkpointing": "none"}, among={"sharding": ["zero1", "zero3"]}, best=1)
-    >>> found.best[0].setting.sharding
+    >>> result = plan("gpt2", topology="dgx_a100", gpus=8, seq_len=1024, global_batch="64seq",
+    ...               fix={"pp": 1, "checkpointing": "none"}, among={"sharding": ["zero1", "zero3"]}, best=1)
+    >>> result.best[0].setting.sharding
     'zero1'
     """
-    given = {"topology": topology, "gpus": gpus, "seq_len": seq_len, "global_batch": global_batch}
+    parameters = {"topology": topology, "gpus": gpus, "seq_len": seq_len, "global_batch": global_batch}
     if topology is None or isinstance(model, Scenario):
         # A scenario's `plan` section already contains these parameters.
-        others = given | {"fix": fix, "among": among, "without": without or None, "settings": settings}
+        others = parameters | {"fix": fix, "among": among, "without": without or None, "settings": settings}
         question = _of_scenario(model, [name for name, value in others.items() if value is not None])
     else:
         # The first field is the constraint's text in error messages.
-        said = [Constraint(f"fix {name}={value}", name, [value]) for name, value in (fix or {}).items()]
-        said += [Constraint(f"among {name}={list(values)}", name, values) for name, values in (among or {}).items()]
+        rules = [Constraint(f"fix {name}={value}", name, [value]) for name, value in (fix or {}).items()]
+        rules += [Constraint(f"among {name}={list(values)}", name, values) for name, values in (among or {}).items()]
         # With several numbers of GPUs, the full report is on the largest.
-        given["gpus"] = gpus = largest_number(gpus, said, "gpus")
+        parameters["gpus"] = gpus = largest_number(gpus, rules, "gpus")
         if gpus is None or seq_len is None or global_batch is None:
-            missing = [name for name, value in given.items() if value is None]
+            missing = [name for name, value in parameters.items() if value is None]
             raise ScenarioError(
                 f"plan: missing {', '.join(missing)}; the plan of a model needs topology, gpus, seq_len and "
                 "global_batch"
             )
         base = shared_scenario(model, {"topology": topology, "world_size": gpus}, seq_len, settings or {})
         left_out = tuple(Constraint(f"without {value}", "", [value]) for value in without)
-        question = PlanQuestion(base, batch_of(global_batch, seq_len, "global_batch"), tuple(said), left_out, BEST)
+        question = PlanQuestion(base, batch_of(global_batch, seq_len, "global_batch"), tuple(rules), left_out, BEST)
     backend = Backend(jobs, scheduler, None if cache is None else Path(cache))
     # The argument overrides the scenario's `plan.best`.
     question = question if best is None else replace(question, best=best)
@@ -234,10 +234,10 @@ def plan(
         warnings.warn(line, ScenarioWarning, stacklevel=2)
     refuse_contradictions(question)
     # The search yields a result after each simulation; only the last is complete.
-    *_, found = search(question.base, question.sequences, question.choices(), best=question.best, backend=backend)
-    tried = tuple(sizes(found, question, backend))
+    *_, outcome = search(question.base, question.sequences, question.choices(), best=question.best, backend=backend)
+    tried = tuple(sizes(outcome, question, backend))
     return PlanResult(
-        question=question, tried=tried, **{field.name: getattr(found, field.name) for field in fields(found)}
+        question=question, tried=tried, **{field.name: getattr(outcome, field.name) for field in fields(outcome)}
     )
 
 

@@ -280,8 +280,8 @@ def play(
         # Processes finish points in any order.
         outcomes = sorted(play_points(numbered, Backend(jobs), keeper), key=lambda outcome: outcome.index)
         files = {index: point_folder(folder, index) / NAME for index, _ in numbered}
-        kept = {index: file.read_bytes() for index, file in files.items() if file.is_file()}
-    return Sweep(swept, tuple(outcomes), kept)
+        views = {index: file.read_bytes() for index, file in files.items() if file.is_file()}
+    return Sweep(swept, tuple(outcomes), views)
 
 
 def _plot(
@@ -297,21 +297,21 @@ def _plot(
     from simulator.results.pictures import figures
     from simulator.results.plotted_points import plotted_points
 
-    there = plot_names.names_of("collective" if scenario.training is None else "training")
-    if kind not in there and not is_foreign(kind):
-        raise ScenarioError(f"plot: got {kind!r}; {one_of(there, kind, 'simulator list plots')}")
+    kinds = plot_names.names_of("collective" if scenario.training is None else "training")
+    if kind not in kinds and not is_foreign(kind):
+        raise ScenarioError(f"plot: got {kind!r}; {one_of(kinds, kind, 'simulator list plots')}")
     # A path in Python starts at the working directory, and not at the scenario's folder.
     kind = located(kind)
     # Reuse the choice of points of `simulator run`, restricted to this kind.
-    asked = scenario.replaced(
+    plot_scenario = scenario.replaced(
         plots=PlotsSpec.model_construct(kinds=(kind,), points=None if point is None else [dict(point)])
     )
-    chosen = plotted_points(asked, outcomes, None if answered is None else answered.spoken)
+    selection = plotted_points(plot_scenario, outcomes, None if answered is None else answered.spoken)
     findings = () if answered is None else answered.to_dict()["findings"]
     reason = "here"
-    for _, drawn in figures(asked, outcomes, chosen, findings):
-        if not isinstance(drawn, Undrawn):
-            return drawn
+    for _, figure in figures(plot_scenario, outcomes, selection, findings):
+        if not isinstance(figure, Undrawn):
+            return figure
         # A kind may be impossible for a point; the next point is tried.
-        reason = f"here: {drawn.reason}"
+        reason = f"here: {figure.reason}"
     raise ScenarioError(f"plot: the results contain no data for kind {kind} {reason}")

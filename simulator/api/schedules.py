@@ -40,7 +40,7 @@ def collective(schedule: Schedule, **keys: Any) -> Run:
     """
     verify(schedule, write_out(schedule))
     operation = schedule.operation
-    asked: Any = {"operation": operation, "world_size": schedule.world_size, **keys}
-    scenario = collective_scenario(**(asked | ({"root": schedule.root} if schedule.root else {})))
-    own = Algorithm(plans={operation: lambda request: schedule}, volume=least_volume, minimal=lambda request: False)
-    return simulate(scenario, algorithm=own)
+    settings: Any = {"operation": operation, "world_size": schedule.world_size, **keys}
+    scenario = collective_scenario(**(settings | ({"root": schedule.root} if schedule.root else {})))
+    method = Algorithm(plans={operation: lambda request: schedule}, volume=least_volume, minimal=lambda request: False)
+    return simulate(scenario, algorithm=method)

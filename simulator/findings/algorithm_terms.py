@@ -22,8 +22,8 @@ def algorithm_terms(compared: Comparison, texts: Iterable[str]) -> dict[str, str
     ran |= {str(row.setting[key]) for row in compared.rows for key in _KEYS if key in row.setting}
     # A sentence may begin with the name and a capital letter.
     words = dict.fromkeys(word.lower() for text in texts for word in re.findall(r"\w+", text))
-    found = {name: ALGORITHMS.find(name).summary for name in words if name in ran and name in ALGORITHMS.names()}
-    return {name: summary for name, summary in found.items() if summary}
+    summaries = {name: ALGORITHMS.find(name).summary for name in words if name in ran and name in ALGORITHMS.names()}
+    return {name: summary for name, summary in summaries.items() if summary}
 
 
 def terms_text(terms: Mapping[str, str]) -> str:

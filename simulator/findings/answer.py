@@ -72,12 +72,12 @@ class Answer:
             "sentences": list(self.sentences),
             "why": self.why,
             "points": list(self.spoken),
-            "findings": [found.to_dict() for found in self.findings],
+            "findings": [finding.to_dict() for finding in self.findings],
             "reasons": dict(self.reasons),
             "front": self.front,
             "budget": self.budget,
             "points_played_between": self.further,
-            "caveats": [{"topic": one.topic, "text": one.text} for one in self.caveats],
+            "caveats": [{"topic": caveat.topic, "text": caveat.text} for caveat in self.caveats],
             "algorithms": dict(self.algorithms),
         }
 
@@ -87,7 +87,7 @@ class Answer:
 
         The assumed framework stands in the report and on the page: all points share it.
         """
-        trust = [f"Trust: {one.text}." for one in self.caveats if one.topic != "framework"]
+        trust = [f"Trust: {caveat.text}." for caveat in self.caveats if caveat.topic != "framework"]
         terms = [f"Algorithms: {terms_text(self.algorithms)}."] if self.algorithms else []
         return "\n".join([*self.sentences, *([f"Why: {self.why}"] if self.why else []), *trust, *terms])
 
@@ -100,40 +100,40 @@ def answer(compared: Comparison) -> Answer:
         error = f"No point could be simulated: {outcomes[0].error}." if outcomes else "No point was simulated."
         return Answer(scenario.question, (error,), "", (), (), [], [], 0, {})
     # Explicit requests, else findings that suit the axes.
-    asked = scenario.answer or _usual(compared)
-    tried = [(entry, FINDING_KINDS.find(entry.finding, scenario.base).find(compared, entry)) for entry in asked]
-    found = tuple(one for _, one in tried if one is not None)
+    requests = scenario.answer or _usual(compared)
+    pairs = [(entry, FINDING_KINDS.find(entry.finding, scenario.base).find(compared, entry)) for entry in requests]
+    findings = tuple(finding for _, finding in pairs if finding is not None)
     # Report an explicit request without an answer; stay silent about findings chosen automatically.
-    untold = [_untold(entry) for entry, one in tried if one is None and scenario.answer]
+    missing = [_no_result(entry) for entry, finding in pairs if finding is None and scenario.answer]
     # The first finding decides the points for pictures and tables.
-    spoken = _runnable_first(compared, [index for one in found[:1] for index in one.spoken], asked[0])
+    spoken = _runnable_first(compared, [index for finding in findings[:1] for index in finding.spoken], requests[0])
     # Whether something fits is a question of memory.
-    first = asked[0].of[0] if asked[0].of else "memory" if asked[0].finding == "fit" else ""
+    first = requests[0].of[0] if requests[0].of else "memory" if requests[0].finding == "fit" else ""
     reason = why(compared, spoken, first) or Cause("", {})
     budgets = budget.budgets(compared)
-    sentences = [f"{started(sentence)}." for one in found for sentence in one.sentences]
+    sentences = [f"{started(sentence)}." for finding in findings for sentence in finding.sentences]
     # The finding "fit" says this itself of a single point.
-    said = asked[0].finding == "fit" and len(compared.rows) == 1
-    sentences = [*([] if said else _nothing_fits(compared)), *sentences]
+    fit_says_so = requests[0].finding == "fit" and len(compared.rows) == 1
+    sentences = [*([] if fit_says_so else _nothing_fits(compared)), *sentences]
     # Two findings may say the same sentence; keep the first.
-    sentences = list(dict.fromkeys([*sentences, *untold]))
+    sentences = list(dict.fromkeys([*sentences, *missing]))
     cost = budget.sentence(compared, budgets, spoken[0]) if budgets else ""
     # Without any finding, the reason is the only sentence.
-    told = (*sentences, *([f"{started(cost)}."] if cost else [])) or (f"{started(reason.sentence)}.",)
+    texts = (*sentences, *([f"{started(cost)}."] if cost else [])) or (f"{started(reason.sentence)}.",)
     because = f"{started(reason.sentence)}." if reason.sentence and sentences else ""
     limits = caveats(compared)
     return Answer(
         question=scenario.question,
-        sentences=told,
+        sentences=texts,
         why=because,
-        findings=found,
+        findings=findings,
         spoken=spoken,
         front=pareto_front(compared),
         budget=budgets,
         further=compared.played_further,
         reasons=reason.numbers,
         caveats=limits,
-        algorithms=algorithm_terms(compared, [scenario.question, *told, because, *(one.text for one in limits)]),
+        algorithms=algorithm_terms(compared, [scenario.question, *texts, because, *(caveat.text for caveat in limits)]),
     )
 
 
@@ -153,11 +153,11 @@ def _nothing_fits(compared: Comparison) -> list[str]:
     return [f"No setting fits in {format_memory(margin.capacity)}; the closest setting is {name} ({margin.text})."]
 
 
-def _untold(asked: FindingSpec) -> str:
+def _no_result(request: FindingSpec) -> str:
     """Return the sentence for a requested finding that the simulated points do not give."""
-    along = f" along {asked.along}" if asked.along else ""
-    of = f" of {', '.join(asked.of)}" if asked.of else ""
-    return f"No result for {asked.finding}{of}{along}: the simulated points do not determine the answer."
+    along = f" along {request.along}" if request.along else ""
+    of = f" of {', '.join(request.of)}" if request.of else ""
+    return f"No result for {request.finding}{of}{along}: the simulated points do not determine the answer."
 
 
 def _usual(compared: Comparison) -> tuple[FindingSpec, ...]:
@@ -175,7 +175,7 @@ def _usual(compared: Comparison) -> tuple[FindingSpec, ...]:
     return (FindingSpec(finding="value"),)
 
 
-def _runnable_first(compared: Comparison, spoken: Sequence[int], asked: FindingSpec) -> tuple[int, ...]:
+def _runnable_first(compared: Comparison, spoken: Sequence[int], request: FindingSpec) -> tuple[int, ...]:
     """Return the points of the first finding, led by a point that fits in memory: pictures and page begin with it.
 
     The point is the first of `spoken`, if it fits. Else it is the best that fits among `spoken`, else among all points;
@@ -186,6 +186,6 @@ def _runnable_first(compared: Comparison, spoken: Sequence[int], asked: FindingS
         return tuple(dict.fromkeys(spoken))
     fitting = [rows[index] for index in spoken if rows[index].fits] or [row for row in rows if row.fits]
     reports = [row.report for row in fitting if row.report is not None]
-    measure = for_reports(compared.measure(asked.of[0] if asked.of else "time"), reports)
+    measure = for_reports(compared.measure(request.of[0] if request.of else "time"), reports)
     first = min(fitting, key=lambda row: measure.rank(row.report or {}), default=compared.closest)
     return tuple(dict.fromkeys((first.index, *spoken)))

@@ -22,13 +22,13 @@ def budgets(compared: Comparison) -> list[dict[str, Any]]:
     budget = compared.scenario.budget
     if budget is None:
         return []
-    return [_of(compared, row, budget) for row in compared.rows if row.fits and row.report]
+    return [_budget(compared, row, budget) for row in compared.rows if row.fits and row.report]
 
 
-def _of(compared: Comparison, row: Row, budget: BudgetSpec) -> dict[str, Any]:
+def _budget(compared: Comparison, row: Row, budget: BudgetSpec) -> dict[str, Any]:
     """Return a point's budget: point, setting, days, gpu_hours, cost and energy_kwh."""
-    own = {"point": row.index, "setting": {**row.setting, **row.condition}}
-    return own | amounts(row.report or {}, row.point.cluster.world_size, budget)
+    labels = {"point": row.index, "setting": {**row.setting, **row.condition}}
+    return labels | amounts(row.report or {}, row.point.cluster.world_size, budget)
 
 
 def amounts(report: Mapping[str, Any], gpus: int, budget: BudgetSpec) -> dict[str, Any]:
@@ -56,29 +56,29 @@ def amounts(report: Mapping[str, Any], gpus: int, budget: BudgetSpec) -> dict[st
 
 def sentence(compared: Comparison, rows: list[dict[str, Any]], point: int) -> str:
     """Return a sentence with the budget of the point with this index, marked as an estimate; "" if unknown."""
-    budget, one = compared.scenario.budget, next((row for row in rows if row["point"] == point), None)
-    if budget is None or one is None:
+    budget, figures = compared.scenario.budget, next((row for row in rows if row["point"] == point), None)
+    if budget is None or figures is None:
         return ""
     row = compared.rows[point]
     length = length_text(budget.tokens, row.report or {}) if budget.tokens is not None else _steps(budget, row)
     # A single point has no setting to name.
     name = f" with {compared.name({**row.setting, **row.condition})}" if len(compared.rows) > 1 else ""
-    return f"Estimate for {length}{name}: {amounts_text(one, budget)}"
+    return f"Estimate for {length}{name}: {amounts_text(figures, budget)}"
 
 
-def amounts_text(one: Mapping[str, Any], budget: BudgetSpec) -> str:
+def amounts_text(figures: Mapping[str, Any], budget: BudgetSpec) -> str:
     """Format the result of `amounts`, with the 80 % range of days and cost: '26.2 days (24.5 to 28), 322,000 GPU hours,
     cost 805,000 (752,000 to 861,000) at 2.5 per GPU hour'.
     """
 
     def ranged(text: Callable[[float], str], value: float) -> str:
-        width = 1 + one["uncertainty"]
+        width = 1 + figures["uncertainty"]
         return f"{text(value)} ({text(value / width)} to {text(value * width)})" if width > 1 else text(value)
 
-    parts = [ranged(_duration, one["days"]), f"{amount_text(one['gpu_hours'])} GPU hours"]
-    if one["cost"] is not None:
-        parts.append(f"cost {ranged(amount_text, one['cost'])} at {budget.price:g} per GPU hour")
-    parts += [_energy(one["energy_kwh"])] if one["energy_kwh"] is not None else []
+    parts = [ranged(_duration, figures["days"]), f"{amount_text(figures['gpu_hours'])} GPU hours"]
+    if figures["cost"] is not None:
+        parts.append(f"cost {ranged(amount_text, figures['cost'])} at {budget.price:g} per GPU hour")
+    parts += [_energy(figures["energy_kwh"])] if figures["energy_kwh"] is not None else []
     return ", ".join(parts)
 
 

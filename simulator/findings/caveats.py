@@ -50,29 +50,29 @@ class Caveat(NamedTuple):
 def caveats(compared: Comparison) -> tuple[Caveat, ...]:
     """Return the caveats (facts that limit the trust in an answer) of all points together."""
     rows = [(row, row.report) for row in compared.rows if row.report is not None]
-    made = [*_auto(rows), *_network(rows), *_partly_used_nodes(compared)]
+    notes = [*_auto(rows), *_network(rows), *_partly_used_nodes(compared)]
     if compared.kind == "training":
         # Memory and prediction intervals exist for training steps only.
         reports = [report for _, report in rows]
-        made += [*_padding(reports), *_memory(compared), *_paged(rows), *_intervals(compared, rows), *_range(rows)]
-        made += _framework(compared.scenario)
+        notes += [*_padding(reports), *_memory(compared), *_paged(rows), *_intervals(compared, rows), *_range(rows)]
+        notes += _framework(compared.scenario)
     else:
-        made += _idle_cards(compared)
-    return tuple(made)
+        notes += _idle_cards(compared)
+    return tuple(notes)
 
 
 def _auto(rows: Sequence[tuple[Row, Report]]) -> Iterator[Caveat]:
     """Yield a caveat for each algorithm that `auto` chose for a collective, with the reason at its first point, and for
     each algorithm whose proof took fewer ranks.
     """
-    taken: dict[str, list[Report]] = {}
+    by_algorithm: dict[str, list[Report]] = {}
     for row, report in rows:
         if row.point.collective is not None and row.point.collective.algorithm == "auto":
-            taken.setdefault(report["algorithm"], []).append(report)
+            by_algorithm.setdefault(report["algorithm"], []).append(report)
         elif report.get("why", "").startswith(f"{AS_REQUESTED};"):
             yield Caveat("proof", f"{report['algorithm']} is {report['why'].partition('; ')[2]}")
-    several = sum(map(len, taken.values())) > 1
-    for name, reports in list(taken.items())[:_MOST]:
+    several = sum(map(len, by_algorithm.values())) > 1
+    for name, reports in list(by_algorithm.items())[:_MOST]:
         where = f" for {number_of(len(reports), 'point')}" if several else ""
         yield Caveat("auto", f"auto chose {name}{where}: {reports[0]['why']}")
 
@@ -85,10 +85,10 @@ def _network(rows: Sequence[tuple[Row, Report]]) -> Iterator[Caveat]:
             topology = row.point.cluster.topology
             # A topology written inline in the scenario has no name.
             unmeasured[topology if isinstance(topology, str) else "this topology"] = None
-        told = str(report.get("why", ""))
+        reason = str(report.get("why", ""))
         # Skip a source that the report's own reason already mentions.
         for operation, source in _sources_by_operation(row, report):
-            if source.startswith(BORROWED) and source not in told:
+            if source.startswith(BORROWED) and source not in reason:
                 borrowed.setdefault(source.partition(";")[0], {})[operation] = None
     if unmeasured:
         yield Caveat("network", unmeasured_text(few(list(unmeasured), _MOST)))
@@ -102,9 +102,9 @@ def _partly_used_nodes(compared: Comparison) -> Iterator[Caveat]:
     Ranks take the first GPUs in order. A placement chooses the GPUs itself and needs no caveat.
     """
     clusters = [row.point.cluster for row in compared.rows if row.point.cluster.placement is None]
-    sizes = {repr(one.topology): facts(one.topology, compared.scenario.base).node_size for one in clusters}
-    asked = dict.fromkeys((one.world_size, sizes[repr(one.topology)]) for one in clusters)
-    partly = [(gpus, size) for gpus, size in asked if size is not None and gpus > size and gpus % size]
+    sizes = {repr(cluster.topology): facts(cluster.topology, compared.scenario.base).node_size for cluster in clusters}
+    pairs = dict.fromkeys((cluster.world_size, sizes[repr(cluster.topology)]) for cluster in clusters)
+    partly = [(gpus, size) for gpus, size in pairs if size is not None and gpus > size and gpus % size]
     for gpus, size in partly[:_MOST]:
         last, idle = gpus % size, size - gpus % size
         yield Caveat(
@@ -150,9 +150,9 @@ def faster_by_auto(report: Report, auto: Report) -> str:
 
 def _sources_by_operation(row: Row, report: Report) -> Iterator[tuple[str, str]]:
     """Yield an operation of a collective and the source of its constants, for each source of a report."""
-    own = report.get("constants_by_operation")
-    if own:
-        yield from ((operation, source) for operation, several in own.items() for source in several)
+    by_operation = report.get("constants_by_operation")
+    if by_operation:
+        yield from ((operation, source) for operation, several in by_operation.items() for source in several)
         return
     # A collective has one operation; reports of training steps of earlier versions do not name the operations.
     operation = row.point.collective.operation if row.point.collective is not None else "collectives"
@@ -193,10 +193,7 @@ def sources(report: Report) -> list[str]:
 
 
 def _memory(compared: Comparison) -> Iterator[Caveat]:
-    """Yield a caveat with the points that fit in memory by less than the memory of a process that is not modelled.
-
-    The warning is the tightest point's.
-    """
+    """Yield a caveat on points with less free memory than a process may need beyond the model; the tightest warns."""
     tight = []
     for row in compared.rows:
         report = row.report
@@ -259,49 +256,47 @@ _PEAK: Final = "peak memory", "peak_memory_bytes"
 
 
 def _intervals(compared: Comparison, rows: Sequence[tuple[Row, Report]]) -> Iterator[Caveat]:
-    """Yield caveats with the uncertainty of the predictions: of the peak memory if the answer asks what fits, otherwise
-    of the step time.
-    """
-    asked = {one.finding for one in compared.scenario.answer}
-    measures = {name for one in compared.scenario.answer for name in one.of}
-    of_memory = asked == {"fit"} or (bool(measures) and measures <= {"memory", "reserved", "least_stage"})
+    """Yield caveats with the uncertainty of the predicted memory if the answer asks what fits, else of the time."""
+    findings = {request.finding for request in compared.scenario.answer}
+    measures = {name for request in compared.scenario.answer for name in request.of}
+    of_memory = findings == {"fit"} or (bool(measures) and measures <= {"memory", "reserved", "least_stage"})
     yield from _interval(rows, *(_PEAK if of_memory else _STEP_TIME))
 
 
 def _interval(rows: Sequence[tuple[Row, Report]], name: str, key: str) -> Iterator[Caveat]:
     """Yield a caveat with the 80 % uncertainty of the predictions `key`: its range over all reports."""
     reports = [report for _, report in rows]
-    known = [(width, report) for report in reports if (width := interval_width(report, key)) is not None]
-    if not known:
+    intervals = [(width, report) for report in reports if (width := interval_width(report, key)) is not None]
+    if not intervals:
         return
-    half, less = (choose(one for one, _ in known) for choose in (max, min))
-    near = (
-        f"{100 * half:.0f} %" if round(100 * less) == round(100 * half) else f"{100 * less:.0f} to {100 * half:.0f} %"
+    high, low = (choose(width for width, _ in intervals) for choose in (max, min))
+    percent = (
+        f"{100 * high:.0f} %" if round(100 * low) == round(100 * high) else f"{100 * low:.0f} to {100 * high:.0f} %"
     )
     foreign = [row for row, _ in rows if is_list_of_layers(row.point)]
     if len(foreign) == len(rows):
         yield Caveat(
             "interval",
-            f"uncertainty of the {name}: at least ±{near}; no model like this one is among the measured "
+            f"uncertainty of the {name}: at least ±{percent}; no model like this one is among the measured "
             "runs, and this range holds 95 % of the transformers of unseen sources",
         )
         return
-    similar = not any(report["carried_over"] for _, report in known)
+    similar = not any(report["carried_over"] for _, report in intervals)
     runs = f"{'comparable ' if similar else ''}measured runs"
-    text = f"uncertainty (80 %) of the {name}: ±{near}, from the errors of {runs}"
+    text = f"uncertainty (80 %) of the {name}: ±{percent}, from the errors of {runs}"
     # Eight bits were measured, but only on some chips.
     dtypes = {
         f"{dtype} on this chip" if dtype.startswith("float8") else dtype: None
-        for _, report in known
+        for _, report in intervals
         if (dtype := report.get("unmeasured_dtype"))
     }
     # No measurement covers these runs: the interval uses errors from other frameworks or chips.
-    apart = {kinds: None for row, _ in rows if (kinds := unmeasured_kinds(row.point))}
-    carried = any(report["carried_over"] and not report.get("unmeasured_dtype") for _, report in known)
-    if carried and apart:
-        named = " or ".join(f"{framework} with {' and '.join(kinds)}" for framework, kinds in apart)
-        text += f"; no run of {named} was measured, therefore the larger errors of unseen sources are used"
-    elif carried:
+    unmeasured = {kinds: None for row, _ in rows if (kinds := unmeasured_kinds(row.point))}
+    is_carried_over = any(report["carried_over"] and not report.get("unmeasured_dtype") for _, report in intervals)
+    if is_carried_over and unmeasured:
+        cases = " or ".join(f"{framework} with {' and '.join(kinds)}" for framework, kinds in unmeasured)
+        text += f"; no run of {cases} was measured, therefore the larger errors of unseen sources are used"
+    elif is_carried_over:
         text += "; this framework or chip was never measured, therefore errors of other frameworks or chips are used"
     if dtypes:
         text += (
@@ -315,14 +310,14 @@ def _interval(rows: Sequence[tuple[Row, Report]], name: str, key: str) -> Iterat
     if any(report["optimizer_time_s"] > 0 for report in updates):
         text += "; the rate of the host's update is known within a factor of ten, which widens the interval"
     # Communication on an unmeasured network may be slower than its rated speed.
-    if any(is_unmeasured(report) and report["exposed_comm_time_s"] > 0 for _, report in known):
+    if any(is_unmeasured(report) and report["exposed_comm_time_s"] > 0 for _, report in intervals):
         text += "; on unmeasured networks, exposed communication adds the error of measured collectives"
     yield Caveat("interval", text)
 
 
 def _range(rows: Sequence[tuple[Row, Report]]) -> Iterator[Caveat]:
     """Yield a caveat for each trait of the simulated steps that no measured run has, with the number of its points."""
-    found = Counter(text for row, _ in rows for text in outside_of_measured(row.point))
-    for text, count in found.most_common(_MOST):
+    counts = Counter(text for row, _ in rows for text in outside_of_measured(row.point))
+    for text, count in counts.most_common(_MOST):
         where = "" if count == len(rows) else f" ({count} of {number_of(len(rows), 'point')})"
         yield Caveat("range", f"outside the validated range: {text}{where}")

@@ -106,10 +106,10 @@ class Comparison:
         by_key = {key_of(row.setting): row.setting for row in self.rows}
         if not self.scenario.baseline:
             return tuple(by_key.values())
-        wanted = dict(self.scenario.baseline)
+        base = dict(self.scenario.baseline)
         # The baseline may name only a few keys: list the first agreeing setting before the rest.
-        stands = [one for one in by_key.values() if all(one.get(key) == value for key, value in wanted.items())]
-        return tuple(stands[:1] + [one for one in by_key.values() if one is not stands[0]]) if stands else ()
+        bases = [setting for setting in by_key.values() if all(setting.get(k) == v for k, v in base.items())]
+        return tuple(bases[:1] + [setting for setting in by_key.values() if setting is not bases[0]]) if bases else ()
 
     @cached_property
     def conditions(self) -> tuple[Settings, ...]:
@@ -154,8 +154,8 @@ class Comparison:
 
     def name(self, setting: Settings) -> str:
         """Return a setting (compared values) in words, without the entries shared by every compared setting."""
-        own = {key: _without(value, self.in_common.get(key, {})) for key, value in setting.items()}
-        return self.where(own) or labelled(own) or self.scenario.name
+        distinct = {key: _without(value, self.in_common.get(key, {})) for key, value in setting.items()}
+        return self.where(distinct) or labelled(distinct) or self.scenario.name
 
     def where(self, condition: Settings) -> str:
         """Return a condition (swept values) in words, without axes that have a single value."""
@@ -181,7 +181,7 @@ class Comparison:
         for key, values in self.scenario.compare.items():
             if len(values) > 1 and all(isinstance(value, Mapping) for value in values):
                 first, *others = values
-                shared = {k: v for k, v in first.items() if all(k in one and one[k] == v for one in others)}
+                shared = {k: v for k, v in first.items() if all(k in other and other[k] == v for other in others)}
                 # A value with shared entries only would become nameless.
                 if all(len(value) > len(shared) for value in values):
                     common[key] = shared
@@ -192,8 +192,8 @@ class Comparison:
         """Text on what is common to all points: job, machine, axes with a single value, entries that settings share."""
         axes = varied({**self.scenario.compare, **self.scenario.sweep})
         shared = labelled({**self.single, **{key: value for key, value in self.in_common.items() if value}})
-        told = describe(self.scenario, axes)
-        return f"{told.job}, {shared}; {told.machine}" if shared else told.text
+        description = describe(self.scenario, axes)
+        return f"{description.job}, {shared}; {description.machine}" if shared else description.text
 
     @cached_property
     def shown_condition(self) -> Settings:
@@ -201,13 +201,13 @@ class Comparison:
         last in which one fits, else the last.
         """
         # `max` returns the first of equal conditions, hence the reversed order.
-        return max(reversed(self.conditions), key=lambda one: min(2, sum(row.fits for row in self.under(one))))
+        return max(reversed(self.conditions), key=lambda case: min(2, sum(row.fits for row in self.under(case))))
 
     @cached_property
     def closest(self) -> Row:
         """The simulated point that lacks least memory; the first point that fits, if any fits."""
-        played = (row for row in self.rows if row.report is not None)
-        return min(played, key=lambda row: (row.report or {}).get("shortfall_bytes", 0))
+        runs = (row for row in self.rows if row.report is not None)
+        return min(runs, key=lambda row: (row.report or {}).get("shortfall_bytes", 0))
 
     def further(self, settings: Settings) -> Report | None:
         """Simulate a point beyond the scenario's own and return the report; None after a failure or too long a time.

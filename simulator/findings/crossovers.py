@@ -99,13 +99,13 @@ def sign_changes(difference: Callable[[int], float | None], axis: Axis) -> list[
     [(6.0, True)]
     """
     # Unknown values are skipped: the search then spans the failed point.
-    known = [(number, value) for number in axis.numbers if (value := difference(number)) is not None]
-    found: list[tuple[Bracket, bool]] = []
-    for (low, before), (high, after) in pairwise(known):
+    points = [(number, value) for number in axis.numbers if (value := difference(number)) is not None]
+    places: list[tuple[Bracket, bool]] = []
+    for (low, before), (high, after) in pairwise(points):
         if (before > 0) != (after > 0):
             bracket = sign_change(difference, low, high, axis.step)
-            found += [(bracket, after > 0)] if bracket is not None else []
-    return found
+            places += [(bracket, after > 0)] if bracket is not None else []
+    return places
 
 
 def axis_of(compared: Comparison, key: str, between: Sequence[Any] | None) -> Axis | None:

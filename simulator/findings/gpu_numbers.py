@@ -22,45 +22,45 @@ def sentence(rows: Sequence[Mapping[str, Any]]) -> str:
 
     Without a deadline, on the fastest and cheapest number.
     """
-    rows = sorted(rows, key=lambda one: one["gpus"])
-    numbers = ", ".join(f"{one['gpus']:,}" for one in rows)
-    if any(one["meets"] is not None for one in rows):
-        enough = next((one["gpus"] for one in rows if one["meets"]), None)
+    rows = sorted(rows, key=lambda row: row["gpus"])
+    numbers = ", ".join(f"{row['gpus']:,}" for row in rows)
+    if any(row["meets"] is not None for row in rows):
+        enough = next((row["gpus"] for row in rows if row["meets"]), None)
         if enough is None:
             return f"No tested number of GPUs meets the deadline (tested: {numbers})."
         return f"The deadline needs at least {number_of(enough, 'GPU')} (tested: {numbers})."
-    found = [one for one in rows if one["setting"] is not None]
-    if not found:
+    fitting = [row for row in rows if row["setting"] is not None]
+    if not fitting:
         return f"No setting fits in memory with {numbers} GPUs."
-    fastest = min(found, key=lambda one: one["step_time_s"])
+    fastest = min(fitting, key=lambda row: row["step_time_s"])
     # GPU hours per token are the inverse of tokens/s per GPU, so the most tokens/s per GPU is the cheapest.
-    cheapest = max(found, key=lambda one: one["tokens_per_s_per_gpu"])
-    told = clause(number_of(fastest["gpus"], "GPU"), f"is fastest with {format_time(fastest['step_time_s'])} per step")
+    cheapest = max(fitting, key=lambda row: row["tokens_per_s_per_gpu"])
+    text = clause(number_of(fastest["gpus"], "GPU"), f"is fastest with {format_time(fastest['step_time_s'])} per step")
     if cheapest is fastest:
-        return f"{told} and the fewest GPU hours (tested: {numbers})."
+        return f"{text} and the fewest GPU hours (tested: {numbers})."
     fewer = 1 - fastest["tokens_per_s_per_gpu"] / cheapest["tokens_per_s_per_gpu"]
     less = clause(number_of(cheapest["gpus"], "GPU"), f"needs {100 * fewer:.1f} % fewer GPU hours")
-    return f"{told}; {less} (tested: {numbers})."
+    return f"{text}; {less} (tested: {numbers})."
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[str]]]:
     """Return headings and rows of a table of numbers of GPUs, fewest first; the last column is text."""
-    lengths, deadlines = any("days" in one for one in rows), any(one["meets"] is not None for one in rows)
-    rate = rate_name(work_unit(one for one in rows if one["setting"] is not None))
+    lengths, deadlines = any("days" in row for row in rows), any(row["meets"] is not None for row in rows)
+    rate = rate_name(work_unit(row for row in rows if row["setting"] is not None))
     heads = ["GPUs", "step", f"{rate}/GPU", *(["days", "GPU hours", "cost"] if lengths else [])]
     heads += ["deadline"] if deadlines else []
-    cells = [_cells(one, lengths=lengths, deadlines=deadlines) for one in sorted(rows, key=lambda one: one["gpus"])]
+    cells = [_cells(row, lengths=lengths, deadlines=deadlines) for row in sorted(rows, key=lambda row: row["gpus"])]
     # A number without a setting has only its number and the reason: fill the columns in between.
-    padded = [[*own, *[""] * (len(heads) - len(own)), last] for *own, last in cells]
+    padded = [[*texts, *[""] * (len(heads) - len(texts)), last] for *texts, last in cells]
     return [*heads, "fastest setting"], padded
 
 
-def _cells(one: Mapping[str, Any], *, lengths: bool, deadlines: bool) -> list[str]:
+def _cells(row: Mapping[str, Any], *, lengths: bool, deadlines: bool) -> list[str]:
     """Return a table row's cells for a number of GPUs: time, speed, budget, deadline, and the fastest setting."""
-    if one["setting"] is None:
-        return [f"{one['gpus']:,}", one["missing"]]
-    cells = [f"{one['gpus']:,}", format_time(one["step_time_s"]), f"{one['tokens_per_s_per_gpu']:,.0f}"]
+    if row["setting"] is None:
+        return [f"{row['gpus']:,}", row["missing"]]
+    cells = [f"{row['gpus']:,}", format_time(row["step_time_s"]), f"{row['tokens_per_s_per_gpu']:,.0f}"]
     if lengths:
-        cells += ["" if one[name] is None else amount_text(one[name]) for name in ("days", "gpu_hours", "cost")]
-    cells += [("met" if one["meets"] else "missed")] if deadlines else []
-    return [*cells, one["setting"]]
+        cells += ["" if row[name] is None else amount_text(row[name]) for name in ("days", "gpu_hours", "cost")]
+    cells += [("met" if row["meets"] else "missed")] if deadlines else []
+    return [*cells, row["setting"]]

@@ -54,13 +54,13 @@ class RunTraits:
     def features(self) -> frozenset[str]:
         """Names of the features in use, without sizes: {"tp", "zero1", "full checkpointing"}."""
         sizes = {name for name in ("tp", "pp", "cp", "ep") if getattr(self, name) > 1}
-        named = {self.sharding, *([self.schedule] if self.pp > 1 else [])}
+        features = {self.sharding, *([self.schedule] if self.pp > 1 else [])}
         some = "checkpointing of one in several layers" if self.checkpointing == "every" else ""
-        named |= {some or f"{self.checkpointing} checkpointing"} if self.checkpointing != "none" else set()
-        named |= {"adapters" if self.base == "params" else f"adapters on {self.base}"} if self.base else set()
-        named |= {"frozen parts"} if self.frozen else set()
-        named |= ({"offload"} if self.offload else set()) | ({"8-bit matmuls"} if self.eight_bit else set())
-        return frozenset(sizes | named)
+        features |= {some or f"{self.checkpointing} checkpointing"} if self.checkpointing != "none" else set()
+        features |= {"adapters" if self.base == "params" else f"adapters on {self.base}"} if self.base else set()
+        features |= {"frozen parts"} if self.frozen else set()
+        features |= ({"offload"} if self.offload else set()) | ({"8-bit matmuls"} if self.eight_bit else set())
+        return frozenset(sizes | features)
 
 
 # A framework's fitted constants depend most on these features: model parallelism and pipeline schedules.
@@ -84,26 +84,26 @@ def outside_of_measured(scenario: Scenario) -> list[str]:
     scenario : Scenario
         A training scenario with a single point.
     """
-    kind, runs = _of(scenario), measured_runs()
-    told = list(_each(kind, runs))
+    kind, runs = _traits(scenario), measured_runs()
+    sentences = list(_unmeasured_traits(kind, runs))
     every = frozenset().union(*(run.features for run in runs))
-    own = frozenset().union(*(run.features for run in runs if run.framework == kind.framework))
-    # A feature that no run has is reported by `_each`.
-    missing = sorted((kind.features & _CUTS & every) - own)
-    if missing and own:
-        told.append(f"no measured run of {kind.framework} has {', '.join(missing)}")
+    features = frozenset().union(*(run.features for run in runs if run.framework == kind.framework))
+    # A feature that no run has is reported by `_unmeasured_traits`.
+    missing = sorted((kind.features & _CUTS & every) - features)
+    if missing and features:
+        sentences.append(f"no measured run of {kind.framework} has {', '.join(missing)}")
     # Each choice was measured; their combination may not have been.
-    if not told and not any(kind.features <= run.features and kind.gpu == run.gpu for run in runs):
+    if not sentences and not any(kind.features <= run.features and kind.gpu == run.gpu for run in runs):
         all_of = "the combination of " if len(kind.features) > 1 else ""
-        told.append(f"no measured run on {kind.gpu} has {all_of}{', '.join(sorted(kind.features))}")
-    return told
+        sentences.append(f"no measured run on {kind.gpu} has {all_of}{', '.join(sorted(kind.features))}")
+    return sentences
 
 
 def unmeasured_kinds(scenario: Scenario) -> tuple[str, tuple[str, ...]] | None:
     """Return a training step's framework with the step's kinds of model parallelism that no measured run of this
     framework has; None if there are none, or no run of the framework at all.
     """
-    kind = _of(scenario)
+    kind = _traits(scenario)
     if not any(run.framework == kind.framework for run in measured_runs()):
         return None
     # Experts over ranks are told as "ep".
@@ -118,7 +118,7 @@ def is_list_of_layers(scenario: Scenario) -> bool:
     return spec is not None and isinstance(load_model(spec.model, spec.seq_len, scenario.base), LayerList)
 
 
-def _each(kind: RunTraits, runs: Collection[RunTraits]) -> Iterator[str]:
+def _unmeasured_traits(kind: RunTraits, runs: Collection[RunTraits]) -> Iterator[str]:
     """Yield a sentence for each single trait of `kind` that no measured run has."""
     if kind.framework == BARE.name:
         yield (
@@ -148,21 +148,21 @@ def _each(kind: RunTraits, runs: Collection[RunTraits]) -> Iterator[str]:
         yield "no measured run offloads optimizer states to the host"
 
 
-def _of(scenario: Scenario) -> RunTraits:
+def _traits(scenario: Scenario) -> RunTraits:
     """Return the traits of a training scenario's step, for comparison with measured runs."""
     spec, gpus = scenario.training, scenario.cluster.world_size
     if spec is None:
         raise TypeError("only training steps were measured")
-    wanted = spec.parallelism
+    parallelism = spec.parallelism
     # Recompute by layer is a kind of its own that no measured run has.
     policy = spec.activation_checkpointing
     checkpointing = policy if isinstance(policy, str) else "every" if isinstance(policy, int) else "layer by layer"
     framework = load_framework(spec.framework, scenario.base)
     model = load_model(spec.model, spec.seq_len, scenario.base)
     return RunTraits(
-        measured_framework(framework.name, framework.origin), gpu_name(scenario), gpus, wanted.tp, wanted.pp,
-        wanted.cp, wanted.ep, wanted.schedule,
-        wanted.virtual_stages, spec.sharding.strategy, spec.micro_batch_size, checkpointing,
+        measured_framework(framework.name, framework.origin), gpu_name(scenario), gpus, parallelism.tp, parallelism.pp,
+        parallelism.cp, parallelism.ep, parallelism.schedule,
+        parallelism.virtual_stages, spec.sharding.strategy, spec.micro_batch_size, checkpointing,
         spec.offload.what != "none", is_narrow(spec.precision.resolved().matmul),
         spec.lora.base if spec.lora.rank else "", bool(spec.lora.rank) and spec.lora.dora, spec.trainable != "all",
         model.num_experts > 0, _unlike(model, spec.seq_len),

@@ -23,7 +23,7 @@ def pareto_front(compared: Comparison) -> list[dict[str, Any]]:
     rows = [row for row in compared.rows if row.fits and row.report and "tokens_per_s" in row.report]
     if len(rows) < 2:
         return []
-    known = [
+    points = [
         {
             "point": row.index,
             "setting": {**row.setting, **row.condition},
@@ -32,22 +32,22 @@ def pareto_front(compared: Comparison) -> list[dict[str, Any]]:
         }
         for row in rows
     ]
-    return on_front(known, lambda one: (one["time_per_token_s"], one["peak_memory_bytes"]))
+    return on_front(points, lambda point: (point["time_per_token_s"], point["peak_memory_bytes"]))
 
 
-def on_front(known: Iterable[T], measures: Callable[[T], tuple[float, ...]]) -> list[T]:
+def on_front(candidates: Iterable[T], measures: Callable[[T], tuple[float, ...]]) -> list[T]:
     """Return the Pareto front: items that no other item matches or beats in every measure, by the first measure.
 
     Ties in every measure go to the first item.
 
     Examples
     --------
-    >>> on_front([(3.0, 5), (1.0, 9), (2.0, 9)], lambda one: one)
+    >>> on_front([(3.0, 5), (1.0, 9), (2.0, 9)], lambda point: point)
     [(1.0, 9), (3.0, 5)]
     """
-    kept: list[T] = []
-    for one in sorted(known, key=measures):
-        # Sorted by measures, so an item can only be beaten by an item already kept.
-        if not any(all(map(le, measures(other), measures(one))) for other in kept):
-            kept.append(one)
-    return kept
+    front: list[T] = []
+    for candidate in sorted(candidates, key=measures):
+        # Sorted by measures, so an item can only be beaten by an item already on the front.
+        if not any(all(map(le, measures(other), measures(candidate))) for other in front):
+            front.append(candidate)
+    return front

@@ -72,8 +72,8 @@ def sign_change(difference: Callable[[int], float | None], low: int, high: int, 
 
     Examples
     --------
-    >>> found = sign_change(lambda x: x - 122880, 65536, 1048576, 64)
-    >>> found.low <= 122880 <= found.high <= 1.02 * found.low
+    >>> bracket = sign_change(lambda x: x - 122880, 65536, 1048576, 64)
+    >>> bracket.low <= 122880 <= bracket.high <= 1.02 * bracket.low
     True
     """
     before, after = difference(low), difference(high)
@@ -89,14 +89,14 @@ def sign_change(difference: Callable[[int], float | None], low: int, high: int, 
             # A bent curve can make estimates creep along from one end; every fourth step bisects (in the logarithm).
             middle = _estimate(low, high, before, after) if number % 4 < 3 else math.sqrt(low * high)
         # Stay strictly between the ends: each step narrows the interval.
-        here = min(max(round(middle / step) * step, low + step), high - step)
-        value = difference(here)
+        trial = min(max(round(middle / step) * step, low + step), high - step)
+        value = difference(trial)
         if value is None:
             break
         if (value > 0) == (before > 0):
-            low, before = here, value
+            low, before = trial, value
         else:
-            high, after = here, value
+            high, after = trial, value
     return Bracket(low, high, step)
 
 

@@ -49,16 +49,16 @@ def _of_key(compared: Comparison, rows: Sequence[Row], key: str) -> Iterator[Slo
         if not slow or compared.has(settings):
             continue
         report = compared.further(settings)
-        now, without = (None if one is None else time.value(one) for one in (row.report, report))
+        now, without = (None if outcome is None else time.value(outcome) for outcome in (row.report, report))
         if now is None or without is None:
             continue
         several = len(slow) > 1
         subject = f"the {_PARTS[key]}{'s' if several else ''} ({label(key, slow)})"
         verb, them = ("cost", "them") if several else ("costs", "it")
         at = f" with {compared.place(row)}" if len(compared.rows) > 1 else ""
-        whole = "step" if compared.kind == "training" else "collective"
-        told = f"{subject} {verb} {format_time(now - without)}{at}; without {them}, the {whole} takes " + (
+        work = "step" if compared.kind == "training" else "collective"
+        sentence = f"{subject} {verb} {format_time(now - without)}{at}; without {them}, the {work} takes " + (
             format_time(without)
         )
-        part = SlowPart(told, {"of": key, "point": row.index, "time_s": now, "time_without_s": without})
+        part = SlowPart(sentence, {"of": key, "point": row.index, "time_s": now, "time_without_s": without})
         yield part if part.decides else part._replace(sentence=f"{subject} {verb} less than 1 % of the time{at}")

@@ -53,7 +53,7 @@ def joined(texts: Iterable[tuple[str, str]], between: str = ": ") -> str:
     >>> joined([("ring", "the same time"), ("tree", "the same time"), ("nvls", "5 % more time")])
     'ring and tree: the same time; nvls: 5 % more time'
     """
-    return "; ".join(f"{join_list(own)}{between}{text}" for text, own in grouped(texts).items())
+    return "; ".join(f"{join_list(names)}{between}{text}" for text, names in grouped(texts).items())
 
 
 def clause(name: str, predicate: str) -> str:
@@ -65,7 +65,7 @@ def clause(name: str, predicate: str) -> str:
     ('ring takes 2 ms', '4 further servers take 2 ms', 'ring and tree have no error')
     """
     if _is_plural(name):
-        predicate = _VERB.sub(lambda found: found[1] + _PLURAL_VERBS.get(found[2], found[2][:-1]), predicate)
+        predicate = _VERB.sub(lambda match: match[1] + _PLURAL_VERBS.get(match[2], match[2][:-1]), predicate)
     return f"{name} {predicate}"
 
 
@@ -88,7 +88,7 @@ def clauses(texts: Iterable[tuple[str, str]]) -> str:
     >>> clauses([("ring", "takes 2 ms"), ("tree", "takes 2 ms"), ("nvls", "takes 1 ms")])
     'ring and tree take 2 ms; nvls takes 1 ms'
     """
-    return "; ".join(clause(join_list(own), predicate) for predicate, own in grouped(texts).items())
+    return "; ".join(clause(join_list(names), predicate) for predicate, names in grouped(texts).items())
 
 
 def predicates(parts: Sequence[tuple[str, str]]) -> str:
@@ -105,7 +105,7 @@ def predicates(parts: Sequence[tuple[str, str]]) -> str:
             texts[-1][1].append(text)
         else:
             texts.append((verb, [text]))
-    return join_list([f"{verb} {join_list(own)}" for verb, own in texts])
+    return join_list([f"{verb} {join_list(objects)}" for verb, objects in texts])
 
 
 def grouped(texts: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
@@ -132,7 +132,7 @@ def at_text(key: str, value: float, *, exact: bool) -> str:
     return label(key, round(value) if exact else int(float(f"{value:.3g}")))
 
 
-def bracket_text(key: str, one: Mapping[str, Any]) -> str:
+def bracket_text(key: str, place: Mapping[str, Any]) -> str:
     """Format the result of a search: the place `at`, or only the ends `from` and `to`.
 
     Examples
@@ -142,15 +142,15 @@ def bracket_text(key: str, one: Mapping[str, Any]) -> str:
     >>> bracket_text("cluster.world_size", {"at": 16.0, "from": 15, "to": 16, "exact": True})
     '16 GPUs'
     """
-    if one["at"] is not None:
-        return f"{'' if one['exact'] else 'about '}{at_text(key, one['at'], exact=one['exact'])}"
+    if place["at"] is not None:
+        return f"{'' if place['exact'] else 'about '}{at_text(key, place['at'], exact=place['exact'])}"
     # The search ended early, e.g. because a point in between could not be simulated.
-    low, high = (at_text(key, one[end], exact=True) for end in ("from", "to"))
+    low, high = (at_text(key, place[end], exact=True) for end in ("from", "to"))
     # Write a common unit once: "somewhere between 16 and 32 GPUs".
     return f"somewhere between {low.removesuffix(' ' + high.rpartition(' ')[2])} and {high}"
 
 
-def ends_text(key: str, one: Mapping[str, Any]) -> str:
+def ends_text(key: str, place: Mapping[str, Any]) -> str:
     """Return the two simulated points between which a search found a place, in brackets.
 
     Empty if the place is exact, if its text has the two points already, or if the points have the same text.
@@ -160,8 +160,8 @@ def ends_text(key: str, one: Mapping[str, Any]) -> str:
     >>> ends_text("collective.size", {"at": 122_900.0, "from": 121_856, "to": 123_904, "exact": False})
     ' (between the simulated points 119 KiB and 121 KiB)'
     """
-    low, high = (at_text(key, one[end], exact=False) for end in ("from", "to"))
-    if one["at"] is None or one["exact"] or low == high:
+    low, high = (at_text(key, place[end], exact=False) for end in ("from", "to"))
+    if place["at"] is None or place["exact"] or low == high:
         return ""
     return f" (between the simulated points {low} and {high})"
 

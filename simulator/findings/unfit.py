@@ -40,21 +40,21 @@ def unfit_references(
     reached = [(compared.place(row), _reached(row, measures)) for row in fitting]
     names = join_list([compared.place(row) for row in lacking])
     lack, more = (
-        [(compared.place(row), margin_of(row.report or {}).verdict) for row in own] for own in (lacking, others)
+        [(compared.place(row), margin_of(row.report or {}).verdict) for row in group] for group in (lacking, others)
     )
     return [
-        *([_named(reached, "fits")] if reached else []),
-        f"{_named(lack, 'does not fit')}: changes vs {names} compare with a step that cannot run",
-        *([_named(more, "does not fit")] if more else []),
+        *([_first_clauses(reached, "fits")] if reached else []),
+        f"{_first_clauses(lack, 'does not fit')}: changes vs {names} compare with a step that cannot run",
+        *([_first_clauses(more, "does not fit")] if more else []),
     ]
 
 
-def _named(texts: Sequence[tuple[str, str]], verb: str) -> str:
+def _first_clauses(texts: Sequence[tuple[str, str]], verb: str) -> str:
     """Return clauses of the first settings, from (name, predicate) pairs, and the number of further settings."""
     # Hiding a single setting would save nothing, hence the + 1.
-    named = texts if len(texts) <= MOST_NAMED + 1 else texts[:MOST_NAMED]
-    left = len(texts) - len(named)
-    return clauses(named) + (f"; {clause(number_of(left, 'further setting'), verb)}" if left else "")
+    first = texts if len(texts) <= MOST_NAMED + 1 else texts[:MOST_NAMED]
+    left = len(texts) - len(first)
+    return clauses(first) + (f"; {clause(number_of(left, 'further setting'), verb)}" if left else "")
 
 
 def _reached(row: Row, measures: Sequence[Measure]) -> str:

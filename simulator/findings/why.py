@@ -80,13 +80,13 @@ def why(compared: Comparison, spoken: tuple[int, ...], of: str = "") -> Cause | 
         The first requested measure: memory is explained by categories, everything else by time.
     """
     rows = [compared.rows[index] for index in spoken[:3]]
-    played = [row for row in rows if row.report is not None]
-    if not played:
+    runs = [row for row in rows if row.report is not None]
+    if not runs:
         return None
-    if of in _OF_MEMORY and len(played) > 1:
-        return _of_memory(compared, played)
-    cause = _of_steps(compared, played) if compared.kind == "training" else _of_links(compared, played)
-    return _with_slow_parts(cause or Cause("", {}), slow_parts(compared, played)) or cause
+    if of in _OF_MEMORY and len(runs) > 1:
+        return _of_memory(compared, runs)
+    cause = _of_steps(compared, runs) if compared.kind == "training" else _of_links(compared, runs)
+    return _with_slow_parts(cause or Cause("", {}), slow_parts(compared, runs)) or cause
 
 
 def _with_slow_parts(cause: Cause, parts: list[SlowPart]) -> Cause | None:
@@ -101,12 +101,12 @@ def _with_slow_parts(cause: Cause, parts: list[SlowPart]) -> Cause | None:
 
 def _of_one(compared: Comparison, row: Row) -> Cause:
     """Return the limiting part in a point's report as a reason; the point is named if the scenario has several."""
-    told = str((row.report or {})["because"])
+    reason = str((row.report or {})["because"])
     if len(compared.rows) == 1:
-        return Cause(told, {})
+        return Cause(reason, {})
     if compared.kind == "collective":
-        return Cause(told.replace("Bottleneck", f"Bottleneck with {compared.place(row)}", 1), {})
-    return Cause(f"with {compared.place(row)}: {told[:1].lower()}{told[1:]}", {})
+        return Cause(reason.replace("Bottleneck", f"Bottleneck with {compared.place(row)}", 1), {})
+    return Cause(f"with {compared.place(row)}: {reason[:1].lower()}{reason[1:]}", {})
 
 
 def _of_steps(compared: Comparison, rows: list[Row]) -> Cause | None:
@@ -120,20 +120,20 @@ def _of_steps(compared: Comparison, rows: list[Row]) -> Cause | None:
     # Steps with different numbers of tokens: scale the second step to the first one's tokens.
     scale = (useful_rate(best) * best["step_time_s"]) / (useful_rate(other) * other["step_time_s"])
     parts = {name: mine[name] - scale * its[name] for name in mine}
-    whole = best["step_time_s"] - scale * other["step_time_s"]
-    if abs(whole) < 1e-9 * best["step_time_s"]:
+    total = best["step_time_s"] - scale * other["step_time_s"]
+    if abs(total) < 1e-9 * best["step_time_s"]:
         return None
     # The largest parts first.
-    told = sorted((n for n in parts if abs(parts[n]) >= _TOLD * abs(whole)), key=lambda n: -abs(parts[n]))[:_MOST_PARTS]
-    texts = [f"{_WORDS.get(n, n)} {'-' if parts[n] < 0 else '+'}{format_time(abs(parts[n]))}" for n in told]
-    if told[:1] == ["optimizer"]:
+    main = sorted((n for n in parts if abs(parts[n]) >= _TOLD * abs(total)), key=lambda n: -abs(parts[n]))[:_MOST_PARTS]
+    texts = [f"{_WORDS.get(n, n)} {'-' if parts[n] < 0 else '+'}{format_time(abs(parts[n]))}" for n in main]
+    if main[:1] == ["optimizer"]:
         texts[0] += _updates(rows[:2])
-    if told[:1] == ["exposed communication"]:
+    if main[:1] == ["exposed communication"]:
         texts[0] += _collectives(compared, rows, scale)
-    change = f"{format_time(abs(whole))} {'less' if whole < 0 else 'more'}"
+    change = f"{format_time(abs(total))} {'less' if total < 0 else 'more'}"
     work = f" for the same number of {useful_unit([best, other])}s" if abs(scale - 1) > _ALIKE else ""
     sentence = f"{_contrast(compared, rows, change, 'takes', work)}: {', '.join(texts)}"
-    return Cause(sentence, {"of": rows[0].index, "against": rows[1].index, "whole": whole, "parts": parts})
+    return Cause(sentence, {"of": rows[0].index, "against": rows[1].index, "whole": total, "parts": parts})
 
 
 def _collectives(compared: Comparison, rows: list[Row], scale: float) -> str:
@@ -142,13 +142,13 @@ def _collectives(compared: Comparison, rows: list[Row], scale: float) -> str:
     """
     mine, its = ((row.report or {})["exposed_comm_time_by_kind"] for row in rows[:2])
     changes = {kind: mine.get(kind, 0.0) - scale * its.get(kind, 0.0) for kind in dict.fromkeys([*mine, *its])}
-    whole = sum(changes.values())
+    total = sum(changes.values())
     # The fewest collectives that together cause at least half of the difference.
     kinds: list[str] = []
-    for kind in sorted(changes, key=lambda kind: -changes[kind] / whole):
-        if abs(sum(changes[one] for one in kinds)) < _MOST * abs(whole):
+    for kind in sorted(changes, key=lambda kind: -changes[kind] / total):
+        if abs(sum(changes[cause] for cause in kinds)) < _MOST * abs(total):
             kinds.append(kind)
-    more = 0 if whole > 0 else 1
+    more = 0 if total > 0 else 1
     report = rows[more].report or {}
     link, seconds = _limit(report)
     if link is None or seconds < HOLDS_UP * report["step_time_s"]:
@@ -164,7 +164,7 @@ def _updates(rows: list[Row]) -> str:
     """
     located = [(row.point.base, row.point.training) for row in rows if row.point.training is not None]
     trainings = [own_parts.located(training, base) for base, training in located]
-    rates = dict.fromkeys(one.offload.host_rate for one in trainings if one.offload.what != "none")
+    rates = dict.fromkeys(training.offload.host_rate for training in trainings if training.offload.what != "none")
     if rates:
         # The implementation has no effect on the host, and the host's update takes nearly all of the difference.
         return f" (update on the host at {join_list([format_bandwidth(rate) for rate in rates])})"
@@ -184,43 +184,40 @@ def _updates(rows: list[Row]) -> str:
 
 def _of_memory(compared: Comparison, rows: list[Row]) -> Cause | None:
     """Return the difference between two points' memory peaks, split into categories, as a reason; None if equal."""
-    one, two = ((row.report or {})["peak_memory_by_category"] for row in rows[:2])
-    parts = {name: one.get(name, 0) - two.get(name, 0) for name in dict.fromkeys([*one, *two])}
-    whole = sum(parts.values())
-    if not whole:
+    mine, its = ((row.report or {})["peak_memory_by_category"] for row in rows[:2])
+    parts = {name: mine.get(name, 0) - its.get(name, 0) for name in dict.fromkeys([*mine, *its])}
+    total = sum(parts.values())
+    if not total:
         return None
-    told = sorted((n for n in parts if abs(parts[n]) >= _TOLD * abs(whole)), key=lambda n: -abs(parts[n]))[:_MOST_PARTS]
-    texts = [f"{n} {'-' if parts[n] < 0 else '+'}{format_memory(abs(parts[n]))}" for n in told]
+    main = sorted((n for n in parts if abs(parts[n]) >= _TOLD * abs(total)), key=lambda n: -abs(parts[n]))[:_MOST_PARTS]
+    texts = [f"{n} {'-' if parts[n] < 0 else '+'}{format_memory(abs(parts[n]))}" for n in main]
     # The listed parts and this rest add up to the difference.
-    rest = whole - sum(parts[n] for n in told)
-    if abs(rest) >= _REST * abs(whole):
+    rest = total - sum(parts[n] for n in main)
+    if abs(rest) >= _REST * abs(total):
         texts.append(f"others {'-' if rest < 0 else '+'}{format_memory(abs(rest))}")
-    change = f"{format_memory(abs(whole))} {'less' if whole < 0 else 'more'} memory"
+    change = f"{format_memory(abs(total))} {'less' if total < 0 else 'more'} memory"
     sentence = f"{_contrast(compared, rows, change, 'needs')}: {', '.join(texts)}"
     return Cause(
         sentence,
-        {"of": rows[0].index, "against": rows[1].index, "whole_bytes": whole, "parts_bytes": parts, "rest_bytes": rest},
+        {"of": rows[0].index, "against": rows[1].index, "whole_bytes": total, "parts_bytes": parts, "rest_bytes": rest},
     )
 
 
 def _contrast(compared: Comparison, rows: list[Row], change: str, verb: str, work: str = "") -> str:
     """Return a text that contrasts the first two points: "ring takes 3 ms less than tree (8 GPUs)"."""
     first, second = (compared.name(row.setting) for row in rows[:2])
-    here, there = (compared.where(row.condition) for row in rows[:2])
+    where, other = (compared.where(row.condition) for row in rows[:2])
     # The same setting under two conditions: name the conditions instead.
     if rows[0].setting == rows[1].setting:
         of = f" ({first})" if len(compared.settings) > 1 else ""
-        return f"the step {verb} {change} with {here} than with {there}{work}{of}"
+        return f"the step {verb} {change} with {where} than with {other}{work}{of}"
     # Points under two conditions: name both, because the change may belong to the condition alone.
-    place = f" ({here})" if here and here == there else f" ({here} against {there})" if here != there else ""
+    place = f" ({where})" if where and where == other else f" ({where} against {other})" if where != other else ""
     return f"{clause(first, f'{verb} {change} than {second}')}{work}{place}"
 
 
 def _of_links(compared: Comparison, rows: list[Row]) -> Cause | None:
-    """Return the links of two or three collectives as a reason: their loads, idle network cards, or each bottleneck.
-
-    The result is None without a known link.
-    """
+    """Return collectives' loads, idle network cards, or bottlenecks as a reason; None without a known link."""
     if len(rows) == 1:
         return _of_one(compared, rows[0])
     # A slow GPU explains a difference that the links' loads do not show.
@@ -232,16 +229,13 @@ def _of_links(compared: Comparison, rows: list[Row]) -> Cause | None:
 
 def _of_idle_cards(compared: Comparison, rows: list[Row]) -> list[str]:
     """Return a sentence for each number of network cards that points leave idle, with the points' names."""
-    idle = [(compared.place(row), told) for row in rows if (told := (row.report or {}).get("idle_cards"))]
-    texts = grouped((name, IdleCards(**told).text) for name, told in idle)
+    idle = [(compared.place(row), cards) for row in rows if (cards := (row.report or {}).get("idle_cards"))]
+    texts = grouped((name, IdleCards(**cards).text) for name, cards in idle)
     return [f"With {join_list(names)}, {text}" for text, names in texts.items()]
 
 
 def _of_loads(compared: Comparison, rows: list[Row]) -> Cause | None:
-    """Return as a reason the loads of the points' busiest links, or, if loads explain nothing, the waiting times.
-
-    The result is None without a known link.
-    """
+    """Return the busiest links' loads as a reason, or waiting times if loads explain nothing; None without a link."""
     texts, loads = [], []
     for row, name in zip(rows, _names(compared, rows), strict=True):
         report = row.report or {}
@@ -250,13 +244,13 @@ def _of_loads(compared: Comparison, rows: list[Row]) -> Cause | None:
             continue
         size = row.point.collective.nbytes if row.point.collective is not None else 0
         busiest = Bottleneck.of(link)
-        there = link["bytes"] / size if size else 0.0
+        arrays = link["bytes"] / size if size else 0.0
         back = f", then {arrays_text(busiest.reverse_bytes / size)} back" if size and busiest.takes_turns else ""
-        texts.append((f"{arrays_text(there)}{back}", f" with {name}" if name else "", link["link"]))
+        texts.append((f"{arrays_text(arrays)}{back}", f" with {name}" if name else "", link["link"]))
         bandwidth = link["bytes"] / busiest.bandwidth_time_s if busiest.bandwidth_time_s else 0.0
         # A cable's two directions are busy in turn (a parameter server first receives, then sends): count both loads.
-        in_turn = there * busiest.limiting_time_s / busiest.bandwidth_time_s if busiest.bandwidth_time_s else there
-        there_and_back = {"there": there, "back": busiest.reverse_bytes / size if size else 0.0}
+        in_turn = arrays * busiest.limiting_time_s / busiest.bandwidth_time_s if busiest.bandwidth_time_s else arrays
+        there_and_back = {"there": arrays, "back": busiest.reverse_bytes / size if size else 0.0}
         loads.append(
             {"point": row.index, "link": link["link"], "arrays": in_turn, **there_and_back, "bandwidth": bandwidth}
         )
@@ -265,16 +259,16 @@ def _of_loads(compared: Comparison, rows: list[Row]) -> Cause | None:
     where = compared.where(rows[0].condition)
     place = f" ({where})" if where and len({key_of(row.condition) for row in rows}) == 1 else ""
     # The same load takes longer on a narrower link.
-    times = [one["arrays"] / (one["bandwidth"] or 1.0) for one in loads]
+    times = [entry["arrays"] / (entry["bandwidth"] or 1.0) for entry in loads]
     # The fastest carries more, or every load is the same: loads are not the reason.
     if max(times) <= (1 + _ALIKE) * min(times) or times[0] > (1 + _ALIKE) * min(times):
         return _of_waiting(compared, rows, place)
-    links, rates = {link for *_, link in texts}, [one["bandwidth"] for one in loads]
+    links, rates = {link for *_, link in texts}, [entry["bandwidth"] for entry in loads]
     carried = []
     for (load, name, link), rate in zip(texts, rates, strict=True):
-        told = [link] if len(links) > 1 else []
-        told += [format_bandwidth(rate)] if max(rates) > (1 + _ALIKE) * min(rates) else []
-        carried.append(f"{load}{name}" + (f" ({', '.join(told)})" if told else ""))
+        notes = [link] if len(links) > 1 else []
+        notes += [format_bandwidth(rate)] if max(rates) > (1 + _ALIKE) * min(rates) else []
+        carried.append(f"{load}{name}" + (f" ({', '.join(notes)})" if notes else ""))
     subject = f"the busiest link, {texts[0][2]}," if len(links) == 1 else "the busiest link"
     return Cause(f"{subject} carries {join_list(carried)}{place}", {"loads": loads})
 
@@ -288,14 +282,14 @@ def _of_bottlenecks(compared: Comparison, rows: list[Row]) -> Cause:
     ordered = sorted(rows, key=lambda row: row.index)
     same = all(row.setting == rows[0].setting for row in rows)
     of = f" of {compared.name(rows[0].setting)}" if same and len(compared.settings) > 1 else ""
-    told = [
+    texts = [
         (
             compared.where(row.condition) if same else compared.place(row),
             str((row.report or {})["because"]).partition(": ")[2],
         )
         for row in ordered
     ]
-    sentences = [f"Bottleneck{of} with {join_list(names)}: {text}" for text, names in grouped(told).items()]
+    sentences = [f"Bottleneck{of} with {join_list(names)}: {text}" for text, names in grouped(texts).items()]
     links = []
     for row in ordered:
         report = row.report or {}
@@ -326,9 +320,9 @@ def _of_waiting(compared: Comparison, rows: list[Row], place: str) -> Cause:
     for row, name in zip(rows, _names(compared, rows), strict=True):
         report = row.report or {}
         link, seconds = _limit(report)
-        whole = report["time_s"]
-        parts.append({"point": row.index, "time_s": whole, "bandwidth_s": seconds})
-        texts.append((format_time(seconds), format_time(whole), f" with {name}" if name else ""))
+        time = report["time_s"]
+        parts.append({"point": row.index, "time_s": time, "bandwidth_s": seconds})
+        texts.append((format_time(seconds), format_time(time), f" with {name}" if name else ""))
         names.append(link)
     sent, took = (len({text[part] for text in texts}) for part in (0, 1))
     # Equal times need no explanation.
@@ -336,14 +330,12 @@ def _of_waiting(compared: Comparison, rows: list[Row], place: str) -> Cause:
         return Cause("", {"parts": parts})
     several = len({*names}) > 1
     ends = [f" ({link})" if several and link else "" for link in names]
-    sending = join_list(
-        [f"{sends} of {whole}{name}{end}" for (sends, whole, name), end in zip(texts, ends, strict=True)]
-    )
-    alike = join_list([f"of {whole}{name}" for _, whole, name in texts])
-    told = sending if sent > 1 or several else f"{texts[0][0]} {alike}"
-    own = f", {names[0]}," if names[0] and not several else ""
+    sending = join_list([f"{sends} of {time}{name}{end}" for (sends, time, name), end in zip(texts, ends, strict=True)])
+    totals = join_list([f"of {time}{name}" for _, time, name in texts])
+    shares = sending if sent > 1 or several else f"{texts[0][0]} {totals}"
+    subject = f", {names[0]}," if names[0] and not several else ""
     # The machine's caps keep flows below the bandwidth of their links.
     capped = any((row.report or {}).get("constants") for row in rows)
     rest = "latency, waiting and the rate of the machine's collectives" if capped else "latency and waiting"
-    sentence = f"the busiest link{own} sends for {told}{place}; the remaining time is {rest}"
+    sentence = f"the busiest link{subject} sends for {shares}{place}; the remaining time is {rest}"
     return Cause(sentence, {"parts": parts})

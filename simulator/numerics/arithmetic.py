@@ -53,9 +53,9 @@ class Arithmetic:
         bits = np.ascontiguousarray(x, np.float32).view(np.uint32)
         half = np.uint32(1 << (_TF32_DROPPED - 1))
         even = (bits >> np.uint32(_TF32_DROPPED)) & np.uint32(1)
-        kept = (bits + half - np.uint32(1) + even) & np.uint32(0xFFFFFFFF << _TF32_DROPPED & 0xFFFFFFFF)
+        top_bits = (bits + half - np.uint32(1) + even) & np.uint32(0xFFFFFFFF << _TF32_DROPPED & 0xFFFFFFFF)
         # The addition would turn some NaN patterns into infinities or zeros; infinities and NaN stay unchanged.
-        rounded: Array = np.where(np.isfinite(x), kept.view(np.float32), x)
+        rounded: Array = np.where(np.isfinite(x), top_bits.view(np.float32), x)
         return rounded
 
     def product(self, a: Array, b: Array) -> Array:

@@ -52,38 +52,36 @@ def attention(a: Arithmetic, q: Array, k: Array, v: Array, draw: Draw = NO_DROPO
         Output, shape (batch, heads, seq_len, head_dim); saved tensors by name.
     """
     scores = a.rounded(a.operand(q) @ a.operand(k).swapaxes(-1, -2)) * q.dtype.type(1.0 / np.sqrt(q.shape[-1]))
-    scores = np.where(_seen(q.shape[-2]), a.rounded(scores), -np.inf)
+    scores = np.where(_causal_mask(q.shape[-2]), a.rounded(scores), -np.inf)
     # Subtracting the row maximum leaves the softmax unchanged and keeps exp from overflowing.
     exponentials = np.exp(scores - scores.max(axis=-1, keepdims=True))
     softmax = a.rounded(exponentials / exponentials.sum(axis=-1, keepdims=True)).astype(q.dtype, copy=False)
     weights, mask = layers.dropout(a, softmax, draw)
-    kept = {"q": a.store(q), "k": a.store(k), "v": a.store(v), "softmax": a.store(softmax)}
+    saved = {"q": a.store(q), "k": a.store(k), "v": a.store(v), "softmax": a.store(softmax)}
     if mask is not None:
-        kept |= {"mask": mask, "dropped": a.store(weights)}
-    return a.product(weights, v), kept
+        saved |= {"mask": mask, "dropped": a.store(weights)}
+    return a.product(weights, v), saved
 
 
 def attention_backward(
-    a: Arithmetic, dy: Array, kept: Cache, out: Array | None = None, draw: Draw = NO_DROPOUT
+    a: Arithmetic, dy: Array, saved: Cache, out: Array | None = None, draw: Draw = NO_DROPOUT
 ) -> tuple[Array, Array, Array]:
     """Return the gradients for q, k and v from the output gradient `dy` and the tensors saved by `attention`; `out` is
     not used.
     """
-    q, k, v, softmax = (a.load(kept[name]) for name in ("q", "k", "v", "softmax"))
-    weights = a.load(kept.get("dropped", softmax))
+    q, k, v, softmax = (a.load(saved[name]) for name in ("q", "k", "v", "softmax"))
+    weights = a.load(saved.get("dropped", softmax))
     # With P = softmax, D = P after dropout and O = D v: dv = D^T dO, dP = dropout(dO v^T), dS = P (dP - rowsum(dP P)),
     # dq = dS k and dk = dS^T q, both scaled by 1 / sqrt(d).
     dv = a.product(weights.swapaxes(-1, -2), dy)
-    dp = layers.masked(a, a.product(dy, v.swapaxes(-1, -2)), kept.get("mask"), draw)
+    dp = layers.masked(a, a.product(dy, v.swapaxes(-1, -2)), saved.get("mask"), draw)
     ds = softmax * (dp - (dp * softmax).sum(axis=-1, keepdims=True))
     ds = a.rounded(ds * q.dtype.type(1.0 / np.sqrt(q.shape[-1])))
     return a.product(ds, k), a.product(ds.swapaxes(-1, -2), q), dv
 
 
-def _seen(seq_len: int) -> Array:
-    """Return the causal mask for sequences of `seq_len` tokens, shape (seq_len, seq_len): each query attends to keys up
-    to its own position.
-    """
+def _causal_mask(seq_len: int) -> Array:
+    """Return the causal mask, shape (seq_len, seq_len): each query attends to keys up to its own position."""
     return np.tri(seq_len, dtype=np.bool_)
 
 

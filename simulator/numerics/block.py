@@ -99,8 +99,8 @@ class Block:
         if part == "weights":
             # The input half has already computed the gradients of norms, router and experts (they cost little or come
             # with the input's gradient); only the gradients of the large matrices remain.
-            made = ("ln1.weight", "ln1.bias", "ln2.weight", "ln2.bias", "router.weight")
-            g |= {name: left.pop(name) for name in list(left) if name in made or name.startswith("experts.")}
+            names = ("ln1.weight", "ln1.bias", "ln2.weight", "ln2.bias", "router.weight")
+            g |= {name: left.pop(name) for name in list(left) if name in names or name.startswith("experts.")}
             if self.experts is None:
                 yield from linear["fc2"].rows_backward(p, dy, c["fc2"], g, left, part)
                 yield from linear["fc1"].columns_backward(p, dy, c["fc1"], g, left, part)
@@ -128,18 +128,18 @@ class Block:
         # last exchange may still be in flight when the gather has ended.
         begun = "" if part == "input" else (yield from linear["qkv"].gather_again(c["qkv"]))
         parts = yield from self._attend_backward(self._split(d, len(dy)), c["core"], mixed, draw.at(_SCORES))
-        d = np.concatenate([self._joined(own) for own in parts], axis=1)
+        d = np.concatenate([self._joined(gradient) for gradient in parts], axis=1)
         d = yield from linear["qkv"].columns_backward(p, d, c["qkv"], g, left, part, begun)
         d, norms["ln1.weight"], norms["ln1.bias"] = layers.layer_norm_backward(a, d, c["norm1"], p["ln1.weight"])
         return a.rounded(middle + d).reshape(shape)
 
-    def again(self, p: Mapping[str, Array], x: Array, kept: Cache, draw: Draw, c: Cache) -> Pass[Array]:
-        """Recompute a layer's forward pass from its input `x` and fill the cache `c`; tensors in `kept` replace
+    def again(self, p: Mapping[str, Array], x: Array, saved: Cache, draw: Draw, c: Cache) -> Pass[Array]:
+        """Recompute a layer's forward pass from its input `x` and fill the cache `c`; tensors in `saved` replace
         recomputed tensors.
         """
         out = yield from self.forward(p, x, draw, c)
-        core = c["core"] | kept.get("core", {})
-        c |= {name: part for name, part in kept.items() if name != "x"} | {"core": core}
+        core = c["core"] | saved.get("core", {})
+        c |= {name: part for name, part in saved.items() if name != "x"} | {"core": core}
         return out
 
     def _linears(self, batch: int) -> Mapping[str, CutLinear]:
@@ -147,30 +147,24 @@ class Block:
         # Exchanges use the names of the cost model (model/partition.py), which calls the MLP's matrices up and down.
         names = {"qkv": "qkv", "proj": "proj", "fc1": "up", "fc2": "down"}
         return {
-            own: CutLinear(self.arithmetic, self.share, name, f"{own}.weight", f"{own}.bias", batch)
-            for own, name in names.items()
+            matrix: CutLinear(self.arithmetic, self.share, name, f"{matrix}.weight", f"{matrix}.bias", batch)
+            for matrix, name in names.items()
         }
 
     def _attend(self, q: Array, k: Array, v: Array, draw: Draw) -> Pass[tuple[Array, Cache]]:
-        """Return attention's output and saved tensors: context-parallel if sequences are cut, else by the chosen
-        implementation on this rank.
-        """
+        """Return attention's output and saved tensors, context-parallel if sequences are cut."""
         if self.share.context > 1:
             return (yield from ContextAttention(self.arithmetic, self.share).forward(q, k, v))
         return _CORES[self.attention].forward(self.arithmetic, q, k, v, draw)
 
-    def _attend_backward(self, dy: Array, kept: Cache, out: Array, draw: Draw) -> Pass[tuple[Array, Array, Array]]:
-        """Return the gradients for q, k and v from the output gradient, with the same attention implementation as
-        forward.
-        """
+    def _attend_backward(self, dy: Array, saved: Cache, out: Array, draw: Draw) -> Pass[tuple[Array, Array, Array]]:
+        """Return the gradients for q, k and v from the output gradient, with forward's implementation."""
         if self.share.context > 1:
-            return (yield from ContextAttention(self.arithmetic, self.share).backward(dy, kept, out))
-        return _CORES[self.attention].backward(self.arithmetic, dy, kept, out, draw)
+            return (yield from ContextAttention(self.arithmetic, self.share).backward(dy, saved, out))
+        return _CORES[self.attention].backward(self.arithmetic, dy, saved, out, draw)
 
     def _split(self, x: Array, batch: int) -> Array:
-        """Return an array of shape (tokens, own width) in the shape (batch, own heads, tokens of a sequence,
-        head_dim).
-        """
+        """Reshape (tokens, own width) to (batch, own heads, tokens of a sequence, head_dim)."""
         return x.reshape(batch, len(x) // batch, self.heads // self.share.tensor, -1).transpose(0, 2, 1, 3)
 
     def _joined(self, x: Array) -> Array:

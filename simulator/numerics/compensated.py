@@ -51,9 +51,7 @@ def _squared(x: Array) -> tuple[Array, Array]:
 
 
 def _folded(high: Array, low: Array) -> tuple[float, float]:
-    """Return the sum over pairs `high` + `low`, and the remainder, added pairwise: first half to second half,
-    repeatedly.
-    """
+    """Return the sum over pairs `high` + `low`, and the remainder; halves are added to each other repeatedly."""
     while len(high) > 1:
         # An odd length is padded with a zero: 5 -> 3 -> 2 -> 1 numbers.
         odd = len(high) % 2

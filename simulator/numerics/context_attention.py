@@ -58,14 +58,14 @@ class ContextAttention:
         out = a.rounded(blocks.out)
         return out, {"q": a.store(q), "k": a.store(k), "v": a.store(v), "logsumexp": blocks.logsumexp}
 
-    def backward(self, dy: Array, kept: Cache, out: Array) -> Pass[tuple[Array, Array, Array]]:
+    def backward(self, dy: Array, saved: Cache, out: Array) -> Pass[tuple[Array, Array, Array]]:
         """Return the gradients of this rank's queries, keys and values from the output gradient `dy` and the saved
         tensors.
         """
         a, share = self.arithmetic, self.share
-        q, keys = a.load(kept["q"]), np.stack([a.load(kept["k"]), a.load(kept["v"])])
+        q, keys = a.load(saved["q"]), np.stack([a.load(saved["k"]), a.load(saved["v"])])
         # delta = rowsum(dO * O) equals rowsum(dP * P), without needing every block's scores [2]_.
-        mine = _Gradients(q, dy, kept["logsumexp"], (dy * out).sum(axis=-1, keepdims=True), self._positions(q))
+        mine = _Gradients(q, dy, saved["logsumexp"], (dy * out).sum(axis=-1, keepdims=True), self._positions(q))
         dq, place = np.zeros_like(q), share.context_place
         if share.gathers:
             parts = []
@@ -98,19 +98,15 @@ class ContextAttention:
         return a.rounded(dq), a.rounded(dk), a.rounded(dv)
 
     def _gathered(self, name: str, keys: Array) -> Pass[Array]:
-        """Return the keys and values of all context-parallel ranks, shape (ranks, 2, batch, heads, tokens,
-        head_dim).
-        """
+        """Return all ranks' keys and values, shape (ranks, 2, batch, heads, tokens, head_dim)."""
         together: Array = yield ExchangeRequest(name, keys.ravel())
         return together.reshape(self.share.context, *keys.shape)
 
     def _positions(self, q: Array, place: int | None = None) -> Ints:
-        """Return the positions in the sequence of a context-parallel rank's tokens, shape (own tokens,); of this rank
-        without `place`.
-        """
-        whole, c = q.shape[-2] * self.share.context, self.share.context
+        """Return the positions of the tokens of the rank at `place`, by default of this rank, shape (own tokens,)."""
+        seq_len, c = q.shape[-2] * self.share.context, self.share.context
         # Ring steps count downwards from this rank's place, hence the modulo.
-        return self.share.positions(whole, None if place is None else place % c)
+        return self.share.positions(seq_len, None if place is None else place % c)
 
 
 class _Blocks:
@@ -137,8 +133,8 @@ class _Blocks:
         both = np.logaddexp(self.logsumexp, block)
         # A row without any visible key has no finite sum yet; its output stays 0.
         weight = np.exp(self.logsumexp - np.where(np.isneginf(both), 0, both))
-        own = np.exp(scores - np.where(np.isneginf(both), 0, both))
-        self.out = self.out * weight + own @ keys[1]
+        block_weights = np.exp(scores - np.where(np.isneginf(both), 0, both))
+        self.out = self.out * weight + block_weights @ keys[1]
         self.logsumexp = both
 
 

@@ -56,26 +56,26 @@ class CutLinear:
         # Save only this rank's tokens; the backward pass gathers them again (Korthikanti et al. 2023, section 4.2.2).
         return y, self.arithmetic.store(x)
 
-    def gather_again(self, kept: Array) -> Pass[str]:
+    def gather_again(self, saved: Array) -> Pass[str]:
         """Start an all-gather of a column-cut matrix's saved input for the weight gradient; return the
         gather's handle.
         """
-        x = self._sequences(self.arithmetic.load(kept))
+        x = self._sequences(self.arithmetic.load(saved))
         return (yield from self.share.gather(f"gather {self.exchange} input again", x))
 
     def columns_backward(
-        self, p: Parameters, dy: Array, kept: Array, g: Gradients, left: Left, part: Part, begun: str = ""
+        self, p: Parameters, dy: Array, saved: Array, g: Gradients, left: Left, part: Part, begun: str = ""
     ) -> Pass[Array]:
         """Return the input gradient of a matrix cut by columns, from its output gradient `dy`; put weight and bias
         gradients into `g`.
 
         `begun` names an input gather already in flight (`gather_again`).
         """
-        a, share, x, dx = self.arithmetic, self.share, kept, dy
+        a, share, x, dx = self.arithmetic, self.share, saved, dy
         dy = left.pop(self.weight) if part == "weights" else dy
         if part != "input":
-            begun = begun or (yield from self.gather_again(kept))
-            x = yield from self._flat(share.gather_end(begun, self._sequences(a.load(kept))))
+            begun = begun or (yield from self.gather_again(saved))
+            x = yield from self._flat(share.gather_end(begun, self._sequences(a.load(saved))))
         else:
             left[self.weight] = dy
         if part != "weights":
@@ -107,7 +107,7 @@ class CutLinear:
             y = y if bias is None else a.rounded(y + a.load(bias))
         return y
 
-    def rows_backward(self, p: Parameters, dy: Array, kept: Array, g: Gradients, left: Left, part: Part) -> Pass[Array]:
+    def rows_backward(self, p: Parameters, dy: Array, x: Array, g: Gradients, left: Left, part: Part) -> Pass[Array]:
         """Return the input gradient of a matrix cut by rows, from its output gradient `dy`; put weight and bias
         gradients into `g`.
 
@@ -116,16 +116,16 @@ class CutLinear:
         """
         a, dx = self.arithmetic, dy
         if part == "weights":
-            dy, own = left.pop(self.weight), left.pop(self.bias)
+            dy, bias_dy = left.pop(self.weight), left.pop(self.bias)
         else:
-            own = dy
+            bias_dy = dy
             name = f"gather {self.exchange} output gradient"
             dy = yield from self._flat(self.share.gathered(name, self._sequences(dy)))
             dx = a.product(dy, a.load(p[self.weight]))
         if part == "input":
-            left |= {self.weight: dy, self.bias: own}
+            left |= {self.weight: dy, self.bias: bias_dy}
         else:
-            g[self.weight], g[self.bias] = a.product(dy.T, a.load(kept)), a.rounded(own.sum(axis=0))
+            g[self.weight], g[self.bias] = a.product(dy.T, a.load(x)), a.rounded(bias_dy.sum(axis=0))
         return dx
 
     def _sequences(self, x: Array) -> Array:

@@ -64,11 +64,11 @@ def alone(run: Pass[T]) -> T:
         The pass asks for an exchange.
     """
     try:
-        wanted = next(run)
+        request = next(run)
     except StopIteration as end:
         result: T = end.value
         return result
-    raise ValueError(f"a pass on one rank asks for {wanted!r}")
+    raise ValueError(f"a pass on one rank asks for {request!r}")
 
 
 __all__ = ["ExchangeRequest", "ExchangeResult", "Pass", "alone"]

@@ -55,12 +55,12 @@ class Experts:
         tensors.
         """
         a = self.arithmetic
-        logits, kept = layers.linear(a, x, p["router.weight"], None)
+        logits, saved = layers.linear(a, x, p["router.weight"], None)
         exponentials = np.exp(logits - logits.max(axis=1, keepdims=True))
         likes = exponentials / exponentials.sum(axis=1, keepdims=True)
         # A stable sort breaks ties in favour of the lower expert number, on every machine.
-        chosen = np.argsort(-likes, axis=1, kind="stable")[:, : self.active]
-        best = np.take_along_axis(likes, chosen, axis=1)
+        choices = np.argsort(-likes, axis=1, kind="stable")[:, : self.active]
+        best = np.take_along_axis(likes, choices, axis=1)
         weights = best / best.sum(axis=1, keepdims=True)
         # Exchange of tokens on 2 ranks with 2 experts each (k = 1):
         #    rank 0 sends rows for experts 0 1 | 2 3 ;  rank 1 sends rows for experts 0 1 | 2 3
@@ -68,38 +68,38 @@ class Experts:
         #    rank 1 receives   from rank 0: 2 3 ;  from rank 1: 2 3
         # An expert's rows are therefore scattered over the received array (`_places`). Results go back in the received
         # layout, so each result returns to the position of its token in `sent`.
-        rows = _Rows.of(chosen, self.count, self._slots(len(x)))
+        rows = _Rows.of(choices, self.count, self._slots(len(x)))
         sent = rows.filled(x)
         came, splits = yield from self._handed("tokens to experts", sent, rows.lengths)
-        made, inside = self._computed(p, came, splits)
-        back, _ = yield from self._handed("tokens from experts", made, splits.sum(axis=1))
+        results, inside = self._computed(p, came, splits)
+        back, _ = yield from self._handed("tokens from experts", results, splits.sum(axis=1))
         # A copy beyond an expert's capacity has output 0: the token bypasses the expert through the residual
         # connection.
-        outputs = rows.taken(back, chosen.size).reshape(*chosen.shape, -1)
+        outputs = rows.taken(back, choices.size).reshape(*choices.shape, -1)
         out = a.rounded((weights[..., None] * outputs).sum(axis=1))
-        c = {"x": kept, "likes": likes, "chosen": chosen, "weights": weights, "rows": rows, "splits": splits}
+        c = {"x": saved, "likes": likes, "chosen": choices, "weights": weights, "rows": rows, "splits": splits}
         return out, c | {"inside": inside, "outputs": outputs}
 
     def backward(self, p: Parameters, dy: Array, c: Cache, g: Gradients) -> Pass[Array]:
         """Return the gradient of the experts' input from the output gradient; put the parameters' gradients
         into `g`.
         """
-        a, rows, chosen, splits = self.arithmetic, c["rows"], c["chosen"], c["splits"]
+        a, rows, choices, splits = self.arithmetic, c["rows"], c["chosen"], c["splits"]
         # A copy's output gradient is the token's output gradient times the copy's weight.
-        of_copies = (c["weights"][..., None] * dy[:, None]).reshape(chosen.size, -1)
+        of_copies = (c["weights"][..., None] * dy[:, None]).reshape(choices.size, -1)
         sent = rows.placed(of_copies)
         came, _ = yield from self._handed("tokens' gradients to experts", sent, rows.lengths)
-        made = self._computed_backward(p, came, splits, c["inside"], g)
-        back, _ = yield from self._handed("tokens' gradients from experts", made, splits.sum(axis=1))
-        dx = rows.taken(back, chosen.size).reshape(*chosen.shape, -1).sum(axis=1)
+        row_gradients = self._computed_backward(p, came, splits, c["inside"], g)
+        back, _ = yield from self._handed("tokens' gradients from experts", row_gradients, splits.sum(axis=1))
+        dx = rows.taken(back, choices.size).reshape(*choices.shape, -1).sum(axis=1)
         # Router: with probabilities p, the chosen ones' sum s and weights w_j = p_j / s, the weight's gradient is d_j =
         # output_j . dy. Hence dp_j = (d_j - sum_k d_k w_k) / s for the chosen experts and 0 elsewhere, and the softmax
         # gives dlogits = p (dp - sum(dp p)).
         d = (c["outputs"] * dy[:, None]).sum(axis=-1)
         likes, weights = c["likes"], c["weights"]
-        best = np.take_along_axis(likes, chosen, axis=1).sum(axis=1, keepdims=True)
+        best = np.take_along_axis(likes, choices, axis=1).sum(axis=1, keepdims=True)
         dlikes = np.zeros_like(likes)
-        np.put_along_axis(dlikes, chosen, (d - (d * weights).sum(axis=1, keepdims=True)) / best, axis=1)
+        np.put_along_axis(dlikes, choices, (d - (d * weights).sum(axis=1, keepdims=True)) / best, axis=1)
         dlogits = likes * (dlikes - (dlikes * likes).sum(axis=1, keepdims=True))
         dx = dx + a.product(dlogits, a.load(p["router.weight"]))
         g["router.weight"] = a.product(dlogits.T, a.load(c["x"]))
@@ -131,30 +131,26 @@ class Experts:
         return came.reshape(-1, width), splits // width
 
     def _computed(self, p: Parameters, came: Array, splits: Ints) -> tuple[Array, list[Any]]:
-        """Return the outputs of this rank's experts for the received rows `came`, in the same row order, and the saved
-        tensors.
-        """
+        """Return the outputs of this rank's experts for the received rows `came`, in order, and the saved tensors."""
         out, inside = np.zeros_like(came), []
         for expert, where in zip(self.own(), _places(splits), strict=True):
-            wide, first = layers.linear(self.arithmetic, came[where], *_of(p, expert, "fc1"))
+            wide, first = layers.linear(self.arithmetic, came[where], *_matrix(p, expert, "fc1"))
             bent, middle = layers.gelu(self.arithmetic, wide)
-            out[where], last = layers.linear(self.arithmetic, bent, *_of(p, expert, "fc2"))
+            out[where], last = layers.linear(self.arithmetic, bent, *_matrix(p, expert, "fc2"))
             inside.append((first, middle, last))
         return out, inside
 
     def _computed_backward(self, p: Parameters, came: Array, splits: Ints, inside: list[Any], g: Gradients) -> Array:
-        """Return the gradients of the received rows from the gradients of the experts' outputs; put the experts'
-        gradients into `g`.
-        """
+        """Return the received rows' gradients from the outputs' gradients; put the experts' gradients into `g`."""
         a, out = self.arithmetic, np.zeros_like(came)
-        for expert, where, kept in zip(self.own(), _places(splits), inside, strict=True):
-            first, middle, last = kept
-            one, other = (f"experts.{expert}.{name}" for name in ("fc1", "fc2"))
-            d, g[f"{other}.weight"], g[f"{other}.bias"] = layers.linear_backward(
-                a, came[where], last, p[f"{other}.weight"]
+        for expert, where, saved in zip(self.own(), _places(splits), inside, strict=True):
+            first, middle, last = saved
+            up, down = (f"experts.{expert}.{name}" for name in ("fc1", "fc2"))
+            d, g[f"{down}.weight"], g[f"{down}.bias"] = layers.linear_backward(
+                a, came[where], last, p[f"{down}.weight"]
             )
             d = layers.gelu_backward(a, d, middle)
-            out[where], g[f"{one}.weight"], g[f"{one}.bias"] = layers.linear_backward(a, d, first, p[f"{one}.weight"])
+            out[where], g[f"{up}.weight"], g[f"{up}.bias"] = layers.linear_backward(a, d, first, p[f"{up}.weight"])
         return out
 
 
@@ -186,19 +182,19 @@ class _Rows:
     active: int
 
     @classmethod
-    def of(cls, chosen: Ints, experts: int, slots: int | None) -> _Rows:
+    def of(cls, choices: Ints, experts: int, slots: int | None) -> _Rows:
         """Return the layout for sending token copies to experts.
 
         Parameters
         ----------
-        chosen : int array, shape (tokens, k)
+        choices : int array, shape (tokens, k)
             Experts of each token.
         experts : int
             Experts on all ranks.
         slots : int or None
             Rows per expert; None: unlimited.
         """
-        expert = chosen.ravel()
+        expert = choices.ravel()
         count = np.bincount(expert, minlength=experts)
         order = np.argsort(expert, kind="stable")
         # Number the copies of each expert from 0, in the order of tokens: position in the sorted order, less the
@@ -207,7 +203,7 @@ class _Rows:
         rank[order] = np.arange(len(expert)) - np.repeat(np.cumsum(count) - count, count)
         lengths = count if slots is None else np.full(experts, slots)
         place = (np.cumsum(lengths) - lengths)[expert] + rank
-        return cls(np.where(rank < lengths[expert], place, -1), lengths, chosen.shape[1])
+        return cls(np.where(rank < lengths[expert], place, -1), lengths, choices.shape[1])
 
     def filled(self, tokens: Array) -> Array:
         """Return copies of the tokens, shape (tokens, width), one per chosen expert, in the row order for sending."""
@@ -239,12 +235,12 @@ def _places(splits: Ints) -> Sequence[Ints]:
     """
     begin = (np.cumsum(splits) - splits.ravel()).reshape(splits.shape)
     pieces = [
-        [np.arange(a, a + n) for a, n in zip(b, own, strict=True)] for b, own in zip(begin.T, splits.T, strict=True)
+        [np.arange(a, a + n) for a, n in zip(b, size, strict=True)] for b, size in zip(begin.T, splits.T, strict=True)
     ]
-    return [np.concatenate(own) for own in pieces]
+    return [np.concatenate(ranges) for ranges in pieces]
 
 
-def _of(p: Parameters, expert: int, matrix: str) -> tuple[Array, Array]:
+def _matrix(p: Parameters, expert: int, matrix: str) -> tuple[Array, Array]:
     """Return weight and bias for an expert's matrix ("fc1" or "fc2") from the parameters."""
     return p[f"experts.{expert}.{matrix}.weight"], p[f"experts.{expert}.{matrix}.bias"]
 

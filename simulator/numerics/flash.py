@@ -146,30 +146,30 @@ def flash(
 
 
 def flash_backward(
-    dy: Array, kept: FlashCache, cut: Tiles, traffic: HbmCounter, mask: Array | None = None, left: Array | None = None
+    dy: Array, saved: FlashCache, cut: Tiles, traffic: HbmCounter, mask: Array | None = None, left: Array | None = None
 ) -> tuple[Array, Array, Array]:
     """Return the gradients for q, k and v from the output gradient `dy`; scores are recomputed tile by tile."""
-    q, k, v = kept.q, kept.k, kept.v
+    q, k, v = saved.q, saved.k, saved.v
     dq, dk, dv = np.zeros_like(q), np.zeros_like(k), np.zeros_like(v)
     scale = q.dtype.type(1.0 / np.sqrt(q.shape[-1]))
-    safe = np.where(np.isneginf(kept.largest), q.dtype.type(0), kept.largest)
+    safe = np.where(np.isneginf(saved.largest), q.dtype.type(0), saved.largest)
     for columns in cut.outer():
         keys, values = k[..., columns, :], v[..., columns, :]
         traffic.read += keys.nbytes + values.nbytes
         for rows in cut.inner(columns):
-            tile, statistics = q[..., rows, :].nbytes, 2 * _STATISTIC * kept.total[..., rows, :].size
+            tile, statistics = q[..., rows, :].nbytes, 2 * _STATISTIC * saved.total[..., rows, :].size
             # Read Q, the output, its gradient and the queries' gradient so far; dK and dV stay on the chip during the
             # inner loop.
             traffic.read += 4 * tile + statistics
             exponentials = np.exp(_scores(q, k, cut, mask, rows, columns) - safe[..., rows, :])
-            total = kept.total[..., rows, :]
+            total = saved.total[..., rows, :]
             p = np.divide(exponentials, total, out=np.zeros_like(exponentials), where=total > 0)
-            own = dy[..., rows, :]
+            tile_dy = dy[..., rows, :]
             factor = 1 if left is None else left[..., rows, columns]
-            dv[..., columns, :] += (p * factor).swapaxes(-1, -2) @ own
+            dv[..., columns, :] += (p * factor).swapaxes(-1, -2) @ tile_dy
             # rowsum(P dP) equals rowsum(dO O), without scores from other tiles ([1]_, appendix B.2).
-            along = (own * kept.out[..., rows, :]).sum(axis=-1, keepdims=True)
-            ds = p * (own @ values.swapaxes(-1, -2) * factor - along) * scale
+            along = (tile_dy * saved.out[..., rows, :]).sum(axis=-1, keepdims=True)
+            ds = p * (tile_dy @ values.swapaxes(-1, -2) * factor - along) * scale
             dq[..., rows, :] += ds @ keys
             dk[..., columns, :] += ds.swapaxes(-1, -2) @ q[..., rows, :]
             traffic.written += tile
@@ -178,36 +178,30 @@ def flash_backward(
 
 
 def _scores(q: Array, k: Array, cut: Tiles, mask: Array | None, rows: slice, columns: slice) -> Array:
-    """Return the scaled scores of a tile of queries and keys, shape (batch, heads, rows, columns), with -inf for
-    invisible keys.
-    """
+    """Return a tile's scaled scores, shape (batch, heads, rows, columns), with -inf for invisible keys."""
     scale = q.dtype.type(1.0 / np.sqrt(q.shape[-1]))
     scores = q[..., rows, :] @ k[..., columns, :].swapaxes(-1, -2) * scale
-    seen = np.ones((rows.stop - rows.start, columns.stop - columns.start), np.bool_)
+    visible = np.ones((rows.stop - rows.start, columns.stop - columns.start), np.bool_)
     if cut.causal:
-        seen = np.arange(rows.start, rows.stop)[:, None] >= np.arange(columns.start, columns.stop)
+        visible = np.arange(rows.start, rows.stop)[:, None] >= np.arange(columns.start, columns.stop)
     if mask is not None:
-        seen = seen & mask[rows, columns]
-    masked: Array = np.where(seen, scores, -np.inf)
+        visible = visible & mask[rows, columns]
+    masked: Array = np.where(visible, scores, -np.inf)
     return masked
 
 
 def _forward(a: Arithmetic, q: Array, k: Array, v: Array, draw: Draw) -> tuple[Array, dict[str, Any]]:
-    """Return flash attention's output for q, k and v of a layer in training, and the saved tensors (of row statistics
-    only the log-sum-exp).
-    """
-    out, kept = flash(a.operand(q), a.operand(k), a.operand(v), _cut(q), HbmCounter(), left=_left(q, draw))
+    """Return flash attention's output and the saved tensors (of row statistics only the log-sum-exp)."""
+    out, saved = flash(a.operand(q), a.operand(k), a.operand(v), _cut(q), HbmCounter(), left=_left(q, draw))
     stored = {"q": a.store(q), "k": a.store(k), "v": a.store(v)}
-    return a.rounded(out), stored | {"logsumexp": kept.largest + np.log(kept.total)}
+    return a.rounded(out), stored | {"logsumexp": saved.largest + np.log(saved.total)}
 
 
-def _backward(a: Arithmetic, dy: Array, kept: dict[str, Any], out: Array, draw: Draw) -> tuple[Array, Array, Array]:
-    """Return the gradients for q, k and v for a layer in training, from the output gradient `dy` and the saved
-    tensors.
-    """
-    q, k, v = (a.operand(a.load(kept[name])) for name in ("q", "k", "v"))
+def _backward(a: Arithmetic, dy: Array, saved: dict[str, Any], out: Array, draw: Draw) -> tuple[Array, Array, Array]:
+    """Return the gradients for q, k and v from the output gradient `dy` and the saved tensors."""
+    q, k, v = (a.operand(a.load(saved[name])) for name in ("q", "k", "v"))
     # exp(score - log-sum-exp) is the softmax already, so the sum to divide by is 1.
-    rows = FlashCache(q, k, v, out, kept["logsumexp"], np.ones_like(kept["logsumexp"]))
+    rows = FlashCache(q, k, v, out, saved["logsumexp"], np.ones_like(saved["logsumexp"]))
     dq, dk, dv = flash_backward(dy, rows, _cut(q), HbmCounter(), left=_left(q, draw))
     return a.rounded(dq), a.rounded(dk), a.rounded(dv)
 
@@ -218,9 +212,7 @@ def _cut(q: Array) -> Tiles:
 
 
 def _left(q: Array, draw: Draw) -> Array | None:
-    """Return dropout's factors for attention's weights, or None; forward and backward draw the same factors instead of
-    saving masks.
-    """
+    """Return dropout's factors for the weights, or None; forward and backward draw the same, and save no mask."""
     mask = draw.mask((*q.shape[:-1], q.shape[-2]))
     return None if mask is None else draw.factor(mask, q.dtype)
 

@@ -126,8 +126,8 @@ class Gpt:
 
     def _expert_shapes(self) -> dict[str, tuple[int, ...]]:
         """Return the parameter shapes of this rank's experts by name."""
-        own = self._experts.own() if self._experts is not None else ()
-        return dict(chain.from_iterable(self._mlp_shapes(f"experts.{expert}.").items() for expert in own))
+        experts = self._experts.own() if self._experts is not None else ()
+        return dict(chain.from_iterable(self._mlp_shapes(f"experts.{expert}.").items() for expert in experts))
 
     def home(self, name: str) -> str:
         """Return the name of the unit that owns a parameter; another unit may compute with the parameter too."""
@@ -169,10 +169,10 @@ class Gpt:
         return out, cache
 
     def again(
-        self, unit: str, p: Parameters, x: Array, kept: Cache, cache: Cache, draw: Draw = NO_DROPOUT
+        self, unit: str, p: Parameters, x: Array, saved: Cache, cache: Cache, draw: Draw = NO_DROPOUT
     ) -> Pass[Array]:
-        """Recompute a layer's forward pass from its input `x` and fill `cache`; tensors in `kept` stay unchanged."""
-        return (yield from self._block.again(_inside(unit, p), x, kept, draw, cache))
+        """Recompute a layer's forward pass from its input `x` and fill `cache`; tensors in `saved` stay unchanged."""
+        return (yield from self._block.again(_inside(unit, p), x, saved, draw, cache))
 
     def backward(
         self,
@@ -198,9 +198,9 @@ class Gpt:
         elif unit == "head":
             dx = yield from self._head_backward(p, cache, dy, inner, behind, part)
         else:
-            made: Gradients = {}
-            dx = yield from self._block.backward(_inside(unit, p), cache, dy, draw, made, behind, part)
-            inner = _outside(unit, made)
+            block_gradients: Gradients = {}
+            dx = yield from self._block.backward(_inside(unit, p), cache, dy, draw, block_gradients, behind, part)
+            inner = _outside(unit, block_gradients)
         return dx, {name: self.arithmetic.store(g) for name, g in inner.items()}
 
     @property
@@ -228,12 +228,12 @@ class Gpt:
         targets, caches = rows[:, 1:].ravel(), {}
         for unit in self.units:
             x, caches[unit] = alone(self.forward(unit, self.used(unit, p), x))
-        loss, kept = layers.cross_entropy(x.reshape(-1, self.vocabulary), targets)
-        d: Any = layers.cross_entropy_backward(kept, targets).reshape(x.shape)
+        loss, saved = layers.cross_entropy(x.reshape(-1, self.vocabulary), targets)
+        d: Any = layers.cross_entropy_backward(saved, targets).reshape(x.shape)
         gradients: Gradients = {}
         for unit in reversed(self.units):
-            d, own = alone(self.backward(unit, self.used(unit, p), caches[unit], d))
-            for name, gradient in own.items():
+            d, unit_gradients = alone(self.backward(unit, self.used(unit, p), caches[unit], d))
+            for name, gradient in unit_gradients.items():
                 # A tied table gets a gradient from the head and from the embedding.
                 gradients[name] = gradients[name] + gradient if name in gradients else gradient
         return loss, gradients
@@ -254,9 +254,7 @@ class Gpt:
         return out, (tokens, mask)
 
     def _rows(self, tokens: Array) -> tuple[Array, Array]:
-        """Return the row of each token in this rank's part of the token table, and a mask of the tokens in
-        this part.
-        """
+        """Return each token's row in this rank's part of the token table, and a mask of the tokens in this part."""
         if self.share.tensor == 1:
             return tokens, np.ones(tokens.shape, np.bool_)
         rows = tokens - self.share.place * self.share.rows
@@ -264,11 +262,9 @@ class Gpt:
         # Reading row 0 for another rank's token is harmless; the mask discards the result.
         return np.where(mine, rows, 0), mine
 
-    def _between(self, own: int) -> Ints:
-        """Return the positions of this rank's tokens between matrices, if the rank has `own` tokens of each
-        sequence.
-        """
-        return self.share.between(self.share.positions(own * self.share.context))
+    def _between(self, tokens: int) -> Ints:
+        """Return the positions of this rank's tokens between matrices, for `tokens` tokens of each sequence."""
+        return self.share.between(self.share.positions(tokens * self.share.context))
 
     def _embed_backward(self, cache: Any, dy: Array, draw: Draw, g: Gradients, left: Left, part: Part) -> Pass[None]:
         """Put the gradients of the token and the position table into `g`, from the gradient `dy` of the embeddings."""
@@ -277,42 +273,38 @@ class Gpt:
             left["embedding"] = dy
             return
         a, (tokens, mask) = self.arithmetic, cache
-        own = layers.masked(a, left.pop("embedding") if part == "weights" else dy, mask, draw)
-        together = yield from self.share.gathered("gather token embedding output gradient", own)
+        gradient = layers.masked(a, left.pop("embedding") if part == "weights" else dy, mask, draw)
+        together = yield from self.share.gathered("gather token embedding output gradient", gradient)
         rows, mine = self._rows(tokens)
-        tok = np.zeros((self.shapes("embedding")["tok.weight"][0], self.width), own.dtype)
+        tok = np.zeros((self.shapes("embedding")["tok.weight"][0], self.width), gradient.dtype)
         # A token may occur many times in a batch: `add.at` sums repeated rows, which `+=` would not.
         np.add.at(tok, rows[mine], together[mine])
-        pos = np.zeros((self.positions, self.width), own.dtype)
-        pos[self._between(tokens.shape[1])] = own.sum(axis=0)
+        pos = np.zeros((self.positions, self.width), gradient.dtype)
+        pos[self._between(tokens.shape[1])] = gradient.sum(axis=0)
         g |= {"tok.weight": a.rounded(tok), "pos.weight": a.rounded(pos)}
 
     def _head(self, p: Parameters, x: Array) -> Pass[tuple[Array, Any]]:
-        """Return the logits of the last layer's output `x` (final norm, then multiplication by the output table), and
-        the cache.
-        """
+        """Return the logits of the last layer's output `x` (final norm, then product with the table), and the cache."""
         flat = x.reshape(-1, self.width)
         normed, norm = layers.layer_norm(self.arithmetic, flat, p["lnf.weight"], p["lnf.bias"])
-        logits, kept = yield from self._logits(len(x)).columns(p, normed)
-        return logits.reshape(len(x), len(logits) // len(x), -1), (norm, kept)
+        logits, saved = yield from self._logits(len(x)).columns(p, normed)
+        return logits.reshape(len(x), len(logits) // len(x), -1), (norm, saved)
 
     def _head_backward(self, p: Parameters, cache: Any, dy: Array, g: Gradients, left: Left, part: Part) -> Pass[Array]:
-        """Return the gradient of the head's input from the logits' gradient `dy`; put the parameters' gradients into
-        `g`.
-        """
-        a, (norm, kept) = self.arithmetic, cache
+        """Return the head's input gradient from the logits' gradient `dy`; put the parameters' gradients into `g`."""
+        a, (norm, saved) = self.arithmetic, cache
         flat = dy.reshape(-1, dy.shape[-1])
         if part == "weights":
-            yield from self._logits(len(dy)).columns_backward(p, flat, kept, g, left, part)
+            yield from self._logits(len(dy)).columns_backward(p, flat, saved, g, left, part)
             # The input half has computed the norm's gradients already.
             g |= {name: left.pop(name) for name in ("lnf.weight", "lnf.bias")}
             return dy
-        made: Gradients = {}
-        d = yield from self._logits(len(dy)).columns_backward(p, flat, kept, made, left, part)
+        logits_gradients: Gradients = {}
+        d = yield from self._logits(len(dy)).columns_backward(p, flat, saved, logits_gradients, left, part)
         dx, scale, shift = layers.layer_norm_backward(a, d, norm, p["lnf.weight"])
         norms = left if part == "input" else g
         norms |= {"lnf.weight": scale, "lnf.bias": shift}
-        g |= made
+        g |= logits_gradients
         return dx.reshape(len(dy), -1, self.width)
 
     def _logits(self, batch: int) -> CutLinear:

@@ -36,9 +36,9 @@ def linear(a: Arithmetic, x: Array, weight: Array, bias: Array | None) -> tuple[
     return a.rounded(y), a.store(x)
 
 
-def linear_backward(a: Arithmetic, dy: Array, kept: Array, weight: Array) -> tuple[Array, Array, Array]:
+def linear_backward(a: Arithmetic, dy: Array, saved: Array, weight: Array) -> tuple[Array, Array, Array]:
     """Return a linear layer's gradients for x, weight and bias, from the output gradient `dy` and the saved x."""
-    x = a.load(kept)
+    x = a.load(saved)
     return a.product(dy, a.load(weight)), a.product(dy.T, x), a.rounded(dy.sum(axis=0))
 
 
@@ -54,10 +54,10 @@ def layer_norm(a: Arithmetic, x: Array, weight: Array, bias: Array) -> tuple[Arr
 
 
 def layer_norm_backward(
-    a: Arithmetic, dy: Array, kept: tuple[Array, Array, Array], weight: Array
+    a: Arithmetic, dy: Array, saved: tuple[Array, Array, Array], weight: Array
 ) -> tuple[Array, Array, Array]:
     """Return a layer norm's gradients for x, weight and bias, from the output gradient `dy` and the saved tensors."""
-    x, mean, inverse = kept
+    x, mean, inverse = saved
     normed = (a.load(x) - mean) * inverse
     scaled = dy * a.load(weight)
     # The mean and the variance depend on every entry of the row, hence the two subtracted averages.
@@ -71,9 +71,9 @@ def gelu(a: Arithmetic, x: Array) -> tuple[Array, Array]:
     return a.rounded(0.5 * x * (1.0 + np.tanh(inner))), a.store(x)
 
 
-def gelu_backward(a: Arithmetic, dy: Array, kept: Array) -> Array:
+def gelu_backward(a: Arithmetic, dy: Array, saved: Array) -> Array:
     """Return the gradient of GELU's input from the output gradient `dy` and the saved input."""
-    x = a.load(kept)
+    x = a.load(saved)
     # Recomputed from x, as fused kernels do; saving the tanh would take a second array.
     t = np.tanh(_ROOT * (x + _CUBIC * x * x * x))
     slope = 0.5 * (1.0 + t) + 0.5 * x * (1.0 - t * t) * _ROOT * (1.0 + 3.0 * _CUBIC * x * x)
@@ -107,8 +107,8 @@ def cross_entropy(logits: Array, targets: Array) -> tuple[float, Array]:
     # Subtracting the row maximum keeps exp from overflowing.
     shifted = logits - logits.max(axis=1, keepdims=True)
     log_probabilities = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
-    chosen = log_probabilities[np.arange(len(targets)), targets]
-    return float(-chosen.mean(dtype=np.float64 if logits.dtype == np.float64 else np.float32)), log_probabilities
+    at_target = log_probabilities[np.arange(len(targets)), targets]
+    return float(-at_target.mean(dtype=np.float64 if logits.dtype == np.float64 else np.float32)), log_probabilities
 
 
 def cross_entropy_backward(log_probabilities: Array, targets: Array, scale: float = 1.0) -> Array:

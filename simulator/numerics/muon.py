@@ -118,11 +118,11 @@ class Muon:
 
     def orthogonal_matrices(self, averages: Array, shapes: tuple[tuple[int, int], ...]) -> Array:
         """Return packed matrices of these shapes, each made orthogonal, packed again."""
-        made, at = [averages[:0]], 0
+        matrices, at = [averages[:0]], 0
         for shape in shapes:
-            made.append(self.orthogonal(averages[at : at + prod(shape)].reshape(shape)).ravel())
+            matrices.append(self.orthogonal(averages[at : at + prod(shape)].reshape(shape)).ravel())
             at += prod(shape)
-        return np.concatenate(made)
+        return np.concatenate(matrices)
 
 
 def in_matrix(unit: str, shape: tuple[int, ...]) -> bool:

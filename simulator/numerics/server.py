@@ -42,9 +42,9 @@ def added(arrived: Sequence[tuple[slice, Array]], length: int, dtype: npt.DTypeL
         Dtype of the sum.
     """
     total = np.zeros(length, dtype)
-    there = np.zeros(length, np.bool_)
+    filled = np.zeros(length, np.bool_)
     for place, piece in arrived:
         # The first piece at a place is copied: 0 + (-0.0) would lose the sign of a negative zero.
-        total[place] = np.where(there[place], total[place] + piece, piece)
-        there[place] = True
+        total[place] = np.where(filled[place], total[place] + piece, piece)
+        filled[place] = True
     return total

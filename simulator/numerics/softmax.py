@@ -64,9 +64,7 @@ def _blocks(x: Array, traffic: HbmCounter, block: int) -> Iterator[slice]:
 
 
 def _divided(x: Array, largest: Array, total: Array, traffic: HbmCounter, block: int) -> Array:
-    """Return the softmax exp(x - largest) / total, in a further pass over the rows; rows without a finite entry become
-    0.
-    """
+    """Return the softmax exp(x - largest) / total, in a further pass; rows without a finite entry become 0."""
     softmax = np.zeros_like(x)
     for part in _blocks(x, traffic, block):
         piece = np.exp(x[..., part] - largest)

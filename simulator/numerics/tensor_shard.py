@@ -118,39 +118,39 @@ class TensorShard:
         together = yield ExchangeResult(begun)
         # Received: rank after rank, each (batch, part, width). A sequence's parts must be adjacent, so ranks move
         # behind batch.
-        whole: Array = together.reshape(self.tensor, batch, part, width).swapaxes(0, 1).reshape(batch, -1, width)
-        return whole
+        sequences: Array = together.reshape(self.tensor, batch, part, width).swapaxes(0, 1).reshape(batch, -1, width)
+        return sequences
 
     def scattered(self, name: str, x: Array) -> Pass[Array]:
         """Return this rank's part of the sequences, summed over the tensor-parallel ranks' arrays `x` of shape (batch,
         all, width).
         """
-        batch, whole, width = x.shape
+        batch, seq_len, width = x.shape
         # A reduce-scatter deals out contiguous blocks, so put the part for rank 0 first, then the part for rank 1, ...
-        parts = x.reshape(batch, self.tensor, whole // self.tensor, width).swapaxes(0, 1)
-        own: Array = yield ExchangeRequest(name, np.ascontiguousarray(parts).ravel())
-        return own.reshape(batch, -1, width)
+        parts = x.reshape(batch, self.tensor, seq_len // self.tensor, width).swapaxes(0, 1)
+        part: Array = yield ExchangeRequest(name, np.ascontiguousarray(parts).ravel())
+        return part.reshape(batch, -1, width)
 
     def summed(self, name: str, x: Array) -> Pass[Array]:
         """Return the sum of the array `x` over the tensor-parallel ranks."""
         together: Array = yield ExchangeRequest(name, x.ravel())
         return together.reshape(x.shape)
 
-    def part(self, name: str, whole: Array) -> Array:
+    def part(self, name: str, parameter: Array) -> Array:
         """Return this rank's part of the whole parameter with this name."""
         if self.tensor == 1:
-            return whole
+            return parameter
         if name.endswith(_BY_VOCABULARY):
             # Padding makes the parts of the vocabulary equal; padded words get probability 0 (vocabulary_loss.py).
-            padded = np.pad(whole, ((0, self.rows * self.tensor - len(whole)), (0, 0)))
+            padded = np.pad(parameter, ((0, self.rows * self.tensor - len(parameter)), (0, 0)))
             return np.split(padded, self.tensor)[self.place]
         if name.endswith(_THREE_BY_OUTPUTS):
-            return np.concatenate([np.split(third, self.tensor)[self.place] for third in np.split(whole, 3)])
+            return np.concatenate([np.split(third, self.tensor)[self.place] for third in np.split(parameter, 3)])
         if name.endswith(_BY_OUTPUTS):
-            return np.split(whole, self.tensor)[self.place]
+            return np.split(parameter, self.tensor)[self.place]
         if name.endswith(_BY_INPUTS):
-            return np.split(whole, self.tensor, axis=1)[self.place]
-        return whole
+            return np.split(parameter, self.tensor, axis=1)[self.place]
+        return parameter
 
     def whole(self, name: str, parts: Sequence[Array], vocabulary: int) -> Array:
         """Return the whole parameter with this name from all ranks' parts; rows that pad the token table are
@@ -163,7 +163,7 @@ class TensorShard:
         if name.endswith(_THREE_BY_OUTPUTS):
             # Undo the cut within thirds: all ranks' queries first, then their keys, then their values.
             thirds = [np.split(part, 3) for part in parts]
-            return np.concatenate([own[third] for third in range(3) for own in thirds])
+            return np.concatenate([part[third] for third in range(3) for part in thirds])
         return np.concatenate(parts, axis=1 if name.endswith(_BY_INPUTS) else 0)
 
     def shape(self, name: str, shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -36,10 +36,10 @@ def cross_entropy(logits: Array, targets: Array, share: TensorShard, vocabulary:
     # elsewhere), and the sum of exponentials. loss = log(sum) - target's logit, both relative to the largest.
     largest = yield ExchangeRequest("largest logit", logits.max(axis=1), "max")
     shifted = logits - largest[:, None].astype(logits.dtype)
-    row, word, mine = _own(targets, share)
-    chosen = np.zeros(len(targets), logits.dtype)
-    chosen[mine] = shifted[row[mine], word[mine]]
-    at_target = yield ExchangeRequest("target's logit", chosen)
+    row, word, mine = _own_targets(targets, share)
+    partial = np.zeros(len(targets), logits.dtype)
+    partial[mine] = shifted[row[mine], word[mine]]
+    at_target = yield ExchangeRequest("target's logit", partial)
     total = yield ExchangeRequest("sum of exponentials", np.exp(shifted).sum(axis=1))
     wide = np.float64 if logits.dtype == np.float64 else np.float32
     loss = float(-(at_target - np.log(total)).mean(dtype=wide))
@@ -50,7 +50,7 @@ def cross_entropy_backward(log_probabilities: Array, targets: Array, share: Tens
     """Return the gradient of the mean cross entropy with respect to this rank's logits, times a loss scale."""
     if share.tensor == 1:
         return layers.cross_entropy_backward(log_probabilities, targets, scale)
-    row, word, mine = _own(targets, share)
+    row, word, mine = _own_targets(targets, share)
     # softmax - one-hot(target); only the rank that holds the target's word subtracts the 1.
     gradient: Array = np.exp(log_probabilities)
     gradient[row[mine], word[mine]] -= 1.0
@@ -58,10 +58,8 @@ def cross_entropy_backward(log_probabilities: Array, targets: Array, share: Tens
     return gradient
 
 
-def _own(targets: Array, share: TensorShard) -> tuple[Array, Array, Array]:
-    """Return three arrays for the target tokens: row numbers, indices among this rank's words, and a mask of targets on
-    this rank.
-    """
+def _own_targets(targets: Array, share: TensorShard) -> tuple[Array, Array, Array]:
+    """Return the targets' row numbers, indices among this rank's words, and a mask of targets on this rank."""
     word = targets - share.place * share.rows
     return np.arange(len(targets)), word, (word >= 0) & (word < share.rows)
 

@@ -184,10 +184,7 @@ class _ChunkReduction:
             self._origins[dst] |= self._origins[src]
 
     def _lost(self, src: int, dst: int, value: Array, *, reduce: bool) -> None:
-        """Apply a lost transfer: the receiver keeps the present value, or gets zeros if there is none.
-
-        The receiver's origins count the data as arrived.
-        """
+        """Apply a lost transfer: the receiver keeps its value, or gets zeros; its origins count the data as arrived."""
         self._settle(dst)
         if self._origins[dst] == 0 and dst not in self._sums:
             self._put(dst, np.zeros_like(value))

@@ -48,16 +48,16 @@ def _period(rank: int, count: int, dtype: Dtype, seed: int) -> Array:
     """Return the first `count` numbers drawn from the seed and the rank, shape (count,); do not write into them."""
     generator = np.random.default_rng([seed, rank])
     if dtype.name in ("float64", "float32"):
-        drawn = np.empty(count, dtype.numpy)
+        numbers = np.empty(count, dtype.numpy)
         # Draw straight into the array: converting from another dtype would take as long as drawing.
-        generator.standard_normal(out=drawn, dtype=drawn.dtype)
+        generator.standard_normal(out=numbers, dtype=numbers.dtype)
     elif dtype.is_float:
-        drawn = generator.standard_normal(count, dtype=np.float32).astype(dtype.numpy)
+        numbers = generator.standard_normal(count, dtype=np.float32).astype(dtype.numpy)
     else:
         low = 0 if dtype.kind == "uint" else -_INTEGERS
-        drawn = generator.integers(low, _INTEGERS + 1, count).astype(dtype.numpy)
-    drawn.flags.writeable = False
-    return drawn
+        numbers = generator.integers(low, _INTEGERS + 1, count).astype(dtype.numpy)
+    numbers.flags.writeable = False
+    return numbers
 
 
 def buffers(schedule: Schedule, elements: int, dtype: Dtype, seed: int) -> list[Array]:
@@ -69,14 +69,14 @@ def buffers(schedule: Schedule, elements: int, dtype: Dtype, seed: int) -> list[
         Shape (elements,) each; (world_size x elements,) in all_to_all.
     """
     starts = _starts(schedule, elements)
-    made = []
-    for rank, part in enumerate(_held(schedule, starts)):
+    arrays = []
+    for rank, part in enumerate(_parts(schedule, starts)):
         # A rank that holds every chunk fills its buffer completely: zeroing first would be wasted.
-        whole = part == slice(0, starts[-1])
-        buffer = np.empty(starts[-1], dtype.numpy) if whole else _zeros(starts[-1], dtype, part)
+        full = part == slice(0, starts[-1])
+        buffer = np.empty(starts[-1], dtype.numpy) if full else _zeros(starts[-1], dtype, part)
         draw(rank, buffer[part], dtype, seed)
-        made.append(buffer)
-    return made
+        arrays.append(buffer)
+    return arrays
 
 
 class RandomInput:
@@ -116,8 +116,8 @@ class RandomInput:
 
 def drawn(schedule: Schedule, elements: int, buffers: Sequence[Array]) -> list[RandomInput]:
     """Return a copy of each rank's random input numbers; call before the collective changes the buffers."""
-    held = _held(schedule, _starts(schedule, elements))
-    return [RandomInput(buffer, part) for buffer, part in zip(buffers, held, strict=True)]
+    parts = _parts(schedule, _starts(schedule, elements))
+    return [RandomInput(buffer, part) for buffer, part in zip(buffers, parts, strict=True)]
 
 
 def _starts(schedule: Schedule, elements: int) -> list[int]:
@@ -126,11 +126,8 @@ def _starts(schedule: Schedule, elements: int) -> list[int]:
     return starts
 
 
-def _held(schedule: Schedule, starts: list[int]) -> list[slice]:
-    """Return the slice of the buffer held by each rank before a collective: from the first chunk to the last.
-
-    `starts` has the chunk offsets.
-    """
+def _parts(schedule: Schedule, starts: list[int]) -> list[slice]:
+    """Return the slice of the buffer held by each rank before a collective: from the first chunk to the last."""
     first: dict[int, int] = {}
     last: dict[int, int] = {}
     for chunk in range(schedule.chunks):

@@ -114,8 +114,8 @@ class _Chunk:
         waiting = self.buffered.pop(participant, [])
         if not waiting:
             return
-        own = [(participant, self.held[participant])] if participant in self.held else []
-        terms = [term for _, term in sorted(waiting + own)]
+        rank_terms = [(participant, self.held[participant])] if participant in self.held else []
+        terms = [term for _, term in sorted(waiting + rank_terms)]
         total = terms[0]
         for term in terms[1:]:
             total = self.add(total, term)
@@ -207,17 +207,17 @@ def _judge_chunk(
     """
     # Chunks are independent, so a single chunk's expressions bound the memory.
     expressions = _replayed(schedule, chunk, carried, numbers)
-    wanted, origins = _promised_terms(schedule, chunk, expressions)
-    if not wanted or part.start == part.stop:
+    required, origins = _promised_terms(schedule, chunk, expressions)
+    if not required or part.start == part.stop:
         return Verdict(0, 0.0, 0)
     n = schedule.world_size
-    values = _evaluate(expressions, wanted, numbers, inputs, part, n)
+    values = _evaluate(expressions, required, numbers, inputs, part, n)
     # Inputs contained in the required result.
     sources = [inputs[rank][part] for rank in range(n) if origins >> rank & 1]
     reduced = len(sources) > 1
     truth = exact(sources, numbers.reduction)
     wrong, error = 0, 0.0
-    for number, ranks in wanted.items():
+    for number, ranks in required.items():
         term, expected = expressions.terms[number], values[number]
         if expressions.origins[number] != origins:
             term, expected = ("total", 0), _defined(sources, numbers)
@@ -255,35 +255,32 @@ def _replayed(schedule: Schedule, chunk: int, carried: list[Step], numbers: Numb
 
 
 def _promised_terms(schedule: Schedule, chunk: int, expressions: _Chunk) -> tuple[dict[int, list[int]], int]:
-    """Return the terms that ranks must hold at the end, each with the ranks, and the inputs contained (bit mask).
-
-    Each required term contains the same inputs.
-    """
-    wanted: dict[int, list[int]] = {}
+    """Return the terms that ranks must hold at the end, with these ranks, and the inputs in every term (bit mask)."""
+    required: dict[int, list[int]] = {}
     receivers = COLLECTIVE_OPERATIONS[schedule.operation].receivers(
         schedule.world_size, schedule.root, chunk // schedule.pieces
     )
     for rank in receivers:
         expressions.settle(rank)
-        wanted.setdefault(expressions.at(rank), []).append(rank)
-    return wanted, promised(schedule, receivers.start, chunk) or 0
+        required.setdefault(expressions.at(rank), []).append(rank)
+    return required, promised(schedule, receivers.start, chunk) or 0
 
 
 def _evaluate(
     expressions: _Chunk,
-    wanted: Iterable[int],
+    required: Iterable[int],
     numbers: Numbers,
     inputs: Sequence[Array | RandomInput],
     part: slice,
     n: int,
 ) -> list[Array]:
-    """Return each term's value in a chunk's expressions; only `wanted` values survive.
+    """Return each term's value in a chunk's expressions; only `required` values survive.
 
     Later sums may overwrite further values. `part` is the chunk's slice in the inputs.
     """
     values: list[Array] = []
     used = Counter(chain.from_iterable(term[1:] for term in expressions.terms if term[0] not in ("input", "nothing")))
-    used.update(list(wanted))
+    used.update(list(required))
     for term in expressions.terms:
         if term[0] == "input":
             values.append(inputs[term[1]][part])

@@ -103,7 +103,7 @@ def overflowed(result: Array, dtype: Dtype) -> int:
     """Return the number of finite elements in an exact result outside the dtype's range."""
     if dtype.is_float:
         with np.errstate(over="ignore", invalid="ignore"):
-            held = result.astype(np.float64).astype(dtype.numpy).astype(np.float64)
-        return int(np.count_nonzero(~np.isfinite(held) & np.isfinite(result)))
+            stored = result.astype(np.float64).astype(dtype.numpy).astype(np.float64)
+        return int(np.count_nonzero(~np.isfinite(stored) & np.isfinite(result)))
     limits = np.iinfo(dtype.numpy)
     return int(np.count_nonzero((result > limits.max) | (result < limits.min)))

@@ -53,13 +53,13 @@ def claimed(out: Path | None) -> Iterator[None]:
         raise
 
 
-def write(folder: Path, shown: Presentation) -> None:
+def write(folder: Path, presentation: Presentation) -> None:
     """Write the files of an answer."""
-    drawn = {picture: style.png(picture.figure) for picture in shown.pictures}
-    files: dict[str, str | bytes] = {"answer.json": answer_text(shown.data)}
-    files |= {f"{table.name}.csv": table.csv for table in shown.tables}
-    files |= {f"plots/{picture.name}.png": png for picture, png in drawn.items()}
-    files[FILE] = answer_page(shown, {picture.title: png for picture, png in drawn.items()}, list(files))
+    images = {picture: style.png(picture.figure) for picture in presentation.pictures}
+    files: dict[str, str | bytes] = {"answer.json": answer_text(presentation.data)}
+    files |= {f"{table.name}.csv": table.csv for table in presentation.tables}
+    files |= {f"plots/{picture.name}.png": png for picture, png in images.items()}
+    files[FILE] = answer_page(presentation, {picture.title: png for picture, png in images.items()}, list(files))
     for name, content in files.items():
         (folder / name).parent.mkdir(exist_ok=True)
         write_atomically(folder / name, content)

@@ -20,13 +20,13 @@ def budget_table(compared: Comparison, answer: Answer) -> SmallTable | None:
     if len(answer.budget) < 2:
         return None
     # Cost and energy are unknown without a price or a power.
-    known = [column for column in _COLUMNS if answer.budget[0][column[1]] is not None]
+    columns = [column for column in _COLUMNS if answer.budget[0][column[1]] is not None]
     return SmallTable(
         title="estimate for the whole training",
         corner="",
-        columns=tuple(heading for heading, _ in known),
+        columns=tuple(heading for heading, _ in columns),
         rows=tuple(
-            (compared.name(one["setting"]), tuple(amount_text(one[key]) for _, key in known)) for one in answer.budget
+            (compared.name(row["setting"]), tuple(amount_text(row[key]) for _, key in columns)) for row in answer.budget
         ),
-        points=tuple((one["point"],) * len(known) for one in answer.budget),
+        points=tuple((row["point"],) * len(columns) for row in answer.budget),
     )

@@ -51,14 +51,14 @@ def close_up(scenario: Scenario, *, links: bool = False) -> CloseUp | Undrawn:
     return CloseUp(run.timeline, capacity, groups, tuple(sorted(scenario.cluster.stragglers)))
 
 
-def schedules(scenario: Scenario, chosen: PlottedPoints) -> Iterator[tuple[str, Point, Schedule]]:
+def schedules(scenario: Scenario, selection: PlottedPoints) -> Iterator[tuple[str, Point, Schedule]]:
     """Yield (picture's name, point, collective schedule) for the points that get pictures of schedule steps.
 
     Unless the scenario names its points, a similar point with readable cells stands in.
     """
     all_points = points(scenario)
-    for place, name in chosen.names.items():
-        point = all_points[place] if chosen.named else _readable(scenario, all_points, all_points[place])
+    for place, name in selection.names.items():
+        point = all_points[place] if selection.named else _readable(scenario, all_points, all_points[place])
         planned = _planned(point.scenario)
         if planned is not None:
             yield name, point, next(iter(planned.program.collectives().values())).schedule
@@ -108,13 +108,13 @@ def _step(scenario: Scenario, *, links: bool) -> SimulatedRun | Undrawn:
     return failed
 
 
-def _readable(scenario: Scenario, all_points: tuple[Point, ...], chosen: Point) -> Point:
-    """Return the point with the compared settings of `chosen` whose number of ranks is best for a readable picture.
+def _readable(scenario: Scenario, all_points: tuple[Point, ...], point: Point) -> Point:
+    """Return the point with the compared settings of `point` whose number of ranks is best for a readable picture.
 
     Ties go to the largest array: schedules are equal for every size except tiny sizes.
     """
-    alike = [p for p in all_points if all(p.settings[key] == chosen.settings[key] for key in scenario.compare)]
-    return min(alike, key=_by_readability)
+    candidates = [p for p in all_points if all(p.settings[key] == point.settings[key] for key in scenario.compare)]
+    return min(candidates, key=_by_readability)
 
 
 def _by_readability(point: Point) -> tuple[int, int]:

@@ -89,7 +89,7 @@ def _format_of(key: str) -> tuple[str, Callable[[float], str]]:
 def _text(value: Any, text: Callable[[float], str]) -> str:
     if isinstance(value, list):
         more = f", and {len(value) - _MOST_VALUES:,} more" if len(value) > _MOST_VALUES else ""
-        return f"[{', '.join(_text(one, text) for one in value[:_MOST_VALUES])}{more}]"
+        return f"[{', '.join(_text(entry, text) for entry in value[:_MOST_VALUES])}{more}]"
     if value is None:
         return "not set"
     return text(value) if is_number(value) else str(value)

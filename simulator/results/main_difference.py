@@ -18,31 +18,31 @@ from simulator.results.run_differences import RunDifferences
 _MEASURES: Final = {"time_s": ("collective", ("time",)), "step_time_s": ("training", ("time", "memory"))}
 
 
-def main_difference(found: RunDifferences, names: tuple[str, str]) -> str:
+def main_difference(differences: RunDifferences, names: tuple[str, str]) -> str:
     """Return a sentence with the change of time and memory from the first run to the second run.
 
     The sentence is empty if no figure differs, or if no common point has a report of the same kind in both runs.
 
     Parameters
     ----------
-    found : RunDifferences
+    differences : RunDifferences
         Differences between two runs.
     names : tuple of str
         Directories of the two runs.
     """
-    pairs = [point.reports for point in found.common]
+    pairs = [point.reports for point in differences.common]
     complete = [(first, second) for first, second in pairs if first is not None and second is not None]
-    if not found.figures or not complete:
+    if not differences.figures or not complete:
         return ""
     kind, measures = next(
-        (own for field, own in _MEASURES.items() if all(field in report for pair in complete for report in pair)),
+        (group for field, group in _MEASURES.items() if all(field in report for pair in complete for report in pair)),
         ("", ()),
     )
-    said = [text for name in measures if (text := _change(find(name, kind), complete)) is not None]
-    if not said:
+    texts = [text for name in measures if (text := _change(find(name, kind), complete)) is not None]
+    if not texts:
         return ""
     points = f" (median of {len(complete):,} common points)" if len(complete) > 1 else ""
-    return f"{_name(names[1])} {predicates(said)} compared with {_name(names[0])}{points}."
+    return f"{_name(names[1])} {predicates(texts)} compared with {_name(names[0])}{points}."
 
 
 def _change(measure: Measure, pairs: list[tuple[Report, Report]]) -> tuple[str, str] | None:
@@ -53,13 +53,13 @@ def _change(measure: Measure, pairs: list[tuple[Report, Report]]) -> tuple[str, 
     except (KeyError, TypeError, ZeroDivisionError):
         # A report of another version, or a report that was changed by hand.
         return None
-    known = [(first, second) for first, second in values if first and second]
-    if len(known) < len(values):
+    complete = [(first, second) for first, second in values if first and second]
+    if len(complete) < len(values):
         return None
-    ratios = sorted(second / first for first, second in known)
+    ratios = sorted(second / first for first, second in complete)
     text = fair.change_text(median(ratios), 1.0)
-    if len(known) == 1:
-        before, after = (fair.amount_text(value) for value in known[0])
+    if len(complete) == 1:
+        before, after = (fair.amount_text(value) for value in complete[0])
         return fair.verb, f"{text} ({before} -> {after})"
     least, most = (fair.sign_text(ratio, 1.0) for ratio in (ratios[0], ratios[-1]))
     return fair.verb, f"{text} ({least} to {most})" if least != most else text

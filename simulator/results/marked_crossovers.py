@@ -21,24 +21,24 @@ def marked_crossovers(scenario: Scenario, findings: Sequence[Mapping[str, Any]])
     spec = scenario.collective
     if spec is None:
         return []
-    own = {"collective.size": spec.nbytes, "cluster.world_size": scenario.cluster.world_size}
-    found = []
-    for one in (crossing for finding in findings for crossing in finding.get("crossings", ())):
-        along = _ALONG.get(one["along"])
+    defaults = {"collective.size": spec.nbytes, "cluster.world_size": scenario.cluster.world_size}
+    marks = []
+    for place in (crossing for finding in findings for crossing in finding.get("crossings", ())):
+        along = _ALONG.get(place["along"])
         # Crossings along other axes, or without a known time, have no place in the picture.
-        if along is None or one["value"] is None:
+        if along is None or place["value"] is None:
             continue
         # The picture has two axes: the crossing is along one, and the value on the other is fixed.
-        other = next(key for key in _ALONG if key != one["along"])
-        fixed = amount(one["fixed"].get(other, own[other])) or 0
-        before, after = (_line(scenario, one[end], one["fixed"]) for end in ("before", "after"))
-        found.append(Crossing(before, after, along, fixed, one["at"], one["value"], leads=True, searched=True))
-    return found
+        other = next(key for key in _ALONG if key != place["along"])
+        fixed = amount(place["fixed"].get(other, defaults[other])) or 0
+        before, after = (_line(scenario, place[end], place["fixed"]) for end in ("before", "after"))
+        marks.append(Crossing(before, after, along, fixed, place["at"], place["value"], leads=True, searched=True))
+    return marks
 
 
 def _line(scenario: Scenario, setting: Mapping[str, Any], fixed: Mapping[str, Any]) -> str:
     """Return the name of a setting's line in the scaling picture: the setting in words, without the picture's axes."""
-    told = {**setting, **fixed}
+    settings = {**setting, **fixed}
     # The same rule as in `scaling_points`: the names must match the lines' names in the picture.
-    apart = [key for key in (*scenario.compare, *scenario.sweep) if key in told and key not in _ALONG]
-    return labelled({key: told[key] for key in apart})
+    keys = [key for key in (*scenario.compare, *scenario.sweep) if key in settings and key not in _ALONG]
+    return labelled({key: settings[key] for key in keys})

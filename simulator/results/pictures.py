@@ -53,16 +53,16 @@ def draw(
     """
     from simulator.report.plots import style
 
-    chosen = plotted_points(scenario, outcomes, spoken)
+    selection = plotted_points(scenario, outcomes, spoken)
     files, undrawn = [], []
-    for name, figure in figures(scenario, outcomes, chosen, findings):
+    for name, figure in figures(scenario, outcomes, selection, findings):
         if isinstance(figure, Undrawn):
             undrawn.append(undrawn_text(name, figure))
         else:
             files.append(style.save(figure, folder / "plots", name, svg=svg))
     # Only plots of single points omit points; comparisons show every point.
-    close = any(isinstance(plot, CloseUpPlot) for plot in _wanted(scenario).values())
-    return DrawnPictures(tuple(files), chosen.left_out if close else "", tuple(undrawn))
+    close = any(isinstance(plot, CloseUpPlot) for plot in _plots(scenario).values())
+    return DrawnPictures(tuple(files), selection.left_out if close else "", tuple(undrawn))
 
 
 def undrawn_text(name: str, undrawn: Undrawn) -> str:
@@ -73,20 +73,20 @@ def undrawn_text(name: str, undrawn: Undrawn) -> str:
 def figures(
     scenario: Scenario,
     outcomes: Sequence[PointOutcome],
-    chosen: PlottedPoints | None = None,
+    selection: PlottedPoints | None = None,
     findings: Sequence[Mapping[str, Any]] = (),
 ) -> Iterator[tuple[str, Figure | Undrawn]]:
     """Yield (file name, figure) pairs for the scenario's plots, with the reason in place of a missing figure."""
     from simulator.report.plots import style
 
-    for name, figure, point in _pictures(scenario, outcomes, chosen or plotted_points(scenario, outcomes), findings):
+    for name, figure, point in _pictures(scenario, outcomes, selection or plotted_points(scenario, outcomes), findings):
         if point and not isinstance(figure, Undrawn):
             # The caption names a single point, or the common settings in a comparison.
             style.set_point(figure, point)
         yield name, figure
 
 
-def _wanted(scenario: Scenario) -> dict[str, Plot]:
+def _plots(scenario: Scenario) -> dict[str, Plot]:
     kind = "collective" if scenario.training is None else "training"
     return plot_catalog.named(kind, scenario.plotted.kinds or (), scenario.base)
 
@@ -94,33 +94,33 @@ def _wanted(scenario: Scenario) -> dict[str, Plot]:
 def _pictures(
     scenario: Scenario,
     outcomes: Sequence[PointOutcome],
-    chosen: PlottedPoints,
+    selection: PlottedPoints,
     findings: Sequence[Mapping[str, Any]],
 ) -> Iterator[_Picture]:
     # Order: comparisons, pictures for single points, pictures for small schedules.
-    wanted, compared = _wanted(scenario), _comparison(scenario, outcomes, findings)
+    plots, compared = _plots(scenario), _comparison(scenario, outcomes, findings)
     in_common = describe_point(scenario, {})
-    for plot in wanted.values():
+    for plot in plots.values():
         if isinstance(plot, ComparisonPlot):
             yield from ((name, figure, in_common) for name, figure in plot.figures(compared).items())
     yield from _of_points(
-        scenario, chosen, {name: plot for name, plot in wanted.items() if isinstance(plot, CloseUpPlot)}
+        scenario, selection, {name: plot for name, plot in plots.items() if isinstance(plot, CloseUpPlot)}
     )
     # Schedule plots use small points of their own (see `close_ups.schedules`).
-    small = {name: plot for name, plot in wanted.items() if isinstance(plot, SchedulePlot)}
-    for suffix, point, schedule in schedules(scenario, chosen) if small else ():
+    small = {name: plot for name, plot in plots.items() if isinstance(plot, SchedulePlot)}
+    for suffix, point, schedule in schedules(scenario, selection) if small else ():
         for name, plot in small.items():
             figure = plot.figure(schedule) or Undrawn(_NOTHING)
             yield f"{name}{suffix}", figure, describe_point(scenario, point.settings)
 
 
-def _of_points(scenario: Scenario, chosen: PlottedPoints, wanted: Mapping[str, CloseUpPlot]) -> Iterator[_Picture]:
+def _of_points(scenario: Scenario, selection: PlottedPoints, plots: Mapping[str, CloseUpPlot]) -> Iterator[_Picture]:
     all_points = points(scenario)
-    for place, suffix in chosen.names.items() if wanted else ():
+    for place, suffix in selection.names.items() if plots else ():
         # Simulating a point again takes most of the time; the point's plots share the result.
         point = all_points[place]
-        looked_at = close_up(point.scenario, links=any(plot.links for plot in wanted.values()))
-        for name, plot in wanted.items():
+        looked_at = close_up(point.scenario, links=any(plot.links for plot in plots.values()))
+        for name, plot in plots.items():
             figure = looked_at if isinstance(looked_at, Undrawn) else plot.figure(looked_at) or Undrawn(_NOTHING)
             yield f"{name}{suffix}", figure, describe_point(scenario, point.settings)
 
@@ -143,9 +143,9 @@ def _throughputs(scenario: Scenario, outcomes: Sequence[PointOutcome]) -> list[T
     throughputs = []
     for point, outcome in zip(points(scenario), outcomes, strict=True):
         if outcome.report is not None:
-            apart = {k: v for k, v in point.settings.items() if k != "cluster.world_size"}
+            others = {k: v for k, v in point.settings.items() if k != "cluster.world_size"}
             # Each combination of the settings, apart from the number of GPUs, is a line in the picture.
-            line = labelled(apart) or scenario.name
+            line = labelled(others) or scenario.name
             report = outcome.report
             ends = report.get("intervals") or {}
             throughputs.append(

@@ -55,8 +55,8 @@ def plotted_points(
     spoken : sequence of int, optional
         Points in the answer, if the answer is known already.
     """
-    places = [place for place in _wanted(scenario, outcomes, spoken) if outcomes[place].report is not None]
-    shown = places if scenario.plotted.points == "all" else places[:MOST_DRAWN]
+    places = [place for place in _candidates(scenario, outcomes, spoken) if outcomes[place].report is not None]
+    visible = places if scenario.plotted.points == "all" else places[:MOST_DRAWN]
     settings = [outcomes[place].settings for place in places]
     # Compared keys always distinguish points; swept keys are in the name only if their values differ.
     keys = [
@@ -66,22 +66,22 @@ def plotted_points(
     ]
     names = {place: _suffix(outcomes[place].settings, keys) for place in places}
     return PlottedPoints(
-        names={place: names[place] for place in shown},
+        names={place: names[place] for place in visible},
         named=scenario.plotted.points is not None,
-        left_out=_left_out(len(shown), len(outcomes)),
-        beyond=tuple(names[place] for place in places if place not in shown),
+        left_out=_left_out(len(visible), len(outcomes)),
+        beyond=tuple(names[place] for place in places if place not in visible),
     )
 
 
-def _wanted(scenario: Scenario, outcomes: Sequence[PointOutcome], spoken: Sequence[int] | None) -> Sequence[int]:
-    named = scenario.plotted.points
-    if named is None:
+def _candidates(scenario: Scenario, outcomes: Sequence[PointOutcome], spoken: Sequence[int] | None) -> Sequence[int]:
+    selectors = scenario.plotted.points
+    if selectors is None:
         return highlighted_points(scenario, outcomes, spoken)
     # The only string is "all".
-    if isinstance(named, str):
+    if isinstance(selectors, str):
         return range(len(outcomes))
     all_points = points(scenario)
-    return list(dict.fromkeys(place for wanted in named for place in matching(all_points, wanted)))
+    return list(dict.fromkeys(place for selector in selectors for place in matching(all_points, selector)))
 
 
 def _suffix(settings: Mapping[str, Any], keys: Sequence[str]) -> str:
@@ -105,17 +105,17 @@ def as_file_name(key: str, value: Any) -> str:
     return name if len(name) <= _LONGEST else f"{name[: _LONGEST - 5]}-{mark}"
 
 
-def _left_out(shown: int, there: int) -> str:
-    if shown == there:
+def _left_out(count: int, total: int) -> str:
+    if count == total:
         return ""
     return (
-        f"drew {shown} of {there} points; for more: `simulator plot RUN --kind KIND --point KEY=VALUE`, or "
+        f"drew {count} of {total} points; for more: `simulator plot RUN --kind KIND --point KEY=VALUE`, or "
         "`plots: {points: all}` in the scenario"
     )
 
 
 def highlighted_points(
-    scenario: Scenario, outcomes: Sequence[PointOutcome], known: Sequence[int] | None = None
+    scenario: Scenario, outcomes: Sequence[PointOutcome], answer_points: Sequence[int] | None = None
 ) -> list[int]:
     """Return the indices of the points that get individual pictures, rising; empty if every point failed.
 
@@ -123,8 +123,8 @@ def highlighted_points(
     ----------
     outcomes : sequence of PointOutcome
         An outcome per point, in the points' order.
-    known : sequence of int, optional
+    answer_points : sequence of int, optional
         Points in the answer, if the answer is known already.
     """
-    spoken = answer(Comparison(scenario, list(outcomes))).spoken if known is None else known
+    spoken = answer(Comparison(scenario, list(outcomes))).spoken if answer_points is None else answer_points
     return sorted(place for place in spoken[:_MOST] if outcomes[place].report is not None)

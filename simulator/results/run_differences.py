@@ -152,12 +152,12 @@ class RunDifferences:
         common = number_of(len(self.common), "common point")
         figures = f"{self.figures:,} figures differ" if self.figures > 1 else "1 figure differs"
         equal = f"{common} {'is' if len(self.common) == 1 else 'are'} equal."
-        said = [f"{figures} in {common}." if self.figures else equal]
+        texts = [f"{figures} in {common}." if self.figures else equal]
         if not self.common:
-            said = ["The runs have no common point; no figure can be compared."]
-        for name, own in zip(names, self.only, strict=True):
-            said += [f"{len(own):,} point{' is' if len(own) == 1 else 's are'} only in {name}."] if own else []
-        return tuple(said)
+            texts = ["The runs have no common point; no figure can be compared."]
+        for name, extra in zip(names, self.only, strict=True):
+            texts += [f"{len(extra):,} point{' is' if len(extra) == 1 else 's are'} only in {name}."] if extra else []
+        return tuple(texts)
 
 
 def read_run(run: Path) -> ReportedRun:
@@ -197,8 +197,8 @@ def differences(first: ReportedRun, second: ReportedRun) -> RunDifferences:
     axes = tuple(dict.fromkeys(key for run in runs for outcome in run.outcomes for key in flat(outcome.settings)))
     a, b = (_by_identity(run, axes, runs) for run in runs)
     common = tuple(_common(a[key], b[key]) for key in a if key in b)
-    only = tuple(own.settings for key, own in a.items() if key not in b)
-    others = tuple(own.settings for key, own in b.items() if key not in a)
+    only = tuple(outcome.settings for key, outcome in a.items() if key not in b)
+    others = tuple(outcome.settings for key, outcome in b.items() if key not in a)
     # Scenario keys are compared only if both scenarios are known.
     keys = None
     if first.scenario is not None and second.scenario is not None:
@@ -218,8 +218,8 @@ def key_text(value: Any) -> str:
         return "not set"
     if isinstance(value, list) and len(value) > _MOST_VALUES:
         # The text ends with "]", which is replaced by the number of omitted values.
-        shown = yaml_dialect.dump(value[:_MOST_VALUES], one_line=True)
-        return f"{shown[:-1]}, and {len(value) - _MOST_VALUES:,} more]"
+        start = yaml_dialect.dump(value[:_MOST_VALUES], one_line=True)
+        return f"{start[:-1]}, and {len(value) - _MOST_VALUES:,} more]"
     text = yaml_dialect.dump(value, one_line=True)
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
 
@@ -228,14 +228,14 @@ def _by_identity(
     run: ReportedRun, axes: Sequence[str], runs: Sequence[ReportedRun]
 ) -> dict[tuple[str, int], PointOutcome]:
     """Return a run's outcomes by (settings on `axes`, occurrence): equal points in a run are numbered from 0."""
-    found: dict[tuple[str, int], PointOutcome] = {}
+    outcomes: dict[tuple[str, int], PointOutcome] = {}
     # Several points may have equal settings in the common axes, for example with a size in other units.
-    seen = Counter[str]()
+    counts = Counter[str]()
     for outcome in run.outcomes:
         identity = _identity(run, outcome, axes, runs)
-        found[identity, seen[identity]] = outcome
-        seen[identity] += 1
-    return found
+        outcomes[identity, counts[identity]] = outcome
+        counts[identity] += 1
+    return outcomes
 
 
 def _identity(run: ReportedRun, outcome: PointOutcome, axes: Sequence[str], runs: Sequence[ReportedRun]) -> str:
@@ -245,9 +245,9 @@ def _identity(run: ReportedRun, outcome: PointOutcome, axes: Sequence[str], runs
     # The point's settings replace the scenario's values, as in the simulation.
     put(data, settings)
     # Without both scenarios, the value of a key that a run does not vary is unknown.
-    known = axes if all(one.scenario is not None for one in runs) else tuple(settings)
+    keys = axes if all(other.scenario is not None for other in runs) else tuple(settings)
     # A value that the key cannot read (a size without a unit in an older report) is compared in its written form.
-    values = {key: settings.get(key) if (value := _plain(key, data)) is None else value for key in known}
+    values = {key: settings.get(key) if (value := _plain(key, data)) is None else value for key in keys}
     return json.dumps(values, sort_keys=True)
 
 
@@ -258,7 +258,7 @@ def _plain(key: str, data: Mapping[str, Any]) -> Any:
 
 def _common(first: PointOutcome, second: PointOutcome) -> CommonPoint:
     # Rows of the table contain settings too; settings differ by design, and are removed before the comparison.
-    a, b = (row(PointOutcome(0, {}, own.engine, own.report, own.error)) for own in (first, second))
+    a, b = (row(PointOutcome(0, {}, outcome.engine, outcome.report, outcome.error)) for outcome in (first, second))
     settings, places = {**first.settings, **second.settings}, (first.index, second.index)
     changes = sorted(_changes(a, b), key=_importance)
     return CommonPoint(settings, places, tuple(changes), (first.report, second.report))
@@ -280,11 +280,11 @@ def _changes(first: Mapping[str, Any], second: Mapping[str, Any]) -> tuple[Chang
 def _keys(scenario: Mapping[str, Any]) -> dict[str, Any]:
     """Return a scenario as {dotted key: value}; a swept or compared key has its list of values."""
     axes = {key: values for kind in KINDS for key, values in _mapping(scenario.get(kind)).items()}
-    own = dict(_leaves((), {key: value for key, value in scenario.items() if key not in KINDS}))
+    entries = dict(_leaves((), {key: value for key, value in scenario.items() if key not in KINDS}))
     # An axis replaces the keys below it. An axis over a whole section is an exception: some of its settings may leave
     # keys in the section to the scenario.
     inside = tuple(f"{axis}." for axis in axes if axis not in SECTIONS)
-    return {key: value for key, value in own.items() if not key.startswith(inside)} | axes
+    return {key: value for key, value in entries.items() if not key.startswith(inside)} | axes
 
 
 def _leaves(at: tuple[str, ...], data: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

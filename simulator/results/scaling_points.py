@@ -20,24 +20,21 @@ def scaling_points(scenario: Scenario, outcomes: Sequence[PointOutcome]) -> tupl
 
     There is a line per combination of settings other than the picture's axes.
     """
-    shown = []
+    line_points = []
     for point, outcome in zip(points(scenario), outcomes, strict=True):
-        apart = [key for key in point.settings if key not in _PLACES]
-        scaled = _scaled(point, outcome, apart)
-        shown += [scaled] if scaled else []
-    return tuple(shown)
+        keys = [key for key in point.settings if key not in _PLACES]
+        scaled = _scaled(point, outcome, keys)
+        line_points += [scaled] if scaled else []
+    return tuple(line_points)
 
 
-def _scaled(point: Point, outcome: PointOutcome, apart: Sequence[str]) -> ScalingPoint | None:
-    """Return an outcome as a point of the scaling picture; None without a positive time.
-
-    Its line is named by the values of the keys in `apart`, or by the algorithm.
-    """
+def _scaled(point: Point, outcome: PointOutcome, keys: Sequence[str]) -> ScalingPoint | None:
+    """Return a point on the line named by the values of `keys`, or by the algorithm; None without a positive time."""
     spec, report = point.scenario.collective, outcome.report
     # Both axes are logarithmic, so a time of 0 has no place.
     if report is None or spec is None or report["time_s"] <= 0:
         return None
-    label = _labels(point, apart) or report["algorithm"]
+    label = _labels(point, keys) or report["algorithm"]
     # A fixed group of ranks on ever larger clusters is drawn at the cluster's size, not at the group's size.
     along = spec.group is None or "cluster.world_size" in point.settings
     ranks = point.scenario.cluster.world_size if along else len(spec.group or ())

@@ -63,7 +63,7 @@ def small_tables(compared: Comparison, answer: Answer) -> tuple[SmallTable, ...]
     measures = _measures(compared, answer)
     several_settings, several_conditions = len(compared.settings) > 1, len(compared.conditions) > 1
     axes = [key for key in compared.scenario.sweep if len(compared.scenario.sweep[key]) > 1]
-    best = any(found.kind == "best" for found in answer.findings)
+    best = any(finding.kind == "best" for finding in answer.findings)
     # Two swept axes and several settings would need a three-dimensional table: show only the winner in each place.
     if several_settings and len(axes) == 2 and best:
         return (_winners(compared, answer, measures[0], axes[0], axes[1]),)
@@ -74,19 +74,19 @@ def small_tables(compared: Comparison, answer: Answer) -> tuple[SmallTable, ...]
 
 def _measures(compared: Comparison, answer: Answer) -> list[Measure]:
     """Return the measures for the small tables: those that the scenario asks for, then the usual ones."""
-    asked = [name for one in compared.scenario.answer for name in one.of]
-    kinds = {found.kind for found in answer.findings}
+    requested = [name for request in compared.scenario.answer for name in request.of]
+    kinds = {finding.kind for finding in answer.findings}
     spoken = [name for kind, names in _SPOKEN_OF.items() if kind in kinds for name in names]
     # A requested measure comes first, even if it is also a usual measure.
     reports = [row.report for row in compared.rows if row.report is not None]
     usual = _PADDED if has_padding(reports) else _USUAL[compared.kind]
-    names = list(dict.fromkeys([*asked, *(spoken if not asked else ()), *usual]))
-    wanted = [compared.measure(name) for name in names]
-    known = [m for m in wanted if any(m.value(report) is not None for report in reports)]
+    names = list(dict.fromkeys([*requested, *(spoken if not requested else ()), *usual]))
+    measures = [compared.measure(name) for name in names]
+    available = [m for m in measures if any(m.value(report) is not None for report in reports)]
     # With different numbers of tokens per step, only tokens/s can be compared, not step times.
-    if any(str(found.numbers.get("measure")).startswith("time_per_") for found in answer.findings):
-        known = [measure for measure in known if measure.name != "time"]
-    return known[: max(_MOST_MEASURES, len(asked))]
+    if any(str(finding.numbers.get("measure")).startswith("time_per_") for finding in answer.findings):
+        available = [measure for measure in available if measure.name != "time"]
+    return available[: max(_MOST_MEASURES, len(requested))]
 
 
 def _heading(compared: Comparison, key: str, value: Any) -> str:
@@ -98,10 +98,7 @@ def _axis_name(key: str) -> str:
 
 
 def _winners(compared: Comparison, answer: Answer, measure: Measure, down: str, across: str) -> SmallTable:
-    """Return a table over two swept axes: each cell has the winning setting and its lead.
-
-    Crossovers follow each row.
-    """
+    """Return a table over two swept axes, a cell with winner and lead each; crossovers follow each row."""
     values_down, values_across = (compared.scenario.sweep[key] for key in (down, across))
     rows, points = [], []
     for value in values_down:
@@ -114,7 +111,7 @@ def _winners(compared: Comparison, answer: Answer, measure: Measure, down: str, 
     if any(changes):
         columns = (*columns, "crossover")
         rows = [(name, (*cells, change or "-")) for (name, cells), change in zip(rows, changes, strict=True)]
-        points = [(*own, None) for own in points]
+        points = [(*indices, None) for indices in points]
     # The ratio to the second-best setting stands behind the name.
     title = f"{capital(measure.noun)}: {measure.superlative} setting, and lead over the runner-up"
     return SmallTable(title, _axis_name(down), columns, tuple(rows), tuple(points))
@@ -122,12 +119,12 @@ def _winners(compared: Comparison, answer: Answer, measure: Measure, down: str, 
 
 def _lead_changes(compared: Comparison, answer: Answer, along: str, fixed: Settings) -> str:
     """Return a text with the crossovers along an axis, at the fixed values of the other axes."""
-    found = (one for finding in answer.findings for one in finding.numbers.get("crossings", ()))
+    crossings = (place for finding in answer.findings for place in finding.numbers.get("crossings", ()))
     return ", ".join(
-        f"{compared.name(one['after'])} {'from' if one['exact'] else 'above'} "
-        f"{at_text(along, one['at'], exact=one['exact'])}"
-        for one in found
-        if one["along"] == along and one["fixed"] == fixed and one["at"] is not None
+        f"{compared.name(place['after'])} {'from' if place['exact'] else 'above'} "
+        f"{at_text(along, place['at'], exact=place['exact'])}"
+        for place in crossings
+        if place["along"] == along and place["fixed"] == fixed and place["at"] is not None
     )
 
 
@@ -142,23 +139,20 @@ def _winner(compared: Comparison, measure: Measure, condition: Settings) -> tupl
     name = compared.name(rows[0].setting)
     if len(rows) == 1:
         return f"only {name}", rows[0].index
-    one, two = (measure.value(row.report or {}) or 0.0 for row in rows[:2])
+    first, second = (measure.value(row.report or {}) or 0.0 for row in rows[:2])
     # Equal up to rounding: a tie. Without both values, no ratio can be computed.
-    if one == two or (one and two and abs(one / two - 1) <= SAME):
+    if first == second or (first and second and abs(first / second - 1) <= SAME):
         return f"{name} (tie)", rows[0].index
-    if not one or not two:
+    if not first or not second:
         return name, rows[0].index
-    ratio = two / one if measure.best == "least" else one / two
+    ratio = second / first if measure.best == "least" else first / second
     # A lead within the prediction's uncertainty is a tie.
     tie = " (tie)" if measure.tied(rows[0].report or {}, rows[1].report or {}) else ""
     return f"{name} {factor_text(ratio)}{tie}", rows[0].index
 
 
 def _side_by_side(compared: Comparison, measure: Measure) -> SmallTable:
-    """Return a table of a measure with settings in columns and conditions (swept values) in rows.
-
-    It is transposed if there are many settings.
-    """
+    """Return a table of a measure, settings in columns and conditions in rows; transposed for many settings."""
     settings, conditions = compared.settings, compared.conditions
     names = tuple(compared.name(setting) for setting in settings)
     places = tuple(compared.where(condition) for condition in conditions)
@@ -175,8 +169,8 @@ def _side_by_side(compared: Comparison, measure: Measure) -> SmallTable:
         best = {(place, line) for line, place in best}
     rows = tuple((heading, tuple(cells)) for heading, cells in zip(headings, grid, strict=True))
     rivals = _rivals([measure], contests[0])
-    title, shown = capital(measure.noun), tuple(tuple(own) for own in points)
-    return SmallTable(title, "", columns, rows, shown, frozenset(best), rivals)
+    title, indices = capital(measure.noun), tuple(tuple(line) for line in points)
+    return SmallTable(title, "", columns, rows, indices, frozenset(best), rivals)
 
 
 def _best(measure: Measure, rows: Sequence[Row]) -> list[int]:
@@ -185,7 +179,7 @@ def _best(measure: Measure, rows: Sequence[Row]) -> list[int]:
     for place, row in enumerate(rows):
         if row.fits and (value := measure.value(row.report or {})) is not None:
             contests.setdefault(_contest(measure, row), {})[place] = value
-    return [place for known in contests.values() for place in _leaders(measure, rows, known)]
+    return [place for values in contests.values() for place in _leaders(measure, rows, values)]
 
 
 def _contest(measure: Measure, row: Row) -> Hashable:
@@ -201,28 +195,28 @@ def _contest(measure: Measure, row: Row) -> Hashable:
 
 def _rivals(measures: Sequence[Measure], rows: Sequence[Row]) -> str:
     """Return a text on the rows that compete with each other; empty if all rows do in every measure."""
-    known = [row for row in rows if row.report is not None]
-    if all(len({_contest(measure, row) for row in known}) <= 1 for measure in measures):
+    runs = [row for row in rows if row.report is not None]
+    if all(len({_contest(measure, row) for row in runs}) <= 1 for measure in measures):
         return ""
     text = "among points with the same number of GPUs and the same work"
-    return f"{text}; MFU and speed per GPU among all points" if known[0].point.training is not None else text
+    return f"{text}; MFU and speed per GPU among all points" if runs[0].point.training is not None else text
 
 
-def _leaders(measure: Measure, rows: Sequence[Row], known: Mapping[int, float]) -> list[int]:
+def _leaders(measure: Measure, rows: Sequence[Row], values: Mapping[int, float]) -> list[int]:
     """Return the indices of the rows that are best, or tied with the best, given {index: value} of comparable rows."""
-    if len(known) < 2:
+    if len(values) < 2:
         return []
     sign = 1 if measure.best == "least" else -1
-    first = min(known, key=lambda place: sign * known[place])
+    first = min(values, key=lambda place: sign * values[place])
     winner = rows[first].report or {}
     best = [
         place
-        for place, value in known.items()
+        for place, value in values.items()
         # Equal up to rounding, or within the uncertainty.
-        if abs(value - known[first]) <= SAME * abs(known[first]) or measure.tied(winner, rows[place].report or {})
+        if abs(value - values[first]) <= SAME * abs(values[first]) or measure.tied(winner, rows[place].report or {})
     ]
     # If every row is tied, no row is marked.
-    return best if len(best) < len(known) else []
+    return best if len(best) < len(values) else []
 
 
 def _cell(measure: Measure, row: Row) -> str:
@@ -240,17 +234,17 @@ def _by_measure(compared: Comparison, measures: Sequence[Measure]) -> SmallTable
     # unclear.
     first = rows[0].report if sum(len(values) > 1 for values in compared.scenario.sweep.values()) < 2 else None
     columns = tuple(measure.noun for measure in measures)
-    told, points = [], []
+    lines, points = [], []
     for row in rows:
         name = compared.name({**row.setting, **row.condition})
         # The reference is the first setting under the same condition.
-        own = compared.row(compared.settings[0], row.condition) if len(compared.settings) > 1 else rows[0]
-        before = own.report if first is not None and row is not own else None
+        reference = compared.row(compared.settings[0], row.condition) if len(compared.settings) > 1 else rows[0]
+        before = reference.report if first is not None and row is not reference else None
         cells = tuple(_changed(measure, row, before) for measure in measures)
-        told.append((name if row.fits or row.report is None else f"{name} (does not fit)", cells))
+        lines.append((name if row.fits or row.report is None else f"{name} (does not fit)", cells))
         points.append((row.index,) * len(measures))
     best = {(place, column) for column, measure in enumerate(measures) for place in _best(measure, rows)}
-    return SmallTable("", "", columns, tuple(told), tuple(points), frozenset(best), _rivals(measures, rows))
+    return SmallTable("", "", columns, tuple(lines), tuple(points), frozenset(best), _rivals(measures, rows))
 
 
 def _changed(measure: Measure, row: Row, first: Mapping[str, Any] | None) -> str:

@@ -81,7 +81,7 @@ def npz_bytes(parameters: Mapping[str, Array]) -> bytes:
     Bfloat16, unknown in .npy, becomes float32 without loss.
     """
     file = io.BytesIO()
-    plain = {name: own if own.dtype.kind == "f" else own.astype(np.float32) for name, own in parameters.items()}
+    plain = {name: array if array.dtype.kind == "f" else array.astype(np.float32) for name, array in parameters.items()}
     np.savez(file, **plain)  # type: ignore[arg-type]
     return file.getvalue()
 
@@ -92,12 +92,12 @@ def spans_text(run: SimulatedRun) -> str:
     If ranks are omitted, the first line reports which ranks are in the file.
     """
     # Large runs record only some ranks (see `ranks`).
-    shown, collective = sorted({span.rank for span in run.timeline.spans}), run.scenario.collective
+    rank_list, collective = sorted({span.rank for span in run.timeline.spans}), run.scenario.collective
     ranks = len(collective.group) if collective and collective.group else run.scenario.cluster.world_size
     note = ""
-    if len(shown) < ranks:
-        kept = ", ".join(map(str, shown))
-        note = f"# operations of ranks {kept} of {ranks}; `simulator run --ranks` selects other ranks\n"
+    if len(rank_list) < ranks:
+        text = ", ".join(map(str, rank_list))
+        note = f"# operations of ranks {text} of {ranks}; `simulator run --ranks` selects other ranks\n"
     columns = ["rank", "stream", "name", "kind", "start_s", "end_s", "bytes", "flop"]
     rows = (
         [s.rank, s.stream, s.name, s.kind, repr(s.start), repr(s.end), f"{s.nbytes:.0f}", f"{s.flops:.0f}"]
@@ -140,10 +140,7 @@ def links_text(run: SimulatedRun) -> str:
 
 
 def _transfer_lines(log: TransferLog) -> Iterable[str]:
-    """Return a CSV line per transfer of a log.
-
-    Lines are built column by column: building rows took most of a small point's file time.
-    """
+    """Return a CSV line per transfer, built column by column: rows took most of a small point's file time."""
     t, vertices = log.transfers, [_field(name) for name in log.vertices]
     columns = (
         map(str, range(len(log))),

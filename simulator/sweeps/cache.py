@@ -43,11 +43,11 @@ class Cache:
         """Return a point's cache key, a hash for the file name; None if a file that the point names cannot be read."""
         try:
             # The name in reports is part of the key, because reports contain this name.
-            named = [(f.written, _called(f.path), digest_of(f.path)) for f in self.files.of(scenario)]
+            digests = [(f.written, _called(f.path), digest_of(f.path)) for f in self.files.of(scenario)]
         except (OSError, ScenarioError):
             return None
         keys = {key: value for key, value in resolved(scenario).items() if key not in _IRRELEVANT}
-        text = json.dumps([edition(), self.limit_memory, keys, named], sort_keys=True, default=str)
+        text = json.dumps([edition(), self.limit_memory, keys, digests], sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()
 
     def find(self, numbered: NumberedPoint, key: str | None) -> PointOutcome | None:

@@ -41,7 +41,7 @@ Files = Mapping[str, bytes]
 
 
 def play(
-    numbered: Sequence[NumberedPoint], address: str, keep: ArtifactWriter | None = None, *, alone: bool = False
+    numbered: Sequence[NumberedPoint], address: str, keep: ArtifactWriter | None = None, *, strict: bool = False
 ) -> Generator[PointOutcome]:
     """Simulate numbered points on a Dask cluster and yield their outcomes in order of completion.
 
@@ -53,7 +53,7 @@ def play(
         Address of the scheduler: "tcp://HOST:PORT".
     keep : ArtifactWriter, optional
         Writes the files of each point; the files arrive in this writer's folder.
-    alone : bool
+    strict : bool
         Whether a point's error is raised instead of stored in its outcome.
 
     Raises
@@ -69,7 +69,7 @@ def play(
         files = files_to_send([point for _, point in numbered])
         # Sent as the result of a task, not scattered: if the worker with the files is lost, Dask runs the task again.
         named_files: Any = client.submit(dict, files, pure=False) if files else None
-        yield from _played(client, numbered, keep, named_files, alone=alone)
+        yield from _outcomes(client, numbered, keep, named_files, strict=strict)
 
 
 @dataclass(slots=True)
@@ -83,7 +83,7 @@ class Submitted:
     def submit(self, point: NumberedPoint) -> None:
         """Submit a numbered point to the Dask cluster."""
         future: Any = self.client.submit(
-            play_on_worker, point, keep=None, files=self.files, ours=edition(), alone=False, pure=False
+            play_on_worker, point, keep=None, files=self.files, ours=edition(), strict=False, pure=False
         )
         self._waiting[future.key] = point, future
 
@@ -188,16 +188,16 @@ def files_to_send(points: Sequence[Point]) -> dict[str, bytes]:
     """Return {relative path: content} of the files that the points name by relative path."""
     contents = {}
     base = points[0].scenario.base
-    for named in files_of(point.scenario for point in points):
+    for file in files_of(point.scenario for point in points):
         # Files outside the scenario's folder are not sent: workers must have them at the same path.
-        path = named.path.relative_to(base) if named.path.is_relative_to(base) else named.path
-        if not path.is_absolute() and ".." not in path.parts and registry.is_file(named.path):
-            contents[path.as_posix()] = named.path.read_bytes()
+        path = file.path.relative_to(base) if file.path.is_relative_to(base) else file.path
+        if not path.is_absolute() and ".." not in path.parts and registry.is_file(file.path):
+            contents[path.as_posix()] = file.path.read_bytes()
     return contents
 
 
-def _played(
-    client: Client, numbered: Sequence[NumberedPoint], keep: ArtifactWriter | None, named_files: Any, *, alone: bool
+def _outcomes(
+    client: Client, numbered: Sequence[NumberedPoint], keep: ArtifactWriter | None, named_files: Any, *, strict: bool
 ) -> Generator[PointOutcome]:
     from distributed import as_completed
 
@@ -208,7 +208,7 @@ def _played(
         for start in range(0, len(numbered), _POINTS_A_MESSAGE):
             batch = numbered[start : start + _POINTS_A_MESSAGE]
             futures = client.map(
-                play_on_worker, batch, keep=remote_writer, files=named_files, ours=edition(), alone=alone, pure=False
+                play_on_worker, batch, keep=remote_writer, files=named_files, ours=edition(), strict=strict, pure=False
             )
             pending.update(zip((future.key for future in futures), zip(batch, futures, strict=True), strict=True))
         futures = [future for _, future in pending.values()]
@@ -248,7 +248,7 @@ def _outcome_and_files(numbered_point: NumberedPoint, status: str, answer: Any) 
 
 
 def play_on_worker(
-    at: NumberedPoint, *, keep: ArtifactWriter | None, files: Files | None, ours: str, alone: bool
+    at: NumberedPoint, *, keep: ArtifactWriter | None, files: Files | None, ours: str, strict: bool
 ) -> tuple[PointOutcome, Files]:
     """Simulate a point on a Dask worker; return its outcome, and its files by path in the run's folder."""
     # A worker may have joined after `_refuse_others`.
@@ -256,7 +256,7 @@ def play_on_worker(
         raise SimulationError(f"this is simulator {ours}, a worker has {edition()}; install the same on every machine")
     index, point = at
     with TemporaryDirectory(prefix="simulator-") as scratch:
-        kept = Path(scratch, "kept")
+        folder = Path(scratch, "kept")
         if files:
             # The folder has the name of the scenario's folder: reports name a model's config.json after its folder.
             base = Path(scratch, "given", point.scenario.base.resolve().name)
@@ -264,8 +264,8 @@ def play_on_worker(
                 (base / name).parent.mkdir(parents=True, exist_ok=True)
                 (base / name).write_bytes(content)
             point = replace(point, scenario=point.scenario.replaced(base=base))
-        play_one = play_alone if alone else play_point
-        outcome = play_one(index, point, None if keep is None else replace(keep, folder=kept))
+        play_one = play_alone if strict else play_point
+        outcome = play_one(index, point, None if keep is None else replace(keep, folder=folder))
         # The scratch folder is deleted at the end of the block, so the files are read here.
-        left = sorted(path for path in kept.rglob("*") if path.is_file())
-        return outcome, {path.relative_to(kept).as_posix(): path.read_bytes() for path in left}
+        left = sorted(path for path in folder.rglob("*") if path.is_file())
+        return outcome, {path.relative_to(folder).as_posix(): path.read_bytes() for path in left}

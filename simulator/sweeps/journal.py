@@ -105,10 +105,7 @@ def _cut_short(path: Path) -> bool:
 
 
 def _claim(file: FileIO, folder: Path) -> None:
-    """Lock an open journal file until it is closed or this process ends.
-
-    Raise ScenarioError if another process holds it.
-    """
+    """Lock an open journal file until it is closed; raise ScenarioError if another process holds it."""
     try:
         import fcntl
     except ImportError:  # Windows

@@ -39,9 +39,9 @@ def play_alone(
     SimulatorError
         The point cannot be simulated.
     """
-    told = long_step_report(point.scenario, clusters or Clusters()) if point.report_alone and keep is None else None
-    if told is not None:
-        report, engine = told
+    pair = long_step_report(point.scenario, clusters or Clusters()) if point.report_alone and keep is None else None
+    if pair is not None:
+        report, engine = pair
         return PointOutcome(index, point.settings, engine, report.to_dict())
     # A writer selects the ranks to record; any different handler gets the default ranks.
     ranks = keep.ranks if isinstance(keep, ArtifactWriter) else None

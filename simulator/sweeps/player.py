@@ -49,16 +49,16 @@ def open_player(backend: Backend, like: NumberedPoint, clusters: Clusters | None
         The cluster cannot be used.
     """
     backend.check()
-    kept = None if backend.cache is None else Cache(backend.cache)
+    cache = None if backend.cache is None else Cache(backend.cache)
     if backend.scheduler is not None:
         with dask_cluster.submitted(backend.scheduler, [like]) as player:
-            yield player if kept is None else _CachedPlayer(player, kept)
+            yield player if cache is None else _CachedPlayer(player, cache)
     elif backend.jobs in (None, 1):
-        here = _LocalPlayer(clusters or Clusters())
-        yield here if kept is None else _CachedPlayer(here, kept)
+        local = _LocalPlayer(clusters or Clusters())
+        yield local if cache is None else _CachedPlayer(local, cache)
     else:
         with process_pool.staying(backend.jobs or 1, backend.pool) as player:
-            yield player if kept is None else _CachedPlayer(player, kept)
+            yield player if cache is None else _CachedPlayer(player, cache)
 
 
 @dataclass(slots=True)

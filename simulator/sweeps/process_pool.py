@@ -151,7 +151,7 @@ class WorkerPool:
     def submit(self, point: NumberedPoint) -> None:
         """Queue a numbered point; if a worker is idle, send the point at once."""
         self.waiting.append(point)
-        idle = next((one for one in self.by_pipe.values() if one.ready and one.point is None), None)
+        idle = next((worker for worker in self.by_pipe.values() if worker.ready and worker.point is None), None)
         if idle is not None:
             # A worker killed just now is noticed at the next `recv` from its pipe.
             with suppress(OSError):
@@ -207,10 +207,7 @@ class WorkerPool:
         worker.process.join()
 
     def _handle_lost_worker(self, worker: _Worker) -> PointOutcome | None:
-        """Queue a killed worker's point again and start a new worker.
-
-        After too many losses, return the point's failure.
-        """
+        """Queue a killed worker's point again and start a new worker; return a failure after too many losses."""
         self._release(worker)
         # A worker that ends before its first message fails on start, for example because `sweep` is called at the top
         # level of a script, which every spawned process runs again.

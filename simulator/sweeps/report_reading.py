@@ -28,12 +28,12 @@ def is_report(read: Any, *, training: bool) -> bool:
 def _is(value: Any, kind: Any) -> bool:
     origin, inner = get_origin(kind), get_args(kind)
     if origin in (Union, types.UnionType):
-        return any(_is(value, one) for one in inner)
+        return any(_is(value, option) for option in inner)
     if origin is tuple:
         # In JSON, a number that is not finite is null.
-        return isinstance(value, list) and all(one is None or _is(one, inner[0]) for one in value)
+        return isinstance(value, list) and all(entry is None or _is(entry, inner[0]) for entry in value)
     if origin is dict:
-        return isinstance(value, Mapping) and all(_is(one, inner[1]) for one in value.values())
+        return isinstance(value, Mapping) and all(_is(entry, inner[1]) for entry in value.values())
     if is_dataclass(kind):
         hints = get_type_hints(kind)
         return (

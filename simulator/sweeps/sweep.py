@@ -65,7 +65,7 @@ def play_points(
     backend: Backend | int = 1,
     keep: RunHandler | None = None,
     *,
-    alone: bool = False,
+    strict: bool = False,
 ) -> Generator[PointOutcome]:
     """Simulate numbered points and yield their outcomes in order of completion, cached outcomes first.
 
@@ -77,7 +77,7 @@ def play_points(
         Where to simulate; a number means that number of processes.
     keep : callable (int, Run), optional
         Called in the process that simulates the point; picklable for other processes, an ArtifactWriter for Dask.
-    alone : bool
+    strict : bool
         Whether a point's error is raised instead of stored in its outcome, and memory is limited.
 
     Raises
@@ -90,9 +90,9 @@ def play_points(
     backend = Backend(backend) if isinstance(backend, int) else backend
     backend.check()
     if backend.cache is None:
-        yield from _played(numbered, backend, keep, alone=alone)
+        yield from _outcomes(numbered, backend, keep, strict=strict)
         return
-    cache = Cache(backend.cache, limit_memory=alone)
+    cache = Cache(backend.cache, limit_memory=strict)
     missing = {}
     for numbered_point in numbered:
         # The key includes file contents: compute the key before the simulation, and check the key again afterwards.
@@ -104,7 +104,7 @@ def play_points(
             yield outcome
     # Closed explicitly: if the caller stops iterating, workers must stop now, not when the garbage collector runs.
     with closing(
-        _played([numbered_point for numbered_point, _ in missing.values()], backend, keep, alone=alone)
+        _outcomes([numbered_point for numbered_point, _ in missing.values()], backend, keep, strict=strict)
     ) as outcomes:
         for outcome in outcomes:
             (_, point), key = missing[outcome.index]
@@ -112,16 +112,16 @@ def play_points(
             yield outcome
 
 
-def _played(
-    numbered: Sequence[NumberedPoint], backend: Backend, keep: RunHandler | None, *, alone: bool
+def _outcomes(
+    numbered: Sequence[NumberedPoint], backend: Backend, keep: RunHandler | None, *, strict: bool
 ) -> Generator[PointOutcome]:
     if backend.scheduler is not None and numbered:
         if keep is not None and not isinstance(keep, ArtifactWriter):
             raise TypeError(f"a Dask cluster needs an ArtifactWriter to keep files, got {type(keep).__name__}")
-        yield from dask_cluster.play(numbered, backend.scheduler, keep, alone=alone)
+        yield from dask_cluster.play(numbered, backend.scheduler, keep, strict=strict)
     elif backend.jobs in (None, 1) or len(numbered) < 2:
         # A single process, or a single point, needs no pool.
-        play_one, clusters = (play_alone if alone else play_point), Clusters()
+        play_one, clusters = (play_alone if strict else play_point), Clusters()
         for index, point in numbered:
             yield play_one(index, point, keep, clusters)
     else:
@@ -175,9 +175,9 @@ def sweep(
     swept = with_axes(loaded, axes or {})
     # Warnings concern the whole sweep, so each is reported once, not per point.
     warn_of(swept)
-    found = points(swept)
-    warn_of_size(point.scenario for point in found)
-    outcomes = play_points(list(enumerate(found)), backend)
+    all_points = points(swept)
+    warn_of_size(point.scenario for point in all_points)
+    outcomes = play_points(list(enumerate(all_points)), backend)
     return frame(sorted(outcomes, key=lambda outcome: outcome.index))
 
 

@@ -93,9 +93,9 @@ def efficiency_note(outcomes: Sequence[PointOutcome]) -> str:
         return ""
     best, first = max(pairs, key=lambda pair: float(pair[0]["efficiency"]))
     falls = {text: _gpu_time(first, key) - _gpu_time(best, key) for key, text in _PARTS.items()}
-    part, fall = max(falls.items(), key=lambda item: item[1])
-    whole = _gpu_time(first, "step_time_s") - _gpu_time(best, "step_time_s")
-    why = f", mainly because of less {part} per {work_unit([best])}" if fall >= whole / 2 else ""
+    part, fall = max(falls.items(), key=lambda pair: pair[1])
+    total = _gpu_time(first, "step_time_s") - _gpu_time(best, "step_time_s")
+    why = f", mainly because of less {part} per {work_unit([best])}" if fall >= total / 2 else ""
     return (
         f"Efficiency is relative to the fewest GPUs with equal settings. With {best[_GPUS]:,} GPUs it is "
         f"{best['efficiency']:.2f}: each GPU is faster than with {first[_GPUS]:,} GPUs{why}."

@@ -226,7 +226,7 @@ def _played(
         progress(len(numbered), done=len(outcomes_by_index), what=scenario.name) as step,
         _naming_the_scenario(scenario, alone=alone),
         # Closing the generator ends its workers at once, also after an exception.
-        closing(play_points(missing, backend, keeper, alone=alone)) as outcomes,
+        closing(play_points(missing, backend, keeper, strict=alone)) as outcomes,
     ):
         for outcome in outcomes:
             # Written before the point counts as done, so that a kill at any moment loses no counted point.

@@ -45,56 +45,56 @@ _MOST_LONE: Final = 3
 _MOST_CONDITIONS: Final = 2
 
 
-def find(compared: Comparison, asked: FindingSpec) -> FindingResult | None:
+def find(compared: Comparison, request: FindingSpec) -> FindingResult | None:
     """Return the finding on the best setting under each condition; None if no condition has two comparable settings."""
     reports = [row.report for row in compared.rows if row.fits and row.report is not None]
-    measure = for_reports(compared.measure(asked.of[0] if asked.of else _USUAL[compared.kind]), reports)
+    measure = for_reports(compared.measure(request.of[0] if request.of else _USUAL[compared.kind]), reports)
     every = [(condition, _contest(compared, condition, measure)) for condition in compared.conditions]
     # A condition with a single comparable setting has no winner.
     contests = [(condition, rows) for condition, rows in every if len(rows) > 1]
     lone = [(condition, rows[0]) for condition, rows in every if len(rows) == 1 and len(compared.settings) > 1]
     if not contests:
         return _only_lone(compared, measure, lone) if lone and not compared.numeric_axes else None
-    crossings = [one for key in compared.numeric_axes for one in _crossings(compared, measure, contests, key)]
+    crossings = [crossing for key in compared.numeric_axes for crossing in _crossings(compared, measure, contests, key)]
     numbers: dict[str, Any] = {
         "measure": measure.name,
         "places": [_place(measure, condition, rows) for condition, rows in contests],
         "crossings": crossings,
         **_counts(compared, measure, contests),
     }
-    shown = _shown(compared, measure, contests)
+    rows = _main_contest(compared, measure, contests)
     if len(contests) == 1:
         where = compared.where(contests[0][0]) if len(compared.conditions) > 1 else ""
-        told = (f"With {where}, " if where else "") + _alone(compared, measure, shown)
+        verdict = (f"With {where}, " if where else "") + _single_contest(compared, measure, rows)
     else:
-        told = _over_all(compared, measure, contests)
-    sentences = [told + _lost(compared), *_lead_changes(compared, measure, crossings)]
+        verdict = _over_all(compared, measure, contests)
+    sentences = [verdict + _failures(compared), *_lead_changes(compared, measure, crossings)]
     # The winner, the baseline and the worst.
-    spoken = [shown[0].index, *(row.index for row in shown if row.setting == compared.settings[0]), shown[-1].index]
+    spoken = [rows[0].index, *(row.index for row in rows if row.setting == compared.settings[0]), rows[-1].index]
     if lone:
-        ordered = sorted(lone, key=lambda one: measure.rank(one[1].report or {}))
+        ordered = sorted(lone, key=lambda pair: measure.rank(pair[1].report or {}))
         texts = [_without_rival(compared, measure, condition, row) for condition, row in ordered[:_MOST_LONE]]
         first = ordered[0][1]
         # A setting without a rival may be faster than the winner of every contest: its sentence comes first. Along
         # numbers (of GPUs, of bytes) conditions are no rivals.
-        leads = not compared.numeric_axes and measure.better(_value(measure, first), _value(measure, shown[0]))
+        leads = not compared.numeric_axes and measure.better(_value(measure, first), _value(measure, rows[0]))
         sentences = [*texts, *sentences] if leads else [*sentences, *texts]
         if leads:
             spoken.insert(0, first.index)
     return FindingResult("best", tuple(sentences), numbers, tuple(dict.fromkeys(spoken)))
 
 
-def _shown(compared: Comparison, measure: Measure, contests: Sequence[tuple[Settings, list[Row]]]) -> list[Row]:
+def _main_contest(compared: Comparison, measure: Measure, contests: Sequence[tuple[Settings, list[Row]]]) -> list[Row]:
     """Return the points, best first, under the condition of pictures and of the reason: the shown condition, unless all
     settings tie there and not elsewhere; else the last condition with a winner.
     """
-    won = [one for one in contests if not _all_tied(measure, one[1])] or contests
+    won = [pair for pair in contests if not _all_tied(measure, pair[1])] or contests
     return next((rows for condition, rows in won if condition == compared.shown_condition), won[-1][1])
 
 
 def _only_lone(compared: Comparison, measure: Measure, lone: Sequence[tuple[Settings, Row]]) -> FindingResult | None:
     """Return the finding for conditions in each of which a single setting fits, the best first."""
-    ordered = sorted(lone, key=lambda one: measure.rank(one[1].report or {}))
+    ordered = sorted(lone, key=lambda pair: measure.rank(pair[1].report or {}))
     sentences = [_without_rival(compared, measure, condition, row) for condition, row in ordered[:_MOST_LONE]]
     places = [{"condition": dict(condition), "point": row.index} for condition, row in ordered]
     numbers = {"measure": measure.name, "places": [], "crossings": [], "alone": places}
@@ -113,10 +113,7 @@ def _without_rival(compared: Comparison, measure: Measure, condition: Settings, 
 def _counts(
     compared: Comparison, measure: Measure, contests: Sequence[tuple[Settings, Sequence[Row]]]
 ) -> dict[str, Any]:
-    """Return the counts of conditions won by each setting, ties, points without enough memory, and failed points.
-
-    `contests` pairs each condition with its points, best first.
-    """
+    """Return the counts of conditions won by each setting, ties, points without enough memory, and failed points."""
     wins: dict[str, int] = {}
     for _, rows in contests:
         if not _all_tied(measure, rows):
@@ -146,11 +143,11 @@ def _value(measure: Measure, row: Row) -> float:
 
 def _ratio(measure: Measure, best: Row, other: Row) -> float:
     """Return how many times worse another point's value is than the best's: 1 if equal, infinite if one is 0."""
-    one, two = _value(measure, best), _value(measure, other)
+    first, second = _value(measure, best), _value(measure, other)
     # Also covers two zeros, whose ratio is undefined.
-    if one == two:
+    if first == second:
         return 1.0
-    return (two / one if measure.best == "least" else one / two) if one and two else math.inf
+    return (second / first if measure.best == "least" else first / second) if first and second else math.inf
 
 
 def _equals(measure: Measure, rows: Sequence[Row]) -> list[Row]:
@@ -224,7 +221,7 @@ def _finite(ratio: float) -> float | None:
     return ratio if math.isfinite(ratio) else None
 
 
-def _alone(compared: Comparison, measure: Measure, rows: Sequence[Row]) -> str:
+def _single_contest(compared: Comparison, measure: Measure, rows: Sequence[Row]) -> str:
     """Return a sentence for a single condition: the best setting, its ties, and how far other settings are behind."""
     equal, leaders, value = _equals(measure, rows), _leaders(measure, rows), _value(measure, rows[0])
     if len(equal) == len(rows):
@@ -247,23 +244,23 @@ def _is_best(measure: Measure, value: str = "") -> str:
     return f"has the {measure.superlative} {measure.noun}{f' ({value})' if value else ''}"
 
 
-def _changes(compared: Comparison, measure: Measure, rows: Sequence[Row], value: float, most: int) -> str:
+def _changes(compared: Comparison, measure: Measure, rows: Sequence[Row], best: float, most: int) -> str:
     """Return a text with settings' values and distances from the best; of many, the first `most` and the last."""
     others: list[tuple[str, str]] = []
     for row in rows:
-        own = _value(measure, row)
-        change = measure.change_text(own, value)
+        value = _value(measure, row)
+        change = measure.change_text(value, best)
         if measure.is_share:
             # "59 % more" of a share would be mistaken for a share of the step.
-            change = f"{100 * abs(own - value):.1f} points {'more' if own > value else 'less'}"
+            change = f"{100 * abs(value - best):.1f} points {'more' if value > best else 'less'}"
         # Only the first change names the measure.
         short = change.removesuffix(f" the {measure.noun}").removesuffix(f" {measure.noun}") if others else change
-        others.append((compared.name(row.setting), f"{measure.amount_text(own)} ({short})"))
+        others.append((compared.name(row.setting), f"{measure.amount_text(value)} ({short})"))
     # Hiding a single setting would save nothing, hence the + 2.
-    told = others if len(others) <= most + 2 else [*others[:most], others[-1]]
-    left = len(others) - len(told)
-    omitted = f" ({left} settings in between omitted)" if left else ""
-    return f"{joined(told, ' with ')}{omitted}"
+    listed = others if len(others) <= most + 2 else [*others[:most], others[-1]]
+    hidden = len(others) - len(listed)
+    omitted = f" ({hidden} settings in between omitted)" if hidden else ""
+    return f"{joined(listed, ' with ')}{omitted}"
 
 
 def _over_all(compared: Comparison, measure: Measure, contests: Sequence[tuple[Settings, Sequence[Row]]]) -> str:
@@ -287,17 +284,17 @@ def _over_all(compared: Comparison, measure: Measure, contests: Sequence[tuple[S
     order = sorted(wins, key=lambda names: -len(wins[names]))
     # A single winner everywhere: the range of its lead says more than counts.
     if len(order) == 1 and len(wins[order[0]]) == total > 1:
-        least, most = min(wins[order[0]], key=lambda one: one[0]), max(wins[order[0]], key=lambda one: one[0])
+        least, most = min(wins[order[0]], key=lambda win: win[0]), max(wins[order[0]], key=lambda win: win[0])
         ends = [(_factor(ratio), compared.where(where)) for ratio, where in (least, most)]
-        told = f"{ends[0][0]} ({ends[0][1]}) to {ends[1][0]} ({ends[1][1]})" if ends[0][0] != ends[1][0] else ends[0][0]
+        lead = f"{ends[0][0]} ({ends[0][1]}) to {ends[1][0]} ({ends[1][1]})" if ends[0][0] != ends[1][0] else ends[0][0]
         best = clause(short_list(order[0], "setting"), _is_best(measure))
         several = "both conditions" if total == 2 else f"all {total} conditions"
-        return f"{best} under {several}, ahead of the runner-up by {told}"
+        return f"{best} under {several}, ahead of the runner-up by {lead}"
     parts = []
     # Hiding a single setting would save nothing, hence the + 1.
-    named = order if len(order) <= MOST_NAMED + 1 else order[:MOST_NAMED]
-    for names in named:
-        ratio, where = max(wins[names], key=lambda one: one[0])
+    listed = order if len(order) <= MOST_NAMED + 1 else order[:MOST_NAMED]
+    for names in listed:
+        ratio, where = max(wins[names], key=lambda win: win[0])
         best = clause(short_list(names, "setting"), _is_best(measure))
         ahead = ", ahead of the runner-up by" if names == order[0] else ", by"
         if len(wins[names]) == 1:
@@ -305,8 +302,8 @@ def _over_all(compared: Comparison, measure: Measure, contests: Sequence[tuple[S
             continue
         count = f"in {len(wins[names])}{f' of {total}' if names == order[0] else ''} conditions"
         parts.append(f"{best} {count}{ahead} up to {_factor(ratio)} ({compared.where(where)})")
-    if len(named) < len(order):
-        parts.append(f"other settings are best in {sum(len(wins[names]) for names in order[len(named) :])} conditions")
+    if len(listed) < len(order):
+        parts.append(f"other settings are best in {sum(len(wins[names]) for names in order[len(listed) :])} conditions")
     if exact:
         parts.append(f"all settings are equal {_conditions(compared, exact)}")
     if ties:
@@ -323,9 +320,9 @@ def _conditions(compared: Comparison, conditions: Sequence[Settings]) -> str:
 
 def _tie(compared: Comparison, measure: Measure, contests: Sequence[tuple[Settings, Sequence[Row]]]) -> str:
     """Return a sentence for a tie under every condition, with the largest difference."""
-    condition, rows = max(contests, key=lambda one: _ratio(measure, one[1][0], one[1][-1]))
+    condition, rows = max(contests, key=lambda pair: _ratio(measure, pair[1][0], pair[1][-1]))
     most = f"{percent_text(_ratio(measure, rows[0], rows[-1]) - 1)} ({compared.where(condition)})"
-    names = list(dict.fromkeys(compared.name(row.setting) for _, own in contests for row in own))
+    names = list(dict.fromkeys(compared.name(row.setting) for _, contest in contests for row in contest))
     who = join_list(names) if len(names) <= MOST_NAMED else f"all {len(names)} settings"
     return f"{who} tie in {measure.noun}: they differ by at most {most}, within {_margin(measure, contests)}"
 
@@ -336,7 +333,7 @@ def _margin(measure: Measure, contests: Sequence[tuple[Settings, Sequence[Row]]]
     return f"the uncertainty of ±{percent_text(widest)}"
 
 
-def _lost(compared: Comparison) -> str:
+def _failures(compared: Comparison) -> str:
     """Return the end of a sentence on how many points do not fit in memory or failed; "" if none."""
     failed = sum(row.report is None for row in compared.rows)
     lacking = [row for row in compared.rows if row.report is not None and not row.fits]
@@ -373,34 +370,31 @@ def _crossings(
     lines: dict[str, list[tuple[Settings, Sequence[Row]]]] = {}
     for condition, rows in contests:
         lines.setdefault(key_of({k: v for k, v in condition.items() if k != key}), []).append((condition, rows))
-    found = []
+    crossings = []
     for line in lines.values():
         line.sort(key=lambda place: amount(place[0][key]) or 0)
         fixed = {k: v for k, v in line[0][0].items() if k != key}
-        for (low, one), (high, two) in pairwise(line):
-            before, after = one[0].setting, two[0].setting
-            leaders = [[row.setting for row in _leaders(measure, rows)] for rows in (one, two)]
+        for (low, low_rows), (high, high_rows) in pairwise(line):
+            before, after = low_rows[0].setting, high_rows[0].setting
+            leaders = [[row.setting for row in _leaders(measure, rows)] for rows in (low_rows, high_rows)]
             # A setting that leads at both ends: the lead does not change (ties included). A leader that does not fit at
             # the other end was not overtaken: memory ends its lead, which another sentence tells.
-            if any(setting in leaders[1] for setting in leaders[0]) or before not in [row.setting for row in two]:
+            if any(setting in leaders[1] for setting in leaders[0]) or before not in [row.setting for row in high_rows]:
                 continue
             # Search only between the two neighbouring conditions.
             section = Axis(key, tuple(n for n in axis.numbers if _between(compared, key, low, n, high)))
             places = changes(compared, measure, (before, after), section, fixed)
             # Take the place from which on the old leader is worse.
-            bracket = next((one for one, worse in places if worse), None)
-            found.append({"along": key, "fixed": fixed, "before": dict(before), "after": dict(after)})
-            found[-1] |= _bracketed(compared, measure, after, section, fixed, bracket)
-    return found
+            bracket = next((bracket for bracket, worse in places if worse), None)
+            crossings.append({"along": key, "fixed": fixed, "before": dict(before), "after": dict(after)})
+            crossings[-1] |= _bracketed(compared, measure, after, section, fixed, bracket)
+    return crossings
 
 
 def _bracketed(
     compared: Comparison, measure: Measure, after: Settings, section: Axis, fixed: Settings, bracket: Bracket | None
 ) -> dict[str, Any]:
-    """Return plain data for a crossover: the place, and the new leader's value at the place.
-
-    The place is None if the search found no interval (`bracket` is None).
-    """
+    """Return plain data for a crossover: the place (None without a bracket), and the new leader's value there."""
     if bracket is None:
         return {"at": None, "exact": False, "value": None, "from": section.numbers[0], "to": section.numbers[-1]}
     report = compared.known({**after, **fixed, **section.settings(bracket.high)})
@@ -417,33 +411,33 @@ def _between(compared: Comparison, key: str, low: Settings, number: int, high: S
 def _lead_changes(compared: Comparison, measure: Measure, crossings: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return sentences with the crossovers of each pair of settings, along the main axis."""
     groups: dict[tuple[str, str, str], list[Mapping[str, Any]]] = {}
-    for one in crossings:
-        groups.setdefault((one["along"], key_of(one["before"]), key_of(one["after"])), []).append(one)
+    for place in crossings:
+        groups.setdefault((place["along"], key_of(place["before"]), key_of(place["after"])), []).append(place)
     # Prefer array sizes: along workers, the same changes would be reported a second time.
     along = {key for key, _, _ in groups}
-    wanted = next((key for key in ("collective.size", *along) if key in along), None)
+    main_key = next((key for key in ("collective.size", *along) if key in along), None)
     sentences = []
     for (key, _, _), places in groups.items():
-        if key != wanted:
+        if key != main_key:
             continue
-        texts = [_where(compared, one) for one in places]
-        shown, others = _shown_first(compared, places, texts)
+        texts = [_where(compared, place) for place in places]
+        first, others = _shown_first(compared, places, texts)
         before, after = compared.name(places[0]["before"]), compared.name(places[0]["after"])
         # "beats" means faster; other measures are named.
         measured = "" if measure.superlative == "fastest" else f" in {measure.noun}"
         # A place known to 2 % is a limit; an exact place is the first value at which the new leader is ahead.
-        start = "above" if all(one["at"] is not None and not one["exact"] for one in places) else "from"
+        start = "above" if all(place["at"] is not None and not place["exact"] for place in places) else "from"
         rest = f"; {join_list([f'{start} {other}' for other in others])}" if others else ""
         left = len(places) - 1 - len(others)
         rest += f" ({number_of(left, 'condition')} in between omitted)" if left else ""
-        sentences.append(f"Crossover: {after} beats {before}{measured} {start} {shown}{rest}")
+        sentences.append(f"Crossover: {after} beats {before}{measured} {start} {first}{rest}")
     return sentences
 
 
-def _where(compared: Comparison, one: Mapping[str, Any]) -> tuple[str, str]:
+def _where(compared: Comparison, place: Mapping[str, Any]) -> tuple[str, str]:
     """Return two texts, for a crossover's place and for the fixed conditions."""
-    at = bracket_text(one["along"], one)
-    return at, compared.where(one["fixed"])
+    at = bracket_text(place["along"], place)
+    return at, compared.where(place["fixed"])
 
 
 def _shown_first(
@@ -453,12 +447,12 @@ def _shown_first(
 
     The first text names the two simulated points on either side of the crossover.
     """
-    own = {"cluster.world_size": compared.scenario.cluster.world_size}
-    number = next((i for i, one in enumerate(places) if one["fixed"] and one["fixed"].items() <= own.items()), 0)
+    gpus = {"cluster.world_size": compared.scenario.cluster.world_size}
+    number = next((i for i, place in enumerate(places) if place["fixed"] and place["fixed"].items() <= gpus.items()), 0)
     written = [f"{at} with {fixed}" if fixed else at for at, fixed in texts]
     others = [text for i, text in enumerate(written) if i != number]
-    shown = written[number] + ends_text(places[number]["along"], places[number])
-    return shown, others if len(others) <= 2 else [others[0], others[-1]]
+    first = written[number] + ends_text(places[number]["along"], places[number])
+    return first, others if len(others) <= 2 else [others[0], others[-1]]
 
 
 FINDING = Finding("best", find)

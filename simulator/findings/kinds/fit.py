@@ -19,9 +19,9 @@ from simulator.scenario.answer_spec import FindingSpec
 _MOST_CONDITIONS: Final = 4
 
 
-def find(compared: Comparison, asked: FindingSpec) -> FindingResult | None:
+def find(compared: Comparison, request: FindingSpec) -> FindingResult | None:
     """Return the finding on which settings fit in memory; None if nothing was simulated."""
-    axis = axis_of(compared, asked.along, asked.between) if asked.along else None
+    axis = axis_of(compared, request.along, request.between) if request.along else None
     # A numeric axis has a limit to search for; without an axis, list each setting.
     if axis is not None:
         return _along(compared, axis)
@@ -30,12 +30,12 @@ def find(compared: Comparison, asked: FindingSpec) -> FindingResult | None:
     if not rows:
         return None
     # The shown condition first; a setting may fit under another one that is better in time.
-    others = [one for one in compared.conditions if one != condition][: _MOST_CONDITIONS - 1]
+    others = [other for other in compared.conditions if other != condition][: _MOST_CONDITIONS - 1]
     sentences, numbers = [], []
     for where in (condition, *others):
-        played = [row for row in compared.under(where) if row.report is not None]
-        sentences += [_under(compared, where, played)] if played else []
-        numbers += [{"condition": dict(where), **_figures(row)} for row in played]
+        runs = [row for row in compared.under(where) if row.report is not None]
+        sentences += [_under(compared, where, runs)] if runs else []
+        numbers += [{"condition": dict(where), **_figures(row)} for row in runs]
     return FindingResult(
         "fit", tuple(sentences), {"condition": dict(condition), "fits": numbers}, tuple(row.index for row in rows)
     )
@@ -56,10 +56,7 @@ def _under(compared: Comparison, condition: Settings, rows: Sequence[Row]) -> st
 
 
 def _smallest(texts: Sequence[tuple[str, str]], rows: Sequence[Row]) -> str:
-    """Return clauses of the first three settings, and how many of the other settings fit.
-
-    `texts` has the name and the predicate of each row's setting, the smallest need first.
-    """
+    """Return clauses (name, predicate) of the three settings with the smallest needs, and how many others fit."""
     rest = rows[MOST_NAMED:]
     fitting = sum(row.fits for row in rest)
     first = clauses(texts[:MOST_NAMED])
@@ -71,9 +68,9 @@ def _smallest(texts: Sequence[tuple[str, str]], rows: Sequence[Row]) -> str:
 def _figures(row: Row) -> dict[str, Any]:
     """Return a point's setting, and its memory figures [B]."""
     keys = ("peak_memory_bytes", "peak_reserved_bytes", "process_bytes", "capacity_bytes", "shortfall_bytes")
-    own = {"setting": dict(row.setting), "point": row.index, "fits": row.fits}
+    labels = {"setting": dict(row.setting), "point": row.index, "fits": row.fits}
     report = row.report or {}
-    return own | {key: report[key] for key in keys} | {"free_bytes": margin_of(report).free}
+    return labels | {key: report[key] for key in keys} | {"free_bytes": margin_of(report).free}
 
 
 def _text(row: Row) -> str:
@@ -93,9 +90,9 @@ def _along(compared: Comparison, axis: Axis) -> FindingResult | None:
         last = _excess(compared, {**setting, **fixed}, axis, axis.numbers[-1])
         name = compared.name(setting)
         if ends is not None:
-            kept = bracketed(ends)
-            texts.append((name, f"does not fit from {bracket_text(axis.key, kept)} on"))
-            numbers.append({"setting": dict(setting)} | kept)
+            place = bracketed(ends)
+            texts.append((name, f"does not fit from {bracket_text(axis.key, place)} on"))
+            numbers.append({"setting": dict(setting)} | place)
         elif last is not None:
             until = at_text(axis.key, axis.numbers[-1], exact=True)
             texts.append((name, f"fits up to {until}" if last <= 0 else "does not fit at any value"))
@@ -105,8 +102,8 @@ def _along(compared: Comparison, axis: Axis) -> FindingResult | None:
     fixed = {k: v for k, v in compared.shown_condition.items() if k != axis.key}
     where = compared.where(fixed)
     spoken = tuple(row.index for row in compared.under(compared.shown_condition))
-    told = f"With {where}, {clauses(texts)}" if where else clauses(texts)
-    return FindingResult("fit", (told,), {"along": axis.key, "fixed": fixed, "places": numbers}, spoken)
+    sentence = f"With {where}, {clauses(texts)}" if where else clauses(texts)
+    return FindingResult("fit", (sentence,), {"along": axis.key, "fixed": fixed, "places": numbers}, spoken)
 
 
 def _excess(compared: Comparison, at: Settings, axis: Axis, number: int) -> float | None:

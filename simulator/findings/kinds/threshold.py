@@ -28,100 +28,100 @@ _USUAL = ("time",)
 _EQUAL = 1e-9
 
 
-def find(compared: Comparison, asked: FindingSpec) -> FindingResult | None:
+def find(compared: Comparison, request: FindingSpec) -> FindingResult | None:
     """Return the finding on axis values from which a setting is, or ceases to be, worse than the baseline by a margin.
 
     There is a sentence per measure and setting.
     """
-    key = asked.along or ""
-    axis = axis_of(compared, key, asked.between)
+    key = request.along or ""
+    axis = axis_of(compared, key, request.between)
     if axis is None:
         return None
-    if asked.above is not None:
-        return _above(compared, asked, axis, asked.above)
+    if request.above is not None:
+        return _above(compared, request, axis, request.above)
     if len(compared.settings) < 2:
         return None
     rows = compared.under(compared.shown_condition)
     reports = [row.report for row in rows if row.report is not None]
-    found: list[dict[str, Any]] = []
+    entries: list[dict[str, Any]] = []
     sentences: list[str] = []
-    for name in asked.of or _USUAL:
+    for name in request.of or _USUAL:
         measure = for_reports(compared.measure(name), reports)
         # Settings that differ only in the axis's own key would repeat the same search.
-        for setting in _apart(compared.settings[1:], key):
-            told = [
-                _told(compared, measure, setting, _playable(compared, setting, axis, fixed), fixed, asked.margin)
+        for setting in _distinct(compared.settings[1:], key):
+            results = [
+                _statement(compared, measure, setting, _playable(compared, setting, axis, fixed), fixed, request.margin)
                 for fixed in _fixed(compared, key)
             ]
-            known = [one for one in told if one is not None]
-            found += [numbers for _, numbers in known]
-            sentences += _together([text for text, _ in known])
-    if not found:
+            answers = [result for result in results if result is not None]
+            entries += [numbers for _, numbers in answers]
+            sentences += _together([text for text, _ in answers])
+    if not entries:
         return None
     return FindingResult(
-        "threshold", tuple(sentences), {"along": key, "margin": asked.margin, "places": found},
-        _worst(compared, found, axis) or tuple(row.index for row in rows[:2]),
+        "threshold", tuple(sentences), {"along": key, "margin": request.margin, "places": entries},
+        _worst(compared, entries, axis) or tuple(row.index for row in rows[:2]),
     )  # fmt: skip
 
 
-def _worst(compared: Comparison, found: Sequence[Mapping[str, Any]], axis: Axis) -> tuple[int, ...]:
+def _worst(compared: Comparison, entries: Sequence[Mapping[str, Any]], axis: Axis) -> tuple[int, ...]:
     """Return the indices of a setting's point and the baseline's, where the setting is worst against the baseline
     among points that fit in memory.
 
     Empty if the axis is not swept, or if no setting is worse anywhere.
     """
     ratios = [
-        (ratio, _pair(compared, one, axis, int(number)))
-        for one in found
-        for number, ratio in one["log_ratios"].items()
+        (ratio, _pair(compared, entry, axis, int(number)))
+        for entry in entries
+        for number, ratio in entry["log_ratios"].items()
         if ratio > _EQUAL
     ]
     # A step that does not fit explains nothing, if another does.
-    fitting = [one for one in ratios if all(row.fits for row in one[1])]
-    _, rows = max(fitting or ratios, key=lambda one: one[0], default=(0.0, ()))
+    fitting = [pair for pair in ratios if all(row.fits for row in pair[1])]
+    _, rows = max(fitting or ratios, key=lambda pair: pair[0], default=(0.0, ()))
     return tuple(row.index for row in rows)
 
 
-def _pair(compared: Comparison, one: Mapping[str, Any], axis: Axis, number: int) -> tuple[Row, ...]:
+def _pair(compared: Comparison, entry: Mapping[str, Any], axis: Axis, number: int) -> tuple[Row, ...]:
     """Return the simulated points of a setting and of the baseline at an axis value, under a finding's condition."""
-    settings = {**one["fixed"], **axis.settings(number)}
-    pair = ({**one["setting"], **settings}, {**compared.settings[0], **settings})
-    return tuple(compared.row_of(wanted) for wanted in pair if compared.has(wanted))
+    settings = {**entry["fixed"], **axis.settings(number)}
+    pair = ({**entry["setting"], **settings}, {**compared.settings[0], **settings})
+    return tuple(compared.row_of(point) for point in pair if compared.has(point))
 
 
-def _above(compared: Comparison, asked: FindingSpec, axis: Axis, above: float) -> FindingResult | None:
+def _above(compared: Comparison, request: FindingSpec, axis: Axis, above: float) -> FindingResult | None:
     """Return the finding on axis values from which measures of each setting are above a value (SI units).
 
     There is a sentence per measure and setting: "The job has over 50 % exposed communication from 32 GPUs on: 25.8 %
     at 16 GPUs, 53.4 % at 64 GPUs".
     """
-    found: list[dict[str, Any]] = []
+    entries: list[dict[str, Any]] = []
     sentences: list[str] = []
-    for measure in map(compared.measure, asked.of or _USUAL):
-        for setting in _apart(compared.settings, axis.key):
+    for measure in map(compared.measure, request.of or _USUAL):
+        for setting in _distinct(compared.settings, axis.key):
             texts = []
             for fixed in _fixed(compared, axis.key):
                 distance = _distance(compared, measure, {**setting, **fixed}, axis, above)
-                known = {number: distance(number) for number in axis.numbers}
-                values = {number: above + far for number, far in known.items() if far is not None}
+                distances = {number: distance(number) for number in axis.numbers}
+                values = {number: above + far for number, far in distances.items() if far is not None}
                 if not values:
                     continue
                 places = sign_changes(distance, axis)
-                said = _above_text(measure, axis, places, values, above)
+                statement = _above_text(measure, axis, places, values, above)
                 name = _without_axis(compared, setting, axis.key)
                 where = compared.where(fixed)
-                texts.append((clause(name, said[0]), said[1], where))
-                found.append({
+                texts.append((clause(name, statement[0]), statement[1], where))
+                entries.append({
                     "setting": dict(setting), "measure": measure.name, "fixed": dict(fixed), "above": above,
-                    "places": [bracketed(one) | {"above_from_here": after} for one, after in places],
+                    "places": [bracketed(bracket) | {"above_from_here": after} for bracket, after in places],
                     "values": {str(number): reached for number, reached in values.items()},
                 })  # fmt: skip
             sentences += _together(texts)
-    if not found:
+    if not entries:
         return None
     rows = compared.under(compared.shown_condition)
     return FindingResult(
-        "threshold", tuple(sentences), {"along": axis.key, "above": above, "places": found},
+        "threshold", tuple(sentences), {"along": axis.key, "above": above, "places": entries},
         tuple(row.index for row in rows[:2]),
     )  # fmt: skip
 
@@ -171,47 +171,45 @@ def _above_text(
         if values[first] > above:
             return over, f"already with {names[0]}, and up to {names[1]}: {ends}"
         return under, f"from {names[0]} to {names[1]}: {ends}"
-    said = [over if after else under for _, after in places]
-    at = [_from_text(axis, one) for one, _ in places]
-    before = "".join(f"{text} {where}, and " for text, where in zip(said[:-1], at[:-1], strict=True))
-    return f"{before}{said[-1]}", f"{at[-1]}: {ends}"
+    statements = [over if after else under for _, after in places]
+    at = [_from_text(axis, bracket) for bracket, _ in places]
+    before = "".join(f"{text} {where}, and " for text, where in zip(statements[:-1], at[:-1], strict=True))
+    return f"{before}{statements[-1]}", f"{at[-1]}: {ends}"
 
 
 def _fixed(compared: Comparison, key: str) -> list[Settings]:
     """Return the conditions (swept values) with the axis's key removed, without repetitions."""
     fixed: list[Settings] = []
     for condition in compared.conditions:
-        one = {k: v for k, v in condition.items() if k != key}
-        if one not in fixed:
-            fixed.append(one)
+        rest = {k: v for k, v in condition.items() if k != key}
+        if rest not in fixed:
+            fixed.append(rest)
     return fixed
 
 
-def _together(told: Sequence[tuple[str, str, str]]) -> list[str]:
+def _together(texts: Sequence[tuple[str, str, str]]) -> list[str]:
     """Return a sentence per statement that lists all places of the statement, from (statement, place, condition)."""
     places: dict[str, dict[str, list[str]]] = {}
-    for said, at, where in told:
-        places.setdefault(said, {}).setdefault(at, []).extend([where] if where else [])
-    return [f"{said} {short_list(_bracketed(own), 'place')}" for said, own in places.items()]
+    for statement, at, where in texts:
+        places.setdefault(statement, {}).setdefault(at, []).extend([where] if where else [])
+    return [f"{statement} {short_list(_bracketed(conditions), 'place')}" for statement, conditions in places.items()]
 
 
 def _bracketed(conditions: Mapping[str, list[str]]) -> list[str]:
     """Return each place with its conditions in brackets, if there are any, from {place: conditions}."""
-    return [f"{at} ({short_list(own, 'condition')})" if own else at for at, own in conditions.items()]
+    return [f"{at} ({short_list(texts, 'condition')})" if texts else at for at, texts in conditions.items()]
 
 
-def _apart(settings: Sequence[Settings], key: str) -> list[Settings]:
+def _distinct(settings: Sequence[Settings], key: str) -> list[Settings]:
     """Return the settings with those removed that differ from an earlier setting in the axis's key only."""
     # Reversed twice: the first of several settings that are equal without the axis's key remains.
     return list({key_of(_without(setting, key)): setting for setting in reversed(settings)}.values())[::-1]
 
 
-def _told(
+def _statement(
     compared: Comparison, measure: Measure, setting: Settings, axis: Axis, fixed: Settings, margin: float
 ) -> tuple[tuple[str, str, str], dict[str, Any]] | None:
-    """Return a setting's ((statement, place, condition), numbers) against the baseline; None if the axis does not
-    affect it.
-    """
+    """Return a setting's ((statement, place, condition), numbers) against the baseline; None without a known value."""
     pair = (setting, compared.settings[0])
     ratios = {
         number: ratio
@@ -226,11 +224,11 @@ def _told(
     tied, widths = _ties(compared, measure, pair, axis, fixed) if ends else ([], [])
     names = compared.name(_without(setting, axis.key)), compared.name(compared.settings[0])
     where = compared.where(fixed)
-    said, at = _sentence(compared, measure, names, axis, places, ratios, margin)
+    statement, at = _sentence(compared, measure, names, axis, places, ratios, margin)
     tie = _tie_text(axis, tied)
     if not places and tied == [(None, None)]:
         # No crossing and no difference that would last on the real machine: the tie is the whole statement.
-        said = clause(
+        statement = clause(
             names[0], f"ties with {names[1]} in {_counted(measure)} within the uncertainty of {_range_text(widths)}"
         )
         tie = ""
@@ -243,14 +241,14 @@ def _told(
     numbers = {
         "setting": dict(setting), "measure": measure.name, "fixed": dict(fixed),
         "places": [
-            bracketed(one) | {"worse_from_here": worse} for one, worse in places
+            bracketed(bracket) | {"worse_from_here": worse} for bracket, worse in places
         ],
         "ends": ends,
         "ties": [{"from": first, "to": last} for first, last in tied],
         "log_ratios": {str(number): ratio for number, ratio in ratios.items()},
         "first": axis.numbers[0], "last": axis.numbers[-1],
     }  # fmt: skip
-    return (said, at, where), numbers
+    return (statement, at, where), numbers
 
 
 def _ties(
@@ -274,11 +272,11 @@ def _ties(
         ratio = log_ratio(compared, measure, pair, {**fixed, **axis.settings(number)})
         return None if ratio is None else math.log1p(measure.uncertainty(*reports(number))) - abs(ratio)
 
-    known = {number: far for number in axis.numbers if (far := room(number)) is not None}
-    widths = [measure.uncertainty(*reports(number)) for number, far in known.items() if far > 0]
+    rooms = {number: far for number in axis.numbers if (far := room(number)) is not None}
+    widths = [measure.uncertainty(*reports(number)) for number, far in rooms.items() if far > 0]
     if not widths:
         return [], []
-    starts: list[float | None] = [None] if next(iter(known.values())) > 0 else []
+    starts: list[float | None] = [None] if next(iter(rooms.values())) > 0 else []
     stops: list[float | None] = []
     for bracket, begins in sign_changes(room, axis):
         if begins:
@@ -344,7 +342,7 @@ def _ends_text(measure: Measure, axis: Axis, ends: Sequence[Mapping[str, float]]
 
 def _lacking(compared: Comparison, setting: str, key: str) -> str:
     """Return a text on the compared points without enough memory; "" if the finding "fit" reports them."""
-    if any(asked.finding == "fit" for asked in compared.scenario.answer):
+    if any(request.finding == "fit" for request in compared.scenario.answer):
         return ""
     lacking: dict[str, list[str]] = {}
     for row in compared.rows:
@@ -362,10 +360,7 @@ def _without(setting: Settings, key: str) -> Settings:
 
 
 def _playable(compared: Comparison, setting: Settings, axis: Axis, fixed: Settings) -> Axis:
-    """Return the axis, cut after the last value that can be simulated for the setting.
-
-    Example: a parameter server on workers cannot have more servers than workers.
-    """
+    """Return the axis up to the last value that can be simulated: workers cannot have more servers than workers."""
     numbers = list(axis.numbers)
     while len(numbers) > 1 and compared.known({**setting, **fixed, **axis.settings(numbers[-1])}) is None:
         # Halve the last value until a point can be simulated, or the value before is reached.
@@ -376,8 +371,8 @@ def _playable(compared: Comparison, setting: Settings, axis: Axis, fixed: Settin
 
 def _from_text(axis: Axis, bracket: Bracket) -> str:
     """Return a place on an axis in words: 'from about 1,830 tokens on (between the simulated points ... and ...)'."""
-    one = bracketed(bracket)
-    return f"from {bracket_text(axis.key, one)} on{ends_text(axis.key, one)}"
+    place = bracketed(bracket)
+    return f"from {bracket_text(axis.key, place)} on{ends_text(axis.key, place)}"
 
 
 def _sentence(
@@ -406,10 +401,10 @@ def _sentence(
             fewer = "less" if measure.best == "least" else "more"
             stays = f"{measure.verb} {fewer} {_counted(measure)} than {baseline}"
         return clause(name, stays), f"from {first} to {last}"
-    said = [worse if now else near for _, now in places]
-    at = [_from_text(axis, one) for one, _ in places]
-    before = "".join(f"{text} {where}, and " for text, where in zip(said[:-1], at[:-1], strict=True))
-    return clause(name, f"{before}{said[-1]}"), at[-1]
+    statements = [worse if now else near for _, now in places]
+    at = [_from_text(axis, bracket) for bracket, _ in places]
+    before = "".join(f"{text} {where}, and " for text, where in zip(statements[:-1], at[:-1], strict=True))
+    return clause(name, f"{before}{statements[-1]}"), at[-1]
 
 
 FINDING = Finding("threshold", find)

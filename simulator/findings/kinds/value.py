@@ -18,12 +18,12 @@ _MOST_VALUES = 12
 _USUAL = {"collective": ("time", "busbw"), "training": ("speed", "mfu")}
 
 
-def find(compared: Comparison, asked: FindingSpec) -> FindingResult | None:
+def find(compared: Comparison, request: FindingSpec) -> FindingResult | None:
     """Return the finding on each setting's values of the measures; None if nothing was simulated."""
     condition = compared.shown_condition
     rows: Sequence[Row] = compared.under(condition)
     reports = [row.report for row in rows if row.report is not None]
-    measures = [for_reports(compared.measure(name), reports) for name in asked.of or _USUAL[compared.kind]]
+    measures = [for_reports(compared.measure(name), reports) for name in request.of or _USUAL[compared.kind]]
     # Settings that do not fit come last, behind the best settings.
     if not all(row.fits for row in rows):
         rows = sorted(rows, key=lambda row: (not row.fits, measures[0].rank(row.report or {})))
@@ -31,14 +31,14 @@ def find(compared: Comparison, asked: FindingSpec) -> FindingResult | None:
     for row in rows:
         report = row.report or {}
         values = {measure.name: measure.value(report) for measure in measures}
-        told = [
+        pairs = [
             (measure.value_verb, measure.text(value))
             for measure in measures
             if (value := values[measure.name]) is not None
         ]
         lacks = "" if row.fits else ", but does not fit in memory"
-        if told:
-            texts.append((compared.name(row.setting), predicates(told) + lacks))
+        if pairs:
+            texts.append((compared.name(row.setting), predicates(pairs) + lacks))
             ranked.append((row.fits, values[measures[0].name], texts[-1]))
         numbers.append({"setting": dict(row.setting), "point": row.index, "fits": row.fits, **values})
     if not texts:
@@ -65,7 +65,7 @@ def _best_few(measure: Measure, ranked: Sequence[tuple[bool, float | None, tuple
         The settings; settings that do not fit in memory, or have no value, come last.
     """
     sign = 1 if measure.best == "least" else -1
-    order = sorted(ranked, key=lambda one: (not one[0], one[1] is None, sign * (one[1] or 0.0)))
+    order = sorted(ranked, key=lambda entry: (not entry[0], entry[1] is None, sign * (entry[1] or 0.0)))
     best = clauses([text for *_, text in order[:MOST_NAMED]])
     behind = [value for _, value, _ in order[MOST_NAMED:] if value is not None]
     short = sum(not fits for fits, *_ in order[MOST_NAMED:])

@@ -78,16 +78,16 @@ class Bottleneck:
 
         If the directions do not take turns, a single entry holds the time of the bottleneck's direction.
         """
-        own, other = ("sending", "receiving") if self.outgoing else ("receiving", "sending")
+        direction, other = ("sending", "receiving") if self.outgoing else ("receiving", "sending")
         if not self.takes_turns:
-            return {own: self.bandwidth_time_s}
+            return {direction: self.bandwidth_time_s}
         # Overlapping time counts for the bottleneck's own direction.
-        return {own: self.bandwidth_time_s, other: self.cable_time_s - self.bandwidth_time_s}
+        return {direction: self.bandwidth_time_s, other: self.cable_time_s - self.bandwidth_time_s}
 
     @staticmethod
-    def of(told: Mapping[str, Any]) -> Bottleneck:
+    def of(entry: Mapping[str, Any]) -> Bottleneck:
         """Build the record from the plain dictionary under a report's key "bottleneck"."""
-        return Bottleneck(**told)
+        return Bottleneck(**entry)
 
 
 def bottleneck(timeline: Timeline) -> Bottleneck | None:
@@ -121,7 +121,7 @@ def _participant(timeline: Timeline, link: str) -> str:
     return destination if destination in participants and source not in participants else source
 
 
-def turns_text(busiest: Bottleneck, end: float, whole: str = "the time", nbytes: int = 0) -> str:
+def turns_text(busiest: Bottleneck, end: float, period: str = "the time", nbytes: int = 0) -> str:
     """Return a text on how much the cable's end receives and sends, and for which shares of the run until `end` [s].
 
     Examples
@@ -129,10 +129,10 @@ def turns_text(busiest: Bottleneck, end: float, whole: str = "the time", nbytes:
     >>> turns_text(Bottleneck("b->a", 4.0, 0.5, 1.0, 4.0, 1.0, 2.0, "b"), 2.0, nbytes=1)
     'receives 4x the array for 50 % of the time and sends 4x the array for 50 %'
     """
-    own = (busiest.bytes, busiest.bandwidth_time_s)
+    limiting = (busiest.bytes, busiest.bandwidth_time_s)
     back = (busiest.reverse_bytes, busiest.reverse_time_s)
     # Which direction is the bottleneck does not matter for the reader, so start with receiving.
-    received, sent = (back, own) if busiest.outgoing else (own, back)
+    received, sent = (back, limiting) if busiest.outgoing else (limiting, back)
     shares = [percent_text(seconds / end) for _, seconds in (received, sent)]
     arrays = [f"{arrays_text(carried / nbytes)} " if nbytes else "" for carried, _ in (received, sent)]
-    return f"receives {arrays[0]}for {shares[0]} of {whole} and sends {arrays[1]}for {shares[1]}"
+    return f"receives {arrays[0]}for {shares[0]} of {period} and sends {arrays[1]}for {shares[1]}"

@@ -12,8 +12,8 @@ def closed_forms_note(report: TrainingReport | CollectiveReport) -> str:
     """
     if isinstance(report, CollectiveReport) or not report.closed_form_collectives:
         return ""
-    whole = report.closed_form_collectives + report.played_collectives
+    total = report.closed_form_collectives + report.played_collectives
     return (
-        f"{report.closed_form_collectives:,} of {whole:,} collectives are computed by closed forms and fill no link; "
+        f"{report.closed_form_collectives:,} of {total:,} collectives are computed by closed forms and fill no link; "
         "training.collectives: played simulates their transfers"
     )

@@ -73,7 +73,7 @@ def equivalent_links(uses: Sequence[LinkUse], end: float) -> list[EquivalentLink
     for use in sorted(uses, key=lambda use: (-use.nbytes, -use.busy, natural(use.name))):
         of_kind = open_groups.setdefault((directed_kind(use.name), use.bandwidth), [])
         # Compare with a group's first link, so that a group spans at most two per cent.
-        group = next((own for own in _near(of_kind, use) if _are_alike(own[0], use)), None)
+        group = next((candidate for candidate in _near(of_kind, use) if _are_alike(candidate[0], use)), None)
         if group is None:
             group = []
             of_kind.append(group)
@@ -86,13 +86,13 @@ def equivalent_links(uses: Sequence[LinkUse], end: float) -> list[EquivalentLink
 
 def _near(groups: Sequence[list[LinkUse]], use: LinkUse) -> Iterator[list[LinkUse]]:
     """Yield the groups whose links' bytes are at most two per cent above the bytes of `use`, the latest group first."""
-    for own in reversed(groups):
+    for group in reversed(groups):
         # Groups come with falling bytes: earlier groups carried even more.
-        if own[0].nbytes * (1 - _ALIKE) > use.nbytes:
+        if group[0].nbytes * (1 - _ALIKE) > use.nbytes:
             return
-        yield own
+        yield group
 
 
-def _are_alike(one: LinkUse, other: LinkUse) -> bool:
+def _are_alike(use: LinkUse, other: LinkUse) -> bool:
     """Return True if two links carried the same bytes and were busy equally long, within two per cent."""
-    return abs(one.nbytes - other.nbytes) <= _ALIKE * one.nbytes and abs(one.busy - other.busy) <= _ALIKE * one.busy
+    return abs(use.nbytes - other.nbytes) <= _ALIKE * use.nbytes and abs(use.busy - other.busy) <= _ALIKE * use.busy

@@ -17,8 +17,8 @@ class HasHeadline:
 
     def __repr__(self) -> str:
         """Return the report's headline figures on one line, without the entry "because"."""
-        told = ", ".join(f"{name} {text}" for name, text in self.headline if name != "because")
-        return f"<{type(self).__name__}: {told}>"
+        figures = ", ".join(f"{name} {text}" for name, text in self.headline if name != "because")
+        return f"<{type(self).__name__}: {figures}>"
 
     def _repr_html_(self) -> str:
         """Return the report's headline figures as an HTML table, as Jupyter notebooks display an object."""

@@ -113,10 +113,10 @@ def link_traffic(timeline: Timeline, bins: int = 400, links: Collection[str] | N
         uses.append((link, enter, ended))
     width = edges[1] - edges[0]
     # In bins without a flow the rate is exactly zero, instead of the rounding error of the differences.
-    whole = np.where(np.cumsum(flows, axis=1) > 0, np.cumsum(slope, axis=1), 0.0)[:, :bins]
+    full_rates = np.where(np.cumsum(flows, axis=1) > 0, np.cumsum(slope, axis=1), 0.0)[:, :bins]
     names = tuple(_name(timeline, n) for n in numbers.tolist())
     bandwidths = np.array([timeline.link_bandwidths.get(n, np.nan) for n in numbers.tolist()], dtype=np.float64)
-    rates = np.maximum(carried / width + whole, 0.0)
+    rates = np.maximum(carried / width + full_rates, 0.0)
     return LinkTraffic(
         numbers=tuple(numbers.tolist()),
         names=names,
@@ -154,13 +154,13 @@ def within_bandwidths(rates: Floats, bandwidths: Floats) -> Floats:
     waiting = np.zeros(moved.shape[:2])
     for course in (moved, moved[:, :, ::-1]):
         for place in range(course.shape[2]):
-            wanted = course[:, :, place] + waiting
-            sent = wanted * (bound / np.maximum(wanted.sum(axis=1, keepdims=True), bound))
-            waiting = wanted - sent
+            demand = course[:, :, place] + waiting
+            sent = demand * (bound / np.maximum(demand.sum(axis=1, keepdims=True), bound))
+            waiting = demand - sent
             course[:, :, place] = sent
-    found = rates.copy()
-    found[over] = moved
-    return found
+    capped_rates = rates.copy()
+    capped_rates[over] = moved
+    return capped_rates
 
 
 def shares_over_time(timeline: Timeline, bins: int = 400) -> tuple[tuple[str, ...], Floats, Floats]:
@@ -229,8 +229,8 @@ def cable_time(timeline: Timeline, link: str) -> float:
     link : str
         Either of the cable's two links.
     """
-    wanted = {link, reverse_of(link)}
-    numbers = np.array(sorted(n for n, name in timeline.link_names.items() if name in wanted), np.int64)
+    directions = {link, reverse_of(link)}
+    numbers = np.array(sorted(n for n, name in timeline.link_names.items() if name in directions), np.int64)
     flows = list(_flows(timeline.logs, numbers))
     if not flows:
         return 0.0
@@ -356,22 +356,22 @@ def _links(logs: Sequence[TransferLog]) -> list[int]:
 def _flows(logs: Sequence[TransferLog], numbers: Ints) -> Iterator[tuple[Ints, Floats, Floats, Floats]]:
     """Yield batches of columns (row of link in `numbers`, bytes, start, end): a row per transfer and link crossed."""
     for all_of in _joined(logs):
-        wanted = np.isin(all_of.links, numbers)
-        if not wanted.any():
+        mask = np.isin(all_of.links, numbers)
+        if not mask.any():
             continue
         # Row -1 marks links that are not asked for.
-        rows = np.where(wanted, np.searchsorted(numbers, all_of.links), -1)
+        rows = np.where(mask, np.searchsorted(numbers, all_of.links), -1)
         # A transfer over h links becomes h rows; batches keep these arrays small.
         for begin in range(0, len(all_of.route), _AT_ONCE):
-            chosen = np.arange(begin, min(begin + _AT_ONCE, len(all_of.route)))
-            route = all_of.route[chosen]
+            batch = np.arange(begin, min(begin + _AT_ONCE, len(all_of.route)))
+            route = all_of.route[batch]
             hops = all_of.hops[route]
-            transfer = np.repeat(chosen, hops)
+            transfer = np.repeat(batch, hops)
             # Position within the route: 0 1 2, 0 1, 0 1 2 for routes with 3, 2 and 3 links.
             within = np.arange(len(transfer)) - np.repeat(np.cumsum(hops) - hops, hops)
             link = rows[np.repeat(all_of.starts[route], hops) + within]
-            kept = link >= 0
-            link, transfer = link[kept], transfer[kept]
+            hits = link >= 0
+            link, transfer = link[hits], transfer[hits]
             yield link, all_of.nbytes[transfer], all_of.enter[transfer], all_of.end[transfer]
 
 

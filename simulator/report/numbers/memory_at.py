@@ -76,7 +76,7 @@ def allocations_at(timeline: Timeline, time: float | None = None, rank: int = 0)
     events = timeline.allocations[rank]
     # Events at the moment itself are included (bisect_right).
     end = fullest(events) if time is None else bisect_right(events, time, key=lambda event: event.time)
-    return tuple(one.holder for one in lifetimes if one.exists(end))
+    return tuple(life.holder for life in lifetimes if life.exists(end))
 
 
 def large_over_time(timeline: Timeline, rank: int, share: float) -> tuple[Lifetime, ...]:
@@ -91,17 +91,17 @@ def large_over_time(timeline: Timeline, rank: int, share: float) -> tuple[Lifeti
         The timeline has no allocations of this rank.
     """
     lifetimes = _lifetimes(timeline, rank)
-    held: dict[tuple[str, str], int] = {}
+    sizes: dict[tuple[str, str], int] = {}
     most: dict[tuple[str, str], int] = {}
     peak = total = 0
     for event in timeline.allocations[rank]:
         group, change = _group(event.label, event.category), _SIGN.get(event.action, 0) * event.size
         total += change
-        held[group] = held.get(group, 0) + change
-        most[group] = max(most.get(group, 0), held[group])
+        sizes[group] = sizes.get(group, 0) + change
+        most[group] = max(most.get(group, 0), sizes[group])
         peak = max(peak, total)
     return tuple(
-        one for one in lifetimes if most[_group(one.holder.name, one.holder.category)] >= share * peak
+        life for life in lifetimes if most[_group(life.holder.name, life.holder.category)] >= share * peak
     )  # fmt: skip
 
 
@@ -124,8 +124,8 @@ def _lifetimes(timeline: Timeline, rank: int) -> list[Lifetime]:
         elif event.action == "free":
             first, holder = begun.pop(event.label)
             ended.append(Lifetime(holder, first, number, event.time))
-    kept = [Lifetime(holder, first, len(events), timeline.end) for first, holder in begun.values()]
-    return sorted(ended + kept, key=lambda one: (-one.holder.nbytes, natural(one.holder.name), one.first))
+    alive = [Lifetime(holder, first, len(events), timeline.end) for first, holder in begun.values()]
+    return sorted(ended + alive, key=lambda life: (-life.holder.nbytes, natural(life.holder.name), life.first))
 
 
 def fullest(events: Sequence[AllocatorEvent]) -> int:

@@ -29,5 +29,5 @@ def thinned(samples: Sequence[MemorySample], end: float, most: int) -> list[Memo
         if place not in highest or sample.nbytes > highest[place].nbytes:
             highest[place] = sample
     # The last sample shows the memory at the end, even if its bin has a higher sample.
-    kept = list(highest.values())
-    return kept if kept[-1] is samples[-1] else [*kept, samples[-1]]
+    steps = list(highest.values())
+    return steps if steps[-1] is samples[-1] else [*steps, samples[-1]]

@@ -54,20 +54,20 @@ def error_size(seconds: float, share: float, errors: Sequence[NetworkError] | No
     """
     # A row per sweep: the one with the most similar duration.
     nearest: dict[str, NetworkError] = {}
-    for one in errors or shipped():
-        other = nearest.get(one.sweep)
-        if other is None or _apart(one.seconds, seconds) < _apart(other.seconds, seconds):
-            nearest[one.sweep] = one
-    counts = Counter(one.source for one in nearest.values())
+    for row in errors or shipped():
+        other = nearest.get(row.sweep)
+        if other is None or _distance(row.seconds, seconds) < _distance(other.seconds, seconds):
+            nearest[row.sweep] = row
+    counts = Counter(row.source for row in nearest.values())
     # A laboratory with many sweeps must not outweigh other sources.
-    weights = [1 / counts[one.source] for one in nearest.values()]
+    weights = [1 / counts[row.source] for row in nearest.values()]
     # Sizes of errors: an interval is symmetric (in the logarithm).
-    return weighted_quantile([abs(one.error) for one in nearest.values()], weights, share)
+    return weighted_quantile([abs(row.error) for row in nearest.values()], weights, share)
 
 
-def _apart(one: float, other: float) -> float:
+def _distance(duration: float, other: float) -> float:
     """Return the logarithmic distance between two durations: |ln(a / b)|."""
-    return abs(math.log(one / other))
+    return abs(math.log(duration / other))
 
 
 @cache

@@ -65,25 +65,25 @@ def traffic(timeline: Timeline, groups: Mapping[str, Sequence[int]]) -> dict[Par
         group = groups.get(log.collective)
         if group is None:
             continue
-        for direction, own, peer, way in (
+        for direction, side, peer, way in (
             ("sends", log.transfers.src, log.transfers.dst, "to"),
             ("receives", log.transfers.dst, log.transfers.src, "from"),
         ):
-            for place, rows in _rows_of(own):
+            for place, rows in _rows_of(side):
                 # Schedules number the group's ranks first, then servers and switches.
                 who = group[place] if place < len(group) else log.vertices[place]
                 parts.setdefault(who, {}).setdefault(direction, []).append(_columns(log, rows, peer, way))
     # Ranks (numbers) before vertices (names); Python cannot compare numbers with names.
     order = sorted(parts, key=lambda who: (isinstance(who, str), who))
-    return {who: _shown({way: _joined(way, own) for way, own in parts[who].items()}, timeline.end) for who in order}
+    return {who: _lanes({way: _joined(way, logs) for way, logs in parts[who].items()}, timeline.end) for who in order}
 
 
 def _rows_of(places: npt.NDArray[np.int32]) -> list[tuple[int, Ints]]:
     """Return (participant number, row indices) pairs, given the participant number in each row of a log."""
     # A stable sort keeps each participant's transfers in their original order.
     order = np.argsort(places, kind="stable")
-    found, begins = np.unique(places[order], return_index=True)
-    return list(zip(found.tolist(), np.split(order, begins[1:]), strict=True))
+    numbers, begins = np.unique(places[order], return_index=True)
+    return list(zip(numbers.tolist(), np.split(order, begins[1:]), strict=True))
 
 
 def _columns(log: TransferLog, rows: Ints, peer: npt.NDArray[np.int32], way: str) -> tuple[Floats, Floats, list[str]]:
@@ -100,11 +100,11 @@ def _joined(direction: str, parts: Sequence[tuple[Floats, Floats, list[str]]]) -
     return Traffic(direction, start[order], end[order], tuple(names[i] for i in order.tolist()))
 
 
-def _shown(both: Mapping[str, Traffic], end: float) -> list[Traffic]:
+def _lanes(both: Mapping[str, Traffic], end: float) -> list[Traffic]:
     """Return a participant's sends, plus its receives if more than a tiny share of `end` has receives but no send."""
     sends, receives = both.get("sends"), both.get("receives")
     # A participant that only sends, or only receives, has a single lane.
     if sends is None or receives is None:
-        return [one for one in (sends, receives) if one is not None]
-    apart = outside(receives.intervals, sends.intervals) > _APART * end
-    return [sends, receives] if apart else [sends]
+        return [flow for flow in (sends, receives) if flow is not None]
+    takes_turns = outside(receives.intervals, sends.intervals) > _APART * end
+    return [sends, receives] if takes_turns else [sends]

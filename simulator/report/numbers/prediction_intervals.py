@@ -202,14 +202,14 @@ def prediction_interval(
     if calibration and quantity == "time":
         return _after_calibration(traits, calibration, residuals or shipped())
     # Memory was not measured in every run.
-    pool = [one for one in residuals or shipped() if quantity in one.own]
-    known = {one.traits.framework for one in pool}, {one.traits.chip for one in pool}
-    carried = unseen or unlike or traits.framework not in known[0] or traits.chip not in known[1]
+    pool = [run for run in residuals or shipped() if quantity in run.own]
+    measured = {run.traits.framework for run in pool}, {run.traits.chip for run in pool}
+    carried = unseen or unlike or traits.framework not in measured[0] or traits.chip not in measured[1]
     # An unknown framework or chip takes the larger errors from fits without the run's source.
-    errors = [abs((one.unseen if carried else one.own)[quantity]) for one in pool]
-    counts = Counter(one.source for one in pool)
+    errors = [abs((run.unseen if carried else run.own)[quantity]) for run in pool]
+    counts = Counter(run.source for run in pool)
     # Similar runs count more; each source counts once.
-    weights = [_likeness(one.traits, traits) / counts[one.source] for one in pool]
+    weights = [_likeness(run.traits, traits) / counts[run.source] for run in pool]
     # Memory depends neither on the network nor on the host's rate.
     links = [0.0 if network is None or quantity == "memory" else network.error(share) for share in SHARES]
     update = 0.0 if host is None or quantity == "memory" else host.error()
@@ -226,10 +226,10 @@ def _after_calibration(
 
     The user's runs each weigh as much as a source. Other sources show how well three runs predict the rest.
     """
-    pool = [one for one in residuals if one.calibrated is not None]
-    counts = Counter(one.source for one in pool)
-    errors = [*map(abs, calibration), *(abs(one.calibrated or 0.0) for one in pool)]
-    weights = [*(1.0 for _ in calibration), *(_likeness(one.traits, traits) / counts[one.source] for one in pool)]
+    pool = [run for run in residuals if run.calibrated is not None]
+    counts = Counter(run.source for run in pool)
+    errors = [*map(abs, calibration), *(abs(run.calibrated or 0.0) for run in pool)]
+    weights = [*(1.0 for _ in calibration), *(_likeness(run.traits, traits) / counts[run.source] for run in pool)]
     halves = (weighted_quantile(errors, weights, share) for share in SHARES)
     return PredictionInterval(tuple(map(math.exp, halves)), carried_over=False)
 
@@ -246,7 +246,7 @@ def is_measured_dtype(matmul: str, chip: str) -> bool:
     """
     # The table of errors distinguishes eight bits from sixteen; no row has a wider dtype.
     if find(matmul, stored=False).itemsize == 1:
-        return any(one.traits.eight_bit and one.traits.chip == chip for one in shipped())
+        return any(run.traits.eight_bit and run.traits.chip == chip for run in shipped())
     return matmul in _SIXTEEN_BIT
 
 
@@ -259,7 +259,7 @@ def measured_framework(name: str, origin: str) -> str:
     >>> measured_framework("transformers", "torchtitan"), measured_framework("my_framework", "nemo")
     ('transformers', 'nemo')
     """
-    return name if any(one.traits.framework == name for one in shipped()) else origin
+    return name if any(run.traits.framework == name for run in shipped()) else origin
 
 
 def has_measured_adapters(framework: str) -> bool:
@@ -290,15 +290,15 @@ def unmeasured_parallelism(framework: str, sizes: Mapping[str, int]) -> tuple[st
     return tuple(kind for kind in sizes if sizes[kind] > 1 and not any(int(row[column[kind]]) > 1 for row in runs))
 
 
-def _likeness(one: Traits, other: Traits) -> float:
+def _likeness(traits: Traits, other: Traits) -> float:
     """Return a measured run's weight: 0.75 ** (number of traits that differ between the two runs)."""
     unlike = (
-        one.framework != other.framework,
-        one.chip != other.chip,
-        one.eight_bit != other.eight_bit,
-        one.cut != other.cut,
-        one.nodes != other.nodes,
-        one.experts != other.experts,
+        traits.framework != other.framework,
+        traits.chip != other.chip,
+        traits.eight_bit != other.eight_bit,
+        traits.cut != other.cut,
+        traits.nodes != other.nodes,
+        traits.experts != other.experts,
     )
     return _UNLIKE ** sum(unlike)
 
@@ -315,9 +315,9 @@ def _residual(row: dict[str, str]) -> Residual:
     traits = Traits(row["framework"], row["chip"], *flags)
     columns = {"own": ("time", "memory"), "unseen": ("unseen_time", "unseen_memory")}
     # Empty cells are quantities that were not measured.
-    found = {
+    errors = {
         kind: {name.removeprefix("unseen_"): float(row[name]) for name in names if row[name]}
         for kind, names in columns.items()
     }
     calibrated = float(row["calibrated_time"]) if row["calibrated_time"] else None
-    return Residual(row["source"], traits, found["own"], found["unseen"], calibrated)
+    return Residual(row["source"], traits, errors["own"], errors["unseen"], calibrated)

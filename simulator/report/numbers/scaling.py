@@ -85,12 +85,12 @@ class Crossing:
         return f"{float(f'{self.at / factor:.{digits}g}'):g} {unit}"
 
 
-def crossings(points: Iterable[ScalingPoint], known: Sequence[Crossing] = ()) -> tuple[Crossing, ...]:
+def crossings(points: Iterable[ScalingPoint], overrides: Sequence[Crossing] = ()) -> tuple[Crossing, ...]:
     """Return each two algorithms' crossovers, along array size and number of workers, from simulated points.
 
     Parameters
     ----------
-    known : sequence of Crossing
+    overrides : sequence of Crossing
         Crossovers found by simulating points in between; they replace the interpolated ones.
 
     Returns
@@ -115,7 +115,7 @@ def crossings(points: Iterable[ScalingPoint], known: Sequence[Crossing] = ()) ->
             names = list(dict.fromkeys(name for _, times in line for name in times))
             for first, second in combinations(names, 2):
                 crossed += _pair(line, first, second, along, fixed)
-    exact = {(c.before, c.after, c.along, c.fixed): c for c in known}
+    exact = {(c.before, c.after, c.along, c.fixed): c for c in overrides}
     crossed = [exact.get((c.before, c.after, c.along, c.fixed), c) for c in crossed]
     return tuple(sorted(crossed, key=lambda c: (_AXES.index(c.along), c.fixed, c.at, c.before, c.after)))
 
@@ -187,19 +187,19 @@ def finding(points: Iterable[ScalingPoint]) -> str:
     return _sentence(list(points), short=False)
 
 
-def headline(points: Iterable[ScalingPoint], known: Sequence[Crossing] = ()) -> str:
-    """Return the sentence of `finding` in fewer words, for a plot title; `known` are crossovers found by simulation."""
-    return _sentence(list(points), short=True, known=known)
+def headline(points: Iterable[ScalingPoint], overrides: Sequence[Crossing] = ()) -> str:
+    """Return the sentence of `finding` in fewer words, for a plot title; `overrides`: see `crossings`."""
+    return _sentence(list(points), short=True, overrides=overrides)
 
 
-def _sentence(points: list[ScalingPoint], *, short: bool, known: Sequence[Crossing] = ()) -> str:
+def _sentence(points: list[ScalingPoint], *, short: bool, overrides: Sequence[Crossing] = ()) -> str:
     """Return the sentence on a sweep's points: algorithms tie, one wins everywhere, or several share the lead."""
     table = by_place(points)
     if not table:
         return "no run to compare"
     names = list(dict.fromkeys(point.algorithm for point in points))
     if len(names) == 1:
-        return _alone(names[0], table)
+        return _single_algorithm(names[0], table)
     # Only places with at least two algorithms can be compared.
     contested = {place: times for place, times in table.items() if len(times) > 1}
     if not contested:
@@ -211,17 +211,17 @@ def _sentence(points: list[ScalingPoint], *, short: bool, known: Sequence[Crossi
         if all(name in times and _equal(times[name], min(times.values())) for times in contested.values())
     ]
     if len(unbeaten) == len(names):
-        who = _listed(names) if len(names) <= 12 else f"all {len(names)} settings"
+        who = _list_text(names) if len(names) <= 12 else f"all {len(names)} settings"
         return f"{who} take equal times {_where(contested)}"
     if unbeaten:
         others = [name for name in names if name not in unbeaten[1:]]
         # Unbeaten algorithms have equal times everywhere, so the first represents the rest below.
-        tied = f"{_listed(unbeaten)} take equal times; " if len(unbeaten) > 1 else ""
+        tied = f"{_list_text(unbeaten)} take equal times; " if len(unbeaten) > 1 else ""
         return tied + _everywhere(unbeaten[0], others, contested, short=short)
-    return _shared_lead(names, contested, crossings(points, known), short=short)
+    return _shared_lead(names, contested, crossings(points, overrides), short=short)
 
 
-def _alone(name: str, table: Mapping[Place, dict[str, float]]) -> str:
+def _single_algorithm(name: str, table: Mapping[Place, dict[str, float]]) -> str:
     """Return a text with the least and greatest time, and their settings, of the only algorithm in the table."""
     ordered = sorted((times[name], place) for place, times in table.items())
     (least, first), (most, last) = ordered[0], ordered[-1]
@@ -259,8 +259,8 @@ def _everywhere(name: str, names: list[str], table: Mapping[Place, dict[str, flo
             span = f"{factor_text(least)} ({place_text(near)}) to {factor_text(most)} ({place_text(far)})"
             parts.append(f"{other} everywhere, by {span}")
     if len(table) == 1:
-        return f"{name} beats {_listed(parts)}"
-    return f"{name} beats {_listed(parts)}; no crossover"
+        return f"{name} beats {_list_text(parts)}"
+    return f"{name} beats {_list_text(parts)}; no crossover"
 
 
 def _shared_lead(
@@ -307,7 +307,7 @@ def _changes(crossed: Sequence[Crossing], most: int) -> str:
         until = "" if first is last else f" to {last.text()}"
         changes.append(f"{after} beats {before} above {first.text()}{until}")
     more = f" (and {len(pairs) - most} more crossovers)" if len(pairs) > most else ""
-    return _listed(changes) + more
+    return _list_text(changes) + more
 
 
 def place_text(place: Place) -> str:
@@ -325,6 +325,6 @@ def _where(table: Mapping[Place, object]) -> str:
     return f"({place_text(next(iter(table)))})" if len(table) == 1 else "everywhere"
 
 
-def _listed(words: Sequence[str]) -> str:
+def _list_text(words: Sequence[str]) -> str:
     """Return words joined to a text: 'a, b and c'."""
     return words[0] if len(words) == 1 else ", ".join(words[:-1]) + " and " + words[-1]

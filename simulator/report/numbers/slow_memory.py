@@ -43,8 +43,8 @@ def slow_memory(timeline: Timeline, cluster: Cluster) -> SlowMemory | None:
     # Very large runs record a single link; reading their logs would simulate every transfer again.
     if not slow or len(timeline.links) < 2:
         return None
-    found = [one for rank in slow for log in timeline.logs if (one := _delay(log, cluster, rank)) is not None]
-    longest = max(found, key=lambda one: one.delay_s, default=None)
+    delays = [delay for rank in slow for log in timeline.logs if (delay := _delay(log, cluster, rank)) is not None]
+    longest = max(delays, key=lambda delay: delay.delay_s, default=None)
     return longest if longest is not None and longest.delay_s >= _LEAST * timeline.end else None
 
 

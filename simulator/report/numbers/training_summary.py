@@ -249,20 +249,20 @@ class RankWork:
         return _times(span for span in (*self.kernels, *self.host, *self.communication) if span.kind == kind)
 
 
-def first_of_stages(plan: StepPlan, known: Iterable[int] | None = None) -> list[int]:
-    """Return each pipeline stage's first rank, among the ranks `known` (or all ranks); empty without a pipeline."""
-    return first_ranks(plan.step.parallelism, len(plan.program.ranks), known)
+def first_of_stages(plan: StepPlan, subset: Iterable[int] | None = None) -> list[int]:
+    """Return each pipeline stage's first rank, among the ranks `subset` (or all ranks); empty without a pipeline."""
+    return first_ranks(plan.step.parallelism, len(plan.program.ranks), subset)
 
 
-def first_ranks(cut: Parallelism, ranks: int, known: Iterable[int] | None = None) -> list[int]:
-    """Return each pipeline stage's first of `ranks` ranks, among the ranks `known` (or all); empty without a
+def first_ranks(cut: Parallelism, ranks: int, subset: Iterable[int] | None = None) -> list[int]:
+    """Return each pipeline stage's first of `ranks` ranks, among the ranks `subset` (or all); empty without a
     pipeline.
     """
     if cut.pp < 2:
         return []
     place = cut.grid(ranks).coordinate("pp")
     firsts: dict[int, int] = {}
-    for rank in range(ranks) if known is None else sorted(known):
+    for rank in range(ranks) if subset is None else sorted(subset):
         firsts.setdefault(int(place[rank]), rank)
     return [firsts[stage] for stage in sorted(firsts)]
 
@@ -270,9 +270,9 @@ def first_ranks(cut: Parallelism, ranks: int, known: Iterable[int] | None = None
 def works_of(plan: StepPlan, timeline: Timeline) -> list[RankWork]:
     """Return the work (sorted spans) of each pipeline stage's first rank; without a pipeline, of the slowest rank."""
     spans = by_rank(timeline.spans)
-    told = first_of_stages(plan) or ([] if timeline.last_rank is None else [timeline.last_rank])
+    ranks = first_of_stages(plan) or ([] if timeline.last_rank is None else [timeline.last_rank])
     # A timeline without spans counts as a rank without work.
-    return [_work_of(spans[rank]) for rank in told] or [_work_of(())]
+    return [_work_of(spans[rank]) for rank in ranks] or [_work_of(())]
 
 
 def _work_of(spans: Sequence[Span]) -> RankWork:
@@ -371,13 +371,13 @@ def step_intervals(
     traits, framework = _traits(plan, cluster), plan.step.framework
     calibration = framework.facts.get("calibration") or ()
     # A user's own constants without runs behind them are as uncertain as an unmeasured framework.
-    own = bool(framework.facts.get("based_on")) and framework.name not in registry.names("framework")
+    is_own = bool(framework.facts.get("based_on")) and framework.name not in registry.names("framework")
     adapted = plan.step.model.adapters is not None and not has_measured_adapters(framework.name)
     measured = is_measured_dtype(plan.step.precision.matmul, traits.chip)
-    asked, model = plan.step.parallelism, plan.step.model
-    sizes = {"tp": asked.tp, "pp": asked.pp, "cp": asked.cp, "ep": asked.ep, "experts": model.num_experts}
-    apart = bool(unmeasured_parallelism(traits.framework, sizes))
-    unseen = not measured or (own and not calibration) or adapted or apart
+    cut, model = plan.step.parallelism, plan.step.model
+    sizes = {"tp": cut.tp, "pp": cut.pp, "cp": cut.cp, "ep": cut.ep, "experts": model.num_experts}
+    is_new_cut = bool(unmeasured_parallelism(traits.framework, sizes))
+    unseen = not measured or (is_own and not calibration) or adapted or is_new_cut
     network = _unmeasured(plan, works, exposed, time)
     host = HostUpdate(host_update / time) if plan.step.offload is not None else None
     unlike = isinstance(model, LayerList)
@@ -391,10 +391,7 @@ def step_intervals(
 def _unmeasured(
     plan: StepPlan, works: Sequence[RankWork], exposed: Mapping[str, float], time: float
 ) -> UnmeasuredNetwork | None:
-    """Return the share and mean length of the step's exposed collectives on a network without measured constants.
-
-    The result is None if collectives were measured, or if there are none.
-    """
+    """Return the share and mean length of exposed collectives on an unmeasured network; None without such."""
     # Copies to the host and servers' updates are not collectives of the network.
     lengths = [
         span.end - span.start
@@ -406,7 +403,7 @@ def _unmeasured(
         return None
     share = sum(seconds for dimension, seconds in exposed.items() if dimension != HOST_COPIES) / time
     # Mean duration weighted by duration: long collectives make up most of the exposed time.
-    return UnmeasuredNetwork(min(share, 1.0), sum(one * one for one in lengths) / sum(lengths))
+    return UnmeasuredNetwork(min(share, 1.0), sum(seconds * seconds for seconds in lengths) / sum(lengths))
 
 
 def _peak_by_stage(plan: StepPlan, timeline: Timeline) -> tuple[int, ...]:
@@ -439,8 +436,8 @@ def _parts(work: RankWork, time: float) -> dict[str, float]:
 
 def _means(of_ranks: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """Return each named time's mean over ranks; a missing entry counts as 0."""
-    names = dict.fromkeys(name for own in of_ranks for name in own)
-    return {name: sum(own.get(name, 0.0) for own in of_ranks) / len(of_ranks) for name in names}
+    names = dict.fromkeys(name for times in of_ranks for name in times)
+    return {name: sum(times.get(name, 0.0) for times in of_ranks) / len(of_ranks) for name in names}
 
 
 def _traits(plan: StepPlan, cluster: Cluster) -> Traits:
@@ -468,16 +465,13 @@ def _steps_per_s(timeline: Timeline, ranks: int, rounds: int) -> float:
 
 
 def _exposed(work: RankWork, kind_of: Callable[[Span], str]) -> dict[str, float]:
-    """Return the exposed seconds of each kind of communication, longest first; overlaps count for the longer kind.
-
-    `kind_of` gives a span's kind.
-    """
+    """Return the exposed seconds of each kind of communication, longest first; overlaps count for the longer kind."""
     covered, kinds = work.compute, _sorted_out(work.communication, kind_of)
-    alone = {kind: outside(times, covered) for kind, times in kinds.items()}
+    lengths = {kind: outside(times, covered) for kind, times in kinds.items()}
     exposed: dict[str, float] = {}
     # Once a kind is counted, its intervals hide later kinds, so the parts sum to the whole exposed time.
     # Closed forms and simulated transfers give the same times up to rounding: the ninth digit decides no order.
-    for kind in sorted(alone, key=lambda kind: (-float(f"{alone[kind]:.9g}"), kind)):
+    for kind in sorted(lengths, key=lambda kind: (-float(f"{lengths[kind]:.9g}"), kind)):
         exposed[kind] = outside(kinds[kind], covered)
         covered = union(np.concatenate([covered, kinds[kind]]))
     return exposed
@@ -485,7 +479,7 @@ def _exposed(work: RankWork, kind_of: Callable[[Span], str]) -> dict[str, float]
 
 def _by_dimension(work: RankWork) -> dict[str, float]:
     """Return the seconds with communication in flight, by dimension of parallelism (tp, cp, ep, pp, dp, host)."""
-    return {name: length(own) for name, own in _sorted_out(work.communication, _dimension).items()}
+    return {name: length(times) for name, times in _sorted_out(work.communication, _dimension).items()}
 
 
 def _dimension(span: Span) -> str:
@@ -498,7 +492,7 @@ def _sorted_out(spans: Iterable[Span], kind_of: Callable[[Span], str]) -> dict[s
     kinds: dict[str, list[Span]] = {}
     for span in spans:
         kinds.setdefault(kind_of(span), []).append(span)
-    return {kind: union(_times(own)) for kind, own in kinds.items()}
+    return {kind: union(_times(group)) for kind, group in kinds.items()}
 
 
 def _shared(of_ranks: Sequence[Mapping[str, float]], rounds: int) -> dict[str, float]:
@@ -518,8 +512,8 @@ def limit_text(time: float, parts: Mapping[str, float], room: str) -> str:
              "idle": "idle"}  # fmt: skip
     shares = {word: share_text(parts[name] / time) for name, word in names.items()}
     # Parts below 0.05 % are omitted.
-    told = ", ".join(f"{word} {text}" for word, text in shares.items() if text != share_text(0.0))
-    return f"{told[:1].upper()}{told[1:]}; {room}"
+    sentence = ", ".join(f"{word} {text}" for word, text in shares.items() if text != share_text(0.0))
+    return f"{sentence[:1].upper()}{sentence[1:]}; {room}"
 
 
 def _room(margin: MemoryMargin, peak: int) -> str:

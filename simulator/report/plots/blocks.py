@@ -159,12 +159,12 @@ class _Folder:
         few = self.most_leaves * most_blocks // _MOST_BLOCKS
         most = self.most_joined if top == 0 else few if all(len(part) == 1 for part in parts) else most_blocks
         # If only one part would be hidden, draw it: a count takes the same room.
-        shown = parts if len(parts) <= most + (most_blocks > 1) else parts[:most]
+        visible = parts if len(parts) <= most + (most_blocks > 1) else parts[:most]
         # Beside each other, blocks have room for a single inner block of each kind.
-        inside = most_blocks if len(shown) == 1 else 1
-        children = tuple(self._group(part) if groups else self.fold(part, inside) for part in shown)
-        own = tuple(tops[:_MOST_SWITCHES])
-        return _Block(top, own, len(tops) - len(own), children, len(parts) - len(shown))
+        inside = most_blocks if len(visible) == 1 else 1
+        children = tuple(self._group(part) if groups else self.fold(part, inside) for part in visible)
+        switches = tuple(tops[:_MOST_SWITCHES])
+        return _Block(top, switches, len(tops) - len(switches), children, len(parts) - len(visible))
 
     def _with_leaves(self, switches: Sequence[str]) -> set[str]:
         """Return the set of the given switches and of all GPUs or nodes (leaves) cabled directly to them."""
@@ -173,13 +173,13 @@ class _Folder:
     def _group(self, vertices: set[str]) -> _Block:
         """Return the block of a group of switches joined with each other; each switch stands above its own leaves."""
         switches = sorted((v for v in vertices if self.level[v] == 1), key=natural)
-        shown = switches[:_MOST_GPUS]
+        visible = switches[:_MOST_GPUS]
         children = []
-        for switch in shown:
-            own = sorted((v for v in self.graph[switch] if self.level[v] == 0), key=self.order.__getitem__)
-            few = tuple(_Block(0, leaf=leaf) for leaf in own[:_MOST_BLOCKS])
-            children.append(_Block(1, (switch,), 0, few, len(own) - len(few)))
-        return _Block(2, (), 0, tuple(children), len(switches) - len(shown))
+        for switch in visible:
+            leaves = sorted((v for v in self.graph[switch] if self.level[v] == 0), key=self.order.__getitem__)
+            few = tuple(_Block(0, leaf=leaf) for leaf in leaves[:_MOST_BLOCKS])
+            children.append(_Block(1, (switch,), 0, few, len(leaves) - len(few)))
+        return _Block(2, (), 0, tuple(children), len(switches) - len(visible))
 
 
 def _groups(graph: Graph, switches: Sequence[str]) -> list[list[str]]:
@@ -205,7 +205,7 @@ def _place(
     """Add a block's coordinates, from `left` on, to `drawing`, and return the block's width."""
     if block.leaf:
         return _place_leaf(leaves[block.leaf], left, drawing)
-    right, drawn = left, len(drawing.boxes)
+    right, first_box = left, len(drawing.boxes)
     for child in block.children:
         # Single GPUs stand close together, blocks have a gap.
         right += _place(child, right, height, leaves, drawing) + (0.0 if child.leaf and _small(leaves, child) else _GAP)
@@ -227,7 +227,7 @@ def _place(
     if not outermost and composite:
         top = height + 1.2 * max([block.level if block.own else 1, *(c.level for c in block.children)])
         # The box must enclose the boxes of the children.
-        inside = drawing.boxes[drawn:]
+        inside = drawing.boxes[first_box:]
         low, end = (
             min([-0.6, *(b[1] - 0.25 for b in inside)]),
             max([width - 0.4, *(b[2] - left + 0.15 for b in inside)]),
@@ -246,6 +246,6 @@ def _place_leaf(leaf: Leaf, left: float, drawing: Drawing) -> float:
     drawing.at |= {vertex: (left + x, y) for vertex, (x, y) in leaf.at.items()}
     if leaf.label:
         low = min(y for _, y in leaf.at.values())
-        said = f"{leaf.label}: {leaf.hidden}" if leaf.hidden else leaf.label
-        drawing.boxes.append((left - 0.6, low - 0.75, left + leaf.width - 0.4, leaf.top + 0.6, said))
+        label = f"{leaf.label}: {leaf.hidden}" if leaf.hidden else leaf.label
+        drawing.boxes.append((left - 0.6, low - 0.75, left + leaf.width - 0.4, leaf.top + 0.6, label))
     return leaf.width

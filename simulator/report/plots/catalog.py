@@ -25,15 +25,15 @@ def named(kind: str, names: tuple[str, ...], base: Path, where: str = "plot") ->
     `where`.
     """
     shipped = {name: plot for name, plot in of(kind).items() if name in names}
-    own = [name for name in names if name not in shipped]
-    for name in own:
+    paths = [name for name in names if name not in shipped]
+    for name in paths:
         if not is_foreign(name):
             raise UnknownNameError(where, name, of(kind), listed_by="simulator list plots")
-    return shipped | {Path(name).stem: PLOTS.find(name, base) for name in own}
+    return shipped | {Path(name).stem: PLOTS.find(name, base) for name in paths}
 
 
 @cache
 def of(kind: str) -> dict[str, Plot]:
     """Return the plots that exist for the kind "collective" or "training", by name, sorted."""
-    own = Catalog(f"simulator.report.plots.{kind}", "PLOT", Plot, "plot")
-    return dict(sorted({**own.by_name, **PLOTS.by_name}.items()))
+    catalog = Catalog(f"simulator.report.plots.{kind}", "PLOT", Plot, "plot")
+    return dict(sorted({**catalog.by_name, **PLOTS.by_name}.items()))

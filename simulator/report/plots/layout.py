@@ -69,11 +69,11 @@ def layout(cluster: Cluster) -> Layout:
     if len(nodes) < 2 and len(graph) <= _WHOLE_NODE:
         return Layout(Drawing(places(graph, kinds, gpus)), "levels")
     drawing = _of_nodes(cluster, graph, kinds, nodes) if len(nodes) > 1 else _of_switches(graph, gpus)
-    whole = len(drawing.at) == len(graph)
+    complete = len(drawing.at) == len(graph)
     note = (
         f"+n: n more equal vertices; drawn: {len(drawing.at):,} of {len(graph):,} vertices and the links between them"
     )
-    return Layout(drawing, "levels", "" if whole else note)
+    return Layout(drawing, "levels", "" if complete else note)
 
 
 def gpus_by_node(cluster: Cluster) -> list[Sequence[str]]:
@@ -100,10 +100,10 @@ def _of_gpus(cluster: Cluster, graph: Graph, kinds: Mapping[str, str], gpus: Seq
         layers = "; each GPU is linked with the same GPU of the next layer" if len(lengths) > 2 else ""
         note = f"torus of {size}: short lines at an edge continue at the opposite edge{layers}"
         return Layout(Drawing(grid_places(lengths, by_number)), "grid", note)
-    chosen, _ = selected(cluster, _CLOUD_UP_TO)
-    note = "" if len(chosen) == len(graph) else f"drawn: the {len(chosen)} of {len(graph):,} GPUs nearest to rank 0"
-    part: Graph = graph.subgraph(chosen)
-    return Layout(Drawing(places(part, kinds, [gpu for gpu in gpus if gpu in chosen])), "round", note)
+    nearby, _ = selected(cluster, _CLOUD_UP_TO)
+    note = "" if len(nearby) == len(graph) else f"drawn: the {len(nearby)} of {len(graph):,} GPUs nearest to rank 0"
+    part: Graph = graph.subgraph(nearby)
+    return Layout(Drawing(places(part, kinds, [gpu for gpu in gpus if gpu in nearby])), "round", note)
 
 
 def _of_switches(graph: Graph, gpus: Sequence[str]) -> Drawing:
@@ -115,8 +115,8 @@ def _of_nodes(cluster: Cluster, graph: Graph, kinds: Mapping[str, str], nodes: S
     """Return the drawing of a network whose smallest units are whole nodes."""
     import networkx as nx
 
-    own, _ = _by_node(graph, nodes)
-    node_of = {vertex: f"node {number}" for number, vertices in own.items() for vertex in vertices}
+    members, _ = _by_node(graph, nodes)
+    node_of = {vertex: f"node {number}" for number, vertices in members.items() for vertex in vertices}
     # Contract each node to a single vertex; vertices that belong to no node stay.
     between: Graph = nx.Graph()
     between.add_nodes_from(node_of.get(v, v) for v in graph)
@@ -126,7 +126,7 @@ def _of_nodes(cluster: Cluster, graph: Graph, kinds: Mapping[str, str], nodes: S
     number_of = {vertex: rank for rank, vertex in enumerate(cluster.ranks)}
     leaves = {
         f"node {number}": _node(graph.subgraph(vertices), kinds, number_of, f"node {number}")
-        for number, vertices in own.items()
+        for number, vertices in members.items()
     }
     return folded(between, leaves)
 
@@ -164,20 +164,20 @@ def selected(cluster: Cluster, most: int) -> tuple[set[str], int]:
     if len(cluster.graph) <= most:
         return set(cluster.graph), len(gpus_by_node(cluster))
     gpus = gpus_by_node(cluster)
-    own, shared = _by_node(cluster.graph.to_undirected(as_view=True), gpus)
-    chosen: set[str] = set()
+    members, shared = _by_node(cluster.graph.to_undirected(as_view=True), gpus)
+    selection: set[str] = set()
     nodes = 0
-    for number, vertices in own.items():
-        if nodes and len(chosen) + len(vertices) > most:
+    for number, vertices in members.items():
+        if nodes and len(selection) + len(vertices) > most:
             break
         if len(vertices) > most:
             return _around(cluster, gpus[number][0], _PART_OF_A_NODE), 0
-        chosen.update(vertices)
+        selection.update(vertices)
         nodes = number + 1
     # Fill up with shared vertices (switches) next to the chosen nodes.
     room = [vertex for vertex, near in shared.items() if any(node < nodes for node in near)]
-    chosen.update(room[: max(0, most - len(chosen))])
-    return chosen, nodes
+    selection.update(room[: max(0, most - len(selection))])
+    return selection, nodes
 
 
 def _around(cluster: Cluster, vertex: str, most: int) -> set[str]:
@@ -203,28 +203,25 @@ def _by_node(graph: Graph, nodes: Sequence[Sequence[str]]) -> tuple[dict[int, li
 
     Returns
     -------
-    own : dict of node number to list of vertices
+    members : dict of node number to list of vertices
     shared : dict of vertex to node numbers
         Vertices equally near to several nodes, or joined with none.
     """
     near = _nearest(graph, {gpu: number for number, node in enumerate(nodes) for gpu in node})
-    own: dict[int, list[str]] = {number: [] for number in range(len(nodes))}
+    members: dict[int, list[str]] = {number: [] for number in range(len(nodes))}
     shared: dict[str, frozenset[int]] = {}
     for vertex in graph:
         nearest = near.get(vertex, frozenset())
         if len(nearest) == 1:
-            own[next(iter(nearest))].append(vertex)
+            members[next(iter(nearest))].append(vertex)
         else:
             shared[vertex] = nearest
-    return own, shared
+    return members, shared
 
 
 def _nearest(graph: Graph, owner: Mapping[str, T]) -> dict[str, frozenset[T]]:
-    """Return for each vertex the owners of its nearest owned vertices (by hops).
-
-    `owner` maps owned vertices to owners.
-    """
-    near = {vertex: frozenset({own}) for vertex, own in owner.items()}
+    """Return for each vertex the owners of its nearest owned vertices (by hops)."""
+    near = {vertex: frozenset({holder}) for vertex, holder in owner.items()}
     front = list(near)
     # Breadth-first search from all owned vertices at once; a vertex reached by several owners in the same step belongs
     # to each.
@@ -293,20 +290,17 @@ def _tiers(graph: Graph, kinds: Mapping[str, str], order: Sequence[str]) -> dict
     for tier in sorted(set(level.values()) - {0}, key=lambda tier: (abs(tier), tier)):
         members = [vertex for vertex in graph if level[vertex] == tier]
         # Standing at the mean place of neighbours keeps cables short.
-        wanted = {
+        targets = {
             vertex: _middle([placed[other][0] for other in graph[vertex] if other in placed]) for vertex in members
         }
-        members.sort(key=lambda vertex: (wanted[vertex], vertex))
-        for vertex, place in zip(members, _spaced([wanted[vertex] for vertex in members], width), strict=True):
+        members.sort(key=lambda vertex: (targets[vertex], vertex))
+        for vertex, place in zip(members, _spaced([targets[vertex] for vertex in members], width), strict=True):
             placed[vertex] = (place, float(tier))
     return placed
 
 
 def _levels(graph: Graph, kinds: Mapping[str, str]) -> dict[str, int]:
-    """Return each vertex's hops from the nearest GPU.
-
-    -1 marks a vertex joined only with GPUs that also reach other vertices: it is drawn below the GPUs.
-    """
+    """Return each vertex's hops from the nearest GPU; -1 if joined only with GPUs that also reach other vertices."""
     level = {vertex: 0 for vertex in graph if kinds[vertex] == "gpu"}
     front = list(level)
     while front:
@@ -328,13 +322,13 @@ def _middle(values: Sequence[float]) -> float:
     return sum(values) / len(values) if values else 0.0
 
 
-def _spaced(wanted: Sequence[float], width: float) -> list[float]:
-    """Return positions at least a step apart, in the order of and near the wanted positions."""
+def _spaced(targets: Sequence[float], width: float) -> list[float]:
+    """Return positions at least a step apart, in the order of and near the target positions."""
     # Narrower steps if the tier is much longer than the row of GPUs.
-    step = min(1.0, 2.0 * width / max(1, len(wanted)))
+    step = min(1.0, 2.0 * width / max(1, len(targets)))
     places: list[float] = []
-    for place in wanted:
+    for place in targets:
         places.append(max(place, places[-1] + step) if places else place)
     # The loop above moves places to the right only; shifting back by the mean displacement centres them.
-    shift = _middle([place - want for place, want in zip(places, wanted, strict=True)])
+    shift = _middle([place - target for place, target in zip(places, targets, strict=True)])
     return [place - shift for place in places]

@@ -34,12 +34,12 @@ class NamedPoint:
     bold: bool = False
 
 
-def spaced(wanted: Sequence[float], step: float) -> list[float]:
-    """Return places between 0 and 1 in the given order, a step apart if possible, near the wanted places.
+def spaced(targets: Sequence[float], step: float) -> list[float]:
+    """Return places between 0 and 1 in the given order, a step apart if possible, near the target places.
 
     Parameters
     ----------
-    wanted : sequence of float
+    targets : sequence of float
         Rising.
     step : float
         Reduced if there are too many places.
@@ -49,11 +49,11 @@ def spaced(wanted: Sequence[float], step: float) -> list[float]:
     >>> spaced([0.5, 0.5], 0.25), spaced([1.0, 1.0], 0.25)
     ([0.5, 0.75], [0.75, 1.0])
     """
-    if not wanted:
+    if not targets:
         return []
-    step = min(step, 1.0 / max(1, len(wanted) - 1))
+    step = min(step, 1.0 / max(1, len(targets) - 1))
     places: list[float] = []
-    for place in wanted:
+    for place in targets:
         places.append(max(place, places[-1] + step) if places else max(place, 0.0))
     # Places pushed beyond the end move back, and push the places below them.
     limit = 1.0

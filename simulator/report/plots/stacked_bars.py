@@ -45,7 +45,7 @@ def stacked_bars(
         Length of each bar.
     """
     starts = [0.0] * len(bars)
-    whole = longest or max((sum(bar.values()) for bar in bars), default=0.0)
+    axis_length = longest or max((sum(bar.values()) for bar in bars), default=0.0)
     for name in names:
         lengths = [bar.get(name, 0.0) for bar in bars]
         if not any(lengths):
@@ -53,7 +53,7 @@ def stacked_bars(
         axes.barh(range(len(bars)), lengths, left=starts, height=0.7, color=colours[name], edgecolor="white",
                   linewidth=0.5, label=name)  # fmt: skip
         for row, (start, length) in enumerate(zip(starts, lengths, strict=True)):
-            if number is not None and length >= _WIDE_ENOUGH * whole:
+            if number is not None and length >= _WIDE_ENOUGH * axis_length:
                 axes.text(start + length / 2, row, number(length), ha="center", va="center", fontsize=8.5,
                           color=style.text_on(colours[name]))  # fmt: skip
         starts = [start + length for start, length in zip(starts, lengths, strict=True)]

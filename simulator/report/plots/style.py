@@ -177,7 +177,7 @@ def set_point(figure: Figure, text: str) -> None:
     ValueError
         The figure has no title yet.
     """
-    title = next((own for own in figure.texts if own.get_text() == figure.get_suptitle()), None)
+    title = next((label for label in figure.texts if label.get_text() == figure.get_suptitle()), None)
     if title is None:
         raise ValueError("the figure has no title; call set_title first")
     point = _wrapped(figure, text, _POINT_SIZE)
@@ -191,9 +191,9 @@ def _annotation(text: str, title: Text) -> Annotation:
     """Return an annotation attached to a figure's title; the automatic layout ignores the annotation."""
     from matplotlib.text import Annotation
 
-    drawn = Annotation(text, (0.0, 0.0), xycoords=title, ha="left", va="bottom", fontsize=_POINT_SIZE, color=DARK)
-    drawn.set_in_layout(False)
-    return drawn
+    annotation = Annotation(text, (0.0, 0.0), xycoords=title, ha="left", va="bottom", fontsize=_POINT_SIZE, color=DARK)
+    annotation.set_in_layout(False)
+    return annotation
 
 
 def _wrapped(figure: Figure, text: str, size: float) -> str:
@@ -259,14 +259,14 @@ def colours(names: Iterable[str]) -> dict[str, str]:
     >>> colours(["backward"])
     {'backward': '#E69F00'}
     """
-    wanted = list(dict.fromkeys(names))
-    chosen = {name: _OWN[name] for name in wanted if name in _OWN}
+    unique = list(dict.fromkeys(names))
+    fixed = {name: _OWN[name] for name in unique if name in _OWN}
     shades = (shade for paleness in (0.0, *_PALENESS) for shade in (paler(c, paleness) for c in PALETTE))
     # Fixed colours in use are not given to other names.
-    free = [shade for shade in shades if shade not in chosen.values()]
-    rest = [name for name in wanted if name not in chosen]
-    chosen.update((name, free[i % len(free)]) for i, name in enumerate(rest))
-    return {name: chosen[name] for name in wanted}
+    free = [shade for shade in shades if shade not in fixed.values()]
+    rest = [name for name in unique if name not in fixed]
+    fixed.update((name, free[i % len(free)]) for i, name in enumerate(rest))
+    return {name: fixed[name] for name in unique}
 
 
 def every_colour() -> frozenset[str]:

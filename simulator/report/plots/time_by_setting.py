@@ -46,23 +46,23 @@ def time_by_setting(points: Sequence[ScalingPoint]) -> Figure:
     """Return a figure with a bar of time for each simulated setting of a collective, at most the forty fastest."""
     ranked = sorted(range(len(points)), key=lambda place: (points[place].time, place))
     # The fastest, in the scenario's order.
-    shown = [points[place] for place in sorted(ranked[:_MOST])]
-    longest = max(point.time for point in shown)
+    best = [points[place] for place in sorted(ranked[:_MOST])]
+    longest = max(point.time for point in best)
     with style.applied():
-        fig = style.new_figure(9.0, 1.6 + 0.38 * len(shown))
+        fig = style.new_figure(9.0, 1.6 + 0.38 * len(best))
         axes = fig.subplots()
-        axes.barh(range(len(shown)), [point.time for point in shown], height=0.7, color=style.BLUE, label="simulated")
-        for row, point in enumerate(shown):
+        axes.barh(range(len(best)), [point.time for point in best], height=0.7, color=style.BLUE, label="simulated")
+        for row, point in enumerate(best):
             axes.text(1.01, row, format_time(point.time), transform=axes.get_yaxis_transform(), va="center")
-        known = [(point.predicted, row) for row, point in enumerate(shown) if point.predicted is not None]
-        if known:
-            axes.plot(*zip(*known, strict=True), linestyle="none", marker="|", markersize=14, markeredgewidth=2,
+        predictions = [(point.predicted, row) for row, point in enumerate(best) if point.predicted is not None]
+        if predictions:
+            axes.plot(*zip(*predictions, strict=True), linestyle="none", marker="|", markersize=14, markeredgewidth=2,
                       color=style.ORANGE, label="closed form")  # fmt: skip
             fig.legend(loc="outside lower left", ncols=2)
-        axes.set_yticks(range(len(shown)), [textwrap.fill(point.algorithm, _LABEL) for point in shown])
-        axes.set_ylim(len(shown) - 0.5, -0.5)
+        axes.set_yticks(range(len(best)), [textwrap.fill(point.algorithm, _LABEL) for point in best])
+        axes.set_ylim(len(best) - 0.5, -0.5)
         axes.set_xlim(0, 1.03 * longest)
         style.time_axis(axes, longest)
-        left_out = f" (the fastest {len(shown)} of {len(points)})" if len(shown) < len(points) else ""
+        left_out = f" (the fastest {len(best)} of {len(points)})" if len(best) < len(points) else ""
         style.set_title(fig, finding(points) + left_out)
     return fig

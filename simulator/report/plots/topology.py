@@ -164,15 +164,15 @@ def _edges(axes: Axes, cluster: Cluster, arranged: Layout, edges: Sequence[tuple
     return {c: looks[c] for c in order[:_MOST_CLASSES]}
 
 
-def _stubs(cluster: Cluster, at: Mapping[str, Place], wanted: _Class) -> list[list[Place]]:
-    """Return short line pieces at the edges of a torus, for the wrap-around cables of the class `wanted`."""
+def _stubs(cluster: Cluster, at: Mapping[str, Place], cable_class: _Class) -> list[list[Place]]:
+    """Return short line pieces at the edges of a torus, for the wrap-around cables of a class."""
     stubs = []
     for a, b in cluster.graph.edges:
         (x0, y0), (x1, y1) = at[a], at[b]
         # Wrap-around cables stay within a row or a column; cables between layers do not.
         in_line = (y0 == y1) != (x0 == x1)
         far = abs(x0 - x1) + abs(y0 - y1)
-        if in_line and far > 1.0 and float(far).is_integer() and _class(cluster, a, b) == wanted:
+        if in_line and far > 1.0 and float(far).is_integer() and _class(cluster, a, b) == cable_class:
             step = (-0.45 if x0 < x1 else 0.45 if x0 > x1 else 0.0, -0.45 if y0 < y1 else 0.45 if y0 > y1 else 0.0)
             stubs.append([(x0, y0), (x0 + step[0], y0 + step[1])])
     return stubs
@@ -190,16 +190,16 @@ def _path_between(a: Place, b: Place, tiered: bool) -> list[Place]:
 
 def _class(cluster: Cluster, a: str, b: str) -> _Class:
     """Return a cable's class: bandwidth in both directions [B/s], latency [s], and both ends' kinds."""
-    there, back = cluster.graph.get_edge_data(a, b), cluster.graph.get_edge_data(b, a)
-    rates = sorted((float(edge["bandwidth"]) if edge else 0.0 for edge in (there, back)), reverse=True)
+    forth, back = cluster.graph.get_edge_data(a, b), cluster.graph.get_edge_data(b, a)
+    rates = sorted((float(edge["bandwidth"]) if edge else 0.0 for edge in (forth, back)), reverse=True)
     ends = sorted((str(cluster.graph.nodes[a]["kind"]), str(cluster.graph.nodes[b]["kind"])), key=_rank_of_kind)
-    return rates[0], rates[1], float((there or back)["latency"]), "–".join(ends)
+    return rates[0], rates[1], float((forth or back)["latency"]), "–".join(ends)
 
 
 def _rank_of_kind(kind: str) -> tuple[int, str]:
     """Return a sort key for a vertex kind: known kinds in the legend's order, then the rest by name."""
-    known = list(_LOOKS)
-    return (known.index(kind) if kind in known else len(known)), kind
+    order = list(_LOOKS)
+    return (order.index(kind) if kind in order else len(order)), kind
 
 
 def _rate(c: _Class) -> str:

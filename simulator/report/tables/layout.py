@@ -114,10 +114,7 @@ def _least(column: Column, rows: Sequence[Sequence[str]], place: int, *, folds: 
 
 
 def _groups(least: Sequence[int], room: int, keys: Sequence[int]) -> Iterator[list[int]]:
-    """Yield groups of column indices that fit side by side in `room` characters.
-
-    Later groups repeat the key columns.
-    """
+    """Yield groups of column indices that fit in `room` characters; later groups repeat the key columns."""
     group: list[int] = []
     for i in range(len(least)):
         # A group must hold at least one column besides the keys, however wide.

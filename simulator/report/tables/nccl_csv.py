@@ -129,10 +129,7 @@ def _cells(line: str, delimiter: str) -> list[str]:
 
 
 def _column(names: Sequence[str], table: Mapping[str, float], endings: Sequence[str]) -> tuple[str, float] | None:
-    """Return the first known column, spelled as a stem of `table` plus an ending, and its factor to SI units.
-
-    Else None.
-    """
+    """Return the first column spelled as a stem of `table` plus an ending, and its factor to SI units; else None."""
     for stem, factor in table.items():
         for ending in endings:
             if stem + ending in names:

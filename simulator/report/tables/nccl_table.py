@@ -164,10 +164,7 @@ def _header(has_in_place: bool, widths: Sequence[int]) -> list[str]:
 
 
 def _timing(timing: Timing | None) -> str:
-    """Return a measurement's time [us], bandwidths [GB/s] and wrong count as the cells of a table line.
-
-    "-" if missing.
-    """
+    """Return a measurement's time [us], bandwidths [GB/s] and wrong count as cells, "-" if missing."""
     if timing is None:
         return f"  {'-':>8}  {'-':>6}  {'-':>6}  {'-':>5}"
     us = timing.time * 1e6
@@ -242,7 +239,7 @@ def _row(size: int, count: int, dtype: str, rest: list[str]) -> NcclRow:
     root = -1
     # Three or four figures (time, algbw, busbw, #wrong), once or twice; an additional figure in front is the root.
     if len(numbers) in (5, 7, 9) or (len(numbers) == 4 and "." in numbers[3] and "e" not in numbers[3]):
-        root, numbers = _whole(numbers[0], "root"), numbers[1:]
+        root, numbers = _integer(numbers[0], "root"), numbers[1:]
     if len(numbers) not in (3, 4, 6, 8):
         raise ValueError(f"got {len(rest)} columns after the type; must be 3 to 10")
     width = len(numbers) if len(numbers) < 6 else len(numbers) // 2
@@ -261,7 +258,7 @@ def _is_number(text: str) -> bool:
     return re.fullmatch(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?", text) is not None
 
 
-def _whole(text: str, column: str) -> int:
+def _integer(text: str, column: str) -> int:
     """Return a text as an integer; raise ValueError, with the column's name, if it is no whole number."""
     if re.fullmatch(r"-?\d+", text) is None:
         raise ValueError(f"{column}: got {text!r}; must be a whole number")

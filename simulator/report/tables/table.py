@@ -57,7 +57,7 @@ _LEARNING: Final = (
     _Column("last loss", lambda r: _last(r["learning"]["losses"])),
     _Column("skipped steps", lambda r: str(len(r["learning"]["skipped"]))),
     _Column("mean staleness", lambda r: f"{_mean(r['learning']['staleness']):.2g}"),
-    _Column("detected by", lambda r: _seen(r["learning"]["seen"]), left=True),
+    _Column("detected by", lambda r: _problems(r["learning"]["seen"]), left=True),
     *_MEMORY,
 )
 # Axes with words as values, aligned left.
@@ -99,7 +99,7 @@ def _table(
     axes: Sequence[str],
     names: Sequence[str],
     leading: Sequence[Sequence[str]],
-    shown: Sequence[_Column],
+    columns: Sequence[_Column],
     cells: Sequence[Mapping[str, str]],
 ) -> Table:
     """Return a rich table: the sweep's axes as leading columns, then the given group of report columns."""
@@ -108,7 +108,7 @@ def _table(
     table = Table(header_style="bold")
     for axis, name in zip(axes, names, strict=True):
         table.add_column(name, justify="left" if axis.endswith(_WORDS) else "right", overflow="fold")
-    for column in shown:
+    for column in columns:
         table.add_column(column.heading, justify="left" if column.left else "right", overflow="fold")
     before: Sequence[str] = []
     for row, cell in zip(leading, cells, strict=True):
@@ -116,15 +116,12 @@ def _table(
         if before and row[0] != before[0] and len(axes) > 1:
             table.add_section()
         before = row
-        table.add_row(*row, *(cell[column.heading] for column in shown))
+        table.add_row(*row, *(cell[column.heading] for column in columns))
     return table
 
 
 def _columns(reports: Sequence[Row], *, training: bool) -> tuple[_Column, ...]:
-    """Return the columns for reports of collectives, training steps or real training.
-
-    `training` decides without reports.
-    """
+    """Return the columns for collectives, training steps or real training; `training` decides without reports."""
     steps = _training(rate_name(work_unit(reports)), padded=has_padding(reports))
     if not any("step_time_s" in report for report in reports):
         return steps if not reports and training else _COLLECTIVE
@@ -135,9 +132,7 @@ def _columns(reports: Sequence[Row], *, training: bool) -> tuple[_Column, ...]:
 
 
 def _training(rate: str, *, padded: bool) -> tuple[_Column, ...]:
-    """Return the columns for training steps; `rate` is the name of the speed: tokens/s or samples/s, `padded` whether
-    some tokens are padding.
-    """
+    """Return the columns for training steps; `rate` is tokens/s or samples/s, `padded`: some tokens are padding."""
     useful = _Column(rate_name(USEFUL_TOKEN), lambda r: f"{useful_rate(r):,.0f}")
     return (
         _STEP,
@@ -163,12 +158,9 @@ def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values) if values else 0.0
 
 
-def _seen(seen: Mapping[str, int]) -> str:
-    """Format the checks with a detected problem, each with a training step: "nan (12)".
-
-    "-" without problems.
-    """
-    return ", ".join(f"{check} ({step})" for check, step in seen.items()) or "-"
+def _problems(problems: Mapping[str, int]) -> str:
+    """Format the checks with a detected problem, each with a training step: "nan (12)"; "-" without problems."""
+    return ", ".join(f"{check} ({step})" for check, step in problems.items()) or "-"
 
 
 def _fitting(columns: Sequence[_Column], cells: Sequence[Mapping[str, str]], room: int) -> list[list[_Column]]:
@@ -177,7 +169,7 @@ def _fitting(columns: Sequence[_Column], cells: Sequence[Mapping[str, str]], roo
     groups: list[list[_Column]] = [[]]
     for column in columns:
         # A column wider than the room gets a separate group.
-        if groups[-1] and sum(widths[one.heading] for one in [*groups[-1], column]) > room:
+        if groups[-1] and sum(widths[member.heading] for member in [*groups[-1], column]) > room:
             groups.append([])
         groups[-1].append(column)
     return groups

@@ -73,10 +73,10 @@ def write(
     target = Path(folder)
     target.mkdir(parents=True, exist_ok=True)
     spans = by_rank(timeline.spans)
-    wanted = sorted(spans) if ranks is None else sorted(set(ranks))
+    rank_order = sorted(spans) if ranks is None else sorted(set(ranks))
     world_size = max([*spans, *(rank for c in collectives.values() for rank in c.group)], default=0) + 1
     files: list[Path] = []
-    for rank in wanted:
+    for rank in rank_order:
         document = trace(timeline, spans.get(rank, ()), collectives, rank, world_size, steps, kernels(rank))
         files.append(target / f"rank{rank}.json.gz")
         files[-1].write_bytes(_compressed(document))
@@ -168,8 +168,8 @@ def _streams(spans: Sequence[Span]) -> dict[str, int]:
     names = sorted({span.stream for span in spans})
     # Streams without a number of PyTorch's are numbered in order of their names.
     others = [name for name in names if name not in _FIRST_STREAM]
-    known = {name: number for name, number in _FIRST_STREAM.items() if name in names}
-    return known | {name: _OTHER_STREAMS + i for i, name in enumerate(others)}
+    numbers = {name: number for name, number in _FIRST_STREAM.items() if name in names}
+    return numbers | {name: _OTHER_STREAMS + i for i, name in enumerate(others)}
 
 
 def _work(
@@ -221,7 +221,7 @@ def _described(
     if span.stream in _COPIES:
         return f"Memcpy {_COPIES[span.stream]} {span.name}", "gpu_memcpy", facts
     # `simulator compare-trace` reads these kinds.
-    return span.name, "kernel", {**facts, "kernels": [list(one) for one in kernels.get(span.name, ())]}
+    return span.name, "kernel", {**facts, "kernels": [list(kernel) for kernel in kernels.get(span.name, ())]}
 
 
 def _steps(rank: int, end: float, steps: Sequence[float]) -> list[Event]:

@@ -43,10 +43,10 @@ def kernel_name(collective: Collective) -> str:
 def collective_args(collective: Collective, group_name: str, rank: int) -> dict[str, Any]:
     """Return the arguments (elements, dtype, group, ranks) that PyTorch records for a rank's collective kernel."""
     schedule = collective.schedule
-    known = COLLECTIVE_OPERATIONS.get(schedule.operation)
+    record = COLLECTIVE_OPERATIONS.get(schedule.operation)
     sent, received = _elements(collective, rank)
     return {
-        "Collective name": known.torch_name if known else schedule.operation,
+        "Collective name": record.torch_name if record else schedule.operation,
         "In msg nelems": sent,
         "Out msg nelems": received,
         "Group size": len(collective.group),
@@ -60,17 +60,17 @@ def collective_args(collective: Collective, group_name: str, rank: int) -> dict[
 
 def _elements(collective: Collective, rank: int) -> tuple[int, int]:
     """Return two numbers: the elements that a rank puts into a collective, and the elements received."""
-    whole, operation = collective.elements, collective.schedule.operation
+    total, operation = collective.elements, collective.schedule.operation
     if rank not in collective.group:
         return 0, 0
     place = collective.group.index(rank)
     # Parts may differ by an element if the array does not divide evenly.
-    part = int(split(whole, len(collective.group))[place])
-    known = COLLECTIVE_OPERATIONS.get(operation)
-    if known is None:
-        return whole, whole
-    elements = {Holding.PART: part, Holding.ROOT: whole if place == collective.schedule.root else 0}
-    return elements.get(known.before, whole), elements.get(known.after, whole)
+    part = int(split(total, len(collective.group))[place])
+    record = COLLECTIVE_OPERATIONS.get(operation)
+    if record is None:
+        return total, total
+    elements = {Holding.PART: part, Holding.ROOT: total if place == collective.schedule.root else 0}
+    return elements.get(record.before, total), elements.get(record.after, total)
 
 
 def _ranks_text(group: tuple[int, ...]) -> str:

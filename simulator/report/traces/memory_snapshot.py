@@ -208,8 +208,8 @@ class _State:
     def _join(self, place: int) -> None:
         """Merge the ranges number `place` and `place` + 1 if they touch and both can grow."""
         first, second = self.runs[place : place + 2]
-        alike = (first.stream, first.kind, first.expandable) == (second.stream, second.kind, second.expandable)
-        if alike and first.end == second.address:
+        compatible = (first.stream, first.kind, first.expandable) == (second.stream, second.kind, second.expandable)
+        if compatible and first.end == second.address:
             first.size += second.size
             del self.runs[place + 1]
 

@@ -51,31 +51,31 @@ def lanes(
         `kernels`: index in `passes` (lists of kind and share), -1 for a span that is not split into kernels.
     """
     ranks = by_rank(timeline.spans)
-    firsts = {own[0]: own for own in _alike(ranks, timeline.end)}
+    firsts = {group[0]: group for group in _equal_ranks(ranks, timeline.end)}
     # In large runs only chosen ranks have spans.
     last = timeline.last_rank if timeline.last_rank in ranks else None
-    shown = _chosen(firsts, last, slow)
-    if len(shown) < len(firsts):
-        notes.append(f"{len(shown)} of {len(firsts)} different ranks are shown")
+    visible = _select(firsts, last, slow)
+    if len(visible) < len(firsts):
+        notes.append(f"{len(visible)} of {len(firsts)} different ranks are shown")
     texts: dict[str, dict[str, int]] = {"names": {}, "kinds": {}}
     # Too many transfers would make the page heavy, and be invisible anyway.
     moved = traffic(timeline, groups) if groups is not None and timeline.transfers <= _MOST_TRANSFERS else {}
-    told = []
+    rows = []
     kernels: dict[KernelParts, int] = {}
-    for rank in shown:
+    for rank in visible:
         awaited = {} if program is None else _awaited(program, rank, ranks[rank])
         made_of = {} if program is None else kernels_of_passes(program, rank)
-        told += [
-            _lane(rank, firsts[rank], stream, own, unit, texts, awaited) | _kernels(own, made_of, kernels)
-            for stream, own in _streams(ranks[rank])
+        rows += [
+            _lane(rank, firsts[rank], stream, spans, unit, texts, awaited) | _kernels(spans, made_of, kernels)
+            for stream, spans in _streams(ranks[rank])
         ]
-        told += [_moved(rank, firsts[rank], one, unit, texts) for one in moved.get(rank, ())]
-    told += _others(moved, unit, texts, notes)
+        rows += [_traffic_lane(rank, firsts[rank], flow, unit, texts) for flow in moved.get(rank, ())]
+    rows += _server_lanes(moved, unit, texts, notes)
     return {
         "names": list(texts["names"]),
         "kinds": list(texts["kinds"]),
         "passes": list(kernels),
-        "lanes": told,
+        "lanes": rows,
         "last_rank": _first_of(firsts, last),
         "slow": [_first_of(firsts, rank) for rank in slow],
     }
@@ -87,9 +87,9 @@ def pipeline(timeline: Timeline, unit: float) -> dict[str, Any] | None:
     if len(firsts) < 2:
         return None
     spans = [
-        Span(rank, f"stage {stage}", _pass_name(one.kind, one.micro, one.chunk), one.kind, one.start, one.end)
+        Span(rank, f"stage {stage}", _pass_name(bar.kind, bar.micro, bar.chunk), bar.kind, bar.start, bar.end)
         for stage, rank in enumerate(firsts)
-        for one in passes(sorted(ranks[rank], key=lambda span: span.start))
+        for bar in passes(sorted(ranks[rank], key=lambda span: span.start))
     ]
     return lanes_of_streams(spans, unit)
 
@@ -100,8 +100,8 @@ def lanes_of_streams(spans: Iterable[Span], unit: float) -> dict[str, Any]:
     streams: dict[tuple[int, str], list[Span]] = {}
     for span in spans:
         streams.setdefault((span.rank, span.stream), []).append(span)
-    told = [_lane(rank, (rank,), stream, own, unit, texts) for (rank, stream), own in streams.items()]
-    return {"names": list(texts["names"]), "kinds": list(texts["kinds"]), "lanes": told, "last_rank": None, "slow": []}
+    rows = [_lane(rank, (rank,), stream, group, unit, texts) for (rank, stream), group in streams.items()]
+    return {"names": list(texts["names"]), "kinds": list(texts["kinds"]), "lanes": rows, "last_rank": None, "slow": []}
 
 
 def _pass_name(kind: str, micro: int, chunk: int) -> str:
@@ -111,7 +111,7 @@ def _pass_name(kind: str, micro: int, chunk: int) -> str:
     return f"{micro} {kind}" if chunk <= 0 else f"{micro} {kind}, chunk {chunk}"
 
 
-def _alike(ranks: Mapping[int, Sequence[Span]], end: float) -> list[list[int]]:
+def _equal_ranks(ranks: Mapping[int, Sequence[Span]], end: float) -> list[list[int]]:
     """Return groups of ranks that run the same operations at the same times, up to an invisible difference.
 
     Ranks of a stage differ by a few nanoseconds and by the number of their process group: "send 0 (pipeline 1)".
@@ -121,27 +121,27 @@ def _alike(ranks: Mapping[int, Sequence[Span]], end: float) -> list[list[int]]:
         # Exact comparison of operations first; only ranks with the same list need their times compared.
         does = tuple((span.stream, span.kind, _OF_GROUP.sub("", span.name)) for span in ranks[rank])
         times = np.array([(span.start, span.end) for span in ranks[rank]])
-        known = groups.setdefault(does, [])
+        pairs = groups.setdefault(does, [])
         # Compare with the first rank of each group only.
-        own = next((ranks for first, ranks in known if np.allclose(first, times, rtol=0.0, atol=_SEEN * end)), None)
-        if own is None:
-            own = []
-            known.append((times, own))
-        own.append(rank)
-    return sorted(own for known in groups.values() for _, own in known)
+        group = next((ranks for first, ranks in pairs if np.allclose(first, times, rtol=0.0, atol=_SEEN * end)), None)
+        if group is None:
+            group = []
+            pairs.append((times, group))
+        group.append(rank)
+    return sorted(group for pairs in groups.values() for _, group in pairs)
 
 
 def _first_of(firsts: Mapping[int, Sequence[int]], rank: int | None) -> int | None:
     """Return the first rank of the group of equal ranks containing `rank`; None if there is none."""
-    return next((first for first, own in firsts.items() if rank in own), None)
+    return next((first for first, group in firsts.items() if rank in group), None)
 
 
-def _chosen(firsts: Mapping[int, Sequence[int]], last: int | None, slow: Sequence[int]) -> list[int]:
+def _select(firsts: Mapping[int, Sequence[int]], last: int | None, slow: Sequence[int]) -> list[int]:
     """Return the ranks to show: the last to end, slow ranks, and an even spread of the others."""
-    wanted = [rank for rank in (_first_of(firsts, one) for one in (last, *slow)) if rank is not None]
+    required = [rank for rank in (_first_of(firsts, number) for number in (last, *slow)) if rank is not None]
     every = sorted(firsts)
     spread = [every[i * len(every) // _MOST_RANKS] for i in range(_MOST_RANKS)] if len(every) > _MOST_RANKS else every
-    return sorted(dict.fromkeys([*wanted, *spread]))[: _MOST_RANKS + len(wanted)]
+    return sorted(dict.fromkeys([*required, *spread]))[: _MOST_RANKS + len(required)]
 
 
 def _streams(spans: Sequence[Span]) -> list[tuple[str, list[Span]]]:
@@ -159,13 +159,13 @@ def _awaited(program: Program, rank: int, spans: Sequence[Span]) -> dict[str, st
     """Return {operation: dependency that ended last} for the operations of a rank that have dependencies."""
     ends = {span.name: span.end for span in spans}
     # Example: "layer 1 forward" after ("layer 0 forward", "gather layer 1"); the later of both ends is the start.
-    known = ((op.name, [name for name in op.after if name in ends]) for op in program.ranks[rank])
-    return {name: max(after, key=ends.__getitem__) for name, after in known if after}
+    waits = ((op.name, [name for name in op.after if name in ends]) for op in program.ranks[rank])
+    return {name: max(after, key=ends.__getitem__) for name, after in waits if after}
 
 
 def _lane(
     rank: int,
-    alike: Sequence[int],
+    group: Sequence[int],
     stream: str,
     spans: Sequence[Span],
     unit: float,
@@ -177,7 +177,7 @@ def _lane(
     ends = np.array([span.end for span in spans])
     names = [texts["names"].setdefault(span.name, len(texts["names"])) for span in spans]
     kinds = [texts["kinds"].setdefault(span.kind, len(texts["kinds"])) for span in spans]
-    lane = _columns(rank, alike, stream, starts, ends, unit) | {"name": names, "kind": kinds}
+    lane = _columns(rank, group, stream, starts, ends, unit) | {"name": names, "kind": kinds}
     if not awaited:
         return lane
     before = [awaited.get(span.name) for span in spans]
@@ -188,47 +188,44 @@ def _lane(
 def _kernels(
     spans: Sequence[Span], made_of: Mapping[str, KernelParts], numbers: dict[KernelParts, int]
 ) -> dict[str, list[int]]:
-    """Return a lane's column with the number of each span's kernels; empty if no span is split into kernels.
-
-    New kernels are added to `numbers`.
-    """
+    """Return a column with the number of each span's kernels, {} if none is split; add new kernels to `numbers`."""
     column = [numbers.setdefault(made_of[span.name], len(numbers)) if span.name in made_of else -1 for span in spans]
     return {"kernels": column} if max(column, default=-1) >= 0 else {}
 
 
-def _moved(
-    who: Participant, alike: Sequence[Participant], own: Traffic, unit: float, texts: dict[str, dict[str, int]]
+def _traffic_lane(
+    who: Participant, group: Sequence[Participant], flow: Traffic, unit: float, texts: dict[str, dict[str, int]]
 ) -> dict[str, Any]:
     """Return a lane (picture row) with each transfer that a participant sends or receives."""
-    names = [texts["names"].setdefault(name, len(texts["names"])) for name in own.names]
+    names = [texts["names"].setdefault(name, len(texts["names"])) for name in flow.names]
     kind = texts["kinds"].setdefault("transfer", len(texts["kinds"]))
-    columns = _columns(who, alike, own.direction, own.start, own.end, unit)
+    columns = _columns(who, group, flow.direction, flow.start, flow.end, unit)
     return columns | {"name": names, "kind": [kind] * len(names)}
 
 
-def _others(
+def _server_lanes(
     moved: Mapping[Participant, Sequence[Traffic]], unit: float, texts: dict[str, dict[str, int]], notes: list[str]
 ) -> list[dict[str, Any]]:
     """Return lanes (picture rows) for servers and switches; participants with equal transfers share lanes."""
-    alike: dict[Any, list[str]] = {}
-    for who, own in moved.items():
+    groups: dict[Any, list[str]] = {}
+    for who, flows in moved.items():
         if isinstance(who, str):
-            looks = [_columns(one.direction, (), "", one.start, one.end, unit) for one in own]
-            alike.setdefault(repr(looks), []).append(who)
-    shown = list(alike.values())[:_MOST_OTHERS]
-    if len(shown) < len(alike):
-        notes.append(f"{len(shown)} of {len(alike)} different servers and switches are shown")
-    return [_moved(names[0], names, one, unit, texts) for names in shown for one in moved[names[0]]]
+            looks = [_columns(flow.direction, (), "", flow.start, flow.end, unit) for flow in flows]
+            groups.setdefault(repr(looks), []).append(who)
+    visible = list(groups.values())[:_MOST_OTHERS]
+    if len(visible) < len(groups):
+        notes.append(f"{len(visible)} of {len(groups)} different servers and switches are shown")
+    return [_traffic_lane(names[0], names, flow, unit, texts) for names in visible for flow in moved[names[0]]]
 
 
 def _columns(
-    rank: Participant, alike: Sequence[Participant], stream: str, starts: Any, ends: Any, unit: float
+    rank: Participant, group: Sequence[Participant], stream: str, starts: Any, ends: Any, unit: float
 ) -> dict[str, Any]:
     """Return a lane's columns of starts (as differences) and durations in whole units of `unit` seconds."""
     begins, stops = (np.rint(times / unit).astype(np.int64) for times in (starts, ends))
     return {
         "rank": rank,
-        "alike": list(alike),
+        "alike": list(group),
         "stream": stream,
         # Differences are small numbers, which take less room in JSON than times since the start.
         "start": np.diff(begins, prepend=0).tolist(),

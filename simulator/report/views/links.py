@@ -41,19 +41,19 @@ def links(timeline: Timeline, notes: list[str]) -> dict[str, Any]:
     if not timeline.links or timeline.end <= 0:
         return {"rows": [], "more": {}, "complete": not off_links, "off_links": off_links}
     courses = _courses(timeline)
-    alike = equivalent_links(timeline.links, timeline.end)
-    rows = [_row(own, timeline.end, courses) for own in alike]
+    groups = equivalent_links(timeline.links, timeline.end)
+    rows = [_row(group, timeline.end, courses) for group in groups]
     if len(rows) > _MOST_ROWS:
         notes.append(f"the {_MOST_ROWS} most used of {len(rows)} groups of links are shown")
-    shown, rest = rows[:_MOST_ROWS], rows[_MOST_ROWS:]
+    visible, rest = rows[:_MOST_ROWS], rows[_MOST_ROWS:]
     # Very large runs record only the bottleneck, and closed forms record no link.
     complete = (
         not off_links and len(timeline.links) <= _MOST_NAMES and not (len(timeline.links) == 1 < timeline.transfers)
     )
     if len(timeline.links) > _MOST_NAMES:
-        shown, rest = [few_names(row) for row in shown], []
+        visible, rest = [few_names(row) for row in visible], []
     more = {name: row["used"] for row in rest for name in row["names"]}
-    return {"rows": shown, "more": more, "complete": complete, "off_links": off_links}
+    return {"rows": visible, "more": more, "complete": complete, "off_links": off_links}
 
 
 def few_names(row: dict[str, Any]) -> dict[str, Any]:
@@ -61,20 +61,20 @@ def few_names(row: dict[str, Any]) -> dict[str, Any]:
     return row | {"names": row["names"][:FEW_NAMES]}
 
 
-def _row(alike: EquivalentLinks, end: float, courses: dict[str, Floats]) -> dict[str, Any]:
+def _row(group: EquivalentLinks, end: float, courses: dict[str, Floats]) -> dict[str, Any]:
     """Return a group of equivalent links as a row of plain data: kind, number, names, bandwidth, bytes, utilisation."""
-    first = alike.links[0]
+    first = group.links[0]
     row = {
         "kind": directed_kind(first.name),
-        "count": len(alike.links),
-        "names": [use.name for use in alike.links],
+        "count": len(group.links),
+        "names": [use.name for use in group.links],
         "bandwidth": first.bandwidth,
-        "bytes": alike.nbytes,
-        "used": alike.used(end) if math.isfinite(first.bandwidth) else None,
-        "busy": min(alike.busy / end, 1.0),
+        "bytes": group.nbytes,
+        "used": group.used(end) if math.isfinite(first.bandwidth) else None,
+        "busy": min(group.busy / end, 1.0),
     }
-    own = [courses[use.name] for use in alike.links if use.name in courses]
-    return row | ({"course": np.rint(np.mean(own, axis=0)).astype(int).tolist()} if own else {})
+    shares = [courses[use.name] for use in group.links if use.name in courses]
+    return row | ({"course": np.rint(np.mean(shares, axis=0)).astype(int).tolist()} if shares else {})
 
 
 def _courses(timeline: Timeline) -> dict[str, Floats]:

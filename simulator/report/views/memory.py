@@ -31,12 +31,12 @@ def memory(timeline: Timeline, unit: float, capacity: float) -> dict[str, Any] |
         return None
     # The rank with the peak may not be among the recorded ranks.
     rank = timeline.peak.rank if timeline.peak.rank in samples else min(samples)
-    kept = thinned(samples[rank], timeline.end, _MOST_STEPS)
-    by_sample = [dict(sample.by_category) for sample in kept]
+    steps = thinned(samples[rank], timeline.end, _MOST_STEPS)
+    by_sample = [dict(sample.by_category) for sample in steps]
     categories = shown_categories(by_sample)
     columns = [with_rest(by_category, categories) for by_category in by_sample]
-    times = [round(sample.time / unit) for sample in kept]
-    totals = [sample.nbytes for sample in kept]
+    times = [round(sample.time / unit) for sample in steps]
+    totals = [sample.nbytes for sample in steps]
     return {
         "rank": rank,
         "capacity": capacity if isfinite(capacity) else None,
@@ -65,26 +65,26 @@ def _allocations(timeline: Timeline, rank: int, unit: float) -> dict[str, Any] |
     at_peak = fullest(timeline.allocations[rank])
     # Names repeat: every micro-batch allocates its activations again.
     names, categories = (
-        {text: place for place, text in enumerate(dict.fromkeys(getattr(one.holder, key) for one in lifetimes))}
+        {text: place for place, text in enumerate(dict.fromkeys(getattr(life.holder, key) for life in lifetimes))}
         for key in ("name", "category")
     )
     return {
         "names": list(names),
         "categories": list(categories),
-        "name": [names[one.holder.name] for one in lifetimes],
-        "category": [categories[one.holder.category] for one in lifetimes],
-        "bytes": [one.holder.nbytes for one in lifetimes],
-        "begin": [round(one.holder.since / unit) for one in lifetimes],
-        "end": [round(one.until / unit) for one in lifetimes],
-        "peak": [place for place, one in enumerate(lifetimes) if one.exists(at_peak)],
+        "name": [names[life.holder.name] for life in lifetimes],
+        "category": [categories[life.holder.category] for life in lifetimes],
+        "bytes": [life.holder.nbytes for life in lifetimes],
+        "begin": [round(life.holder.since / unit) for life in lifetimes],
+        "end": [round(life.until / unit) for life in lifetimes],
+        "peak": [place for place, life in enumerate(lifetimes) if life.exists(at_peak)],
         "complete": True,
     }
 
 
 def only_at_peak(allocations: dict[str, Any]) -> dict[str, Any]:
     """Return a view's allocations (see `_allocations`) reduced to the allocations at the memory peak."""
-    kept = {key: [allocations[key][place] for place in allocations["peak"]] for key in _COLUMNS}
-    used = sorted(set(kept["name"]))
+    columns = {key: [allocations[key][place] for place in allocations["peak"]] for key in _COLUMNS}
+    used = sorted(set(columns["name"]))
     places = {name: place for place, name in enumerate(used)}
-    names = {"names": [allocations["names"][name] for name in used], "name": [places[name] for name in kept["name"]]}
-    return allocations | kept | names | {"peak": list(range(len(kept["name"]))), "complete": False}
+    names = {"names": [allocations["names"][name] for name in used], "name": [places[name] for name in columns["name"]]}
+    return allocations | columns | names | {"peak": list(range(len(columns["name"]))), "complete": False}

@@ -151,12 +151,12 @@ def _few_lanes(view: dict[str, Any]) -> dict[str, Any]:
     """Return a view with only the lanes of the first rank, the last to end, slow ranks and servers."""
     everybody = dict.fromkeys(lane["rank"] for lane in view["lanes"]["lanes"])
     ranks = [who for who in everybody if isinstance(who, int)]
-    kept = {*ranks[:1], view["lanes"]["last_rank"], *view["lanes"]["slow"]}
-    chosen = [lane for lane in view["lanes"]["lanes"] if lane["rank"] in kept or isinstance(lane["rank"], str)]
-    if len(chosen) == len(view["lanes"]["lanes"]):
+    visible = {*ranks[:1], view["lanes"]["last_rank"], *view["lanes"]["slow"]}
+    rows = [lane for lane in view["lanes"]["lanes"] if lane["rank"] in visible or isinstance(lane["rank"], str)]
+    if len(rows) == len(view["lanes"]["lanes"]):
         return view
-    note = f"{len(kept & set(ranks))} of {len(ranks)} different ranks are shown to keep this page small"
-    return view | {"lanes": view["lanes"] | {"lanes": chosen}, "notes": [*view["notes"], note]}
+    note = f"{len(visible & set(ranks))} of {len(ranks)} different ranks are shown to keep this page small"
+    return view | {"lanes": view["lanes"] | {"lanes": rows}, "notes": [*view["notes"], note]}
 
 
 # Time bins per merged lane: about a screen's width.
@@ -202,8 +202,8 @@ def _few_names(view: dict[str, Any]) -> dict[str, Any]:
     """Return a view with only a few link names per row of links."""
     links = view["links"]
     rows = [few_names(row) for row in links["rows"]]
-    whole = links.get("complete", False) and not links.get("more")
-    complete = whole and all(len(row["names"]) == row["count"] for row in rows)
+    lists_all = links.get("complete", False) and not links.get("more")
+    complete = lists_all and all(len(row["names"]) == row["count"] for row in rows)
     return view | {"links": links | {"rows": rows, "more": {}, "complete": complete}}
 
 

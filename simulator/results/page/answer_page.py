@@ -21,7 +21,7 @@ FILE: Final = "report.html"
 _SCALE: Final = 80 / 150
 
 
-def answer_page(shown: Presentation, pictures: Mapping[str, bytes], files: Sequence[str]) -> str:
+def answer_page(presentation: Presentation, pictures: Mapping[str, bytes], files: Sequence[str]) -> str:
     """Return the page (HTML) of an answer.
 
     Parameters
@@ -31,16 +31,16 @@ def answer_page(shown: Presentation, pictures: Mapping[str, bytes], files: Seque
     files : sequence of str
         Paths of the files beside the page, relative to the page.
     """
-    title = shown.question or shown.subject
-    below = f'<p class="setting">{html_text(shown.subject)}</p>' if shown.question else ""
-    said = "".join(f'<p class="answer">{html_text(sentence)}</p>' for sentence in shown.sentences)
-    drawn = "".join(_picture(text, png) for text, png in pictures.items())
-    first, *others = map(_table, shown.tables)
-    pair = shown.timelines
+    title = presentation.question or presentation.subject
+    below = f'<p class="setting">{html_text(presentation.subject)}</p>' if presentation.question else ""
+    answer = "".join(f'<p class="answer">{html_text(sentence)}</p>' for sentence in presentation.sentences)
+    images = "".join(_picture(text, png) for text, png in pictures.items())
+    first, *others = map(_table, presentation.tables)
+    pair = presentation.timelines
     parts = [
-        f"<header><h1>{html_text(title)}</h1>{below}</header><section>{said}</section>",
+        f"<header><h1>{html_text(title)}</h1>{below}</header><section>{answer}</section>",
         *([timeline_panel(pair)] if pair else []),
-        f'<div class="flow">{first}{drawn}{"".join(others)}</div>',
+        f'<div class="flow">{first}{images}{"".join(others)}</div>',
         _files(files),
     ]
     return document(title, parts, pair.data if pair else None)
@@ -60,7 +60,7 @@ def _picture(title: str, png: bytes) -> str:
 def _table(table: AnswerTable) -> str:
     headings = table.headings()
     sides = [' class="text"' if heading.left and place else "" for place, heading in enumerate(headings)]
-    heads = "".join(f"<th{side}>{html_text(one.heading)}</th>" for side, one in zip(sides, headings, strict=True))
+    heads = "".join(f"<th{side}>{html_text(column.heading)}</th>" for side, column in zip(sides, headings, strict=True))
     rows = "".join(
         f"<tr>{''.join(f'<td{side}>{html_text(cell)}</td>' for side, cell in zip(sides, row, strict=True))}</tr>"
         for row in table.cells()

@@ -23,7 +23,7 @@ _MOST_BYTES: Final = 60_000
 _MOST_PAIRS: Final = 30
 
 
-def diff_page(folders: tuple[Path, Path], found: RunDifferences) -> str:
+def diff_page(folders: tuple[Path, Path], differences: RunDifferences) -> str:
     """Return an HTML page comparing two runs, given the runs' directories and differences.
 
     Raises
@@ -33,31 +33,31 @@ def diff_page(folders: tuple[Path, Path], found: RunDifferences) -> str:
     """
     names = str(folders[0]), str(folders[1])
     # Only the first points fit on the page, so points with differing figures come first.
-    points = sorted(found.common, key=lambda point: not point.changes)
-    shown = TimelinePairs(names, [_pair(folders, point) for point in points[:_MOST_PAIRS]], _MOST_BYTES)
-    main, counted = main_difference(found, names), found.sentences(names)
-    said = (main, *counted) if main else counted
+    points = sorted(differences.common, key=lambda point: not point.changes)
+    timelines = TimelinePairs(names, [_pair(folders, point) for point in points[:_MOST_PAIRS]], _MOST_BYTES)
+    main, counted = main_difference(differences, names), differences.sentences(names)
+    texts = (main, *counted) if main else counted
     left = len(points) - _MOST_PAIRS
     note = (
         f'<p class="note">Shown: the first {_MOST_PAIRS} points; {left:,} more points are not shown.</p>'
         if left > 0
         else ""
     )
-    head = f'<h1>{escape(names[0])} and {escape(names[1])}</h1><p class="answer">{html_text(" ".join(said))}</p>{note}'
-    parts = [head, _key_table(found), timeline_panel(shown), _figure_table(points[:_MOST_PAIRS])]
-    return document(f"{names[0]} and {names[1]}: {said[0]}", parts, shown.data)
+    head = f'<h1>{escape(names[0])} and {escape(names[1])}</h1><p class="answer">{html_text(" ".join(texts))}</p>{note}'
+    parts = [head, _key_table(differences), timeline_panel(timelines), _figure_table(points[:_MOST_PAIRS])]
+    return document(f"{names[0]} and {names[1]}: {texts[0]}", parts, timelines.data)
 
 
 def _pair(folders: tuple[Path, Path], point: CommonPoint) -> TimelinePair:
-    found = [_view(folder, place) for folder, place in zip(folders, point.places, strict=True)]
-    return TimelinePair(_label(point), found)
+    pair = [_view(folder, place) for folder, place in zip(folders, point.places, strict=True)]
+    return TimelinePair(_label(point), pair)
 
 
 def _view(folder: Path, place: int) -> dict[str, Any] | None:
     """Return a point's stored view (timeline data for the page); None if the run stored none."""
     # A run with a single point stores its view in the run's folder itself.
-    own = folder / "points" / f"{place:04d}" / views.NAME
-    path = own if own.is_file() else folder / views.NAME
+    point_path = folder / "points" / f"{place:04d}" / views.NAME
+    path = point_path if point_path.is_file() else folder / views.NAME
     return views.stored(path) if path.is_file() else None
 
 
@@ -65,12 +65,12 @@ def _label(point: CommonPoint) -> str:
     return labelled(point.settings) or "the point"
 
 
-def _key_table(found: RunDifferences) -> str:
+def _key_table(differences: RunDifferences) -> str:
     """Return a table with the differing scenario keys (HTML); empty if no key differs, or if no scenario is known."""
-    if not found.keys:
+    if not differences.keys:
         return ""
-    rows = "".join(_row((change.key, key_text(change.first), key_text(change.second))) for change in found.keys)
-    return _table(f"Changed scenario keys ({len(found.keys):,})", "keys", ("key", "first", "second"), [rows])
+    rows = "".join(_row((change.key, key_text(change.first), key_text(change.second))) for change in differences.keys)
+    return _table(f"Changed scenario keys ({len(differences.keys):,})", "keys", ("key", "first", "second"), [rows])
 
 
 def _figure_table(points: Sequence[CommonPoint]) -> str:

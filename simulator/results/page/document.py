@@ -65,7 +65,7 @@ def _scripts() -> str:
     """Return the page's JavaScript files, joined in the order of their names."""
     folder = files("simulator.results.page") / "assets"
     # The scripts share one element, because the policy contains a hash per script element.
-    return "\n".join(asset(name) for name in sorted(one.name for one in folder.iterdir()) if name.endswith(".js"))
+    return "\n".join(asset(name) for name in sorted(path.name for path in folder.iterdir()) if name.endswith(".js"))
 
 
 def _hash(text: str) -> str:

@@ -28,25 +28,25 @@ def machines(compared: Comparison) -> tuple[list[dict[str, Any]], dict[int, int]
         Index in `machines`, by point.
     """
     clusters = Clusters()
-    drawn: list[dict[str, Any]] = []
+    drawings: list[dict[str, Any]] = []
     by_point: dict[int, int] = {}
-    known: dict[str, int] = {}
+    indices: dict[str, int] = {}
     for row in compared.rows:
         spec = row.point.cluster
         # Machines are equal if the cluster and the parameter servers are described equally.
         key = repr((spec, row.point.collective and row.point.collective.servers))
-        if key not in known:
-            if len(drawn) == _MOST_MACHINES or spec.world_size > _MOST_RANKS:
+        if key not in indices:
+            if len(drawings) == _MOST_MACHINES or spec.world_size > _MOST_RANKS:
                 continue
             try:
                 # Reserved before the build; a machine that cannot be built is removed again.
-                known[key] = len(drawn)
-                drawn.append(_machine(clusters.of(row.point)))
+                indices[key] = len(drawings)
+                drawings.append(_machine(clusters.of(row.point)))
             except SimulatorError:
-                del known[key]
+                del indices[key]
                 continue
-        by_point[row.index] = known[key]
-    return drawn, by_point
+        by_point[row.index] = indices[key]
+    return drawings, by_point
 
 
 def _machine(cluster: Cluster) -> dict[str, Any]:
@@ -58,7 +58,7 @@ def _machine(cluster: Cluster) -> dict[str, Any]:
     at = places(graph, kinds, order)
     width, height = ([place[axis] for place in at.values()] for axis in (0, 1))
     # Scale both coordinates to 0 .. 1; a machine with equal coordinates keeps 0.
-    spread = [(min(own), max(own) - min(own) or 1.0) for own in (width, height)]
+    spread = [(min(values), max(values) - min(values) or 1.0) for values in (width, height)]
     scaled = {
         vertex: [round((place[axis] - spread[axis][0]) / spread[axis][1], 4) for axis in (0, 1)]
         for vertex, place in at.items()

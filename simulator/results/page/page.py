@@ -39,17 +39,17 @@ def keeps_views(points: int) -> bool:
     return points <= MOST_VIEWS
 
 
-def point_folder(folder: Path, index: int, *, alone: bool = False) -> Path:
+def point_folder(folder: Path, index: int, *, single: bool = False) -> Path:
     """Return the folder with the files of a run's point: points/NNNN, or the run's own folder for a single point."""
-    return folder if alone else folder / "points" / f"{index:04d}"
+    return folder if single else folder / "points" / f"{index:04d}"
 
 
-def report_page(compared: Comparison, answer: Answer, kept: Mapping[int, bytes], folder: Path | None = None) -> str:
+def report_page(compared: Comparison, answer: Answer, content: Mapping[int, bytes], folder: Path | None = None) -> str:
     """Return a run's page (HTML).
 
     Parameters
     ----------
-    kept : mapping of int to bytes
+    content : mapping of int to bytes
         Views of points, in the form returned by `simulator.report.views.view.compressed`.
     folder : Path, optional
         Folder of the run, whose further files the page links.
@@ -66,32 +66,32 @@ def report_page(compared: Comparison, answer: Answer, kept: Mapping[int, bytes],
             _facts("Reproduce this run", reproduction(scenario), _beside(compared, linked=folder is not None)),
             _file("Full scenario with defaults", to_yaml(scenario)),
         ],
-        page_data(folder, compared, answer, _views(kept)),
+        page_data(folder, compared, answer, _views(content)),
     )
 
 
 def without_files(page: str) -> str:
     """Return a page's HTML without links to the run's other files; the file names remain."""
     # Neither pattern matches inside the page's data: `<` is escaped there, and quotes in a text follow a backslash.
-    named = re.sub(r'<a href="[^"]*">([^<]*)</a>', r"\1", page)
-    return re.sub(r'"files":\[(?:\[[^\]]*\],?)*\]', '"files":[]', named)
+    text = re.sub(r'<a href="[^"]*">([^<]*)</a>', r"\1", page)
+    return re.sub(r'"files":\[(?:\[[^\]]*\],?)*\]', '"files":[]', text)
 
 
 def kept_views(folder: Path, compared: Comparison) -> dict[int, bytes]:
     """Return {point index: gzipped view} from a run's folder: each point's timeline data for the page, if stored."""
     # A run with a single point stores its files in the run's folder itself.
-    alone = len(compared.rows) == 1
-    files = {row.index: point_folder(folder, row.index, alone=alone) / views.NAME for row in compared.rows}
+    single = len(compared.rows) == 1
+    files = {row.index: point_folder(folder, row.index, single=single) / views.NAME for row in compared.rows}
     return {index: file.read_bytes() for index, file in files.items() if file.is_file()}
 
 
-def _views(kept: Mapping[int, bytes]) -> dict[int, str]:
+def _views(content: Mapping[int, bytes]) -> dict[int, str]:
     """Return {point index: base64 text} of the points' views, each reduced until all fit into the page's limit."""
-    each = _ALL_VIEWS if sum(map(len, kept.values())) <= _ALL_VIEWS else _ALL_VIEWS // len(kept)
+    each = _ALL_VIEWS if sum(map(len, content.values())) <= _ALL_VIEWS else _ALL_VIEWS // len(content)
     # If the total is too large, every view gets an equal share.
     small = {
         index: data if len(data) <= each else views.within(views.decompressed(data), each)
-        for index, data in kept.items()
+        for index, data in content.items()
     }
     return {index: base64.b64encode(data).decode() for index, data in small.items() if data is not None}
 
@@ -103,13 +103,13 @@ def _head(compared: Comparison, answer: Answer) -> str:
     count = explained if len(compared.rows) > 1 else ""
     sentences = "".join(f'<p class="answer">{html_text(sentence)}</p>' for sentence in answer.sentences)
     why = f'<p class="why"><b>Why:</b> {html_text(answer.why)}</p>' if answer.why else ""
-    trusted = "".join(f'<p class="trust note"><b>Trust:</b> {html_text(one.text)}.</p>' for one in answer.caveats)
+    trusted = "".join(f'<p class="trust note"><b>Trust:</b> {html_text(caveat.text)}.</p>' for caveat in answer.caveats)
     if answer.algorithms:
         trusted += f'<p class="note"><b>Algorithms:</b> {html_text(terms_text(answer.algorithms))}.</p>'
-    drawn = small_tables(compared, answer)
-    tables = "".join(_small(table) for table in drawn)
-    if any(table.best for table in drawn):
-        rivals = next((f", {table.rivals}" for table in drawn if table.rivals), "")
+    summaries = small_tables(compared, answer)
+    tables = "".join(_small(table) for table in summaries)
+    if any(table.best for table in summaries):
+        rivals = next((f", {table.rivals}" for table in summaries if table.rivals), "")
         green = f"Green: best, or a tie with the best{rivals}; no cell is green if all tie."
         tables += f'<p class="note">{green} Outlined: the point shown below.</p>'
     return (
@@ -146,13 +146,13 @@ def _budgets(compared: Comparison, answer: Answer) -> str:
         return ""
     # The columns for cost and energy are omitted if the price or the power is unknown.
     columns = (("days", "days"), ("GPU hours", "gpu_hours"), ("cost", "cost"), ("energy (kWh)", "energy_kwh"))
-    known = [column for column in columns if answer.budget[0][column[1]] is not None]
-    heads = "".join(f"<th>{name}</th>" for name, _ in known)
+    present = [column for column in columns if answer.budget[0][column[1]] is not None]
+    heads = "".join(f"<th>{name}</th>" for name, _ in present)
     rows = "".join(
-        f"<tr><td>{html_text(compared.name(one['setting']))}</td>"
-        + "".join(f'<td data-v="{one[key]!r}">{amount_text(one[key])}</td>' for _, key in known)
+        f"<tr><td>{html_text(compared.name(row['setting']))}</td>"
+        + "".join(f'<td data-v="{row[key]!r}">{amount_text(row[key])}</td>' for _, key in present)
         + "</tr>"
-        for one in answer.budget
+        for row in answer.budget
     )
     caption = "Estimates from the step time, without failures, evaluation, checkpoints and start-up."
     table = f'<table class="sortable"><caption>{caption}</caption><thead><tr><th>setting</th>{heads}</tr></thead>'

@@ -38,7 +38,7 @@ def page_data(folder: Path | None, compared: Comparison, answer: Answer, views: 
     """Return the data for the page's scripts, as plain data: axes, points, machines, views, crossovers."""
     axes = [*compared.scenario.compare, *compared.scenario.sweep]
     # Points refer to machines by index, because points often share a machine.
-    drawn, of_point = machines(compared)
+    drawings, of_point = machines(compared)
     overview = _overview(compared, answer, axes)
     per_token = compared.kind == "training" and _per_token(compared)
     kinds = exposed_kinds([row.report for row in compared.rows if row.report is not None])
@@ -56,7 +56,7 @@ def page_data(folder: Path | None, compared: Comparison, answer: Answer, views: 
         "parts": _parts_title(compared),
         "partOrder": part_order(kinds),
         "mostMemory": _most_memory(compared),
-        "topologies": drawn,
+        "topologies": drawings,
         "colours": PART_COLOURS,
         "palette": list(style.PALETTE),
         "series": {},
@@ -68,7 +68,7 @@ def _front(compared: Comparison, answer: Answer) -> list[int]:
     reports = [row.report for row in compared.rows if row.report is not None]
     # Otherwise a single point dominates, and there is no trade-off between time and memory.
     weighs = all(len({report.get(key) for report in reports}) > 1 for key in ("tokens_per_s", "peak_memory_bytes"))
-    return [one["point"] for one in answer.front] if weighs else []
+    return [row["point"] for row in answer.front] if weighs else []
 
 
 def _most_memory(compared: Comparison) -> float:
@@ -93,22 +93,19 @@ def _axis(compared: Comparison, key: str) -> dict[str, Any]:
 
 
 def _overview(compared: Comparison, answer: Answer, axes: list[str]) -> dict[str, Any]:
-    """Return the axis and the figure (number of the report) for the page's overview plot.
-
-    The axis is the answer's numeric axis, else the axis with most values.
-    """
+    """Return the overview plot's figure and axis: the answer's numeric axis, else the axis with most values."""
     # Axes with many values first, then the scenario's order. Zero or negative values cannot be on a logarithmic axis.
     numeric = sorted(
         (key for key in compared.numeric_axes if min(compared.numbers(key)) > 0),
         key=lambda key: (-len(compared.numbers(key)), axes.index(key)),
     )
     # Sizes come before workers: most questions ask for the crossover along sizes.
-    told = (found.numbers.get("along") for found in answer.findings[:1])
-    wanted = (*told, "collective.size", *numeric)
-    first = next((key for key in wanted if key in numeric), None)
+    axis_keys = (finding.numbers.get("along") for finding in answer.findings[:1])
+    keys = (*axis_keys, "collective.size", *numeric)
+    first = next((key for key in keys if key in numeric), None)
     axis = axes.index(first) if first else None
-    asked = [name for one in compared.scenario.answer[:1] for name in one.of[:1]]
-    if compared.kind == "training" and asked == ["memory"]:
+    measures = [name for request in compared.scenario.answer[:1] for name in request.of[:1]]
+    if compared.kind == "training" and measures == ["memory"]:
         return {"axis": axis, "key": "peak_memory_bytes", "unit": "B", "name": "peak memory"}
     if compared.kind == "training":
         return {"axis": axis, "key": "tokens_per_s", "unit": "number", "name": rate_name(compared.work_unit)}
@@ -116,23 +113,20 @@ def _overview(compared: Comparison, answer: Answer, axes: list[str]) -> dict[str
 
 
 def _crossings(compared: Comparison, answer: Answer, axes: list[str]) -> list[dict[str, Any]]:
-    """Return the answer's crossovers with a known place as marks for the page's plots.
-
-    Each mark has its axis and the fixed values on the other swept axes.
-    """
+    """Return crossovers with a known place as marks: axis, and fixed values on the other swept axes."""
     marks = []
-    for found in answer.findings:
-        for one in found.numbers.get("crossings", ()):
-            if one["at"] is None:
+    for finding in answer.findings:
+        for place in finding.numbers.get("crossings", ()):
+            if place["at"] is None:
                 # The crossover is only known to be somewhere between two points: there is no place to mark.
                 continue
             fixed = {
                 str(axes.index(key)): list(compared.scenario.sweep[key]).index(value)
-                for key, value in one["fixed"].items()
+                for key, value in place["fixed"].items()
             }
-            at = at_text(one["along"], one["at"], exact=one["exact"])
-            text = f"{compared.name(one['after'])} best {'from' if one['exact'] else 'above'} {at}"
-            marks.append({"axis": axes.index(one["along"]), "fixed": fixed, "at": one["at"], "text": text})
+            at = at_text(place["along"], place["at"], exact=place["exact"])
+            text = f"{compared.name(place['after'])} best {'from' if place['exact'] else 'above'} {at}"
+            marks.append({"axis": axes.index(place["along"]), "fixed": fixed, "at": place["at"], "text": text})
     return marks
 
 
@@ -190,14 +184,14 @@ def _groups(row: Row) -> list[tuple[str, str]]:
     if cut.size == 1:
         return []
     grid = cut.grid(point.cluster.world_size)
-    told = []
+    pairs = []
     for kind in ("tp", "cp", "pp", "dp"):
         groups = grid.groups(kind)
         if groups.shape[1] > 1:
-            shown = "; ".join(_ranks(group) for group in groups[:_MOST_GROUPS].tolist())
+            text = "; ".join(_ranks(group) for group in groups[:_MOST_GROUPS].tolist())
             more = f"; ... ({len(groups)} groups)" if len(groups) > _MOST_GROUPS else ""
-            told.append((f"{kind} {groups.shape[1]}", f"{shown}{more}"))
-    return told
+            pairs.append((f"{kind} {groups.shape[1]}", f"{text}{more}"))
+    return pairs
 
 
 def _ranks(ranks: list[int]) -> str:
@@ -279,12 +273,12 @@ def _files(folder: Path | None, compared: Comparison, row: Row) -> list[tuple[st
     """Return (name, relative path) pairs for a point's existing tables and trace, for use in further programs."""
     if folder is None:
         return []
-    own = Path() if len(compared.rows) == 1 else Path("points") / f"{row.index:04d}"
+    subfolder = Path() if len(compared.rows) == 1 else Path("points") / f"{row.index:04d}"
     # Links only to existing files: large runs and options decide which files are written.
     tables = [
-        (name, (own / name).as_posix())
+        (name, (subfolder / name).as_posix())
         for name in ("spans.csv", "transfers.csv", "links.csv")
-        if (folder / own / name).is_file()
+        if (folder / subfolder / name).is_file()
     ]
-    traces = sorted((folder / own / "trace").glob("rank*.json.gz"))[:1]
-    return tables + [("trace for ui.perfetto.dev", (own / "trace" / path.name).as_posix()) for path in traces]
+    traces = sorted((folder / subfolder / "trace").glob("rank*.json.gz"))[:1]
+    return tables + [("trace for ui.perfetto.dev", (subfolder / "trace" / path.name).as_posix()) for path in traces]

@@ -95,22 +95,22 @@ def _of_collectives(rows: Sequence[Report]) -> list[tuple[str, str]]:
     """Return (topic, text) pairs: the collectives' algorithms in the steps, and sources of measured constants."""
     # dict.fromkeys keeps each text once, in the points' order.
     ran = dict.fromkeys(
-        "; ".join(f"{name}: {taken}" for name, taken in report["algorithms"].items())
+        "; ".join(f"{name}: {algorithm}" for name, algorithm in report["algorithms"].items())
         for report in rows
         if report.get("algorithms")
     )
     measured = dict.fromkeys(source for report in rows for source in sources(report))
-    told = [("algorithms", text) for text in ran] + [("constants of collectives", source) for source in measured]
-    return told if len(told) <= _MOST_TOLD else [*told[:_MOST_TOLD], ("more", "report.json has the complete list")]
+    pairs = [("algorithms", text) for text in ran] + [("constants of collectives", source) for source in measured]
+    return pairs if len(pairs) <= _MOST_TOLD else [*pairs[:_MOST_TOLD], ("more", "report.json has the complete list")]
 
 
 def _of_training(compared: Comparison) -> list[tuple[str, str]]:
     rows = [row.report for row in compared.rows if row.report is not None]
     if not rows:
         return []
-    played, closed = (sum(report[f"{kind}_collectives"] for report in rows) for kind in ("played", "closed_form"))
+    simulated, closed = (sum(report[f"{kind}_collectives"] for report in rows) for kind in ("played", "closed_form"))
     return [
-        ("collectives", f"{played:,} simulated transfer by transfer, {closed:,} computed by exact closed forms"),
+        ("collectives", f"{simulated:,} simulated transfer by transfer, {closed:,} computed by exact closed forms"),
         *(("constants", text) for text in dict.fromkeys(_constants(row) for row in compared.rows)),
     ]
 
@@ -128,11 +128,11 @@ def _constants(row: Row) -> str:
         name for name, used in (("compiled", training.compile), ("row_scaled", _scales_rows(training))) if not used
     }
     by = {whose: [name for name in names if name not in absent] for whose, names in by.items()}
-    own, assumed = ", ".join(by.pop(framework.name, [])), ", ".join(by.pop("", []))
-    taken = [f"carried over from {whose}: {', '.join(names)}" for whose, names in by.items() if names]
+    fitted, assumed = ", ".join(by.pop(framework.name, [])), ", ".join(by.pop("", []))
+    borrowed = [f"carried over from {whose}: {', '.join(names)}" for whose, names in by.items() if names]
     texts = [
-        f"fitted to its own measured runs: {own}" if own else "none is fitted to measured runs of its own",
-        *taken,
+        f"fitted to its own measured runs: {fitted}" if fitted else "none is fitted to measured runs of its own",
+        *borrowed,
         *([f"assumed: {assumed}"] if assumed else []),
     ]
     if gpu is not None and framework.chip(gpu) is None:
@@ -142,8 +142,8 @@ def _constants(row: Row) -> str:
 
 def _scales_rows(training: TrainingSpec) -> bool:
     """Return True if a step's matmuls in eight bits have a scale for each row."""
-    asked = training.precision.resolved()
-    return asked.scaling == "row" and is_narrow(asked.matmul)
+    dtypes = training.precision.resolved()
+    return dtypes.scaling == "row" and is_narrow(dtypes.matmul)
 
 
 def _gpu(point: Scenario) -> Gpu | None:

@@ -59,9 +59,7 @@ COLLECTIVE: Final = (
 
 
 def _training(rate: str, *, padded: bool) -> tuple[ReportColumn, ...]:
-    """Return the columns for training steps; `rate` is the name of the speed: tokens/s or samples/s, `padded` whether
-    some tokens are padding.
-    """
+    """Return the columns for training steps; `rate` is tokens/s or samples/s, `padded`: some tokens are padding."""
     useful = ReportColumn(rate_name(USEFUL_TOKEN), "useful_tokens_per_s", "number", useful_rate, "{:,.0f}".format)
     # The most important figures first: a screen may show only the first columns.
     return (
@@ -107,16 +105,16 @@ def point_table(compared: Comparison) -> str:
 
 def _columns(compared: Comparison) -> list[_Column]:
     """Return the columns of the table after the settings."""
-    found: list[_Column] = []
+    columns: list[_Column] = []
     for number, column in enumerate(figures(compared)):
-        found.append((f"<th>{escape(column.name)}</th>", partial(_cell, column)))
+        columns.append((f"<th>{escape(column.name)}</th>", partial(_cell, column)))
         # The change stands beside its figure, and the verdict beside the memory.
         if number == 0 and len(compared.settings) > 1:
             name = f"vs {compared.name(compared.settings[0])}"
-            found.append((f"<th>{escape(name)}</th>", partial(_against, compared, column)))
+            columns.append((f"<th>{escape(name)}</th>", partial(_against, compared, column)))
         if column.key == "peak_memory_bytes":
-            found.append(('<th class="text">fits</th>', _fits))
-    return found
+            columns.append(('<th class="text">fits</th>', _fits))
+    return columns
 
 
 def example_filter(compared: Comparison) -> str:
@@ -177,10 +175,7 @@ def _cell(column: ReportColumn, row: Row) -> str:
 
 
 def _against(compared: Comparison, column: ReportColumn, row: Row) -> str:
-    """Return an HTML cell with the relative difference of a point's figure from the baseline setting's.
-
-    The baseline is taken at the same swept values.
-    """
+    """Return a cell (HTML) with a figure's relative difference from the baseline's at the same swept values."""
     if row.setting == compared.settings[0]:
         return '<td data-v="0">baseline</td>'
     baseline = compared.row(compared.settings[0], row.condition).report

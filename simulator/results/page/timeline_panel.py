@@ -14,10 +14,10 @@ _CONTROLS: Final = """<section class="panel hidden needsjs"><div class="controls
 <span class="note">Both timelines share time window and cursor. Shift+drag: statistics of a range.</span></div>"""
 
 
-def timeline_panel(shown: TimelinePairs) -> str:
-    """Return the panel with both timelines (HTML); scripts draw them from the data of `shown`."""
+def timeline_panel(pairs: TimelinePairs) -> str:
+    """Return the panel with both timelines (HTML); scripts draw them from the data of `pairs`."""
     timelines = "".join(
         f'<h3 class="run">{escape(name)}</h3><div id="run{side}"></div><div id="memory{side}"></div>'
-        for side, name in enumerate(shown.names)
+        for side, name in enumerate(pairs.names)
     )
     return f"{_CONTROLS}{timelines}</section>"

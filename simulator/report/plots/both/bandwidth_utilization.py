@@ -58,19 +58,19 @@ def figure(timeline: Timeline) -> Figure:
     if not all_uses:
         raise ValueError("no link carried anything; run a collective between at least two ranks")
     rows = equivalent_links(all_uses, timeline.end)
-    shown = rows[:_MOST_ROWS]
-    wanted = {link.name for row in shown for link in row.links}
+    visible = rows[:_MOST_ROWS]
+    names = {link.name for row in visible for link in row.links}
     with style.applied():
-        fig = style.new_figure(11.0, 2.2 + 0.26 * max(5, len(shown)))
+        fig = style.new_figure(11.0, 2.2 + 0.26 * max(5, len(visible)))
         # Only the shown links are followed over time.
-        traffic = link_traffic(timeline, _BINS, wanted) if timeline.transfers <= _MOST_TRANSFERS else None
+        traffic = link_traffic(timeline, _BINS, names) if timeline.transfers <= _MOST_TRANSFERS else None
         if traffic is not None and len(traffic):
             heat, bars = fig.subplots(1, 2, sharey=True, width_ratios=[4, 1])
-            _heat_map(fig, heat, traffic, shown, timeline.end)
+            _heat_map(fig, heat, traffic, visible, timeline.end)
         else:
             heat = bars = fig.subplots()
-        _bars(bars, shown, timeline.end)
-        _rows(heat, shown, len(all_uses))
+        _bars(bars, visible, timeline.end)
+        _rows(heat, visible, len(all_uses))
         style.set_title(fig, _title(timeline, all_uses))
     return fig
 
@@ -89,8 +89,8 @@ def _title(timeline: Timeline, uses: Sequence[LinkUse]) -> str:
         return f"No bottleneck named: {unplayed}; the other collectives use at most {most_used} of a link's bandwidth"
     if timeline.transfers > _MOST_TRANSFERS:
         most = max(uses, key=lambda use: used(use, timeline.end))
-        said = finding([most], timeline.end, all_known=False)
-        return f"{said}; drawn: transfers over this link, of {timeline.transfers:,} transfers"
+        text = finding([most], timeline.end, all_known=False)
+        return f"{text}; drawn: transfers over this link, of {timeline.transfers:,} transfers"
     return finding(uses, timeline.end, busiest)
 
 
@@ -101,8 +101,8 @@ def on_links(timeline: Timeline) -> str:
     """
     # Of the ranks whose operations are kept: a large program has millions of collectives.
     collectives = {span.name: span.closed_form for span in timeline.spans if span.kind in OPERATIONS}
-    known = sum(collectives.values())
-    return f"closed forms replace {known} of {len(collectives)} collectives" if known else ""
+    count = sum(collectives.values())
+    return f"closed forms replace {count} of {len(collectives)} collectives" if count else ""
 
 
 def finding(uses: Sequence[LinkUse], end: float, busiest: Bottleneck | None = None, *, all_known: bool = True) -> str:
@@ -135,33 +135,33 @@ def finding(uses: Sequence[LinkUse], end: float, busiest: Bottleneck | None = No
         return _in_turn(ranked, end, busiest)
     shares = [used(use, end) for use in ranked]
     # Links ranked behind the first with almost the same share belong to the bottleneck too.
-    alike = sum(share >= shares[0] * (1 - _ALIKE) for share in shares)
-    low, high = percent_text(shares[alike - 1]), percent_text(shares[0])
+    leaders = sum(share >= shares[0] * (1 - _ALIKE) for share in shares)
+    low, high = percent_text(shares[leaders - 1]), percent_text(shares[0])
     share = high if low == high else f"{low} to {high}"
-    rest = len(ranked) - alike
+    rest = len(ranked) - leaders
     rest_text = f"{rest} links use" if rest > 1 else "link uses"
-    other = f"the other {rest_text} at most {percent_text(shares[alike])}" if rest else ""
+    other = f"the other {rest_text} at most {percent_text(shares[leaders])}" if rest else ""
     if shares[0] < HOLDS_UP:
-        return _none(ranked, alike, share, end, other, all_known=all_known)
+        return _none(ranked, leaders, share, end, other, all_known=all_known)
     over = f"bandwidth over {format_time(end)}"
     if len(ranked) == 1:
         role = ", the only link used," if all_known else ""
         return f"Bottleneck: {ranked[0].name}{role} uses {share} of its {over}"
     if not rest:
-        return f"All {alike} links use {share} of their {over}"
-    if alike == 1:
+        return f"All {leaders} links use {share} of their {over}"
+    if leaders == 1:
         return f"Bottleneck: {ranked[0].name} uses {share} of its {over}; {other}"
-    return f"Bottleneck: {_together(ranked[:alike], end)} use {share} of their {over}; {other}"
+    return f"Bottleneck: {_together(ranked[:leaders], end)} use {share} of their {over}; {other}"
 
 
-def _none(ranked: Sequence[LinkUse], alike: int, share: str, end: float, other: str, *, all_known: bool) -> str:
+def _none(ranked: Sequence[LinkUse], leaders: int, share: str, end: float, other: str, *, all_known: bool) -> str:
     """Return a sentence that no link is the bottleneck, and how much of their bandwidth the busiest links use."""
     if len(ranked) == 1:
         who = f"the {'only link used' if all_known else 'busiest link'}, {ranked[0].name}, uses {share} of its"
-    elif alike == 1:
+    elif leaders == 1:
         who = f"the busiest link, {ranked[0].name}, uses {share} of its"
     else:
-        who = f"the busiest links, {_together(ranked[:alike], end)}, use {share} of their"
+        who = f"the busiest links, {_together(ranked[:leaders], end)}, use {share} of their"
     return f"No link is the bottleneck: {who} bandwidth over {format_time(end)}{f'; {other}' if other else ''}"
 
 
@@ -181,7 +181,7 @@ def _together(links: Sequence[LinkUse], end: float) -> str:
     return " and ".join(row.name for row in rows) if len(rows) <= 2 else f"{len(links)} links"
 
 
-def _heat_map(fig: Figure, axes: Axes, traffic: LinkTraffic, shown: Sequence[EquivalentLinks], end: float) -> None:
+def _heat_map(fig: Figure, axes: Axes, traffic: LinkTraffic, rows: Sequence[EquivalentLinks], end: float) -> None:
     """Draw a heat map of the used share of bandwidth into the axes: time to the right, a row per group of links."""
     from matplotlib.colors import LinearSegmentedColormap
 
@@ -189,55 +189,55 @@ def _heat_map(fig: Figure, axes: Axes, traffic: LinkTraffic, shown: Sequence[Equ
     faint_to_full = LinearSegmentedColormap.from_list("used", [style.paler(_USED, 0.88), _USED])
     used_colours = faint_to_full.with_extremes(bad=style.WHITE)
     image = axes.imshow(
-        np.ma.masked_less_equal(_shares(traffic, shown), 0.0),
+        np.ma.masked_less_equal(_shares(traffic, rows), 0.0),
         aspect="auto", interpolation="nearest", cmap=used_colours, vmin=0.0, vmax=1.0,
-        extent=(0.0, float(traffic.edges[-1]), len(shown) - 0.5, -0.5),
+        extent=(0.0, float(traffic.edges[-1]), len(rows) - 0.5, -0.5),
     )  # fmt: skip
     style.time_axis(axes, end)
     bar = fig.colorbar(image, ax=axes, location="bottom", shrink=0.6, aspect=40, pad=0.02)
     bar.set_label("bandwidth used (mean per 1/400 of the time)")
 
 
-def _shares(traffic: LinkTraffic, shown: Sequence[EquivalentLinks]) -> Floats:
+def _shares(traffic: LinkTraffic, rows: Sequence[EquivalentLinks]) -> Floats:
     """Return the mean used share of bandwidth of each row's links in each time bin, shape (rows, bins)."""
     number = {name: i for i, name in enumerate(traffic.names)}
-    shares = np.zeros((len(shown), traffic.rates.shape[1]))
-    for i, row in enumerate(shown):
-        own = [number[link.name] for link in row.links if link.name in number]
-        if own:
-            shares[i] = traffic.rates[own].mean(axis=0) / row.links[0].bandwidth
+    shares = np.zeros((len(rows), traffic.rates.shape[1]))
+    for i, row in enumerate(rows):
+        places = [number[link.name] for link in row.links if link.name in number]
+        if places:
+            shares[i] = traffic.rates[places].mean(axis=0) / row.links[0].bandwidth
     # Rounding may bring a full link slightly above 1.
     return np.clip(shares, 0.0, 1.0)
 
 
-def _bars(axes: Axes, shown: Sequence[EquivalentLinks], end: float) -> None:
+def _bars(axes: Axes, rows: Sequence[EquivalentLinks], end: float) -> None:
     """Draw two horizontal bars per group of links: the share of time with a flow, and the used share of bandwidth."""
-    busy = [min(1.0, row.busy / end) if end > 0.0 else 0.0 for row in shown]
-    carried = [row.used(end) for row in shown]
-    rows = range(len(shown))
-    axes.barh(rows, busy, height=0.72, color=style.paler(_USED, 0.7), label="busy")
-    axes.barh(rows, carried, height=0.72, color=_USED, label="used")
+    busy = [min(1.0, row.busy / end) if end > 0.0 else 0.0 for row in rows]
+    carried = [row.used(end) for row in rows]
+    places = range(len(rows))
+    axes.barh(places, busy, height=0.72, color=style.paler(_USED, 0.7), label="busy")
+    axes.barh(places, carried, height=0.72, color=_USED, label="used")
     for i, share in enumerate(carried):
         # The dark bar's share, and the pale bar's if different.
-        said = percent_text(share)
+        text = percent_text(share)
         busy_too = "" if abs(busy[i] - share) < 0.005 else f", {percent_text(busy[i])}"
-        axes.text(max(share, busy[i]) + 0.03, i, f"{said}{busy_too}", va="center", fontsize=8.0)
+        axes.text(max(share, busy[i]) + 0.03, i, f"{text}{busy_too}", va="center", fontsize=8.0)
     axes.set_xlim(0.0, 1.9)
     axes.set_xticks([0.0, 0.5, 1.0], ["0", "50 %", "100 %"])
     axes.set_xlabel("dark: bandwidth used\npale: time busy")
     axes.grid(visible=True, axis="x")
 
 
-def _rows(axes: Axes, shown: Sequence[EquivalentLinks], total: int) -> None:
+def _rows(axes: Axes, rows: Sequence[EquivalentLinks], total: int) -> None:
     """Label each row of the heat map with its links' names and bytes, and set the title on the links shown."""
-    names = [f"{row.name}  {format_bytes(row.nbytes)}{' each' if len(row.links) > 1 else ''}" for row in shown]
-    axes.set_yticks(range(len(shown)), names, fontsize=8.0)
-    axes.set_ylim(len(shown) - 0.5, -0.5)
-    caps = sorted({row.links[0].bandwidth for row in shown})
+    names = [f"{row.name}  {format_bytes(row.nbytes)}{' each' if len(row.links) > 1 else ''}" for row in rows]
+    axes.set_yticks(range(len(rows)), names, fontsize=8.0)
+    axes.set_ylim(len(rows) - 0.5, -0.5)
+    caps = sorted({row.links[0].bandwidth for row in rows})
     bandwidth = format_bandwidth(caps[0]) + (f" to {format_bandwidth(caps[-1])}" if len(caps) > 1 else "")
-    drawn = sum(len(row.links) for row in shown)
-    left_out = f" ({total - drawn} more not shown)" if total > drawn else ""
-    axes.set_title(f"{drawn} {'link' if drawn == 1 else 'links'} of {bandwidth}, most used first{left_out}", loc="left")
+    count = sum(len(row.links) for row in rows)
+    left_out = f" ({total - count} more not shown)" if total > count else ""
+    axes.set_title(f"{count} {'link' if count == 1 else 'links'} of {bandwidth}, most used first{left_out}", loc="left")
 
 
 def _of_point(close_up: CloseUp) -> Figure | None:

@@ -88,12 +88,12 @@ def figure(timeline: Timeline, groups: Mapping[str, Sequence[int]] | None = None
         raise ValueError("the timeline holds no spans; nothing can be drawn")
     by_rank = {rank: list(spans) for rank, spans in groupby(sorted(timeline.spans, key=_order), lambda s: s.rank)}
     moved = {} if groups is None else traffic(timeline, groups)
-    alike = _alike_ranks(timeline, by_rank, moved, slow)
-    shown, note = _chosen(by_rank, alike, slow, extra=max(map(len, moved.values()), default=0))
+    rank_groups = _alike_ranks(timeline, by_rank, moved, slow)
+    rows, note = _select(by_rank, rank_groups, slow, extra=max(map(len, moved.values()), default=0))
     blocks = [
-        Block(_named(ranks, slow), _lanes(by_rank[ranks[0]], moved.get(ranks[0], ()), timeline.end)) for ranks in shown
+        Block(_name(ranks, slow), _lanes(by_rank[ranks[0]], moved.get(ranks[0], ()), timeline.end)) for ranks in rows
     ]
-    others, left = _others(moved, timeline.end)
+    others, left = _server_blocks(moved, timeline.end)
     blocks += others
     note = "; ".join(text for text in (note, left) if text)
     return blocks_figure(blocks, timeline.end, finding(timeline), note)
@@ -127,40 +127,37 @@ def _alike_ranks(
     moved: Mapping[Participant, Sequence[Traffic]],
     slow: Collection[int],
 ) -> list[tuple[int, ...]]:
-    """Return groups of ranks whose spans and transfers look the same when rounded to pixels.
-
-    A slow rank stays alone.
-    """
+    """Return groups of ranks whose spans and transfers look the same when rounded to pixels; a slow rank is its own."""
     pixel = timeline.end / _PIXELS or 1.0
-    alike: dict[Hashable, list[int]] = {}
+    rank_groups: dict[Hashable, list[int]] = {}
     for rank, spans in by_rank.items():
         # Names are ignored: ranks that differ only in names have the same picture.
         looks = [(span.stream, span.kind, round(span.start / pixel), round(span.end / pixel)) for span in spans]
-        alone = rank if rank in slow else None
-        alike.setdefault((alone, tuple(looks), _look(moved.get(rank, ()), pixel)), []).append(rank)
-    return [tuple(ranks) for ranks in alike.values()]
+        slow_rank = rank if rank in slow else None
+        rank_groups.setdefault((slow_rank, tuple(looks), _look(moved.get(rank, ()), pixel)), []).append(rank)
+    return [tuple(ranks) for ranks in rank_groups.values()]
 
 
-def _look(own: Sequence[Traffic], pixel: float) -> Hashable:
+def _look(flows: Sequence[Traffic], pixel: float) -> Hashable:
     """Return a comparable key: a participant's transfer directions and intervals, rounded to pixels."""
     return tuple(
-        (one.direction, tuple((round(start / pixel), round(end / pixel)) for start, end in one.intervals))
-        for one in own
+        (flow.direction, tuple((round(start / pixel), round(end / pixel)) for start, end in flow.intervals))
+        for flow in flows
     )
 
 
-def _others(moved: Mapping[Participant, Sequence[Traffic]], end: float) -> tuple[list[Block], str]:
+def _server_blocks(moved: Mapping[Participant, Sequence[Traffic]], end: float) -> tuple[list[Block], str]:
     """Return the picture rows of servers and switches, equal ones drawn once, and a text on omitted ones."""
     pixel = end / _PIXELS or 1.0
-    alike: dict[Hashable, list[str]] = {}
-    for who, own in moved.items():
+    groups: dict[Hashable, list[str]] = {}
+    for who, flows in moved.items():
         if isinstance(who, str):
-            alike.setdefault(_look(own, pixel), []).append(who)
-    named = [
-        (names[0] if len(names) == 1 else f"{names[0]} ({len(names)} equal)", names[0]) for names in alike.values()
+            groups.setdefault(_look(flows, pixel), []).append(who)
+    labels = [
+        (names[0] if len(names) == 1 else f"{names[0]} ({len(names)} equal)", names[0]) for names in groups.values()
     ]
-    blocks = [Block(name, _lanes((), moved[first], end)) for name, first in named[:_MOST_OTHERS]]
-    left = len(named) - len(blocks)
+    blocks = [Block(name, _lanes((), moved[first], end)) for name, first in labels[:_MOST_OTHERS]]
+    left = len(labels) - len(blocks)
     return blocks, f"{left} more servers or switches not shown" if left else ""
 
 
@@ -209,12 +206,12 @@ def finding(timeline: Timeline) -> str:
     return f"{who}: {percents[0]} compute, {host}{percents[1]} exposed communication, {idle}"
 
 
-def _mean_idle(timeline: Timeline, total: float, told: str) -> str:
-    """Return the mean idle share of all ranks as " (mean of all ranks: 5 %)"; "" if equal to the text `told`."""
+def _mean_idle(timeline: Timeline, total: float, text: str) -> str:
+    """Return the mean idle share of all ranks as " (mean of all ranks: 5 %)"; "" if equal to `text`."""
     if not timeline.at_work:
         return ""
     mean = style.percent(max(0.0, 1.0 - fmean(timeline.at_work.values()) / total))
-    return "" if mean == told else f" (mean of all ranks: {mean})"
+    return "" if mean == text else f" (mean of all ranks: {mean})"
 
 
 def _communicates(span: Span) -> bool:
@@ -246,23 +243,23 @@ def _slowest(ends: Mapping[int, float]) -> int:
     return min(ends, key=lambda rank: (-ends[rank], rank))
 
 
-def _chosen(
-    by_rank: Mapping[int, Sequence[Span]], alike: Sequence[tuple[int, ...]], slow: Collection[int], *, extra: int
+def _select(
+    by_rank: Mapping[int, Sequence[Span]], rank_groups: Sequence[tuple[int, ...]], slow: Collection[int], *, extra: int
 ) -> tuple[list[tuple[int, ...]], str]:
     """Return the groups of equal ranks to draw, as many as the picture can hold, and a text on omitted groups."""
     most_streams = max(len({s.stream for s in spans}) for spans in by_rank.values()) + extra
     most = max(1, _MOST_LANES // most_streams)
-    if len(alike) <= most:
-        return list(alike), ""
+    if len(rank_groups) <= most:
+        return list(rank_groups), ""
     slowest = _slowest(_ends(span for spans in by_rank.values() for span in spans))
-    wanted = [place for place, ranks in enumerate(alike) if slowest in ranks or ranks[0] in slow]
-    evenly = [place * len(alike) // most for place in range(most)]
-    # Wanted groups come first; the evenly chosen ones fill the remaining room.
-    places = sorted(dict.fromkeys([*wanted, *evenly]).keys(), key=lambda place: (place not in wanted, place))[:most]
-    shown = [alike[place] for place in sorted(places)]
-    drawn = sum(map(len, shown))
+    required = [place for place, ranks in enumerate(rank_groups) if slowest in ranks or ranks[0] in slow]
+    evenly = [place * len(rank_groups) // most for place in range(most)]
+    # Required groups come first; the evenly chosen ones fill the remaining room.
+    places = sorted(dict.fromkeys([*required, *evenly]).keys(), key=lambda place: (place not in required, place))[:most]
+    visible = [rank_groups[place] for place in sorted(places)]
+    count = sum(map(len, visible))
     choice = f"the last to end (rank {slowest}){', slow ranks' if slow else ''} and evenly chosen ranks"
-    return shown, f"{drawn} of {len(by_rank)} ranks shown: {choice}"
+    return visible, f"{count} of {len(by_rank)} ranks shown: {choice}"
 
 
 def _lanes(spans: Sequence[Span], moved: Sequence[Traffic], end: float) -> tuple[Lane, ...]:
@@ -271,9 +268,9 @@ def _lanes(spans: Sequence[Span], moved: Sequence[Traffic], end: float) -> tuple
     for stream, group in groupby(spans, lambda s: s.stream):
         bars = [Bar(s.start, s.end, s.kind, s.name) for s in group]
         lanes.append(lane_of(stream, bars, end))
-    for one in moved:
-        bars = [Bar(start, stop, "transfer", "") for start, stop in one.intervals]
-        lanes.append(lane_of(one.direction, bars, end))
+    for flow in moved:
+        bars = [Bar(start, stop, "transfer", "") for start, stop in flow.intervals]
+        lanes.append(lane_of(flow.direction, bars, end))
     return tuple(lanes)
 
 
@@ -286,11 +283,11 @@ def merge(bars: Sequence[Bar], pixel: float) -> tuple[Bar, ...]:
         spans    |a a b  |aaaaaa |      a|
         drawn    |aaaaaaa|aaaaaaa|      a|     a bar over two pixels, and a short bar
     """
-    kept: list[Bar] = []
+    long_bars: list[Bar] = []
     cells: dict[int, list[Bar]] = {}
     for bar in bars:
         if bar.end - bar.start >= pixel or pixel <= 0.0:
-            kept.append(bar)
+            long_bars.append(bar)
         else:
             # A short bar belongs to the pixel at its middle.
             cells.setdefault(int((bar.start + bar.end) / 2 / pixel), []).append(bar)
@@ -301,7 +298,7 @@ def merge(bars: Sequence[Bar], pixel: float) -> tuple[Bar, ...]:
         if joined and joined[-1].kind == bar.kind and bar.start - joined[-1].end < pixel / 2:
             bar = Bar(joined.pop().start, bar.end, bar.kind, "")
         joined.append(bar)
-    return tuple(sorted(kept + joined, key=lambda bar: (bar.start, bar.end)))
+    return tuple(sorted(long_bars + joined, key=lambda bar: (bar.start, bar.end)))
 
 
 def _cell(members: Sequence[Bar], start: float, pixel: float) -> Bar:
@@ -364,12 +361,12 @@ def _label(axes: Axes, blocks: Sequence[Block]) -> None:
         axes.axhline(row - 0.5, color=style.GREY, linewidth=0.5)
 
 
-def _named(ranks: Sequence[int], slow: Collection[int]) -> str:
+def _name(ranks: Sequence[int], slow: Collection[int]) -> str:
     """Return a name for a rank, or for several equal ranks with their number.
 
     Examples
     --------
-    >>> _named((3,), {3}), _named((0, 1, 2, 3), ()), _named((0, 2, 5), ())
+    >>> _name((3,), {3}), _name((0, 1, 2, 3), ()), _name((0, 2, 5), ())
     ('rank 3 (slow)', 'ranks 0-3 (4 equal)', 'rank 0 (3 equal)')
     """
     if len(ranks) == 1:

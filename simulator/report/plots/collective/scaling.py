@@ -33,12 +33,12 @@ _TITLE: Final = 42
 _ALONG: Final = {"world_size": "GPUs", "nbytes": "array size per rank"}
 
 
-def figures(points: Sequence[ScalingPoint], known: Sequence[Crossing] = ()) -> dict[str, Figure]:
+def figures(points: Sequence[ScalingPoint], overrides: Sequence[Crossing] = ()) -> dict[str, Figure]:
     """Return the figures for which a sweep of collectives has enough runs, by name.
 
     Parameters
     ----------
-    known : sequence of Crossing
+    overrides : sequence of Crossing
         Searched crossovers; others are interpolated.
 
     Returns
@@ -53,13 +53,13 @@ def figures(points: Sequence[ScalingPoint], known: Sequence[Crossing] = ()) -> d
     if len(workers) == 1 and len(sizes) == 1:
         return {"time_by_setting": time_by_setting(points)}
     if len(workers) > 1 or not points:
-        by_name["time_against_workers"] = time_against_workers(points, known)
+        by_name["time_against_workers"] = time_against_workers(points, overrides)
     if len(sizes) > 1:
-        by_name["time_against_size"] = time_against_size(points, known)
+        by_name["time_against_size"] = time_against_size(points, overrides)
     return by_name
 
 
-def time_against_workers(points: Sequence[ScalingPoint], known: Sequence[Crossing] = ()) -> Figure:
+def time_against_workers(points: Sequence[ScalingPoint], overrides: Sequence[Crossing] = ()) -> Figure:
     """Return a figure of time [s] against number of workers, a panel for each array size (at most six).
 
     Raises
@@ -67,15 +67,15 @@ def time_against_workers(points: Sequence[ScalingPoint], known: Sequence[Crossin
     ValueError
         No points, the same setting twice, or a time that is not positive.
     """
-    return _draw(points, "world_size", known)
+    return _draw(points, "world_size", overrides)
 
 
-def time_against_size(points: Sequence[ScalingPoint], known: Sequence[Crossing] = ()) -> Figure:
+def time_against_size(points: Sequence[ScalingPoint], overrides: Sequence[Crossing] = ()) -> Figure:
     """Return a figure of time [s] against array size [B], a panel per number of workers; see `time_against_workers`."""
-    return _draw(points, "nbytes", known)
+    return _draw(points, "nbytes", overrides)
 
 
-def _draw(points: Sequence[ScalingPoint], along: Axis, known: Sequence[Crossing]) -> Figure:
+def _draw(points: Sequence[ScalingPoint], along: Axis, overrides: Sequence[Crossing]) -> Figure:
     """Return a figure of time along an axis: a panel per value of the other axis, each with a line per algorithm."""
     if not points:
         raise ValueError("got no points; a scaling figure needs at least one run")
@@ -84,34 +84,34 @@ def _draw(points: Sequence[ScalingPoint], along: Axis, known: Sequence[Crossing]
         return _draw_apart(points, along, names)
     fixed_name: Axis = "nbytes" if along == "world_size" else "world_size"
     values = sorted({getattr(point, fixed_name) for point in points})
-    shown = spread(values, _MOST_PANELS)
-    crossed = crossings(points, known)
+    visible = spread(values, _MOST_PANELS)
+    crossed = crossings(points, overrides)
     palette = style.colours(names)
-    columns = min(3, len(shown))
-    rows = -(-len(shown) // columns)
+    columns = min(3, len(visible))
+    rows = -(-len(visible) // columns)
     with style.applied():
         fig = style.new_figure(max(6.4, 4.2 * columns), 1.9 + 3.1 * rows)
         grid = fig.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
         for number, axes in enumerate(grid.flat):
-            if number >= len(shown):
+            if number >= len(visible):
                 axes.set_visible(False)
                 continue
-            value = shown[number]
+            value = visible[number]
             here = [point for point in points if getattr(point, fixed_name) == value]
             _panel(axes, here, along, names, palette)
             axes.set_title(_fixed_text(fixed_name, value), loc="left")
             _mark(axes, [c for c in crossed if c.along == along and c.fixed == value], len(_algorithms(here)) > 1)
             # Only the lowest panel of a column has a label.
-            below = number + columns >= len(shown)
+            below = number + columns >= len(visible)
             if below:
                 axes.set_xlabel(_ALONG[along])
                 axes.tick_params(axis="x", labelbottom=True)
             if number % columns == 0:
                 axes.set_ylabel("time per operation")
         _ticks(grid[0][0], sorted({getattr(point, along) for point in points}), along)
-        note = f" ({len(shown)} of {len(values)} panels shown)" if len(shown) < len(values) else ""
-        style.set_title(fig, headline(points, known) + note)
-        _legend(fig, points, names, palette, crossed=any(c.along == along and c.fixed in shown for c in crossed))
+        note = f" ({len(visible)} of {len(values)} panels shown)" if len(visible) < len(values) else ""
+        style.set_title(fig, headline(points, overrides) + note)
+        _legend(fig, points, names, palette, crossed=any(c.along == along and c.fixed in visible for c in crossed))
     return fig
 
 
@@ -121,27 +121,27 @@ def _draw_apart(points: Sequence[ScalingPoint], along: Axis, names: Sequence[str
     # Show only the other axis's largest value; otherwise the number of panels would multiply.
     fixed = max(getattr(point, fixed_name) for point in points)
     here = [point for point in points if getattr(point, fixed_name) == fixed]
-    shown = [name for name in names if any(point.algorithm == name for point in here)][:_MOST_APART]
-    columns = min(3, len(shown))
-    rows = -(-len(shown) // columns)
+    visible = [name for name in names if any(point.algorithm == name for point in here)][:_MOST_APART]
+    columns = min(3, len(visible))
+    rows = -(-len(visible) // columns)
     with style.applied():
         fig = style.new_figure(4.0 * columns, 1.9 + 2.6 * rows)
         grid = fig.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
         for number, axes in enumerate(grid.flat):
-            if number >= len(shown):
+            if number >= len(visible):
                 axes.set_visible(False)
                 continue
-            others = [name for name in shown if name != shown[number]]
+            others = [name for name in visible if name != visible[number]]
             _panel(axes, here, along, others, dict.fromkeys(others, style.PALE))
-            _panel(axes, here, along, [shown[number]], {shown[number]: style.BLUE})
-            axes.set_title(textwrap.fill(shown[number], _TITLE), loc="left")
-            if number + columns >= len(shown):
+            _panel(axes, here, along, [visible[number]], {visible[number]: style.BLUE})
+            axes.set_title(textwrap.fill(visible[number], _TITLE), loc="left")
+            if number + columns >= len(visible):
                 axes.set_xlabel(_ALONG[along])
                 axes.tick_params(axis="x", labelbottom=True)
             if number % columns == 0:
                 axes.set_ylabel("time per operation")
         _ticks(grid[0][0], sorted({getattr(point, along) for point in here}), along)
-        left_out = f", {len(shown)} of {len(names)} settings shown" if len(shown) < len(names) else ""
+        left_out = f", {len(visible)} of {len(names)} settings shown" if len(visible) < len(names) else ""
         style.set_title(fig, f"{headline(points)} ({_fixed_text(fixed_name, fixed)}{left_out}; pale: other settings)")
     return fig
 
@@ -214,8 +214,8 @@ def _ticks(axes: Axes, values: Sequence[int], along: Axis) -> None:
     """Label a panel's axes at a few of the values: bytes or numbers of workers, and round times."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-    shown = spread(values, _MOST_TICKS)
-    axes.set_xticks(shown, [format_bytes(v).replace(" ", "\n") if along == "nbytes" else str(v) for v in shown])
+    ticks = spread(values, _MOST_TICKS)
+    axes.set_xticks(ticks, [format_bytes(v).replace(" ", "\n") if along == "nbytes" else str(v) for v in ticks])
     axes.xaxis.set_minor_locator(NullLocator())
     low, high = axes.get_ylim()
     # Less than about a decade: label 1, 2 and 5 as well.

@@ -80,9 +80,9 @@ def figure(schedule: Schedule) -> Figure:
     if schedule.world_size > _MOST_RANKS:
         raise ValueError(f"got {schedule.world_size} ranks; steps are drawn for at most {_MOST_RANKS}")
     rows, columns = schedule.world_size + schedule.auxiliaries, schedule.chunks
-    named = max(rows, columns) <= _TEXT_UP_TO
-    steps = replay(schedule, _MOST_PANELS // 2 if named and max(rows, columns) > _LARGE else _MOST_PANELS)
-    width, height = _panel_size(rows, columns, named=named)
+    has_text = max(rows, columns) <= _TEXT_UP_TO
+    steps = replay(schedule, _MOST_PANELS // 2 if has_text and max(rows, columns) > _LARGE else _MOST_PANELS)
+    width, height = _panel_size(rows, columns, has_text=has_text)
     panels = _with_gap(steps)
     across = max(1, min(len(panels), int(_WIDEST / (width + 0.5))))
     down = -(-len(panels) // across)
@@ -98,15 +98,15 @@ def figure(schedule: Schedule) -> Figure:
                     axes.text(0.5, 0.5, f"…\n{missing}", ha="center", va="center", transform=axes.transAxes)
                 continue
             _frame(axes, step, schedule, first=place % across == 0, lowest=place + across >= len(panels))
-            (_name_cells if named else _colour_cells)(axes, step, schedule)
+            (_name_cells if has_text else _colour_cells)(axes, step, schedule)
         style.set_title(fig, finding(schedule))
-        fig.supxlabel(_key(schedule, named=named), x=0.01, ha="left", fontsize=9.0)
+        fig.supxlabel(_key(schedule, has_text=has_text), x=0.01, ha="left", fontsize=9.0)
     return fig
 
 
 def finding(schedule: Schedule) -> str:
     """Return a sentence with a schedule's result and its numbers of steps and transfers."""
-    lengths = [len(played) for played in schedule.rounds()]
+    lengths = [len(sends) for sends in schedule.rounds()]
     steps = f"{len(lengths)} step" + ("s" if len(lengths) != 1 else "")
     return (
         f"{schedule.algorithm} {schedule.operation} of {schedule.world_size} ranks: "
@@ -140,33 +140,33 @@ def replay(schedule: Schedule, most: int) -> tuple[Step, ...]:
     """
     rounds = sum(1 for _ in schedule.rounds())
     early = rounds if rounds + 1 <= most else most - 3
-    held = initial(schedule)
-    kept = [Step(0, _frozen(held), {}, 0)]
-    for number, played in enumerate(schedule.rounds(), 1):
-        senders = _play(schedule, held, played)
+    state = initial(schedule)
+    steps = [Step(0, _frozen(state), {}, 0)]
+    for number, sends in enumerate(schedule.rounds(), 1):
+        senders = _play(schedule, state, sends)
         if number <= early or number == rounds:
-            kept.append(Step(number, _frozen(held), senders, len(played)))
-    return tuple(kept)
+            steps.append(Step(number, _frozen(state), senders, len(sends)))
+    return tuple(steps)
 
 
-def _play(schedule: Schedule, held: Held, played: Round) -> dict[tuple[int, int], tuple[int, ...]]:
-    """Apply a round of transfers to `held` in place; return {(participant, chunk): senders} for each changed chunk."""
+def _play(schedule: Schedule, state: Held, sends: Round) -> dict[tuple[int, int], tuple[int, ...]]:
+    """Apply a round of transfers to `state` in place; return {(participant, chunk): senders} for each changed chunk."""
     senders: dict[tuple[int, int], tuple[int, ...]] = {}
-    columns = (column.tolist() for column in (played.src, played.dst, played.first, played.count, played.reduce))
+    columns = (column.tolist() for column in (sends.src, sends.dst, sends.first, sends.count, sends.reduce))
     for src, dst, first, count, reduce in zip(*columns, strict=True):
         for i in range(count):
             # A transfer carries `count` chunks, `step` apart, modulo the number of chunks.
-            chunk = (first + i * played.step) % schedule.chunks
-            there = held[dst][chunk]
-            held[dst][chunk] = there | held[src][chunk] if reduce else held[src][chunk]
-            if held[dst][chunk] != there:
+            chunk = (first + i * sends.step) % schedule.chunks
+            before = state[dst][chunk]
+            state[dst][chunk] = before | state[src][chunk] if reduce else state[src][chunk]
+            if state[dst][chunk] != before:
                 senders[dst, chunk] = (*senders.get((dst, chunk), ()), src)
     return senders
 
 
-def _frozen(held: Held) -> tuple[tuple[int, ...], ...]:
+def _frozen(state: Held) -> tuple[tuple[int, ...], ...]:
     """Return tuples with a copy of the state (ranks' parts in each chunk)."""
-    return tuple(tuple(row) for row in held)
+    return tuple(tuple(row) for row in state)
 
 
 def _with_gap(steps: Sequence[Step]) -> list[Step | None]:
@@ -177,9 +177,9 @@ def _with_gap(steps: Sequence[Step]) -> list[Step | None]:
     return panels
 
 
-def _panel_size(rows: int, columns: int, *, named: bool) -> tuple[float, float]:
-    """Return width and height [inch] of a panel with the given rows and columns; `named`: cells contain text."""
-    if named:
+def _panel_size(rows: int, columns: int, *, has_text: bool) -> tuple[float, float]:
+    """Return width and height [inch] of a panel with the given rows and columns; `has_text`: cells contain text."""
+    if has_text:
         return max(columns * _CELL[0], 1.9), rows * _CELL[1]
     return 2.9, 2.9 * min(1.5, max(0.5, rows / columns))
 
@@ -208,10 +208,7 @@ def origins_text(origins: int, world_size: int, letters: int = _LETTERS) -> str:
 
 
 def _name_cells(axes: Axes, step: Step, schedule: Schedule) -> None:
-    """Draw a cell per rank and chunk with text: origin ranks and senders.
-
-    Chunks written in this round are shaded.
-    """
+    """Draw a cell per rank and chunk with its origin ranks and senders; chunks written in this round are shaded."""
     from matplotlib.colors import ListedColormap
 
     rows, columns = len(step.held), schedule.chunks
@@ -265,10 +262,10 @@ def _frame(axes: Axes, step: Step, schedule: Schedule, *, first: bool, lowest: b
     axes.set_title(f"step {step.number}: {transfers}" if step.number else "start", loc="left")
     rows, columns = len(step.held), schedule.chunks
     names = [_name(schedule, participant) for participant in range(rows)]
-    shown: Any = range(rows) if rows <= _TEXT_UP_TO else [*range(0, rows, max(1, rows // 8))]
-    axes.set_yticks(shown, [names[row] for row in shown])
-    shown = range(columns) if columns <= _TEXT_UP_TO else [*range(0, columns, max(1, columns // 4))]
-    axes.set_xticks(shown, [str(column) for column in shown])
+    ticks: Any = range(rows) if rows <= _TEXT_UP_TO else [*range(0, rows, max(1, rows // 8))]
+    axes.set_yticks(ticks, [names[row] for row in ticks])
+    ticks = range(columns) if columns <= _TEXT_UP_TO else [*range(0, columns, max(1, columns // 4))]
+    axes.set_xticks(ticks, [str(column) for column in ticks])
     axes.tick_params(which="both", length=0)
     if first:
         axes.set_ylabel("rank")
@@ -286,9 +283,9 @@ def _name(schedule: Schedule, participant: int) -> str:
     return kind if schedule.auxiliaries == 1 else f"{kind[:2]}{participant - schedule.world_size}"
 
 
-def _key(schedule: Schedule, *, named: bool) -> str:
-    """Return the text below the figure that explains its cells and colours; `named`: cells contain text."""
-    if named:
+def _key(schedule: Schedule, *, has_text: bool) -> str:
+    """Return the text below the figure that explains its cells and colours; `has_text`: cells contain text."""
+    if has_text:
         cell = "cell: ranks whose parts the chunk contains; bold: required at the end; "
         return cell + "shaded: written in this step, ← sender"
     return (

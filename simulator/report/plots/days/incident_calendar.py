@@ -57,10 +57,10 @@ def figure(stops: Sequence[Stop], end: float) -> Figure:
         fig = style.new_figure(10.0, 2.1 + 0.2 * max(rows, 4))
         axes = fig.subplots()
         for number, kind in enumerate(kinds):
-            own = [stop for stop in stops if stop.kind == kind]
-            for row, spans in _costs(own, length * _DAY, days * _DAY):
+            events = [stop for stop in stops if stop.kind == kind]
+            for row, spans in _costs(events, length * _DAY, days * _DAY):
                 axes.broken_barh(spans, (row - 0.3, 0.6), facecolors=style.paler(palette[kind], 0.45))
-            places = [divmod(stop.time, length * _DAY) for stop in own]
+            places = [divmod(stop.time, length * _DAY) for stop in events]
             axes.scatter(
                 [at for _, at in places],
                 [row for row, _ in places],
@@ -70,7 +70,7 @@ def figure(stops: Sequence[Stop], end: float) -> Figure:
                 marker=style.MARKERS[number],
                 edgecolors="white",
                 linewidths=0.5,
-                label=f"{kind}: {len(own)}",
+                label=f"{kind}: {len(events)}",
             )
         _axes(axes, rows, length)
         fig.legend(loc="outside lower left", ncols=6, title="Failures by kind; bars: time that a failure cost",
@@ -94,15 +94,15 @@ def row_days(days: float) -> int:
 
 def _costs(stops: Sequence[Stop], length: float, end: float) -> Iterator[tuple[int, list[tuple[float, float]]]]:
     """Yield (row, [(begin, duration)]) for the time that failures cost [s], cut at the ends of rows and of the run."""
-    found: dict[int, list[tuple[float, float]]] = {}
+    rows: dict[int, list[tuple[float, float]]] = {}
     for stop in stops:
         begin, until = stop.time, min(stop.time + stop.down + stop.lost, end)
         while begin < until:
             row = int(begin // length)
             stop_at = min(until, (row + 1) * length)
-            found.setdefault(row, []).append((begin - row * length, stop_at - begin))
+            rows.setdefault(row, []).append((begin - row * length, stop_at - begin))
             begin = stop_at
-    yield from sorted(found.items())
+    yield from sorted(rows.items())
 
 
 def _axes(axes: Axes, rows: int, length: int) -> None:

@@ -34,16 +34,16 @@ def figure(along: str, shares: Mapping[str, Mapping[str, float]], title: str) ->
     lost = [name for name in names if name != USEFUL]
     with style.applied():
         fig = style.new_figure(11.0, 2.3 + 0.36 * len(bars))
-        whole, losses = fig.subplots(1, 2, sharey=True, width_ratios=[3, 2])
-        stacked_bars(whole, bars, names, style.TIME_SHARES, longest=1.0, number=style.percent)
-        whole.set_yticks(range(len(bars)), [textwrap.fill(value, _LABEL) for value in shares])
-        whole.set_xlim(0.0, 1.0)
-        percent_axis(whole, "share of the time [%]")
-        whole.set_ylabel(along)
+        total, losses = fig.subplots(1, 2, sharey=True, width_ratios=[3, 2])
+        stacked_bars(total, bars, names, style.TIME_SHARES, longest=1.0, number=style.percent)
+        total.set_yticks(range(len(bars)), [textwrap.fill(value, _LABEL) for value in shares])
+        total.set_xlim(0.0, 1.0)
+        percent_axis(total, "share of the time [%]")
+        total.set_ylabel(along)
         ends = stacked_bars(losses, bars, lost, style.TIME_SHARES)
         losses.set_xlim(0.0, max(max(ends), 1e-6) * 1.05)
         percent_axis(losses, "lost share of the time [%]")
-        handles, labels = whole.get_legend_handles_labels()
+        handles, labels = total.get_legend_handles_labels()
         fig.legend(handles, labels, loc="outside lower left", ncols=5)
         style.set_title(fig, title)
     return fig

@@ -31,14 +31,14 @@ def figure(shares: Mapping[str, float], days: float) -> Figure:
     with style.applied():
         fig = style.new_figure(9.0, 2.2 + (0.8 + 0.34 * len(lost) if lost else 0.0))
         if lost:
-            whole, losses = fig.subplots(2, 1, height_ratios=[1.0, 0.6 + 0.5 * len(lost)])
+            total, losses = fig.subplots(2, 1, height_ratios=[1.0, 0.6 + 0.5 * len(lost)])
             _losses(losses, lost, days)
         else:
-            whole = fig.subplots()
-        stacked_bars(whole, [shares], list(shares), style.TIME_SHARES, longest=1.0, number=small_percent)
-        whole.set_yticks([0], ["whole time"])
-        whole.set_xlim(0.0, 1.0)
-        percent_axis(whole, "share of the time [%]")
+            total = fig.subplots()
+        stacked_bars(total, [shares], list(shares), style.TIME_SHARES, longest=1.0, number=small_percent)
+        total.set_yticks([0], ["whole time"])
+        total.set_xlim(0.0, 1.0)
+        percent_axis(total, "share of the time [%]")
         style.set_title(fig, finding(shares))
     return fig
 

@@ -42,21 +42,21 @@ def figure(lanes: Sequence[JobLane], title: str) -> Figure:
     """Return a figure with two lanes for each job (at most 24 jobs): steps beside the others, and alone."""
     from matplotlib.patches import Patch
 
-    shown = lanes[:_MOST]
-    end = max(max(lane.steps[-1][1], lane.start + lane.alone * len(lane.steps)) for lane in shown)
+    visible = lanes[:_MOST]
+    end = max(max(lane.steps[-1][1], lane.start + lane.alone * len(lane.steps)) for lane in visible)
     palette = style.colours(lane.name for lane in lanes)
     with style.applied():
-        fig = style.new_figure(11.0, 1.9 + 0.5 * max(2, len(shown)))
+        fig = style.new_figure(11.0, 1.9 + 0.5 * max(2, len(visible)))
         axes = fig.subplots()
-        for row, lane in enumerate(shown):
+        for row, lane in enumerate(visible):
             _steps(axes, row - 0.12, 0.5, lane.steps, palette[lane.name], end, numbered=True)
-            alone = [lane.start + lane.alone * step for step in range(len(lane.steps) + 1)]
-            _steps(axes, row + 0.28, 0.16, list(pairwise(alone)), style.GREY, end)
-        axes.set_yticks(range(len(shown)), [textwrap.fill(lane.name, _LABEL) for lane in shown])
-        axes.set_ylim(len(shown) - 0.5, -0.5)
+            times = [lane.start + lane.alone * step for step in range(len(lane.steps) + 1)]
+            _steps(axes, row + 0.28, 0.16, list(pairwise(times)), style.GREY, end)
+        axes.set_yticks(range(len(visible)), [textwrap.fill(lane.name, _LABEL) for lane in visible])
+        axes.set_ylim(len(visible) - 0.5, -0.5)
         axes.set_xlim(0.0, end * 1.01)
         style.time_axis(axes, end)
-        left = f"; {len(shown)} of {len(lanes)} jobs shown" if len(shown) < len(lanes) else ""
+        left = f"; {len(visible)} of {len(lanes)} jobs shown" if len(visible) < len(lanes) else ""
         note = Patch(color=style.GREY, label=f"thin: the same steps without the other jobs; gap: the job waits{left}")
         fig.legend(handles=[note], loc="outside lower left")
         style.set_title(fig, title)
@@ -64,12 +64,12 @@ def figure(lanes: Sequence[JobLane], title: str) -> Figure:
 
 
 def _steps(
-    axes: Axes, middle: float, height: float, steps: Sequence[tuple[float, float]], colour: str, whole: float,
+    axes: Axes, middle: float, height: float, steps: Sequence[tuple[float, float]], colour: str, duration: float,
     *, numbered: bool = False,
 ) -> None:  # fmt: skip
     """Draw steps as blocks around a height."""
     for step, (begin, end) in enumerate(steps):
-        share = (end - begin) / whole
+        share = (end - begin) / duration
         axes.barh(middle, end - begin, left=begin, height=height, color=colour, edgecolor="white",
                   linewidth=0.8 if share >= _NARROW else 0.0)  # fmt: skip
         if numbered and share >= _WIDE:

@@ -33,8 +33,8 @@ def figure(last: str, delays: Sequence[float], slowdowns: Mapping[str, Sequence[
         columns, legend = style.legend_shape(_WIDTH, slowdowns)
         fig = style.new_figure(_WIDTH, 3.8 + legend)
         axes = fig.subplots()
-        for number, (job, own) in enumerate(slowdowns.items()):
-            axes.plot(delays, own, color=palette[job], marker=style.MARKERS[number % len(style.MARKERS)], label=job)
+        for number, (job, ratios) in enumerate(slowdowns.items()):
+            axes.plot(delays, ratios, color=palette[job], marker=style.MARKERS[number % len(style.MARKERS)], label=job)
         # Differences of a thousandth must not fill the axis.
         low, high = axes.get_ylim()
         middle, room = (low + high) / 2, max((high - low) / 2, 0.02)

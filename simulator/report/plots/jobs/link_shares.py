@@ -35,9 +35,9 @@ def figure(link: str, edges: Floats, shares: Mapping[str, Floats]) -> Figure:
         fig = style.new_figure(_WIDTH, 3.4 + legend)
         axes = fig.subplots()
         below = np.zeros(len(edges) - 1)
-        for job, own in shares.items():
-            axes.stairs(100 * (below + own), edges, baseline=100 * below, fill=True, color=palette[job], label=job)
-            below = below + own
+        for job, share in shares.items():
+            axes.stairs(100 * (below + share), edges, baseline=100 * below, fill=True, color=palette[job], label=job)
+            below = below + share
         axes.set_xlim(0.0, float(edges[-1]))
         axes.set_ylim(0.0, 105.0)
         axes.set_ylabel("used bandwidth [%]")
@@ -56,7 +56,7 @@ def finding(link: str, shares: Mapping[str, Floats]) -> str:
     >>> finding("nic0->leaf0", {"a": np.array([0.5, 0.3]), "b": np.array([0.0, 0.4])})
     'nic0->leaf0 is used to 60 %, for a 40 % and for b 20 %'
     """
-    means = {job: float(own.mean()) for job, own in shares.items()}
+    means = {job: float(share.mean()) for job, share in shares.items()}
     largest = sorted(means, key=lambda job: -means[job])
     parts = " and ".join(f"for {job} {style.percent(means[job])}" for job in largest[:3])
     more = f", {len(largest) - 3} more jobs" if len(largest) > 3 else ""

@@ -55,8 +55,8 @@ def figure(rows: Sequence[tuple[str, Mapping[str, Any]]]) -> Figure:
     ----------
     rows : sequence of (label, training report)
     """
-    shown = _fastest(rows)
-    reports = [report for _, report in shown]
+    fastest = _fastest(rows)
+    reports = [report for _, report in fastest]
     # For a model cut over ranks, the question is the cost of each dimension of parallelism.
     cut = any({"tp", "cp", "ep", "pp"} & set(report["comm_time_by_dimension"]) for report in reports)
     shares = _shares(reports)
@@ -65,22 +65,22 @@ def figure(rows: Sequence[tuple[str, Mapping[str, Any]]]) -> Figure:
         for report, share in zip(reports, shares, strict=True)
     ]
     longest = max(sum(bar.values()) for bar in bars)
-    names = _shown(bars, longest)
+    names = _part_names(bars, longest)
     rate = rate_name(work_unit(reports))
     with style.applied():
-        fig = style.new_figure(11.0, 1.9 + 0.42 * len(shown) + 0.2 * (len(names) // 4))
+        fig = style.new_figure(11.0, 1.9 + 0.42 * len(fastest) + 0.2 * (len(names) // 4))
         axes = fig.subplots()
         stacked_bars(axes, bars, names, _colours(names))
         farthest = max(longest, _intervals(axes, reports, shares))
         for row, report in enumerate(reports):
             axes.text(1.01, row, _beside(report, rate), transform=axes.get_yaxis_transform(), va="center", fontsize=8.5)
-        axes.set_yticks(range(len(shown)), [textwrap.fill(label, _LABEL) for label, _ in shown])
+        axes.set_yticks(range(len(fastest)), [textwrap.fill(label, _LABEL) for label, _ in fastest])
         axes.set_xlim(0, farthest * 1.03)
         style.time_axis(axes, farthest)
         if set(shares) != {1.0}:
             axes.set_xlabel(axes.get_xlabel().replace("time", f"GPU time per {work_unit(reports)}"))
         fig.legend(loc="outside lower left", ncols=5)
-        left_out = f" (the fastest {len(shown)} of {len(rows)} settings)" if len(shown) < len(rows) else ""
+        left_out = f" (the fastest {len(fastest)} of {len(rows)} settings)" if len(fastest) < len(rows) else ""
         style.set_title(fig, finding(rows) + left_out)
     return fig
 
@@ -100,38 +100,33 @@ def _shares(reports: Sequence[Mapping[str, Any]]) -> list[float]:
 
 
 def _beside(report: Mapping[str, Any], rate: str) -> str:
-    """Return the text beside a report's bar: speed, MFU, peak memory, and whether the step fits; `rate` is the name of
-    the speed.
-    """
+    """Return the text beside a bar: speed (with the name `rate`), MFU, peak memory, and whether the step fits."""
     fits = "" if report["fits"] else ", does not fit"
     memory = format_memory(report["peak_memory_bytes"])
     return f"{report['tokens_per_s']:,.0f} {rate}, {style.percent(report['mfu'])} MFU, {memory}{fits}"
 
 
 def _intervals(axes: Axes, reports: Sequence[Mapping[str, Any]], shares: Sequence[float]) -> float:
-    """Draw the 80 % prediction interval of the step time at each bar's end; return the highest end.
-
-    Ends are multiplied by the run's factor in `shares`.
-    """
-    known = [
+    """Draw the 80 % interval of the step time, times the run's share, at each bar's end; return the highest end."""
+    intervals = [
         (place, *(end * shares[place] for end in _interval(report)))
         for place, report in enumerate(reports)
         if report.get("intervals")
     ]
-    for place, low, high in known:
-        told = "uncertainty (80 %) of the step time" if place == known[0][0] else None
-        axes.plot([low, high], [place, place], color=style.BLACK, linewidth=1.4, marker="|", markersize=8, label=told)
-    return max((high for _, _, high in known), default=0.0)
+    for place, low, high in intervals:
+        label = "uncertainty (80 %) of the step time" if place == intervals[0][0] else None
+        axes.plot([low, high], [place, place], color=style.BLACK, linewidth=1.4, marker="|", markersize=8, label=label)
+    return max((high for _, _, high in intervals), default=0.0)
 
 
 def _interval(report: Mapping[str, Any]) -> tuple[float, float]:
     """Return the ends [s] of a report's 80 % prediction interval of step time; the step time twice if unknown."""
     ends = report.get("intervals") or {}
-    own = report["step_time_s"]
-    return ends.get("step_time_s_80_low", own), ends.get("step_time_s_80_high", own)
+    time = report["step_time_s"]
+    return ends.get("step_time_s_80_low", time), ends.get("step_time_s_80_high", time)
 
 
-def _shown(bars: Sequence[Mapping[str, float]], longest: float) -> list[str]:
+def _part_names(bars: Sequence[Mapping[str, float]], longest: float) -> list[str]:
     """Return the names of parts long enough to draw: kernels, then exposed communication by size, then idle time."""
     widest: dict[str, float] = {}
     for bar in bars:

@@ -54,12 +54,12 @@ def carried(timeline: Timeline) -> Carried:
             for link, nbytes in _by_link(log).items():
                 of_dimension[link] += nbytes
     links: dict[str, set[int]] = defaultdict(set)
-    for own in totals.values():
-        for link in own:
+    for by_link in totals.values():
+        for link in by_link:
             links[kind_of_link(timeline.link_names[link])].add(link)
     means = {
-        kind: {name: sum(own.get(link, 0.0) for link in there) / len(there) for name, own in totals.items()}
-        for kind, there in links.items()
+        kind: {name: sum(by_link.get(link, 0.0) for link in members) / len(members) for name, by_link in totals.items()}
+        for kind, members in links.items()
     }
     return dict(sorted(means.items(), key=lambda pair: (-sum(pair[1].values()), pair[0])))
 
@@ -82,11 +82,11 @@ def finding(means: Carried) -> str:
     'gpu - nvswitch links carry most: 4 GiB per link, 75 % for tp; leaf - nic links carry 1 MiB per link, all for dp'
     """
     parts = []
-    for number, (kind, own) in enumerate(list(means.items())[:2]):
-        whole, (most, nbytes) = sum(own.values()), max(own.items(), key=lambda item: item[1])
-        share = "all" if nbytes == whole else style.percent(nbytes / whole)
+    for number, (kind, bar) in enumerate(list(means.items())[:2]):
+        total, (most, nbytes) = sum(bar.values()), max(bar.items(), key=lambda pair: pair[1])
+        share = "all" if nbytes == total else style.percent(nbytes / total)
         carry = "carry most:" if number == 0 else "carry"
-        parts.append(f"{kind} links {carry} {format_bytes(whole)} per link, {share} for {most}")
+        parts.append(f"{kind} links {carry} {format_bytes(total)} per link, {share} for {most}")
     return "; ".join(parts)
 
 
@@ -106,7 +106,7 @@ def figure(close_up: CloseUp) -> Figure | None:
     means = carried(timeline)
     if not means:
         return None
-    names = [name for name in style.DIMENSIONS if any(own.get(name, 0.0) > 0 for own in means.values())]
+    names = [name for name in style.DIMENSIONS if any(bar.get(name, 0.0) > 0 for bar in means.values())]
     with style.applied():
         fig = style.new_figure(_WIDTH, 1.9 + 0.4 * len(means))
         axes = fig.subplots()

@@ -43,11 +43,11 @@ def figure(rows: Sequence[Row]) -> Figure:
         by_step, second = fig.subplots(1, 2, sharey=not _same_times(runs))
         colours = style.colours([label for label, _ in runs])
         # With equal times, the second panel shows the runs that the first panel cannot separate.
-        apart = _apart(runs) if _same_times(runs) else runs
-        for (label, learning), width in zip(apart, _widths(apart), strict=True):
-            near = f" ({len(runs) - len(apart)} more within {100 * _APART:g} %)" if label == runs[0][0] else ""
-            shown = f"{label}{near if len(apart) < len(runs) else ''}"
-            _line(by_step, range(len(learning["losses"])), learning, colours[label], width, shown)
+        visible = _distinct_runs(runs) if _same_times(runs) else runs
+        for (label, learning), width in zip(visible, _widths(visible), strict=True):
+            near = f" ({len(runs) - len(visible)} more within {100 * _APART:g} %)" if label == runs[0][0] else ""
+            text = f"{label}{near if len(visible) < len(runs) else ''}"
+            _line(by_step, range(len(learning["losses"])), learning, colours[label], width, text)
             if not _same_times(runs):
                 _line(second, learning["ended_s"], learning, colours[label], width, label)
         _step_axis(by_step)
@@ -57,7 +57,7 @@ def figure(rows: Sequence[Row]) -> Figure:
         else:
             style.time_axis(second, max(max(learning["ended_s"], default=0.0) for _, learning in runs))
             second.set_xlabel(f"simulated {second.get_xlabel()}")
-        _legend(fig, by_step, apart, _LEGEND // 2 if _same_times(runs) else _LEGEND)
+        _legend(fig, by_step, visible, _LEGEND // 2 if _same_times(runs) else _LEGEND)
         style.set_title(fig, finding(rows))
     return fig
 
@@ -76,8 +76,8 @@ def _legend(fig: Figure, axes: Axes, runs: Sequence[Learned], letters: int) -> N
 
     handles, labels = axes.get_legend_handles_labels()
     for marker, happened in (("x", "skipped"), ("s", "stopped"), ("D", "then NaN")):
-        there = (_last_before_nan(own) is not None if marker == "D" else own[happened] for _, own in runs)
-        if any(there):
+        hits = (_last_before_nan(learning) is not None if marker == "D" else learning[happened] for _, learning in runs)
+        if any(hits):
             handles.append(Line2D([], [], color=style.BLACK, marker=marker, linestyle="none"))
             labels.append(happened)
     fig.legend(handles, labels, loc="outside lower left", ncols=_columns(labels, letters), alignment="left")
@@ -88,24 +88,21 @@ def _columns(labels: Sequence[str], letters: int) -> int:
     return min(len(labels), max(1, letters // (max(map(len, labels)) + 6)))
 
 
-def _apart(runs: Sequence[Learned]) -> list[Learned]:
+def _distinct_runs(runs: Sequence[Learned]) -> list[Learned]:
     """Return the first run, and runs with visibly different losses, skipped steps or an early end."""
     first = np.array(runs[0][1]["losses"])
-    shown = [runs[0]]
+    visible = [runs[0]]
     for run in runs[1:]:
-        own = np.array(run[1]["losses"])
-        common = min(len(own), len(first))
-        near = np.isfinite(own).all() and np.allclose(own[:common], first[:common], rtol=_APART)
+        losses = np.array(run[1]["losses"])
+        common = min(len(losses), len(first))
+        near = np.isfinite(losses).all() and np.allclose(losses[:common], first[:common], rtol=_APART)
         if not near or run[1]["stopped"] or run[1]["skipped"] or common < len(first):
-            shown.append(run)
-    return shown
+            visible.append(run)
+    return visible
 
 
 def _distances(fig: Figure, axes: Axes, runs: Sequence[Learned], colours: Mapping[str, str]) -> None:
-    """Draw |loss - the first run's loss| by step for each run.
-
-    Runs without a difference are named in the legend only.
-    """
+    """Draw |loss - first run's loss| by step for each run; without a difference, only the legend names the run."""
     from matplotlib.lines import Line2D
 
     equal = [label for label, learning in runs[1:] if not _distance(axes, runs[0][1], learning, colours[label], label)]
@@ -136,8 +133,8 @@ def _same_times(runs: Sequence[Learned]) -> bool:
 def _widths(runs: Sequence[Learned]) -> list[float]:
     """Return a line width [pt] per run: if losses coincide, later lines are thinner and every run stays visible."""
     last = [learning["losses"][-1] for _, learning in runs if learning["losses"] and not learning["stopped"]]
-    alike = len(last) < 2 or max(last) - min(last) <= _APART * min(last) or not np.isfinite(last).all()
-    more = min(1.6, 6.0 / len(runs)) if alike else 0.0
+    coincide = len(last) < 2 or max(last) - min(last) <= _APART * min(last) or not np.isfinite(last).all()
+    more = min(1.6, 6.0 / len(runs)) if coincide else 0.0
     return [1.5 + more * (len(runs) - 1 - number) for number in range(len(runs))]
 
 
@@ -166,22 +163,22 @@ def _last_before_nan(learning: Mapping[str, Any]) -> int | None:
 def _distance(axes: Axes, first: Mapping[str, Any], learning: Mapping[str, Any], colour: str, label: str) -> bool:
     """Draw a run's |loss - first run's loss| by step; return False, and draw nothing, if there is no difference."""
     common = min(len(first["losses"]), len(learning["losses"]))
-    apart = np.abs(np.array(learning["losses"][:common]) - np.array(first["losses"][:common]))
-    if not np.nanmax(apart, initial=0.0) > 0:
+    distances = np.abs(np.array(learning["losses"][:common]) - np.array(first["losses"][:common]))
+    if not np.nanmax(distances, initial=0.0) > 0:
         return False
-    axes.plot(range(common), apart, color=colour, linewidth=1.5, label=label)
+    axes.plot(range(common), distances, color=colour, linewidth=1.5, label=label)
     return True
 
 
 def finding(rows: Sequence[Row]) -> str:
     """Return a sentence on how far the last losses of the runs differ, and which run ends first."""
-    known = [(label, _numbers(report["learning"])) for label, report in rows if report["learning"]["losses"]]
-    whole = [(label, learning) for label, learning in known if not learning["stopped"]]
-    cut = [(label, learning) for label, learning in known if learning["stopped"]]
+    runs = [(label, _numbers(report["learning"])) for label, report in rows if report["learning"]["losses"]]
+    complete = [(label, learning) for label, learning in runs if not learning["stopped"]]
+    cut = [(label, learning) for label, learning in runs if learning["stopped"]]
     ends = [f"{label} stops before step {len(learning['losses'])}" for label, learning in cut]
-    lost = [label for label, learning in whole if not np.isfinite(learning["losses"][-1])]
+    lost = [label for label, learning in complete if not np.isfinite(learning["losses"][-1])]
     ends += [f"{label} ends with loss NaN" for label in lost]
-    sound = [(label, learning) for label, learning in whole if label not in lost]
+    sound = [(label, learning) for label, learning in complete if label not in lost]
     if not sound:
         return "; ".join(ends) or "no run completed a step"
     return "; ".join([*_sound(sound), *ends])
@@ -195,10 +192,10 @@ def _sound(runs: Sequence[Learned]) -> list[str]:
     if len(runs) == 1:
         return [f"{first} completes {steps} after {format_time(soon)} with loss {best['losses'][-1]:.4g}"]
     last = [learning["losses"][-1] for _, learning in runs]
-    apart = max(last) - min(last)
+    spread = max(last) - min(last)
     when = [] if _same_times(runs) else [f"{first} completes {steps} first, after {format_time(soon)}"]
-    if apart <= _APART * min(last):
-        return ["all last losses are equal" if apart == 0 else f"last losses differ by at most {apart:.1g}", *when]
+    if spread <= _APART * min(last):
+        return ["all last losses are equal" if spread == 0 else f"last losses differ by at most {spread:.1g}", *when]
     low, high = runs[int(np.argmin(last))][0], runs[int(np.argmax(last))][0]
     half = soon / 2
     # The losses at half of the fastest run's time may have another order than the last losses.
@@ -214,8 +211,8 @@ def _sound(runs: Sequence[Learned]) -> list[str]:
 
 def _at(learning: Mapping[str, Any], time: float) -> float:
     """Return the loss of the last training step completed by a time [s]; the first loss if no step is completed."""
-    known = sum(end <= time for end in learning["ended_s"])
-    return float(learning["losses"][max(0, known - 1)])
+    count = sum(end <= time for end in learning["ended_s"])
+    return float(learning["losses"][max(0, count - 1)])
 
 
 def _of_real_training(compared: ComparedPoints) -> dict[str, Figure]:

@@ -142,15 +142,15 @@ def over_time(
 
 def _layers(samples: Sequence[MemorySample], end: float) -> tuple[list[str], dict[str, list[float]], list[float]]:
     """Return the areas to stack: category names from the bottom up, bytes per name and sample, and sample times [s]."""
-    kept = thinned(samples, end, _MOST_STEPS)
-    kept.append(MemorySample(kept[-1].rank, end, kept[-1].nbytes, kept[-1].by_category))
-    by_sample = [dict(sample.by_category) for sample in kept]
+    steps = thinned(samples, end, _MOST_STEPS)
+    steps.append(MemorySample(steps[-1].rank, end, steps[-1].nbytes, steps[-1].by_category))
+    by_sample = [dict(sample.by_category) for sample in steps]
     names = shown_categories(by_sample)
-    shown = [with_rest(by_category, names) for by_category in by_sample]
-    return names, {name: [h[name] for h in shown] for name in names}, [sample.time for sample in kept]
+    heights = [with_rest(by_category, names) for by_category in by_sample]
+    return names, {name: [h[name] for h in heights] for name in names}, [sample.time for sample in steps]
 
 
-def shown_categories(held: Sequence[Mapping[str, int]]) -> list[str]:
+def shown_categories(by_sample: Sequence[Mapping[str, int]]) -> list[str]:
     """Return the memory categories to show, from the bottom up: the largest, and a last one for the rest.
 
     Examples
@@ -159,7 +159,7 @@ def shown_categories(held: Sequence[Mapping[str, int]]) -> list[str]:
     ['parameters', 'activations']
     """
     most: dict[str, int] = {}
-    for by_category in held:
+    for by_category in by_sample:
         for name, nbytes in by_category.items():
             most[name] = max(most.get(name, 0), nbytes)
     names = sorted((name for name in most if most[name]), key=lambda name: (-most[name], name))
@@ -172,17 +172,14 @@ def shown_categories(held: Sequence[Mapping[str, int]]) -> list[str]:
 
 def with_rest(by_category: Mapping[str, int], names: Sequence[str]) -> dict[str, int]:
     """Return {name: bytes} for the shown names; bytes of other categories go to the name for the rest, if shown."""
-    shown = {name: by_category.get(name, 0) for name in names}
-    if style.REST in shown:
-        shown[style.REST] += sum(nbytes for name, nbytes in by_category.items() if name not in shown)
-    return shown
+    parts = {name: by_category.get(name, 0) for name in names}
+    if style.REST in parts:
+        parts[style.REST] += sum(nbytes for name, nbytes in by_category.items() if name not in parts)
+    return parts
 
 
 def _capacity_line(axes: Axes, capacity: float, highest: float, *, left: bool) -> float:
-    """Draw the capacity as a labelled line if it is near the peak.
-
-    Returns the highest value that the axis must show [B].
-    """
+    """Draw the capacity as a labelled line if it is near the peak; return the highest value of the axis [B]."""
     place = 0.005 if left else 0.995
     side: Literal["left", "right"] = "left" if left else "right"
     if not isfinite(capacity):
@@ -240,8 +237,8 @@ def _of_point(close_up: CloseUp) -> Figure | None:
     if peak is None:
         return None
     samples = by_rank(close_up.timeline.memory)[peak.rank]
-    taken = close_up.timeline.reserved.get(peak.rank, 0)
-    reserved = [(0.0, taken)] if taken > _HOLES * peak.nbytes else []
+    nbytes = close_up.timeline.reserved.get(peak.rank, 0)
+    reserved = [(0.0, nbytes)] if nbytes > _HOLES * peak.nbytes else []
     return over_time(samples, capacity, end=end, reserved=reserved, title=finding(samples, close_up.margin))
 
 

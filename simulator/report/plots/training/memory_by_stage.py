@@ -55,12 +55,12 @@ def figure(close_up: CloseUp) -> Figure | None:
     if len(ranks) < 2:
         return None
     peaks = [peak_of(samples[rank]) for rank in ranks]
-    held = [dict(peak.by_category) for peak in peaks]
-    names, highest = shown_categories(held), float(max(peak.nbytes for peak in peaks))
+    by_stage = [dict(peak.by_category) for peak in peaks]
+    names, highest = shown_categories(by_stage), float(max(peak.nbytes for peak in peaks))
     with style.applied():
         fig = style.new_figure(_WIDTH, 1.9 + 0.36 * len(peaks))
         axes = fig.subplots()
-        stacked_bars(axes, [with_rest(one, names) for one in held], names, style.colours(names))
+        stacked_bars(axes, [with_rest(by_category, names) for by_category in by_stage], names, style.colours(names))
         if isfinite(close_up.capacity) and close_up.capacity <= FARTHEST_LINE * highest:
             line = axes.axvline(close_up.capacity, color=style.BLACK, linewidth=1.4, linestyle=(0, (6, 3)))
             line.set_label(f"capacity {format_memory(close_up.capacity)}")

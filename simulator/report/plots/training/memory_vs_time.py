@@ -64,13 +64,13 @@ def finding(rows: Sequence[Row]) -> str:
     if not best:
         return "no run fits in memory"
     (low, least), (high, fastest) = best[0], best[-1]
-    held = format_memory(least["peak_memory_bytes"])
+    need = format_memory(least["peak_memory_bytes"])
     if len(best) == 1:
         speed = f"{_speed(best[0]):,.0f} {_rate(rows)} per GPU"
-        return f"{low} is fastest and needs the least memory: {held}, {speed}"
+        return f"{low} is fastest and needs the least memory: {need}, {speed}"
     times, more = _speed(best[-1]) / _speed(best[0]), fastest["peak_memory_bytes"] / least["peak_memory_bytes"]
     faster = f"{100 * (times - 1):.1f} % faster" if times < 2 else f"{times:.3g}x as fast"
-    return f"{low} needs the least memory ({held}); {high} is {faster} and needs {more:.3g}x the memory"
+    return f"{low} needs the least memory ({need}); {high} is {faster} and needs {more:.3g}x the memory"
 
 
 def figure(rows: Sequence[Row]) -> Figure:
@@ -81,8 +81,8 @@ def figure(rows: Sequence[Row]) -> Figure:
     rows : sequence of (label, training report)
     """
     best = front(rows)
-    named = [*best, *(place for place in range(len(rows)) if place not in best)][:_MOST_NAMES]
-    height = max(_HEIGHT, LINE * len(named))
+    places = [*best, *(place for place in range(len(rows)) if place not in best)][:_MOST_NAMES]
+    height = max(_HEIGHT, LINE * len(places))
     highest = float(max(report["peak_memory_bytes"] for _, report in rows))
     with style.applied():
         fig = style.new_figure(10.0, height + 1.8)
@@ -106,7 +106,7 @@ def figure(rows: Sequence[Row]) -> Figure:
         axes.grid(visible=True)
         points = [
             NamedPoint(_speed(rows[place]), rows[place][1]["peak_memory_bytes"], rows[place][0], place in best)
-            for place in named
+            for place in places
         ]
         name_points(axes, points, height)
         fig.legend(loc="outside lower left", ncols=4)
@@ -115,10 +115,7 @@ def figure(rows: Sequence[Row]) -> Figure:
 
 
 def _capacity(axes: Axes, rows: Sequence[Row], highest: float) -> float:
-    """Draw the GPUs' memory capacity as a line if it is common to all runs and near.
-
-    Return the highest value to show [B].
-    """
+    """Draw the capacity as a line if it is common to all runs and near; return the highest value to show [B]."""
     capacities = {report["capacity_bytes"] for _, report in rows}
     nearest = min(capacities)
     if len(capacities) > 1 or nearest > _FARTHEST * highest:

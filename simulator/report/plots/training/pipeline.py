@@ -61,24 +61,24 @@ def passes(spans: Sequence[Span]) -> list[StagePass]:
     >>> passes(spans)
     [StagePass(kind='forward', micro=2, chunk=0, start=0, end=2.0)]
     """
-    found: list[StagePass] = []
+    stage_passes: list[StagePass] = []
     chunk_of = _chunks(spans)
     for span in spans:
-        kind, micro, chunk = _what(span, chunk_of)
+        kind, micro, chunk = _pass_of(span, chunk_of)
         if not kind:
             continue
-        last = found[-1] if found else None
+        last = stage_passes[-1] if stage_passes else None
         # A rank may wait for others between the optimizer's kernels: these are separate bars.
         if kind == "optimizer" and last is not None and span.start > last.end:
             last = None
         # Embedding and head have no layer number: they belong to the chunk of their neighbour.
         if last is not None and (last.kind, last.micro) == (kind, micro) and chunk in (-1, last.chunk):
-            found[-1] = StagePass(kind, micro, last.chunk, last.start, span.end)
+            stage_passes[-1] = StagePass(kind, micro, last.chunk, last.start, span.end)
         elif last is not None and (last.kind, last.micro, last.chunk) == (kind, micro, -1):
-            found[-1] = StagePass(kind, micro, chunk, last.start, span.end)
+            stage_passes[-1] = StagePass(kind, micro, chunk, last.start, span.end)
         else:
-            found.append(StagePass(kind, micro, chunk, span.start, span.end))
-    return found
+            stage_passes.append(StagePass(kind, micro, chunk, span.start, span.end))
+    return stage_passes
 
 
 def _layer(span: Span) -> int | None:
@@ -97,7 +97,7 @@ def _chunks(spans: Sequence[Span]) -> dict[int, int]:
     return chunk_of
 
 
-def _what(span: Span, chunk_of: dict[int, int]) -> tuple[str, int, int]:
+def _pass_of(span: Span, chunk_of: dict[int, int]) -> tuple[str, int, int]:
     """Return kind of pass, micro-batch and chunk of a span; the kind is "" if the span belongs to no pass."""
     if span.stream != "compute":
         return "", -1, -1
@@ -115,11 +115,11 @@ def _what(span: Span, chunk_of: dict[int, int]) -> tuple[str, int, int]:
 def _stages(spans: Sequence[Span]) -> list[list[Span]]:
     """Return the spans of each pipeline stage's first rank, sorted by the stage's first layer."""
     firsts: dict[frozenset[int], list[Span]] = {}
-    for own in by_rank(spans).values():
-        layers = frozenset(layer for span in own if (layer := _layer(span)) is not None)
+    for rank_spans in by_rank(spans).values():
+        layers = frozenset(layer for span in rank_spans if (layer := _layer(span)) is not None)
         if layers:
             # Ranks with the same layers belong to the same stage.
-            firsts.setdefault(layers, sorted(own, key=lambda span: span.start))
+            firsts.setdefault(layers, sorted(rank_spans, key=lambda span: span.start))
     return [firsts[layers] for layers in sorted(firsts, key=min)]
 
 
@@ -127,7 +127,7 @@ def first_of_stages(timeline: Timeline) -> list[int]:
     """Return the first recorded rank of each pipeline stage; empty without a pipeline."""
     if not any(span.kind == "send" for span in timeline.spans):
         return []
-    return [own[0].rank for own in _stages(timeline.spans)]
+    return [stage[0].rank for stage in _stages(timeline.spans)]
 
 
 def figure(close_up: CloseUp) -> Figure | None:
@@ -142,14 +142,14 @@ def figure(close_up: CloseUp) -> Figure | None:
     if not 1 < len(stages) <= _MOST_STAGES:
         return None
     # Issuing kernels on the host does not make a GPU busy.
-    idle = [1 - length((span.start, span.end) for span in own if span.stream != ISSUE) / end for own in stages]
+    idle = [1 - length((span.start, span.end) for span in stage if span.stream != ISSUE) / end for stage in stages]
     with style.applied():
         fig = style.new_figure(_WIDTH, 1.9 + 0.42 * len(stages))
         axes = fig.subplots()
-        for row, own in enumerate(stages):
-            _row(axes, row, own, end)
+        for row, stage in enumerate(stages):
+            _row(axes, row, stage, end)
         axes.set_xlim(0.0, end)
-        axes.set_yticks(range(len(stages)), [f"stage {row} (rank {own[0].rank})" for row, own in enumerate(stages)])
+        axes.set_yticks(range(len(stages)), [f"stage {row} (rank {stage[0].rank})" for row, stage in enumerate(stages)])
         axes.set_ylim(len(stages) - 0.4, -0.6)
         style.time_axis(axes, end)
         style.set_title(fig, _finding(idle, end))
@@ -167,43 +167,43 @@ def _finding(idle: Sequence[float], end: float) -> str:
     )
 
 
-def _row(axes: Axes, row: int, own: Sequence[Span], end: float) -> None:
+def _row(axes: Axes, row: int, stage: Sequence[Span], end: float) -> None:
     """Draw a pipeline stage's row: bars of passes with micro-batch numbers, and sends and receives below."""
     axes.broken_barh([(0.0, end)], (row - 0.4, 0.8), facecolors=style.PALE)
-    made = passes(own)
+    work = passes(stage)
     for kind in ("forward", "backward", "weight gradient", "optimizer"):
         # Later chunks of a rank are paler.
         for later in (False, True):
-            bars = [(one.start, one.end - one.start) for one in made if one.kind == kind and (one.chunk > 0) == later]
+            bars = [(bar.start, bar.end - bar.start) for bar in work if bar.kind == kind and (bar.chunk > 0) == later]
             axes.broken_barh(
                 bars, (row - 0.4, 0.8), facecolors=style.OPERATIONS[kind], edgecolors="white", linewidths=0.4,
                 alpha=0.65 if later else 1.0,
             )  # fmt: skip
-    for one in _legible(made, end):
+    for bar in _legible(work, end):
         axes.text(
-            (one.start + one.end) / 2, row, str(one.micro), fontsize=style.SMALLEST_TEXT, ha="center",
-            va="center_baseline", color=style.text_on(style.OPERATIONS[one.kind]), clip_on=True,
+            (bar.start + bar.end) / 2, row, str(bar.micro), fontsize=style.SMALLEST_TEXT, ha="center",
+            va="center_baseline", color=style.text_on(style.OPERATIONS[bar.kind]), clip_on=True,
         )  # fmt: skip
-    sends = [(span.start, span.end - span.start) for span in own if span.kind == "send"]
+    sends = [(span.start, span.end - span.start) for span in stage if span.kind == "send"]
     axes.broken_barh(sends, (row + 0.3, 0.1), facecolors=style.OPERATIONS["send"])
 
 
-def _legible(made: Sequence[StagePass], end: float) -> Iterator[StagePass]:
+def _legible(work: Sequence[StagePass], end: float) -> Iterator[StagePass]:
     """Yield the passes whose bars are wide enough for the micro-batch number."""
-    for one in made:
-        room = (one.end - one.start) / end * _PIXELS
-        if one.micro >= 0 and room > _OF_A_DIGIT * len(str(one.micro)):
-            yield one
+    for bar in work:
+        room = (bar.end - bar.start) / end * _PIXELS
+        if bar.micro >= 0 and room > _OF_A_DIGIT * len(str(bar.micro)):
+            yield bar
 
 
 def _legend(fig: Figure, stages: Sequence[Sequence[Span]]) -> None:
     """Draw the legend: a colour per kind of pass, and a note on numbers and paler bars."""
     from matplotlib.patches import Patch
 
-    made = [one for own in stages for one in passes(own)]
-    there = {"send", "idle", *(one.kind for one in made)}
-    handles = [Patch(facecolor=style.OPERATIONS[kind], label=kind) for kind in _SHOWN if kind in there]
-    later = "paler: later chunks of the rank's layers; " if any(one.chunk > 0 for one in made) else ""
+    work = [bar for stage in stages for bar in passes(stage)]
+    kinds = {"send", "idle", *(bar.kind for bar in work)}
+    handles = [Patch(facecolor=style.OPERATIONS[kind], label=kind) for kind in _SHOWN if kind in kinds]
+    later = "paler: later chunks of the rank's layers; " if any(bar.chunk > 0 for bar in work) else ""
     note = f"numbers: micro-batches; {later}below a row: sends and receives"
     fig.legend(handles=handles, loc="outside lower left", ncols=len(handles), title=note, alignment="left")
 

@@ -74,20 +74,20 @@ def speedup_figure(table: pd.DataFrame, label: str | None = None) -> Figure:
     """
     if "speedup" not in table:
         raise ValueError("got a table without speedup; sweep a training step over several values of cluster.world_size")
-    known = table.dropna(subset=["speedup"]).sort_values(_GPUS)
-    lines = {str(name): rows for name, rows in known.groupby(label, sort=False)} if label else {"simulated": known}
+    frame = table.dropna(subset=["speedup"]).sort_values(_GPUS)
+    lines = {str(name): rows for name, rows in frame.groupby(label, sort=False)} if label else {"simulated": frame}
     for name, rows in lines.items():
         if rows[_GPUS].duplicated().any():
             # Columns of text that tell the rows apart.
-            apart = [
+            columns = [
                 column
-                for column in known.select_dtypes(exclude="number")
-                if not known.duplicated([column, _GPUS]).any() and known[column].notna().all()
+                for column in frame.select_dtypes(exclude="number")
+                if not frame.duplicated([column, _GPUS]).any() and frame[column].notna().all()
             ]
-            hint = f"label={apart[0]!r}" if apart else "a column of the settings that differ, or draw fewer rows"
+            hint = f"label={columns[0]!r}" if columns else "a column of the settings that differ, or draw fewer rows"
             raise ValueError(f"several rows of the line {name!r} have the same number of GPUs; write {hint}")
-    everywhere = sorted({int(gpus) for gpus in known[_GPUS]})
-    rate = rate_name(work_unit([{"work_unit": unit} for unit in known.get("work_unit", ())]))
+    everywhere = sorted({int(gpus) for gpus in frame[_GPUS]})
+    rate = rate_name(work_unit([{"work_unit": unit} for unit in frame.get("work_unit", ())]))
     with style.applied():
         fig = style.new_figure(6.4, 4.8)
         axes = fig.subplots()
@@ -127,12 +127,12 @@ def _logarithmic(axes: Axes) -> None:
 def _intervals(axes: Axes, lines: Mapping[str, Sequence[Throughput]], colours: Mapping[str, str]) -> None:
     """Draw each point's 80 % prediction interval of throughput as a bar, shifted sideways for several lines."""
     for place, (name, points) in enumerate(lines.items()):
-        known = [(p.gpus, p.low, p.high) for p in points if p.low is not None and p.high is not None]
+        intervals = [(p.gpus, p.low, p.high) for p in points if p.low is not None and p.high is not None]
         # Shift bars by a few hundredths of an octave: bars of equal points stay distinguishable.
         shift = 2.0 ** (_APART * (place - (len(lines) - 1) / 2))
-        for gpus, low, high in known:
-            told = "uncertainty (80 %)" if place == 0 and gpus == known[0][0] else None
-            axes.plot([gpus * shift] * 2, [low, high], color=colours[name], linewidth=5, alpha=0.3, label=told)
+        for gpus, low, high in intervals:
+            label = "uncertainty (80 %)" if place == 0 and gpus == intervals[0][0] else None
+            axes.plot([gpus * shift] * 2, [low, high], color=colours[name], linewidth=5, alpha=0.3, label=label)
 
 
 def finding(rows: Sequence[Throughput]) -> str:
@@ -143,15 +143,15 @@ def finding(rows: Sequence[Throughput]) -> str:
     >>> finding([Throughput("zero3", 8, 800.0, 0.5), Throughput("zero3", 64, 5760.0, 0.45)])
     '64 GPUs keep 90 % (zero3) of the speed per GPU on 8 GPUs'
     """
-    kept: list[tuple[float, str, int, int]] = []
+    shares: list[tuple[float, str, int, int]] = []
     for line in dict.fromkeys(row.line for row in rows):
         points = sorted((row for row in rows if row.line == line), key=lambda row: row.gpus)
         first, last = points[0], points[-1]
         share = (last.tokens_per_s / last.gpus) / (first.tokens_per_s / first.gpus)
-        kept.append((share, line, first.gpus, last.gpus))
-    share, line, few, many = max(kept)
-    least, other, *_ = min(kept)
-    lowest = "" if len(kept) == 1 else f"{style.percent(least)} ({other}) to "
+        shares.append((share, line, first.gpus, last.gpus))
+    share, line, few, many = max(shares)
+    least, other, *_ = min(shares)
+    lowest = "" if len(shares) == 1 else f"{style.percent(least)} ({other}) to "
     return f"{many:,} GPUs keep {lowest}{style.percent(share)} ({line}) of the speed per GPU on {few:,} GPUs"
 
 
