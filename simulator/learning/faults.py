@@ -81,9 +81,7 @@ class Faults:
         return lambda sent: flipped(sent, fault.element, fault.bit)
 
     def _stale(self, fault: FaultSpec, sent: Array, *, happens: bool) -> Array:
-        """Return the array recorded in the step before if the fault `happens` now; otherwise record the array sent and
-        return it.
-        """
+        """Return the last step's array if the fault `happens` now; otherwise record and return the array sent."""
         if happens:
             return self._before[fault]
         self._before[fault] = sent.copy()
@@ -118,9 +116,9 @@ class Faults:
         logs = self.setting.logs
         if not logs or (fault.collective is None and not self._summing):
             raise ScenarioError(f"{place}: a single rank sends no transfers; take more ranks")
-        known = list(dict.fromkeys([*self._summing, *logs]))
-        if fault.collective is not None and fault.collective not in known:
-            raise ScenarioError(f"{place}.collective: got {fault.collective!r}; {one_of(known, fault.collective)}")
+        names = list(dict.fromkeys([*self._summing, *logs]))
+        if fault.collective is not None and fault.collective not in names:
+            raise ScenarioError(f"{place}.collective: got {fault.collective!r}; {one_of(names, fault.collective)}")
         name = self._name(fault, fault.step)
         if fault.collective not in (None, name):
             raise ScenarioError(f"{place}.collective: got {fault.collective!r}, which is no push of rank {fault.rank} "
