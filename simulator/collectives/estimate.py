@@ -57,7 +57,7 @@ def apart(cluster: Cluster, op: Collective) -> float:
     """
     if op.schedule.has_more_than(_MOST):
         rounds = (part.round for part in op.schedule.repeats())
-        return sum(float(_ways(cluster, op, one.src, one.dst).latency.max(initial=0.0)) for one in rounds)
+        return sum(float(_ways(cluster, op, step.src, step.dst).latency.max(initial=0.0)) for step in rounds)
     ends, _ = _ends(cluster, op)
     # A rank that receives nothing, such as a broadcast's root, counts from the start-up on.
     received = np.full(len(op.group) + len(op.auxiliaries), op.startup)
