@@ -40,7 +40,7 @@ class JsonStream:
     ----------
     path : path
         The file; gzip is recognised by its first bytes.
-    kept : sequence of str
+    keys : sequence of str
         Names of entries beside the events that are kept.
     most_text : int
         Maximum characters, after decompression.
