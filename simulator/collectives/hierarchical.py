@@ -207,9 +207,9 @@ def plans(schedule: Callable[[CollectiveRequest, int], Schedule]) -> dict[str, P
 
 def in_order(request: CollectiveRequest) -> CollectiveRequest:
     """Return the request unchanged; raise ValueError for segments, or for nodes without consecutive ranks."""
-    placed = tuple(place for node in equal_nodes(request) for place in node)
-    if placed != tuple(range(request.world_size)):
-        raise ValueError(f"{request.operation} needs nodes of consecutive ranks, got {list(placed)}")
+    places = tuple(place for node in equal_nodes(request) for place in node)
+    if places != tuple(range(request.world_size)):
+        raise ValueError(f"{request.operation} needs nodes of consecutive ranks, got {list(places)}")
     if request.chunks not in (None, 1):
         raise ValueError(f"{request.operation} has no segments; omit `chunks`")
     return request

@@ -129,7 +129,7 @@ def _hand_out(stages: Stages, segment: Segment, *, rotates: bool) -> None:
         for b, place, g in _by_turns(stages, turn, rotates=rotates):
             r = stages.nodes[b][place]
             # The multicast overwrites the owner's set, which may still be in transfer from the owner to another node.
-            still_read = [sent[r] for sent in segment.sent] if place == g else []
+            still_read = [sends[r] for sends in segment.sent] if place == g else []
             stages.builder.send(
                 n + b, r, *sets[g], reduce=False, channel=_MULTICAST * n + r, after=[ups[b][g], *still_read]
             )

@@ -133,8 +133,8 @@ def _slower(takes: Floats) -> _Slower:
 
     Examples
     --------
-    >>> found = _slower(np.array([9.0, 1.0, 3.0, 2.0, 3.0]))
-    >>> found.behind.tolist(), found.ahead.tolist(), found.equal
+    >>> slower = _slower(np.array([9.0, 1.0, 3.0, 2.0, 3.0]))
+    >>> slower.behind.tolist(), slower.ahead.tolist(), slower.equal
     ([-1, -1, -1, 2, -1], [-1, 2, -1, 4, -1], [(2, 4)])
     """
     times, slowest = takes.tolist(), float(takes[0])

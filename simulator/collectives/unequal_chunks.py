@@ -68,9 +68,9 @@ def _moving(nbytes: Floats, rate: Floats, rounds: int) -> Iterator[Floats]:
     hops = nbytes.shape[1]
     twice = np.concatenate([nbytes, nbytes], axis=1)
     takes = np.empty_like(rate)
-    for done in range(rounds):
+    for turn in range(rounds):
         # In round k hop r carries bytes(r - k + 1): a view of the doubled array, shifted by one hop a round.
-        first = hops - done % hops
+        first = hops - turn % hops
         yield np.divide(twice[:, first : first + hops], rate, out=takes)
 
 

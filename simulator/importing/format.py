@@ -82,8 +82,8 @@ def format_of(source: str, syntax: str, readings: Readings) -> tuple[Format, Seq
         No format knows the file's settings.
     """
     able = [kind for kind in formats().values() if syntax in kind.syntaxes]
-    counted = [(kind.known(settings), kind, settings) for settings in readings for kind in able]
-    best = max(counted, key=lambda entry: entry[0], default=None)
+    scores = [(kind.known(settings), kind, settings) for settings in readings for kind in able]
+    best = max(scores, key=lambda entry: entry[0], default=None)
     if best is not None and best[0]:
         return best[1], best[2]
     keys = few([setting.key for settings in readings for setting in settings][:8], 6)

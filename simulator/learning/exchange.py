@@ -35,7 +35,7 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 def moved(
-    setting: TrainingContext, op: Collective, sent: Sequence[Array], tamper: Tamper, reduction: str = "sum"
+    setting: TrainingContext, op: Collective, inputs: Sequence[Array], tamper: Tamper, reduction: str = "sum"
 ) -> list[Array]:
     """Carry arrays by the simulated transfers of a collective; return the resulting array of each rank.
 
@@ -45,7 +45,7 @@ def moved(
         Supplies the collective's transfer log.
     op : Collective
         The collective.
-    sent : sequence of array
+    inputs : sequence of array
         Contribution of each rank of the group.
     tamper : Tamper
         Injected faults of transfers; empty if none.
@@ -53,7 +53,7 @@ def moved(
         Reduction over ranks.
     """
     kind = find(op.dtype)
-    buffers = [array.astype(kind.numpy) for array in sent]
+    buffers = [array.astype(kind.numpy) for array in inputs]
     log = setting.logs[op.name]
     order = ended_order(log.transfers, log.end)
     carry(op.schedule, log.transfers, order, Payload(buffers, kind, reduction, kind.numpy, tamper))

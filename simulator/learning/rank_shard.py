@@ -113,22 +113,22 @@ def _units(every: tuple[str, ...], ops: tuple[Op, ...]) -> tuple[str, ...]:
 def _travelling(ops: tuple[Op, ...], units: tuple[str, ...]) -> tuple[tuple[Units, ...], tuple[Units, ...]]:
     """Return buckets of units in sending order followed by the units that are not sent; and the latter alone."""
     acts = [op.act for op in ops if isinstance(op, Collective) and op.act is not None]
-    sent = _last([(act.units, act.micro) for act in acts if act.effect in SENDS_GRADIENTS])
+    buckets = _last([(act.units, act.micro) for act in acts if act.effect in SENDS_GRADIENTS])
     # Without sharding groups (a copy per rank) only sums over copies send gradients, or nothing does.
-    sent = sent or _last([(act.units, act.micro) for act in acts if act.effect is Exchange.SUM_COPIES])
-    local = tuple((unit,) for unit in units if not any(unit in together for together in sent))
-    return (*sent, *local), local
+    buckets = buckets or _last([(act.units, act.micro) for act in acts if act.effect is Exchange.SUM_COPIES])
+    local = tuple((unit,) for unit in units if not any(unit in together for together in buckets))
+    return (*buckets, *local), local
 
 
-def _last(sent: list[tuple[Units, int]]) -> tuple[Units, ...]:
+def _last(sends: list[tuple[Units, int]]) -> tuple[Units, ...]:
     """Return the unit buckets sent in a step's last micro-batch, in sending order.
 
     Chunks of a rank (virtual stages) may end in different micro-batches.
     """
     last: dict[str, int] = {}
-    for units, micro in sent:
+    for units, micro in sends:
         last |= {unit: max(micro, last.get(unit, 0)) for unit in units}
-    return tuple(dict.fromkeys(units for units, micro in sent if micro == last[units[0]]))
+    return tuple(dict.fromkeys(units for units, micro in sends if micro == last[units[0]]))
 
 
 __all__ = ["SENDS_GRADIENTS", "RankShard", "is_spread", "places"]

@@ -155,9 +155,9 @@ class Training:
 
     def _moved(self, op: Collective, act: NumericAction[Exchange], tamper: Tamper) -> list[Array]:
         """Carry a collective's arrays by the simulated transfers, check the results, and return each rank's array."""
-        sent = [exchange.sent(self.setting, self.ranks[number], op, act) for number in op.group]
-        results = exchange.moved(self.setting, op, sent, tamper)
-        self.checks.moved(self.done, act, sent, results)
+        inputs = [exchange.sent(self.setting, self.ranks[number], op, act) for number in op.group]
+        results = exchange.moved(self.setting, op, inputs, tamper)
+        self.checks.moved(self.done, act, inputs, results)
         return exchange.in_shard_order(self.setting, op, act, results)
 
     def _to_or_from_owners(
@@ -219,8 +219,8 @@ class Training:
         else:
             if op.name not in results:
                 brought = [self._brought(number, op, act) for number in op.group]
-                sent = [exchange.laid(op, place, request.array) for place, request in enumerate(brought)]
-                results[op.name] = exchange.moved(self.setting, op, sent, tamper, brought[0].reduction)
+                inputs = [exchange.laid(op, place, request.array) for place, request in enumerate(brought)]
+                results[op.name] = exchange.moved(self.setting, op, inputs, tamper, brought[0].reduction)
             array = results[op.name][place]
         under_way = self._pass(rank, _pass_of(op, act))
         # The collective was planned with padding; the pass gets only its own elements.

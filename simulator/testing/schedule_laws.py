@@ -25,15 +25,15 @@ def has_every_pass_once(schedule: PipelineSchedule, shape: PipelineShape) -> Non
     order = schedule.order(shape)
     require(len(order) == shape.ranks, f"the order has {len(order)} ranks; must have {shape.ranks}")
     for rank, sequence in enumerate(order):
-        done = Counter((pass_.work, pass_.stage, pass_.micro) for slot in sequence for pass_ in slot)
-        twice = next((key for key, times in done.items() if times > 1), None)
-        require(twice is None, f"rank {rank} runs {_name(twice)} {done[twice] if twice else 0} times")
+        runs = Counter((pass_.work, pass_.stage, pass_.micro) for slot in sequence for pass_ in slot)
+        twice = next((key for key, times in runs.items() if times > 1), None)
+        require(twice is None, f"rank {rank} runs {_name(twice)} {runs[twice] if twice else 0} times")
         for stage in schedule.stages_of(rank, shape):
             for micro in range(_micro_batches(schedule, shape)):
-                works = {work for work in Work if done.pop((work, stage, micro), 0)}
+                works = {work for work in Work if runs.pop((work, stage, micro), 0)}
                 allowed = (_SPLIT, _WHOLE) if schedule.splits_backward else (_WHOLE,)
                 require(works in allowed, _missing(rank, stage, micro, works, schedule))
-        other = next(iter(done), None)
+        other = next(iter(runs), None)
         require(other is None, f"rank {rank} runs {_name(other)}, which is no pass of its stages and micro-batches")
 
 

@@ -24,9 +24,9 @@ _MANY: Final = 129
 
 def has_as_many_parts_as_counted(topology: Topology, ranks: int, servers: int = 0) -> None:
     """Check that `size` counts the vertices and the links of the graph."""
-    graph, counted = build(topology, ranks, servers=servers).graph, graph_size(topology, ranks, servers=servers)
+    graph, size = build(topology, ranks, servers=servers).graph, graph_size(topology, ranks, servers=servers)
     sizes = len(graph), graph.number_of_edges()
-    counts = counted.vertices, 2 * counted.cables
+    counts = size.vertices, 2 * size.cables
     require(sizes == counts, f"has {sizes[0]} vertices and {sizes[1]} links, and counts {counts[0]} and {counts[1]}")
 
 

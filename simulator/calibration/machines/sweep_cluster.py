@@ -51,8 +51,8 @@ def cluster_for(sweep: SweepTimes, topology: str | None) -> SweepCluster:
             f"{sweep.source}: {sweep.world_size} ranks on {sweep.nodes} hosts, "
             f"but {cluster.name} places these ranks in {len(cluster.nodes)} nodes; give the measured topology"
         )
-    placed = f"{len(cluster.nodes)} node(s), because {cluster.name} places {sweep.world_size} ranks in this way"
-    return SweepCluster(cluster, topology, () if sweep.nodes else (placed,))
+    remark = f"{len(cluster.nodes)} node(s), because {cluster.name} places {sweep.world_size} ranks in this way"
+    return SweepCluster(cluster, topology, () if sweep.nodes else (remark,))
 
 
 def _assumed(sweep: SweepTimes) -> SweepCluster:

@@ -148,9 +148,9 @@ class _Converter:
             message = self.made.incoming.get(number)
             if message is not None:
                 for chunk in self.made.messages[message].chunks:
-                    for sent in readers.pop((rank, chunk), []):
-                        if self.made.messages[sent].receiver != number:
-                            pairs.append((self.made.messages[sent].receiver, number))
+                    for reader in readers.pop((rank, chunk), []):
+                        if self.made.messages[reader].receiver != number:
+                            pairs.append((self.made.messages[reader].receiver, number))
             message = self.made.outgoing.get(number)
             if message is not None:
                 for chunk in self.made.messages[message].chunks:
@@ -183,8 +183,8 @@ class _Converter:
         """Return the transfers that a transfer must follow, because they use the same chunk at its ends."""
         writers = self._writers.get((dst, chunk), [])
         # Additions of a chunk may arrive in any order.
-        written = [] if reduce and all(self._rows[writer][4] for writer in writers) else writers
-        return [*self._writers.get((src, chunk), []), *self._readers.get((dst, chunk), []), *written]
+        earlier = [] if reduce and all(self._rows[writer][4] for writer in writers) else writers
+        return [*self._writers.get((src, chunk), []), *self._readers.get((dst, chunk), []), *earlier]
 
     def _use(self, transfer: int, src: int, dst: int, chunk: int, *, reduce: bool) -> None:
         """Note that a transfer reads a chunk at `src` and writes it at `dst`."""

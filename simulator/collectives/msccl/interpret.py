@@ -188,15 +188,15 @@ def _before(steps: list[NumberedStep]) -> tuple[tuple[int, ...], ...]:
 
 def _matched(steps: list[NumberedStep], source: str) -> list[Message]:
     """Return the messages: the n-th sending and the n-th receiving step of each connection."""
-    sent, received = dict[tuple[int, int, int], list[int]](), dict[tuple[int, int, int], list[int]]()
+    sends, receives = dict[tuple[int, int, int], list[int]](), dict[tuple[int, int, int], list[int]]()
     for number, entry in enumerate(steps):
         if entry.wire_out is not None:
-            sent.setdefault(entry.wire_out, []).append(number)
+            sends.setdefault(entry.wire_out, []).append(number)
         if entry.wire_in is not None:
-            received.setdefault(entry.wire_in, []).append(number)
+            receives.setdefault(entry.wire_in, []).append(number)
     messages = []
-    for wire in sorted({*sent, *received}):
-        senders, receivers = sent.get(wire, []), received.get(wire, [])
+    for wire in sorted({*sends, *receives}):
+        senders, receivers = sends.get(wire, []), receives.get(wire, [])
         if len(senders) != len(receivers):
             rest = senders[len(receivers) :] or receivers[len(senders) :]
             counts = f"{len(senders)} messages are sent and {len(receivers)} received"

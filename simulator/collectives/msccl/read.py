@@ -168,9 +168,9 @@ def _program(element: Element) -> Program:
     gpus: list[Gpu] = sorted(element.children, key=lambda gpu: gpu.id)
     ranks, ids = element.whole("ngpus", 2, _MOST_GPUS), [gpu.id for gpu in gpus]
     if ids != list(range(ranks)):
-        listed = few([str(ident) for ident in ids], 8)
+        names = few([str(ident) for ident in ids], 8)
         raise XmlFaultError(
-            element.line, f"algo: has gpus {listed}; must have 0 .. {ranks - 1}, because ngpus is {ranks}"
+            element.line, f"algo: has gpus {names}; must have 0 .. {ranks - 1}, because ngpus is {ranks}"
         )
     program = Program(
         name or "msccl",
