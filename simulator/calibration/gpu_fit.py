@@ -152,7 +152,7 @@ class GpuFit:
 
     def median(self, kind: str) -> float:
         """Return the median absolute relative error of the figures of a kind ("matmul", "attention", ...)."""
-        return median(abs(one.error) for one in self.residuals if one.kind == kind)
+        return median(abs(residual.error) for residual in self.residuals if residual.kind == kind)
 
     def to_yaml(self) -> str:
         """Return the fitted GPU file as YAML text."""
@@ -164,7 +164,7 @@ def read_figures(path: Path) -> GpuFigures:
     try:
         return GpuFigures(**read_json(path))
     except ValidationError as error:
-        lines = [f"{path}: {'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()]
+        lines = [f"{path}: {'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors()]
         raise ScenarioError(in_lines(lines)) from error
     except TypeError as error:
         raise ScenarioError(f"{path}: not an output of tools/measure_gpu.py: {error}") from error
@@ -207,8 +207,8 @@ def fit_gpu(figures: GpuFigures, base: str, advance: Callable[[], None] | None =
     constants = {name: figure for name, figure in data.get("constants", {}).items() if name != "hbm_efficiency"}
     data["constants"] = constants
     # Matmuls first: the law needs only the data sheet and the figures set above.
-    found = fit(tables, kernel_model(load_gpu(data)), rounds=ROUNDS, advance=advance)
-    constants |= {name: {"value": float(f"{value:.4g}"), "source": source} for name, value in found.items()}
+    estimates = fit(tables, kernel_model(load_gpu(data)), rounds=ROUNDS, advance=advance)
+    constants |= {name: {"value": float(f"{value:.4g}"), "source": source} for name, value in estimates.items()}
     constants["attention_2"] = {"value": _attention(figures.attention, data), "source": source}
     constants["elementwise"] = {"value": _elementwise(figures.elementwise, data), "source": source}
     if "float8_e4m3fn" not in tables:
@@ -230,10 +230,10 @@ def _tables(rows: Sequence[MatmulRow]) -> dict[str, MatmulTable]:
 
     tables = {}
     for dtype in DTYPES:
-        own = [row for row in rows if row.dtype == dtype]
-        if own:
-            shapes = np.array([[1, row.m, row.n, row.k] for row in own], np.int64)
-            tables[dtype] = MatmulTable(shapes, np.array([row.seconds for row in own]))
+        dtype_rows = [row for row in rows if row.dtype == dtype]
+        if dtype_rows:
+            shapes = np.array([[1, row.m, row.n, row.k] for row in dtype_rows], np.int64)
+            tables[dtype] = MatmulTable(shapes, np.array([row.seconds for row in dtype_rows]))
     return tables
 
 
@@ -251,7 +251,7 @@ def _attention(rows: Sequence[AttentionRow], data: Mapping[str, Any]) -> float:
     for _ in range(30):
         share = (low + high) / 2
         gpu = _with_constant(data, "attention_2", share)
-        errors = [sum(_time(one, gpu) for one in _kernels(row)) / row.forward_backward for row in rows]
+        errors = [sum(_time(kernel, gpu) for kernel in _kernels(row)) / row.forward_backward for row in rows]
         low, high = (share, high) if median(errors) > 1.0 else (low, share)
     return float(f"{high:.3g}")
 
@@ -281,7 +281,7 @@ def _time(kernel: Kernel, gpu: Gpu, dtype: str = "bfloat16") -> float:
 
 def _residuals(figures: GpuFigures, data: Mapping[str, Any]) -> list[GpuResidual]:
     gpu = load_gpu(dict(data))
-    made = [
+    residuals = [
         GpuResidual(
             "matmul", f"{r.m} x {r.n} x {r.k} {r.dtype}", r.seconds, _time(Matmul("", r.m, r.n, r.k), gpu, r.dtype)
         )
@@ -289,17 +289,17 @@ def _residuals(figures: GpuFigures, data: Mapping[str, Any]) -> list[GpuResidual
     ]
     for row in figures.attention:
         name = f"{row.batch} x {row.heads} heads, {row.seq_len} tokens, {row.head_dim} wide"
-        both = sum(_time(one, gpu) for one in _kernels(row))
-        made.append(GpuResidual("attention", name, row.forward_backward, both))
+        both = sum(_time(kernel, gpu) for kernel in _kernels(row))
+        residuals.append(GpuResidual("attention", name, row.forward_backward, both))
     # `duration` gives a kernel's time at the full copy rate.
     share = elementwise_share(gpu)
-    made += [
+    residuals += [
         GpuResidual("elementwise", f"{r.kind} {r.rows} x {r.columns}", r.seconds, _time(_streamed(r), gpu) / share)
         for r in figures.elementwise
     ]
     for step in figures.gpt:
-        made += _gpt(step, gpu)
-    return made
+        residuals += _gpt(step, gpu)
+    return residuals
 
 
 def _gpt(row: GptRow, gpu: Gpu) -> list[GpuResidual]:
@@ -324,7 +324,7 @@ def _gpt(row: GptRow, gpu: Gpu) -> list[GpuResidual]:
     timeline = play("auto", planned.program, cluster, limit_memory=False)
     policy = " checkpointed" if row.checkpointing == "full" else ""
     name = f"{row.layers} layers of {row.hidden}{policy}, {row.sequences} x {row.seq_len} tokens"
-    found = [GpuResidual("GPT step", name, row.seconds, timeline.end)]
+    residuals = [GpuResidual("GPT step", name, row.seconds, timeline.end)]
     if row.peak_bytes and timeline.peak is not None:
-        found.append(GpuResidual("GPT memory", name, float(row.peak_bytes), float(timeline.peak.nbytes)))
-    return found
+        residuals.append(GpuResidual("GPT memory", name, float(row.peak_bytes), float(timeline.peak.nbytes)))
+    return residuals

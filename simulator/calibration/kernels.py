@@ -59,9 +59,9 @@ class MatmulTable:
     def __len__(self) -> int:
         return len(self.seconds)
 
-    def where(self, chosen: Bools) -> MatmulTable:
+    def where(self, mask: Bools) -> MatmulTable:
         """Return the measured matmuls that a boolean mask selects."""
-        return MatmulTable(self.shapes[chosen], self.seconds[chosen])
+        return MatmulTable(self.shapes[mask], self.seconds[mask])
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,9 +165,9 @@ def fit(
 
     limits = [BOUNDS[name] for name in free]
     # No polishing: the loss has medians and is not smooth.
-    told = advance and (lambda *_, **__: advance())
+    callback = advance and (lambda *_, **__: advance())
     best = differential_evolution(
-        loss, limits, maxiter=rounds, popsize=8, seed=seed, polish=False, tol=1e-6, callback=told
+        loss, limits, maxiter=rounds, popsize=8, seed=seed, polish=False, tol=1e-6, callback=callback
     )
     return constants | dict(zip(free, map(float, best.x), strict=True))
 

@@ -87,10 +87,10 @@ def levels_across(nodes: Sequence[Sequence[int]]) -> list[Level]:
     >>> levels_across([(2 * b, 2 * b + 1) for b in range(6)])
     [Level(size=2, apart=2), Level(size=3, apart=4)]
     """
-    levels, apart = [], len(nodes[0])
+    levels, stride = [], len(nodes[0])
     for factor in prime_factors(len(nodes)):
-        levels.append(Level(factor, apart))
-        apart *= factor
+        levels.append(Level(factor, stride))
+        stride *= factor
     return levels
 
 
@@ -169,15 +169,15 @@ def closed_form(request: CollectiveRequest, sizes: ElementSizes, network: IdleNe
         return ring.closed_form(as_ring(request), sizes, network)
     if request.elements % request.world_size or segments(request) != 1:
         return None
-    time, left = network.startup, request.elements
+    time, elements = network.startup, request.elements
     reducing, copying = request.operation != "all_gather", request.operation != "reduce_scatter"
     itemsizes = [sizes.reduced] * reducing + [sizes.copied] * copying
     for level in all_levels(nodes):
         hop = network.in_step(rings_of(nodes, level).tolist())
         if hop is None or (reducing and not network.hbm_bears(hop.rate(1))):
             return None
-        left //= level.size
-        time += sum((level.size - 1) * (hop.latency + left * itemsize / hop.rate(1)) for itemsize in itemsizes)
+        elements //= level.size
+        time += sum((level.size - 1) * (hop.latency + elements * itemsize / hop.rate(1)) for itemsize in itemsizes)
     return time
 
 

@@ -47,16 +47,16 @@ def choose(candidates: Sequence[Candidate]) -> tuple[str, str]:
     if not candidates:
         raise ValueError("no algorithm supports this operation here")
     # Sort keys: time, exact before estimated, name.
-    known = sorted((c.predicted, not c.exact, c.name) for c in candidates if c.predicted is not None)
+    ranking = sorted((c.predicted, not c.exact, c.name) for c in candidates if c.predicted is not None)
     unknown = [c.name for c in candidates if c.predicted is None]
-    left = f"; without a formula: {', '.join(unknown)}" if unknown else ""
-    if known:
-        times = ", ".join(f"{name} {'about ' * about}{format_time(time)}" for time, about, name in known[:_MOST])
+    rest = f"; without a formula: {', '.join(unknown)}" if unknown else ""
+    if ranking:
+        times = ", ".join(f"{name} {'about ' * about}{format_time(time)}" for time, about, name in ranking[:_MOST])
         # Readers know neither which times are exact nor how far the others are off.
-        estimated = any(about for _, about, _ in known[:_MOST])
+        estimated = any(about for _, about, _ in ranking[:_MOST])
         note = f" (about: up to {100 * _ESTIMATES_OFF:.0f} % too short)" if estimated else ""
-        return known[0][2], f"shortest time by formula: {times}{note}{left}"
+        return ranking[0][2], f"shortest time by formula: {times}{note}{rest}"
     # Without any predicted time, take ring, the usual choice in libraries.
     names = [c.name for c in candidates]
     fallback = "ring" if "ring" in names else names[0]
-    return fallback, f"{fallback}, the usual choice{left}"
+    return fallback, f"{fallback}, the usual choice{rest}"

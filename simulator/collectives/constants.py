@@ -23,12 +23,12 @@ def runs(cluster: Cluster, request: CollectiveRequest, group: tuple[int, ...]) -
 
     The result is None if there is no measurement, or if nodes have too few ranks for the machine's algorithm.
     """
-    own = cluster.machine(request.operation, group)
-    return own if own is not None and _fills_nodes(request, own) else None
+    machine = cluster.machine(request.operation, group)
+    return machine if machine is not None and _fills_nodes(request, machine) else None
 
 
 def constants(
-    cluster: Cluster, request: CollectiveRequest, group: tuple[int, ...], wanted: Algorithm
+    cluster: Cluster, request: CollectiveRequest, group: tuple[int, ...], algorithm: Algorithm
 ) -> MachineCollective | None:
     """Return the machine's constants (start-up, caps) for a request by an algorithm; None if the machine has none.
 
@@ -39,13 +39,13 @@ def constants(
     measured = runs(cluster, request, group) or next(filter(None, nearest), None)
     if measured is None:
         return None
-    known = ALGORITHMS.find(measured.algorithm)
-    if known is wanted:
+    reference = ALGORITHMS.find(measured.algorithm)
+    if reference is algorithm:
         return measured
     # A machine with a measured `cross_step` already pays for each step between nodes (`MachineCollective.latency`).
-    more = max(0.0, wanted.steps(request).across - known.steps(request).across)
+    more = max(0.0, algorithm.steps(request).across - reference.steps(request).across)
     later = 0.0 if measured.cross_step else more * NETWORK_STEP
-    share = wanted.share_of_ring / known.share_of_ring
+    share = algorithm.share_of_ring / reference.share_of_ring
     # The measured number of pieces belongs to the measured algorithm.
     return replace(measured, startup=measured.startup + later, rate_cap=measured.rate_cap * share, chunks=None)
 
@@ -54,7 +54,7 @@ def caps_of(
     cluster: Cluster,
     request: CollectiveRequest,
     group: tuple[int, ...],
-    wanted: Algorithm,
+    algorithm: Algorithm,
     machine: MachineCollective | None,
     nbytes: int,
 ) -> tuple[float, float]:
@@ -65,7 +65,7 @@ def caps_of(
 
     Parameters
     ----------
-    wanted : Algorithm
+    algorithm : Algorithm
         Algorithm of the collective.
     machine : MachineCollective or None
         Constants of the machine for this algorithm, from `constants`.
@@ -76,10 +76,10 @@ def caps_of(
         return inf, inf
     factor = machine.factor(nbytes)
     inside, across = machine.rate_cap * factor, machine.cross_rate_cap * factor
-    alone = cluster.in_node.get(request.operation)
-    if alone is not None and len(request.nodes) > 1 and machine.borrowed:
-        share = wanted.share_of_ring / ALGORITHMS.find(alone.algorithm).share_of_ring
-        inside = min(inside, alone.rate_cap * share * alone.factor(nbytes))
+    in_node = cluster.in_node.get(request.operation)
+    if in_node is not None and len(request.nodes) > 1 and machine.borrowed:
+        share = algorithm.share_of_ring / ALGORITHMS.find(in_node.algorithm).share_of_ring
+        inside = min(inside, in_node.rate_cap * share * in_node.factor(nbytes))
     # Caps between nodes are fitted with every GPU of a node sending; fewer ranks per network card get a larger share.
     return inside, across if across == inf else across * spare_of_cards(cluster, group)
 
@@ -106,10 +106,10 @@ def _nearest(cluster: Cluster, request: CollectiveRequest, group: tuple[int, ...
     algorithm cannot run. Inside a node, an exchange between every pair of ranks has no ring steps; over nodes each
     step counts.
     """
-    operation, alone = request.operation, len(request.nodes) < 2
+    operation, in_one_node = request.operation, len(request.nodes) < 2
     if cluster.machine(operation, group) is not None:
         return ("all_gather", operation)
-    if operation in REDUCING or alone:
+    if operation in REDUCING or in_one_node:
         return ("all_reduce", "all_gather")
     return ("all_gather", "all_reduce")
 

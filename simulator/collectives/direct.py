@@ -83,8 +83,8 @@ def gather(request: CollectiveRequest) -> Schedule:
 def _pairs(request: CollectiveRequest) -> Pairs:
     n = request.world_size
     src, dst = np.divmod(np.arange(n * n), n)
-    apart = src != dst
-    return src[apart], dst[apart]
+    mask = src != dst
+    return src[mask], dst[mask]
 
 
 def _out(request: CollectiveRequest) -> Pairs:
@@ -146,15 +146,15 @@ def closed_form(request: CollectiveRequest, sizes: ElementSizes, network: IdleNe
     """
     n = request.world_size
     link = network.port or network.mesh
-    whole = request.operation in ("broadcast", "reduce")
-    if link is None or (request.elements % n and not whole):
+    uncut = request.operation in ("broadcast", "reduce")
+    if link is None or (request.elements % n and not uncut):
         return None
     phases = 2 if request.operation == "all_reduce" else 1
     rate = link.rate(n - 1 if network.port else 1)
     if request.operation in ("all_reduce", "reduce_scatter", "reduce") and not network.hbm_bears((n - 1) * rate):
         return None
     # `copied` for adds too: with buffered adds, ranks send their inputs, and no partial sums in a wider dtype.
-    message = (request.elements if whole else request.elements // n) * sizes.copied
+    message = (request.elements if uncut else request.elements // n) * sizes.copied
     return network.startup + phases * (link.latency + message / rate)
 
 

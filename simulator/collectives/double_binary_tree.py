@@ -140,13 +140,13 @@ def pieces(request: CollectiveRequest) -> int:
 def _schedule(request: CollectiveRequest, grow: Callable[[], tuple[_Tree, _Tree]], *, up: bool, down: bool) -> Schedule:
     n, root, total = request.world_size, request.root, pieces(request)
     rows = total * (n - 1) * (up + down)
-    parts = kept(lambda: _noted(grow(), n, total, up=up, down=down).parts())
+    parts = kept(lambda: _both_trees(grow(), n, total, up=up, down=down).parts())
     return Schedule(
         request.operation, "double_binary_tree", n, 0, total, ReductionOrder.IN_SEQUENCE, parts, root, rows=rows
     )
 
 
-def _noted(pair: tuple[_Tree, _Tree], n: int, total: int, *, up: bool, down: bool) -> ScheduleBuilder:
+def _both_trees(pair: tuple[_Tree, _Tree], n: int, total: int, *, up: bool, down: bool) -> ScheduleBuilder:
     builder = ScheduleBuilder()
     # Each chunk is a piece. The first tree carries an additional piece if the number is odd.
     first_half = total - total // 2

@@ -57,7 +57,7 @@ def apart(cluster: Cluster, op: Collective) -> float:
     """
     if op.schedule.has_more_than(_MOST):
         rounds = (part.round for part in op.schedule.repeats())
-        return sum(float(_ways(cluster, op, one.src, one.dst).latency.max(initial=0.0)) for one in rounds)
+        return sum(float(_ways(cluster, op, step.src, step.dst).latency.max(initial=0.0)) for step in rounds)
     ends, _ = _ends(cluster, op)
     # A rank that receives nothing, such as a broadcast's root, counts from the start-up on.
     received = np.full(len(op.group) + len(op.auxiliaries), op.startup)
@@ -81,13 +81,13 @@ def _ends(cluster: Cluster, op: Collective) -> tuple[Floats, float]:
         users = np.bincount(ways.link, minlength=len(bandwidth))
         shares = np.minimum.reduceat(bandwidth[ways.link] / users[ways.link], ways.start)
         rate = np.minimum(shares, rate_caps(nodes, src, dst, op.rate_cap, op.cross_rate_cap))
-        sent = nbytes[begin : begin + size * part.times].reshape(part.times, size)
-        load += _load(ways, sent, len(bandwidth))
+        volumes = nbytes[begin : begin + size * part.times].reshape(part.times, size)
+        load += _load(ways, volumes, len(bandwidth))
         for turn in range(part.times):
             # In repetition `turn`, waits refer to transfers that are `turn` rounds later.
             waits = np.where(part.round.waits >= 0, part.round.waits + turn * size, -1)
             before = transfers.before_on_channel[begin : begin + size].astype(np.int64)
-            _end(ends, begin, waits, before, ways.latency, sent[turn] / rate, op.startup)
+            _end(ends, begin, waits, before, ways.latency, volumes[turn] / rate, op.startup)
             begin += size
     return ends, float((load / bandwidth).max(initial=0.0))
 
@@ -120,9 +120,9 @@ def _load(ways: _Ways, nbytes: Floats, links: int) -> Floats:
 
     `nbytes` has each transfer's bytes in each repetition; repetitions are summed.
     """
-    sent = nbytes.reshape(-1, len(ways.start)).sum(axis=0)
+    volumes = nbytes.reshape(-1, len(ways.start)).sum(axis=0)
     hops = np.diff(np.append(ways.start, len(ways.link)))
-    return np.bincount(ways.link, np.repeat(sent, hops), links).astype(np.float64)
+    return np.bincount(ways.link, np.repeat(volumes, hops), links).astype(np.float64)
 
 
 def _end(ends: Floats, begin: int, waits: Ints, before: Ints, latency: Floats, takes: Floats, startup: float) -> None:

@@ -183,16 +183,16 @@ def all_gather(request: CollectiveRequest) -> Schedule:
 
 
 def _schedule(request: CollectiveRequest, play: Callable[[_PowerOfTwoRanks], None]) -> Schedule:
-    n, whole = request.world_size, request.operation == "all_reduce"
-    game = _PowerOfTwoRanks(n, whole)
+    n, is_all_reduce = request.world_size, request.operation == "all_reduce"
+    game = _PowerOfTwoRanks(n, is_all_reduce)
     levels = game.players.bit_length() - 1
     # Fold and unfold (or a pair's single-chunk transfer) have a transfer for each pair.
-    rows = 2 * game.pairs + game.players * levels * (2 if whole else 1)
+    rows = 2 * game.pairs + game.players * levels * (2 if is_all_reduce else 1)
 
     def parts() -> Iterator[Round | Repeat]:
-        played = _PowerOfTwoRanks(n, whole)
-        play(played)
-        return played.builder.parts()
+        replay = _PowerOfTwoRanks(n, is_all_reduce)
+        play(replay)
+        return replay.builder.parts()
 
     return Schedule(
         request.operation, "halving_doubling", n, 0, game.chunks, ReductionOrder.IN_SEQUENCE, kept(parts), rows=rows

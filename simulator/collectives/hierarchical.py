@@ -129,23 +129,23 @@ class Stages:
         """Add the rings of a level to a segment's schedule, adding (`reduce`) or copying chunks, on FIFO `channel`.
 
         With ranks counted node after node, rank r ends (reduce) or begins (copy) with the chunks whose number equals r
-        modulo size x apart.
+        modulo size x stride.
         """
-        size, apart = level
+        size, stride = level
         # first[i, j]: first chunk of the part of place j in ring i. With 2 nodes of 2 ranks `first` is [[0, 1]] inside
         # nodes, where a part has 2 chunks (0, 2 or 1, 3), and [[0, 2], [1, 3]] between nodes, where a part is 1 chunk.
-        first = np.arange(apart)[:, None] + apart * np.arange(size)
-        part = np.broadcast_to(first, (self.ranks // (size * apart), apart, size)).reshape(-1, size)
-        table = segment.number * self.ranks + np.arange(size * apart)
-        self._rings(segment, rings_of(self.nodes, level), part, table, apart, channel, reduce=reduce)
+        first = np.arange(stride)[:, None] + stride * np.arange(size)
+        part = np.broadcast_to(first, (self.ranks // (size * stride), stride, size)).reshape(-1, size)
+        table = segment.number * self.ranks + np.arange(size * stride)
+        self._rings(segment, rings_of(self.nodes, level), part, table, stride, channel, reduce=reduce)
 
     def _rings(
-        self, segment: Segment, rings: Ints, part: Ints, table: Ints, apart: int, channel: int, *, reduce: bool
+        self, segment: Segment, rings: Ints, part: Ints, table: Ints, stride: int, channel: int, *, reduce: bool
     ) -> None:
         """Add rings that run at once to a segment's schedule; `rings` has their ranks, shape (rings, n).
 
         Part p ends at place p of a ring (reduce) or begins there (copy). `part` has the shape of `rings` and holds the
-        index in `table` of each part's first chunk. From one place of a ring to the next, this index grows by `apart`.
+        index in `table` of each part's first chunk. From one place of a ring to the next, this index grows by `stride`.
         A part consists of every len(table)-th chunk.
         """
         n, step = rings.shape[1], len(table)
@@ -168,7 +168,7 @@ class Stages:
             first = np.roll(part, k + shift, axis=1).ravel()
             after = np.stack(waits, axis=1)
             numbers = self.builder.send_round(
-                Round(src, dst, first, counts, adds, queue, after, step), times, -apart, table
+                Round(src, dst, first, counts, adds, queue, after, step), times, -stride, table
             )
             sent[src], came[dst] = numbers, numbers
             waits = [came[src]]
@@ -207,9 +207,9 @@ def plans(schedule: Callable[[CollectiveRequest, int], Schedule]) -> dict[str, P
 
 def in_order(request: CollectiveRequest) -> CollectiveRequest:
     """Return the request unchanged; raise ValueError for segments, or for nodes without consecutive ranks."""
-    placed = tuple(place for node in equal_nodes(request) for place in node)
-    if placed != tuple(range(request.world_size)):
-        raise ValueError(f"{request.operation} needs nodes of consecutive ranks, got {list(placed)}")
+    places = tuple(place for node in equal_nodes(request) for place in node)
+    if places != tuple(range(request.world_size)):
+        raise ValueError(f"{request.operation} needs nodes of consecutive ranks, got {list(places)}")
     if request.chunks not in (None, 1):
         raise ValueError(f"{request.operation} has no segments; omit `chunks`")
     return request

@@ -81,11 +81,11 @@ class Across:
         >>> Across((1.0, 2.0, 5.0), 1.0).latency(1), Across((1.0, 2.0, 5.0), 1.0).latency(4)
         (5.0, 13.0)
         """
-        whole, rest = divmod(steps, len(self.latencies))
+        laps, rest = divmod(steps, len(self.latencies))
         twice = self.latencies * 2
         # Windows may wrap round the ring's end.
         windows = [sum(twice[i : i + rest]) for i in range(len(self.latencies))]
-        return whole * sum(self.latencies) + max(windows)
+        return laps * sum(self.latencies) + max(windows)
 
     def out_of_the_way(self, steps: int, within: float) -> bool:
         """Return True if each node sends the last chunk in `steps` before a ring inside needs the same links.
@@ -96,8 +96,8 @@ class Across:
         out of the node, and only the former contains the hop K places before.
         """
         places = range(len(self.latencies))
-        apart = [self.latencies[node] - self.latencies[(node - steps) % len(places)] for node in places]
-        return not self.beside or max(apart) <= within * (1 + SUM_OF_LATENCIES)
+        gaps = [self.latencies[node] - self.latencies[(node - steps) % len(places)] for node in places]
+        return not self.beside or max(gaps) <= within * (1 + SUM_OF_LATENCIES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,19 +149,19 @@ class IdleNetwork:
         """The full mesh's common link: every pair of participants has separate links, all equal; else None."""
         if not all(self.cluster.graph.has_edge(a, b) for a, b in permutations(self.vertices, 2)):
             return None
-        return _alike(self._hops(permutations(range(len(self.vertices)), 2)))
+        return _common_route(self._hops(permutations(range(len(self.vertices)), 2)))
 
     def neighbours(self, order: Sequence[int]) -> AlikeRoutes | None:
         """Return the common link of a closed ring in this order, if every hop has separate, equal links; else None."""
-        return _alike(self._round(order))
+        return _common_route(self._round(order))
 
     def line(self, order: Sequence[int]) -> AlikeRoutes | None:
         """Return the common link of an open line in this order, if every hop has separate, equal links; else None."""
-        return _alike(self._hops(pairwise(order)))
+        return _common_route(self._hops(pairwise(order)))
 
     def inside(self, nodes: Sequence[Sequence[int]]) -> AlikeRoutes | None:
         """Return the common link for rings inside every node, if every hop has a separate, equal link; else None."""
-        return _alike(self._rounds(nodes))
+        return _common_route(self._rounds(nodes))
 
     def in_step(self, rings: Sequence[Sequence[int]]) -> AlikeRoutes | None:
         """Return the common route of rings that run at once, if hops are equal and share links evenly; else None.
@@ -172,9 +172,9 @@ class IdleNetwork:
         users = Counter(link for hop in hops for link in hop.route.links)
         bandwidths = self.cluster.router.bandwidth
         shares = [min(bandwidths[link] / users[link] for link in hop.route.links) for hop in hops]
-        alike = {(hop.route.latency, share, hop.cap) for hop, share in zip(hops, shares, strict=True)}
+        routes = {(hop.route.latency, share, hop.cap) for hop, share in zip(hops, shares, strict=True)}
         # Latencies, shares and caps must be equal: otherwise flows would drift apart, and shares would change.
-        return AlikeRoutes(*alike.pop()) if len(alike) == 1 else None
+        return AlikeRoutes(*routes.pop()) if len(routes) == 1 else None
 
     def across(self, nodes: Sequence[Sequence[int]]) -> Across | None:
         """Return latencies and rate of rings through the same place in every node, if they keep step; else None.
@@ -199,13 +199,13 @@ class IdleNetwork:
         # For each node, the pairs that use links of the ring inside the node. Pairs are numbered by their first node,
         # so a node's own pairs have the node's number and the number before.
         beside = [self._served(node, users) for node in nodes]
-        apart = all(len(set(served)) == 1 for served in users.values()) and all(
+        disjoint = all(len(set(served)) == 1 for served in users.values()) and all(
             served <= {node, (node - 1) % len(nodes)} for node, served in enumerate(beside)
         )
-        alike = len({hop.route.latency for hop in hops}) == 1
+        same_latency = len({hop.route.latency for hop in hops}) == 1
         if len(shares) != 1 or len({hop.cap for hop in hops}) != 1 or any(len(of_pair) > 1 for of_pair in latencies):
             return None
-        if not (alike or apart):
+        if not (same_latency or disjoint):
             return None
         # `share` is bandwidth / sharing; the rate is the smaller of the share and the machine's cap.
         share, sharing = shares.pop()
@@ -287,13 +287,13 @@ class _Hop:
     cap: float
 
 
-def _alike(hops: Sequence[_Hop]) -> AlikeRoutes | None:
+def _common_route(hops: Sequence[_Hop]) -> AlikeRoutes | None:
     """Return the common latency, bandwidth and cap of hops if all are equal and no link is shared; else None."""
     used = [link for hop in hops for link in hop.route.links]
-    alike = {(hop.route.latency, hop.route.bandwidth, hop.cap) for hop in hops}
-    if len(set(used)) != len(used) or len(alike) != 1:
+    routes = {(hop.route.latency, hop.route.bandwidth, hop.cap) for hop in hops}
+    if len(set(used)) != len(used) or len(routes) != 1:
         return None
-    return AlikeRoutes(*alike.pop())
+    return AlikeRoutes(*routes.pop())
 
 
 def _facts(edge: Mapping[str, float]) -> tuple[float, float]:

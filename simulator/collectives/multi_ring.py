@@ -142,8 +142,8 @@ def closed_form(request: CollectiveRequest, sizes: ElementSizes, network: IdleNe
     parts = timed_sizes(plan(request), request.elements).reshape(n, size)
     # Rings with equal hops and equal pieces end at the same time: compute each kind only once.
     rows = {
-        (tuple(hops[pair] for pair in own), tuple(float(parts[rank, j]) for rank in order))
-        for j, (order, own) in enumerate(zip(rings, pairs, strict=True))
+        (tuple(hops[pair] for pair in ring_pairs), tuple(float(parts[rank, j]) for rank in order))
+        for j, (order, ring_pairs) in enumerate(zip(rings, pairs, strict=True))
     }
     return max(_last_end(request.operation, sizes, network.startup, *row) for row in rows)
 

@@ -62,7 +62,7 @@ def all_reduce(request: CollectiveRequest) -> Schedule:
     # Normally every rank pushes the sets in the same order, and the first set crosses to other nodes while the last set
     # is still added. With very few elements, such as a norm, the sets arrive at about the same time. Then each rank has
     # its own order: the ranks become equivalent, and the engines simulate one rank of the equivalence class.
-    alike = request.elements < 2 * n
+    rotates = request.elements < 2 * n
     levels = levels_across(nodes)
     across = there_and_back(levels, reducing=True, copying=True)
 
@@ -71,12 +71,12 @@ def all_reduce(request: CollectiveRequest) -> Schedule:
         of = [stages.segment(number) for number in range(cut)]
         for number, stage in pipelined(cut, 1 + len(across) + 1):
             if stage == 0:
-                _ask(stages, of[number], alike=alike)
+                _ask(stages, of[number], rotates=rotates)
             elif stage <= len(across):
                 level, reduce = across[stage - 1]
                 stages.level(of[number], _ACROSS, level, reduce=reduce)
             else:
-                _hand_out(stages, of[number], alike=alike)
+                _hand_out(stages, of[number], rotates=rotates)
         return stages.builder.parts()
 
     # For each set: every rank sends to its switch, every switch sends to the set's owner; the multicast mirrors both.
@@ -95,12 +95,12 @@ def _sets(stages: Stages, segment: Segment) -> list[tuple[int, int]]:
     return [(segment.number * stages.ranks + g, len(stages.nodes)) for g in range(stages.size)]
 
 
-def _ask(stages: Stages, segment: Segment, *, alike: bool) -> None:
+def _ask(stages: Stages, segment: Segment, *, rotates: bool) -> None:
     """Add to a segment's schedule pushes from every rank to its switch, and the sum of set g to the g-th rank."""
     n, sets = stages.ranks, _sets(stages, segment)
     pushed: list[list[list[int]]] = [[[] for _ in sets] for _ in stages.nodes]
     for turn in range(stages.size):
-        for b, place, g in _by_turns(stages, turn, alike=alike):
+        for b, place, g in _by_turns(stages, turn, rotates=rotates):
             r = stages.nodes[b][place]
             pushed[b][g].append(stages.builder.send(r, n + b, *sets[g], reduce=True, channel=_PUSH * n + r))
         stages.builder.end_round()
@@ -113,7 +113,7 @@ def _ask(stages: Stages, segment: Segment, *, alike: bool) -> None:
     stages.builder.end_round()
 
 
-def _hand_out(stages: Stages, segment: Segment, *, alike: bool) -> None:
+def _hand_out(stages: Stages, segment: Segment, *, rotates: bool) -> None:
     """Add to a segment's schedule each set's way from its owner to the switch, and the multicast in the node."""
     n, sets = stages.ranks, _sets(stages, segment)
     ready = np.stack(segment.arrived, axis=1).tolist()
@@ -126,21 +126,21 @@ def _hand_out(stages: Stages, segment: Segment, *, alike: bool) -> None:
     ]
     stages.builder.end_round()
     for turn in range(stages.size):
-        for b, place, g in _by_turns(stages, turn, alike=alike):
+        for b, place, g in _by_turns(stages, turn, rotates=rotates):
             r = stages.nodes[b][place]
             # The multicast overwrites the owner's set, which may still be in transfer from the owner to another node.
-            still_read = [sent[r] for sent in segment.sent] if place == g else []
+            still_read = [sends[r] for sends in segment.sent] if place == g else []
             stages.builder.send(
                 n + b, r, *sets[g], reduce=False, channel=_MULTICAST * n + r, after=[ups[b][g], *still_read]
             )
         stages.builder.end_round()
 
 
-def _by_turns(stages: Stages, turn: int, *, alike: bool) -> Iterator[tuple[int, int, int]]:
-    """Yield (node, place in node, set) for every rank in turn `turn`; if `alike`, ranks begin with different sets."""
+def _by_turns(stages: Stages, turn: int, *, rotates: bool) -> Iterator[tuple[int, int, int]]:
+    """Yield (node, place in node, set) for every rank in turn `turn`; if `rotates`, ranks begin with different sets."""
     for b in range(len(stages.nodes)):
         for place in range(stages.size):
-            yield b, place, (place + 1 + turn) % stages.size if alike else turn
+            yield b, place, (place + 1 + turn) % stages.size if rotates else turn
 
 
 def volume(request: CollectiveRequest) -> int:

@@ -100,13 +100,13 @@ def _halved(request: CollectiveRequest) -> CollectiveRequest:
     (2, ((0, 1),))
     """
     half = request.nodes[: -(-len(request.nodes) // 2)] if len(request.nodes) > 1 else ()
-    kept = sorted(place for node in half for place in node) or range(-(-request.world_size // 2))
-    new = {place: number for number, place in enumerate(kept)}
+    places = sorted(place for node in half for place in node) or range(-(-request.world_size // 2))
+    new = {place: number for number, place in enumerate(places)}
     return replace(
         request,
         world_size=len(new),
         root=new.get(request.root, 0),
         rank_order=tuple(new[place] for place in request.rank_order if place in new),
         servers=min(request.servers, len(new)),
-        nodes=tuple(tuple(new[place] for place in node) for node in half or (tuple(kept),) * bool(request.nodes)),
+        nodes=tuple(tuple(new[place] for place in node) for node in half or (tuple(places),) * bool(request.nodes)),
     )

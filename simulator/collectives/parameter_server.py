@@ -82,7 +82,7 @@ class ServerLayout:
         # then each node's second worker, ...
         machines = [*self.nodes, *([worker] for worker in range(self.workers) if worker not in in_nodes)]
         rounds = zip_longest(*sorted(machines, key=min))
-        return tuple(worker for one in rounds for worker in one if worker is not None)[: self.servers]
+        return tuple(worker for turn in rounds for worker in turn if worker is not None)[: self.servers]
 
     @staticmethod
     def of(request: CollectiveRequest) -> ServerLayout:
@@ -127,8 +127,8 @@ def _ways(party: ServerLayout) -> tuple[Round, Round]:
     places = np.array(party.hosts, np.int64)
     worker, server = (grid.ravel() for grid in np.meshgrid(np.arange(n), np.arange(k), indexing="ij"))
     # A worker neither pushes to nor pulls from the server on its own host.
-    apart = worker != places[server]
-    worker, server = worker[apart], server[apart]
+    remote = worker != places[server]
+    worker, server = worker[remote], server[remote]
     host, ones = places[server], np.ones(len(worker), np.int64)
     nothing = np.full((len(worker), 1), -1)
     channel = worker * k + server
@@ -171,18 +171,18 @@ def closed_form(request: CollectiveRequest, sizes: ElementSizes, network: IdleNe
     if (request.chunks or 1) != 1 or request.elements % k:
         return None
     part = request.elements // k * sizes.copied
-    own = request.servers_on == "own"
-    if not own and k != n:
+    separate = request.servers_on == "own"
+    if not separate and k != n:
         return None
-    port, mesh = network.port, None if own else network.mesh
+    port, mesh = network.port, None if separate else network.mesh
     if port is not None:
-        sharing = max(n, k) if own else n - 1
+        sharing = max(n, k) if separate else n - 1
         link, rate = port, port.rate(sharing)
     elif mesh is not None:
         link, rate = mesh, mesh.rate(1)
     else:
         return None
-    if not own and not network.hbm_bears((n - 1) * rate):
+    if not separate and not network.hbm_bears((n - 1) * rate):
         return None
     return network.startup + 2 * (link.latency + part / rate)
 

@@ -116,7 +116,7 @@ def plan(cluster: Cluster, task: Task) -> Plan:
         raise ScenarioError(f"collective.reduction: got 'average' of {task.dtype}; integers cannot be divided; use sum")
     task = replace(task, request=_with_nodes(cluster, task))
     # The nodes are known from here on: `auto` and most algorithms need them.
-    name, why = (task.algorithm, AS_REQUESTED) if task.algorithm != "auto" else _chosen(cluster, task)
+    name, why = (task.algorithm, AS_REQUESTED) if task.algorithm != "auto" else _auto_choice(cluster, task)
     algorithm = task.own or ALGORITHMS.find(name)
     if task.request.operation not in algorithm.plans:
         able = ", ".join(algorithm.operations)
@@ -204,9 +204,9 @@ def _wider_order(cluster: Cluster, group: tuple[int, ...]) -> tuple[int, ...]:
         return ()
     graph, vertices = cluster.graph, [cluster.ranks[rank] for rank in group]
     widths = [[graph[a][b]["bandwidth"] if a != b and b in graph[a] else 0.0 for b in vertices] for a in vertices]
-    given = min(widths[place - 1][place] for place in range(len(vertices)))
+    narrowest = min(widths[place - 1][place] for place in range(len(vertices)))
     order = widest_order(widths)
-    return order if order and given < min(widths[a][b] for a, b in pairwise([*order, order[0]])) else ()
+    return order if order and narrowest < min(widths[a][b] for a, b in pairwise([*order, order[0]])) else ()
 
 
 def _meshed(cluster: Cluster, ranks: Sequence[int]) -> bool:
@@ -228,16 +228,16 @@ def _places_by_node(cluster: Cluster, group: tuple[int, ...]) -> dict[int, list[
     return places
 
 
-def _chosen(cluster: Cluster, task: Task) -> tuple[str, str]:
+def _auto_choice(cluster: Cluster, task: Task) -> tuple[str, str]:
     """Return the algorithm that "auto" chooses for a task on a cluster, and the reason as text.
 
     The machine's own measured algorithm wins on whole nodes. Otherwise the fastest of the algorithms wins that
     collective libraries run.
     """
-    request, own = task.request, runs(cluster, task.request, task.group)
-    measured = own is not None and on_whole_nodes(cluster, request)
-    if own is not None and measured and _tried(cluster, task, own.algorithm) is not None:
-        return own.algorithm, f"{cluster.name} runs {own.algorithm} ({own.source or 'its topology file'})"
+    request, machine = task.request, runs(cluster, task.request, task.group)
+    measured = machine is not None and on_whole_nodes(cluster, request)
+    if machine is not None and measured and _tried(cluster, task, machine.algorithm) is not None:
+        return machine.algorithm, f"{cluster.name} runs {machine.algorithm} ({machine.source or 'its topology file'})"
     usual = [name for name in ALGORITHMS.names() if ALGORITHMS.find(name).in_libraries(request)]
     return choose(_candidates(cluster, task, usual))
 
@@ -246,9 +246,9 @@ def _candidates(cluster: Cluster, task: Task, names: Iterable[str]) -> list[Cand
     """Return the algorithms among `names` that can run a task on a cluster, with their predicted times."""
     candidates = []
     for name in names:
-        made = _tried(cluster, task, name)
-        if made is not None:
-            request, op = made
+        attempt = _tried(cluster, task, name)
+        if attempt is not None:
+            request, op = attempt
             algorithm = ALGORITHMS.find(name)
             time = algorithm.closed_form(request, _sizes(op), _network(cluster, task.group, op))
             exact = time is not None
@@ -307,8 +307,8 @@ def _collective(cluster: Cluster, task: Task, name: str, algorithm: Algorithm, l
     wide = task.accumulate == "float32" and schedule.reduction_order == ReductionOrder.IN_SEQUENCE
     inside, across = caps_of(cluster, request, task.group, algorithm, machine, request.elements * dtype.itemsize)
     # Without constants no rate is shared, and counting the flows of a large program would take seconds.
-    counted = machine is not None and is_own(algorithm)
-    flows = flows_at_once(algorithm, request) if counted else algorithm.flows(request)
+    counts_flows = machine is not None and is_own(algorithm)
+    flows = flows_at_once(algorithm, request) if counts_flows else algorithm.flows(request)
     return Collective(
         name=label,
         group=task.group,

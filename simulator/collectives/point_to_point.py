@@ -26,8 +26,8 @@ _LIKE: Final = ("send", "all_gather", "broadcast", "all_reduce")
 @cache
 def _schedule() -> Schedule:
     def parts() -> Iterator[Round]:
-        zero, one = np.zeros(1, np.int64), np.ones(1, np.int64)
-        yield Round(zero, one, zero, one, zero.astype(np.bool_), zero, -one[:, None])
+        zeros, ones = np.zeros(1, np.int64), np.ones(1, np.int64)
+        yield Round(zeros, ones, zeros, ones, zeros.astype(np.bool_), zeros, -ones[:, None])
 
     return Schedule("send", "send", 2, 0, 1, ReductionOrder.IN_SEQUENCE, parts, rows=1)
 
@@ -43,8 +43,8 @@ def point_to_point(cluster: Cluster, elements: int, dtype: str, group: tuple[int
 def _shift(ranks: int) -> Schedule:
     def parts() -> Iterator[Round]:
         src = np.arange(ranks)
-        one, zero = np.ones(ranks, np.int64), np.zeros(ranks, np.int64)
-        yield Round(src, (src + 1) % ranks, src, one, zero.astype(np.bool_), src, -one[:, None])
+        ones, zeros = np.ones(ranks, np.int64), np.zeros(ranks, np.int64)
+        yield Round(src, (src + 1) % ranks, src, ones, zeros.astype(np.bool_), src, -ones[:, None])
 
     return Schedule("ring_shift", "send", ranks, 0, ranks, ReductionOrder.IN_SEQUENCE, parts, rows=ranks)
 

@@ -96,16 +96,16 @@ def by_rounds(end: Floats, latency: Floats, takes: Iterable[Floats]) -> Floats:
         For each round, the transfer time of the chunk on each hop [s]. An array may be overwritten in the next round.
     """
     now = np.concatenate([end[..., -1:], end], axis=-1)
-    # `behind` and `own` view the same array, shifted by a hop: now = [E(last), E(0), E(1), ..., E(last)].
-    behind, own = now[..., :-1], now[..., 1:]
+    # `behind` and `ends` view the same array, shifted by a hop: now = [E(last), E(0), E(1), ..., E(last)].
+    behind, ends = now[..., :-1], now[..., 1:]
     come = np.empty_like(end)
     # `transfer_rule.enters`, written in place: a round costs only three numpy calls.
     for of_round in takes:
         np.add(behind, latency, out=come)
-        np.maximum(come, own, out=come)
-        np.add(come, of_round, out=own)
+        np.maximum(come, ends, out=come)
+        np.add(come, of_round, out=ends)
         now[..., 0] = now[..., -1]
-    return own.copy()
+    return ends.copy()
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,25 +133,25 @@ def _slower(takes: Floats) -> _Slower:
 
     Examples
     --------
-    >>> found = _slower(np.array([9.0, 1.0, 3.0, 2.0, 3.0]))
-    >>> found.behind.tolist(), found.ahead.tolist(), found.equal
+    >>> slower = _slower(np.array([9.0, 1.0, 3.0, 2.0, 3.0]))
+    >>> slower.behind.tolist(), slower.ahead.tolist(), slower.equal
     ([-1, -1, -1, 2, -1], [-1, 2, -1, 4, -1], [(2, 4)])
     """
-    own, slowest = takes.tolist(), float(takes[0])
-    behind, ahead = [-1] * len(own), [-1] * len(own)
+    times, slowest = takes.tolist(), float(takes[0])
+    behind, ahead = [-1] * len(times), [-1] * len(times)
     # `waiting` is a stack of hops with decreasing times; the search for their next slower hop goes on.
     equal, waiting, pairs = [], list[int](), 0
-    for hop, time in enumerate(own):
+    for hop, time in enumerate(times):
         if time == slowest:
             # Paths across a slowest hop are handled in `_longest`, so chains end here.
             waiting.clear()
             continue
         last = -1
-        while waiting and own[waiting[-1]] <= time:
+        while waiting and times[waiting[-1]] <= time:
             last = waiting.pop()
-            if own[last] < time:
+            if times[last] < time:
                 ahead[last] = hop
-        if last >= 0 and own[last] == time:
+        if last >= 0 and times[last] == time:
             equal.append((last, hop))
         if waiting:
             behind[hop] = waiting[-1]
@@ -174,16 +174,16 @@ def _longest(end: Floats, latency: Floats, takes: Floats, rounds: int, slower: _
     # With P = `passed` (cumulative latency + takes), the path from s to r costs E_0(s) - P(s) + P(r) plus its waits.
     passed = np.cumsum(np.tile(latency + takes, laps + 1))
     start = np.tile(end, laps + 1) - passed
-    asked = np.arange(laps * hops, (laps + 1) * hops)
+    targets = np.arange(laps * hops, (laps + 1) * hops)
     longest = np.full(hops, -np.inf)
     # Paths that start at or before the last of the slowest hops: their slowest hop is known, and the waits cost
     # (K - r + s) x slowest. The part that depends on s is `value`; the best s is a maximum over a window.
     at_slowest = takes == slowest
     last = np.maximum.accumulate(np.where(at_slowest, np.arange(hops), 0)) + laps * hops
-    first = asked - rounds
-    there = last >= first
+    first = targets - rounds
+    crosses = last >= first
     value = start + np.arange(len(start)) * slowest
-    longest[there] = largest_between(value, first[there], last[there]) + (rounds - asked[there]) * slowest
+    longest[crosses] = largest_between(value, first[crosses], last[crosses]) + (rounds - targets[crosses]) * slowest
     np.maximum(longest, _on_the_way(start[-hops:], takes, rounds, slower, laps * hops), out=longest)
     return longest + passed[-hops:]
 
@@ -206,11 +206,11 @@ def _on_the_way(start: Floats, takes: Floats, rounds: int, slower: _Slower, offs
         best[second] = max(best[second], best[first])
     # The chain of `behind`s from hop r contains each hop m with paths to r on which m is the slowest.
     longest = np.full(hops, -np.inf)
-    asked, at = fast, fast
+    targets, at = fast, fast
     while len(at):
-        longest[asked] = np.maximum(longest[asked], best[at] + (rounds - (place[asked] + offset)) * takes[at])
+        longest[targets] = np.maximum(longest[targets], best[at] + (rounds - (place[targets] + offset)) * takes[at])
         going = slower.behind[at] >= 0
-        asked, at = asked[going], slower.behind[at[going]]
+        targets, at = targets[going], slower.behind[at[going]]
     return longest
 
 

@@ -96,12 +96,12 @@ def side_by_side(
         number = 0
         for reduce, start in phases:
             # The very first round waits for no transfer and is therefore separate from the repeated round.
-            alone = 1 if number == 0 else 0
-            if alone:
+            first = 1 if number == 0 else 0
+            if first:
                 yield Repeat(transfers(start, 0, reduce=reduce), 1, -rings, table)
-            if steps > alone:
+            if steps > first:
                 yield Repeat(
-                    transfers(start + alone, number + alone * n * rings, reduce=reduce), steps - alone, -rings, table
+                    transfers(start + first, number + first * n * rings, reduce=reduce), steps - first, -rings, table
                 )
             number += steps * n * rings
 

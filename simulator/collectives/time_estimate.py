@@ -37,8 +37,8 @@ def estimated_time(cluster: Cluster, operation: str, nbytes: float, group: tuple
         cap = machine.cross_rate_cap * factor if machine else float("inf")
         rates.append(len(inside) * _rate(cluster, first, away, cap))
     # The volume of a ring, whatever algorithm will run.
-    sent = nbytes * (2 if operation == "all_reduce" else 1) * (len(group) - 1) / len(group)
-    return (machine.startup if machine else 0.0) + (sent / min(rates) if rates else 0.0)
+    volume = nbytes * (2 if operation == "all_reduce" else 1) * (len(group) - 1) / len(group)
+    return (machine.startup if machine else 0.0) + (volume / min(rates) if rates else 0.0)
 
 
 def _rate(cluster: Cluster, rank: int, other: int, cap: float) -> float:

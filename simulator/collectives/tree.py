@@ -34,31 +34,31 @@ from simulator.records.schedule import Repeat, Round, Schedule, kept
 
 def reduce(request: CollectiveRequest) -> Schedule:
     """Return a schedule for a binomial-tree reduce: sums travel towards the root in ceil(log2 N) rounds."""
-    return _schedule(request, lambda builder: _up(builder, request, whole=True, add=True), 1)
+    return _schedule(request, lambda builder: _up(builder, request, uncut=True, add=True), 1)
 
 
 def broadcast(request: CollectiveRequest) -> Schedule:
     """Return a schedule for a binomial-tree broadcast: every rank gets the root's array in ceil(log2 N) rounds."""
-    return _schedule(request, lambda builder: _down(builder, request, None, whole=True), 1)
+    return _schedule(request, lambda builder: _down(builder, request, None, uncut=True), 1)
 
 
 def all_reduce(request: CollectiveRequest) -> Schedule:
     """Return a schedule for an all-reduce: a binomial-tree reduce to rank 0, then a broadcast from rank 0."""
 
     def there_and_back(builder: ScheduleBuilder) -> None:
-        _down(builder, request, _up(builder, request, whole=True, add=True), whole=True)
+        _down(builder, request, _up(builder, request, uncut=True, add=True), uncut=True)
 
     return _schedule(request, there_and_back, 1, phases=2)
 
 
 def scatter(request: CollectiveRequest) -> Schedule:
     """Return a schedule for a binomial-tree scatter: each rank passes on the parts for the ranks below."""
-    return _schedule(request, lambda builder: _down(builder, request, None, whole=False), request.world_size)
+    return _schedule(request, lambda builder: _down(builder, request, None, uncut=False), request.world_size)
 
 
 def gather(request: CollectiveRequest) -> Schedule:
     """Return a schedule for a binomial-tree gather: each rank sends the rank's own part and the parts from below."""
-    return _schedule(request, lambda builder: _up(builder, request, whole=False, add=False), request.world_size)
+    return _schedule(request, lambda builder: _up(builder, request, uncut=False, add=False), request.world_size)
 
 
 def _schedule(
@@ -80,22 +80,22 @@ def _rounds(n: int) -> range:
     return range((n - 1).bit_length())
 
 
-def _part(request: CollectiveRequest, virtual: int, j: int, *, whole: bool) -> tuple[int, int]:
-    """Return first chunk and number of chunks of the subtree below rank `virtual` at level j (0 and 1 if `whole`).
+def _part(request: CollectiveRequest, virtual: int, j: int, *, uncut: bool) -> tuple[int, int]:
+    """Return first chunk and number of chunks of the subtree below rank `virtual` at level j (0 and 1 if `uncut`).
 
     Ranks are counted from the root. The run of chunks may wrap round the end.
     """
-    if whole:
+    if uncut:
         return 0, 1
     # Chunks are numbered by rank, and virtual ranks by distance from the root, so chunks start at `root`. With
     # N = 4 and root 1, virtual rank 2 passes on chunks 3 and 0.
     return (virtual + request.root) % request.world_size, min(1 << j, request.world_size - virtual)
 
 
-def _up(builder: ScheduleBuilder, request: CollectiveRequest, *, whole: bool, add: bool) -> int | None:
+def _up(builder: ScheduleBuilder, request: CollectiveRequest, *, uncut: bool, add: bool) -> int | None:
     """Add the tree's rounds towards the root to a schedule; return the number of the last transfer into the root.
 
-    `whole`: transfers carry the whole array, otherwise parts; `add`: receivers add, otherwise collect.
+    `uncut`: transfers carry the whole array, otherwise parts; `add`: receivers add, otherwise collect.
     """
     n, root = request.world_size, request.root
     arrived: dict[int, list[int]] = {virtual: [] for virtual in range(n)}
@@ -103,7 +103,7 @@ def _up(builder: ScheduleBuilder, request: CollectiveRequest, *, whole: bool, ad
         # Virtual ranks with lowest set bit j: 2^j, 3 x 2^j, 5 x 2^j, ...
         for virtual in range(1 << j, n, 2 << j):
             above = virtual - (1 << j)
-            first, count = _part(request, virtual, j, whole=whole)
+            first, count = _part(request, virtual, j, uncut=uncut)
             # Adds into a chunk wait for each other: waiting for the last add is enough. Gathered parts are
             # different chunks, and the transfer waits for each part.
             after = arrived[virtual][-1:] + arrived[above][-1:] if add else arrived[virtual]
@@ -113,17 +113,17 @@ def _up(builder: ScheduleBuilder, request: CollectiveRequest, *, whole: bool, ad
     return arrived[0][-1]
 
 
-def _down(builder: ScheduleBuilder, request: CollectiveRequest, ready: int | None, *, whole: bool) -> None:
+def _down(builder: ScheduleBuilder, request: CollectiveRequest, ready: int | None, *, uncut: bool) -> None:
     """Add the tree's rounds away from the root to a schedule, after transfer `ready`; the farthest rank receives first.
 
-    `whole`: transfers carry the whole array, otherwise parts.
+    `uncut`: transfers carry the whole array, otherwise parts.
     """
     n, root = request.world_size, request.root
     arrived: dict[int, int | None] = {0: ready}
     for j in reversed(_rounds(n)):
         for virtual in range(1 << j, n, 2 << j):
             above = virtual - (1 << j)
-            first, count = _part(request, virtual, j, whole=whole)
+            first, count = _part(request, virtual, j, uncut=uncut)
             src, dst = (above + root) % n, (virtual + root) % n
             arrived[virtual] = builder.send(src, dst, first, count, reduce=False, channel=src, after=[arrived[above]])
         builder.end_round()

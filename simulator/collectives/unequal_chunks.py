@@ -68,9 +68,9 @@ def _moving(nbytes: Floats, rate: Floats, rounds: int) -> Iterator[Floats]:
     hops = nbytes.shape[1]
     twice = np.concatenate([nbytes, nbytes], axis=1)
     takes = np.empty_like(rate)
-    for done in range(rounds):
+    for turn in range(rounds):
         # In round k hop r carries bytes(r - k + 1): a view of the doubled array, shifted by one hop a round.
-        first = hops - done % hops
+        first = hops - turn % hops
         yield np.divide(twice[:, first : first + hops], rate, out=takes)
 
 
@@ -85,21 +85,21 @@ def _of_one_rate(end: Floats, latency: Floats, nbytes: Floats, rate: float, roun
     laps = -(-rounds // hops)
     # Position x is hop x mod hops. Ends are computed for the last lap; paths start there or at earlier positions.
     place = np.arange((laps + 1) * hops)
-    asked = place[-hops:]
+    targets = place[-hops:]
     large = np.tile(nbytes > small, laps + 2)[: len(place) + 1]
     passed, counted = np.cumsum(np.tile(latency, laps + 1)), np.cumsum(large)[:-1]
     # Position of the first large chunk at or after each place. For p >= at_hand there is a large chunk in
     # (r - K .. p + 1], for smaller p there is none.
     nearest = np.minimum.accumulate(np.where(large, np.arange(len(large)), len(large))[::-1])[::-1]
-    first = asked - rounds
-    at_hand = np.clip(nearest[first + 1] - 1, first, asked + 1)
+    first = targets - rounds
+    at_hand = np.clip(nearest[first + 1] - 1, first, targets + 1)
     start = np.tile(end, laps + 1) - passed
     # First window, p in [at_hand .. r]: waits on large chunks and all r - p moves add `more`.
     with_large = start + more * (counted - place)
     at_large = np.full(hops, -np.inf)
-    some = at_hand <= asked
-    at_large[some] = largest_between(with_large, at_hand[some], asked[some])
-    at_large += more * (asked - counted[first])
+    some = at_hand <= targets
+    at_large[some] = largest_between(with_large, at_hand[some], targets[some])
+    at_large += more * (targets - counted[first])
     # Second window, p in [r - K .. at_hand - 1]: every chunk of the path is small.
     none = at_hand > first
     others = np.full(hops, -np.inf)

@@ -34,15 +34,15 @@ Held = list[list[int]]
 
 
 def initial(schedule: Schedule) -> Held:
-    """Return the data held before a schedule's first transfer, by held[participant][chunk].
+    """Return the data held before a schedule's first transfer, by [participant][chunk].
 
     Data are a bit mask of origins: bit r is set if rank r's part is contained.
     """
-    held = [[0] * schedule.chunks for _ in range(schedule.world_size + schedule.auxiliaries)]
+    origins = [[0] * schedule.chunks for _ in range(schedule.world_size + schedule.auxiliaries)]
     for chunk in range(schedule.chunks):
         for rank in holders(schedule, chunk):
-            held[rank][chunk] = 1 << rank
-    return held
+            origins[rank][chunk] = 1 << rank
+    return origins
 
 
 def holders(schedule: Schedule, chunk: int) -> range:
@@ -94,11 +94,11 @@ def verify(schedule: Schedule, transfers: Transfers | None = None) -> None:
         proof.play(number)
     for rank in range(schedule.world_size):
         for chunk in range(schedule.chunks):
-            wanted = promised(schedule, rank, chunk)
-            if wanted is not None and proof.held[rank][chunk] != wanted:
+            promise = promised(schedule, rank, chunk)
+            if promise is not None and proof.held[rank][chunk] != promise:
                 raise ScheduleError(
                     f"{schedule.algorithm} {schedule.operation}: rank {rank}, chunk {chunk}: "
-                    f"ends with {origins_text(proof.held[rank][chunk])}, wanted {origins_text(wanted)}"
+                    f"ends with {origins_text(proof.held[rank][chunk])}, wanted {origins_text(promise)}"
                 )
 
 
@@ -151,26 +151,26 @@ class _Proof:
 
         ScheduleError if the sender holds no data, or if data would be added twice.
         """
-        have, there = self.held[src][chunk], self.held[dst][chunk]
+        have, target = self.held[src][chunk], self.held[dst][chunk]
         if not have:
             raise self._error(number, f"rank {src} sends chunk {chunk}, but holds no data for this chunk")
-        if reduce and have & there:
+        if reduce and have & target:
             raise self._error(
                 number,
-                f"chunk {chunk}: adds {origins_text(have)} to rank {dst}, which holds {origins_text(there)} already",
+                f"chunk {chunk}: adds {origins_text(have)} to rank {dst}, which holds {origins_text(target)} already",
             )
-        self.held[dst][chunk] = have | there if reduce else have
-        return self.held[dst][chunk] != there
+        self.held[dst][chunk] = have | target if reduce else have
+        return self.held[dst][chunk] != target
 
     def _note_ancestors(self, number: int) -> None:
         """Append the transfer's ancestors: its waits, its predecessor on the channel, and their ancestors."""
-        known = 0
+        ancestors = 0
         before = int(self.transfers.before_on_channel[number])
         for awaited in [*self.waits[number], *([before] if before >= 0 else [])]:
             if awaited >= number:
                 raise self._error(number, f"waits for transfer {awaited}, which comes later")
-            known |= self.ancestors[awaited] | 1 << awaited
-        self.ancestors.append(known)
+            ancestors |= self.ancestors[awaited] | 1 << awaited
+        self.ancestors.append(ancestors)
 
     def _read(self, number: int, src: int, chunk: int) -> None:
         """Check that earlier writes to a rank's chunk have ended when transfer `number` reads; log the read."""

@@ -64,13 +64,16 @@ class Facts:
         """
         patterns = tuple(idle)
         # Of an option that occurs twice, programs take the last; one under a condition hides no other.
-        several = {(plain(one.key), one.line if one.conditional else None, one.conditional): one for one in settings}
+        several = {
+            (plain(setting.key), setting.line if setting.conditional else None, setting.conditional): setting
+            for setting in settings
+        }
         for setting in several.values():
             name = plain(setting.key)
             rule = table.get(name)
             if rule is None:
-                known = any(fnmatchcase(name, pattern) for pattern in patterns)
-                self.ignore(setting, Reason.NO_MEANING if known else Reason.UNKNOWN)
+                is_idle = any(fnmatchcase(name, pattern) for pattern in patterns)
+                self.ignore(setting, Reason.NO_MEANING if is_idle else Reason.UNKNOWN)
             else:
                 self._apply(setting, rule)
 
@@ -78,9 +81,9 @@ class Facts:
         if setting.conditional:
             self.ignore(setting, Reason.CONDITIONAL)
             if isinstance(rule, Means):
-                written = "" if setting.value is True else f"{shown(single(setting.value)).strip(chr(39))} "
+                prefix = "" if setting.value is True else f"{shown(single(setting.value)).strip(chr(39))} "
                 self._lose(
-                    rule.fact, f"{setting.place}: {setting.key}: {written}stands under a condition; write it outside"
+                    rule.fact, f"{setting.place}: {setting.key}: {prefix}stands under a condition; write it outside"
                 )
         elif isinstance(rule, Means):
             self._take(setting, rule)
@@ -97,10 +100,10 @@ class Facts:
             if setting.value.variable and _is_flag(rule):
                 setting = replace(setting, value=True, note=f"{setting.value.text} taken as empty")
             else:
-                written = shown(setting.value)
-                self.ignore(setting, Reason.UNKNOWN, f"{written} has no plain value in the file")
+                raw = shown(setting.value)
+                self.ignore(setting, Reason.UNKNOWN, f"{raw} has no plain value in the file")
                 if rule.needed:
-                    text = f"{setting.place}: {setting.key}: got {written}, which has no value in this file"
+                    text = f"{setting.place}: {setting.key}: got {raw}, which has no value in this file"
                     self._lose(rule.fact, f"{text}; {setting.value.remedy}")
                     self._unresolved.add(rule.fact)
                 return
@@ -119,8 +122,8 @@ class Facts:
 
     def lost(self, *names: str) -> list[str]:
         """Return texts of facts without a value although the files have a setting for them; by default of all."""
-        known = self._facts.keys() | self._given
-        return [text for name, text in self._lost.items() if name not in known and (not names or name in names)]
+        present = self._facts.keys() | self._given
+        return [text for name, text in self._lost.items() if name not in present and (not names or name in names)]
 
     def notes(self) -> tuple[str, ...]:
         """Return a line for each fact whose setting has no value, with the value that is assumed in its place."""
@@ -133,16 +136,16 @@ class Facts:
 
     def add(self, name: str, value: Any, settings: tuple[Setting, ...]) -> None:
         """Add a fact; two different values are a fault. A value from an option of the command stays."""
-        known = self._facts.get(name)
+        fact = self._facts.get(name)
         if name in self._given:
             return
-        if known is not None and known.value != value:
-            one, two = known.settings[0], settings[0]
+        if fact is not None and fact.value != value:
+            old, new = fact.settings[0], settings[0]
             self._faults.append(
-                f"{two.place}: {two.key}: got {shown(value)}, but {one.key} in {one.place} says {shown(known.value)}; "
+                f"{new.place}: {new.key}: got {shown(value)}, but {old.key} in {old.place} says {shown(fact.value)}; "
                 "remove one of the two"
             )
-        elif known is None:
+        elif fact is None:
             self._facts[name] = Fact(value, settings)
 
     def give(self, name: str, value: Any, setting: Setting) -> None:
@@ -168,8 +171,8 @@ class Facts:
 
     def settings(self, *names: str) -> tuple[Setting, ...]:
         """Return the settings behind some facts."""
-        found = (setting for name in names if name in self._facts for setting in self._facts[name].settings)
-        return tuple(dict.fromkeys(found))
+        settings = (setting for name in names if name in self._facts for setting in self._facts[name].settings)
+        return tuple(dict.fromkeys(settings))
 
     def derive(self, key: str, value: Any, *names: str, otherwise: str = "the program's default") -> None:
         """Add a fact that follows from the known facts among these names; assume it if none of them is known.
@@ -198,7 +201,7 @@ class Facts:
         self._defaults.pop(key, None)
         fact = self._facts.pop(key, None)
         for setting in fact.settings if fact is not None else ():
-            if setting not in (one.setting for one in self.ignored):
+            if setting not in (entry.setting for entry in self.ignored):
                 self.ignore(setting, Reason.NO_MEANING, why)
 
     def ignore(self, setting: Setting, reason: Reason, why: str = "") -> None:
@@ -207,13 +210,13 @@ class Facts:
 
     def ignore_unused(self) -> None:
         """Note the settings of facts from which no scenario key follows, so that no setting is passed over."""
-        told = {setting for one in self.understood() for setting in one.settings}
-        told |= {one.setting for one in self.ignored}
+        in_report = {setting for entry in self.understood() for setting in entry.settings}
+        in_report |= {entry.setting for entry in self.ignored}
         for fact in self._facts.values():
             for setting in fact.settings:
-                if setting not in told:
+                if setting not in in_report:
                     self.ignore(setting, Reason.NO_MEANING, "has no effect beside the other settings")
-                    told.add(setting)
+                    in_report.add(setting)
 
     def not_modelled(self, why: str, *names: str) -> None:
         """Note that the settings behind some facts change the step in a way that is not modelled."""
@@ -240,4 +243,4 @@ class Facts:
 
     def missing(self) -> tuple[Missing, ...]:
         """Return the assumed values of scenario keys that no file gives."""
-        return tuple(one for key, one in self._defaults.items() if key not in self._facts)
+        return tuple(default for key, default in self._defaults.items() if key not in self._facts)

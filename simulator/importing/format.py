@@ -81,15 +81,15 @@ def format_of(source: str, syntax: str, readings: Readings) -> tuple[Format, Seq
     ScenarioError
         No format knows the file's settings.
     """
-    able = [one for one in formats().values() if syntax in one.syntaxes]
-    counted = [(one.known(settings), one, settings) for settings in readings for one in able]
-    best = max(counted, key=lambda entry: entry[0], default=None)
+    able = [kind for kind in formats().values() if syntax in kind.syntaxes]
+    scores = [(kind.known(settings), kind, settings) for settings in readings for kind in able]
+    best = max(scores, key=lambda entry: entry[0], default=None)
     if best is not None and best[0]:
         return best[1], best[2]
-    found = few([setting.key for settings in readings for setting in settings][:8], 6)
+    keys = few([setting.key for settings in readings for setting in settings][:8], 6)
     names = ", ".join(formats())
     # Keys of a model's file at Hugging Face.
     is_model = any(setting.key == "model_type" for settings in readings for setting in settings)
     hint = "; a model's config.json is given with --model" if is_model else ""
-    has = f"its settings are {found}" if found else "it has no settings"
+    has = f"its settings are {keys}" if keys else "it has no settings"
     raise ScenarioError(f"{source}: no known configuration: {has}; read are {names}{hint}")

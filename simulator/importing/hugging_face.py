@@ -63,8 +63,8 @@ def _fsdp(value: Any) -> tuple[str, ...] | None:
     """Return the words of the option fsdp: "full_shard auto_wrap offload", a list, true or false."""
     if isinstance(value, bool):
         return ("full_shard",) if value else None
-    listed = tuple(word.lower() for word in words(value))
-    return listed or None
+    flags = tuple(word.lower() for word in words(value))
+    return flags or None
 
 
 def _bf16(value: Any) -> bool | None:
@@ -172,13 +172,13 @@ def derive_lora(facts: Facts, kind: str, *, every: bool = False, four_bits: bool
     facts.derive(f"{_LORA}.rank", facts.value("lora_rank", _RANK), "lora_rank", kind, otherwise="the program's default")
     names = [name.rpartition(".")[2].removesuffix("_proj") for name in facts.value("lora_target", ("all",))]
     if every or names in (["all"], ["all-linear"]):
-        wanted: Any = "all"
+        targets: Any = "all"
     elif all(name in TARGETS for name in names):
-        wanted = names
+        targets = names
     else:
         facts.not_modelled("every matrix of the layers has an adapter", "lora_target")
-        wanted = "all"
-    facts.derive(f"{_LORA}.targets", wanted, "lora_target", "lora_all", kind)
+        targets = "all"
+    facts.derive(f"{_LORA}.targets", targets, "lora_target", "lora_all", kind)
     if facts.value("lora_dropout"):
         facts.derive(f"{_LORA}.dropout", facts.value("lora_dropout"), "lora_dropout")
     if four_bits:
@@ -235,10 +235,10 @@ def derive_dtypes(facts: Facts) -> None:
 
 def derive_optimizer(facts: Facts) -> None:
     """Add the optimizer and the implementation of its update."""
-    found = facts.value("optim")
-    if found is None:
+    optimizer = facts.value("optim")
+    if optimizer is None:
         return
-    name, implementation = found
+    name, implementation = optimizer
     facts.derive("training.optimizer.name", name, "optim")
     if implementation is not None:
         facts.derive("training.optimizer.implementation", implementation, "optim")
@@ -246,12 +246,12 @@ def derive_optimizer(facts: Facts) -> None:
 
 def derive_fsdp(facts: Facts) -> None:
     """Add the sharding: FSDP's, DeepSpeed's if its file is given too, or DDP."""
-    listed = facts.value("fsdp", ())
+    flags = facts.value("fsdp", ())
     names = ("fsdp_strategy", "fsdp", "fsdp_reshard", "fsdp_version", "fsdp_on")
-    strategy = facts.value("fsdp_strategy") or next((word for word in listed if word in _FSDP_WORDS), None)
-    if "offload" in listed and not facts.has("training.offload"):
+    strategy = facts.value("fsdp_strategy") or next((word for word in flags if word in _FSDP_WORDS), None)
+    if "offload" in flags and not facts.has("training.offload"):
         facts.derive("training.offload", "optimizer", "fsdp")
-    if facts.value("training.offload") == "optimizer" and (listed or strategy or facts.has("fsdp_version")):
+    if facts.value("training.offload") == "optimizer" and (flags or strategy or facts.has("fsdp_version")):
         facts.not_modelled(_PARAMETERS_STAY, "training.offload")
     if strategy is None and not any(facts.has(name) for name in names):
         _without_fsdp(facts)

@@ -53,7 +53,7 @@ def import_files(
     """
     if len(files) > _MOST_FILES:
         raise ScenarioError(f"got {len(files)} files; a configuration has at most {_MOST_FILES}")
-    facts, found, options = Facts(), dict[str, Format](), options or Options()
+    facts, by_path, options = Facts(), dict[str, Format](), options or Options()
     machine.apply_options(facts, options)
     others = list[str]()
     for path in files:
@@ -62,11 +62,11 @@ def import_files(
         if syntax == "shell":
             others += _other_commands(kind, settings, readings)
         facts.read(settings, kind.table, kind.plain, kind.idle)
-        found[path] = kind
+        by_path[path] = kind
     facts.refuse()
     machine.derive_machine(facts, options)
     # A companion's facts first: the program's defaults depend on them.
-    kinds = sorted(dict.fromkeys(found.values()), key=lambda kind: not kind.companion)
+    kinds = sorted(dict.fromkeys(by_path.values()), key=lambda kind: not kind.companion)
     for kind in kinds:
         kind.derive(facts)
     _derive_rest(facts, kinds)
@@ -74,25 +74,24 @@ def import_files(
     facts.ignore_unused()
     question = f"How fast is the training of {', '.join(Path(path).name for path in files)}?"
     text = writer.written(facts, question, name, base or Path())
-    formats = {path: kind.name for path, kind in found.items()}
-    understood = sorted(facts.understood(), key=lambda one: writer.order(one.key))
-    missing = sorted(facts.missing(), key=lambda one: writer.order(one.key))
+    formats = {path: kind.name for path, kind in by_path.items()}
+    understood = sorted(facts.understood(), key=lambda entry: writer.order(entry.key))
+    missing = sorted(facts.missing(), key=lambda entry: writer.order(entry.key))
     notes = (*others, *facts.notes(), *text.warnings)
     return Imported(formats, tuple(understood), tuple(facts.ignored), tuple(missing), text.text, notes)
 
 
 def _readings(path: str, options: Options) -> tuple[str, Readings]:
-    """Return the syntax of a file, and its settings."""
     # FILE.py:FUNCTION names one of a file's configurations.
     file, colon, function = path.rpartition(":")
     if path.endswith(".py") or (colon and file.endswith(".py")):
         file = file if colon and file.endswith(".py") else path
         return "python", python.read(read_text(file, most=MOST_PYTHON_BYTES), file, function if file != path else None)
     text = read_text(path, most=MOST_BYTES)
-    known = _SYNTAXES.get(Path(path).suffix.lower())
-    if known is None:
+    reader = _SYNTAXES.get(Path(path).suffix.lower())
+    if reader is None:
         return "shell", shell.read(text, path, options.variables)
-    syntax, read = known
+    syntax, read = reader
     return syntax, read(text, path)
 
 
@@ -100,17 +99,17 @@ def _other_commands(kind: Format, settings: Sequence[Setting], readings: Reading
     """Yield a note on the commands of a script whose settings of the same program differ from those that are read."""
 
     def values(reading: Sequence[Setting]) -> set[tuple[str, object]]:
-        return {(name, one.value) for one in reading if (name := kind.plain(one.key)) in kind.table}
+        return {(name, setting.value) for setting in reading if (name := kind.plain(setting.key)) in kind.table}
 
     # The last reading has the options in variables, and is no command.
     *commands, variables = readings
     # A command with few of the settings is no other training, but prepares data or the like.
-    trainings = [one for one in commands if 2 * kind.known(one) > kind.known(settings)]
-    others = [one[-1].place for one in trainings if values(one) != values(settings)]
+    trainings = [command for command in commands if 2 * kind.known(command) > kind.known(settings)]
+    others = [command[-1].place for command in trainings if values(command) != values(settings)]
     if others:
-        taken = "the options in variables" if settings is variables else f"the command in {settings[-1].place}"
+        origin = "the options in variables" if settings is variables else f"the command in {settings[-1].place}"
         yield (
-            f"{few(others, 6)}: {number_of(len(others), 'command')} with other settings of {kind.name}; read: {taken}"
+            f"{few(others, 6)}: {number_of(len(others), 'command')} with other settings of {kind.name}; read: {origin}"
         )
 
 

@@ -42,25 +42,25 @@ _RECOMPUTED: Final = {"mlp": "feed_forward", "moe_act": "activation", "core_attn
 
 def _layer_pattern(value: Any) -> Any:
     """Return the pattern of layers with experts: k for every k-th layer, or a list of 0 and 1."""
-    if isinstance(value, list) and all(one in (0, 1) for one in value):
+    if isinstance(value, list) and all(mark in (0, 1) for mark in value):
         return tuple(value)
     try:
         return size(value)
     except ValueError:
         pass
     # Lists are written as in Python: "[1]*61", "([0]*3+[1]*58)".
-    written, pattern = str(value).strip("()' \""), list[int]()
-    for piece in written.split("+"):
-        listed, _, times = piece.strip().partition("*")
+    text, pattern = str(value).strip("()' \""), list[int]()
+    for piece in text.split("+"):
+        body, _, times = piece.strip().partition("*")
         try:
-            found = literal_eval(listed.strip())
+            flags = literal_eval(body.strip())
             repeated = whole(times) if times else 1
         except (ValueError, SyntaxError, MemoryError, RecursionError):
-            found, repeated = None, 0
-        known = isinstance(found, list) and all(one in (0, 1) for one in found)
-        if not known or len(pattern) + repeated * len(found) > _MOST_LAYERS:
-            raise ValueError(f"got {written[:60]!r}; must be a number, or a list such as [0]*3+[1]*58")
-        pattern += found * repeated
+            flags, repeated = None, 0
+        valid = isinstance(flags, list) and all(mark in (0, 1) for mark in flags)
+        if not valid or len(pattern) + repeated * len(flags) > _MOST_LAYERS:
+            raise ValueError(f"got {text[:60]!r}; must be a number, or a list such as [0]*3+[1]*58")
+        pattern += flags * repeated
     return tuple(pattern)
 
 
@@ -189,11 +189,11 @@ def derive_schedule(facts: Facts) -> None:
     if facts.has("layers_per_chunk") and layers is not None:
         per_chunk = facts.value("layers_per_chunk")
         # An embedding or a loss may count as a layer.
-        counted = layers + sum(1 for name in ("first_less", "last_less") if facts.value(name))
-        if counted % (pp * per_chunk):
-            facts.fault(f"got {per_chunk}; must divide {counted} layers / {pp} ranks", "layers_per_chunk")
+        count = layers + sum(1 for name in ("first_less", "last_less") if facts.value(name))
+        if count % (pp * per_chunk):
+            facts.fault(f"got {per_chunk}; must divide {count} layers / {pp} ranks", "layers_per_chunk")
             return
-        virtual = counted // (pp * per_chunk)
+        virtual = count // (pp * per_chunk)
     if virtual > 1:
         names = ("virtual", "layers_per_chunk")
         facts.derive(f"{_PARALLELISM}.virtual_stages", virtual, *names)
@@ -266,13 +266,13 @@ def derive_recompute(facts: Facts) -> None:
     key, kind = "training.activation_checkpointing", facts.value("recompute")
     names = ("recompute", "recompute_method", "recompute_layers", "recompute_modules")
     if kind == "selective":
-        wanted = facts.value("recompute_modules", ("core_attn",))
-        chosen = next((name for name in _RECOMPUTED if name in wanted), None)
-        if chosen is not None:
-            facts.derive(key, _RECOMPUTED[chosen], *names)
+        modules = facts.value("recompute_modules", ("core_attn",))
+        module = next((name for name in _RECOMPUTED if name in modules), None)
+        if module is not None:
+            facts.derive(key, _RECOMPUTED[module], *names)
         # Recomputing attention's scores costs nothing with flash attention, and an MLP includes its activation.
-        told = {chosen, "core_attn", *(["moe_act"] if chosen == "mlp" else [])}
-        if others := [name for name in wanted if name not in told]:
+        covered = {module, "core_attn", *(["moe_act"] if module == "mlp" else [])}
+        if others := [name for name in modules if name not in covered]:
             facts.not_modelled(f"not recomputed: {', '.join(others)}", "recompute_modules")
     elif kind == "full":
         layers, pp = facts.value("shape.num_layers"), facts.value(f"{_PARALLELISM}.pp", 1)
@@ -280,8 +280,8 @@ def derive_recompute(facts: Facts) -> None:
         stages = pp * facts.value(f"{_PARALLELISM}.virtual_stages", 1)
         if facts.value("recompute_method") == "block" and layers is not None and 0 < layers <= _MOST_LAYERS:
             per_stage = max(1, layers // stages)
-            listed = [layer for layer in range(layers) if layer % per_stage < first]
-            facts.derive(key, "full" if len(listed) == layers else {"full": listed}, *names)
+            full_layers = [layer for layer in range(layers) if layer % per_stage < first]
+            facts.derive(key, "full" if len(full_layers) == layers else {"full": full_layers}, *names)
             return
         if first > 1:
             facts.not_modelled(f"each layer is recomputed by itself, not {first} together", "recompute_layers")

@@ -71,15 +71,15 @@ def single(value: Any) -> Any:
 
 def whole(value: Any) -> int:
     """Return a whole number of at least 0: 8, "8", 5e8."""
-    found = single(value)
-    if isinstance(found, bool) or not isinstance(found, int | float | str):
-        raise ValueError(f"got {shown(found)}; must be a whole number")
+    scalar = single(value)
+    if isinstance(scalar, bool) or not isinstance(scalar, int | float | str):
+        raise ValueError(f"got {shown(scalar)}; must be a whole number")
     try:
-        number = float(found.replace("_", "")) if isinstance(found, str) else float(found)
+        number = float(scalar.replace("_", "")) if isinstance(scalar, str) else float(scalar)
     except (ValueError, OverflowError):
-        raise ValueError(f"got {shown(found)}; must be a whole number") from None
+        raise ValueError(f"got {shown(scalar)}; must be a whole number") from None
     if not (0 <= number <= _LARGEST and number.is_integer()):
-        raise ValueError(f"got {shown(found)}; must be a whole number from 0 to 1e15")
+        raise ValueError(f"got {shown(scalar)}; must be a whole number from 0 to 1e15")
     return int(number)
 
 
@@ -103,27 +103,27 @@ def size_if_given(value: Any) -> int | None:
 
 def number(value: Any) -> float:
     """Return a number of at least 0."""
-    found = single(value)
-    if isinstance(found, bool) or not isinstance(found, int | float | str):
-        raise ValueError(f"got {shown(found)}; must be a number")
+    scalar = single(value)
+    if isinstance(scalar, bool) or not isinstance(scalar, int | float | str):
+        raise ValueError(f"got {shown(scalar)}; must be a number")
     try:
-        result = float(found)
+        result = float(scalar)
     except (ValueError, OverflowError):
-        raise ValueError(f"got {shown(found)}; must be a number") from None
+        raise ValueError(f"got {shown(scalar)}; must be a number") from None
     if not 0 <= result <= _LARGEST:
-        raise ValueError(f"got {shown(found)}; must be a number from 0 to 1e15")
+        raise ValueError(f"got {shown(scalar)}; must be a number from 0 to 1e15")
     return result
 
 
 def flag(value: Any) -> bool:
     """Return a boolean; an option without value is True."""
-    found = single(value)
-    if isinstance(found, bool):
-        return found
-    word = str(found).lower() if isinstance(found, str | int) else ""
+    scalar = single(value)
+    if isinstance(scalar, bool):
+        return scalar
+    word = str(scalar).lower() if isinstance(scalar, str | int) else ""
     if word in _TRUE or word in _FALSE:
         return word in _TRUE
-    raise ValueError(f"got {shown(found)}; must be true or false")
+    raise ValueError(f"got {shown(scalar)}; must be true or false")
 
 
 def off(value: Any) -> bool:
@@ -133,28 +133,28 @@ def off(value: Any) -> bool:
 
 def text(value: Any) -> str:
     """Return a text."""
-    found = single(value)
-    if isinstance(found, str):
-        return found
-    raise ValueError(f"got {shown(found)}; must be text")
+    scalar = single(value)
+    if isinstance(scalar, str):
+        return scalar
+    raise ValueError(f"got {shown(scalar)}; must be text")
 
 
 def words(value: Any) -> tuple[str, ...]:
     """Return a list of words; a text is split at blanks and commas."""
-    listed = value if isinstance(value, list | tuple) else str(value).replace(",", " ").split()
-    if isinstance(value, bool | dict) or not all(isinstance(one, str) for one in listed):
+    parts = value if isinstance(value, list | tuple) else str(value).replace(",", " ").split()
+    if isinstance(value, bool | dict) or not all(isinstance(part, str) for part in parts):
         raise ValueError(f"got {shown(value)}; must be a list of words")
-    return tuple(listed)
+    return tuple(parts)
 
 
 def choice(names: Mapping[str, Any]) -> Reader:
     """Return a reader of one of several words, each with its value; case does not count."""
 
     def read(value: Any) -> Any:
-        found = single(value)
-        word = str(found).lower() if isinstance(found, str | int | float) else ""
+        scalar = single(value)
+        word = str(scalar).lower() if isinstance(scalar, str | int | float) else ""
         if word not in names:
-            raise ValueError(f"got {shown(found)}; {one_of(names, word)}")
+            raise ValueError(f"got {shown(scalar)}; {one_of(names, word)}")
         return names[word]
 
     return read

@@ -153,4 +153,4 @@ class Imported:
 
     def ignored_for(self, reason: Reason) -> tuple[Ignored, ...]:
         """Return the settings that are ignored for a kind of reason."""
-        return tuple(one for one in self.ignored if one.reason is reason)
+        return tuple(entry for entry in self.ignored if entry.reason is reason)

@@ -67,22 +67,22 @@ def derive_model(facts: Facts, seq_len: int) -> None:
         what = "; ".join(facts.lost(*_NEEDED)) or "write them"
         facts.fault(f"the model's {' and '.join(missing)} are missing; {what}, or give --model NAME", *names)
         return
-    wanted = {name.removeprefix("shape."): facts.value(name) for name in names}
-    vocab = wanted.get("vocab_size")
-    built = _built(wanted, seq_len, vocab or 1)
-    if built is None:
+    shape = {name.removeprefix("shape."): facts.value(name) for name in names}
+    vocab = shape.get("vocab_size")
+    family = _family_model(shape, seq_len, vocab or 1)
+    if family is None:
         facts.fault("no family of models has these sizes; give --model with a config.json", *names)
         return
-    config, model = built
-    known = _shipped(model, seq_len, any_vocab=vocab is None)
+    config, model = family
+    shipped = _shipped(model, seq_len, any_vocab=vocab is None)
     for field, word in _FEATURES.items():
-        if field in wanted and getattr(model, field) != wanted[field]:
+        if field in shape and getattr(model, field) != shape[field]:
             why = f"{word}: {getattr(model, field)} is simulated, as in the family {config['model_type']}"
             facts.not_modelled(why, f"shape.{field}")
-    if known is not None:
-        facts.derive(MODEL, known[0], *names)
+    if shipped is not None:
+        facts.derive(MODEL, shipped[0], *names)
         if vocab is None:
-            facts.assume(f"{MODEL} (vocab_size)", known[1], f"{known[0]} has the same other numbers")
+            facts.assume(f"{MODEL} (vocab_size)", shipped[1], f"{shipped[0]} has the same other numbers")
         return
     if vocab is None:
         facts.assume(f"{MODEL} (vocab_size)", _VOCABULARY, "the files give none; GPT-2's, padded to 128 x 8")
@@ -99,22 +99,22 @@ def _derive_hub_model(facts: Facts) -> None:
             facts.fault(f"{'; '.join(lost)}, or give --model NAME")
         return
     last = name.rstrip("/").rpartition("/")[2]
-    known = registry.shipped("model", name) or registry.shipped("model", last)
-    if known is None:
+    model = registry.shipped("model", name) or registry.shipped("model", last)
+    if model is None:
         facts.fault(f"got {name[:100]!r}, which is not in the catalog; give --model with a name of `simulator list "
                     "models`, or the path of its config.json", "hub_model")  # fmt: skip
         return
-    facts.derive(MODEL, known, "hub_model")
+    facts.derive(MODEL, model, "hub_model")
 
 
 # 50,257 tokens of GPT-2, padded by Megatron-LM to a multiple of 128 for 8 tensor-parallel ranks.
 _VOCABULARY: Final = 51200
 
 
-def _built(wanted: dict[str, Any], seq_len: int, vocab: int) -> tuple[dict[str, Any], Transformer] | None:
-    """Return the config.json of the family with the most of the wanted sizes and features, and its model."""
-    keys = _config_keys(wanted, seq_len, vocab)
-    families = _LATENT if "kv_rank" in wanted else _SPARSE if wanted.get("num_experts") else _DENSE
+def _family_model(shape: dict[str, Any], seq_len: int, vocab: int) -> tuple[dict[str, Any], Transformer] | None:
+    """Return the config.json of the family with the most of the sizes and features, and its model."""
+    keys = _config_keys(shape, seq_len, vocab)
+    families = _LATENT if "kv_rank" in shape else _SPARSE if shape.get("num_experts") else _DENSE
     best: tuple[tuple[int, int], dict[str, Any], Transformer] | None = None
     for family in families:
         reader = ConfigKeys(Document("model", {**keys, "model_type": family}), seq_len)
@@ -125,7 +125,7 @@ def _built(wanted: dict[str, Any], seq_len: int, vocab: int) -> tuple[dict[str, 
             model = Transformer("", **fields)
         except ValueError:
             continue
-        unlike = [field for field in _FEATURES if field in wanted and getattr(model, field) != wanted[field]]
+        unlike = [field for field in _FEATURES if field in shape and getattr(model, field) != shape[field]]
         wrong = len(_SIZES.intersection(unlike)), len(unlike)
         if best is None or wrong < best[0]:
             used = {name: value for name, value in keys.items() if name in reader.used or value is None}
@@ -133,37 +133,37 @@ def _built(wanted: dict[str, Any], seq_len: int, vocab: int) -> tuple[dict[str, 
     return None if best is None else (best[1], best[2])
 
 
-def _config_keys(wanted: dict[str, Any], seq_len: int, vocab: int) -> dict[str, Any]:
+def _config_keys(shape: dict[str, Any], seq_len: int, vocab: int) -> dict[str, Any]:
     """Return the keys of a config.json under the names of every family, of which each family reads its own."""
-    hidden, heads, layers = wanted["hidden_size"], wanted["num_heads"], wanted["num_layers"]
-    ffn, bias = wanted.get("ffn_size", 4 * hidden), wanted.get("mlp_bias", True)
-    attention_bias, kv = wanted.get("attention_bias", bias), wanted.get("num_kv_heads", heads)
-    experts, active = wanted.get("num_experts", 0), wanted.get("active_experts", 1)
-    dense_ffn, shared = wanted.get("dense_ffn_size", ffn), wanted.get("shared_experts", 0)
-    positions = wanted.get("max_positions", seq_len)
+    hidden, heads, layers = shape["hidden_size"], shape["num_heads"], shape["num_layers"]
+    ffn, bias = shape.get("ffn_size", 4 * hidden), shape.get("mlp_bias", True)
+    attention_bias, kv = shape.get("attention_bias", bias), shape.get("num_kv_heads", heads)
+    experts, active = shape.get("num_experts", 0), shape.get("active_experts", 1)
+    dense_ffn, shared = shape.get("dense_ffn_size", ffn), shape.get("shared_experts", 0)
+    positions = shape.get("max_positions", seq_len)
     keys = {
         "n_layer": layers, "num_hidden_layers": layers, "n_embd": hidden, "hidden_size": hidden, "n_head": heads,
-        "num_attention_heads": heads, "num_key_value_heads": kv, "head_dim": wanted.get("head_dim"), "n_inner": ffn,
-        "intermediate_size": dense_ffn if "dense_ffn_size" in wanted else ffn, "moe_intermediate_size": ffn,
+        "num_attention_heads": heads, "num_key_value_heads": kv, "head_dim": shape.get("head_dim"), "n_inner": ffn,
+        "intermediate_size": dense_ffn if "dense_ffn_size" in shape else ffn, "moe_intermediate_size": ffn,
         "vocab_size": vocab, "n_positions": positions, "max_position_embeddings": positions,
-        "tie_word_embeddings": wanted.get("tied", True), "attention_bias": attention_bias, "mlp_bias": bias,
+        "tie_word_embeddings": shape.get("tied", True), "attention_bias": attention_bias, "mlp_bias": bias,
         "use_bias": bias, "use_qkv_bias": attention_bias, "use_parallel_residual": False,
-        "use_qk_norm": wanted.get("qk_norm") == "head", "first_k_dense_replace": wanted.get("dense_layers", 0),
-        "decoder_sparse_step": wanted.get("expert_every", 1), "n_shared_experts": shared,
+        "use_qk_norm": shape.get("qk_norm") == "head", "first_k_dense_replace": shape.get("dense_layers", 0),
+        "decoder_sparse_step": shape.get("expert_every", 1), "n_shared_experts": shared,
     }  # fmt: skip
-    if wanted.get("qk_norm") == "head":
-        keys["mlp_only_layers"] = list(range(wanted.get("dense_layers", 0)))
+    if shape.get("qk_norm") == "head":
+        keys["mlp_only_layers"] = list(range(shape.get("dense_layers", 0)))
     if experts:
         keys |= {
             "num_local_experts": experts, "num_experts": experts, "n_routed_experts": experts,
-            "num_experts_per_tok": active, "n_group": wanted.get("expert_groups"),
-            "topk_group": wanted.get("active_groups"),
+            "num_experts_per_tok": active, "n_group": shape.get("expert_groups"),
+            "topk_group": shape.get("active_groups"),
         }  # fmt: skip
-    if "kv_rank" in wanted:
+    if "kv_rank" in shape:
         keys |= {
-            "q_lora_rank": wanted.get("query_rank"), "kv_lora_rank": wanted["kv_rank"],
-            "qk_nope_head_dim": wanted.get("plain_dim", 128), "qk_rope_head_dim": wanted.get("rotary_dim", 64),
-            "v_head_dim": wanted.get("value_dim", 128), "topk_method": "noaux_tc" if wanted.get("router_bias") else "",
+            "q_lora_rank": shape.get("query_rank"), "kv_lora_rank": shape["kv_rank"],
+            "qk_nope_head_dim": shape.get("plain_dim", 128), "qk_rope_head_dim": shape.get("rotary_dim", 64),
+            "v_head_dim": shape.get("value_dim", 128), "topk_method": "noaux_tc" if shape.get("router_bias") else "",
         }  # fmt: skip
     # Null is a value of this key alone: queries from the input.
     return {name: value for name, value in keys.items() if value is not None or name == "q_lora_rank"}
@@ -171,9 +171,9 @@ def _config_keys(wanted: dict[str, Any], seq_len: int, vocab: int) -> dict[str, 
 
 def _shipped(model: Transformer, seq_len: int, *, any_vocab: bool) -> tuple[str, int] | None:
     """Return the name and the vocabulary of the shipped model with the same numbers; None if there is none."""
-    wanted = _numbers(model, any_vocab=any_vocab)
+    numbers = _numbers(model, any_vocab=any_vocab)
     for shipped in _transformers(seq_len):
-        if _numbers(shipped, any_vocab=any_vocab) == wanted:
+        if _numbers(shipped, any_vocab=any_vocab) == numbers:
             return shipped.name, shipped.vocab_size
     return None
 
@@ -182,7 +182,7 @@ def _shipped(model: Transformer, seq_len: int, *, any_vocab: bool) -> tuple[str,
 @lru_cache(maxsize=16)
 def _transformers(seq_len: int) -> tuple[Transformer, ...]:
     """Return the catalog's transformers that take sequences of this length."""
-    found = list[Transformer]()
+    models = list[Transformer]()
     for name in registry.names("model"):
         try:
             model = load_model(name, seq_len)
@@ -190,8 +190,8 @@ def _transformers(seq_len: int) -> tuple[Transformer, ...]:
             # A list of layers, or fewer learned positions than the sequence has tokens.
             continue
         if isinstance(model, Transformer):
-            found.append(model)
-    return tuple(found)
+            models.append(model)
+    return tuple(models)
 
 
 def _numbers(model: Transformer, *, any_vocab: bool) -> Transformer:

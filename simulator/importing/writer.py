@@ -51,41 +51,43 @@ def written(facts: Facts, question: str, name: str, base: Path) -> Written:
         try:
             scenario = parse_scenario(parse(text, _NAME), base)
         except ScenarioError as error:
-            raise ScenarioError(in_lines([_told(line, understood) for line in str(error).splitlines()])) from error
-        idle = [found for line in scenario.warnings if (found := _WARNING.match(line)) is not None]
-        present = {one.key for one in understood} | {one.key for one in missing}
-        dropped = [found for found in idle if found["key"] in present]
+            raise ScenarioError(
+                in_lines([_fault_text(line, understood) for line in str(error).splitlines()])
+            ) from error
+        idle = [match for line in scenario.warnings if (match := _WARNING.match(line)) is not None]
+        present = {entry.key for entry in understood} | {entry.key for entry in missing}
+        dropped = [match for match in idle if match["key"] in present]
         if not dropped:
             return Written(text, tuple(line.removeprefix(f"{_NAME}:") for line in scenario.warnings))
-        for found in dropped:
-            if _LIKE_DEFAULT in found["why"]:
+        for match in dropped:
+            if _LIKE_DEFAULT in match["why"]:
                 # The setting counts; only its size makes no difference.
-                facts.replace(found["key"], bytes_text(default_of(found["key"])))
+                facts.replace(match["key"], bytes_text(default_of(match["key"])))
             else:
-                facts.drop(found["key"], found["why"])
+                facts.drop(match["key"], match["why"])
     return Written(text, scenario.warnings)
 
 
-def _told(line: str, understood: Sequence[Understood]) -> str:
+def _fault_text(line: str, understood: Sequence[Understood]) -> str:
     """Return a fault of the loader with the setting of the file in place of the scenario's key."""
-    found = _FAULT.match(line)
-    if found is None:
+    match = _FAULT.match(line)
+    if match is None:
         return line
-    key = found["key"]
+    key = match["key"]
     # The longest known key that the fault's key begins with, or that begins with the fault's key.
-    near = [one for one in understood if f"{key}.".startswith(f"{one.key}.") or one.key.startswith(f"{key}.")]
+    near = [entry for entry in understood if f"{key}.".startswith(f"{entry.key}.") or entry.key.startswith(f"{key}.")]
     if not near:
-        return f"{key}: {found['message']}"
-    one = max(near, key=lambda entry: len(entry.key))
-    place = f"{one.settings[0].place}: {one.settings[0].key}" if one.settings else key
-    return f"{place} ({key}): {found['message']}"
+        return f"{key}: {match['message']}"
+    longest = max(near, key=lambda entry: len(entry.key))
+    place = f"{longest.settings[0].place}: {longest.settings[0].key}" if longest.settings else key
+    return f"{place} ({key}): {match['message']}"
 
 
 def scenario_text(understood: Sequence[Understood], missing: Sequence[Missing], question: str, name: str) -> str:
     """Return a scenario as YAML, a line for each key with its origin as comment."""
-    origin = {one.key: f"{one.origin}, {one.place}" for one in understood if one.settings}
-    origin |= {one.key: f"assumed: {one.why}" for one in missing}
-    values = {one.key: one.value for one in understood} | {one.key: one.assumed for one in missing}
+    origin = {entry.key: f"{entry.origin}, {entry.place}" for entry in understood if entry.settings}
+    origin |= {entry.key: f"assumed: {entry.why}" for entry in missing}
+    values = {entry.key: entry.value for entry in understood} | {entry.key: entry.assumed for entry in missing}
     # Only keys of the scenario: an assumption may also tell a part of another key.
     values = {key: value for key, value in values.items() if re.fullmatch(r"[a-z_.]+", key)}
     lines = [f"# {_comment(question)}", f"name: {yaml_dialect.dump(name, one_line=True)}"]

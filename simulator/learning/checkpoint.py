@@ -41,6 +41,6 @@ def saved(training: Training) -> Checkpoint:
 
 def restored(training: Training, checkpoint: Checkpoint) -> Training:
     """Return a training that goes on from a checkpoint; what its checks have found so far stays known."""
-    ranks = [Rank(**deepcopy(own)) for own in checkpoint.ranks]
+    ranks = [Rank(**deepcopy(state)) for state in checkpoint.ranks]
     servers = None if checkpoint.servers is None else ParameterServers(deepcopy(checkpoint.servers))
     return replace(training, ranks=ranks, serving=servers, done=checkpoint.done)

@@ -49,19 +49,19 @@ class Checks:
         """Record that a check found a problem in a step; only the first step per check is stored."""
         self.seen.setdefault(check, step)
 
-    def moved(self, step: int, act: NumericAction[Exchange], sent: Sequence[Array], given: Sequence[Array]) -> None:
+    def moved(self, step: int, act: NumericAction[Exchange], sent: Sequence[Array], results: Sequence[Array]) -> None:
         """Compare a collective's results on all ranks with the arrays sent; record a finding of the check "sums" if
         they differ.
         """
         # The check computes the sum a second time, so stop after the first finding.
-        if "sums" not in self.seen and not _gives_what_was_sent(act.effect, sent, given):
+        if "sums" not in self.seen and not _gives_what_was_sent(act.effect, sent, results):
             self.tell("sums", step)
 
-    def summed(self, step: int, sent: Sequence[Array], given: Array) -> None:
-        """Compare a sum `given` with the float64 sum of the arrays sent; record a finding of the check "sums" if they
+    def summed(self, step: int, sent: Sequence[Array], total: Array) -> None:
+        """Compare a sum `total` with the float64 sum of the arrays sent; record a finding of the check "sums" if they
         differ.
         """
-        if "sums" not in self.seen and not is_sum(sent, given):
+        if "sums" not in self.seen and not is_sum(sent, total):
             self.tell("sums", step)
 
     def after(self, setting: TrainingContext, ranks: Sequence[Rank], step: int, result: StepResult) -> None:
@@ -86,18 +86,16 @@ class Checks:
         last = self._history[-_LAST:]
         if len(last) >= _FEWEST:
             for check, now, before, most in (
-                ("loss", result.loss, [one.loss for one in last], _LOSS),
-                ("norm", result.norm, [one.norm for one in last], _NORM),
+                ("loss", result.loss, [entry.loss for entry in last], _LOSS),
+                ("norm", result.norm, [entry.norm for entry in last], _NORM),
             ):
                 if now > most * float(np.median(before)):
                     self.tell(check, step)
         self._history.append(result)
 
 
-def _gives_what_was_sent(effect: Exchange, sent: Sequence[Array], given: Sequence[Array]) -> bool:
-    """Return True if a collective's results on all ranks (`given`) follow from the arrays sent, for this kind of
-    exchange.
-    """
+def _gives_what_was_sent(effect: Exchange, sent: Sequence[Array], results: Sequence[Array]) -> bool:
+    """Return True if a collective's results on all ranks follow from the arrays sent."""
     match effect:
         case Exchange.FLAG | Exchange.SUM_NORM | Exchange.SUM_PARTIAL | Exchange.SUM_SHARED:
             # Only a few numbers; other checks detect faults here.
@@ -105,25 +103,25 @@ def _gives_what_was_sent(effect: Exchange, sent: Sequence[Array], given: Sequenc
         case Exchange.WITHIN | Exchange.SEND | Exchange.TO_OWNERS | Exchange.FROM_OWNERS:
             raise ValueError(f"got a {effect.value}; Training delivers the result of this effect")
         case Exchange.REDUCE_SCATTER:
-            return is_sum(sent, np.concatenate(given))
+            return is_sum(sent, np.concatenate(results))
         case Exchange.ALL_GATHER | Exchange.GATHER_AVERAGES | Exchange.GATHER_UPDATED | Exchange.GATHER_NORMS:
             # Rank n's contribution lies in the n-th part of its buffer; every rank must receive the same concatenation.
-            size = len(given[0]) // len(sent)
-            parts = np.concatenate([one[n * size : (n + 1) * size] for n, one in enumerate(sent)])
-            return all(_same(one, parts.astype(one.dtype, copy=False)) for one in given)
+            size = len(results[0]) // len(sent)
+            parts = np.concatenate([buffer[n * size : (n + 1) * size] for n, buffer in enumerate(sent)])
+            return all(_same(result, parts.astype(result.dtype, copy=False)) for result in results)
         case Exchange.ALL_REDUCE | Exchange.SUM_COPIES:
             # Usually all results are identical, and a single comparison with the exact sum suffices.
-            alike = all(_same(given[0], one) for one in given)
-            return all(is_sum(sent, one) for one in (given[:1] if alike else given))
+            identical = all(_same(results[0], result) for result in results)
+            return all(is_sum(sent, result) for result in (results[:1] if identical else results))
         case Exchange.PUSH | Exchange.PULL:
             raise ValueError(f"got a {effect.value}; Checks.summed compares the sums of servers")
         case _:
             assert_never(effect)
 
 
-def is_sum(sent: Sequence[Array], given: Array) -> bool:
-    """Return True if the array `given` equals the sum of the arrays `sent`, within rounding, element by element."""
-    wide = np.promote_types(given.dtype, np.float32)
+def is_sum(sent: Sequence[Array], total: Array) -> bool:
+    """Return True if the array `total` equals the sum of the arrays `sent`, within rounding, element by element."""
+    wide = np.promote_types(total.dtype, np.float32)
     exact = sent[0].astype(wide)
     # n additions have an error of at most about n eps sum|x|; twice this bound, plus the smallest subnormal number for
     # sums near 0, leaves room for other orders of summation.
@@ -132,11 +130,11 @@ def is_sum(sent: Sequence[Array], given: Array) -> bool:
         part = array.astype(wide, copy=False)
         exact += part
         size += np.abs(part)
-    limits: Any = ml_dtypes.finfo(given.dtype)  # type: ignore[no-untyped-call]
+    limits: Any = ml_dtypes.finfo(total.dtype)  # type: ignore[no-untyped-call]
     size *= wide.type(2 * len(sent) * float(limits.eps))
     size += wide.type(2 * len(sent) * float(limits.smallest_subnormal))
     with np.errstate(invalid="ignore"):
-        exact -= given.astype(wide, copy=False)
+        exact -= total.astype(wide, copy=False)
     if bool((np.abs(exact) <= size).all()):
         return True
     # Elements with infinite inputs, or with sum|x| above the dtype's maximum, overflow legitimately; do not compare
@@ -150,7 +148,7 @@ def agree(setting: TrainingContext, ranks: Sequence[Rank]) -> bool:
     groups: dict[int, list[Rank]] = {}
     for rank in ranks:
         groups.setdefault(setting.places[rank.number].holders, []).append(rank)
-    return all(_agree(setting, own) for own in groups.values())
+    return all(_agree(setting, group) for group in groups.values())
 
 
 def _agree(setting: TrainingContext, ranks: Sequence[Rank]) -> bool:
@@ -159,16 +157,16 @@ def _agree(setting: TrainingContext, ranks: Sequence[Rank]) -> bool:
         # ZeRO-3: rank n holds shard n % cut, so compare with the rank of the first copy. With 8 ranks and shards over
         # 4, rank 5 is compared with rank 1. Experts differ between ranks and are not compared.
         pairs = [(ranks[n % setting.cut].parts, rank.parts) for n, rank in enumerate(ranks)]
-        return all(_same(one[units], other[units]) for one, other in pairs for units in one if not is_spread(units))
+        return all(_same(base[units], other[units]) for base, other in pairs for units in base if not is_spread(units))
     # Else every rank computes with whole parameters; compare each name with its first occurrence.
-    held: dict[str, Array] = {}
+    by_name: dict[str, Array] = {}
     for rank in ranks:
-        for own in rank.working.values():
-            if not all(_same(held.setdefault(name, value), value) for name, value in own.items()):
+        for parameters in rank.working.values():
+            if not all(_same(by_name.setdefault(name, value), value) for name, value in parameters.items()):
                 return False
     return True
 
 
-def _same(one: Array, other: Array) -> bool:
+def _same(first: Array, second: Array) -> bool:
     """Return True if two arrays have the same bits (NaN equals NaN)."""
-    return one.tobytes() == other.tobytes()
+    return first.tobytes() == second.tobytes()

@@ -35,7 +35,7 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 def moved(
-    setting: TrainingContext, op: Collective, sent: Sequence[Array], tamper: Tamper, reduction: str = "sum"
+    setting: TrainingContext, op: Collective, inputs: Sequence[Array], tamper: Tamper, reduction: str = "sum"
 ) -> list[Array]:
     """Carry arrays by the simulated transfers of a collective; return the resulting array of each rank.
 
@@ -45,7 +45,7 @@ def moved(
         Supplies the collective's transfer log.
     op : Collective
         The collective.
-    sent : sequence of array
+    inputs : sequence of array
         Contribution of each rank of the group.
     tamper : Tamper
         Injected faults of transfers; empty if none.
@@ -53,7 +53,7 @@ def moved(
         Reduction over ranks.
     """
     kind = find(op.dtype)
-    buffers = [array.astype(kind.numpy) for array in sent]
+    buffers = [array.astype(kind.numpy) for array in inputs]
     log = setting.logs[op.name]
     order = ended_order(log.transfers, log.end)
     carry(op.schedule, log.transfers, order, Payload(buffers, kind, reduction, kind.numpy, tamper))
@@ -95,8 +95,8 @@ def sent(setting: TrainingContext, rank: Rank, op: Collective, act: NumericActio
             return _in_place(rank, op, _own_part(setting, rank, op, act))
         case Exchange.GATHER_AVERAGES:
             (unit,) = act.units
-            own, length = rank.averages[unit], op.elements // len(op.group)
-            return _in_place(rank, op, np.pad(own, (0, length - len(own))))
+            share, length = rank.averages[unit], op.elements // len(op.group)
+            return _in_place(rank, op, np.pad(share, (0, length - len(share))))
         case Exchange.GATHER_UPDATED:
             return _in_place(rank, op, np.concatenate([part for _, part in _handed_out(rank, act)]))
         case Exchange.FLAG:
@@ -107,8 +107,8 @@ def sent(setting: TrainingContext, rank: Rank, op: Collective, act: NumericActio
         case Exchange.GATHER_NORMS:
             return _in_place(rank, op, np.array([rank.squares, rank.rest]))
         case Exchange.SUM_PARTIAL | Exchange.SUM_SHARED:
-            own = _chosen(setting, rank, act)
-            return np.pad(own, (0, op.elements - len(own)))
+            share = _summands(setting, rank, act)
+            return np.pad(share, (0, op.elements - len(share)))
         case Exchange.WITHIN | Exchange.SEND | Exchange.TO_OWNERS | Exchange.FROM_OWNERS:
             raise ValueError(f"{op.name}: Training delivers these arrays from rank to rank")
         case Exchange.PULL:
@@ -123,27 +123,27 @@ def _own_part(setting: TrainingContext, rank: Rank, op: Collective, act: Numeric
         return rank.parts[act.units]
     # A smaller mesh (`reshard_after_forward: K`): after the forward pass, parameters were re-sharded over K
     # neighbouring ranks, so the shard is cut from the gathered parameters, in packed order (`in_shard_order`).
-    whole = pack(setting.places[rank.number].gpt, rank.working, act.units, op.elements)
-    part: Array = np.split(whole, len(op.group))[op.group.index(rank.number)]
+    buffer = pack(setting.places[rank.number].gpt, rank.working, act.units, op.elements)
+    part: Array = np.split(buffer, len(op.group))[op.group.index(rank.number)]
     return part
 
 
 def in_shard_order(
-    setting: TrainingContext, op: Collective, act: NumericAction[Exchange], given: list[Array]
+    setting: TrainingContext, op: Collective, act: NumericAction[Exchange], results: list[Array]
 ) -> list[Array]:
     """Return the results of a collective on all ranks, with parameters gathered on a smaller mesh in the order of the
     shards of their states.
     """
     if act.effect is not Exchange.ALL_GATHER or len(op.group) == setting.cut_of(act.units):
-        return given
-    return [setting.layout(op.group[0], act.units).arranged(array) for array in given]
+        return results
+    return [setting.layout(op.group[0], act.units).arranged(array) for array in results]
 
 
-def _in_place(rank: Rank, op: Collective, own: Array) -> Array:
-    """Return an array of the collective's whole size with a rank's shard `own` in its place and zeros around it."""
+def _in_place(rank: Rank, op: Collective, shard: Array) -> Array:
+    """Return an array of the collective's whole size with a rank's shard in its place and zeros around it."""
     place = op.group.index(rank.number)
-    buffer = np.zeros(op.elements, own.dtype)
-    buffer[place * len(own) : (place + 1) * len(own)] = own
+    buffer = np.zeros(op.elements, shard.dtype)
+    buffer[place * len(shard) : (place + 1) * len(shard)] = shard
     return buffer
 
 
@@ -153,8 +153,8 @@ def _share(setting: TrainingContext, rank: Rank, op: Collective, act: NumericAct
     The division uses the dtype on the wire, like PyTorch (DDP's buckets, its float16 hook, FSDP2's reduce): if this
     dtype has a wider range than the gradients' dtype, small gradients are not lost.
     """
-    own = packed(setting, rank, act.units, act.micro).astype(find(op.dtype).numpy)
-    share: Array = np.pad(own / own.dtype.type(setting.shares), (0, op.elements - len(own)))
+    gradients = packed(setting, rank, act.units, act.micro).astype(find(op.dtype).numpy)
+    share: Array = np.pad(gradients / gradients.dtype.type(setting.shares), (0, op.elements - len(gradients)))
     return share
 
 
@@ -165,11 +165,11 @@ def packed(setting: TrainingContext, rank: Rank, units: Units, micro: int) -> Ar
     summed: dict[str, Parameters] = {}
     for unit in units:
         # A fast rank may already have the next micro-batch's gradients; these must stay.
-        for number in sorted(kept for name, kept in rank.gradients if name == unit and setting.is_back(kept, micro)):
-            own = rank.gradients.pop((unit, number))
+        for number in sorted(key for name, key in rank.gradients if name == unit and setting.is_back(key, micro)):
+            gradients = rank.gradients.pop((unit, number))
             into = summed.setdefault(unit, {})
             # Sum in micro-batch order for reproducible rounding.
-            summed[unit] = {name: into[name] + part if into else part for name, part in own.items()}
+            summed[unit] = {name: into[name] + part if into else part for name, part in gradients.items()}
         if unit not in summed:
             raise SimulationError(f"rank {rank.number} sends gradients of {unit}, micro-batch {micro}, which it lacks")
     return setting.layout(rank.number, units).arranged(pack(setting.places[rank.number].gpt, summed, units))
@@ -186,8 +186,8 @@ def received(setting: TrainingContext, rank: Rank, act: NumericAction[Exchange],
             _add(rank.scattered, _scattered(setting, act), array)
         case Exchange.ALL_REDUCE | Exchange.REDUCE_SCATTER | Exchange.SUM_COPIES:
             # Drop the collective's padding and store the sum in the gradients' dtype.
-            own = array[: len(rank.parts[act.units])]
-            _add(rank.summed, act.units, own.astype(find(setting.plan.step.precision.grads).numpy, copy=False))
+            total = array[: len(rank.parts[act.units])]
+            _add(rank.summed, act.units, total.astype(find(setting.plan.step.precision.grads).numpy, copy=False))
         case Exchange.ALL_GATHER | Exchange.PULL:
             spread(setting, rank, act.units, array)
         case Exchange.GATHER_AVERAGES:
@@ -214,16 +214,14 @@ def received(setting: TrainingContext, rank: Rank, act: NumericAction[Exchange],
             assert_never(act.effect)
 
 
-def _chosen(setting: TrainingContext, rank: Rank, act: NumericAction[Exchange]) -> Array:
-    """Return a rank's gradient elements that are summed once more after the last micro-batch, packed into a
-    flat array.
-    """
+def _summands(setting: TrainingContext, rank: Rank, act: NumericAction[Exchange]) -> Array:
+    """Return a rank's gradient elements that are summed once more after the last micro-batch, packed."""
     pieces = [part[mask] for part, mask in _masked(setting, rank, act)]
     return np.concatenate([np.zeros(0), *pieces]).astype(pieces[0].dtype)
 
 
 def _put_back(setting: TrainingContext, rank: Rank, act: NumericAction[Exchange], array: Array) -> None:
-    """Write the sums in `array` back to the rank's gradient elements from which `_chosen` took the summands."""
+    """Write the sums in `array` back to the gradient elements that `_summands` returned."""
     at = 0
     for part, mask in _masked(setting, rank, act):
         count = int(mask.sum())
@@ -232,9 +230,7 @@ def _put_back(setting: TrainingContext, rank: Rank, act: NumericAction[Exchange]
 
 
 def _masked(setting: TrainingContext, rank: Rank, act: NumericAction[Exchange]) -> list[tuple[Array, Array]]:
-    """Return this rank's gradients by bucket, each with a mask of the elements to sum once more (partial gradients, or
-    a shared table).
-    """
+    """Return this rank's gradients by bucket, each with a mask of the elements to sum once more."""
     collect(setting, rank)
     # Shards may be views into received arrays; copy before changing elements in place.
     for units, part in rank.summed.items():
@@ -263,12 +259,12 @@ def own_slice(setting: TrainingContext, rank: Rank, units: Units, *, partial: bo
     With `partial`, return the elements for which each tensor-parallel rank has only a part of the gradient.
     """
     place = setting.places[rank.number]
-    counted = place.counted(units, partial=partial)
+    mask = place.counted(units, partial=partial)
     length = len(rank.parts[units])
-    arranged = setting.layout(rank.number, units).arranged(counted)
+    arranged = setting.layout(rank.number, units).arranged(mask)
     # The shard may end in padding, which never counts.
-    whole = np.pad(arranged, (0, length * setting.cut_of(units) - len(arranged)))
-    return whole[setting.part_of(rank.number, units) * length :][:length]
+    shards = np.pad(arranged, (0, length * setting.cut_of(units) - len(arranged)))
+    return shards[setting.part_of(rank.number, units) * length :][:length]
 
 
 def collect(setting: TrainingContext, rank: Rank) -> None:
@@ -277,16 +273,12 @@ def collect(setting: TrainingContext, rank: Rank) -> None:
     """
     for units in setting.places[rank.number].alone:
         if units not in rank.summed:
-            own = packed(setting, rank, units, setting.last_back)
-            rank.summed[units] = own / own.dtype.type(setting.shares)
+            gradients = packed(setting, rank, units, setting.last_back)
+            rank.summed[units] = gradients / gradients.dtype.type(setting.shares)
 
 
 def _scattered(setting: TrainingContext, act: NumericAction[Exchange]) -> tuple[Units, int]:
-    """Return the key under which a reduce-scattered gradient shard is stored until the sum over copies: (units,
-    number).
-
-    A fast rank scatters the next micro-batch before a slow rank has added the last.
-    """
+    """Return a reduce-scattered shard's key: a fast rank scatters the next micro-batch before the last is added."""
     return act.units, setting.scattered_in(act.micro)
 
 
@@ -298,8 +290,8 @@ def _add(into: dict[Key, Array], key: Key, array: Array) -> None:
 def spread(setting: TrainingContext, rank: Rank, units: Units, array: Array) -> None:
     """Unpack all shards of several units into a rank's working parameters, rounded to the stored dtype."""
     stored, packed_units = setting.gpt.arithmetic.stored, setting.layout(rank.number, units).restored(array)
-    for unit, own in unpack(setting.places[rank.number].gpt, packed_units, units).items():
-        rank.working[unit] = {name: value.astype(stored) for name, value in own.items()}
+    for unit, parameters in unpack(setting.places[rank.number].gpt, packed_units, units).items():
+        rank.working[unit] = {name: value.astype(stored) for name, value in parameters.items()}
 
 
 def _spread_all(setting: TrainingContext, rank: Rank, act: NumericAction[Exchange], array: Array) -> None:
@@ -309,13 +301,11 @@ def _spread_all(setting: TrainingContext, rank: Rank, act: NumericAction[Exchang
     of_rank = np.split(array, setting.cut_of(parts[0][0]))
     at = 0
     for units, part in parts:
-        whole = np.concatenate([own[at : at + len(part)] for own in of_rank])
-        spread(setting, rank, units, whole)
+        bucket = np.concatenate([shard[at : at + len(part)] for shard in of_rank])
+        spread(setting, rank, units, bucket)
         at += len(part)
 
 
 def _handed_out(rank: Rank, act: NumericAction[Exchange]) -> list[tuple[Units, Array]]:
-    """Return a rank's shards for a single gather after the update: either the experts' shards or the remaining
-    shards.
-    """
+    """Return a rank's shards for a single gather after the update: the experts' shards, or all others."""
     return [(units, part) for units, part in rank.parts.items() if is_spread(units) == (act.what == "experts")]

@@ -73,27 +73,25 @@ class Faults:
     def _delivers(self, fault: FaultSpec, *, happens: bool) -> Callable[[Array], Array | None]:
         """Return a function from the array sent to the array delivered under a fault (None: nothing arrives)."""
         if fault.what == "stale":
-            return lambda sent: self._stale(fault, sent, happens=happens)
+            return lambda array: self._stale(fault, array, happens=happens)
         if fault.what == "dropped":
-            return lambda sent: None
+            return lambda array: None
         if fault.what == "doubled":
             return self._doubled(fault)
-        return lambda sent: flipped(sent, fault.element, fault.bit)
+        return lambda array: flipped(array, fault.element, fault.bit)
 
-    def _stale(self, fault: FaultSpec, sent: Array, *, happens: bool) -> Array:
-        """Return the array recorded in the step before if the fault `happens` now; otherwise record the array sent and
-        return it.
-        """
+    def _stale(self, fault: FaultSpec, array: Array, *, happens: bool) -> Array:
+        """Return the last step's array if the fault `happens` now; otherwise record and return the array sent."""
         if happens:
             return self._before[fault]
-        self._before[fault] = sent.copy()
-        return sent
+        self._before[fault] = array.copy()
+        return array
 
     def _doubled(self, fault: FaultSpec) -> Callable[[Array], Array | None]:
         """Return a function that changes an array like a transfer that arrives twice."""
         # Adding twice doubles the value; copying twice changes nothing.
         adds = bool(self.setting.logs[self._name(fault, fault.step)].transfers.reduce[fault.transfer])
-        return (lambda sent: sent + sent) if adds else (lambda sent: sent)
+        return (lambda array: array + array) if adds else (lambda array: array)
 
     def _name(self, fault: FaultSpec, step: int) -> str:
         """Return the name of the collective that a fault affects in a step."""
@@ -118,9 +116,9 @@ class Faults:
         logs = self.setting.logs
         if not logs or (fault.collective is None and not self._summing):
             raise ScenarioError(f"{place}: a single rank sends no transfers; take more ranks")
-        known = list(dict.fromkeys([*self._summing, *logs]))
-        if fault.collective is not None and fault.collective not in known:
-            raise ScenarioError(f"{place}.collective: got {fault.collective!r}; {one_of(known, fault.collective)}")
+        names = list(dict.fromkeys([*self._summing, *logs]))
+        if fault.collective is not None and fault.collective not in names:
+            raise ScenarioError(f"{place}.collective: got {fault.collective!r}; {one_of(names, fault.collective)}")
         name = self._name(fault, fault.step)
         if fault.collective not in (None, name):
             raise ScenarioError(f"{place}.collective: got {fault.collective!r}, which is no push of rank {fault.rank} "
@@ -141,7 +139,7 @@ def _is_push(op: Op) -> bool:
     return isinstance(op, Collective) and op.act is not None and op.act.effect is Exchange.PUSH
 
 
-def flipped(sent: Array, element: int, bit: int) -> Array:
+def flipped(array: Array, element: int, bit: int) -> Array:
     """Return a copy of an array with a single bit flipped in a single element.
 
     Examples
@@ -149,7 +147,7 @@ def flipped(sent: Array, element: int, bit: int) -> Array:
     >>> flipped(np.array([1.0, 2.0], np.float32), 1, 31).tolist()
     [1.0, -2.0]
     """
-    delivered = np.ascontiguousarray(sent).copy()
+    delivered = np.ascontiguousarray(array).copy()
     bits = delivered.view(f"u{delivered.itemsize}")
     bits[element] ^= bits.dtype.type(1 << bit)
     return delivered

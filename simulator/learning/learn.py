@@ -87,10 +87,10 @@ def rule_of(step: TrainingStep, ranks: int) -> Rule:
     updates = ranks if step.sharding.asynchronous else 1
     schedule = RateSchedule(lesson.schedule, lesson.warmup, step.steps, updates)
     momentum = _MOMENTUM if lesson.momentum is None else lesson.momentum
-    if (own := step.optimizer).numbers is not None:
+    if (optimizer := step.optimizer).numbers is not None:
         return OwnRule(
-            own.numbers, own.states, lesson.rate, lesson.betas or _ADAM_BETAS, momentum, lesson.eps, lesson.decay,
-            schedule,
+            optimizer.numbers, optimizer.states, lesson.rate, lesson.betas or _ADAM_BETAS, momentum, lesson.eps,
+            lesson.decay, schedule,
         )  # fmt: skip
     match step.optimizer.name:
         case "adam":
@@ -112,14 +112,14 @@ def rule_of(step: TrainingStep, ranks: int) -> Rule:
             raise ValueError(f"optimizer: got {name!r}; real training supports adam, lion, momentum, muon, sgd")
 
 
-def scale_of(wanted: LossScaling | None) -> scaling.Scale:
+def scale_of(policy: LossScaling | None) -> scaling.Scale:
     """Return the initial loss scale with its rule; a constant scale of 1 without loss scaling."""
-    if wanted is None:
+    if policy is None:
         return scaling.static_scaler(1.0)
-    if wanted.rule == "static":
-        return scaling.static_scaler(wanted.start)
-    make = scaling.grad_scaler if wanted.rule == "dynamic" else scaling.deepspeed_scaler
-    return make(wanted.start) if wanted.interval is None else make(wanted.start, wanted.interval)
+    if policy.rule == "static":
+        return scaling.static_scaler(policy.start)
+    make = scaling.grad_scaler if policy.rule == "dynamic" else scaling.deepspeed_scaler
+    return make(policy.start) if policy.interval is None else make(policy.start, policy.interval)
 
 
 def learn(plan: StepPlan, cluster: Cluster, timeline: Timeline, jitter: Jitter) -> Learned:
@@ -148,15 +148,15 @@ def learn(plan: StepPlan, cluster: Cluster, timeline: Timeline, jitter: Jitter) 
     rows_of = _rows_of(setting, lesson)
     # A fault happens once, also if its step is repeated.
     checkpoint, repeated, reached = saved(training), 0, 0
-    left = [fault.step for fault in stops] if lesson.learning.checkpoint is not None else []
+    stop_steps = [fault.step for fault in stops] if lesson.learning.checkpoint is not None else []
     # Matrices are too small to share among threads, and a single thread adds in the same order on every machine.
     with threadpool_limits(1, user_api="blas"):
         while training.done < last:
             if lesson.learning.checkpoint is not None and training.done % lesson.learning.checkpoint == 0:
                 checkpoint = saved(training)
-            if training.done in left:
+            if training.done in stop_steps:
                 training.checks.tell("watchdog", training.done)
-                left.remove(training.done)
+                stop_steps.remove(training.done)
                 repeated += training.done - checkpoint.done
                 training = restored(training, checkpoint)
                 results = results[: training.done]
@@ -182,10 +182,10 @@ def learn(plan: StepPlan, cluster: Cluster, timeline: Timeline, jitter: Jitter) 
 
 def _initial(setting: TrainingContext, lesson: TrainingTask) -> Mapping[str, Parameters]:
     """Return the parameters before the first step, by unit and name: the user's, or drawn from the seed."""
-    gpt, given = setting.gpt, lesson.parameters
-    if given is None:
+    gpt, parameters = setting.gpt, lesson.parameters
+    if parameters is None:
         return task.initial(gpt, setting.seed)
-    return {unit: {name: given[name] for name in gpt.shapes(unit)} for unit in gpt.units}
+    return {unit: {name: parameters[name] for name in gpt.shapes(unit)} for unit in gpt.units}
 
 
 def _until_stopped(
@@ -205,9 +205,7 @@ def _until_stopped(
 
 
 def _rows_of(setting: TrainingContext, lesson: TrainingTask) -> Callable[[int], Array]:
-    """Return a function from a step's number to its token sequences: the user's batches, pieces of a text, or the
-    seeded task.
-    """
+    """Return a function from a step's number to its tokens: the user's batches, a text's pieces, or the seeded task."""
     step, seed = setting.plan.step, setting.seed
     count, length = setting.plan.tokens // step.seq_len, step.seq_len + 1
     if lesson.sequences is not None:
@@ -219,17 +217,17 @@ def _rows_of(setting: TrainingContext, lesson: TrainingTask) -> Callable[[int], 
     return lambda number: task.sequences(seed, number, count, length, setting.gpt.vocabulary)
 
 
-def _learning(results: Sequence[StepResult], each: float, seen: dict[str, int], why: str) -> Learning:
+def _learning(results: Sequence[StepResult], each: float, findings: dict[str, int], why: str) -> Learning:
     """Return the record of a training from its steps' results; synchronous steps end `each` seconds apart."""
     return Learning(
-        losses=tuple(one.loss for one in results),
-        gradient_norms=tuple(one.norm for one in results),
-        loss_scales=tuple(one.scale for one in results),
-        skipped=tuple(number for number, one in enumerate(results) if one.skipped),
-        ended_s=tuple(each * (number + 1) if each else one.ended for number, one in enumerate(results)),
-        staleness=tuple(one.staleness for one in results),
-        seen=dict(seen),
+        losses=tuple(result.loss for result in results),
+        gradient_norms=tuple(result.norm for result in results),
+        loss_scales=tuple(result.scale for result in results),
+        skipped=tuple(number for number, result in enumerate(results) if result.skipped),
+        ended_s=tuple(each * (number + 1) if each else result.ended for number, result in enumerate(results)),
+        staleness=tuple(result.staleness for result in results),
+        seen=dict(findings),
         stopped=why,
-        losses_by_rank=tuple(one.by_rank for one in results),
-        optimizer_steps=tuple(one.updates for one in results),
+        losses_by_rank=tuple(result.by_rank for result in results),
+        optimizer_steps=tuple(result.updates for result in results),
     )

@@ -33,11 +33,11 @@ def average(setting: TrainingContext, rank: Rank) -> None:
     for units in rank.summed:
         gradient = clipped_gradient(setting, rank, units)
         for unit, place in setting.layout(rank.number, units).matrices(setting.part_of(rank.number, units)).items():
-            own = gradient[place]
-            momentum = rank.momenta.setdefault(unit, np.zeros_like(own))
+            share = gradient[place]
+            momentum = rank.momenta.setdefault(unit, np.zeros_like(share))
             if rank.overflowed:
-                momentum, own = np.zeros_like(own), np.zeros_like(own)
-            rank.averages[unit] = muon.averaged(momentum, own)
+                momentum, share = np.zeros_like(share), np.zeros_like(share)
+            rank.averages[unit] = muon.averaged(momentum, share)
 
 
 def orthogonalise(setting: TrainingContext, rank: Rank, units: Units) -> None:
@@ -61,21 +61,21 @@ def to_owners(setting: TrainingContext, ranks: Sequence[Rank], units: Units) -> 
     Owners have unequal numbers of elements; the simulated transfer assumes equal numbers.
     """
     joined = _joined(setting, ranks, units)
-    whole = {key: joined[key[0]][place] for key, place in _places(setting, ranks[0], units).items()}
-    return [np.concatenate([whole[key] for key in own] or [np.zeros(0)]) for own in _owned(setting, ranks[0], units)]
+    means = {key: joined[key[0]][place] for key, place in _places(setting, ranks[0], units).items()}
+    return [np.concatenate([means[key] for key in keys] or [np.zeros(0)]) for keys in _owned(setting, ranks[0], units)]
 
 
 def from_owners(setting: TrainingContext, ranks: Sequence[Rank], units: Units) -> list[Array]:
     """Return each rank's shares of orthogonal updates of these units, packed, from the owners' whole matrices."""
     places = _places(setting, ranks[0], units)
-    whole = _joined(setting, ranks, units)
-    for rank, own in zip(ranks, _owned(setting, ranks[0], units), strict=True):
+    updates = _joined(setting, ranks, units)
+    for rank, keys in zip(ranks, _owned(setting, ranks[0], units), strict=True):
         at = 0
-        for unit, number in own:
+        for unit, number in keys:
             place = places[unit, number]
-            whole[unit][place] = rank.owned[units][at : at + place.stop - place.start]
+            updates[unit][place] = rank.owned[units][at : at + place.stop - place.start]
             at += place.stop - place.start
-    return [np.concatenate([whole[unit][setting.share(rank.number, unit)] for unit in units]) for rank in ranks]
+    return [np.concatenate([updates[unit][setting.share(rank.number, unit)] for unit in units]) for rank in ranks]
 
 
 def take_shares(setting: TrainingContext, rank: Rank, units: Units, array: Array) -> None:
@@ -105,16 +105,14 @@ def _places(setting: TrainingContext, rank: Rank, units: Units) -> dict[tuple[st
 
 
 def _owned(setting: TrainingContext, rank: Rank, units: Units) -> list[list[tuple[str, int]]]:
-    """Return the matrices (unit, number) of these units that each rank of a group owns, as the step's plan deals
-    them.
-    """
+    """Return the matrices (unit, number) of these units that each rank of a group owns, as the plan deals them."""
     of_shape: dict[tuple[int, ...], list[tuple[str, int]]] = {}
     for unit in units:
         for number, shape in enumerate(setting.matrix_rule.shapes(setting.places[rank.number].gpt, unit)):
             of_shape.setdefault(shape, []).append((unit, number))
-    hands = dealt(tuple((shape, len(there)) for shape, there in sorted(of_shape.items())), setting.cut_of(units))
-    left = {shape: iter(there) for shape, there in of_shape.items()}
-    return [[next(left[shape]) for shape, count in hand.items() for _ in range(count)] for hand in hands]
+    hands = dealt(tuple((shape, len(keys)) for shape, keys in sorted(of_shape.items())), setting.cut_of(units))
+    queues = {shape: iter(keys) for shape, keys in of_shape.items()}
+    return [[next(queues[shape]) for shape, count in hand.items() for _ in range(count)] for hand in hands]
 
 
 def apply(setting: TrainingContext, rank: Rank) -> None:

@@ -29,7 +29,7 @@ def operation_events(setting: TrainingContext) -> Iterator[OperationEvent]:
     An asynchronous worker reads parameters at the start of its pull; all other operations act at their end. At equal
     times, ends come before starts: servers have updated before a worker reads.
     """
-    ops = [{op.name: op for op in own} for own in setting.plan.program.ranks]
+    ops = [{op.name: op for op in rank_ops} for rank_ops in setting.plan.program.ranks]
     keyed: list[tuple[tuple[float, bool, float, int], OperationEvent]] = []
     for span in setting.timeline.spans:
         op = ops[span.rank][span.name]

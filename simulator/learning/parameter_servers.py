@@ -86,11 +86,11 @@ class ParameterServers:
         """Carry a worker's pushed gradient to its server and store it until the server applies it (asynchronous
         servers).
         """
-        own = sent(setting, rank, op, act).astype(find(op.dtype).numpy)
+        buffer = sent(setting, rank, op, act).astype(find(op.dtype).numpy)
         log = setting.logs[op.name]
         order = ended_order(log.transfers, log.end)
-        gradient = added(_arrived(op, log, order, [own], tamper), op.elements, own.dtype)
-        checks.summed(begun + act.micro // setting.plan.step.accumulation, [own], gradient)
+        gradient = added(_arrived(op, log, order, [buffer], tamper), op.elements, buffer.dtype)
+        checks.summed(begun + act.micro // setting.plan.step.accumulation, [buffer], gradient)
         self._coming[rank.number, act.units] = gradient
 
     def look(self, rank: Rank, units: Units) -> Array:
@@ -106,16 +106,16 @@ def delivered(setting: TrainingContext, rank: Rank, op: Collective, handed_out: 
     """Return the parameters that a worker receives from a pull: `handed_out`, changed by injected faults."""
     if not tamper or op.act is None:
         return handed_out
-    given, transfers = handed_out.copy(), setting.logs[op.name].transfers
-    before = pack(setting.gpt, rank.working, op.act.units, op.elements).astype(given.dtype)
+    parameters, transfers = handed_out.copy(), setting.logs[op.name].transfers
+    before = pack(setting.gpt, rank.working, op.act.units, op.elements).astype(parameters.dtype)
     places = _places(op)
     for number in np.flatnonzero(transfers.dst == op.group.index(rank.number)).tolist():
         if number in tamper:
             place = places[int(transfers.first[number])]
-            piece = tamper[number](given[place].copy())
+            piece = tamper[number](parameters[place].copy())
             # A dropped piece leaves the old parameters in place.
-            given[place] = before[place] if piece is None else piece
-    return given
+            parameters[place] = before[place] if piece is None else piece
+    return parameters
 
 
 def _places(op: Collective) -> list[slice]:

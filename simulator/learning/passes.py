@@ -41,21 +41,21 @@ def forward(
         return None
     number = setting.micro_batch(rank.number, unit, micro)
     # Context parallelism: this rank's positions in each sequence.
-    own = gpt.share.positions(rows.shape[1] - 1)
-    x = rows[:, own] if unit == gpt.units[0] else rank.rising.pop((unit, number))
+    positions = gpt.share.positions(rows.shape[1] - 1)
+    x = rows[:, positions] if unit == gpt.units[0] else rank.rising.pop((unit, number))
     draw = setting.draw(rank.number, unit, micro, begun)
     out, cache = yield from gpt.forward(unit, gpt.used(unit, rank.working), x, draw)
     loss = None
     if unit == gpt.units[-1]:
         # Position i predicts token i + 1, also where sequences are cut: `rows` holds every position on every rank.
-        targets = rows[:, own + 1].ravel()
+        targets = rows[:, positions + 1].ravel()
         logits = out.reshape(-1, out.shape[-1])
-        loss, kept = yield from vocabulary_loss.cross_entropy(logits, targets, gpt.share, gpt.vocabulary)
-        cache = (cache, kept, targets)
+        loss, probabilities = yield from vocabulary_loss.cross_entropy(logits, targets, gpt.share, gpt.vocabulary)
+        cache = (cache, probabilities, targets)
     else:
         # The next unit may be on another pipeline stage; a send then moves the array (training.py).
         rank.rising[_beside(gpt, unit, 1), number] = out
-    rank.caches[unit, micro] = _kept(setting, unit, cache)
+    rank.caches[unit, micro] = _saved_tensors(setting, unit, cache)
     return loss
 
 
@@ -65,7 +65,7 @@ def _beside(gpt: Gpt, unit: str, step: int) -> str:
     return units[units.index(unit) + step]
 
 
-def _kept(setting: TrainingContext, unit: str, cache: object) -> object:
+def _saved_tensors(setting: TrainingContext, unit: str, cache: object) -> object:
     """Return the tensors in a unit's cache to keep for the backward pass under the checkpointing policy."""
     if unit not in setting.recomputed or not isinstance(cache, dict):
         return cache
@@ -86,12 +86,12 @@ def recompute(setting: TrainingContext, rank: Rank, act: NumericAction[Computati
     batch = setting.plan.step.micro_batch_size
     x = gpt.arithmetic.load(x).reshape(batch, -1, gpt.width)
     for unit in act.units:
-        kept, made = rank.caches[unit, micro], Cache()
+        saved_tensors, cache = rank.caches[unit, micro], Cache()
         draw = setting.draw(rank.number, unit, micro, begun)
         # Publish the dict before it is filled: the backward pass may start while this generator still waits for the
         # layer's last exchange.
-        rank.caches[unit, micro] = made
-        x = yield from gpt.again(unit, gpt.used(unit, rank.working), x, kept, made, draw)
+        rank.caches[unit, micro] = cache
+        x = yield from gpt.again(unit, gpt.used(unit, rank.working), x, saved_tensors, cache, draw)
 
 
 def backward(setting: TrainingContext, rank: Rank, act: NumericAction[Computation], begun: int) -> Pass[None]:
@@ -145,8 +145,8 @@ _PARTS: dict[Computation, Any] = {
 def _keep(setting: TrainingContext, rank: Rank, unit: str, micro: int, gradients: dict[str, Array]) -> None:
     """Add a pass's parameter gradients to the gradients accumulated on the rank, in the gradients' dtype."""
     own_names = setting.places[rank.number].gpt.shapes(unit)
-    kept = find(setting.plan.step.precision.grads).numpy
-    own = rank.gradients.setdefault((unit, setting.kept_in(micro)), {})
+    dtype = find(setting.plan.step.precision.grads).numpy
+    sums = rank.gradients.setdefault((unit, setting.kept_in(micro)), {})
     # The layer computed its experts' gradients and left them in `tied`; the experts' unit takes over.
     if is_spread((unit,)):
         gradients = {name: rank.tied.pop((micro, name)) for name in own_names}
@@ -157,9 +157,9 @@ def _keep(setting: TrainingContext, rank: Rank, unit: str, micro: int, gradients
             continue
         # A tied table has gradients from head and embedding. Add both before rounding to the gradients' dtype and
         # accumulating, as autograd does for a single micro-batch.
-        whole = gradient + rank.tied.pop((micro, name)) if (micro, name) in rank.tied else gradient
-        part = whole.astype(kept)
-        own[name] = own[name] + part if name in own else part
+        total = gradient + rank.tied.pop((micro, name)) if (micro, name) in rank.tied else gradient
+        part = total.astype(dtype)
+        sums[name] = sums[name] + part if name in sums else part
 
 
 class RunningPass:
@@ -192,25 +192,25 @@ class RunningPass:
         while not self.ended:
             if self._waiting and self._waiting not in self._came:
                 return
-            told: Any = self._came.pop(self._waiting) if self._waiting else self._told
+            answer: Any = self._came.pop(self._waiting) if self._waiting else self._told
             self._waiting, self._told = "", None
             try:
-                asked = self._run.send(told)
+                request = self._run.send(answer)
             except StopIteration as end:
                 self.ended, self.result = True, end.value
                 return
-            if isinstance(asked, ExchangeResult):
-                self._waiting = asked.what
+            if isinstance(request, ExchangeResult):
+                self._waiting = request.what
                 continue
-            self._times[asked.name] += 1
+            self._times[request.name] += 1
             # A segment recomputes several layers in a single pass, so a name may occur again: "gather up input, 2".
-            again = f", {self._times[asked.name]}" if self._times[asked.name] > 1 else ""
-            self.brought[asked.name + again] = asked
+            again = f", {self._times[request.name]}" if self._times[request.name] > 1 else ""
+            self.brought[request.name + again] = request
             # The pass continues at once with a handle, and asks for the result later (`ExchangeResult`).
-            if asked.later:
-                self._told = asked.name + again
+            if request.later:
+                self._told = request.name + again
             else:
-                self._waiting = asked.name + again
+                self._waiting = request.name + again
 
     def take(self, what: str, array: Array) -> None:
         """Store the result for the exchange named `what` and continue the pass."""

@@ -55,11 +55,11 @@ class RankShard:
                 #    fc1.weight (cut)      rank 0 counts its half, rank 1 its half
                 #    ln1.weight (whole)    rank 0 counts, rank 1 does not
                 # A tied table copied to the last stage counts on the first stage only.
-                held, copied = not is_cut(name), self.gpt.copies_table and (unit, name) == ("head", "tok.weight")
+                uncut, copied = not is_cut(name), self.gpt.copies_table and (unit, name) == ("head", "tok.weight")
                 # Under ddp with expert parallelism, squares are also summed over expert-parallel ranks, so everything
                 # except experts counts on the first of these ranks only.
                 first = is_spread(units) or not self.whole or self.gpt.share.expert_place == 0
-                counts = held if partial else (not held or self.gpt.share.place == 0) and first and not copied
+                counts = uncut if partial else (not uncut or self.gpt.share.place == 0) and first and not copied
                 masks.append(np.full(int(np.prod(shape)), counts))
         return np.concatenate(masks)
 
@@ -72,65 +72,63 @@ def is_spread(units: Units) -> bool:
 def places(gpt: Gpt, plan: StepPlan) -> tuple[RankShard, ...]:
     """Return every rank's model part and places in process groups, in rank order."""
     step, lists = plan.step, plan.program.lists
-    asked, ranks = step.parallelism, len(plan.program.ranks)
-    grid = asked.grid(ranks)
+    degrees, ranks = step.parallelism, len(plan.program.ranks)
+    grid = degrees.grid(ranks)
     data, holders = np.zeros((2, ranks), np.int64)
     for number, group in enumerate(grid.same_part()):
         # With tp 2 on 4 ranks the groups with the same part are {0, 2} and {1, 3}: rank 2 has data 1 and holders 0.
         data[group], holders[group] = np.arange(len(group)), number
     tensor, context, replica, stages = (grid.coordinate(kind).tolist() for kind in ("tp", "cp", "dp", "pp"))
     pipeline = Pipeline.of(step)
-    seconds = [pipeline.second_copy(place) for place in range(asked.pp)]
-    cut, experts = asked.cut(), asked.ep
+    seconds = [pipeline.second_copy(place) for place in range(degrees.pp)]
+    cut, experts = degrees.cut(), degrees.ep
     # Rows of the padded token table on each rank.
-    rows = cut.vocabulary(step.transformer) // asked.tp if asked.tp > 1 else 0
+    rows = cut.vocabulary(step.transformer) // degrees.tp if degrees.tp > 1 else 0
     every = replace(gpt, share=TensorShard(experts=experts)).units
     # Ranks with the same list of operations share units and buckets.
     of_list = [(_units(every, ops), _travelling(ops, _units(every, ops))) for ops in lists.lists]
-    whole = plan.strategy.updater is Updater.EVERY_RANK
-    made = []
+    full = plan.strategy.updater is Updater.EVERY_RANK
+    shards = []
     for rank in range(ranks):
         share = TensorShard(
-            asked.tp, tensor[rank], rows, cut.sequence, asked.cp, context[rank], asked.balanced, asked.gathers_keys,
-            experts, int(data[rank]) % experts,
+            degrees.tp, tensor[rank], rows, cut.sequence, degrees.cp, context[rank], degrees.balanced,
+            degrees.gathers_keys, experts, int(data[rank]) % experts,
         )  # fmt: skip
-        own = replace(gpt, share=share, copies_table=gpt.tied and asked.apart)
-        units, (travelling, alone) = of_list[lists.list_of[rank]]
+        model = replace(gpt, share=share, copies_table=gpt.tied and degrees.apart)
+        units, (travelling, local) = of_list[lists.list_of[rank]]
         second = frozenset(unit for unit in units if unit.removesuffix(" experts") in seconds[stages[rank]])
-        made.append(
-            RankShard(own, units, travelling, alone, int(data[rank]), replica[rank], int(holders[rank]), whole, second)
+        shards.append(
+            RankShard(model, units, travelling, local, int(data[rank]), replica[rank], int(holders[rank]), full, second)
         )
-    return tuple(made)
+    return tuple(shards)
 
 
 def _units(every: tuple[str, ...], ops: tuple[Op, ...]) -> tuple[str, ...]:
     """Return the units run forward by a rank's operations, in model order; `every` lists the model's units."""
     acts = [op.act for op in ops if isinstance(op, Compute) and op.act is not None]
-    there = {unit for act in acts if act.effect is Computation.FORWARD for unit in act.units}
-    return tuple(unit for unit in every if unit in there)
+    forward = {unit for act in acts if act.effect is Computation.FORWARD for unit in act.units}
+    return tuple(unit for unit in every if unit in forward)
 
 
 def _travelling(ops: tuple[Op, ...], units: tuple[str, ...]) -> tuple[tuple[Units, ...], tuple[Units, ...]]:
-    """Return two tuples: buckets of units in sending order, followed by the units that are not sent; and only the units
-    not sent.
-    """
+    """Return buckets of units in sending order followed by the units that are not sent; and the latter alone."""
     acts = [op.act for op in ops if isinstance(op, Collective) and op.act is not None]
-    sent = _last([(act.units, act.micro) for act in acts if act.effect in SENDS_GRADIENTS])
+    buckets = _last([(act.units, act.micro) for act in acts if act.effect in SENDS_GRADIENTS])
     # Without sharding groups (a copy per rank) only sums over copies send gradients, or nothing does.
-    sent = sent or _last([(act.units, act.micro) for act in acts if act.effect is Exchange.SUM_COPIES])
-    alone = tuple((unit,) for unit in units if not any(unit in together for together in sent))
-    return (*sent, *alone), alone
+    buckets = buckets or _last([(act.units, act.micro) for act in acts if act.effect is Exchange.SUM_COPIES])
+    local = tuple((unit,) for unit in units if not any(unit in together for together in buckets))
+    return (*buckets, *local), local
 
 
-def _last(sent: list[tuple[Units, int]]) -> tuple[Units, ...]:
+def _last(sends: list[tuple[Units, int]]) -> tuple[Units, ...]:
     """Return the unit buckets sent in a step's last micro-batch, in sending order.
 
     Chunks of a rank (virtual stages) may end in different micro-batches.
     """
     last: dict[str, int] = {}
-    for units, micro in sent:
+    for units, micro in sends:
         last |= {unit: max(micro, last.get(unit, 0)) for unit in units}
-    return tuple(dict.fromkeys(units for units, micro in sent if micro == last[units[0]]))
+    return tuple(dict.fromkeys(units for units, micro in sends if micro == last[units[0]]))
 
 
 __all__ = ["SENDS_GRADIENTS", "RankShard", "is_spread", "places"]

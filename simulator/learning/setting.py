@@ -74,8 +74,8 @@ class TrainingContext:
     @property
     def data_parallel(self) -> int:
         """Number of ranks that share a step's tokens: ranks with the same part of a model copy."""
-        asked = self.plan.step.parallelism
-        return self.world_size // (asked.tp * asked.pp)
+        degrees = self.plan.step.parallelism
+        return self.world_size // (degrees.tp * degrees.pp)
 
     @property
     def holders(self) -> int:
@@ -108,8 +108,8 @@ class TrainingContext:
         data = self.places[rank].data
         # Neighbouring ranks hold different experts. With 4 ranks and ep 2, ranks 0 and 2 share experts, as shards 0 and
         # 1.
-        own = data // self.plan.step.parallelism.ep if is_spread(units) else data
-        return own % self.cut_of(units)
+        place = data // self.plan.step.parallelism.ep if is_spread(units) else data
+        return place % self.cut_of(units)
 
     @property
     def muon(self) -> Muon | None:
@@ -151,10 +151,10 @@ class TrainingContext:
     def joined(self, rank: int, unit: str, parts: Sequence[Array]) -> Array:
         """Return a unit's packed matrices from the shares of a rank's group; a part may end in padding."""
         shares = self.shares_of(rank, unit)
-        whole = np.empty(sum(map(len, shares)), parts[0].dtype)
+        matrices = np.empty(sum(map(len, shares)), parts[0].dtype)
         for share, part in zip(shares, parts, strict=True):
-            whole[share] = part[: len(share)]
-        return whole
+            matrices[share] = part[: len(share)]
+        return matrices
 
     @property
     def copies(self) -> int:
@@ -187,23 +187,23 @@ class TrainingContext:
         """True if gradients accumulate over micro-batches, and only the last micro-batch sends them."""
         return self.plan.strategy.sending is GradientSync.LAST or self.plan.step.sharding.gradient_sync == "last"
 
-    def is_back(self, kept: int, micro: int) -> bool:
-        """Return True if the gradient under the key `kept` was computed no later than the gradient of micro-batch
+    def is_back(self, key: int, micro: int) -> bool:
+        """Return True if the gradient under `key` was computed no later than the gradient of micro-batch
         `micro`.
 
         Gradients of later micro-batches may exist before an earlier one is sent. Some pipelines (GPipe) run the last
         micro-batch's backward pass first.
         """
         if self.last_comes_back_first and not self._sends_once:
-            return kept >= micro
-        return kept <= self.kept_in(micro)
+            return key >= micro
+        return key <= self.kept_in(micro)
 
     @cached_property
     def last_comes_back_first(self) -> bool:
         """True if the pipeline runs backward passes from the last micro-batch to the first."""
         passes = Pipeline.of(self.plan.step).passes(0)
         stage = passes[0].stage
-        back = [one.micro for one in passes if one.stage == stage and one.work in (Work.BACKWARD, Work.INPUT_GRADIENT)]
+        back = [run.micro for run in passes if run.stage == stage and run.work in (Work.BACKWARD, Work.INPUT_GRADIENT)]
         return back != sorted(back)
 
     @property

@@ -42,19 +42,19 @@ class ShardLayout:
         """Return packed elements (unit after unit) in the order of shards, with zeros as padding."""
         if self.order is None:
             return packed
-        made = np.zeros(len(self.order), packed.dtype)
-        there = self.order >= 0
-        made[there] = packed[self.order[there]]
-        return made
+        shards = np.zeros(len(self.order), packed.dtype)
+        mask = self.order >= 0
+        shards[mask] = packed[self.order[mask]]
+        return shards
 
     def restored(self, array: Array) -> Array:
         """Return the elements of all shards unit after unit; the reverse of `arranged`, without padding."""
         if self.order is None:
             return array
-        there = self.order >= 0
-        made = np.empty(int(there.sum()), array.dtype)
-        made[self.order[there]] = array[: len(self.order)][there]
-        return made
+        mask = self.order >= 0
+        elements = np.empty(int(mask.sum()), array.dtype)
+        elements[self.order[mask]] = array[: len(self.order)][mask]
+        return elements
 
     def matrices(self, shard: int) -> dict[str, slice]:
         """Return the place of each unit's share of matrices in a shard."""
@@ -84,7 +84,7 @@ def shares_of_matrices(muon: Muon, gpt: Gpt, units: Units, shards: int) -> Shard
     pieces: list[list[Ints]] = [[] for _ in range(shards)]
     shares = dict[str, tuple[Ints, ...]]()
     for unit, packed in matrices.items():
-        taken: list[list[Ints]] = [[] for _ in range(shards)]
+        by_shard: list[list[Ints]] = [[] for _ in range(shards)]
         begin = 0
         for shape in muon.shapes(gpt, unit):
             counts = np.full(shards, prod(shape) // shards)
@@ -92,11 +92,11 @@ def shares_of_matrices(muon: Muon, gpt: Gpt, units: Units, shards: int) -> Shard
             counts[(surplus + np.arange(prod(shape) % shards)) % shards] += 1
             surplus += prod(shape) % shards
             for shard, count in enumerate(counts.tolist()):
-                taken[shard].append(np.arange(begin, begin + count))
+                by_shard[shard].append(np.arange(begin, begin + count))
                 begin += count
-        shares[unit] = tuple(np.concatenate(own) for own in taken)
-        for shard, own in enumerate(shares[unit]):
-            pieces[shard].append(np.concatenate(packed)[own])
+        shares[unit] = tuple(np.concatenate(parts) for parts in by_shard)
+        for shard, share in enumerate(shares[unit]):
+            pieces[shard].append(np.concatenate(packed)[share])
     rest = np.concatenate([np.zeros(0, np.int64), *others])
     for filled in pieces:
         free = length - sum(map(len, filled))

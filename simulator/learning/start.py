@@ -52,8 +52,8 @@ def start(setting: TrainingContext, initial: Mapping[str, Parameters], scale: Sc
         gathers = plan.strategy.gathering is Gathering.BEFORE_USE
         # Round from the master weights, like the update does, for the same bits in gathered parameters.
         working = {
-            u: {name: value.astype(wide).astype(stored) for name, value in own.items()}
-            for u, own in own_part.items()
+            u: {name: value.astype(wide).astype(stored) for name, value in parameters.items()}
+            for u, parameters in own_part.items()
             if not gathers or setting.cut_of((u,)) == 1
         }
         ranks.append(Rank(number, scale or static_scaler(1.0), working))
@@ -82,7 +82,7 @@ def _servers(setting: TrainingContext, initial: Mapping[str, Parameters]) -> Par
 
 def _of_rank(setting: TrainingContext, initial: Mapping[str, Parameters], place: RankShard) -> dict[str, Parameters]:
     """Return the part of the initial parameters that a rank computes with, by unit and name."""
-    by_name = {name: value for own in initial.values() for name, value in own.items()}
+    by_name = {name: value for parameters in initial.values() for name, value in parameters.items()}
     gpt = place.gpt
     return {u: {name: gpt.share.part(name, by_name[name]) for name in gpt.shapes(u)} for u in place.units}
 
@@ -98,9 +98,7 @@ def _wide(plan: StepPlan) -> np.dtype[np.generic]:
 
 
 def _refuse_uncarried(setting: TrainingContext) -> None:
-    """Raise ValueError if real training does not support the planned step (`keep_below`, or collectives without
-    transfers).
-    """
+    """Raise ValueError for `keep_below`, or for collectives without transfers: real training supports neither."""
     plan = setting.plan
     if plan.step.sharding.keep_below:
         raise ValueError("real training does not support sharding.keep_below; omit the key")

@@ -106,10 +106,10 @@ class Rank:
         return nbytes_of(self.caches)
 
 
-def nbytes_of(kept: Any) -> int:
+def nbytes_of(tensors: Any) -> int:
     """Return the total bytes of arrays nested in dicts and sequences [B]."""
-    if kept is None:
+    if tensors is None:
         return 0
-    if isinstance(kept, np.ndarray):
-        return kept.nbytes
-    return sum(map(nbytes_of, kept.values() if isinstance(kept, dict) else kept))
+    if isinstance(tensors, np.ndarray):
+        return tensors.nbytes
+    return sum(map(nbytes_of, tensors.values() if isinstance(tensors, dict) else tensors))

@@ -94,12 +94,12 @@ class Training:
         if self.serving is not None:
             self.serving.squares, self.serving.staleness = [], []
         # Results of each collective by rank, computed at the first rank's event.
-        given: dict[str, list[Array]] = {}
+        results: dict[str, list[Array]] = {}
         # An overflow shows as an infinite norm or loss; numpy's warning would add nothing.
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             for place, event in enumerate(self._events):
                 self._tell_progress(len(tokens) * place / len(self._events), event.time)
-                self._follow(event, spoil, given, tamper.get(event.op.name, {}))
+                self._follow(event, spoil, results, tamper.get(event.op.name, {}))
         count = len(self._losses) // (self.setting.data_parallel * self.setting.plan.step.accumulation)
         step_results = [self._result(number, count) for number in range(count)]
         for rank in self.ranks:
@@ -122,7 +122,7 @@ class Training:
         self,
         event: OperationEvent,
         spoil: Spoil | None,
-        given: dict[str, list[Array]],
+        results: dict[str, list[Array]],
         tamper: Tamper,
     ) -> None:
         """Change a rank's arrays by the event's operation: computation, collective, push, pull or send."""
@@ -133,49 +133,47 @@ class Training:
             case Collective(act=NumericAction(effect=Exchange.PUSH) as act) as op if self.serving is not None:
                 self._pushed(self.serving, rank, op, act, tamper)
             case Collective(act=NumericAction(effect=Exchange.PULL) as act) as op if self.serving is not None:
-                self._pulled(self.serving, rank, op, act, event, given, tamper)
+                self._pulled(self.serving, rank, op, act, event, results, tamper)
             case Collective(act=NumericAction(effect=Exchange.SEND) as act) as op:
                 self._sent(rank, op, act)
             case Collective(act=NumericAction(effect=Exchange.WITHIN) as act) as op:
-                self._exchanged(rank, op, act, given, tamper)
+                self._exchanged(rank, op, act, results, tamper)
             case Collective(act=NumericAction(effect=Exchange.TO_OWNERS | Exchange.FROM_OWNERS) as act) as op:
-                self._to_or_from_owners(rank, op, act, given)
+                self._to_or_from_owners(rank, op, act, results)
             case Collective(act=NumericAction() as act) as op:
                 # No rank can end this collective before every rank in the group has started: at the first end every
                 # contribution is complete.
-                if op.name not in given:
-                    given[op.name] = self._moved(op, act, tamper)
-                exchange.received(self.setting, rank, act, given[op.name][op.group.index(rank.number)])
+                if op.name not in results:
+                    results[op.name] = self._moved(op, act, tamper)
+                exchange.received(self.setting, rank, act, results[op.name][op.group.index(rank.number)])
 
     def _batches(self, tokens: Sequence[Array], number: int) -> list[Array]:
         """Return the micro-batches of every step for the data-parallel replica `number`, in order."""
         micro = self.setting.plan.step.accumulation
-        own = (np.split(step, self.setting.replicas)[number] for step in tokens)
-        return [part for rows in own for part in np.split(rows, micro)]
+        batches = (np.split(step, self.setting.replicas)[number] for step in tokens)
+        return [part for rows in batches for part in np.split(rows, micro)]
 
     def _moved(self, op: Collective, act: NumericAction[Exchange], tamper: Tamper) -> list[Array]:
-        """Carry the arrays of a collective's ranks by the simulated transfers, check the results, and return the array
-        of each rank.
-        """
-        sent = [exchange.sent(self.setting, self.ranks[number], op, act) for number in op.group]
-        given = exchange.moved(self.setting, op, sent, tamper)
-        self.checks.moved(self.done, act, sent, given)
-        return exchange.in_shard_order(self.setting, op, act, given)
+        """Carry a collective's arrays by the simulated transfers, check the results, and return each rank's array."""
+        inputs = [exchange.sent(self.setting, self.ranks[number], op, act) for number in op.group]
+        results = exchange.moved(self.setting, op, inputs, tamper)
+        self.checks.moved(self.done, act, inputs, results)
+        return exchange.in_shard_order(self.setting, op, act, results)
 
     def _to_or_from_owners(
-        self, rank: Rank, op: Collective, act: NumericAction[Exchange], given: dict[str, list[Array]]
+        self, rank: Rank, op: Collective, act: NumericAction[Exchange], results: dict[str, list[Array]]
     ) -> None:
         """Deliver to a rank the averages of the matrices that it owns, or its shares of the owners' results."""
         group = [self.ranks[number] for number in op.group]
         place = op.group.index(rank.number)
         if act.effect is Exchange.TO_OWNERS:
-            if op.name not in given:
-                given[op.name] = matrices.to_owners(self.setting, group, act.units)
-            rank.owned[act.units] = given[op.name][place]
+            if op.name not in results:
+                results[op.name] = matrices.to_owners(self.setting, group, act.units)
+            rank.owned[act.units] = results[op.name][place]
         else:
-            if op.name not in given:
-                given[op.name] = matrices.from_owners(self.setting, group, act.units)
-            matrices.take_shares(self.setting, rank, act.units, given[op.name][place])
+            if op.name not in results:
+                results[op.name] = matrices.from_owners(self.setting, group, act.units)
+            matrices.take_shares(self.setting, rank, act.units, results[op.name][place])
 
     def _pass(self, rank: Rank, act: NumericAction[Computation]) -> RunningPass:
         """Return the running pass of a rank to which an operation belongs; create the pass at the first request."""
@@ -205,7 +203,7 @@ class Training:
         return under_way.brought[act.what]
 
     def _exchanged(
-        self, rank: Rank, op: Collective, act: NumericAction[Exchange], given: dict[str, list[Array]], tamper: Tamper
+        self, rank: Rank, op: Collective, act: NumericAction[Exchange], results: dict[str, list[Array]], tamper: Tamper
     ) -> None:
         """Deliver to a rank the result of an exchange inside a pass, and continue the pass."""
         place = op.group.index(rank.number)
@@ -219,11 +217,11 @@ class Training:
             array = self._brought(behind, op, act).array.astype(find(op.dtype).numpy)
             self._brought(rank.number, op, act)
         else:
-            if op.name not in given:
+            if op.name not in results:
                 brought = [self._brought(number, op, act) for number in op.group]
-                sent = [exchange.laid(op, place, one.array) for place, one in enumerate(brought)]
-                given[op.name] = exchange.moved(self.setting, op, sent, tamper, brought[0].reduction)
-            array = given[op.name][place]
+                inputs = [exchange.laid(op, place, request.array) for place, request in enumerate(brought)]
+                results[op.name] = exchange.moved(self.setting, op, inputs, tamper, brought[0].reduction)
+            array = results[op.name][place]
         under_way = self._pass(rank, _pass_of(op, act))
         # The collective was planned with padding; the pass gets only its own elements.
         size = exchange.size_after(op, under_way.brought[act.what].array.size)
@@ -237,11 +235,11 @@ class Training:
         pieces, splits, place = [], [], op.group.index(rank.number)
         for number in op.group:
             brought = self._brought(number, op, act)
-            own = np.split(np.array(brought.splits), len(op.group))
+            counts = np.split(np.array(brought.splits), len(op.group))
             # A sender's array holds its receivers' rows in rank order: skip the rows for ranks before this one.
-            begin = sum(int(part.sum()) for part in own[:place])
-            pieces.append(brought.array[begin : begin + int(own[place].sum())].astype(find(op.dtype).numpy))
-            splits.append(own[place])
+            begin = sum(int(part.sum()) for part in counts[:place])
+            pieces.append(brought.array[begin : begin + int(counts[place].sum())].astype(find(op.dtype).numpy))
+            splits.append(counts[place])
         self._pass(rank, _pass_of(op, act)).take_apart(act.what, np.concatenate(pieces), np.array(splits))
 
     def _sent(self, rank: Rank, op: Collective, act: NumericAction[Exchange]) -> None:
@@ -250,12 +248,12 @@ class Training:
         if rank.number != target:
             return
         (unit,), forward = act.units, act.what == "activations"
-        taken = self.ranks[source].rising if forward else self.ranks[source].falling
+        outbox = self.ranks[source].rising if forward else self.ranks[source].falling
         number = self.setting.micro_batch(target, unit, act.micro)
-        array = taken.pop((unit, number))
-        own = rank.rising if forward else rank.falling
+        array = outbox.pop((unit, number))
+        inbox = rank.rising if forward else rank.falling
         # Round to the dtype on the wire, then compute on in the previous dtype.
-        own[unit, number] = array.astype(find(op.dtype).numpy).astype(array.dtype)
+        inbox[unit, number] = array.astype(find(op.dtype).numpy).astype(array.dtype)
 
     def _passed(self, rank: Rank, act: NumericAction[Computation]) -> Any:
         """Finish a rank's pass after its last kernel, and return the pass's result."""
@@ -268,9 +266,7 @@ class Training:
         return under_way.result
 
     def _computed(self, rank: Rank, act: NumericAction[Computation], time: float, spoil: Spoil | None) -> None:
-        """Change a rank's arrays as a computation does: forward, recompute, backward, check, norm, update or server
-        update.
-        """
+        """Change a rank's arrays as a computation does: a pass, a check, the norm, or an update."""
         setting = self.setting
         match act.effect:
             case Computation.FORWARD:
@@ -317,67 +313,59 @@ class Training:
         op: Collective,
         act: NumericAction[Exchange],
         event: OperationEvent,
-        given: dict[str, list[Array]],
+        results: dict[str, list[Array]],
         tamper: Tamper,
     ) -> None:
-        """Give a worker its parameters from the servers: read at the start of an asynchronous pull, else after every
-        worker's push.
-        """
+        """Give a worker the servers' parameters: read at an asynchronous pull's start, else after all pushes."""
         if not event.ends:
-            given[op.name] = [serving.look(rank, act.units)]
+            results[op.name] = [serving.look(rank, act.units)]
             return
-        if op.name not in given:
-            given[op.name] = [serving.pull(self.setting, act.units, self.checks, self.done)] * len(op.group)
-        handed_out = given[op.name][op.group.index(rank.number)]
+        if op.name not in results:
+            results[op.name] = [serving.pull(self.setting, act.units, self.checks, self.done)] * len(op.group)
+        handed_out = results[op.name][op.group.index(rank.number)]
         exchange.received(self.setting, rank, act, delivered(self.setting, rank, op, handed_out, tamper))
 
     def _result(self, number: int, count: int) -> StepResult:
-        """Return the result of step `number` out of the `count` steps in the timeline: loss, norm, scale, staleness,
-        end.
-        """
+        """Return the result of step `number` of the timeline's `count` steps."""
         mine = _share(self._losses, number, count)
-        alone = self.setting.plan.step.sharding.asynchronous
+        asynchronous = self.setting.plan.step.sharding.asynchronous
         serving = self.serving or ParameterServers({})
         late = _share(serving.staleness, number, count)
         return StepResult(
             # Sort by rank and micro-batch: the order of ends must not show in the last digit of the mean.
-            loss=float(np.mean([loss for *_, loss in sorted(mine, key=lambda one: one[1:3])])),
+            loss=float(np.mean([loss for *_, loss in sorted(mine, key=lambda entry: entry[1:3])])),
             norm=self._norm(_share(serving.squares, number, count)),
             scale=self.ranks[0].scale.value,
             skipped=any(rank.overflowed for rank in self.ranks),
             staleness=float(np.mean(late)) if late else 0.0,
-            ended=mine[-1][0] if alone else self.setting.timeline.end,
-            by_rank=tuple(_mean([loss for _, own, _, loss in mine if own == rank.number]) for rank in self.ranks),
+            ended=mine[-1][0] if asynchronous else self.setting.timeline.end,
+            by_rank=tuple(_mean([loss for _, worker, _, loss in mine if worker == rank.number]) for rank in self.ranks),
             updates=self._updates(number, count),
         )
 
     def _updates(self, number: int, count: int) -> int:
-        """Return the number of optimizer updates up to the end of step `number`, on the first rank or the
-        first server.
-        """
+        """Return the optimizer's updates up to the end of step `number`, on the first rank or the first server."""
         if self.serving is None:
             return max((state.steps for state in self.ranks[0].states.values()), default=0)
         server, *others = self.serving.servers.values()
         # Asynchronous steps were simulated together; each step gets an equal share of the applied updates.
-        played = len(self.serving.staleness) // (1 + len(others))
-        return server.version - played + played * (number + 1) // count
+        updates = len(self.serving.staleness) // (1 + len(others))
+        return server.version - updates + updates * (number + 1) // count
 
     def _norm(self, applied: Sequence[float]) -> float:
-        """Return the norm of the summed gradient from its squares; with asynchronous servers, a worker's root mean
-        square norm.
-        """
+        """Return the norm of the summed gradient; with asynchronous servers, a worker's root mean square norm."""
         if self.serving is None:
             return float(np.sqrt(self.ranks[0].squares))
-        alone = self.setting.plan.step.sharding.asynchronous
-        return float(np.sqrt(sum(applied) / (len(self.ranks) if alone else 1)))
+        asynchronous = self.setting.plan.step.sharding.asynchronous
+        return float(np.sqrt(sum(applied) / (len(self.ranks) if asynchronous else 1)))
 
     def parameters(self) -> Parameters:
         """Return the whole parameters, assembled from every rank or server, as a dict by name in forward order."""
         setting, by_name = self.setting, Parameters()
         if self.serving is not None:
             for units, server in self.serving.servers.items():
-                for own in unpack(setting.gpt, server.parameters.copy(), units).values():
-                    by_name |= own
+                for parameters in unpack(setting.gpt, server.parameters.copy(), units).values():
+                    by_name |= parameters
         else:
             parts: dict[str, dict[int, Array]] = {}
             # Shards first, then tensor-parallel parts. With tp 2 and ZeRO over 2 ranks (ranks 0 and 2 share a part):
@@ -393,13 +381,13 @@ class Training:
                         step = gpt.share.experts if is_spread(units) else 1
                         begin = gpt.share.expert_place if is_spread(units) else 0
                         own_ranks = group[begin::step][: setting.cut_of(units)]
-                        whole = np.concatenate([rank.parts[units] for rank in own_ranks])
-                        packed = setting.layout(first.number, units).restored(whole)
-                        for own in unpack(gpt, packed, units).values():
-                            for name, part in own.items():
+                        shards = np.concatenate([rank.parts[units] for rank in own_ranks])
+                        packed = setting.layout(first.number, units).restored(shards)
+                        for parameters in unpack(gpt, packed, units).values():
+                            for name, part in parameters.items():
                                 parts.setdefault(name, {}).setdefault(gpt.share.place, part)
             by_name = {
-                name: _joined(setting, name, [own[place] for place in sorted(own)]) for name, own in parts.items()
+                name: _joined(setting, name, [cuts[place] for place in sorted(cuts)]) for name, cuts in parts.items()
             }
         return {name: by_name[name] for unit in setting.gpt.units for name in setting.gpt.shapes(unit)}
 

@@ -46,9 +46,7 @@ def norm(setting: TrainingContext, rank: Rank) -> None:
 
 
 def _counted(setting: TrainingContext, rank: Rank) -> list[Array]:
-    """Return the rank's gradients by bucket, without elements that another rank of the same model copy counts in the
-    norm.
-    """
+    """Return the rank's gradients by bucket, without elements that another rank of the copy counts in the norm."""
     # Only data parallelism: every shard counts as a whole, without masks.
     if setting.holders == setting.world_size and setting.plan.step.parallelism.ep == 1:
         return list(rank.summed.values())

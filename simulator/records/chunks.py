@@ -41,11 +41,11 @@ def chunk_sizes(schedule: Schedule, elements: int) -> Ints:
     In all_to_all, part i x world_size + j goes from rank i to rank j and has the size of the array's j-th part. In any
     other operation the array is cut evenly into parts. Each part is cut evenly into pieces.
     """
-    whole = _part_sizes(schedule, elements)
+    parts = _part_sizes(schedule, elements)
     if schedule.pieces == 1:
-        return whole
+        return parts
     # The first (part mod pieces) pieces get an additional element.
-    return (whole[:, None] // schedule.pieces + (np.arange(schedule.pieces) < whole[:, None] % schedule.pieces)).ravel()
+    return (parts[:, None] // schedule.pieces + (np.arange(schedule.pieces) < parts[:, None] % schedule.pieces)).ravel()
 
 
 def _part_sizes(schedule: Schedule, elements: int) -> Ints:
@@ -87,9 +87,9 @@ def run_elements(first: npt.NDArray[Any], count: npt.NDArray[Any], step: npt.NDA
     single = count == 1
     carried[single] = sizes[first[single]]
     several = np.flatnonzero(~single)
-    for apart in np.unique(step[several]).tolist():
-        rows = several[step[several] == apart]
-        carried[rows] = sums_of_runs(sizes, first[rows].astype(np.int64), count[rows], apart)
+    for stride in np.unique(step[several]).tolist():
+        rows = several[step[several] == stride]
+        carried[rows] = sums_of_runs(sizes, first[rows].astype(np.int64), count[rows], stride)
     return carried
 
 

@@ -81,7 +81,7 @@ class Measure:
             return 0.0
         return max((interval_width(report) or 0.0 for report in reports), default=0.0)
 
-    def tied(self, one: Report, other: Report) -> bool:
+    def tied(self, first: Report, second: Report) -> bool:
         """Return True if two reports' values are equal, or differ by less than the uncertainty of a prediction.
 
         A lead below the error of measured runs may vanish on the real machine.
@@ -95,15 +95,15 @@ class Measure:
         >>> TIME.tied({"step_time_s": 1.0}, {"step_time_s": 1.05})
         False
         """
-        values = [value for report in (one, other) if (value := self.value(report)) is not None]
+        values = [value for report in (first, second) if (value := self.value(report)) is not None]
         if len(values) < 2:
             return False
         low, high = min(values), max(values)
-        return low == high or (low > 0 and high / low - 1 <= self.uncertainty(one, other))
+        return low == high or (low > 0 and high / low - 1 <= self.uncertainty(first, second))
 
-    def better(self, one: float, other: float) -> bool:
-        """Return True if the value `one` is better than `other`: less or more, by this measure's direction."""
-        return one < other if self.best == "least" else one > other
+    def better(self, first: float, second: float) -> bool:
+        """Return True if the value `first` is better than `second`: less or more, by this measure's direction."""
+        return first < second if self.best == "least" else first > second
 
     def rank(self, report: Report) -> float:
         """Return a number for sorting reports, the best first; reports without the value come last.

@@ -73,9 +73,9 @@ class MemoryMargin:
     @property
     def text(self) -> str:
         """A text with the reserved memory, the process's memory, and the memory that is free or missing."""
-        left = f"{format_memory(self.free)} free" if self.fits else f"{format_memory(self.missing)} missing"
+        rest = f"{format_memory(self.free)} free" if self.fits else f"{format_memory(self.missing)} missing"
         process = f", process {format_memory(self.process)}" if self.process > self.reserved else ""
-        return f"reserved memory {format_memory(self.reserved)}{process}, {left}"
+        return f"reserved memory {format_memory(self.reserved)}{process}, {rest}"
 
     @property
     def beside(self) -> str:

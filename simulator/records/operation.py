@@ -104,8 +104,8 @@ class Compute:
     @property
     def kernel_shares(self) -> KernelParts:
         """Kinds of its kernels, each with its share of the duration (0 to 1); empty if the kernels are not known."""
-        whole = sum(seconds for _, seconds in self.parts)
-        return tuple((kind, seconds / whole) for kind, seconds in self.parts)
+        total = sum(seconds for _, seconds in self.parts)
+        return tuple((kind, seconds / total) for kind, seconds in self.parts)
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,9 +66,9 @@ class OperationLists:
     @cached_property
     def kind_of(self) -> tuple[int, ...]:
         """Each collective family's kind; families that differ only in names, waits and effects have an equal kind."""
-        known: dict[Hashable, int] = {}
+        numbers: dict[Hashable, int] = {}
         # Kinds are numbered in order of first appearance.
-        return tuple(known.setdefault(family.key, len(known)) for family in self.families)
+        return tuple(numbers.setdefault(family.key, len(numbers)) for family in self.families)
 
     @cached_property
     def kinds(self) -> tuple[tuple[Collective, ...], ...]:
@@ -149,7 +149,7 @@ class RanksByList(Sequence[tuple[Op, ...]]):
     ----------
     lists : OperationLists
         Distinct lists.
-    own : callable (place, rank) -> Op
+    make : callable (place, rank) -> Op
         Builds a rank's operation at a place of its list.
     name : callable (place, rank) -> str
         Returns the operation's name without building the operation.
@@ -157,9 +157,9 @@ class RanksByList(Sequence[tuple[Op, ...]]):
 
     __slots__ = ("_made", "_own", "lists", "name")
 
-    def __init__(self, lists: OperationLists, own: Callable[[int, int], Op], name: Callable[[int, int], str]) -> None:
+    def __init__(self, lists: OperationLists, make: Callable[[int, int], Op], name: Callable[[int, int], str]) -> None:
         self.lists = lists
-        self._own, self.name = own, name
+        self._own, self.name = make, name
         self._made: dict[int, tuple[Op, ...]] = {}
 
     def __len__(self) -> int:

@@ -101,10 +101,10 @@ class Repeat:
         behind : int array, shape (t,)
             Transfer behind each transfer.
         """
-        own = self.round
+        rows = self.round
         # Equal runs, and equal kinds: a sum must not become a copy on its way.
-        alike = all(bool((column[behind] == column).all()) for column in (own.count, own.reduce))
-        return alike and bool(((own.first + self.moves - own.first[behind]) % len(self.table) == 0).all())
+        equal = all(bool((column[behind] == column).all()) for column in (rows.count, rows.reduce))
+        return equal and bool(((rows.first + self.moves - rows.first[behind]) % len(self.table) == 0).all())
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,5 +192,5 @@ class Schedule:
 
 def kept(make: Callable[[], Iterable[Round | Repeat]]) -> Callable[[], Iterator[Round | Repeat]]:
     """Return a function that gives an iterator over the rounds made by `make`, which is called once, on first use."""
-    made = cache(lambda: tuple(make()))
-    return lambda: iter(made())
+    rounds = cache(lambda: tuple(make()))
+    return lambda: iter(rounds())

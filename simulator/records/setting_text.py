@@ -136,7 +136,7 @@ def _short(text: str) -> str:
 def _label(key: str, value: Any) -> str:
     # A whole section (such as "collective") is written setting by setting.
     if key in SECTIONS and isinstance(value, Mapping):
-        return ", ".join(_label(*one) for one in flat({key: value}).items()) or "unchanged"
+        return ", ".join(_label(*entry) for entry in flat({key: value}).items()) or "unchanged"
     # Texts for particular keys take precedence over the general rule.
     spoken = _SPOKEN.get(key)
     if spoken is not None:
@@ -147,12 +147,12 @@ def _label(key: str, value: Any) -> str:
     return setting_text(value) if name in _WITHOUT_NAME else entry_text(name, value)
 
 
-def _counted(one: str, several: str) -> Callable[[Any], str]:
-    """Return a function for writing a number with the noun `one` or `several`."""
+def _counted(singular: str, plural: str) -> Callable[[Any], str]:
+    """Return a function for writing a number with the noun `singular` or `plural`."""
 
     def text(value: Any) -> str:
         number = f"{value:,}" if isinstance(value, int) else str(value)
-        return f"{number} {one if value == 1 else several}"
+        return f"{number} {singular if value == 1 else plural}"
 
     return text
 
@@ -182,8 +182,8 @@ def _servers(value: Any) -> str:
     count = value.get("count", 1)
     if count == "all":
         return _PER_WORKER.get(value.get("on", ""), "a server per worker")
-    own = " of its own" if count == 1 else " of their own"
-    place = {"own": own, "workers": " on workers"}.get(value.get("on", ""), "")
+    suffix = " of its own" if count == 1 else " of their own"
+    place = {"own": suffix, "workers": " on workers"}.get(value.get("on", ""), "")
     return f"{_counted('server', 'servers')(count)}{place}"
 
 
@@ -205,8 +205,8 @@ def _mark(text: str) -> str:
 
 def _listed(parts: Any) -> str:
     """Return parts of a model as text: "head and layer 3"."""
-    named = [parts] if isinstance(parts, str) else list(parts)
-    return " and ".join([", ".join(named[:-1]), named[-1]] if len(named) > 1 else named)
+    names = [parts] if isinstance(parts, str) else list(parts)
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
 def _lora(value: Any) -> str:
@@ -217,8 +217,8 @@ def _lora(value: Any) -> str:
         return "full fine-tuning"
     rest = ", ".join(_entries({key: inner for key, inner in value.items() if key not in ("rank", "targets")}))
     targets = value.get("targets", "all")
-    named = "" if targets == "all" else f" on {setting_text(targets).replace('_', ' ')}"
-    return f"LoRA rank {value['rank']}{named}{f' ({rest})' if rest else ''}"
+    scope = "" if targets == "all" else f" on {setting_text(targets).replace('_', ' ')}"
+    return f"LoRA rank {value['rank']}{scope}{f' ({rest})' if rest else ''}"
 
 
 def _optimizer(value: Any) -> str:

@@ -92,9 +92,9 @@ class RouteLinks(Sequence[tuple[int, ...]]):
     @staticmethod
     def of(routes: Iterable[Iterable[int]]) -> RouteLinks:
         """Return the routes in columns, given each route's link numbers."""
-        written = [tuple(route) for route in routes]
-        begin = np.cumsum([0, *map(len, written)])
-        return RouteLinks(begin, np.array([link for route in written for link in route], np.int64))
+        paths = [tuple(route) for route in routes]
+        begin = np.cumsum([0, *map(len, paths)])
+        return RouteLinks(begin, np.array([link for route in paths for link in route], np.int64))
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,7 +290,7 @@ def by_rank(records: Sequence[R]) -> Mapping[int, tuple[R, ...]]:
     # Lazy records stay lazy.
     if isinstance(records, AllRanks):
         return records.by_rank
-    found: dict[int, list[R]] = {}
+    of_rank: dict[int, list[R]] = {}
     for record in records:
-        found.setdefault(record.rank, []).append(record)
-    return {rank: tuple(own) for rank, own in found.items()}
+        of_rank.setdefault(record.rank, []).append(record)
+    return {rank: tuple(group) for rank, group in of_rank.items()}

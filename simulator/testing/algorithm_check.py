@@ -52,8 +52,8 @@ class AlgorithmCheck(PartCheck):
     def lines(self) -> tuple[str, ...]:
         """Return the results as text, a line for each operation and law, and for each refused number of ranks."""
         # `super()` knows the class by its name here, because a dataclass with slots is a new class.
-        told = super(AlgorithmCheck, self).lines()
-        return (*told, *(f"  refuses {ranks} ranks: {why}" for ranks, why in self.refused.items()))
+        lines = super(AlgorithmCheck, self).lines()
+        return (*lines, *(f"  refuses {ranks} ranks: {why}" for ranks, why in self.refused.items()))
 
 
 def check_algorithm(
@@ -87,18 +87,18 @@ def check_algorithm(
     >>> print(check_algorithm("ring", [2, 5]).lines()[0])
     ring: keeps the laws of collectives, checked with 2, 5 ranks
     """
-    found = algorithm if isinstance(algorithm, Algorithm) else find_algorithm(str(algorithm))
-    named = name or ("own algorithm" if isinstance(algorithm, Algorithm) else str(algorithm))
+    record = algorithm if isinstance(algorithm, Algorithm) else find_algorithm(str(algorithm))
+    label = name or ("own algorithm" if isinstance(algorithm, Algorithm) else str(algorithm))
     if world_sizes is None:
-        world_sizes = WORLD_SIZES if found.ranks is None else (found.ranks,)
-    possible, refused = _possible(found, world_sizes)
+        world_sizes = WORLD_SIZES if record.ranks is None else (record.ranks,)
+    possible, refused = _possible(record, world_sizes)
     if not possible:
         raise ScenarioError(
-            f"{named}: refuses {', '.join(map(str, world_sizes))} ranks: {next(iter(refused.values()))}"
+            f"{label}: refuses {', '.join(map(str, world_sizes))} ranks: {next(iter(refused.values()))}"
         )
-    results = tuple(_judged(found, operation, law, possible) for operation in found.operations for law in _LAWS)
+    results = tuple(_judged(record, operation, law, possible) for operation in record.operations for law in _LAWS)
     tried = f"{', '.join(map(str, possible))} ranks"
-    return AlgorithmCheck(named, "collectives", results, tried, tuple(possible), refused)
+    return AlgorithmCheck(label, "collectives", results, tried, tuple(possible), refused)
 
 
 def _possible(algorithm: Algorithm, world_sizes: Iterable[int]) -> tuple[list[int], dict[int, str]]:

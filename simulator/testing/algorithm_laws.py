@@ -26,15 +26,15 @@ _EQUAL = 1e-9
 
 def schedule_of(algorithm: Algorithm, cluster: Cluster, request: CollectiveRequest) -> Schedule:
     """Return an algorithm's schedule for a request, with the cluster's nodes if the request names none."""
-    known = request if request.nodes else replace(request, nodes=cluster.nodes)
-    return algorithm.plans[request.operation](known)
+    full = request if request.nodes else replace(request, nodes=cluster.nodes)
+    return algorithm.plans[request.operation](full)
 
 
 def counts_rows(algorithm: Algorithm, cluster: Cluster, request: CollectiveRequest) -> None:
     """Check that a schedule's declared number of rows equals the number of rows that it writes."""
     schedule = schedule_of(algorithm, cluster, request)
-    written = sum(len(part.round if isinstance(part, Repeat) else part) for part in schedule.parts())
-    require(schedule.rows == written, f"declares {schedule.rows} rows, and writes {written}")
+    rows = sum(len(part.round if isinstance(part, Repeat) else part) for part in schedule.parts())
+    require(schedule.rows == rows, f"declares {schedule.rows} rows, and writes {rows}")
 
 
 def keeps_its_promise(algorithm: Algorithm, cluster: Cluster, request: CollectiveRequest) -> None:
@@ -46,12 +46,12 @@ def sends_its_volume(algorithm: Algorithm, cluster: Cluster, request: Collective
     """Check that the elements on the wire are as many as declared, and the fewest possible if declared minimal."""
     schedule, transfers = _written(algorithm, cluster, request)
     sent = int(transfer_elements(transfers, chunk_sizes(schedule, request.elements)).sum())
-    known = request if request.nodes else replace(request, nodes=cluster.nodes)
-    declared, fewest = algorithm.volume(known), least(request)
+    full = request if request.nodes else replace(request, nodes=cluster.nodes)
+    declared, fewest = algorithm.volume(full), least(request)
     require(sent == declared, f"sends {sent} elements, and declares a volume of {declared}")
     # Transfers of a reducing switch count too, therefore no algorithm sends fewer elements.
     require(sent >= fewest, f"sends {sent} elements; no algorithm can send fewer than {fewest}")
-    require(sent == fewest or not algorithm.minimal(known), f"sends {sent} elements, and declares the least, {fewest}")
+    require(sent == fewest or not algorithm.minimal(full), f"sends {sent} elements, and declares the least, {fewest}")
 
 
 def least(request: CollectiveRequest) -> int:
@@ -60,15 +60,15 @@ def least(request: CollectiveRequest) -> int:
     Sources: Patarasuk & Yuan 2009; Thakur, Rabenseifner & Gropp 2005.
     """
     n, s = request.world_size, request.elements
-    own = len(range(s)[parts(s, n)[request.root]])
+    root_elements = len(range(s)[parts(s, n)[request.root]])
     formulas = {
         "all_reduce": 2 * (n - 1) * s,
         "reduce_scatter": (n - 1) * s,
         "all_gather": (n - 1) * s,
         "broadcast": (n - 1) * s,
         "reduce": (n - 1) * s,
-        "scatter": s - own,
-        "gather": s - own,
+        "scatter": s - root_elements,
+        "gather": s - root_elements,
         "all_to_all": (n - 1) * s,
     }
     return formulas[request.operation]
@@ -82,10 +82,10 @@ def gives_exact_results(
     Copies and integers must be equal in every bit; sums of floats must be within the bound for any order.
     """
     run = played(cluster, algorithm, request, dtype=dtype)
-    results, wanted = run.results, truth(request, run.inputs)
+    results, truths = run.results, truth(request, run.inputs)
     for rank, result in enumerate(results):
-        if wanted is not None:
-            require(same_bits(result, wanted[rank]), f"rank {rank} ends with wrong elements of {dtype}")
+        if truths is not None:
+            require(same_bits(result, truths[rank]), f"rank {rank} ends with wrong elements of {dtype}")
             continue
         exact, bound = (of_ranks[rank] for of_ranks in error_bound(request, run.inputs, dtype))
         require(result.shape == exact.shape, f"rank {rank} ends with {len(result)} elements, not {len(exact)}")

@@ -39,20 +39,20 @@ def starts(request: CollectiveRequest, dtype: str) -> list[Array]:
     """Return the whole buffer of each rank before the operation, with zeros where the rank has no data yet."""
     n, elements, operation = request.world_size, request.elements, request.operation
     kind = dtypes.find(dtype).numpy
-    found = []
+    buffers = []
     for rank in range(n):
         if operation == "all_to_all":
             buffer = np.zeros(n * elements, kind)
             buffer[rank * elements : (rank + 1) * elements] = draw(rank, elements, dtype)
         else:
             buffer = np.zeros(elements, kind)
-            part = _own(request, rank)
+            part = _own_slice(request, rank)
             buffer[part] = draw(rank, elements, dtype)[part]
-        found.append(buffer)
-    return found
+        buffers.append(buffer)
+    return buffers
 
 
-def _own(request: CollectiveRequest, rank: int) -> slice:
+def _own_slice(request: CollectiveRequest, rank: int) -> slice:
     """Return the slice of the array that a rank has before the operation."""
     if request.operation in ("all_gather", "gather"):
         return parts(request.elements, request.world_size)[rank]
@@ -60,13 +60,13 @@ def _own(request: CollectiveRequest, rank: int) -> slice:
     return slice(0, 0) if rooted and rank != request.root else slice(0, request.elements)
 
 
-def share_of(request: CollectiveRequest, whole: Array | list[Array]) -> list[Array]:
+def share_of(request: CollectiveRequest, outcome: Array | list[Array]) -> list[Array]:
     """Return the part of the reduced, gathered or sent array that the operation promises to each rank."""
     n, elements, operation = request.world_size, request.elements, request.operation
     if operation == "all_to_all":
-        rows = [np.asarray(buffer)[r * elements : (r + 1) * elements] for r, buffer in enumerate(whole)]
+        rows = [np.asarray(buffer)[r * elements : (r + 1) * elements] for r, buffer in enumerate(outcome)]
         return [np.concatenate([row[part] for row in rows]) for part in parts(elements, n)]
-    array = np.asarray(whole)
+    array = np.asarray(outcome)
     if operation in ("reduce_scatter", "scatter"):
         return [array[part] for part in parts(elements, n)]
     if operation in ("reduce", "gather"):

@@ -56,13 +56,13 @@ def check_topology_builder(builder: str | Path, options: Mapping[str, Any] | Non
     True
     """
     name, path = str(builder), located(str(builder))
-    found = BUILDERS.find(path)
-    given = dict(options) if options is not None else _example_options(found, name)
-    topology = {"builder": path, "options": given, "gpu": "h100_sxm"}
+    record = BUILDERS.find(path)
+    settings = dict(options) if options is not None else _example_options(record, name)
+    topology = {"builder": path, "options": settings, "gpu": "h100_sxm"}
     most = facts(topology).max_ranks
     sizes = [size for size in SIZES if most is None or size <= most]
     results = (
-        judged("", "options are described", [("", partial(_describes_its_options, found))]),
+        judged("", "options are described", [("", partial(_describes_its_options, record))]),
         *(
             judged("", law, ((f"{ranks} ranks", partial(check, topology, ranks)) for ranks in sizes))
             for law, check in _LAWS.items()
@@ -74,8 +74,8 @@ def check_topology_builder(builder: str | Path, options: Mapping[str, Any] | Non
 
 def _describes_its_options(builder: Builder) -> None:
     """Check that the docstring of a builder's function explains every option."""
-    told = builder.function.__doc__ or ""
-    missing = next((option for option in builder.options.model_fields if option not in told), "")
+    docstring = builder.function.__doc__ or ""
+    missing = next((option for option in builder.options.model_fields if option not in docstring), "")
     require(not missing, f"the docstring does not explain option {missing}")
 
 

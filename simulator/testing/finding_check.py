@@ -18,8 +18,8 @@ def check_finding(finding: str | Path) -> PartCheck:
     `finding` is the path of a file with a FINDING, or a shipped name. Raises ScenarioError if the file declares no
     finding.
     """
-    found = FINDING_KINDS.find(str(finding))
-    cases = [(f"a comparison of {kind}s", partial(_tells, found, kind)) for kind in KINDS]
+    record = FINDING_KINDS.find(str(finding))
+    cases = [(f"a comparison of {kind}s", partial(_tells, record, kind)) for kind in KINDS]
     return PartCheck(str(finding), "findings", (judged("", "sentences, numbers and points", cases),))
 
 

@@ -25,18 +25,18 @@ def check_framework(framework: str | Path) -> PartCheck:
     >>> check_framework("torchtitan").holds
     True
     """
-    found = load_framework(framework)
+    file = load_framework(framework)
     results = (
-        judged("", "sources of constants", [(key, partial(_has_source, found, key)) for key in found.facts["sources"]]),
-        _simulated(found),
+        judged("", "sources of constants", [(key, partial(_has_source, file, key)) for key in file.facts["sources"]]),
+        _simulated(file),
     )
     return PartCheck(str(framework), "framework files", results, f"{', '.join(SHARDINGS)} on {RANKS} ranks")
 
 
 def _has_source(framework: Framework, key: str) -> None:
     """Check that a constant of the file names its source."""
-    told = bool(framework.facts["sources"][key].strip())
-    require(told, "has no source; write {value: ..., source: where the value was measured}")
+    has_source = bool(framework.facts["sources"][key].strip())
+    require(has_source, "has no source; write {value: ..., source: where the value was measured}")
 
 
 def _simulated(framework: Framework) -> LawResult:

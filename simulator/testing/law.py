@@ -43,8 +43,8 @@ class LawResult:
     def line(self) -> str:
         """The result as text."""
         of = f"{self.operation}, " if self.operation else ""
-        held = f"holds in {self.cases} case{'s' if self.cases > 1 else ''}" if self.cases else "none declared"
-        return f"{of}{self.law}: {self.fault or held}"
+        verdict = f"holds in {self.cases} case{'s' if self.cases > 1 else ''}" if self.cases else "none declared"
+        return f"{of}{self.law}: {self.fault or verdict}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,13 +90,13 @@ def judged(operation: str, law: str, cases: Iterable[tuple[str, Callable[[], boo
     cases : iterable of (setting in words, function)
         A function raises an error if the law is broken, and returns False if the law says nothing about the case.
     """
-    held = 0
+    count = 0
     for setting, holds in cases:
         try:
-            held += holds() is not False
+            count += holds() is not False
         # The functions of a user's record may raise any error.
         except Exception as error:
             kind = "" if isinstance(error, SimulatorError) else f"{type(error).__name__}: "
             where = f" with {setting}" if setting else ""
-            return LawResult(operation, law, held, f"BROKEN{where}: {kind}{' '.join(str(error).split())}")
-    return LawResult(operation, law, held)
+            return LawResult(operation, law, count, f"BROKEN{where}: {kind}{' '.join(str(error).split())}")
+    return LawResult(operation, law, count)

@@ -69,29 +69,29 @@ def _ink(text: Any, renderer: Any) -> Bbox:
     return Bbox.from_extents(box.x0, box.y0 + box.height * empty / lines, box.x1, box.y1)
 
 
-def overlapping(drawn: Drawn) -> list[tuple[str, str]]:
+def overlapping(boxes: Drawn) -> list[tuple[str, str]]:
     """Return pairs of texts whose boxes intersect."""
-    edges = np.array([(box.x0, box.x1, box.y0, box.y1) for _, box in drawn]).reshape(-1, 4)
-    found = []
-    for place, (text, box) in enumerate(drawn):
+    edges = np.array([(box.x0, box.x1, box.y0, box.y1) for _, box in boxes]).reshape(-1, 4)
+    pairs = []
+    for place, (text, box) in enumerate(boxes):
         left, right, low, high = edges[place + 1 :].T
         across = np.minimum(box.x1, right) - np.maximum(box.x0, left)
         along = np.minimum(box.y1, high) - np.maximum(box.y0, low)
         others = np.flatnonzero((across > _SLACK) & (along > _SLACK))
-        found += [(text, drawn[place + 1 + other][0]) for other in others]
-    return found
+        pairs += [(text, boxes[place + 1 + other][0]) for other in others]
+    return pairs
 
 
-def outside(figure: Figure, drawn: Drawn) -> list[str]:
+def outside(figure: Figure, boxes: Drawn) -> list[str]:
     """Return texts that the figure's edge cuts."""
-    whole = figure.bbox
+    frame = figure.bbox
     return [
         text
-        for text, box in drawn
-        if box.x0 < whole.x0 - _SLACK
-        or box.y0 < whole.y0 - _SLACK
-        or box.x1 > whole.x1 + _SLACK
-        or box.y1 > whole.y1 + _SLACK
+        for text, box in boxes
+        if box.x0 < frame.x0 - _SLACK
+        or box.y0 < frame.y0 - _SLACK
+        or box.x1 > frame.x1 + _SLACK
+        or box.y1 > frame.y1 + _SLACK
     ]
 
 

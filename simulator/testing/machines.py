@@ -58,20 +58,20 @@ def equal_nodes(world_size: int, size: int) -> tuple[tuple[int, ...], ...]:
 
 def request_options(example: Example, world_size: int) -> dict[str, Any]:
     """Return the fields of a request that an algorithm's example sets."""
-    found: dict[str, Any] = {} if example.chunks is None else {"chunks": example.chunks}
+    options: dict[str, Any] = {} if example.chunks is None else {"chunks": example.chunks}
     if example.servers is not None:
-        found |= {"servers": example.servers, "servers_on": example.servers_on}
+        options |= {"servers": example.servers, "servers_on": example.servers_on}
     if example.given and example.node_size:
-        found["nodes"] = equal_nodes(world_size, example.node_size)
-    return found
+        options["nodes"] = equal_nodes(world_size, example.node_size)
+    return options
 
 
 def variants(algorithm: Algorithm, ranks: int) -> Iterator[tuple[Cluster, dict[str, Any]]]:
     """Yield the machines, and the options of a request, of the algorithm's own examples."""
     for example in algorithm.examples(ranks):
-        own = example.servers if example.servers_on == "own" else 0
+        servers = example.servers if example.servers_on == "own" else 0
         inside = example.node_size if example.node_size and not example.given else None
-        yield nodes(ranks, inside) if inside else star(ranks, own or 0), request_options(example, ranks)
+        yield nodes(ranks, inside) if inside else star(ranks, servers or 0), request_options(example, ranks)
 
 
 def requests(

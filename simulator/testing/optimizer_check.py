@@ -23,21 +23,21 @@ def check_optimizer(optimizer: str | Path) -> PartCheck:
     >>> check_optimizer("lion").holds
     True
     """
-    found = OPTIMIZERS.find(str(optimizer))
-    each, kernels = found.states * found.state_itemsize, found.update
+    record = OPTIMIZERS.find(str(optimizer))
+    each, kernels = record.states * record.state_itemsize, record.update
     traffic = (
-        (f"{strategy}, {precision.params}", partial(laws.moves_its_arrays, found, strategy, precision, kernels))
+        (f"{strategy}, {precision.params}", partial(laws.moves_its_arrays, record, strategy, precision, kernels))
         for strategy in laws.SHARDINGS
         for precision in (MIXED, laws.WHOLE)
     )
     results = (
-        judged("", "states and accesses of its kernels", [("", partial(laws.counts_its_update, found, kernels))]),
-        _of_shardings("memory of its states", lambda strategy: laws.holds_its_states(found, strategy, each)),
-        _of_shardings("time of its traffic", lambda strategy: laws.takes_its_traffic(found, strategy, each)),
+        judged("", "states and accesses of its kernels", [("", partial(laws.counts_its_update, record, kernels))]),
+        _of_shardings("memory of its states", lambda strategy: laws.holds_its_states(record, strategy, each)),
+        _of_shardings("time of its traffic", lambda strategy: laws.takes_its_traffic(record, strategy, each)),
         judged("", "traffic of separate kernels", traffic),
-        judged("", "launches of separate kernels", [("", partial(laws.differs_by_launches, found))]),
-        judged("", "numbers of each shard", [("", partial(laws.updates_shards_alike, found))]),
-        _of_shardings("the same time in both engines", lambda strategy: laws.is_simulated(found, strategy)),
+        judged("", "launches of separate kernels", [("", partial(laws.differs_by_launches, record))]),
+        judged("", "numbers of each shard", [("", partial(laws.updates_shards_alike, record))]),
+        _of_shardings("the same time in both engines", lambda strategy: laws.is_simulated(record, strategy)),
     )
     return PartCheck(str(optimizer), "optimizers", results, f"{', '.join(laws.SHARDINGS)} on {laws.RANKS} ranks")
 

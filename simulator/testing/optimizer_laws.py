@@ -50,18 +50,18 @@ def counts_its_update(optimizer: Optimizer, kernels: Kernels) -> bool:
     if not kernels or optimizer.separate is None:
         return False
     accesses = "".join(read + written for read, written in kernels)
-    kept = sorted(set(accesses) - set("pgd"))
-    names = f" ({', '.join(kept)})" if kept else ""
+    letters = sorted(set(accesses) - set("pgd"))
+    names = f" ({', '.join(letters)})" if letters else ""
     require(
-        optimizer.states == len(kept),
-        f"declares {optimizer.states} states for each parameter; its kernels use {len(kept)}{names}",
+        optimizer.states == len(letters),
+        f"declares {optimizer.states} states for each parameter; its kernels use {len(letters)}{names}",
     )
-    found, separate = _counted(accesses), optimizer.separate
+    counts, separate = _counted(accesses), optimizer.separate
     declared = {"p": separate.parameters, "g": separate.gradients, "other": separate.numbers}
     for array, words in (("p", "the parameter"), ("g", "the gradient"), ("other", "states and temporaries")):
         require(
-            declared[array] == found[array],
-            f"declares {declared[array]} accesses to {words}; its kernels have {found[array]}",
+            declared[array] == counts[array],
+            f"declares {declared[array]} accesses to {words}; its kernels have {counts[array]}",
         )
     require(separate.kernels == len(kernels), f"declares {separate.kernels} kernels; its update has {len(kernels)}")
     declares, uses = bool(separate.temporaries), "d" in accesses
@@ -82,19 +82,17 @@ def holds_its_states(optimizer: Optimizer, strategy: str, each: float) -> None:
 
     With a master copy, which zero3 has as its shard of the parameters.
     """
-    made = TrainingStep(TINY, 32, 1, optimizer=optimizer, sharding=Sharding(strategy=strategy))
+    job = TrainingStep(TINY, 32, 1, optimizer=optimizer, sharding=Sharding(strategy=strategy))
     sharding, elements = STRATEGIES.find(strategy), 1000 * RANKS
-    found = states(made, sharding.shards, sharding.updater, [even_part(elements, RANKS)])
-    own = elements // RANKS if sharding.shards else elements
-    require(found.updated == own, f"{strategy} updates {found.updated} numbers; must be {own}")
-    read, written = own * (each + GRADIENT + MASTER), own * (each + MASTER)
-    require(found.update_read >= read, f"{strategy} reads {found.update_read} B; must be {read} B at least")
-    require(
-        found.update_written >= written, f"{strategy} writes {found.update_written} B; must be {written} B at least"
-    )
+    size = states(job, sharding.shards, sharding.updater, [even_part(elements, RANKS)])
+    count = elements // RANKS if sharding.shards else elements
+    require(size.updated == count, f"{strategy} updates {size.updated} numbers; must be {count}")
+    read, written = count * (each + GRADIENT + MASTER), count * (each + MASTER)
+    require(size.update_read >= read, f"{strategy} reads {size.update_read} B; must be {read} B at least")
+    require(size.update_written >= written, f"{strategy} writes {size.update_written} B; must be {written} B at least")
     master = 0 if sharding.shards_parameters else MASTER
-    held = math.ceil(own * (each + master))
-    require(found.optimizer == held, f"{strategy} holds {found.optimizer} B of states; must hold {held} B")
+    nbytes = math.ceil(count * (each + master))
+    require(size.optimizer == nbytes, f"{strategy} holds {size.optimizer} B of states; must hold {nbytes} B")
 
 
 def streamed(optimizer: Optimizer) -> int:
@@ -103,22 +101,22 @@ def streamed(optimizer: Optimizer) -> int:
     These are all, without the matrices of layers if the optimizer has a rule for matrices.
     """
     layers = [module for module in modules(TINY) if module.name.startswith("layer")]
-    matrices = sum(one.elements for module in layers for one in module.parameters if len(one.shape) > 1)
+    matrices = sum(tensor.elements for module in layers for tensor in module.parameters if len(tensor.shape) > 1)
     return total(TINY) - (matrices if optimizer.of_matrices is not None else 0)
 
 
 def takes_its_traffic(optimizer: Optimizer, strategy: str, each: float) -> None:
     """Check that the update takes at least the time of its bytes at the bandwidth of HBM; `each` is as above."""
-    played = play(replace(step(strategy, TINY), optimizer=under(optimizer, strategy)), RANKS)
+    run = play(replace(step(strategy, TINY), optimizer=under(optimizer, strategy)), RANKS)
     elements = streamed(optimizer) // (RANKS if STRATEGIES.find(strategy).shards else 1)
-    roof = elements * (2 * each + GRADIENT + 2 * MASTER) / played.cluster.gpus[0].hbm_bandwidth
-    took = duration(played)
+    roof = elements * (2 * each + GRADIENT + 2 * MASTER) / run.cluster.gpus[0].hbm_bandwidth
+    took = duration(run)
     require(took >= roof, f"{strategy}: the update takes {took:.3g} s; its bytes take {roof:.3g} s")
 
 
-def duration(played: Played) -> float:
+def duration(run: Played) -> float:
     """Return the duration of rank 0's kernel, or kernels, that update number by number [s]."""
-    (span,) = (one for one in played.timeline.spans if one.rank == 0 and one.name == "optimizer step")
+    (span,) = (span for span in run.timeline.spans if span.rank == 0 and span.name == "optimizer step")
     return span.end - span.start
 
 
@@ -127,19 +125,19 @@ def moves_its_arrays(optimizer: Optimizer, strategy: str, precision: Precision, 
     if not kernels or optimizer.separate is None:
         return False
     separate = replace(under(optimizer, strategy), implementation="foreach")
-    made = TrainingStep(TINY, 32, 1, optimizer=separate, sharding=Sharding(strategy=strategy), precision=precision)
+    job = TrainingStep(TINY, 32, 1, optimizer=separate, sharding=Sharding(strategy=strategy), precision=precision)
     sharding = STRATEGIES.find(strategy)
-    found = states(made, sharding.shards, sharding.updater, [even_part(1000 * RANKS, RANKS)])
+    size = states(job, sharding.shards, sharding.updater, [even_part(1000 * RANKS, RANKS)])
     sizes: Mapping[str, int] = {"p": MASTER, "g": GRADIENT if precision.master else MASTER}
     arrays = "".join(read + written for read, written in kernels)
     # A kernel of its own reads the master copy and writes the working copy; zero3 casts when it gathers.
     cast = MASTER + PARAMETER if precision.master and not sharding.shards_parameters else 0
-    moved = found.updated * (sum(sizes.get(array, STATE) for array in arrays) + cast)
-    traffic = update_traffic(made, found)
+    moved = size.updated * (sum(sizes.get(array, STATE) for array in arrays) + cast)
+    traffic = update_traffic(job, size)
     require(traffic == moved, f"{strategy}: the update moves {traffic} B; its kernels move {moved} B")
-    held = found.updated * STATE * ("d" in "".join(written for _, written in kernels))
-    temporaries = temporary_bytes(made, found)
-    require(temporaries == held, f"{strategy}: temporaries take {temporaries} B; those of the kernels take {held} B")
+    peak = size.updated * STATE * ("d" in "".join(written for _, written in kernels))
+    temporaries = temporary_bytes(job, size)
+    require(temporaries == peak, f"{strategy}: temporaries take {temporaries} B; those of the kernels take {peak} B")
     return True
 
 
@@ -150,10 +148,10 @@ def differs_by_launches(optimizer: Optimizer) -> bool:
     """
     if optimizer.separate is None or optimizer.of_matrices is not None:
         return False
-    able = [one for one in IMPLEMENTATIONS if one != "fused" or optimizer.has_fused]
-    played = {one: _with(optimizer, one) for one in able}
-    took = {one: duration(run) for one, run in played.items()}
-    run = played["foreach"]
+    able = [name for name in IMPLEMENTATIONS if name != "fused" or optimizer.has_fused]
+    runs = {name: _with(optimizer, name) for name in able}
+    took = {name: duration(run) for name, run in runs.items()}
+    run = runs["foreach"]
     launch = KernelTimer(run.cluster.gpus[0], run.plan.step).launch
     tensors = sum(len(module.parameters) for module in modules(TINY))
     # And the cast of the working copy.
@@ -165,21 +163,21 @@ def differs_by_launches(optimizer: Optimizer) -> bool:
     fused = took.get("fused", 0.0)
     require(fused < took["foreach"], f"the fused update takes {fused:.3g} s, and foreach {took['foreach']:.3g} s")
     temporaries = streamed(optimizer) // RANKS * STATE * optimizer.separate.temporaries
-    held = {one: _temporaries(run) for one, run in played.items()}
+    peaks = {name: _temporaries(run) for name, run in runs.items()}
     # Shards are padded.
-    near = abs(held["foreach"] - temporaries) <= 1e-2 * temporaries
-    require(near, f"foreach holds {held['foreach']:.0f} B of temporaries; must hold {temporaries} B")
-    require(not any(held[one] for one in able if one != "foreach"), "another implementation holds temporaries")
+    near = abs(peaks["foreach"] - temporaries) <= 1e-2 * temporaries
+    require(near, f"foreach holds {peaks['foreach']:.0f} B of temporaries; must hold {temporaries} B")
+    require(not any(peaks[name] for name in able if name != "foreach"), "another implementation holds temporaries")
     return True
 
 
 def _with(optimizer: Optimizer, implementation: Implementation) -> Played:
-    made = replace(step("zero1", TINY), optimizer=replace(optimizer, implementation=implementation))
-    return play(made, RANKS)
+    job = replace(step("zero1", TINY), optimizer=replace(optimizer, implementation=implementation))
+    return play(job, RANKS)
 
 
-def _temporaries(played: Played) -> float:
-    samples = [dict(one.by_category).get("optimizer", 0) for one in played.timeline.memory if one.rank == 0]
+def _temporaries(run: Played) -> float:
+    samples = [dict(sample.by_category).get("optimizer", 0) for sample in run.timeline.memory if sample.rank == 0]
     return max(samples) - samples[-1]
 
 
@@ -194,14 +192,14 @@ def updates_shards_alike(optimizer: Optimizer) -> bool:
     chance, size = np.random.default_rng(0), 97
     for dtype in ("float64", "float32"):
         start, *gradients = (chance.standard_normal(size).astype(dtype) for _ in range(4))
-        whole = _updated(optimizer.numbers, optimizer.states, start, gradients, [(0, size)], constants)
+        full = _updated(optimizer.numbers, optimizer.states, start, gradients, [(0, size)], constants)
         require(
-            not np.array_equal(whole[0], start), "`numbers` changes no parameter; it must change the arrays in place"
+            not np.array_equal(full[0], start), "`numbers` changes no parameter; it must change the arrays in place"
         )
         for cut in range(1, size):
             parts = _updated(optimizer.numbers, optimizer.states, start, gradients, [(0, cut), (cut, size)], constants)
-            for name, one, other in zip(("parameters", *["states"] * optimizer.states), whole, parts, strict=True):
-                same = one.tobytes() == other.tobytes()
+            for name, array, other in zip(("parameters", *["states"] * optimizer.states), full, parts, strict=True):
+                same = array.tobytes() == other.tobytes()
                 require(same, f"`numbers` gives other {name} in {dtype} if a shard ends at {cut} of {size}")
     return True
 
@@ -218,8 +216,8 @@ def _updated(
     arrays = [start.copy(), *(np.zeros_like(start) for _ in range(states))]
     for number, gradient in enumerate(gradients, 1):
         for begin, end in shards:
-            parameters, *kept = (array[begin:end] for array in arrays)
-            update(parameters, gradient[begin:end].copy(), tuple(kept), replace(constants, step=number))
+            parameters, *moments = (array[begin:end] for array in arrays)
+            update(parameters, gradient[begin:end].copy(), tuple(moments), replace(constants, step=number))
     return arrays
 
 

@@ -22,7 +22,7 @@ class PlayedOrder:
     @property
     def makespan(self) -> float:
         """End of the last slot."""
-        return max(end for own in self.slots for _, end in own)
+        return max(end for slots in self.slots for _, end in slots)
 
     def idle(self, rank: int) -> float:
         """Return the time during which a rank runs no slot."""
@@ -30,20 +30,20 @@ class PlayedOrder:
 
     def idle_inside(self, rank: int) -> float:
         """Return the time between a rank's slots."""
-        own = self.slots[rank]
-        return own[-1][1] - own[0][0] - sum(end - start for start, end in own)
+        slots = self.slots[rank]
+        return slots[-1][1] - slots[0][0] - sum(end - start for start, end in slots)
 
 
-def awaited(one: Pass, shape: PipelineShape, placement: Placement) -> tuple[tuple[frozenset[Work], int, int], ...]:
+def awaited(pass_: Pass, shape: PipelineShape, placement: Placement) -> tuple[tuple[frozenset[Work], int, int], ...]:
     """Return the passes for which a pass waits: any of some works, a stage, a micro-batch."""
-    first = 0 if placement is not Placement.BOTH_WAYS or one.stage < shape.ranks else shape.ranks
+    first = 0 if placement is not Placement.BOTH_WAYS or pass_.stage < shape.ranks else shape.ranks
     last = shape.stages - 1 if placement is not Placement.BOTH_WAYS or first else shape.ranks - 1
-    if one.work is _F:
-        return ((frozenset({_F}), one.stage - 1, one.micro),) if one.stage > first else ()
-    if one.work is _W:
-        return ((frozenset({_I}), one.stage, one.micro),)
-    own = (frozenset({_F}), one.stage, one.micro)
-    return (own, (frozenset({_B, _I}), one.stage + 1, one.micro)) if one.stage < last else (own,)
+    if pass_.work is _F:
+        return ((frozenset({_F}), pass_.stage - 1, pass_.micro),) if pass_.stage > first else ()
+    if pass_.work is _W:
+        return ((frozenset({_I}), pass_.stage, pass_.micro),)
+    forward = (frozenset({_F}), pass_.stage, pass_.micro)
+    return (forward, (frozenset({_B, _I}), pass_.stage + 1, pass_.micro)) if pass_.stage < last else (forward,)
 
 
 def length(slot: tuple[Pass, ...], times: Times) -> float:
@@ -53,7 +53,7 @@ def length(slot: tuple[Pass, ...], times: Times) -> float:
     """
     if "F" in times:
         return times["pair"] if len(slot) > 1 else times[slot[0].work.value]  # type: ignore[index]
-    return sum(times[one.work, one.stage] for one in slot)  # type: ignore[index, misc]
+    return sum(times[pass_.work, pass_.stage] for pass_ in slot)  # type: ignore[index, misc]
 
 
 def played(
@@ -82,38 +82,38 @@ def played(
     slots: list[list[tuple[float, float]]] = [[] for _ in order]
     places = [0] * len(order)
     rank_of = {stage: schedule.rank_of(stage, shape.ranks) for stage in range(shape.stages)}
-    while any(place < len(own) for place, own in zip(places, order, strict=True)):
+    while any(place < len(sequence) for place, sequence in zip(places, order, strict=True)):
         moved = False
-        for rank, own in enumerate(order):
-            while places[rank] < len(own):
-                slot, start = own[places[rank]], slots[rank][-1][1] if slots[rank] else 0.0
-                for one in slot:
-                    for works, stage, micro in awaited(one, shape, schedule.placement):
-                        there = [ended[work, stage, micro] for work in works if (work, stage, micro) in ended]
-                        away = send if stage != one.stage and rank_of[stage] != rank else 0.0
-                        start = max(start, there[0] + away) if there else float("inf")
+        for rank, sequence in enumerate(order):
+            while places[rank] < len(sequence):
+                slot, start = sequence[places[rank]], slots[rank][-1][1] if slots[rank] else 0.0
+                for pass_ in slot:
+                    for works, stage, micro in awaited(pass_, shape, schedule.placement):
+                        ends = [ended[work, stage, micro] for work in works if (work, stage, micro) in ended]
+                        away = send if stage != pass_.stage and rank_of[stage] != rank else 0.0
+                        start = max(start, ends[0] + away) if ends else float("inf")
                 if start == float("inf"):
                     break
                 end = start + length(slot, times)
                 ended |= {
-                    (one.work, one.stage, one.micro): end - (behind or {}).get((one.work, one.stage), 0.0)  # type: ignore[call-overload]
-                    for one in slot
+                    (pass_.work, pass_.stage, pass_.micro): end - (behind or {}).get((pass_.work, pass_.stage), 0.0)  # type: ignore[call-overload]
+                    for pass_ in slot
                 }
                 slots[rank].append((start, end))
                 places[rank] += 1
                 moved = True
         if not moved:
-            waiting = [own[place] for place, own in zip(places, order, strict=True) if place < len(own)]
-            told = ", ".join("&".join(map(str, slot)) for slot in waiting)
-            raise BrokenLawError(f"no rank can continue; the next passes are {told}")
+            waiting = [sequence[place] for place, sequence in zip(places, order, strict=True) if place < len(sequence)]
+            names = ", ".join("&".join(map(str, slot)) for slot in waiting)
+            raise BrokenLawError(f"no rank can continue; the next passes are {names}")
     return PlayedOrder(tuple(map(tuple, slots)))
 
 
-def most_held(own: tuple[tuple[Pass, ...], ...]) -> int:
+def most_held(sequence: tuple[tuple[Pass, ...], ...]) -> int:
     """Return the most forward passes of a rank at once whose weight gradients are not computed yet."""
-    held = most = 0
-    for slot in own:
-        for one in sorted(slot, key=lambda each: each.work is not _F):
-            held += {_F: 1, _B: -1, _W: -1, _I: 0}[one.work]
-            most = max(most, held)
+    count = most = 0
+    for slot in sequence:
+        for pass_ in sorted(slot, key=lambda each: each.work is not _F):
+            count += {_F: 1, _B: -1, _W: -1, _I: 0}[pass_.work]
+            most = max(most, count)
     return most

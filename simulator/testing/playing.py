@@ -55,8 +55,8 @@ class Played:
 def planned(cluster: Cluster, algorithm: str | Algorithm, request: CollectiveRequest, **facts: Any) -> Plan:
     """Return the plan of a collective over the first ranks, or over `group`; `facts` are further fields of the task."""
     group = facts.pop("group", tuple(range(request.world_size)))
-    name, own = (algorithm, None) if isinstance(algorithm, str) else ("own", algorithm)
-    return plan(cluster, Task(request, name, group, own=own, **facts))
+    name, record = (algorithm, None) if isinstance(algorithm, str) else ("own", algorithm)
+    return plan(cluster, Task(request, name, group, own=record, **facts))
 
 
 def played(
@@ -70,16 +70,16 @@ def played(
     **facts: Any,
 ) -> Played:
     """Simulate a collective with arrays; `start` has the whole buffer of every rank, drawn numbers if omitted."""
-    made = planned(cluster, algorithm, request, **facts)
-    (op,) = made.program.collectives().values()
+    task_plan = planned(cluster, algorithm, request, **facts)
+    (op,) = task_plan.program.collectives().values()
     dtype = dtypes.find(op.dtype)
     before = [a.copy() for a in (start if start is not None else starts(request, op.dtype))]
     after = [a.copy() for a in before]
     accumulate = dtypes.find(op.accumulate).numpy
     payload = Payload(after, dtype, op.reduction, accumulate, tamper or {})
-    timeline = execute(made.program, cluster, jitter=jitter, payloads={op.name: payload})
+    timeline = execute(task_plan.program, cluster, jitter=jitter, payloads={op.name: payload})
     log = timeline.logs[0]
-    return Played(made, op, log.transfers, timeline, before, after, Numbers(dtype, op.reduction, accumulate))
+    return Played(task_plan, op, log.transfers, timeline, before, after, Numbers(dtype, op.reduction, accumulate))
 
 
 def time_of(cluster: Cluster, algorithm: str | Algorithm, request: CollectiveRequest, **facts: Any) -> float:

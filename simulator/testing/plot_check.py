@@ -24,18 +24,18 @@ def check_plot(plot: str | Path) -> PartCheck:
     """
     name = str(plot)
     shipped = {kind: of(kind)[name] for kind in KINDS if name in of(kind)}
-    found = shipped or dict.fromkeys(KINDS, PLOTS.find(name))
-    cases = [(f"a scenario of a {kind}", partial(_can_be_read, one, kind)) for kind, one in found.items()]
+    by_kind = shipped or dict.fromkeys(KINDS, PLOTS.find(name))
+    cases = [(f"a scenario of a {kind}", partial(_can_be_read, record, kind)) for kind, record in by_kind.items()]
     return PartCheck(name, "plots", (judged("", "titles, texts, colours and axes", cases),))
 
 
 def _can_be_read(plot: Plot, kind: str) -> bool:
     """Check the pictures of a plot; return False if it draws none."""
-    drawn = {where: figure for where, figure in _pictures(plot, kind) if figure is not None}
-    for where, figure in drawn.items():
+    figures = {where: figure for where, figure in _pictures(plot, kind) if figure is not None}
+    for where, figure in figures.items():
         require(hasattr(figure, "savefig"), f"{where} is a {type(figure).__name__}; must be a figure of matplotlib")
         check(figure, where)
-    return bool(drawn)
+    return bool(figures)
 
 
 def _pictures(plot: Plot, kind: str) -> Iterator[tuple[str, Any]]:

@@ -38,18 +38,18 @@ def check_schedule(schedule: str | Path) -> PartCheck:
     'gpipe: keeps the laws of pipeline schedules, checked with 42 shapes of 2 to 4 ranks'
     """
     name = str(schedule)
-    found = SCHEDULES.find(name)
-    shapes = list(_shapes(found))
+    record = SCHEDULES.find(name)
+    shapes = list(_shapes(record))
     if not shapes:
-        refused = found.refusal(PipelineShape(_RANKS[0], 4 * _RANKS[0], found.chunks or 1, _RANKS[0]))
+        refused = record.refusal(PipelineShape(_RANKS[0], 4 * _RANKS[0], record.chunks or 1, _RANKS[0]))
         raise ScenarioError(f"{name}: refuses every shape of 2 to 4 ranks, for example: {refused}")
     results = [
-        judged("", law, ((_words(shape), partial(check, found, shape)) for shape in shapes))
+        judged("", law, ((_words(shape), partial(check, record, shape)) for shape in shapes))
         for law, check in _LAWS.items()
     ]
     if not any(result.fault for result in results):
         # Only a sound order is simulated: other orders deadlock.
-        simulated = partial(laws.is_simulated, located(name), found)
+        simulated = partial(laws.is_simulated, located(name), record)
         few = {(shape.ranks, shape.chunks): shape for shape in shapes}.values()
         results.append(judged("", "the same time in both engines", ((_words(s), partial(simulated, s)) for s in few)))
     tried = f"{len(shapes)} shapes of {shapes[0].ranks} to {shapes[-1].ranks} ranks"

@@ -24,27 +24,27 @@ def has_every_pass_once(schedule: PipelineSchedule, shape: PipelineShape) -> Non
     """Check that every rank runs the passes of its own stages, each micro-batch forward and backward once."""
     order = schedule.order(shape)
     require(len(order) == shape.ranks, f"the order has {len(order)} ranks; must have {shape.ranks}")
-    for rank, own in enumerate(order):
-        done = Counter((one.work, one.stage, one.micro) for slot in own for one in slot)
-        twice = next((key for key, times in done.items() if times > 1), None)
-        require(twice is None, f"rank {rank} runs {_named(twice)} {done[twice] if twice else 0} times")
+    for rank, sequence in enumerate(order):
+        runs = Counter((pass_.work, pass_.stage, pass_.micro) for slot in sequence for pass_ in slot)
+        twice = next((key for key, times in runs.items() if times > 1), None)
+        require(twice is None, f"rank {rank} runs {_name(twice)} {runs[twice] if twice else 0} times")
         for stage in schedule.stages_of(rank, shape):
             for micro in range(_micro_batches(schedule, shape)):
-                works = {work for work in Work if done.pop((work, stage, micro), 0)}
+                works = {work for work in Work if runs.pop((work, stage, micro), 0)}
                 allowed = (_SPLIT, _WHOLE) if schedule.splits_backward else (_WHOLE,)
                 require(works in allowed, _missing(rank, stage, micro, works, schedule))
-        other = next(iter(done), None)
-        require(other is None, f"rank {rank} runs {_named(other)}, which is no pass of its stages and micro-batches")
+        other = next(iter(runs), None)
+        require(other is None, f"rank {rank} runs {_name(other)}, which is no pass of its stages and micro-batches")
 
 
-def _named(key: tuple[Work, int, int] | None) -> str:
+def _name(key: tuple[Work, int, int] | None) -> str:
     return "" if key is None else f"{key[0].value}{key[1]}.{key[2]}"
 
 
 def _missing(rank: int, stage: int, micro: int, works: set[Work], schedule: PipelineSchedule) -> str:
     needs = "F, and B or both I and W" if schedule.splits_backward else "F and B"
-    found = ", ".join(sorted(work.value for work in works)) or "no pass"
-    return f"rank {rank} runs {found} of stage {stage} and micro-batch {micro}; must run {needs}"
+    names = ", ".join(sorted(work.value for work in works)) or "no pass"
+    return f"rank {rank} runs {names} of stage {stage} and micro-batch {micro}; must run {needs}"
 
 
 def can_be_played(schedule: PipelineSchedule, shape: PipelineShape, send: float = 0.5) -> None:
@@ -55,7 +55,7 @@ def can_be_played(schedule: PipelineSchedule, shape: PipelineShape, send: float 
 
 def pairs_as_declared(schedule: PipelineSchedule, shape: PipelineShape) -> None:
     """Check that slots with two passes are declared by `pairs`."""
-    slots = {len(slot) for own in schedule.order(shape) for slot in own}
+    slots = {len(slot) for sequence in schedule.order(shape) for slot in sequence}
     most = 2 if schedule.pairs else 1
     require(slots <= {1, most}, f"a slot has {max(slots)} passes; must have at most {most}")
 
@@ -76,11 +76,11 @@ def has_its_bubble(
             return False
         backward, weights = 2 * forward, forward
     times = {"F": forward, "B": backward, "I": backward - weights, "W": weights, "pair": forward + backward}
-    found = played(schedule, shape, schedule.order(shape), times).makespan
+    makespan = played(schedule, shape, schedule.order(shape), times).makespan
     work = _micro_batches(schedule, shape) * shape.chunks * (forward + backward)
     bubble = schedule.bubble(shape, PassTimes(forward, backward, weights, forward + backward))
-    off = abs(found - work - bubble) > _EQUAL * found
-    require(not off, f"the bubble lasts {found - work:.9g} s, and its closed form gives {bubble:.9g} s")
+    off = abs(makespan - work - bubble) > _EQUAL * makespan
+    require(not off, f"the bubble lasts {makespan - work:.9g} s, and its closed form gives {bubble:.9g} s")
     return True
 
 
@@ -88,9 +88,9 @@ def holds_what_it_declares(schedule: PipelineSchedule, shape: PipelineShape) -> 
     """Check the activations held by each rank; return False if the schedule declares no number."""
     if schedule.held is None:
         return False
-    for rank, own in enumerate(schedule.order(shape)):
-        found, declared = most_held(own), schedule.held(shape, rank)
-        require(found == declared, f"rank {rank} holds {found} activations at most, and declares {declared}")
+    for rank, sequence in enumerate(schedule.order(shape)):
+        count, declared = most_held(sequence), schedule.held(shape, rank)
+        require(count == declared, f"rank {rank} holds {count} activations at most, and declares {declared}")
     return True
 
 
@@ -102,8 +102,8 @@ def is_simulated(name: str, schedule: PipelineSchedule, shape: PipelineShape) ->
         pp=shape.ranks, schedule=name, virtual_stages=shape.chunks if schedule.chunks is None else 1,
         microbatch_group=shape.group if schedule.grouped else None,
     )  # fmt: skip
-    made = step("ddp", model, accumulation=shape.micro_batches, parallelism=cut, seq_len=8, micro_batch_size=1)
-    return takes_as_long_in_both_engines(made, shape.ranks)
+    job = step("ddp", model, accumulation=shape.micro_batches, parallelism=cut, seq_len=8, micro_batch_size=1)
+    return takes_as_long_in_both_engines(job, shape.ranks)
 
 
 def _micro_batches(schedule: PipelineSchedule, shape: PipelineShape) -> int:

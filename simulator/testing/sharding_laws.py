@@ -72,11 +72,11 @@ def learns_what_ddp_learns(
     if "keep_below" in options:
         return False
     losses, parameters = _trained(name, options, stragglers)
-    wanted_losses, wanted = _reference()
-    off = max(abs(a - b) / abs(b) for a, b in zip(losses, wanted_losses, strict=True))
+    reference_losses, reference = _reference()
+    off = max(abs(a - b) / abs(b) for a, b in zip(losses, reference_losses, strict=True))
     require(off <= _SAME_LOSS, f"the loss of a training differs from ddp's by {off:.2g}")
-    require(set(parameters) == set(wanted), "the training has other parameters than ddp's")
-    for parameter, value in wanted.items():
+    require(set(parameters) == set(reference), "the training has other parameters than ddp's")
+    for parameter, value in reference.items():
         # The key bias has a gradient of zero, whose rounding Adam turns into moves.
         keep = np.s_[: EVEN.hidden_size] if parameter.endswith("qkv.bias") else np.s_[:]
         away = float(np.max(np.abs(parameters[parameter][keep] - value[keep])))
@@ -93,46 +93,46 @@ def _trained(
     name: str, options: Mapping[str, Any], stragglers: Mapping[int, float] | None = None
 ) -> tuple[list[float], dict[str, Array]]:
     """Return the losses and the parameters of two steps of a real training in float64."""
-    made = step(name, _SHALLOW, precision=_DOUBLE, seq_len=8, accumulation=3, algorithm="direct", **options)
-    played = play(made, RANKS, stragglers=stragglers)
-    setting = TrainingContext(gpt_of(made), played.plan, played.timeline, Adam(), seed=5)
+    job = step(name, _SHALLOW, precision=_DOUBLE, seq_len=8, accumulation=3, algorithm="direct", **options)
+    run = play(job, RANKS, stragglers=stragglers)
+    setting = TrainingContext(gpt_of(job), run.plan, run.timeline, Adam(), seed=5)
     training = start(setting, task.initial(setting.gpt, 0))
-    rows = (task.sequences(0, number, played.plan.tokens // 8, 9, EVEN.vocab_size) for number in range(2))
+    rows = (task.sequences(0, number, run.plan.tokens // 8, 9, EVEN.vocab_size) for number in range(2))
     return [training.step(tokens).loss for tokens in rows], training.parameters()
 
 
 def sends_its_volume(name: str, options: Mapping[str, Any], accumulation: int) -> bool:
     """Check the elements on the wire; return False if a rank's shard would be padded."""
-    strategy, made = STRATEGIES.find(name), step(name, EVEN, precision=_HALF, accumulation=accumulation, **options)
-    played = play(made, RANKS)
-    parts = units(made, played.cluster.gpus[0], RANKS, sharded=strategy.shards_parameters)
+    strategy, job = STRATEGIES.find(name), step(name, EVEN, precision=_HALF, accumulation=accumulation, **options)
+    run = play(job, RANKS)
+    parts = units(job, run.cluster.gpus[0], RANKS, sharded=strategy.shards_parameters)
     if any(part.elements % RANKS or part.resident % RANKS for part in parts):
         return False
-    logs = [log for log in played.timeline.logs if not log.collective.startswith("sum gradient norm")]
+    logs = [log for log in run.timeline.logs if not log.collective.startswith("sum gradient norm")]
     # Each element has two bytes.
-    sent = sum(float(log.nbytes.sum()) for log in logs) / 2
-    declared = strategy.volume(parts, made.sharding, accumulation, RANKS)
-    require(abs(sent - declared) <= 1e-12 * declared, f"sends {sent:.0f} elements, and declares {declared:.0f}")
+    volume = sum(float(log.nbytes.sum()) for log in logs) / 2
+    declared = strategy.volume(parts, job.sharding, accumulation, RANKS)
+    require(abs(volume - declared) <= 1e-12 * declared, f"sends {volume:.0f} elements, and declares {declared:.0f}")
     return True
 
 
 def returns_to_its_states(name: str, options: Mapping[str, Any]) -> None:
     """Check that after a step each rank holds exactly the states that follow from `shards` and `updater`."""
-    strategy, made = STRATEGIES.find(name), step(name, EVEN, accumulation=2, **options)
-    played = play(made, RANKS)
-    parts = units(made, played.cluster.gpus[0], RANKS, sharded=strategy.shards_parameters)
+    strategy, job = STRATEGIES.find(name), step(name, EVEN, accumulation=2, **options)
+    run = play(job, RANKS)
+    parts = units(job, run.cluster.gpus[0], RANKS, sharded=strategy.shards_parameters)
     elements, resident = sum(module.elements for module in modules(EVEN)), sum(part.resident for part in parts)
-    held = states(made, strategy.shards, strategy.updater, [even_part(elements, RANKS)], resident)
-    wanted = {"parameters": held.parameters, "optimizer": held.optimizer}
-    last = {sample.rank: dict(sample.by_category) for sample in played.timeline.memory}
+    size = states(job, strategy.shards, strategy.updater, [even_part(elements, RANKS)], resident)
+    declared = {"parameters": size.parameters, "optimizer": size.optimizer}
+    last = {sample.rank: dict(sample.by_category) for sample in run.timeline.memory}
     for rank, categories in last.items():
-        found = {category: nbytes for category, nbytes in categories.items() if nbytes}
-        expected = {category: nbytes for category, nbytes in wanted.items() if nbytes}
-        require(found == expected, f"rank {rank} holds {_bytes(found)} after the step; must hold {_bytes(expected)}")
+        actual = {category: nbytes for category, nbytes in categories.items() if nbytes}
+        expected = {category: nbytes for category, nbytes in declared.items() if nbytes}
+        require(actual == expected, f"rank {rank} holds {_bytes(actual)} after the step; must hold {_bytes(expected)}")
 
 
-def _bytes(held: Mapping[str, float]) -> str:
-    return ", ".join(f"{category} {nbytes:.0f} B" for category, nbytes in sorted(held.items())) or "nothing"
+def _bytes(sizes: Mapping[str, float]) -> str:
+    return ", ".join(f"{category} {nbytes:.0f} B" for category, nbytes in sorted(sizes.items())) or "nothing"
 
 
 def declares_states_of_its_updater(name: str) -> None:
@@ -142,41 +142,41 @@ def declares_states_of_its_updater(name: str) -> None:
     master copy; if servers update, the servers keep the 12 bytes.
     """
     strategy, elements = STRATEGIES.find(name), 4000
-    held = states(step(name), strategy.shards, strategy.updater, [even_part(elements, RANKS)])
+    size = states(step(name), strategy.shards, strategy.updater, [even_part(elements, RANKS)])
     before_use = strategy.gathering is Gathering.BEFORE_USE
     sharded = State.PARAMETERS in strategy.shards
     require(sharded == before_use, "parameters are sharded exactly if they are gathered before their use")
     owned = {Updater.EVERY_RANK: 12 * elements, Updater.OWNERS: 12 * elements / RANKS, Updater.SERVERS: 0}
     parameters = 4 * elements / RANKS if sharded else 2 * elements
     together = owned[strategy.updater] + (0 if sharded else 2 * elements)
-    found = held.parameters + held.optimizer
-    require(held.parameters == parameters, f"a rank holds {held.parameters} B of parameters; must hold {parameters} B")
-    require(found == together, f"a rank holds {found} B of states; must hold {together} B")
+    nbytes = size.parameters + size.optimizer
+    require(size.parameters == parameters, f"a rank holds {size.parameters} B of parameters; must hold {parameters} B")
+    require(nbytes == together, f"a rank holds {nbytes} B of states; must hold {together} B")
 
 
 def runs_the_kernels_of_ddp(name: str, options: Mapping[str, Any]) -> None:
     """Check that a rank runs the kernels that it runs under ddp."""
-    found = _kernels(play(step(name, EVEN, accumulation=2, checkpointing="full", **options), RANKS))
-    wanted = _kernels(play(step("ddp", EVEN, accumulation=2, checkpointing="full"), RANKS))
-    other = next(iter(set(found) ^ set(wanted)), ("", 0.0, 0.0))[0]
-    require(found == wanted, f"runs {len(found)} kernels, and ddp {len(wanted)}; the first that differs is {other!r}")
+    kernels = _kernels(play(step(name, EVEN, accumulation=2, checkpointing="full", **options), RANKS))
+    ddp = _kernels(play(step("ddp", EVEN, accumulation=2, checkpointing="full"), RANKS))
+    other = next(iter(set(kernels) ^ set(ddp)), ("", 0.0, 0.0))[0]
+    require(kernels == ddp, f"runs {len(kernels)} kernels, and ddp {len(ddp)}; the first that differs is {other!r}")
 
 
-def _kernels(played: Played) -> list[tuple[str, float, float]]:
+def _kernels(run: Played) -> list[tuple[str, float, float]]:
     kinds = ("forward", "backward", "recompute")
-    return sorted((s.name, s.flops, s.nbytes) for s in played.timeline.spans if s.rank == 0 and s.kind in kinds)
+    return sorted((s.name, s.flops, s.nbytes) for s in run.timeline.spans if s.rank == 0 and s.kind in kinds)
 
 
 def sends_gradients_as_declared(name: str) -> None:
     """Check that gradients are communicated in every micro-batch, or in the last, as `sending` declares."""
     strategy, accumulation = STRATEGIES.find(name), 3
-    played = play(step(name, EVEN, accumulation=accumulation), RANKS)
+    run = play(step(name, EVEN, accumulation=accumulation), RANKS)
     sends = (Exchange.ALL_REDUCE, Exchange.REDUCE_SCATTER, Exchange.PUSH)
-    acts = [op.act for op in played.plan.program.collectives().values() if op.act is not None]
+    acts = [op.act for op in run.plan.program.collectives().values() if op.act is not None]
     micros = {act.micro for act in acts if act.effect in sends}
     every = strategy.sending is GradientSync.EVERY
-    wanted = set(range(accumulation)) if every else {accumulation - 1}
-    require(micros == wanted, f"communicates gradients in micro-batches {sorted(micros)}; must be {sorted(wanted)}")
+    expected = set(range(accumulation)) if every else {accumulation - 1}
+    require(micros == expected, f"communicates gradients in micro-batches {sorted(micros)}; must be {sorted(expected)}")
 
 
 def gathers_ahead(name: str, prefetch: int) -> bool:
@@ -186,12 +186,12 @@ def gathers_ahead(name: str, prefetch: int) -> bool:
     last layer stays for its backward pass, which therefore needs no gather. Gathers follow each other on a stream, so
     the first layer begins while those ahead still wait.
     """
-    played = play(step(name, EVEN, prefetch=prefetch), RANKS)
-    gathers = _starts(played, Exchange.ALL_GATHER)
+    run = play(step(name, EVEN, prefetch=prefetch), RANKS)
+    gathers = _starts(run, Exchange.ALL_GATHER)
     if STRATEGIES.find(name).gathering is not Gathering.BEFORE_USE:
         require(not gathers, f"gathers {len(gathers)} layers before their use; declares no such gather")
         return False
-    forward, backward = _starts(played, Computation.FORWARD), _starts(played, Computation.BACKWARD)
+    forward, backward = _starts(run, Computation.FORWARD), _starts(run, Computation.BACKWARD)
     layers = EVEN.num_layers
     ahead = [bisect_right(gathers, t) - (n + 1) for n, t in enumerate(forward[: layers - prefetch])]
     require(ahead[0] <= prefetch, f"gathers {ahead[0]} layers before the first begins; must be at most {prefetch}")
@@ -201,10 +201,10 @@ def gathers_ahead(name: str, prefetch: int) -> bool:
     return True
 
 
-def _starts(played: Played, *effects: Computation | Exchange) -> list[float]:
+def _starts(run: Played, *effects: Computation | Exchange) -> list[float]:
     """Return the starts of rank 0's operations on layers with these effects, without the ends of the model."""
-    acts = {op.name: op.act for op in played.plan.program.ranks[0] if isinstance(op, Compute | Collective)}
-    spans = [(span.start, acts[span.name]) for span in played.timeline.spans if span.rank == 0]
+    acts = {op.name: op.act for op in run.plan.program.ranks[0] if isinstance(op, Compute | Collective)}
+    spans = [(span.start, acts[span.name]) for span in run.timeline.spans if span.rank == 0]
     return sorted(t for t, act in spans if act and act.effect in effects and act.units[0].startswith("layer"))
 
 

@@ -38,40 +38,40 @@ class Played:
 def step(strategy: str = "zero3", model: Transformer = TINY, **facts: Any) -> TrainingStep:
     """Return a step of the tiny model; `facts` are fields of Sharding and of TrainingStep by name."""
     shards = {name: facts.pop(name) for name in Sharding.model_fields if name in facts}
-    given: dict[str, Any] = {"seq_len": 32, "micro_batch_size": 2, "collectives": "played"} | facts
-    return TrainingStep(model, sharding=Sharding().replaced(strategy=strategy, **shards), **given)
+    settings: dict[str, Any] = {"seq_len": 32, "micro_batch_size": 2, "collectives": "played"} | facts
+    return TrainingStep(model, sharding=Sharding().replaced(strategy=strategy, **shards), **settings)
 
 
 def play(
-    made: TrainingStep,
+    job: TrainingStep,
     ranks: int,
     topology: Any = "star_100g",
     stragglers: Mapping[int, float] | None = None,
     jitter: Jitter | None = None,
 ) -> Played:
     """Simulate a step on `ranks` ranks with the events engine."""
-    cluster = cluster_of(made, ranks, topology, stragglers)
-    plan = plan_step(cluster, made, steady=jitter is None)
+    cluster = cluster_of(job, ranks, topology, stragglers)
+    plan = plan_step(cluster, job, steady=jitter is None)
     timeline = with_link_use(execute(plan.program, cluster, jitter=jitter or Jitter(), limit_memory=False))
     return Played(cluster, plan, timeline, summarize_step(plan, cluster, timeline))
 
 
 def cluster_of(
-    made: TrainingStep, ranks: int, topology: Any = "star_100g", stragglers: Mapping[int, float] | None = None
+    job: TrainingStep, ranks: int, topology: Any = "star_100g", stragglers: Mapping[int, float] | None = None
 ) -> Cluster:
     """Return a cluster for a step, with the servers that its strategy needs."""
-    servers = STRATEGIES.find(made.sharding.strategy).servers(made.sharding)
+    servers = STRATEGIES.find(job.sharding.strategy).servers(job.sharding)
     return _cluster(json.dumps([topology, ranks, servers, sorted((stragglers or {}).items())]))
 
 
 @lru_cache(maxsize=16)
-def _cluster(asked: str) -> Cluster:
+def _cluster(description: str) -> Cluster:
     """Return the cluster that JSON describes; steps share the cluster, like points of a sweep."""
-    topology, ranks, servers, stragglers = json.loads(asked)
+    topology, ranks, servers, stragglers = json.loads(description)
     return build(topology, ranks, servers=servers, stragglers=dict(stragglers))
 
 
-def takes_as_long_in_both_engines(made: TrainingStep, ranks: int) -> bool:
+def takes_as_long_in_both_engines(job: TrainingStep, ranks: int) -> bool:
     """Check that both engines simulate a step in the same time; return False if there is no compiled core."""
-    cluster = cluster_of(made, ranks)
-    return same_in_both_engines(plan_step(cluster, made, steady=True).program, cluster)
+    cluster = cluster_of(job, ranks)
+    return same_in_both_engines(plan_step(cluster, job, steady=True).program, cluster)

@@ -24,10 +24,10 @@ _MANY: Final = 129
 
 def has_as_many_parts_as_counted(topology: Topology, ranks: int, servers: int = 0) -> None:
     """Check that `size` counts the vertices and the links of the graph."""
-    graph, counted = build(topology, ranks, servers=servers).graph, graph_size(topology, ranks, servers=servers)
-    found = len(graph), graph.number_of_edges()
-    wanted = counted.vertices, 2 * counted.cables
-    require(found == wanted, f"has {found[0]} vertices and {found[1]} links, and counts {wanted[0]} and {wanted[1]}")
+    graph, size = build(topology, ranks, servers=servers).graph, graph_size(topology, ranks, servers=servers)
+    sizes = len(graph), graph.number_of_edges()
+    counts = size.vertices, 2 * size.cables
+    require(sizes == counts, f"has {sizes[0]} vertices and {sizes[1]} links, and counts {counts[0]} and {counts[1]}")
 
 
 def connects_every_pair(topology: Topology, ranks: int) -> None:
@@ -56,11 +56,11 @@ def numbers_its_gpus(topology: Topology, ranks: int) -> None:
 def fills_its_nodes(topology: Topology, ranks: int) -> None:
     """Check that nodes hold every rank once, in nodes of the declared size, with a switch that adds if declared."""
     cluster, declared = build(topology, ranks), facts(topology)
-    held = sorted(rank for node in cluster.nodes for rank in node)
-    require(held == list(range(ranks)), f"the nodes hold ranks {held}; must hold each rank once")
+    members = sorted(rank for node in cluster.nodes for rank in node)
+    require(members == list(range(ranks)), f"the nodes hold ranks {members}; must hold each rank once")
     size = declared.node_size
-    wanted = 1 if size is None else -(-ranks // size)
-    require(len(cluster.nodes) == wanted, f"has {len(cluster.nodes)} nodes; must have {wanted}")
+    count = 1 if size is None else -(-ranks // size)
+    require(len(cluster.nodes) == count, f"has {len(cluster.nodes)} nodes; must have {count}")
     adding = len(cluster.nodes) if declared.in_switch_reduction else 0
     require(
         len(cluster.reducing_switches) == adding, f"has {len(cluster.reducing_switches)} adding switches, not {adding}"
@@ -117,8 +117,8 @@ def has_the_declared_number_of_gpus(topology: Topology) -> None:
     """Check that the graph grows without limit, or up to the declared number of GPUs."""
     most = facts(topology).max_ranks
     ranks = _MANY if most is None else most
-    found = build(topology, ranks).world_size
-    require(found == ranks, f"has {found} ranks; must have {ranks}")
+    size = build(topology, ranks).world_size
+    require(size == ranks, f"has {size} ranks; must have {ranks}")
     if most is not None:
         _refuses(topology, most + 1, f"got {most + 1} ranks; has {most} GPUs")
 

@@ -52,15 +52,15 @@ class GpuWork:
         """Return the operation cut into parts of a single kind."""
         if len(self.shares) == 1:
             return [self]
-        found, begin, share = [], self.start, 0.0
-        for kind, own in self.shares:
+        parts, begin, share = [], self.start, 0.0
+        for kind, fraction in self.shares:
             # Borders are rounded, not lengths: the parts add up to the whole.
-            share += own
+            share += fraction
             end = self.start + round((self.end - self.start) * min(share, 1.0))
-            found.append(replace(self, start=begin, end=end, shares=((kind, 1.0),)))
+            parts.append(replace(self, start=begin, end=end, shares=((kind, 1.0),)))
             begin = end
-        found[-1] = replace(found[-1], end=self.end)
-        return found
+        parts[-1] = replace(parts[-1], end=self.end)
+        return parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,29 +74,29 @@ class GpuStep:
     @classmethod
     def of(cls, rank: int, duration: int, work: Iterable[GpuWork]) -> GpuStep:
         """Return the step with its operations cut by kind and sorted; operations without duration are dropped."""
-        parts = [part for one in work for part in one.parts() if part.end > part.start]
-        return cls(rank, duration, tuple(sorted(parts, key=lambda one: (one.start, one.end, one.kind, one.name))))
+        parts = [part for op in work for part in op.parts() if part.end > part.start]
+        return cls(rank, duration, tuple(sorted(parts, key=lambda part: (part.start, part.end, part.kind, part.name))))
 
     @property
     def kernels(self) -> list[GpuWork]:
         """Operations that are neither collectives nor copies to and from the host."""
-        return [one for one in self.work if not (one.communicates or one.with_host)]
+        return [work for work in self.work if not (work.communicates or work.with_host)]
 
     @property
     def collectives(self) -> list[GpuWork]:
         """Collectives, and sends and receives."""
-        return [one for one in self.work if one.communicates and one.kind != COPIES]
+        return [work for work in self.work if work.communicates and work.kind != COPIES]
 
     @property
     def exposed(self) -> int:
         """Time of communication without a concurrent kernel [ns]."""
-        return round(outside(_times(one for one in self.work if one.communicates), _times(self.kernels)))
+        return round(outside(_times(work for work in self.work if work.communicates), _times(self.kernels)))
 
     @property
     def exposed_copies(self) -> int:
         """Time of copies between GPU and host without another operation [ns]."""
-        others = _times(one for one in self.work if not one.with_host)
-        return round(outside(_times(one for one in self.work if one.with_host), others))
+        others = _times(work for work in self.work if not work.with_host)
+        return round(outside(_times(work for work in self.work if work.with_host), others))
 
     @property
     def idle(self) -> int:
@@ -105,34 +105,34 @@ class GpuStep:
 
     def totals(self) -> dict[str, tuple[int, int]]:
         """Return the number of operations and their time [ns] of each kind."""
-        found: dict[str, tuple[int, int]] = {}
-        for one in self.work:
-            count, time = found.get(one.kind, (0, 0))
-            found[one.kind] = count + 1, time + one.end - one.start
-        return found
+        totals: dict[str, tuple[int, int]] = {}
+        for work in self.work:
+            count, time = totals.get(work.kind, (0, 0))
+            totals[work.kind] = count + 1, time + work.end - work.start
+        return totals
 
     def runs(self) -> list[GpuWork]:
         """Return the kernels in order, with neighbours of a kind as a single operation that takes their time.
 
         The name is that of the first; other kernels and copies are left out.
         """
-        found: list[GpuWork] = []
-        for one in self.kernels:
-            if one.kind not in ORDERED:
+        runs: list[GpuWork] = []
+        for kernel in self.kernels:
+            if kernel.kind not in ORDERED:
                 continue
-            if found and found[-1].kind == one.kind:
-                found[-1] = replace(found[-1], end=found[-1].end + one.end - one.start)
+            if runs and runs[-1].kind == kernel.kind:
+                runs[-1] = replace(runs[-1], end=runs[-1].end + kernel.end - kernel.start)
             else:
-                found.append(one)
-        return found
+                runs.append(kernel)
+        return runs
 
     def renamed(self, kinds: dict[str, str]) -> GpuStep:
         """Return the step with kinds renamed by a mapping."""
-        work = tuple(replace(one, shares=((kinds[one.kind], 1.0),)) if one.kind in kinds else one for one in self.work)
+        work = tuple(replace(op, shares=((kinds[op.kind], 1.0),)) if op.kind in kinds else op for op in self.work)
         return replace(self, work=work)
 
 
 def _times(work: Iterable[GpuWork]) -> Floats:
     """Return the union of the operations' times, shape (n, 2) [ns]."""
-    pairs: Sequence[tuple[int, int]] = [(one.start, one.end) for one in work]
+    pairs: Sequence[tuple[int, int]] = [(op.start, op.end) for op in work]
     return union(np.array(pairs, np.float64).reshape(-1, 2))

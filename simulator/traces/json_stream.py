@@ -40,7 +40,7 @@ class JsonStream:
     ----------
     path : path
         The file; gzip is recognised by its first bytes.
-    kept : sequence of str
+    keys : sequence of str
         Names of entries beside the events that are kept.
     most_text : int
         Maximum characters, after decompression.
@@ -51,10 +51,10 @@ class JsonStream:
         The kept entries; complete when the events have been read.
     """
 
-    def __init__(self, path: Path | str, kept: Sequence[str] = (), most_text: int = MOST_TEXT) -> None:
+    def __init__(self, path: Path | str, keys: Sequence[str] = (), most_text: int = MOST_TEXT) -> None:
         self.source = str(path)
         self.header: dict[str, Any] = {}
-        self._kept = frozenset(kept)
+        self._kept = frozenset(keys)
         self._most_text = most_text
         self._text, self._at, self._before = "", 0, 0
         self._ended = False
@@ -90,10 +90,10 @@ class JsonStream:
         if first == "[":
             yield from self._list()
         elif first == "{":
-            found = False
+            has_list = False
             for name in self._names():
                 if name == key:
-                    found = True
+                    has_list = True
                     self._expect("[")
                     yield from self._list()
                 else:
@@ -101,7 +101,7 @@ class JsonStream:
                     # Others may be many, and are dropped at once.
                     if name in self._kept:
                         self.header[name] = value
-            if not found:
+            if not has_list:
                 raise self._fault(f"has no list {key}; give a trace that PyTorch's profiler wrote")
         else:
             raise self._fault(f"not JSON with trace events: begins with {first!r}")
@@ -137,16 +137,16 @@ class JsonStream:
 
     def _goes_on(self, end: str) -> bool:
         """Return True after a comma, and False after the character `end`."""
-        found = self._next()
-        if found not in (",", end):
-            raise self._fault(f"not JSON: got {found!r}; must be ',' or '{end}'")
+        character = self._next()
+        if character not in (",", end):
+            raise self._fault(f"not JSON: got {character!r}; must be ',' or '{end}'")
         self._at += 1
-        return found == ","
+        return character == ","
 
-    def _expect(self, wanted: str) -> None:
-        found = self._next()
-        if found != wanted:
-            raise self._fault(f"not JSON with trace events: got {found!r}; must be '{wanted}'")
+    def _expect(self, mark: str) -> None:
+        character = self._next()
+        if character != mark:
+            raise self._fault(f"not JSON with trace events: got {character!r}; must be '{mark}'")
 
     def _next(self, *, optional: bool = False) -> str:
         """Return the next character that is no white space, without consuming it; empty at the end if `optional`."""
@@ -162,7 +162,7 @@ class JsonStream:
     def _value(self) -> Any:
         """Return the value that begins at the next character."""
         self._next()
-        wanted = _PIECE
+        length = _PIECE
         while True:
             try:
                 value, end = _DECODER.raw_decode(self._text, self._at)
@@ -188,9 +188,9 @@ class JsonStream:
                         raise self._too_deep()
                     self._at = end
                     return value
-            while len(self._text) - self._at < wanted and self._more():
+            while len(self._text) - self._at < length and self._more():
                 pass
-            wanted *= 2
+            length *= 2
 
     def _more(self) -> bool:
         """Append a piece of the file to the text, and return True; return False at the end of the file."""

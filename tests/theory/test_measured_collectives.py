@@ -59,7 +59,7 @@ def test_gathers_over_one_to_64_nodes_are_inside_their_bands(operation: str) -> 
 def test_a_sum_alone_tells_what_gathers_and_exchanges_take(name: str, most: float) -> None:
     """By NCCL's own factor of sums in switches, 0.85 of a ring's bandwidth on Hopper (src/graph/tuning.cc)."""
     held = measured_sweep(name)
-    _, rows = shipped_rows(held.sweep, held.topology, known=("all_reduce",))
+    _, rows = shipped_rows(held.sweep, held.topology, operations=("all_reduce",))
     assert off(rows) <= most
 
 

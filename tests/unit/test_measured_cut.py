@@ -161,7 +161,7 @@ def test_the_worst_steps_are_those_off_by_the_largest_factor() -> None:
 def test_rows_that_were_kept_are_not_played_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows, file = all_measured("simumax", every=6), tmp_path / "kept.jsonl"
     calls: list[int] = []
-    played = play_on(rows[:3], KNOWN, 1, kept=file)
+    played = play_on(rows[:3], KNOWN, 1, path=file)
     with file.open("a") as journal:
         journal.write('{"edition": "cut sho\n')
 
@@ -170,21 +170,21 @@ def test_rows_that_were_kept_are_not_played_again(tmp_path: Path, monkeypatch: p
         return [(place, play_row(row, KNOWN)) for place, row in enumerate(left)]
 
     monkeypatch.setattr(kept, "each_played", noted)
-    assert play_on(rows, KNOWN, 1, kept=file)[:3] == played
+    assert play_on(rows, KNOWN, 1, path=file)[:3] == played
     assert calls == [row.line for row in rows[3:]]
     # The same line of an edited table is another row.
-    play_on([replace(rows[0], seq_len=rows[0].seq_len // 2)], KNOWN, 1, kept=file)
+    play_on([replace(rows[0], seq_len=rows[0].seq_len // 2)], KNOWN, 1, path=file)
     assert calls[len(rows) - 3 :] == [rows[0].line]
     # With other constants of the framework or of the GPUs, the same row has another outcome.
     own = {rows[0].framework: replace(KNOWN[rows[0].framework], issue=1e-3)}
-    play_on(rows[:1], own, 1, kept=file)
-    play_on(rows[:1], KNOWN, 1, kept=file, changes=(("elementwise", 2.0),))
+    play_on(rows[:1], own, 1, path=file)
+    play_on(rows[:1], KNOWN, 1, path=file, changes=(("elementwise", 2.0),))
     assert calls[len(rows) - 2 :] == [rows[0].line] * 2
     # The edition leaves out the topology files, and the outcome depends on them.
     monkeypatch.setattr(kept, "_topologies", lambda: "another")
-    play_on(rows[:1], KNOWN, 1, kept=file)
+    play_on(rows[:1], KNOWN, 1, path=file)
     monkeypatch.setattr(kept, "edition", lambda: "another")
-    play_on(rows[:1], KNOWN, 1, kept=file)
+    play_on(rows[:1], KNOWN, 1, path=file)
     assert calls[len(rows) - 2 :] == [rows[0].line] * 4
 
 

@@ -52,7 +52,7 @@ def play_calibrated(
         own = calibrated([rows[place] for place in three], prior, jobs, changes=unseen.changes)
         rest = [place for place in places if place not in three]
         others = [rows[place] for place in rest]
-        played = play_on(others, {name: own.framework}, jobs, kept=kept, changes=unseen.changes)
+        played = play_on(others, {name: own.framework}, jobs, path=kept, changes=unseen.changes)
         found |= dict(zip(rest, played, strict=True))
     return found
 

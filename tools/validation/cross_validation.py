@@ -165,5 +165,5 @@ def play_unseen(
             continue
         rows = [outcomes[place].row for place in places]
         others = {name: unseen.framework(known, known[name]) for name in {row.framework for row in rows}}
-        found |= dict(zip(places, play_on(rows, others, jobs, kept=kept, changes=unseen.changes), strict=True))
+        found |= dict(zip(places, play_on(rows, others, jobs, path=kept, changes=unseen.changes), strict=True))
     return tuple(found[place] for place in range(len(outcomes)))

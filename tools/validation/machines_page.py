@@ -209,7 +209,7 @@ def _borrowed(sweeps: Mapping[str, MeasuredSweep]) -> str:
 def _xla(sweeps: Sequence[MeasuredSweep], known: Sequence[str] | None = None) -> str:
     lines = []
     for measured in sweeps:
-        algorithm, rows = shipped_rows(measured.sweep, measured.topology, known=known)
+        algorithm, rows = shipped_rows(measured.sweep, measured.topology, operations=known)
         signed = median(row.error for row in large(rows))
         lines.append([
             measured.sweep.operation, str(measured.sweep.world_size), algorithm, f"{_median(rows):.0%}",

@@ -35,7 +35,7 @@ def errors_of_sweep(name: str) -> tuple[NetworkError, ...]:
     """Return the errors of a sweep in collectives.csv."""
     measured = measured_sweeps()[name]
     # known=(): no operation keeps its constants.
-    _, rows = shipped_rows(measured.sweep, measured.topology, known=())
+    _, rows = shipped_rows(measured.sweep, measured.topology, operations=())
     return tuple(
         NetworkError(measured.sweep.source, name, row.simulated, log(row.measured / row.simulated))
         for row in large(rows)

@@ -191,7 +191,7 @@ def main(folder: str = "docs", kept: str = "", jobs: str = "2") -> None:
     """Simulate everything; write both pages, and the residuals for prediction intervals."""
     known = frameworks()
     file = Path(kept) if kept else None
-    outcomes = play_on(all_measured(), known, int(jobs), kept=file)
+    outcomes = play_on(all_measured(), known, int(jobs), path=file)
     # Simulates every row again, with different constants.
     unseen = play_unseen(outcomes, known, int(jobs), file)
     predicted = play_calibrated([outcome.row for outcome in outcomes], known, int(jobs), file)

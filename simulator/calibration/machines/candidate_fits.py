@@ -110,8 +110,8 @@ def _names(cluster: Cluster, sweep: SweepTimes, algorithm: str | None) -> list[s
                 f"algorithm: got {algorithm!r}, which has no {sweep.operation}; its operations are {able}"
             )
         return [algorithm]
-    wanted = _PREFERRED if len(cluster.nodes) < 2 else _OVER_NODES
-    return [name for name in wanted if sweep.operation in ALGORITHMS.find(name).plans]
+    candidates = _PREFERRED if len(cluster.nodes) < 2 else _OVER_NODES
+    return [name for name in candidates if sweep.operation in ALGORITHMS.find(name).plans]
 
 
 def _trial(response: TimeModel, sweep: SweepTimes, chunks: int | None, fading: CapModel) -> CandidateFit:

@@ -31,8 +31,8 @@ def left_out(sweep: SweepTimes, topology: str, algorithm: str | None = None) -> 
         The fitted sizes (including the largest), and the sizes left out of the fit.
     """
     # Counted from the largest size, because the cap is determined there.
-    kept, between = sweep.rows[::-1][::2][::-1], sweep.rows[::-1][1::2][::-1]
-    fitted = fit_sweep(replace(sweep, rows=kept), topology=topology, algorithm=algorithm)
+    fit_rows, between = sweep.rows[::-1][::2][::-1], sweep.rows[::-1][1::2][::-1]
+    fitted = fit_sweep(replace(sweep, rows=fit_rows), topology=topology, algorithm=algorithm)
     cluster = build(topology, sweep.world_size)
     return fitted.rows, machine_rows(cluster, replace(sweep, rows=between), fitted.machine)
 
@@ -45,7 +45,7 @@ def machine_rows(cluster: Cluster, sweep: SweepTimes, machine: MachineCollective
     )
 
 
-def shipped_rows(sweep: SweepTimes, topology: str, *, known: Collection[str] | None = None) -> tuple[str, Rows]:
+def shipped_rows(sweep: SweepTimes, topology: str, *, operations: Collection[str] | None = None) -> tuple[str, Rows]:
     """Return measured and simulated times of a sweep on a shipped topology, with the topology's algorithm for the
     largest size.
 
@@ -55,7 +55,7 @@ def shipped_rows(sweep: SweepTimes, topology: str, *, known: Collection[str] | N
         The measured sweep.
     topology : str
         Name or path.
-    known : collection of str, optional
+    operations : collection of str, optional
         Operations that keep their constants in the topology; every operation by default.
 
     Returns
@@ -64,9 +64,9 @@ def shipped_rows(sweep: SweepTimes, topology: str, *, known: Collection[str] | N
         Algorithm, and the rows.
     """
     cluster = build(topology, sweep.world_size)
-    if known is not None:
-        left = {name: machine for name, machine in cluster.collectives.items() if name in known}
-        cluster = replace(cluster, collectives=left, in_node={})
+    if operations is not None:
+        collectives = {name: machine for name, machine in cluster.collectives.items() if name in operations}
+        cluster = replace(cluster, collectives=collectives, in_node={})
     itemsize = find(sweep.dtype).itemsize
     everyone = tuple(range(sweep.world_size))
     rows, name = [], ""

@@ -81,11 +81,11 @@ def _written(name: str, value: float) -> str:
     return f"{float(f'{value / factor:.4g}'):.10g} {unit}"
 
 
-def machine_text(found: MachineFit) -> str:
+def machine_text(fits: MachineFit) -> str:
     """Return a machine's fits as text, with the checks and the constants not determined by any sweep."""
-    lines = ["\n\n".join(map(fit_text, found.fits)), ""] if found.fits else []
-    lines += [f"simulated, but not fitted: {check.sweep}: median |error| {check.median:.1%}" for check in found.checks]
-    lines += [f"not determined: {text}" for text in found.untold]
+    lines = ["\n\n".join(map(fit_text, fits.fits)), ""] if fits.fits else []
+    lines += [f"simulated, but not fitted: {check.sweep}: median |error| {check.median:.1%}" for check in fits.checks]
+    lines += [f"not determined: {text}" for text in fits.untold]
     return "\n".join(lines).rstrip()
 
 
@@ -118,9 +118,9 @@ def _with(before: Mapping[str, MeasuredOperation], fits: Sequence[Fit]) -> dict[
     """Return a topology's measured operations, in which the constants of fits replace earlier constants."""
     operations = dict(before)
     for fit in fits:
-        own = operations.get(fit.operation, MeasuredOperation())
+        operation = operations.get(fit.operation, MeasuredOperation())
         new = {"one_node": fit.machine} if fit.nodes == 1 else {"nodes": fit.machine}
-        operations[fit.operation] = replace(own, **new)
+        operations[fit.operation] = replace(operation, **new)
     return operations
 
 
@@ -151,15 +151,15 @@ def section(collectives: Mapping[str, MeasuredOperation]) -> str:
 
 def without_section(path: Path) -> str:
     """Return a topology file's text without its `collectives` section."""
-    kept: list[str] = []
+    lines: list[str] = []
     inside = False
     # A line without indentation starts the next section.
     for line in read_text(path).splitlines():
         if line and not line[0].isspace():
             inside = line.startswith("collectives:")
         if not inside:
-            kept.append(line)
-    return "\n".join(kept).rstrip() + "\n"
+            lines.append(line)
+    return "\n".join(lines).rstrip() + "\n"
 
 
 def _mapping(keys: Mapping[str, Any], indent: str = "") -> str:

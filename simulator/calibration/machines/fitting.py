@@ -85,8 +85,8 @@ def fit_sweep(
     by_loss = sorted(able, key=lambda trial: trial.summary.loss)
     near = [trial for trial in by_loss if trial.summary.loss <= _NEAR * by_loss[0].summary.loss][:_FINALISTS]
     finalists = [(trial, refine(trial, sweep)) for trial in near]
-    chosen, refinement = _best(finalists, able)
-    rivals = [other.summary for trial, other in finalists if trial is not chosen]
+    best, refinement = _best(finalists, able)
+    rivals = [other.summary for trial, other in finalists if trial is not best]
     rivals += [trial.summary for trial in by_loss[len(near) :]]
     return Fit(
         operation=sweep.operation,

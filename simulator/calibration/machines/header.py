@@ -74,9 +74,9 @@ def _from_log(text: str, path: Path | str) -> Header:
         raise ScenarioError(
             f"{path}: ranks: got numbers {numbers}; must be 0 to {len(numbers) - 1}; is the log complete?"
         )
-    named = [operation_of(name) for name in _PROGRAM.findall(text)]
+    programs = [operation_of(name) for name in _PROGRAM.findall(text)]
     # A log may mention several programs; then the operation is unknown.
-    operations = {name for name in named if name}
+    operations = {name for name in programs if name}
     return Header(
         world_size=len(numbers) or None,
         nodes=len({host for _, host, _ in ranks}) or None,
@@ -100,11 +100,11 @@ def _from_csv(text: str, path: Path | str) -> Header:
     plain = [{str(key).strip().lower(): str(value).strip() for key, value in row.items()} for row in rows]
     operation = _only(plain, OPERATION)
     if operation and operation_of(operation) is None:
-        told = operation[:_MOST_LETTERS] + "..." * (len(operation) > _MOST_LETTERS)
-        raise ScenarioError(f"{path}: operation: got {told!r}; one of {', '.join(OPERATIONS)}")
+        cell = operation[:_MOST_LETTERS] + "..." * (len(operation) > _MOST_LETTERS)
+        raise ScenarioError(f"{path}: operation: got {cell!r}; one of {', '.join(OPERATIONS)}")
     return Header(
-        world_size=_whole(plain, RANKS, path),
-        nodes=_whole(plain, NODES, path),
+        world_size=_integer(plain, RANKS, path),
+        nodes=_integer(plain, NODES, path),
         operation=operation_of(operation) if operation else None,
         gpu=_only(plain, _GPU) or "",
     )
@@ -124,7 +124,7 @@ def _only(rows: Sequence[Mapping[str, str]], names: Sequence[str]) -> str | None
     return values[0] if values else None
 
 
-def _whole(rows: Sequence[Mapping[str, str]], names: Sequence[str], path: Path | str) -> int | None:
+def _integer(rows: Sequence[Mapping[str, str]], names: Sequence[str], path: Path | str) -> int | None:
     value = _only(rows, names)
     if value is None:
         return None

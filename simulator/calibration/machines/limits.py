@@ -69,9 +69,7 @@ def bounds(cluster: Cluster, sweep: SweepTimes, algorithm: str, *, pieces: int |
 
 
 def _uses(cluster: Cluster, log: TransferLog) -> list[tuple[Limit, float, float]]:
-    """Return for each route of a simulated collective: "inside" or "across" nodes, busy time of its busiest link [s],
-    bandwidth [B/s].
-    """
+    """Return ("inside" or "across" nodes, busy time of the busiest link [s], bandwidth [B/s]) of each route."""
     # Vertices outside every node are switches and servers; routes there count as "inside".
     node_of = {cluster.ranks[rank]: b for b, node in enumerate(cluster.nodes) for rank in node}
     # Bytes per link over every transfer; a link on several routes counts once with their sum.

@@ -55,8 +55,8 @@ def fit_all(
     """
     sweeps = [sweep for path in paths for sweep in read_sweeps(path, world_size=world_size, operation=operation)]
     if len(sweeps) > 1 and topology is None:
-        told = ", ".join(sorted({f"{sweep.operation} of {sweep.world_size} ranks" for sweep in sweeps}))
-        raise ScenarioError(f"topology: missing; {len(sweeps)} sweeps ({told}) of one machine need a topology")
+        names = ", ".join(sorted({f"{sweep.operation} of {sweep.world_size} ranks" for sweep in sweeps}))
+        raise ScenarioError(f"topology: missing; {len(sweeps)} sweeps ({names}) of one machine need a topology")
     # A place is (operation, over several nodes or not).
     by_place: dict[tuple[str, bool], list[SweepTimes]] = {}
     for sweep in sweeps:
@@ -65,10 +65,10 @@ def fit_all(
     for place in by_place.values():
         # A stable sort: equal numbers of ranks are refused below.
         first, *others = sorted(place, key=lambda sweep: -sweep.world_size)
-        alike = [sweep for sweep in others if sweep.world_size == first.world_size]
-        if alike:
+        twins = [sweep for sweep in others if sweep.world_size == first.world_size]
+        if twins:
             raise ScenarioError(
-                f"{alike[0].source}: a second sweep of {first.operation} over {first.world_size} ranks, after "
+                f"{twins[0].source}: a second sweep of {first.operation} over {first.world_size} ranks, after "
                 f"{first.source}; keep one"
             )
         # The sweep with most ranks: constants of few ranks say little about many.
@@ -89,40 +89,40 @@ def _check(sweep: SweepTimes, topology: str | None, fitted: Fit) -> Check:
 
 def _untold(fits: Sequence[Fit], topology: str | None) -> list[str]:
     """Return a text line for each machine constant not determined by any fitted sweep."""
-    told, over_nodes = [], any(fit.nodes > 1 for fit in fits)
+    lines, over_nodes = [], any(fit.nodes > 1 for fit in fits)
     before = {} if topology is None else load_topology(topology).collectives
     for fit in fits:
         where = _where(fit.nodes > 1)
         if fit.rows[-1].size < _TELLS_A_RATE:
-            told.append(f"{fit.operation} {where}: the rate, because no array has {format_bytes(_TELLS_A_RATE)}")
+            lines.append(f"{fit.operation} {where}: the rate, because no array has {format_bytes(_TELLS_A_RATE)}")
         if fit.rows[0].size > LARGE:
-            told.append(
+            lines.append(
                 f"{fit.operation} {where}: the start-up time, because no array is smaller than {format_bytes(LARGE)}"
             )
     # Without a fit over nodes, nothing is claimed about several nodes.
     for across in (False, True) if over_nodes else (False,):
-        known = {fit.operation for fit in fits if (fit.nodes > 1) is across}
+        fitted = {fit.operation for fit in fits if (fit.nodes > 1) is across}
         place = "nodes" if across else "one_node"
-        there = {name for name, measured in before.items() if getattr(measured, place) is not None}
-        missing = [name for name in _WANTED if name not in known]
-        told += [f"{name} {_where(across)}: {_stands_for(name, known, there, across=across)}" for name in missing]
+        stored = {name for name, measured in before.items() if getattr(measured, place) is not None}
+        missing = [name for name in _WANTED if name not in fitted]
+        lines += [f"{name} {_where(across)}: {_stands_for(name, fitted, stored, across=across)}" for name in missing]
     if over_nodes:
         most = max(fit.nodes for fit in fits)
-        told.append(
+        lines.append(
             f"more than {most} nodes: reductions use the steps of trees and gathers the steps of rings, at the same "
             "rates"
         )
-    return told
+    return lines
 
 
 def _where(across: bool) -> str:
     return "over nodes" if across else "in one node"
 
 
-def _stands_for(operation: str, known: set[str], there: set[str], *, across: bool) -> str:
-    if operation in there:
+def _stands_for(operation: str, fitted: set[str], stored: set[str], *, across: bool) -> str:
+    if operation in stored:
         return "the constants of the topology file remain"
     # Sums resemble the all-reduce; over nodes, gathers and exchanges resemble the gather more.
     nearest = ["all_reduce", "all_gather"] if operation in REDUCING or not across else ["all_gather", "all_reduce"]
-    able = [name for name in nearest if name in known | there]
+    able = [name for name in nearest if name in fitted | stored]
     return f"the constants of {able[0]} apply" if able else "only links limit the rate"

@@ -83,21 +83,19 @@ def _loss_of(rows: tuple[FitRow, ...], measured: Data) -> float:
 
 
 def _play(trial: CandidateFit, machine: MachineCollective, sweep: SweepTimes, predicted: Floats) -> tuple[FitRow, ...]:
-    """Return measured and simulated times of a sweep; if too costly, only some sizes are simulated, the rest are
-    `predicted` [s].
-    """
+    """Return measured and simulated times of a sweep; if too costly, most sizes take the `predicted` times [s]."""
     response, count = trial.response, len(sweep.rows)
     rows: dict[int, FitRow] = {}
-    # `chosen` grows during the loop: the largest size comes first, and its number of transfers decides how many further
-    # sizes can be simulated.
-    chosen = [count - 1]
-    for number in chosen:
+    # `numbers` grows during the loop: the largest size comes first, and its number of transfers decides how many
+    # further sizes can be simulated.
+    numbers = [count - 1]
+    for number in numbers:
         size, time = sweep.rows[number]
         timeline = played(response.cluster, sweep.operation, machine, size, sweep.dtype)
         rows[number] = FitRow(size, time, timeline.end)
         if number == count - 1:
             able = min(count, max(3, _MOST_TRANSFERS // max(1, len(timeline.logs[0]))))
-            chosen += sorted({round(i * (count - 1) / (able - 1)) for i in range(able - 1)})
+            numbers += sorted({round(i * (count - 1) / (able - 1)) for i in range(able - 1)})
     unplayed = (number for number in range(count) if number not in rows)
     for number in unplayed:
         size, time = sweep.rows[number]

@@ -171,9 +171,7 @@ _WIDTH: Final = np.array([0.7, 2.0, 3.0, 1.0])
 
 
 def _loss(residuals: Floats, weights: Floats) -> float:
-    """Return the weighted sum of the soft-L1 loss over residuals: z^2 near 0 and 2 |z| far away, with z in units of
-    _OUTLIER.
-    """
+    """Return the weighted sum of the soft-L1 loss: z^2 near 0 and 2 |z| far away, with z in units of _OUTLIER."""
     return float((weights * 2.0 * (np.sqrt(1.0 + (residuals / _OUTLIER) ** 2) - 1.0)).sum())
 
 

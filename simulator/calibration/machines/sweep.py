@@ -57,9 +57,9 @@ def read_sweep(path: Path | str, *, world_size: int | None = None, operation: st
     """
     sweeps = read_sweeps(path, world_size=world_size, operation=operation)
     if len(sweeps) > 1:
-        held = ", ".join(f"{sweep.operation} of {sweep.world_size} ranks" for sweep in sweeps[:_MOST_NAMED])
+        names = ", ".join(f"{sweep.operation} of {sweep.world_size} ranks" for sweep in sweeps[:_MOST_NAMED])
         raise ScenarioError(
-            f"{path}: holds {len(sweeps)} sweeps ({held}, ...); must be one here; fit_all accepts several sweeps"
+            f"{path}: holds {len(sweeps)} sweeps ({names}, ...); must be one here; fit_all accepts several sweeps"
         )
     return sweeps[0]
 
@@ -101,9 +101,9 @@ def _sweep(text: str, path: Path | str, world_size: int | None, operation: str |
     # Report broken rows before missing facts.
     parse(text, str(path), 1.0)
     header = header_of(text, path)
-    known, members = operation or header.operation, world_size or header.world_size
+    name, members = operation or header.operation, world_size or header.world_size
     # Second pass: with known ranks and operation, times follow from bus bandwidths.
-    rows = parse(text, str(path), busbw_factor(known, members) if known and members else None)
+    rows = parse(text, str(path), busbw_factor(name, members) if name and members else None)
     assumed: list[str] = []
     ranks = _world_size(path, header, world_size, operation or header.operation, rows, assumed)
     what = operation or header.operation or _operation(path, ranks, rows, assumed)
@@ -115,18 +115,18 @@ def _sweep(text: str, path: Path | str, world_size: int | None, operation: str |
 def _world_size(
     path: Path | str,
     header: Header,
-    given: int | None,
+    world_size: int | None,
     operation: str | None,
     rows: Sequence[NcclRow],
     assumed: list[str],
 ) -> int:
-    if given is not None and header.world_size is not None and given != header.world_size:
-        raise ScenarioError(f"{path}: world_size: got {given}; the file has {header.world_size}; omit world_size")
-    if given is not None and not 2 <= given <= MOST_RANKS:
-        bound = "at least 2" if given < 2 else f"at most {MOST_RANKS}"
-        raise ScenarioError(f"{path}: world_size: got {given}; must be {bound}")
+    if world_size is not None and header.world_size is not None and world_size != header.world_size:
+        raise ScenarioError(f"{path}: world_size: got {world_size}; the file has {header.world_size}; omit world_size")
+    if world_size is not None and not 2 <= world_size <= MOST_RANKS:
+        bound = "at least 2" if world_size < 2 else f"at most {MOST_RANKS}"
+        raise ScenarioError(f"{path}: world_size: got {world_size}; must be {bound}")
     # Given numbers complete the file; they never contradict it (checked above).
-    ranks = given or header.world_size
+    ranks = world_size or header.world_size
     if ranks is None and operation in (None, "all_reduce"):
         ranks = _from_ratio(rows)
         if ranks is not None:
@@ -137,9 +137,7 @@ def _world_size(
 
 
 def _ratio(rows: Sequence[NcclRow]) -> float | None:
-    """Return bus bandwidth / algorithm bandwidth of the fastest row, which has most digits; None without a
-    usable row.
-    """
+    """Return bus bandwidth / algorithm bandwidth of the fastest row, which has most digits; None if no row has both."""
     fast = max(rows, key=lambda row: row.algbw or 0.0)
     return fast.busbw / fast.algbw if fast.busbw and fast.algbw and fast.algbw >= 1e9 else None
 

@@ -51,8 +51,8 @@ def cluster_for(sweep: SweepTimes, topology: str | None) -> SweepCluster:
             f"{sweep.source}: {sweep.world_size} ranks on {sweep.nodes} hosts, "
             f"but {cluster.name} places these ranks in {len(cluster.nodes)} nodes; give the measured topology"
         )
-    placed = f"{len(cluster.nodes)} node(s), because {cluster.name} places {sweep.world_size} ranks in this way"
-    return SweepCluster(cluster, topology, () if sweep.nodes else (placed,))
+    remark = f"{len(cluster.nodes)} node(s), because {cluster.name} places {sweep.world_size} ranks in this way"
+    return SweepCluster(cluster, topology, () if sweep.nodes else (remark,))
 
 
 def _assumed(sweep: SweepTimes) -> SweepCluster:
@@ -122,9 +122,7 @@ def _nodes(sweep: SweepTimes, nodes: int) -> dict[str, Any]:
 
 
 def _fastest(sweep: SweepTimes) -> float:
-    """Return the highest measured rate through a rank's port over the sweep's rows, in a ring or a direct exchange
-    [B/s].
-    """
+    """Return the highest measured rate through a rank's port over the rows, in a ring or a direct exchange [B/s]."""
     n = sweep.world_size
     factor = 2 * (n - 1) / n if sweep.operation == "all_reduce" else 1.0
     return max(size / time for size, time in sweep.rows) * factor
@@ -144,10 +142,10 @@ def _gpu(name: str) -> str | None:
     """
     # "NVIDIA H100 80GB HBM3" and "h100-sxm" both become words.
     words = name.lower().replace("-", " ").replace("_", " ")
-    known = [gpu for gpu in registry.names("gpu") if gpu.split("_")[0] in words.split()]
-    fitting = [gpu for gpu in known if all(word in words for word in gpu.split("_")[1:])]
-    modules = [gpu for gpu in known if "_sxm" in gpu]
-    return next(iter(fitting or modules or known), None)
+    gpus = [gpu for gpu in registry.names("gpu") if gpu.split("_")[0] in words.split()]
+    fitting = [gpu for gpu in gpus if all(word in words for word in gpu.split("_")[1:])]
+    modules = [gpu for gpu in gpus if "_sxm" in gpu]
+    return next(iter(fitting or modules or gpus), None)
 
 
 def with_machine(cluster: Cluster, operation: str, machine: MachineCollective) -> Cluster:

@@ -111,8 +111,8 @@ class TimeModel:
 
     def _slope(self, caps: Floats, slopes: Floats) -> Floats:
         # Interpolate in 1 / cap; below the smallest simulated cap, extend the last straight line.
-        inverse, known = 1.0 / caps, 1.0 / self.caps
-        within = np.interp(inverse, known, slopes)
-        steep = (slopes[-1] - slopes[-2]) / (known[-1] - known[-2])
-        beyond = slopes[-1] + steep * (inverse - known[-1])
-        return np.asarray(np.where(inverse > known[-1], beyond, within))
+        inverse, samples = 1.0 / caps, 1.0 / self.caps
+        within = np.interp(inverse, samples, slopes)
+        steep = (slopes[-1] - slopes[-2]) / (samples[-1] - samples[-2])
+        beyond = slopes[-1] + steep * (inverse - samples[-1])
+        return np.asarray(np.where(inverse > samples[-1], beyond, within))

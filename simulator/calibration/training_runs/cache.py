@@ -25,10 +25,10 @@ _Key = tuple[str, int, str]
 
 def play_on(
     rows: Sequence[MeasuredRow],
-    known: Mapping[str, Framework],
+    constants: Mapping[str, Framework],
     jobs: int,
     advance: Callable[[], None] | None = None,
-    kept: Path | None = None,
+    path: Path | None = None,
     changes: Changes = (),
 ) -> tuple[PlayedRow, ...]:
     """Return the simulated outcomes of measured rows in order; rows missing in a cache file are simulated and added to
@@ -38,36 +38,36 @@ def play_on(
     ----------
     rows : sequence of MeasuredRow
         Rows to simulate.
-    known : mapping of str to Framework
+    constants : mapping of str to Framework
         Constants by framework.
     jobs : int
         Number of processes.
     advance : function, optional
         Called for each row, simulated or cached.
-    kept : Path, optional
+    path : Path, optional
         The file; by default every row is simulated, and nothing is written. Rows with a scenario are not kept.
     changes : Changes
         Changed constants of the GPUs.
     """
 
     def key(row: MeasuredRow) -> _Key:
-        digest = sha256(repr((row, known[row.framework], changes, _topologies())).encode()).hexdigest()
+        digest = sha256(repr((row, constants[row.framework], changes, _topologies())).encode()).hexdigest()
         return row.table, row.line, digest[:16]
 
     keys = [key(row) for row in rows]
-    found = {} if kept is None else dict(_outcomes(kept, dict(zip(keys, rows, strict=True))))
-    left = [row for row, one in zip(rows, keys, strict=True) if one not in found]
+    outcomes = {} if path is None else dict(_outcomes(path, dict(zip(keys, rows, strict=True))))
+    missing = [row for row, row_key in zip(rows, keys, strict=True) if row_key not in outcomes]
     tell = advance or _nothing
     # Cached rows count as progress at once.
-    for _ in found:
+    for _ in outcomes:
         tell()
-    for _, outcome in each_played(left, known, jobs, changes):
-        found[key(outcome.row)] = outcome
+    for _, outcome in each_played(missing, constants, jobs, changes):
+        outcomes[key(outcome.row)] = outcome
         # Files that a scenario names may change without a change of the row.
-        if kept is not None and outcome.row.scenario is None:
-            _append(kept, key(outcome.row), outcome)
+        if path is not None and outcome.row.scenario is None:
+            _append(path, key(outcome.row), outcome)
         tell()
-    return tuple(found[one] for one in keys)
+    return tuple(outcomes[row_key] for row_key in keys)
 
 
 @cache

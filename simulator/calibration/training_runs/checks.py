@@ -31,10 +31,10 @@ def left_out(system: LinearSystem) -> tuple[tuple[Errors, Errors], ...]:
     everything = fit(system)
     pairs = []
     for model in dict.fromkeys(row.model for row in system.rows):
-        own = [row.model == model for row in system.rows]
+        mask = [row.model == model for row in system.rows]
         # Rows with the same model size are similar: leaving out single rows would test too little.
-        others = fit(system.where([not mine for mine in own]))
-        rows = system.where(own)
+        others = fit(system.where([not mine for mine in mask]))
+        rows = system.where(mask)
         pairs.append((errors(model, rows.errors(everything)), errors(model, rows.errors(others))))
     return tuple(pairs)
 
@@ -48,13 +48,13 @@ def without_each(system: LinearSystem) -> tuple[Errors, ...]:
 
 def without_facts(outcomes: Sequence[PlayedRow], framework: Framework) -> tuple[Errors, ...]:
     """Return errors without each known fact about the framework's computation, its constants fitted again."""
-    played = [outcome for outcome in outcomes if is_fitted(outcome.row)]
+    runs = [outcome for outcome in outcomes if is_fitted(outcome.row)]
     summaries = []
     for name in FACTS:
         other = with_fact(framework, name)
         # A fact changes kernel times only; moving each row by the change avoids simulating it again.
-        longer = [kernel_time(o.row, other) - kernel_time(o.row, framework) for o in played]
-        moved = [replace(o, step_time=o.step_time + more) for o, more in zip(played, longer, strict=True)]
+        longer = [kernel_time(o.row, other) - kernel_time(o.row, framework) for o in runs]
+        moved = [replace(o, step_time=o.step_time + more) for o, more in zip(runs, longer, strict=True)]
         system = linear(moved, other)
         summaries.append(errors(f"without {name}", system.errors(fit(system))))
     return tuple(summaries)

@@ -74,11 +74,11 @@ def kernel_time(row: MeasuredRow, framework: Framework, changes: Changes = ()) -
     elements = sum(unit.elements for unit in parts)
     # The update depends on the states that a rank owns.
     strategy = STRATEGIES.find(step.sharding.strategy)
-    held = states(step, strategy.shards, strategy.updater, [even_part(elements, row.gpus)])
+    size = states(step, strategy.shards, strategy.updater, [even_part(elements, row.gpus)])
     timer = KernelTimer(gpu, step)
     # The gradient norm reads each updated gradient once.
-    norm = timer.one_pass("norm", held.updated * find(step.precision.grads).itemsize, 0)
-    update = update_cost(timer, held, sum(unit.tensors for unit in parts))
+    norm = timer.one_pass("norm", size.updated * find(step.precision.grads).itemsize, 0)
+    update = update_cost(timer, size, sum(unit.tensors for unit in parts))
     micro = sum(span.alone for span in spans)
     return micro * row.accumulation + norm.alone + update.alone
 
@@ -109,12 +109,12 @@ class LinearSystem:
         errors: Floats = 1.0 / times - 1.0
         return errors
 
-    def where(self, chosen: Sequence[bool]) -> LinearSystem:
+    def where(self, selection: Sequence[bool]) -> LinearSystem:
         """Return the linear system for the rows selected by a boolean mask."""
         import numpy as np
 
-        mask = np.array(chosen)
-        rows = tuple(row for row, keep in zip(self.rows, chosen, strict=True) if keep)
+        mask = np.array(selection)
+        rows = tuple(row for row, keep in zip(self.rows, selection, strict=True) if keep)
         return replace(self, rows=rows, slopes=self.slopes[mask], offset=self.offset[mask])
 
 
@@ -189,12 +189,12 @@ def _solved(system: LinearSystem, free: Sequence[str], fixed: Mapping[str, float
     columns = [system.names.index(name) for name in free]
     explained = sum((system.slopes[:, system.names.index(n)] * v for n, v in fixed.items()), np.zeros(len(system.rows)))
     # Fixed constants move to the right-hand side.
-    wanted = 1.0 - system.offset - explained
+    target = 1.0 - system.offset - explained
     matrix = system.slopes[:, columns]
-    weights: Floats = np.ones(len(wanted))
+    weights: Floats = np.ones(len(target))
     solution: Floats = np.zeros(len(free))
     for _ in range(_ROUNDS):
-        solution = np.asarray(np.linalg.lstsq(matrix * weights[:, None], wanted * weights, rcond=None)[0], np.float64)
+        solution = np.asarray(np.linalg.lstsq(matrix * weights[:, None], target * weights, rcond=None)[0], np.float64)
         # Weights (knee^2 + r^2)^(-1/4), applied to both sides: squares near 0, absolute errors beyond the knee.
-        weights = (_KNEE**2 + (matrix @ solution - wanted) ** 2) ** -0.25
+        weights = (_KNEE**2 + (matrix @ solution - target) ** 2) ** -0.25
     return dict(zip(free, map(float, solution), strict=True))

@@ -80,19 +80,19 @@ def read_log(path: Path) -> LoggedRun:
     """
     text = _COLOURS.sub("", read_text(path))
     for kind in _FORMATS:
-        speeds = [kind.seconds(_number(found)) for found in kind.speed.findall(text)]
+        speeds = [kind.seconds(_number(match)) for match in kind.speed.findall(text)]
         # A progress bar prints the same step several times, and 0 before the first step.
         speeds = [speed for speed in speeds if speed > 0]
         if speeds:
-            counted = speeds[len(speeds) // 2 :]
-            found = [] if kind.memory is None else kind.memory.findall(text)
-            peaks = [kind.gib(_number(one)) for one in found]
-            speed = median(counted)
+            second_half = speeds[len(speeds) // 2 :]
+            matches = [] if kind.memory is None else kind.memory.findall(text)
+            peaks = [kind.gib(_number(match)) for match in matches]
+            speed = median(second_half)
             return LoggedRun(
                 None if kind.is_rate else speed,
                 speed if kind.is_rate else None,
                 max(peaks, default=None),
-                len(counted),
+                len(second_half),
             )
     raise ScenarioError(
         f"{path}: has no line with a step's time; known are torchtitan's `tps:`, Megatron-LM's `elapsed time per "

@@ -110,22 +110,22 @@ def calibrated(
 
     def errors(at: Floats) -> Floats:
         """Return ln(measured / simulated) of each run with constants at a distance `at` from the shipped values."""
-        played = play_rows(rows, {names[0]: _moved(framework, at)}, jobs, advance, changes)
-        return np.log([outcome.row.step_time / outcome.step_time for outcome in played])
+        outcomes = play_rows(rows, {names[0]: _moved(framework, at)}, jobs, advance, changes)
+        return np.log([outcome.row.step_time / outcome.step_time for outcome in outcomes])
 
     at = np.zeros(3)
     before = left = errors(at)
     trials = np.diag(_TRIAL)
     slopes = np.stack([(errors(trial) - left) / trial.sum() for trial in trials], axis=1)
-    own = own_error(slopes, before)
+    sigma = own_error(slopes, before)
     for _ in range(_ROUNDS):
-        target = _within(_least(slopes, left - slopes @ at, own), framework)
+        target = _within(_least(slopes, left - slopes @ at, sigma), framework)
         moved = errors(target)
         # A step too far is halved once: times are convex in the constants.
-        if _misfit(moved, target, own) > _misfit(left, at, own):
+        if _misfit(moved, target, sigma) > _misfit(left, at, sigma):
             target = _within((at + target) / 2, framework)
             moved = errors(target)
-        if _misfit(moved, target, own) > _misfit(left, at, own):
+        if _misfit(moved, target, sigma) > _misfit(left, at, sigma):
             break
         way = (target - at) / np.array(_PRIOR)
         settled = bool(np.all(np.abs(way) < _SETTLED))
@@ -136,7 +136,7 @@ def calibrated(
         if settled:
             break
     # Linear around the solution, without each run in turn.
-    without = _without(slopes, left - slopes @ at, own, framework)
+    without = _without(slopes, left - slopes @ at, sigma, framework)
     if len(rows) > 1 and float(np.sum(without**2)) > float(np.sum(before**2)):
         at, left, without = np.zeros(3), before, before
     return OwnFramework(_moved(framework, at), tuple(before.tolist()), tuple(left.tolist()), tuple(without.tolist()))
@@ -160,24 +160,24 @@ def own_error(slopes: Floats, errors: Floats) -> float:
 
     by_constants = (slopes * np.array(_PRIOR) ** 2) @ slopes.T
 
-    def evidence(own: float) -> float:
+    def evidence(sigma: float) -> float:
         """Return the logarithm of the errors' probability, up to a constant."""
-        covariance = by_constants + own**2 * np.eye(len(errors))
+        covariance = by_constants + sigma**2 * np.eye(len(errors))
         return -float(np.linalg.slogdet(covariance)[1] + errors @ np.linalg.solve(covariance, errors)) / 2
 
     return max(_OWN_ERRORS, key=evidence)
 
 
-def _without(slopes: Floats, offset: Floats, own: float, framework: Framework) -> Floats:
+def _without(slopes: Floats, offset: Floats, sigma: float, framework: Framework) -> Floats:
     """Return the error of each run, predicted by a calibration to the other runs; empty for a single run."""
     import numpy as np
 
-    found = []
+    errors = []
     for place in range(len(offset)):
         rest = np.arange(len(offset)) != place
         if rest.any():
-            found.append(offset[place] + slopes[place] @ _within(_least(slopes[rest], offset[rest], own), framework))
-    return np.array(found)
+            errors.append(offset[place] + slopes[place] @ _within(_least(slopes[rest], offset[rest], sigma), framework))
+    return np.array(errors)
 
 
 def steps_simulated(rows: int) -> int:
@@ -206,16 +206,16 @@ def _within(at: Floats, framework: Framework) -> Floats:
     return np.clip(at, low, high)
 
 
-def _least(slopes: Floats, offset: Floats, own: float) -> Floats:
-    """Return the constants x that minimise the squares of (offset + slopes x) / own and of x in the priors' sigmas."""
+def _least(slopes: Floats, offset: Floats, sigma: float) -> Floats:
+    """Return the x that minimise the squares of (offset + slopes x) / sigma and of x in the priors' sigmas."""
     import numpy as np
 
-    matrix = slopes.T @ slopes / own**2 + np.diag(np.array(_PRIOR) ** -2.0)
-    return np.asarray(np.linalg.solve(matrix, -(slopes.T @ offset) / own**2), np.float64)
+    matrix = slopes.T @ slopes / sigma**2 + np.diag(np.array(_PRIOR) ** -2.0)
+    return np.asarray(np.linalg.solve(matrix, -(slopes.T @ offset) / sigma**2), np.float64)
 
 
-def _misfit(errors: Floats, at: Floats, own: float) -> float:
-    """Return the sum of squares that the calibration minimises; `own` is the runs' own relative error."""
+def _misfit(errors: Floats, at: Floats, sigma: float) -> float:
+    """Return the sum of squares that the calibration minimises; `sigma` is the runs' own relative error."""
     import numpy as np
 
-    return float(np.sum((errors / own) ** 2) + np.sum((at / np.array(_PRIOR)) ** 2))
+    return float(np.sum((errors / sigma) ** 2) + np.sum((at / np.array(_PRIOR)) ** 2))

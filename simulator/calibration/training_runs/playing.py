@@ -71,7 +71,7 @@ def frameworks() -> dict[str, Framework]:
     return {"bare": BARE} | {name: load_framework(name) for name in sorted(registry.names("framework"))}
 
 
-def play_row(row: MeasuredRow, known: Mapping[str, Framework], changes: Changes = ()) -> PlayedRow:
+def play_row(row: MeasuredRow, constants: Mapping[str, Framework], changes: Changes = ()) -> PlayedRow:
     """Return the simulated outcome for a measured run, optionally with changed GPU constants.
 
     Notes
@@ -79,10 +79,10 @@ def play_row(row: MeasuredRow, known: Mapping[str, Framework], changes: Changes 
     Three micro-batches are simulated; each further micro-batch takes the time between the starts of the second and the
     third. In a pipeline, two and then three micro-batches per stage are simulated; from there the time grows evenly.
     """
-    framework = known[row.framework]
-    own = row.scenario
-    if own is not None:
-        cluster = to_cluster(own.cluster, own.base, servers=servers_of(own), network_time=framework.network_time)
+    framework = constants[row.framework]
+    setup = row.scenario
+    if setup is not None:
+        cluster = to_cluster(setup.cluster, setup.base, servers=servers_of(setup), network_time=framework.network_time)
     else:
         cluster = cluster_of(row.gpu, row.gpus, changes, row.topology, framework.network_time)
     return play_on_cluster(cluster, row, framework)
@@ -99,14 +99,14 @@ def play_on_cluster(cluster: Cluster, row: MeasuredRow, framework: Framework) ->
     # For data parallelism alone, closed forms suffice and are much faster than simulated collectives.
     if row.parallelism == ALONE and row.scenario is None:
         step = replace(step, collectives="closed_form")
-    planned, timeline = _played(cluster, step)
-    left, time = row.accumulation - accumulation, timeline.end
-    if left and pp == 1:
-        time += left * _period(timeline, accumulation)
-    elif left:
+    planned, timeline = _simulated(cluster, step)
+    rest, time = row.accumulation - accumulation, timeline.end
+    if rest and pp == 1:
+        time += rest * _period(timeline, accumulation)
+    elif rest:
         # The step with p more micro-batches gives the time per micro-batch in the steady state of the pipeline.
-        longer = _played(cluster, replace(step, accumulation=accumulation + pp))[1].end
-        time += left * (longer - time) / pp
+        longer = _simulated(cluster, replace(step, accumulation=accumulation + pp))[1].end
+        time += rest * (longer - time) / pp
     # Memory and exposed communication come from the simulated micro-batches; more of them change neither much.
     report = summarize_step(planned, cluster, timeline)
     exposed = report.exposed_comm_time_s / report.step_time_s
@@ -118,7 +118,7 @@ def play_on_cluster(cluster: Cluster, row: MeasuredRow, framework: Framework) ->
     return PlayedRow(row, time, peaks[row.memory], cluster.gpus[0].hbm_bytes, exposed, refused=not report.fits)
 
 
-def _played(cluster: Cluster, step: TrainingStep) -> tuple[StepPlan, Timeline]:
+def _simulated(cluster: Cluster, step: TrainingStep) -> tuple[StepPlan, Timeline]:
     planned = plan_step(cluster, step)
     # Spans of rank 0 for the period, and of each stage's first rank for the summary.
     keep = (0, *first_of_stages(planned))
@@ -126,9 +126,7 @@ def _played(cluster: Cluster, step: TrainingStep) -> tuple[StepPlan, Timeline]:
 
 
 def _period(timeline: Timeline, accumulation: int) -> float:
-    """Return the time between the starts of the last two micro-batches on rank 0, out of `accumulation` micro-batches
-    [s].
-    """
+    """Return the time between the starts of rank 0's last two of `accumulation` micro-batches [s]."""
     begins = {
         span.name: span.start for span in timeline.spans if span.rank == 0 and span.name.startswith("embedding forward")
     }
@@ -137,7 +135,7 @@ def _period(timeline: Timeline, accumulation: int) -> float:
 
 def play_rows(
     rows: Sequence[MeasuredRow],
-    known: Mapping[str, Framework] | None = None,
+    constants: Mapping[str, Framework] | None = None,
     jobs: int = 2,
     advance: Callable[[], None] | None = None,
     changes: Changes = (),
@@ -148,7 +146,7 @@ def play_rows(
     ----------
     rows : sequence of MeasuredRow
         Rows to simulate.
-    known : mapping of str to Framework, optional
+    constants : mapping of str to Framework, optional
         Constants by framework; by default the shipped constants.
     jobs : int
         Number of processes.
@@ -158,7 +156,7 @@ def play_rows(
         Changed constants of the GPUs.
     """
     outcomes = dict[int, PlayedRow]()
-    for place, outcome in each_played(rows, known or frameworks(), jobs, changes):
+    for place, outcome in each_played(rows, constants or frameworks(), jobs, changes):
         outcomes[place] = outcome
         if advance is not None:
             advance()
@@ -166,17 +164,17 @@ def play_rows(
 
 
 def each_played(
-    rows: Sequence[MeasuredRow], known: Mapping[str, Framework], jobs: int, changes: Changes = ()
+    rows: Sequence[MeasuredRow], constants: Mapping[str, Framework], jobs: int, changes: Changes = ()
 ) -> Iterator[tuple[int, PlayedRow]]:
     """Yield (place in `rows`, outcome) for measured runs, simulated on several processes, each as soon as available.
 
     The rows are simulated in a fixed random order. Neighbours in a table cost about the same, and the most expensive
     rows end some tables: in the tables' order, the time left would be underestimated, and a process would wait idle.
     """
-    one = partial(play_row, known=known, changes=changes)
+    simulate = partial(play_row, constants=constants, changes=changes)
     order = Random(0).sample(range(len(rows)), len(rows))
     if jobs == 1 or len(rows) <= 1:
-        yield from ((place, one(rows[place])) for place in order)
+        yield from ((place, simulate(rows[place])) for place in order)
         return
     from concurrent.futures import ProcessPoolExecutor, as_completed
     from multiprocessing import active_children, get_context
@@ -186,7 +184,7 @@ def each_played(
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=ignore_interrupts) as pool:
         try:
             with without_interrupts():
-                places = {pool.submit(one, rows[place]): place for place in order}
+                places = {pool.submit(simulate, rows[place]): place for place in order}
             yield from ((places[future], future.result()) for future in as_completed(places))
         except BaseException:
             # After an error or an interruption, no row is simulated any further, also none that has begun.

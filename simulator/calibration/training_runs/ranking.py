@@ -41,18 +41,18 @@ def choices(outcomes: Sequence[PlayedRow]) -> tuple[Choice, ...]:
     groups: dict[Hashable, list[PlayedRow]] = {}
     for outcome in outcomes:
         groups.setdefault(_kind(outcome.row), []).append(outcome)
-    found = [_choice(own) for own in groups.values() if len(own) > 1]
-    return tuple(sorted(found, key=lambda one: (-one.runs, one.name)))
+    rankings = [_choice(runs) for runs in groups.values() if len(runs) > 1]
+    return tuple(sorted(rankings, key=lambda ranking: (-ranking.runs, ranking.name)))
 
 
-def said(found: Sequence[Choice]) -> str:
+def said(groups: Sequence[Choice]) -> str:
     """Return a sentence on the predicted choices: '9 of 10 groups, the predicted fastest run within 10% of the measured
     fastest; ...'.
     """
-    good = sum(one.behind <= GOOD for one in found)
-    ranks = [one.agreement for one in found if one.agreement is not None]
+    good = sum(group.behind <= GOOD for group in groups)
+    ranks = [group.agreement for group in groups if group.agreement is not None]
     agree = f"; median rank correlation {median(ranks):.3f}" if ranks else ""
-    return f"{good} of {len(found)} groups, the predicted fastest run within {GOOD:.0%} of the measured fastest{agree}"
+    return f"{good} of {len(groups)} groups, the predicted fastest run within {GOOD:.0%} of the measured fastest{agree}"
 
 
 def _kind(row: MeasuredRow) -> Hashable:

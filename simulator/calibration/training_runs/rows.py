@@ -89,8 +89,8 @@ class ModelShape:
         expert layers.
         """
         if self.family not in _CONFIGS:
-            whole = load_transformer(self.family, seq_len)
-            return replace(whole, num_layers=self.layers, dense_layers=min(whole.dense_layers, 1))
+            model = load_transformer(self.family, seq_len)
+            return replace(model, num_layers=self.layers, dense_layers=min(model.dense_layers, 1))
         # The equivalent config.json for the source's model.
         keys = {key: getattr(self, field) for key, field in _CONFIGS[self.family].items()}
         return load_transformer({**_FAMILY_KEYS[self.family], "name": name, **keys, _POSITIONS[self.family]: seq_len})
@@ -201,8 +201,8 @@ class MeasuredRow:
         sharding = "" if self.sharding == Sharding().strategy else f" {self.sharding}"
         sharding += f" over {self.shard_size}" if self.shard_size is not None else ""
         if self.spec is not None:
-            own, loss = self.spec.lora, self.spec.loss
-            sharding += f" lora {own.base}" if own.rank else " full"
+            lora, loss = self.spec.lora, self.spec.loss
+            sharding += f" lora {lora.base}" if lora.rank else " full"
             sharding += "" if loss == "auto" else f" {loss} loss"
         return (
             f"{self.model} {chip} x{self.gpus}{self._cut} seq {self.seq_len} "
@@ -340,9 +340,7 @@ def cluster_of(gpu: str, gpus: int, changes: Changes = (), topology: str = "", n
 
 
 def _topology(name: str) -> str | dict[str, Any]:
-    """Return the name of a shipped topology unchanged, or the keys of vTrain's box: a DGX A100 with cards of half the
-    rate, 800 Gb/s per box.
-    """
+    """Return a shipped topology's name, or the keys of vTrain's box: a DGX A100, cards of half the rate, 800 Gb/s."""
     if name != "dgx_a100_800g":
         return name
     data = dict(load(registry.find("topology", "dgx_a100")).data)
@@ -356,9 +354,7 @@ def _topology(name: str) -> str | dict[str, Any]:
 
 
 def _gpu(name: str) -> str | dict[str, Any]:
-    """Return the name of a catalog GPU unchanged, or the keys of the H100 in torchtitan's tables, with slower memory
-    and less power.
-    """
+    """Return a catalog GPU's name, or the keys of torchtitan's H100, which has slower memory and less power."""
     if name in registry.names("gpu"):
         return name
     return dict(load(registry.find("gpu", "h100_sxm")).data) | {

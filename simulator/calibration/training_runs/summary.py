@@ -123,12 +123,12 @@ def apart(rows: Sequence[MeasuredRow]) -> frozenset[int]:
     for place, row in enumerate(rows):
         # Rows are equal except for sharding and the measurement itself.
         twins.setdefault(replace(row, sharding="", **_OF_A_RUN), []).append(place)
-    found: set[int] = set()
+    indices: set[int] = set()
     for places in twins.values():
         times = [rows[place].step_time for place in places]
         if max(times) > _TWIN * min(times):
-            found |= set(places)
-    return frozenset(found)
+            indices |= set(places)
+    return frozenset(indices)
 
 
 def worst(outcomes: Sequence[PlayedRow], count: int = 10) -> tuple[tuple[PlayedRow, str], ...]:

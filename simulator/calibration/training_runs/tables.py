@@ -29,17 +29,17 @@ def groups(outcomes: Sequence[PlayedRow]) -> Table:
     )
 
 
-def sources(found: Sequence[SourceErrors], title: str = "source") -> Table:
+def sources(errors: Sequence[SourceErrors], title: str = "source") -> Table:
     """Return a table with errors in step time and peak memory, with a line for each source (or other group)."""
     head = (title, "rows", "median", "90 % below", "bias", "with memory", "median", "90 % below", "bias", "do not fit")
     caption = f"error of a step's time, then of peak memory, by {title} (simulated / measured - 1)"
-    return Table(caption, head, tuple(map(_source, found)))
+    return Table(caption, head, tuple(map(_source, errors)))
 
 
-def _source(found: SourceErrors) -> tuple[str, ...]:
-    name, *time, _ = error_cells(found.time)
-    _, *memory, _ = ("", "", "", "", "", "") if found.memory is None else error_cells(found.memory)
-    return (name, *time, *memory, str(found.refused))
+def _source(errors: SourceErrors) -> tuple[str, ...]:
+    name, *time, _ = error_cells(errors.time)
+    _, *memory, _ = ("", "", "", "", "", "") if errors.memory is None else error_cells(errors.memory)
+    return (name, *time, *memory, str(errors.refused))
 
 
 def error_cells(summary: Errors) -> tuple[str, ...]:
@@ -58,13 +58,13 @@ def of_choices(outcomes: Sequence[PlayedRow]) -> Table | None:
     """Return a table that compares the run predicted to be fastest in each group with the measured fastest; None
     without groups.
     """
-    found = choices(outcomes)
+    rankings = choices(outcomes)
     rows = tuple(
-        (one.name, str(one.runs), f"{one.behind:.1%}", "" if one.agreement is None else f"{one.agreement:.3f}")
-        for one in found
+        (row.name, str(row.runs), f"{row.behind:.1%}", "" if row.agreement is None else f"{row.agreement:.3f}")
+        for row in rankings
     )
     head = ("runs with equal tokens per step", "runs", "behind the fastest", "rank correlation")
-    return Table(f"predicted choice among measured runs: {said(found)}", head, rows) if found else None
+    return Table(f"predicted choice among measured runs: {said(rankings)}", head, rows) if rankings else None
 
 
 def memory(outcomes: Sequence[PlayedRow], table: str) -> Table | None:
@@ -99,14 +99,14 @@ def worst_steps(outcomes: Sequence[PlayedRow], count: int = 10) -> Table:
     return Table(f"the {len(rows)} worst rows", ("row", "source", "measured", "simulated", "error"), tuple(rows))
 
 
-def constants(known: Mapping[str, Framework], system: LinearSystem | None) -> Table:
+def constants(frameworks: Mapping[str, Framework], system: LinearSystem | None) -> Table:
     """Return a table with llm-foundry's constants, shipped and refitted; the remaining frameworks' stand in
     docs/validation.md.
     """
-    refitted = drift(system, known["llm_foundry"]) if system is not None else {}
-    framework, rows = known["llm_foundry"], []
+    refitted = drift(system, frameworks["llm_foundry"]) if system is not None else {}
+    framework, rows = frameworks["llm_foundry"], []
     numbers = {
-        **{f"sustained.{chip}": kept.time for chip, kept in framework.sustained.items()},
+        **{f"sustained.{chip}": slowdown.time for chip, slowdown in framework.sustained.items()},
         **{n: getattr(framework, n) for n in ("attention_masked", "elementwise", "parameter_bytes")},
     }
     for constant, number in numbers.items():
@@ -119,8 +119,8 @@ def constants(known: Mapping[str, Framework], system: LinearSystem | None) -> Ta
 def kept_back(system: LinearSystem) -> Table:
     """Return a table for a cross-validation: errors of each model size, in the fit and excluded from the fit."""
     rows = [
-        (one.name, str(one.count), f"{one.median:.1%}", f"{other.median:.1%}", f"{other.median - one.median:+.1%}")
-        for one, other in left_out(system)
+        (fit.name, str(fit.count), f"{fit.median:.1%}", f"{other.median:.1%}", f"{other.median - fit.median:+.1%}")
+        for fit, other in left_out(system)
     ]
     head = ("excluded model", "rows", "median, fitted", "median, excluded", "difference")
     return Table("cross-validation: each model size excluded from the fit", head, tuple(rows))

@@ -36,20 +36,20 @@ from simulator.step.precision import Precision
 from simulator.step.strategies.strategy import STRATEGIES
 
 
-def _known(kind: registry.Kind, *more: str) -> AfterValidator:
+def _entry(kind: registry.Kind, *more: str) -> AfterValidator:
     # Many lines have the same name, and similar names take milliseconds to find.
     @cache
     def read(name: str) -> tuple[str | None, str]:
         """Return the shipped name that a cell means, or None and the fault."""
-        known = name if name in more else registry.shipped(kind, name)
-        fault = "" if known else one_of((*more, *registry.names(kind)), name, registry.listed_by(kind))
-        return known, fault
+        shipped = name if name in more else registry.shipped(kind, name)
+        fault = "" if shipped else one_of((*more, *registry.names(kind)), name, registry.listed_by(kind))
+        return shipped, fault
 
     def check(name: str) -> str:
-        known, fault = read(name)
-        if known is None:
+        shipped, fault = read(name)
+        if shipped is None:
             raise ValueError(fault)
-        return known
+        return shipped
 
     return AfterValidator(check)
 
@@ -91,8 +91,8 @@ def _number(cell: object) -> object:
 
 def _yes_no(cell: object) -> object:
     """Return the truth value in a cell; raise ValueError for other text."""
-    known = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
-    value = known.get(cell.lower(), cell) if isinstance(cell, str) else cell
+    spellings = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+    value = spellings.get(cell.lower(), cell) if isinstance(cell, str) else cell
     if not isinstance(value, bool):
         raise ValueError("must be true or false")
     return value
@@ -106,9 +106,7 @@ def _dtype(name: str) -> str:
 
 
 def _policy(text: object) -> object:
-    """Return a cell's checkpointing policy: a name, or the number k for every k-th layer; raise ValueError for other
-    text.
-    """
+    """Return a cell's checkpointing policy: a name, or k for every k-th layer; raise ValueError for other text."""
     if isinstance(text, str) and text.isdigit():
         return int(text)
     if text not in POLICIES:
@@ -158,7 +156,7 @@ class _Measurement(BaseModel):
         gpus, tokens : int
             Number of GPUs, and tokens of a step.
         """
-        if sum(given is not None for given in (self.step_time_s, self.tokens_per_s, self.log or None)) != 1:
+        if sum(figure is not None for figure in (self.step_time_s, self.tokens_per_s, self.log or None)) != 1:
             raise ValueError("step_time_s: give one of step_time_s, tokens_per_s and log")
         logged = read_log(folder / self.log) if self.log else None
         step_time, rate = self.step_time_s, self.tokens_per_s
@@ -185,11 +183,11 @@ class _ScenarioRow(_Measurement):
         scenario = load_scenario(folder / self.scenario)
         check_single_point(scenario)
         spec, gpus = scenario.training, scenario.cluster.world_size
-        known = ("bare", *registry.names("framework"))
-        if spec is None or spec.numerics or not isinstance(spec.framework, str) or spec.framework not in known:
+        frameworks = ("bare", *registry.names("framework"))
+        if spec is None or spec.numerics or not isinstance(spec.framework, str) or spec.framework not in frameworks:
             raise ValueError(
                 f"scenario: got {self.scenario!r}, which has no simulated training with a shipped framework "
-                f"({', '.join(known)}), from whose constants a calibration begins"
+                f"({', '.join(frameworks)}), from whose constants a calibration begins"
             )
         # A few micro-batches are simulated, and stand for the others of an undisturbed step.
         if scenario.cluster.jitter != JitterSpec() or scenario.cluster.events:
@@ -226,12 +224,12 @@ class UserRow(_Measurement):
         description="Scenario file with all settings of the run, beside the CSV file: for adapters, own models, own "
         "topologies; of the other columns, such a line has only those of the measurement above",
     )
-    model: Annotated[str, _known("model")] = Field(description="Model: a catalog name (`simulator list models`)")
+    model: Annotated[str, _entry("model")] = Field(description="Model: a catalog name (`simulator list models`)")
     layers: Count | None = Field(None, description="Number of layers, if fewer than the model's layers ran")
-    gpu: Annotated[str, _known("gpu")] = Field(description="GPU: a catalog name")
-    topology: Annotated[str, _known("topology")] = Field(description="Shipped topology with the most similar nodes")
+    gpu: Annotated[str, _entry("gpu")] = Field(description="GPU: a catalog name")
+    topology: Annotated[str, _entry("topology")] = Field(description="Shipped topology with the most similar nodes")
     gpus: Count = Field(description="Total number of GPUs")
-    framework: Annotated[str, _known("framework", "bare")] = Field(
+    framework: Annotated[str, _entry("framework", "bare")] = Field(
         "torchtitan", description="Framework whose constants apply"
     )
     seq_len: Tokens = Field(description="Sequence length in tokens")
@@ -287,7 +285,7 @@ class UserRow(_Measurement):
             )
         replicas = self.gpus // (self.tp * self.pp * self.cp)
         tokens = self.seq_len * self.micro_batch_size * self.accumulation * replicas
-        made = MeasuredRow(
+        row = MeasuredRow(
             **self.figures(table, line, folder, self.gpus, tokens),
             parallelism=self._parallelism(),
             precision=Precision(
@@ -297,12 +295,12 @@ class UserRow(_Measurement):
         )
         # Without `layers`, the whole catalog model ran.
         if self.layers is None:
-            return made
-        whole = load_transformer(self.model, self.seq_len)
-        if self.layers > whole.num_layers:
-            raise ValueError(f"layers: got {self.layers}; {self.model} has {whole.num_layers}")
+            return row
+        model = load_transformer(self.model, self.seq_len)
+        if self.layers > model.num_layers:
+            raise ValueError(f"layers: got {self.layers}; {self.model} has {model.num_layers}")
         # Only the number of layers counts for a catalog model; the remaining sizes are unused.
-        return replace(made, shape=ModelShape(self.model, self.layers, 0, 0, 0, 0, 0, whole.tied))
+        return replace(row, shape=ModelShape(self.model, self.layers, 0, 0, 0, 0, 0, model.tied))
 
     def _parallelism(self) -> Parallelism:
         return Parallelism(
@@ -381,19 +379,19 @@ def user_rows(path: Path, topology: str | None = None) -> tuple[MeasuredRow, ...
             # DictReader stores surplus cells under None. A comma at the end of each line makes a column without a name.
             if None in cells or (cells.get("") or "").strip():
                 raise ValueError(f"got more cells than the {len(list(filter(None, head)))} columns")
-            given: dict[str, Any] = {name: text.strip() for name, text in cells.items() if text and text.strip()}
-            read = _ScenarioRow if "scenario" in given else UserRow
-            if topology is not None and read is UserRow:
-                given.setdefault("topology", topology)
-            if generation := given.pop(_GENERATION, ""):
-                given["attention"] = _attention(generation, given.get("attention", "flash"))
-            row = read(**{name: text for name, text in given.items() if name in UserRow.model_fields})
+            entries: dict[str, Any] = {name: text.strip() for name, text in cells.items() if text and text.strip()}
+            row_type = _ScenarioRow if "scenario" in entries else UserRow
+            if topology is not None and row_type is UserRow:
+                entries.setdefault("topology", topology)
+            if generation := entries.pop(_GENERATION, ""):
+                entries["attention"] = _attention(generation, entries.get("attention", "flash"))
+            row = row_type(**{name: text for name, text in entries.items() if name in UserRow.model_fields})
             if not wrong:
                 rows.append(row.measured(path.stem, number, path.parent))
         except ValidationError as error:
             # An absent column is a single mistake, of the first line.
-            told = [_fault(one) for one in error.errors() if one["type"] != "missing" or one["loc"][0] not in absent]
-            faults += [f"{path} line {number}: {fault}" for fault in told]
+            texts = [_fault(one) for one in error.errors() if one["type"] != "missing" or one["loc"][0] not in absent]
+            faults += [f"{path} line {number}: {fault}" for fault in texts]
         except (ValueError, ScenarioError) as error:
             faults.append(f"{path} line {number}: {error}")
     if not rows and not faults:
@@ -427,20 +425,20 @@ def _attention(generation: str, attention: str) -> str:
     return _GENERATIONS[generation]
 
 
-def _header(head: Sequence[str], given: str | None) -> tuple[frozenset[str], list[str]]:
+def _header(head: Sequence[str], column: str | None) -> tuple[frozenset[str], list[str]]:
     """Return the required columns that the first line lacks, and a fault for each mistake in it.
 
-    `given` is a required column that the rows may lack. A column proposed in place of an unknown one is not reported
+    `column` is a required column that the rows may lack. A column proposed in place of an unknown one is not reported
     as missing, too.
     """
     fields = UserRow.model_fields
-    needed = {name for name, field in fields.items() if field.is_required() and name != given}
+    needed = {name for name, field in fields.items() if field.is_required() and name != column}
     # Lines with a scenario need none of these columns.
     absent = frozenset(needed.difference(head)) if "scenario" not in head else frozenset()
-    named = Counter(filter(None, head))
-    faults = [f"{name}: names {count} columns; keep one of them" for name, count in named.items() if count > 1]
+    uses = Counter(filter(None, head))
+    faults = [f"{name}: names {count} columns; keep one of them" for name, count in uses.items() if count > 1]
     proposed: set[str] = set()
-    for name in named.keys() - fields.keys() - {_GENERATION}:
+    for name in uses.keys() - fields.keys() - {_GENERATION}:
         if _is_rate_of_a_gpu(name):
             proposed.add("tokens_per_s")
             faults.append(f"{name}: no such column; tokens_per_s is the total of all GPUs; multiply by their number")
@@ -449,7 +447,7 @@ def _header(head: Sequence[str], given: str | None) -> tuple[frozenset[str], lis
         proposed.update(similar(sorted(fields), near, MOST_MEANT))
         faults.append(f"{name}: no such column; {one_of(fields, near, 'docs/validation.md')}")
     faults += [f"{name}: is missing; every run needs this column" for name in sorted(absent - proposed)]
-    if not {"step_time_s", "tokens_per_s", "log"} & (named.keys() | proposed):
+    if not {"step_time_s", "tokens_per_s", "log"} & (uses.keys() | proposed):
         faults.append("step_time_s: is missing; give one of step_time_s, tokens_per_s and log")
     return absent, sorted(faults)
 

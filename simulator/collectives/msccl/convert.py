@@ -75,8 +75,8 @@ def _volume(schedule: Schedule, elements: int) -> int:
 
 def schedule_of_program(program: Program, source: str) -> Schedule:
     """Return the proved schedule of a program; `source` names the file in faults."""
-    made = interpret(program, source)
-    converter = _Converter(program, made)
+    interpretation = interpret(program, source)
+    converter = _Converter(program, interpretation)
     rows = converter.rows(source)
     pieces = 1 if program.operation == "all_reduce" else program.part
 
@@ -125,16 +125,16 @@ class _Converter:
             raise ScenarioError(f"{source}: the program is right, but {_INEXPRESSIBLE}: {what}")
         channels: dict[tuple[int, int, int], int] = {}
         for number in order:
-            known = 0
+            ancestors = 0
             for first in self.made.before[number]:
-                known |= self._done[first]
+                ancestors |= self._done[first]
             message = self.made.incoming.get(number)
             if message is not None:
                 wire = self.made.steps[number].wire_in
-                known |= self._transfer(message, channels.setdefault(wire, len(channels)) if wire else 0)
-            self._done[number] = known
+                ancestors |= self._transfer(message, channels.setdefault(wire, len(channels)) if wire else 0)
+            self._done[number] = ancestors
             if number in self.made.outgoing:
-                self._ready[number] = known
+                self._ready[number] = ancestors
         return self._rows
 
     def _reads_before_writes(self) -> list[tuple[int, int]]:
@@ -148,9 +148,9 @@ class _Converter:
             message = self.made.incoming.get(number)
             if message is not None:
                 for chunk in self.made.messages[message].chunks:
-                    for sent in readers.pop((rank, chunk), []):
-                        if self.made.messages[sent].receiver != number:
-                            pairs.append((self.made.messages[sent].receiver, number))
+                    for reader in readers.pop((rank, chunk), []):
+                        if self.made.messages[reader].receiver != number:
+                            pairs.append((self.made.messages[reader].receiver, number))
             message = self.made.outgoing.get(number)
             if message is not None:
                 for chunk in self.made.messages[message].chunks:
@@ -163,16 +163,16 @@ class _Converter:
         src, dst = self.made.steps[message.sender].gpu, self.made.steps[message.receiver].gpu
         arrived = 0
         for first, count, reduce in _runs(message.chunks, message.adds):
-            known = self._ready[message.sender]
+            ancestors = self._ready[message.sender]
             for chunk in range(first, first + count):
                 for other in self._earlier(src, dst, chunk, reduce=reduce):
-                    known |= self._ancestors[other] | 1 << other
+                    ancestors |= self._ancestors[other] | 1 << other
             before = self._last.get(channel)
             queued = 0 if before is None else self._ancestors[before] | 1 << before
             transfer = len(self._rows)
             # Order on the channel needs no wait.
-            self._rows.append((src, dst, first, count, reduce, channel, self._latest(known & ~queued)))
-            self._ancestors.append(known | queued)
+            self._rows.append((src, dst, first, count, reduce, channel, self._latest(ancestors & ~queued)))
+            self._ancestors.append(ancestors | queued)
             self._last[channel] = transfer
             for chunk in range(first, first + count):
                 self._use(transfer, src, dst, chunk, reduce=reduce)
@@ -181,29 +181,29 @@ class _Converter:
 
     def _earlier(self, src: int, dst: int, chunk: int, *, reduce: bool) -> list[int]:
         """Return the transfers that a transfer must follow, because they use the same chunk at its ends."""
-        there = self._writers.get((dst, chunk), [])
+        writers = self._writers.get((dst, chunk), [])
         # Additions of a chunk may arrive in any order.
-        written = [] if reduce and all(self._rows[one][4] for one in there) else there
-        return [*self._writers.get((src, chunk), []), *self._readers.get((dst, chunk), []), *written]
+        earlier = [] if reduce and all(self._rows[writer][4] for writer in writers) else writers
+        return [*self._writers.get((src, chunk), []), *self._readers.get((dst, chunk), []), *earlier]
 
     def _use(self, transfer: int, src: int, dst: int, chunk: int, *, reduce: bool) -> None:
         """Note that a transfer reads a chunk at `src` and writes it at `dst`."""
         self._readers.setdefault((src, chunk), []).append(transfer)
         place = dst, chunk
         before = self._writers.get(place, [])
-        joins = reduce and all(self._rows[one][4] for one in before)
-        if joins and any(not self._ancestors[transfer] >> one & 1 for one in before):
+        joins = reduce and all(self._rows[writer][4] for writer in before)
+        if joins and any(not self._ancestors[transfer] >> writer & 1 for writer in before):
             self.reduction_order = ReductionOrder.ON_ARRIVAL
         self._writers[place] = [*before, transfer] if joins else [transfer]
         self._readers[place] = []
 
-    def _latest(self, known: int) -> list[int]:
+    def _latest(self, mask: int) -> list[int]:
         """Return the transfers in a bit mask that are no ancestor of another transfer in the mask."""
         latest = []
-        while known:
-            one = known.bit_length() - 1
-            latest.append(one)
-            known &= ~(self._ancestors[one] | 1 << one)
+        while mask:
+            last = mask.bit_length() - 1
+            latest.append(last)
+            mask &= ~(self._ancestors[last] | 1 << last)
         return latest
 
 

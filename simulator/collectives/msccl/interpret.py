@@ -116,31 +116,31 @@ def interpret(program: Program, source: str) -> Interpretation:
     messages = _matched(steps, source)
     incoming = {message.receiver: number for number, message in enumerate(messages)}
     outgoing = {message.sender: number for number, message in enumerate(messages)}
-    made = Interpretation(tuple(steps), before, tuple(messages), incoming, outgoing)
-    order = topological_order(made, ())
+    interpretation = Interpretation(tuple(steps), before, tuple(messages), incoming, outgoing)
+    order = topological_order(interpretation, ())
     if len(order) < len(steps):
         stuck = steps[min(set(range(len(steps))) - set(order))]
         raise _fault(source, stuck, "never runs: it waits for itself in a circle of messages and dependencies")
-    machine = _Machine(program, made, source)
+    machine = _Machine(program, interpretation, source)
     for number in order:
         machine.run(number)
     machine.check_result()
-    return made
+    return interpretation
 
 
-def topological_order(made: Interpretation, further: Iterable[tuple[int, int]]) -> list[int]:
+def topological_order(interpretation: Interpretation, further: Iterable[tuple[int, int]]) -> list[int]:
     """Return the steps in an order that respects blocks, dependencies, messages and the further pairs (first, later).
 
     Steps on a circle, and behind a circle, are left out. Steps with fewer steps before them come first.
     """
-    later: list[list[int]] = [[] for _ in made.steps]
-    waits = [0] * len(made.steps)
-    pairs = [(first, number) for number, firsts in enumerate(made.before) for first in firsts]
-    pairs += [(message.sender, message.receiver) for message in made.messages]
+    later: list[list[int]] = [[] for _ in interpretation.steps]
+    waits = [0] * len(interpretation.steps)
+    pairs = [(first, number) for number, firsts in enumerate(interpretation.before) for first in firsts]
+    pairs += [(message.sender, message.receiver) for message in interpretation.messages]
     for first, second in (*pairs, *further):
         later[first].append(second)
         waits[second] += 1
-    depth = [0] * len(made.steps)
+    depth = [0] * len(interpretation.steps)
     ready = [(0, number) for number, count in enumerate(waits) if not count]
     heapify(ready)
     order = []
@@ -157,7 +157,7 @@ def topological_order(made: Interpretation, further: Iterable[tuple[int, int]]) 
 
 def _numbered(program: Program, source: str) -> list[NumberedStep]:
     """Return every step with its place and connections; refuse two blocks with the same connection."""
-    found, users = list[NumberedStep](), dict[tuple[str, tuple[int, int, int]], int]()
+    steps, users = list[NumberedStep](), dict[tuple[str, tuple[int, int, int]], int]()
     for gpu in program.gpus:
         for block in gpu.blocks:
             wire_in = None if block.source is None else (block.source, gpu.id, block.channel)
@@ -165,38 +165,38 @@ def _numbered(program: Program, source: str) -> list[NumberedStep]:
             for number, step in enumerate(block.steps):
                 receives = wire_in if step.type in RECEIVING else None
                 sends = wire_out if step.type in SENDING else None
-                one = NumberedStep(gpu.id, block.id, number, step, receives, sends)
+                entry = NumberedStep(gpu.id, block.id, number, step, receives, sends)
                 for what, wire in (("receives", receives), ("sends", sends)):
                     if wire is not None and users.setdefault((what, wire), block.id) != block.id:
                         other = users[what, wire]
                         message = f"{what} on the connection {_wire_text(wire)}, which belongs to tb {other}"
-                        raise _fault(source, one, message)
-                found.append(one)
-    return found
+                        raise _fault(source, entry, message)
+                steps.append(entry)
+    return steps
 
 
 def _before(steps: list[NumberedStep]) -> tuple[tuple[int, ...], ...]:
-    numbers = {(one.gpu, one.block, one.number): number for number, one in enumerate(steps)}
+    numbers = {(entry.gpu, entry.block, entry.number): number for number, entry in enumerate(steps)}
     return tuple(
         (
-            *((number - 1,) if one.number else ()),
-            *(() if one.step.awaits is None else (numbers[one.gpu, *one.step.awaits],)),
+            *((number - 1,) if entry.number else ()),
+            *(() if entry.step.awaits is None else (numbers[entry.gpu, *entry.step.awaits],)),
         )
-        for number, one in enumerate(steps)
+        for number, entry in enumerate(steps)
     )
 
 
 def _matched(steps: list[NumberedStep], source: str) -> list[Message]:
     """Return the messages: the n-th sending and the n-th receiving step of each connection."""
-    sent, received = dict[tuple[int, int, int], list[int]](), dict[tuple[int, int, int], list[int]]()
-    for number, one in enumerate(steps):
-        if one.wire_out is not None:
-            sent.setdefault(one.wire_out, []).append(number)
-        if one.wire_in is not None:
-            received.setdefault(one.wire_in, []).append(number)
+    sends, receives = dict[tuple[int, int, int], list[int]](), dict[tuple[int, int, int], list[int]]()
+    for number, entry in enumerate(steps):
+        if entry.wire_out is not None:
+            sends.setdefault(entry.wire_out, []).append(number)
+        if entry.wire_in is not None:
+            receives.setdefault(entry.wire_in, []).append(number)
     messages = []
-    for wire in sorted({*sent, *received}):
-        senders, receivers = sent.get(wire, []), received.get(wire, [])
+    for wire in sorted({*sends, *receives}):
+        senders, receivers = sends.get(wire, []), receives.get(wire, [])
         if len(senders) != len(receivers):
             rest = senders[len(receivers) :] or receivers[len(senders) :]
             counts = f"{len(senders)} messages are sent and {len(receivers)} received"
@@ -204,8 +204,8 @@ def _matched(steps: list[NumberedStep], source: str) -> list[Message]:
         for sender, receiver in zip(senders, receivers, strict=True):
             counts_of = steps[sender].step.count, steps[receiver].step.count
             if counts_of[0] != counts_of[1]:
-                told = f"receives {counts_of[1]} chunks, and {steps[sender]} sends {counts_of[0]}"
-                raise _fault(source, steps[receiver], told)
+                problem = f"receives {counts_of[1]} chunks, and {steps[sender]} sends {counts_of[0]}"
+                raise _fault(source, steps[receiver], problem)
             messages.append(Message(sender, receiver))
     return messages
 
@@ -230,30 +230,30 @@ class _Machine:
 
     def run(self, number: int) -> None:
         """Carry out step `number`, whose predecessors have ended."""
-        one, step = self.made.steps[number], self.made.steps[number].step
-        known = 0
+        entry, step = self.made.steps[number], self.made.steps[number].step
+        ancestors = 0
         firsts = [*self.made.before[number]]
         if number in self.made.incoming:
             firsts.append(self.made.messages[self.made.incoming[number]].sender)
         for first in firsts:
-            known |= self.ancestors[first] | 1 << first
-        self.ancestors[number] = known
+            ancestors |= self.ancestors[first] | 1 << first
+        self.ancestors[number] = ancestors
         if step.type == "nop":
             return
         values = self._incoming(number)
         if step.type in ("s", "cpy"):
             values = self._read(number, step.source, step.count)
         elif step.type in ADDING:
-            own = self._read(number, step.source, step.count)
-            values = [self._sum(one, *pair) for pair in zip(own, values, strict=True)]
+            terms = self._read(number, step.source, step.count)
+            values = [self._sum(entry, *pair) for pair in zip(terms, values, strict=True)]
         elif step.type == "re":
-            own = self._read(number, step.destination, step.count)
+            terms = self._read(number, step.destination, step.count)
             values = [
-                self._sum(one, *pair) for pair in zip(own, self._read(number, step.source, step.count), strict=True)
+                self._sum(entry, *pair) for pair in zip(terms, self._read(number, step.source, step.count), strict=True)
             ]
         if step.type not in ("s", "rrs"):
             for offset, value in enumerate(values):
-                self._write(number, self._place(one.gpu, step.destination, offset), value)
+                self._write(number, self._place(entry.gpu, step.destination, offset), value)
         if number in self.made.outgoing:
             message = self.made.outgoing[number]
             self.made.messages[message].chunks.extend(value.chunk for value in values)
@@ -268,29 +268,29 @@ class _Machine:
             for index, value in enumerate(self.carried.pop(message))
         ]
 
-    def _sum(self, one: NumberedStep, own: Value, other: Value) -> Value:
+    def _sum(self, entry: NumberedStep, first: Value, second: Value) -> Value:
         """Return the sum of two values; the messages that brought them become additions."""
-        if own.chunk != other.chunk or self.program.operation not in ("all_reduce", "reduce_scatter"):
-            raise _fault(self.source, one, f"adds chunk {other.chunk} to chunk {own.chunk}")
-        if own.origins & other.origins:
-            held = f"{origins_text(other.origins)} to {origins_text(own.origins)}"
-            raise _fault(self.source, one, f"adds chunk {own.chunk} of {held}: a rank would count twice")
-        for value in (own, other):
+        if first.chunk != second.chunk or self.program.operation not in ("all_reduce", "reduce_scatter"):
+            raise _fault(self.source, entry, f"adds chunk {second.chunk} to chunk {first.chunk}")
+        if first.origins & second.origins:
+            overlap = f"{origins_text(second.origins)} to {origins_text(first.origins)}"
+            raise _fault(self.source, entry, f"adds chunk {first.chunk} of {overlap}: a rank would count twice")
+        for value in (first, second):
             if value.received is not None:
                 self.made.messages[value.received.message].adds.add(value.received.position)
-        return Value(own.chunk, own.origins | other.origins)
+        return Value(first.chunk, first.origins | second.origins)
 
     def _read(self, number: int, begin: tuple[str, int], count: int) -> list[Value]:
-        one, found = self.made.steps[number], []
+        entry, values = self.made.steps[number], []
         for offset in range(count):
-            place = self._place(one.gpu, begin, offset)
+            place = self._place(entry.gpu, begin, offset)
             value = self.values.get(place)
             if value is None:
-                raise _fault(self.source, one, f"reads {_place_text(place)}, which has no value yet")
+                raise _fault(self.source, entry, f"reads {_place_text(place)}, which has no value yet")
             self._after(number, self.writer.get(place), "reads", place, "writes")
             self.readers.setdefault(place, []).append(number)
-            found.append(value)
-        return found
+            values.append(value)
+        return values
 
     def _write(self, number: int, place: Place, value: Value) -> None:
         self._after(number, self.writer.get(place), "writes", place, "writes")
@@ -310,14 +310,14 @@ class _Machine:
     def check_result(self) -> None:
         """Raise ScenarioError unless each rank ends with the promised values in its output."""
         for rank in range(self.program.ranks):
-            for offset, wanted in enumerate(_promised(self.program, rank)):
-                held = self.values.get(_home(self.program, rank, "o", offset))
-                if held is None or held[:2] != wanted:
-                    has = "nothing" if held is None else f"chunk {held.chunk} of {origins_text(held.origins)}"
+            for offset, promise in enumerate(_promised(self.program, rank)):
+                value = self.values.get(_home(self.program, rank, "o", offset))
+                if value is None or value[:2] != promise:
+                    has = "nothing" if value is None else f"chunk {value.chunk} of {origins_text(value.origins)}"
                     place = f"gpu {rank} ends with {has} in o[{offset}]"
                     raise ScenarioError(
-                        f"{self.source}: {place}; {self.program.operation} promises chunk {wanted[0]} of "
-                        f"{origins_text(wanted[1])}"
+                        f"{self.source}: {place}; {self.program.operation} promises chunk {promise[0]} of "
+                        f"{origins_text(promise[1])}"
                     )
 
 
@@ -363,6 +363,6 @@ def _wire_text(wire: tuple[int, int, int]) -> str:
     return f"gpu {wire[0]} -> gpu {wire[1]}, channel {wire[2]}"
 
 
-def _fault(source: str, one: NumberedStep, message: str) -> ScenarioError:
-    line = f":{one.step.line}" if one.step.line else ""
-    return ScenarioError(f"{source}{line}: {one}: {message}")
+def _fault(source: str, entry: NumberedStep, message: str) -> ScenarioError:
+    line = f":{entry.step.line}" if entry.step.line else ""
+    return ScenarioError(f"{source}{line}: {entry}: {message}")

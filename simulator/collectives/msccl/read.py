@@ -75,16 +75,16 @@ class _Reader:
         self._open.append(element)
 
     def end(self) -> None:
-        done = self._open.pop()
-        build: Any = {"step": self._step, "tb": _block, "gpu": _gpu, "algo": _program}[done.name]
-        made = build(done)
+        element = self._open.pop()
+        build: Any = {"step": self._step, "tb": _block, "gpu": _gpu, "algo": _program}[element.name]
+        node = build(element)
         if self._open:
-            self._open[-1].children.append(made)
+            self._open[-1].children.append(node)
             # A file within the limit of bytes can still name thousands of GPUs.
-            if done.name == "gpu" and len(self._open[-1].children) > _MOST_GPUS:
-                raise XmlFaultError(done.line, f"has more than {_MOST_GPUS} GPUs")
+            if element.name == "gpu" and len(self._open[-1].children) > _MOST_GPUS:
+                raise XmlFaultError(element.line, f"has more than {_MOST_GPUS} GPUs")
         else:
-            self.program = made
+            self.program = node
 
     def _step(self, element: Element) -> Step:
         kind = element.attributes.get("type", "")
@@ -144,7 +144,7 @@ def _gpu(element: Element) -> Gpu:
     blocks: tuple[ThreadBlock, ...] = tuple(element.children)
     ids = [block.id for block in blocks]
     if len(set(ids)) < len(ids):
-        twice = next(one for one in ids if ids.count(one) > 1)
+        twice = next(ident for ident in ids if ids.count(ident) > 1)
         raise XmlFaultError(element.line, f"gpu: has tb {twice} twice")
     lengths = {block.id: len(block.steps) for block in blocks}
     for block in blocks:
@@ -168,9 +168,9 @@ def _program(element: Element) -> Program:
     gpus: list[Gpu] = sorted(element.children, key=lambda gpu: gpu.id)
     ranks, ids = element.whole("ngpus", 2, _MOST_GPUS), [gpu.id for gpu in gpus]
     if ids != list(range(ranks)):
-        listed = few([str(one) for one in ids], 8)
+        names = few([str(ident) for ident in ids], 8)
         raise XmlFaultError(
-            element.line, f"algo: has gpus {listed}; must have 0 .. {ranks - 1}, because ngpus is {ranks}"
+            element.line, f"algo: has gpus {names}; must have 0 .. {ranks - 1}, because ngpus is {ranks}"
         )
     program = Program(
         name or "msccl",
@@ -212,11 +212,11 @@ def _check_places(program: Program) -> None:
 
 def buffer_sizes(program: Program, gpu: Gpu) -> dict[str, int]:
     """Return the chunks in each buffer of a GPU: from the operation, because files print 0 for unused buffers."""
-    whole, part = program.chunks, program.part
+    chunks, part = program.chunks, program.part
     sizes = {
-        "all_reduce": (whole, whole),
-        "all_gather": (part, whole),
-        "reduce_scatter": (whole, part),
-        "all_to_all": (whole, whole),
+        "all_reduce": (chunks, chunks),
+        "all_gather": (part, chunks),
+        "reduce_scatter": (chunks, part),
+        "all_to_all": (chunks, chunks),
     }
     return {"i": sizes[program.operation][0], "o": sizes[program.operation][1], "s": gpu.scratch}

@@ -114,8 +114,8 @@ class _Writer:
         in_place = schedule.operation != "all_to_all"
         if not in_place:
             for rank in ranks:
-                own = Step("cpy", ("i", rank * schedule.pieces), ("o", rank * schedule.pieces), schedule.pieces)
-                self._add((rank, True, -1, 0), own, [])
+                step = Step("cpy", ("i", rank * schedule.pieces), ("o", rank * schedule.pieces), schedule.pieces)
+                self._add((rank, True, -1, 0), step, [])
         channels: dict[tuple[int, int], dict[int, int]] = {}
         for number, awaited in enumerate(waits):
             src, dst = int(self.transfers.src[number]), int(self.transfers.dst[number])
@@ -128,14 +128,14 @@ class _Writer:
         return Program(schedule.algorithm, schedule.operation, chunks, in_place, gpus)
 
     def _thread_blocks(self, rank: int) -> tuple[ThreadBlock, ...]:
-        made = []
+        blocks = []
         for key, number in self._blocks[rank].items():
             _, sends, other, channel = key
             peer = None if other < 0 else other
-            made.append(
+            blocks.append(
                 ThreadBlock(number, peer if sends else None, None if sends else peer, channel, tuple(self._steps[key]))
             )
-        return tuple(made)
+        return tuple(blocks)
 
     def _transfer(self, number: int, wire: tuple[int, int, int], awaited: list[int]) -> None:
         """Add the steps of a transfer: a send and a receive for each run of places at both ends."""
@@ -174,13 +174,13 @@ class _Writer:
         """Return (place at the sender, place at the receiver, count) of a transfer's runs of chunks."""
         runs: list[tuple[tuple[str, int], tuple[str, int], int]] = []
         for chunk in chunks_of(self.schedule, self.transfers, number):
-            here, there = self._place(src, chunk), self._place(dst, chunk)
+            source, target = self._place(src, chunk), self._place(dst, chunk)
             if runs:
                 (buffer, first), (other, second), count = runs[-1]
-                if here == (buffer, first + count) and there == (other, second + count):
+                if source == (buffer, first + count) and target == (other, second + count):
                     runs[-1] = (buffer, first), (other, second), count + 1
                     continue
-            runs.append((here, there, 1))
+            runs.append((source, target, 1))
         return runs
 
     def _place(self, rank: int, chunk: int) -> tuple[str, int]:
@@ -206,6 +206,6 @@ class _Writer:
             if other != block:
                 latest[other] = max(number, latest.get(other, -1))
         *first, last = [*sorted(latest.items()), None] if not latest else sorted(latest.items())
-        steps.extend(Step("nop", ("i", 0), ("i", 0), 0, one) for one in first)
+        steps.extend(Step("nop", ("i", 0), ("i", 0), 0, dependency) for dependency in first)
         steps.append(Step(step.type, step.source, step.destination, step.count, last))
         return block, len(steps) - 1

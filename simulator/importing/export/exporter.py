@@ -87,8 +87,8 @@ def _again(text: str, program: str, scenario: Scenario) -> TrainingStep:
     with TemporaryDirectory() as folder:
         path = Path(folder) / PROGRAMS[program]
         path.write_text(text, encoding="utf-8")
-        found = import_files([str(path)], options, base=scenario.base)
-    again = parse_scenario(parse(found.text), scenario.base).training
+        imported = import_files([str(path)], options, base=scenario.base)
+    again = parse_scenario(parse(imported.text), scenario.base).training
     if again is None:
         raise ScenarioError(f"{scenario.source}: the written configuration has no training")
     return to_step(again, cluster.world_size, scenario.base)
@@ -96,9 +96,9 @@ def _again(text: str, program: str, scenario: Scenario) -> TrainingStep:
 
 def _differences(step: TrainingStep, other: TrainingStep) -> Iterator[Difference]:
     """Yield the parts of two steps that differ, without parts that have no effect."""
-    for part, one, two in _pairs("", _plain(step), _plain(other)):
-        if part not in _IDLE and one != two:
-            yield Difference(part, one, two)
+    for part, first, second in _pairs("", _plain(step), _plain(other)):
+        if part not in _IDLE and first != second:
+            yield Difference(part, first, second)
 
 
 def _plain(step: TrainingStep) -> TrainingStep:
@@ -109,14 +109,14 @@ def _plain(step: TrainingStep) -> TrainingStep:
     return replace(step, parallelism=cut)
 
 
-def _pairs(part: str, one: Any, two: Any) -> Iterator[tuple[str, Any, Any]]:
+def _pairs(part: str, first: Any, second: Any) -> Iterator[tuple[str, Any, Any]]:
     """Yield the dotted name and both values of each part of two records."""
-    if type(one) is type(two) and isinstance(one, Spec):
-        names = list(type(one).model_fields)
+    if type(first) is type(second) and isinstance(first, Spec):
+        names = list(type(first).model_fields)
     else:
-        names = [field.name for field in fields(one)] if is_dataclass(one) and type(one) is type(two) else []
+        names = [field.name for field in fields(first)] if is_dataclass(first) and type(first) is type(second) else []
     if names and part not in _IDLE:
         for name in names:
-            yield from _pairs(f"{part}.{name}".lstrip("."), getattr(one, name), getattr(two, name))
+            yield from _pairs(f"{part}.{name}".lstrip("."), getattr(first, name), getattr(second, name))
     else:
-        yield part, one, two
+        yield part, first, second

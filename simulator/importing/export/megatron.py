@@ -51,7 +51,6 @@ def script(step: TrainingStep, world_size: int, node_size: int) -> str:
 
 
 def _model(model: Transformer, seq_len: int) -> Iterator[str]:
-    """Yield the options of the architecture."""
     layers = model.num_layers - model.mtp_layers
     yield f"--num-layers {layers} --hidden-size {model.hidden_size} --num-attention-heads {model.num_heads}"
     if model.mtp_layers:

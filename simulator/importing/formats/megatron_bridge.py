@@ -198,9 +198,9 @@ def _derive(facts: Facts) -> None:
 
 def _unite(facts: Facts, name: str, others: tuple[str, ...]) -> None:
     """Add a fact that several settings can turn on."""
-    known = [one for one in (name, *others) if facts.has(one)]
-    if known and not facts.has(name):
-        facts.derive(name, any(facts.value(one) for one in known), *known)
+    present = [fact for fact in (name, *others) if facts.has(fact)]
+    if present and not facts.has(name):
+        facts.derive(name, any(facts.value(fact) for fact in present), *present)
 
 
 def _derive_activation(facts: Facts) -> None:
@@ -235,9 +235,9 @@ def _derive_sharding(facts: Facts) -> None:
         facts.derive(f"{_SHARDING}.strategy", facts.value("fsdp_strategy", "zero3"), "fsdp", "fsdp_strategy")
     names = ("distributed_optimizer", "ddp_distributed_optimizer", "optim_name")
     shards = facts.value(names[0]) or facts.value(names[1]) or "distributed" in str(facts.value("optim_name", ""))
-    known = any(facts.has(name) for name in names)
+    is_set = any(facts.has(name) for name in names)
     if not facts.has(f"{_SHARDING}.strategy"):
-        strategy = "zero1" if shards or not known else "ddp"
+        strategy = "zero1" if shards or not is_set else "ddp"
         facts.derive(f"{_SHARDING}.strategy", strategy, *names, otherwise="the default of recipes")
     megatron.derive_buckets(facts)
 

@@ -171,8 +171,8 @@ _IDLE: Final = (
 
 
 def _plain(key: str) -> str:
-    found = _CONVERTER.match(key)
-    return key if found is None else f"{_CONVERTERS}.{found[1]}{found[2] or ''}"
+    match = _CONVERTER.match(key)
+    return key if match is None else f"{_CONVERTERS}.{match[1]}{match[2] or ''}"
 
 
 def _derive(facts: Facts) -> None:
@@ -220,11 +220,11 @@ def _derive_model(facts: Facts) -> None:
     function = facts.value("function", "").lower()
     # A Python configuration names the family only in its folder, and by habit in the function.
     families = [name] if name else [family for family, _ in _FLAVORS if function.startswith(family)]
-    known = next((_FLAVORS[family, flavor] for family in families if (family, flavor) in _FLAVORS), None)
-    known = known or (registry.shipped("model", function) if function else None)
+    model = next((_FLAVORS[family, flavor] for family in families if (family, flavor) in _FLAVORS), None)
+    model = model or (registry.shipped("model", function) if function else None)
     names = ("model_name", "flavor") if name or flavor else ("function",)
-    if known is not None:
-        facts.derive("training.model", known, *names)
+    if model is not None:
+        facts.derive("training.model", model, *names)
     elif facts.has("flavor"):
         facts.derive("hub_model", f"{name or function} {flavor}", *names)
 

@@ -62,7 +62,7 @@ _ARCHITECTURES: Final = MappingProxyType(
 DEFAULT: Final = "h100_sxm"
 
 
-def known_gpu(written: str) -> str:
+def known_gpu(text: str) -> str:
     """Return the catalog's name of a GPU that a user's text means, or the absolute path of a GPU file.
 
     Raises
@@ -70,12 +70,12 @@ def known_gpu(written: str) -> str:
     ScenarioError
         Unknown GPU, or a faulty file.
     """
-    name = registry.shipped("gpu", written)
+    name = registry.shipped("gpu", text)
     if name is not None:
         return name
-    load_gpu(written)
+    load_gpu(text)
     # The topology file may stand in another folder.
-    return str(Path(written).resolve())
+    return str(Path(text).resolve())
 
 
 def gpu_kind(
@@ -93,16 +93,16 @@ def gpu_kind(
     if options.gpu is not None:
         notes.read("GPU", options.gpu, Setting("--gpu", options.gpu, "command line"))
         return options.gpu
-    known = None if device is None else _DEVICES.get(device.value)
-    if known is not None and device is not None:
-        notes.read("GPU", known, device)
-        return known
-    told = architecture or device
-    if told is None:
+    gpu = None if device is None else _DEVICES.get(device.value)
+    if gpu is not None and device is not None:
+        notes.read("GPU", gpu, device)
+        return gpu
+    setting = architecture or device
+    if setting is None:
         notes.assume("GPU", DEFAULT, "the files name no GPU; --gpu changes it")
         return DEFAULT
-    usual = _ARCHITECTURES.get(told.value)
+    usual = _ARCHITECTURES.get(setting.value)
     if usual is not None:
         number = f", device {device.value}" if device is not None else ""
-        notes.assume("GPU", usual, f"the file says {told.value}{number}; --gpu changes it")
+        notes.assume("GPU", usual, f"the file says {setting.value}{number}; --gpu changes it")
     return usual

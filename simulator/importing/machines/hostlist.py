@@ -40,14 +40,14 @@ def expand(text: str, place: str) -> tuple[str, ...]:
     """
     if len(text) > _LONGEST:
         raise ScenarioError(f"{place}: the hostlist has {len(text)} characters; must have at most {_LONGEST}")
-    found: list[str] = []
+    names: list[str] = []
     for item in _items(text, place):
         # Counted before the names are written out.
         parts = [_choices(part, place) for part in _parts(item, place)]
-        if len(found) + prod(len(part) for part in parts) > MOST_NODES:
+        if len(names) + prod(len(part) for part in parts) > MOST_NODES:
             raise ScenarioError(f"{place}: {item[:60]!r} stands for too many names; at most {MOST_NODES:,} in all")
-        found += ["".join(choice) for choice in product(*parts)]
-    return tuple(found)
+        names += ["".join(choice) for choice in product(*parts)]
+    return tuple(names)
 
 
 def _items(text: str, place: str) -> Iterator[str]:
@@ -82,7 +82,7 @@ def _choices(part: re.Match[str], place: str) -> list[str] | _Numbers:
     if part[1] is None:
         return [part[2]]
     ranges = [_RANGE.fullmatch(each) for each in part[1].split(",")]
-    bounds = [(found[1], found[2] or found[1]) for found in ranges if found is not None]
+    bounds = [(match[1], match[2] or match[1]) for match in ranges if match is not None]
     if len(bounds) < len(ranges) or any(int(first) > int(last) for first, last in bounds):
         raise ScenarioError(f"{place}: got {part[0][:60]!r}; must be ranges of numbers such as [001-008,017]")
     return _Numbers(bounds)

@@ -60,7 +60,7 @@ def counted_links(
     if not peers and not switches:
         return Links()
     if switches:
-        counts = few([f"{count} a GPU" for count in dict.fromkeys(n for one in switches for n in one.values())], 4)
+        counts = few([f"{count} a GPU" for count in dict.fromkeys(n for chip in switches for n in chip.values())], 4)
         several = f", {len(switches)} NVSwitches" if len(switches) > 1 else ""
         notes.read("links to the NVSwitch", f"{counts}{several}", setting)
     if peers:

@@ -85,9 +85,9 @@ _NAMED: Final = (
 
 def format_of(file: SourceFile) -> MachineFormat:
     """Return the format of a file; ScenarioError if none has it."""
-    for one in FORMATS.by_name.values():
-        if one.is_mine(file):
-            return one
+    for kind in FORMATS.by_name.values():
+        if kind.is_mine(file):
+            return kind
     for mark, name, remedy in _NAMED:
         if re.search(mark, file.text[:_BEGINNING]):
             raise ScenarioError(f"{file.name}: {name} is not read; {remedy}")

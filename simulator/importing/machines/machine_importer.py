@@ -79,31 +79,31 @@ def _most(path: str) -> int:
 
 def _check(kinds: Mapping[str, MachineFormat], options: MachineOptions) -> None:
     """Raise ScenarioError unless one file describes the machine, and every option has an effect."""
-    whole = [name for name, kind in kinds.items() if not kind.companion]
-    if len(whole) > 1:
-        raise ScenarioError(f"{whole[1]}: {whole[0]} describes a machine too; import each into a file of its own")
-    if not whole:
+    names = [name for name, kind in kinds.items() if not kind.companion]
+    if len(names) > 1:
+        raise ScenarioError(f"{names[1]}: {names[0]} describes a machine too; import each into a file of its own")
+    if not names:
         name, kind = next(iter(kinds.items()))
         raise ScenarioError(f"{name}: {kind.name} only adds to a machine; give the file that describes it as well")
     used = set[str]().union(*(kind.uses for kind in kinds.values()))
     blank = MachineOptions()
-    for one in fields(MachineOptions):
-        if one.name not in used and getattr(options, one.name) != getattr(blank, one.name):
-            option = _SPELLED.get(one.name, f"--{one.name.replace('_', '-')}")
-            raise ScenarioError(f"{option}: has no effect on {kinds[whole[0]].name}; omit it")
+    for field in fields(MachineOptions):
+        if field.name not in used and getattr(options, field.name) != getattr(blank, field.name):
+            option = _SPELLED.get(field.name, f"--{field.name.replace('_', '-')}")
+            raise ScenarioError(f"{option}: has no effect on {kinds[names[0]].name}; omit it")
 
 
 def _check_connected(graph: Graph) -> None:
     """Raise ScenarioError unless every GPU can be reached from the first."""
     gpus = of_kind(graph, "gpu")
-    seen, waiting = {gpus[0]}, [gpus[0]]
+    reached, waiting = {gpus[0]}, [gpus[0]]
     while waiting:
-        new = [name for name in graph[waiting.pop()] if name not in seen]
-        seen.update(new)
+        new = [name for name in graph[waiting.pop()] if name not in reached]
+        reached.update(new)
         waiting += new
-    apart = [name for name in gpus if name not in seen]
-    if apart:
+    rest = [name for name in gpus if name not in reached]
+    if rest:
         raise ScenarioError(
-            f"{len(apart)} of {len(gpus)} GPUs, such as {apart[0]}, have no link to {gpus[0]}; the file describes "
+            f"{len(rest)} of {len(gpus)} GPUs, such as {rest[0]}, have no link to {gpus[0]}; the file describes "
             "several machines; import a part of it"
         )

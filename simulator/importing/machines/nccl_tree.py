@@ -97,9 +97,9 @@ def elements(element: Element) -> Iterator[Element]:
     """Return an element and all elements inside, in document order."""
     waiting = [element]
     while waiting:
-        one = waiting.pop()
-        yield one
-        waiting.extend(reversed(one.children))
+        current = waiting.pop()
+        yield current
+        waiting.extend(reversed(current.children))
 
 
 def bus_address(pci: Element) -> str:
@@ -111,8 +111,6 @@ def bus_address(pci: Element) -> str:
 
 
 class _Walker:
-    """Fills a tree with the elements of a file."""
-
     def __init__(self, tree: NcclTree, cards: tuple[str, ...] | None) -> None:
         self._tree, self._cards = tree, cards
 

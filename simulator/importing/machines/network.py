@@ -24,7 +24,7 @@ def graph_of(
     ScenarioError
         Several nodes without network cards, or too many parts.
     """
-    told, count = reference.options, options.nodes or 1
+    defaults, count = reference.options, options.nodes or 1
     merged = merged_cards(parts)
     if len(merged.cards) < len(parts.cards):
         why = "a GPU uses all cards at its bridge at once: their rates are added"
@@ -35,7 +35,7 @@ def graph_of(
         raise ScenarioError(f"--nodes: got {count}; the file has no network card, so its node stands alone")
     each = len(merged.gpus) + len(merged.places) + len(merged.cards)
     check_size(3 * count * each + count * len(merged.links.peers), "take fewer --nodes")
-    rates = NodeRates(told["link_latency"], told["pcie_latency"], socket_bandwidth, told["socket_latency"])
+    rates = NodeRates(defaults["link_latency"], defaults["pcie_latency"], socket_bandwidth, defaults["socket_latency"])
     notes.assume("latencies", "of cables and switches", reference.where)
     graph = empty()
     # GPUs come first, so that GPU i is vertex i in the router.
@@ -51,11 +51,11 @@ def graph_of(
 def _join(
     graph: Graph, parts: NodeParts, reference: Reference, count: int, options: MachineOptions, notes: Notes
 ) -> None:
-    told = reference.options
+    defaults = reference.options
     ratio = options.oversubscription
     widest = max(card.network for card in parts.cards)
     fabric = ScaleOutFabric(
-        "rail", told["nodes_per_leaf"], widest, told["nic_latency"], told["spine_latency"], None, ratio
+        "rail", defaults["nodes_per_leaf"], widest, defaults["nic_latency"], defaults["spine_latency"], None, ratio
     )
     # The network reads only the numbers of GPUs and cards.
     node = Node(len(parts.gpus), "pcie", 0, 0, 1, 0, 0, 0, 0, 0, len(parts.cards))

@@ -59,15 +59,15 @@ def merged_ports(cards: Sequence[tuple[str, Device]]) -> tuple[Device, ...]:
     >>> merged_ports(ports)
     (Device(name='a+b', place=0, bandwidth=24000000000.0, network=50000000000.0),)
     """
-    found: dict[str, Device] = {}
+    by_address: dict[str, Device] = {}
     for address, port in cards:
-        known = found.get(address)
-        found[address] = (
+        card = by_address.get(address)
+        by_address[address] = (
             port
-            if known is None
-            else replace(known, name=f"{known.name}+{port.name}", network=known.network + port.network)
+            if card is None
+            else replace(card, name=f"{card.name}+{port.name}", network=card.network + port.network)
         )
-    return tuple(found.values())
+    return tuple(by_address.values())
 
 
 def merged_cards(parts: NodeParts) -> NodeParts:
@@ -77,13 +77,13 @@ def merged_cards(parts: NodeParts) -> NodeParts:
     """
     cards: list[tuple[int, Device]] = []
     for place in dict.fromkeys(card.place for card in parts.cards):
-        own = [(i, card) for i, card in enumerate(parts.cards) if card.place == place]
+        local = [(i, card) for i, card in enumerate(parts.cards) if card.place == place]
         users = len(_users(parts, place))
-        if not users or len(own) <= users:
-            cards += own
+        if not users or len(local) <= users:
+            cards += local
             continue
         for user in range(users):
-            several = own[user * len(own) // users : (user + 1) * len(own) // users]
+            several = local[user * len(local) // users : (user + 1) * len(local) // users]
             name = "+".join(card.name for _, card in several)
             bandwidth = sum(card.bandwidth for _, card in several)
             network = sum(card.network for _, card in several)
@@ -107,7 +107,7 @@ def _bridges(parts: NodeParts, place: int, *, with_gpus: bool, with_cards: bool)
     """Return the bridges directly at a place that have GPUs below or not, and network cards below or not."""
     gpus = {above for gpu in parts.gpus for above in parts.above(gpu.place)}
     cards = {above for card in parts.cards for above in parts.above(card.place)}
-    below = [i for i, one in enumerate(parts.places) if one.parent == place]
+    below = [i for i, other in enumerate(parts.places) if other.parent == place]
     return [("place", i) for i in below if (i in gpus, i in cards) == (with_gpus, with_cards)]
 
 
@@ -129,7 +129,7 @@ class _Node:
         places = self._add_places()
         # Vertex of each GPU, card and bridge in the tree: the vertex of its place, or a port in front of it.
         at: dict[Part, str] = {("gpu", i): places[gpu.place] for i, gpu in enumerate(parts.gpus)}
-        at |= {("place", i): places[one.parent] for i, one in enumerate(parts.places) if one.parent is not None}
+        at |= {("place", i): places[place.parent] for i, place in enumerate(parts.places) if place.parent is not None}
         at |= {("card", i): places[card.place] for i, card in enumerate(parts.cards)}
         self._add_card_ports(places, at)
         self._add_gpu_ports(at)
@@ -165,15 +165,15 @@ class _Node:
     def _add_places(self) -> list[str]:
         """Add NUMA nodes, bridges and cards; return the vertex of each place."""
         graph, parts, names = self._graph, self._parts, list[str]()
-        hosts = [i for i, one in enumerate(parts.places) if one.kind is PlaceKind.NUMA]
+        hosts = [i for i, place in enumerate(parts.places) if place.kind is PlaceKind.NUMA]
         bridges = 0
-        for i, one in enumerate(parts.places):
-            if one.kind is PlaceKind.NUMA:
+        for i, place in enumerate(parts.places):
+            if place.kind is PlaceKind.NUMA:
                 name = add_vertex(graph, f"host{self._number * len(hosts) + hosts.index(i)}", "host", forwards=True)
             else:
                 name = add_vertex(graph, f"node{self._number}/pcie{bridges}", "switch", forwards=True)
                 bridges += 1
-            graph.nodes[name]["original_name"] = one.name
+            graph.nodes[name]["original_name"] = place.name
             names.append(name)
         for number, computer in enumerate(dict.fromkeys(parts.places[i].host for i in hosts)):
             self._join_hosts([names[i] for i in hosts if parts.places[i].host == computer], number)
@@ -209,10 +209,10 @@ class _Node:
                 continue
             for number in range(ports):
                 sharing = users[-(-number * len(users) // ports) : -(-(number + 1) * len(users) // ports)]
-                own = cards[-(-number * len(cards) // ports) : -(-(number + 1) * len(cards) // ports)]
+                port_cards = cards[-(-number * len(cards) // ports) : -(-(number + 1) * len(cards) // ports)]
                 # All GPUs of the port may send through the place at once.
                 port = self._port(places[place], sum(map(self._bandwidth, sharing)))
-                at |= dict.fromkeys([*sharing, *own], port)
+                at |= dict.fromkeys([*sharing, *port_cards], port)
 
     def _add_gpu_ports(self, at: dict[Part, str]) -> None:
         """Put a port in front of each GPU that shares its vertex with another GPU, beside an NVSwitch."""

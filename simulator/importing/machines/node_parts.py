@@ -81,10 +81,10 @@ class NodeParts:
 
     def above(self, place: int) -> list[int]:
         """Return a place and the places above it, up to its NUMA node."""
-        found = [place]
-        while (parent := self.places[found[-1]].parent) is not None:
-            found.append(parent)
-        return found
+        chain = [place]
+        while (parent := self.places[chain[-1]].parent) is not None:
+            chain.append(parent)
+        return chain
 
     def distance(self, gpu: int, card: int) -> str:
         """Return the distance of a GPU and a network card in the words of nvidia-smi.

@@ -80,11 +80,11 @@ def node_template(topology: str, options: MachineOptions, notes: Notes) -> NodeT
     ScenarioError
         Unknown topology, or a topology without nodes or without network cards.
     """
-    known = facts(topology)
-    if known.node_size is None:
+    topology_facts = facts(topology)
+    if topology_facts.node_size is None:
         raise ScenarioError(f"--node: got {topology}, which has no nodes of GPUs; give a topology such as dgx_h100")
     # Two nodes, because the node of a single one may be built without its network cards.
-    ranks = min(2 * known.node_size, known.max_ranks or 2 * known.node_size)
+    ranks = min(2 * topology_facts.node_size, topology_facts.max_ranks or 2 * topology_facts.node_size)
     file, graph = load_topology(topology), build(topology, ranks, gpu=options.gpu).graph
     inside = _inside(graph, graph.graph["nodes"][0])
     cards = {name: _network(graph, name, inside) for name in inside if graph.nodes[name]["kind"] == "nic"}
@@ -98,12 +98,12 @@ def node_template(topology: str, options: MachineOptions, notes: Notes) -> NodeT
     reducing, local = set(graph.graph.get("reducing_switches") or ()), _local_names(inside)
     vertices = {}
     for name in inside:
-        told = {key: value for key, value in graph.nodes[name].items() if key not in ("node", "position")}
-        vertices[local[name]] = told | ({"reduces": True} if name in reducing else {})
+        attributes = {key: value for key, value in graph.nodes[name].items() if key not in ("node", "position")}
+        vertices[local[name]] = attributes | ({"reduces": True} if name in reducing else {})
     within = [(a, b, cable) for a, b, cable in graph.edges(data=True) if a in inside and b in inside]
     data = file.document.data
     return NodeTemplate(
-        known.name,
+        topology_facts.name,
         options.gpu or _gpu(file),
         data.get("collectives", {}) if isinstance(data, Mapping) else {},
         vertices,
@@ -121,16 +121,16 @@ def _gpu(file: Topology) -> Any:
 
 def _inside(graph: Graph, gpus: tuple[str, ...]) -> dict[str, None]:
     """Return the vertices that GPUs of a node reach without passing through a network card, GPUs first."""
-    found = dict.fromkeys(gpus)
+    inside = dict.fromkeys(gpus)
     waiting = list(gpus)
     while waiting:
         name = waiting.pop(0)
         if graph.nodes[name]["kind"] == "nic":
             continue
-        new = [other for other in graph[name] if other not in found]
-        found |= dict.fromkeys(new)
+        new = [other for other in graph[name] if other not in inside]
+        inside |= dict.fromkeys(new)
         waiting += new
-    return found
+    return inside
 
 
 def _network(graph: Graph, card: str, inside: Mapping[str, None]) -> float:

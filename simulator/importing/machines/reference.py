@@ -37,25 +37,25 @@ class Reference:
         """Reason of an assumed figure."""
         return f"as in the topology {self.name}"
 
-    def assumed(self, option: str, given: float | None, part: str, notes: Notes) -> float:
+    def assumed(self, option: str, override: float | None, part: str, notes: Notes) -> float:
         """Return a bandwidth [B/s]: as given on the command line, or the shipped machine's, which is noted.
 
         Parameters
         ----------
         option : str
             The builder's option with the bandwidth, also the name of the command's option.
-        given : float or None
+        override : float or None
             Value of the command's option.
         part : str
             Part of the machine, for the note.
         """
         spelled = f"--{option.replace('_', '-')}"
-        if given is not None:
-            notes.read(part, format_bandwidth(given), Setting(spelled, given, "command line"))
-            return given
-        own = option == "pcie_bandwidth" or not self.options[option]
-        rate = float(self.options["pcie_bandwidth" if own else option])
-        origin = f"the catalog's figure of {self.gpu}" if own else self.where
+        if override is not None:
+            notes.read(part, format_bandwidth(override), Setting(spelled, override, "command line"))
+            return override
+        from_gpu = option == "pcie_bandwidth" or not self.options[option]
+        rate = float(self.options["pcie_bandwidth" if from_gpu else option])
+        origin = f"the catalog's figure of {self.gpu}" if from_gpu else self.where
         notes.assume(part, format_bandwidth(rate), f"{origin}; {spelled} changes it")
         return rate
 
@@ -79,5 +79,5 @@ def reference_of(gpu: str, options: MachineOptions) -> Reference:
         # For NVLink bridges between PCIe cards.
         figures["link_latency"] = load_topology(_WITH_LINKS).options["link_latency"]
     links = card.facts.get("scale_up_links")
-    own = card.scale_up_bandwidth / links if links and card.scale_up_bandwidth else None
-    return Reference(gpu, name, figures, options.link_bandwidth or own or _BRIDGE_LINK, links)
+    rate = card.scale_up_bandwidth / links if links and card.scale_up_bandwidth else None
+    return Reference(gpu, name, figures, options.link_bandwidth or rate or _BRIDGE_LINK, links)

@@ -128,7 +128,7 @@ def _note_tree(tree: SwitchTree, layout: Layout, notes: Notes) -> None:
     if layout.blocks:
         return
     for level in sorted(set(tree.levels.values())):
-        count = sum(one == level for one in tree.levels.values())
+        count = sum(other == level for other in tree.levels.values())
         notes.read(f"switches of level {level}", count, setting)
     rails = max(len(leaves) for leaves in tree.leaves_of().values())
     if rails > 1:
@@ -176,11 +176,11 @@ def _neighbours(
         return "network", chosen_nodes(network.nodes, options), network.nodes, network.cables
     if layout.rings:
         tree = SwitchTree(layout.rings)
-        chosen = chosen_nodes(tree.nodes, options)
+        hosts = chosen_nodes(tree.nodes, options)
         _note_tree(tree, Layout(blocks=layout.rings), notes)
-        circles = [[node for node in ring.nodes if node in set(chosen)] for ring in layout.rings]
+        circles = [[node for node in ring.nodes if node in set(hosts)] for ring in layout.rings]
         pairs = [pair for circle in circles for pair in pairwise([*circle, circle[0]] if len(circle) > 2 else circle)]
-        return "ring", chosen, chosen, [(a, b, None, 0.0) for a, b in pairs]
+        return "ring", hosts, hosts, [(a, b, None, 0.0) for a, b in pairs]
     toruses = layout.toruses
     nodes = [node for torus in toruses for node in torus.nodes.values()]
     twice = next((node for node, count in Counter(nodes).items() if count > 1), None)
@@ -198,16 +198,16 @@ def _graph_of_neighbours(
     layout: Layout, template: NodeTemplate, reference: Reference, options: MachineOptions, notes: Notes
 ) -> Graph:
     """Return the nodes to import, a switch of each node, and the cables between the switches."""
-    kind, chosen, nodes, cables = _neighbours(layout, options, notes)
-    check_size(len(chosen) * len(template.vertices) + 3 * (len(nodes) + len(cables)), "choose nodes with --node-list")
+    kind, hosts, nodes, cables = _neighbours(layout, options, notes)
+    check_size(len(hosts) * len(template.vertices) + 3 * (len(nodes) + len(cables)), "choose nodes with --node-list")
     usual = options.level_bandwidth.get(1, template.rate)
     if not cables or any(rate is None for _, _, rate, _ in cables):
         why = "the total of a node's network cards; --level-bandwidth 1=RATE changes it"
         notes.assume(f"between neighbours of a {kind}", format_bandwidth(usual), why)
-    graph = graph_of_nodes(template, chosen)
+    graph = graph_of_nodes(template, hosts)
     for node in nodes:
         add_vertex(graph, f"{node}/{kind}", "switch", forwards=True)
-    for node in chosen:
+    for node in hosts:
         for card, bandwidth in template.cards.items():
             add_cable(graph, f"{node}/{card}", f"{node}/{kind}", bandwidth, reference.options["nic_latency"])
     for a, b, rate, latency in cables:

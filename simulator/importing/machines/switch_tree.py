@@ -91,21 +91,21 @@ class SwitchTree:
         for leaves in homes.values():
             for leaf in leaves:
                 below[leaf] += node_rate / len(leaves)
-        found: dict[str, float] = {}
+        uplinks: dict[str, float] = {}
         for name, level in sorted(self.levels.items(), key=lambda entry: entry[1]):
-            own = below[name] / (options.oversubscription if self.switches[name].nodes else 1)
-            found[name] = options.level_bandwidth.get(level, own)
+            default = below[name] / (options.oversubscription if self.switches[name].nodes else 1)
+            uplinks[name] = options.level_bandwidth.get(level, default)
             for parent in self.parents[name]:
-                below[parent] += found[name] / len(self.parents[name])
-        return found
+                below[parent] += uplinks[name] / len(self.parents[name])
+        return uplinks
 
     def leaves_of(self) -> dict[str, list[str]]:
         """Return the switches above each node, in the file's order; several are rails."""
-        found: dict[str, list[str]] = {node: [] for node in self.nodes}
+        leaves: dict[str, list[str]] = {node: [] for node in self.nodes}
         for name, switch in self.switches.items():
             for node in dict.fromkeys(switch.nodes):
-                found[node].append(name)
-        return found
+                leaves[node].append(name)
+        return leaves
 
 
 def _by_name(switches: Sequence[NamedSwitch]) -> dict[str, NamedSwitch]:
@@ -113,12 +113,12 @@ def _by_name(switches: Sequence[NamedSwitch]) -> dict[str, NamedSwitch]:
         raise ScenarioError(
             f"{switches[0].place}: has {len(switches):,} switches; must have at most {_MOST_SWITCHES:,}"
         )
-    found: dict[str, NamedSwitch] = {}
+    by_name: dict[str, NamedSwitch] = {}
     for switch in switches:
-        first = found.setdefault(switch.name, switch)
+        first = by_name.setdefault(switch.name, switch)
         if first is not switch:
             raise ScenarioError(f"{switch.place}: {switch.name}: occurs twice, first in {first.place}")
-    return found
+    return by_name
 
 
 def chosen_nodes(nodes: Sequence[str], options: MachineOptions) -> tuple[str, ...]:
@@ -131,11 +131,11 @@ def chosen_nodes(nodes: Sequence[str], options: MachineOptions) -> tuple[str, ..
     """
     if options.node_list is None:
         return tuple(nodes)
-    known, chosen = set(nodes), tuple(dict.fromkeys(expand(options.node_list, "--node-list")))
-    unknown = [name for name in chosen if name not in known]
+    all_nodes, hosts = set(nodes), tuple(dict.fromkeys(expand(options.node_list, "--node-list")))
+    unknown = [name for name in hosts if name not in all_nodes]
     if unknown:
         raise ScenarioError(f"--node-list: got {few(unknown, 3)}; {one_of(list(nodes)[:1000], unknown[0])}")
-    return chosen
+    return hosts
 
 
 def graph_of_tree(
@@ -143,18 +143,18 @@ def graph_of_tree(
 ) -> Graph:
     """Return the graph of the nodes to import, and of the switches above them; note the bandwidths between switches."""
     uplinks = tree.uplinks(template.rate, options)
-    chosen = chosen_nodes(tree.nodes, options)
+    hosts = chosen_nodes(tree.nodes, options)
     check_size(
-        len(chosen) * (len(template.vertices) + len(template.cables) // 2 + len(template.cards)) + len(tree.switches),
+        len(hosts) * (len(template.vertices) + len(template.cables) // 2 + len(template.cards)) + len(tree.switches),
         "choose nodes with --node-list",
     )
     homes = tree.leaves_of()
-    used = _above(tree, {leaf for node in chosen for leaf in homes[node]})
-    graph = graph_of_nodes(template, chosen)
+    used = _above(tree, {leaf for node in hosts for leaf in homes[node]})
+    graph = graph_of_nodes(template, hosts)
     for name in used:
         add_vertex(graph, name, "switch", forwards=True)
     latency = reference.options["nic_latency"]
-    for node in chosen:
+    for node in hosts:
         leaves = homes[node]
         for i, (card, rate) in enumerate(template.cards.items()):
             add_cable(graph, f"{node}/{card}", leaves[i % len(leaves)], rate, latency)
@@ -178,13 +178,13 @@ def graph_of_nodes(template: NodeTemplate, nodes: Iterable[str]) -> Graph:
 
 def _above(tree: SwitchTree, leaves: Iterable[str]) -> list[str]:
     """Return switches and all switches above them, in the file's order."""
-    found = set(leaves)
-    waiting = list(found)
+    names = set(leaves)
+    waiting = list(names)
     while waiting:
-        new = [parent for parent in tree.parents[waiting.pop()] if parent not in found]
-        found.update(new)
+        new = [parent for parent in tree.parents[waiting.pop()] if parent not in names]
+        names.update(new)
         waiting += new
-    return [name for name in tree.switches if name in found]
+    return [name for name in tree.switches if name in names]
 
 
 def _note_levels(

@@ -15,14 +15,14 @@ from simulator.importing.machines.notes import Notes
 def topology_text(machine: Machine, notes: Notes, names: Sequence[str], graph_file: str) -> str:
     """Return the topology file of a machine, with what was read and assumed as its first comment."""
     lines = [f"Imported from {', '.join(names)} by `simulator import-machine`.", "Source: the file, except:"]
-    lines += [f"  {one.key}: {one.assumed} ({one.why})" for one in notes.missing]
+    lines += [f"  {entry.key}: {entry.assumed} ({entry.why})" for entry in notes.missing]
     lines += ["Read:"]
-    lines += [f"  {one.key}: {one.value} ({one.origin}, {one.place})" for one in notes.understood]
+    lines += [f"  {entry.key}: {entry.value} ({entry.origin}, {entry.place})" for entry in notes.understood]
     keys: dict[str, Any] = {"graph": graph_file, "gpu": machine.gpu}
     if machine.collectives:
         keys["collectives"] = dict(machine.collectives)
-    written = [f"{key}: {yaml_dialect.dump(value, one_line=True)}" for key, value in keys.items()]
-    return "\n".join([*(f"# {_printable(line)}" for line in lines), *written, ""])
+    entries = [f"{key}: {yaml_dialect.dump(value, one_line=True)}" for key, value in keys.items()]
+    return "\n".join([*(f"# {_printable(line)}" for line in lines), *entries, ""])
 
 
 def _printable(text: str) -> str:
@@ -35,10 +35,10 @@ def graph_text(graph: Graph) -> str:
     Cables are undirected edges: an imported cable has the same figures in both directions.
     """
     vertices = [json.dumps({"id": name, **_facts(facts)}) for name, facts in graph.nodes(data=True)]
-    edges, seen = [], set[tuple[str, str]]()
+    edges, pairs = [], set[tuple[str, str]]()
     for a, b, facts in graph.edges(data=True):
-        if (b, a) not in seen:
-            seen.add((a, b))
+        if (b, a) not in pairs:
+            pairs.add((a, b))
             edges.append(json.dumps({"source": a, "target": b, **facts}))
     head = '{"directed": false, "multigraph": false, "graph": {},\n"nodes": [\n'
     return head + ",\n".join(vertices) + '\n],\n"edges": [\n' + ",\n".join(edges) + "\n]}\n"

@@ -37,6 +37,6 @@ def _leaves(document: Document, data: dict[Any, Any], at: Key) -> Iterator[Setti
             yield from _leaves(document, value, key)
         elif value is not None:
             # Interpolations of the environment or of Hydra, and Hydra's word for a missing value.
-            known = not (isinstance(value, str) and ("${" in value or value == "???"))
+            plain = not (isinstance(value, str) and ("${" in value or value == "???"))
             line = document.place(key, of_key=True)[0]
-            yield Setting(".".join(map(str, key)), value if known else Unresolved(value), document.source, line)
+            yield Setting(".".join(map(str, key)), value if plain else Unresolved(value), document.source, line)

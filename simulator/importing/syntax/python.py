@@ -54,8 +54,8 @@ def read(text: str, source: str, function: str | None) -> list[list[Setting]]:
     if function not in functions:
         hint = one_of(functions, function or "") if functions else "the file has no function"
         raise ScenarioError(f"{source}: name the function, as in {source}:NAME; {hint}")
-    found = _Configuration(source, functions).of(function)
-    return [[Setting(FUNCTION, function, source, functions[function].lineno), *found.values()]]
+    settings = _Configuration(source, functions).of(function)
+    return [[Setting(FUNCTION, function, source, functions[function].lineno), *settings.values()]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class _Configuration:
             raise ScenarioError(f"{self.source}: {name}: functions start from each other without an end")
         # Each function has variables of its own.
         inner = _Configuration(self.source, self.functions, steps=self.steps)
-        found, assigned = dict[str, Setting](), list[tuple[ast.expr, ast.expr]]()
+        settings, assigned = dict[str, Setting](), list[tuple[ast.expr, ast.expr]]()
         for statement in self.functions[name].body:
             if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
                 target = statement.targets[0]
@@ -83,12 +83,12 @@ class _Configuration:
                 else:
                     assigned.append((target, statement.value))
             elif isinstance(statement, ast.Return) and statement.value is not None:
-                found |= inner.returned(statement.value, assigned, depth)
+                settings |= inner.returned(statement.value, assigned, depth)
             elif not _is_idle(statement):
                 key = f"{type(statement).__name__.lower()} in line {statement.lineno}"
                 value = Unresolved("a statement that is not evaluated")
-                found[key] = Setting(key, value, self.source, statement.lineno)
-        return found
+                settings[key] = Setting(key, value, self.source, statement.lineno)
+        return settings
 
     def returned(
         self, value: ast.expr, assigned: Sequence[tuple[ast.expr, ast.expr]], depth: int
@@ -96,19 +96,19 @@ class _Configuration:
         """Return the settings of a returned call or variable, with the attributes that were assigned to it."""
         variable = value.id if isinstance(value, ast.Name) else ""
         call = self.names.get(variable, value)
-        found = self._call(call, depth) if isinstance(call, ast.Call) else {}
-        for target, written in assigned:
+        settings = self._call(call, depth) if isinstance(call, ast.Call) else {}
+        for target, node in assigned:
             key = _attribute(target, variable)
             # An assigned section replaces the section's earlier settings.
-            found = {one: setting for one, setting in found.items() if not f"{one}.".startswith(f"{key}.")}
-            found |= {one.key: one for one in self._settings(key, written, 0)}
-        return found
+            settings = {name: setting for name, setting in settings.items() if not f"{name}.".startswith(f"{key}.")}
+            settings |= {setting.key: setting for setting in self._settings(key, node, 0)}
+        return settings
 
     def _call(self, call: ast.Call, depth: int) -> dict[str, Setting]:
         """Return the settings of a call: of a function of the file, or of keyword arguments."""
         if isinstance(call.func, ast.Name) and call.func.id in self.functions and not call.args:
             return self.of(call.func.id, depth + 1)
-        return {one.key: one for keyword in call.keywords for one in self._settings(keyword.arg, keyword.value, 0)}
+        return {leaf.key: leaf for keyword in call.keywords for leaf in self._settings(keyword.arg, keyword.value, 0)}
 
     def _settings(self, key: str | None, node: ast.expr, depth: int) -> Iterator[Setting]:
         """Yield the settings of an argument: of a literal, of a call's keyword arguments, of the calls in a list."""
@@ -121,9 +121,9 @@ class _Configuration:
             yield from self._settings(name, self.names[node.id], depth + 1)
         elif isinstance(node, ast.Call):
             yield from self._of_call(name, node, depth)
-        elif isinstance(node, ast.List | ast.Tuple) and any(isinstance(one, ast.Call) for one in node.elts):
-            for one in node.elts:
-                yield from self._settings(name, one, depth + 1)
+        elif isinstance(node, ast.List | ast.Tuple) and any(isinstance(element, ast.Call) for element in node.elts):
+            for element in node.elts:
+                yield from self._settings(name, element, depth + 1)
         elif (literal := _literal(node)) is not None:
             yield Setting(name, literal, self.source, node.lineno)
         elif not (isinstance(node, ast.Constant) and node.value is None):
@@ -153,12 +153,12 @@ def _literal(node: ast.expr) -> Any:
         return -value if isinstance(value, int | float) and not isinstance(value, bool) else None
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
         # As in 8 * 8192.
-        factors = [one.value for one in (node.left, node.right) if isinstance(one, ast.Constant)]
-        numbers = [one for one in factors if isinstance(one, int) and 0 <= one <= _LARGEST]
+        factors = [operand.value for operand in (node.left, node.right) if isinstance(operand, ast.Constant)]
+        numbers = [factor for factor in factors if isinstance(factor, int) and 0 <= factor <= _LARGEST]
         return numbers[0] * numbers[1] if len(numbers) == 2 else None
     if isinstance(node, ast.List | ast.Tuple):
-        found = [_literal(one) if isinstance(one, ast.Constant) else None for one in node.elts]
-        return None if any(one is None for one in found) else found
+        values = [_literal(element) if isinstance(element, ast.Constant) else None for element in node.elts]
+        return None if any(value is None for value in values) else values
     return None
 
 
@@ -181,8 +181,8 @@ def _attribute(target: ast.expr, variable: str) -> str:
     while isinstance(target, ast.Attribute) and len(names) < DEEPEST:
         names.append(target.attr)
         target = target.value
-    known = isinstance(target, ast.Name) and target.id == variable
-    return ".".join(reversed(names)) if known and names else f"assignment in line {target.lineno}"
+    is_variable = isinstance(target, ast.Name) and target.id == variable
+    return ".".join(reversed(names)) if is_variable and names else f"assignment in line {target.lineno}"
 
 
 def _is_idle(statement: ast.stmt) -> bool:

@@ -170,8 +170,8 @@ class _Script:
                 continue
             # An array keeps the words of all branches, any of which may be the one that runs.
             first = len(old.words) if value.words[: len(old.words)] == old.words else 0
-            known = statement.after.get(name, old)
-            statement.after[name] = replace(known, words=(*known.words, *value.words[first:]))
+            variable = statement.after.get(name, old)
+            statement.after[name] = replace(variable, words=(*variable.words, *value.words[first:]))
         statement.before = {}
         statement.arm = replace(statement.arm, number=statement.arm.number + 1)
 
@@ -196,26 +196,26 @@ class _Script:
         for word in raw:
             if at_start and word.literal in _PREFIXES:
                 continue
-            found = _ASSIGNMENT.match(word.parts[0].text) if word.parts and word.parts[0].kind == "text" else None
-            if at_start and found is not None and not word.parts[0].quoted:
-                self._assign(word, found, arms)
+            match = _ASSIGNMENT.match(word.parts[0].text) if word.parts and word.parts[0].kind == "text" else None
+            if at_start and match is not None and not word.parts[0].quoted:
+                self._assign(word, match, arms)
                 continue
             at_start = False
-            yield from (replace(one, arms=_joined(arms, one.arms)) for one in self._expanded(word))
+            yield from (replace(piece, arms=_joined(arms, piece.arms)) for piece in self._expanded(word))
 
-    def _assign(self, word: RawWord, found: re.Match[str], arms: tuple[Arm, ...]) -> None:
-        name, adds = found[1], bool(found[2])
+    def _assign(self, word: RawWord, match: re.Match[str], arms: tuple[Arm, ...]) -> None:
+        name, adds = match[1], bool(match[2])
         if name in self.outside:
             return
         if word.items is not None:
-            value = [one for item in word.items for one in self._expanded(item)]
+            value = [piece for item in word.items for piece in self._expanded(item)]
         else:
-            first = Part("text", found[3], word.parts[0].quoted)
+            first = Part("text", match[3], word.parts[0].quoted)
             value = [self._scalar(RawWord(word.line, (first, *word.parts[1:])))]
-        value = [replace(one, arms=_joined(arms, one.arms)) for one in value]
-        known = self.variables.get(name)
-        if known is not None and adds:
-            self._set(name, replace(known, words=(*known.words, *value)))
+        value = [replace(piece, arms=_joined(arms, piece.arms)) for piece in value]
+        variable = self.variables.get(name)
+        if variable is not None and adds:
+            self._set(name, replace(variable, words=(*variable.words, *value)))
         else:
             self._set(name, _Variable(tuple(value), arms if word.items is None else ()))
 
@@ -233,11 +233,11 @@ class _Script:
             return (Word(part.text, 0),)
         if part.kind == "opaque":
             return (Word(f"{_LOST}{part.text}{_LOST}", 0),)
-        known = self.variables.get(part.text)
+        variable = self.variables.get(part.text)
         # A scalar that a branch may change has a plain value only in this branch.
-        if known is not None and self.is_taken(set(known.arms).difference(self.arms)):
-            return known.words
-        if known is None and part.default is not None:
+        if variable is not None and self.is_taken(set(variable.arms).difference(self.arms)):
+            return variable.words
+        if variable is None and part.default is not None:
             return (Word(part.default, 0, note=f"the default of ${{{part.text}}}"),)
         return (Word(f"{_LOST}${part.text}{_LOST}", 0),)
 
@@ -312,7 +312,7 @@ def read(text: str, source: str, variables: Mapping[str, str] | None = None) -> 
         script.variables[name] = _Variable((Word(value, 0, note=f"--define {name}"),))
     # Requests to the batch system stand in comments.
     batch = [
-        Setting(found[1], found[2], source, text.count("\n", 0, found.start()) + 1) for found in _SBATCH.finditer(text)
+        Setting(match[1], match[2], source, text.count("\n", 0, match.start()) + 1) for match in _SBATCH.finditer(text)
     ]
     commands = list[tuple[list[Word], tuple[Arm, ...]]]()
     for words, around in script.run(Scanner(text.replace(_LOST, ""), source).commands()):
@@ -322,11 +322,11 @@ def read(text: str, source: str, variables: Mapping[str, str] | None = None) -> 
         else:
             commands.append((words, around))
     # An option depends on a condition if its command does not.
-    found = [options for words, around in commands if (options := list(_options(words, script, around)))]
-    readings = [[*batch, *options] for options in found]
+    by_command = [options for words, around in commands if (options := list(_options(words, script, around)))]
+    readings = [[*batch, *options] for options in by_command]
     # The readings compete: values of an earlier branch must not win over a command that has others.
-    held = [value.words for name, value in script.variables.items() if name not in script.differing]
-    split = ([piece for word in words for piece in _split(word, splits=True)] for words in held)
+    contents = [value.words for name, value in script.variables.items() if name not in script.differing]
+    split = ([piece for word in words for piece in _split(word, splits=True)] for words in contents)
     readings.append([*batch, *(option for words in split for option in _options(words, script))])
     return readings
 
@@ -358,20 +358,20 @@ def _setting(
     name: str, word: Word, values: Sequence[Word], empty: Sequence[str], script: _Script, arms: Sequence[Arm]
 ) -> Setting:
     notes = [value.note for value in values if value.note][:1]
-    taken = script.is_taken(arms)
-    if arms and taken:
+    is_taken = script.is_taken(arms)
+    if arms and is_taken:
         notes.append(f"the first branch of the condition in line {arms[-1].line}")
     if empty:
         notes.append(f"{', '.join(empty)} taken as empty")
     if any(_LOST in value.text for value in values):
-        written = " ".join(value.text for value in values).replace(_LOST, "")
-        names = dict.fromkeys(found for value in values for found in _NAMES.findall(value.text))
-        defined = [f"--define {found}=VALUE" for found in names]
+        text = " ".join(value.text for value in values).replace(_LOST, "")
+        names = dict.fromkeys(variable for value in values for variable in _NAMES.findall(value.text))
+        defined = [f"--define {variable}=VALUE" for variable in names]
         remedy = f"give {' and '.join(defined)}" if defined else "write the value in its place"
-        alone = len(values) == 1 and _VARIABLE.match(values[0].text) is not None
-        value: object = Unresolved(written, remedy, alone)
+        is_variable = len(values) == 1 and _VARIABLE.match(values[0].text) is not None
+        value: object = Unresolved(text, remedy, is_variable)
     elif not values:
         value = True
     else:
-        value = values[0].text if len(values) == 1 else tuple(one.text for one in values)
-    return Setting(name.replace(_LOST, ""), value, script.source, word.line, not taken, ", ".join(notes))
+        value = values[0].text if len(values) == 1 else tuple(value.text for value in values)
+    return Setting(name.replace(_LOST, ""), value, script.source, word.line, not is_taken, ", ".join(notes))

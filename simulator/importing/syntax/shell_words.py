@@ -94,7 +94,6 @@ class Scanner:
             yield Command(after, tuple(words))
 
     def _skip_blanks(self) -> None:
-        """Skip blanks, continued lines, comments and redirections."""
         while self.at < len(self.text):
             if self.text[self.at] in _BLANKS:
                 self.at += 1
@@ -107,17 +106,17 @@ class Scanner:
                 return
 
     def _here_document(self) -> bool:
-        found = _HERE.match(self.text, self.at)
-        if found:
-            self.here.append(found[2])
-            self.at = found.end()
+        match = _HERE.match(self.text, self.at)
+        if match:
+            self.here.append(match[2])
+            self.at = match.end()
         return False
 
     def _redirection(self) -> bool:
-        found = _REDIRECTIONS.match(self.text, self.at)
-        if found is None:
+        match = _REDIRECTIONS.match(self.text, self.at)
+        if match is None:
             return False
-        self.at = found.end()
+        self.at = match.end()
         while self.at < len(self.text) and self.text[self.at] in _BLANKS:
             self.at += 1
         # The target of a redirection is no word of the command.
@@ -158,8 +157,8 @@ class Scanner:
             if char in " \t\n;&|)<>":
                 break
             if char == "(":
-                known = _ASSIGNED.match(self.text[start : self.at])
-                if known is None or len(parts) != 1:
+                match = _ASSIGNED.match(self.text[start : self.at])
+                if match is None or len(parts) != 1:
                     break
                 self.at += 1
                 return RawWord(line, tuple(parts), tuple(self._items()))
@@ -220,26 +219,26 @@ class Scanner:
 
     def _double(self, parts: list[Part]) -> None:
         self.at += 1
-        written = list[str]()
+        pieces = list[str]()
         while self.at < len(self.text) and self.text[self.at] != '"':
             char = self.text[self.at]
             if char in "$`":
-                parts.append(Part("text", "".join(written), quoted=True))
-                written = []
+                parts.append(Part("text", "".join(pieces), quoted=True))
+                pieces = []
                 self._variable(parts, quoted=True)
                 continue
             if char == "\\":
                 following = self.text[self.at + 1 : self.at + 2]
                 # A continued line inside quotation marks joins words without a blank.
-                written.append("" if following == "\n" else following)
+                pieces.append("" if following == "\n" else following)
                 self.line += following == "\n"
                 self.at += 2
                 continue
             self.line += char == "\n"
-            written.append(char)
+            pieces.append(char)
             self.at += 1
         self.at += 1
-        parts.append(Part("text", "".join(written), quoted=True))
+        parts.append(Part("text", "".join(pieces), quoted=True))
 
     def _variable(self, parts: list[Part], *, quoted: bool) -> None:
         """Read a variable, or a command or arithmetic whose value nobody computes."""
@@ -286,8 +285,8 @@ _BRACED: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*|[0-9])(\[[@*]\])?(?::?
 
 
 def _braced(text: str, *, quoted: bool) -> Part:
-    found = _BRACED.match(text)
-    if found is None:
+    match = _BRACED.match(text)
+    if match is None:
         return Part("opaque", text, quoted)
-    default = found[3]
-    return Part("variable", found[1], quoted, None if default is None else default.strip("\"'"))
+    default = match[3]
+    return Part("variable", match[1], quoted, None if default is None else default.strip("\"'"))

@@ -36,22 +36,22 @@ def read(text: str, source: str) -> list[list[Setting]]:
         raise ScenarioError(one_line(f"{source}: not TOML: {error}")) from error
     if is_deep(data):
         raise ScenarioError(f"{source}: nested too deeply; at most {DEEPEST} levels")
-    found = list(islice(_leaves(data, "", source, _lines(text)), MOST_VALUES + 1))
-    if len(found) > MOST_VALUES:
+    settings = list(islice(_leaves(data, "", source, _lines(text)), MOST_VALUES + 1))
+    if len(settings) > MOST_VALUES:
         raise ScenarioError(f"{source}: more than {MOST_VALUES} values")
-    return [found]
+    return [settings]
 
 
 def _lines(text: str) -> dict[str, int]:
     """Return the line of each key, by its dotted name: tomllib tells none."""
-    found, table = dict[str, int](), ""
-    for line, whole in enumerate(text.split("\n"), 1):
-        row = whole[:_LONGEST]
+    line_of, table = dict[str, int](), ""
+    for line, raw in enumerate(text.split("\n"), 1):
+        row = raw[:_LONGEST]
         if opened := _TABLE.match(row):
             table = f"{opened[1]}."
         elif key := _KEY.match(row):
-            found.setdefault(f"{table}{key[1]}", line)
-    return found
+            line_of.setdefault(f"{table}{key[1]}", line)
+    return line_of
 
 
 def _leaves(data: Mapping[str, Any], at: str, source: str, lines: Mapping[str, int]) -> Iterator[Setting]:

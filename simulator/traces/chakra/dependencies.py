@@ -37,25 +37,25 @@ def ordered(nodes: Mapping[int, Node]) -> tuple[tuple[Node, ...], list[int]]:
             behind.setdefault(other, []).append(ident)
     ready = [ident for ident, count in missing.items() if not count]
     heapq.heapify(ready)
-    found = []
+    order = []
     while ready:
         ident = heapq.heappop(ready)
-        found.append(nodes[ident])
+        order.append(nodes[ident])
         for other in behind.get(ident, ()):
             missing[other] -= 1
             if not missing[other]:
                 heapq.heappush(ready, other)
-    left = {ident for ident, count in missing.items() if count}
-    return tuple(found), _circle(nodes, left) if left else []
+    blocked = {ident for ident, count in missing.items() if count}
+    return tuple(order), _circle(nodes, blocked) if blocked else []
 
 
-def _circle(nodes: Mapping[int, Node], left: set[int]) -> list[int]:
-    """Return a circle of dependencies among the nodes `left`; each depends on another node of `left`."""
+def _circle(nodes: Mapping[int, Node], blocked: set[int]) -> list[int]:
+    """Return a circle of dependencies among the nodes `blocked`; each depends on another node of `blocked`."""
     path: dict[int, None] = {}
-    ident = min(left)
+    ident = min(blocked)
     while ident not in path:
         path[ident] = None
-        ident = next(other for other in nodes[ident].after if other in left)
+        ident = next(other for other in nodes[ident].after if other in blocked)
     ids = list(path)
     return [*ids[ids.index(ident) :], ident]
 
@@ -65,17 +65,17 @@ def repaired(trace: RankTrace) -> RepairedTrace:
 
     Nodes of a circle lose their dependencies on nodes of the same circle with larger ids: ids rise with time.
     """
-    known = {node.id for node in trace.nodes}
+    ids = {node.id for node in trace.nodes}
     # Nodes with an id that occurred before are refused later.
-    first = [replace(node, after=tuple(other for other in node.after if other in known)) for node in trace.nodes]
+    first = [replace(node, after=tuple(other for other in node.after if other in ids)) for node in trace.nodes]
     after = {node.id: node.after for node in first}
     part = strong_components(after)
     nodes = [
-        replace(node, after=tuple(one for one in node.after if one < node.id or part[one] != part[node.id]))
+        replace(node, after=tuple(other for other in node.after if other < node.id or part[other] != part[node.id]))
         for node in first
     ]
-    given, there, left = (sum(len(node.after) for node in own) for own in (trace.nodes, first, nodes))
-    return RepairedTrace(replace(trace, nodes=tuple(nodes)), given - there, there - left)
+    total, existing, acyclic = (sum(len(node.after) for node in stage) for stage in (trace.nodes, first, nodes))
+    return RepairedTrace(replace(trace, nodes=tuple(nodes)), total - existing, existing - acyclic)
 
 
 def strong_components(after: Mapping[int, Sequence[int]]) -> dict[int, int]:

@@ -44,7 +44,7 @@ class Message:
     @property
     def rendezvous(self) -> bool:
         """True if the transfer waits for the receiver, as traces of this simulator say; otherwise it is buffered."""
-        return all(bool(one.node.attributes.get(RENDEZVOUS)) for one in (self.send, self.receive))
+        return all(bool(end.node.attributes.get(RENDEZVOUS)) for end in (self.send, self.receive))
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,28 +99,28 @@ def matched(traces: Sequence[RankTrace], groups: Mapping[str, Sequence[int]] | N
 
 def _by_id(trace: RankTrace) -> dict[int, Node]:
     """Return a rank's nodes by id, after checks of ids and dependencies."""
-    found: dict[int, Node] = {}
+    by_id: dict[int, Node] = {}
     for node in trace.nodes:
-        if node.id in found:
-            names = f"{found[node.id].name!r}, {node.name!r}"
+        if node.id in by_id:
+            names = f"{by_id[node.id].name!r}, {node.name!r}"
             raise ScenarioError(one_line(f"{trace.source}: two nodes have the id {node.id}: {names}"))
-        found[node.id] = node
+        by_id[node.id] = node
     for node in trace.nodes:
         for other in node.after:
-            if other not in found:
-                told = f"node {node.id} {node.name!r} depends on node {other}, which does not exist"
-                raise ScenarioError(one_line(f"{trace.source}: {told}; --repair drops such dependencies"))
-    return found
+            if other not in by_id:
+                problem = f"node {node.id} {node.name!r} depends on node {other}, which does not exist"
+                raise ScenarioError(one_line(f"{trace.source}: {problem}; --repair drops such dependencies"))
+    return by_id
 
 
 def _in_order(trace: RankTrace, nodes: Mapping[int, Node]) -> tuple[Node, ...]:
     """Return a rank's nodes so that each follows its dependencies, otherwise by id."""
-    found, circle = ordered(nodes)
+    order, circle = ordered(nodes)
     if circle:
         names = few([str(ident) for ident in circle], _MOST_SHOWN).replace(", ", " -> ")
-        told = f"nodes depend on each other in a circle: {names}; --repair drops a dependency of each circle"
-        raise ScenarioError(one_line(f"{trace.source}: {told}"))
-    return found
+        problem = f"nodes depend on each other in a circle: {names}; --repair drops a dependency of each circle"
+        raise ScenarioError(one_line(f"{trace.source}: {problem}"))
+    return order
 
 
 def _messages(traces: Sequence[RankTrace], order: Sequence[Sequence[Node]]) -> Iterator[Message]:
@@ -143,17 +143,17 @@ def _messages(traces: Sequence[RankTrace], order: Sequence[Sequence[Node]]) -> I
                     f"{tag}, and rank {destination} receives {len(received)}; every message needs a partner"
                 )
             )
-        for number, (one, other) in enumerate(zip(sent, received, strict=True)):
-            yield Message(one, other, tag, number)
+        for number, (send, receive) in enumerate(zip(sent, received, strict=True)):
+            yield Message(send, receive, tag, number)
 
 
 def _peer(traces: Sequence[RankTrace], rank: int, node: Node, attribute: str) -> int:
     peer = node.number(attribute)
     if peer is None or not 0 <= peer < len(traces) or peer == rank:
-        told = "is missing" if peer is None else f"got {peer}"
+        problem = "is missing" if peer is None else f"got {peer}"
         others = f"another rank, 0 .. {len(traces) - 1}"
         raise ScenarioError(
-            one_line(f"{traces[rank].source}: node {node.id} {node.name!r}: {attribute}: {told}; must be {others}")
+            one_line(f"{traces[rank].source}: node {node.id} {node.name!r}: {attribute}: {problem}; must be {others}")
         )
     return peer
 
@@ -162,7 +162,7 @@ def _meetings(
     traces: Sequence[RankTrace], order: Sequence[Sequence[Node]], groups: Mapping[str, Sequence[int]]
 ) -> Iterator[Meeting]:
     """Yield each collective with the nodes of its ranks."""
-    found: dict[str, dict[int, list[NodePlace]]] = {}
+    by_group: dict[str, dict[int, list[NodePlace]]] = {}
     for rank, nodes in enumerate(order):
         for node in nodes:
             if node.communicates(NodeType.COLL):
@@ -175,12 +175,12 @@ def _meetings(
                             "network (involved_dim), and names no process group; give pg_name"
                         )
                     )
-                found.setdefault(name, {}).setdefault(rank, []).append(NodePlace(rank, node))
-    for name, own in found.items():
-        members = groups.get(name, range(len(traces)) if name == EVERYBODY else sorted(own))
-        counts = {rank: len(own.get(rank, ())) for rank in members}
-        counts |= {rank: len(nodes) for rank, nodes in own.items() if rank not in counts}
-        if len(set(counts.values())) > 1 or set(own) - set(members):
+                by_group.setdefault(name, {}).setdefault(rank, []).append(NodePlace(rank, node))
+    for name, by_rank in by_group.items():
+        members = groups.get(name, range(len(traces)) if name == EVERYBODY else sorted(by_rank))
+        counts = {rank: len(by_rank.get(rank, ())) for rank in members}
+        counts |= {rank: len(nodes) for rank, nodes in by_rank.items() if rank not in counts}
+        if len(set(counts.values())) > 1 or set(by_rank) - set(members):
             most, least = (choose(counts, key=lambda rank: counts[rank]) for choose in (max, min))
             which = f"the group {name!r}" if name else "the group of all ranks"
             raise ScenarioError(
@@ -189,7 +189,7 @@ def _meetings(
                     f"has {counts[least]}; every rank of a group takes part in each"
                 )
             )
-        for number, places in enumerate(zip(*(own[rank] for rank in members), strict=True)):
+        for number, places in enumerate(zip(*(by_rank[rank] for rank in members), strict=True)):
             yield Meeting(name, number, places)
 
 
@@ -235,16 +235,16 @@ class _Together:
         for rank, nodes in enumerate(plain):
             last: dict[str, int] = {}
             for node in nodes:
-                own = vertex[rank, node.id]
+                target = vertex[rank, node.id]
                 for other in node.after:
-                    add(vertex[rank, other], own)
+                    add(vertex[rank, other], target)
                 resource = resource_of(node)
                 if streams and resource in last:
-                    add(last[resource], own)
-                last[resource] = own
+                    add(last[resource], target)
+                last[resource] = target
         for message in self.messages:
             if not message.rendezvous:
-                send, receive = (vertex[one.rank, one.node.id] for one in (message.send, message.receive))
+                send, receive = (vertex[place.rank, place.node.id] for place in (message.send, message.receive))
                 add(send, receive)
         return self._sorted(members, behind, missing)
 
@@ -252,24 +252,24 @@ class _Together:
         self, members: Sequence[Sequence[NodePlace]], behind: Sequence[Sequence[int]], missing: list[int]
     ) -> tuple[tuple[Node, ...], ...] | None:
         # Smallest id first, then the lowest rank.
-        key = [min((place.node.id, place.rank) for place in own) for own in members]
-        ready = [(key[own], own) for own, count in enumerate(missing) if not count]
+        key = [min((place.node.id, place.rank) for place in places) for places in members]
+        ready = [(key[vertex], vertex) for vertex, count in enumerate(missing) if not count]
         heapq.heapify(ready)
-        found: list[list[Node]] = [[] for _ in range(self.ranks)]
+        order: list[list[Node]] = [[] for _ in range(self.ranks)]
         done = 0
         while ready:
-            _, own = heapq.heappop(ready)
+            _, vertex = heapq.heappop(ready)
             done += 1
-            for place in members[own]:
-                found[place.rank].append(place.node)
-            for other in behind[own]:
+            for place in members[vertex]:
+                order[place.rank].append(place.node)
+            for other in behind[vertex]:
                 missing[other] -= 1
                 if not missing[other]:
                     heapq.heappush(ready, (key[other], other))
         if done < len(members):
-            self.left = tuple(members[own][0] for own, count in enumerate(missing) if count)
+            self.left = tuple(members[vertex][0] for vertex, count in enumerate(missing) if count)
             return None
-        return tuple(map(tuple, found))
+        return tuple(map(tuple, order))
 
 
 def resource_of(node: Node) -> str:
@@ -297,5 +297,5 @@ def resource_of(node: Node) -> str:
 
 def _circle(traces: Sequence[RankTrace], together: _Together) -> ScenarioError:
     """Return the error for ranks that wait for each other."""
-    told = few([f"rank {one.rank} node {one.node.id} {one.node.name!r}" for one in together.left], _MOST_SHOWN)
-    return ScenarioError(one_line(f"{traces[0].source}: ranks wait for each other in a circle, among them {told}"))
+    names = few([f"rank {place.rank} node {place.node.id} {place.node.name!r}" for place in together.left], _MOST_SHOWN)
+    return ScenarioError(one_line(f"{traces[0].source}: ranks wait for each other in a circle, among them {names}"))

@@ -42,10 +42,10 @@ class TracePlanner:
         """
         key = operation, nbytes, root, group
         if key not in self._planned:
-            own = None if self.algorithm == "auto" else find_algorithm(self.algorithm)
-            if own is not None and operation not in own.plans:
-                own = None
-            name = "auto" if own is None else self.algorithm
+            algorithm = None if self.algorithm == "auto" else find_algorithm(self.algorithm)
+            if algorithm is not None and operation not in algorithm.plans:
+                algorithm = None
+            name = "auto" if algorithm is None else self.algorithm
             request = CollectiveRequest(operation, len(group), nbytes, root=root)
-            self._planned[key] = plan(self.cluster, Task(request, name, group, _DTYPE, own=own)).ops[0]
+            self._planned[key] = plan(self.cluster, Task(request, name, group, _DTYPE, own=algorithm)).ops[0]
         return self._planned[key]

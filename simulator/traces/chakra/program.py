@@ -122,14 +122,14 @@ class _Converter:
         if size is None and place.node.type == NodeType.COLL and self.kind(place) == "barrier":
             return 0
         if size is None or not 0 <= size <= _MOST_BYTES:
-            told = "is missing" if size is None else f"got {size}"
-            raise self.fault(place, f"comm_size: {told}; must be 0 .. {_MOST_BYTES} B")
+            problem = "is missing" if size is None else f"got {size}"
+            raise self.fault(place, f"comm_size: {problem}; must be 0 .. {_MOST_BYTES} B")
         return size
 
     def root(self, meeting: Meeting, group: tuple[int, ...]) -> int:
         """Return the place of a collective's root in its group; the first rank if no node names another."""
-        named = [place.node.number(name) for place in meeting.members for name in _ROOTS]
-        root = next((number for number in named if number is not None), group[0])
+        roots = [place.node.number(name) for place in meeting.members for name in _ROOTS]
+        root = next((number for number in roots if number is not None), group[0])
         if root not in group:
             raise self.fault(meeting.members[0], f"root: got {root}; must be a rank of its group")
         return group.index(root)
@@ -149,7 +149,7 @@ class _Converter:
     def operations(self, rank: int, order: tuple[Node, ...]) -> tuple[Op, ...]:
         """Return a rank's operations in the order of issue."""
         name_of: dict[int, str] = {}
-        found: list[Op] = []
+        ops: list[Op] = []
         gpu = self.planner.cluster.gpus[rank]
         for node in order:
             after = tuple(name_of[other] for other in node.after if other in name_of)
@@ -158,18 +158,18 @@ class _Converter:
             resource = resource_of(node)
             if collective is not None:
                 name = collective.name
-                found.append(replace(collective, stream=resource, after=after))
+                ops.append(replace(collective, stream=resource, after=after))
             elif arrival := self.arrivals.get(key):
                 # The transfer needs no act of the receiver; the RECV waits for it.
-                found.append(replace(arrival, stream=f"arrivals {resource}", after=()))
-                found.append(Compute(name, 0.0, kind="receive", stream=resource, after=(*after, arrival.name)))
+                ops.append(replace(arrival, stream=f"arrivals {resource}", after=()))
+                ops.append(Compute(name, 0.0, kind="receive", stream=resource, after=(*after, arrival.name)))
             else:
                 seconds = self.own_time(gpu, node) if node.type in _TIMED or node.on_host else 0.0
                 kind = "memory" if node.type in (NodeType.MEM_LOAD, NodeType.MEM_STORE) else "compute"
                 kind = "host" if resource.startswith("host") else kind
-                found.append(Compute(name, seconds, kind=kind, stream=resource, after=after, on_gpu=kind == "compute"))
+                ops.append(Compute(name, seconds, kind=kind, stream=resource, after=after, on_gpu=kind == "compute"))
             name_of[node.id] = name
-        return tuple(found)
+        return tuple(ops)
 
     def note(self, text: str) -> None:
         """Count an assumption."""
@@ -191,7 +191,7 @@ def _rate(gpu: Gpu) -> float:
 
 def converted(
     traces: tuple[RankTrace, ...],
-    found: MatchedTraces,
+    matches: MatchedTraces,
     cluster: Cluster,
     *,
     algorithm: str = "auto",
@@ -212,13 +212,13 @@ def converted(
         A node lacks an attribute or has a wrong one, ranks disagree on a collective, or it cannot run on the machine.
     """
     converter = _Converter(traces, TracePlanner(cluster, algorithm), factor)
-    for message in found.messages:
+    for message in matches.messages:
         converter.message(message)
-    for meeting in found.meetings:
+    for meeting in matches.meetings:
         converter.meeting(meeting)
-    ranks = tuple(converter.operations(rank, order) for rank, order in enumerate(found.order))
-    counts = Counter(node.type.name for order in found.order for node in order)
+    ranks = tuple(converter.operations(rank, order) for rank, order in enumerate(matches.order))
+    counts = Counter(node.type.name for order in matches.order for node in order)
     notes = [text if count == 1 else f"{text} ({count} nodes)" for text, count in converter.notes.items()]
-    if found.reordered:
+    if matches.reordered:
         notes.append("some nodes are issued before nodes with smaller ids, because the ranks would wait in a circle")
     return ConvertedTraces(Program(ranks), dict(counts), tuple(notes))

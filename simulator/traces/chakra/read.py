@@ -129,23 +129,23 @@ def _files(prefix: str) -> list[Path]:
     stem = re.sub(r"\.\d+\.(et|json)(\.gz)?$", "", prefix)
     folder, name = Path(stem).parent, Path(stem).name
     pattern = re.compile(re.escape(name) + r"\.(\d{1,7})\.(et|json)(\.gz)?")
-    found: dict[int, Path] = {}
+    files: dict[int, Path] = {}
     try:
         for path in folder.iterdir():
             if match := pattern.fullmatch(path.name):
-                found[int(match.group(1))] = path
+                files[int(match.group(1))] = path
     except OSError as error:
         raise ScenarioError(one_line(f"{folder}: cannot be read: {error.strerror or error}")) from error
-    if not found:
+    if not files:
         hint = "PREFIX is the path of the files without .R.et"
         raise ScenarioError(one_line(f"{stem}: there is no file {name}.0.et in {folder}; {hint}"))
-    if len(found) > _MOST_RANKS:
-        raise ScenarioError(one_line(f"{stem}: has {len(found)} files; at most {_MOST_RANKS} ranks are read"))
-    missing = sorted(set(range(max(found) + 1 if max(found) <= _MOST_RANKS else len(found))) - set(found))
+    if len(files) > _MOST_RANKS:
+        raise ScenarioError(one_line(f"{stem}: has {len(files)} files; at most {_MOST_RANKS} ranks are read"))
+    missing = sorted(set(range(max(files) + 1 if max(files) <= _MOST_RANKS else len(files))) - set(files))
     if missing:
         ranks = few([str(rank) for rank in missing], _MOST_SHOWN)
-        raise ScenarioError(one_line(f"{stem}: has {len(found)} files, and none for rank {ranks}"))
-    return [found[rank] for rank in sorted(found)]
+        raise ScenarioError(one_line(f"{stem}: has {len(files)} files, and none for rank {ranks}"))
+    return [files[rank] for rank in sorted(files)]
 
 
 def _content(path: Path) -> bytes:
@@ -166,7 +166,6 @@ def _content(path: Path) -> bytes:
 
 
 def _trace(content: bytes, source: str) -> RankTrace:
-    """Return the trace in a file's content."""
     if content.lstrip()[:1] in (b"{", b"["):
         return _json_trace(content, source)
     number, nodes, metadata = 0, [], dict[str, AttributeValue]()
@@ -191,13 +190,13 @@ def _json_trace(content: bytes, source: str) -> RankTrace:
         data = parse_json(content.decode(), source)
     except UnicodeDecodeError as error:
         raise ScenarioError(one_line(f"{source}: not a UTF-8 text: byte {error.start}")) from error
-    listed = data.get(_GRAPH) if isinstance(data, dict) else None
-    if not isinstance(listed, list):
+    graph = data.get(_GRAPH) if isinstance(data, dict) else None
+    if not isinstance(graph, list):
         raise ScenarioError(one_line(f"{source}: has no list `{_GRAPH}`; not a Chakra execution trace"))
     nodes = []
-    for place, one in enumerate(listed):
+    for place, node in enumerate(graph):
         try:
-            nodes.append(_json_node(one))
+            nodes.append(_json_node(node))
         except WireError as error:
             raise ScenarioError(one_line(f"{source}: {_GRAPH}: {place}: {error}")) from error
     return RankTrace(source, tuple(nodes))
@@ -207,7 +206,7 @@ def _json_node(data: Any) -> Node:
     """Return a node of a text; keys that are not the node's fields are its attributes."""
     if not isinstance(data, dict):
         raise WireError("must be a mapping")
-    ident, kind, duration = (_whole(name, data.get(name, 0)) for name in ("Id", "NodeType", "runtime"))
+    ident, kind, duration = (_integer(name, data.get(name, 0)) for name in ("Id", "NodeType", "runtime"))
     after = data.get("data_deps", [])
     if not isinstance(after, list):
         raise WireError(f"data_deps: got {after!r}; must be a list of numbers")
@@ -216,11 +215,11 @@ def _json_node(data: Any) -> Node:
         for key, value in data.items()
         if isinstance(value, int | str | float)
     }
-    dependencies = tuple(dict.fromkeys(_whole("data_deps", one) for one in after))
+    dependencies = tuple(dict.fromkeys(_integer("data_deps", dependency) for dependency in after))
     return _checked(ident, str(data.get("Name", ""))[:_LONGEST], kind, dependencies, duration, attributes)
 
 
-def _whole(name: str, value: Any) -> int:
+def _integer(name: str, value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**63:
         raise WireError(f"{name}: got {value!r}; must be a whole number of at least 0")
     return value
@@ -228,14 +227,14 @@ def _whole(name: str, value: Any) -> int:
 
 def _metadata(message: bytes) -> dict[str, AttributeValue]:
     """Return the attributes of the first message; raise WireError if it is a node."""
-    found: dict[str, AttributeValue] = {}
+    attributes: dict[str, AttributeValue] = {}
     for number, wire, value in fields(message):
         if wire != BYTES or number not in (chakra.METADATA_VERSION, chakra.METADATA_ATTRIBUTE):
             raise WireError("the first message is no GlobalMetadata")
         if number == chakra.METADATA_ATTRIBUTE and isinstance(value, bytes):
             name, content = _attribute(value)
-            found[name] = content
-    return found
+            attributes[name] = content
+    return attributes
 
 
 def _node(message: bytes) -> Node:
@@ -302,7 +301,7 @@ def _attribute(message: bytes) -> tuple[str, AttributeValue]:
         elif number == chakra.STRING:
             content = _text(value)
         elif number == chakra.BOOL_LIST:
-            content = tuple(bool(one) for _, _, own in fields(value) for one in packed(own))[:_MOST_ATTRIBUTES]
+            content = tuple(bool(flag) for _, _, body in fields(value) for flag in packed(body))[:_MOST_ATTRIBUTES]
     return name, content
 
 

@@ -76,17 +76,17 @@ class ChakraRun:
         ranks, counts = len(self.converted.program.ranks), self.converted.counts
         nodes = ", ".join(f"{count:,} {name}" for name, count in sorted(counts.items()))
         last = self.timeline.last_rank
-        told = [
+        texts = [
             f"The step takes {format_time(self.timeline.end)} on {number_of(ranks, 'rank')} of {self.cluster.name} "
             f"({nodes})."
         ]
         if last is not None and (step := self.steps.get(last)) is not None and self.timeline.end:
             share = 100.0 * _NS / self.timeline.end
-            told.append(
+            texts.append(
                 f"Rank {last} ends last: communication without a concurrent kernel takes {share * step.exposed:.0f} % "
                 f"of the time, and {share * step.idle:.0f} % is idle."
             )
-        return tuple(told)
+        return tuple(texts)
 
     def tables(self) -> tuple[AnswerTable, ...]:
         """Return the time of each rank, and the operations of each rank."""
@@ -99,8 +99,8 @@ class ChakraRun:
         steps, end = list(self.steps.values()), self.timeline.end
         blocks = [Block(f"rank {step.rank}", tuple(_lanes(step, end))) for step in steps[:_RANKS_SHOWN]]
         note = f"{_RANKS_SHOWN} of {len(steps)} ranks shown" if len(steps) > _RANKS_SHOWN else ""
-        shown = [block for block in blocks if block.lanes]
-        return (Picture("timeline", blocks_figure(shown, end, self.sentences[0].rstrip("."), note)),) if shown else ()
+        busy = [block for block in blocks if block.lanes]
+        return (Picture("timeline", blocks_figure(busy, end, self.sentences[0].rstrip("."), note)),) if busy else ()
 
     def to_dict(self) -> dict[str, Any]:
         """Return the run as plain data, times in seconds."""
@@ -168,28 +168,28 @@ def simulate_traces(
         traces = traces * world_size
     if repair:
         mended = [repaired(trace) for trace in traces]
-        traces, dropped = tuple(one.trace for one in mended), sum(one.missing + one.circular for one in mended)
-    found = matched(traces, groups)
+        traces, dropped = tuple(mend.trace for mend in mended), sum(mend.missing + mend.circular for mend in mended)
+    matches = matched(traces, groups)
     cluster = build(topology, len(traces), gpu=gpu, network_time=traces[0].network_time)
-    made = converted(traces, found, cluster, algorithm=algorithm, factor=factor)
+    conversion = converted(traces, matches, cluster, algorithm=algorithm, factor=factor)
     if dropped:
         note = f"dependencies on nodes that do not exist, or in circles, are dropped: {dropped}"
-        made = replace(made, notes=(*made.notes, note))
-    return ChakraRun(made, cluster, play(engine, made.program, cluster, limit_memory=False))
+        conversion = replace(conversion, notes=(*conversion.notes, note))
+    return ChakraRun(conversion, cluster, play(engine, conversion.program, cluster, limit_memory=False))
 
 
 def _lanes(step: GpuStep, end: float) -> Iterator[Lane]:
     """Yield a row for each kind of a rank's own work, and a row for its communication."""
     for name in (*_OWN, "communication"):
-        own = [one for one in step.work if ("communication" if one.communicates else one.kind) == name]
-        if own:
-            yield lane_of(name, [Bar(one.start * _NS, one.end * _NS, one.kind, one.name) for one in own], end)
+        lane = [work for work in step.work if ("communication" if work.communicates else work.kind) == name]
+        if lane:
+            yield lane_of(name, [Bar(work.start * _NS, work.end * _NS, work.kind, work.name) for work in lane], end)
 
 
 def _rank_table(steps: Mapping[int, GpuStep]) -> AnswerTable:
     """Return a row for each rank: time of its kinds of work, exposed communication and idle time [s]."""
     totals = {rank: step.totals() for rank, step in steps.items()}
-    kinds = sorted({kind for own in totals.values() for kind in own}, key=lambda kind: (kind not in _OWN, kind))
+    kinds = sorted({kind for times in totals.values() for kind in times}, key=lambda kind: (kind not in _OWN, kind))
     columns = (
         AnswerColumn("rank", "rank"),
         *(AnswerColumn(f"{kind}_s", kind, format_time) for kind in kinds),
@@ -212,5 +212,5 @@ def _rank_table(steps: Mapping[int, GpuStep]) -> AnswerTable:
 def _operation_table(timeline: Timeline) -> AnswerTable:
     """Return a row for each operation: rank, stream, name, kind, start and end [s]."""
     columns = tuple(AnswerColumn(key, key) for key in ("rank", "stream", "name", "kind", "start_s", "end_s"))
-    rows = [(one.rank, one.stream, one.name, one.kind, one.start, one.end) for one in timeline.spans]
+    rows = [(span.rank, span.stream, span.name, span.kind, span.start, span.end) for span in timeline.spans]
     return AnswerTable("operations", "Operations of each rank", columns, rows, most=0)

@@ -42,8 +42,6 @@ _MICRO: Final = 1e6
 
 @dataclass(slots=True)
 class _RankWriter:
-    """Writes the nodes of a rank."""
-
     rank: int
     spans: Mapping[str, Span]
     shared: _SharedNames
@@ -56,13 +54,13 @@ class _RankWriter:
         after = tuple(dict.fromkeys(ident for name in op.after for ident in self.ends[name]))
         before = self.last.get(op.stream, ())
         if isinstance(op, Allocate | Free):
-            made = tuple(dict.fromkeys([*before, *after]))
+            ends = tuple(dict.fromkeys([*before, *after]))
         elif isinstance(op, Compute):
-            made = (self._compute(op, before, after),)
+            ends = (self._compute(op, before, after),)
         else:
-            made = self._collective(op, before, after)
-        self.ends[op.name] = made
-        self.last[op.stream] = made
+            ends = self._collective(op, before, after)
+        self.ends[op.name] = ends
+        self.last[op.stream] = ends
 
     def _compute(self, op: Compute, before: tuple[int, ...], after: tuple[int, ...]) -> int:
         if op.kind == "server update":
@@ -137,7 +135,7 @@ class _RankWriter:
             written_field(chakra.ID, ident),
             written_field(chakra.NAME, name),
             written_field(chakra.TYPE, int(kind)),
-            written_packed(chakra.CONTROL_DEPENDENCIES, (one for one in before if one not in after)),
+            written_packed(chakra.CONTROL_DEPENDENCIES, (other for other in before if other not in after)),
             written_packed(chakra.DATA_DEPENDENCIES, after),
             written_field(chakra.DURATION, micros) if micros else b"",
             *(written_field(chakra.ATTRIBUTE, _attribute(key, value)) for key, value in attributes.items()),

@@ -47,8 +47,8 @@ class FlightRecord:
     @classmethod
     def of(cls, dumps: Sequence[Dump]) -> FlightRecord:
         """Return the record of some ranks' dumps."""
-        found = collectives_of(dumps)
-        return cls(tuple(dumps), found, first_hangs(found), first_disagreement(found), transfers_of(dumps))
+        calls = collectives_of(dumps)
+        return cls(tuple(dumps), calls, first_hangs(calls), first_disagreement(calls), transfers_of(dumps))
 
     @property
     def unfinished_sends(self) -> tuple[Entry, ...]:
@@ -72,32 +72,32 @@ class FlightRecord:
     @property
     def sentences(self) -> tuple[str, ...]:
         """The answer in sentences, the most important first."""
-        told = []
-        if self.disagreement is not None and (pair := self.disagreement.disagreement) is not None:
-            one, other = pair
-            told.append(
+        texts = []
+        if self.disagreement is not None and (entries := self.disagreement.disagreement) is not None:
+            entry, other = entries
+            texts.append(
                 f"The ranks of {_group(self.disagreement)} disagree on collective {self.disagreement.number}: rank "
-                f"{one.rank} runs {_operation(one)}, and rank {other.rank} runs {_operation(other)}."
+                f"{entry.rank} runs {_operation(entry)}, and rank {other.rank} runs {_operation(other)}."
             )
-        told += [_hang_text(one) for one in self.hangs]
-        unequal = next((one for one in self.transfers if one.disagrees), None)
+        texts += [_hang_text(hang) for hang in self.hangs]
+        unequal = next((pair for pair in self.transfers if pair.disagrees), None)
         if unequal is not None and unequal.send is not None and unequal.receive is not None:
-            told.append(
+            texts.append(
                 f"Rank {unequal.sender} sends {_bytes(unequal.send.nbytes)} in transfer {unequal.place} to rank "
                 f"{unequal.receiver}, which expects {_bytes(unequal.receive.nbytes)}."
             )
         hanging = first_hanging(self.transfers)
         if hanging is not None:
-            told.append(_transfer_text(hanging, sum(one.hangs for one in self.transfers)))
+            texts.append(_transfer_text(hanging, sum(pair.hangs for pair in self.transfers)))
         elif self.unfinished_sends:
             first = self.unfinished_sends[0]
-            told.append(
+            texts.append(
                 f"{len(self.unfinished_sends)} sends and receives have not completed, the first on rank {first.rank}: "
                 f"{first.name} (number {first.number} of group {first.group!r}, {first.state})."
             )
-        if not told:
+        if not texts:
             moved = f" and {len(self.transfers):,} transfers" if self.transfers else ""
-            told.append(
+            texts.append(
                 f"Nothing hangs: all {len(self.collectives):,} recorded collectives{moved} of {len(self.dumps)} ranks "
                 "have completed."
             )
@@ -105,25 +105,25 @@ class FlightRecord:
         if latest:
             rank, times, waited = latest[0]
             text = "" if waited is None else f", and the others waited {format_time(waited)} for it"
-            told.append(f"Rank {rank} arrived last most often: in {times} of {self._judged():,} collectives{text}.")
-        return tuple(told)
+            texts.append(f"Rank {rank} arrived last most often: in {times} of {self._judged():,} collectives{text}.")
+        return tuple(texts)
 
     def late_ranks(self) -> list[tuple[int, int, float | None]]:
         """Return each rank with the times that it arrived last, and the others' waiting in sum [s]; most often first.
 
         The sum is None if no collective has times.
         """
-        found: dict[int, tuple[int, float | None]] = {}
-        for one in self.collectives:
-            if one.last is not None:
-                times, waited = found.get(one.last, (0, None))
-                own = one.waited
-                found[one.last] = times + 1, waited if own is None else (waited or 0.0) + own
-        rows = [(rank, times, waited) for rank, (times, waited) in found.items()]
+        lateness: dict[int, tuple[int, float | None]] = {}
+        for call in self.collectives:
+            if call.last is not None:
+                times, waited = lateness.get(call.last, (0, None))
+                seconds = call.waited
+                lateness[call.last] = times + 1, waited if seconds is None else (waited or 0.0) + seconds
+        rows = [(rank, times, waited) for rank, (times, waited) in lateness.items()]
         return sorted(rows, key=lambda row: (-row[1], -(row[2] or 0.0), row[0]))
 
     def _judged(self) -> int:
-        return sum(one.last is not None for one in self.collectives)
+        return sum(call.last is not None for call in self.collectives)
 
     def tables(self) -> tuple[AnswerTable, ...]:
         """Return the hanging collectives, the operations, the late ranks, and every collective."""
@@ -140,13 +140,13 @@ class FlightRecord:
         return {
             "ranks": [dump.rank for dump in self.dumps],
             "collectives": len(self.collectives),
-            "hangs": [_hang_data(one) for one in self.hangs],
+            "hangs": [_hang_data(hang) for hang in self.hangs],
             "disagreement": None if self.disagreement is None else _hang_data(self.disagreement),
             "unfinished_sends": [
-                {"rank": one.rank, "name": one.name, "group": one.group, "number": one.number, "state": one.state}
-                for one in self.unfinished_sends
+                {"rank": end.rank, "name": end.name, "group": end.group, "number": end.number, "state": end.state}
+                for end in self.unfinished_sends
             ],
-            "transfers": [_transfer_data(one) for one in self.transfers],
+            "transfers": [_transfer_data(pair) for pair in self.transfers],
             "late_ranks": [
                 {"rank": rank, "times": times, "waited_s": waited} for rank, times, waited in self.late_ranks()
             ],
@@ -169,8 +169,8 @@ class FlightRecord:
             for dump in self.dumps[:_MOST_RANKS]
             if (bars := list(_bars(dump, begin, end)))
         ]
-        left = len(self.dumps) - _MOST_RANKS
-        note = f"{_MOST_RANKS} of {len(self.dumps)} ranks shown" if left > 0 else ""
+        hidden = len(self.dumps) - _MOST_RANKS
+        note = f"{_MOST_RANKS} of {len(self.dumps)} ranks shown" if hidden > 0 else ""
         figure = blocks_figure(blocks, (end - begin) * _NS, self.sentences[0].rstrip("."), note)
         return (Picture("timeline", figure),)
 
@@ -192,74 +192,72 @@ def _bars(dump: Dump, begin: int, end: int) -> Iterator[Bar]:
         yield Bar((min(start, stop) - begin) * _NS, (stop - begin) * _NS, kind, entry.operation)
 
 
-def _hang_text(one: RecordedCollective) -> str:
-    """Return a sentence on a collective that hangs."""
-    waiting = [entry.rank for entry in one.unfinished if entry.state == "started"]
-    behind = [entry.rank for entry in one.not_begun]
-    done = [entry.rank for entry in one.entries if entry.state == "completed"]
+def _hang_text(call: RecordedCollective) -> str:
+    waiting = [entry.rank for entry in call.unfinished if entry.state == "started"]
+    behind = [entry.rank for entry in call.not_begun]
+    completed = [entry.rank for entry in call.entries if entry.state == "completed"]
     parts = []
-    if one.absent:
-        parts.append(f"{_ranks(one.absent)} {_have(one.absent)} not arrived")
+    if call.absent:
+        parts.append(f"{_ranks(call.absent)} {_have(call.absent)} not arrived")
     if behind and waiting:
         parts.append(f"{_ranks(behind)} {_have(behind)} issued but not begun it: look at its earlier work")
     elif behind:
         parts.append(f"{_ranks(behind)} {_have(behind)} issued it, and no rank has begun it")
-    if done:
-        parts.append(f"{_ranks(done)} {_have(done)} completed it")
-    if one.undumped:
-        parts.append(f"{_ranks(one.undumped)} left no dump")
-    told = [", ".join(parts)] if parts else []
+    if completed:
+        parts.append(f"{_ranks(completed)} {_have(completed)} completed it")
+    if call.undumped:
+        parts.append(f"{_ranks(call.undumped)} left no dump")
+    clauses = [", ".join(parts)] if parts else []
     if waiting:
-        told.append(f"{_ranks(waiting)} {'waits' if len(waiting) == 1 else 'wait'} in it")
-    operation = _operation(one.entries[0])
-    return f"Collective {one.number} of {_group(one)} hangs ({operation}): {'; '.join(told)}."
+        clauses.append(f"{_ranks(waiting)} {'waits' if len(waiting) == 1 else 'wait'} in it")
+    operation = _operation(call.entries[0])
+    return f"Collective {call.number} of {_group(call)} hangs ({operation}): {'; '.join(clauses)}."
 
 
 def _have(ranks: Sequence[int]) -> str:
     return "has" if len(ranks) == 1 else "have"
 
 
-def _hang_data(one: RecordedCollective) -> dict[str, Any]:
+def _hang_data(call: RecordedCollective) -> dict[str, Any]:
     return {
-        "group": one.group,
-        "number": one.number,
-        "operation": one.operation,
-        "bytes": one.entries[0].nbytes,
-        "states": {str(entry.rank): entry.state for entry in one.entries},
-        "operations": {str(entry.rank): entry.operation for entry in one.entries},
-        "not_begun": [entry.rank for entry in one.not_begun],
-        "absent": list(one.absent),
-        "without_dump": list(one.undumped),
+        "group": call.group,
+        "number": call.number,
+        "operation": call.operation,
+        "bytes": call.entries[0].nbytes,
+        "states": {str(entry.rank): entry.state for entry in call.entries},
+        "operations": {str(entry.rank): entry.operation for entry in call.entries},
+        "not_begun": [entry.rank for entry in call.not_begun],
+        "absent": list(call.absent),
+        "without_dump": list(call.undumped),
     }
 
 
-def _transfer_text(one: RecordedTransfer, count: int) -> str:
+def _transfer_text(pair: RecordedTransfer, count: int) -> str:
     """Return a sentence on the first of `count` transfers that hang."""
-    told = []
-    for rank, entry, verb in ((one.sender, one.send, "send"), (one.receiver, one.receive, "receive")):
-        if rank in one.undumped:
-            told.append(f"rank {rank} left no dump")
+    clauses = []
+    for rank, entry, verb in ((pair.sender, pair.send, "send"), (pair.receiver, pair.receive, "receive")):
+        if rank in pair.undumped:
+            clauses.append(f"rank {rank} left no dump")
         elif entry is None:
-            told.append(f"rank {rank} has not issued the {verb}")
+            clauses.append(f"rank {rank} has not issued the {verb}")
         else:
-            told.append(f"rank {rank} has {'completed' if entry.state == 'completed' else 'issued'} the {verb}")
-    size = "" if one.nbytes is None else f" of {format_bytes(one.nbytes)}"
+            clauses.append(f"rank {rank} has {'completed' if entry.state == 'completed' else 'issued'} the {verb}")
+    size = "" if pair.nbytes is None else f" of {format_bytes(pair.nbytes)}"
     more = f"; {count} transfers hang in all" if count > 1 else ""
-    where = f"Transfer {one.place}{size} from rank {one.sender} to rank {one.receiver} in group {one.group!r} hangs"
-    return f"{where}: {', '.join(told)}{more}."
+    where = f"Transfer {pair.place}{size} from rank {pair.sender} to rank {pair.receiver} in group {pair.group!r} hangs"
+    return f"{where}: {', '.join(clauses)}{more}."
 
 
-def _transfer_data(one: RecordedTransfer) -> dict[str, Any]:
-    """Return a transfer as plain data."""
+def _transfer_data(pair: RecordedTransfer) -> dict[str, Any]:
     return {
-        "group": one.group,
-        "sender": one.sender,
-        "receiver": one.receiver,
-        "place": one.place,
-        "bytes": one.nbytes,
-        "send": None if one.send is None else one.send.state,
-        "receive": None if one.receive is None else one.receive.state,
-        "time_s": one.time,
+        "group": pair.group,
+        "sender": pair.sender,
+        "receiver": pair.receiver,
+        "place": pair.place,
+        "bytes": pair.nbytes,
+        "send": None if pair.send is None else pair.send.state,
+        "receive": None if pair.receive is None else pair.receive.state,
+        "time_s": pair.time,
     }
 
 
@@ -274,19 +272,18 @@ def _transfer_table(transfers: Sequence[RecordedTransfer]) -> AnswerTable:
         AnswerColumn("time_s", "time", _time),
         AnswerColumn("hanging", "hanging"),
     )
-    found: dict[tuple[str, int, int], list[RecordedTransfer]] = {}
-    for one in transfers:
-        found.setdefault((one.group, one.sender, one.receiver), []).append(one)
+    by_ends: dict[tuple[str, int, int], list[RecordedTransfer]] = {}
+    for pair in transfers:
+        by_ends.setdefault((pair.group, pair.sender, pair.receiver), []).append(pair)
     rows = []
-    for ends, own in sorted(found.items()):
-        times, sizes = [one.time for one in own if one.time is not None], [one.nbytes for one in own]
-        whole = sum(size for size in sizes if size is not None) if None not in sizes else None
-        rows.append((*ends, len(own), whole, sum(times) if times else None, sum(one.hangs for one in own)))
+    for ends, pairs in sorted(by_ends.items()):
+        times, sizes = [pair.time for pair in pairs if pair.time is not None], [pair.nbytes for pair in pairs]
+        nbytes = sum(size for size in sizes if size is not None) if None not in sizes else None
+        rows.append((*ends, len(pairs), nbytes, sum(times) if times else None, sum(pair.hangs for pair in pairs)))
     return AnswerTable("transfers", "Transfers between ranks: sends with their receives", columns, rows, most=_ROWS)
 
 
 def _hang_table(hangs: Sequence[RecordedCollective]) -> AnswerTable:
-    """Return a row for each hanging collective."""
     columns = (
         AnswerColumn("group", "group", left=True),
         AnswerColumn("number", "number"),
@@ -298,15 +295,15 @@ def _hang_table(hangs: Sequence[RecordedCollective]) -> AnswerTable:
     )
     rows = [
         (
-            one.group,
-            one.number,
-            one.operation,
-            one.entries[0].nbytes,
-            _numbers([entry.rank for entry in one.unfinished if entry.state == "started"]) or "-",
-            _numbers([entry.rank for entry in one.not_begun]) or "-",
-            _numbers(one.absent) or "-",
+            hang.group,
+            hang.number,
+            hang.operation,
+            hang.entries[0].nbytes,
+            _numbers([entry.rank for entry in hang.unfinished if entry.state == "started"]) or "-",
+            _numbers([entry.rank for entry in hang.not_begun]) or "-",
+            _numbers(hang.absent) or "-",
         )
-        for one in hangs
+        for hang in hangs
     ]
     return AnswerTable("hangs", "First collective of each group that has not completed", columns, rows, most=_ROWS)
 
@@ -321,15 +318,17 @@ def _operation_table(collectives: Sequence[RecordedCollective]) -> AnswerTable:
         AnswerColumn("longest_s", "longest", _time),
         AnswerColumn("waited_s", "waited", _time),
     )
-    found: dict[tuple[str, str], list[RecordedCollective]] = {}
-    for one in collectives:
-        found.setdefault((one.group, one.operation), []).append(one)
+    by_operation: dict[tuple[str, str], list[RecordedCollective]] = {}
+    for call in collectives:
+        by_operation.setdefault((call.group, call.operation), []).append(call)
     rows = []
-    for (group, operation), own in sorted(found.items()):
-        times = [one.time for one in own if one.time is not None]
-        waits = [one.waited for one in own if one.waited is not None]
+    for (group, operation), calls in sorted(by_operation.items()):
+        times = [call.time for call in calls if call.time is not None]
+        waits = [call.waited for call in calls if call.waited is not None]
         longest = max(times, default=None)
-        rows.append((group, operation, len(own), sum(times) if times else None, longest, sum(waits) if waits else None))
+        rows.append(
+            (group, operation, len(calls), sum(times) if times else None, longest, sum(waits) if waits else None)
+        )
     title = "Time in collectives after the last rank has arrived, and of the first rank's waiting"
     return AnswerTable("operations", title, columns, rows, most=_ROWS)
 
@@ -345,31 +344,30 @@ def _late_table(late: Sequence[tuple[int, int, float | None]]) -> AnswerTable:
 
 
 def _collective_table(collectives: Sequence[RecordedCollective]) -> AnswerTable:
-    """Return a row for each collective."""
     keys = (
         "group", "number", "operation", "bytes", "ranks", "completed_ranks", "absent_ranks", "last_rank", "time_s",
         "waited_s",
     )  # fmt: skip
     rows = [
         (
-            one.group,
-            one.number,
-            one.operation,
-            one.entries[0].nbytes,
-            len(one.entries),
-            len(one.entries) - len(one.unfinished),
-            len(one.absent),
-            one.last,
-            one.time,
-            one.waited,
+            call.group,
+            call.number,
+            call.operation,
+            call.entries[0].nbytes,
+            len(call.entries),
+            len(call.entries) - len(call.unfinished),
+            len(call.absent),
+            call.last,
+            call.time,
+            call.waited,
         )
-        for one in collectives
+        for call in collectives
     ]
     return AnswerTable("collectives", "Collectives", tuple(AnswerColumn(key, key) for key in keys), rows, most=0)
 
 
-def _group(one: RecordedCollective) -> str:
-    return f"group {one.group!r}"
+def _group(call: RecordedCollective) -> str:
+    return f"group {call.group!r}"
 
 
 def _operation(entry: Entry) -> str:

@@ -68,9 +68,9 @@ class RecordedCollective:
         if len(self.entries) < 2 or self.hangs:
             return None
         durations = [entry.duration for entry in self.entries]
-        known = [duration for duration in durations if duration is not None]
-        if len(known) == len(durations):
-            return self.entries[known.index(min(known))].rank if max(known) > min(known) else None
+        times = [duration for duration in durations if duration is not None]
+        if len(times) == len(durations):
+            return self.entries[times.index(min(times))].rank if max(times) > min(times) else None
         created = [entry.created for entry in self.entries if entry.created is not None]
         if len(created) < len(self.entries) or max(created) == min(created):
             return None
@@ -100,7 +100,7 @@ _EQUAL = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce")
 
 def collectives_of(dumps: Sequence[Dump]) -> tuple[RecordedCollective, ...]:
     """Return the collectives of the dumps, by group and number; sends and receives are left out."""
-    found: dict[tuple[str, int, int], list[Entry]] = {}
+    by_place: dict[tuple[str, int, int], list[Entry]] = {}
     ranges: dict[tuple[str, int], tuple[int, int]] = {}
     for dump in dumps:
         count: dict[tuple[str, int], int] = {}
@@ -110,29 +110,29 @@ def collectives_of(dumps: Sequence[Dump]) -> tuple[RecordedCollective, ...]:
             key = entry.group, entry.number
             place = count.get(key, 0)
             count[key] = place + 1
-            found.setdefault((*key, place), []).append(entry)
+            by_place.setdefault((*key, place), []).append(entry)
             low, high = ranges.get((entry.group, dump.rank), (entry.number, entry.number))
             ranges[entry.group, dump.rank] = min(low, entry.number), max(high, entry.number)
     members = _members(dumps, ranges)
-    return tuple(_collectives(found, ranges, members, [dump.rank for dump in dumps]))
+    return tuple(_collectives(by_place, ranges, members, [dump.rank for dump in dumps]))
 
 
 def _collectives(
-    found: Mapping[tuple[str, int, int], list[Entry]],
+    by_place: Mapping[tuple[str, int, int], list[Entry]],
     ranges: Mapping[tuple[str, int], tuple[int, int]],
     members: Mapping[str, Sequence[int]],
     dumped: Sequence[int],
 ) -> Iterator[RecordedCollective]:
-    there = set(dumped)
-    for group, number, place in sorted(found):
-        entries = tuple(found[group, number, place])
+    with_dump = set(dumped)
+    for group, number, place in sorted(by_place):
+        entries = tuple(by_place[group, number, place])
         issued = {entry.rank for entry in entries}
         absent = [
             rank
             for rank in members[group]
-            if rank in there and rank not in issued and ranges.get((group, rank), (0, -1))[1] < number
+            if rank in with_dump and rank not in issued and ranges.get((group, rank), (0, -1))[1] < number
         ]
-        undumped = [rank for rank in members[group] if rank not in there]
+        undumped = [rank for rank in members[group] if rank not in with_dump]
         yield RecordedCollective(group, number, place, entries, tuple(absent), tuple(undumped))
 
 
@@ -141,25 +141,25 @@ def _members(dumps: Sequence[Dump], ranges: Mapping[tuple[str, int], object]) ->
     with_entries: dict[str, list[int]] = {}
     for group, rank in ranges:
         with_entries.setdefault(group, []).append(rank)
-    said = {group: ranks for dump in dumps for group, ranks in dump.groups.items()}
-    return {group: tuple(sorted({*said.get(group, ()), *own})) for group, own in with_entries.items()}
+    declared = {group: ranks for dump in dumps for group, ranks in dump.groups.items()}
+    return {group: tuple(sorted({*declared.get(group, ()), *ranks})) for group, ranks in with_entries.items()}
 
 
 def first_hangs(collectives: Sequence[RecordedCollective]) -> tuple[RecordedCollective, ...]:
     """Return the first collective of each group that hangs, the one that began earliest first."""
     first: dict[str, RecordedCollective] = {}
-    for one in collectives:
-        if one.hangs:
-            first.setdefault(one.group, one)
-    return tuple(sorted(first.values(), key=lambda one: (_begin(one), one.group)))
+    for call in collectives:
+        if call.hangs:
+            first.setdefault(call.group, call)
+    return tuple(sorted(first.values(), key=lambda call: (_begin(call), call.group)))
 
 
 def first_disagreement(collectives: Sequence[RecordedCollective]) -> RecordedCollective | None:
     """Return the earliest collective whose ranks disagree on operation or size; None if there is none."""
-    found = [one for one in collectives if one.disagreement is not None]
-    return min(found, key=lambda one: (_begin(one), one.group, one.number), default=None)
+    conflicts = [call for call in collectives if call.disagreement is not None]
+    return min(conflicts, key=lambda call: (_begin(call), call.group, call.number), default=None)
 
 
-def _begin(one: RecordedCollective) -> int:
+def _begin(call: RecordedCollective) -> int:
     """Return when a collective was first issued [ns]."""
-    return min((entry.created for entry in one.entries if entry.created is not None), default=0)
+    return min((entry.created for entry in call.entries if entry.created is not None), default=0)

@@ -120,7 +120,6 @@ class _Machine:
         return self._stack[-1]
 
     def _pop(self, count: int) -> list[Any]:
-        """Remove and return values from the stack."""
         if len(self._stack) < count or any(value is _MARK for value in self._stack[-count:]):
             raise _FaultError("takes a value that is not there")
         values = self._stack[-count:]

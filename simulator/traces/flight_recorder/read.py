@@ -117,18 +117,18 @@ def read_dumps(paths: Sequence[Path]) -> tuple[Dump, ...]:
 
 def _files(paths: Sequence[Path]) -> list[Path]:
     """Return the files, with directories replaced by their files that end with a rank."""
-    found: list[Path] = []
+    files: list[Path] = []
     for path in paths:
         if not path.is_dir():
-            found.append(path)
+            files.append(path)
             continue
-        own = sorted(one for one in path.iterdir() if one.is_file() and _RANK.search(one.name))
-        if not own:
+        dumps = sorted(file for file in path.iterdir() if file.is_file() and _RANK.search(file.name))
+        if not dumps:
             raise ScenarioError(one_line(f"{path}: has no file whose name ends with a rank, such as nccl_trace_rank_0"))
-        found += own
-    if len(found) > _MOST_FILES:
-        raise ScenarioError(f"got {len(found)} files; at most {_MOST_FILES} are read")
-    return found
+        files += dumps
+    if len(files) > _MOST_FILES:
+        raise ScenarioError(f"got {len(files)} files; at most {_MOST_FILES} are read")
+    return files
 
 
 def _dump(path: Path, place: int) -> Dump:
@@ -138,21 +138,20 @@ def _dump(path: Path, place: int) -> Dump:
     if not isinstance(data, dict):
         raise ScenarioError(one_line(f"{path}: has no list `entries`; give a dump of PyTorch's NCCL flight recorder"))
     # A JSON dump of a rank that has issued nothing has no entries.
-    listed = at(data, ("entries",)) if "entries" in data or "version" not in data else ()
-    if not isinstance(listed, list | tuple):
+    raw_entries = at(data, ("entries",)) if "entries" in data or "version" not in data else ()
+    if not isinstance(raw_entries, list | tuple):
         raise ScenarioError(one_line(f"{path}: has no list `entries`; give a dump of PyTorch's NCCL flight recorder"))
-    if len(listed) > _MOST_ENTRIES:
+    if len(raw_entries) > _MOST_ENTRIES:
         raise ScenarioError(one_line(f"{path}: has more than {_MOST_ENTRIES:,} entries"))
     rank = whole_number(at(data, ("rank",)), most=_MOST_RANKS)
     if rank is None:
-        named = _RANK.search(path.name)
-        rank = int(named.group(1)) if named else place
-    entries = [entry for one in listed if (entry := _entry(one, rank)) is not None]
-    return Dump(str(path), rank, tuple(entries), _groups(at(data, ("pg_config",))), len(listed) - len(entries))
+        match = _RANK.search(path.name)
+        rank = int(match.group(1)) if match else place
+    entries = [entry for raw in raw_entries if (entry := _entry(raw, rank)) is not None]
+    return Dump(str(path), rank, tuple(entries), _groups(at(data, ("pg_config",))), len(raw_entries) - len(entries))
 
 
 def _data(content: bytes, source: str) -> Any:
-    """Return the plain data of a dump."""
     if content[:1] == b"\x80":
         return plain_data(content, source)
     if not content.lstrip()[:1] == b"{":
@@ -169,7 +168,7 @@ def _entry(data: Any, rank: int) -> Entry | None:
         return None
     point_to_point = data.get("is_p2p") is True
     keys = ("p2p_seq_id",) if point_to_point else ("collective_seq_id", "seq_id")
-    number = next((one for one in map(whole_number, map(data.get, keys)) if one is not None), None)
+    number = next((number for number in map(whole_number, map(data.get, keys)) if number is not None), None)
     group = _group(data)
     if number is None or group is None:
         return None
@@ -179,8 +178,8 @@ def _entry(data: Any, rank: int) -> Entry | None:
         whole_number(data.get(key), least=1, most=_LATEST)
         for key in ("time_created_ns", "time_discovered_started_ns", "time_discovered_completed_ns")
     )
-    known = data.get("state")
-    state = next((one for one in _STATES if one == known), None)
+    text = data.get("state")
+    state = next((state for state in _STATES if state == text), None)
     if state is None:
         state = "completed" if completed is not None else "started" if started is not None else "scheduled"
     return Entry(
@@ -191,21 +190,21 @@ def _entry(data: Any, rank: int) -> Entry | None:
 
 def _ends(name: str) -> tuple[int, int] | None:
     """Return sender and receiver in the name of a send or a receive: nccl:send 0->1, nccl:recv 1<-0."""
-    found = _ENDS.search(name)
-    if found is None:
+    match = _ENDS.search(name)
+    if match is None:
         return None
-    first, second = int(found[1]), int(found[3])
-    return (first, second) if found[2] == "->" else (second, first)
+    first, second = int(match[1]), int(match[3])
+    return (first, second) if match[2] == "->" else (second, first)
 
 
 def _group(data: Mapping[str, Any]) -> str | None:
     """Return the name of an entry's process group."""
-    named = data.get("process_group")
-    if isinstance(named, list | tuple) and named:
-        named = named[0]
-    if named is None:
-        named = data.get("pg_name", data.get("pg_id"))
-    return _text(str(named)) if isinstance(named, str | int) and not isinstance(named, bool) else None
+    group = data.get("process_group")
+    if isinstance(group, list | tuple) and group:
+        group = group[0]
+    if group is None:
+        group = data.get("pg_name", data.get("pg_id"))
+    return _text(str(group)) if isinstance(group, str | int) and not isinstance(group, bool) else None
 
 
 def _seconds(milliseconds: Any) -> float | None:
@@ -216,16 +215,16 @@ def _seconds(milliseconds: Any) -> float | None:
 
 def _nbytes(data: Mapping[str, Any]) -> int | None:
     """Return the bytes of the larger of an operation's inputs and outputs; None if sizes or dtypes are not known."""
-    found = []
+    totals = []
     for side in ("input", "output"):
         sizes, dtypes = data.get(f"{side}_sizes"), data.get(f"{side}_dtypes")
         if not isinstance(sizes, list | tuple) or not isinstance(dtypes, list | tuple):
             continue
-        widths = [ITEMSIZE.get(one) for one in dtypes if isinstance(one, str)]
-        counts = [_elements(one) for one in sizes]
+        widths = [ITEMSIZE.get(dtype) for dtype in dtypes if isinstance(dtype, str)]
+        counts = [_elements(shape) for shape in sizes]
         if len(widths) == len(counts) and None not in widths and None not in counts:
-            found.append(sum((w or 0) * (c or 0) for w, c in zip(widths, counts, strict=True)))
-    return max(found, default=None)
+            totals.append(sum((w or 0) * (c or 0) for w, c in zip(widths, counts, strict=True)))
+    return max(totals, default=None)
 
 
 def _elements(sizes: Any) -> int | None:
@@ -234,26 +233,26 @@ def _elements(sizes: Any) -> int | None:
         return None
     count = 1
     for size in sizes:
-        own = whole_number(size)
-        if own is None or count * own > _MOST_NUMBERS:
+        extent = whole_number(size)
+        if extent is None or count * extent > _MOST_NUMBERS:
             return None
-        count *= own
+        count *= extent
     return count
 
 
 def _groups(data: Any) -> dict[str, tuple[int, ...]]:
     """Return the ranks of each process group in a `pg_config`; ranks are a list, or the text of a list."""
-    found = {}
-    for key, one in data.items() if isinstance(data, dict) else ():
-        ranks = one.get("ranks") if isinstance(one, dict) else one
+    groups = {}
+    for key, config in data.items() if isinstance(data, dict) else ():
+        ranks = config.get("ranks") if isinstance(config, dict) else config
         if isinstance(ranks, str):
             ranks = ranks.strip("[] ").split(",") if len(ranks) < _MOST_RANKS else ()
             ranks = [text.strip() for text in ranks if text.strip()]
         numbers = _numbers(ranks)
         if numbers:
-            name = one.get("name") if isinstance(one, dict) else None
-            found[_text(name if isinstance(name, str) else str(key))] = numbers
-    return found
+            name = config.get("name") if isinstance(config, dict) else None
+            groups[_text(name if isinstance(name, str) else str(key))] = numbers
+    return groups
 
 
 def _numbers(values: Iterable[Any] | None) -> tuple[int, ...]:

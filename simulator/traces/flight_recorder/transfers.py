@@ -57,8 +57,8 @@ class RecordedTransfer:
     @property
     def disagrees(self) -> bool:
         """True if both ends know their bytes, and these differ."""
-        known = [entry.nbytes for entry in self.entries if entry.nbytes is not None]
-        return len(set(known)) > 1
+        sizes = [entry.nbytes for entry in self.entries if entry.nbytes is not None]
+        return len(set(sizes)) > 1
 
     @property
     def time(self) -> float | None:
@@ -77,7 +77,7 @@ def transfers_of(dumps: Sequence[Dump]) -> tuple[RecordedTransfer, ...]:
 
     Sends and receives without the ranks of both ends are left out.
     """
-    found: dict[tuple[str, int, int], tuple[list[Entry], list[Entry]]] = {}
+    by_ends: dict[tuple[str, int, int], tuple[list[Entry], list[Entry]]] = {}
     overwritten = set[tuple[str, int]]()
     dumped = {dump.rank for dump in dumps}
     for dump in dumps:
@@ -88,14 +88,14 @@ def transfers_of(dumps: Sequence[Dump]) -> tuple[RecordedTransfer, ...]:
             sender, receiver = (ranks[end] if end < len(ranks) else end for end in entry.ends)
             # An operation belongs to the end that its rank is.
             side = 0 if entry.rank == sender else 1
-            own = found.setdefault((entry.group, sender, receiver), ([], []))[side]
-            own.append(entry)
+            entries = by_ends.setdefault((entry.group, sender, receiver), ([], []))[side]
+            entries.append(entry)
         first = {entry.group: entry.number for entry in reversed(dump.entries) if entry.ends is not None}
         overwritten |= {(group, dump.rank) for group, number in first.items() if number > 1}
     return tuple(
-        one
-        for (group, sender, receiver), sides in sorted(found.items())
-        for one in _paired(
+        pair
+        for (group, sender, receiver), sides in sorted(by_ends.items())
+        for pair in _paired(
             group, sender, receiver, *sides, dumped,
             aligned=(group, sender) in overwritten or (group, receiver) in overwritten,
         )
@@ -115,13 +115,13 @@ def _paired(
     """Yield the transfers from a rank to another; `aligned`: leave out those that a ring buffer has overwritten."""
     undumped = tuple(rank for rank in (sender, receiver) if rank not in dumped)
     if aligned and not undumped:
-        done = [sum(entry.state == "completed" for entry in side) for side in (sends, receives)]
-        sends = sends[max(0, done[0] - done[1]) :]
-        receives = receives[max(0, done[1] - done[0]) :]
+        completed = [sum(entry.state == "completed" for entry in side) for side in (sends, receives)]
+        sends = sends[max(0, completed[0] - completed[1]) :]
+        receives = receives[max(0, completed[1] - completed[0]) :]
     for place, (send, receive) in enumerate(zip_longest(sends, receives), 1):
         yield RecordedTransfer(group, sender, receiver, place, send, receive, undumped)
 
 
 def first_hanging(transfers: Sequence[RecordedTransfer]) -> RecordedTransfer | None:
     """Return the transfer that hangs and was issued first; None if none hangs."""
-    return min((one for one in transfers if one.hangs), key=lambda one: one.begun, default=None)
+    return min((pair for pair in transfers if pair.hangs), key=lambda pair: pair.begun, default=None)

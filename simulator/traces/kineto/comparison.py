@@ -86,13 +86,13 @@ class Divergence:
     @property
     def start(self) -> int:
         """When the first of both operations begins [ns]."""
-        return min(one.start for one in (self.measured, self.simulated) if one is not None)
+        return min(work.start for work in (self.measured, self.simulated) if work is not None)
 
     @property
     def text(self) -> str:
         """The place, and both operations."""
         where = f"{_ONE[self.among]} {self.place + 1} of rank {self.rank}"
-        return f"{where}: {_told(self.measured, 'measured')}, {_told(self.simulated, 'simulated')}"
+        return f"{where}: {_text(self.measured, 'measured')}, {_text(self.simulated, 'simulated')}"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the place as plain data, times in seconds."""
@@ -137,7 +137,7 @@ class TraceComparison:
     @property
     def differs(self) -> bool:
         """True if anything differs."""
-        return self.order is not None or self.time is not None or any(one.differs for one in self.times)
+        return self.order is not None or self.time is not None or any(time.differs for time in self.times)
 
     @property
     def sentences(self) -> tuple[str, ...]:
@@ -149,45 +149,45 @@ class TraceComparison:
                 "and collective agrees to the nanosecond.",
             )
         ratio = f"{100 * step.difference / step.measured:+.1f} %" if step.measured else "no measured time"
-        told = [
+        texts = [
             f"The step takes {format_time(step.measured)} in the trace and {format_time(step.simulated)} in the "
             f"simulation ({ratio})."
         ]
         if worst := self._worst():
-            told.append(
+            texts.append(
                 f"The largest difference is in {worst.kind}: {format_time(worst.measured)} measured, "
                 f"{format_time(worst.simulated)} simulated."
             )
         if self.order is None:
-            told.append("The order of kernels and collectives agrees.")
+            texts.append("The order of kernels and collectives agrees.")
         else:
             of = "size" if self.order.about == "bytes" else "order"
-            told.append(f"The first difference in {of} is at {self.order.text}.")
+            texts.append(f"The first difference in {of} is at {self.order.text}.")
         if self.time is not None:
-            told.append(f"The first operation that takes another time is {self.time.text}.")
-        return tuple(told)
+            texts.append(f"The first operation that takes another time is {self.time.text}.")
+        return tuple(texts)
 
     def _worst(self) -> KindTime | None:
         """Return the kind with the largest difference in time; None if no kind differs."""
-        kinds = [one for one in self.times[:-1] if one.differs]
-        return max(kinds, key=lambda one: abs(one.difference), default=None)
+        kinds = [time for time in self.times[:-1] if time.differs]
+        return max(kinds, key=lambda time: abs(time.difference), default=None)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the comparison as plain data, times in seconds."""
         return {
             "steps": list(self.numbers),
-            "ranks": [one.rank for one in self.measured],
+            "ranks": [step.rank for step in self.measured],
             "differs": self.differs,
             "times": [
                 {
-                    "kind": one.kind,
-                    "measured_s": one.measured,
-                    "simulated_s": one.simulated,
-                    "difference_s": one.difference,
-                    "measured_operations": None if one.counts is None else one.counts[0],
-                    "simulated_operations": None if one.counts is None else one.counts[1],
+                    "kind": time.kind,
+                    "measured_s": time.measured,
+                    "simulated_s": time.simulated,
+                    "difference_s": time.difference,
+                    "measured_operations": None if time.counts is None else time.counts[0],
+                    "simulated_operations": None if time.counts is None else time.counts[1],
                 }
-                for one in self.times
+                for time in self.times
             ],
             "first_difference_in_order": None if self.order is None else self.order.to_dict(),
             "first_difference_in_time": None if self.time is None else self.time.to_dict(),
@@ -196,13 +196,13 @@ class TraceComparison:
 
 def compared(measured: Sequence[MeasuredStep], simulated: Sequence[GpuStep]) -> TraceComparison:
     """Return the comparison of the measured steps of some ranks with the simulated steps of the same ranks."""
-    found = tuple(simulated)
-    if any(one.ambiguous_sends for one in measured):
-        found = tuple(step.renamed(dict.fromkeys(_AS_SENDS, SENDS)) for step in found)
-    own = tuple(one.step for one in measured)
+    simulated_steps = tuple(simulated)
+    if any(step.ambiguous_sends for step in measured):
+        simulated_steps = tuple(step.renamed(dict.fromkeys(_AS_SENDS, SENDS)) for step in simulated_steps)
+    measured_steps = tuple(step.step for step in measured)
     order: list[Divergence] = []
     time: list[Divergence] = []
-    for first, second in zip(own, found, strict=True):
+    for first, second in zip(measured_steps, simulated_steps, strict=True):
         for differs, slow in (
             _first(first, first.runs(), second.runs(), "kernels"),
             _first(first, first.collectives, second.collectives, "collectives"),
@@ -210,12 +210,12 @@ def compared(measured: Sequence[MeasuredStep], simulated: Sequence[GpuStep]) -> 
             order += [] if differs is None else [differs]
             time += [] if slow is None else [slow]
     return TraceComparison(
-        tuple(one.number for one in measured),
-        own,
-        found,
-        _times_by_kind(own, found),
-        min(order, key=lambda one: one.start, default=None),
-        min(time, key=lambda one: one.start, default=None),
+        tuple(step.number for step in measured),
+        measured_steps,
+        simulated_steps,
+        _times_by_kind(measured_steps, simulated_steps),
+        min(order, key=lambda divergence: divergence.start, default=None),
+        min(time, key=lambda divergence: divergence.start, default=None),
     )
 
 
@@ -228,15 +228,15 @@ def _first(
     """Return where two sequences of a rank differ first in kind or bytes, and before that in time."""
     slow: Divergence | None = None
     for place in range(max(len(measured), len(simulated))):
-        one = measured[place] if place < len(measured) else None
-        other = simulated[place] if place < len(simulated) else None
-        if one is None or other is None or one.kind != other.kind:
-            return Divergence(step.rank, among, "kind", place, one, other), slow
-        if one.nbytes and other.nbytes and abs(one.nbytes / other.nbytes - 1.0) > _SAME_BYTES:
-            return Divergence(step.rank, among, "bytes", place, one, other), slow
-        longest, apart = max(_time(one), _time(other)), abs(_time(one) - _time(other))
-        if slow is None and apart > max(_SAME_TIME * longest, _SEEN * step.duration, 2 * RESOLUTION):
-            slow = Divergence(step.rank, among, "time", place, one, other)
+        first = measured[place] if place < len(measured) else None
+        second = simulated[place] if place < len(simulated) else None
+        if first is None or second is None or first.kind != second.kind:
+            return Divergence(step.rank, among, "kind", place, first, second), slow
+        if first.nbytes and second.nbytes and abs(first.nbytes / second.nbytes - 1.0) > _SAME_BYTES:
+            return Divergence(step.rank, among, "bytes", place, first, second), slow
+        longest, difference = max(_time(first), _time(second)), abs(_time(first) - _time(second))
+        if slow is None and difference > max(_SAME_TIME * longest, _SEEN * step.duration, 2 * RESOLUTION):
+            slow = Divergence(step.rank, among, "time", place, first, second)
     return None, slow
 
 
@@ -244,12 +244,12 @@ def _times_by_kind(measured: Sequence[GpuStep], simulated: Sequence[GpuStep]) ->
     """Return the time of each kind of work and of the parts of the step, means over the ranks."""
     ranks = len(measured)
     totals = [[step.totals() for step in side] for side in (measured, simulated)]
-    kinds = dict.fromkeys(kind for side in totals for own in side for kind in own)
+    kinds = dict.fromkeys(kind for side in totals for row in side for kind in row)
     last = [kind for kind in (COPIES,) if kind in kinds]
     collectives = sorted(kind for kind in kinds if kind not in (*KERNELS, *last))
     rows = []
     for kind in (*(kind for kind in KERNELS if kind in kinds), *collectives, *last):
-        sums = [[sum(own.get(kind, (0, 0))[which] for own in side) / ranks for side in totals] for which in (0, 1)]
+        sums = [[sum(row.get(kind, (0, 0))[which] for row in side) / ranks for side in totals] for which in (0, 1)]
         rows.append(KindTime(kind, (sums[0][0], sums[0][1]), sums[1][0] * _NS, sums[1][1] * _NS))
     for part in _PARTS:
         first, second = (sum(_part(step, part) for step in side) / ranks * _NS for side in (measured, simulated))
@@ -259,8 +259,8 @@ def _times_by_kind(measured: Sequence[GpuStep], simulated: Sequence[GpuStep]) ->
 
 def _part(step: GpuStep, part: str) -> int:
     """Return the time of a part of a step [ns]."""
-    found = {"exposed communication": step.exposed, "exposed copies": step.exposed_copies, "idle": step.idle}
-    return found.get(part, step.duration)
+    times = {"exposed communication": step.exposed, "exposed copies": step.exposed_copies, "idle": step.idle}
+    return times.get(part, step.duration)
 
 
 def _time(work: GpuWork) -> int:
@@ -268,7 +268,7 @@ def _time(work: GpuWork) -> int:
     return work.end - work.start
 
 
-def _told(work: GpuWork | None, side: str) -> str:
+def _text(work: GpuWork | None, side: str) -> str:
     """Return a text on an operation of the measured or simulated side."""
     if work is None:
         return f"nothing {side}"

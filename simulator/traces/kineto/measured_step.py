@@ -63,21 +63,21 @@ def measured_step(trace: KinetoTrace, rank: int, number: int | None) -> Measured
                 f"--step: got {number}, but {trace.source} has no ProfilerStep annotations; leave out --step to take "
                 "the whole trace, or call profiler.step() after each step"
             )
-        begin, end = trace.work[0].start, max(one.end for one in trace.work)
+        begin, end = trace.work[0].start, max(op.end for op in trace.work)
         return _cut(trace, rank, None, trace.work, begin, end)
     if number is not None and number not in trace.steps:
-        listed = few([str(one) for one in sorted(trace.steps)], _MOST_NAMED)
-        raise ScenarioError(f"--step: got {number}; {trace.source} has the steps {listed}")
+        names = few([str(step) for step in sorted(trace.steps)], _MOST_NAMED)
+        raise ScenarioError(f"--step: got {number}; {trace.source} has the steps {names}")
     by_step = _by_step(trace)
-    chosen = _median(trace, by_step) if number is None else number
-    own = by_step.get(chosen)
-    if not own:
-        raise ScenarioError(f"{trace.source}: no GPU operation belongs to ProfilerStep#{chosen}; choose another --step")
-    begin, end = trace.steps[chosen]
-    if own[0].start < begin or max(one.end for one in own) > end:
-        later = [work[0].start for other, work in by_step.items() if other > chosen and work]
-        begin, end = own[0].start, max(min(later, default=0), max(one.end for one in own))
-    return _cut(trace, rank, chosen, own, begin, end)
+    step = _median(trace, by_step) if number is None else number
+    work = by_step.get(step)
+    if not work:
+        raise ScenarioError(f"{trace.source}: no GPU operation belongs to ProfilerStep#{step}; choose another --step")
+    begin, end = trace.steps[step]
+    if work[0].start < begin or max(op.end for op in work) > end:
+        later = [work[0].start for other, work in by_step.items() if other > step and work]
+        begin, end = work[0].start, max(min(later, default=0), max(op.end for op in work))
+    return _cut(trace, rank, step, work, begin, end)
 
 
 def shares_of_simulated(kind: str, parts: KernelParts) -> KernelParts:
@@ -89,15 +89,15 @@ def shares_of_simulated(kind: str, parts: KernelParts) -> KernelParts:
 
 def _by_step(trace: KinetoTrace) -> dict[int, list[TracedWork]]:
     """Return the GPU operations that the host launched in each step; without a launch, those that began in it."""
-    numbers = sorted(trace.steps, key=lambda one: trace.steps[one])
+    numbers = sorted(trace.steps, key=lambda number: trace.steps[number])
     begins = [trace.steps[number][0] for number in numbers]
-    found: dict[int, list[TracedWork]] = {number: [] for number in numbers}
+    by_step: dict[int, list[TracedWork]] = {number: [] for number in numbers}
     for work in trace.work:
         issued = work.start if work.launch is None else trace.launches.get(work.launch, work.start)
         place = bisect_right(begins, issued) - 1
         if place >= 0 and issued <= trace.steps[numbers[place]][1]:
-            found[numbers[place]].append(work)
-    return found
+            by_step[numbers[place]].append(work)
+    return by_step
 
 
 def _median(trace: KinetoTrace, by_step: dict[int, list[TracedWork]]) -> int:
@@ -108,36 +108,36 @@ def _median(trace: KinetoTrace, by_step: dict[int, list[TracedWork]]) -> int:
 
 
 def _cut(
-    trace: KinetoTrace, rank: int, number: int | None, own: Sequence[TracedWork], begin: int, end: int
+    trace: KinetoTrace, rank: int, number: int | None, trace_work: Sequence[TracedWork], begin: int, end: int
 ) -> MeasuredStep:
     """Return operations as a step that lasts from `begin` to `end` [ns]."""
     optimizer = sorted(trace.optimizer)
-    starts = [one for one, _ in optimizer]
+    starts = [start for start, _ in optimizer]
     ambiguous = False
-    work = []
-    for one in own:
-        launched = trace.launches.get(one.launch, -1) if one.launch is not None else -1
+    parts = []
+    for work in trace_work:
+        launched = trace.launches.get(work.launch, -1) if work.launch is not None else -1
         place = bisect_right(starts, launched) - 1
         updates = place >= 0 and launched <= optimizer[place][1]
-        collective = not one.copies and (bool(one.operation) or is_collective(one.name))
-        ambiguous |= collective and is_send_of_any_purpose(one.operation, one.name)
-        shares, communicates = _kinds(one, collective=collective, updates=updates)
-        nbytes, with_host = one.nbytes if collective else None, False
-        if one.copies:
-            communicates, with_host = partners_of_copy(one.name)
-        work.append(GpuWork(one.name, one.start - begin, one.end - begin, shares, communicates, nbytes, with_host))
-    return MeasuredStep(number, GpuStep.of(rank, end - begin, work), ambiguous)
+        collective = not work.copies and (bool(work.operation) or is_collective(work.name))
+        ambiguous |= collective and is_send_of_any_purpose(work.operation, work.name)
+        shares, communicates = _kinds(work, collective=collective, updates=updates)
+        nbytes, with_host = work.nbytes if collective else None, False
+        if work.copies:
+            communicates, with_host = partners_of_copy(work.name)
+        parts.append(GpuWork(work.name, work.start - begin, work.end - begin, shares, communicates, nbytes, with_host))
+    return MeasuredStep(number, GpuStep.of(rank, end - begin, parts), ambiguous)
 
 
-def _kinds(one: TracedWork, *, collective: bool, updates: bool) -> tuple[KernelParts, bool]:
+def _kinds(work: TracedWork, *, collective: bool, updates: bool) -> tuple[KernelParts, bool]:
     """Return the kinds of an operation with their shares, and whether it communicates."""
     if collective:
-        return ((kind_of_collective(one.operation, one.name), 1.0),), True
-    if one.copies:
+        return ((kind_of_collective(work.operation, work.name), 1.0),), True
+    if work.copies:
         return ((COPIES, 1.0),), False
-    if one.simulated is not None:
-        shares = shares_of_simulated(*one.simulated)
+    if work.simulated is not None:
+        shares = shares_of_simulated(*work.simulated)
         return shares, shares[0][0] == "server update"
-    kind = kind_of_kernel(one.name)
+    kind = kind_of_kernel(work.name)
     # Elementwise kernels of the optimizer's step are the optimizer; matmuls of its rule for matrices, too.
     return (("optimizer" if updates else kind, 1.0),), False

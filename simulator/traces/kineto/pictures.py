@@ -21,10 +21,10 @@ _NS: Final = 1e-9
 _STREAMS: Final = ("kernels", "communication", "copies")
 
 
-def pictures(found: TraceComparison) -> tuple[Picture, ...]:
+def pictures(comparison: TraceComparison) -> tuple[Picture, ...]:
     """Return the picture of both timelines."""
-    end = max(one.duration for one in (*found.measured, *found.simulated)) * _NS
-    pairs = list(zip(found.measured, found.simulated, strict=True))
+    end = max(step.duration for step in (*comparison.measured, *comparison.simulated)) * _NS
+    pairs = list(zip(comparison.measured, comparison.simulated, strict=True))
     blocks = [
         Block(f"rank {step.rank}, {side}", lanes)
         for pair in pairs[:_MOST_RANKS]
@@ -32,15 +32,18 @@ def pictures(found: TraceComparison) -> tuple[Picture, ...]:
         if (lanes := tuple(_lanes(step, end)))
     ]
     note = f"{_MOST_RANKS} of {len(pairs)} ranks shown" if len(pairs) > _MOST_RANKS else ""
-    return (Picture("both_timelines", blocks_figure(blocks, end, found.sentences[0].rstrip("."), note)),)
+    return (Picture("both_timelines", blocks_figure(blocks, end, comparison.sentences[0].rstrip("."), note)),)
 
 
-def timelines(found: TraceComparison) -> TimelinePairs:
+def timelines(comparison: TraceComparison) -> TimelinePairs:
     """Return both timelines of each rank for a page, on one time axis, with the first difference marked."""
-    end = max(one.duration for one in (*found.measured, *found.simulated)) * _NS
+    end = max(step.duration for step in (*comparison.measured, *comparison.simulated)) * _NS
     pairs = []
-    for measured, simulated in list(zip(found.measured, found.simulated, strict=True))[:_MOST_RANKS]:
-        first = next((one for one in (found.order, found.time) if one is not None and one.rank == measured.rank), None)
+    for measured, simulated in list(zip(comparison.measured, comparison.simulated, strict=True))[:_MOST_RANKS]:
+        first = next(
+            (diff for diff in (comparison.order, comparison.time) if diff is not None and diff.rank == measured.rank),
+            None,
+        )
         views = [view_of_spans(_spans(step), end) for step in (measured, simulated)]
         pairs.append(TimelinePair(f"rank {measured.rank}", views, None if first is None else first.start * _NS))
     return TimelinePairs(("measured", "simulated"), pairs, _MOST_BYTES, "trace of")
@@ -51,22 +54,22 @@ def _spans(step: GpuStep) -> Iterable[Span]:
     for stream in _STREAMS:
         for work in step.work:
             if _stream(work) == stream:
-                for one in work.parts():
-                    yield Span(step.rank, stream, one.name, one.kind, one.start * _NS, one.end * _NS)
+                for part in work.parts():
+                    yield Span(step.rank, stream, part.name, part.kind, part.start * _NS, part.end * _NS)
 
 
 def _lanes(step: GpuStep, end: float) -> Iterable[Lane]:
     """Yield the rows of a step that have work: kernels, communication, copies."""
     for name in _STREAMS:
-        own = [one for one in step.work if _stream(one) == name]
-        if own:
-            yield lane_of(name, [_bar(one) for one in own], end)
+        lane = [work for work in step.work if _stream(work) == name]
+        if lane:
+            yield lane_of(name, [_bar(work) for work in lane], end)
 
 
-def _stream(one: GpuWork) -> str:
+def _stream(work: GpuWork) -> str:
     """Return the row of an operation."""
-    return "communication" if one.communicates else "copies" if one.with_host else "kernels"
+    return "communication" if work.communicates else "copies" if work.with_host else "kernels"
 
 
-def _bar(one: GpuWork) -> Bar:
-    return Bar(one.start * _NS, one.end * _NS, one.kind, one.kind)
+def _bar(work: GpuWork) -> Bar:
+    return Bar(work.start * _NS, work.end * _NS, work.kind, work.kind)

@@ -153,9 +153,9 @@ class _Reading:
         if name.startswith("Optimizer.step#"):
             if not on_gpu:
                 self.optimizer.append(times)
-        elif found := _STEP.fullmatch(name):
+        elif match := _STEP.fullmatch(name):
             steps = self.gpu_steps if on_gpu else self.host_steps
-            number = int(found.group(1))
+            number = int(match.group(1))
             # The GPU has an annotation for each stream.
             begin, end = steps.get(number, times)
             steps[number] = min(begin, times[0]), max(end, times[1])
@@ -169,28 +169,28 @@ def read_trace(path: Path | str) -> KinetoTrace:
     ScenarioError
         The file is no such trace, exceeds a limit, or has no GPU operations.
     """
-    stream, found = JsonStream(path, kept=("distributedInfo",)), _Reading(str(path))
+    stream, reading = JsonStream(path, keys=("distributedInfo",)), _Reading(str(path))
     for event in stream.events():
-        found.add(event)
-    if not found.work:
+        reading.add(event)
+    if not reading.work:
         raise ScenarioError(
             one_line(f"{path}: has no GPU operations (categories kernel, gpu_memcpy, gpu_memset); profile with CUDA")
         )
     notes = []
-    if found.faulty:
-        notes.append(f"{path}: {found.faulty} GPU operations without a valid time are left out")
-    work, device = found.work, _device(found.work)
-    if any(one.device != device for one in work):
-        work = [one for one in work if one.device == device]
+    if reading.faulty:
+        notes.append(f"{path}: {reading.faulty} GPU operations without a valid time are left out")
+    work, device = reading.work, _device(reading.work)
+    if any(op.device != device for op in work):
+        work = [op for op in work if op.device == device]
         notes.append(f"{path}: has several GPUs; GPU {device}, with the most operations, is compared")
     return KinetoTrace(
         str(path),
         _rank(stream, Path(path).name),
         whole_number(at(stream.header, ("distributedInfo", "world_size"))),
-        tuple(sorted(work, key=lambda one: (one.start, one.end))),
-        found.launches,
-        found.host_steps or found.gpu_steps,
-        tuple(found.optimizer),
+        tuple(sorted(work, key=lambda op: (op.start, op.end))),
+        reading.launches,
+        reading.host_steps or reading.gpu_steps,
+        tuple(reading.optimizer),
         tuple(notes),
     )
 
@@ -231,24 +231,24 @@ def _of_this_simulator(args: Mapping[str, Any]) -> tuple[str, KernelParts] | Non
     if not isinstance(kind, str) or not isinstance(kernels, list):
         return None
     parts = []
-    for one in kernels[:1000]:
-        if not (isinstance(one, list) and len(one) == 2 and isinstance(one[0], str)):
+    for kernel in kernels[:1000]:
+        if not (isinstance(kernel, list) and len(kernel) == 2 and isinstance(kernel[0], str)):
             return None
-        share = one[1]
+        share = kernel[1]
         if isinstance(share, bool) or not isinstance(share, int | float) or not 0.0 <= share <= 1.0:
             return None
-        parts.append((one[0][:_LONGEST], float(share)))
+        parts.append((kernel[0][:_LONGEST], float(share)))
     return kind[:_LONGEST], tuple(parts)
 
 
 def _device(work: list[TracedWork]) -> int:
     """Return the GPU with most operations."""
-    return Counter(one.device for one in work).most_common(1)[0][0]
+    return Counter(op.device for op in work).most_common(1)[0][0]
 
 
 def _rank(stream: JsonStream, name: str) -> int | None:
     """Return the rank of a trace, from its `distributedInfo`, or else from the file's name."""
     rank = whole_number(at(stream.header, ("distributedInfo", "rank")))
-    if rank is None and (found := _RANK_IN_NAME.search(name)):
-        rank = int(found.group(1))
+    if rank is None and (match := _RANK_IN_NAME.search(name)):
+        rank = int(match.group(1))
     return rank

@@ -17,7 +17,7 @@ def simulated_steps(run: SimulatedRun, ranks: Sequence[int]) -> list[GpuStep]:
     """Return the step of each rank; `run` has kept the operations of these ranks."""
     spans, end = by_rank(run.timeline.spans), round(run.timeline.end * 1e9)
     collectives = run.plan.program.collectives()
-    found = []
+    steps = []
     for rank in ranks:
         kernels = run.plan.program.kernels(rank)
         work = []
@@ -36,5 +36,5 @@ def simulated_steps(run: SimulatedRun, ranks: Sequence[int]) -> list[GpuStep]:
             else:
                 shares = shares_of_simulated(span.kind, kernels.get(span.name, ()))
                 work.append(GpuWork(span.name, *times, shares, communicates=shares[0][0] == "server update"))
-        found.append(GpuStep.of(rank, end, work))
-    return found
+        steps.append(GpuStep.of(rank, end, work))
+    return steps

@@ -10,7 +10,7 @@ from simulator.traces.gpu_work import GpuWork
 from simulator.traces.kineto.comparison import KindTime, TraceComparison
 
 
-def time_table(found: TraceComparison) -> AnswerTable:
+def time_table(comparison: TraceComparison) -> AnswerTable:
     """Return a row for each kind of work: number of operations, and time measured and simulated [s]."""
     columns = (
         AnswerColumn("kind", "kind", left=True),
@@ -21,12 +21,12 @@ def time_table(found: TraceComparison) -> AnswerTable:
         AnswerColumn("difference_s", "difference", _signed),
         AnswerColumn("difference_share", "relative", _percent),
     )
-    rows = [_row(one) for one in found.times]
-    ranks = f", mean over {len(found.measured)} ranks" if len(found.measured) > 1 else ""
+    rows = [_row(time) for time in comparison.times]
+    ranks = f", mean over {len(comparison.measured)} ranks" if len(comparison.measured) > 1 else ""
     return AnswerTable("time_by_kind", f"Operations and time by kind{ranks}", columns, rows)
 
 
-def difference_table(found: TraceComparison) -> AnswerTable:
+def difference_table(comparison: TraceComparison) -> AnswerTable:
     """Return a row for the first difference in order and the first in time: its place, and both operations."""
     columns = (
         AnswerColumn("about", "first difference in", left=True),
@@ -38,30 +38,30 @@ def difference_table(found: TraceComparison) -> AnswerTable:
         AnswerColumn("simulated", "simulated", left=True),
     )
     rows = [
-        (one.about, one.rank, one.among, one.place + 1, one.start / 1e9, *map(_named, (one.measured, one.simulated)))
-        for one in (found.order, found.time)
-        if one is not None
+        (row.about, row.rank, row.among, row.place + 1, row.start / 1e9, *map(_name, (row.measured, row.simulated)))
+        for row in (comparison.order, comparison.time)
+        if row is not None
     ]
     return AnswerTable("first_differences", "First differences", columns, rows)
 
 
-def _named(work: GpuWork | None) -> str:
+def _name(work: GpuWork | None) -> str:
     return "none" if work is None else f"{work.kind}, {format_time((work.end - work.start) / 1e9)}"
 
 
-def operation_table(found: TraceComparison) -> AnswerTable:
+def operation_table(comparison: TraceComparison) -> AnswerTable:
     """Return a row for each run of kernels and each collective of each rank, measured beside simulated."""
     keys = ("name", "kind", "bytes", "start_s", "time_s")
     columns = [AnswerColumn(key) for key in ("rank", "among", "place")]
     columns += [AnswerColumn(f"{side}_{key}") for side in ("measured", "simulated") for key in keys]
     rows = [
-        (first.rank, among, place, *_operation(one), *_operation(other))
-        for first, second in zip(found.measured, found.simulated, strict=True)
+        (first.rank, among, place, *_operation(measured), *_operation(simulated))
+        for first, second in zip(comparison.measured, comparison.simulated, strict=True)
         for among, pairs in (
             ("kernels", zip_longest(first.runs(), second.runs())),
             ("collectives", zip_longest(first.collectives, second.collectives)),
         )
-        for place, (one, other) in enumerate(pairs)
+        for place, (measured, simulated) in enumerate(pairs)
     ]
     return AnswerTable("operations", "Runs of kernels, and collectives, in order", columns, rows, most=0)
 
@@ -73,11 +73,11 @@ def _operation(work: GpuWork | None) -> tuple[object, ...]:
     return work.name, work.kind, work.nbytes, work.start / 1e9, (work.end - work.start) / 1e9
 
 
-def _row(one: KindTime) -> tuple[object, ...]:
-    counts = (None, None) if one.counts is None else one.counts
-    difference = one.difference if one.differs else 0.0
-    relative = None if not one.measured else difference / one.measured
-    return one.kind, *counts, one.measured, one.simulated, difference, relative
+def _row(time: KindTime) -> tuple[object, ...]:
+    counts = (None, None) if time.counts is None else time.counts
+    difference = time.difference if time.differs else 0.0
+    relative = None if not time.measured else difference / time.measured
+    return time.kind, *counts, time.measured, time.simulated, difference, relative
 
 
 def _count(number: float | None) -> str:

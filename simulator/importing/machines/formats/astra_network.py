@@ -42,7 +42,6 @@ def _ring(group: Sequence[int]) -> Iterator[Pair]:
 
 
 def _fully_connected(group: Sequence[int]) -> Iterator[Pair]:
-    """Yield every pair."""
     yield from combinations(group, 2)
 
 

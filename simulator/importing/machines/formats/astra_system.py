@@ -85,8 +85,8 @@ def _meaning(setting: Setting, machine: Machine) -> tuple[Reason, str]:
     if key in ("local-mem-bw", "peak-perf"):
         gpu = load_gpu(machine.gpu)
         peak = max(gpu.peak_flops.get("bfloat16", 0), gpu.peak_flops.get("float16", 0))
-        own = f"{gpu.hbm_bandwidth / 1e9:g} GB/s" if key == "local-mem-bw" else f"{peak / 1e12:g} TFLOP/s"
-        return Reason.NOT_MODELLED, f"{gpu.name} has {own}; --gpu chooses another"
+        rate = f"{gpu.hbm_bandwidth / 1e9:g} GB/s" if key == "local-mem-bw" else f"{peak / 1e12:g} TFLOP/s"
+        return Reason.NOT_MODELLED, f"{gpu.name} has {rate}; --gpu chooses another"
     if key in _NOT_MODELLED:
         return Reason.NOT_MODELLED, _NOT_MODELLED[key]
     return Reason.UNKNOWN, ""

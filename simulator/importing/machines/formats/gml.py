@@ -50,9 +50,9 @@ def _read(file: SourceFile, options: MachineOptions, notes: Notes, _: Machine | 
     for a, b, facts in graph.edges(data=True):
         if a in names and b in names and a != b:
             pair = frozenset((names[a], names[b]))
-            speed, known = _speed(facts), cables.get(pair)
-            if known is not None and known[2] is not None and speed is not None:
-                speed += known[2]
+            speed, cable = _speed(facts), cables.get(pair)
+            if cable is not None and cable[2] is not None and speed is not None:
+                speed += cable[2]
             cables[pair] = names[a], names[b], speed, _delay(graph.nodes[a], graph.nodes[b])
     if not cables:
         raise ScenarioError(f"{file.name}: has no edge between two nodes")
@@ -72,16 +72,16 @@ def _name(number: Any, facts: dict[str, Any]) -> str:
 def _speed(facts: dict[str, Any]) -> float | None:
     """Return a link's bandwidth [B/s]; None if the file has none."""
     raw = facts.get("LinkSpeedRaw")
-    known = isinstance(raw, int | float) and not isinstance(raw, bool) and 0 < raw <= _FASTEST
-    return raw / 8 if known and isinstance(raw, int | float) else None
+    valid = isinstance(raw, int | float) and not isinstance(raw, bool) and 0 < raw <= _FASTEST
+    return raw / 8 if valid and isinstance(raw, int | float) else None
 
 
-def _delay(one: dict[str, Any], other: dict[str, Any]) -> float:
+def _delay(place: dict[str, Any], other: dict[str, Any]) -> float:
     """Return the time of light in fibre between two places [s]; 0 without coordinates."""
-    given = [facts.get(name, inf) for facts in (one, other) for name in ("Latitude", "Longitude")]
-    if not all(isinstance(value, int | float) and abs(value) <= 360 for value in given):
+    coordinates = [facts.get(name, inf) for facts in (place, other) for name in ("Latitude", "Longitude")]
+    if not all(isinstance(value, int | float) and abs(value) <= 360 for value in coordinates):
         return 0.0
-    first, west, second, east = map(radians, given)
+    first, west, second, east = map(radians, coordinates)
     half = sin((second - first) / 2) ** 2 + cos(first) * cos(second) * sin((east - west) / 2) ** 2
     return 2 * _RADIUS * asin(sqrt(min(1.0, half))) / _FIBRE
 

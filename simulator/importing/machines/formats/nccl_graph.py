@@ -56,7 +56,7 @@ def _with_rings(root: Element, machine: Machine, source: str, notes: Notes) -> M
             rings = graph
         else:
             notes.ignore(setting, Reason.NOT_MODELLED, "trees and switches are those of the scenario's algorithm")
-    channels = [] if rings is None else [one for one in rings.children if one.name == "channel"]
+    channels = [] if rings is None else [element for element in rings.children if element.name == "channel"]
     if rings is None or not channels:
         return machine
     for attribute in sorted(rings.attributes.keys() - set(_USED)):
@@ -77,18 +77,16 @@ def _with_rings(root: Element, machine: Machine, source: str, notes: Notes) -> M
 
 def _speed(rings: Element) -> float:
     """Return the rate of a channel inside a node [GB/s]."""
-    written = rings.attributes.get("speedintra", "")
-    if not _SPEED.fullmatch(written) or not 0 < float(written) <= _MOST_SPEED:
-        raise XmlFaultError(
-            rings.line, f"graph: speedintra: got {written[:40]!r}; must be a number of GB/s, more than 0"
-        )
-    return float(written)
+    raw = rings.attributes.get("speedintra", "")
+    if not _SPEED.fullmatch(raw) or not 0 < float(raw) <= _MOST_SPEED:
+        raise XmlFaultError(rings.line, f"graph: speedintra: got {raw[:40]!r}; must be a number of GB/s, more than 0")
+    return float(raw)
 
 
 def _order(channel: Element, graph: Graph) -> list[int]:
     """Return the numbers of a channel's GPUs, in its order; XmlFaultError unless they are the GPUs of a node."""
-    gpus = [one for one in channel.children if one.name == "gpu"]
-    order = [one.whole("dev" if "dev" in one.attributes else "rank", 0) for one in gpus]
+    gpus = [element for element in channel.children if element.name == "gpu"]
+    order = [gpu.whole("dev" if "dev" in gpu.attributes else "rank", 0) for gpu in gpus]
     have = _node_size(graph)
     if sorted(order) != list(range(have)):
         message = f"has {len(order)} GPUs; must name each of 0 .. {have - 1} once, the GPUs of the topology"

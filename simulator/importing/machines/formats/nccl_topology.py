@@ -97,8 +97,6 @@ def _read(file: SourceFile, options: MachineOptions, notes: Notes, _: Machine | 
 
 
 class _Reader:
-    """Reads the elements of a file into a machine."""
-
     def __init__(self, root: Element, source: str, options: MachineOptions, notes: Notes) -> None:
         self._root, self._source, self._options, self._notes = root, source, options, notes
         version = root.attributes.get("version", "1")
@@ -125,12 +123,12 @@ class _Reader:
 
     def _rate(self, pci: Element) -> float:
         """Return the bandwidth of a pci's link as NCCL takes it [B/s], and note its origin."""
-        given = self._options.pcie_bandwidth
-        if given:
+        bandwidth = self._options.pcie_bandwidth
+        if bandwidth:
             self._notes.read(
-                "PCIe bandwidth", format_bandwidth(given), Setting("--pcie-bandwidth", given, "command line")
+                "PCIe bandwidth", format_bandwidth(bandwidth), Setting("--pcie-bandwidth", bandwidth, "command line")
             )
-            return given
+            return bandwidth
         speed = _SPEED.fullmatch(pci.attributes.get("link_speed", ""))
         lane = None if speed is None else _LANE.get(speed[1].removesuffix(".0"))
         width = pci.whole("link_width", 0, _MOST_WIDTH) if pci.attributes.get("link_width") else 0
@@ -156,10 +154,10 @@ class _Reader:
                 architecture = self._setting(element, name, f"{name} {element.attributes[name]}")
         kind = gpu_kind(self._options, self._notes, device, architecture)
         if kind is None:
-            told = architecture or device
+            chip = architecture or device
             raise XmlFaultError(
                 element.line,
-                f"GPU {told.value if told else ''} is no known GPU of the catalog; give --gpu with the GPU, or the "
+                f"GPU {chip.value if chip else ''} is no known GPU of the catalog; give --gpu with the GPU, or the "
                 "most similar one",
             )
         return kind
@@ -179,16 +177,16 @@ class _Reader:
 
     def _socket(self) -> float:
         """Return the bandwidth between two NUMA nodes that NCCL assumes for the processor [B/s]."""
-        given = self._options.socket_bandwidth
-        if given:
-            setting = Setting("--socket-bandwidth", given, "command line")
-            self._notes.read("between NUMA nodes", format_bandwidth(given), setting)
-            return given
+        bandwidth = self._options.socket_bandwidth
+        if bandwidth:
+            setting = Setting("--socket-bandwidth", bandwidth, "command line")
+            self._notes.read("between NUMA nodes", format_bandwidth(bandwidth), setting)
+            return bandwidth
         cpu = self._root.children[0]
         rate = _socket_of(cpu)
         if len(self._tree.of_kind(PlaceKind.NUMA)) > 1:
-            told = [cpu.attributes.get(name, "").strip() for name in ("vendor", "arch")]
-            words = [next(filter(None, told), "")]
+            labels = [cpu.attributes.get(name, "").strip() for name in ("vendor", "arch")]
+            words = [next(filter(None, labels), "")]
             words += [f"{name} {cpu.attributes[f'{name}id']}" for name in ("family", "model")
                       if f"{name}id" in cpu.attributes]  # fmt: skip
             processor = " ".join(words) if words[0] else "unknown processors"
@@ -256,15 +254,15 @@ class _Reader:
                 if link.name not in _LINKS:
                     continue
                 target, count = link.attributes.get("target", "").lower(), link.whole("count", 1, _MOST_LINKS)
-                there = number.get(target)
-                if there is not None and there != i:
-                    pair = (min(i, there), max(i, there))
+                peer = number.get(target)
+                if peer is not None and peer != i:
+                    pair = (min(i, peer), max(i, peer))
                     peers[pair] = max(count, peers.get(pair, 0))
-                elif there is None and self._is_switch(link, target):
+                elif peer is None and self._is_switch(link, target):
                     switch[i] = switch.get(i, 0) + count
                     chips.setdefault(_ANY_SWITCH if _ANY_SWITCH in target else target, set()).add(i)
                 else:
-                    self._ignore_link(link, itself=there is not None)
+                    self._ignore_link(link, itself=peer is not None)
                     continue
                 setting = setting or self._setting(link, "count")
         if setting is None:
@@ -293,8 +291,8 @@ class _Reader:
 
     def _is_switch(self, link: Element, target: str) -> bool:
         kind = link.attributes.get("tclass", "")
-        known = kind.startswith(SWITCH_CLASS) and kind != _HOST_LINK_CLASS
-        return known or _ANY_SWITCH in target or target in self._tree.switches
+        has_class = kind.startswith(SWITCH_CLASS) and kind != _HOST_LINK_CLASS
+        return has_class or _ANY_SWITCH in target or target in self._tree.switches
 
     def _ignore_link(self, link: Element, *, itself: bool) -> None:
         if itself:
@@ -319,8 +317,8 @@ class _Reader:
                 if why and element.attributes[attribute] not in usual:
                     self._notes.ignore(setting, Reason.NOT_MODELLED, why)
                 else:
-                    known = attribute in _IDLE or bool(why)
-                    self._notes.ignore(setting, Reason.NO_MEANING if known else Reason.UNKNOWN)
+                    harmless = attribute in _IDLE or bool(why)
+                    self._notes.ignore(setting, Reason.NO_MEANING if harmless else Reason.UNKNOWN)
 
     def _note_counts(self) -> None:
         tree, notes = self._tree, self._notes
@@ -343,11 +341,11 @@ class _Reader:
         self._notes.read("nearest network card", nearest_text(rows), self._setting(self._tree.cards[0].element, ""))
 
     def _warn_of_slow_pcie(self, parts: NodeParts, reference: Reference) -> None:
-        own, slowest = load_gpu(reference.gpu).host_bandwidth, min(gpu.bandwidth for gpu in parts.gpus)
-        if self._options.pcie_bandwidth is None and slowest < _CLOSE * own:
+        nominal, slowest = load_gpu(reference.gpu).host_bandwidth, min(gpu.bandwidth for gpu in parts.gpus)
+        if self._options.pcie_bandwidth is None and slowest < _CLOSE * nominal:
             self._notes.warn(
                 f"PCIe: the file gives a GPU {format_bandwidth(slowest)}, the catalog gives {reference.gpu} "
-                f"{format_bandwidth(own)}; the file is NCCL's hint and no measurement; --pcie-bandwidth changes it"
+                f"{format_bandwidth(nominal)}; the file is NCCL's hint and no measurement; --pcie-bandwidth changes it"
             )
 
 
@@ -359,8 +357,8 @@ def _socket_of(cpu: Element) -> float:
         return next(rate for least, rate in _INTEL if model * (family == 6) >= least)
     if vendor == "AuthenticAMD":
         # Versions before the rule by family wrote the extended family in the higher four bits, and did not add it.
-        known = 15 + (family >> 4) if family > 15 and family % 16 == 15 else family
-        return next(rate for least, rate in _AMD if known >= least)
+        family_number = 15 + (family >> 4) if family > 15 and family % 16 == 15 else family
+        return next(rate for least, rate in _AMD if family_number >= least)
     if vendor in _ZHAOXIN:
         return 9e9 if (family, model) == (7, 0x5B) else 6e9
     return _ARCHITECTURES.get(cpu.attributes.get("arch", ""), _OTHER_SOCKET)

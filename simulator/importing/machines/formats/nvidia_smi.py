@@ -155,9 +155,9 @@ def _matrix(file: SourceFile, notes: Notes) -> _Matrix:
                 raise ScenarioError(f"{file.name}:{number}: {words[0]}: has a second row; give one matrix")
             places[words[0]] = number
             _read_row(f"{file.name}:{number}", columns, words, cells)
-            told = dict(zip(titles, words[1 + len(columns) :], strict=False))
-            known = [told.get(title, "") for title in ("NUMA Affinity", "CPU Affinity")]
-            usable = [text for text in known if text not in _UNKNOWN_AFFINITY]
+            by_title = dict(zip(titles, words[1 + len(columns) :], strict=False))
+            masks = [by_title.get(title, "") for title in ("NUMA Affinity", "CPU Affinity")]
+            usable = [text for text in masks if text not in _UNKNOWN_AFFINITY]
             if usable and _GPU.fullmatch(words[0]):
                 affinity[words[0]] = usable[0]
         elif words and words[0] in columns and len(words) > 1:
@@ -196,14 +196,14 @@ def _check(file: SourceFile, matrix: _Matrix) -> None:
             raise ScenarioError(f"{file.name}: {name}: has no row; give the whole matrix")
     for a, b in matrix.cells:
         if matrix.cells[a, b] != matrix.cells[b, a]:
-            there = f"{b} and {a} have {matrix.cells[b, a]}"
-            raise ScenarioError(f"{file.name}:{matrix.lines[a]}: {a}: {b}: got {matrix.cells[a, b]}, but {there}")
+            mirror = f"{b} and {a} have {matrix.cells[b, a]}"
+            raise ScenarioError(f"{file.name}:{matrix.lines[a]}: {a}: {b}: got {matrix.cells[a, b]}, but {mirror}")
 
 
 def _counts(matrix: _Matrix) -> dict[tuple[str, str], int]:
     """Return the number of NVLinks between two GPUs, by pair."""
-    found = ((pair, _LINKS.fullmatch(cell)) for pair, cell in matrix.cells.items())
-    return {pair: int(links[1]) for pair, links in found if links is not None}
+    matches = ((pair, _LINKS.fullmatch(cell)) for pair, cell in matrix.cells.items())
+    return {pair: int(links[1]) for pair, links in matches if links is not None}
 
 
 def _links_of_a_gpu(matrix: _Matrix) -> int:

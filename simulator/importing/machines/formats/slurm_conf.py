@@ -58,18 +58,18 @@ def _is_mine(file: SourceFile) -> bool:
 
 
 def _read(file: SourceFile, options: MachineOptions, notes: Notes, _: Machine | None) -> Machine:
-    found: dict[str, list[NamedSwitch]] = {kind: [] for kind in _KINDS}
+    by_kind: dict[str, list[NamedSwitch]] = {kind: [] for kind in _KINDS}
     for line in _lines(file):
         if line.kind in _PLANNED:
             setting = Setting(_PLANNED[line.kind], line.values[line.kind], file.name, line.number)
             notes.ignore(setting, Reason.NO_MEANING, "nodes of a block that jobs are planned for")
             continue
-        found[line.kind].append(_switch(line))
+        by_kind[line.kind].append(_switch(line))
         if "linkspeed" in line.values:
             setting = Setting("LinkSpeed", line.values["linkspeed"], file.name, line.number)
             why = "any text in Slurm, which ignores it; --level-bandwidth gives rates"
             notes.ignore(setting, Reason.NOT_MODELLED, why)
-    switches, blocks, rings = (tuple(found[kind]) for kind in ("switchname", "blockname", "ringname"))
+    switches, blocks, rings = (tuple(by_kind[kind]) for kind in ("switchname", "blockname", "ringname"))
     layout = Layout(switches, blocks, rings)
     return machine(layout, file.name, options, notes)
 

@@ -138,19 +138,19 @@ class _Reader:
 
     def _toruses(self, key: Key, data: Any, notes: Notes) -> Iterator[Torus]:
         for at, entry in self._list(key, data):
-            one = self._mapping(at, entry, ("torus", "name", "dims", "nodes", "regions", "placements"))
-            named = "torus" if "torus" in one else "name"
-            name = self._name((*at, named), one.get(named))
-            dims = self._coordinates((*at, "dims"), one.get("dims"), least=1)
-            if ("nodes" in one) == ("regions" in one):
+            torus = self._mapping(at, entry, ("torus", "name", "dims", "nodes", "regions", "placements"))
+            name_key = "torus" if "torus" in torus else "name"
+            name = self._name((*at, name_key), torus.get(name_key))
+            dims = self._coordinates((*at, "dims"), torus.get("dims"), least=1)
+            if ("nodes" in torus) == ("regions" in torus):
                 raise self._fault(at, "must have either nodes or regions")
-            if "placements" in one:
+            if "placements" in torus:
                 why = "boxes of nodes that jobs are planned for"
                 notes.ignore(self._setting((*at, "placements"), "placements"), Reason.NO_MEANING, why)
             nodes: dict[Coordinates, str] = {}
-            boxes = [(at, one)] if "nodes" in one else list(self._list((*at, "regions"), one["regions"]))
+            boxes = [(at, torus)] if "nodes" in torus else list(self._list((*at, "regions"), torus["regions"]))
             for place, box in boxes:
-                for coordinates, node in self._box(place, box, whole="nodes" in one).items():
+                for coordinates, node in self._box(place, box, entire="nodes" in torus).items():
                     if coordinates in nodes:
                         raise self._fault(place, f"has a node at {coordinates}, where {nodes[coordinates]} is")
                     if any(position >= size for position, size in zip(coordinates, dims, strict=True)):
@@ -158,38 +158,38 @@ class _Reader:
                     nodes[coordinates] = node
             yield Torus(name, self._place(at), dims, nodes)
 
-    def _box(self, key: Key, entry: Any, *, whole: bool) -> dict[Coordinates, str]:
+    def _box(self, key: Key, entry: Any, *, entire: bool) -> dict[Coordinates, str]:
         """Return the nodes of a whole torus, or of a region at an anchor, by their coordinates."""
-        one = entry if whole else self._mapping(key, entry, ("anchor", "dims", "nodes"))
-        dims = self._coordinates((*key, "dims"), one.get("dims"), least=1)
-        anchor = (0, 0, 0) if whole else self._coordinates((*key, "anchor"), one.get("anchor"), least=0)
-        nodes = self._hosts((*key, "nodes"), one.get("nodes"))
+        box = entry if entire else self._mapping(key, entry, ("anchor", "dims", "nodes"))
+        dims = self._coordinates((*key, "dims"), box.get("dims"), least=1)
+        anchor = (0, 0, 0) if entire else self._coordinates((*key, "anchor"), box.get("anchor"), least=0)
+        nodes = self._hosts((*key, "nodes"), box.get("nodes"))
         if len(nodes) != prod(dims):
             raise self._fault((*key, "nodes"), f"has {len(nodes)} nodes; must have {prod(dims)}, as dims say")
         return in_order(nodes, dims, anchor)
 
     def _coordinates(self, key: Key, data: Any, *, least: int) -> Coordinates:
         """Return three whole numbers {x, y, z}."""
-        one = self._mapping(key, data, ("x", "y", "z"))
-        found = [one.get(axis) for axis in "xyz"]
-        if any(type(number) is not int or not least <= number <= _MOST_DIM for number in found):
+        axes = self._mapping(key, data, ("x", "y", "z"))
+        numbers = [axes.get(axis) for axis in "xyz"]
+        if any(type(number) is not int or not least <= number <= _MOST_DIM for number in numbers):
             raise self._fault(key, f"must have x, y and z, each a whole number of {least} .. {_MOST_DIM:,}")
-        return cast("Coordinates", tuple(found))
+        return cast("Coordinates", tuple(numbers))
 
     def _switches(self, key: Key, data: Any) -> Iterator[NamedSwitch]:
         for at, entry in self._list(key, data):
-            one = self._mapping(at, entry, ("switch", "children", "nodes"))
-            below = {name: self._hosts((*at, name), one[name]) for name in ("children", "nodes") if name in one}
+            switch = self._mapping(at, entry, ("switch", "children", "nodes"))
+            below = {name: self._hosts((*at, name), switch[name]) for name in ("children", "nodes") if name in switch}
             if not below:
                 raise self._fault(at, "must have children or nodes")
-            name = self._name((*at, "switch"), one.get("switch"))
+            name = self._name((*at, "switch"), switch.get("switch"))
             yield NamedSwitch(name, self._place(at), below.get("children", ()), below.get("nodes", ()))
 
     def _nodes(self, key: Key, data: Any, kind: str) -> Iterator[NamedSwitch]:
         for at, entry in self._list(key, data):
-            one = self._mapping(at, entry, (kind, "nodes"))
-            name = self._name((*at, kind), one.get(kind))
-            yield NamedSwitch(name, self._place(at), (), self._hosts((*at, "nodes"), one.get("nodes")))
+            fields = self._mapping(at, entry, (kind, "nodes"))
+            name = self._name((*at, kind), fields.get(kind))
+            yield NamedSwitch(name, self._place(at), (), self._hosts((*at, "nodes"), fields.get("nodes")))
 
 
 FORMAT: Final = MachineFormat(name="Slurm topology.yaml", is_mine=_is_mine, read=_read, uses=USES | {"section"})
