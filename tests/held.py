@@ -40,7 +40,7 @@ def main() -> None:
 
     sys.argv = ["simulator", *arguments]
     with (
-        patch("simulator.cli.commands.run.ArtifactWriter", held),
+        patch("simulator.cli.point_runs.ArtifactWriter", held),
         # A cluster whose workers are all at work may be slow to say goodbye.
         patch("simulator.sweeps.dask_cluster.TIMEOUT", PATIENCE_S),
     ):

@@ -16,12 +16,15 @@ Example: Ctrl-C arrives during an import, in a weak reference's callback::
 
 from __future__ import annotations
 
+import shlex
 import signal
 import socket
 import sys
 import threading
 import weakref
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import FrameType
 from typing import Final
 
@@ -205,3 +208,33 @@ def _send_to_main_thread(number: int) -> None:
     else:
         # A signal sent to the main thread itself also ends a waiting system call.
         signal.pthread_kill(threading.main_thread().ident or 0, number)
+
+
+def continuing_command(words: Sequence[str], folder: Path) -> str:
+    """Return the command that continues an interrupted `run`, `sweep` or `plan`, ready for a shell.
+
+    Parameters
+    ----------
+    words : sequence of str
+        Words of the interrupted command after the program's name, as in `sys.argv[1:]`.
+    folder : Path
+        Directory of the interrupted run.
+
+    Examples
+    --------
+    >>> continuing_command(["run", "my job.yaml", "--out", "a", "--set", "seed=1,2"], Path("a"))
+    "simulator sweep 'my job.yaml' --set seed=1,2 --resume --out a"
+    >>> continuing_command(["plan", "--out=a", "job.yaml", "--resume"], Path("a"))
+    'simulator plan job.yaml --resume --out a'
+    """
+    command, *given = words
+    kept: list[str] = []
+    rest = iter(given)
+    for word in rest:
+        if word == "--out":
+            next(rest, None)
+        elif word != "--resume" and not word.startswith("--out="):
+            kept.append(word)
+    # `run` has no --resume; `sweep` simulates the same points.
+    again = "sweep" if command == "run" else command
+    return shlex.join(["simulator", again, *kept, "--resume", "--out", str(folder)])

@@ -15,8 +15,7 @@ import typer
 from simulator.basics.atomic_files import write_atomically
 from simulator.basics.errors import ScenarioError
 from simulator.basics.units import format_time
-from simulator.cli.continuing import continuing_command
-from simulator.cli.interruption import INTERRUPTIONS, exit_code, hear, word
+from simulator.cli.interruption import INTERRUPTIONS, continuing_command, exit_code, hear, word
 from simulator.cli.plan_output import (
     SearchProgress,
     print_impossible,

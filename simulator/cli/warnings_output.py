@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import typer
 
-from simulator.findings.caveats import assumed_framework
-from simulator.scenario.records import Scenario
+if TYPE_CHECKING:
+    from simulator.scenario.records import Scenario
 
 
 def print_warnings(lines: Iterable[str]) -> None:
@@ -22,6 +23,8 @@ def print_assumed_framework(scenario: Scenario) -> None:
 
     Frameworks differ by 10 % and more in time. A run's page has the same fact under Trust.
     """
+    from simulator.findings.caveats import assumed_framework
+
     if name := assumed_framework(scenario):
         typer.echo(
             f"note: training.framework is not given; kernels and memory are those of {name}, the default", err=True

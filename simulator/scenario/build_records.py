@@ -14,7 +14,6 @@ from pydantic import ValidationError
 
 from simulator.scenario import plot_names
 from simulator.scenario.answer_spec import FindingSpec
-from simulator.scenario.build_training import with_accumulation
 from simulator.scenario.global_batch import SEQUENCES, sequences_of
 from simulator.scenario.records import (
     BUFFER,
@@ -50,6 +49,8 @@ def completed(scenario: Scenario, question: str, source: str, base: Path) -> Sce
         if plan is not None:
             # Convert tokens into sequences here, because PlanSpec.sequences knows no seq_len.
             plan = plan.replaced(global_batch=f"{sequences_of(plan.global_batch, training.seq_len)}{SEQUENCES}")
+        from simulator.scenario.build_training import with_accumulation
+
         written = training.global_batch
         training = with_accumulation(training, scenario.cluster.world_size).replaced(global_batch=written)
     return scenario.replaced(

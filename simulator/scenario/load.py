@@ -27,8 +27,6 @@ from simulator.basics.errors import ScenarioError
 from simulator.basics.plain_data import at
 from simulator.basics.reading import shown
 from simulator.basics.sections import flat, overlap, varied
-from simulator.model.layer_list import LayerList
-from simulator.model.load import load_model
 from simulator.scenario import (
     answer_rules,
     axes,
@@ -38,9 +36,7 @@ from simulator.scenario import (
     error_messages,
     overrides,
     own_parts,
-    plan_rules,
     plot_names,
-    training_rules,
 )
 from simulator.scenario.partial_settings import InvalidSettingError, matching, no_such_point
 from simulator.scenario.partial_validation import PartialScenario, without_faults
@@ -51,6 +47,7 @@ from simulator.scenario.unused_keys import UnusedKeys
 
 if TYPE_CHECKING:
     from simulator.cluster.build import TopologyFacts
+    from simulator.scenario.training_rules import TrainingFiles
 
 # Sweeps mostly repeat a fault in every point. After this many different faults, further points are not checked.
 _MOST_CONFLICTS: Final = 20
@@ -277,6 +274,9 @@ def _unknown_operations(document: Document, shape: Scenario, base: Path) -> Iter
     """Yield a warning if the model, a traced module, has operations without a cost of their own."""
     if shape.training is None:
         return
+    from simulator.model.layer_list import LayerList
+    from simulator.model.load import load_model
+
     model = load_model(shape.training.model, shape.training.seq_len, base)
     if isinstance(model, LayerList) and model.unknown:
         message = (
@@ -291,14 +291,19 @@ def _conflicts(document: Document, partial: PartialScenario, base: Path, unused:
 
     Report each point's keys with an effect to `unused`.
     """
-    shape, read_facts, files = partial.shape, cluster_rules.facts_reader(base), training_rules.training_files(base)
+    shape, read_facts, files = partial.shape, cluster_rules.facts_reader(base), None
+    # Rules are imported for what a scenario has: those of training know every part of a step.
+    if shape.training is not None:
+        from simulator.scenario.training_rules import training_files
+
+        files = training_files(base)
     # A dict and not a list: most points repeat the same faults, and the dict keeps the first of each, in order.
     faults: dict[Fault, None] = {
         _located(document, shape, conflict, {}): None
         # Rules about answer and plan look at the whole scenario, with its axes, and are checked once.
         for conflict in (
             *answer_rules.conflicts(shape),
-            *plan_rules.conflicts(shape, base),
+            *_conflicts_of_plan(shape, base),
             *own_parts.unusable_reporting(shape, base),
         )
         if not partial.doubts(conflict)
@@ -319,6 +324,13 @@ def _conflicts(document: Document, partial: PartialScenario, base: Path, unused:
     yield from faults
 
 
+def _conflicts_of_plan(shape: Scenario, base: Path) -> Iterator[RuleViolation]:
+    if shape.plan is not None:
+        from simulator.scenario import plan_rules
+
+        yield from plan_rules.conflicts(shape, base)
+
+
 def _facts(read_facts: cluster_rules.FactsReader, shape: Scenario) -> TopologyFacts | None:
     try:
         return read_facts(shape.cluster.topology)
@@ -328,7 +340,7 @@ def _facts(read_facts: cluster_rules.FactsReader, shape: Scenario) -> TopologyFa
 
 
 def _broken(
-    shape: Scenario, read_facts: cluster_rules.FactsReader, files: training_rules.TrainingFiles, base: Path
+    shape: Scenario, read_facts: cluster_rules.FactsReader, files: TrainingFiles | None, base: Path
 ) -> Iterator[RuleViolation]:
     facts = None
     try:
@@ -338,7 +350,9 @@ def _broken(
     yield from cluster_rules.conflicts(shape.cluster, facts, base)
     if shape.collective is not None:
         yield from collective_rules.conflicts(shape.collective, shape.cluster, facts, base)
-    if shape.training is not None:
+    if shape.training is not None and files is not None:
+        from simulator.scenario import training_rules
+
         yield from training_rules.conflicts(shape.training, shape.cluster, facts, files, base)
     possible = plot_names.names_of(shape.kind)
     listed: Key = ("plots",) if isinstance(shape.plots, tuple) else ("plots", "kinds")

@@ -24,7 +24,6 @@ from simulator.scenario import own_parts
 from simulator.scenario.collective_rules import chosen
 from simulator.scenario.payload import carries_payload
 from simulator.scenario.records import ClusterSpec, CollectiveSpec, Scenario
-from simulator.scenario.unused_training_keys import unused as unused_in_training
 
 if TYPE_CHECKING:
     from simulator.cluster.build import TopologyFacts
@@ -111,6 +110,8 @@ def _unused(shape: Scenario, facts: TopologyFacts | None, base: Path) -> Iterato
     # A plan leaves the sharding open. Keys unused by this scenario may still be read by the plan's settings. The rules
     # report an unusable part.
     if shape.training is not None and shape.plan is None and not any(own_parts.unusable(shape.training, base)):
+        from simulator.scenario.unused_training_keys import unused as unused_in_training
+
         yield from unused_in_training(own_parts.located(shape.training, base), shape.cluster.world_size, base)
 
 

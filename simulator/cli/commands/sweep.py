@@ -35,6 +35,5 @@ def command(options: SweepOptions) -> None:
     # Workers start importing now, while this process imports the modules below and reads the scenario.
     pool = preload(__name__) if jobs and jobs > 1 else None
     from simulator.cli.commands.run import play
-    from simulator.sweeps.sweep import Backend
 
-    play(options, Backend(jobs, options.scheduler, options.cache, pool), resume=options.resume)
+    play(options, jobs, options.scheduler, pool, resume=options.resume)
