@@ -246,7 +246,7 @@ def test_a_point_larger_than_memory_is_told_before_others_are_planned(
     cli: Command, monkeypatch: pytest.MonkeyPatch, has: Callable[[float], None]
 ) -> None:
     has(1.0)
-    monkeypatch.setattr("simulator.cli.commands.check.effort", lambda *_: pytest.fail("a point was planned"))
+    monkeypatch.setattr("simulator.run.cost_estimate.effort", lambda *_: pytest.fail("a point was planned"))
     of = "small.yaml: 1 of 4 points are invalid, the first with cluster.world_size=2, collective.size=1 TiB: "
     sizes = ("--set", "sweep={cluster.world_size: [2, 4], collective.size: [4 KiB, 1 TiB]}")
     answer = cli("check", "small.yaml", *sizes, "--set", "collective.payload=true")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import expm1
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -13,14 +13,14 @@ from simulator.basics.counts import number_of
 from simulator.basics.errors import ScenarioError
 from simulator.basics.units import format_time
 from simulator.calibration.table import Table
-from simulator.calibration.training_runs.own_framework import UNEXPLAINED, OwnFramework, calibrated, steps_simulated
-from simulator.calibration.training_runs.playing import frameworks
-from simulator.calibration.training_runs.rows import MeasuredRow
-from simulator.calibration.training_runs.user_rows import user_rows
 from simulator.cli.console import print_text, width
 from simulator.cli.options import NoPlugins
 from simulator.cli.progress import progress
 from simulator.findings.text import join_list
+
+if TYPE_CHECKING:
+    from simulator.calibration.training_runs.own_framework import OwnFramework
+    from simulator.calibration.training_runs.rows import MeasuredRow
 
 # Fewer runs than this cannot separate slow kernels from a slow network.
 _ENOUGH: Final = 3
@@ -42,6 +42,10 @@ def command(
     ] = 1,
     no_plugins: NoPlugins = False,
 ) -> None:
+    from simulator.calibration.training_runs.own_framework import calibrated, steps_simulated
+    from simulator.calibration.training_runs.playing import frameworks
+    from simulator.calibration.training_runs.user_rows import user_rows
+
     if out.suffix not in (".yaml", ".yml"):
         raise ScenarioError(f"--out: got {out}; must end in .yaml")
     if out.exists():
@@ -88,6 +92,8 @@ def _constants(own: OwnFramework) -> str:
 
 def remarks(rows: tuple[MeasuredRow, ...], own: OwnFramework) -> list[str]:
     """Return sentences on runs that the calibration cannot explain, and on too few runs or numbers of GPUs."""
+    from simulator.calibration.training_runs.own_framework import UNEXPLAINED
+
     told = [
         f"Lines {join_list([f'{row.line}' for row in equal])} have the same settings and different times, "
         f"{join_list([format_time(row.step_time) for row in equal])}. Correct or remove the wrong line, and calibrate "
@@ -119,6 +125,8 @@ def remarks(rows: tuple[MeasuredRow, ...], own: OwnFramework) -> list[str]:
 
 def _contradictions(rows: Sequence[MeasuredRow]) -> list[list[MeasuredRow]]:
     """Return groups of runs with equal settings whose step times differ by more than an explained run may."""
+    from simulator.calibration.training_runs.own_framework import UNEXPLAINED
+
     groups: list[list[MeasuredRow]] = []
     for row in rows:
         group = next((one for one in groups if row.is_repeat(one[0])), None)

@@ -8,26 +8,22 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import typer
 
 from simulator.basics.errors import ScenarioError, SimulatorError, in_lines
 from simulator.basics.units import format_bytes, format_memory, format_time
-from simulator.cli.check_topology import check_topology, is_topology
 from simulator.cli.console import print_text
 from simulator.cli.options import NoPlugins, ScenarioName, Settings
 from simulator.cli.progress import progress
 from simulator.cli.settings import as_overrides
 from simulator.cli.warnings_output import print_warnings
-from simulator.run.checks import warnings_of
-from simulator.run.cost_estimate import CostEstimate, effort
-from simulator.run.memory import APART, estimate_memory, least_need, passes_of
-from simulator.run.scenario_cluster import Clusters
-from simulator.run.size_estimate import announced, refuse_too_large
-from simulator.scenario.build_training import to_step
-from simulator.scenario.load import load_scenario, points
 from simulator.scenario.records import Point, Scenario
+
+if TYPE_CHECKING:
+    from simulator.run.cost_estimate import CostEstimate
+    from simulator.run.scenario_cluster import Clusters
 
 # Imports take little time compared with this estimate [s].
 _SOON: Final = 10.0
@@ -40,6 +36,11 @@ _MOST_PASSES: Final = 10_000
 
 def command(source: ScenarioName, settings: Settings = None, no_plugins: NoPlugins = False) -> None:
     # The file's keys decide: `check` accepts scenarios and topologies.
+    from simulator.cli.check_topology import check_topology, is_topology
+    from simulator.run.checks import warnings_of
+    from simulator.run.size_estimate import announced
+    from simulator.scenario.load import load_scenario, points
+
     if is_topology(source):
         check_topology(source, settings or ())
         return
@@ -90,6 +91,9 @@ class _Need:
 
 def _need(point: Point, clusters: Clusters) -> _Need:
     """Return the memory that a rank needs; the estimate only if the lower bound leaves little room."""
+    from simulator.run.memory import APART, estimate_memory, least_need, passes_of
+    from simulator.scenario.build_training import to_step
+
     training = point.scenario.training
     if training is None:
         return _Need()
@@ -173,6 +177,10 @@ def _efforts(scenario: Scenario, found: Sequence[Point]) -> tuple[list[CostEstim
     ScenarioError
         Points are invalid: a line for each different fault.
     """
+    from simulator.run.cost_estimate import effort
+    from simulator.run.scenario_cluster import Clusters
+    from simulator.run.size_estimate import refuse_too_large
+
     # Points with the same cluster share the cluster and its routes.
     clusters = Clusters()
     efforts: list[CostEstimate] = []

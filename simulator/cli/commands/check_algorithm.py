@@ -11,7 +11,6 @@ from typing import Annotated
 import typer
 
 from simulator.cli.options import NoPlugins
-from simulator.testing.algorithm_check import check_algorithm
 
 
 def command(
@@ -24,6 +23,8 @@ def command(
     ] = None,
     no_plugins: NoPlugins = False,
 ) -> None:
+    from simulator.testing.algorithm_check import check_algorithm
+
     checked = check_algorithm(algorithm, ranks or None)
     for line in checked.lines():
         typer.echo(line)

@@ -12,7 +12,6 @@ from typing import Annotated
 import typer
 
 from simulator.cli.options import NoPlugins
-from simulator.testing.plugin_check import check_plugin
 
 
 def command(
@@ -21,6 +20,8 @@ def command(
     ],
     no_plugins: NoPlugins = False,
 ) -> None:
+    from simulator.testing.plugin_check import check_plugin
+
     checks = check_plugin(file)
     for line in (line for checked in checks for line in checked.lines()):
         typer.echo(line)

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -19,15 +19,12 @@ from simulator.cli.console import width
 from simulator.cli.options import AsJson, NoPlugins, OtherGpu
 from simulator.cli.warnings_output import print_warnings
 from simulator.cluster.cluster import BORROWED
-from simulator.findings.caveats import faster_by_auto, is_unmeasured, sources, unmeasured_text
 from simulator.records.collective_operation import COLLECTIVE_OPERATIONS, Holding
 from simulator.records.measures import Report
 from simulator.report.tables.nccl_table import NcclRow, write_table
-from simulator.run.checks import warnings_of
-from simulator.run.simulate import simulate_point
-from simulator.run.size_estimate import announced
-from simulator.scenario.load import load_scenario
-from simulator.scenario.records import Scenario
+
+if TYPE_CHECKING:
+    from simulator.scenario.records import Scenario
 
 _MOST_SIZES = 64
 # A petabyte has 16 digits.
@@ -87,6 +84,10 @@ def command(
     as_json: AsJson = False,
     no_plugins: NoPlugins = False,
 ) -> None:
+    from simulator.run.checks import warnings_of
+    from simulator.run.simulate import simulate_point
+    from simulator.run.size_estimate import announced
+
     keys = {"operation": operation, "algorithm": algorithm, "payload": payload}
     cluster = {"topology": topology, "world_size": world_size} | ({"gpu": gpu} if gpu else {})
     nbytes_list = _sizes(ArraySizes(begin, end, factor), dtype, cluster, keys)
@@ -132,6 +133,8 @@ def _algorithms(sizes: Sequence[int], reports: Sequence[Report]) -> Iterator[str
 
 def _trust(topology: str, reports: Sequence[Report]) -> Iterator[str]:
     """Yield a line if no collective was measured on the topology, and one for each source on another machine."""
+    from simulator.findings.caveats import is_unmeasured, sources, unmeasured_text
+
     if any(map(is_unmeasured, reports)):
         yield f"trust: {unmeasured_text(topology)}"
     # The reason of the chosen algorithm may contain the source already.
@@ -147,6 +150,9 @@ def _trust(topology: str, reports: Sequence[Report]) -> Iterator[str]:
 
 def _idle_cards(scenarios: Sequence[Scenario], reports: Sequence[Report]) -> Iterator[str]:
     """Yield a line for the largest array whose collective leaves network cards idle, if `auto` would be faster."""
+    from simulator.findings.caveats import faster_by_auto
+    from simulator.run.simulate import simulate_point
+
     for scenario, report in zip(reversed(scenarios), reversed(reports), strict=True):
         spec = scenario.collective
         if spec is None or spec.algorithm == "auto" or not report["idle_cards"]:
@@ -164,6 +170,8 @@ def _scenario(cluster: dict[str, Any], collective: dict[str, Any]) -> dict[str, 
 
 def _sizes(sizes: ArraySizes, dtype: str, cluster: dict[str, Any], keys: dict[str, Any]) -> list[int]:
     """Return the array sizes [B]; raise ScenarioError with every fault in sizes, dtype and other options."""
+    from simulator.scenario.load import load_scenario
+
     faults, itemsize = [], 1
     try:
         itemsize = _itemsize(dtype)
@@ -207,6 +215,8 @@ def _options_for_keys() -> Iterator[None]:
 
 @_options_for_keys()
 def _loaded(data: dict[str, Any]) -> Scenario:
+    from simulator.scenario.load import load_scenario
+
     return load_scenario(data)
 
 

@@ -8,29 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from simulator.basics.errors import ScenarioError
-from simulator.cli.answer_output import give
 from simulator.cli.completion import names_of
 from simulator.cli.options import AnswerOut, AsJson, NoPlugins, Settings
 from simulator.cli.settings import as_overrides
 from simulator.cli.warnings_output import print_warnings
-from simulator.results import run_directory
-from simulator.results.answer_directory import claimed
-from simulator.results.presentation import Presentation
-from simulator.run.checks import warnings_of
-from simulator.run.simulate import simulate_point
-from simulator.scenario.load import load_scenario, points
-from simulator.scenario.records import Scenario
 from simulator.traces.kineto.comparison import compared
 from simulator.traces.kineto.measured_step import measured_step
-from simulator.traces.kineto.pictures import pictures, timelines
 from simulator.traces.kineto.read import KinetoTrace, read_trace
-from simulator.traces.kineto.simulated_step import simulated_steps
 from simulator.traces.kineto.tables import difference_table, operation_table, time_table
+
+if TYPE_CHECKING:
+    from simulator.scenario.records import Scenario
 
 
 def command(
@@ -59,6 +52,15 @@ def command(
     as_json: AsJson = False,
     no_plugins: NoPlugins = False,
 ) -> None:
+    from simulator.cli.answer_output import give
+    from simulator.results.answer_directory import claimed
+    from simulator.results.presentation import Presentation
+    from simulator.run.checks import warnings_of
+    from simulator.run.simulate import simulate_point
+    from simulator.scenario.load import points
+    from simulator.traces.kineto.pictures import pictures, timelines
+    from simulator.traces.kineto.simulated_step import simulated_steps
+
     scenario = _scenario(source, as_overrides(settings or ()))
     if (count := len(points(scenario))) > 1:
         raise ScenarioError(
@@ -84,6 +86,9 @@ def command(
 
 def _scenario(source: str, overrides: Mapping[str, str]) -> Scenario:
     """Return a scenario by name or path, or that of a run's directory."""
+    from simulator.results import run_directory
+    from simulator.scenario.load import load_scenario
+
     if not Path(source).is_dir():
         return load_scenario(source, overrides)
     if overrides:

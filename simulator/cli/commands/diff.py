@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -15,8 +15,9 @@ from simulator.basics.errors import ScenarioError
 from simulator.cli.console import print_text
 from simulator.cli.options import AsJson, NoPlugins
 from simulator.results.figure_text import figure_texts, relative_change_text
-from simulator.results.main_difference import main_difference
-from simulator.results.run_differences import Change, RunDifferences, differences, key_text, read_run
+
+if TYPE_CHECKING:
+    from simulator.results.run_differences import Change, RunDifferences
 
 # Most points named that only one run has; the rest is counted.
 _MOST_NAMED: Final = 5
@@ -34,6 +35,9 @@ def command(
     ] = None,
     no_plugins: NoPlugins = False,
 ) -> None:
+    from simulator.results.main_difference import main_difference
+    from simulator.results.run_differences import differences, read_run
+
     runs, names = (read_run(first), read_run(second)), (str(first), str(second))
     # Equal settings make common points; keys, points and figures are compared.
     found = differences(*runs)
@@ -64,6 +68,9 @@ def _data(found: RunDifferences) -> dict[str, Any]:
 
 
 def _print(found: RunDifferences, names: tuple[str, str]) -> None:
+    from simulator.results.main_difference import main_difference
+    from simulator.results.run_differences import key_text
+
     if found.nothing:
         typer.echo("no difference: every figure is equal at every point")
         return

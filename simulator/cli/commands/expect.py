@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -19,9 +19,10 @@ from simulator.cli.progress import progress
 from simulator.cli.settings import as_overrides
 from simulator.cli.warnings_output import print_assumed_framework
 from simulator.model.load import load_model
-from simulator.run.expectation import Expectation, Explanation, expectation
-from simulator.scenario.load import load_scenario
-from simulator.scenario.records import Scenario
+
+if TYPE_CHECKING:
+    from simulator.run.expectation import Expectation, Explanation
+    from simulator.scenario.records import Scenario
 
 # Simulations of the largest question: the prediction, five causes with sizes, and six without.
 _MOST_SIMULATED: Final = 1 + 5 * 9 + 6
@@ -61,6 +62,9 @@ def command(
     as_json: AsJson = False,
     no_plugins: NoPlugins = False,
 ) -> None:
+    from simulator.run.expectation import expectation
+    from simulator.scenario.load import load_scenario
+
     scenario = load_scenario(source, as_overrides(settings or ()))
     gpus = scenario.cluster.world_size
     used = 1.0 if scenario.training is None else scenario.training.tokens_used

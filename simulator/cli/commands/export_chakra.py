@@ -6,7 +6,7 @@ Kernels have their simulated times in whole microseconds. `simulator simulate-tr
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,13 +15,10 @@ from simulator.basics.units import format_time
 from simulator.cli.options import NoPlugins, ScenarioName, Settings
 from simulator.cli.settings import as_overrides
 from simulator.cli.warnings_output import print_warnings
-from simulator.run.checks import warnings_of
-from simulator.run.scenario_cluster import build_cluster
-from simulator.run.simulate import simulate_point
-from simulator.scenario.load import load_scenario, points
-from simulator.scenario.records import Scenario
 from simulator.step.framework import load_framework
-from simulator.traces.chakra.write import write_step
+
+if TYPE_CHECKING:
+    from simulator.scenario.records import Scenario
 
 
 def command(
@@ -32,6 +29,12 @@ def command(
     settings: Settings = None,
     no_plugins: NoPlugins = False,
 ) -> None:
+    from simulator.run.checks import warnings_of
+    from simulator.run.scenario_cluster import build_cluster
+    from simulator.run.simulate import simulate_point
+    from simulator.scenario.load import load_scenario, points
+    from simulator.traces.chakra.write import write_step
+
     scenario = load_scenario(source, as_overrides(settings or ()))
     training = scenario.training
     if training is None or len(points(scenario)) > 1:

@@ -14,9 +14,7 @@ from simulator.basics.errors import ScenarioError
 from simulator.cli.console import print_table, print_text
 from simulator.cli.options import NoPlugins, ScenarioName, Settings
 from simulator.cli.settings import as_overrides
-from simulator.importing.export.exporter import PROGRAMS, export
 from simulator.report.tables.layout import text_columns
-from simulator.scenario.load import load_scenario
 
 
 def command(
@@ -28,6 +26,9 @@ def command(
     settings: Settings = None,
     no_plugins: NoPlugins = False,
 ) -> None:
+    from simulator.importing.export.exporter import PROGRAMS, export
+    from simulator.scenario.load import load_scenario
+
     exported = export(load_scenario(source, as_overrides(settings or ())), to)
     target = out or Path(PROGRAMS[to])
     try:

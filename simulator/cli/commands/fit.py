@@ -6,16 +6,17 @@ The result is a section of a topology file (a machine's start-up times and rates
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from simulator.basics.atomic_files import write_atomically
-from simulator.calibration.gpu_fit import ROUNDS, GpuFit, fit_gpu, read_figures
-from simulator.calibration.machines import fit_all, machine_text, to_yaml
 from simulator.cli.completion import names_of
 from simulator.cli.options import NoPlugins
 from simulator.cli.progress import progress
+
+if TYPE_CHECKING:
+    from simulator.calibration.gpu_fit import GpuFit
 
 
 def command(
@@ -49,6 +50,8 @@ def command(
     no_plugins: NoPlugins = False,
 ) -> None:
     # `fit gpu FILE` and `fit SWEEP...` share the command; a sweep's file called "gpu" needs a path, such as ./gpu.
+    from simulator.calibration.machines import fit_all, machine_text, to_yaml
+
     if str(paths[0]) == "gpu" and len(paths) == 2:
         _fit_gpu(paths[1], base, out)
         return
@@ -58,6 +61,8 @@ def command(
 
 def _fit_gpu(path: Path, base: str, out: Path | None) -> None:
     """Fit a GPU's kernel speeds to measurements, print the residuals, and print or write the GPU file."""
+    from simulator.calibration.gpu_fit import ROUNDS, fit_gpu, read_figures
+
     figures = read_figures(path)
     with progress(ROUNDS, what=f"fitting to {path.name}", counted="rounds of the search") as advance:
         found = fit_gpu(figures, base, advance)

@@ -7,7 +7,7 @@ Single changes come first, then changes that keep the method. The exit code is 1
 from __future__ import annotations
 
 import json
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -19,9 +19,9 @@ from simulator.cli.option_names import told_as_options
 from simulator.cli.options import AsJson, ModelName, NoPlugins, Tokens
 from simulator.model.load import sequence_length
 from simulator.report.tables.layout import Column
-from simulator.sizing.answer import FitCheck
-from simulator.sizing.question import FitQuestion
-from simulator.sizing.search import fit_check
+
+if TYPE_CHECKING:
+    from simulator.sizing.answer import FitCheck
 
 # Option for each scenario key, and for each parameter that no scenario has.
 _OPTIONS: Final = {
@@ -58,6 +58,9 @@ def command(
     as_json: AsJson = False,
     no_plugins: NoPlugins = False,
 ) -> None:
+    from simulator.sizing.question import FitQuestion
+    from simulator.sizing.search import fit_check
+
     tokens = sequence_length(seq_len, model)
     with told_as_options(_OPTIONS):
         question = FitQuestion(

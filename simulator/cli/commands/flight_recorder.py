@@ -12,11 +12,8 @@ from typing import Annotated
 import typer
 
 from simulator.basics.counts import number_of
-from simulator.cli.answer_output import give
 from simulator.cli.options import AnswerOut, AsJson, NoPlugins
 from simulator.cli.warnings_output import print_warnings
-from simulator.results.answer_directory import claimed
-from simulator.results.presentation import Presentation
 from simulator.traces.flight_recorder.answer import FlightRecord
 from simulator.traces.flight_recorder.read import read_dumps
 
@@ -30,6 +27,10 @@ def command(
     as_json: AsJson = False,
     no_plugins: NoPlugins = False,
 ) -> None:
+    from simulator.cli.answer_output import give
+    from simulator.results.answer_directory import claimed
+    from simulator.results.presentation import Presentation
+
     with claimed(out):
         found = FlightRecord.of(read_dumps(dumps))
         print_warnings(found.notes)

@@ -7,21 +7,19 @@ days names a scenario, a length, what fails and how it saves, and may compare va
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from simulator.cli.answer_output import give
 from simulator.cli.completion import names_of
 from simulator.cli.number_options import as_days, as_duration, as_length, as_rate
 from simulator.cli.option_names import told_as_options
 from simulator.cli.options import AnswerOut, AsJson, NoPlugins, Settings
 from simulator.cli.settings import as_overrides
-from simulator.reliability.pictures import pictures
-from simulator.reliability.question import Comparison, Goodput, GoodputQuestion, compared, goodput
-from simulator.results.answer_directory import claimed
-from simulator.results.presentation import Presentation
-from simulator.scenario.days_file import DaysFile, load_days
+
+if TYPE_CHECKING:
+    from simulator.reliability.question import Comparison, Goodput
+    from simulator.scenario.days_file import DaysFile
 
 # Option for each field of a question.
 _OPTIONS: Final = {
@@ -103,6 +101,12 @@ def command(
     as_json: AsJson = False,
     no_plugins: NoPlugins = False,
 ) -> None:
+    from simulator.cli.answer_output import give
+    from simulator.reliability.pictures import pictures
+    from simulator.results.answer_directory import claimed
+    from simulator.results.presentation import Presentation
+    from simulator.scenario.days_file import load_days
+
     options = {
         "days": days, "tokens": tokens, "failures": None if failures is None else failures / 1000.0,
         "mtbf": None if mtbf is None else mtbf * 86400.0, "save": save, "interval": interval, "storage": storage,
@@ -120,6 +124,8 @@ def command(
 
 def _answer(file: DaysFile, options: Mapping[str, Any]) -> Goodput | Comparison:
     """Return the answer to a file of days, whose values options replace; an option also replaces a comparison."""
+    from simulator.reliability.question import GoodputQuestion, compared, goodput
+
     fields = _fields(file.given)
     # The keys of a pair exclude each other: the option counts.
     for pair in _PAIRS:

@@ -24,7 +24,6 @@ from simulator.cli.number_options import as_tokens
 from simulator.cli.options import AsJson, NoPlugins, OtherGpu
 from simulator.cluster.build import facts
 from simulator.cluster.chassis import machine_of
-from simulator.importing.importer import import_files
 from simulator.importing.machine import MACHINE, NODE, Options
 from simulator.importing.settings import Imported
 
@@ -69,6 +68,8 @@ def command(
     as_json: AsJson = False,
     no_plugins: NoPlugins = False,
 ) -> None:
+    from simulator.importing.importer import import_files
+
     values = {
         "topology": topology, "gpu": gpu, "gpus": gpus, "nodes": nodes, "model": model, "seq_len": seq_len,
         "micro_batch_size": micro_batch_size, "framework": framework,

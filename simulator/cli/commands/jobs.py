@@ -9,14 +9,8 @@ from typing import Annotated
 
 import typer
 
-from simulator.cli.answer_output import give
 from simulator.cli.completion import names_of
 from simulator.cli.options import AnswerOut, AsJson, NoPlugins
-from simulator.jobs.pictures import pictures
-from simulator.jobs.sharing import share
-from simulator.results.answer_directory import claimed
-from simulator.results.presentation import Presentation
-from simulator.scenario.jobs_file import load_jobs
 
 
 def command(
@@ -33,6 +27,13 @@ def command(
     as_json: AsJson = False,
     no_plugins: NoPlugins = False,
 ) -> None:
+    from simulator.cli.answer_output import give
+    from simulator.jobs.pictures import pictures
+    from simulator.jobs.sharing import share
+    from simulator.results.answer_directory import claimed
+    from simulator.results.presentation import Presentation
+    from simulator.scenario.jobs_file import load_jobs
+
     file = load_jobs(source)
     with claimed(out):
         run = share(file, shifts=shifts)

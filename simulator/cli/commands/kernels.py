@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -20,10 +20,10 @@ from simulator.cluster.gpu_file import load_gpu
 from simulator.model.kernel import Attention, Elementwise, Kernel, Matmul
 from simulator.model.load import sequence_length
 from simulator.report.tables.layout import Column, text_columns
-from simulator.scenario.build_training import to_step
-from simulator.scenario.load import load_scenario
-from simulator.step.kernel_table import KernelRow, kernel_rows
-from simulator.step.spec import TrainingStep
+
+if TYPE_CHECKING:
+    from simulator.step.kernel_table import KernelRow
+    from simulator.step.spec import TrainingStep
 
 # Option for each scenario key.
 _OPTIONS: Final = {
@@ -71,6 +71,10 @@ def command(
     as_json: AsJson = False,
     no_plugins: NoPlugins = False,
 ) -> None:
+    from simulator.scenario.build_training import to_step
+    from simulator.scenario.load import load_scenario
+    from simulator.step.kernel_table import kernel_rows
+
     training = {
         "model": model, "seq_len": sequence_length(seq_len, model), "micro_batch_size": micro_batch_size,
         "precision": precision, "attention": attention, "framework": framework,

@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise, product
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -22,7 +22,6 @@ from simulator.basics.units import GIB, format_memory
 from simulator.basics.work_unit import micro_batch_text
 from simulator.cli.completion import names_of
 from simulator.cli.console import print_table, print_text
-from simulator.cli.memory_by_stage import show as show_stages
 from simulator.cli.option_names import told_as_options
 from simulator.cli.options import AsJson, ModelName, NoPlugins, Tokens
 from simulator.cluster.gpu_file import load_gpu
@@ -37,12 +36,10 @@ from simulator.model.shape import Transformer
 from simulator.records.memory_margin import MemoryMargin
 from simulator.records.setting_text import label
 from simulator.report.tables.layout import Column
-from simulator.run.memory import estimate_memory
-from simulator.scenario.build_training import to_step
-from simulator.scenario.load import load_scenario
-from simulator.scenario.records import Scenario
 from simulator.sizing.machine import cluster_of
-from simulator.step.checkpointing import POLICIES, kept
+
+if TYPE_CHECKING:
+    from simulator.scenario.records import Scenario
 
 # Kinds of sharding and checkpointing policies of the simulated steps: least communication, and least recompute, first.
 _SHARDINGS: Final = ("ddp", "zero1", "zero2", "zero3")
@@ -111,6 +108,8 @@ def command(
     no_plugins: NoPlugins = False,
     as_json: AsJson = False,
 ) -> None:
+    from simulator.cli.memory_by_stage import show as show_stages
+
     tokens = sequence_length(seq_len, model)
     sizes = {"--tp": tp, "--pp": pp, "--cp": cp, "--ep": ep}
     others = {
@@ -269,6 +268,9 @@ def _peaks(request: _Request) -> tuple[dict[str, dict[str, MemoryMargin]], str]:
     ScenarioError
         Options are invalid, or the GPU does not support such a step; one line for each fault.
     """
+    from simulator.run.memory import estimate_memory
+    from simulator.scenario.build_training import to_step
+
     peaks: dict[str, dict[str, MemoryMargin]] = {sharding: {} for sharding in _SHARDINGS}
     # Every GPU supports fp32: other precisions are known only after the GPU's name was checked.
     _scenario(request, precision="fp32")
@@ -292,6 +294,8 @@ def _peaks(request: _Request) -> tuple[dict[str, dict[str, MemoryMargin]], str]:
 
 def _scenario(request: _Request, **training: str) -> Scenario:
     """Return the scenario of a step with the command's options; raise an error with every fault in them."""
+    from simulator.scenario.load import load_scenario
+
     asked = {
         "model": request.model,
         "seq_len": request.seq_len,
@@ -321,6 +325,8 @@ def _states(model: Model, ranks: int) -> dict[str, float]:
 
 
 def _activations(model: Transformer, request: _Request) -> dict[str, float]:
+    from simulator.step.checkpointing import POLICIES, kept
+
     attention: Any = request.attention
     batch = Batch(request.micro_batch_size, request.seq_len, 2, attention)
     kinds = [(layer_operations(kind, batch), own) for kind, own in model.kinds.items()]

@@ -9,7 +9,6 @@ import typer
 
 from simulator.basics.errors import ScenarioError
 from simulator.cli.options import NoPlugins
-from simulator.scenario.load import check_name
 from simulator.scenario.template import template
 
 
@@ -22,6 +21,8 @@ def command(
     no_plugins: NoPlugins = False,
 ) -> None:
     # `simulator new demo` and `simulator new demo.yaml` mean the same file.
+    from simulator.scenario.load import check_name
+
     name = name.removesuffix(".yaml")
     check_name(name)
     path = Path(f"{name}.yaml")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -18,13 +18,11 @@ from simulator.basics.foreign_code import located
 from simulator.basics.input_files import MOST_DATA, read_json
 from simulator.cli.options import NoPlugins, Svg
 from simulator.records.setting_text import label
-from simulator.results import run_directory
 from simulator.results.drawn import Undrawn
-from simulator.run.outcome import PointOutcome, read_outcome
-from simulator.scenario import error_messages
-from simulator.scenario.load import points
-from simulator.scenario.partial_settings import InvalidSettingError, full_key, matching, no_such_point
-from simulator.scenario.records import PlotsSpec, Scenario
+
+if TYPE_CHECKING:
+    from simulator.run.outcome import PointOutcome
+    from simulator.scenario.records import Scenario
 
 
 def command(
@@ -42,6 +40,10 @@ def command(
     svg: Svg = False,
     no_plugins: NoPlugins = False,
 ) -> None:
+    from simulator.results import run_directory
+    from simulator.scenario.load import points
+    from simulator.scenario.records import PlotsSpec
+
     scenario, kind = run_directory.load(folder), located(kind)
     outcomes, spoken, findings = _report(folder / "report.json", len(points(scenario)))
     # Every check comes before matplotlib is imported.
@@ -111,6 +113,10 @@ def _check_kind(scenario: Scenario, kind: str, *, alone: bool) -> None:
 
 def _wanted(scenario: Scenario, settings: Sequence[str]) -> dict[str, Any]:
     """Return the settings in the --point options as {key: value}; raise ScenarioError if no point has them."""
+    from simulator.scenario import error_messages
+    from simulator.scenario.load import points
+    from simulator.scenario.partial_settings import InvalidSettingError, full_key, matching, no_such_point
+
     wanted: dict[str, Any] = {}
     every = points(scenario)
     for text in settings:
@@ -140,6 +146,8 @@ def _wanted(scenario: Scenario, settings: Sequence[str]) -> dict[str, Any]:
 
 def _report(path: Path, count: int) -> tuple[list[PointOutcome], list[int] | None, list[Any]]:
     """Return from a report.json the outcomes, the points named in the answer (None if not stored), and the findings."""
+    from simulator.run.outcome import read_outcome
+
     try:
         read = read_json(path, most=MOST_DATA)
         outcomes = [read_outcome(place, point) for place, point in enumerate(read["points"])]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,15 +12,11 @@ from simulator.basics.errors import ScenarioError
 from simulator.basics.input_files import MOST_DATA, read_bytes
 from simulator.cli.options import NoPlugins, Trace
 from simulator.cli.progress import progress
-from simulator.findings.answer import answer
-from simulator.findings.comparison import Comparison
-from simulator.results import run_directory
-from simulator.results.page.page import keeps_views
-from simulator.run.outcome import PointOutcome
-from simulator.scenario.load import points
-from simulator.scenario.records import Point, Scenario
-from simulator.sweeps.artifacts import ArtifactWriter
-from simulator.sweeps.sweep import play_points
+
+if TYPE_CHECKING:
+    from simulator.run.outcome import PointOutcome
+    from simulator.scenario.records import Point, Scenario
+    from simulator.sweeps.artifacts import ArtifactWriter
 
 
 def command(
@@ -31,6 +27,13 @@ def command(
     trace: Trace = False,
     no_plugins: NoPlugins = False,
 ) -> None:
+    from simulator.findings.answer import answer
+    from simulator.findings.comparison import Comparison
+    from simulator.results import run_directory
+    from simulator.results.page.page import keeps_views
+    from simulator.scenario.load import points
+    from simulator.sweeps.artifacts import ArtifactWriter
+
     if trace and out is None:
         raise ScenarioError("--trace: needs --out DIR, because results are discarded without --out")
     scenario = run_directory.load(folder)
@@ -58,6 +61,11 @@ def command(
 def _played(
     scenario: Scenario, numbered: list[tuple[int, Point]], target: Path, keeper: ArtifactWriter | None
 ) -> list[PointOutcome]:
+    from simulator.findings.answer import answer
+    from simulator.findings.comparison import Comparison
+    from simulator.results import run_directory
+    from simulator.sweeps.sweep import play_points
+
     run_directory.begin(target, scenario)
     outcomes = []
     with progress(len(numbered), what=scenario.name) as step:

@@ -17,7 +17,6 @@ from simulator.cli.warnings_output import print_warnings
 from simulator.cluster.build import TopologyFacts, build, facts
 from simulator.cluster.cluster import Cluster
 from simulator.cluster.gpu_file import load_gpu
-from simulator.run.size_estimate import announced_topology
 
 _DEFAULT_RANKS = 8
 # Topologies with at most this many GPUs are drawn with a rank on each GPU.
@@ -82,6 +81,8 @@ def command(
 
 def _built(topology: str, world_size: int | None, gpu: str | None) -> Cluster:
     """Return a topology's cluster, with the usual number of ranks and the topology's own GPU if these are None."""
+    from simulator.run.size_estimate import announced_topology
+
     machine = facts(topology)
     ranks = world_size or usual_ranks(machine)
     # A cluster cannot be built without a GPU.

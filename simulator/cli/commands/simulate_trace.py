@@ -13,14 +13,10 @@ import typer
 
 from simulator.basics.errors import ScenarioError, one_line
 from simulator.basics.input_files import read_json
-from simulator.cli.answer_output import give
 from simulator.cli.completion import names_of
 from simulator.cli.options import AnswerOut, AsJson, NoPlugins, OtherGpu
 from simulator.cli.warnings_output import print_warnings
 from simulator.report.traces import kineto
-from simulator.results.answer_directory import claimed
-from simulator.results.presentation import Presentation
-from simulator.traces.chakra.run import simulate_traces
 from simulator.traces.json_stream import whole_number
 
 
@@ -54,6 +50,11 @@ def command(
     no_plugins: NoPlugins = False,
     as_json: AsJson = False,
 ) -> None:
+    from simulator.cli.answer_output import give
+    from simulator.results.answer_directory import claimed
+    from simulator.results.presentation import Presentation
+    from simulator.traces.chakra.run import simulate_traces
+
     if trace and out is None:
         raise ScenarioError("--trace: needs --out DIR")
     known = None if groups is None else _groups(groups)

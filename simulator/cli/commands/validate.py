@@ -6,28 +6,23 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from simulator.basics.counts import number_of
 from simulator.basics.errors import ScenarioError
 from simulator.calibration.table import Table
-from simulator.calibration.training_runs import tables
-from simulator.calibration.training_runs.cache import play_on
-from simulator.calibration.training_runs.checks import fitted_system, left_out, without_any
-from simulator.calibration.training_runs.cut_rows import all_measured
-from simulator.calibration.training_runs.fitting import LinearSystem
-from simulator.calibration.training_runs.playing import PlayedRow, frameworks
-from simulator.calibration.training_runs.ranking import choices
-from simulator.calibration.training_runs.rows import MeasuredRow, measured
-from simulator.calibration.training_runs.summary import by_group, by_source, is_fitted, worst
-from simulator.calibration.training_runs.user_rows import user_rows
 from simulator.cli.console import print_text, width
 from simulator.cli.interruption import INTERRUPTIONS, exit_code, heed_no_more, word
 from simulator.cli.options import AsJson, NoPlugins
 from simulator.cli.progress import progress
 from simulator.step.framework import Framework
+
+if TYPE_CHECKING:
+    from simulator.calibration.training_runs.fitting import LinearSystem
+    from simulator.calibration.training_runs.playing import PlayedRow
+    from simulator.calibration.training_runs.rows import MeasuredRow
 
 _KEPT: Final = Path("runs/validation.jsonl")
 
@@ -56,6 +51,14 @@ def command(
     as_json: AsJson = False,
     no_plugins: NoPlugins = False,
 ) -> None:
+    from simulator.calibration.training_runs import tables
+    from simulator.calibration.training_runs.cache import play_on
+    from simulator.calibration.training_runs.checks import fitted_system
+    from simulator.calibration.training_runs.cut_rows import all_measured
+    from simulator.calibration.training_runs.playing import frameworks
+    from simulator.calibration.training_runs.summary import by_source
+    from simulator.calibration.training_runs.user_rows import user_rows
+
     if own is not None and source is not None:
         raise ScenarioError("--source: excludes --csv, which simulates only the runs of a file; omit one option")
     # A user's rows are a source of their own, and are never mixed with the shipped rows.
@@ -111,11 +114,17 @@ def _counts(outcomes: Sequence[PlayedRow]) -> str:
 
 def _can_be_fitted(outcomes: Sequence[PlayedRow]) -> bool:
     """Return True if the outcomes contain every measured row that the fit uses."""
+    from simulator.calibration.training_runs.rows import measured
+    from simulator.calibration.training_runs.summary import is_fitted
+
     return sum(is_fitted(outcome.row) for outcome in outcomes) == sum(map(is_fitted, measured()))
 
 
 def _whole(outcomes: Sequence[PlayedRow]) -> list[Table]:
     """Return the tables for measured rows from training.csv: models not partitioned over ranks."""
+    from simulator.calibration.training_runs import tables
+    from simulator.calibration.training_runs.rows import measured
+
     # The rows of training.csv have their own table names.
     names = {row.table for row in measured()}
     whole = [outcome for outcome in outcomes if outcome.row.table in names]
@@ -133,6 +142,10 @@ def _row_document(row: MeasuredRow) -> dict[str, Any]:
 
 def _document(outcomes: Sequence[PlayedRow], fit_system: LinearSystem | None, framework: Framework) -> dict[str, Any]:
     # Only the worst rows have a likely reason.
+    from simulator.calibration.training_runs.checks import left_out, without_any
+    from simulator.calibration.training_runs.ranking import choices
+    from simulator.calibration.training_runs.summary import by_group, by_source, worst
+
     reasons = {outcome.row.source + outcome.row.name: why for outcome, why in worst(outcomes)}
     points = [
         {
