@@ -18,6 +18,7 @@ from simulator.engine.events import execute_until_stuck
 from simulator.engine.jitter import Jitter
 from simulator.learning.checkpoint import restored, saved
 from simulator.learning.faults import Faults, without
+from simulator.learning.own_rule import OwnRule
 from simulator.learning.setting import TrainingContext
 from simulator.learning.start import start
 from simulator.learning.state import Parameters, StepResult
@@ -26,11 +27,11 @@ from simulator.numerics.arithmetic import arithmetic
 from simulator.numerics.gpt import Gpt
 from simulator.numerics.muon import Muon
 from simulator.numerics.optimizer import Adam, Lion, Rule, Sgd
-from simulator.numerics.own_update import OwnRule
 from simulator.numerics.schedule import RateSchedule
 from simulator.records.learning import Learning
 from simulator.records.timeline import Timeline
 from simulator.step.learning_spec import LEARNING, FaultSpec, LossScaling, TrainingTask
+from simulator.step.optimizers.optimizer import UpdateConstants
 from simulator.step.plan import StepPlan
 from simulator.step.spec import TrainingStep
 
@@ -88,10 +89,9 @@ def rule_of(step: TrainingStep, ranks: int) -> Rule:
     schedule = RateSchedule(lesson.schedule, lesson.warmup, step.steps, updates)
     momentum = _MOMENTUM if lesson.momentum is None else lesson.momentum
     if (optimizer := step.optimizer).numbers is not None:
-        return OwnRule(
-            optimizer.numbers, optimizer.states, lesson.rate, lesson.betas or _ADAM_BETAS, momentum, lesson.eps,
-            lesson.decay, schedule,
-        )  # fmt: skip
+        betas = lesson.betas or _ADAM_BETAS
+        constants = UpdateConstants(0, lesson.rate, betas, momentum, lesson.eps, lesson.decay)
+        return OwnRule(optimizer.numbers, optimizer.states, constants, schedule)
     match step.optimizer.name:
         case "adam":
             return Adam(lesson.rate, *(lesson.betas or _ADAM_BETAS), lesson.eps, lesson.decay, schedule)

@@ -14,11 +14,10 @@ import numpy as np
 
 from simulator.basics.arrays import Array
 from simulator.model.parameters import modules, total
-from simulator.numerics.own_update import OwnUpdate, UpdateConstants
 from simulator.step.framework import IMPLEMENTATIONS, Implementation
 from simulator.step.kernel_timer import KernelTimer
 from simulator.step.optimizer_update import temporary_bytes, update_traffic
-from simulator.step.optimizers.optimizer import Distribution, Optimizer
+from simulator.step.optimizers.optimizer import Distribution, Optimizer, OwnUpdate, UpdateConstants
 from simulator.step.precision import Precision
 from simulator.step.sharding import Sharding
 from simulator.step.spec import TrainingStep

@@ -6,19 +6,44 @@ declaration, counted from its paper.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
 from typing import Final, Literal
 
+from simulator.basics.arrays import Array
 from simulator.basics.catalog import Catalog
 from simulator.basics.dtypes import find
-from simulator.numerics.own_update import OwnUpdate
 from simulator.step.framework import Implementation
 
 # Where whole matrices come together for an update that needs them whole.
 Distribution = Literal["replicated", "gathered", "owners", "all_to_all"]
 DISTRIBUTIONS: Final[tuple[Distribution, ...]] = ("replicated", "gathered", "owners", "all_to_all")
 Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateConstants:
+    """Constants of an update.
+
+    Attributes
+    ----------
+    betas : (float, float)
+        Decay factors of moving averages (`learning.betas`).
+    momentum, eps, decay : float
+        Values of `learning.momentum`, `learning.eps` and `learning.decay`.
+    """
+
+    step: int  # number of this update, from 1
+    rate: float  # learning rate of this update, after warm-up and decay
+    betas: tuple[float, float]
+    momentum: float
+    eps: float
+    decay: float
+
+
+# Changes parameters and states in place: update(parameters, gradient, states, constants).
+OwnUpdate = Callable[[Array, Array, tuple[Array, ...], UpdateConstants], None]
 
 
 @dataclass(frozen=True, slots=True)
