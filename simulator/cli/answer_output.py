@@ -16,13 +16,13 @@ from simulator.results.presentation import Presentation
 
 
 def give(
-    answer: Presentation, shown: Sequence[AnswerTable], out: Path | None, *, as_json: bool, heading: str = ""
+    answer: Presentation, tables: Sequence[AnswerTable], out: Path | None, *, as_json: bool, heading: str = ""
 ) -> None:
     """Write an answer's files to `out`, if given, and print the answer.
 
     Parameters
     ----------
-    shown : sequence of AnswerTable
+    tables : sequence of AnswerTable
         Tables to print.
     heading : str
         Line printed before the answer.
@@ -39,7 +39,7 @@ def give(
         print_text(f"{answer.question}\n")
     for sentence in answer.sentences:
         print_text(sentence)
-    for table in shown:
+    for table in tables:
         print_text(f"\n{table.title}")
         print_table(table.headings(), table.cells(), keys=(0,), indent="  ")
         if table.left_out:

@@ -43,12 +43,12 @@ def check_topology(source: str, settings: Sequence[str]) -> None:
     """
     if settings:
         raise ScenarioError("--set: a topology file has no settings; change the file")
-    known = facts(source)
-    ranks = usual_ranks(known)
+    topology = facts(source)
+    ranks = usual_ranks(topology)
     cluster = build(source, ranks)
     typer.echo(f"{source}: valid")
-    most = "any number of ranks" if known.max_ranks is None else f"at most {known.max_ranks} ranks"
-    nodes = f"; nodes of {known.node_size} GPUs" if known.node_size else ""
+    most = "any number of ranks" if topology.max_ranks is None else f"at most {topology.max_ranks} ranks"
+    nodes = f"; nodes of {topology.node_size} GPUs" if topology.node_size else ""
     print_text(f"ranks:   {most}{nodes}", indent=" " * 9)
     typer.echo(f"GPU:     {cluster.gpus[0].name}")
     print_text(f"{ranks} ranks: {in_words(cluster)}, {cluster.graph.number_of_edges()} directed links", indent="  ")

@@ -33,11 +33,11 @@ def width(stream: IO[str] | None = None) -> int | None:
     if columns.isdecimal() and len(columns) <= _MOST_DIGITS and int(columns) > 0:
         return max(int(columns), _LEAST)
     try:
-        found = os.get_terminal_size((stream or sys.stdout).fileno()).columns
+        terminal = os.get_terminal_size((stream or sys.stdout).fileno()).columns
     # A file, a pipe, or a replacement for stdout in a test.
     except (OSError, ValueError):
         return None
-    return max(found, _LEAST) if found else None
+    return max(terminal, _LEAST) if terminal else None
 
 
 def console(*, stderr: bool = False) -> Console:

@@ -77,9 +77,11 @@ def data(
 
 def _reasons(ignored: Sequence[Ignored], reason: str) -> tuple[tuple[str, ...], list[list[str]]]:
     """Return the headings and the rows of ignored settings, with a column `reason` if any setting has one."""
-    if not any(one.why for one in ignored):
-        return ("setting", "place"), [[one.setting.key, one.setting.name_and_line] for one in ignored]
-    return ("setting", "place", reason), [[one.setting.key, one.setting.name_and_line, one.why] for one in ignored]
+    if not any(entry.why for entry in ignored):
+        return ("setting", "place"), [[entry.setting.key, entry.setting.name_and_line] for entry in ignored]
+    return ("setting", "place", reason), [
+        [entry.setting.key, entry.setting.name_and_line, entry.why] for entry in ignored
+    ]
 
 
 def _section(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

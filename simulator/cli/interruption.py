@@ -227,14 +227,14 @@ def continuing_command(words: Sequence[str], folder: Path) -> str:
     >>> continuing_command(["plan", "--out=a", "job.yaml", "--resume"], Path("a"))
     'simulator plan job.yaml --resume --out a'
     """
-    command, *given = words
-    kept: list[str] = []
-    rest = iter(given)
+    command, *arguments = words
+    others: list[str] = []
+    rest = iter(arguments)
     for word in rest:
         if word == "--out":
             next(rest, None)
         elif word != "--resume" and not word.startswith("--out="):
-            kept.append(word)
+            others.append(word)
     # `run` has no --resume; `sweep` simulates the same points.
     again = "sweep" if command == "run" else command
-    return shlex.join(["simulator", again, *kept, "--resume", "--out", str(folder)])
+    return shlex.join(["simulator", again, *others, "--resume", "--out", str(folder)])

@@ -35,18 +35,18 @@ def check_link_names(source: str, points: Sequence[Point]) -> None:
     """
     slowed = [point.scenario for point in points if point.scenario.cluster.link_factors]
     # Points often share a machine: build each machine once.
-    machines = {repr((_healthy(one).cluster, one.base, servers_of(one))): one for one in slowed}
+    machines = {repr((_healthy(case).cluster, case.base, servers_of(case))): case for case in slowed}
     try:
         if sum(map(_parts, machines.values())) > _MOST_PARTS:
             return
-        graphs = [build_cluster(_healthy(one)).graph for one in machines.values()]
+        graphs = [build_cluster(_healthy(case)).graph for case in machines.values()]
     except SimulatorError:
         return
     faults: dict[str, str] = {}
-    for one in slowed:
-        for name, factor in one.cluster.link_factors.items():
+    for case in slowed:
+        for name, factor in case.cluster.link_factors.items():
             if name not in faults and not any(links_named(graph, name) for graph in graphs):
-                faults[name] = f"{source}: {_fault(one, name, factor)}"
+                faults[name] = f"{source}: {_fault(case, name, factor)}"
     if faults:
         raise ScenarioError(in_lines(list(faults.values())))
 

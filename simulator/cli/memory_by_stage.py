@@ -103,14 +103,14 @@ class _Found:
 def show(options: Mapping[str, Any], *, as_json: bool) -> None:
     """Print each pipeline stage's peak memory; `options` maps names in _OPTIONS to values, or None if not given."""
     try:
-        found = _found(options)
+        memory = _found(options)
     except (ScenarioError, TooLargeError) as error:
         error.args = (_as_options(str(error)),)
         raise
     if as_json:
-        typer.echo(json.dumps(_document(found), indent=2))
+        typer.echo(json.dumps(_document(memory), indent=2))
         return
-    _print(found)
+    _print(memory)
 
 
 def _found(options: Mapping[str, Any]) -> _Found:
@@ -178,93 +178,93 @@ def _as_options(message: str) -> str:
     return as_options(message, _OPTIONS).replace("(gradient_accumulation_steps)", "(--micro-batches)")
 
 
-def _print(found: _Found) -> None:
-    print_text(_finding(found))
-    print_text(_asked(found))
+def _print(memory: _Found) -> None:
+    print_text(_finding(memory))
+    print_text(_asked(memory))
     # Categories without bytes are dropped unless readers expect them.
-    columns = [name for name, always in _COLUMNS.items() if always or any(_held(found, name))]
+    columns = [name for name, always in _COLUMNS.items() if always or any(_held(memory, name))]
     names = [_SHORT.get(name, name) for name in columns]
-    cut = len(found.stages) > 1
-    held = _unit_of_held(found)
-    heads = [*(["stage"] if cut else []), *names, held, "total", "of HBM"]
+    cut = len(memory.stages) > 1
+    unit = _unit_of_held(memory)
+    heads = [*(["stage"] if cut else []), *names, unit, "total", "of HBM"]
     rows = [
         [
             *([str(stage.stage)] if cut else []),
             *(f"{stage.by_category.get(name, 0) / GIB:.2f}" for name in columns),
             f"{stage.held}",
             f"{stage.nbytes / GIB:.2f}",
-            f"{stage.nbytes / found.margin.capacity:.0%}",
+            f"{stage.nbytes / memory.margin.capacity:.0%}",
         ]
-        for stage in found.stages
+        for stage in memory.stages
     ]
-    print_text(f"\nGiB on one GPU at its memory peak; {held}: number of {held} with stored activations at the peak")
+    print_text(f"\nGiB on one GPU at its memory peak; {unit}: number of {unit} with stored activations at the peak")
     print_table([Column(head) for head in heads], rows, keys=(0,) if cut else (), indent="  ")
     print_text(
         "\nThe table contains tensors; the reserved memory contains fragments too. Not included: "
-        f"{found.margin.beside}, and buffers that wait for a slow network, which a simulated step includes."
+        f"{memory.margin.beside}, and buffers that wait for a slow network, which a simulated step includes."
     )
-    if found.margin.fits:
-        print_text(f"{found.margin.figures}.")
+    if memory.margin.fits:
+        print_text(f"{memory.margin.figures}.")
 
 
-def _held(found: _Found, category: str) -> Sequence[int]:
-    return [stage.by_category.get(category, 0) for stage in found.stages]
+def _held(memory: _Found, category: str) -> Sequence[int]:
+    return [stage.by_category.get(category, 0) for stage in memory.stages]
 
 
-def _unit_of_held(found: _Found) -> str:
+def _unit_of_held(memory: _Found) -> str:
     """Return the unit of forward passes held by a stage: "micro-batches", or "chunk passes" with several chunks."""
-    return "chunk passes" if Pipeline.of(found.step).shape.chunks > 1 else "micro-batches"
+    return "chunk passes" if Pipeline.of(memory.step).shape.chunks > 1 else "micro-batches"
 
 
-def _finding(found: _Found) -> str:
-    largest = found.largest
+def _finding(memory: _Found) -> str:
+    largest = memory.largest
     who = (
-        (f"stage {largest.stage} of {len(found.stages)} needs the most memory:")
-        if len(found.stages) > 1
+        (f"stage {largest.stage} of {len(memory.stages)} needs the most memory:")
+        if len(memory.stages) > 1
         else "a GPU needs"
     )
-    margin = found.margin
+    margin = memory.margin
     tight = f"; {margin.warning}" if margin.warning else ""
-    held = f"{largest.nbytes / GIB:.1f} GiB, {largest.nbytes / margin.capacity:.0%}"
-    return f"{who} {held} of the memory of {found.gpu}: {margin.verdict}{tight}"
+    need = f"{largest.nbytes / GIB:.1f} GiB, {largest.nbytes / margin.capacity:.0%}"
+    return f"{who} {need} of the memory of {memory.gpu}: {margin.verdict}{tight}"
 
 
-def _asked(found: _Found) -> str:
-    step, cut = found.step, found.step.parallelism
-    data = found.gpus // cut.size
+def _asked(memory: _Found) -> str:
+    step, cut = memory.step, memory.step.parallelism
+    data = memory.gpus // cut.size
     sizes = f"dp {data}, tp {cut.tp}, pp {cut.pp}, cp {cut.cp}, ep {cut.ep}"
     batches = f"{step.accumulation} micro-batch{'es' if step.accumulation > 1 else ''}"
     micro_batch = micro_batch_text(step.model.work_unit, step.micro_batch_size, step.seq_len)
     order = f", {Pipeline.of(step).schedule.name}" if cut.pp > 1 else ""
     return (
-        f"{step.model.name}: {total(step.model):,} parameters on {found.gpus:,} GPUs ({sizes}), "
+        f"{step.model.name}: {total(step.model):,} parameters on {memory.gpus:,} GPUs ({sizes}), "
         f"{file_name(step.sharding.strategy)}, {label('training.activation_checkpointing', step.checkpointing)}, "
         f"{batches} of {micro_batch}{order}"
     )
 
 
-def _document(found: _Found) -> dict[str, Any]:
+def _document(memory: _Found) -> dict[str, Any]:
     return {
-        "parameters": total(found.step.model),
-        "gpus": found.gpus,
-        "capacity_bytes": found.margin.capacity,
-        "reserved_bytes": found.margin.reserved,
-        "allocated_bytes": found.margin.allocated,
-        "context_bytes": found.margin.context,
-        "nccl_bytes": found.margin.nccl,
-        "process_bytes": found.margin.process,
-        "free_bytes": found.margin.free,
-        "missing_bytes": found.margin.missing,
-        "largest_stage": found.largest.stage,
-        "fits": found.margin.fits,
+        "parameters": total(memory.step.model),
+        "gpus": memory.gpus,
+        "capacity_bytes": memory.margin.capacity,
+        "reserved_bytes": memory.margin.reserved,
+        "allocated_bytes": memory.margin.allocated,
+        "context_bytes": memory.margin.context,
+        "nccl_bytes": memory.margin.nccl,
+        "process_bytes": memory.margin.process,
+        "free_bytes": memory.margin.free,
+        "missing_bytes": memory.margin.missing,
+        "largest_stage": memory.largest.stage,
+        "fits": memory.margin.fits,
         "stages": [
             {
                 "stage": stage.stage,
                 "total_bytes": stage.nbytes,
                 "by_category_bytes": {name: stage.by_category.get(name, 0) for name in _COLUMNS},
                 "held": stage.held,
-                "of": _unit_of_held(found),
+                "of": _unit_of_held(memory),
             }
-            for stage in found.stages
+            for stage in memory.stages
         ],
     }

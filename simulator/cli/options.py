@@ -16,14 +16,14 @@ from simulator.cli.completion import names_of
 from simulator.cli.number_options import as_tokens
 
 
-def _forbid_plugins(context: typer.Context, given: bool) -> bool:
+def _forbid_plugins(context: typer.Context, is_set: bool) -> bool:
     """Set the environment variable that forbids plugins until the command ends, if the option was given."""
-    if given:
+    if is_set:
         before = os.environ.get(NO_PLUGINS)
         # Worker processes inherit the environment.
         os.environ[NO_PLUGINS] = "1"
         context.call_on_close(lambda: _restore(NO_PLUGINS, before))
-    return given
+    return is_set
 
 
 def _restore(name: str, before: str | None) -> None:

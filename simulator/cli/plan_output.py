@@ -40,11 +40,11 @@ class SearchProgress:
     began: float = field(default_factory=time.monotonic)
     wide: int = 0
 
-    def tell(self, found: SearchResult) -> None:
+    def tell(self, result: SearchResult) -> None:
         """Print the search's progress on stderr if a new line is due."""
         if self.quiet:
             return
-        text = progress_text(found, time.monotonic() - self.began, self.places)
+        text = progress_text(result, time.monotonic() - self.began, self.places)
         if sys.stderr.isatty():
             # A folded line could not be overwritten.
             text = text[: shutil.get_terminal_size().columns - 1]
@@ -62,7 +62,7 @@ class SearchProgress:
             typer.echo("", err=True)
 
 
-def progress_text(found: SearchResult, elapsed: float, places: int) -> str:
+def progress_text(result: SearchResult, elapsed: float, places: int) -> str:
     """Return a search's progress as a line: settings examined and left, the time left, and the best setting so far.
 
     Parameters
@@ -73,35 +73,35 @@ def progress_text(found: SearchResult, elapsed: float, places: int) -> str:
         Number of best settings to find.
     """
     # Settings that do not fit have no step time.
-    lead = f"best {format_time(found.best[0].step_time)}" if found.best else "no setting fits yet"
-    if found.certain and not found.ended:
-        first = "first place" if found.certain == 1 else f"places 1 to {found.certain}"
+    lead = f"best {format_time(result.best[0].step_time)}" if result.best else "no setting fits yet"
+    if result.certain and not result.ended:
+        first = "first place" if result.certain == 1 else f"places 1 to {result.certain}"
         lead += f", {first} certain, the next places are still searched"
-    ruled_out = f"{found.do_not_fit:,} do not fit, {found.left:,} of {found.considered:,} left"
-    return f"{len(found.played):,} simulated, {ruled_out}{_time_left(found, elapsed, places)}; {lead}"
+    ruled_out = f"{result.do_not_fit:,} do not fit, {result.left:,} of {result.considered:,} left"
+    return f"{len(result.played):,} simulated, {ruled_out}{_time_left(result, elapsed, places)}; {lead}"
 
 
-def _time_left(found: SearchResult, elapsed: float, places: int) -> str:
+def _time_left(result: SearchResult, elapsed: float, places: int) -> str:
     """Return the estimated time left in brackets, at the mean time for each simulated setting so far."""
-    if found.ended or not found.played:
+    if result.ended or not result.played:
         return ""
-    missing, mean = places - len(found.best), elapsed / len(found.played)
+    missing, mean = places - len(result.best), elapsed / len(result.played)
     # A missing place takes at least a simulation. With every place taken, each setting that is left takes at most one.
     if missing > 0:
-        return f" (at least {format_duration(min(missing, found.left) * mean)})"
-    return f" (at most {format_duration(found.left * mean)})"
+        return f" (at least {format_duration(min(missing, result.left) * mean)})"
+    return f" (at most {format_duration(result.left * mean)})"
 
 
-def print_plan(found: SearchResult, question: PlanQuestion) -> None:
+def print_plan(result: SearchResult, question: PlanQuestion) -> None:
     """Print a plan's answer, the best settings as a table, and the numbers of excluded settings by reason."""
-    if found.best:
-        for sentence in sentences(found, question.budget, question.deadline):
+    if result.best:
+        for sentence in sentences(result, question.budget, question.deadline):
             print_text(sentence)
-        _print_best(found)
-    _print_kinds(found)
-    excluded = reasons(found)
+        _print_best(result)
+    _print_kinds(result)
+    excluded = reasons(result)
     print_text(
-        f"\n{found.considered:,} settings considered, {len(found.played):,} simulated."
+        f"\n{result.considered:,} settings considered, {len(result.played):,} simulated."
         f"{' Settings not simulated, by reason:' if excluded else ''}"
     )
     for reason, count in excluded.items():
@@ -111,7 +111,7 @@ def print_plan(found: SearchResult, question: PlanQuestion) -> None:
 def print_sizes(tried: Sequence[ClusterSizeResult]) -> None:
     """Print the plan's results for several numbers of GPUs, if any."""
     if tried:
-        numbers = [one.to_dict() for one in tried]
+        numbers = [size.to_dict() for size in tried]
         print_text(f"\n{gpu_numbers.sentence(numbers)}")
         heads, rows = filled_columns(*gpu_numbers.table(numbers))
         # The last column is text and may be folded.
@@ -122,43 +122,43 @@ def print_sensitivity(changed: Sequence[MachineChange]) -> None:
     """Print a sentence for each changed machine, on its effect on the plan."""
     if changed:
         typer.echo("")
-    for one in changed:
-        print_text(sensitivity_sentence(one))
+    for machine in changed:
+        print_text(sensitivity_sentence(machine))
 
 
-def _print_best(found: SearchResult) -> None:
-    rate = rate_name(work_unit(one.report for one in found.best))
+def _print_best(result: SearchResult) -> None:
+    rate = rate_name(work_unit(candidate.report for candidate in result.best))
     heads = ("", "step", "80 % interval", f"{rate}/GPU", "MFU", "memory", "exposed", "bubble")
     columns = [*(Column(head) for head in heads), Column("setting", left=True, folds=True)]
     columns.append(Column("main difference", left=True, folds=True))
     rows = []
     # `step_difference` explains each setting against the best.
-    for number, one in enumerate(found.best, 1):
-        report = one.report
+    for number, candidate in enumerate(result.best, 1):
+        report = candidate.report
         rows.append(
             [
                 str(number),
-                format_time(one.step_time),
+                format_time(candidate.step_time),
                 _interval(report),
                 f"{report['tokens_per_s_per_gpu']:,.0f}",
                 f"{100 * report['mfu']:.1f} %",
                 format_memory(report["peak_memory_bytes"]),
                 exposed(report),
-                f"{100 * report['bubble_time_s'] / one.step_time:.1f} %",
-                one.setting.text,
-                step_difference(found.best[0], one).text,
+                f"{100 * report['bubble_time_s'] / candidate.step_time:.1f} %",
+                candidate.setting.text,
+                step_difference(result.best[0], candidate).text,
             ]
         )
     typer.echo("")
     print_table(*filled_columns(columns, rows))
-    missing = not_listed(found)
+    missing = not_listed(result)
     if missing:
         print_text(missing)
 
 
-def _print_kinds(found: SearchResult) -> None:
+def _print_kinds(result: SearchResult) -> None:
     """Print the fastest setting of each kind of layout, if there are several kinds."""
-    rows = kind_rows(found)
+    rows = kind_rows(result)
     if len(rows) > 1:
         typer.echo("\nFastest setting of each kind of layout (at least: lower bound, not simulated)")
         columns = [Column("kind", left=True), Column("step"), Column("setting", left=True, folds=True)]
@@ -190,10 +190,10 @@ def print_nearest(question: PlanQuestion, need: MemoryNeed, ways: Iterable[Remed
         "Changes that make a setting fit:"
     )
     # `ways` is lazy, and every remedy takes a search: print each immediately.
-    told = False
+    any_way = False
     for way in ways:
         print_text(f"  {way.text}", indent="    ")
-        told = True
+        any_way = True
         yield way
-    if not told:
+    if not any_way:
         print_text(f"  {NO_WAY}", indent="    ")

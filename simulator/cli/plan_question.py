@@ -59,7 +59,7 @@ class PlanOptions:
     sensitivity: bool | None = None
 
 
-def question(source: str, asked: PlanOptions, settings: Mapping[str, str]) -> PlanQuestion:
+def question(source: str, options: PlanOptions, settings: Mapping[str, str]) -> PlanQuestion:
     """Return the question for the planner, about a model if a topology is given, otherwise about a scenario.
 
     Raises
@@ -68,29 +68,29 @@ def question(source: str, asked: PlanOptions, settings: Mapping[str, str]) -> Pl
         An option is missing, does not apply to scenarios, or has an invalid value.
     """
     # --topology distinguishes both forms: a model needs a machine, a scenario has one.
-    if asked.topology is None:
-        return _of_scenario(source, asked, settings)
-    options = (("--fix", asked.fix), ("--among", asked.among))
-    said = tuple(_said(option, text) for option, texts in options for text in texts)
+    if options.topology is None:
+        return _of_scenario(source, options, settings)
+    texts_of_option = (("--fix", options.fix), ("--among", options.among))
+    constraints = tuple(_said(option, text) for option, texts in texts_of_option for text in texts)
     # --gpus, or the largest number in `--among gpus=...`.
-    gpus = largest_number(asked.gpus, said, "--gpus")
+    gpus = largest_number(options.gpus, constraints, "--gpus")
     if gpus is None:
         raise ScenarioError("--gpus: missing; write for example --gpus 8, or --among gpus=8,16")
-    seq_len = sequence_length(asked.seq_len, source)
-    base = _base(source, asked, gpus, seq_len, settings)
+    seq_len = sequence_length(options.seq_len, source)
+    base = _base(source, options, gpus, seq_len, settings)
     return PlanQuestion(
         base,
-        batch_of(_global_batch(asked, base), seq_len, "--global-batch"),
-        said,
-        tuple(Constraint(f"--without {text}", "", [text]) for text in asked.without),
-        asked.best or BEST,
-        _budget(asked),
-        asked.deadline,
-        asked.sensitivity or False,
+        batch_of(_global_batch(options, base), seq_len, "--global-batch"),
+        constraints,
+        tuple(Constraint(f"--without {text}", "", [text]) for text in options.without),
+        options.best or BEST,
+        _budget(options),
+        options.deadline,
+        options.sensitivity or False,
     )
 
 
-def _global_batch(asked: PlanOptions, base: Scenario) -> str:
+def _global_batch(options: PlanOptions, base: Scenario) -> str:
     """Return the global batch as written, or the default for a model of sequences.
 
     Raises
@@ -99,15 +99,15 @@ def _global_batch(asked: PlanOptions, base: Scenario) -> str:
         The batch is missing, and the model's samples are no sequences.
     """
     model = None if base.training is None else load_model(base.training.model, base.training.seq_len, base.base)
-    if asked.global_batch is None and model is not None and model.work_unit == SAMPLE:
+    if options.global_batch is None and model is not None and model.work_unit == SAMPLE:
         raise ScenarioError(
             f"--global-batch: missing; the default is {_BATCH} tokens, and a sample of {model.name} is no sequence; "
             "write the number of samples, for example --global-batch 256seq"
         )
-    return asked.global_batch or _BATCH
+    return options.global_batch or _BATCH
 
 
-def _of_scenario(source: str, asked: PlanOptions, settings: Mapping[str, str]) -> PlanQuestion:
+def _of_scenario(source: str, options: PlanOptions, settings: Mapping[str, str]) -> PlanQuestion:
     """Return the planner's question from a scenario's `plan`; of the options only --set may be given."""
     # A model without topology: the most likely mistake gets its own message.
     if registry.shipped("model", source) is not None or source.endswith(".json"):
@@ -115,10 +115,10 @@ def _of_scenario(source: str, asked: PlanOptions, settings: Mapping[str, str]) -
             "--topology: missing; the plan of a model needs a machine; write for example --topology dgx_h100 --gpus 8"
         )
     # A scenario's own `plan` replaces these options.
-    given = next((field.name for field in fields(asked) if getattr(asked, field.name) not in (None, ())), None)
-    if given is not None:
+    excess = next((field.name for field in fields(options) if getattr(options, field.name) not in (None, ())), None)
+    if excess is not None:
         # Field names are the options' names with underscores.
-        option = f"--{given.replace('_', '-')}"
+        option = f"--{excess.replace('_', '-')}"
         message = f"applies to a model with --topology; {source} is a scenario; change its keys with --set"
         raise ScenarioError(f"{option}: {message}")
     scenario = load_scenario(source, settings)
@@ -126,23 +126,23 @@ def _of_scenario(source: str, asked: PlanOptions, settings: Mapping[str, str]) -
     return plan_question(scenario)
 
 
-def _base(model: str, asked: PlanOptions, gpus: int, seq_len: int, settings: Mapping[str, str]) -> Scenario:
-    cluster: dict[str, Any] = {"topology": asked.topology, "world_size": gpus}
-    if asked.gpu is not None:
-        cluster["gpu"] = asked.gpu
+def _base(model: str, options: PlanOptions, gpus: int, seq_len: int, settings: Mapping[str, str]) -> Scenario:
+    cluster: dict[str, Any] = {"topology": options.topology, "world_size": gpus}
+    if options.gpu is not None:
+        cluster["gpu"] = options.gpu
     with told_as_options(_OPTIONS):
         return shared_scenario(model, cluster, seq_len, settings)
 
 
-def _budget(asked: PlanOptions) -> BudgetSpec | None:
+def _budget(options: PlanOptions) -> BudgetSpec | None:
     """Return the length and prices of the whole training from the options; prices and deadline need a length."""
-    given = {"--price": asked.price, "--watts": asked.watts, "--deadline": asked.deadline}
-    if asked.tokens is None:
-        option = next((name for name, value in given.items() if value is not None), None)
+    needing_tokens = {"--price": options.price, "--watts": options.watts, "--deadline": options.deadline}
+    if options.tokens is None:
+        option = next((name for name, value in needing_tokens.items() if value is not None), None)
         if option is not None:
             raise ScenarioError(f"{option}: needs --tokens, the length of the training; write --tokens 1e12")
         return None
-    return BudgetSpec(tokens=asked.tokens, price=asked.price, watts=asked.watts)
+    return BudgetSpec(tokens=options.tokens, price=options.price, watts=options.watts)
 
 
 def _said(option: str, text: str) -> Constraint:

@@ -56,57 +56,57 @@ def plan(question: PlanQuestion, backend: Backend, output: Output) -> None:
     """Search for the fastest settings, print them, and write best.yaml, plan.json and report.html if requested."""
     print_warnings(question.announced())
     # A constraint on the framework names at least one.
-    if not any(one.name == "framework" for one in question.said):
+    if not any(constraint.name == "framework" for constraint in question.said):
         print_assumed_framework(question.base)
     # Before a directory is created: contradictory constraints leave no setting to search.
     refuse_contradictions(question)
-    choices, own = question.choices(), _kept(output, backend)
+    choices, outcomes = question.choices(), _kept(output, backend)
     try:
-        _plan(question, choices, replace(backend, cache=backend.cache or own), output, own)
+        _plan(question, choices, replace(backend, cache=backend.cache or outcomes), output, outcomes)
     finally:
         # An empty folder would look like a plan.
         if output.out is not None and not any(output.out.iterdir()):
             run_directory.discard(output.out)
 
 
-def _plan(question: PlanQuestion, choices: Choices, backend: Backend, output: Output, own: Path | None) -> None:
+def _plan(question: PlanQuestion, choices: Choices, backend: Backend, output: Output, outcomes: Path | None) -> None:
     base, sequences = question.base, question.sequences
     # `search` yields its result so far after every point; the last result counts, also after an interruption.
-    found, ended, show = None, None, SearchProgress(output.as_json, question.best)
+    result, ended, show = None, None, SearchProgress(output.as_json, question.best)
     tried, changed = list[ClusterSizeResult](), list[MachineChange]()
     try:
-        for found in search(base, sequences, choices, best=question.best, backend=backend):
-            show.tell(found)
+        for result in search(base, sequences, choices, best=question.best, backend=backend):
+            show.tell(result)
         show.end()
-        if found is not None:
+        if result is not None:
             # Further numbers of GPUs, then further machines; each is another plan and may take as long as the first.
-            tried.extend(_told(sizes(found, question, backend), _size_text))
-            changed.extend(_told(sensitivity(found, backend) if question.sensitivity else (), _change_text))
+            tried.extend(_told(sizes(result, question, backend), _size_text))
+            changed.extend(_told(sensitivity(result, backend) if question.sensitivity else (), _change_text))
     except INTERRUPTIONS as error:
         # A further signal raises again; until then, the best settings so far are printed.
         hear(error)
         ended = error
         show.end()
     # Interrupted before the first setting was simulated: there is nothing to print.
-    if found is None or (ended is not None and not found.best):
+    if result is None or (ended is not None and not result.best):
         typer.echo(f"{word(ended)}; no setting was simulated", err=True)
         raise typer.Exit(exit_code(ended))
     # The same data for JSON, for the page, and for plan.json.
-    data = document(found, question.budget, question.deadline, tried)
+    data = document(result, question.budget, question.deadline, tried)
     # Nothing fits: say what is missing, and what would help.
-    if not found.best:
+    if not result.best:
         try:
             _add_nearest(data, question, choices, quiet=output.as_json)
         except INTERRUPTIONS as error:
             ended = error
-    data |= {"sensitivity": [one.to_dict() for one in changed]}
+    data |= {"sensitivity": [machine.to_dict() for machine in changed]}
     if output.out is not None:
-        _write(found, question, data, output.out)
+        _write(result, question, data, output.out)
     # stdout holds the JSON document and nothing else.
     if output.as_json:
         typer.echo(json.dumps(data, indent=2))
     else:
-        print_plan(found, question)
+        print_plan(result, question)
         print_sizes(tried)
         print_sensitivity(changed)
         if output.out is not None:
@@ -114,15 +114,15 @@ def _plan(question: PlanQuestion, choices: Choices, backend: Backend, output: Ou
     # An interrupted plan still prints its best settings, and exits with the signal's code.
     if ended is not None:
         again = "" if output.out is None else continuing_command(sys.argv[1:], output.out)
-        more = "" if own is None else f"; to continue, use `{again}`"
-        so_far = "the search has ended, but further plans have not" if found.ended else "the best"
-        typer.echo(f"{word(ended)}: {so_far} of {len(found.played)} simulated settings{more}", err=True)
+        more = "" if outcomes is None else f"; to continue, use `{again}`"
+        so_far = "the search has ended, but further plans have not" if result.ended else "the best"
+        typer.echo(f"{word(ended)}: {so_far} of {len(result.played)} simulated settings{more}", err=True)
         raise typer.Exit(exit_code(ended))
     # The search has ended, and its outcomes serve no further purpose.
-    if own is not None:
-        shutil.rmtree(own, ignore_errors=True)
+    if outcomes is not None:
+        shutil.rmtree(outcomes, ignore_errors=True)
     # A script sees from the exit code that nothing fits.
-    if not found.best:
+    if not result.best:
         raise typer.Exit(1)
 
 
@@ -136,9 +136,9 @@ def _add_nearest(data: dict[str, Any], question: PlanQuestion, choices: Choices,
         if not quiet:
             print_impossible(question, possible)
         return
-    found, ways = remedies(choices, question.base, question.sequences, need), list[Remedy]()
+    remedies_found, ways = remedies(choices, question.base, question.sequences, need), list[Remedy]()
     try:
-        for way in found if quiet else print_nearest(question, need, found):
+        for way in remedies_found if quiet else print_nearest(question, need, remedies_found):
             ways.append(way)
     # Also after Ctrl-C: remedies found so far are kept.
     finally:
@@ -152,41 +152,41 @@ def _kept(output: Output, backend: Backend) -> Path | None:
             raise ScenarioError("--resume: needs the directory of the interrupted plan; give --out DIR")
         return None
     # With --cache, the cache keeps the outcomes.
-    kept = output.out / "outcomes" if backend.cache is None else None
-    if output.resume and kept is not None and not kept.is_dir():
+    folder = output.out / "outcomes" if backend.cache is None else None
+    if output.resume and folder is not None and not folder.is_dir():
         raise ScenarioError(f"--resume: {output.out} holds no interrupted plan; omit --resume")
     if not output.resume:
         run_directory.create("plan", output.out)
-    return kept
+    return folder
 
 
-def _told(found: Iterable[T], text: Callable[[T], str]) -> Iterator[T]:
+def _told(results: Iterable[T], text: Callable[[T], str]) -> Iterator[T]:
     """Yield each item after printing the item's text on stderr."""
-    for one in found:
+    for result in results:
         # On stderr, because stdout may hold JSON.
-        typer.echo(text(one), err=True)
-        yield one
+        typer.echo(text(result), err=True)
+        yield result
 
 
-def _size_text(one: ClusterSizeResult) -> str:
-    step = one.missing if one.best is None else f"{format_time(one.best.step_time)} per step"
-    days = f", {amount_text(one.takes['days'])} days" if one.takes else ""
-    return f"{one.gpus:,} GPU{'' if one.gpus == 1 else 's'}: {step}{days}"
+def _size_text(size: ClusterSizeResult) -> str:
+    step = size.missing if size.best is None else f"{format_time(size.best.step_time)} per step"
+    days = f", {amount_text(size.takes['days'])} days" if size.takes else ""
+    return f"{size.gpus:,} GPU{'' if size.gpus == 1 else 's'}: {step}{days}"
 
 
-def _change_text(one: MachineChange) -> str:
-    return f"{one.change}: {format_time(one.best.step_time)} per step"
+def _change_text(machine: MachineChange) -> str:
+    return f"{machine.change}: {format_time(machine.best.step_time)} per step"
 
 
-def _write(found: SearchResult, question: PlanQuestion, data: Mapping[str, Any], folder: Path) -> None:
+def _write(result: SearchResult, question: PlanQuestion, data: Mapping[str, Any], folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     write_atomically(folder / "plan.json", json.dumps(data, indent=2) + "\n")
     # Without a fitting setting there is no scenario to write.
     written = ""
-    if found.best:
-        best = scenario_of(found.base, found.best[0].setting).replaced(
+    if result.best:
+        best = scenario_of(result.base, result.best[0].setting).replaced(
             name="best",
-            question="The fastest setting of the plan." if found.ended else "The fastest setting of a stopped plan.",
+            question="The fastest setting of the plan." if result.ended else "The fastest setting of a stopped plan.",
             budget=question.budget,
         )
         written = to_yaml(best)

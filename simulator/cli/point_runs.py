@@ -47,7 +47,7 @@ def simulate(scenario: Scenario, options: RunOptions, backend: Backend, began: f
         return
     print_assumed_framework(scenario)
     numbered = list(enumerate(points(scenario)))
-    with _naming_the_scenario(scenario, alone=len(numbered) == 1):
+    with _naming_the_scenario(scenario, is_single=len(numbered) == 1):
         print_warnings([announced(point.scenario for _, point in numbered)])
     check_link_names(scenario.source, [point for _, point in numbered])
     for _, point in numbered:
@@ -158,13 +158,13 @@ def _cleaning_up(folder: Path, numbered: Sequence[NumberedPoint], *, resume: boo
     except INTERRUPTIONS as error:
         # A second Ctrl-C must not interrupt the cleaning up.
         heed_no_more()
-        kept = _keep_or_discard(folder, numbered, resume=resume)
-        typer.echo(f"{word(error)}: {kept or 'no point had ended, therefore no results are kept'}", err=True)
+        advice = _keep_or_discard(folder, numbered, resume=resume)
+        typer.echo(f"{word(error)}: {advice or 'no point had ended, therefore no results are kept'}", err=True)
         raise typer.Exit(exit_code(error)) from None
     except Exception:
-        kept = _keep_or_discard(folder, numbered, resume=resume)
-        if kept:
-            typer.echo(kept, err=True)
+        advice = _keep_or_discard(folder, numbered, resume=resume)
+        if advice:
+            typer.echo(advice, err=True)
         raise
 
 
@@ -193,12 +193,12 @@ def _played(
     # With --resume, only points without a line in the journal.
     missing = [(index, point) for index, point in numbered if index not in outcomes_by_index]
     # The error of a single point is the error of the run. Among many points, an error is a result.
-    alone = len(numbered) == 1
+    is_single = len(numbered) == 1
     with (
         progress(len(numbered), done=len(outcomes_by_index), what=scenario.name) as step,
-        _naming_the_scenario(scenario, alone=alone),
+        _naming_the_scenario(scenario, is_single=is_single),
         # Closing the generator ends its workers at once, also after an exception.
-        closing(play_points(missing, backend, keeper, strict=alone)) as outcomes,
+        closing(play_points(missing, backend, keeper, strict=is_single)) as outcomes,
     ):
         for outcome in outcomes:
             # Written before the point counts as done, so that a kill at any moment loses no counted point.
@@ -209,13 +209,13 @@ def _played(
 
 
 @contextmanager
-def _naming_the_scenario(scenario: Scenario, *, alone: bool) -> Iterator[None]:
-    """Prepend the scenario's name to an error raised in the `with` block, if `alone` (the scenario has one point)."""
+def _naming_the_scenario(scenario: Scenario, *, is_single: bool) -> Iterator[None]:
+    """Prepend the scenario's name to an error raised in the `with` block, if `is_single` (it has one point)."""
     try:
         yield
     except SimulatorError as error:
         # Errors that name the scenario or an option already are left unchanged.
-        if alone and not str(error).startswith((scenario.source, "--")):
+        if is_single and not str(error).startswith((scenario.source, "--")):
             error.args = (f"{scenario.source}: {error}", *error.args[1:])
         raise
 

@@ -2,8 +2,8 @@
 
 Work that ends within ten seconds leaves no line in a file. Three parts act at the same time::
 
-    main thread     simulates, and updates `played` (stage, share)    calls step() after each point
-    this thread     reads `played` every 0.5 s or 10 s                writes a description
+    main thread     simulates, and updates `simulated` (stage, share)   calls step() after each point
+    this thread     reads `simulated` every 0.5 s or 10 s               writes a description
     rich's thread   redraws the bar on a terminal
 """
 
@@ -87,12 +87,12 @@ def phase(what: str) -> Iterator[None]:
 @contextmanager
 def _telling(bars: Bars, what: str, number_done: Callable[[], str]) -> Iterator[None]:
     """Show the running point's progress from a separate thread during the `with` block."""
-    played, over, terminal = Progress(), Event(), bars.console.is_terminal
+    simulated, over, terminal = Progress(), Event(), bars.console.is_terminal
 
     def tell() -> None:
         while not over.wait(_EVERY[terminal]):
             # Read without a lock: a stale number is harmless.
-            text = described(played, what)
+            text = described(simulated, what)
             if terminal:
                 bars.update(bars.tasks[0].id, description=text)
             else:
@@ -102,7 +102,7 @@ def _telling(bars: Bars, what: str, number_done: Callable[[], str]) -> Iterator[
     thread = Thread(target=tell, daemon=True)
     thread.start()
     try:
-        with watched(played):
+        with watched(simulated):
             yield
     finally:
         over.set()
@@ -132,7 +132,7 @@ def share_done(finished: int, total: int, counted: str, elapsed: float, before: 
     return text
 
 
-def described(played: Progress, what: str) -> str:
+def described(simulated: Progress, what: str) -> str:
     """Format the scenario's name and the running point's progress.
 
     Examples
@@ -140,8 +140,8 @@ def described(played: Progress, what: str) -> str:
     >>> described(Progress("simulating", 0.42, 0.31), "llama")
     'llama: simulating, 310 ms, 42 % done'
     """
-    if not played.stage:
+    if not simulated.stage:
         return what
-    if played.share is None:
-        return f"{what}: {played.stage}"
-    return f"{what}: {played.stage}, {format_time(played.now)}, {100 * played.share:.0f} % done"
+    if simulated.share is None:
+        return f"{what}: {simulated.stage}"
+    return f"{what}: {simulated.stage}, {format_time(simulated.now)}, {100 * simulated.share:.0f} % done"

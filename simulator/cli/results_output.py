@@ -40,8 +40,8 @@ def print_results(compared: Comparison, answer: Answer, folder: Path, pictures: 
     typer.echo()
     # --table full: every column, from the outcomes themselves.
     if full:
-        shown = [outcome.to_dict() for outcome in compared.outcomes[:_MOST_ROWS]]
-        for table in points_tables(shown, width):
+        rows = [outcome.to_dict() for outcome in compared.outcomes[:_MOST_ROWS]]
+        for table in points_tables(rows, width):
             console.print(table)
         if len(compared.rows) > _MOST_ROWS:
             typer.echo(f"{len(compared.rows) - _MOST_ROWS} more points: {folder / 'table.csv'}")
@@ -60,18 +60,18 @@ def print_results(compared: Comparison, answer: Answer, folder: Path, pictures: 
         if len(costs.rows) > _MOST_SMALL:
             typer.echo(f"{len(costs.rows) - _MOST_SMALL} more rows: {folder / 'report.json'}")
     number = len(pictures.files)
-    drawn = f", {number} picture{'s' if number != 1 else ''} in {folder / 'plots'}" if number else ""
+    pictures_text = f", {number} picture{'s' if number != 1 else ''} in {folder / 'plots'}" if number else ""
     # With --no-report there is no page; name the directory instead.
     page = folder / FILE
-    typer.echo(f"{'report' if page.is_file() else 'results'}: {page if page.is_file() else folder}{drawn}")
+    typer.echo(f"{'report' if page.is_file() else 'results'}: {page if page.is_file() else folder}{pictures_text}")
     for line in (*pictures.undrawn, *([pictures.left_out] if pictures.left_out else [])):
         typer.echo(line)
 
 
 def print_traces(folder: Path, points: Sequence[int]) -> None:
     """Print the directories with the traces of a run's points (given by index), and where to open a trace."""
-    alone = folder / "trace"
-    places = [alone] if alone.is_dir() else [folder / "points" / f"{index:04d}" / "trace" for index in points]
+    lone = folder / "trace"
+    places = [lone] if lone.is_dir() else [folder / "points" / f"{index:04d}" / "trace" for index in points]
     if places:
         further = f" to {places[-1]}" if len(places) > 1 else ""
         print_text(f"traces: {places[0]}{further}; each file opens in https://ui.perfetto.dev", "  ")

@@ -44,7 +44,7 @@ def test_every_layer_but_the_last_leaves_and_returns_once_for_each_micro_batch(
 
 
 def test_each_of_two_stages_keeps_its_last_layer() -> None:
-    run = played("ddp", 2, parallelism=replace(step("ddp").parallelism, pp=2), accumulation=2)
+    run = played("ddp", 2, parallelism=step("ddp").parallelism.replaced(pp=2), accumulation=2)
     # Three layers a stage: two of them leave, for each of two micro-batches.
     assert moved(run, "to host") == [saved()] * 2 * 2
 
@@ -60,7 +60,7 @@ def test_the_report_counts_what_waits_on_the_host(accumulation: int, checkpointi
 
 def test_the_first_stage_of_a_pipeline_has_most_on_its_host() -> None:
     """1F1B on two stages: two micro-batches of the first stage's two layers wait at once, and one of the second's."""
-    run = played("ddp", 2, parallelism=replace(step("ddp").parallelism, pp=2), accumulation=4)
+    run = played("ddp", 2, parallelism=step("ddp").parallelism.replaced(pp=2), accumulation=4)
     assert run.report.host_activation_bytes == 2 * 2 * saved()
 
 

@@ -50,16 +50,16 @@ def command(source: ScenarioName, settings: Settings = None, no_plugins: NoPlugi
     if scenario.plan is not None:
         _print(scenario, _facts_of_plan(scenario))
         return
-    found = points(scenario)
-    print_warnings([announced(point.scenario for point in found)])
-    efforts, unfit = _efforts(scenario, found)
+    numbered_points = points(scenario)
+    print_warnings([announced(point.scenario for point in numbered_points)])
+    efforts, unfit = _efforts(scenario, numbered_points)
     # Points are simulated one after another: the largest determines the memory, their sum the time.
-    memory = max(one.memory for one in efforts)
-    seconds = sum(one.seconds for one in efforts)
+    memory = max(estimate.memory for estimate in efforts)
+    seconds = sum(estimate.seconds for estimate in efforts)
     facts = {
         "question": scenario.question,
         "points": str(len(efforts)),
-        "transfers": f"{sum(one.transfers for one in efforts):,}",
+        "transfers": f"{sum(estimate.transfers for estimate in efforts):,}",
         "engine": _engines(efforts),
         "memory": f"about {format_bytes(memory)} for the largest point, plus about 100 MiB for the program",
         "run time": f"about {format_time(seconds)} on one core, without pictures",
@@ -99,31 +99,31 @@ def _need(point: Point, clusters: Clusters) -> _Need:
         return _Need()
     cluster = clusters.of(point.scenario)
     step = to_step(training, point.scenario.cluster.world_size, point.scenario.base)
-    least, there = least_need(cluster, step), cluster.gpus[0].hbm_bytes
-    near = _NEAR * there < least <= there and passes_of(step) <= _MOST_PASSES
+    least, memory = least_need(cluster, step), cluster.gpus[0].hbm_bytes
+    near = _NEAR * memory < least <= memory and passes_of(step) <= _MOST_PASSES
     # A single rank has exact times.
     factor = APART if cluster.world_size > 1 else 1.0
     most = 0
     if near:
         need = estimate_memory(cluster, step)
         most = int(factor * need.reserved) + need.beside.nbytes
-    return _Need(least, most, there)
+    return _Need(least, most, memory)
 
 
-def _out_of_memory(scenario: Scenario, found: Sequence[Point], bounds: Sequence[_Need]) -> str:
+def _out_of_memory(scenario: Scenario, points: Sequence[Point], bounds: Sequence[_Need]) -> str:
     """Return a warning about points that exceed the GPU's memory or may exceed it, from `_need` of each; "" without
     any.
     """
-    start, both = f"{scenario.source}: GPU memory:", list(zip(found, bounds, strict=True))
+    start, both = f"{scenario.source}: GPU memory:", list(zip(points, bounds, strict=True))
     surely = [(point, need) for point, need in both if need.too_much]
     if not surely:
-        return _close(start, [(point, need) for point, need in both if need.close], len(found))
+        return _close(start, [(point, need) for point, need in both if need.close], len(points))
     point, need = surely[0]
     bytes_of_both = f"a rank needs at least {format_memory(need.least)} and has {format_memory(need.there)}"
-    if len(found) == 1:
+    if len(points) == 1:
         return f"{start} the step does not fit: {bytes_of_both}; `simulator run` names changes that make the step fit"
     verb = "does" if len(surely) == 1 else "do"
-    number = f"{len(surely)} of {len(found)} points {verb} not fit"
+    number = f"{len(surely)} of {len(points)} points {verb} not fit"
     return f"{start} {number}; in the first ({_settings(point)}), {bytes_of_both}"
 
 
@@ -155,10 +155,10 @@ def _facts_of_plan(scenario: Scenario) -> dict[str, str]:
     print_warnings(question.announced())
     # Contradictory constraints leave no setting to count.
     refuse_contradictions(question)
-    there = sum(1 for _ in settings(question.choices(), question.base, question.sequences, refused))
+    possible = sum(1 for _ in settings(question.choices(), question.base, question.sequences, refused))
     return {
         "question": question.text,
-        "settings": f"{there:,} possible; {sum(refused.counts.values()):,} further combinations are impossible",
+        "settings": f"{possible:,} possible; {sum(refused.counts.values()):,} further combinations are impossible",
     }
 
 
@@ -169,7 +169,7 @@ def _print(scenario: Scenario, facts: Mapping[str, str]) -> None:
             print_text(f"{name + ':':<10} {fact}", indent=" " * 11)
 
 
-def _efforts(scenario: Scenario, found: Sequence[Point]) -> tuple[list[CostEstimate], str]:
+def _efforts(scenario: Scenario, points: Sequence[Point]) -> tuple[list[CostEstimate], str]:
     """Return the estimated simulation cost of each point, and the warning of `_out_of_memory`.
 
     Raises
@@ -184,25 +184,25 @@ def _efforts(scenario: Scenario, found: Sequence[Point]) -> tuple[list[CostEstim
     # Points with the same cluster share the cluster and its routes.
     clusters = Clusters()
     efforts: list[CostEstimate] = []
-    faults = _Faults(scenario, len(found))
-    with progress(len(found), what=f"checking {scenario.name}", counted="points checked", lasting=False) as step:
+    faults = _Faults(scenario, len(points))
+    with progress(len(points), what=f"checking {scenario.name}", counted="points checked", lasting=False) as step:
         # Points larger than this machine's memory are reported first, because planning the rest may take minutes.
-        for point in found:
+        for point in points:
             with faults.of(point):
                 refuse_too_large(point.scenario)
         faults.tell()
         bounds: list[_Need] = []
-        for point in found:
+        for point in points:
             with faults.of(point):
-                one = effort(point.scenario, clusters)
-                if not efforts and one.seconds < _SOON:
+                estimate = effort(point.scenario, clusters)
+                if not efforts and estimate.seconds < _SOON:
                     # The first estimate includes import time: repeat.
-                    one = effort(point.scenario, clusters)
-                efforts.append(one)
+                    estimate = effort(point.scenario, clusters)
+                efforts.append(estimate)
                 bounds.append(_need(point, clusters))
             step()
         faults.tell()
-    return efforts, _out_of_memory(scenario, found, bounds)
+    return efforts, _out_of_memory(scenario, points, bounds)
 
 
 class _Faults:
@@ -237,8 +237,8 @@ class _Faults:
 def _engines(efforts: Sequence[CostEstimate]) -> str:
     """Return a text on how many points each engine simulates, and why."""
     counts: dict[tuple[str, str], int] = {}
-    for one in efforts:
-        counts[one.engine, one.why] = counts.get((one.engine, one.why), 0) + 1
+    for estimate in efforts:
+        counts[estimate.engine, estimate.why] = counts.get((estimate.engine, estimate.why), 0) + 1
     # The number of points is of interest only if engines differ.
     several = len(counts) > 1
     return "; ".join(

@@ -109,9 +109,9 @@ def command(
         return
     reports = [point["report"] for point in points]
     # The scenario has the name of the operation, whichever spelling was typed.
-    named = scenarios[0].collective.operation if scenarios[0].collective is not None else operation
-    rows = [_row(named, size, dtype, report, world_size) for size, report in zip(nbytes_list, reports, strict=True)]
-    head = f"simulated: {topology}, {world_size} ranks, {named}"
+    name = scenarios[0].collective.operation if scenarios[0].collective is not None else operation
+    rows = [_row(name, size, dtype, report, world_size) for size, report in zip(nbytes_list, reports, strict=True)]
+    head = f"simulated: {topology}, {world_size} ranks, {name}"
     comment = "\n".join(
         [head, *_algorithms(nbytes_list, reports), *_trust(topology, reports), *_idle_cards(scenarios, reports)]
     )
@@ -239,15 +239,15 @@ def _itemsize(dtype: str) -> int:
 
 def _row(operation: str, size: int, dtype: str, report: Report, world_size: int) -> NcclRow:
     # nccl-tests counts elements per rank for these operations, and of the whole array for the rest.
-    known = COLLECTIVE_OPERATIONS[operation]
-    parts = {known.before, known.after} & {Holding.PART, Holding.PAIRS}
+    kind = COLLECTIVE_OPERATIONS[operation]
+    parts = {kind.before, kind.after} & {Holding.PART, Holding.PAIRS}
     count = size // find_dtype(dtype).itemsize
     return NcclRow(
         size=size,
         count=count // world_size if parts else count,
         dtype=dtype,
-        redop="sum" if known.reduces else "none",
-        root=0 if known.rooted else -1,
+        redop="sum" if kind.reduces else "none",
+        root=0 if kind.rooted else -1,
         time=report["time_s"],
         algbw=report["algbw"],
         busbw=report["busbw"],

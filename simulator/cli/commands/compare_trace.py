@@ -67,19 +67,19 @@ def command(
             f"{scenario.source}: has {count} points, and a trace is compared with one; choose values with --set"
         )
     traces = [read_trace(path) for path in files]
-    told, notes = _ranks(traces, rank or (), scenario.cluster.world_size)
-    measured = [measured_step(trace, rank, step) for trace, rank in zip(traces, told, strict=True)]
+    ranks, notes = _ranks(traces, rank or (), scenario.cluster.world_size)
+    measured = [measured_step(trace, rank, step) for trace, rank in zip(traces, ranks, strict=True)]
     with claimed(out):
         print_warnings([*warnings_of(scenario), *notes, *(note for trace in traces for note in trace.notes)])
-        run = simulate_point(scenario, limit_memory=False, keep=told)
-        found = compared(measured, simulated_steps(run, told))
-        table = time_table(found)
-        numbers = ", ".join("whole trace" if one is None else f"ProfilerStep#{one}" for one in found.numbers)
+        run = simulate_point(scenario, limit_memory=False, keep=ranks)
+        paired = compared(measured, simulated_steps(run, ranks))
+        table = time_table(paired)
+        numbers = ", ".join("whole trace" if number is None else f"ProfilerStep#{number}" for number in paired.numbers)
         subject = f"{scenario.name}: {', '.join(map(str, files))} ({numbers})"
-        drawn = pictures(found) if out else ()
-        tables = [table, difference_table(found), operation_table(found)]
-        pairs = timelines(found) if out else None
-        answer = Presentation("", subject, found.sentences, found.to_dict(), tables, drawn, pairs)
+        plots = pictures(paired) if out else ()
+        tables = [table, difference_table(paired), operation_table(paired)]
+        pairs = timelines(paired) if out else None
+        answer = Presentation("", subject, paired.sentences, paired.to_dict(), tables, plots, pairs)
         # The page has the subject as its title.
         give(answer, [table], out, as_json=as_json, heading=f"{subject}.")
 
@@ -96,27 +96,29 @@ def _scenario(source: str, overrides: Mapping[str, str]) -> Scenario:
     return run_directory.load(Path(source))
 
 
-def _ranks(traces: Sequence[KinetoTrace], given: Sequence[int], world_size: int) -> tuple[list[int], list[str]]:
+def _ranks(traces: Sequence[KinetoTrace], ranks_given: Sequence[int], world_size: int) -> tuple[list[int], list[str]]:
     """Return the rank of each trace, and notes on ranks that were assumed."""
-    if given and len(given) != len(traces):
-        raise ScenarioError(f"--rank: got {len(given)} ranks for {len(traces)} traces; give --rank for each, in order")
+    if ranks_given and len(ranks_given) != len(traces):
+        raise ScenarioError(
+            f"--rank: got {len(ranks_given)} ranks for {len(traces)} traces; give --rank for each, in order"
+        )
     notes = [
         f"{trace.source}: is of a job with {trace.world_size} ranks, and the scenario has {world_size}"
         for trace in traces
         if trace.world_size not in (None, world_size)
     ]
-    found = list(given)
-    for place, trace in enumerate(traces if not given else ()):
+    ranks = list(ranks_given)
+    for place, trace in enumerate(traces if not ranks_given else ()):
         if trace.rank is None:
             notes.append(f"{trace.source}: names no rank; compared with rank {place}; --rank selects another")
-        found.append(place if trace.rank is None else trace.rank)
-    for trace, rank in zip(traces, found, strict=True):
+        ranks.append(place if trace.rank is None else trace.rank)
+    for trace, rank in zip(traces, ranks, strict=True):
         if rank >= world_size:
             raise ScenarioError(
                 f"{trace.source}: is of rank {rank}, but the scenario has the ranks 0 .. {world_size - 1}; "
                 "select another with --rank, or change cluster.world_size"
             )
-    if len(set(found)) < len(found):
-        twice = next(rank for rank in found if found.count(rank) > 1)
+    if len(set(ranks)) < len(ranks):
+        twice = next(rank for rank in ranks if ranks.count(rank) > 1)
         raise ScenarioError(f"--rank: two traces are of rank {twice}; give each its rank with --rank")
-    return found, notes
+    return ranks, notes

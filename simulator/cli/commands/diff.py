@@ -40,64 +40,64 @@ def command(
 
     runs, names = (read_run(first), read_run(second)), (str(first), str(second))
     # Equal settings make common points; keys, points and figures are compared.
-    found = differences(*runs)
+    changes = differences(*runs)
     if page is not None:
         # The page needs more imports than the text.
         from simulator.results.page.diff_page import diff_page
 
         # The page shows both timelines of a point, and needs a point that both runs have.
-        if not found.common:
+        if not changes.common:
             raise ScenarioError(f"--html: {first} and {second} have no common point; a page compares common points")
-        write_atomically(page, diff_page((runs[0].folder, runs[1].folder), found))
-        said = (main_difference(found, names), *found.sentences(names), f"Page: {page}")
-        print_text(" ".join(sentence for sentence in said if sentence), indent="  ")
+        write_atomically(page, diff_page((runs[0].folder, runs[1].folder), changes))
+        sentences = (main_difference(changes, names), *changes.sentences(names), f"Page: {page}")
+        print_text(" ".join(sentence for sentence in sentences if sentence), indent="  ")
     elif as_json:
-        typer.echo(json.dumps(_data(found), indent=2))
+        typer.echo(json.dumps(_data(changes), indent=2))
     else:
-        _print(found, names)
+        _print(changes, names)
 
 
-def _data(found: RunDifferences) -> dict[str, Any]:
+def _data(changes: RunDifferences) -> dict[str, Any]:
     return {
-        "scenario": None if found.keys is None else [asdict(change) for change in found.keys],
-        "points": {"both": len(found.common), "only_first": found.only[0], "only_second": found.only[1]},
+        "scenario": None if changes.keys is None else [asdict(change) for change in changes.keys],
+        "points": {"both": len(changes.common), "only_first": changes.only[0], "only_second": changes.only[1]},
         "differences": [
-            {"settings": point.settings, **asdict(change)} for point in found.common for change in point.changes
+            {"settings": point.settings, **asdict(change)} for point in changes.common for change in point.changes
         ],
     }
 
 
-def _print(found: RunDifferences, names: tuple[str, str]) -> None:
+def _print(changes: RunDifferences, names: tuple[str, str]) -> None:
     from simulator.results.main_difference import main_difference
     from simulator.results.run_differences import key_text
 
-    if found.nothing:
+    if changes.nothing:
         typer.echo("no difference: every figure is equal at every point")
         return
-    main = main_difference(found, names)
+    main = main_difference(changes, names)
     if main:
         print_text(main, indent="  ")
     # A lone report.json has no scenario.yaml beside it.
-    if found.keys is None:
+    if changes.keys is None:
         typer.echo("Scenario keys were not compared, because a single report file has no scenario.")
     else:
-        typer.echo("Scenario keys that differ:" if found.keys else "No scenario key differs.")
-        for change in found.keys:
+        typer.echo("Scenario keys that differ:" if changes.keys else "No scenario key differs.")
+        for change in changes.keys:
             print_text(f"  {change.key}: {key_text(change.first)} -> {key_text(change.second)}", indent="    ")
-    for line in found.sentences(names):
+    for line in changes.sentences(names):
         typer.echo(line)
-    for name, own in zip(names, found.only, strict=True):
+    for name, lacking in zip(names, changes.only, strict=True):
         # A sweep may have thousands of points that the other run lacks.
-        for settings in own[:_MOST_NAMED]:
+        for settings in lacking[:_MOST_NAMED]:
             print_text(f"  only in {name}: {_settings_text(settings)}", indent="    ")
-        if len(own) > _MOST_NAMED:
-            typer.echo(f"  only in {name}: {len(own) - _MOST_NAMED:,} more")
-    for point in found.common:
+        if len(lacking) > _MOST_NAMED:
+            typer.echo(f"  only in {name}: {len(lacking) - _MOST_NAMED:,} more")
+    for point in changes.common:
         for change in point.changes:
             if not change.derived:
                 print_text(f"{_settings(point.settings)}{_line(change)}", indent="  ")
     # Only --json lists the figures that follow from other figures.
-    unlisted = [change.field for point in found.common for change in point.changes if change.derived]
+    unlisted = [change.field for point in changes.common for change in point.changes if change.derived]
     if unlisted:
         fields = ", ".join(dict.fromkeys(unlisted))
         print_text(f"Not listed: {len(unlisted):,} of {fields}; --json lists them.", indent="  ")

@@ -68,29 +68,29 @@ def command(
     scenario = load_scenario(source, as_overrides(settings or ()))
     gpus = scenario.cluster.world_size
     used = 1.0 if scenario.training is None else scenario.training.tokens_used
-    given = _measurement(measured, gpus, _unit(scenario), used)
+    measurement = _measurement(measured, gpus, _unit(scenario), used)
     print_assumed_framework(scenario)
     with progress(_MOST_SIMULATED, what=scenario.name, counted="simulations at most") as advance:
-        found = expectation(scenario, given.step_time, given.rate, advance)
+        answer = expectation(scenario, measurement.step_time, measurement.rate, advance)
     if scenario.compare or scenario.sweep:
         print_text(
             f"{source}: `compare` and `sweep` do not count here; the scenario's other values are simulated", stderr=True
         )
-    for hint in filter(None, (_hint(found, given, gpus), _padding_hint(given, measured, used))):
+    for hint in filter(None, (_hint(answer, measurement, gpus), _padding_hint(measurement, measured, used))):
         print_text(f"note: {hint}", stderr=True)
     if as_json:
-        typer.echo(json.dumps(found.to_dict(), indent=2))
+        typer.echo(json.dumps(answer.to_dict(), indent=2))
         return
-    if not found.margin.fits:
-        _print_fitting(found, given, gpus)
-        if found.fitting:
+    if not answer.margin.fits:
+        _print_fitting(answer, measurement, gpus)
+        if answer.fitting:
             return
-    print_text(_said(found, given, gpus))
+    print_text(_said(answer, measurement, gpus))
     # A normal time needs no explanation.
-    if found.normal or not found.explanations:
+    if answer.normal or not answer.explanations:
         return
     lines = [
-        (_cause(one), format_time(one.step_time), f"{100 * one.share:.0f} %", one.key) for one in found.explanations
+        (_cause(why), format_time(why.step_time), f"{100 * why.share:.0f} %", why.key) for why in answer.explanations
     ]
     head = ("what if", "step time", "of the gap", "to simulate it")
     typer.echo(f"\n{Table('simulated explanations, each alone', head, tuple(lines)).text(width())}")
@@ -98,16 +98,16 @@ def command(
         "\nEach cause is simulated alone, and shares do not add up; in a real run several causes may act together, "
         "each with a smaller size."
     )
-    if not all(one.likely for one in found.explanations):
+    if not all(why.likely for why in answer.explanations):
         print_text(
             "Unlikely: a size beyond a factor of 3 for one cause alone, or a step time far beyond the measured one."
         )
-    if any(one.likely and one.usual for one in found.explanations):
+    if any(why.likely and why.usual for why in answer.explanations):
         print_text(
             "No collective of this machine was measured: the prediction has the rated bandwidth of every link, "
             "therefore slow transfers come first."
         )
-    if found.measured > _NOT_SIMULATED * found.predicted:
+    if answer.measured > _NOT_SIMULATED * answer.predicted:
         print_text(
             f"More than {_NOT_SIMULATED:g} times the predicted time: first rule out what is not simulated: loading of "
             "data, work of the host between steps (Python, logging, evaluation), checkpoints, and the first steps of a "
@@ -115,29 +115,29 @@ def command(
         )
 
 
-def _cause(one: Explanation) -> str:
+def _cause(cause: Explanation) -> str:
     """Return a cause in words, with a mark if it is unlikely."""
-    return one.cause if one.likely else f"{one.cause} (unlikely)"
+    return cause.cause if cause.likely else f"{cause.cause} (unlikely)"
 
 
-def _print_fitting(found: Expectation, given: _Measurement, gpus: int) -> None:
+def _print_fitting(answer: Expectation, measurement: _Measurement, gpus: int) -> None:
     """Print that the described step does not fit into memory, and the measurement beside settings that fit."""
     print_text(
-        f"The step as described {found.margin.verdict}: the measured run recomputes more or holds less. Without the "
-        f"limit it would take {format_time(found.predicted)}; measured {format_time(found.measured)}."
+        f"The step as described {answer.margin.verdict}: the measured run recomputes more or holds less. Without the "
+        f"limit it would take {format_time(answer.predicted)}; measured {format_time(answer.measured)}."
     )
-    if not found.fitting:
+    if not answer.fitting:
         print_text("It fits with no tested setting; the comparison below ignores the limit.")
         return
-    rate = (f"{rate_name(found.unit)} per GPU",) if given.rate is not None else ()
+    rate = (f"{rate_name(answer.unit)} per GPU",) if measurement.rate is not None else ()
     head = ("setting", "step time", *rate, "measured against it", "normal", "reserved memory")
     lines = []
-    for one in found.fitting:
-        ends = f"{format_time(one.low)} to {format_time(one.high)}"
-        speed = (f"{found.work / gpus / one.step_time:,.0f}",) if rate else ()
-        apart = f"{found.measured / one.step_time - 1:+.1%}"
-        normal = f"{'yes' if one.low <= found.measured <= one.high else 'no'}: {ends}"
-        lines.append((one.key, format_time(one.step_time), *speed, apart, normal, format_memory(one.margin.process)))
+    for fit in answer.fitting:
+        ends = f"{format_time(fit.low)} to {format_time(fit.high)}"
+        speed = (f"{answer.work / gpus / fit.step_time:,.0f}",) if rate else ()
+        excess = f"{answer.measured / fit.step_time - 1:+.1%}"
+        normal = f"{'yes' if fit.low <= answer.measured <= fit.high else 'no'}: {ends}"
+        lines.append((fit.key, format_time(fit.step_time), *speed, excess, normal, format_memory(fit.margin.process)))
     typer.echo(f"\n{Table('settings with which it fits, each simulated', head, tuple(lines)).text(width())}")
     print_text("\nWrite the setting of your run into the scenario, and run `expect` again: it then simulates causes.")
 
@@ -175,24 +175,24 @@ def _measurement(text: str, gpus: int, work: str, used: float) -> _Measurement:
     raise ScenarioError(f"--measured: got {text!r}; {allowed}")
 
 
-def _hint(found: Expectation, given: _Measurement, gpus: int) -> str:
+def _hint(answer: Expectation, measurement: _Measurement, gpus: int) -> str:
     """Return a hint if a rate of all GPUs is plausible only as the rate of each GPU; otherwise ""."""
-    if given.rate is None or given.per_gpu:
+    if measurement.rate is None or measurement.per_gpu:
         return ""
-    predicted = found.work / found.predicted
+    predicted = answer.work / answer.predicted
 
     def plausible(rate: float) -> bool:
         return predicted / _PLAUSIBLE <= rate <= predicted * _PLAUSIBLE
 
-    if plausible(given.rate) or not plausible(given.rate * gpus):
+    if plausible(measurement.rate) or not plausible(measurement.rate * gpus):
         return ""
-    name = rate_name(found.unit)
-    return f"if {given.rate:,.0f} {name} is per GPU, write '{given.rate:.0f} {name}/GPU'"
+    name = rate_name(answer.unit)
+    return f"if {measurement.rate:,.0f} {name} is per GPU, write '{measurement.rate:.0f} {name}/GPU'"
 
 
-def _padding_hint(given: _Measurement, measured: str, used: float) -> str:
+def _padding_hint(measurement: _Measurement, measured: str, used: float) -> str:
     """Return a hint on which tokens a measured rate counts, if some are padding; otherwise ""."""
-    if given.rate is None or used == 1.0:
+    if measurement.rate is None or used == 1.0:
         return ""
     share = f"{100 * (1 - used):.3g} % of the tokens"
     if _USEFUL in measured:
@@ -200,28 +200,28 @@ def _padding_hint(given: _Measurement, measured: str, used: float) -> str:
     return f"the rate counts padding, {share}; write 'useful tokens/s' for a rate without"
 
 
-def _said(found: Expectation, given: _Measurement, gpus: int) -> str:
+def _said(answer: Expectation, measurement: _Measurement, gpus: int) -> str:
     """Return a sentence on whether the measured step time is normal, with rates if the measurement is a rate."""
-    apart = found.measured / found.predicted - 1
-    ends = f"{format_time(found.low)} to {format_time(found.high)}"
-    if given.rate is not None:
+    excess = answer.measured / answer.predicted - 1
+    ends = f"{format_time(answer.low)} to {format_time(answer.high)}"
+    if measurement.rate is not None:
         # The longest normal step has the lowest normal rate.
-        times = (found.measured, found.predicted, found.high, found.low)
-        measured, predicted, lowest, highest = (f"{found.work / gpus / seconds:,.0f}" for seconds in times)
-        ends += f" (= {measured} against {predicted} {rate_name(found.unit)} per GPU; normal {lowest} to {highest})"
-    if not found.possible:
-        needed, peak = (f"{flops / 1e12:,.0f}" for flops in (found.needed_flops, found.peak_flops))
+        times = (answer.measured, answer.predicted, answer.high, answer.low)
+        measured, predicted, lowest, highest = (f"{answer.work / gpus / seconds:,.0f}" for seconds in times)
+        ends += f" (= {measured} against {predicted} {rate_name(answer.unit)} per GPU; normal {lowest} to {highest})"
+    if not answer.possible:
+        needed, peak = (f"{flops / 1e12:,.0f}" for flops in (answer.needed_flops, answer.peak_flops))
         return (
-            f"Impossible: a step in {format_time(found.measured)} needs at least {needed} TFLOP/s on each GPU, and a "
-            f"GPU has {peak} at most ({100 * found.needed_flops / found.peak_flops:.0f} %); check the model, the "
-            f"number of GPUs and the tokens of a step. Predicted: {format_time(found.predicted)}."
+            f"Impossible: a step in {format_time(answer.measured)} needs at least {needed} TFLOP/s on each GPU, and a "
+            f"GPU has {peak} at most ({100 * answer.needed_flops / answer.peak_flops:.0f} %); check the model, the "
+            f"number of GPUs and the tokens of a step. Predicted: {format_time(answer.predicted)}."
         )
-    if found.normal:
+    if answer.normal:
         return (
-            f"Normal: measured {format_time(found.measured)}, predicted {format_time(found.predicted)} ({apart:+.1%}); "
-            f"four in five comparable runs lie within {ends}."
+            f"Normal: measured {format_time(answer.measured)}, predicted {format_time(answer.predicted)} "
+            f"({excess:+.1%}); four in five comparable runs lie within {ends}."
         )
     return (
-        f"{'Slower' if apart > 0 else 'Faster'} than expected: measured {format_time(found.measured)}, predicted "
-        f"{format_time(found.predicted)} ({apart:+.1%}); four in five comparable runs lie within {ends}."
+        f"{'Slower' if excess > 0 else 'Faster'} than expected: measured {format_time(answer.measured)}, predicted "
+        f"{format_time(answer.predicted)} ({excess:+.1%}); four in five comparable runs lie within {ends}."
     )

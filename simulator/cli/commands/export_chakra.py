@@ -54,10 +54,10 @@ def command(
 def _not_in_traces(scenario: Scenario) -> list[str]:
     """Return notes on parts of the scenario's machine that no trace states."""
     spec = scenario.cluster
-    given = {
+    in_use = {
         "cluster.link_factors": bool(spec.link_factors),
         "cluster.events": bool(spec.events),
         "cluster.placement": bool(spec.placement),
         "cluster.jitter.latency": bool(spec.jitter.latency),
     }
-    return [f"{key}: is part of the machine, and not of a trace" for key, there in given.items() if there]
+    return [f"{key}: is part of the machine, and not of a trace" for key, is_set in in_use.items() if is_set]

@@ -40,7 +40,7 @@ def command(
         raise ScenarioError(f"{target}: cannot be written: {error.strerror or error}") from error
     if exported.differences:
         print_text("Not in the configuration")
-        rows = [[one.part, _value(one.scenario), _value(one.configuration)] for one in exported.differences]
+        rows = [[part.part, _value(part.scenario), _value(part.configuration)] for part in exported.differences]
         print_table(text_columns("part of the step", "in the scenario", "after import"), rows, indent="  ")
     print_text(f"{target}: written")
 

@@ -31,15 +31,15 @@ def command(
     ] = None,
     no_plugins: NoPlugins = False,
 ) -> None:
-    found = find_algorithm(algorithm)
-    if operation not in found.plans:
-        raise ScenarioError(f"OPERATION: got {operation!r}; {algorithm} has {', '.join(found.operations)}")
+    record = find_algorithm(algorithm)
+    if operation not in record.plans:
+        raise ScenarioError(f"OPERATION: got {operation!r}; {algorithm} has {', '.join(record.operations)}")
     if group_size is not None and ranks % group_size:
         raise ScenarioError(f"--group-size: got {group_size}; must divide the {ranks} ranks")
     firsts = range(0, ranks, group_size) if group_size else ()
     nodes = tuple(tuple(range(first, first + (group_size or 0))) for first in firsts)
     try:
-        schedule = found.plans[operation](CollectiveRequest(operation, ranks, ranks * _PART, nodes=nodes))
+        schedule = record.plans[operation](CollectiveRequest(operation, ranks, ranks * _PART, nodes=nodes))
     except ValueError as error:
         raise ScenarioError(f"{algorithm}: {error}") from error
     write_atomically(out, exported(schedule))

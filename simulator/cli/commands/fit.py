@@ -55,8 +55,8 @@ def command(
     if str(paths[0]) == "gpu" and len(paths) == 2:
         _fit_gpu(paths[1], base, out)
         return
-    found = fit_all(paths, topology=topology, world_size=world_size, operation=operation, algorithm=algorithm)
-    _tell(machine_text(found), to_yaml(*found.fits), out)
+    machine = fit_all(paths, topology=topology, world_size=world_size, operation=operation, algorithm=algorithm)
+    _tell(machine_text(machine), to_yaml(*machine.fits), out)
 
 
 def _fit_gpu(path: Path, base: str, out: Path | None) -> None:
@@ -65,8 +65,8 @@ def _fit_gpu(path: Path, base: str, out: Path | None) -> None:
 
     figures = read_figures(path)
     with progress(ROUNDS, what=f"fitting to {path.name}", counted="rounds of the search") as advance:
-        found = fit_gpu(figures, base, advance)
-    _tell(_text(found), found.to_yaml(), out)
+        fit = fit_gpu(figures, base, advance)
+    _tell(_text(fit), fit.to_yaml(), out)
 
 
 def _tell(text: str, file: str, out: Path | None) -> None:
@@ -80,11 +80,11 @@ def _tell(text: str, file: str, out: Path | None) -> None:
         typer.echo(f"written: {out}")
 
 
-def _text(found: GpuFit) -> str:
+def _text(fit: GpuFit) -> str:
     lines = [f"{'kind':<12} {'error':>7}  measurement"]
-    lines += [f"{one.kind:<12} {one.error:>+7.1%}  {one.name}" for one in found.residuals]
+    lines += [f"{residual.kind:<12} {residual.error:>+7.1%}  {residual.name}" for residual in fit.residuals]
     # In order of first appearance.
-    kinds = dict.fromkeys(one.kind for one in found.residuals)
-    lines += ["", "median |error|: " + ", ".join(f"{kind} {found.median(kind):.1%}" for kind in kinds)]
-    lines += [f"not determined: {text}" for text in found.untold]
+    kinds = dict.fromkeys(residual.kind for residual in fit.residuals)
+    lines += ["", "median |error|: " + ", ".join(f"{kind} {fit.median(kind):.1%}" for kind in kinds)]
+    lines += [f"not determined: {text}" for text in fit.untold]
     return "\n".join(lines)

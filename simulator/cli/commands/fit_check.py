@@ -67,37 +67,37 @@ def command(
             model=model, gpu=gpu, gpus=gpus, method=method, rank=rank, seq_len=tokens, micro_batch=micro_batch_size,
             optimizer=optimizer, framework=framework,
         )  # fmt: skip
-        found = fit_check(question)
+        answer = fit_check(question)
     if as_json:
-        typer.echo(json.dumps(found.to_dict(), indent=2))
+        typer.echo(json.dumps(answer.to_dict(), indent=2))
     else:
-        _print(found)
+        _print(answer)
     # A script sees from the exit code that the training does not fit.
-    if not found.fits:
+    if not answer.fits:
         raise typer.Exit(1)
 
 
-def _print(found: FitCheck) -> None:
-    rate = f"{rate_name(found.question.work_unit)} per GPU"
-    for sentence in found.sentences:
+def _print(answer: FitCheck) -> None:
+    rate = f"{rate_name(answer.question.work_unit)} per GPU"
+    for sentence in answer.sentences:
         print_text(sentence)
-    if found.fits:
-        print_text(f"Speed: {found.tokens_per_s_per_gpu:,.0f} {rate}.")
+    if answer.fits:
+        print_text(f"Speed: {answer.tokens_per_s_per_gpu:,.0f} {rate}.")
         return
-    if not found.changes:
+    if not answer.changes:
         return
     print_text("\nChanges with which it fits, each simulated; speed is relative to the training as asked")
     rows = [
         [
-            one.text,
-            format_memory(one.margin.process),
-            format_memory(one.margin.free),
-            f"{one.tokens_per_s_per_gpu:,.0f}",
-            f"{one.speed:.0%}",
+            change.text,
+            format_memory(change.margin.process),
+            format_memory(change.margin.free),
+            f"{change.tokens_per_s_per_gpu:,.0f}",
+            f"{change.speed:.0%}",
         ]
-        for one in found.changes
+        for change in answer.changes
     ]
     columns = (Column("change", left=True), *map(Column, ("process", "free", rate, "speed")))
     print_table(columns, rows, keys=(0,), indent="  ")
-    for warning in filter(None, (one.warning for one in found.changes)):
+    for warning in filter(None, (change.warning for change in answer.changes)):
         print_text(warning)

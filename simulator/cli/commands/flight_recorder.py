@@ -32,10 +32,15 @@ def command(
     from simulator.results.presentation import Presentation
 
     with claimed(out):
-        found = FlightRecord.of(read_dumps(dumps))
-        print_warnings(found.notes)
-        tables = found.tables()
-        subject = f"Flight recorder of {number_of(len(found.dumps), 'rank')}"
-        drawn = found.pictures() if out else ()
-        shown = [table for table in tables if table.rows and table.name != "collectives"]
-        give(Presentation("", subject, found.sentences, found.to_dict(), tables, drawn), shown, out, as_json=as_json)
+        record = FlightRecord.of(read_dumps(dumps))
+        print_warnings(record.notes)
+        tables = record.tables()
+        subject = f"Flight recorder of {number_of(len(record.dumps), 'rank')}"
+        plots = record.pictures() if out else ()
+        shortened = [table for table in tables if table.rows and table.name != "collectives"]
+        give(
+            Presentation("", subject, record.sentences, record.to_dict(), tables, plots),
+            shortened,
+            out,
+            as_json=as_json,
+        )

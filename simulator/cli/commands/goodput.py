@@ -116,10 +116,12 @@ def command(
     file = load_days(source, as_overrides(settings or ()))
     with claimed(out):
         with told_as_options(_OPTIONS):
-            found = _answer(file, {name: value for name, value in options.items() if value is not None})
-        drawn = pictures(found) if out else ()
-        answer = Presentation(file.question, found.subject, found.sentences, found.to_dict(), found.tables, drawn)
-        give(answer, found.tables[:1], out, as_json=as_json)
+            answered = _answer(file, {name: value for name, value in options.items() if value is not None})
+        plots = pictures(answered) if out else ()
+        answer = Presentation(
+            file.question, answered.subject, answered.sentences, answered.to_dict(), answered.tables, plots
+        )
+        give(answer, answered.tables[:1], out, as_json=as_json)
 
 
 def _answer(file: DaysFile, options: Mapping[str, Any]) -> Goodput | Comparison:

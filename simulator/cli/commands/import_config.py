@@ -78,17 +78,17 @@ def command(
     if target.exists():
         raise ScenarioError(f"{target}: the file exists already; choose another name with --out, or remove the file")
     name = re.sub(r"[^A-Za-z0-9_.-]", "_", target.stem)[:100].lstrip(".-") or "imported"
-    found = import_files(files, _options({**values, "variables": _variables(define or ())}), name, target.parent)
+    scenario = import_files(files, _options({**values, "variables": _variables(define or ())}), name, target.parent)
     try:
         # Mode "x" creates the file or fails, in one step.
         with target.open("x", encoding="utf-8") as file:
-            file.write(found.text)
+            file.write(scenario.text)
     except OSError as error:
         raise ScenarioError(f"{target}: cannot be written: {error.strerror or error}") from error
     if as_json:
-        typer.echo(json.dumps(_data(found, target), indent=2))
+        typer.echo(json.dumps(_data(scenario, target), indent=2))
     else:
-        _print(found, target)
+        _print(scenario, target)
 
 
 def _options(values: Mapping[str, Any]) -> Options:
@@ -111,12 +111,12 @@ def _variables(defined: Sequence[str]) -> dict[str, str]:
     return {name: value for name, _, value in pairs}
 
 
-def _data(found: Imported, target: Path) -> dict[str, Any]:
+def _data(notes: Imported, target: Path) -> dict[str, Any]:
     """Return the result of an import as plain data for --json."""
-    lists = import_lists.data("key", found.understood, found.missing, found.ignored)
-    return {"scenario": str(target), "formats": dict(found.formats), **lists, "warnings": list(found.warnings)}
+    lists = import_lists.data("key", notes.understood, notes.missing, notes.ignored)
+    return {"scenario": str(target), "formats": dict(notes.formats), **lists, "warnings": list(notes.warnings)}
 
 
-def _print(found: Imported, target: Path) -> None:
-    import_lists.show(_WORDS, found.formats, found.understood, found.missing, found.ignored, found.warnings)
+def _print(notes: Imported, target: Path) -> None:
+    import_lists.show(_WORDS, notes.formats, notes.understood, notes.missing, notes.ignored, notes.warnings)
     print_text(f"\n{target}: written; next: `simulator check {target}`, then `simulator run {target}`")

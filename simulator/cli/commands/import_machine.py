@@ -111,8 +111,8 @@ def command(
             raise ScenarioError(
                 f"{path}: the file exists already; choose another name with --output, or remove the file"
             )
-    found = import_machine(files, _options(values), graph.name)
-    for path, text in ((graph, found.graph), (target, found.topology)):
+    machine = import_machine(files, _options(values), graph.name)
+    for path, text in ((graph, machine.graph), (target, machine.topology)):
         try:
             # Mode "x" creates the file or fails, in one step.
             with path.open("x", encoding="utf-8") as file:
@@ -120,9 +120,9 @@ def command(
         except OSError as error:
             raise ScenarioError(f"{path}: cannot be written: {error.strerror or error}") from error
     if as_json:
-        typer.echo(json.dumps(_data(found, target, graph), indent=2))
+        typer.echo(json.dumps(_data(machine, target, graph), indent=2))
     else:
-        _print(found, target, graph)
+        _print(machine, target, graph)
 
 
 def _options(values: Mapping[str, Any]) -> MachineOptions:
@@ -158,15 +158,15 @@ def _level(text: str) -> tuple[int, float]:
     return int(level), _bandwidth(rate.strip(), "--level-bandwidth")
 
 
-def _data(found: ImportedMachine, target: Path, graph: Path) -> dict[str, Any]:
+def _data(machine: ImportedMachine, target: Path, graph: Path) -> dict[str, Any]:
     """Return the result of an import as plain data for --json."""
-    notes = found.notes
+    notes = machine.notes
     lists = import_lists.data("part", notes.understood, notes.missing, notes.ignored)
-    files = {"topology": str(target), "graph": str(graph), "formats": dict(found.formats)}
+    files = {"topology": str(target), "graph": str(graph), "formats": dict(machine.formats)}
     return {**files, **lists, "warnings": list(notes.warnings)}
 
 
-def _print(found: ImportedMachine, target: Path, graph: Path) -> None:
-    notes = found.notes
-    import_lists.show(_WORDS, found.formats, notes.understood, notes.missing, notes.ignored, notes.warnings)
+def _print(machine: ImportedMachine, target: Path, graph: Path) -> None:
+    notes = machine.notes
+    import_lists.show(_WORDS, machine.formats, notes.understood, notes.missing, notes.ignored, notes.warnings)
     print_text(f"\n{target} and {graph}: written; next: `simulator check {target}`, then `simulator show {target}`")

@@ -68,11 +68,11 @@ def _made(path: Path, function: str) -> tuple[Any, Any]:
         if not callable(build):
             raise ScenarioError(f"{path}: has no function {function!r}")
         with foreign.origin.telling():
-            made = build()
+            pair = build()
     except ScenarioError as error:
         if isinstance(error.__cause__, ModuleNotFoundError) and error.__cause__.name == "torch":
             raise ScenarioError(NEEDS_TORCH) from error
         raise
-    if not (isinstance(made, tuple) and len(made) == 2):
+    if not (isinstance(pair, tuple) and len(pair) == 2):
         raise ScenarioError(f"{path}: {function} must return a module and its inputs, as in: return net, [image]")
-    return made
+    return pair

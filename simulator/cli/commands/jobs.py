@@ -38,8 +38,8 @@ def command(
     with claimed(out):
         run = share(file, shifts=shifts)
         # Steps are many, and in the files alone.
-        shown = [table for table in run.tables if table.name != "steps"]
+        tables = [table for table in run.tables if table.name != "steps"]
         subject = f"{file.source}: {', '.join(job.name for job in run.jobs)}"
-        drawn = pictures(run) if out else ()
-        answer = Presentation(file.question, subject, run.sentences, run.to_dict(), run.tables, drawn)
-        give(answer, shown, out, as_json=as_json)
+        plots = pictures(run) if out else ()
+        answer = Presentation(file.question, subject, run.sentences, run.to_dict(), run.tables, plots)
+        give(answer, tables, out, as_json=as_json)

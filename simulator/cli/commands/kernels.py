@@ -118,8 +118,10 @@ def _print(step: TrainingStep, gpu: Gpu, rows: Sequence[KernelRow]) -> None:
         f"{share:.0%}"
     )
     # "merged" kernels take no time, therefore they have no share.
-    shares = [f"{seconds / total:.0%} {bound}" for bound, seconds in sorted(by_bound.items(), key=lambda one: -one[1])]
-    print_text(f"bound by: {', '.join(one for one in shares if 'merged' not in one)}\n")
+    shares = [
+        f"{seconds / total:.0%} {bound}" for bound, seconds in sorted(by_bound.items(), key=lambda share: -share[1])
+    ]
+    print_text(f"bound by: {', '.join(share for share in shares if 'merged' not in share)}\n")
     print_table(_COLUMNS, [_cells(row, total) for row in rows], keys=_KEYS)
     print_text(
         "\nBytes: each operand and each result counts once. Bound by: the resource that costs the most time if "

@@ -86,8 +86,8 @@ def _below(headings: Sequence[str], rows: Sequence[tuple[str, ...]]) -> None:
 def _algorithms() -> None:
     from simulator.collectives.algorithm import ALGORITHMS
 
-    found = ((name, ALGORITHMS.find(name).summary) for name in ALGORITHMS.names())
-    rows = [(name, summary, ", ".join(ALGORITHMS.operations(name))) for name, summary in found]
+    summaries = ((name, ALGORITHMS.find(name).summary) for name in ALGORITHMS.names())
+    rows = [(name, summary, ", ".join(ALGORITHMS.operations(name))) for name, summary in summaries]
     _parts(ALGORITHMS, ("algorithm", "summary", "operations"), rows)
 
 
@@ -119,16 +119,19 @@ def _frameworks() -> None:
 def _optimizers() -> None:
     from simulator.step.optimizers.optimizer import OPTIMIZERS
 
-    found = map(OPTIMIZERS.find, OPTIMIZERS.names())
-    rows = [(one.name, f"{one.states:g}", one.source) for one in found]
+    optimizers = map(OPTIMIZERS.find, OPTIMIZERS.names())
+    rows = [(rule.name, f"{rule.states:g}", rule.source) for rule in optimizers]
     _parts(OPTIMIZERS, ("optimizer", "states", "source"), rows)
 
 
 def _schedules() -> None:
     from simulator.step.pipelines.schedule import SCHEDULES
 
-    found = map(SCHEDULES.find, SCHEDULES.names())
-    rows = [(one.name, one.placement.value, str(one.chunks), "yes" if one.splits_backward else "-") for one in found]
+    schedules = map(SCHEDULES.find, SCHEDULES.names())
+    rows = [
+        (order.name, order.placement.value, str(order.chunks), "yes" if order.splits_backward else "-")
+        for order in schedules
+    ]
     _parts(SCHEDULES, ("schedule", "placement", "chunks", "splits backward"), rows)
 
 
@@ -148,8 +151,8 @@ def _builders() -> None:
             default = builder.options.model_fields[option].get_default()
             # Required options, options without a default (None), and options with a default look different.
             needed = builder.options.model_fields[option].is_required()
-            shown = "required" if needed else "-" if default is None else str(default).lower()
-            rows.append((option, shown, facts["description"]))
+            value = "required" if needed else "-" if default is None else str(default).lower()
+            rows.append((option, value, facts["description"]))
         print_table(text_columns("", "", ""), rows, indent="  ")
     for name in BUILDERS.installed():
         print_text(f"{name}: {_INSTALLED}")

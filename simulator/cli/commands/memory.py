@@ -161,7 +161,8 @@ def _show(request: _Request, *, as_json: bool) -> None:
             "free_bytes": margin.free,
             "missing_bytes": margin.missing,
             "simulated_reserved_bytes": {
-                name: {own: one.reserved for own, one in of_policy.items()} for name, of_policy in peaks.items()
+                name: {policy: margin.reserved for policy, margin in of_policy.items()}
+                for name, of_policy in peaks.items()
             },
             "states": states,
             "activations": activations,
@@ -183,7 +184,7 @@ def _show(request: _Request, *, as_json: bool) -> None:
     size = "" if activations else f", {micro_batch}"
     print_text(f"\nreserved memory of a simulated step in {framework} on {card} of {capacity / GIB:.1f} GiB{size}")
     rows = [
-        [name, *(f"{one.reserved / GIB:.1f} {'fits' if one.fits else 'over'}" for one in of_policy.values())]
+        [name, *(f"{margin.reserved / GIB:.1f} {'fits' if margin.fits else 'over'}" for margin in of_policy.values())]
         for name, of_policy in peaks.items()
     ]
     print_table([Column(left=True), *map(Column, _TRIED)], rows, indent="  ")
@@ -211,10 +212,10 @@ def _notes(peaks: Mapping[str, Mapping[str, MemoryMargin]]) -> Iterator[str]:
         # Whole gradients come while activations go: blocks of freed activations are too small for them.
         holed = [
             name
-            for name, own in peaks.items()
-            if own[policy].allocated < own["none"].allocated
+            for name, margins in peaks.items()
+            if margins[policy].allocated < margins["none"].allocated
             # A difference that the table shows.
-            and round(own[policy].reserved / GIB, 1) > round(own["none"].reserved / GIB, 1)
+            and round(margins[policy].reserved / GIB, 1) > round(margins["none"].reserved / GIB, 1)
         ]
         if holed:
             tensors = ", ".join(format_memory(peaks[name][policy].allocated) for name in holed)
@@ -296,7 +297,7 @@ def _scenario(request: _Request, **training: str) -> Scenario:
     """Return the scenario of a step with the command's options; raise an error with every fault in them."""
     from simulator.scenario.load import load_scenario
 
-    asked = {
+    keys = {
         "model": request.model,
         "seq_len": request.seq_len,
         "micro_batch_size": request.micro_batch_size,
@@ -304,7 +305,7 @@ def _scenario(request: _Request, **training: str) -> Scenario:
     }
     cluster = {"topology": "star_100g", "world_size": request.dp, "gpu": request.gpu}
     with told_as_options(_OPTIONS):
-        return load_scenario({"name": "memory", "cluster": cluster, "training": asked | training})
+        return load_scenario({"name": "memory", "cluster": cluster, "training": keys | training})
 
 
 # Closed forms of the literature explain the need, by convention of the states and, for the activations of transformers,
@@ -329,8 +330,8 @@ def _activations(model: Transformer, request: _Request) -> dict[str, float]:
 
     attention: Any = request.attention
     batch = Batch(request.micro_batch_size, request.seq_len, 2, attention)
-    kinds = [(layer_operations(kind, batch), own) for kind, own in model.kinds.items()]
-    operations = {layer: made for made, own in kinds for layer in own}
+    kinds = [(layer_operations(kind, batch), places) for kind, places in model.kinds.items()]
+    operations = {layer: of_kind for of_kind, places in kinds for layer in places}
     # Bytes of a layer's input; checkpointing keeps at least this.
     entry = batch.tokens * model.hidden_size * batch.itemsize
     head = logits_memory(model, batch)

@@ -98,12 +98,12 @@ def command(
     from simulator.sweeps.sweep import Backend
 
     # None means "not given" throughout: a scenario with `plan` refuses any of these options.
-    asked = PlanOptions(
+    options = PlanOptions(
         topology, gpus, seq_len, global_batch, gpu, tuple(fix or ()), tuple(among or ()), tuple(without or ()), best,
         tokens, price, watts, deadline, sensitivity or None,
     )  # fmt: skip
     plan(
-        question(source, asked, as_overrides(settings or ())),
+        question(source, options, as_overrides(settings or ())),
         Backend(jobs, scheduler, cache, pool),
         Output(out, as_json, resume),
     )

@@ -47,29 +47,29 @@ def command(
     scenario, kind = run_directory.load(folder), located(kind)
     outcomes, spoken, findings = _report(folder / "report.json", len(points(scenario)))
     # Every check comes before matplotlib is imported.
-    wanted = _wanted(scenario, point or ())
-    _check_kind(scenario, kind, alone=bool(wanted))
+    selected = _wanted(scenario, point or ())
+    _check_kind(scenario, kind, single=bool(selected))
     # `model_construct` skips validation: kind and settings were checked above.
-    asked = scenario.replaced(plots=PlotsSpec.model_construct(kinds=(kind,), points=[wanted] if wanted else None))
+    request = scenario.replaced(plots=PlotsSpec.model_construct(kinds=(kind,), points=[selected] if selected else None))
     from simulator.report.plots import style
     from simulator.results.pictures import figures, undrawn_text
     from simulator.results.plotted_points import MOST_DRAWN, plotted_points
 
-    chosen = plotted_points(asked, outcomes, spoken)
+    point_choice = plotted_points(request, outcomes, spoken)
     # A figure may be impossible for a point, for example without memory; the reason is printed.
-    drawn, missing = [], []
-    for name, figure in figures(asked, outcomes, chosen, findings):
+    pictures, missing = [], []
+    for name, figure in figures(request, outcomes, point_choice, findings):
         if isinstance(figure, Undrawn):
             missing.append(undrawn_text(name, figure))
         else:
-            drawn.append((name, figure))
-    if not drawn:
+            pictures.append((name, figure))
+    if not pictures:
         why = f" ({missing[0]})" if missing else ""
         raise ScenarioError(
             f"--kind {kind}: the results of {_said(point or ())} contain no data for this kind{why}; try another kind"
         )
     # Without --out, new pictures join the run's pictures.
-    for name, figure in _named(drawn, out):
+    for name, figure in _named(pictures, out):
         target = out.parent if out is not None else folder / "plots"
         try:
             typer.echo(f"picture: {style.save(figure, target, name, svg=svg)}")
@@ -77,7 +77,7 @@ def command(
             raise ScenarioError(f"--out: {target}: cannot be written: {error.strerror or error}") from error
     # Settings may match many points; more pictures than this would hide the answer.
     beyond = Undrawn(f"one command draws at most {MOST_DRAWN} points; select other points with a further --point")
-    for line in (*missing, *(undrawn_text(f"{kind}{name}", beyond) for name in chosen.beyond)):
+    for line in (*missing, *(undrawn_text(f"{kind}{name}", beyond) for name in point_choice.beyond)):
         typer.echo(line, err=True)
 
 
@@ -85,29 +85,29 @@ def _said(settings: Sequence[str]) -> str:
     return ", ".join(settings) or "this run"
 
 
-def _named(drawn: list[tuple[str, Any]], out: Path | None) -> list[tuple[str, Any]]:
+def _named(plots: list[tuple[str, Any]], out: Path | None) -> list[tuple[str, Any]]:
     """Return (file name, figure) pairs; the path `out` names the file of a single figure."""
     if out is None:
-        return drawn
+        return plots
     if out.suffix != ".png":
         raise ScenarioError(f"--out: got {out}; must end with .png (--svg also writes an SVG file)")
-    if len(drawn) > 1:
-        names = ", ".join(name for name, _ in drawn)
+    if len(plots) > 1:
+        names = ", ".join(name for name, _ in plots)
         raise ScenarioError(
-            f"--out: got one file for {len(drawn)} pictures ({names}); select a single picture with --point, or omit "
+            f"--out: got one file for {len(plots)} pictures ({names}); select a single picture with --point, or omit "
             "--out"
         )
-    return [(out.stem, drawn[0][1])]
+    return [(out.stem, plots[0][1])]
 
 
-def _check_kind(scenario: Scenario, kind: str, *, alone: bool) -> None:
+def _check_kind(scenario: Scenario, kind: str, *, single: bool) -> None:
     from simulator.report.plots import catalog
     from simulator.report.plots.plot import ComparisonPlot
 
-    played = "collective" if scenario.training is None else "training"
-    (plot,) = catalog.named(played, (kind,), scenario.base, "--kind").values()
+    of_scenario = "collective" if scenario.training is None else "training"
+    (plot,) = catalog.named(of_scenario, (kind,), scenario.base, "--kind").values()
     # Comparison plots show every point anyway.
-    if alone and isinstance(plot, ComparisonPlot):
+    if single and isinstance(plot, ComparisonPlot):
         raise ScenarioError(f"--point: {kind} shows all points together; omit --point, or name another kind")
 
 
@@ -117,7 +117,7 @@ def _wanted(scenario: Scenario, settings: Sequence[str]) -> dict[str, Any]:
     from simulator.scenario.load import points
     from simulator.scenario.partial_settings import InvalidSettingError, full_key, matching, no_such_point
 
-    wanted: dict[str, Any] = {}
+    selection: dict[str, Any] = {}
     every = points(scenario)
     for text in settings:
         key, equals, value = text.partition("=")
@@ -126,22 +126,26 @@ def _wanted(scenario: Scenario, settings: Sequence[str]) -> dict[str, Any]:
         try:
             full = full_key(scenario, key.strip())
             # Texts of the printed table, such as "parameter_server (1 server)".
-            printed = {label(full, own.settings[full]): own.settings[full] for own in every if full in own.settings}
-            known = value.strip() in printed
-            wanted[full] = printed[value.strip()] if known else parse(value, f"--point {text}").data
+            printed = {
+                label(full, of_point.settings[full]): of_point.settings[full]
+                for of_point in every
+                if full in of_point.settings
+            }
+            is_printed = value.strip() in printed
+            selection[full] = printed[value.strip()] if is_printed else parse(value, f"--point {text}").data
         # A ScenarioError is a ValueError too; its text names the option already.
         except ScenarioError:
             raise
         except ValueError as error:
             raise ScenarioError(f"--point {text}: {error}") from error
     try:
-        there = matching(every, wanted)
+        matches = matching(every, selection)
     except InvalidSettingError as error:
         (first, *_) = error_messages.faults(error.reasons, Document("", None), (), tuple(error.key.split(".")))
         raise ScenarioError(f"--point {error.key}: {first.message}") from error
-    if not there:
-        raise ScenarioError(f"--point: {no_such_point(scenario, wanted)}")
-    return wanted
+    if not matches:
+        raise ScenarioError(f"--point: {no_such_point(scenario, selection)}")
+    return selection
 
 
 def _report(path: Path, count: int) -> tuple[list[PointOutcome], list[int] | None, list[Any]]:
@@ -151,8 +155,8 @@ def _report(path: Path, count: int) -> tuple[list[PointOutcome], list[int] | Non
     try:
         read = read_json(path, most=MOST_DATA)
         outcomes = [read_outcome(place, point) for place, point in enumerate(read["points"])]
-        told = read.get("answer", {})
-        spoken, findings = told.get("points"), told.get("findings", [])
+        answer = read.get("answer", {})
+        spoken, findings = answer.get("points"), answer.get("findings", [])
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         # A file too large to read has its own message.
         if isinstance(error, ScenarioError) and error.__cause__ is None:
@@ -162,5 +166,5 @@ def _report(path: Path, count: int) -> tuple[list[PointOutcome], list[int] | Non
     if len(outcomes) != count:
         raise ScenarioError(f"{path}: has {number_of(len(outcomes), 'point')}, but scenario.yaml beside it has {count}")
     # A report may lack the answer's points.
-    valid = isinstance(spoken, list) and all(isinstance(one, int) and 0 <= one < count for one in spoken)
+    valid = isinstance(spoken, list) and all(isinstance(index, int) and 0 <= index < count for index in spoken)
     return outcomes, spoken if valid else None, findings if valid else []

@@ -61,14 +61,14 @@ def command(
     from simulator.report.plots.topology import figure
 
     pictures = list(dict.fromkeys([target, *([target.with_suffix(".svg")] if svg else [])]))
-    drawn = figure(cluster)
+    plot = figure(cluster)
     for picture in pictures:
         try:
             picture.parent.mkdir(parents=True, exist_ok=True)
             with style.applied():
                 # matplotlib writes the date into an SVG by default; equal pictures would differ.
                 plain = {"Date": None, "Creator": None} if picture.suffix == ".svg" else None
-                drawn.savefig(picture, dpi=150, metadata=plain)
+                plot.savefig(picture, dpi=150, metadata=plain)
         except OSError as error:
             raise ScenarioError(f"--out: {picture}: cannot be written: {error.strerror or error}") from error
     ranks = len(cluster.ranks)

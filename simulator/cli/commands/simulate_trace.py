@@ -57,7 +57,7 @@ def command(
 
     if trace and out is None:
         raise ScenarioError("--trace: needs --out DIR")
-    known = None if groups is None else _groups(groups)
+    ranks_by_group = None if groups is None else _groups(groups)
     with claimed(out):
         run = simulate_traces(
             prefix,
@@ -65,14 +65,14 @@ def command(
             gpu=gpu,
             algorithm=algorithm,
             factor=scale_compute,
-            groups=known,
+            groups=ranks_by_group,
             world_size=world_size,
             repair=repair,
         )
         print_warnings(run.converted.notes)
         ranks, operations = run.tables()
-        drawn = run.pictures() if out else ()
-        answer = Presentation("", f"{prefix} on {topology}", run.sentences, run.to_dict(), [ranks, operations], drawn)
+        plots = run.pictures() if out else ()
+        answer = Presentation("", f"{prefix} on {topology}", run.sentences, run.to_dict(), [ranks, operations], plots)
         if trace and out is not None:
             kineto.write(run.timeline, run.converted.program.collectives(), out / "trace")
         give(answer, [ranks], out, as_json=as_json)
@@ -83,10 +83,10 @@ def _groups(path: Path) -> dict[str, list[int]]:
     data: Any = read_json(path)
     if not isinstance(data, dict):
         raise ScenarioError(f'{path}: must be a mapping of names to lists of ranks, such as {{"1": [0, 1]}}')
-    found = {}
+    ranks_by_group = {}
     for name, ranks in data.items():
         valid = isinstance(ranks, list) and all(whole_number(rank) is not None for rank in ranks)
         if not valid or not ranks or len(set(ranks)) < len(ranks):
             raise ScenarioError(one_line(f"{path}: {name}: must be a list of different ranks, such as [0, 1]"))
-        found[str(name)] = list(ranks)
-    return found
+        ranks_by_group[str(name)] = list(ranks)
+    return ranks_by_group

@@ -66,10 +66,10 @@ def command(
     if kept is None and own is None:
         kept = _KEPT
     # Constants of the shipped frameworks; the fitted constants belong to llm_foundry.
-    known = frameworks()
+    shipped = frameworks()
     try:
         with progress(len(rows), what="validation", counted="measured rows simulated") as advance:
-            outcomes = play_on(rows, known, jobs, advance, kept)
+            outcomes = play_on(rows, shipped, jobs, advance, kept)
     except INTERRUPTIONS as error:
         if kept is None or not kept.is_file():
             raise
@@ -77,27 +77,27 @@ def command(
         typer.echo(f"{word(error)}: simulated rows are kept in {kept}; the same command simulates the rest", err=True)
         raise typer.Exit(exit_code(error)) from None
     # The linear fit compares with every row that it was fitted to: with fewer rows it is omitted.
-    fit_system = fitted_system(outcomes, known["llm_foundry"]) if _can_be_fitted(outcomes) else None
+    fit_system = fitted_system(outcomes, shipped["llm_foundry"]) if _can_be_fitted(outcomes) else None
     if as_json:
-        typer.echo(json.dumps(_document(outcomes, fit_system, known["llm_foundry"]), indent=2))
+        typer.echo(json.dumps(_document(outcomes, fit_system, shipped["llm_foundry"]), indent=2))
         return
     parts = [tables.sources(by_source(outcomes)), *_whole(outcomes)]
-    parts += [tables.constants(known, fit_system)]
+    parts += [tables.constants(shipped, fit_system)]
     # None if there is nothing to compare: no source measured a training in several layouts.
-    chosen = tables.of_choices(outcomes)
-    parts += [chosen] if chosen is not None else []
+    choice_table = tables.of_choices(outcomes)
+    parts += [choice_table] if choice_table is not None else []
     if fit_system is not None:
-        parts += [tables.kept_back(fit_system), tables.removed(fit_system, outcomes, known["llm_foundry"])]
+        parts += [tables.kept_back(fit_system), tables.removed(fit_system, outcomes, shipped["llm_foundry"])]
     wide = width()
     print_text(f"{_counts(outcomes)}\n")
     typer.echo("\n\n".join(part.text(wide) for part in parts))
     # Every measured run fitted into memory, therefore a simulated run should fit too.
-    held = [outcome.fits for outcome in outcomes if outcome.row.memory_simulated]
-    if not held:
+    fits = [outcome.fits for outcome in outcomes if outcome.row.memory_simulated]
+    if not fits:
         print_text("\nmemory of these rows is not simulated")
         return
     print_text(
-        f"\n{sum(held)} of {len(held)} rows fit into memory in the simulation; all rows fit into memory in the "
+        f"\n{sum(fits)} of {len(fits)} rows fit into memory in the simulation; all rows fit into memory in the "
         "measurement"
     )
 
@@ -127,11 +127,11 @@ def _whole(outcomes: Sequence[PlayedRow]) -> list[Table]:
 
     # The rows of training.csv have their own table names.
     names = {row.table for row in measured()}
-    whole = [outcome for outcome in outcomes if outcome.row.table in names]
-    if not whole:
+    uncut = [outcome for outcome in outcomes if outcome.row.table in names]
+    if not uncut:
         return [tables.worst_steps(outcomes)]
-    memory = [tables.memory(whole, name) for name in dict.fromkeys(outcome.row.table for outcome in whole)]
-    return [tables.groups(whole), *(table for table in memory if table is not None), tables.worst_rows(whole)]
+    memory = [tables.memory(uncut, name) for name in dict.fromkeys(outcome.row.table for outcome in uncut)]
+    return [tables.groups(uncut), *(table for table in memory if table is not None), tables.worst_rows(uncut)]
 
 
 def _row_document(row: MeasuredRow) -> dict[str, Any]:
