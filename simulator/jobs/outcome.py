@@ -123,8 +123,8 @@ class Shift:
 
 def timeline_of(timeline: Timeline, job: str) -> Timeline:
     """Return a timeline with the transfers of one job alone."""
-    own = [log for log in timeline.logs if log.collective.startswith(f"{job} ")]
-    return replace(timeline, logs=own, links=())
+    logs = [log for log in timeline.logs if log.collective.startswith(f"{job} ")]
+    return replace(timeline, logs=logs, links=())
 
 
 def step_of(span: Span, job: str) -> int | None:
@@ -158,7 +158,7 @@ def sentences(
 ) -> tuple[str, ...]:
     """Return the answer in sentences, the most important first."""
     if rounds:
-        return tuple(sentence for one in rounds for sentence in one.sentences)
+        return tuple(sentence for outer_round in rounds for sentence in outer_round.sentences)
     slow = tuple(_on_slow_links(file, jobs))
     if coupled := tuple(_on_batches(file, jobs)):
         return (*coupled, *_on_generations(file, jobs), *slow)
@@ -182,17 +182,17 @@ def _on_sharing(
         if not links:
             return ("The jobs do not slow each other down: they share no link.",)
         return (f"The jobs share {_links(len(links))} and do not slow each other down: no shared link holds them up.",)
-    told = list(_on_slowdowns(jobs, max(felt, key=lambda job: job.slowdown)))
+    lines = list(_on_slowdowns(jobs, max(felt, key=lambda job: job.slowdown)))
     if links:
         first = links[0]
         parts = " and ".join(
-            f"{job} {100 * own / sum(first.nbytes.values()):.0f} %" for job, own in first.nbytes.items()
+            f"{job} {100 * nbytes / sum(first.nbytes.values()):.0f} %" for job, nbytes in first.nbytes.items()
         )
-        told.append(f"The jobs share {_links(len(links))}; the bytes on {first.name} take longest ({parts} of them).")
-        told += _on_priorities(file)
+        lines.append(f"The jobs share {_links(len(links))}; the bytes on {first.name} take longest ({parts} of them).")
+        lines += _on_priorities(file)
     if file.events:
-        told.append(f"The events count, too: {events}; alone means without them.")
-    return (*told, shift_sentence(jobs, shifts)) if shifts else tuple(told)
+        lines.append(f"The events count, too: {events}; alone means without them.")
+    return (*lines, shift_sentence(jobs, shifts)) if shifts else tuple(lines)
 
 
 def shift_sentence(jobs: Sequence[JobOutcome], shifts: Sequence[Shift]) -> str:
@@ -300,7 +300,7 @@ def _on_batches(file: JobsFile, jobs: Sequence[JobOutcome]) -> Iterator[str]:
         period = (ends[-1] - ends[0]) / (len(ends) - 1) if len(ends) > 1 else trainer.step_ends[-1] - trainer.start
         training = trainer.alone * setting.steps_per_batch
         yield (
-            f"{_batch(next(one for one in file.jobs if one.name == maker.name))} takes {format_time(period)}: "
+            f"{_batch(next(other for other in file.jobs if other.name == maker.name))} takes {format_time(period)}: "
             f"{maker.name} generates for {format_time(maker.alone)}, {trainer.name} trains for {format_time(training)}."
         )
         yield (

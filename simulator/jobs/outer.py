@@ -65,12 +65,12 @@ class OuterRound:
     @property
     def sentences(self) -> tuple[str, ...]:
         """The answer in sentences."""
-        one, cost = self.setting, self.step / self.inner - 1.0
-        parts = "" if one.fragments == 1 else f", in {one.fragments} parts"
+        outer, cost = self.setting, self.step / self.inner - 1.0
+        parts = "" if outer.fragments == 1 else f", in {outer.fragments} parts"
         ratio = self.in_every_step / self.step
         return (
-            f"An inner step of {one.name} takes {format_time(self.step)} in the mean: {one.copies} copies average "
-            f"their parameters every {one.every} steps{parts}, which adds {100 * cost:.2g} % to "
+            f"An inner step of {outer.name} takes {format_time(self.step)} in the mean: {outer.copies} copies average "
+            f"their parameters every {outer.every} steps{parts}, which adds {100 * cost:.2g} % to "
             f"{format_time(self.inner)}.",
             f"Summing gradients over all copies in every step would take {format_time(self.in_every_step)} a step, "
             f"{ratio:.3g} times as long.",

@@ -13,14 +13,14 @@ from simulator.report.plots.picture import Picture
 
 def pictures(run: SharedRun) -> tuple[Picture, ...]:
     """Return every picture for which a run has data."""
-    drawn = lanes_picture(run), link_picture(run), shifts_picture(run)
-    return tuple(picture for picture in drawn if picture is not None)
+    candidates = lanes_picture(run), link_picture(run), shifts_picture(run)
+    return tuple(picture for picture in candidates if picture is not None)
 
 
 def lanes_picture(run: SharedRun) -> Picture:
     """Draw the steps of each job over time, and below them the same steps alone."""
-    own = [lanes.JobLane(job.name, job.start, steps_at_work(run.timeline, job), job.alone) for job in run.jobs]
-    return Picture("jobs", lanes.figure(own, run.sentences[0].rstrip(".")))
+    job_lanes = [lanes.JobLane(job.name, job.start, steps_at_work(run.timeline, job), job.alone) for job in run.jobs]
+    return Picture("jobs", lanes.figure(job_lanes, run.sentences[0].rstrip(".")))
 
 
 def link_picture(run: SharedRun) -> Picture | None:
@@ -28,12 +28,12 @@ def link_picture(run: SharedRun) -> Picture | None:
     if not run.links:
         return None
     link = run.links[0]
-    found = {name: link_traffic(timeline_of(run.timeline, name), links=(link.name,)) for name in link.nbytes}
+    traffic_of = {name: link_traffic(timeline_of(run.timeline, name), links=(link.name,)) for name in link.nbytes}
     # Every job has the same parts of the time, up to the end of the run.
-    edges = max((traffic.edges for traffic in found.values()), key=lambda edges: float(edges[-1]))
-    rates = np.stack([traffic.rates[0] for traffic in found.values()])
+    edges = max((traffic.edges for traffic in traffic_of.values()), key=lambda edges: float(edges[-1]))
+    rates = np.stack([traffic.rates[0] for traffic in traffic_of.values()])
     shares = within_bandwidths(rates[None], np.array([link.bandwidth]))[0] / link.bandwidth
-    return Picture("shared_link", link_shares.figure(link.name, edges, dict(zip(found, shares, strict=True))))
+    return Picture("shared_link", link_shares.figure(link.name, edges, dict(zip(traffic_of, shares, strict=True))))
 
 
 def shifts_picture(run: SharedRun) -> Picture | None:

@@ -157,19 +157,19 @@ def _without_memory(ops: Sequence[Op]) -> _RepeatedList:
     last: dict[str, int] = {}
     places, waits, first = [], [], []
     for place, op in enumerate(ops):
-        found: dict[int, None] = {}
+        awaits: dict[int, None] = {}
         for name in op.after:
             awaited = place_of[name]
-            found |= before.get(awaited, {awaited: None})
+            awaits |= before.get(awaited, {awaited: None})
         if isinstance(op, Allocate | Free):
             stream = owed.setdefault(op.stream, {})
-            stream |= found
+            stream |= awaits
             ended = {last[op.stream]: None} if op.stream in last else {}
             before[place] = ended | stream
         else:
-            found |= owed.pop(op.stream, {})
+            awaits |= owed.pop(op.stream, {})
             places.append(place)
-            waits.append(tuple(found))
+            waits.append(tuple(awaits))
             first.append(op.stream not in last)
             last[op.stream] = place
     return _RepeatedList(tuple(places), tuple(waits), tuple(first), last)
@@ -192,7 +192,7 @@ _Layout = Iterator[tuple[_Entry, tuple[_Entry, ...]]]
 
 
 def _trained(
-    job: JobProgram, own: _RepeatedList, exchange: BatchExchange | None, outer: OuterAverage | None
+    job: JobProgram, repeated: _RepeatedList, exchange: BatchExchange | None, outer: OuterAverage | None
 ) -> _Layout:
     """Yield the operations of a list of a job that trains."""
     yield _START, ()
@@ -212,10 +212,10 @@ def _trained(
             generated = _Entry("generate", step)
             yield generated, tuple(ended)
             ended.append(generated)
-        for place, waits, first in zip(own.places, own.waits, own.first, strict=True):
-            before = tuple(_Entry("step", step, one) for one in waits)
+        for place, waits, first in zip(repeated.places, repeated.waits, repeated.first, strict=True):
+            before = tuple(_Entry("step", step, wait) for wait in waits)
             yield _Entry("step", step, place), (*before, *ended) if first else before
-        ended = [_Entry("step", step, last) for last in own.last.values()]
+        ended = [_Entry("step", step, last) for last in repeated.last.values()]
         if outer and (step + 1) % outer.every == 0:
             averaged = _Entry(AVERAGE, step)
             yield averaged, tuple(ended)
@@ -261,9 +261,10 @@ class _Part:
         self, job: JobProgram, first_rank: int, exchange: BatchExchange | None, outer: OuterAverage | None
     ) -> None:
         self.job, self.first_rank, self.exchange, self.outer = job, first_rank, exchange, outer
-        own = [_without_memory(ops) for ops in job.program.lists.lists]
+        lists = [_without_memory(ops) for ops in job.program.lists.lists]
         self.layouts = [
-            tuple(_trained(job, one, exchange, outer) if one.places else _generated(job, exchange)) for one in own
+            tuple(_trained(job, repeated, exchange, outer) if repeated.places else _generated(job, exchange))
+            for repeated in lists
         ]
 
     def number(self, rank: int) -> int:
@@ -288,7 +289,7 @@ class _Part:
     def operation(self, place: int, rank: int) -> Op:
         """Return the operation at a place of a rank of the job."""
         entry, waits = self.layouts[self.number(rank)][place]
-        name, after = self._named(entry, rank), tuple(self._named(one, rank) for one in waits)
+        name, after = self._named(entry, rank), tuple(self._named(wait, rank) for wait in waits)
         if entry == _START:
             return Compute(name, self.job.start, kind=_START.part, stream=_START.part, on_gpu=False)
         if entry.part == "generate":
@@ -351,14 +352,14 @@ class _Families:
         family = lists.family_at[number][entry.place] if entry.part == "step" else -1
         if family < 0:
             return -1
-        own, begins = lists.families[family], prefix(part.job.name, entry.step)
-        key = part.job.name, own.key
+        collectives, begins = lists.families[family], prefix(part.job.name, entry.step)
+        key = part.job.name, collectives.key
 
         def member(index: int) -> Collective:
-            op = own[index]
+            op = collectives[index]
             return part.collective(begins + op.name, op)
 
-        return self._added((begins, family), lambda: CollectiveGroupFamily(key, len(own), member))
+        return self._added((begins, family), lambda: CollectiveGroupFamily(key, len(collectives), member))
 
     def _added(self, key: Hashable, make: Callable[[], CollectiveGroupFamily]) -> int:
         if key not in self._number:
@@ -371,8 +372,8 @@ def joined(
     jobs: Sequence[JobProgram], exchanges: Sequence[BatchExchange] = (), outers: Sequence[OuterAverage] = ()
 ) -> Program:
     """Return the program of all jobs together; ranks of the joined program are numbered job by job."""
-    exchange_of = {name: one for one in exchanges for name in (one.generator, one.trainer)}
-    outer_of = {name: one for one in outers for name in one.copies}
+    exchange_of = {name: setting for setting in exchanges for name in (setting.generator, setting.trainer)}
+    outer_of = {name: setting for setting in outers for name in setting.copies}
     firsts = accumulate((len(job.program.ranks) for job in jobs), initial=0)
     parts = [
         _Part(job, first, exchange_of.get(job.name), outer_of.get(job.name))
@@ -383,20 +384,20 @@ def joined(
     list_of: list[int] = []
     families, family_at = _Families(), []
     for part in parts:
-        own = part.job.program.lists
-        list_of += [len(lists) + number for number in own.list_of]
+        numbers = part.job.program.lists
+        list_of += [len(lists) + number for number in numbers.list_of]
         for number, layout in enumerate(part.layouts):
-            rank = own.list_of.index(number)
+            rank = numbers.list_of.index(number)
             lists.append(tuple(part.operation(place, rank) for place in range(len(layout))))
             family_at.append(families.at(part, number))
 
     def operation(place: int, rank: int) -> Op:
-        part, own = of_rank[rank]
-        return part.operation(place, own)
+        part, numbers = of_rank[rank]
+        return part.operation(place, numbers)
 
     def name(place: int, rank: int) -> str:
-        part, own = of_rank[rank]
-        return part.name(place, own)
+        part, numbers = of_rank[rank]
+        return part.name(place, numbers)
 
-    whole = OperationLists(tuple(lists), tuple(list_of), tuple(families.families), tuple(family_at))
-    return Program(RanksByList(whole, operation, name))
+    all_lists = OperationLists(tuple(lists), tuple(list_of), tuple(families.families), tuple(family_at))
+    return Program(RanksByList(all_lists, operation, name))

@@ -103,12 +103,12 @@ class SharedRun:
     def tables(self) -> tuple[AnswerTable, ...]:
         """The jobs, the links that they share, the later starts that were tried, and the steps of each job."""
         names = [job.name for job in self.jobs]
-        found = [job_table(self.jobs)]
+        tables = [job_table(self.jobs)]
         if self.links:
-            found.append(link_table(self.links, names))
+            tables.append(link_table(self.links, names))
         if self.shifts:
-            found.append(shift_table(self.shifts, names))
-        return (*found, step_table(self.jobs))
+            tables.append(shift_table(self.shifts, names))
+        return (*tables, step_table(self.jobs))
 
     def frame(self) -> pd.DataFrame:
         """Return a row for each job: GPUs, nodes, leaf switches, start [s], steps, step time alone and together [s],
@@ -134,7 +134,7 @@ class SharedRun:
             "shared_links": [
                 {"link": link.name, "bandwidth": link.bandwidth, "nbytes": dict(link.nbytes)} for link in self.links
             ],
-            "rounds": {one.setting.name: one.to_dict() for one in self.rounds},
+            "rounds": {outer_round.setting.name: outer_round.to_dict() for outer_round in self.rounds},
             "shifts": [{"delay_s": shift.delay, "slowdowns": dict(shift.slowdowns)} for shift in self.shifts],
         }  # fmt: skip
 
@@ -161,19 +161,19 @@ def share(file: JobsFile, *, shifts: int = 0) -> SharedRun:
     once = _times_alone(file, parts, planned)
     programs = [replace(job, steps=number) for job, number in zip(planned, _numbers(file.jobs, once), strict=True)]
     # Alone with as many steps as beside the others: equal circumstances then give equal bits.
-    alone = _times_alone(file, parts, programs)
-    healthy = _times_on_healthy_links(file, programs) if slow_links(file) else alone
+    undisturbed = _times_alone(file, parts, programs)
+    healthy = _times_on_healthy_links(file, programs) if slow_links(file) else undisturbed
     exchanges, outers = _exchanges(cluster, file.jobs, steps), _outers(cluster, file.jobs, steps)
     with watched(None, file.events):
         timeline = _played(file.engine, cluster, programs, exchanges, outers)
-    known = facts(file.jobs[0].cluster.topology, file.jobs[0].base)
-    jobs = _with_places(_outcomes(timeline, programs, alone, healthy), parts, known)
+    topology = facts(file.jobs[0].cluster.topology, file.jobs[0].base)
+    jobs = _with_places(_outcomes(timeline, programs, undisturbed, healthy), parts, topology)
     rounds = _rounds(file, cluster, jobs)
     tried = []
     for number in range(1, shifts + 1 if len(programs) > 1 else 1):
-        delay = number * alone[-1] / (shifts + 1)
+        delay = number * undisturbed[-1] / (shifts + 1)
         later = [*programs[:-1], replace(programs[-1], start=programs[-1].start + delay)]
-        outcomes = _outcomes(_played(file.engine, cluster, later, exchanges, outers), later, alone, healthy)
+        outcomes = _outcomes(_played(file.engine, cluster, later, exchanges, outers), later, undisturbed, healthy)
         tried.append(Shift(delay, {job.name: job.slowdown for job in outcomes}))
     return SharedRun(file, jobs, _shared_links(timeline, programs), tuple(tried), timeline, rounds)
 
@@ -183,7 +183,7 @@ def _numbers(jobs: Sequence[JobSetting], once: Sequence[float]) -> list[int]:
     trainings = {job.batches_from: job for job in jobs if job.batches_from}
     coupled = {job.name for job in trainings.values()} | set(trainings)
     longest = max((time for job, time in zip(jobs, once, strict=True) if job.name not in coupled), default=0.0)
-    found = []
+    numbers = []
     for job, time in zip(jobs, once, strict=True):
         trained = trainings.get(job.name, job)
         batches = (
@@ -193,11 +193,11 @@ def _numbers(jobs: Sequence[JobSetting], once: Sequence[float]) -> list[int]:
         )
         if job.outer is not None:
             # An average begins after the first half, and ends within the second.
-            found.append(2 * simulated_steps(job.outer))
+            numbers.append(2 * simulated_steps(job.outer))
             continue
         steps = trained.steps or max(1, min(_MOST_STEPS // trained.steps_per_batch, batches)) * trained.steps_per_batch
-        found.append(steps // trained.steps_per_batch if job.scenario is None else steps)
-    return found
+        numbers.append(steps // trained.steps_per_batch if job.scenario is None else steps)
+    return numbers
 
 
 def _cluster(file: JobsFile) -> Cluster:
@@ -214,11 +214,11 @@ def _cluster(file: JobsFile) -> Cluster:
     for job in jobs:
         stragglers |= {len(places) + rank: factor for rank, factor in job.cluster.stragglers.items()}
         places += job.cluster.placement or ()
-    whole = jobs[0].cluster.replaced(
+    spec = jobs[0].cluster.replaced(
         world_size=len(places), stragglers=stragglers, placement=tuple(places), events=file.events
     )
     stage("building the cluster")
-    return to_cluster(whole, jobs[0].base, network_time=next(iter(factors.values()), 1.0))
+    return to_cluster(spec, jobs[0].base, network_time=next(iter(factors.values()), 1.0))
 
 
 def _step(part: Cluster, job: JobSetting) -> TrainingStep | None:
@@ -251,18 +251,18 @@ def _planned(part: Cluster, job: JobSetting, step: TrainingStep | None) -> JobPr
     ScenarioError
         The step cannot run, or does not fit into memory there.
     """
-    whole = Program(((),) * part.world_size)
+    program = Program(((),) * part.world_size)
     if step is not None:
         try:
-            whole = plan_step(part, step).program
-            play("auto", whole, part, allocator=step.allocator, keep=())
+            program = plan_step(part, step).program
+            play("auto", program, part, allocator=step.allocator, keep=())
         except (ScenarioError, OutOfMemoryError) as error:
             raise ScenarioError(f"jobs.{job.name}: {error}") from error
         # Limits on this GPU: a dtype, or a generation without the attention kernels.
         except ValueError as error:
             raise ScenarioError(f"jobs.{job.name}.training: on {part.gpus[0].name}: {error}") from error
     return JobProgram(
-        job.name, whole, job.steps_per_batch, job.start, job.generation, job.steps_per_batch, job.priority
+        job.name, program, job.steps_per_batch, job.start, job.generation, job.steps_per_batch, job.priority
     )
 
 
@@ -278,7 +278,7 @@ def _exchanges(
     ends = list(accumulate(job.cluster.world_size for job in jobs))
     ranks = {job.name: range(end - job.cluster.world_size, end) for job, end in zip(jobs, ends, strict=True)}
     of_name = {job.name: job for job in jobs}
-    found = []
+    exchanges = []
     for job, step in zip(jobs, steps, strict=True):
         if job.batches_from is None or step is None:
             continue
@@ -286,8 +286,8 @@ def _exchanges(
         size = len(group)
         maker = of_name[job.batches_from]
         numbers = 2 * (maker.tokens or 1)
-        weights = sum(one.elements for module in modules(step.model, WHOLE) for one in module.parameters)
-        found.append(
+        weights = sum(parameter.elements for module in modules(step.model, WHOLE) for parameter in module.parameters)
+        exchanges.append(
             BatchExchange(
                 job.batches_from,
                 job.name,
@@ -297,7 +297,7 @@ def _exchanges(
                 _planned_exchange(cluster, "broadcast", weights, step.trained_dtype, group, job.priority),
             )
         )
-    return found
+    return exchanges
 
 
 def _planned_exchange(
@@ -332,38 +332,38 @@ def _outers(cluster: Cluster, jobs: Sequence[JobSetting], steps: Sequence[Traini
     its share with the same ranks of the other copies.
     """
     ends = list(accumulate(job.cluster.world_size for job in jobs))
-    found: dict[str, OuterAverage] = {}
+    averages_by_name: dict[str, OuterAverage] = {}
     for job, step in zip(jobs, steps, strict=True):
         outer = job.outer
-        if outer is None or step is None or outer.name in found:
+        if outer is None or step is None or outer.name in averages_by_name:
             continue
-        copies = [number for number, one in enumerate(jobs) if one.outer == outer]
+        copies = [number for number, parameter in enumerate(jobs) if parameter.outer == outer]
         size = job.cluster.world_size
-        weights = sum(one.elements for module in modules(step.model, WHOLE) for one in module.parameters)
+        weights = sum(parameter.elements for module in modules(step.model, WHOLE) for parameter in module.parameters)
         share = -(-weights // (size * outer.fragments * outer.copies)) * outer.copies
         groups = [tuple(ends[number] - size + rank for number in copies) for rank in range(size)]
         averages = tuple(
             _planned_exchange(cluster, "all_reduce", share, outer.dtype, group, job.priority) for group in groups
         )
-        found[outer.name] = OuterAverage(
+        averages_by_name[outer.name] = OuterAverage(
             tuple(jobs[number].name for number in copies), simulated_steps(outer), outer.delay, averages
         )
-    return list(found.values())
+    return list(averages_by_name.values())
 
 
 def _rounds(file: JobsFile, cluster: Cluster, jobs: Sequence[JobOutcome]) -> tuple[OuterRound, ...]:
     """Return the times of trainings in copies."""
-    settings = {one.outer.name: one for one in file.jobs if one.outer is not None}
-    found = []
+    settings = {job_setting.outer.name: job_setting for job_setting in file.jobs if job_setting.outer is not None}
+    rounds = []
     for setting in settings.values():
         outer = setting.outer
         if outer is None:
             continue
-        copies = [job for job, one in zip(jobs, file.jobs, strict=True) if one.outer == outer]
+        copies = [job for job, job_setting in zip(jobs, file.jobs, strict=True) if job_setting.outer == outer]
         window = window_time([job.step_ends for job in copies], simulated_steps(outer))
         together = _summed_in_every_step(file, cluster, setting)
-        found.append(OuterRound(outer, copies[0].ranks, copies[0].alone, window, together))
-    return tuple(found)
+        rounds.append(OuterRound(outer, copies[0].ranks, copies[0].alone, window, together))
+    return tuple(rounds)
 
 
 def _summed_in_every_step(file: JobsFile, cluster: Cluster, setting: JobSetting) -> float:
@@ -386,30 +386,30 @@ def _summed_in_every_step(file: JobsFile, cluster: Cluster, setting: JobSetting)
         sharding = sharding.replaced(
             shard_size=own_parts.located(training, setting.base).parallelism.holders(setting.cluster.world_size)
         )
-    whole = cluster.part(ranks)
+    machine = cluster.part(ranks)
     step = to_step(training.replaced(sharding=sharding), len(ranks), setting.base)
-    return play(file.engine, plan_step(whole, step).program, whole, limit_memory=False, keep=()).end
+    return play(file.engine, plan_step(machine, step).program, machine, limit_memory=False, keep=()).end
 
 
 def _times_alone(file: JobsFile, parts: Sequence[Cluster], jobs: Sequence[JobProgram]) -> list[float]:
     """Return the mean step time of each job without the others [s]; copies of a training share the first one's."""
-    known: dict[OuterSetting, float] = {}
-    found = []
+    by_outer: dict[OuterSetting, float] = {}
+    times = []
     for setting, part, job in zip(file.jobs, parts, jobs, strict=True):
-        if setting.outer is not None and setting.outer in known:
-            found.append(known[setting.outer])
+        if setting.outer is not None and setting.outer in by_outer:
+            times.append(by_outer[setting.outer])
             continue
-        found.append(_time_alone(file.engine, part, job))
+        times.append(_time_alone(file.engine, part, job))
         if setting.outer is not None:
-            known[setting.outer] = found[-1]
-    return found
+            by_outer[setting.outer] = times[-1]
+    return times
 
 
 def _times_on_healthy_links(file: JobsFile, programs: Sequence[JobProgram]) -> list[float]:
     """Return the mean step time of each job without the others if no link is slow [s]; faster links stay faster."""
     slow = slow_links(file)
-    kept = {link: factor for link, factor in file.jobs[0].cluster.link_factors.items() if link not in slow}
-    rated = tuple(replace(job, cluster=job.cluster.replaced(link_factors=kept)) for job in file.jobs)
+    factors = {link: factor for link, factor in file.jobs[0].cluster.link_factors.items() if link not in slow}
+    rated = tuple(replace(job, cluster=job.cluster.replaced(link_factors=factors)) for job in file.jobs)
     parts, _, planned = _planned_alone(_cluster(replace(file, jobs=rated)), rated)
     counted = [replace(job, steps=program.steps) for job, program in zip(planned, programs, strict=True)]
     return _times_alone(file, parts, counted)
@@ -417,8 +417,8 @@ def _times_on_healthy_links(file: JobsFile, programs: Sequence[JobProgram]) -> l
 
 def _time_alone(engine: Engine, part: Cluster, job: JobProgram) -> float:
     """Return the mean step time of a job without the others [s]; of a batch, if it only generates."""
-    alone = replace(job, start=0.0)
-    (ends,) = _step_ends(_played(engine, part, [alone]), [alone])
+    program = replace(job, start=0.0)
+    (ends,) = _step_ends(_played(engine, part, [program]), [program])
     return ends[-1] / len(ends)
 
 
@@ -427,25 +427,25 @@ def _step_ends(timeline: Timeline, jobs: Sequence[JobProgram]) -> list[list[floa
     ends = [[0.0] * job.steps for job in jobs]
     job_of = [number for number, job in enumerate(jobs) for _ in job.program.ranks]
     for rank, spans in by_rank(timeline.spans).items():
-        own, name = ends[job_of[rank]], jobs[job_of[rank]].name
+        ends_of_job, name = ends[job_of[rank]], jobs[job_of[rank]].name
         for span in spans:
             step = step_of(span, name)
             if step is not None:
-                own[step] = max(own[step], span.end)
+                ends_of_job[step] = max(ends_of_job[step], span.end)
     return ends
 
 
 def _outcomes(
-    timeline: Timeline, jobs: Sequence[JobProgram], alone: Sequence[float], healthy: Sequence[float]
+    timeline: Timeline, jobs: Sequence[JobProgram], undisturbed: Sequence[float], healthy: Sequence[float]
 ) -> tuple[JobOutcome, ...]:
     """Return what each job did in a timeline, beside its step time alone, as given and on healthy links [s]."""
     ends = _step_ends(timeline, jobs)
     sent = dict.fromkeys((job.name for job in jobs), 0.0)
     for total in timeline.sent:
         sent[total.collective.split(" ", 1)[0]] += total.nbytes
-    found = []
+    outcomes = []
     for number, job in enumerate(jobs):
-        others = [(one.start, own[-1]) for one, own in zip(jobs, ends, strict=True) if one is not job]
+        others = [(other.start, step_ends[-1]) for other, step_ends in zip(jobs, ends, strict=True) if other is not job]
         begin = max((start for start, _ in others), default=0.0)
         end = min((last for _, last in others), default=math.inf)
         starts = [job.start, *ends[number]]
@@ -456,19 +456,19 @@ def _outcomes(
             judged = [
                 step for step in judged if {*range(step - step % count, step - step % count + count)} <= {*judged}
             ]
-        found.append(
+        outcomes.append(
             JobOutcome(
                 job.name,
                 len(job.program.ranks),
                 job.start,
-                alone[number],
+                undisturbed[number],
                 healthy[number],
                 tuple(ends[number]),
                 tuple(judged) or tuple(range(job.steps)),
                 sent[job.name],
             )
         )
-    return tuple(found)
+    return tuple(outcomes)
 
 
 def _with_places(
@@ -488,13 +488,13 @@ def _with_places(
 
 def _shared_links(timeline: Timeline, jobs: Sequence[JobProgram]) -> tuple[SharedLink, ...]:
     """Return the links that carry bytes of several jobs, the one whose bytes take longest first."""
-    found: dict[str, dict[str, LinkUse]] = {}
+    uses_by_link: dict[str, dict[str, LinkUse]] = {}
     for job in jobs:
         for use in link_uses(timeline_of(timeline, job.name)):
-            found.setdefault(use.name, {})[job.name] = use
+            uses_by_link.setdefault(use.name, {})[job.name] = use
     shared = [
         SharedLink(name, next(iter(uses.values())).bandwidth, {job: use.nbytes for job, use in uses.items()})
-        for name, uses in found.items()
+        for name, uses in uses_by_link.items()
         if len(uses) > 1
     ]
     return tuple(sorted(shared, key=lambda link: -sum(link.nbytes.values()) / link.bandwidth))

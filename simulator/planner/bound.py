@@ -88,18 +88,18 @@ class StepBound:
         back = Work.INPUT_GRADIENT if schedule.splits_backward else Work.BACKWARD
         works = (Work.FORWARD, back, *([Work.WEIGHT_GRADIENT] if schedule.splits_backward else []))
         # Two passes at once may hide each other's exchanges: only kernels are certain.
-        least = [one.kernels if schedule.pairs else one.whole for one in self.stages]
+        least = [times.kernels if schedule.pairs else times.whole for times in self.stages]
         longest = 0.0
         # A stage's work starts after the forward passes on earlier stages and is followed by their backward passes.
         for place in range(shape.ranks):
-            own = [stage % copies for stage in schedule.stages_of(place, shape)]
-            each = sum(least[stage][work] for stage in own for work in works)
+            stages = [stage % copies for stage in schedule.stages_of(place, shape)]
+            each = sum(least[stage][work] for stage in stages for work in works)
             # Under DualPipe, each model copy gets half of the micro-batches.
             micros = shape.micro_batches // (shape.stages // copies)
             # With split backward passes, the last rank may still compute weight gradients while earlier ranks run their
             # last input gradients. Only the forward passes before its first pass are certain to add.
             around = [Work.FORWARD] if schedule.splits_backward else [Work.FORWARD, back]
-            ends = sum(one[work] for one in least[: min(own)] for work in around)
+            ends = sum(times[work] for times in least[: min(stages)] for work in around)
             longest = max(longest, micros * each + ends + self.updates[place])
         return longest
 
@@ -111,7 +111,7 @@ class StepBound:
         if self.pipeline.schedule.pairs:
             return 0.0
         # Kernels never hide exchanges within the same pass, because they wait for them.
-        counts = Counter((one.stage % copies, one.work) for one in self.pipeline.passes(place))
+        counts = Counter((step_pass.stage % copies, step_pass.work) for step_pass in self.pipeline.passes(place))
         return sum(
             times * (self.stages[stage].whole[work] - self.stages[stage].kernels[work])
             for (stage, work), times in counts.items()
@@ -128,12 +128,12 @@ class StepBound:
         # A single rank waits for no other rank.
         if self.pipeline.shape.ranks == 1 and exact is None:
             return self.busy_bound()
-        whole, kernels = (
+        seconds, kernels = (
             np.array([times[work] for times in of for work in Work])
-            for of in ([one.whole for one in self.stages], [one.kernels for one in self.stages])
+            for of in ([times.whole for times in self.stages], [times.kernels for times in self.stages])
         )
         sends = self.sends() if self.pipeline.shape.ranks > 1 else {}
-        return pass_order(self.pipeline).last_end(whole, kernels, sends, self.updates, exact or {})
+        return pass_order(self.pipeline).last_end(seconds, kernels, sends, self.updates, exact or {})
 
 
 @dataclass
@@ -157,8 +157,8 @@ class BoundCalculator:
         step = on_ranks(step, self.cluster, setting.gpus)
         groups, pipeline = groups_of(step, setting.gpus), Pipeline.of(step)
         times = self._times_of_units(setting, step, groups)
-        stages, held = times.of_stages(pipeline.layers())
-        ranks = self._ranks_of(setting, step, pipeline, held, groups)
+        stages, sizes = times.of_stages(pipeline.layers())
+        ranks = self._ranks_of(setting, step, pipeline, sizes, groups)
         updates = tuple(rank.update for rank in ranks)
         beside = process_memory(self.cluster.gpus[0], step, groups).nbytes
         memory = beside + max(rank.memory for rank in ranks)
@@ -199,7 +199,7 @@ class BoundCalculator:
             strategy.shards_parameters, step.parallelism.apart and step.model.tied, cut.experts.in_node, *setting.named,
         )  # fmt: skip
         if key not in self._of_units:
-            made = units(
+            step_units = units(
                 step,
                 self.cluster.gpus[0],
                 groups.data_parallel,
@@ -208,30 +208,30 @@ class BoundCalculator:
             )
             communicator = Communicator(self.cluster, groups, "closed_form", True)
             exchanges = _Exchanges(communicator, step.precision.params, setting, self.durations, self._exchanges)
-            self._of_units[key] = _unit_times(made, exchanges)
+            self._of_units[key] = _unit_times(step_units, exchanges)
         return self._of_units[key]
 
     def _ranks_of(
-        self, setting: Setting, step: TrainingStep, pipeline: Pipeline, held: Sequence[Sequence[int]], groups: Groups
+        self, setting: Setting, step: TrainingStep, pipeline: Pipeline, sizes: Sequence[Sequence[int]], groups: Groups
     ) -> list[_Rank]:
-        """Return lower bounds on the update time and memory of each pipeline rank; `held` has parameters and
+        """Return lower bounds on the update time and memory of each pipeline rank; `sizes` has parameters and
         activations of each stage.
         """
         strategy, shape = STRATEGIES.find(step.sharding.strategy), pipeline.shape
-        whole = strategy.keeps_whole_gradients(step.sharding)
+        keeps_whole = strategy.keeps_whole_gradients(step.sharding)
         # Offloaded gradients may leave the GPU early.
-        gradient = find(step.precision.grads).itemsize if whole and step.offload is None else 0
+        gradient = find(step.precision.grads).itemsize if keeps_whole and step.offload is None else 0
         ranks = []
         for place in range(shape.ranks):
-            own = [held[stage % pipeline.model_stages] for stage in pipeline.schedule.stages_of(place, shape)]
+            of_rank = [sizes[stage % pipeline.model_stages] for stage in pipeline.schedule.stages_of(place, shape)]
             # Columns of `_UnitTimes.held`, summed over the rank's chunks.
             dense, spread, resident, _, kept_dense, kept_spread, *matrices = (
-                sum(chunk[kind] for chunk in own) for kind in range(8)
+                sum(chunk[kind] for chunk in of_rank) for kind in range(8)
             )
             experts = groups.size("expert data") if spread or kept_spread else 1
-            named = step.sharding.strategy, step.offload is None, *setting.named
+            options = step.sharding.strategy, step.offload is None, *setting.named
             # Many settings share these values.
-            key = dense, spread, *matrices, resident, kept_dense, kept_spread, groups.shard_size, experts, *named
+            key = dense, spread, *matrices, resident, kept_dense, kept_spread, groups.shard_size, experts, *options
             if key not in self._states:
                 parts = [even_part(dense, groups.shard_size, matrices[0])]
                 parts += [even_part(spread, experts, matrices[1])] if spread else []
@@ -240,9 +240,9 @@ class BoundCalculator:
             seconds, states_bytes = self._states[key]
             # Without a closed form, a single chunk's activations are certain.
             chunks = pipeline.schedule.held(shape, place) if pipeline.schedule.held and shape.ranks > 1 else 1
-            kept = 0 if step.activations_on_host else chunks * min(chunk[3] for chunk in own)
+            activations = 0 if step.activations_on_host else chunks * min(chunk[3] for chunk in of_rank)
             # Activations peak before gradients are complete: their maximum is certain, their sum is not.
-            ranks.append(_Rank(seconds, states_bytes + max(kept, gradient * (dense + spread))))
+            ranks.append(_Rank(seconds, states_bytes + max(activations, gradient * (dense + spread))))
         return ranks
 
     def _states_of(
@@ -254,17 +254,17 @@ class BoundCalculator:
         frozen: Sequence[tuple[int, int]],
     ) -> tuple[float, int]:
         """Return the duration of the optimizer's kernels on the GPU [s], and the model states' bytes on a rank [B]."""
-        kept = states(step, strategy.shards, strategy.updater, parts, resident, frozen)
-        nbytes = kept.parameters + kept.optimizer
+        sizes = states(step, strategy.shards, strategy.updater, parts, resident, frozen)
+        nbytes = sizes.parameters + sizes.optimizer
         # Servers and hosts update with unknown overlap: 0 is a safe bound.
         if strategy.updater is Updater.SERVERS or step.offload is not None:
             return 0.0, nbytes
         timer = KernelTimer(self.cluster.gpus[0], step)
         # The launch overhead of further tensors is omitted: the result stays a lower bound.
-        seconds = update_cost(timer, kept, tensors=1).alone
+        seconds = update_cost(timer, sizes, tensors=1).alone
         # Kernels that make matrices orthogonal are left out: their number on a rank depends on the distribution.
         if (rule := step.optimizer.of_matrices) is not None:
-            seconds += average_cost(timer, kept, rule, 1).alone + apply_cost(timer, kept, rule, 1).alone
+            seconds += average_cost(timer, sizes, rule, 1).alone + apply_cost(timer, sizes, rule, 1).alone
         return seconds, nbytes
 
 
@@ -306,12 +306,12 @@ class _UnitTimes:
             cuts = cuts_of_stages(self.units, layers)
             # Prefix sums make a stage the difference of two rows: settings differ in stages, and share units.
             sums = self.whole, self.kernels, self.held
-            whole, kernels, held = (np.diff(one[cuts], axis=0).tolist() for one in sums)
+            passes, kernels, sizes = (np.diff(sums_of[cuts], axis=0).tolist() for sums_of in sums)
             stages = tuple(
-                StageTimes(dict(zip(Work, one, strict=True)), dict(zip(Work, alone, strict=True)))
-                for one, alone in zip(whole, kernels, strict=True)
+                StageTimes(dict(zip(Work, sums_of, strict=True)), dict(zip(Work, of_kernels, strict=True)))
+                for sums_of, of_kernels in zip(passes, kernels, strict=True)
             )
-            self._known[layers] = stages, held
+            self._known[layers] = stages, sizes
         return self._known[layers]
 
 
@@ -372,9 +372,9 @@ class _Exchanges:
         return self.known[key]
 
 
-def _unit_times(made: tuple[Unit, ...], exchanges: _Exchanges) -> _UnitTimes:
+def _unit_times(model_units: tuple[Unit, ...], exchanges: _Exchanges) -> _UnitTimes:
     """Return the prefix sums of times and sizes over the model's units, with exchanges at their lower bounds."""
-    known: dict[int, tuple[float, float]] = {}
+    times_of: dict[int, tuple[float, float]] = {}
 
     def times(pieces: PassPieces | None) -> tuple[float, float]:
         """Return a pass's time with exchanges, and with kernels alone [s]; 0 and 0 without a pass; equal passes
@@ -382,12 +382,12 @@ def _unit_times(made: tuple[Unit, ...], exchanges: _Exchanges) -> _UnitTimes:
         """
         if pieces is None:
             return 0.0, 0.0
-        if id(pieces) not in known:  # layers of one shape share their pieces
-            known[id(pieces)] = _path(pieces, exchanges), pieces.alone
-        return known[id(pieces)]
+        if id(pieces) not in times_of:  # layers of one shape share their pieces
+            times_of[id(pieces)] = _path(pieces, exchanges), pieces.alone
+        return times_of[id(pieces)]
 
     rows = []
-    for unit in made:
+    for unit in model_units:
         forward, backward, again = times(unit.forward), times(unit.backward), times(unit.recompute)
         inputs, weights = times(unit.input_gradient), times(unit.weight_gradient)
         # Recompute belongs to the pass that needs its results first: the input gradient.
@@ -400,8 +400,11 @@ def _unit_times(made: tuple[Unit, ...], exchanges: _Exchanges) -> _UnitTimes:
         rows.append([by_work[work] for work in Work])
     # A leading row of zeros: the first stage is a difference too.
     sums = np.concatenate([np.zeros((1, len(Work), 2)), np.cumsum(np.array(rows), axis=0)])
-    held = [[*_apart(u.trained, u), u.resident, u.kept, *_apart(u.frozen, u), *_apart(u.in_matrices, u)] for u in made]
-    return _UnitTimes(made, sums[..., 0], sums[..., 1], np.concatenate([[[0] * 8], np.cumsum(held, axis=0)]))
+    sizes = [
+        [*_apart(u.trained, u), u.resident, u.kept, *_apart(u.frozen, u), *_apart(u.in_matrices, u)]
+        for u in model_units
+    ]
+    return _UnitTimes(model_units, sums[..., 0], sums[..., 1], np.concatenate([[[0] * 8], np.cumsum(sizes, axis=0)]))
 
 
 def _apart(count: int, unit: Unit) -> tuple[int, int]:
@@ -422,6 +425,6 @@ def _path(pieces: PassPieces, exchanges: _Exchanges) -> float:
             under_way[place] = max(kernels, free.get(group, 0.0)) + exchanges.seconds(piece.exchange)
             free[group] = under_way[place]
         elif piece.cost is not None:
-            kernels = max([kernels, *(under_way.pop(one, 0.0) for one in piece.awaited)]) + piece.cost.alone
+            kernels = max([kernels, *(under_way.pop(name, 0.0) for name in piece.awaited)]) + piece.cost.alone
     # Exchanges that no kernel awaits must still end before the rank's next pass.
     return max([kernels, *under_way.values()])

@@ -40,11 +40,11 @@ class ClusterSizeResult:
         """Return the plan for this number of GPUs as a plain dict: fastest setting, times and cost, or the reason for
         none.
         """
-        best, told = self.best, {"gpus": self.gpus, "meets": self.meets, **self.takes}
+        best, data = self.best, {"gpus": self.gpus, "meets": self.meets, **self.takes}
         if best is None:
-            return told | {"setting": None, "missing": self.missing}
-        kept = {key: best.report[key] for key in ("tokens_per_s_per_gpu", "work_unit")}
-        return told | {"setting": best.setting.text, "step_time_s": best.step_time, **kept}
+            return data | {"setting": None, "missing": self.missing}
+        rates = {key: best.report[key] for key in ("tokens_per_s_per_gpu", "work_unit")}
+        return data | {"setting": best.setting.text, "step_time_s": best.step_time, **rates}
 
 
 def sizes(plan: SearchResult, question: PlanQuestion, backend: Backend) -> Iterator[ClusterSizeResult]:
@@ -70,10 +70,10 @@ def sizes(plan: SearchResult, question: PlanQuestion, backend: Backend) -> Itera
             yield _planned(number, question, question.best, backend)
         return
     for number in _halves_or_doubles(gpus, down=bool(first.meets)):
-        one = _planned(number, question, 1, backend)
-        yield one
+        size = _planned(number, question, 1, backend)
+        yield size
         # The deadline lies between this number and the last.
-        if one.meets != first.meets:
+        if size.meets != first.meets:
             return
 
 
@@ -96,10 +96,10 @@ def _planned(gpus: int, question: PlanQuestion, best: int, backend: Backend) -> 
     """
     base = question.base.replaced(cluster=question.base.cluster.replaced(world_size=gpus))
     try:
-        *_, found = search(base, question.sequences, question.choices(base), best=best, backend=backend)
+        *_, result = search(base, question.sequences, question.choices(base), best=best, backend=backend)
     except (ScenarioError, TooLargeError) as error:
         return ClusterSizeResult(gpus, None, {}, None if question.deadline is None else False, str(error))
-    return _size(gpus, found, question)
+    return _size(gpus, result, question)
 
 
 def _size(gpus: int, plan: SearchResult, question: PlanQuestion) -> ClusterSizeResult:

@@ -31,23 +31,23 @@ def refuse_contradictions(question: PlanQuestion) -> None:
     data-parallel ranks can share. If settings exist there, nothing is raised: the search reports the reasons.
     """
     choices = question.choices()
-    for one, why in _without_effect(choices, {one.name: one for one in question.said}):
-        raise ScenarioError(f"{one.where}: has no effect, because {why}")
+    for constraint, why in _without_effect(choices, {constraint.name: constraint for constraint in question.said}):
+        raise ScenarioError(f"{constraint.where}: has no effect, because {why}")
     batch = f" and {question.sequences:,} sequences per step"
-    for asked, size in ((question, batch), (_with_shared_batch(question, choices), "")):
-        if _can_be(asked, InfeasibleCounts()):
+    for variant, size in ((question, batch), (_with_shared_batch(question, choices), "")):
+        if _can_be(variant, InfeasibleCounts()):
             return
-        parts = _contradicting(asked)
+        parts = _contradicting(variant)
         if parts:
             # The remaining constraints alone give the clearest reason.
             refused = InfeasibleCounts()
-            _can_be(_of_parts(asked, parts), refused)
+            _can_be(_of_parts(variant, parts), refused)
             together = "contradict each other" if len(parts) > 1 else "is impossible"
             message = (
-                f"{together} with {asked.base.cluster.world_size:,} GPUs{size}: "
-                f"{refused.common_example}{_possible_text(asked, choices, parts)}"
+                f"{together} with {variant.base.cluster.world_size:,} GPUs{size}: "
+                f"{refused.common_example}{_possible_text(variant, choices, parts)}"
             )
-            raise ScenarioError(f"{', '.join(one.where for one in parts)}: {message}")
+            raise ScenarioError(f"{', '.join(constraint.where for constraint in parts)}: {message}")
 
 
 def _with_shared_batch(question: PlanQuestion, choices: Choices) -> PlanQuestion:
@@ -74,21 +74,23 @@ def _possible_text(question: PlanQuestion, choices: Choices, parts: Sequence[Con
     return f"; possible values of {name}: {', '.join(possible)}" if possible else ""
 
 
-def _without_effect(choices: Choices, said: dict[str, Constraint]) -> Iterator[tuple[Constraint, str]]:
+def _without_effect(choices: Choices, constraints: dict[str, Constraint]) -> Iterator[tuple[Constraint, str]]:
     """Yield each constraint on pipelines that no setting in the search space reads, with the reason."""
     values = choices.values
     piped = max(values["pp"]) > 1
-    no_pipeline = f"{said['pp'].where} excludes pipelines" if "pp" in said else "no setting has a pipeline"
-    if "schedule" in said and not piped:
-        yield said["schedule"], no_pipeline
+    no_pipeline = (
+        f"{constraints['pp'].where} excludes pipelines" if "pp" in constraints else "no setting has a pipeline"
+    )
+    if "schedule" in constraints and not piped:
+        yield constraints["schedule"], no_pipeline
     # One virtual stage is every schedule's default and needs no schedule with several.
-    if "virtual_stages" not in said or values["virtual_stages"] == (1,):
+    if "virtual_stages" not in constraints or values["virtual_stages"] == (1,):
         return
     if not piped:
-        yield said["virtual_stages"], no_pipeline
+        yield constraints["virtual_stages"], no_pipeline
     if all(SCHEDULES.find(str(name)).chunks is not None for name in values["schedule"]):
         names = ", ".join(map(str, values["schedule"]))
-        yield said["virtual_stages"], f"each remaining schedule ({names}) fixes the number of virtual stages"
+        yield constraints["virtual_stages"], f"each remaining schedule ({names}) fixes the number of virtual stages"
 
 
 def _contradicting(question: PlanQuestion) -> Sequence[Constraint]:
@@ -100,21 +102,23 @@ def _contradicting(question: PlanQuestion) -> Sequence[Constraint]:
         # A second round may be needed: a constraint that excludes a value can be dropped only before the constraint
         # that adds the value.
         before = len(needed)
-        for one in [*needed]:
-            fewer = [other for other in needed if other is not one]
+        for constraint in [*needed]:
+            fewer = [other for other in needed if other is not constraint]
             try:
-                there = _can_be(_of_parts(question, fewer), InfeasibleCounts())
+                is_possible = _can_be(_of_parts(question, fewer), InfeasibleCounts())
             # The question itself becomes invalid without this constraint: keep it.
             except ScenarioError:
-                there = True
-            needed = needed if there else fewer
+                is_possible = True
+            needed = needed if is_possible else fewer
     return needed
 
 
 def _of_parts(question: PlanQuestion, parts: Sequence[Constraint]) -> PlanQuestion:
     """Return a copy of the plan's question with only the given constraints."""
-    said, without = (tuple(one for one in whole if one in parts) for whole in (question.said, question.without))
-    return replace(question, said=said, without=without)
+    constraints, without = (
+        tuple(part for part in those if part in parts) for those in (question.said, question.without)
+    )
+    return replace(question, said=constraints, without=without)
 
 
 def _can_be(question: PlanQuestion, refused: InfeasibleCounts) -> bool:

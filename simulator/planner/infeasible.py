@@ -93,18 +93,20 @@ def _least_memory(choices: Choices, base: Scenario, sequences: int) -> MemoryNee
             waiting.append((bounds.of(setting, step).memory, number, setting, step))
         except ValueError:
             continue
-    found: list[tuple[int, int, Setting, TrainingStep]] = []
-    for bound, number, setting, step in sorted(waiting, key=lambda one: one[:2])[:_LOOKED_AT]:
+    least: list[tuple[int, int, Setting, TrainingStep]] = []
+    for bound, number, setting, step in sorted(waiting, key=lambda candidate: candidate[:2])[:_LOOKED_AT]:
         # Every remaining bound is at least as large: the least memory is found.
-        if found and bound >= found[0][0]:
+        if least and bound >= least[0][0]:
             break
-        found = sorted([*found, (least_need(cluster, step), number, setting, step)], key=lambda one: one[:2])
+        least = sorted(
+            [*least, (least_need(cluster, step), number, setting, step)], key=lambda candidate: candidate[:2]
+        )
     # Send buffers and fragmentation depend on the kind of parallelism: try each kind once.
     # `found` ascends: the reversed order lets the smallest setting overwrite larger ones.
-    least_of_cut = {one[2].cut: one for one in reversed(found)}
+    least_of_cut = {candidate[2].cut: candidate for candidate in reversed(least)}
     nearest: MemoryNeed | None = None
-    for one in sorted(least_of_cut.values(), key=lambda one: one[:2])[:_TRIED]:
-        need = _tried(cluster, *one)
+    for candidate in sorted(least_of_cut.values(), key=lambda candidate: candidate[:2])[:_TRIED]:
+        need = _tried(cluster, *candidate)
         if need.fits:
             return need
         nearest = nearest or need
@@ -173,13 +175,13 @@ def remedies(choices: Choices, base: Scenario, sequences: int, need: MemoryNeed)
     need : MemoryNeed
         Result of `least_memory`, which does not fit.
     """
-    asked = _Asked(choices, base, sequences)
-    changes = [(change,) for change in _changes(asked, holes=need.holes)]
-    alone = yield from _fitting(asked, changes)
-    if not alone:
+    search = _Asked(choices, base, sequences)
+    changes = [(change,) for change in _changes(search, holes=need.holes)]
+    single_helps = yield from _fitting(search, changes)
+    if not single_helps:
         # Changes to the same option exclude each other.
         pairs = (pair for pair in combinations([change for (change,) in changes], 2) if len(_options(pair)) == 2)
-        yield from islice(_fitting(asked, pairs), _MOST_PAIRS)
+        yield from islice(_fitting(search, pairs), _MOST_PAIRS)
 
 
 def _options(together: tuple[_Change, ...]) -> frozenset[str]:
@@ -187,15 +189,15 @@ def _options(together: tuple[_Change, ...]) -> frozenset[str]:
     return frozenset(change.option for change in together)
 
 
-def _fitting(asked: _Asked, tried: Iterable[tuple[_Change, ...]]) -> Generator[Remedy, None, bool]:
+def _fitting(search: _Asked, tried: Iterable[tuple[_Change, ...]]) -> Generator[Remedy, None, bool]:
     """Yield for each set of options the first changes after which a setting fits; return True if there are any."""
-    known = set[frozenset[str]]()
+    sufficient = set[frozenset[str]]()
     for together in tried:
         options = _options(together)
         # A milder change of the same option already helps.
-        if options in known:
+        if options in sufficient:
             continue
-        changed = asked
+        changed = search
         for change in together:
             changed = change.made(changed)
         try:
@@ -203,9 +205,9 @@ def _fitting(asked: _Asked, tried: Iterable[tuple[_Change, ...]]) -> Generator[R
         except (ScenarioError, TooLargeError):  # the topology has fewer GPUs, or is too large to build
             continue
         if need is not None and need.fits:
-            known.add(options)
+            sufficient.add(options)
             yield Remedy(" ".join(change.text for change in together), need)
-    return bool(known)
+    return bool(sufficient)
 
 
 def possible_numbers(choices: Choices, base: Scenario, sequences: int) -> list[str]:
@@ -222,12 +224,12 @@ def possible_numbers(choices: Choices, base: Scenario, sequences: int) -> list[s
         For 60 GPUs and 64 sequences: ["--gpus 32", "--gpus 64", "--global-batch 60seq", "--global-batch 75seq"]. For
         each kind the nearest below and the nearest above, omitted if too far away to be found.
     """
-    asked = _Asked(choices, base, sequences)
+    search = _Asked(choices, base, sequences)
     gpus = base.cluster.world_size
     tried = [[_with_gpus(number) for number in side] for side in _neighbours(gpus)]
     tried += [[_with_batch(number) for number in side] for side in _neighbours(sequences)]
-    found = (next((change.text for change in side if _is_possible(change.made(asked))), None) for side in tried)
-    return [text for text in found if text is not None]
+    texts = (next((change.text for change in side if _is_possible(change.made(search))), None) for side in tried)
+    return [text for text in texts if text is not None]
 
 
 def _neighbours(number: int) -> tuple[range, range]:
@@ -236,22 +238,22 @@ def _neighbours(number: int) -> tuple[range, range]:
     return below, range(number + 1, min(2 * number, number + _NEIGHBOURS) + 1)
 
 
-def _is_possible(asked: _Asked) -> bool:
+def _is_possible(search: _Asked) -> bool:
     """Return True if a setting exists for a plan's question, on a cluster that the topology has."""
     try:
-        if next(settings(asked.choices, asked.base, asked.sequences, InfeasibleCounts()), None) is None:
+        if next(settings(search.choices, search.base, search.sequences, InfeasibleCounts()), None) is None:
             return False
-        Clusters().of(asked.base)
+        Clusters().of(search.base)
     except (ScenarioError, TooLargeError):
         return False
     return True
 
 
-def _changes(asked: _Asked, *, holes: bool) -> Iterator[_Change]:
+def _changes(search: _Asked, *, holes: bool) -> Iterator[_Change]:
     """Yield the changes that apply to a plan's question and may make a setting fit, mildest first; `holes` includes the
     allocator.
     """
-    values, sequences, training = asked.choices.values, asked.sequences, asked.base.training
+    values, sequences, training = search.choices.values, search.sequences, search.base.training
     if holes and training is not None and training.allocator != _SEGMENTS:
         yield _Change("allocator", f"--set training.allocator={_SEGMENTS}", _in_segments)
     for name, value in (("checkpointing", "full"), ("micro_batch", 1), ("sharding", "zero3"), ("offload", "optimizer")):
@@ -267,7 +269,7 @@ def _changes(asked: _Asked, *, holes: bool) -> Iterator[_Change]:
 
 def _with_batch(number: int) -> _Change:
     """Return a change to a global batch of `number` sequences in the plan's question."""
-    return _Change("batch", f"--global-batch {number}seq", lambda asked: replace(asked, sequences=number))
+    return _Change("batch", f"--global-batch {number}seq", lambda search: replace(search, sequences=number))
 
 
 def _with_gpus(number: int) -> _Change:
@@ -275,20 +277,20 @@ def _with_gpus(number: int) -> _Change:
     return _Change("gpus", f"--gpus {number}", partial(_on_gpus, number=number))
 
 
-def _among(asked: _Asked, name: str, value: Any) -> _Asked:
+def _among(search: _Asked, name: str, value: Any) -> _Asked:
     """Return the plan's question with a single value for the dimension `name` of the search."""
-    return replace(asked, choices=Choices({**asked.choices.values, name: (value,)}, asked.choices.why))
+    return replace(search, choices=Choices({**search.choices.values, name: (value,)}, search.choices.why))
 
 
-def _in_segments(asked: _Asked) -> _Asked:
+def _in_segments(search: _Asked) -> _Asked:
     """Return the plan's question with the allocator's expandable segments, which avoid fragmentation."""
-    training = asked.base.training
+    training = search.base.training
     if training is None:
-        return asked
-    return replace(asked, base=asked.base.replaced(training=training.replaced(allocator=_SEGMENTS)))
+        return search
+    return replace(search, base=search.base.replaced(training=training.replaced(allocator=_SEGMENTS)))
 
 
-def _on_gpus(asked: _Asked, number: int) -> _Asked:
+def _on_gpus(search: _Asked, number: int) -> _Asked:
     """Return the plan's question on a cluster of `number` GPUs."""
-    cluster = asked.base.cluster.replaced(world_size=number)
-    return replace(_among(asked, "gpus", number), base=asked.base.replaced(cluster=cluster))
+    cluster = search.base.cluster.replaced(world_size=number)
+    return replace(_among(search, "gpus", number), base=search.base.replaced(cluster=cluster))

@@ -146,49 +146,53 @@ def _pass_order(schedule: PipelineSchedule, shape: PipelineShape, copies: int, f
     place_of = [schedule.rank_of(stage, shape.ranks) for stage in range(shape.stages)]
     # Index of each sending pass's end time, by `number_of`: forward passes first, then backward passes.
     sets, ways = dict[int, int](), dict[tuple[int, int], int]()
-    rows, seen, done = list[tuple[int, int, bool, int, int, int]](), [0] * shape.ranks, [0] * shape.ranks
+    rows, counts, done = list[tuple[int, int, bool, int, int, int]](), [0] * shape.ranks, [0] * shape.ranks
 
     def number_of(stage: int, micro: int, *, forward: bool) -> int:
         """Return a key for the forward or backward pass of a micro-batch through a stage."""
         return (0 if forward else width) + stage * shape.micro_batches + micro
 
-    def needed(one: Pass) -> tuple[int, int] | None:
+    def needed(step_pass: Pass) -> tuple[int, int] | None:
         """Return the key and the stage of the pass for whose result the given pass waits; None for the first forward
         pass, and for empty backward passes of stages before the first trained parameter.
         """
-        first, last = one.stage % copies == 0, one.stage % copies == copies - 1
-        if one.work is Work.FORWARD:
-            return None if first else (number_of(one.stage - 1, one.micro, forward=True), one.stage - 1)
-        if one.stage % copies < first_trained:
+        first, last = step_pass.stage % copies == 0, step_pass.stage % copies == copies - 1
+        if step_pass.work is Work.FORWARD:
+            return (
+                None if first else (number_of(step_pass.stage - 1, step_pass.micro, forward=True), step_pass.stage - 1)
+            )
+        if step_pass.stage % copies < first_trained:
             return None
         # The input gradient of the same stage, on the same rank.
-        if one.work is Work.WEIGHT_GRADIENT:
-            return number_of(one.stage, one.micro, forward=False), one.stage
+        if step_pass.work is Work.WEIGHT_GRADIENT:
+            return number_of(step_pass.stage, step_pass.micro, forward=False), step_pass.stage
         # The last stage computes the loss: its backward pass follows its own forward pass.
         if last:
-            return number_of(one.stage, one.micro, forward=True), one.stage
-        return number_of(one.stage + 1, one.micro, forward=False), one.stage + 1
+            return number_of(step_pass.stage, step_pass.micro, forward=True), step_pass.stage
+        return number_of(step_pass.stage + 1, step_pass.micro, forward=False), step_pass.stage + 1
 
     def go_on(rank: int) -> bool:
         """Append the passes in a rank's next slot to the order if their inputs are in the order; return True if
         appended.
         """
         slot = order[rank][done[rank]]
-        sources = [needed(one) for one in slot]
+        sources = [needed(step_pass) for step_pass in slot]
         # Two passes at once never depend on each other: both inputs must be in the list.
         if any(source is not None and source[0] not in sets for source in sources):
             return False
-        for place, (one, source) in enumerate(zip(slot, sources, strict=True)):
-            needs, way, own = _NONE, _NONE, _NONE
+        for place, (step_pass, source) in enumerate(zip(slot, sources, strict=True)):
+            needs, way, sets_end = _NONE, _NONE, _NONE
             if source is not None:
-                ends = place_of[source[1]], place_of[one.stage]
+                ends = place_of[source[1]], place_of[step_pass.stage]
                 needs = sets[source[0]]
                 # Both chunks of a V turn on one rank: no send.
                 way = _NONE if ends[0] == ends[1] else ways.setdefault(ends, len(ways) + 1)
-            if one.work is not Work.WEIGHT_GRADIENT:
-                own = sets[number_of(one.stage, one.micro, forward=one.work is Work.FORWARD)] = len(sets) + 1
-            rows.append((starts[rank] + seen[rank], rank, place == 0, needs, own, way))
-            seen[rank] += 1
+            if step_pass.work is not Work.WEIGHT_GRADIENT:
+                sets_end = sets[number_of(step_pass.stage, step_pass.micro, forward=step_pass.work is Work.FORWARD)] = (
+                    len(sets) + 1
+                )
+            rows.append((starts[rank] + counts[rank], rank, place == 0, needs, sets_end, way))
+            counts[rank] += 1
         done[rank] += 1
         return True
 
@@ -202,7 +206,12 @@ def _pass_order(schedule: PipelineSchedule, shape: PipelineShape, copies: int, f
         waiting = [rank for rank in waiting if done[rank] < len(order[rank])]
         if waiting and len(rows) == before:
             raise ValueError("the order of the pipeline waits for itself")
-    kinds = [one.stage % copies * len(Work) + _WORKS[one.work] for slots in order for slot in slots for one in slot]
+    kinds = [
+        step_pass.stage % copies * len(Work) + _WORKS[step_pass.work]
+        for slots in order
+        for slot in slots
+        for step_pass in slot
+    ]
     number, ranks, first, needs, own_ends, way_of = np.array(rows).T
     return PassOrder(
         starts, np.array(kinds), number, ranks, first.astype(bool), needs, own_ends, way_of, tuple(ways), len(sets) + 1

@@ -67,26 +67,26 @@ def document(
             for name, values in plan.choices.values.items()
         },
         "why": dict(plan.choices.why),
-        "best": [_of_one(plan, one, budget) for one in plan.best],
+        "best": [_of_one(plan, entry, budget) for entry in plan.best],
         "not_listed": not_listed(plan),
         "kinds": [
-            {"kind": one.setting.kind, "setting": one.setting.text, "step_time_s": one.step_time,
-             "is_lower_bound": one.is_bound}
-            for one in plan.kinds
+            {"kind": entry.setting.kind, "setting": entry.setting.text, "step_time_s": entry.step_time,
+             "is_lower_bound": entry.is_bound}
+            for entry in plan.kinds
         ],
         "outside_of_measured": outside_of_measured(scenario_of(plan.base, plan.best[0].setting)) if plan.best else [],
         "front": [
-            {"number": one.number, "gpus": one.setting.gpus, "setting": one.setting.text,
-             "step_time_s": one.step_time, "peak_memory_bytes": one.report["peak_memory_bytes"]}
-            for one in front(every)
+            {"number": entry.number, "gpus": entry.setting.gpus, "setting": entry.setting.text,
+             "step_time_s": entry.step_time, "peak_memory_bytes": entry.report["peak_memory_bytes"]}
+            for entry in front(every)
         ],
         "all_played": [
-            {"number": one.number, "setting": one.setting.text, **one.setting.values(), "bound_s": one.bound,
-             "step_time_s": one.step_time, "fits": one.fits, "mfu": one.report["mfu"],
-             "peak_memory_bytes": one.report["peak_memory_bytes"]}
-            for one in sorted(every, key=lambda one: (one.step_time, one.number))
+            {"number": entry.number, "setting": entry.setting.text, **entry.setting.values(), "bound_s": entry.bound,
+             "step_time_s": entry.step_time, "fits": entry.fits, "mfu": entry.report["mfu"],
+             "peak_memory_bytes": entry.report["peak_memory_bytes"]}
+            for entry in sorted(every, key=lambda entry: (entry.step_time, entry.number))
         ],
-        "sizes": [one.to_dict() for one in tried],
+        "sizes": [entry.to_dict() for entry in tried],
     }  # fmt: skip
 
 
@@ -114,26 +114,26 @@ def sentences(plan: SearchResult, budget: BudgetSpec | None = None, deadline: fl
         # The share of padding is a key of the scenario, the same for every setting.
         speed += f" ({100 * report['tokens_used']:.3g} % of them useful, the others padding)"
     lead = f"{stopped}{'The fastest setting is' if sure or not stopped else 'Fastest so far:'}"
-    told = [
+    lines = [
         f"{lead} {best.setting.text}: {format_time(best.step_time)} per step, {speed}, {100 * report['mfu']:.1f} % "
         f"MFU. Its peak memory is {format_memory(report['peak_memory_bytes'])}, mainly "
         f"{', '.join(f'{name} {format_memory(nbytes)}' for name, nbytes in holders(report))}."
     ]
     tight = margin_of(report).warning
-    told += [f"{capital(tight)}."] if tight else []
+    lines += [f"{capital(tight)}."] if tight else []
     if budget is not None and budget.tokens is not None:
-        taken = amounts(report, best.setting.gpus, budget)
-        told.append(
-            f"{length_text(budget.tokens, report)} take {amounts_text(taken, budget)} (estimate without failures and "
+        cost = amounts(report, best.setting.gpus, budget)
+        lines.append(
+            f"{length_text(budget.tokens, report)} take {amounts_text(cost, budget)} (estimate without failures and "
             "checkpoints)."
         )
         if deadline is not None:
-            word = "met" if taken["days"] <= deadline else "missed"
-            told.append(f"The deadline of {deadline:g} days is {word} by {abs(deadline - taken['days']):.1f} days.")
+            word = "met" if cost["days"] <= deadline else "missed"
+            lines.append(f"The deadline of {deadline:g} days is {word} by {abs(deadline - cost['days']):.1f} days.")
     if len(plan.best) > 1:
         difference = step_difference(best, plan.best[1])
         more = f": {difference.text}" if difference.text else ""
-        told.append(
+        lines.append(
             f"The second setting ({plan.best[1].setting.text}) takes {100 * difference.whole / best.step_time:.1f} % "
             f"more time{more}."
         )
@@ -141,13 +141,13 @@ def sentences(plan: SearchResult, budget: BudgetSpec | None = None, deadline: fl
         tied = ties(plan.best)
         if tied:
             most = 100 * (tied[-1].step_time / best.step_time - 1)
-            width = find("time", "training").uncertainty(report, *(one.report for one in tied))
+            width = find("time", "training").uncertainty(report, *(entry.report for entry in tied))
             who = (
                 f"the other {number_of(len(tied), 'setting')}"
                 if len(tied) == len(plan.best) - 1
                 else ("the next setting" if len(tied) == 1 else f"the next {len(tied)} settings")
             )
-            told.append(
+            lines.append(
                 f"The best setting ties with {who} in this list: at most {most:.1f} % more time, while measured step "
                 f"times lie within ±{100 * width:.0f} % of such predictions. Try these settings too."
             )
@@ -155,11 +155,11 @@ def sentences(plan: SearchResult, budget: BudgetSpec | None = None, deadline: fl
     if is_unmeasured(report):
         topology = plan.base.cluster.topology
         text = unmeasured_text(topology if isinstance(topology, str) else "this topology")
-        told.append(f"{text[:1].upper()}{text[1:]}.")
+        lines.append(f"{text[:1].upper()}{text[1:]}.")
     outsides = outside_of_measured(scenario_of(plan.base, best.setting))
     if outsides:
-        told.append(f"Outside the validated range: {'; '.join(outsides)}.")
-    return told
+        lines.append(f"Outside the validated range: {'; '.join(outsides)}.")
+    return lines
 
 
 def not_listed(plan: SearchResult) -> str:
@@ -167,15 +167,15 @@ def not_listed(plan: SearchResult) -> str:
     such settings: "4 of 14 simulated settings are not in this list: 3 do not fit into memory, 1 is slower than the 10
     listed settings."
     """
-    misfits, missing = sum(not one.fits for one in plan.played), len(plan.played) - len(plan.best)
+    misfits, missing = sum(not entry.fits for entry in plan.played), len(plan.played) - len(plan.best)
     if not missing:
         return ""
     slower, listed = missing - misfits, number_of(len(plan.best), "listed setting")
-    told = [f"{misfits} {'does' if misfits == 1 else 'do'} not fit into memory"] if misfits else []
-    told += [f"{slower} {'is' if slower == 1 else 'are'} slower than the {listed}"] if slower else []
+    groups = [f"{misfits} {'does' if misfits == 1 else 'do'} not fit into memory"] if misfits else []
+    groups += [f"{slower} {'is' if slower == 1 else 'are'} slower than the {listed}"] if slower else []
     verb = "is" if missing == 1 else "are"
     return (
-        f"{missing} of {number_of(len(plan.played), 'simulated setting')} {verb} not in this list: {', '.join(told)}."
+        f"{missing} of {number_of(len(plan.played), 'simulated setting')} {verb} not in this list: {', '.join(groups)}."
     )
 
 
@@ -188,11 +188,11 @@ def kind_rows(plan: SearchResult) -> list[tuple[str, str, str]]:
         return []
     fastest = plan.best[0].step_time
     rows = []
-    for one in plan.kinds:
-        more = f" (+{100 * (one.step_time / fastest - 1):.1f} %)" if one.step_time > fastest else ""
+    for kind in plan.kinds:
+        more = f" (+{100 * (kind.step_time / fastest - 1):.1f} %)" if kind.step_time > fastest else ""
         rows.append((
-            one.setting.kind, f"{'at least ' if one.is_bound else ''}{format_time(one.step_time)}{more}",
-            one.setting.text,
+            kind.setting.kind, f"{'at least ' if kind.is_bound else ''}{format_time(kind.step_time)}{more}",
+            kind.setting.text,
         ))  # fmt: skip
     return rows
 
@@ -201,17 +201,17 @@ def ties(best: Sequence[PlayedSetting]) -> list[PlayedSetting]:
     """Return the settings in `best` that are slower than the first by less than the prediction's uncertainty, fastest
     first.
     """
-    return [one for one in best[1:] if find("time", "training").tied(best[0].report, one.report)]
+    return [entry for entry in best[1:] if find("time", "training").tied(best[0].report, entry.report)]
 
 
-def sensitivity_sentence(one: MachineChange) -> str:
+def sensitivity_sentence(fix: MachineChange) -> str:
     """Return a sentence telling by how much a change to the machine shortens the step."""
-    same = _less(one.same, one.before)
-    if one.best.step_time >= one.same:
-        return f"With {one.change}, the best setting takes {same} and remains the fastest."
-    best = _less(one.best.step_time, one.before)
+    same = _less(fix.same, fix.before)
+    if fix.best.step_time >= fix.same:
+        return f"With {fix.change}, the best setting takes {same} and remains the fastest."
+    best = _less(fix.best.step_time, fix.before)
     return (
-        f"With {one.change}, the best setting takes {same}, and the fastest setting ({one.best.setting.text}) takes "
+        f"With {fix.change}, the best setting takes {same}, and the fastest setting ({fix.best.setting.text}) takes "
         f"{best}."
     )
 
@@ -230,7 +230,7 @@ def reasons(plan: SearchResult) -> dict[str, int]:
     counts["pruned: their lower bound is slower than the best settings"] = plan.slower
     counts["not examined yet"] = plan.pending
     counts |= {f"could not be simulated: {error}": count for error, count in plan.failed.items()}
-    return {reason: count for reason, count in sorted(counts.items(), key=lambda one: -one[1]) if count}
+    return {reason: count for reason, count in sorted(counts.items(), key=lambda pair: -pair[1]) if count}
 
 
 def all_played(plan: SearchResult, tried: Sequence[ClusterSizeResult] = ()) -> list[PlayedSetting]:
@@ -238,25 +238,25 @@ def all_played(plan: SearchResult, tried: Sequence[ClusterSizeResult] = ()) -> l
     plan's first.
     """
     every, before = list(plan.played), plan.considered
-    for other in (one.plan for one in tried if one.plan is not None and one.plan is not plan):
+    for other in (size.plan for size in tried if size.plan is not None and size.plan is not plan):
         # Each plan numbers its settings from 0; ties need unique numbers.
-        every += [replace(one, number=before + one.number) for one in other.played]
+        every += [replace(size, number=before + size.number) for size in other.played]
         before += other.considered
     return every
 
 
-def front(played: Iterable[PlayedSetting]) -> list[PlayedSetting]:
+def front(settings: Iterable[PlayedSetting]) -> list[PlayedSetting]:
     """Return the settings on the Pareto front for step time, peak memory and number of GPUs, among fitting settings,
     fastest first.
     """
     # Equal settings go to the lowest number.
-    fitting = sorted((one for one in played if one.fits), key=lambda one: one.number)
-    return on_front(fitting, lambda one: (one.step_time, one.report["peak_memory_bytes"], one.setting.gpus))
+    fitting = sorted((entry for entry in settings if entry.fits), key=lambda entry: entry.number)
+    return on_front(fitting, lambda entry: (entry.step_time, entry.report["peak_memory_bytes"], entry.setting.gpus))
 
 
 def holders(report: dict[str, Any], most: int = 3) -> list[tuple[str, int]]:
     """Return the `most` largest memory categories at a step's peak, with their bytes [B], largest first."""
-    every = sorted(report["peak_memory_by_category"].items(), key=lambda one: -one[1])
+    every = sorted(report["peak_memory_by_category"].items(), key=lambda pair: -pair[1])
     return [(name, nbytes) for name, nbytes in every[:most] if nbytes]
 
 
@@ -269,18 +269,18 @@ def exposed(report: dict[str, Any]) -> str:
     return f"{100 * report['exposed_comm_time_s'] / report['step_time_s']:.1f} %{most}"
 
 
-def _of_one(plan: SearchResult, one: PlayedSetting, budget: BudgetSpec | None) -> dict[str, Any]:
+def _of_one(plan: SearchResult, entry: PlayedSetting, budget: BudgetSpec | None) -> dict[str, Any]:
     """Return a simulated setting as a plain dict, with the difference from the best setting and the cost."""
-    difference = step_difference(plan.best[0], one)
+    difference = step_difference(plan.best[0], entry)
     return {
-        "number": one.number,
-        "text": one.setting.text,
-        "setting": dict(one.setting.overrides()),
-        "bound_s": one.bound,
-        "exposed": exposed(one.report),
-        "report": one.report,
+        "number": entry.number,
+        "text": entry.setting.text,
+        "setting": dict(entry.setting.overrides()),
+        "bound_s": entry.bound,
+        "exposed": exposed(entry.report),
+        "report": entry.report,
         "against_best": {"whole_s": difference.whole, "parts_s": difference.parts, "text": difference.text},
-        "budget": None if budget is None else amounts(one.report, one.setting.gpus, budget),
+        "budget": None if budget is None else amounts(entry.report, entry.setting.gpus, budget),
     }
 
 

@@ -96,11 +96,11 @@ class PlanQuestion:
             A part cannot be loaded.
         """
         refuse_too_large(self.base, self.sequences, largest_micro_batch(self.said))
-        for one in self.said:
-            for value in one.values if one.name in KEYS else ():
-                if runs_code(KEYS[one.name], value):
+        for constraint in self.said:
+            for value in constraint.values if constraint.name in KEYS else ():
+                if runs_code(KEYS[constraint.name], value):
                     # Refused here if it may not run at all.
-                    _value(one.where, one.name, value, self.base.base)
+                    _value(constraint.where, constraint.name, value, self.base.base)
         return tuple(filter(None, [warning_of(self.base, self.sequences)]))
 
     @property
@@ -125,8 +125,8 @@ class PlanQuestion:
     @property
     def model(self) -> str:
         """Name of the model; "this model" for a model without a name."""
-        named = None if self.base.training is None else self.base.training.model
-        return named if isinstance(named, str) else "this model"
+        model = None if self.base.training is None else self.base.training.model
+        return model if isinstance(model, str) else "this model"
 
 
 def plan_question(scenario: Scenario) -> PlanQuestion:
@@ -142,16 +142,16 @@ def plan_question(scenario: Scenario) -> PlanQuestion:
         raise ScenarioError(
             f"{source}: has no plan; write for example 'plan: {{global_batch: 4M}}', or use `simulator run`"
         )
-    said = [Constraint(f"{source}: plan.fix.{name}", name, (value,)) for name, value in plan.fix.items()]
-    said += [Constraint(f"{source}: plan.among.{name}", name, values) for name, values in plan.among.items()]
+    constraints = [Constraint(f"{source}: plan.fix.{name}", name, (value,)) for name, value in plan.fix.items()]
+    constraints += [Constraint(f"{source}: plan.among.{name}", name, values) for name, values in plan.among.items()]
     without = tuple(Constraint(f"{source}: plan.without: {value}", "", (value,)) for value in plan.without)
     # Settings are simulated as ordinary scenarios, without the plan.
     base = scenario.replaced(plan=None, budget=None)
-    return PlanQuestion(base, plan.sequences, tuple(said), without, plan.best, scenario.budget, plan.deadline,
+    return PlanQuestion(base, plan.sequences, tuple(constraints), without, plan.best, scenario.budget, plan.deadline,
                     plan.sensitivity)  # fmt: skip
 
 
-def numbers_of(said: Sequence[Constraint]) -> tuple[int, ...]:
+def numbers_of(constraints: Sequence[Constraint]) -> tuple[int, ...]:
     """Return the numbers of GPUs in the user's constraints, ascending; empty without a constraint on GPUs.
 
     Raises
@@ -159,10 +159,19 @@ def numbers_of(said: Sequence[Constraint]) -> tuple[int, ...]:
     ScenarioError
         A value is not a number of GPUs.
     """
-    return tuple(sorted({_value(one.where, GPUS, value) for one in said if one.name == GPUS for value in one.values}))
+    return tuple(
+        sorted(
+            {
+                _value(constraint.where, GPUS, value)
+                for constraint in constraints
+                if constraint.name == GPUS
+                for value in constraint.values
+            }
+        )
+    )
 
 
-def largest_number(gpus: int | None, said: Sequence[Constraint], where: str) -> int | None:
+def largest_number(gpus: int | None, constraints: Sequence[Constraint], where: str) -> int | None:
     """Return the number of GPUs whose plan is reported in full: `gpus`, or the largest number to choose among.
 
     Returns
@@ -175,9 +184,9 @@ def largest_number(gpus: int | None, said: Sequence[Constraint], where: str) -> 
     ScenarioError
         `gpus`, given by the option `where`, is not among the constraint's numbers.
     """
-    numbers = numbers_of(said)
+    numbers = numbers_of(constraints)
     if gpus is not None and numbers and gpus not in numbers:
-        other = next(one.where for one in said if one.name == GPUS)
+        other = next(constraint.where for constraint in constraints if constraint.name == GPUS)
         raise ScenarioError(
             f"{where} {gpus}: contradicts {other}; write a number from this list (the report describes this number "
             "of GPUs in full)"
@@ -198,7 +207,7 @@ def shared_scenario(
     """
     for key in settings:
         # A key set for every setting must not be a dimension of the search, nor contain one.
-        name = next((name for name, own in KEYS.items() if overlap(key, own)), None)
+        name = next((name for name, scenario_key in KEYS.items() if overlap(key, scenario_key)), None)
         if name is not None and name not in SAID_OR_CHOSEN:
             raise ScenarioError(f"--set {key}: is chosen by the plan; write --fix {name}=..., or --among")
         if key in FOLLOWS:
@@ -223,14 +232,16 @@ def batch_of(written: str | int, seq_len: int, where: str) -> int:
         raise ScenarioError(f"{where} {written}: {error}") from error
 
 
-def choices_of(base: Scenario, sequences: int, said: Sequence[Constraint], without: Sequence[Constraint]) -> Choices:
+def choices_of(
+    base: Scenario, sequences: int, constraints: Sequence[Constraint], without: Sequence[Constraint]
+) -> Choices:
     """Return the values to search: defaults for the model and the machine, with the user's constraints.
 
     Parameters
     ----------
     sequences : int
         Global batch [sequences per step].
-    said : sequence of Constraint
+    constraints : sequence of Constraint
         Dimensions fixed or restricted by the user.
     without : sequence of Constraint
         Values excluded by the user; their `name` is empty.
@@ -246,36 +257,45 @@ def choices_of(base: Scenario, sequences: int, said: Sequence[Constraint], witho
     if training is None:
         raise TypeError("a plan is of a training step")
     # Refuse before building the cluster, which may be too large itself.
-    refuse_too_large(base, sequences, largest_micro_batch(said))
+    refuse_too_large(base, sequences, largest_micro_batch(constraints))
     model = load_model(training.model, training.seq_len, base.base)
     choices = default_choices(base, model, gpus_per_node(Clusters().of(base)), sequences)
     values, why, by = dict(choices.values), dict(choices.why), dict[str, str]()
-    for one in said:
-        if one.name not in (*KEYS, GPUS):
-            raise ScenarioError(f"{one.where}: got {one.name!r}; {one_of((*KEYS, GPUS), one.name)}")
-        if one.name in by:
-            raise ScenarioError(f"{one.where}: contradicts {by[one.name]}; omit one")
-        by[one.name] = one.where
+    for constraint in constraints:
+        if constraint.name not in (*KEYS, GPUS):
+            raise ScenarioError(
+                f"{constraint.where}: got {constraint.name!r}; {one_of((*KEYS, GPUS), constraint.name)}"
+            )
+        if constraint.name in by:
+            raise ScenarioError(f"{constraint.where}: contradicts {by[constraint.name]}; omit one")
+        by[constraint.name] = constraint.where
         # Each number of GPUs is planned separately, hence `gpus` is no dimension of a search.
-        if one.name != GPUS:
-            read = (_value(one.where, one.name, value, base.base) for value in one.values)
-            values[one.name] = tuple(dict.fromkeys(read))
-            why[one.name] = f"given by {one.where}"
-    for one in without:
-        for value in one.values:
-            name = _name_of(one.where, value, values, by)
+        if constraint.name != GPUS:
+            read = (_value(constraint.where, constraint.name, value, base.base) for value in constraint.values)
+            values[constraint.name] = tuple(dict.fromkeys(read))
+            why[constraint.name] = f"given by {constraint.where}"
+    for constraint in without:
+        for value in constraint.values:
+            name = _name_of(constraint.where, value, values, by)
             # `without offload` leaves only "none".
-            values[name] = tuple(own for own in values[name] if str(own) != value) if name != value else ("none",)
+            values[name] = (
+                tuple(choice for choice in values[name] if str(choice) != value) if name != value else ("none",)
+            )
             if not values[name]:
                 raise ScenarioError(
-                    f"{one.where}: leaves no {name}; contradicts {by.get(name, 'the other constraints')}"
+                    f"{constraint.where}: leaves no {name}; contradicts {by.get(name, 'the other constraints')}"
                 )
     return Choices(values, why)
 
 
-def largest_micro_batch(said: Sequence[Constraint]) -> int:
+def largest_micro_batch(constraints: Sequence[Constraint]) -> int:
     """Return the largest micro-batch that the search may choose under the user's constraints [sequences]."""
-    values = (_value(one.where, one.name, value) for one in said if one.name == "micro_batch" for value in one.values)
+    values = (
+        _value(constraint.where, constraint.name, value)
+        for constraint in constraints
+        if constraint.name == "micro_batch"
+        for value in constraint.values
+    )
     return max(map(int, values), default=LARGEST_MICRO_BATCH)
 
 
@@ -286,14 +306,14 @@ def _name_of(where: str, value: str, values: Mapping[str, Sequence[Any]], by: Ma
     """
     if value == "offload":
         return value
-    name = next((key for key, own in values.items() if value in [v for v in own if isinstance(v, str)]), "")
+    name = next((key for key, choices in values.items() if value in [v for v in choices if isinstance(v, str)]), "")
     # The value is valid, but a constraint on its dimension has already removed it.
-    chosen = next((key for key in by if not name and _takes(key, value)), None)
-    if chosen is not None:
-        raise ScenarioError(f"{where}: excludes nothing, because {by[chosen]} already excludes this value; omit one")
+    excluding = next((key for key in by if not name and _takes(key, value)), None)
+    if excluding is not None:
+        raise ScenarioError(f"{where}: excludes nothing, because {by[excluding]} already excludes this value; omit one")
     if not name:
-        known = sorted({str(v) for own in values.values() for v in own if isinstance(v, str)})
-        raise ScenarioError(f"{where}: {one_of(known, value)}")
+        names = sorted({str(v) for choices in values.values() for v in choices if isinstance(v, str)})
+        raise ScenarioError(f"{where}: {one_of(names, value)}")
     return name
 
 

@@ -159,7 +159,7 @@ class SearchResult:
         """
         import pandas as pd
 
-        rows = [one.setting.values() | {"bound_s": one.bound} | dict(one.report) for one in self.best]
+        rows = [setting.setting.values() | {"bound_s": setting.bound} | dict(setting.report) for setting in self.best]
         return pd.DataFrame(rows, index=pd.RangeIndex(1, len(rows) + 1))
 
 
@@ -263,12 +263,12 @@ def _calculators(choices: Choices, base: Scenario, clusters: Clusters) -> dict[s
     training = base.training
     if training is None:
         raise TypeError("a plan is of a training step")
-    made: dict[int, BoundCalculator] = {}
+    by_cluster: dict[int, BoundCalculator] = {}
     by_framework: dict[str | None, BoundCalculator] = {}
     for name in choices.values["framework"]:
-        named = base if name is None else base.replaced(training=training.replaced(framework=name))
-        cluster = clusters.of(named)
-        by_framework[name] = made.setdefault(id(cluster), BoundCalculator(cluster))
+        scenario = base if name is None else base.replaced(training=training.replaced(framework=name))
+        cluster = clusters.of(scenario)
+        by_framework[name] = by_cluster.setdefault(id(cluster), BoundCalculator(cluster))
     return by_framework
 
 
@@ -313,20 +313,24 @@ class _SearchState:
 
     def ranked(self) -> list[PlayedSetting]:
         """Return the fastest simulated settings that fit into memory; ties go to the setting enumerated first."""
-        fitting = [one for one in self.played if one.fits]
-        return sorted(fitting, key=lambda one: (one.step_time, one.number))[: self.best]
+        fitting = [setting for setting in self.played if setting.fits]
+        return sorted(fitting, key=lambda setting: (setting.step_time, setting.number))[: self.best]
 
     def kinds(self) -> tuple[FastestOfKind, ...]:
         """Return the fastest setting of each kind of layout, fastest first: simulated, or known by its lower bound."""
-        known = [FastestOfKind(one.setting, one.step_time, is_bound=False) for one in self.played if one.fits]
+        fastest_settings = [
+            FastestOfKind(setting.setting, setting.step_time, is_bound=False) for setting in self.played if setting.fits
+        ]
         hbm = self.cluster.gpus[0].hbm_bytes
         # A setting that waits was pruned: its bound exceeds the best settings' times.
-        known += [
-            FastestOfKind(one.setting, one.bound, is_bound=True) for one in self.waiting if one.passing.memory <= hbm
+        fastest_settings += [
+            FastestOfKind(setting.setting, setting.bound, is_bound=True)
+            for setting in self.waiting
+            if setting.passing.memory <= hbm
         ]
         fastest: dict[str, FastestOfKind] = {}
-        for one in sorted(known, key=lambda one: one.step_time):
-            fastest.setdefault(one.setting.kind, one)
+        for setting in sorted(fastest_settings, key=lambda setting: setting.step_time):
+            fastest.setdefault(setting.setting.kind, setting)
         return tuple(fastest.values())
 
     def last_of_best(self) -> float:
@@ -352,7 +356,7 @@ class _SearchState:
         """
         undecided = [*self.waiting[:1], *self._running()]
         lowest = min((entry.bound for entry in undecided), default=float("inf"))
-        return sum((1 + _ROUNDING) * one.step_time < lowest for one in self.ranked())
+        return sum((1 + _ROUNDING) * setting.step_time < lowest for setting in self.ranked())
 
     def through(self, player: Player, ahead: int) -> Iterator[None]:
         """Simulate the settings that may be among the best; yield after each outcome.
@@ -360,20 +364,20 @@ class _SearchState:
         The next setting is chosen from every earlier outcome except the last `ahead`. Outcomes are taken in order of
         submission. Therefore a given number of processes always simulates the same settings, however long each takes.
         """
-        chosen, outcomes = self.submitted, dict[int, PointOutcome]()
+        entries, outcomes = self.submitted, dict[int, PointOutcome]()
         while True:
             # Outcomes of parallel processes may arrive out of order: take the next in order of submission.
-            while len(self.played) + self.failures < len(chosen) - ahead:
+            while len(self.played) + self.failures < len(entries) - ahead:
                 if (number := len(self.played) + self.failures) in outcomes:
-                    self._note(chosen[number], outcomes.pop(number))
+                    self._note(entries[number], outcomes.pop(number))
                     yield
                 else:
                     outcome = player.outcome()
                     outcomes[outcome.index] = outcome
             entry = self._next()
             if entry is not None:
-                player.submit((len(chosen), Point({}, scenario_of(self.base, entry.setting), report_alone=True)))
-                chosen.append(entry)
+                player.submit((len(entries), Point({}, scenario_of(self.base, entry.setting), report_alone=True)))
+                entries.append(entry)
             elif ahead:
                 # No further setting may be among the best: wait for outcomes of running settings.
                 ahead = 0
@@ -419,12 +423,14 @@ class _SearchState:
             # Recording the first stage alone costs less, and may already prune the setting. The last sieve records the
             # other stages.
             stages = [0] if entry.sieved == 2 else range(1, entry.setting.pp)
-            own = self.bounds[entry.setting.framework]
-            noted = few_micro_batches(own.cluster, entry.step, entry.setting.gpus, closed_forms=True, stages=stages)
+            calculator = self.bounds[entry.setting.framework]
+            noted = few_micro_batches(
+                calculator.cluster, entry.step, entry.setting.gpus, closed_forms=True, stages=stages
+            )
             # The same recorded operations give a tighter bound on memory.
             if bounded and max(stage.nbytes for stage in memory_of_notes(noted)) + entry.passing.beside > hbm:
                 return False
-            ranks = [*entry.first, *(rank_bound(notes, own.durations) for notes in noted)]
+            ranks = [*entry.first, *(rank_bound(notes, calculator.durations) for notes in noted)]
             bound = bound_from_ranks(entry.passing, ranks)
             entry.first = ranks if entry.sieved == 2 else []
             # The first stage is the only stage.

@@ -59,9 +59,9 @@ def sensitivity(plan: SearchResult, backend: Backend) -> Iterator[MachineChange]
         with open_player(backend, (0, point)) as player:
             player.submit((0, point))
             report = player.outcome().report
-        *_, found = search(base, plan.sequences, plan.choices, best=1, backend=backend)
-        if report is not None and found.best:
-            yield MachineChange(change, best.step_time, float(report["step_time_s"]), found.best[0])
+        *_, result = search(base, plan.sequences, plan.choices, best=1, backend=backend)
+        if report is not None and result.best:
+            yield MachineChange(change, best.step_time, float(report["step_time_s"]), result.best[0])
 
 
 def _machines(base: Scenario) -> Iterator[tuple[str, Scenario]]:

@@ -125,8 +125,8 @@ class Setting:
         adapters = {name: value for name, value in (("rank", self.rank), ("base", self.base)) if value is not None}
         if adapters:
             keys["training.lora"] = adapters
-        named = {"training.precision": self.precision, "training.framework": self.framework}
-        return keys | {key: value for key, value in named.items() if value is not None}
+        constants = {"training.precision": self.precision, "training.framework": self.framework}
+        return keys | {key: value for key, value in constants.items() if value is not None}
 
     def values(self) -> dict[str, Any]:
         """Return a dict with the value of each search dimension, and the numbers of data-parallel ranks and
@@ -151,8 +151,8 @@ class Setting:
         if self.rank is not None:
             extra.append(f"LoRA rank {self.rank}" if self.rank else "full fine-tuning")
         extra += [f"base {self.base}"] if self.base is not None and self.rank != 0 else []
-        kept = "no checkpointing" if self.checkpointing == "none" else f"{self.checkpointing} checkpointing"
-        return ", ".join([*sizes, f"dp {self.dp}", *order, shard, batch, kept, *extra])
+        memory = "no checkpointing" if self.checkpointing == "none" else f"{self.checkpointing} checkpointing"
+        return ", ".join([*sizes, f"dp {self.dp}", *order, shard, batch, memory, *extra])
 
 
 def precision_of(base: TrainingSpec, name: str | None) -> Precision:

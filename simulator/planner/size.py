@@ -29,19 +29,19 @@ def refuse_too_large(base: Scenario, sequences: int, micro_batch: int) -> None:
 
 def warning_of(base: Scenario, sequences: int) -> str:
     """Return a warning if a plan's search takes long or skips many settings; otherwise an empty text."""
-    asked, micro_batches = _asked(base, sequences), sequences // base.cluster.world_size
+    subject, micro_batches = _asked(base, sequences), sequences // base.cluster.world_size
     step = _step_of(base, sequences, 1)
     if shortage_text(step.nbytes):
         return (
-            f"{asked}: this machine has too little memory to simulate settings with micro-batches of one sequence; "
+            f"{subject}: this machine has too little memory to simulate settings with micro-batches of one sequence; "
             "the plan omits these settings; take fewer sequences per step"
         )
     if step.warning:
-        return f"{asked}, for each setting: {step.warning}"
+        return f"{subject}, for each setting: {step.warning}"
     if micro_batches < _MANY:
         return ""
     return (
-        f"{asked} has {micro_batches:,} micro-batches of one sequence on each GPU; the search may take hours; take "
+        f"{subject} has {micro_batches:,} micro-batches of one sequence on each GPU; the search may take hours; take "
         "fewer sequences per step"
     )
 
@@ -58,5 +58,5 @@ def _step_of(base: Scenario, sequences: int, micro_batch: int) -> SizeEstimate:
     if base.training is None:
         raise TypeError("a plan is of a training step")
     micro_batches = max(1, sequences // (base.cluster.world_size * micro_batch))
-    own = base.training.replaced(micro_batch_size=micro_batch, gradient_accumulation_steps=micro_batches)
-    return size_of(base.replaced(training=own))
+    training = base.training.replaced(micro_batch_size=micro_batch, gradient_accumulation_steps=micro_batches)
+    return size_of(base.replaced(training=training))

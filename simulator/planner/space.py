@@ -67,7 +67,7 @@ class InfeasibleCounts:
     @property
     def common_example(self) -> str:
         """Example of the commonest reason for infeasible settings, except settings equal to another setting."""
-        faults = [one for one in self.counts.most_common() if one[0] not in (SAME, SAME_BASE)]
+        faults = [fault for fault in self.counts.most_common() if fault[0] not in (SAME, SAME_BASE)]
         (reason, _), *_ = faults or [("no value is left", 0)]
         return self.examples.get(reason, reason)
 
@@ -179,36 +179,36 @@ def settings(
         raise TypeError("a plan is of a training step")
     spec = own_parts.located(spec, base.base)
     uncut = spec.replaced(parallelism=Parallelism())
-    whole: dict[tuple[str | int | None, ...], TrainingStep] = {}
+    steps: dict[tuple[str | int | None, ...], TrainingStep] = {}
     for setting in _multiplied(choices, sequences, spec.lora.rank, refused):
         try:
             # Build a step once per precision, framework, optimizer and adapters; settings replace its fields.
-            if setting.named not in whole:
-                whole[setting.named] = to_step(setting.spec_of_named(uncut), base.cluster.world_size, base.base)
-            yield setting, _step(whole[setting.named], spec, setting)
+            if setting.named not in steps:
+                steps[setting.named] = to_step(setting.spec_of_named(uncut), base.cluster.world_size, base.base)
+            yield setting, _step(steps[setting.named], spec, setting)
         except ValueError as error:
             refused.count_error(error)
         except TooLargeError as error:
             refused.note("larger than this machine can simulate", str(error))
 
 
-def _step(whole: TrainingStep, spec: TrainingSpec, setting: Setting) -> TrainingStep:
-    """Return the training step of a setting: a copy of `whole` with the setting's own fields; raise ValueError if
+def _step(base: TrainingStep, spec: TrainingSpec, setting: Setting) -> TrainingStep:
+    """Return the training step of a setting: a copy of `base` with the setting's own fields; raise ValueError if
     infeasible.
     """
-    wanted = setting.spec(spec)
+    keys = setting.spec(spec)
     step = replace(
-        whole,
-        micro_batch_size=wanted.micro_batch_size,
-        accumulation=wanted.gradient_accumulation_steps,
-        parallelism=wanted.parallelism,
+        base,
+        micro_batch_size=keys.micro_batch_size,
+        accumulation=keys.gradient_accumulation_steps,
+        parallelism=keys.parallelism,
         # With `servers: all`, the whole step has as many servers as ranks.
-        sharding=wanted.sharding.among(whole.sharding.server_count),
-        checkpointing=wanted.activation_checkpointing,
-        offload=None if wanted.offload.what == "none" else Offload(wanted.offload.host_rate),
+        sharding=keys.sharding.among(base.sharding.server_count),
+        checkpointing=keys.activation_checkpointing,
+        offload=None if keys.offload.what == "none" else Offload(keys.offload.host_rate),
         # The distribution of whole matrices follows the sharding.
         optimizer=build_training.optimizer(
-            wanted.optimizer, wanted.sharding.strategy, whole.optimizer.state_dtype, whole.precision.updated
+            keys.optimizer, keys.sharding.strategy, base.optimizer.state_dtype, base.precision.updated
         ),
     )
     # Rules of scenarios (training_rules.py) that a setting may break.
@@ -267,10 +267,13 @@ def _multiplied(choices: Choices, sequences: int, rank: int, refused: Infeasible
                 continue
             for schedule, virtual in _orders(values, pp):
                 rest = product(*(values[name] for name in ("checkpointing", "offload", *SAID_OR_CHOSEN)))
-                for checkpointing, offload, *named in rest:
+                for checkpointing, offload, *options in rest:
                     # Without adapters nothing is frozen: the first format stands for all.
-                    own = dict(zip(SAID_OR_CHOSEN, named, strict=True))
-                    if not (rank if own["rank"] is None else own["rank"]) and own["base"] != values["base"][0]:
+                    by_name = dict(zip(SAID_OR_CHOSEN, options, strict=True))
+                    if (
+                        not (rank if by_name["rank"] is None else by_name["rank"])
+                        and by_name["base"] != values["base"][0]
+                    ):
                         refused.note(SAME_BASE)
                         continue
                     if sharding not in able[offload]:
@@ -285,7 +288,7 @@ def _multiplied(choices: Choices, sequences: int, rank: int, refused: Infeasible
                         continue
                     yield Setting(
                         gpus, tp, pp, cp, ep, schedule, virtual, sharding, shard_size, micro,
-                        sequences // (dp * micro), checkpointing, offload, *named,
+                        sequences // (dp * micro), checkpointing, offload, *options,
                     )  # fmt: skip
 
 

@@ -69,8 +69,8 @@ class RankBound:
             ends.append(max((seconds + left[name] for name, seconds in noted.left.items()), default=0.0))
             for name, seconds in noted.streams.items():
                 left[name] += seconds
-        whole, sent = (np.array([getattr(one, name) for one in self.passes]) for name in ("whole", "sent"))
-        return RankTimes(whole, sent, np.array(ends[::-1]))
+        lengths, sent = (np.array([getattr(bound, name) for bound in self.passes]) for name in ("whole", "sent"))
+        return RankTimes(lengths, sent, np.array(ends[::-1]))
 
     def least(self, waiting: float) -> float:
         """Return a lower bound on step time, whatever collectives the kernels hide [s].
@@ -86,12 +86,12 @@ class RankBound:
         streams: dict[str, float] = {}
         for noted in {id(noted): noted for noted in self.passes}.values():
             often = times[id(noted)]
-            kernels += [(often * alone, often * contended) for alone, contended in noted.kernels]
+            kernels += [(often * seconds_alone, often * contended) for seconds_alone, contended in noted.kernels]
             for name, seconds in noted.streams.items():
                 streams[name] = streams.get(name, 0.0) + often * seconds
         # Streams may run at the same time, hence the longest stream counts, and never the sum.
-        alone, in_flight = sum(one for one, _ in kernels), max(streams.values(), default=0.0)
-        return alone + waiting + self.tail + _cost(kernels, in_flight - waiting - self.tail)
+        seconds_alone, in_flight = sum(first for first, _ in kernels), max(streams.values(), default=0.0)
+        return seconds_alone + waiting + self.tail + _cost(kernels, in_flight - waiting - self.tail)
 
 
 def _cost(kernels: Sequence[tuple[float, float]], hidden: float) -> float:
@@ -113,13 +113,13 @@ def _cost(kernels: Sequence[tuple[float, float]], hidden: float) -> float:
     0.8
     """
     cost, left = 0.0, hidden
-    for alone, contended in sorted(kernels, key=lambda one: (one[1] - one[0]) / one[1] if one[1] else 0.0):
+    for fast, slow in sorted(kernels, key=lambda pair: (pair[1] - pair[0]) / pair[1] if pair[1] else 0.0):
         if left <= 0.0:
             return cost
         # A slowed kernel hides its contended duration.
-        share = min(1.0, left / contended) if contended else 0.0
-        cost += share * (contended - alone)
-        left -= share * contended
+        share = min(1.0, left / slow) if slow else 0.0
+        cost += share * (slow - fast)
+        left -= share * slow
     return cost + max(left, 0.0)
 
 
@@ -150,8 +150,8 @@ def rank_bound(notes: StageNotes, durations: CollectiveLowerBounds) -> RankBound
     """Return the lower bounds of a rank from its recorded operations; a recorded pass represents every equal pass."""
     begins = [*notes.begins.values(), notes.ends]
     segments = zip(notes.begins, pairwise(begins), strict=True)
-    made = {one: _pass(notes.ops[begin:end], durations) for one, (begin, end) in segments}
-    passes = tuple(made[one] for one in notes.stand_for)
+    bounds = {begin_pass: _pass(notes.ops[begin:end], durations) for begin_pass, (begin, end) in segments}
+    passes = tuple(bounds[begin_pass] for begin_pass in notes.stand_for)
     # The last operation on each stream before the update is where paths into the tail start.
     last: dict[str, list[str]] = {"compute": []}
     for op in notes.ops[: notes.ends]:

@@ -108,7 +108,7 @@ def drawn_failures(process: FailureProcess, nodes: int, until: float, seed: int)
     An early failure is drawn in stretched time: with a rate 1 + f exp(-t / d), an expected number of failures x is
     reached at the time t for which t + f d (1 - exp(-t / d)) = x.
     """
-    found = []
+    failures = []
     for number, kind in enumerate(process.kinds):
         if kind.rate <= 0.0:
             continue
@@ -117,8 +117,8 @@ def drawn_failures(process: FailureProcess, nodes: int, until: float, seed: int)
             lemon = process.lemons > 0 and stream.random() < process.lemons
             scale = 1.0 / (kind.rate * (process.lemon_factor if lemon else 1.0))
             times = _times(stream, kind.shape, scale, process, until)
-            found += [Failure(time, node, number) for time in times]
-    return tuple(sorted(found))
+            failures += [Failure(time, node, number) for time in times]
+    return tuple(sorted(failures))
 
 
 def _times(

@@ -176,9 +176,9 @@ class Goodput:
     @property
     def subject(self) -> str:
         """Name of the scenario, number of nodes, and length or work of the run."""
-        asked = self.question
-        length = f"{asked.days:g} days" if asked.days is not None else f"{asked.tokens:,.0f} {self.unit}s"
-        return f"{asked.scenario.name}: {number_of(self.job.nodes, 'node')}, {length}"
+        question = self.question
+        length = f"{question.days:g} days" if question.days is not None else f"{question.tokens:,.0f} {self.unit}s"
+        return f"{question.scenario.name}: {number_of(self.job.nodes, 'node')}, {length}"
 
     @property
     def spares_needed(self) -> int:
@@ -254,26 +254,26 @@ class Goodput:
             return ("Nothing fails, so that no checkpoint is needed.",)
         mean = self.job.process.between_failures(self.job.nodes)
         stops = sum(len(run.incidents) for run in self.outlook.runs) / len(self.outlook.runs)
-        told = [f"Failures stop the job {stops:.3g} times in the mean, one in {format_duration(mean)}."]
+        lines = [f"Failures stop the job {stops:.3g} times in the mean, one in {format_duration(mean)}."]
         best, used = self.intervals.best, self.job.checkpointing.interval
         young, daly, shortest = (
             format_duration(seconds) for seconds in (self.intervals.young, self.intervals.daly, best)
         )
         formulas = f"Young: {young}, Daly: {daly}"
         if self.question.interval is None:
-            told.append(f"It saves every {shortest} of work, the best interval by simulation ({formulas}).")
+            lines.append(f"It saves every {shortest} of work, the best interval by simulation ({formulas}).")
         elif abs(used / best - 1.0) > 0.25:
-            told.append(f"A save every {shortest} instead of {format_duration(used)} is best ({formulas}).")
+            lines.append(f"A save every {shortest} instead of {format_duration(used)} is best ({formulas}).")
         else:
-            told.append(f"It saves every {format_duration(used)} of work; {shortest} is best ({formulas}).")
+            lines.append(f"It saves every {format_duration(used)} of work; {shortest} is best ({formulas}).")
         waits = self.outlook.shares["waiting for spares"]
         if waits > _WAITS:
-            told.append(
+            lines.append(
                 f"It waits {100 * waits:.1f} % of the time for spare nodes; {self.spares_needed} spares suffice."
             )
         else:
-            told.append(f"{self.spares_needed} spare nodes suffice in 99 % of the time.")
-        return tuple(told)
+            lines.append(f"{self.spares_needed} spare nodes suffice in 99 % of the time.")
+        return tuple(lines)
 
     def _given(self) -> tuple[str, ...]:
         """Return sentences on the step and on a checkpoint: model, GPUs, framework, times, bytes."""
@@ -444,8 +444,8 @@ def goodput(question: GoodputQuestion, step: HealthyStep | None = None) -> Goodp
     elif question.interval is None:
         # No failure: a save would only cost time.
         job = replace(job, checkpointing=replace(saves, interval=inf))
-    found = outlook(job, seeds if rate else seeds[:1], until=until, work=needed)
-    return Goodput(question, step.time, step.work, step.unit, job, step.nbytes, found, intervals, step.uncertainty)
+    outcome = outlook(job, seeds if rate else seeds[:1], until=until, work=needed)
+    return Goodput(question, step.time, step.work, step.unit, job, step.nbytes, outcome, intervals, step.uncertainty)
 
 
 @dataclass(frozen=True, slots=True)
@@ -500,7 +500,7 @@ class Comparison:
     @property
     def tables(self) -> tuple[AnswerTable, ...]:
         """A row for each value."""
-        outlooks, results = [one.outlook for one in self.answers], [one.middle for one in self.answers]
+        outlooks, results = [answer.outlook for answer in self.answers], [answer.middle for answer in self.answers]
         return (comparison_table(self.along, self.values, outlooks, results),)
 
     def frame(self) -> pd.DataFrame:
@@ -511,4 +511,4 @@ class Comparison:
 def compared(questions: Mapping[str, GoodputQuestion], along: str) -> Comparison:
     """Return the answers to questions that differ in one fact, `along`; the step is simulated once."""
     step = healthy_step(next(iter(questions.values())).scenario)
-    return Comparison(along, tuple(questions), tuple(goodput(one, step) for one in questions.values()))
+    return Comparison(along, tuple(questions), tuple(goodput(question, step) for question in questions.values()))

@@ -207,7 +207,7 @@ class _Run:
     def _works_until(self, amount: float) -> bool:
         """Work until some work is done; return False if the end of the run or a failure that stops the job is first."""
         while amount - self.done > _NOTHING:
-            self.slow = [one for one in self.slow if one[0] > self.time]
+            self.slow = [slowdown for slowdown in self.slow if slowdown[0] > self.time]
             speed = self._speed
             failure = self._failure()
             ends = [self.time + (amount - self.done) / speed, self.until, *(end for end, _ in self.slow)]
@@ -267,7 +267,7 @@ class _Run:
 
         The save of a cycle begins when the cycle's work has ended and the previous checkpoint has been written.
         """
-        self.slow = [one for one in self.slow if one[0] > self.time]
+        self.slow = [slowdown for slowdown in self.slow if slowdown[0] > self.time]
         saves, failure, speed = self.checkpointing, self._failure(), self._speed
         end = min(self.until, *(end for end, _ in self.slow), inf if failure is None else failure.time)
         working = saves.interval / speed

@@ -26,15 +26,15 @@ def _days(days: float) -> str:
     return f"{days:.2f}"
 
 
-def waterfall_table(found: Outlook) -> AnswerTable:
+def waterfall_table(mean_of: Outlook) -> AnswerTable:
     """Return where the time goes: a row for each category with its share and its days, useful time first."""
-    days = sum(run.time for run in found.runs) / len(found.runs) / DAY
+    days = sum(run.time for run in mean_of.runs) / len(mean_of.runs) / DAY
     columns = (
         AnswerColumn("part", "part", left=True),
         AnswerColumn("share", "share", _percent),
         AnswerColumn("days", "days", _days),
     )
-    rows = [(name, found.shares[name], found.shares[name] * days) for name in CATEGORIES]
+    rows = [(name, mean_of.shares[name], mean_of.shares[name] * days) for name in CATEGORIES]
     return AnswerTable("waterfall", "Where the time goes, in the mean of the runs", columns, rows)
 
 
@@ -47,7 +47,10 @@ def incident_table(run: LongRun, kinds: Sequence[FailureKind]) -> AnswerTable:
         AnswerColumn("lost_s", "lost work", format_duration),
         AnswerColumn("down_s", "until work went on", format_duration),
     )
-    rows = [(one.time / DAY, one.node, kinds[one.kind].name, one.lost, one.down) for one in run.incidents]
+    rows = [
+        (incident.time / DAY, incident.node, kinds[incident.kind].name, incident.lost, incident.down)
+        for incident in run.incidents
+    ]
     return AnswerTable("incidents", "Failures that stopped the job, in the first run", columns, rows, most=_INCIDENTS)
 
 
@@ -80,8 +83,13 @@ def comparison_table(
         AnswerColumn("result", "result"),
     )
     rows = [
-        (value, *(one.shares[name] for name in CATEGORIES), *(one.time(part) / DAY for part in _PARTS), result)
-        for value, one, result in zip(values, outlooks, results, strict=True)
+        (
+            value,
+            *(result_of.shares[name] for name in CATEGORIES),
+            *(result_of.time(part) / DAY for part in _PARTS),
+            result,
+        )
+        for value, result_of, result in zip(values, outlooks, results, strict=True)
     ]
     title = "Shares of the time, in the mean of the runs, and what comes of it (middle of the runs)"
     return AnswerTable("comparison", title, columns, rows)

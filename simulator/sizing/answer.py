@@ -101,24 +101,24 @@ class FitCheck:
     @property
     def sentences(self) -> tuple[str, ...]:
         """The answer in whole sentences, the verdict first."""
-        asked = self.question
+        question = self.question
         verdict = "fits" if self.fits else "does not fit"
-        cards = f"{asked.gpus:,} {asked.card} of {format_memory(self.margin.capacity)}"
-        how = f"without checkpointing{asked.place}"
-        told = [f"{started(asked.text)} {how} {verdict} on {cards}: {self.margin.text}."]
-        if (kept := self._kept()) is not None:
-            needs, speed = format_memory(kept.margin.process), f"{100 * kept.speed:.0f} %"
-            told.append(f"It fits with {kept.text}: memory of the process {needs}, {speed} of the speed.")
+        cards = f"{question.gpus:,} {question.card} of {format_memory(self.margin.capacity)}"
+        how = f"without checkpointing{question.place}"
+        lines = [f"{started(question.text)} {how} {verdict} on {cards}: {self.margin.text}."]
+        if (variant := self._kept()) is not None:
+            needs, speed = format_memory(variant.margin.process), f"{100 * variant.speed:.0f} %"
+            lines.append(f"It fits with {variant.text}: memory of the process {needs}, {speed} of the speed.")
         if self.margin.warning:
-            told.append(f"{started(self.margin.warning)}.")
+            lines.append(f"{started(self.margin.warning)}.")
         if self.fits:
-            told.append(f"{self.margin.figures}.")
-        told.append(self._cards())
+            lines.append(f"{self.margin.figures}.")
+        lines.append(self._cards())
         if self.fits:
-            told.append(self._sizes())
+            lines.append(self._sizes())
         elif not self.changes:
-            told.append("No tested change makes it fit, alone or in pairs.")
-        return tuple(told)
+            lines.append("No tested change makes it fit, alone or in pairs.")
+        return tuple(lines)
 
     def _kept(self) -> FitChange | None:
         """Return the first change that keeps what was asked: the sequence, the method and the cards."""
@@ -132,12 +132,12 @@ class FitCheck:
         return f"The fewest cards on which it fits: {self.fewest_gpus:,}, {how}."
 
     def _sizes(self) -> str:
-        asked, most = self.question, f"The largest micro-batch that fits: {self.largest_micro_batch:,}"
-        if asked.work_unit == SAMPLE:
+        question, most = self.question, f"The largest micro-batch that fits: {self.largest_micro_batch:,}"
+        if question.work_unit == SAMPLE:
             return f"{most} samples."
         return (
-            f"{most}, with {asked.seq_len:,} tokens; the longest sequence: {self.longest_sequence:,} tokens, with a "
-            f"micro-batch of {asked.micro_batch}."
+            f"{most}, with {question.seq_len:,} tokens; the longest sequence: {self.longest_sequence:,} tokens, with a "
+            f"micro-batch of {question.micro_batch}."
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -150,7 +150,7 @@ class FitCheck:
             "tokens_per_s_per_gpu": self.tokens_per_s_per_gpu,
             "fewest_gpus": self.fewest_gpus,
             "most_gpus": self.most_gpus,
-            "changes": [one.to_dict() for one in self.changes],
+            "changes": [change.to_dict() for change in self.changes],
             "largest_micro_batch": self.largest_micro_batch,
             "longest_sequence": self.longest_sequence,
         }

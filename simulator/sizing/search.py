@@ -42,19 +42,19 @@ def fit_check(question: FitQuestion) -> FitCheck:
     """
     warn_of(question.scenario())
     trials = Trials(question)
-    asked = trials.simulated({})
-    fewest, most = _fewest_cards(trials, question.gpus, fits=asked.margin.fits)
+    trial = trials.simulated({})
+    fewest, most = _fewest_cards(trials, question.gpus, fits=trial.margin.fits)
     helpful: tuple[FitChange, ...] = ()
     micro_batch = seq_len = None
-    if asked.margin.fits:
+    if trial.margin.fits:
         micro_batch = _largest(trials, "training.micro_batch_size", question.micro_batch, _MOST_SEQUENCES)
         seq_len = _largest(trials, "training.seq_len", question.seq_len, _MOST_TOKENS, _PARTS)
     else:
-        helpful = _helpful(trials, changes(question), asked.tokens_per_s_per_gpu)
+        helpful = _helpful(trials, changes(question), trial.tokens_per_s_per_gpu)
     return FitCheck(
         question=question,
-        margin=asked.margin,
-        tokens_per_s_per_gpu=asked.tokens_per_s_per_gpu,
+        margin=trial.margin,
+        tokens_per_s_per_gpu=trial.tokens_per_s_per_gpu,
         fewest_gpus=fewest,
         most_gpus=most,
         changes=helpful,
@@ -63,37 +63,37 @@ def fit_check(question: FitQuestion) -> FitCheck:
     )
 
 
-def _fewest_cards(trials: Trials, asked: int, *, fits: bool) -> tuple[int | None, int]:
+def _fewest_cards(trials: Trials, gpus: int, *, fits: bool) -> tuple[int | None, int]:
     """Return the fewest cards that fit, of 1, 2, 4, ... and the asked number, and the largest number that was tried.
 
     `fits` says whether the asked number fits.
     """
-    most = asked
-    for cards in sorted({asked, *(2**power for power in range(_MOST_CARDS.bit_length()))}):
+    most = gpus
+    for cards in sorted({gpus, *(2**power for power in range(_MOST_CARDS.bit_length()))}):
         # The machine has no more cards.
         if not trials.exists(cards_keys(cards)):
             break
         most = max(most, cards)
-        if fits if cards == asked else trials.fits(cards_keys(cards)):
+        if fits if cards == gpus else trials.fits(cards_keys(cards)):
             return cards, most
     return None, most
 
 
-def _largest(trials: Trials, key: str, asked: int, most: int, parts: int | None = None) -> int:
+def _largest(trials: Trials, key: str, first: int, most: int, parts: int | None = None) -> int:
     """Return the largest value of a key, from a value that fits, with which the training fits.
 
     Parameters
     ----------
     key : str
         Dotted key with a whole number.
-    asked : int
+    first : int
         A value that fits.
     most : int
         Largest value to try.
     parts : int, optional
         Resolution: the doubled range is searched in so many parts; whole numbers if omitted.
     """
-    low = asked
+    low = first
     while 2 * low <= most and trials.fits({key: 2 * low}):
         low *= 2
     unit = max(1, low // parts) if parts else 1
@@ -113,21 +113,23 @@ def _helpful(trials: Trials, possible: Sequence[Change], speed: float) -> tuple[
 
     `speed` is that of the training without changes [tokens/s per card].
     """
-    found = dict(_fitting(trials, [(change,) for change in possible], speed))
-    told = list(found.values())
-    if len(told) < _MOST_TOLD:
+    by_kind = dict(_fitting(trials, [(change,) for change in possible], speed))
+    listed = list(by_kind.values())
+    if len(listed) < _MOST_TOLD:
         # Stronger changes of the same kinds: full checkpointing, if selective_op is enough.
-        texts = {one.text for one in told}
-        stronger = [(change,) for change in possible if (change.kind,) in found and change.text not in texts]
-        told += [one for _, one in islice(_fitting(trials, stronger, speed), _MOST_TOLD - len(told))]
-    if len(told) < _MOST_TOLD:
+        texts = {change.text for change in listed}
+        stronger = [(change,) for change in possible if (change.kind,) in by_kind and change.text not in texts]
+        listed += [change for _, change in islice(_fitting(trials, stronger, speed), _MOST_TOLD - len(listed))]
+    if len(listed) < _MOST_TOLD:
         # A pair with a change that suffices alone, or with a stronger one of its kind, costs more than needed.
-        pairs = _pairs(trials, [change for change in possible if (change.kind,) not in found])
-        kept = [pair for pair in pairs if all(part.kind != "method" for part in pair)]
-        told += [one for _, one in islice(_fitting(trials, kept, speed), 1)]
-        others = [pair for pair in pairs if tuple(part.kind for part in pair) not in {one.kinds for one in told}]
-        told += [one for _, one in islice(_fitting(trials, others, speed), _MOST_TOLD - len(told))]
-    return tuple(sorted(told, key=lambda one: one.order)[:_MOST_TOLD])
+        pairs = _pairs(trials, [change for change in possible if (change.kind,) not in by_kind])
+        same_method = [pair for pair in pairs if all(part.kind != "method" for part in pair)]
+        listed += [change for _, change in islice(_fitting(trials, same_method, speed), 1)]
+        others = [
+            pair for pair in pairs if tuple(part.kind for part in pair) not in {change.kinds for change in listed}
+        ]
+        listed += [change for _, change in islice(_fitting(trials, others, speed), _MOST_TOLD - len(listed))]
+    return tuple(sorted(listed, key=lambda change: change.order)[:_MOST_TOLD])
 
 
 def _pairs(trials: Trials, parts: Sequence[Change]) -> list[tuple[Change, ...]]:
@@ -145,15 +147,15 @@ def _fitting(
     trials: Trials, tried: Iterable[tuple[Change, ...]], speed: float
 ) -> Iterator[tuple[tuple[str, ...], FitChange]]:
     """Yield (kinds, change) for changes after which a training fits, the first of each combination of kinds."""
-    known = set[tuple[str, ...]]()
+    sufficient = set[tuple[str, ...]]()
     for together in tried:
         kinds = tuple(part.kind for part in together)
         keys = {key: value for part in together for key, value in part.keys.items()}
-        if kinds in known or not trials.may_fit(keys):
+        if kinds in sufficient or not trials.may_fit(keys):
             continue
         trial = trials.simulated(keys)
         if trial.margin.fits:
-            known.add(kinds)
+            sufficient.add(kinds)
             text = " and ".join(part.text for part in together)
-            own = trial.tokens_per_s_per_gpu
-            yield kinds, FitChange(text, kinds, keys, trial.margin, own, own / speed)
+            rate = trial.tokens_per_s_per_gpu
+            yield kinds, FitChange(text, kinds, keys, trial.margin, rate, rate / speed)

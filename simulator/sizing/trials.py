@@ -51,13 +51,13 @@ class Trials:
 
     def may_fit(self, keys: Keys) -> bool:
         """Return True if there is such a training, and its lower bound on memory is at most the card's memory."""
-        made = self._step(keys)
-        return made is not None and _may_fit(*made)
+        step = self._step(keys)
+        return step is not None and _may_fit(*step)
 
     def fits(self, keys: Keys) -> bool:
         """Return True if there is such a training, and it fits."""
-        made = self._step(keys)
-        return made is not None and _may_fit(*made) and checked_need(*made).fits
+        step = self._step(keys)
+        return step is not None and _may_fit(*step) and checked_need(*step).fits
 
     def _step(self, keys: Keys) -> tuple[Cluster, TrainingStep] | None:
         """Return the machine and the step; None if there is no such training."""
