@@ -187,28 +187,28 @@ def adapter_kernels(
     entered, left = tokens * inputs, tokens * outputs
     casts = wide != itemsize
 
-    def moved(what: str, read: float, written: float, *, wanted: bool = True) -> tuple[Kernel, ...]:
-        return (Elementwise(f"{name} {what}", read, written, fusible=True, single=True),) if wanted else ()
+    def moved(what: str, read: float, written: float, *, needed: bool = True) -> tuple[Kernel, ...]:
+        return (Elementwise(f"{name} {what}", read, written, fusible=True, single=True),) if needed else ()
 
     def matmul(what: str, m: int, n: int, k: int, *, of_weights: bool = False) -> Matmul:
         return Matmul(f"{name} {what}", m, n, k, of_weights=of_weights, dtype=adapters.dtype)
 
     forward = (
-        *moved("cast", itemsize * entered, wide * entered, wanted=casts),
-        *moved("dropout", wide * entered, (wide + 1) * entered, wanted=bool(adapters.dropout)),
+        *moved("cast", itemsize * entered, wide * entered, needed=casts),
+        *moved("dropout", wide * entered, (wide + 1) * entered, needed=bool(adapters.dropout)),
         matmul("A", tokens, rank, inputs),
         matmul("B", tokens, outputs, rank),
         *moved("scale", wide * left, wide * left),
         *moved("add", (itemsize + wide) * left, wide * left),
-        *moved("cast back", wide * left, itemsize * left, wanted=casts),
+        *moved("cast back", wide * left, itemsize * left, needed=casts),
     )
     back = (
-        *moved("gradient cast", itemsize * left, wide * left, wanted=casts),
+        *moved("gradient cast", itemsize * left, wide * left, needed=casts),
         *moved("scale gradient", wide * left, wide * left),
         matmul("B input gradient", tokens, rank, outputs),
         matmul("A input gradient", tokens, inputs, rank),
-        *moved("dropout gradient", (wide + 1) * entered, wide * entered, wanted=bool(adapters.dropout)),
-        *moved("gradient cast back", wide * entered, itemsize * entered, wanted=casts),
+        *moved("dropout gradient", (wide + 1) * entered, wide * entered, needed=bool(adapters.dropout)),
+        *moved("gradient cast back", wide * entered, itemsize * entered, needed=casts),
         *moved("gradient add", 2 * itemsize * entered, itemsize * entered),
     )
     weights = (

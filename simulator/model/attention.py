@@ -140,7 +140,7 @@ def _flash(model: Transformer, batch: Batch, source: str) -> list[Operation]:
     # A float32 number per row and head, instead of the scores.
     logsumexp = 4 * batch.tokens * heads
     # A rank has its Ulysses group's tokens, for a part of the heads.
-    own = Attention(
+    of_rank = Attention(
         "attention",
         batch.sequences,
         heads // cut.context.ulysses,
@@ -153,7 +153,7 @@ def _flash(model: Transformer, batch: Batch, source: str) -> list[Operation]:
         chunked=model.chunked,
         capped=model.score_cap,
     )
-    forward = attention_kernels(own, cut.context)
+    forward = attention_kernels(of_rank, cut.context)
     # Each forward step has a backward step over the same blocks.
     backward = tuple(replace(kernel, name="attention gradient", backward=True) for kernel in forward)
     return [

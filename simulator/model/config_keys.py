@@ -118,6 +118,6 @@ class ConfigKeys:
 
     def _hint(self, key: Key) -> str:
         """Return a hint for a missing key of the config.json: a similar key in the file, if any."""
-        given = [str(name) for name, value in self.document.data.items() if value is not None]
-        close = difflib.get_close_matches(str(key[-1]), given, n=1, cutoff=0.7)
+        names = [str(name) for name, value in self.document.data.items() if value is not None]
+        close = difflib.get_close_matches(str(key[-1]), names, n=1, cutoff=0.7)
         return f"is it meant by {close[0]!r}?" if close else "give it"

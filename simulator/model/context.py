@@ -32,36 +32,36 @@ from simulator.model.partition import Communication, Context, ModelPartition
 from simulator.model.shape import Transformer
 
 
-def attention_kernels(own: Attention, context: Context) -> tuple[Attention, ...]:
-    """Return a context-parallel rank's forward attention kernels, step by step; `own` is the kernel over the rank's own
+def attention_kernels(kernel: Attention, context: Context) -> tuple[Attention, ...]:
+    """Return a context-parallel rank's forward attention kernels, step by step; `kernel` is that over its own
     tokens.
     """
     if context.ring == 1:
-        return (own,)
-    tokens = own.seq_len
-    if not own.causal:
+        return (kernel,)
+    tokens = kernel.seq_len
+    if not kernel.causal:
         # Every query sees every key: a single kernel over gathered keys, or an equal kernel in each step.
-        whole = replace(own, keys=tokens * context.ring)
-        return (whole,) if context.gathers else _steps(own, replace(own, keys=tokens), context.ring)
+        gathered = replace(kernel, keys=tokens * context.ring)
+        return (gathered,) if context.gathers else _steps(kernel, replace(kernel, keys=tokens), context.ring)
     if context.balanced:
         if context.gathers:
             # A single kernel over every key; causal, because early and late pieces average to half of the keys.
-            return (replace(own, keys=tokens * context.ring),)
+            return (replace(kernel, keys=tokens * context.ring),)
         # With keys of an earlier rank, every query sees the early half of the keys; with keys of a later rank, the late
         # half of the queries sees every key. Both cost queries x keys / 2. On the last rank, all keys are of earlier
         # ranks: it merges results of every query in every step, and the other ranks wait for it.
-        return _steps(own, replace(own, causal=False, keys=tokens // 2), context.ring)
+        return _steps(kernel, replace(kernel, causal=False, keys=tokens // 2), context.ring)
     if context.gathers:
         # A contiguous rank sees its own keys causally, and earlier ranks' keys entirely.
-        earlier = replace(own, causal=False, keys=tokens * context.place)
-        return (own, earlier) if context.place else (own,)
+        earlier = replace(kernel, causal=False, keys=tokens * context.place)
+        return (kernel, earlier) if context.place else (kernel,)
     # Later ranks' keys are masked completely: no kernel, yet the keys pass by in the ring.
-    return _steps(own, replace(own, causal=False, keys=tokens), context.place + 1)
+    return _steps(kernel, replace(kernel, causal=False, keys=tokens), context.place + 1)
 
 
-def _steps(own: Attention, other: Attention, steps: int) -> tuple[Attention, ...]:
+def _steps(kernel: Attention, other: Attention, steps: int) -> tuple[Attention, ...]:
     """Return the kernels of this number of ring steps: over the rank's own keys, then over those of other ranks."""
-    kernels = [own, *[replace(other, summed=True)] * (steps - 1)]
+    kernels = [kernel, *[replace(other, summed=True)] * (steps - 1)]
     kernels[0] = replace(kernels[0], opens=True)
     kernels[-1] = replace(kernels[-1], closes=True)
     return tuple(kernels)
@@ -81,10 +81,10 @@ def attention_communications(
     """
     if cut.context.ranks == 1:
         return ()
-    heads, own = model.num_heads // cut.tensor, cut.kv_heads(model)
+    heads, kv_heads = model.num_heads // cut.tensor, cut.kv_heads(model)
     if model.latent is None:
         # Keys and values have as many heads as the rank's key heads; the output is as large as the queries.
-        moved = _Moved(*(tokens * model.head_dim * count for count in (heads, 2 * own, heads)))
+        moved = _Moved(*(tokens * model.head_dim * count for count in (heads, 2 * kv_heads, heads)))
     else:
         key, value = model.latent.key_dim, model.latent.value_dim
         # Latent attention: keys and values of full width for every head.
@@ -116,8 +116,8 @@ def _handed_over(moved: _Moved, context: Context, kernels: int) -> Iterator[Comm
     gradient.
     """
     if context.ulysses > 1:
-        there = moved.queries + moved.keys
-        yield Communication("heads for tokens", "all_to_all", there, False, 0, 0, group="context")
+        elements = moved.queries + moved.keys
+        yield Communication("heads for tokens", "all_to_all", elements, False, 0, 0, group="context")
         yield Communication("gradient's heads for tokens", "all_to_all", moved.output, True, 0, 0, group="context")
 
 
@@ -138,11 +138,11 @@ def _gathered(keys: int, context: Context, kernels: int) -> Iterator[Communicati
     gradients.
     """
     if context.ring > 1:
-        whole = keys * context.ring
-        yield Communication("gather keys", "all_gather", whole, False, 0, 0, group="context ring")
-        yield Communication("gather keys again", "all_gather", whole, True, 0, 0, group="context ring")
+        elements = keys * context.ring
+        yield Communication("gather keys", "all_gather", elements, False, 0, 0, group="context ring")
+        yield Communication("gather keys again", "all_gather", elements, True, 0, 0, group="context ring")
         yield Communication(
-            "scatter keys' gradients", "reduce_scatter", whole, True, kernels, kernels, group="context ring"
+            "scatter keys' gradients", "reduce_scatter", elements, True, kernels, kernels, group="context ring"
         )
 
 
@@ -152,13 +152,13 @@ def _round(keys: int, context: Context, kernels: int) -> Iterator[Communication]
     In the backward pass, the gradients of keys and values follow their keys and finally return home. Every rank issues
     the shifts in step order, even in steps where its block is masked, because a collective needs all ranks.
     """
-    whole = keys * context.ring
+    elements = keys * context.ring
 
     def shift(name: str, step: int, before: int, *, backward: bool) -> Communication:
         # A rank of a contiguous ring has fewer kernels than the ring has steps; later shifts come after its last
         # kernel.
         places = min(before, kernels), min(before + 1, kernels)
-        return Communication(f"{name} {step}", "ring_shift", whole, backward, *places, group="context ring")
+        return Communication(f"{name} {step}", "ring_shift", elements, backward, *places, group="context ring")
 
     for step in range(context.ring + 1 if context.ring > 1 else 0):
         if step < context.ring - 1:

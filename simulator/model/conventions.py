@@ -145,14 +145,14 @@ def deepspeed_zero3(
     nodes = math.ceil(ranks / ranks_per_node)
     local = min(ranks, ranks_per_node)
     # Without zero_init each local rank builds an fp32 copy.
-    whole = 4 * parameters * local
+    copies = 4 * parameters * local
     transient = 4 * largest_layer
     if not offload_optimizer:
-        host = (4 * largest_layer * local if zero_init else whole) * _HOST_FACTOR
+        host = (4 * largest_layer * local if zero_init else copies) * _HOST_FACTOR
         share = parameters / ranks
         return ModelStates(2 * share, 4 * share, 12 * share, transient, host)
     shared = (18 if offload_parameters else 16) * parameters / nodes
-    host = (shared if zero_init else max(whole, shared)) * _HOST_FACTOR
+    host = (shared if zero_init else max(copies, shared)) * _HOST_FACTOR
     return ModelStates(0.0 if offload_parameters else 2 * parameters / ranks, 0.0, 0.0, transient, host)
 
 
@@ -252,21 +252,21 @@ def live_bytes(
         return _peak([layer - quadratic] * num_layers, layer)
     if policy == "listed" and not set(listed) <= set(range(num_layers)):
         raise ValueError(f"listed: got {sorted(listed)}; must be layers 0 .. {num_layers - 1}")
-    chosen: dict[str, Collection[int]] = {
+    recomputed: dict[str, Collection[int]] = {
         "none": (), "full": range(num_layers), "every": range(0, num_layers, every), "listed": set(listed),
     }  # fmt: skip
-    if policy not in chosen:
+    if policy not in recomputed:
         raise ValueError(f"policy: got {policy!r}; must be one of none, full, sqrt, every, attention, listed")
-    return _peak([boundary if i in chosen[policy] else layer for i in range(num_layers)], layer)
+    return _peak([boundary if i in recomputed[policy] else layer for i in range(num_layers)], layer)
 
 
-def _peak(kept: list[float], layer: float) -> LiveBytes:
+def _peak(nbytes: list[float], layer: float) -> LiveBytes:
     """Return the saved bytes after the forward pass and at the backward peak, given each layer's saved bytes and a
     whole layer's bytes.
     """
     # In the backward pass the current layer is whole, earlier layers are as kept, later layers are freed. The sum
     # shrinks from layer to layer, so the last layer is the peak.
-    return LiveBytes(sum(kept), sum(kept[:-1]) + layer)
+    return LiveBytes(sum(nbytes), sum(nbytes[:-1]) + layer)
 
 
 def _segments(num_layers: int, boundary: float, layer: float) -> LiveBytes:

@@ -94,7 +94,7 @@ class Convolution:
         """Return the matmul m x k by k x n of each group; elements of the image (or of the array `of`) that lie in
         several patches are read once.
         """
-        whole = self.pixels if of is None else of
+        image = self.pixels if of is None else of
         patches = (self.places if of is None else m).times(self.groups * (self._inner if of is None else k.fixed))
-        repeated = Count(max(0, patches.fixed - whole.fixed), max(0, patches.per_sample - whole.per_sample))
+        repeated = Count(max(0, patches.fixed - image.fixed), max(0, patches.per_sample - image.per_sample))
         return MatmulCounts(name, m, n, k, Count(self.groups), of_weights=of_weights, reread=repeated)

@@ -43,8 +43,8 @@ def vit(config: ConfigKeys) -> dict[str, Any]:
         channels=config.size("num_channels", default=3),
     )
     config.divides(("patch_size",), patches.side, "image_size", patches.image)
-    named = config.get(("id2label",))
-    classes = len(named) if isinstance(named, dict) and named else _CLASSES
+    labels = config.get(("id2label",))
+    classes = len(labels) if isinstance(labels, dict) and labels else _CLASSES
     return _encoder(config) | {
         "vocab_size": config.size("num_labels", default=classes),
         "max_positions": patches.count + 1,

@@ -108,8 +108,8 @@ def _distinct_in_turn(experts: int, active: int, places: int) -> float:
     """Return the mean number of places with an expert of a token, if token i chooses experts i k, ..., i k + k - 1."""
     # After E / gcd(E, k) tokens the choice starts anew.
     tokens, each = experts // math.gcd(experts, active), experts // places
-    found = [{(token * active + n) % experts // each for n in range(active)} for token in range(tokens)]
-    return sum(map(len, found)) / tokens
+    places_of = [{(token * active + n) % experts // each for n in range(active)} for token in range(tokens)]
+    return sum(map(len, places_of)) / tokens
 
 
 @cache
@@ -132,13 +132,15 @@ def _distinct_at_random(experts: int, active: int, places: int, groups: int, act
         # Ways to choose some of these groups, by their number and by their experts at this place.
         ways = Counter({(0, 0): 1})
         for here in shared:
-            ways += Counter({(chosen + 1, held + here): count for (chosen, held), count in ways.items()})
+            ways += Counter(
+                {(taken_groups + 1, own_experts + here): count for (taken_groups, own_experts), count in ways.items()}
+            )
         nowhere = sum(
             count
-            * math.comb(groups - len(shared), active_groups - chosen)
-            * math.comb(active_groups * size - held, active)
-            for (chosen, held), count in ways.items()
-            if chosen <= active_groups
+            * math.comb(groups - len(shared), active_groups - taken_groups)
+            * math.comb(active_groups * size - own_experts, active)
+            for (taken_groups, own_experts), count in ways.items()
+            if taken_groups <= active_groups
         )
         distinct += 1 - nowhere / choices
     return distinct

@@ -39,16 +39,16 @@ def expert_communications(
     # Every rank receives every token and drops the tokens of other ranks' experts; outputs are summed by a
     # reduce-scatter.
     if cut.exchange.dispatch == "all_gather":
-        whole = tokens * model.hidden_size * cut.ranks
-        there = (
-            _moved("tokens of all", "all_gather", whole, cut.exchange.sent_dtype, backward=False, after=False),
-            _moved("gradients of all tokens' sum", "reduce_scatter", whole, None, backward=True, after=True),
+        elements = tokens * model.hidden_size * cut.ranks
+        dispatch = (
+            _moved("tokens of all", "all_gather", elements, cut.exchange.sent_dtype, backward=False, after=False),
+            _moved("gradients of all tokens' sum", "reduce_scatter", elements, None, backward=True, after=True),
         )
         back = (
-            _moved("sum of experts' outputs", "reduce_scatter", whole, None, backward=False, after=True),
-            _moved("gradients of all", "all_gather", whole, None, backward=True, after=False),
+            _moved("sum of experts' outputs", "reduce_scatter", elements, None, backward=False, after=True),
+            _moved("gradients of all", "all_gather", elements, None, backward=True, after=False),
         )
-        return there, back
+        return dispatch, back
     sent = tuple(_sent(model, tokens, cut))
     # Only the way to the experts uses the narrower dtype: tokens forward, output gradients backward.
     handed = (

@@ -27,13 +27,13 @@ def _gpt2(config: ConfigKeys) -> dict[str, Any]:
     hidden, heads = config.size("n_embd"), config.size("n_head")
     config.divides(("n_head",), heads, "n_embd", hidden)
     # Experts instead of each MLP, under Mixtral's names: the models that Megatron-LM trains with --num-experts.
-    chosen = _chosen(config, "num_local_experts") if config.get(("num_local_experts",)) is not None else (0, 0)
+    experts = _chosen(config, "num_local_experts") if config.get(("num_local_experts",)) is not None else (0, 0)
     return _plain(config, hidden, heads, "n_layer") | {
         "ffn_size": config.size("n_inner", default=4 * hidden),
         "max_positions": config.size("n_positions"),
         "tied": config.flag("tie_word_embeddings", default=True),
-        "num_experts": chosen[0],
-        "active_experts": chosen[1],
+        "num_experts": experts[0],
+        "active_experts": experts[1],
     }
 
 
@@ -76,8 +76,8 @@ def _mpt_kv_heads(config: ConfigKeys, heads: int) -> int:
         config.divides(("attn_config", "kv_n_heads"), kv, "n_heads", heads)
         return kv
     if kind not in (None, "multihead_attention"):
-        known = ("grouped_query_attention", "multihead_attention", "multiquery_attention")
-        config.fault(("attn_config", "attn_type"), f"got {kind!r}; {one_of(known, kind)}")
+        kinds = ("grouped_query_attention", "multihead_attention", "multiquery_attention")
+        config.fault(("attn_config", "attn_type"), f"got {kind!r}; {one_of(kinds, kind)}")
     return heads
 
 
@@ -138,8 +138,8 @@ def _mistral(config: ConfigKeys) -> dict[str, Any]:
     """Return the Transformer fields for a config.json of Mistral or Phi-3: a llama without biases, and a window in
     every layer if `sliding_window` is given.
     """
-    made = _rotary(config)
-    return made | {"windows": _windows(config, made["num_layers"], (True,), default=0)}
+    keys = _rotary(config)
+    return keys | {"windows": _windows(config, keys["num_layers"], (True,), default=0)}
 
 
 def _qwen2(config: ConfigKeys) -> dict[str, Any]:
@@ -184,16 +184,19 @@ def _chosen_groups(config: ConfigKeys, experts: int, active: int) -> tuple[int, 
         return 1, 1
     groups = config.size("n_group", default=1)
     config.divides(("n_group",), groups, "n_routed_experts", experts)
-    chosen = config.size("topk_group", default=groups)
+    active_groups = config.size("topk_group", default=groups)
     # A fault reads as 1 everywhere.
     if config.faults:
         return 1, 1
-    if chosen > groups:
-        config.fault(("topk_group",), f"got {chosen}; must be at most n_group {groups}")
-    elif chosen * (experts // groups) < active:
-        text = f"got {chosen}, groups of {experts // groups} experts; must hold num_experts_per_tok {active} experts"
+    if active_groups > groups:
+        config.fault(("topk_group",), f"got {active_groups}; must be at most n_group {groups}")
+    elif active_groups * (experts // groups) < active:
+        text = (
+            f"got {active_groups}, groups of {experts // groups} experts; must hold num_experts_per_tok {active} "
+            "experts"
+        )
         config.fault(("topk_group",), text)
-    return groups, chosen
+    return groups, active_groups
 
 
 def _qwen3(config: ConfigKeys) -> dict[str, Any]:
@@ -287,10 +290,10 @@ def _first_dense(config: ConfigKeys, layers: int) -> int:
 
 def _glm4_moe(config: ConfigKeys) -> dict[str, Any]:
     """Return the Transformer fields for a GLM-4.5 config.json."""
-    made = _glm(config, bias=False)
+    keys = _glm(config, bias=False)
     experts, active = _chosen(config, "n_routed_experts")
     groups, active_groups = _chosen_groups(config, experts, active)
-    return made | {
+    return keys | {
         "expert_groups": groups,
         "active_groups": active_groups,
         "qk_norm": "head" if config.flag("use_qk_norm", default=False) else "none",
@@ -300,7 +303,7 @@ def _glm4_moe(config: ConfigKeys) -> dict[str, Any]:
         "ffn_size": config.size("moe_intermediate_size"),
         # A number per expert balances the load, as in DeepSeek-V3.
         "router_bias": True,
-        "dense_layers": _first_dense(config, made["num_layers"]),
+        "dense_layers": _first_dense(config, keys["num_layers"]),
         "dense_ffn_size": config.size("intermediate_size"),
     }
 
@@ -317,18 +320,18 @@ def _glm4(config: ConfigKeys) -> dict[str, Any]:
 
 def _gemma(config: ConfigKeys, **defaults: int) -> dict[str, Any]:
     """Return the Transformer fields for a Gemma config.json; `defaults` are sizes that its files leave out."""
-    made = _rotary(config, head_dim=config.size("head_dim", default=256), **defaults)
+    keys = _rotary(config, head_dim=config.size("head_dim", default=256), **defaults)
     bias = config.flag("attention_bias", default=False)
     tied = config.flag("tie_word_embeddings", default=True)
-    return made | {"attention_bias": bias, "output_bias": bias, "tied": tied}
+    return keys | {"attention_bias": bias, "output_bias": bias, "tied": tied}
 
 
 def _gemma2(config: ConfigKeys) -> dict[str, Any]:
     """Return the Transformer fields for a Gemma 2 config.json: windows in every second layer, and soft-caps."""
-    made = _gemma(config)
-    return made | {
+    keys = _gemma(config)
+    return keys | {
         "form": "both",
-        "windows": _windows(config, made["num_layers"], (True, False), default=4096),
+        "windows": _windows(config, keys["num_layers"], (True, False), default=4096),
         "score_cap": config.has_number("attn_logit_softcapping", default=True),
         "logit_cap": config.has_number("final_logit_softcapping", default=True),
     }
@@ -337,12 +340,12 @@ def _gemma2(config: ConfigKeys) -> dict[str, Any]:
 def _gemma3(config: ConfigKeys) -> dict[str, Any]:
     """Return the Transformer fields for a Gemma 3 config.json, of the text model alone: windows in 5 of 6 layers."""
     text = config.within("text_config")
-    made = _gemma(text, num_attention_heads=8, num_key_value_heads=4, vocab_size=262208)
+    keys = _gemma(text, num_attention_heads=8, num_key_value_heads=4, vocab_size=262208)
     period = text.size("sliding_window_pattern", default=6)
-    return made | {
+    return keys | {
         "form": "both",
         "qk_norm": "head",
-        "windows": _windows(text, made["num_layers"], _last_of(period), default=4096),
+        "windows": _windows(text, keys["num_layers"], _last_of(period), default=4096),
         "score_cap": text.has_number("attn_logit_softcapping", default=False),
         "logit_cap": text.has_number("final_logit_softcapping", default=False),
     }
@@ -360,8 +363,8 @@ def _olmo2(config: ConfigKeys) -> dict[str, Any]:
 
 def _olmo3(config: ConfigKeys) -> dict[str, Any]:
     """Return the Transformer fields for an OLMo 3 config.json: OLMo 2 with windows in 3 of 4 layers."""
-    made = _olmo2(config)
-    return made | {"windows": _windows(config, made["num_layers"], _last_of(4), default=4096)}
+    keys = _olmo2(config)
+    return keys | {"windows": _windows(config, keys["num_layers"], _last_of(4), default=4096)}
 
 
 def _cohere(config: ConfigKeys) -> dict[str, Any]:
@@ -379,8 +382,8 @@ def _cohere(config: ConfigKeys) -> dict[str, Any]:
 
 def _cohere2(config: ConfigKeys) -> dict[str, Any]:
     """Return the Transformer fields for a Cohere 2 config.json: Cohere with windows in 3 of 4 layers."""
-    made, period = _cohere(config), config.size("sliding_window_pattern", default=4)
-    return made | {"windows": _windows(config, made["num_layers"], _last_of(period), default=4096)}
+    keys, period = _cohere(config), config.size("sliding_window_pattern", default=4)
+    return keys | {"windows": _windows(config, keys["num_layers"], _last_of(period), default=4096)}
 
 
 def _stablelm(config: ConfigKeys) -> dict[str, Any]:
@@ -422,8 +425,8 @@ def _gptj(config: ConfigKeys) -> dict[str, Any]:
 
 def _gpt_bigcode(config: ConfigKeys) -> dict[str, Any]:
     """Return the Transformer fields for a config.json of SantaCoder or StarCoder: GPT-2 with one head of keys."""
-    made = _gpt2(config)
-    return made | {"num_kv_heads": 1 if config.flag("multi_query", default=True) else made["num_heads"]}
+    keys = _gpt2(config)
+    return keys | {"num_kv_heads": 1 if config.flag("multi_query", default=True) else keys["num_heads"]}
 
 
 def _falcon(config: ConfigKeys) -> dict[str, Any]:
@@ -490,10 +493,10 @@ def _gpt_oss(config: ConfigKeys) -> dict[str, Any]:
     """Return the Transformer fields for a gpt-oss config.json: experts and router with biases, attention sinks, windows
     in every second layer.
     """
-    made = _rotary(config)
+    keys = _rotary(config)
     experts, active = _chosen(config, "num_local_experts")
     bias = config.flag("attention_bias", default=True)
-    return made | {
+    return keys | {
         "num_experts": experts,
         "active_experts": active,
         "router_bias": True,
@@ -501,7 +504,7 @@ def _gpt_oss(config: ConfigKeys) -> dict[str, Any]:
         "attention_bias": bias,
         "output_bias": bias,
         "sinks": True,
-        "windows": _windows(config, made["num_layers"], (True, False), default=128),
+        "windows": _windows(config, keys["num_layers"], (True, False), default=128),
     }
 
 
@@ -510,21 +513,21 @@ def _llama4(config: ConfigKeys) -> dict[str, Any]:
     `interleave_moe_layer_step`-th layer has experts and a shared expert, and 3 of 4 layers attend in chunks.
     """
     text = config.within("text_config")
-    made = _llama(text)
+    keys = _llama(text)
     experts, active = _chosen(text, "num_local_experts")
-    layers, every = made["num_layers"], text.size("interleave_moe_layer_step", default=1, most=made["num_layers"])
-    given = text.list_of("moe_layers")
-    if given and given != tuple(range(every - 1, layers, every)):
+    layers, every = keys["num_layers"], text.size("interleave_moe_layer_step", default=1, most=keys["num_layers"])
+    listed = text.list_of("moe_layers")
+    if listed and listed != tuple(range(every - 1, layers, every)):
         text.fault(("moe_layers",), f"must be every {every}-th layer, as interleave_moe_layer_step says; omit the key")
     # Layers with rotary positions attend in chunks.
     marks = text.list_of("no_rope_layers") or _last_of(text.size("no_rope_layer_interval", default=4))
     windows = _windows(text, layers, marks, default=8192, width="attention_chunk_size")
-    return made | {
+    return keys | {
         "num_experts": experts,
         "active_experts": active,
         "shared_experts": 1,
         "expert_every": every,
-        "dense_ffn_size": text.size("intermediate_size_mlp", default=2 * made["ffn_size"]),
+        "dense_ffn_size": text.size("intermediate_size_mlp", default=2 * keys["ffn_size"]),
         "qk_norm": "unweighted" if text.flag("use_qk_norm", default=True) else "none",
         "windows": windows,
         "chunked": bool(windows),
@@ -536,15 +539,15 @@ def _last_of(period: int) -> tuple[bool, ...]:
     return (*[True] * (period - 1), False)
 
 
-def _with_late_windows(config: ConfigKeys, made: dict[str, Any]) -> dict[str, Any]:
+def _with_late_windows(config: ConfigKeys, keys: dict[str, Any]) -> dict[str, Any]:
     """Return the Transformer fields of a Qwen model with its windows: if `use_sliding_window`, in the layers from
     `max_window_layers` on.
     """
     if not config.flag("use_sliding_window", default=False):
-        return made
-    layers, first = made["num_layers"], config.size("max_window_layers", default=28, least=0)
+        return keys
+    layers, first = keys["num_layers"], config.size("max_window_layers", default=28, least=0)
     marks = [layer >= first for layer in range(layers)]
-    return made | {"windows": _windows(config, layers, marks, default=4096)}
+    return keys | {"windows": _windows(config, layers, marks, default=4096)}
 
 
 def _windows(
@@ -560,17 +563,17 @@ def _windows(
         Width of the windows if the key `width` is missing; 0 for none.
     """
     size = config.size(width, default=default)
-    named = config.list_of("layer_types")
-    if named and len(named) != layers:
-        config.fault(("layer_types",), f"has {len(named)} entries; must have one for each of {layers} layers")
-    for kind in named:
+    kinds = config.list_of("layer_types")
+    if kinds and len(kinds) != layers:
+        config.fault(("layer_types",), f"has {len(kinds)} entries; must have one for each of {layers} layers")
+    for kind in kinds:
         if not isinstance(kind, str) or kind not in _ATTENDED:
             config.fault(("layer_types",), f"got {kind!r}; {one_of(_ATTENDED, kind)}")
             return ()
-    found = tuple(size if mark else 0 for mark in ([_ATTENDED[kind] for kind in named] or marks))
+    sizes = tuple(size if mark else 0 for mark in ([_ATTENDED[kind] for kind in kinds] or marks))
     # The shortest period, so that equal models compare equal.
-    periods = (n for n in range(1, len(found) + 1) if all(one == found[i % n] for i, one in enumerate(found)))
-    return found[: next(periods, 0)] if any(found) else ()
+    periods = (n for n in range(1, len(sizes) + 1) if all(window == sizes[i % n] for i, window in enumerate(sizes)))
+    return sizes[: next(periods, 0)] if any(sizes) else ()
 
 
 FAMILIES: Final[MappingProxyType[str, Callable[[ConfigKeys], dict[str, Any]]]] = MappingProxyType(

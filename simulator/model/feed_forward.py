@@ -58,15 +58,21 @@ def _experts(model: Transformer, batch: Batch) -> tuple[Operation, ...]:
     and the outputs back (Megatron-LM, core/transformer/moe/token_dispatcher.py: "Permutation 2" of
     MoEAlltoAllTokenDispatcher). DeepEP's exchange leaves the tokens unsorted, and one kernel copies and sorts them.
     """
-    d, f, p, cut, own = model.hidden_size, model.ffn_size, batch.itemsize, batch.cut.experts, batch.tokens_between
+    d, f, p, cut, tokens_here = (
+        model.hidden_size,
+        model.ffn_size,
+        batch.itemsize,
+        batch.cut.experts,
+        batch.tokens_between,
+    )
     # Experts on this rank.
     groups = model.num_experts // cut.ranks
-    sent = cut.chosen(model, own)
+    sent = cut.chosen(model, tokens_here)
     # Ranks that cut an expert gather each other's tokens first, hence `tensor` times as many rows.
-    routed = cut.at_experts(model, own) * cut.tensor
+    routed = cut.at_experts(model, tokens_here) * cut.tensor
     # A grouped matmul: `groups` experts with an equal number of rows each, rounded up.
     tokens = -(-routed // groups)
-    there, back = expert_communications(model, own, cut)
+    dispatch, back = expert_communications(model, tokens_here, cut)
     activation = _activation(model, routed, f // cut.tensor, batch)
     dispatched = Saved("dispatched tokens", routed * d * p, "dispatch")
     activated = Saved("activation output", activation.output, "activation")
@@ -77,11 +83,11 @@ def _experts(model: Transformer, batch: Batch) -> tuple[Operation, ...]:
     down = linear("down", tokens, d, f // cut.tensor, batch, activated, bias=model.mlp_bias, groups=groups)
     # A rank receives the tokens of each sender in turn, sorts them by its own experts, and sorts the outputs back.
     sorts = cut.exchange.dispatch == "all_to_all" and cut.ranks > 1 and groups > 1
-    received = cut.at_experts(model, own) * d * p
+    received = cut.at_experts(model, tokens_here) * d * p
     return (
         *_shared(model, batch),
         _router(model, batch),
-        replace(_shuffle("dispatch", own * d * p, sent * d * p), communications=there),
+        replace(_shuffle("dispatch", tokens_here * d * p, sent * d * p), communications=dispatch),
         *((_shuffle("sort by expert", received, received),) if sorts else ()),
         replace(up, communications=around_expert_columns(routed, model, cut, len(up.backward))),
         activation,
@@ -89,7 +95,7 @@ def _experts(model: Transformer, batch: Batch) -> tuple[Operation, ...]:
         *((_shuffle("sort by sender", received, received),) if sorts else ()),
         replace(
             # Combine weights the outputs, so the backward pass needs the experts' outputs.
-            _shuffle("combine", sent * d * p, own * d * p, Saved("expert outputs", sent * d * p, "down")),
+            _shuffle("combine", sent * d * p, tokens_here * d * p, Saved("expert outputs", sent * d * p, "down")),
             communications=back,
         ),
     )
@@ -107,8 +113,8 @@ def _shared(model: Transformer, batch: Batch) -> Iterator[Operation]:
     activation = _activation(model, batch.tokens, f // batch.cut.tensor, batch)
     # Needs a different name: `saved_bytes` counts tensors of equal name once, and routed experts have an activation
     # too.
-    kept = Saved("shared activation input", activation.saved[0].nbytes, "shared up")
-    yield replace(activation, name="shared activation", saved=(kept,))
+    saved = Saved("shared activation input", activation.saved[0].nbytes, "shared up")
+    yield replace(activation, name="shared activation", saved=(saved,))
     output = Saved("shared activation output", activation.output, "shared activation")
     yield rows("shared down", d, f, batch, output, bias=model.mlp_bias)
     if model.shared_gate:

@@ -71,10 +71,10 @@ def logits_memory(model: Transformer, batch: Batch, *, narrow: bool = False) -> 
     (2101346304, 10506731520)
     """
     elements = _scored(model, batch) * _rows(model, batch)
-    own = batch.itemsize * elements
-    wide = own if narrow else _FLOAT32_BYTES * elements
-    cast = own if own != wide else 0
-    return LogitsMemory(own, wide if cast else 0, wide, wide, wide, cast)
+    narrow_bytes = batch.itemsize * elements
+    wide = narrow_bytes if narrow else _FLOAT32_BYTES * elements
+    cast = narrow_bytes if narrow_bytes != wide else 0
+    return LogitsMemory(narrow_bytes, wide if cast else 0, wide, wide, wide, cast)
 
 
 def _rows(model: Transformer, batch: Batch) -> int:
@@ -97,17 +97,17 @@ def embedding_operations(model: Transformer, batch: Batch) -> tuple[Operation, .
         The token table's gradient has the table's size, however few rows were read: it is filled with zeros, then rows
         are added. If the head uses the same table, both gradients are added.
     """
-    made = [lookup(model, batch) if model.patches is None else _patches(model, model.patches, batch)]
+    operations = [lookup(model, batch) if model.patches is None else _patches(model, model.patches, batch)]
     if model.positions == "learned":
         read = batch.seq_len // batch.cut.along_sequence
-        made.append(_added("position", read, model.max_positions, model, batch))
+        operations.append(_added("position", read, model.max_positions, model, batch))
     if model.token_types:
-        made.append(_added("token type", batch.tokens_between, model.token_types, model, batch))
+        operations.append(_added("token type", batch.tokens_between, model.token_types, model, batch))
     if model.embedding_norm:
-        made.append(norm("embedding norm", made[-1].name, model, batch))
+        operations.append(norm("embedding norm", operations[-1].name, model, batch))
     if batch.dropout:
-        made.append(_dropout(model, batch))
-    return tuple(made)
+        operations.append(_dropout(model, batch))
+    return tuple(operations)
 
 
 def lookup(model: Transformer, batch: Batch, name: str = "token embedding") -> Operation:
@@ -139,8 +139,8 @@ def _patches(model: Transformer, patches: Patches, batch: Batch) -> Operation:
     """
     pixels = Saved("patches", batch.sequences * patches.count * patches.width * batch.itemsize, "input")
     rows = batch.sequences * patches.count
-    made = linear("patch embedding", rows, model.hidden_size, patches.width, unquantised(batch), pixels, bias=True)
-    return replace(made, backward=tuple(kernel for kernel in made.backward if kernel.of_weights))
+    operation = linear("patch embedding", rows, model.hidden_size, patches.width, unquantised(batch), pixels, bias=True)
+    return replace(operation, backward=tuple(kernel for kernel in operation.backward if kernel.of_weights))
 
 
 def _added(name: str, read: int, rows: int, model: Transformer, batch: Batch) -> Operation:

@@ -93,12 +93,12 @@ def _no_family(family: object, config: ConfigKeys) -> str:
             f"got {family!r}; not modelled, because an encoder and a decoder with attention between them are two "
             "stacks of layers, and a model here is one stack"
         )
-    known = f"got {family!r}; {one_of(FAMILIES, family)}"
+    message = f"got {family!r}; {one_of(FAMILIES, family)}"
     read = {name: replace(config, faults=list[Fault](), used=set[str]()) for name in FAMILIES}
     facts = {name: FAMILIES[name](keys) for name, keys in read.items()}
     able = [name for name in (*_PLAIN, *FAMILIES) if not read[name].faults]
-    if "did you mean" in known or not able:
-        return known
+    if "did you mean" in message or not able:
+        return message
     # Of families that read equally many keys, the plainest.
     nearest = max(able, key=lambda name: len(read[name].used))
     return (

@@ -106,20 +106,20 @@ class Attention:
         keys = float(self.batch * self.attended * self.kv_heads * self.head_dim)
         merged = (queries, keys, keys) if self.backward else (queries,)
         width = _HALF if half else _FLOAT32
-        made: list[Elementwise] = []
+        kernels: list[Elementwise] = []
         if self.opens:
             what = "first results" if half else "widening"
-            made += [self._alone(what, _HALF * one, width * one) for one in merged]
+            kernels += [self._alone(what, _HALF * elements, width * elements) for elements in merged]
         if self.summed:
             # A framework's factor stands for the kernels of eager PyTorch: a cast, a product, differences and sums.
             total, rows = sum(merged), float(_FLOAT32 * self.batch * self.seq_len * self.heads)
-            made.append(Elementwise(f"{self.name} sum", (width + _HALF) * total, width * total, single=half))
-            made += [] if self.backward else [Elementwise(f"{self.name} log-sum-exps", 2 * rows, rows, single=half)]
+            kernels.append(Elementwise(f"{self.name} sum", (width + _HALF) * total, width * total, single=half))
+            kernels += [] if self.backward else [Elementwise(f"{self.name} log-sum-exps", 2 * rows, rows, single=half)]
         if self.closes and not half:
             # Gradients of keys return home as a whole, whichever part of them the last step computed.
             home = (queries, *(2 * [queries * self.kv_heads / self.heads])) if self.backward else merged
-            made += [self._alone("narrowing", _FLOAT32 * one, _HALF * one) for one in home]
-        return tuple(made)
+            kernels += [self._alone("narrowing", _FLOAT32 * elements, _HALF * elements) for elements in home]
+        return tuple(kernels)
 
     def _alone(self, what: str, read: float, written: float) -> Elementwise:
         return Elementwise(f"{self.name} {what}", read, written, single=True)

@@ -33,11 +33,11 @@ def _joined(model: Transformer, batch: Batch) -> tuple[Operation, ...]:
     predicts a further token: a lookup, two norms, a matrix with twice as many inputs as outputs.
     """
     tokens, d, stream = batch.tokens_between, model.hidden_size, batch.stream
-    found = lookup(model, stream, "next token embedding")
+    embedding = lookup(model, stream, "next token embedding")
     both = Saved("joined norms' outputs", 2 * tokens * d * batch.itemsize, "hidden norm")
     return (
-        found,
-        norm("next token norm", found.name, model, stream),
+        embedding,
+        norm("next token norm", embedding.name, model, stream),
         norm("hidden norm", "input", model, stream),
         linear("join", tokens, d, 2 * d, batch, both, bias=False),
     )

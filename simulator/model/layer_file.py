@@ -147,23 +147,23 @@ class _Reader:
     def groups(self, source: Tensor) -> list[_Group]:
         """Return the layers of the model."""
         entries = self._listed(("layers",), self.document.data.get("layers"))
-        made = []
+        groups = []
         for part in self._parts(entries, source):
             self.names.clear()
             entered = Tensor("input", source.shape)
             built = self._sequence(part.entries, entered)
             layer = Layer(built.parameters, built.operations, built.output.size)
-            made.append(_Group(layer, built.output, part.alone))
+            groups.append(_Group(layer, built.output, part.alone))
             source = built.output
-        return made
+        return groups
 
     def _parts(self, entries: list[tuple[Key, Any]], source: Tensor) -> list[_Part]:
         """Return the entries of the file by the layer of the model that they belong to."""
         if not any(map(_is_block, (entry for _, entry in entries))):
             return self._by_parameters(entries, source)
         parts = list[_Part]()
-        for alone, run in groupby(entries, lambda one: not _is_block(one[1])):
-            if alone:
+        for single, run in groupby(entries, lambda entry: not _is_block(entry[1])):
+            if single:
                 parts.append(_Part(list(run), alone=True))
             else:
                 for key, entry in run:
@@ -175,13 +175,13 @@ class _Reader:
         # A copy of the reader, because the layers are built again part by part.
         tried = replace(self, faults=[], names=Counter())
         parts, begun = list[_Part](), False
-        for one in entries:
-            built = tried._sequence([one], source)
+        for entry in entries:
+            built = tried._sequence([entry], source)
             source = built.output
             if not parts or (built.parameters and begun):
                 parts.append(_Part([], alone=True))
             begun = begun or bool(built.parameters)
-            parts[-1].entries.append(one)
+            parts[-1].entries.append(entry)
         return parts
 
     def _listed(self, key: Key, layers: Any) -> list[tuple[Key, Any]]:
@@ -263,8 +263,8 @@ class _Reader:
             return value
         numbers = value if isinstance(value, list) else [value]
         if not short or len(numbers) > len(short):
-            wanted = f"a mapping of {', '.join(LAYER_TYPES[kind].keys)}" if LAYER_TYPES[kind].keys else "no value"
-            self.fault(key, f"got {value!r}; {kind} takes {wanted}" + (f", or [{', '.join(short)}]" if short else ""))
+            form = f"a mapping of {', '.join(LAYER_TYPES[kind].keys)}" if LAYER_TYPES[kind].keys else "no value"
+            self.fault(key, f"got {value!r}; {kind} takes {form}" + (f", or [{', '.join(short)}]" if short else ""))
             return {}
         return dict(zip(short, numbers, strict=False))
 
@@ -316,9 +316,9 @@ class _Reader:
         size, wide = output.size, amount(nbytes=_FLOAT32 * output.elements)
         if kind == "mean_squared_error":
             # Output and target, in float32.
-            kept = (SavedTensor("prediction and target", wide.times(2), "loss"),)
+            saved = (SavedTensor("prediction and target", wide.times(2), "loss"),)
             kernels = ElementwiseCounts("loss", size + wide, wide), ElementwiseCounts("loss gradient", wide, size)
-            return LayerOperation("loss", kernels[:1], kernels[1:], kept, _scalar())
+            return LayerOperation("loss", kernels[:1], kernels[1:], saved, _scalar())
         labels = amount(nbytes=_LABEL * output.rows)
         # PyTorch's autocast computes the cross entropy in float32: a cast, log-softmax, and the loss.
         return LayerOperation(

@@ -158,10 +158,12 @@ class LayerOperation:
         forward, backward = (
             tuple(kernel.kernel(batch) for kernel in kernels) for kernels in (self.forward, self.backward)
         )
-        saved = tuple(Saved(one.name, one.size.of(batch), one.source) for one in self.saved)
+        saved = tuple(Saved(part.name, part.size.of(batch), part.source) for part in self.saved)
         if not batch.trains(f"{self.name}.weight"):
             bias = batch.trains(f"{self.name}.bias")
-            backward = tuple(one for one in backward if not one.of_weights or (bias and isinstance(one, Elementwise)))
+            backward = tuple(
+                part for part in backward if not part.of_weights or (bias and isinstance(part, Elementwise))
+            )
             saved = () if any(isinstance(kernel, MatmulCounts) for kernel in self.forward) else saved
         return Operation(self.name, forward, backward, saved, self.output.of(batch))
 
@@ -179,13 +181,13 @@ class Layer:
         if not self.operations:
             return self
         last = self.operations[-1]
-        kept = tuple(one for one in last.saved if one.source != last.name or one.size != self.output)
-        return replace(self, operations=(*self.operations[:-1], replace(last, saved=kept)))
+        saved = tuple(tensor for tensor in last.saved if tensor.source != last.name or tensor.size != self.output)
+        return replace(self, operations=(*self.operations[:-1], replace(last, saved=saved)))
 
     @property
     def saves_input(self) -> bool:
         """True if the layer keeps its input for the backward pass."""
-        return any(one.source == "input" for operation in self.operations for one in operation.saved)
+        return any(tensor.source == "input" for operation in self.operations for tensor in operation.saved)
 
 
 @dataclass(frozen=True)
@@ -233,18 +235,19 @@ class LayerList:
     @cached_property
     def kinds(self) -> Mapping[Layer, tuple[int, ...]]:
         """Kinds of layers in order of their first layer, each with the numbers of its layers."""
-        made: dict[Layer, list[int]] = {}
+        numbers_of: dict[Layer, list[int]] = {}
         for number, layer in enumerate(self.layers):
-            made.setdefault(layer, []).append(number)
-        return {layer: tuple(numbers) for layer, numbers in made.items()}
+            numbers_of.setdefault(layer, []).append(number)
+        return {layer: tuple(numbers) for layer, numbers in numbers_of.items()}
 
     @cached_property
     def modules(self) -> tuple[Module, ...]:
         """First layer, layers and last layer with their parameters; equal layers share a tuple of parameters."""
-        own = {layer: layer.parameters for layer in (self.first, *self.kinds, self.last)}
+        parameters_of = {layer: layer.parameters for layer in (self.first, *self.kinds, self.last)}
         names = ("embedding", *(f"layer {number}" for number in range(self.num_layers)), "head")
         return tuple(
-            Module(name, own[layer]) for name, layer in zip(names, (self.first, *self.layers, self.last), strict=True)
+            Module(name, parameters_of[layer])
+            for name, layer in zip(names, (self.first, *self.layers, self.last), strict=True)
         )
 
     @cached_property

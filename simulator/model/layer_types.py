@@ -125,10 +125,10 @@ class LayerKeys:
             return allowed[0]
         return str(value)
 
-    def must_equal(self, key: str, found: int, what: str) -> None:
-        """Record a fault if a key is given and is not the number `found` that the layer's input has."""
-        if key in self.data and self.size(key) != found:
-            self.fault(key, f"got {self.data[key]}; the layer's input has {found} {what}")
+    def must_equal(self, key: str, size: int, what: str) -> None:
+        """Record a fault if a key is given and is not the number `size` that the layer's input has."""
+        if key in self.data and self.size(key) != size:
+            self.fault(key, f"got {self.data[key]}; the layer's input has {size} {what}")
 
 
 Build = Callable[[LayerKeys, Tensor, str], Built]
@@ -257,16 +257,16 @@ def _norm(
     """
 
     def build(keys: LayerKeys, source: Tensor, name: str) -> Built:
-        size, width, kept = source.size, width_of(source), statistics(source)
+        size, width, moments = source.size, width_of(source), statistics(source)
         weight = keys.flag("weight", default=True)
         parameters = [Parameter(f"{name}.weight", (width,))] if weight else []
         if keys.flag("bias", default=bias and weight):
             parameters.append(Parameter(f"{name}.bias", (width,)))
-        saved = source.saved(), SavedTensor(f"{name} statistics", kept, name)
-        made = elementwise(
-            name, (size.times(passes), size + kept), (size.times(2 * passes) + kept, size), saved, output=size
+        saved = source.saved(), SavedTensor(f"{name} statistics", moments, name)
+        operation = elementwise(
+            name, (size.times(passes), size + moments), (size.times(2 * passes) + moments, size), saved, output=size
         )
-        return Built(Tensor(name, source.shape), tuple(parameters), (made,))
+        return Built(Tensor(name, source.shape), tuple(parameters), (operation,))
 
     return build
 
@@ -284,19 +284,19 @@ def _activation(*, of_output: bool) -> Build:
 
     def build(keys: LayerKeys, source: Tensor, name: str) -> Built:
         output, size = Tensor(name, source.shape), source.size
-        kept = output.saved() if of_output else source.saved()
-        made = elementwise(name, (size, size), (size.times(2), size), (kept,), output=size)
-        return Built(output, (), (made,))
+        tensor = output.saved() if of_output else source.saved()
+        operation = elementwise(name, (size, size), (size.times(2), size), (tensor,), output=size)
+        return Built(output, (), (operation,))
 
     return build
 
 
 def _dropout(keys: LayerKeys, source: Tensor, name: str) -> Built:
     size, mask = source.size, amount(nbytes=source.elements)
-    made = elementwise(
+    operation = elementwise(
         name, (size, size + mask), (size + mask, size), (SavedTensor(f"{name} mask", mask, name),), output=size
     )
-    return Built(Tensor(name, source.shape), (), (made,))
+    return Built(Tensor(name, source.shape), (), (operation,))
 
 
 def _pool(*, largest: bool) -> Build:
@@ -311,9 +311,9 @@ def _pool(*, largest: bool) -> Build:
         )
         output = Tensor(name, (channels, *sides))
         places = amount(nbytes=_LABEL * output.elements) if largest else Amount()
-        kept = (source.saved(), SavedTensor(f"{name} places", places, name)) if largest else ()
+        saved = (source.saved(), SavedTensor(f"{name} places", places, name)) if largest else ()
         passes = (source.size, output.size + places), (output.size + places, source.size)
-        return Built(output, (), (elementwise(name, *passes, kept, output=output.size),))
+        return Built(output, (), (elementwise(name, *passes, saved, output=output.size),))
 
     return build
 
@@ -321,8 +321,8 @@ def _pool(*, largest: bool) -> Build:
 def _global_pool(keys: LayerKeys, source: Tensor, name: str) -> Built:
     channels = _plane(keys, source)[0]
     output = Tensor(name, (channels,))
-    made = elementwise(name, (source.size, output.size), (output.size, source.size), output=output.size)
-    return Built(output, (), (made,))
+    operation = elementwise(name, (source.size, output.size), (output.size, source.size), output=output.size)
+    return Built(output, (), (operation,))
 
 
 def _flatten(keys: LayerKeys, source: Tensor, name: str) -> Built:
@@ -349,24 +349,24 @@ def _embedding(keys: LayerKeys, source: Tensor, name: str) -> Built:
     output = Tensor(name, (*source.shape, width))
     numbers = amount(nbytes=_LABEL * source.elements)
     table = Amount(Count(rows * width))
-    made = LayerOperation(
+    operation = LayerOperation(
         name,
         (ElementwiseCounts(name, output.size + numbers, output.size),),
         (ElementwiseCounts(f"{name} weight gradient", output.size + numbers, table, of_weights=True),),
         (SavedTensor(f"{name} numbers", numbers, "input"),),
         output.size,
     )
-    return Built(output, (Parameter(f"{name}.weight", (rows, width)),), (made,))
+    return Built(output, (Parameter(f"{name}.weight", (rows, width)),), (operation,))
 
 
 def _positions(keys: LayerKeys, source: Tensor, name: str) -> Built:
     output, size, table = Tensor(name, source.shape), source.size, Amount(Count(source.elements))
     learned = keys.flag("learned", default=True)
-    made = elementwise(
+    operation = elementwise(
         name, (size + table, size), (size, size), output=size, weights=(size, table) if learned else None
     )
     parameters = (Parameter(f"{name}.weight", source.shape, trained=learned),)
-    return Built(output, parameters, (made,))
+    return Built(output, parameters, (operation,))
 
 
 def _class_token(keys: LayerKeys, source: Tensor, name: str) -> Built:
@@ -375,14 +375,14 @@ def _class_token(keys: LayerKeys, source: Tensor, name: str) -> Built:
         return Built(source)
     tokens, width = source.shape
     output = Tensor(name, (tokens + 1, width))
-    made = elementwise(name, (source.size, output.size), (output.size, source.size), output=output.size)
-    return Built(output, (Parameter(f"{name}.weight", (1, width)),), (made,))
+    operation = elementwise(name, (source.size, output.size), (output.size, source.size), output=output.size)
+    return Built(output, (Parameter(f"{name}.weight", (1, width)),), (operation,))
 
 
 def _first_token(keys: LayerKeys, source: Tensor, name: str) -> Built:
     output = Tensor(name, source.shape[-1:])
-    made = elementwise(name, (output.size, output.size), (output.size, source.size), output=output.size)
-    return Built(output, (), (made,))
+    operation = elementwise(name, (output.size, output.size), (output.size, source.size), output=output.size)
+    return Built(output, (), (operation,))
 
 
 def _attention(keys: LayerKeys, source: Tensor, name: str) -> Built:
@@ -397,7 +397,7 @@ def _attention(keys: LayerKeys, source: Tensor, name: str) -> Built:
         keys.fault("kv_heads", f"got {kv_heads}; must divide {heads} heads")
     causal, bias = keys.flag("causal", default=False), keys.flag("bias", default=True)
     wide, narrow = heads * head_dim, kv_heads * head_dim
-    made, parameters, first = matmul(
+    qkv, parameters, first = matmul(
         f"{name} qkv", source, tokens, wide + 2 * narrow, bias=bias, out=(tokens, wide + 2 * narrow)
     )
     result = Tensor(f"{name} scores", (tokens, wide))
@@ -408,7 +408,7 @@ def _attention(keys: LayerKeys, source: Tensor, name: str) -> Built:
         result.name,
         (AttentionCounts(result.name, *sizes, backward=False),),
         (AttentionCounts(f"{result.name} gradient", *sizes, backward=True),),
-        (made.saved(), result.saved(), statistics),
+        (qkv.saved(), result.saved(), statistics),
         result.size,
     )
     output, more, last = matmul(f"{name} output", result, tokens, width, bias=bias, out=(tokens, width))
@@ -419,11 +419,11 @@ def _mlp(keys: LayerKeys, source: Tensor, name: str) -> Built:
     hidden, gated, bias = keys.size("hidden"), keys.flag("gated", default=False), keys.flag("bias", default=True)
     width, rows = source.shape[-1], source.rows
     before = (*source.shape[:-1], hidden * (2 if gated else 1))
-    made, parameters, first = matmul(f"{name} up", source, rows, before[-1], bias=bias, out=before)
+    wide, parameters, first = matmul(f"{name} up", source, rows, before[-1], bias=bias, out=before)
     active = Tensor(f"{name} activation", (*source.shape[:-1], hidden))
     # Eager modules multiply the activation's output by the second half in a kernel of their own.
     between = elementwise(
-        active.name, (made.size, active.size), (made.size + active.size, made.size), (made.saved(),),
+        active.name, (wide.size, active.size), (wide.size + active.size, wide.size), (wide.saved(),),
         output=active.size,
     )  # fmt: skip
     output, more, last = matmul(f"{name} down", active, rows, width, bias=bias, out=source.shape)
@@ -432,8 +432,8 @@ def _mlp(keys: LayerKeys, source: Tensor, name: str) -> Built:
 
 def _modulate(keys: LayerKeys, source: Tensor, name: str) -> Built:
     output, size = Tensor(name, source.shape), source.size
-    made = elementwise(name, (size, size), (size.times(2), size), (source.saved(),), output=size)
-    return Built(output, (), (made,))
+    operation = elementwise(name, (size, size), (size.times(2), size), (source.saved(),), output=size)
+    return Built(output, (), (operation,))
 
 
 def _cost(keys: LayerKeys, source: Tensor, name: str) -> Built:
@@ -443,14 +443,14 @@ def _cost(keys: LayerKeys, source: Tensor, name: str) -> Built:
         shape = [1]
     output = Tensor(name, tuple(shape))
     flops, parameters = keys.size("flops", 0, least=0), keys.size("parameters", 0, least=0)
-    kept = keys.size("activations", 0, least=0)
+    activations = keys.size("activations", 0, least=0)
     # A matmul of equal FLOPs whose output has the shape of the layer's: 2 m n k FLOP.
     inner = max(1, round(flops / (2 * output.elements)))
     rows = Count(0, output.rows)
     wide, deep = Count(output.shape[-1]), Count(inner)
-    saved = (SavedTensor(f"{name} activations", amount(nbytes=kept), name),) if kept else ()
+    saved = (SavedTensor(f"{name} activations", amount(nbytes=activations), name),) if activations else ()
     if flops:
-        made = LayerOperation(
+        operation = LayerOperation(
             name,
             (MatmulCounts(name, rows, wide, deep),),
             (
@@ -462,8 +462,8 @@ def _cost(keys: LayerKeys, source: Tensor, name: str) -> Built:
         )
     else:
         passes = (source.size, output.size), (output.size, source.size)
-        made = elementwise(name, *passes, saved, output=output.size)
-    return Built(output, (Parameter(f"{name}.weight", (parameters,)),) if parameters else (), (made,))
+        operation = elementwise(name, *passes, saved, output=output.size)
+    return Built(output, (Parameter(f"{name}.weight", (parameters,)),) if parameters else (), (operation,))
 
 
 def shape_text(shape: Shape) -> str:

@@ -72,10 +72,12 @@ def load_transformer(
     ScenarioError
         The model is a list of layers.
     """
-    found = load_model(model, seq_len, base)
-    if isinstance(found, LayerList):
-        raise ScenarioError(f"model: {found.name} is a list of layers; this needs a transformer, such as llama3_8b")
-    return found
+    model_read = load_model(model, seq_len, base)
+    if isinstance(model_read, LayerList):
+        raise ScenarioError(
+            f"model: {model_read.name} is a list of layers; this needs a transformer, such as llama3_8b"
+        )
+    return model_read
 
 
 def _read(document: Document, name: str, seq_len: int | None) -> Model:
@@ -83,14 +85,14 @@ def _read(document: Document, name: str, seq_len: int | None) -> Model:
     _refuse_scenario(document)
     if not (isinstance(document.data, Mapping) and "layers" in document.data):
         return read_transformer(document, name, seq_len)
-    made = (read_traced if "format" in document.data else read_layer_list)(document, name)
-    if seq_len not in (None, made.tokens):
-        what = "a sample, such as an image, counts as 1 token" if made.tokens == 1 else "its input has a fixed length"
+    model = (read_traced if "format" in document.data else read_layer_list)(document, name)
+    if seq_len not in (None, model.tokens):
+        what = "a sample, such as an image, counts as 1 token" if model.tokens == 1 else "its input has a fixed length"
         raise ScenarioError(
-            f"{document.source}: seq_len: got {seq_len}; {name} has {number_of(made.tokens, 'token')}, because {what}; "
-            f"write seq_len: {made.tokens}"
+            f"{document.source}: seq_len: got {seq_len}; {name} has {number_of(model.tokens, 'token')}, because {what}"
+            f"; write seq_len: {model.tokens}"
         )
-    return made
+    return model
 
 
 def _refuse_scenario(document: Document) -> None:
@@ -99,16 +101,16 @@ def _refuse_scenario(document: Document) -> None:
     if not isinstance(keys, Mapping) or "model_type" in keys or not {"training", "collective"} & set(keys):
         return
     training = keys.get("training")
-    own = training.get("model") if isinstance(training, Mapping) else None
-    instead = f"; its model is {own}" if isinstance(own, str) else ""
+    model = training.get("model") if isinstance(training, Mapping) else None
+    instead = f"; its model is {model}" if isinstance(model, str) else ""
     raise ScenarioError(
         f"{document.source}: is a scenario and no model{instead}; `simulator run`, `simulator check` and "
         "`simulator expect` take scenarios"
     )
 
 
-def sequence_length(asked: int | None, model: str | Mapping[str, Any]) -> int:
-    """Return the tokens of a sequence for a question about a model: `asked`, or the default if None.
+def sequence_length(seq_len: int | None, model: str | Mapping[str, Any]) -> int:
+    """Return the tokens of a sequence for a question about a model: `seq_len`, or the default if None.
 
     The default is 2048 tokens, and at most the positions that the model has learned; for a model of images it is the
     number of patches plus the class token. For an unknown model it is 2048; the caller's own check reports the name.
@@ -120,8 +122,8 @@ def sequence_length(asked: int | None, model: str | Mapping[str, Any]) -> int:
     >>> sequence_length(None, "vit_b16")
     197
     """
-    if asked is not None:
-        return asked
+    if seq_len is not None:
+        return seq_len
     try:
         loaded = load_model(model)
     except ScenarioError:

@@ -42,14 +42,14 @@ def total(model: Model) -> int:
 
 def first_operations(model: Model, batch: Batch) -> tuple[Operation, ...]:
     """Return the operations before the first layer: of the embedding, or of a list's first layer."""
-    made = _of(model.first, batch) if isinstance(model, LayerList) else head.embedding_operations(model, batch)
-    return needed_backward(made, batch)
+    operations = _of(model.first, batch) if isinstance(model, LayerList) else head.embedding_operations(model, batch)
+    return needed_backward(operations, batch)
 
 
 def layer_operations(kind: LayerKind, batch: Batch) -> tuple[Operation, ...]:
     """Return the operations of a layer of a kind (see `kinds` of a model) on a micro-batch, in forward order."""
-    made = _of(kind, batch) if isinstance(kind, Layer) else layer.layer_operations(kind, batch)
-    return needed_backward(made, batch)
+    operations = _of(kind, batch) if isinstance(kind, Layer) else layer.layer_operations(kind, batch)
+    return needed_backward(operations, batch)
 
 
 def last_operations(
@@ -119,12 +119,12 @@ def adapters(spec: Lora, model: Model) -> Lora | None:
     able = model.adapter_targets
     if not able:
         raise ValueError(f"adapters are not supported yet for the latent attention of {model.name}")
-    wanted = spec.targets if not isinstance(spec.targets, str) else TARGET_GROUPS.get(spec.targets, able)
+    requested = spec.targets if not isinstance(spec.targets, str) else TARGET_GROUPS.get(spec.targets, able)
     # A group's word means those of its matrices that the model has.
-    chosen = tuple(target for target in able if target in wanted)
-    missing = [target for target in wanted if target not in able] if not isinstance(spec.targets, str) else []
-    if missing or not chosen:
+    targets = tuple(target for target in able if target in requested)
+    missing = [target for target in requested if target not in able] if not isinstance(spec.targets, str) else []
+    if missing or not targets:
         where = "expert layers, whose matrices cannot have adapters yet" if model.num_experts else "no such matrix"
-        named = ", ".join(missing) or str(spec.targets)
-        raise ValueError(f"got {named}; {model.name} has {where}; write some of {', '.join(able)}")
-    return spec.replaced(targets=chosen)
+        names = ", ".join(missing) or str(spec.targets)
+        raise ValueError(f"got {names}; {model.name} has {where}; write some of {', '.join(able)}")
+    return spec.replaced(targets=targets)

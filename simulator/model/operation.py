@@ -172,42 +172,46 @@ def linear(
     forward: tuple[Kernel, ...] = (out,)
     backward: tuple[Kernel, ...] = (back,)
     size = tokens * groups * n * batch.itemsize
-    kept: tuple[Saved, ...] = (saved,)
+    tensors: tuple[Saved, ...] = (saved,)
     peaks = 0, 0
     if batch.trains(f"{name}.weight"):
         backward += (Matmul(f"{name} weight gradient", n, k, tokens, groups, of_weights=True),)
     elif batch.adapters is not None:
-        own, adapted = batch.adapters, batch.adapters.of(parts)
+        adapters, adapted = batch.adapters, batch.adapters.of(parts)
         outliers = 0
-        if own.base_format is not None:
+        if adapters.base_format is not None:
             stored = batch.written_itemsize or batch.itemsize
-            frozen = product(own.base_format, (out, back), parts or ((name, n),), stored, float16=batch.float16)
+            frozen = product(adapters.base_format, (out, back), parts or ((name, n),), stored, float16=batch.float16)
             forward, backward, outliers = frozen.forward, frozen.backward, frozen.outliers
             if stored != batch.itemsize:
                 forward, backward = _between_casts(name, tokens * groups, n, k, batch, forward, backward)
         added = AdapterKernels()
         for target, outputs in adapted:
-            added += adapter_kernels(own, target, outputs, tokens, k, batch.itemsize)
-            if own.dora:
-                added += dora_kernels(own, target, outputs, tokens, k, batch.itemsize)
+            added += adapter_kernels(adapters, target, outputs, tokens, k, batch.itemsize)
+            if adapters.dora:
+                added += dora_kernels(adapters, target, outputs, tokens, k, batch.itemsize)
         forward += added.forward
         backward += (*added.inputs, *added.weights)
         # The gradient of A needs the adapter's input, the gradient of B the output of A.
-        alone = tokens * k * own.kept_per_input(batch.itemsize)
-        inputs = [Saved(f"{target} adapter input", alone, name) for target, _ in adapted] if alone else [saved]
-        rows = tokens * own.rank * own.itemsize
-        kept = (*inputs, *(Saved(f"{target} adapter rows", rows, name) for target, _ in adapted)) if adapted else ()
-        if own.dora:
-            sizes = [(target, kept_by_dora(own, outputs, tokens, k, batch.itemsize)) for target, outputs in adapted]
-            kept = (*kept, *(Saved(f"{target} dora products", nbytes, name) for target, nbytes in sizes))
-            peaks = _peaks_with_dora(own, [outputs for _, outputs in adapted], tokens, k, batch.itemsize)
+        input_bytes = tokens * k * adapters.kept_per_input(batch.itemsize)
+        inputs = (
+            [Saved(f"{target} adapter input", input_bytes, name) for target, _ in adapted] if input_bytes else [saved]
+        )
+        rows = tokens * adapters.rank * adapters.itemsize
+        tensors = (*inputs, *(Saved(f"{target} adapter rows", rows, name) for target, _ in adapted)) if adapted else ()
+        if adapters.dora:
+            sizes = [
+                (target, kept_by_dora(adapters, outputs, tokens, k, batch.itemsize)) for target, outputs in adapted
+            ]
+            tensors = (*tensors, *(Saved(f"{target} dora products", nbytes, name) for target, nbytes in sizes))
+            peaks = _peaks_with_dora(adapters, [outputs for _, outputs in adapted], tokens, k, batch.itemsize)
         if outliers:
-            kept = (*dict.fromkeys((saved, *kept)), Saved(f"{name} outlier inputs", outliers, name))
+            tensors = (*dict.fromkeys((saved, *tensors)), Saved(f"{name} outlier inputs", outliers, name))
     # A bias gradient sums the output gradient over tokens: a reduction bound by HBM, not a matmul.
     if bias and batch.trains(f"{name}.bias"):
         read = tokens * groups * n * batch.itemsize
         backward += (Elementwise(f"{name} bias gradient", read, n * batch.itemsize, of_weights=True),)
-    return Operation(name, forward, backward, kept, size, forward_peak=peaks[0], backward_peak=peaks[1])
+    return Operation(name, forward, backward, tensors, size, forward_peak=peaks[0], backward_peak=peaks[1])
 
 
 def _between_casts(
@@ -237,16 +241,16 @@ def _peaks_with_dora(adapters: Lora, outputs: list[int], tokens: int, inputs: in
     (`Operation`); the matrices, with these numbers of outputs, run one after the other.
     """
     forward = backward = before = 0
-    own = tokens * (inputs * adapters.kept_per_input(itemsize) + adapters.rank * adapters.itemsize)
+    saved = tokens * (inputs * adapters.kept_per_input(itemsize) + adapters.rank * adapters.itemsize)
     for left in outputs:
         forward = max(forward, before + dora_peaks(adapters, left, tokens, inputs, itemsize)[0])
-        before += own + kept_by_dora(adapters, left, tokens, inputs, itemsize) + tokens * left * itemsize
+        before += saved + kept_by_dora(adapters, left, tokens, inputs, itemsize) + tokens * left * itemsize
     entered, freed = tokens * inputs * itemsize, 0
     # Backward, the last matrix comes first. Gradients of the input arrive one after the other, and are summed.
     for left in reversed(outputs):
         summed = entered if freed else 0
         backward = max(backward, summed + dora_peaks(adapters, left, tokens, inputs, itemsize)[1] - freed)
-        freed += own + kept_by_dora(adapters, left, tokens, inputs, itemsize)
+        freed += saved + kept_by_dora(adapters, left, tokens, inputs, itemsize)
         # Two gradients and their sum, when the matrix has freed its saved tensors.
         backward = max(backward, 3 * entered - freed)
     return forward, backward
@@ -258,13 +262,16 @@ def needed_backward(operations: tuple[Operation, ...], batch: Batch) -> tuple[Op
     """
     if not batch.begins:
         return operations
-    names = {one.rpartition(".")[0] for one in batch.trained}
-    begins = next((place for place, one in enumerate(operations) if one.name in names), 0)
+    names = {operation.rpartition(".")[0] for operation in batch.trained}
+    begins = next((place for place, operation in enumerate(operations) if operation.name in names), 0)
     still = tuple(
         replace(
-            one, backward=(), saved=(), communications=tuple(part for part in one.communications if not part.backward)
+            operation,
+            backward=(),
+            saved=(),
+            communications=tuple(part for part in operation.communications if not part.backward),
         )
-        for one in operations[:begins]
+        for operation in operations[:begins]
     )
     return (*still, *operations[begins:])
 
@@ -286,16 +293,16 @@ def columns(
     The output of `gathers` columns is gathered by all ranks. `parts` are what adapters may be added to, each with its
     number of outputs on all ranks together.
     """
-    own = tuple((target, outputs // batch.cut.tensor) for target, outputs in parts)
-    made = linear(name, batch.tokens, n // batch.cut.tensor, k, batch, saved, bias=bias, parts=own)
-    communications = around_columns(name, batch.tokens * k, batch.cut, made.of_inputs, len(made.backward))
+    of_rank = tuple((target, outputs // batch.cut.tensor) for target, outputs in parts)
+    operation = linear(name, batch.tokens, n // batch.cut.tensor, k, batch, saved, bias=bias, parts=of_rank)
+    communications = around_columns(name, batch.tokens * k, batch.cut, operation.of_inputs, len(operation.backward))
     if gathers:
-        elements, after = batch.tokens * gathers, len(made.forward)
+        elements, after = batch.tokens * gathers, len(operation.forward)
         communications += (
             Communication(f"gather {name} output", "all_gather", elements, False, after, after),
             Communication(f"scatter {name} output gradient", "reduce_scatter", elements, True, 0, 0),
         )
-    return replace(made, communications=communications)
+    return replace(operation, communications=communications)
 
 
 def rows(
@@ -311,9 +318,9 @@ def rows(
     """Return the operation for a linear layer (k inputs, n outputs) with a matrix cut by rows over tensor-parallel
     ranks; `parts` are what adapters may be added to, each with its number of outputs.
     """
-    made = linear(name, batch.tokens, n, k // batch.cut.tensor, batch, saved, bias=bias, parts=parts)
-    communications = around_rows(name, batch.tokens * n, batch.cut, len(made.forward))
-    return replace(made, communications=communications)
+    operation = linear(name, batch.tokens, n, k // batch.cut.tensor, batch, saved, bias=bias, parts=parts)
+    communications = around_rows(name, batch.tokens * n, batch.cut, len(operation.forward))
+    return replace(operation, communications=communications)
 
 
 def norm(name: str, source: str, model: Transformer, batch: Batch) -> Operation:

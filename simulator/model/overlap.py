@@ -40,24 +40,32 @@ def overlapped(operation: Operation, cut: ModelPartition) -> Operation:
     # Without sequence parallelism there are only all-reduces, which are not cut into pieces.
     if cut.overlap == "none" or not cut.sequence:
         return operation
-    made = replace(operation, communications=tuple(map(_with_sms, operation.communications)))
+    with_sms = replace(operation, communications=tuple(map(_with_sms, operation.communications)))
     if cut.overlap == "bulk":
-        return made
-    forward = _in_rings(made.forward, [one for one in made.communications if not one.backward], cut.tensor)
-    backward = _in_rings(made.backward, [one for one in made.communications if one.backward], cut.tensor)
+        return with_sms
+    forward = _in_rings(
+        with_sms.forward, [exchange for exchange in with_sms.communications if not exchange.backward], cut.tensor
+    )
+    backward = _in_rings(
+        with_sms.backward, [exchange for exchange in with_sms.communications if exchange.backward], cut.tensor
+    )
     return replace(
-        made,
+        with_sms,
         forward=forward.kernels,
         backward=backward.kernels,
         communications=forward.communications + backward.communications,
     )
 
 
-def _with_sms(one: Communication) -> Communication:
+def _with_sms(exchange: Communication) -> Communication:
     """Return an exchange with the number of SMs taken in "bulk" overlap if a kernel hides the exchange; otherwise
     unchanged.
     """
-    return replace(one, sms=_SMS["bulk"]) if one.group == "tensor" and one.before < one.awaited else one
+    return (
+        replace(exchange, sms=_SMS["bulk"])
+        if exchange.group == "tensor" and exchange.before < exchange.awaited
+        else exchange
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +80,7 @@ def _in_rings(kernels: Sequence[Kernel], communications: Sequence[Communication]
     """Return a pass in which each matmul directly next to an exchange, and the exchange itself, is cut into `ranks`
     pieces.
     """
-    around = {_site(one, kernels): one for one in communications if _site(one, kernels) is not None}
+    around = {_site(exchange, kernels): exchange for exchange in communications if _site(exchange, kernels) is not None}
     cut: list[Kernel] = []
     # New index of each old kernel. For 3 ranks and a cut matmul at index 1: old kernels 0, 1, 2 begin at 0, 1, 4.
     begins: list[int] = []
@@ -83,40 +91,40 @@ def _in_rings(kernels: Sequence[Kernel], communications: Sequence[Communication]
         else:
             cut.append(kernel)
     begins.append(len(cut))
-    made: list[Communication] = []
-    for one in communications:
-        site = _site(one, kernels)
+    exchanges: list[Communication] = []
+    for exchange in communications:
+        site = _site(exchange, kernels)
         if site is None:
             # Exchanges that are not cut keep their neighbours under the new numbers.
-            made.append(replace(one, before=begins[one.before], awaited=begins[one.awaited]))
+            exchanges.append(replace(exchange, before=begins[exchange.before], awaited=begins[exchange.awaited]))
         else:
-            made += _shifts(one, begins[site], ranks)
-    return _Pass(tuple(cut), tuple(made))
+            exchanges += _shifts(exchange, begins[site], ranks)
+    return _Pass(tuple(cut), tuple(exchanges))
 
 
-def _site(one: Communication, kernels: Sequence[Kernel]) -> int | None:
+def _site(exchange: Communication, kernels: Sequence[Kernel]) -> int | None:
     """Return the index of the matmul directly after a gather, or before a reduce-scatter, that nothing hides; None for
     other exchanges.
     """
     # before == awaited: the next kernel waits at once, so nothing hides this exchange.
-    if one.group != "tensor" or one.before != one.awaited:
+    if exchange.group != "tensor" or exchange.before != exchange.awaited:
         return None
     # A gather feeds the matmul behind it; a reduce-scatter sums the output of the matmul before it.
-    place = {"all_gather": one.before, "reduce_scatter": one.before - 1}.get(one.operation, -1)
+    place = {"all_gather": exchange.before, "reduce_scatter": exchange.before - 1}.get(exchange.operation, -1)
     return place if 0 <= place < len(kernels) and isinstance(kernels[place], Matmul) else None
 
 
-def _shifts(one: Communication, first: int, ranks: int) -> Iterator[Communication]:
+def _shifts(exchange: Communication, first: int, ranks: int) -> Iterator[Communication]:
     """Yield the ring shifts that replace an exchange cut into pieces; `first` is the index of the first matmul
     piece.
     """
-    gathers = one.operation == "all_gather"
+    gathers = exchange.operation == "all_gather"
     for number in range(1, ranks):
         # Gather: shift n runs during piece n - 1 and brings the input of piece n. Scatter: shift n starts after piece n
         # - 1 and ends before the next operation.
         before = first + number - 1 if gathers else first + number
         awaited = before + 1 if gathers else first + ranks
         yield Communication(
-            f"{one.name}, piece {number}", "ring_shift", one.elements, one.backward, before, awaited, one.dtype,
-            one.group, _SMS["ring"],
+            f"{exchange.name}, piece {number}", "ring_shift", exchange.elements, exchange.backward, before, awaited,
+            exchange.dtype, exchange.group, _SMS["ring"],
         )  # fmt: skip

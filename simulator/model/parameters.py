@@ -52,8 +52,8 @@ class Module:
         """
         narrow = [p for p in self.parameters if p.bits is not None]
         bits = sum(p.elements * (p.bits or 0.0) for p in narrow)
-        whole = sum(p.elements for p in self.parameters if not p.trained) - sum(p.elements for p in narrow)
-        return whole + math.ceil(bits / (8 * itemsize))
+        others = sum(p.elements for p in self.parameters if not p.trained) - sum(p.elements for p in narrow)
+        return others + math.ceil(bits / (8 * itemsize))
 
     def held(self, itemsize: int) -> int:
         """Return the size of the module's parameters together, in elements of `itemsize` bytes."""
@@ -74,8 +74,8 @@ def is_expert(name: str) -> bool:
 def modules(model: Transformer, cut: ModelPartition = WHOLE) -> tuple[Module, ...]:
     """Return embedding, layers and head of a model with their parameters on a rank, in forward order."""
     # Layers that differ only in their windows have equal parameters; compute each kind once.
-    kinds = [(layer_parameters(replace(kind, windows=()), cut), own) for kind, own in model.kinds.items()]
-    by_layer = {layer: parameters for parameters, own in kinds for layer in own}
+    kinds = [(layer_parameters(replace(kind, windows=()), cut), places) for kind, places in model.kinds.items()]
+    by_layer = {layer: parameters for parameters, places in kinds for layer in places}
     layers = tuple(Module(f"layer {i}", by_layer[i]) for i in range(model.num_layers))
     ends = Module("embedding", embedding_parameters(model, cut)), Module("head", head_parameters(model, cut))
     return (ends[0], *layers, ends[1])
@@ -116,27 +116,35 @@ def layer_parameters(model: Transformer, cut: ModelPartition = WHOLE) -> tuple[P
     """Return the parameters in a layer on a rank, for a model of equal layers (see `Transformer.of_layer`)."""
     attention = _attention(model, cut) if model.latent is None else _latent_attention(model, model.latent, cut)
     norms = [_norms(model, names) for names in norm_names(model)]
-    own = (*norms[0], *attention, *norms[1], *_feed_forward(model, cut))
+    parameters = (*norms[0], *attention, *norms[1], *_feed_forward(model, cut))
     if model.mtp_layers:
         # The matrix that joins hidden states and embeddings is whole on every rank.
         joined = Parameter("join.weight", (model.hidden_size, 2 * model.hidden_size))
-        own = (*_norms(model, ("hidden norm", "next token norm")), joined, *own, *_norm(model, "prediction norm"))
+        parameters = (
+            *_norms(model, ("hidden norm", "next token norm")),
+            joined,
+            *parameters,
+            *_norm(model, "prediction norm"),
+        )
     if model.adapters is not None:
         form = model.adapters.base_format
         if form is not None:
-            own = tuple(
-                replace(one, bits=form.bits_per_element(one.shape[-1])) if len(one.shape) > 1 else one for one in own
+            parameters = tuple(
+                replace(parameter, bits=form.bits_per_element(parameter.shape[-1]))
+                if len(parameter.shape) > 1
+                else parameter
+                for parameter in parameters
             )
-    return _with_adapters(model, own, _adapters(model, cut))
+    return _with_adapters(model, parameters, _adapters(model, cut))
 
 
 def _with_adapters(
-    model: Transformer, own: Sequence[Parameter], adapters: Sequence[Parameter] = ()
+    model: Transformer, parameters: Sequence[Parameter], adapters: Sequence[Parameter] = ()
 ) -> tuple[Parameter, ...]:
     """Return a module's own parameters; beside adapters they are frozen, and the adapters' parameters follow."""
     if model.adapters is None:
-        return (*own,)
-    return (*(replace(one, trained=False) for one in own), *adapters)
+        return (*parameters,)
+    return (*(replace(parameter, trained=False) for parameter in parameters), *adapters)
 
 
 def _adapters(model: Transformer, cut: ModelPartition) -> list[Parameter]:
@@ -153,12 +161,12 @@ def _adapters(model: Transformer, cut: ModelPartition) -> list[Parameter]:
         "q": (d, width // t), "k": (d, model.kv_width // t), "v": (d, model.kv_width // t), "o": (width // t, d),
         "gate": (d, f // t), "up": (d, f // t), "down": (f // t, d),
     }  # fmt: skip
-    made = []
+    parameters = []
     for target in model.adapters.targets:
         inputs, outputs = sizes[target]
-        made += [Parameter(f"{target}.lora_a", (rank, inputs)), Parameter(f"{target}.lora_b", (outputs, rank))]
-        made += [Parameter(f"{target}.lora_magnitude", (outputs,))] if model.adapters.dora else []
-    return made
+        parameters += [Parameter(f"{target}.lora_a", (rank, inputs)), Parameter(f"{target}.lora_b", (outputs, rank))]
+        parameters += [Parameter(f"{target}.lora_magnitude", (outputs,))] if model.adapters.dora else []
+    return parameters
 
 
 def _attention(model: Transformer, cut: ModelPartition) -> list[Parameter]:
@@ -172,7 +180,7 @@ def _attention(model: Transformer, cut: ModelPartition) -> list[Parameter]:
         widths = [width // cut.tensor for width in (model.attention_width, model.kv_width)]
         # The heads share the norm's weights, one per element of a head, or have weights of their own.
         widths = [model.head_dim] * 2 if model.qk_norm == "head" else widths
-        tensors += [Parameter(f"{one} norm.weight", (n,)) for one, n in zip(("query", "key"), widths, strict=True)]
+        tensors += [Parameter(f"{which} norm.weight", (n,)) for which, n in zip(("query", "key"), widths, strict=True)]
     tensors += [Parameter("sinks", (model.num_heads // cut.tensor,))] if model.sinks else []
     tensors += [Parameter("proj.weight", (d, model.attention_width // cut.tensor))]
     # Added after the sum over ranks, hence whole.

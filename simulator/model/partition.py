@@ -245,8 +245,8 @@ def context_refusal(model: Transformer, cut: ModelPartition, seq_len: int) -> st
     for name, heads in (("heads", model.num_heads), ("heads of keys", cut.kv_heads(model) * cut.tensor)):
         if (heads // cut.tensor) % context.ulysses:
             each = f" that each of {cut.tensor} tensor-parallel ranks has" if cut.tensor > 1 else ""
-            own = heads // cut.tensor
-            return f"got ulysses {context.ulysses}; must divide the {own} {name}{each}: {divisors(own)}"
+            of_rank = heads // cut.tensor
+            return f"got ulysses {context.ulysses}; must divide the {of_rank} {name}{each}: {divisors(of_rank)}"
     return ""
 
 
@@ -279,7 +279,7 @@ def expert_tensor_refusal(model: Transformer, cut: ModelPartition) -> str:
     return ""
 
 
-def divisors(size: int, given: int = 0) -> str:
+def divisors(size: int, near_to: int = 0) -> str:
     """Return the divisors of a size up to 64 as text, and the two around a given number that is none.
 
     Examples
@@ -287,7 +287,7 @@ def divisors(size: int, given: int = 0) -> str:
     >>> divisors(32, 12)
     '1, 2, 4, 8, 16, 32; nearest: 8, 16'
     """
-    found = [n for n in range(1, max(64, min(size, 2 * given)) + 1) if size % n == 0]
-    near = [*[n for n in found if n < given][-1:], *[n for n in found if n > given][:1]] if given else []
-    listed = ", ".join(str(n) for n in found if n <= 64)
+    numbers = [n for n in range(1, max(64, min(size, 2 * near_to)) + 1) if size % n == 0]
+    near = [*[n for n in numbers if n < near_to][-1:], *[n for n in numbers if n > near_to][:1]] if near_to else []
+    listed = ", ".join(str(n) for n in numbers if n <= 64)
     return f"{listed}; nearest: {near[0]}, {near[1]}" if len(near) == 2 else listed

@@ -144,11 +144,11 @@ def _moved(name: str, read: float, written: float) -> Elementwise:
     return Elementwise(name, read, written, single=True)
 
 
-def _in_eight_bits(part: str, whole: Matmul, outputs: int, itemsize: int, *, float16: bool) -> tuple[Kernel, ...]:
-    """Return the forward kernels of a matrix in eight bits with this number of outputs; `whole` has its inputs."""
-    rows, outliers = whole.batch * whole.m, min(_OUTLIERS, whole.k)
-    entered, left = rows * whole.k, rows * outputs
-    narrow, wide = whole.batch * outputs * outliers * _INT8, whole.batch * outputs * outliers * itemsize
+def _in_eight_bits(part: str, product: Matmul, outputs: int, itemsize: int, *, float16: bool) -> tuple[Kernel, ...]:
+    """Return the forward kernels of a matrix in eight bits with this number of outputs; `product` has its inputs."""
+    rows, outliers = product.batch * product.m, min(_OUTLIERS, product.k)
+    entered, left = rows * product.k, rows * outputs
+    narrow, wide = product.batch * outputs * outliers * _INT8, product.batch * outputs * outliers * itemsize
     casts = () if float16 else (_moved(f"{part} cast to float16", itemsize * entered, _FLOAT16 * entered),)
     back = () if float16 else (_moved(f"{part} cast back", _FLOAT16 * left, itemsize * left),)
     return (
@@ -157,17 +157,17 @@ def _in_eight_bits(part: str, whole: Matmul, outputs: int, itemsize: int, *, flo
         _moved(f"{part} magnitudes", _FLOAT16 * entered, _FLOAT16 * entered),
         _moved(f"{part} outliers", _FLOAT16 * entered, _INT8 * entered),
         _moved(f"{part} any outlier", _INT8 * entered, _INT8),
-        _moved(f"{part} outlier columns", _INT8 * entered, _INT8 * whole.batch * whole.k),
+        _moved(f"{part} outlier columns", _INT8 * entered, _INT8 * product.batch * product.k),
         _moved(f"{part} quantisation", _FLOAT16 * entered, _INT8 * entered + _FLOAT32 * rows),
         _moved(f"{part} zeros in outlier columns", 0, _INT8 * rows * outliers),
         # Outlier columns of the input, and of the matrix.
         _moved(f"{part} outlier input", itemsize * rows * outliers, itemsize * rows * outliers),
         _moved(f"{part} outlier weights", narrow, narrow),
         _moved(f"{part} outlier weights dequantisation", narrow + _FLOAT32 * outputs, wide),
-        Matmul(part, whole.m, outputs, whole.k, whole.batch, dtype="int8"),
+        Matmul(part, product.m, outputs, product.k, product.batch, dtype="int8"),
         _moved(f"{part} dequantisation", _INT32 * left + _FLOAT32 * (rows + outputs), _FLOAT16 * left),
         *back,
         # addmm copies the output, which its matmul then reads and overwrites.
         _moved(f"{part} copy", 2 * itemsize * left, itemsize * left),
-        Matmul(f"{part} outlier product", whole.m, outputs, outliers, whole.batch),
+        Matmul(f"{part} outlier product", product.m, outputs, outliers, product.batch),
     )

@@ -46,19 +46,19 @@ def layers_of_recordings(name: str, runs: Sequence[Recorder], tokens: int) -> La
     for event, operation in backward:
         gradients[_layer_of(event.place, number)] += operation.forward
     sizes = {place: _grown(name, "output", [run.outputs[place] for run in runs]) for place in first.outputs}
-    made = []
+    kinds = []
     for place, operations in enumerate(layers):
-        own = operations or ([LayerOperation("gradients")] if gradients[place] else [])
-        if own:
+        of_layer = operations or ([LayerOperation("gradients")] if gradients[place] else [])
+        if of_layer:
             # The backward pass of a layer runs as it was recorded, before the passes of earlier layers.
-            own[-1] = replace(own[-1], backward=tuple(gradients[place]))
+            of_layer[-1] = replace(of_layer[-1], backward=tuple(gradients[place]))
         output = Amount(*sizes[place - 1]) if place - 1 in sizes else Amount()
-        made.append(Layer(_parameters(first, place, number), tuple(own), output))
+        kinds.append(Layer(_parameters(first, place, number), tuple(of_layer), output))
     if not number:
         # A module without lists of modules is one layer.
         entered = Amount(*_grown(name, "input", [run.entered for run in runs]))
-        made = [Layer((), (), entered), _merged(made[0], made[1]), Layer((), (), Amount())]
-    return LayerList(name, made[0], tuple(made[1:-1]), made[-1], tokens, tuple(first.unknown))
+        kinds = [Layer((), (), entered), _merged(kinds[0], kinds[1]), Layer((), (), Amount())]
+    return LayerList(name, kinds[0], tuple(kinds[1:-1]), kinds[-1], tokens, tuple(first.unknown))
 
 
 def _layer_of(place: int, number: int) -> int:
@@ -70,14 +70,14 @@ def _layer_of(place: int, number: int) -> int:
     return number + 1 if place // 2 == number else place // 2
 
 
-def _merged(one: Layer, other: Layer) -> Layer:
+def _merged(first: Layer, other: Layer) -> Layer:
     """Return two layers as one."""
-    return Layer(one.parameters + other.parameters, one.operations + other.operations, other.output)
+    return Layer(first.parameters + other.parameters, first.operations + other.operations, other.output)
 
 
 def _parameters(run: Recorder, layer: int, number: int) -> tuple[Parameter, ...]:
     """Return the parameters of a layer, by the module that holds them."""
-    found = []
+    parameters = []
     for name, parameter in run.module.named_parameters():
         holder = name.rpartition(".")[0]
         while holder and holder not in run.owned:
@@ -85,9 +85,9 @@ def _parameters(run: Recorder, layer: int, number: int) -> tuple[Parameter, ...]
         place = run.owned.get(holder, 0)
         if _layer_of(place, number) == layer:
             root = run.roots[place // 2] if place % 2 else ""
-            own = name.removeprefix(root).lstrip(".")
-            found.append(Parameter(own, tuple(parameter.shape), parameter.requires_grad))
-    return tuple(found)
+            name_in_layer = name.removeprefix(root).lstrip(".")
+            parameters.append(Parameter(name_in_layer, tuple(parameter.shape), parameter.requires_grad))
+    return tuple(parameters)
 
 
 def _fitted(name: str, passes: Sequence[list[RecordedOperation]]) -> list[tuple[RecordedOperation, LayerOperation]]:
@@ -96,7 +96,7 @@ def _fitted(name: str, passes: Sequence[list[RecordedOperation]]) -> list[tuple[
     """
     if len({len(events) for events in passes}) != 1:
         raise ScenarioError(f"{name}: runs other operations on a larger micro-batch; trace a module without that")
-    found = []
+    pairs = []
     for events in zip(*passes, strict=True):
         if len({event.shape for event in events}) != 1:
             raise ScenarioError(f"{name}: {events[0].name} does something else on a larger micro-batch")
@@ -108,8 +108,8 @@ def _fitted(name: str, passes: Sequence[list[RecordedOperation]]) -> list[tuple[
         saved = tuple(
             SavedTensor(label, Amount(next(counts), next(counts)), source) for label, _, source in events[0].saved
         )
-        found.append((events[0], LayerOperation(events[0].name, kernels, (), saved, output)))
-    return found
+        pairs.append((events[0], LayerOperation(events[0].name, kernels, (), saved, output)))
+    return pairs
 
 
 def _grown(name: str, what: str, numbers: Sequence[Sequence[int]]) -> list[Count]:

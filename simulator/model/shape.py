@@ -293,7 +293,7 @@ def _kinds(model: Transformer) -> Mapping[Transformer, tuple[int, ...]]:
     """Return the kinds of a model's layers, each with the numbers of its layers; cached, because long models have many
     layers and few kinds.
     """
-    made: dict[Transformer, list[int]] = {}
+    layers_of: dict[Transformer, list[int]] = {}
     for layer in range(model.num_layers):
-        made.setdefault(model.of_layer(layer), []).append(layer)
-    return MappingProxyType({kind: tuple(layers) for kind, layers in made.items()})
+        layers_of.setdefault(model.of_layer(layer), []).append(layer)
+    return MappingProxyType({kind: tuple(layers) for kind, layers in layers_of.items()})

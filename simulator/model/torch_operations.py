@@ -66,15 +66,15 @@ def tensors_in(value: Any) -> list[Any]:
     import torch
     from torch.utils import _pytree
 
-    return [one for one in _pytree.tree_leaves(value) if isinstance(one, torch.Tensor)]
+    return [leaf for leaf in _pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)]
 
 
 def size_of(tensors: Iterable[Any], dtype: Any) -> TensorBytes:
     """Return the size of some tensors together, each storage once; elements of `dtype` and bytes of other dtypes."""
     elements = nbytes = 0
-    for tensor in {storage_of(one): one for one in tensors}.values():
-        held = tensor.untyped_storage().nbytes() // tensor.element_size()
-        count = min(tensor.numel(), held)
+    for tensor in {storage_of(tensor_given): tensor_given for tensor_given in tensors}.values():
+        elements_held = tensor.untyped_storage().nbytes() // tensor.element_size()
+        count = min(tensor.numel(), elements_held)
         if tensor.dtype == dtype:
             elements += count
         else:
@@ -100,7 +100,7 @@ def is_known(func: Any, name: str) -> bool:
         return True
     if torch.Tag.pointwise in func.tags or torch.Tag.reduction in func.tags:
         return True
-    return name.lstrip("_").startswith(tuple(one.lstrip("_") for one in _MEMORY_BOUND))
+    return name.lstrip("_").startswith(tuple(prefix.lstrip("_") for prefix in _MEMORY_BOUND))
 
 
 def kernels_of(
@@ -130,22 +130,22 @@ def _matmul(operands: Sequence[Any]) -> TracedKernel:
 
 
 def _convolution(
-    which: str, image: Tensor, weight: Tensor, made: Tensor, transposed: bool, groups: int
+    which: str, image: Tensor, weight: Tensor, output: Tensor, transposed: bool, groups: int
 ) -> TracedKernel:
     """Return a kernel of a convolution; a transposed one is the input gradient of a convolution of its output."""
     if transposed:
-        image, made = made, image
+        image, output = output, image
         which = {"forward": "input gradient", "input gradient": "forward"}.get(which, which)
-    places = made.shape[0] * prod(made.shape[2:])
-    sizes = image.shape[1] // groups, made.shape[1] // groups, prod(weight.shape[2:]), groups
+    places = output.shape[0] * prod(output.shape[2:])
+    sizes = image.shape[1] // groups, output.shape[1] // groups, prod(weight.shape[2:]), groups
     return TracedKernel(which, (places, image.numel()), sizes, of_weights=which == "weight gradient")
 
 
 def _convolution_backward(args: Sequence[Any]) -> list[TracedKernel]:
     """Return the kernels of a convolution's backward pass: those of the gradients that are wanted."""
-    made, image, weight, transposed, groups, wanted = args[0], args[1], args[2], args[7], args[9], args[10]
-    passes = [which for which, needed in zip(("input gradient", "weight gradient"), wanted, strict=False) if needed]
-    kernels = [_convolution(which, image, weight, made, transposed, groups) for which in passes]
-    if wanted[2]:
-        kernels.append(TracedKernel("elementwise", (made.numel(), 0, weight.shape[0], 0), (False,), of_weights=True))
+    output, image, weight, transposed, groups, needs = args[0], args[1], args[2], args[7], args[9], args[10]
+    passes = [which for which, needed in zip(("input gradient", "weight gradient"), needs, strict=False) if needed]
+    kernels = [_convolution(which, image, weight, output, transposed, groups) for which in passes]
+    if needs[2]:
+        kernels.append(TracedKernel("elementwise", (output.numel(), 0, weight.shape[0], 0), (False,), of_weights=True))
     return kernels

@@ -45,13 +45,13 @@ class RecordedOperation:
     @property
     def shape(self) -> tuple[Any, ...]:
         """What must be equal in micro-batches of any size."""
-        kernels = tuple((one.kind, one.fixed, one.of_weights) for one in self.kernels)
+        kernels = tuple((kernel.kind, kernel.fixed, kernel.of_weights) for kernel in self.kernels)
         return self.name, self.place, kernels, tuple((name, source) for name, _, source in self.saved)
 
     @property
     def numbers(self) -> tuple[int, ...]:
         """What may grow with the micro-batch."""
-        kernels = [number for one in self.kernels for number in one.numbers]
+        kernels = [number for kernel in self.kernels for number in kernel.numbers]
         return (*kernels, *self.output, *(number for _, size, _ in self.saved for number in size))
 
 
@@ -89,7 +89,7 @@ class Recorder:
     names: Counter[tuple[int, str]] = field(default_factory=Counter)
     computing: bool = True
 
-    def run(self, given: tuple[tuple[Any, ...], dict[str, Any]]) -> None:
+    def run(self, inputs: tuple[tuple[Any, ...], dict[str, Any]]) -> None:
         """Record the forward and the backward pass on arguments of `forward`."""
         import torch
         from torch.utils._python_dispatch import TorchDispatchMode
@@ -100,9 +100,9 @@ class Recorder:
             """Calls the recorder after every operation."""
 
             def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-                made = func(*args, **(kwargs or {}))
-                recorder.note(func, args, kwargs or {}, made)
-                return made
+                outputs = func(*args, **(kwargs or {}))
+                recorder.note(func, args, kwargs or {}, outputs)
+                return outputs
 
         class Calls(torch.overrides.TorchFunctionMode):
             """Replaces PyTorch's attention and RMSNorm by one kernel each, as on a GPU."""
@@ -114,19 +114,19 @@ class Recorder:
                     return recorder.rms_norm(*args, **(kwargs or {}))
                 return func(*args, **(kwargs or {}))
 
-        self.entered = size_of(tensors_in(given), self.dtype)
-        self.kept = {storage_of(one) for one in (*self.module.parameters(), *self.module.buffers())}
+        self.entered = size_of(tensors_in(inputs), self.dtype)
+        self.kept = {storage_of(tensor_) for tensor_ in (*self.module.parameters(), *self.module.buffers())}
         hooks = self._hooks()
         try:
             with Calls(), Operations(), torch.autograd.graph.saved_tensors_hooks(self._keep, lambda tensor: tensor):
-                made = self.module(*given[0], **given[1])
+                outputs = self.module(*inputs[0], **inputs[1])
             self._change("")
             self.computing = False
-            results = [one for one in tensors_in(made) if one.requires_grad]
+            results = [tensor_ for tensor_ in tensors_in(outputs) if tensor_.requires_grad]
             if not results:
                 raise ScenarioError("the module's output has no gradient: no parameter is trained")
             with Operations():
-                torch.autograd.backward(results, [torch.empty_like(one) for one in results])
+                torch.autograd.backward(results, [torch.empty_like(tensor_) for tensor_ in results])
         finally:
             for hook in hooks:
                 hook.remove()
@@ -138,7 +138,11 @@ class Recorder:
         for path, module in self.module.named_modules():
             hooks.append(module.register_forward_pre_hook(self._entering(path, path in inside), with_kwargs=True))
             hooks.append(module.register_forward_hook(self._leaving(path in inside)))
-        hooks += [one.register_hook(self._of_weights) for one in self.module.parameters() if one.requires_grad]
+        hooks += [
+            parameter.register_hook(self._of_weights)
+            for parameter in self.module.parameters()
+            if parameter.requires_grad
+        ]
         return hooks
 
     def _unit_modules(self) -> Iterator[str]:
@@ -151,12 +155,12 @@ class Recorder:
 
         def below(path: str, module: Module) -> Iterator[str]:
             for name, child in module.named_children():
-                own = f"{path}.{name}".lstrip(".")
+                inner = f"{path}.{name}".lstrip(".")
                 if self.units:
-                    wanted = type(child).__name__ in self.units
+                    is_unit = type(child).__name__ in self.units
                 else:
-                    wanted = type(module) in lists and type(child) not in lists and any(child.children())
-                yield from (own,) if wanted else below(own, child)
+                    is_unit = type(module) in lists and type(child) not in lists and any(child.children())
+                yield from (inner,) if is_unit else below(inner, child)
 
         return below("", self.module)
 
@@ -178,10 +182,10 @@ class Recorder:
     def _leaving(self, unit: bool) -> Callable[..., None]:
         """Return the hook after a module's forward pass."""
 
-        def hook(module: Module, args: Any, made: Any) -> None:
+        def hook(module: Module, args: Any, outputs: Any) -> None:
             path = self.path.pop()
             if unit and self.roots and self.roots[-1] == path and self.place % 2:
-                self.outputs[self.place // 2] = size_of(tensors_in(made), self.dtype)
+                self.outputs[self.place // 2] = size_of(tensors_in(outputs), self.dtype)
                 self.place += 1
             self._change(self.path[-1] if self.path else "")
 
@@ -208,8 +212,8 @@ class Recorder:
             self.names[self.place, label] += 1
             number = self.names[self.place, label]
             name = label if number == 1 else f"{label} {number}"
-            whole = tensor.untyped_storage().nbytes()
-            size = (whole // self.dtype.itemsize, 0) if tensor.dtype == self.dtype else (0, whole)
+            nbytes = tensor.untyped_storage().nbytes()
+            size = (nbytes // self.dtype.itemsize, 0) if tensor.dtype == self.dtype else (0, nbytes)
             last.saved.append((name, size, source))
         return tensor
 
@@ -219,17 +223,17 @@ class Recorder:
         if maker is not None and len(maker.kernels) == 1:
             maker.kernels[0].of_weights = True
 
-    def note(self, func: Any, args: Any, kwargs: Any, made: Any) -> None:
+    def note(self, func: Any, args: Any, kwargs: Any, results: Any) -> None:
         """Record an operation."""
         name = func._schema.name.partition("::")[2]
-        outputs, inputs = tensors_in(made), tensors_in((args, kwargs))
+        outputs, inputs = tensors_in(results), tensors_in((args, kwargs))
         if runs_no_kernel(func, name) or not outputs:
             return
         if is_attention(name):
             backward = name.endswith("backward")
             causal = bool(args[7] if backward else args[4] if len(args) > 4 else kwargs.get("is_causal", False))
             query, key = args[1:3] if backward else args[:2]
-            self.attended(query, key, causal=causal, backward=backward, made=tuple(outputs))
+            self.attended(query, key, causal=causal, backward=backward, results=tuple(outputs))
             return
         if not is_known(func, name):
             self.unknown[name] = None
@@ -254,7 +258,7 @@ class Recorder:
                 *outer, heads, tokens, _ = query.shape
                 result = query.new_empty((*outer, tokens, heads, value.shape[-1])).transpose(-2, -3)
                 statistics = query.new_empty(query.shape[:-1], dtype=torch.float32)
-                recorder.attended(query, key, causal=is_causal, backward=False, made=(result, statistics))
+                recorder.attended(query, key, causal=is_causal, backward=False, results=(result, statistics))
                 ctx.save_for_backward(query, key, value, result, statistics)
                 return result
 
@@ -262,7 +266,7 @@ class Recorder:
             def backward(ctx: Any, gradient: Tensor) -> Any:
                 query, key, value, _, _ = ctx.saved_tensors
                 made = tuple(torch.empty_like(one) for one in (query, key, value))
-                recorder.attended(query, key, causal=is_causal, backward=True, made=made)
+                recorder.attended(query, key, causal=is_causal, backward=True, results=made)
                 return made
 
         return Attention.apply(query, key, value)
@@ -298,16 +302,16 @@ class Recorder:
 
         return RmsNorm.apply(x, weight)
 
-    def attended(self, query: Tensor, key: Tensor, *, causal: bool, backward: bool, made: tuple[Any, ...]) -> None:
+    def attended(self, query: Tensor, key: Tensor, *, causal: bool, backward: bool, results: tuple[Any, ...]) -> None:
         """Record an attention kernel."""
         *outer, heads, tokens, width = query.shape
         keys = key.shape[-2] if key.shape[-2] != tokens else None
         fixed = heads, key.shape[-3], tokens, width, causal, backward, keys
         self._event(
-            "attention", [TracedKernel("attention", (prod(outer),), fixed)], size_of(made[:1], self.dtype), made
+            "attention", [TracedKernel("attention", (prod(outer),), fixed)], size_of(results[:1], self.dtype), results
         )
 
-    def _event(self, name: str, kernels: list[TracedKernel], output: TensorBytes, made: Sequence[Any] = ()) -> None:
+    def _event(self, name: str, kernels: list[TracedKernel], output: TensorBytes, results: Sequence[Any] = ()) -> None:
         """Append an operation to the pass that is running."""
         place, path = (self.place, self.path[-1] if self.path else "") if self.computing else self._behind()
         root = self.roots[place // 2] if place % 2 else ""
@@ -317,7 +321,7 @@ class Recorder:
         number = self.names[place, label]
         event = RecordedOperation(label if number == 1 else f"{label} {number}", place, kernels, output)
         (self.forward if self.computing else self.backward).append(event)
-        for tensor in made:
+        for tensor in results:
             self.made_by[storage_of(tensor)] = event
 
     def _behind(self) -> tuple[int, str]:

@@ -70,9 +70,9 @@ def trace(
     for samples in SAMPLES:
         with FakeTensorMode(allow_non_fake_inputs=True):
             recorder = Recorder(_fake(module, working), frozenset(units), working)
-            given = _batch(inputs, samples, working)
+            batch = _batch(inputs, samples, working)
             try:
-                recorder.run(given)
+                recorder.run(batch)
             # A module may raise anything on tensors without numbers.
             except Exception as error:
                 raise ScenarioError(one_line(f"{name}: cannot be traced: {_reason(error)}")) from error
@@ -88,7 +88,7 @@ def _reason(error: Exception) -> str:
     if isinstance(error, ScenarioError):
         return str(error)
     foreign = str(Path(torch.__file__).parent), str(Path(__file__).parent)
-    frames = [one for one in traceback.extract_tb(error.__traceback__) if not one.filename.startswith(foreign)]
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(foreign)]
     where = f"{frames[-1].filename}:{frames[-1].lineno}: " if frames else ""
     if "DataDependent" in type(error).__name__ or "DynamicOutputShape" in type(error).__name__:
         return f"{where}numbers in a tensor decide what is computed next, and a traced tensor has none"
@@ -102,8 +102,8 @@ def _fake(module: Module, dtype: Any) -> Module:
 
     memo: dict[int, Any] = {}
     for tensor in (*module.parameters(), *module.buffers()):
-        wanted = dtype if tensor.is_floating_point() else tensor.dtype
-        empty = torch.empty(tensor.shape, dtype=wanted)
+        fake_dtype = dtype if tensor.is_floating_point() else tensor.dtype
+        empty = torch.empty(tensor.shape, dtype=fake_dtype)
         trained = isinstance(tensor, torch.nn.Parameter)
         memo[id(tensor)] = torch.nn.Parameter(empty, requires_grad=tensor.requires_grad) if trained else empty
     return copy.deepcopy(module, memo).train()
@@ -117,15 +117,15 @@ def _batch(
 
     by_name = dict(inputs) if isinstance(inputs, Mapping) else {}
     by_place = () if isinstance(inputs, Mapping) else tuple(inputs)
-    tensors = [one for one in (*by_place, *by_name.values()) if isinstance(one, torch.Tensor)]
+    tensors = [value_ for value_ in (*by_place, *by_name.values()) if isinstance(value_, torch.Tensor)]
     if not tensors or not tensors[0].dim():
         raise ScenarioError("inputs: must begin with a tensor whose first dimension is the micro-batch")
-    shown = tensors[0].shape[0]
+    samples_given = tensors[0].shape[0]
 
     def sized(value: Any) -> Any:
         if not isinstance(value, torch.Tensor):
             return value
-        grows = value.dim() > 0 and value.shape[0] == shown
+        grows = value.dim() > 0 and value.shape[0] == samples_given
         shape = (samples, *value.shape[1:]) if grows else value.shape
         return torch.empty(shape, dtype=dtype if value.is_floating_point() else value.dtype)
 
@@ -137,5 +137,5 @@ def _tokens(inputs: Sequence[Any] | Mapping[str, Any]) -> int:
     import torch
 
     values = inputs.values() if isinstance(inputs, Mapping) else inputs
-    first = next(one for one in values if isinstance(one, torch.Tensor))
+    first = next(value for value in values if isinstance(value, torch.Tensor))
     return int(first.shape[1]) if first.dim() == 2 and not first.is_floating_point() else 1

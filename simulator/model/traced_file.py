@@ -75,27 +75,30 @@ def read_traced(document: Document, name: str) -> LayerList:
         document.refuse(reader.faults)
     kinds = [reader.layer(("kinds", number), kind) for number, kind in enumerate(reader.listed(("kinds",), data))]
     numbers = reader.listed(("layers",), data)
-    chosen = [(("first",), data.get("first")), *((("layers", place), one) for place, one in enumerate(numbers))]
-    chosen.append((("last",), data.get("last")))
-    for key, number in chosen:
+    references = [
+        (("first",), data.get("first")),
+        *((("layers", place), number) for place, number in enumerate(numbers)),
+    ]
+    references.append((("last",), data.get("last")))
+    for key, number in references:
         if not (_whole(number) and number < len(kinds)):
             reader.fault(key, f"got {number!r}; must be the number of a kind, 0 to {len(kinds) - 1}")
     tokens, unknown = data.get("tokens", 1), data.get("unknown", [])
     if not (_whole(tokens) and tokens >= 1):
         reader.fault(("tokens",), f"got {tokens!r}; must be a whole number of at least 1")
-    if not (isinstance(unknown, list) and all(isinstance(one, str) for one in unknown)):
+    if not (isinstance(unknown, list) and all(isinstance(number, str) for number in unknown)):
         reader.fault(("unknown",), "must be a list of names")
     if not numbers:
         reader.fault(("layers",), "must name at least one layer")
     document.refuse(reader.faults)
-    first, *layers, last = (kinds[number] for _, number in chosen)
+    first, *layers, last = (kinds[number] for _, number in references)
     return LayerList(name, first, tuple(layers), last, tokens, tuple(unknown))
 
 
 def _layer_text(layer: Layer) -> str:
     """Return the JSON text of a layer, an operation to a line."""
     parameters = json.dumps([[p.name, list(p.shape), p.trained] for p in layer.parameters])
-    operations = ",\n".join(f" {json.dumps(_operation(one))}" for one in layer.operations)
+    operations = ",\n".join(f" {json.dumps(_operation(operation))}" for operation in layer.operations)
     return (
         f'{{"parameters": {parameters}, "output": {json.dumps(_amount(layer.output))}, "operations": [\n{operations}]}}'
     )
@@ -107,7 +110,7 @@ def _operation(operation: LayerOperation) -> _Built:
         "name": operation.name,
         "forward": [_kernel(kernel) for kernel in operation.forward],
         "backward": [_kernel(kernel) for kernel in operation.backward],
-        "saved": [[one.name, _amount(one.size), one.source] for one in operation.saved],
+        "saved": [[tensor.name, _amount(tensor.size), tensor.source] for tensor in operation.saved],
         "output": _amount(operation.output),
     }
 
@@ -116,24 +119,24 @@ def _kernel(kernel: KernelCounts) -> _Built:
     """Return a kernel as plain data; values that are usual are left out."""
     match kernel:
         case MatmulCounts():
-            made: _Built = {"matmul": kernel.name, **{key: _count(getattr(kernel, key)) for key in "mnk"}}
+            document: _Built = {"matmul": kernel.name, **{key: _count(getattr(kernel, key)) for key in "mnk"}}
             if kernel.batch != Count(1):
-                made["batch"] = _count(kernel.batch)
+                document["batch"] = _count(kernel.batch)
             if kernel.reread != NO_COUNT:
-                made["reread"] = _count(kernel.reread)
+                document["reread"] = _count(kernel.reread)
         case AttentionCounts():
             sizes = {key: getattr(kernel, key) for key in (*_SIZES, "causal", "backward")}
-            made = {"attention": kernel.name, "batch": _count(kernel.batch), **sizes}
+            document = {"attention": kernel.name, "batch": _count(kernel.batch), **sizes}
             if kernel.keys is not None:
-                made["keys"] = kernel.keys
+                document["keys"] = kernel.keys
         case ElementwiseCounts():
             moved = {key: _amount(getattr(kernel, key)) for key in ("read", "written")}
-            made = {"elementwise": kernel.name, **moved}
+            document = {"elementwise": kernel.name, **moved}
             if kernel.fusible:
-                made["fusible"] = True
+                document["fusible"] = True
     if getattr(kernel, "of_weights", False):
-        made["of_weights"] = True
-    return made
+        document["of_weights"] = True
+    return document
 
 
 def _amount(amount: Amount) -> _Built:
@@ -174,12 +177,12 @@ class _Reader:
     def layer(self, key: Key, data: Any) -> Layer:
         """Return a kind of layer."""
         parameters = tuple(
-            self._parameter((*key, "parameters", number), one)
-            for number, one in enumerate(self.listed((*key, "parameters"), data))
+            self._parameter((*key, "parameters", number), entry)
+            for number, entry in enumerate(self.listed((*key, "parameters"), data))
         )
         operations = tuple(
-            self._operation((*key, "operations", number), one)
-            for number, one in enumerate(self.listed((*key, "operations"), data))
+            self._operation((*key, "operations", number), entry)
+            for number, entry in enumerate(self.listed((*key, "operations"), data))
         )
         output = data.get("output", {}) if isinstance(data, Mapping) else {}
         return Layer(parameters, operations, self._amount((*key, "output"), output))
@@ -199,12 +202,14 @@ class _Reader:
             return LayerOperation("")
         forward, backward = (
             tuple(
-                self._kernel((*key, which, number), one) for number, one in enumerate(self.listed((*key, which), data))
+                self._kernel((*key, which, number), entry)
+                for number, entry in enumerate(self.listed((*key, which), data))
             )
             for which in ("forward", "backward")
         )
         saved = tuple(
-            self._saved((*key, "saved", number), one) for number, one in enumerate(self.listed((*key, "saved"), data))
+            self._saved((*key, "saved", number), entry)
+            for number, entry in enumerate(self.listed((*key, "saved"), data))
         )
         output = self._amount((*key, "output"), data.get("output", {}))
         return LayerOperation(self._text(key, data, "name"), forward, backward, saved, output)
@@ -219,24 +224,24 @@ class _Reader:
 
     def _kernel(self, key: Key, data: Any) -> KernelCounts:
         """Return a kernel of any kind."""
-        kinds = [one for one in ("matmul", "attention", "elementwise") if isinstance(data, Mapping) and one in data]
+        kinds = [size for size in ("matmul", "attention", "elementwise") if isinstance(data, Mapping) and size in data]
         if len(kinds) != 1:
             self.fault(key, "must have one of the keys matmul, attention, elementwise")
             return ElementwiseCounts("", Amount(), Amount())
         name, of_weights = self._text(key, data, kinds[0]), data.get("of_weights") is True
         if kinds[0] == "matmul":
-            m, n, k = (self._count((*key, one), data.get(one)) for one in "mnk")
+            m, n, k = (self._count((*key, size), data.get(size)) for size in "mnk")
             batch, reread = (
-                self._count((*key, one), data.get(one, usual)) for one, usual in (("batch", 1), ("reread", 0))
+                self._count((*key, size), data.get(size, usual)) for size, usual in (("batch", 1), ("reread", 0))
             )
             return MatmulCounts(name, m, n, k, batch, of_weights, reread)
         if kinds[0] == "elementwise":
-            read, written = (self._amount((*key, one), data.get(one, {})) for one in ("read", "written"))
+            read, written = (self._amount((*key, size), data.get(size, {})) for size in ("read", "written"))
             return ElementwiseCounts(name, read, written, data.get("fusible") is True, of_weights)
-        heads, kv_heads, seq_len, head_dim = (self._count((*key, one), data.get(one)).fixed for one in _SIZES)
+        heads, kv_heads, seq_len, head_dim = (self._count((*key, size), data.get(size)).fixed for size in _SIZES)
         keys = self._count((*key, "keys"), data["keys"]).fixed if "keys" in data else None
         batch = self._count((*key, "batch"), data.get("batch"))
-        causal, backward = (data.get(one) is True for one in ("causal", "backward"))
+        causal, backward = (data.get(size) is True for size in ("causal", "backward"))
         return AttentionCounts(name, batch, heads, kv_heads, seq_len, head_dim, causal, backward, keys)
 
     def _amount(self, key: Key, data: Any) -> Amount:
@@ -244,7 +249,7 @@ class _Reader:
         if not isinstance(data, Mapping) or not set(data) <= {"elements", "bytes"}:
             self.fault(key, f"got {data!r}; must be a mapping of elements and bytes")
             return Amount()
-        return Amount(*(self._count((*key, one), data.get(one, 0)) for one in ("elements", "bytes")))
+        return Amount(*(self._count((*key, size), data.get(size, 0)) for size in ("elements", "bytes")))
 
     def _count(self, key: Key, value: Any) -> Count:
         """Return a count from a number, or from [fixed, per sample]."""

@@ -44,16 +44,16 @@ def advice(cluster: Cluster, step: TrainingStep, jitter: Jitter) -> str:
     # Only memory matters here, so real training is omitted.
     bare = replace(step, lesson=None)
     least = least_need(cluster, bare)
-    told = f"the whole step needs at least {format_memory(least)}; " if least > cluster.gpus[0].hbm_bytes else ""
+    need_text = f"the whole step needs at least {format_memory(least)}; " if least > cluster.gpus[0].hbm_bytes else ""
     per_node = min(map(len, cluster.nodes), default=1)
     mild = mild_changes(bare, cluster.world_size, fullest_end(cluster, bare))
     cuts = partitions(step, cluster.world_size, per_node)
     host = offloading(bare)
     tried: list[Alternative] = []
-    for tier in _tiers(bare, mild, cuts, host, lambda one: _fits(cluster, one, jitter)):
+    for tier in _tiers(bare, mild, cuts, host, lambda change: _fits(cluster, change, jitter)):
         fitting = _fitting(cluster, tier, jitter)
         if fitting:
-            return f"{told}changes that make the step fit: {'; '.join(fitting)}"
+            return f"{need_text}changes that make the step fit: {'; '.join(fitting)}"
         tried += tier
     nearest = _nearest(cluster, tried)
     # Without a simulation, the lower bound is the only known number.
@@ -64,19 +64,19 @@ def advice(cluster: Cluster, step: TrainingStep, jitter: Jitter) -> str:
             if nbytes > cluster.gpus[0].hbm_bytes:
                 tested = "no tested combination of changes is enough"
             return (
-                f"{told}{tested}; the change with the smallest need: {nearest.text} (needs at least "
+                f"{need_text}{tested}; the change with the smallest need: {nearest.text} (needs at least "
                 f"{format_memory(nbytes)})"
             )
     elif nearest is not None:
         nbytes = advised_need(cluster, nearest.step, jitter).margin.process
         if nbytes < estimate_memory(cluster, bare).margin.process:
             return (
-                f"{told}no tested combination of changes is enough; the change with the smallest need: {nearest.text} "
-                f"(needs about {format_memory(nbytes)})"
+                f"{need_text}no tested combination of changes is enough; the change with the smallest need: "
+                f"{nearest.text} (needs about {format_memory(nbytes)})"
             )
-    if any(takes_long(one.step) for one in tried):
-        return f"{told}no tested change needs less memory, and further changes take long to simulate"
-    return f"{told}no change needs less memory on this GPU"
+    if any(takes_long(change.step) for change in tried):
+        return f"{need_text}no tested change needs less memory, and further changes take long to simulate"
+    return f"{need_text}no change needs less memory on this GPU"
 
 
 def _tiers(
@@ -99,13 +99,13 @@ def _tiers(
     yield double_changes(step, mild)
     yield _together(step, [], mild, fits)
     yield single_changes(step, cuts)
-    yield [one for cut in cuts for mild_one in mild if (one := changed(step, [cut, mild_one])) is not None]
+    yield [both for cut in cuts for mild_one in mild if (both := changed(step, [cut, mild_one])) is not None]
     # The largest partition of each kind, the partition of the least memory.
     largest = {cut.kind: cut for cut in cuts}.values()
-    yield [one for cut in largest for one in _together(step, [cut], mild, fits)]
+    yield [both for cut in largest for both in _together(step, [cut], mild, fits)]
     # The update on the host costs most.
     yield single_changes(step, host)
-    yield [one for one in double_changes(step, [*mild, *host]) if "offload" in one.kinds]
+    yield [both for both in double_changes(step, [*mild, *host]) if "offload" in both.kinds]
     yield _together(step, [], [*mild, *host], fits)
 
 
@@ -123,50 +123,50 @@ def _together(
     fits : function (alternative) -> bool
         Test whether a changed step fits into memory.
     """
-    kinds = [list(of_kind) for _, of_kind in groupby(changes, key=lambda one: one.kind)]
-    chosen: list[Change | None] = [of_kind[-1] for of_kind in kinds]
+    kinds = [list(of_kind) for _, of_kind in groupby(changes, key=lambda change: change.kind)]
+    strengths: list[Change | None] = [of_kind[-1] for of_kind in kinds]
 
     def made() -> Alternative | None:
-        wanted = [*fixed, *(one for one in chosen if one is not None)]
-        return changed(step, wanted) if wanted else None
+        listed = [*fixed, *(change for change in strengths if change is not None)]
+        return changed(step, listed) if listed else None
 
     best = made()
     if best is None or not fits(best):
         return [] if best is None else [best]
     # The costliest change is weakened first, as far as the step still fits.
     for place in reversed(range(len(kinds))):
-        strongest = chosen[place]
+        strongest = strengths[place]
         for weaker in (None, *kinds[place][:-1]):
-            chosen[place] = weaker
+            strengths[place] = weaker
             tried = made()
             if tried is not None and fits(tried):
                 best = tried
                 break
         else:
-            chosen[place] = strongest
+            strengths[place] = strongest
     return [best]
 
 
-def _fits(cluster: Cluster, one: Alternative, jitter: Jitter) -> bool:
+def _fits(cluster: Cluster, change: Alternative, jitter: Jitter) -> bool:
     """Return True if a changed step fits into memory and does not take long to simulate."""
-    least = None if takes_long(one.step) else _least(cluster, one.step)
-    return least is not None and least <= cluster.gpus[0].hbm_bytes and advised_need(cluster, one.step, jitter).fits
+    least = None if takes_long(change.step) else _least(cluster, change.step)
+    return least is not None and least <= cluster.gpus[0].hbm_bytes and advised_need(cluster, change.step, jitter).fits
 
 
 def _fitting(cluster: Cluster, tried: Sequence[Alternative], jitter: Jitter) -> list[str]:
     """Return texts with the smallest change of each kind after which the step fits, and its memory need."""
     hbm, fitting, left = cluster.gpus[0].hbm_bytes, dict[tuple[str, ...], str](), _MOST_TRIED
-    for one in tried:
+    for change in tried:
         if not left or len(fitting) == _MOST_TOLD:
             break
         # Changes are sorted by size: the first that fits is the smallest in its kind.
-        least = None if one.kinds in fitting or takes_long(one.step) else _least(cluster, one.step)
+        least = None if change.kinds in fitting or takes_long(change.step) else _least(cluster, change.step)
         if least is None or least > hbm:
             continue
         left -= 1
-        needed = advised_need(cluster, one.step, jitter)
+        needed = advised_need(cluster, change.step, jitter)
         if needed.fits:
-            fitting[one.kinds] = f"{one.text} ({_needs(needed)})"
+            fitting[change.kinds] = f"{change.text} ({_needs(needed)})"
     return list(fitting.values())
 
 
@@ -178,7 +178,9 @@ def _needs(needed: MemoryNeed) -> str:
 
 def _nearest(cluster: Cluster, tried: Sequence[Alternative]) -> Alternative | None:
     """Return the changed step with the smallest lower bound on memory; None if no change is possible."""
-    bounds = [(least, number) for number, one in enumerate(tried) if (least := _least(cluster, one.step)) is not None]
+    bounds = [
+        (least, number) for number, change in enumerate(tried) if (least := _least(cluster, change.step)) is not None
+    ]
     return tried[min(bounds)[1]] if bounds else None
 
 

@@ -42,7 +42,7 @@ def play_collective(
     *,
     tamper: Tamper,
     keep: Collection[int] | None,
-    own: Algorithm | None = None,
+    algorithm: Algorithm | None = None,
 ) -> PointResult:
     """Simulate a scenario's collective, and return its plan, timeline, report and arrays.
 
@@ -59,17 +59,17 @@ def play_collective(
     keep : collection of int, optional
         Ranks whose operations are kept, in addition to the rank that ends last. If omitted: all ranks, or rank 0 in a
         large job.
-    own : Algorithm, optional
+    algorithm : Algorithm, optional
         Algorithm in place of the scenario's.
     """
-    planned = plan_collective(scenario, cluster, own)
+    planned = plan_collective(scenario, cluster, algorithm)
     payloads = _payloads(scenario, planned, tamper)
     # Inputs must be kept before the simulation, because buffers change in place.
-    drawn = _drawn(planned, payloads)
-    kept = whose(keep, planned.program, len(planned.ops) * len(planned.ops[0].group))
-    timeline = play(scenario.engine, planned.program, cluster, jitter=jitter, payloads=payloads, keep=kept)
+    random_inputs = _drawn(planned, payloads)
+    ranks = whose(keep, planned.program, len(planned.ops) * len(planned.ops[0].group))
+    timeline = play(scenario.engine, planned.program, cluster, jitter=jitter, payloads=payloads, keep=ranks)
     timeline = with_link_use(timeline)
-    verdict = _verdict(planned, timeline, payloads, drawn) if payloads else None
+    verdict = _verdict(planned, timeline, payloads, random_inputs) if payloads else None
     report = summarize(
         planned, cluster, timeline, verdict, exact_form=jitter.latency == 0 and not _changes(cluster, planned)
     )
@@ -89,9 +89,9 @@ def _changes(cluster: Cluster, planned: Plan) -> bool:
     )
 
 
-def plan_collective(scenario: Scenario, cluster: Cluster, own: Algorithm | None = None) -> Plan:
-    """Return the plan (program of transfers) of the scenario's collective on this cluster, with the algorithm `own` if
-    given.
+def plan_collective(scenario: Scenario, cluster: Cluster, algorithm: Algorithm | None = None) -> Plan:
+    """Return the plan (program of transfers) of the scenario's collective on this cluster, with the
+    given `algorithm` if there is one.
     """
     spec = scenario.collective
     if spec is None:
@@ -100,12 +100,12 @@ def plan_collective(scenario: Scenario, cluster: Cluster, own: Algorithm | None 
     request = request_of(spec, scenario.cluster.world_size)
     group = spec.group or tuple(range(scenario.cluster.world_size))
     messages, wait = _messages(spec, itemsize_of(spec))
-    name = spec.algorithm if own is None else "own"
-    if own is None:
-        own = None if name == "auto" else find_algorithm(name, scenario.base)
-    elif spec.operation not in own.plans:
-        raise ScenarioError(f"algorithm: has no {spec.operation}; its operations are {', '.join(own.operations)}")
-    task = Task(request, name, group, spec.dtype, spec.reduction, spec.accumulate, messages, wait, own)
+    name = spec.algorithm if algorithm is None else "own"
+    if algorithm is None:
+        algorithm = None if name == "auto" else find_algorithm(name, scenario.base)
+    elif spec.operation not in algorithm.plans:
+        raise ScenarioError(f"algorithm: has no {spec.operation}; its operations are {', '.join(algorithm.operations)}")
+    task = Task(request, name, group, spec.dtype, spec.reduction, spec.accumulate, messages, wait, algorithm)
     return plan(cluster, task)
 
 
@@ -166,7 +166,7 @@ def _drawn(planned: Plan, payloads: dict[str, Payload]) -> dict[str, list[inputs
 
 
 def _verdict(
-    planned: Plan, timeline: Timeline, payloads: dict[str, Payload], drawn: dict[str, list[inputs.RandomInput]]
+    planned: Plan, timeline: Timeline, payloads: dict[str, Payload], random_inputs: dict[str, list[inputs.RandomInput]]
 ) -> Verdict:
     """Return the verdict (wrong elements, errors, overflows) over every collective's simulated arrays."""
     verdicts = []
@@ -174,7 +174,7 @@ def _verdict(
         payload, op = payloads[log.collective], planned.program.collectives()[log.collective]
         numbers = Numbers(payload.dtype, payload.reduction, payload.accumulate)
         order = ended_order(log.transfers, log.end)
-        verdicts.append(judge(op.schedule, log.transfers, order, numbers, drawn[op.name], payload.buffers))
+        verdicts.append(judge(op.schedule, log.transfers, order, numbers, random_inputs[op.name], payload.buffers))
     return Verdict(
         wrong=sum(v.wrong for v in verdicts),
         max_abs_error=max(v.max_abs_error for v in verdicts),

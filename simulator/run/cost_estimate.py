@@ -84,21 +84,21 @@ def effort(scenario: Scenario, clusters: Clusters | None = None) -> CostEstimate
     # Planning is part of a simulation and has just been done: its time is measured, not estimated.
     planning = time.process_time() - began
     engine, why = chosen(scenario.engine, arrays=payload > 0 or learning[1] > 0)
-    played = simulated_collectives(program)
-    transfers = sum(one.transfers for one in played)
+    simulated = simulated_collectives(program)
+    transfers = sum(collective.transfers for collective in simulated)
     # The compiled engine then simulates one rank per class, and one group for equal groups.
-    alike = engine == "compiled" and not noisy and transfers >= REDUCED_FROM
-    written = rows(played, alike=alike)
+    reduced = engine == "compiled" and not noisy and transfers >= REDUCED_FROM
+    written = rows(simulated, alike=reduced)
     # The group's first rank, because rank 0 may have no operations.
-    own = len(program.lists.lists[program.lists.list_of[spec.group[0] if spec is not None and spec.group else 0]])
-    operations = len(program.ranks) * own
+    of_rank = len(program.lists.lists[program.lists.list_of[spec.group[0] if spec is not None and spec.group else 0]])
+    operations = len(program.ranks) * of_rank
     # The report reads a rank of each pipeline stage, and without a pipeline a single rank.
     stages = [] if plan is None else first_of_stages(plan)
-    reported = sum(len(program.lists.lists[program.lists.list_of[rank]]) for rank in stages) or own
+    reported = sum(len(program.lists.lists[program.lists.list_of[rank]]) for rank in stages) or of_rank
     seconds = planning + _A_POINT + reported * _A_REPORTED_OPERATION
     seconds += operations * _AN_OPERATION[engine] + written * _A_ROW[engine] + payload * _A_PAYLOAD_BYTE + learning[1]
     memory = (
-        operations * (BYTES_AN_OPERATION_OF_A_RANK if alike else _BYTES_AN_OPERATION[engine])
+        operations * (BYTES_AN_OPERATION_OF_A_RANK if reduced else _BYTES_AN_OPERATION[engine])
         + 2 * payload
         + learning[0]
     )
@@ -109,7 +109,7 @@ def effort(scenario: Scenario, clusters: Clusters | None = None) -> CostEstimate
         late = scenario.cluster.jitter.latency > 0
         # Beyond this number of transfers, equal ranks are simulated once.
         steady = min(transfers, REDUCED_FROM) * _A_COMPILED_TRANSFER
-        seconds += _noisy(program, played, late=late) if noisy else steady
+        seconds += _noisy(program, simulated, late=late) if noisy else steady
         memory += written * _BYTES_A_ROW
     return CostEstimate(engine, why, transfers, memory, seconds)
 
@@ -117,24 +117,28 @@ def effort(scenario: Scenario, clusters: Clusters | None = None) -> CostEstimate
 def seconds_to_play(program: Program, jitter: Jitter) -> float:
     """Return the estimated time [s] for simulating the program of a step, apart from planning and report."""
     engine, _ = chosen("auto", arrays=False)
-    noisy, played = jitter.compute > 0 or jitter.latency > 0, simulated_collectives(program)
-    transfers = sum(one.transfers for one in played)
-    written = rows(played, alike=engine == "compiled" and not noisy and transfers >= REDUCED_FROM)
+    noisy, simulated = jitter.compute > 0 or jitter.latency > 0, simulated_collectives(program)
+    transfers = sum(collective.transfers for collective in simulated)
+    written = rows(simulated, alike=engine == "compiled" and not noisy and transfers >= REDUCED_FROM)
     operations = len(program.ranks) * len(program.lists.lists[program.lists.list_of[0]])
     seconds = operations * _AN_OPERATION[engine] + written * _A_ROW[engine]
     if engine == "events":
         return seconds + transfers * SECONDS_A_TRANSFER
     if noisy:
-        return seconds + _noisy(program, played, late=jitter.latency > 0)
+        return seconds + _noisy(program, simulated, late=jitter.latency > 0)
     return seconds + min(transfers, REDUCED_FROM) * _A_COMPILED_TRANSFER
 
 
-def _noisy(program: Program, played: list[SimulatedCollective], *, late: bool) -> float:
+def _noisy(program: Program, simulated: list[SimulatedCollective], *, late: bool) -> float:
     """Return the estimated time [s] for simulating transfers one by one: with noise, no two ranks are alike."""
     each = _A_SHARING_TRANSFER if isinstance(program.ranks, RanksByList) else _A_NOISY_TRANSFER
     # If every rank sends to every rank at once, each arrival changes every share.
-    sharing = {id(one.op.schedule): _A_SHARER * one.op.schedule.rows for one in played if late and _wide(one.op)}
-    return sum(one.transfers * (each + sharing.get(id(one.op.schedule), 0.0)) for one in played)
+    sharing = {
+        id(collective.op.schedule): _A_SHARER * collective.op.schedule.rows
+        for collective in simulated
+        if late and _wide(collective.op)
+    }
+    return sum(collective.transfers * (each + sharing.get(id(collective.op.schedule), 0.0)) for collective in simulated)
 
 
 def _wide(op: Collective) -> bool:

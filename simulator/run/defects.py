@@ -23,9 +23,9 @@ def told_with(scenario: Scenario) -> Iterator[None]:
         raise DefectError(error.record, to_yaml(scenario)) from error
 
 
-def refuse_not_finite(played: PointResult) -> None:
+def refuse_not_finite(result: PointResult) -> None:
     """Raise DefectError if a number in a point's report or link use is infinite or NaN."""
-    wrong = [*_unusable_links(played.timeline.links), *not_finite(played.report.to_dict())]
+    wrong = [*_unusable_links(result.timeline.links), *not_finite(result.report.to_dict())]
     if wrong:
         raise DefectError(f"{wrong[0]} ({len(wrong)} such records)")
 

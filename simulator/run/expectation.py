@@ -165,24 +165,24 @@ class Expectation:
             "capacity_bytes": self.margin.capacity,
             "settings_that_fit": [
                 {
-                    "key": one.key,
-                    "step_time_s": one.step_time,
-                    "interval_80": [one.low, one.high],
-                    "reserved_bytes": one.margin.reserved,
-                    "process_bytes": one.margin.process,
+                    "key": entry.key,
+                    "step_time_s": entry.step_time,
+                    "interval_80": [entry.low, entry.high],
+                    "reserved_bytes": entry.margin.reserved,
+                    "process_bytes": entry.margin.process,
                 }
-                for one in self.fitting
+                for entry in self.fitting
             ],
             "explanations": [
                 {
-                    "cause": one.cause,
-                    "step_time_s": one.step_time,
-                    "share_of_gap": one.share,
-                    "key": one.key,
-                    "likely": one.likely,
-                    "usual": one.usual,
+                    "cause": entry.cause,
+                    "step_time_s": entry.step_time,
+                    "share_of_gap": entry.share,
+                    "key": entry.key,
+                    "likely": entry.likely,
+                    "usual": entry.usual,
                 }
-                for one in self.explanations
+                for entry in self.explanations
             ],
         }
 
@@ -213,9 +213,9 @@ def expectation(
         raise ScenarioError("expect: the scenario has no `training`; only training steps have a normal time")
     if (step_time is None) == (rate is None):
         raise ScenarioError("expect: give one measurement, a step time or a rate")
-    given = step_time if step_time is not None else rate
-    if given is None or not (0.0 < given < math.inf):
-        raise ScenarioError(f"expect: got {given}; a measurement must be more than 0")
+    value = step_time if step_time is not None else rate
+    if value is None or not (0.0 < value < math.inf):
+        raise ScenarioError(f"expect: got {value}; a measurement must be more than 0")
     clusters = Clusters()
 
     def simulated(changed: Scenario) -> dict[str, Any]:
@@ -250,7 +250,9 @@ def expectation(
         work,
         work_unit([report]),
         # The usual cause first, then likely causes that explain the whole gap and no more.
-        tuple(sorted(causes, key=lambda one: (not one.likely, not one.usual, round(abs(math.log(one.share)), 1)))),
+        tuple(
+            sorted(causes, key=lambda cause: (not cause.likely, not cause.usual, round(abs(math.log(cause.share)), 1)))
+        ),
         margin,
         fitting,
         needed,
@@ -284,14 +286,14 @@ def _fitting(
     scenario: Scenario, training: TrainingSpec, simulated: Callable[[Scenario], dict[str, Any]]
 ) -> Iterator[FittingSetting]:
     """Yield the settings with which a step fits that does not fit as described, the mildest of each kind."""
-    known = set[str]()
+    sufficient = set[str]()
     for kind, key, changes in _smaller(training):
-        if kind in known:
+        if kind in sufficient:
             continue
         report = simulated(scenario.replaced(training=training.replaced(**changes)))
         margin = margin_of(report)
         if margin.fits:
-            known.add(kind)
+            sufficient.add(kind)
             yield FittingSetting(key, report["step_time_s"], *_interval(report), margin)
 
 
@@ -346,11 +348,11 @@ def _explanations(
             yield Explanation(cause, seconds, share, key, likely and beyond <= close, usual)
 
     sized = _sized(scenario, training, slower=slower, rated=rated)
-    sizes = [(one, *_solved(_times(time_of, one), predicted, measured, one.most)) for one in sized]
+    sizes = [(change, *_solved(_times(time_of, change), predicted, measured, change.most)) for change in sized]
     # The smaller the change, the likelier the cause.
-    for one, size, seconds in sorted(sizes, key=lambda found: abs(math.log(found[1]))):
-        likely = max(size, 1 / size) <= one.likely
-        yield from told(one.words(size), seconds, one.key(size), likely=likely, usual=one.usual)
+    for change, size, seconds in sorted(sizes, key=lambda solved: abs(math.log(solved[1]))):
+        likely = max(size, 1 / size) <= change.likely
+        yield from told(change.words(size), seconds, change.key(size), likely=likely, usual=change.usual)
     for cause, key, changes in _plain(scenario, training, slower=slower):
         yield from told(cause, time_of(scenario.replaced(training=training.replaced(**changes))), key)
 
@@ -388,12 +390,12 @@ def _times(time_of: Callable[[Scenario], float], cause: _Sized) -> Callable[[flo
 
 def _sized(scenario: Scenario, training: TrainingSpec, *, slower: bool, rated: bool) -> Iterator[_Sized]:
     """Yield causes with a size that change the step time in one direction; `rated` as in `_explanations`."""
-    own = load_framework(training.framework, scenario.base)
+    constants = load_framework(training.framework, scenario.base)
     most = _MOST if slower else 1 / _MOST
 
     def with_constant(name: str, value: float) -> Scenario:
-        made: Any = changed_file(training.framework, scenario.base, {name: value})
-        return scenario.replaced(training=training.replaced(framework=made))
+        framework: Any = changed_file(training.framework, scenario.base, {name: value})
+        return scenario.replaced(training=training.replaced(framework=framework))
 
     def factor(name: str, words: str, shipped: float, *, usual: bool = False) -> _Sized:
         return _Sized(
@@ -406,13 +408,13 @@ def _sized(scenario: Scenario, training: TrainingSpec, *, slower: bool, rated: b
             usual,
         )
 
-    yield factor("kernel_time", "kernels", own.kernel_time)
+    yield factor("kernel_time", "kernels", constants.kernel_time)
     if scenario.cluster.world_size > 1:
-        yield factor("network_time", "transfers", own.network_time, usual=slower and rated)
+        yield factor("network_time", "transfers", constants.network_time, usual=slower and rated)
     if not slower:
         return
     # The issue time grows from its own value, or from 1 us.
-    issue = own.issue or 1e-6
+    issue = constants.issue or 1e-6
     yield _Sized(
         lambda size: f"the host needs {1e6 * issue * size:.0f} us to issue a kernel",
         lambda size: f"issue: {issue * size:.2g} in a framework file",
@@ -448,14 +450,14 @@ def _power_limit(scenario: Scenario) -> Iterator[_Sized]:
 
 def _plain(scenario: Scenario, training: TrainingSpec, *, slower: bool) -> Iterator[tuple[str, str, dict[str, Any]]]:
     """Yield causes without a size: words, key, and changed fields of `training`."""
-    own = load_framework(training.framework, scenario.base)
+    constants = load_framework(training.framework, scenario.base)
     if slower:
-        if own.overlaps and scenario.cluster.world_size > 1:
-            made = changed_file(training.framework, scenario.base, {"overlaps": False})
+        if constants.overlaps and scenario.cluster.world_size > 1:
+            framework = changed_file(training.framework, scenario.base, {"overlaps": False})
             yield (
                 "communication does not overlap with kernels",
                 "overlaps: false in a framework file",
-                {"framework": made},
+                {"framework": framework},
             )
         if training.activation_checkpointing != "full":
             yield "every layer is recomputed", "activation_checkpointing: full", {"activation_checkpointing": "full"}
@@ -473,7 +475,7 @@ def _plain(scenario: Scenario, training: TrainingSpec, *, slower: bool) -> Itera
         yield "nothing is recomputed", "activation_checkpointing: none", {"activation_checkpointing": "none"}
     if training.attention_generation == 2 and "attention_3" in kernel_model(Clusters().of(scenario).gpus[0]).constants:
         yield "attention runs on kernels of generation 3", "attention_generation: 3", {"attention_generation": 3}
-    if not training.compile and own.compiled:
+    if not training.compile and constants.compiled:
         yield "a compiler merges kernels", "compile: true", {"compile": True}
 
 

@@ -72,33 +72,33 @@ def long_step_report(scenario: Scenario, clusters: Clusters) -> tuple[TrainingRe
         short = groups * group + step.accumulation % group
         if step.accumulation < _WORTH * (2 * short + group):
             return None
-        one, other = played(short), played(short + group)
+        short_run, longer_run = played(short), played(short + group)
         # Schedules that hold every micro-batch's activations have no steady state.
-        if _peaks(one) != _peaks(other):
+        if _peaks(short_run) != _peaks(longer_run):
             return None
-        if repeats(one.timeline, other.timeline):
-            return _told(one, other, cluster, step.accumulation, short, group), other.timeline.engine
+        if repeats(short_run.timeline, longer_run.timeline):
+            return _told(short_run, longer_run, cluster, step.accumulation, short, group), longer_run.timeline.engine
     return None
 
 
-def _peaks(played: PointResult) -> tuple[int, tuple[int, ...]]:
+def _peaks(result: PointResult) -> tuple[int, tuple[int, ...]]:
     """Return the peak memory of a step and of its pipeline stages [B]."""
-    return _report(played).peak_memory_bytes, _report(played).peak_memory_by_stage
+    return _report(result).peak_memory_bytes, _report(result).peak_memory_by_stage
 
 
-def _report(played: PointResult) -> TrainingReport:
-    if not isinstance(played.report, TrainingReport):
+def _report(result: PointResult) -> TrainingReport:
+    if not isinstance(result.report, TrainingReport):
         raise TypeError("a training step has the report of a training step")
-    return played.report
+    return result.report
 
 
 def _told(
-    one: PointResult, other: PointResult, cluster: Cluster, micro_batches: int, short: int, group: int
+    short_run: PointResult, other: PointResult, cluster: Cluster, micro_batches: int, short: int, group: int
 ) -> TrainingReport:
     """Return the report of a step with `micro_batches`, from the steps with `short` and `short + group`."""
     if not isinstance(other.plan, StepPlan):
         raise TypeError("a training step has the plan of a training step")
-    report = _extrapolated(_report(one), _report(other), micro_batches, short, group)
+    report = _extrapolated(_report(short_run), _report(other), micro_batches, short, group)
     times, memory = step_intervals(
         other.plan,
         cluster,
@@ -140,14 +140,14 @@ def repeats(short: Timeline, longer: Timeline) -> bool:
             continue
         if count < 0 or first < 0:
             return False
-        for one, next_one in zip(spans[first : first + count], spans[first + count : first + 2 * count], strict=True):
-            apart = next_one.start - one.start
-            longer_by = (next_one.end - next_one.start) - (one.end - one.start)
-            ahead = stream == ISSUE and apart < period
+        for span, next_one in zip(spans[first : first + count], spans[first + count : first + 2 * count], strict=True):
+            distance = next_one.start - span.start
+            longer_by = (next_one.end - next_one.start) - (span.end - span.start)
+            ahead = stream == ISSUE and distance < period
             if (
-                one.kind != next_one.kind
+                span.kind != next_one.kind
                 or abs(longer_by) > tolerance
-                or not (ahead or abs(apart - period) <= tolerance)
+                or not (ahead or abs(distance - period) <= tolerance)
             ):
                 return False
     return True
@@ -155,14 +155,14 @@ def repeats(short: Timeline, longer: Timeline) -> bool:
 
 def _streams(timeline: Timeline) -> dict[tuple[int, str], list[Span]]:
     """Return the spans of each stream of each recorded rank, in order of their start."""
-    found: dict[tuple[int, str], list[Span]] = {}
+    spans_of: dict[tuple[int, str], list[Span]] = {}
     for span in timeline.spans:
-        found.setdefault((span.rank, span.stream), []).append(span)
-    return {key: sorted(spans, key=lambda span: (span.start, span.end)) for key, spans in found.items()}
+        spans_of.setdefault((span.rank, span.stream), []).append(span)
+    return {key: sorted(spans, key=lambda span: (span.start, span.end)) for key, spans in spans_of.items()}
 
 
 def _extrapolated(
-    one: TrainingReport, other: TrainingReport, micro_batches: int, short: int, group: int
+    first: TrainingReport, other: TrainingReport, micro_batches: int, short: int, group: int
 ) -> TrainingReport:
     """Return the report of a step with `micro_batches`, from the reports with `short` and `short + group`."""
     groups = (micro_batches - short - group) // group
@@ -177,11 +177,13 @@ def _extrapolated(
     def all_of(before: Sequence[float], after: Sequence[float]) -> tuple[float, ...]:
         return tuple(further(*pair) for pair in zip(before, after, strict=True))
 
-    time = further(one.step_time_s, other.step_time_s)
+    time = further(first.step_time_s, other.step_time_s)
     # Work per time: micro-batches grow in proportion, the time does not quite.
     faster = micro_batches / (short + group) * other.step_time_s / time
-    compute, idle = (further(getattr(one, name), getattr(other, name)) for name in ("compute_time_s", "bubble_time_s"))
-    exposed = further(one.exposed_comm_time_s, other.exposed_comm_time_s)
+    compute, idle = (
+        further(getattr(first, name), getattr(other, name)) for name in ("compute_time_s", "bubble_time_s")
+    )
+    exposed = further(first.exposed_comm_time_s, other.exposed_comm_time_s)
     parts = {"kernels": compute, "host update": 0.0, "exposed communication": exposed, "idle": idle}
     return replace(
         other,
@@ -190,20 +192,20 @@ def _extrapolated(
         tokens_per_s_per_gpu=other.tokens_per_s_per_gpu * faster,
         useful_tokens_per_s=other.useful_tokens_per_s * faster,
         mfu=other.mfu * faster,
-        hfu=further(one.hfu * one.step_time_s, other.hfu * other.step_time_s) / time,
+        hfu=further(first.hfu * first.step_time_s, other.hfu * other.step_time_s) / time,
         model_flops_per_s_per_gpu=other.model_flops_per_s_per_gpu * faster,
         compute_time_s=compute,
-        comm_time_s=further(one.comm_time_s, other.comm_time_s),
+        comm_time_s=further(first.comm_time_s, other.comm_time_s),
         exposed_comm_time_s=exposed,
         bubble_time_s=idle,
-        recompute_time_s=further(one.recompute_time_s, other.recompute_time_s),
-        optimizer_time_s=further(one.optimizer_time_s, other.optimizer_time_s),
-        closed_form_collectives=int(further(one.closed_form_collectives, other.closed_form_collectives)),
-        played_collectives=int(further(one.played_collectives, other.played_collectives)),
+        recompute_time_s=further(first.recompute_time_s, other.recompute_time_s),
+        optimizer_time_s=further(first.optimizer_time_s, other.optimizer_time_s),
+        closed_form_collectives=int(further(first.closed_form_collectives, other.closed_form_collectives)),
+        played_collectives=int(further(first.played_collectives, other.played_collectives)),
         bottleneck=None,
         because=limit_text(time, parts, other.because.partition("; ")[2]),
-        exposed_comm_time_by_kind=each(one.exposed_comm_time_by_kind, other.exposed_comm_time_by_kind),
-        comm_time_by_dimension=each(one.comm_time_by_dimension, other.comm_time_by_dimension),
-        exposed_comm_time_by_dimension=each(one.exposed_comm_time_by_dimension, other.exposed_comm_time_by_dimension),
-        idle_time_by_stage=all_of(one.idle_time_by_stage, other.idle_time_by_stage),
+        exposed_comm_time_by_kind=each(first.exposed_comm_time_by_kind, other.exposed_comm_time_by_kind),
+        comm_time_by_dimension=each(first.comm_time_by_dimension, other.comm_time_by_dimension),
+        exposed_comm_time_by_dimension=each(first.exposed_comm_time_by_dimension, other.exposed_comm_time_by_dimension),
+        idle_time_by_stage=all_of(first.idle_time_by_stage, other.idle_time_by_stage),
     )

@@ -73,7 +73,7 @@ def estimate_memory(cluster: Cluster, step: TrainingStep) -> MemoryNeed:
     # The stage with the largest peak decides.
     most = max(timeline.peak.nbytes if timeline.peak else 0 for timeline in stages)
     reserved = max(max(timeline.reserved.values(), default=most) for timeline in stages)
-    short = any(one.short_of_memory for one in stages)
+    short = any(timeline.short_of_memory for timeline in stages)
     return MemoryNeed(most, reserved, cluster.gpus[0].hbm_bytes, not short, stages[0].beside)
 
 
@@ -85,8 +85,10 @@ def paged(cluster: Cluster, step: TrainingStep) -> TrainingStep:
 
     def reserved(tried: TrainingStep) -> list[int]:
         """Return the peak of the memory that a rank of each pipeline stage reserves [B]."""
-        found = [max(one.reserved.values(), default=0) for one in simulated_alone(cluster, tried, limit=False)]
-        return [max(found[at : at + places]) for at in range(0, len(found), places)]
+        nbytes = [
+            max(timeline.reserved.values(), default=0) for timeline in simulated_alone(cluster, tried, limit=False)
+        ]
+        return [max(nbytes[at : at + places]) for at in range(0, len(nbytes), places)]
 
     # A rank alone has exact times.
     return with_pages(cluster, step, reserved, 1.0 if cluster.world_size == 1 else _ROUGHLY)

@@ -39,11 +39,11 @@ def with_pages(
         return step
     beside = process_memory(cluster.gpus[0], step, groups_of(step, cluster.world_size)).nbytes
     capacity = min(gpu.hbm_bytes for gpu in cluster.gpus) - beside
-    made = step
+    paged = step
     for _ in range(_ROUNDS):
-        missing = [max(0, int(spare * nbytes) - capacity) for nbytes in reserved(made)]
+        missing = [max(0, int(spare * nbytes) - capacity) for nbytes in reserved(paged)]
         if not any(missing):
             break
-        before = made.paged_out or (0,) * len(missing)
-        made = replace(made, paged_out=tuple(a + b for a, b in zip(before, missing, strict=True)))
-    return made
+        before = paged.paged_out or (0,) * len(missing)
+        paged = replace(paged, paged_out=tuple(a + b for a, b in zip(before, missing, strict=True)))
+    return paged

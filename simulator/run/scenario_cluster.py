@@ -32,7 +32,10 @@ class Clusters:
         cluster = self._built.pop(key, None) or build_cluster(scenario)
         self._built[key] = cluster
         # At least the cluster just built stays.
-        while len(self._built) > 1 and sum(len(one.router.vertices) for one in self._built.values()) > _MOST_VERTICES:
+        while (
+            len(self._built) > 1
+            and sum(len(cluster.router.vertices) for cluster in self._built.values()) > _MOST_VERTICES
+        ):
             self._built.popitem(last=False)
         return cluster
 

@@ -39,15 +39,15 @@ def simulated_collectives(program: Program) -> list[SimulatedCollective]:
     """
     lists = program.lists
     length: dict[int, int] = {}
-    found = []
+    collectives = []
     for times, members in zip(lists.times, lists.kinds, strict=True):
         for op in members:
             if op.duration is None:
                 # Groups in a family share their schedule.
                 key = id(op.schedule)
                 length[key] = length.get(key) or op.schedule.length()
-                found.append(SimulatedCollective(op, times * length[key]))
-    return found
+                collectives.append(SimulatedCollective(op, times * length[key]))
+    return collectives
 
 
 def rows(collectives: Sequence[SimulatedCollective], *, alike: bool) -> int:
@@ -61,7 +61,7 @@ def rows(collectives: Sequence[SimulatedCollective], *, alike: bool) -> int:
         True: one group stands for all groups with its schedule, as in the compiled engine with one rank per class.
         False: a schedule counts once for each group.
     """
-    ops = [one.op for one in collectives]
+    ops = [collective.op for collective in collectives]
     return sum({(id(op.schedule), () if alike else op.group): op.schedule.rows for op in ops}.values())
 
 
@@ -109,11 +109,11 @@ class StepRows:
         # A multiple accepted by every schedule.
         spec = scenario.cluster.replaced(world_size=ranks, stragglers=slow, link_factors={}, placement=None, ecmp=None)
         few = lcm(2 * step.parallelism.pp, step.parallelism.microbatch_group or 1)
-        one = replace(step, accumulation=min(step.accumulation, few))
-        key = repr((spec, scenario.base, one))
+        short = replace(step, accumulation=min(step.accumulation, few))
+        key = repr((spec, scenario.base, short))
         if key not in self._planned:
             steady = spec.jitter.compute == 0 and spec.jitter.latency == 0
-            plan = plan_step(build_cluster(scenario.replaced(cluster=spec)), one, steady=steady)
+            plan = plan_step(build_cluster(scenario.replaced(cluster=spec)), short, steady=steady)
             self._planned[key] = rows(simulated_collectives(plan.program), alike=steady)
         return self._planned[key]
 
@@ -123,5 +123,5 @@ def _few_ranks(scenario: Scenario, step: TrainingStep) -> int:
     groups = groups_of(step, scenario.cluster.world_size)
     shard = groups.shard_size if groups.hybrid else 1
     experts = groups.expert_ranks * groups.expert_tensor
-    whole = lcm(groups.size("model") * shard, experts, facts(scenario.cluster.topology, scenario.base).node_size or 1)
-    return whole * max(2, _FEW // whole)
+    period = lcm(groups.size("model") * shard, experts, facts(scenario.cluster.topology, scenario.base).node_size or 1)
+    return period * max(2, _FEW // period)

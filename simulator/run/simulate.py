@@ -91,10 +91,10 @@ def simulate_point(
     jitter = Jitter(scenario.cluster.jitter.compute, scenario.cluster.jitter.latency, scenario.seed)
     with told_with(scenario), watched(scenario.cluster.watchdog, scenario.cluster.events):
         if scenario.training is None:
-            played = play_collective(cluster, scenario, jitter, tamper=tamper or {}, keep=keep, own=algorithm)
+            result = play_collective(cluster, scenario, jitter, tamper=tamper or {}, keep=keep, algorithm=algorithm)
         else:
             step = to_step(scenario.training, scenario.cluster.world_size, scenario.base, algorithm)
-            played = play_step(cluster, step, jitter, limit_memory=limit_memory, engine=scenario.engine, keep=keep)
-        check_waits(played.plan.program, played.timeline, scenario.cluster.watchdog)
-        refuse_not_finite(played)
-    return SimulatedRun(scenario=scenario, **{field.name: getattr(played, field.name) for field in fields(played)})
+            result = play_step(cluster, step, jitter, limit_memory=limit_memory, engine=scenario.engine, keep=keep)
+        check_waits(result.plan.program, result.timeline, scenario.cluster.watchdog)
+        refuse_not_finite(result)
+    return SimulatedRun(scenario=scenario, **{field.name: getattr(result, field.name) for field in fields(result)})

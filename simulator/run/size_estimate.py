@@ -210,14 +210,14 @@ def _of_cluster(spec: ClusterSpec, servers: int, base: Path) -> tuple[Share, ...
     graph = graph_size(spec.topology, gpus, servers=servers, base=base)
     if graph.parts < _FEW_PARTS:
         return ()
-    asked, remedy = f"cluster.world_size: {gpus:,} ranks", "take fewer ranks"
+    cause, remedy = f"cluster.world_size: {gpus:,} ranks", "take fewer ranks"
     if servers > gpus:
-        asked, remedy = f"{servers:,} servers", "take fewer servers"
+        cause, remedy = f"{servers:,} servers", "take fewer servers"
     elif facts(spec.topology, base).max_ranks is not None:
         name = spec.topology if isinstance(spec.topology, str) else "the topology"
-        asked, remedy = f"cluster.topology: all GPUs of {name}", "take a smaller topology"
+        cause, remedy = f"cluster.topology: all GPUs of {name}", "take a smaller topology"
     made_of = f"{graph.vertices:,} vertices and {2 * graph.cables:,} links"
-    return (Share(asked, made_of, remedy, graph.nbytes, graph.seconds),)
+    return (Share(cause, made_of, remedy, graph.nbytes, graph.seconds),)
 
 
 def _of_program(scenario: Scenario, step_rows: StepRows) -> tuple[Share, ...]:
@@ -244,15 +244,15 @@ def _of_collective(scenario: Scenario) -> tuple[Share, ...]:
     schedule = find_algorithm(name, scenario.base).plans[spec.operation](request)
     nbytes, seconds = schedule.rows * _BYTES_A_ROW, schedule.rows * _A_ROW
     if spec.chunks:
-        asked = f"collective.chunks: {spec.chunks:,} pieces over {ranks:,} ranks"
+        cause = f"collective.chunks: {spec.chunks:,} pieces over {ranks:,} ranks"
         made_of = f"{schedule.rows:.3g} transfers in {spec.chunks:,} rounds"
-        return (each, Share(asked, made_of, "take fewer pieces", nbytes, seconds + spec.chunks * _A_ROUND))
-    asked, remedy = (
+        return (each, Share(cause, made_of, "take fewer pieces", nbytes, seconds + spec.chunks * _A_ROUND))
+    cause, remedy = (
         (f"collective.algorithm: {name} over {ranks:,} ranks"),
         "take another algorithm, or fewer ranks",
     )
     if request.servers > ranks:
-        asked, remedy = f"collective.servers.count: {request.servers:,} servers", "take fewer servers"
+        cause, remedy = f"collective.servers.count: {request.servers:,} servers", "take fewer servers"
     made_of = f"{schedule.rows:.3g} transfers"
     # A ring has three rounds with a transfer per rank and repeats these rounds. The engine writes out repetitions only
     # if their chunks have unequal sizes, and always writes transfers without repetitions.
@@ -263,7 +263,7 @@ def _of_collective(scenario: Scenario) -> tuple[Share, ...]:
         nbytes, seconds = transfers * BYTES_WRITTEN_OUT, transfers * _A_WRITTEN_TRANSFER
         made_of = f"{transfers:.3g} transfers of unequal sizes"
         remedy = f"take a size that is divisible into {schedule.chunks:,} equal parts, or fewer ranks"
-    return (each, Share(asked, made_of, remedy, nbytes, seconds))
+    return (each, Share(cause, made_of, remedy, nbytes, seconds))
 
 
 def _on_nodes(scenario: Scenario, request: CollectiveRequest) -> tuple[str, CollectiveRequest]:
@@ -283,12 +283,12 @@ def _on_nodes(scenario: Scenario, request: CollectiveRequest) -> tuple[str, Coll
         return spec.algorithm, request
     # The constants of two nodes are the constants of many.
     two = ClusterSpec(topology=cluster.topology, world_size=2 * node, gpu=cluster.gpu)
-    own = runs(build_cluster(scenario.replaced(cluster=two)), request, tuple(range(2 * node)))
-    if own is None:
+    runs_of = runs(build_cluster(scenario.replaced(cluster=two)), request, tuple(range(2 * node)))
+    if runs_of is None:
         return "auto", request
-    if request.chunks is None and "chunks" in ALGORITHMS.find(own.algorithm).options:
-        request = replace(request, chunks=own.segments(spec.nbytes))
-    return own.algorithm, request
+    if request.chunks is None and "chunks" in ALGORITHMS.find(runs_of.algorithm).options:
+        request = replace(request, chunks=runs_of.segments(spec.nbytes))
+    return runs_of.algorithm, request
 
 
 def _of_step(scenario: Scenario, step_rows: StepRows) -> tuple[Share, ...]:
@@ -305,24 +305,24 @@ def _of_step(scenario: Scenario, step_rows: StepRows) -> tuple[Share, ...]:
     # Ranks in a stage share an operation list, and the engine follows the list for each rank.
     layers, stages = step.model.num_layers, step.parallelism.pp
     followed = noted / stages * ranks
-    asked = f"training.gradient_accumulation_steps: {step.accumulation:,} micro-batches"
+    cause = f"training.gradient_accumulation_steps: {step.accumulation:,} micro-batches"
     remedy = "take fewer micro-batches with more sequences each"
     if step.accumulation == 1:
-        asked, remedy = f"training.model: {layers:,} layers", "take fewer layers"
+        cause, remedy = f"training.model: {layers:,} layers", "take fewer layers"
     made_of = f"{noted:.3g} operations of {layers:,} layers" + (f" in {stages} stages" if stages > 1 else "")
-    lists = Share(asked, made_of, remedy, noted * _BYTES_AN_OPERATION, noted * _AN_OPERATION)
+    lists = Share(cause, made_of, remedy, noted * _BYTES_AN_OPERATION, noted * _AN_OPERATION)
     rows = 0.0
     if ranks >= _FEW_RANKS:
-        asked, remedy = f"cluster.world_size: {ranks:,} ranks", "take fewer ranks"
+        cause, remedy = f"cluster.world_size: {ranks:,} ranks", "take fewer ranks"
         rows = step_rows.of(scenario, step)
     return (
         lists,
         Share(
-            asked, f"{rows:.3g} transfers in the schedules of collectives", remedy,
+            cause, f"{rows:.3g} transfers in the schedules of collectives", remedy,
             rows * _BYTES_A_ROW_OF_A_STEP, rows * _A_ROW_OF_A_STEP,
         ),
         Share(
-            asked, f"{followed:.3g} operations of all ranks", remedy,
+            cause, f"{followed:.3g} operations of all ranks", remedy,
             ranks * _BYTES_A_RANK_OF_A_STEP + followed * BYTES_AN_OPERATION_OF_A_RANK,
             ranks * _A_RANK_OF_A_STEP + followed * _AN_OPERATION_OF_A_RANK,
         ),
@@ -366,17 +366,17 @@ def _counted(scenario: Scenario, step: TrainingStep) -> float:
         return 0.0
     gpu = scenario.cluster.gpu or facts(scenario.cluster.topology, scenario.base).gpu
     try:
-        alone = build("star_100g", 1, gpu=gpu, base=scenario.base)
-        notes = few_micro_batches(alone, replace(step, accumulation=few), ranks)
+        lone = build("star_100g", 1, gpu=gpu, base=scenario.base)
+        notes = few_micro_batches(lone, replace(step, accumulation=few), ranks)
     # Planning the step reports this fault with its key.
     except ValueError:
         return 0.0
-    return sum(_operations_of(one, step.accumulation / few) for one in notes)
+    return sum(_operations_of(stage_notes, step.accumulation / few) for stage_notes in notes)
 
 
 def _operations_of(notes: StageNotes, times: float) -> float:
     """Return an operation list's extrapolated length: each representative pass counts `times` times."""
     ends = [*notes.begins.values(), notes.ends][1:]
-    length = {one: end - begin for (one, begin), end in zip(notes.begins.items(), ends, strict=True)}
+    length = {step_pass: end - begin for (step_pass, begin), end in zip(notes.begins.items(), ends, strict=True)}
     others = len(notes.ops) - sum(length.values())
-    return others + times * sum(length[one] for one in notes.stand_for)
+    return others + times * sum(length[step_pass] for step_pass in notes.stand_for)

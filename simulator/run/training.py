@@ -71,7 +71,7 @@ def play_step(
         lists = planned.program.lists
         operations = cluster.world_size * len(lists.lists[lists.list_of[0]])
         # Real training and asynchronous steps need the operations on every rank.
-        whole = step.lesson is not None or step.rounds > 1
+        every_rank = step.lesson is not None or step.rounds > 1
         timeline = play(
             by,
             planned.program,
@@ -79,7 +79,7 @@ def play_step(
             jitter=jitter,
             limit_memory=limit_memory,
             allocator=step.allocator,
-            keep=None if whole else _played_ranks(planned, whose(keep, planned.program, operations)),
+            keep=None if every_rank else _played_ranks(planned, whose(keep, planned.program, operations)),
         )
         timeline = with_link_use(timeline)
     except OutOfMemoryError as error:
@@ -95,8 +95,8 @@ def play_step(
         learned = learn(planned, cluster, timeline, jitter)
         report, parameters = replace(report, learning=learned.learning), learned.parameters
     # The report needed further ranks; the caller did not ask for them.
-    kept = timeline if keep is None else of_ranks(timeline, keep)
-    return PointResult(planned, kept, report, parameters=parameters)
+    asked_for = timeline if keep is None else of_ranks(timeline, keep)
+    return PointResult(planned, asked_for, report, parameters=parameters)
 
 
 def _unlimited(cluster: Cluster, step: TrainingStep, jitter: Jitter, engine: Engine) -> str:
@@ -144,12 +144,12 @@ def _stage_text(step: TrainingStep, rank: int, world_size: int) -> str:
     place = int(cut.grid(world_size).coordinate("pp")[rank])
     layers, count = pipeline.layers(), pipeline.model_stages
     stages = [stage % count for stage in pipeline.schedule.stages_of(place, pipeline.shape)]
-    held = f"{sum(layers[stage] for stage in stages)} of {sum(layers)} layers"
+    layer_text = f"{sum(layers[stage] for stage in stages)} of {sum(layers)} layers"
     if len(stages) > 1:
-        return f"stages {', '.join(map(str, stages))} of {count}, {held}"
+        return f"stages {', '.join(map(str, stages))} of {count}, {layer_text}"
     [stage] = stages
     names = {0: "first stage", count - 1: "last stage"}
-    return f"{names.get(stage, f'stage {stage} of {count}')}, {held}"
+    return f"{names.get(stage, f'stage {stage} of {count}')}, {layer_text}"
 
 
 def _with_stage(error: OutOfMemoryError, step: TrainingStep, world_size: int) -> str:

@@ -41,10 +41,10 @@ def watched(watchdog: float | None, events: Sequence[EventSpec]) -> Iterator[Non
     except DeadlockError as error:
         if watchdog is not None:
             raise _stopped(error, watchdog) from error
-        if forever := [one for one in events if one.factor == 0.0 and one.lasts is None]:
+        if forever := [event for event in events if event.factor == 0.0 and event.lasts is None]:
             what = label("cluster.events", forever)
             why = "for good, because lasts is omitted"
-            if any(one.reroute_after is not None for one in forever):
+            if any(event.reroute_after is not None for event in forever):
                 why += ", and some transfers have no other route"
             error.args = (f"{what} {why}, and the step cannot end; {error.args[0]}",)
         raise
@@ -54,7 +54,7 @@ def _stopped(error: DeadlockError, watchdog: float) -> StoppedError:
     """Return the error of a job that ends by its watchdog `watchdog` seconds after the last thing that happened."""
     time = error.time + watchdog
     # A collective that waits, rather than an operation that waits for its own rank.
-    first = min(error.waiting.items(), key=lambda one: one[1].startswith("its own"))
+    first = min(error.waiting.items(), key=lambda pair: pair[1].startswith("its own"))
     return StoppedError(
         time,
         f"the watchdog ends the job at {format_duration(time)}: {first[0]} has waited for {first[1]} since "
@@ -66,8 +66,8 @@ def check_waits(program: Program, timeline: Timeline, watchdog: float | None) ->
     """Raise StoppedError if a rank waits in a collective of a program for longer than the watchdog allows [s]."""
     if watchdog is None:
         return
-    named = program.collectives()
-    late = [span for span in timeline.spans if span.end - span.start > watchdog and span.name in named]
+    collectives = program.collectives()
+    late = [span for span in timeline.spans if span.end - span.start > watchdog and span.name in collectives]
     if late:
         first = min(late, key=lambda span: (span.start, span.rank))
         time = first.start + watchdog
