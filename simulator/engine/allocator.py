@@ -242,14 +242,14 @@ class CachingAllocator(Allocator):
         return pool.cached.pop(place)[2] if place < len(pool.cached) else None
 
     def _grow(self, pool: Pool, size: int) -> MemoryBlock | None:
-        wanted = segment_size(size)
-        if not self._has_room(wanted):
+        nbytes = segment_size(size)
+        if not self._has_room(nbytes):
             return None
-        block = MemoryBlock(self._next_address, wanted, pool)
+        block = MemoryBlock(self._next_address, nbytes, pool)
         # Addresses are never reused, so a log stays unambiguous.
-        self._next_address += wanted
+        self._next_address += nbytes
         self._heads[block.address] = block
-        self._reserve("segment_alloc", block.address, wanted, pool)
+        self._reserve("segment_alloc", block.address, nbytes, pool)
         return block
 
     def _splits(self, rest: int, pool: Pool) -> bool:

@@ -123,11 +123,13 @@ class RoutedCollective:
     @cached_property
     def links(self) -> RouteLinks:
         """Every cluster link on each route, HBM excluded; the usual routes come first, then all detours."""
-        routes = np.concatenate([own.route + k * len(self.routes) for k, own in enumerate(self.every_routes)])
-        links = np.concatenate([own.link for own in self.every_routes])
-        there = links < self.hbm
-        begin = np.searchsorted(routes[there], np.arange(len(self.every_routes) * len(self.routes) + 1))
-        return RouteLinks(begin, links[there])
+        routes = np.concatenate(
+            [routes_of_set.route + k * len(self.routes) for k, routes_of_set in enumerate(self.every_routes)]
+        )
+        links = np.concatenate([routes_of_set.link for routes_of_set in self.every_routes])
+        on_fabric = links < self.hbm
+        begin = np.searchsorted(routes[on_fabric], np.arange(len(self.every_routes) * len(self.routes) + 1))
+        return RouteLinks(begin, links[on_fabric])
 
 
 class _Kind(NamedTuple):
@@ -206,7 +208,7 @@ class _Together:
 
     def size(self) -> int:
         """Approximate count of stored numbers: the cache entry's size."""
-        return sum(64 + 3 * len(one.link) for one in [*self.routes.values(), *chain(*self.detours.values())])
+        return sum(64 + 3 * len(routes.link) for routes in [*self.routes.values(), *chain(*self.detours.values())])
 
 
 @dataclass(slots=True)
@@ -233,14 +235,14 @@ class _CollectiveRouter:
             lambda: self._together(ops, times, watch_all=watch_all),
             _Together.size,
         )
-        made: dict[tuple[_Kind, int], RoutedCollective] = {}
+        by_kind: dict[tuple[_Kind, int], RoutedCollective] = {}
         routed = []
         for op, kind in zip(collectives, kinds, strict=True):
             # Equal kinds with equal traffic share a single object.
             key = kind, id(self._traffic(op))
-            if key not in made:
+            if key not in by_kind:
                 hbm = len(self.capacity) - self.cluster.world_size
-                made[key] = RoutedCollective(
+                by_kind[key] = RoutedCollective(
                     self._traffic(op),
                     together.routes[kind],
                     _vertices(self.cluster, op),
@@ -251,7 +253,7 @@ class _CollectiveRouter:
                     kind.priority,
                     together.detours.get(kind, ()),
                 )
-            routed.append(made[key])
+            routed.append(by_kind[key])
         return routed
 
     def _together(self, ops: Mapping[_Kind, Collective], times: Mapping[_Kind, int], *, watch_all: bool) -> _Together:
@@ -266,36 +268,39 @@ class _CollectiveRouter:
         # A link that slows down may become the bottleneck of any flow on it.
         changing = np.fromiter(self.cluster.changing_links, np.int64, len(self.cluster.changing_links))
         if len(changing):
-            watched = [own | np.isin(one.routes.link, changing) for own, one in zip(watched, every, strict=True)]
+            watched = [
+                watched_links | np.isin(flows.routes.link, changing)
+                for watched_links, flows in zip(watched, every, strict=True)
+            ]
         potential: dict[_Kind, PotentialFlows] = {}
         for batch, together, matters in zip(batches, every, watched, strict=True):
-            apart = replace(together, routes=together.routes.kept(matters)).apart(len(batch.ops))
-            potential |= zip(batch.kinds, apart, strict=True)
+            flows_of_kinds = replace(together, routes=together.routes.kept(matters)).apart(len(batch.ops))
+            potential |= zip(batch.kinds, flows_of_kinds, strict=True)
         # A program with a single collective needs no second check: pruning found the answer already.
         contends = {
             kind: rerouted
-            or (len(potential) == one.times == 1 and not watch_all)
-            or (len(changing) > 0 and bool(np.isin(one.routes.link, changing).any()))
-            or self._contend([one], bandwidth)
-            for kind, one in potential.items()
-            if one.routes.can_contend
+            or (len(potential) == flows.times == 1 and not watch_all)
+            or (len(changing) > 0 and bool(np.isin(flows.routes.link, changing).any()))
+            or self._contend([flows], bandwidth)
+            for kind, flows in potential.items()
+            if flows.routes.can_contend
         }
         lanes = self._lanes(batches, every, potential, contends, bandwidth)
-        routes = {kind: one.routes for kind, one in potential.items()}
+        routes = {kind: flows.routes for kind, flows in potential.items()}
         return _Together(
             [op.schedule for op in ops.values()], routes, contends, lanes, self._detours(batches, bandwidth)
         )
 
     def _detours(self, batches: Sequence[_Batch], bandwidth: Floats) -> dict[_Kind, tuple[Routes, ...]]:
         """Return the routes around each set of avoided links, on which all links are watched."""
-        found: dict[_Kind, tuple[Routes, ...]] = {}
+        detours: dict[_Kind, tuple[Routes, ...]] = {}
         for avoided in self.cluster.avoided[1:]:
             for batch in batches:
                 flows = self._route(batch, bandwidth, avoided)
                 every = replace(flows, routes=flows.routes.kept(np.ones(len(flows.routes.link), np.bool_)))
-                for kind, own in zip(batch.kinds, every.apart(len(batch.ops)), strict=True):
-                    found[kind] = (*found.get(kind, ()), own.routes)
-        return found
+                for kind, flows_of_kind in zip(batch.kinds, every.apart(len(batch.ops)), strict=True):
+                    detours[kind] = (*detours.get(kind, ()), flows_of_kind.routes)
+        return detours
 
     def _contend(self, kinds: Sequence[PotentialFlows], bandwidth: Floats, *, several: bool = False) -> bool:
         """Return True if flows of the given collectives can hold each other back on links, each collective taken once.
@@ -305,22 +310,22 @@ class _CollectiveRouter:
         # A single flow meets no other.
         if len(kinds) == 1 and not several and int(kinds[0].flows.sum()) == 1:
             return False
-        links, place = np.unique(np.concatenate([one.routes.link for one in kinds]), return_inverse=True)
+        links, place = np.unique(np.concatenate([flows.routes.link for flows in kinds]), return_inverse=True)
         if several or len(kinds) > 1:
             return self._meet(kinds, links, place, bandwidth)
-        (one,) = kinds
+        (flows,) = kinds
         # The cache key renumbers links and ranks: only equality between them matters, and which ends are no ranks.
-        ends = np.concatenate([one.src, one.dst])
-        who, own = np.unique(ends, return_inverse=True)[1], one.routes
+        ends = np.concatenate([flows.src, flows.dst])
+        who, routes = np.unique(ends, return_inverse=True)[1], flows.routes
         columns = (
             place,
             bandwidth[links],
-            own.route,
-            own.weight,
-            own.rate,
-            one.flows,
-            one.low,
-            one.high,
+            routes.route,
+            routes.weight,
+            routes.rate,
+            flows.flows,
+            flows.low,
+            flows.high,
             who,
             ends < 0,
         )
@@ -339,13 +344,13 @@ class _CollectiveRouter:
         `place` is, for each pair of route and link in turn, the link's index in `links`.
         """
         # Split the renumbered links back into kinds.
-        cuts = np.cumsum([len(one.routes.link) for one in kinds])[:-1]
+        cuts = np.cumsum([len(flows.routes.link) for flows in kinds])[:-1]
         # Links are renumbered to the used ones: a cluster may have a hundred thousand.
-        alone = [
-            replace(one, routes=replace(one.routes, link=own), times=1)
-            for one, own in zip(kinds, np.split(place, cuts), strict=True)
+        renumbered = [
+            replace(flows, routes=replace(flows.routes, link=used), times=1)
+            for flows, used in zip(kinds, np.split(place, cuts), strict=True)
         ]
-        return any(bool(matters.any()) for matters in prune_links(alone, bandwidth[links]))
+        return any(bool(matters.any()) for matters in prune_links(renumbered, bandwidth[links]))
 
     def _lanes(
         self,
@@ -397,7 +402,7 @@ class _CollectiveRouter:
         key = (id(op.schedule), *sizes)
         if key not in self._traffics:
             self._traffics[key] = self.cluster.remember(
-                (Traffic, *key), lambda: Traffic(op.schedule, *sizes), lambda made: 64 + 4 * len(made.route_keys)
+                (Traffic, *key), lambda: Traffic(op.schedule, *sizes), lambda traffic: 64 + 4 * len(traffic.route_keys)
             )
         return self._traffics[key]
 
@@ -409,7 +414,7 @@ class _CollectiveRouter:
         _, flows = self.cluster.remember_routes(
             (PotentialFlows, avoided, *batch.kinds),
             lambda: (batch.ops[0].schedule, self._potential_flows(batch.ops, bandwidth, avoided)),
-            lambda made: 5 * len(made[1].routes.link),
+            lambda entry: 5 * len(entry[1].routes.link),
         )
         return replace(flows, times=batch.times)
 
@@ -443,7 +448,7 @@ class _CollectiveRouter:
         # The uncontended rate is the tightest of cap and links, in units.
         rate /= first.priority
         np.minimum.at(rate, route, bandwidth[link] / weight)
-        made = Routes(route, link, weight, table.latency, rate, np.zeros(len(route), np.bool_))
+        kept_routes = Routes(route, link, weight, table.latency, rate, np.zeros(len(route), np.bool_))
         # Ends are rank numbers; servers and switches get -1, -2, ...
         ends = np.tile(-1 - np.arange(participants) + ranks, (count, 1))
         ends[:, :ranks] = groups
@@ -451,14 +456,16 @@ class _CollectiveRouter:
         # Channels are private: shift the numbers so that two collectives never share a channel.
         channel = (int(high.max(initial=-1)) + 1) * np.repeat(np.arange(count), routes)
         low, high, flows = np.tile(low, count) + channel, np.tile(high, count) + channel, np.tile(flows, count)
-        return PotentialFlows(made, low, high, flows, ends[:, src].ravel(), ends[:, dst].ravel(), first.stream, 1)
+        return PotentialFlows(
+            kept_routes, low, high, flows, ends[:, src].ravel(), ends[:, dst].ravel(), first.stream, 1
+        )
 
     def _links_of(self, vertices: Sequence[tuple[str, ...]], pairs: Ints, avoided: frozenset[int]) -> RouteTable:
         """Return the routes between the given pairs of participants around the `avoided` links, for each process
         group's vertices in turn.
         """
         router = self.cluster.router
-        every = np.array([[router.index[vertex] for vertex in own] for own in vertices], np.int64)
+        every = np.array([[router.index[vertex] for vertex in group] for group in vertices], np.int64)
         numbers = np.stack([every[:, pairs[0]].ravel(), every[:, pairs[1]].ravel()])
         return self.cluster.remember_routes(
             (RouteTable, avoided, numbers.tobytes()),
@@ -496,15 +503,15 @@ def _batches(ops: Mapping[_Kind, Collective], times: Mapping[_Kind, int]) -> lis
     depth: dict[tuple[object, int], int] = {}
     for kind in ops:
         # With servers or switches: a batch of its own.
-        alike: tuple[object, ...] = (kind,)
+        traits: tuple[object, ...] = (kind,)
         if not kind.auxiliaries:
-            alike = kind.schedule, kind.stream, kind.rate_cap, kind.cross_rate_cap, kind.priority
+            traits = kind.schedule, kind.stream, kind.rate_cap, kind.cross_rate_cap, kind.priority
             # Depth is one more than the largest depth among the group's ranks. Two groups at equal depth therefore have
             # no common rank.
-            level = 1 + max(depth.get((alike, rank), 0) for rank in kind.group)
-            depth |= dict.fromkeys([(alike, rank) for rank in kind.group], level)
-            alike = *alike, level
-        batches.setdefault(alike, []).append(kind)
+            level = 1 + max(depth.get((traits, rank), 0) for rank in kind.group)
+            depth |= dict.fromkeys([(traits, rank) for rank in kind.group], level)
+            traits = *traits, level
+        batches.setdefault(traits, []).append(kind)
     return [_Batch(kinds, [ops[kind] for kind in kinds], times[kinds[0]]) for kinds in batches.values()]
 
 

@@ -45,13 +45,13 @@ def summed(where: Ints, colours: Colours, size: int) -> Colours:
     return sums
 
 
-def mixed(one: npt.NDArray[Any], other: npt.NDArray[Any] | int) -> Colours:
+def mixed(colours: npt.NDArray[Any], other: npt.NDArray[Any] | int) -> Colours:
     """Hash two arrays of 64-bit colours into one, entry by entry, with SplitMix64's finaliser.
 
     The finaliser is from Steele, Lea & Flood, OOPSLA 2014.
     """
     # Unequal multipliers and addends make the result depend on the order of the two colours.
-    state = one.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    state = colours.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     state = state + (np.asarray(other).astype(np.uint64) + np.uint64(0x632BE59BD9B4E019))
     # Work in place: a large program has ten million colours.
     shifted = state >> np.uint64(30)

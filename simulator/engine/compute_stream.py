@@ -51,18 +51,18 @@ class Kernels:
     _in_flight: int = 0
     _speed: float = 1.0
 
-    def run(self, alone: float, slowed: float, *, on_gpu: bool = True) -> simpy.Event:
+    def run(self, duration: float, slowed: float, *, on_gpu: bool = True) -> simpy.Event:
         """Start a kernel; return the event for its end.
 
         Parameters
         ----------
-        alone, slowed : float
+        duration, slowed : float
             Duration alone, and beside communication [s].
         on_gpu : bool
             Whether a change of the GPU's speed changes the kernel's.
         """
         now = self.clock._now
-        running = _Running(alone, slowed, on_gpu, simpy.Event(self.clock), since=now)
+        running = _Running(duration, slowed, on_gpu, simpy.Event(self.clock), since=now)
         self._running.append(running)
         self._time(running, now)
         return running.done

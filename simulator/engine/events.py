@@ -161,7 +161,7 @@ class _Play:
         if self.running:
             raise DeadlockError(self.clock.now, {_who(p): self._what(p) for p in self.places if p.at is not None})
         # The ranks have gone on while the write of a checkpoint waits for a link.
-        if waiting := next((name for name, own in self.collectives.items() if not own.has_ended), None):
+        if waiting := next((name for name, collective in self.collectives.items() if not collective.has_ended), None):
             raise never_ends(self.clock.now, waiting)
 
     def _prepare(self) -> None:
@@ -262,8 +262,10 @@ class _Play:
         elif isinstance(op, Collective):
             kind = op.schedule.operation
             start = self.last_came[op.name] if op.rendezvous else start
-            known = op.duration is not None
-            self.spans.append(Span(place.rank, place.stream, op.name, kind, start, end, float(op.nbytes), 0.0, known))
+            is_given = op.duration is not None
+            self.spans.append(
+                Span(place.rank, place.stream, op.name, kind, start, end, float(op.nbytes), 0.0, is_given)
+            )
 
     def _what(self, place: _Place) -> str:
         """Return the operation or ranks for which a stream waits, in words."""
@@ -278,9 +280,9 @@ class _Play:
     def timeline(self) -> Timeline:
         """Return the Timeline with everything recorded so far: spans, transfers, memory and links."""
         events = {}
-        for rank, own in self.memory_events.items():
+        for rank, of_rank in self.memory_events.items():
             # Sorted by place in the program, which decides the order at equal times.
-            numbers, times = np.array(sorted(own)).reshape(-1, 2).T
+            numbers, times = np.array(sorted(of_rank)).reshape(-1, 2).T
             events[rank] = memory_events(times, numbers.astype(np.int64))
         memory = memory_over_time(self.program, self.cluster, events, limit=self.limit_memory, allocator=self.allocator)
         # After a deadlock, collectives without an end (NaN) are omitted: a timeline records completed operations.
@@ -288,17 +290,20 @@ class _Play:
             logs = {name: collective.log() for name, collective in self.collectives.items()}
         ended = {name: log for name, log in logs.items() if not np.isnan(log.end).any()}
         routed = {name: self.routed_collectives[name] for name in ended}
-        sent = tuple(CollectiveTotals(name, len(own.traffic), own.traffic.total_bytes) for name, own in routed.items())
+        sent = tuple(
+            CollectiveTotals(name, len(of_rank.traffic), of_rank.traffic.total_bytes)
+            for name, of_rank in routed.items()
+        )
         spans = in_order(self.spans)
         # Ties go to the lowest rank.
         latest = min(spans, key=lambda span: (-span.end, span.rank), default=None)
         last = (0.0, None) if latest is None else (latest.end, latest.rank)
-        routes = {id(routes): routes for own in routed.values() for routes in own.every_routes}.values()
+        routes = {id(routes): routes for of_rank in routed.values() for routes in of_rank.every_routes}.values()
         timeline = timeline_of(
             NAME, self.cluster, self.program.beside, spans, last, tuple(ended.values()), memory, routes
         )
-        work = LazyValues({rank: partial(_at_work, own) for rank, own in by_rank(spans).items()})
-        return replace(timeline, sent=sent, transfers=sum(own.transfers for own in sent), at_work=work)
+        work = LazyValues({rank: partial(_at_work, of_rank) for rank, of_rank in by_rank(spans).items()})
+        return replace(timeline, sent=sent, transfers=sum(of_rank.transfers for of_rank in sent), at_work=work)
 
 
 def _at_work(spans: Sequence[Span]) -> float:

@@ -175,21 +175,21 @@ class Fabric:
         # The path may have been chosen before its links were avoided.
         if not self._avoided.isdisjoint(flow.path.links):
             flow.path = flow.owner.path(flow.number)
-        alone = True
+        has_links_alone = True
         for link in flow.path.links:
             # The holder's end has passed: the link is free.
             if self.until[link] <= now:
                 continue
             if self._members[link] is not None or link in self._changing:
-                alone = False
+                has_links_alone = False
                 continue
             holder = self.holder[link]
             if holder.enter > now:
                 self._postpone(holder)
             else:
                 self._demote(holder)
-                alone = False
-        if alone:
+                has_links_alone = False
+        if has_links_alone:
             self._take(flow)
         else:
             self._join(flow, flow.owner.sizes[flow.number])
@@ -208,8 +208,8 @@ class Fabric:
         now = self._clock._now
         # A holder that entered at this instant keeps its exact size; computing the rest would change the last bit, and
         # the result would depend on which flow came first.
-        whole = holder.enter == now
-        left = holder.owner.sizes[holder.number] if whole else (holder.end - now) * holder.path.rate
+        starts_now = holder.enter == now
+        left = holder.owner.sizes[holder.number] if starts_now else (holder.end - now) * holder.path.rate
         self._join(_again(holder), left)
 
     def _withdraw(self, holder: Flow) -> None:
@@ -257,7 +257,7 @@ class Fabric:
     def _solve(self) -> None:
         """Compute the fair rates of every group of connected flows with a changed link."""
         self._solving = False
-        seen: set[Flow] = set()
+        visited: set[Flow] = set()
         dirty, self._dirty = self._dirty, set()
         # Sorted, so that the set's internal order has no influence on the last bits.
         for link in sorted(dirty):
@@ -266,12 +266,12 @@ class Fabric:
                 continue
             # Connected flows are solved together, each group once.
             for flow in members:
-                if flow not in seen:
-                    self._solve_group(self._connected(flow, seen))
+                if flow not in visited:
+                    self._solve_group(self._connected(flow, visited))
 
-    def _connected(self, start: Flow, seen: set[Flow]) -> list[Flow]:
-        """Return the flows connected with `start` by shared links, also through other flows; add them to `seen`."""
-        seen.add(start)
+    def _connected(self, start: Flow, visited: set[Flow]) -> list[Flow]:
+        """Return the flows connected with `start` by shared links, also through other flows; add them to `visited`."""
+        visited.add(start)
         flows, links = [start], set()
         # Breadth-first search: `flows` grows during the loop.
         for flow in flows:
@@ -280,8 +280,8 @@ class Fabric:
                     continue
                 links.add(link)
                 for other in self._members[link] or ():
-                    if other not in seen:
-                        seen.add(other)
+                    if other not in visited:
+                        visited.add(other)
                         flows.append(other)
         return flows
 

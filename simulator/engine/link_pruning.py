@@ -64,13 +64,16 @@ class PotentialFlows:
         """Split a batch into its `count` collectives."""
         if count == 1:
             return [self]
-        own, routes = len(self.routes) // count, self.routes
-        rows = np.searchsorted(routes.route, own * np.arange(count + 1)).tolist()
+        routes_each, routes = len(self.routes) // count, self.routes
+        rows = np.searchsorted(routes.route, routes_each * np.arange(count + 1)).tolist()
         pieces = []
         for number in range(count):
-            here, there = slice(own * number, own * (number + 1)), slice(rows[number], rows[number + 1])
-            columns = routes.link[there], routes.weight[there], routes.latency[here], routes.rate[here]
-            mine = Routes(routes.route[there] - own * number, *columns, routes.matters[there])
+            here, pairs_of = (
+                slice(routes_each * number, routes_each * (number + 1)),
+                slice(rows[number], rows[number + 1]),
+            )
+            columns = routes.link[pairs_of], routes.weight[pairs_of], routes.latency[here], routes.rate[here]
+            mine = Routes(routes.route[pairs_of] - routes_each * number, *columns, routes.matters[pairs_of])
             facts = self.flows[here], self.src[here], self.dst[here]
             pieces.append(PotentialFlows(mine, self.low[here], self.high[here], *facts, self.stream, self.times))
         return pieces
@@ -87,15 +90,15 @@ def prune_links(every: Sequence[PotentialFlows], capacity: Floats) -> list[Bools
     for link, others in _ruled(every, contended, capacity):
         if not gone.issuperset(others):
             gone.add(link)
-    kept = contended.copy()
+    contended_links = contended.copy()
     # Remaining links can be a bottleneck for two flows.
-    kept[list(gone)] = False
-    return [kept[one.routes.link] for one in every]
+    contended_links[list(gone)] = False
+    return [contended_links[flows.routes.link] for flows in every]
 
 
 def all_links(every: Sequence[PotentialFlows]) -> list[Bools]:
     """Return True for each pair (route, link), without pruning: a check independent from `prune_links`."""
-    return [np.ones(len(one.routes.link), np.bool_) for one in every]
+    return [np.ones(len(flows.routes.link), np.bool_) for flows in every]
 
 
 def _shared(every: Sequence[PotentialFlows], links: int) -> Bools:
@@ -103,16 +106,16 @@ def _shared(every: Sequence[PotentialFlows], links: int) -> Bools:
     # A link has several channels if its lowest and highest channel differ.
     low, high = np.full(links, np.iinfo(np.int64).max), np.full(links, -1)
     base = 0
-    for one in every:
-        route, link = one.routes.route, one.routes.link
-        np.minimum.at(low, link, base + one.low[route])
-        np.maximum.at(high, link, base + one.high[route])
+    for flows in every:
+        route, link = flows.routes.route, flows.routes.link
+        np.minimum.at(low, link, base + flows.low[route])
+        np.maximum.at(high, link, base + flows.high[route])
         # Channels are private to a collective, so each collective numbers its channels after the last.
-        base += int(one.high.max(initial=-1)) + 1
-        if one.times > 1:
+        base += int(flows.high.max(initial=-1)) + 1
+        if flows.times > 1:
             # At a rank, two collectives on a stream follow each other. At a server or a switch they may overlap: add a
             # channel.
-            np.maximum.at(high, link[((one.src < 0) | (one.dst < 0))[route]], base)
+            np.maximum.at(high, link[((flows.src < 0) | (flows.dst < 0))[route]], base)
             base += 1
     return np.asarray(high > low)
 
@@ -128,20 +131,22 @@ def _demands(every: Sequence[PotentialFlows], links: int) -> Floats:
     for 10 B/s, not for 18.
     """
     least = np.full(links, np.inf)
-    streams = {one.stream: number for number, one in enumerate(every)}
+    streams = {flows_of.stream: number for number, flows_of in enumerate(every)}
     for side in ("src", "dst"):
         keys: list[Ints] = [np.zeros(0, np.int64)]
         demands: list[Floats] = [np.zeros(0)]
-        beyond = (max((int(getattr(one, side).max(initial=-1)) for one in every), default=-1) + 1) * len(every)
-        ends = beyond + sum(int((-getattr(one, side)).max(initial=0)) for one in every) + 1
-        for one in every:
-            whose = getattr(one, side)
+        beyond = (max((int(getattr(flows_of, side).max(initial=-1)) for flows_of in every), default=-1) + 1) * len(
+            every
+        )
+        ends = beyond + sum(int((-getattr(flows_of, side)).max(initial=0)) for flows_of in every) + 1
+        for flows_of in every:
+            whose = getattr(flows_of, side)
             rank = whose >= 0
             # Distinct ends: (rank, stream), and behind them every server or switch of every entry.
-            end = np.where(rank, whose * len(every) + streams[one.stream], beyond - 1 - whose)
-            flow = one.flows * one.routes.rate * np.where(rank, 1, one.times)
-            asked = flow[one.routes.route] * one.routes.weight
-            key, sums = _sums(one.routes.link * ends + end[one.routes.route], asked)
+            end = np.where(rank, whose * len(every) + streams[flows_of.stream], beyond - 1 - whose)
+            flow = flows_of.flows * flows_of.routes.rate * np.where(rank, 1, flows_of.times)
+            demand = flow[flows_of.routes.route] * flows_of.routes.weight
+            key, sums = _sums(flows_of.routes.link * ends + end[flows_of.routes.route], demand)
             keys.append(key)
             demands.append(sums)
             beyond += int((-whose).max(initial=0))
@@ -163,8 +168,8 @@ def _sums(keys: Ints, values: Floats) -> tuple[Ints, Floats]:
     """
     # Counting is about ten times faster than sorting.
     if len(keys) and int(keys.max()) < 4 * len(keys):
-        there = np.flatnonzero(np.bincount(keys)).astype(np.int64)
-        return there, np.bincount(keys, values)[there].astype(np.float64)
+        used_keys = np.flatnonzero(np.bincount(keys)).astype(np.int64)
+        return used_keys, np.bincount(keys, values)[used_keys].astype(np.float64)
     key, place = np.unique(keys, return_inverse=True)
     return key, np.bincount(place, values, len(key)).astype(np.float64)
 
@@ -185,33 +190,33 @@ def _ruled(every: Sequence[PotentialFlows], contended: Bools, capacity: Floats) 
     # Column k lists the candidates that may rule link k; -1 fills unused entries.
     rulers = np.full((int(slot.max(initial=-1)) + 1, len(capacity)), -1)
     rulers[slot, ruled] = ruling
-    seen = np.zeros((len(rulers), len(capacity)), np.int64)
-    asked = np.flatnonzero(rulers.max(axis=0, initial=-1)[link] >= 0)
+    takers = np.zeros((len(rulers), len(capacity)), np.int64)
+    pairs_of_ruled = np.flatnonzero(rulers.max(axis=0, initial=-1)[link] >= 0)
     longest = int(np.bincount(route).max(initial=1))
     # Compare each entry with the entry `apart` places further on the same route. `seen` counts users that take both
     # links.
-    for apart in (*range(1 - longest, 0), *range(1, longest)):
-        own = asked[(asked + apart >= 0) & (asked + apart < len(link))]
+    for distance in (*range(1 - longest, 0), *range(1, longest)):
+        pairs = pairs_of_ruled[(pairs_of_ruled + distance >= 0) & (pairs_of_ruled + distance < len(link))]
         for number, ruler in enumerate(rulers):
-            sees = own[ruler[link[own]] == link[own + apart]]
-            sees = sees[(route[sees] == route[sees + apart]) & (narrow[sees + apart] >= narrow[sees])]
-            seen[number] += np.bincount(link[sees], minlength=len(capacity))
+            sees = pairs[ruler[link[pairs]] == link[pairs + distance]]
+            sees = sees[(route[sees] == route[sees + distance]) & (narrow[sees + distance] >= narrow[sees])]
+            takers[number] += np.bincount(link[sees], minlength=len(capacity))
     # A candidate fails if any user does not take it.
-    rulers[seen != users] = -1
+    rulers[takers != users] = -1
     some = np.flatnonzero(rulers.max(axis=0, initial=-1) >= 0)[::-1]
-    for own, others in zip(some.tolist(), rulers[:, some].T.tolist(), strict=True):
-        yield own, [other for other in others if other >= 0]
+    for pairs, others in zip(some.tolist(), rulers[:, some].T.tolist(), strict=True):
+        yield pairs, [other for other in others if other >= 0]
 
 
 def _contended(every: Sequence[PotentialFlows], contended: Bools, capacity: Floats) -> tuple[Ints, Ints, Floats]:
     """Return each route's contended links as columns: route number over all entries, link, and weight / capacity."""
     routes, links, narrow, before = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], [np.zeros(0)], 0
-    for one in every:
-        rows = np.flatnonzero(contended[one.routes.link])
-        routes.append(before + one.routes.route[rows])
-        links.append(one.routes.link[rows])
-        narrow.append(one.routes.weight[rows] / capacity[links[-1]])
-        before += len(one.routes)
+    for flows in every:
+        rows = np.flatnonzero(contended[flows.routes.link])
+        routes.append(before + flows.routes.route[rows])
+        links.append(flows.routes.link[rows])
+        narrow.append(flows.routes.weight[rows] / capacity[links[-1]])
+        before += len(flows.routes)
     return np.concatenate(routes), np.concatenate(links), np.concatenate(narrow)
 
 
@@ -227,17 +232,17 @@ def _distinct(route: Ints, link: Ints, narrow: Floats) -> tuple[Ints, Ints, Floa
     other = first[same]
     row = np.minimum(begin[other][route] + place, len(route) - 1)
     unlike = (link != link[row]) | (narrow != narrow[row])
-    own = (other == np.arange(len(count))) | (count != count[other])
-    own[route[unlike]] = True
-    kept = own[route]
-    return route[kept], link[kept], narrow[kept]
+    is_first = (other == np.arange(len(count))) | (count != count[other])
+    is_first[route[unlike]] = True
+    has_route_kept = is_first[route]
+    return route[has_route_kept], link[has_route_kept], narrow[has_route_kept]
 
 
-def _beside(chosen: Ints, route: Ints, link: Ints, users: Ints) -> Ints:
-    """Return pairs (used link, other link on the route `chosen` for the used link), coded as link x links + other."""
+def _beside(route_of: Ints, route: Ints, link: Ints, users: Ints) -> Ints:
+    """Return pairs (used link, other link on the route `route_of` for the used link), coded as link x links + other."""
     begin = np.searchsorted(route, np.arange(int(route.max(initial=-1)) + 2))
-    own = np.flatnonzero(users)
-    count = np.diff(begin)[chosen[own]]
-    places = np.repeat(begin[chosen[own]] - np.cumsum(count) + count, count) + np.arange(int(count.sum()))
-    ruled, other = np.repeat(own, count), link[places]
+    used_links = np.flatnonzero(users)
+    count = np.diff(begin)[route_of[used_links]]
+    places = np.repeat(begin[route_of[used_links]] - np.cumsum(count) + count, count) + np.arange(int(count.sum()))
+    ruled, other = np.repeat(used_links, count), link[places]
     return np.asarray((ruled * len(users) + other)[ruled != other])

@@ -98,8 +98,8 @@ class Hbm:
         if not self.limited:
             return
         # Ties go by name, so that messages are reproducible.
-        largest = sorted(self._held.values(), key=lambda held: (-held.nbytes, held.name))[:3]
-        holders = tuple((held.name, held.nbytes) for held in largest)
+        largest = sorted(self._held.values(), key=lambda allocation: (-allocation.nbytes, allocation.name))[:3]
+        holders = tuple((allocation.name, allocation.nbytes) for allocation in largest)
         raise OutOfMemoryError(self.rank, now, needed, int(self.capacity), holders, self.beside)
 
     def _count(self, category: str, change: int) -> None:
@@ -115,4 +115,4 @@ class Hbm:
         # Not strict: up to the peak, only the first changes are needed.
         for (category, change), used, time in zip(self._changes, self.used, times, strict=False):
             by_category[category] += change
-            yield MemorySample(rank, time, used, tuple([held for held in by_category.items() if held[1]]))
+            yield MemorySample(rank, time, used, tuple([entry for entry in by_category.items() if entry[1]]))

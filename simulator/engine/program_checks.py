@@ -31,14 +31,14 @@ def check_program(program: Program, cluster: Cluster) -> None:
     list_of = np.array(lists.list_of, np.int64)
     for number, ops in enumerate(lists.lists):
         _check_list(lists.list_of.index(number), ops)
-        own, checked = np.flatnonzero(list_of == number), set[int]()
+        ranks_of_list, checked = np.flatnonzero(list_of == number), set[int]()
         for op, family in zip(ops, lists.family_at[number], strict=True):
             if family < 0 or lists.kind_of[family] in checked:
                 continue
             # Families in a kind have equal groups: check each kind once per list.
             checked.add(lists.kind_of[family])
             # A family's list names a collective once; each rank with the list must be in some group of the kind.
-            outside_all = own[~np.isin(own, of_kind[lists.kind_of[family]])]
+            outside_all = ranks_of_list[~np.isin(ranks_of_list, of_kind[lists.kind_of[family]])]
             if len(outside_all):
                 raise ValueError(f"rank {outside_all[0]} has {op.name!r}, but is in no group that carries it out")
 

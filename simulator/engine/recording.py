@@ -83,21 +83,21 @@ def memory_over_time(
     hbm_of: dict[int, Hbm] = {}
     lacking: dict[_Kind, int] = {}
     first: tuple[float, int] | None = None
-    for rank, own in events.items():
+    for rank, memory in events.items():
         capacity = float(cluster.gpus[rank].hbm_bytes)
         # Times are replaced by event numbers, which are common to the kind.
-        kind = list_of[rank], capacity, own.place.tobytes()
+        kind = list_of[rank], capacity, memory.place.tobytes()
         # The first rank of its kind is simulated, with event numbers for times.
         if kind not in followed:
             followed[kind] = _hbm(program, rank, capacity, allocator, limit=limit)
             try:
-                _follow(followed[kind], program, own.place.tolist(), range(len(own.place)))
+                _follow(followed[kind], program, memory.place.tolist(), range(len(memory.place)))
             except OutOfMemoryError as error:
                 # The number of the event that does not fit.
                 lacking[kind] = int(error.time)
         if kind in lacking:
             # The earliest failure counts; at equal times, the lowest rank.
-            moment = float(own.time[lacking[kind]]), rank
+            moment = float(memory.time[lacking[kind]]), rank
             first = moment if first is None else min(first, moment)
         hbm_of[rank] = followed[kind]
     if first is not None:
@@ -109,11 +109,11 @@ def memory_over_time(
 _Kind = tuple[int, float, bytes]
 
 
-def _raise(program: Program, cluster: Cluster, rank: int, own: MemoryEvents, allocator: str | None) -> None:
+def _raise(program: Program, cluster: Cluster, rank: int, memory: MemoryEvents, allocator: str | None) -> None:
     """Raise the OutOfMemoryError of `rank` with the true time, by a second pass over its memory operations."""
     capacity = float(cluster.gpus[rank].hbm_bytes)
     hbm = _hbm(program, rank, capacity, allocator, limit=True)
-    _follow(hbm, program, own.place.tolist(), own.time.tolist())
+    _follow(hbm, program, memory.place.tolist(), memory.time.tolist())
 
 
 def _hbm(program: Program, rank: int, capacity: float, allocator: str | None, *, limit: bool) -> Hbm:
@@ -167,8 +167,8 @@ def refuse_unfit_at_start(program: Program, cluster: Cluster, allocator: str | N
         first.setdefault((number, cluster.gpus[rank].hbm_bytes), rank)
     for (number, _), rank in first.items():
         places = np.array(_at_start(program.lists.lists[number]), np.int64)
-        own = {rank: MemoryEvents(np.zeros(len(places)), places)}
-        memory_over_time(program, cluster, own, limit=True, allocator=allocator)
+        memory_of = {rank: MemoryEvents(np.zeros(len(places)), places)}
+        memory_over_time(program, cluster, memory_of, limit=True, allocator=allocator)
 
 
 def _at_start(ops: Sequence[Op]) -> list[int]:
@@ -228,7 +228,7 @@ def timeline_of(
     routes : iterable of Routes
         Routes of the collectives, which name the used links.
     """
-    used = np.unique(np.concatenate([np.zeros(0, np.int64), *(own.link for own in routes)]))
+    used = np.unique(np.concatenate([np.zeros(0, np.int64), *(used_routes.link for used_routes in routes)]))
     # Higher numbers are HBM, which has no name.
     used = used[used < len(cluster.router.bandwidth)].tolist()
     router = cluster.router
@@ -253,6 +253,6 @@ def in_order(spans: Iterable[Span]) -> tuple[Span, ...]:
 def of_ranks(timeline: Timeline, keep: Collection[int]) -> Timeline:
     """Return a timeline restricted to operations on the ranks in `keep` and on the rank that ends last."""
     ranks = by_rank(timeline.spans)
-    kept = {*keep, timeline.last_rank}
-    spans = LazyByRank({rank: partial(ranks.__getitem__, rank) for rank in ranks if rank in kept})
+    numbers = {*keep, timeline.last_rank}
+    spans = LazyByRank({rank: partial(ranks.__getitem__, rank) for rank in ranks if rank in numbers})
     return replace(timeline, spans=AllRanks(spans))

@@ -70,12 +70,12 @@ class Routes:
         rows = zip(links, weights, self.latency.tolist(), self.rate.tolist(), strict=True)
         return tuple(
             Path(
-                tuple(own),
+                tuple(links),
                 tuple(took),
                 latency,
                 rate,
                 # Capped: something other than the path's own links bounds the rate.
-                rate < min((capacity[link] / weight for link, weight in zip(own, took, strict=True)), default=0.0),
+                rate < min((capacity[link] / weight for link, weight in zip(links, took, strict=True)), default=0.0),
             )
-            for own, took, latency, rate in rows
+            for links, took, latency, rate in rows
         )

@@ -72,7 +72,9 @@ class Traffic:
         cuts = np.cumsum([0, *(len(repeat.round) for repeat in repeats)])
         rows = self._by_key[1]
         each = zip(repeats, cuts[:-1], cuts[1:], strict=True)
-        return tuple(SizedRound(own, rows[a:b], self._carried(own, 0), self._is_steady(own)) for own, a, b in each)
+        return tuple(
+            SizedRound(repeat, rows[a:b], self._carried(repeat, 0), self._is_steady(repeat)) for repeat, a, b in each
+        )
 
     @property
     def route_keys(self) -> Ints:
@@ -105,8 +107,8 @@ class Traffic:
         if bool((low == high).all()):
             return low, high, np.ones(count, np.int64)
         channels = int(channel.max()) + 1
-        taken = np.unique(row.astype(np.int64) * channels + channel) // channels
-        return low, high, np.bincount(taken, minlength=count)
+        used_rows = np.unique(row.astype(np.int64) * channels + channel) // channels
+        return low, high, np.bincount(used_rows, minlength=count)
 
     @cached_property
     def chunk_sizes(self) -> Floats:
@@ -136,8 +138,10 @@ class Traffic:
             return True
         # A transfer visits places in the table this far apart. Example: a table with 6 chunks and moves 4 gives 2:
         # places 0, 4, 2, 0, ...
-        apart = math.gcd(repeat.moves, len(repeat.table))
-        by_turn = (self._by_place(repeat, count).reshape(-1, apart) for count in np.unique(repeat.round.count).tolist())
+        period = math.gcd(repeat.moves, len(repeat.table))
+        by_turn = (
+            self._by_place(repeat, count).reshape(-1, period) for count in np.unique(repeat.round.count).tolist()
+        )
         return all(bool((elements == elements[0]).all()) for elements in by_turn)
 
     def _by_place(self, repeat: Repeat, count: int) -> Floats:

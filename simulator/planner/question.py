@@ -96,11 +96,11 @@ class PlanQuestion:
             A part cannot be loaded.
         """
         refuse_too_large(self.base, self.sequences, largest_micro_batch(self.said))
-        for constraint in self.said:
-            for value in constraint.values if constraint.name in KEYS else ():
-                if runs_code(KEYS[constraint.name], value):
+        for rule in self.said:
+            for value in rule.values if rule.name in KEYS else ():
+                if runs_code(KEYS[rule.name], value):
                     # Refused here if it may not run at all.
-                    _value(constraint.where, constraint.name, value, self.base.base)
+                    _value(rule.where, rule.name, value, self.base.base)
         return tuple(filter(None, [warning_of(self.base, self.sequences)]))
 
     @property
@@ -142,16 +142,16 @@ def plan_question(scenario: Scenario) -> PlanQuestion:
         raise ScenarioError(
             f"{source}: has no plan; write for example 'plan: {{global_batch: 4M}}', or use `simulator run`"
         )
-    constraints = [Constraint(f"{source}: plan.fix.{name}", name, (value,)) for name, value in plan.fix.items()]
-    constraints += [Constraint(f"{source}: plan.among.{name}", name, values) for name, values in plan.among.items()]
+    rules = [Constraint(f"{source}: plan.fix.{name}", name, (value,)) for name, value in plan.fix.items()]
+    rules += [Constraint(f"{source}: plan.among.{name}", name, values) for name, values in plan.among.items()]
     without = tuple(Constraint(f"{source}: plan.without: {value}", "", (value,)) for value in plan.without)
     # Settings are simulated as ordinary scenarios, without the plan.
     base = scenario.replaced(plan=None, budget=None)
-    return PlanQuestion(base, plan.sequences, tuple(constraints), without, plan.best, scenario.budget, plan.deadline,
+    return PlanQuestion(base, plan.sequences, tuple(rules), without, plan.best, scenario.budget, plan.deadline,
                     plan.sensitivity)  # fmt: skip
 
 
-def numbers_of(constraints: Sequence[Constraint]) -> tuple[int, ...]:
+def numbers_of(rules: Sequence[Constraint]) -> tuple[int, ...]:
     """Return the numbers of GPUs in the user's constraints, ascending; empty without a constraint on GPUs.
 
     Raises
@@ -160,18 +160,11 @@ def numbers_of(constraints: Sequence[Constraint]) -> tuple[int, ...]:
         A value is not a number of GPUs.
     """
     return tuple(
-        sorted(
-            {
-                _value(constraint.where, GPUS, value)
-                for constraint in constraints
-                if constraint.name == GPUS
-                for value in constraint.values
-            }
-        )
+        sorted({_value(rule.where, GPUS, value) for rule in rules if rule.name == GPUS for value in rule.values})
     )
 
 
-def largest_number(gpus: int | None, constraints: Sequence[Constraint], where: str) -> int | None:
+def largest_number(gpus: int | None, rules: Sequence[Constraint], where: str) -> int | None:
     """Return the number of GPUs whose plan is reported in full: `gpus`, or the largest number to choose among.
 
     Returns
@@ -184,9 +177,9 @@ def largest_number(gpus: int | None, constraints: Sequence[Constraint], where: s
     ScenarioError
         `gpus`, given by the option `where`, is not among the constraint's numbers.
     """
-    numbers = numbers_of(constraints)
+    numbers = numbers_of(rules)
     if gpus is not None and numbers and gpus not in numbers:
-        other = next(constraint.where for constraint in constraints if constraint.name == GPUS)
+        other = next(rule.where for rule in rules if rule.name == GPUS)
         raise ScenarioError(
             f"{where} {gpus}: contradicts {other}; write a number from this list (the report describes this number "
             "of GPUs in full)"
@@ -232,16 +225,14 @@ def batch_of(written: str | int, seq_len: int, where: str) -> int:
         raise ScenarioError(f"{where} {written}: {error}") from error
 
 
-def choices_of(
-    base: Scenario, sequences: int, constraints: Sequence[Constraint], without: Sequence[Constraint]
-) -> Choices:
+def choices_of(base: Scenario, sequences: int, rules: Sequence[Constraint], without: Sequence[Constraint]) -> Choices:
     """Return the values to search: defaults for the model and the machine, with the user's constraints.
 
     Parameters
     ----------
     sequences : int
         Global batch [sequences per step].
-    constraints : sequence of Constraint
+    rules : sequence of Constraint
         Dimensions fixed or restricted by the user.
     without : sequence of Constraint
         Values excluded by the user; their `name` is empty.
@@ -257,44 +248,39 @@ def choices_of(
     if training is None:
         raise TypeError("a plan is of a training step")
     # Refuse before building the cluster, which may be too large itself.
-    refuse_too_large(base, sequences, largest_micro_batch(constraints))
+    refuse_too_large(base, sequences, largest_micro_batch(rules))
     model = load_model(training.model, training.seq_len, base.base)
     choices = default_choices(base, model, gpus_per_node(Clusters().of(base)), sequences)
     values, why, by = dict(choices.values), dict(choices.why), dict[str, str]()
-    for constraint in constraints:
-        if constraint.name not in (*KEYS, GPUS):
-            raise ScenarioError(
-                f"{constraint.where}: got {constraint.name!r}; {one_of((*KEYS, GPUS), constraint.name)}"
-            )
-        if constraint.name in by:
-            raise ScenarioError(f"{constraint.where}: contradicts {by[constraint.name]}; omit one")
-        by[constraint.name] = constraint.where
+    for rule in rules:
+        if rule.name not in (*KEYS, GPUS):
+            raise ScenarioError(f"{rule.where}: got {rule.name!r}; {one_of((*KEYS, GPUS), rule.name)}")
+        if rule.name in by:
+            raise ScenarioError(f"{rule.where}: contradicts {by[rule.name]}; omit one")
+        by[rule.name] = rule.where
         # Each number of GPUs is planned separately, hence `gpus` is no dimension of a search.
-        if constraint.name != GPUS:
-            read = (_value(constraint.where, constraint.name, value, base.base) for value in constraint.values)
-            values[constraint.name] = tuple(dict.fromkeys(read))
-            why[constraint.name] = f"given by {constraint.where}"
-    for constraint in without:
-        for value in constraint.values:
-            name = _name_of(constraint.where, value, values, by)
+        if rule.name != GPUS:
+            read = (_value(rule.where, rule.name, value, base.base) for value in rule.values)
+            values[rule.name] = tuple(dict.fromkeys(read))
+            why[rule.name] = f"given by {rule.where}"
+    for rule in without:
+        for value in rule.values:
+            name = _name_of(rule.where, value, values, by)
             # `without offload` leaves only "none".
             values[name] = (
                 tuple(choice for choice in values[name] if str(choice) != value) if name != value else ("none",)
             )
             if not values[name]:
                 raise ScenarioError(
-                    f"{constraint.where}: leaves no {name}; contradicts {by.get(name, 'the other constraints')}"
+                    f"{rule.where}: leaves no {name}; contradicts {by.get(name, 'the other constraints')}"
                 )
     return Choices(values, why)
 
 
-def largest_micro_batch(constraints: Sequence[Constraint]) -> int:
+def largest_micro_batch(rules: Sequence[Constraint]) -> int:
     """Return the largest micro-batch that the search may choose under the user's constraints [sequences]."""
     values = (
-        _value(constraint.where, constraint.name, value)
-        for constraint in constraints
-        if constraint.name == "micro_batch"
-        for value in constraint.values
+        _value(rule.where, rule.name, value) for rule in rules if rule.name == "micro_batch" for value in rule.values
     )
     return max(map(int, values), default=LARGEST_MICRO_BATCH)
 

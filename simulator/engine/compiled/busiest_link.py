@@ -28,15 +28,15 @@ def busiest_link(prepared: CoreProgram) -> tuple[int, float] | None:
     every: dict[int, RoutedCollective] = {}
     # A collective object may stand for many operations; count how often each is carried out.
     for count, kind in zip(prepared.program.lists.times, prepared.routed, strict=True):
-        for own in kind:
-            if own is not None:
-                every[id(own)] = own
-                times[id(own)] += count
-    for number, own in every.items():
-        carried = times[number] * own.traffic.bytes_by_route[own.routes.route]
+        for routed in kind:
+            if routed is not None:
+                every[id(routed)] = routed
+                times[id(routed)] += count
+    for number, routed in every.items():
+        carried = times[number] * routed.traffic.bytes_by_route[routed.routes.route]
         # Higher numbers are HBM, not links in the network.
-        on_fabric = own.routes.link < len(nbytes)
-        np.add.at(nbytes, own.routes.link[on_fabric], carried[on_fabric])
+        on_fabric = routed.routes.link < len(nbytes)
+        np.add.at(nbytes, routed.routes.link[on_fabric], carried[on_fabric])
     link = int(np.argmax(nbytes / bandwidth)) if len(nbytes) else 0
     return (link, float(nbytes[link])) if len(nbytes) and nbytes[link] > 0 else None
 
@@ -45,17 +45,17 @@ def routes_over(prepared: CoreProgram, link: int) -> dict[tuple[int, int], Ints]
     """Return the routes that cross a link, keyed by collective: (kind, simulated process group)."""
     over: dict[tuple[int, int], list[Ints]] = {}
     for kind, members in enumerate(prepared.routed):
-        for member, own in enumerate(members):
-            routes = np.zeros(0, np.int64) if own is None else own.routes.route[own.routes.link == link]
-            played = prepared.played_member(kind, member)
-            playable = prepared.kinds[kind].playables[played]
-            if own is None or playable is None or not len(routes):
+        for member, routed in enumerate(members):
+            routes = np.zeros(0, np.int64) if routed is None else routed.routes.route[routed.routes.link == link]
+            representative = prepared.played_member(kind, member)
+            playable = prepared.kinds[kind].playables[representative]
+            if routed is None or playable is None or not len(routes):
                 continue
             # Rows on these routes, translated to the simulated rows.
-            wanted = np.isin(np.concatenate([part.route_of for part in own.traffic.parts]), routes)
-            rows = np.unique(prepared.played_rows(kind, member, own)[wanted])
-            over.setdefault((kind, played), []).append(playable.route_of[rows])
-    return {played: np.unique(np.concatenate(routes)) for played, routes in over.items()}
+            on_routes = np.isin(np.concatenate([part.route_of for part in routed.traffic.parts]), routes)
+            rows = np.unique(prepared.played_rows(kind, member, routed)[on_routes])
+            over.setdefault((kind, representative), []).append(playable.route_of[rows])
+    return {representative: np.unique(np.concatenate(routes)) for representative, routes in over.items()}
 
 
 def link_use(prepared: CoreProgram, link: int, nbytes: float, flows: Floats) -> LinkUse:

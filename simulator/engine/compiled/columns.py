@@ -36,8 +36,8 @@ class Columns:
     def values(self) -> dict[str, npt.NDArray[Any]]:
         """Return every column by name, its pieces concatenated in the type that the C core expects."""
         return {
-            name: np.concatenate([np.atleast_1d(np.asarray(piece, FIELDS[name])) for piece in own])
-            for name, own in self.pieces.items()
+            name: np.concatenate([np.atleast_1d(np.asarray(piece, FIELDS[name])) for piece in pieces])
+            for name, pieces in self.pieces.items()
         }
 
 

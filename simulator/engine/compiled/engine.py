@@ -89,7 +89,7 @@ def execute(
 
 def _refuse_larger_than_memory(prepared: CoreProgram) -> None:
     """Raise TooLargeError if a single collective needs more memory than this machine has."""
-    largest = max((own.rows.transfers for own, _ in _followed(prepared)), default=0)
+    largest = max((sized.rows.transfers for sized, _ in _followed(prepared)), default=0)
     short = shortage_text(largest * _BYTES_A_TRANSFER)
     if short:
         raise TooLargeError(
@@ -100,7 +100,7 @@ def _refuse_larger_than_memory(prepared: CoreProgram) -> None:
 
 def _refuse_endless(prepared: CoreProgram) -> None:
     """Raise SimulationError if flows that share links would take more than an hour."""
-    transfers = sum(times * own.rows.transfers for own, times in _followed(prepared))
+    transfers = sum(times * sized.rows.transfers for sized, times in _followed(prepared))
     hours = transfers * _SECONDS_A_SHARED_FLOW / 3600
     if hours > 1:
         raise SimulationError(
@@ -112,6 +112,6 @@ def _refuse_endless(prepared: CoreProgram) -> None:
 def _followed(prepared: CoreProgram) -> Iterator[tuple[SizedCollective, int]]:
     """Yield each collective that may need event-by-event simulation, and how often the program runs the collective."""
     for times, kind in zip(prepared.program.lists.times, prepared.kinds, strict=True):
-        for own in kind.playables:
-            if own is not None and not own.in_order:
-                yield own, times
+        for sized in kind.playables:
+            if sized is not None and not sized.in_order:
+                yield sized, times

@@ -52,20 +52,22 @@ def instances(
     by_kind: list[dict[str, npt.NDArray[Any]]] = []
     for number, kind in enumerate(kinds):
         rows = []
-        for place, (op, own, group) in enumerate(zip(kind.members, kind.playables, kind.groups, strict=True)):
+        for place, (op, sized, group) in enumerate(zip(kind.members, kind.playables, kind.groups, strict=True)):
             # -1 for closed-form collectives.
             row = {"shape": -1, "sizes": -1, "routing": -1, "flags": TOGETHER if op.together else 0, "lane": 0}
             row |= {"group": groups.number(group, partial(_same, group)), "transfers": 0}
             row |= {"played": op.duration is None}
-            if own is not None:
+            if sized is not None:
                 taps = tapped.get((number, place), _NO_TAPS)
-                row["shape"] = shapes.number((id(own.rows), id(own.route_of)), partial(_same, (own.rows, own.route_of)))
-                row["sizes"] = sizes.number(id(own.units), partial(_same, (own.units, own.steady)))
-                row["routing"] = routings.number(
-                    (id(own.routes), taps.tobytes()), partial(_same, ((own.routes, *own.detours), taps))
+                row["shape"] = shapes.number(
+                    (id(sized.rows), id(sized.route_of)), partial(_same, (sized.rows, sized.route_of))
                 )
-                row["flags"] |= IN_ORDER if own.in_order else 0
-                row |= {"lane": own.lane, "transfers": own.rows.transfers}
+                row["sizes"] = sizes.number(id(sized.units), partial(_same, (sized.units, sized.steady)))
+                row["routing"] = routings.number(
+                    (id(sized.routes), taps.tobytes()), partial(_same, ((sized.routes, *sized.detours), taps))
+                )
+                row["flags"] |= IN_ORDER if sized.in_order else 0
+                row |= {"lane": sized.lane, "transfers": sized.rows.transfers}
             rows.append(row)
         # Families with equal kinds have equal rows: columns are built once per kind and concatenated per family.
         columns = {name: np.array([row[name] for row in rows], np.int64) for name in _INSTANCE_COLUMNS}
@@ -76,19 +78,19 @@ def instances(
     values: dict[str, Any] = {
         name: np.concatenate([np.zeros(0, np.int64), *(by_kind[kind][name] for kind in kind_of)]) for name in names
     }
-    transfers, played = values.pop("transfers"), values.pop("played")
-    kept = np.zeros(len(transfers), np.bool_)
-    kept[list(logged)] = True
+    transfers, is_simulated = values.pop("transfers"), values.pop("played")
+    is_logged = np.zeros(len(transfers), np.bool_)
+    is_logged[list(logged)] = True
     # Closed-form collectives have no transfers to log.
-    kept &= values["shape"] >= 0
-    before = begins(np.where(kept, transfers, 0))
+    is_logged &= values["shape"] >= 0
+    before = begins(np.where(is_logged, transfers, 0))
     return (
         values
         | {
-            "log_begin": np.where(kept, before[:-1], -1),
+            "log_begin": np.where(is_logged, before[:-1], -1),
             "logged": int(before[-1]),
             # Only collectives with simulated transfers are counted, as in the events engine.
-            "noise_number": np.cumsum(played) - played,
+            "noise_number": np.cumsum(is_simulated) - is_simulated,
             "instances": len(transfers),
             "group_begin": begins(map(len, groups.things)),
             "group_rank": [rank for ranks in groups.things for rank in ranks],
@@ -118,18 +120,18 @@ def _shapes(shapes: Sequence[tuple[Rows, Ints]]) -> dict[str, Any]:
     lengths: list[int] = []
     parts: list[int] = []
     participants: list[int] = []
-    made = [shape_columns(rows) | {"row_route": np.where(rows.is_gate, -1, route)} for rows, route in shapes]
+    shape_parts = [shape_columns(rows) | {"row_route": np.where(rows.is_gate, -1, route)} for rows, route in shapes]
     for name in FIELDS:
         if name in _SHAPE_COLUMNS:
             columns.add(**{name: ()})
     columns.add(**dict.fromkeys(_COUNTED, 0))
     at = dict.fromkeys(_COUNTED, 0)
-    for (rows, _), own in zip(shapes, made, strict=True):
-        columns.add(**{name: own[name] for name in _SHAPE_COLUMNS})
+    for (rows, _), shape in zip(shapes, shape_parts, strict=True):
+        columns.add(**{name: shape[name] for name in _SHAPE_COLUMNS})
         # Counts become offsets that continue after the former shapes.
         for begin, count in _COUNTED.items():
-            columns.add(**{begin: at[begin] + np.cumsum(own[count])})
-            at[begin] += int(own[count].sum())
+            columns.add(**{begin: at[begin] + np.cumsum(shape[count])})
+            at[begin] += int(shape[count].sum())
         lengths.append(len(rows))
         parts.append(len(rows.times))
         participants.append(rows.participants)
@@ -174,8 +176,8 @@ def _routings(routings: Sequence[tuple[Routes, Ints]], capacity: Floats) -> dict
         route, link, weight = routes.watched
         count = np.bincount(route, minlength=len(routes))
         # Each route's tightest bound by contended links [B/s].
-        own = np.full(len(routes), np.inf)
-        np.minimum.at(own, route, capacity[link] / weight)
+        tightest = np.full(len(routes), np.inf)
+        np.minimum.at(tightest, route, capacity[link] / weight)
         tapped = np.zeros(len(routes), np.uint8)
         tapped[taps] = 1
         used = np.unique(link)
@@ -184,7 +186,7 @@ def _routings(routings: Sequence[tuple[Routes, Ints]], capacity: Floats) -> dict
             route_latency=routes.latency,
             route_rate=routes.rate,
             # Without contended links a flow never shares, and its rate needs no cap.
-            route_capped=(routes.rate < own) & (count > 0),
+            route_capped=(routes.rate < tightest) & (count > 0),
             route_tapped=tapped,
             route_link=link,
             route_weight=weight,

@@ -71,10 +71,10 @@ def operation_lists(lists: Lists, kinds: Sequence[SimulatedKind]) -> dict[str, A
         # Streams are numbered in order of first appearance.
         numbers = {stream: at for at, stream in enumerate(by_stream)}
         kernels = [op if isinstance(op, Compute) else None for op in ops]
-        own = [_operation(op) for op in ops]
+        kinds_and_flags = [_operation(op) for op in ops]
         columns.add(
-            op_kind=[kind for kind, _ in own],
-            op_flags=[flags for _, flags in own],
+            op_kind=[kind for kind, _ in kinds_and_flags],
+            op_flags=[flags for _, flags in kinds_and_flags],
             op_stream=[numbers[op.stream] for op in ops],
             op_alone=[kernel.duration if kernel else 0.0 for kernel in kernels],
             op_contended=[_contended(kernel) if kernel else 0.0 for kernel in kernels],

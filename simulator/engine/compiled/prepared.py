@@ -64,12 +64,12 @@ class CoreProgram:
     @cached_property
     def lists(self) -> Lists:
         """Return the simulated ranks and their operations."""
-        own, ranks = self.program.lists, len(self.program.ranks)
+        lists, ranks = self.program.lists, len(self.program.ranks)
         first = np.arange(ranks) if self.quotient is None else self.quotient.first_rank
         # A cluster without stragglers has no list of speeds.
         speeds = np.array(self.cluster.speeds[:ranks] or np.ones(ranks))
-        list_of = np.array(own.list_of, np.int64)[first]
-        return Lists(own.lists, own.family_at, own.kind_of, list_of, speeds[first])
+        list_of = np.array(lists.list_of, np.int64)[first]
+        return Lists(lists.lists, lists.family_at, lists.kind_of, list_of, speeds[first])
 
     @cached_property
     def kinds(self) -> Sequence[SimulatedKind]:
@@ -83,7 +83,10 @@ class CoreProgram:
         """Return the simulated process groups of collective kind `number`, given its members and their routes."""
         if self.quotient is not None:
             return self.quotient.played(number, members)
-        playables = [None if own is None else self.maker.make(op, own) for op, own in zip(members, routed, strict=True)]
+        playables = [
+            None if route_of is None else self.maker.make(op, route_of)
+            for op, route_of in zip(members, routed, strict=True)
+        ]
         return all_played(members, playables, len(self.program.ranks))
 
     def problem(self, logged: Collection[int] = (), tapped: Mapping[tuple[int, int], Ints] | None = None) -> Problem:
@@ -105,7 +108,7 @@ class CoreProgram:
     def transfers(self) -> int:
         """Number of transfers in the whole program."""
         return sum(
-            times * sum(len(own.traffic) for own in routed if own is not None)
+            times * sum(len(collective.traffic) for collective in routed if collective is not None)
             for times, routed in zip(self.program.lists.times, self.routed, strict=True)
         )
 
@@ -120,7 +123,7 @@ class CoreProgram:
 
     def played_routes(self, kind: int) -> Mapping[int, RoutedCollective]:
         """Return a collective kind's routes by process group number, without groups whose duration is given."""
-        return {member: own for member, own in enumerate(self.routed[kind]) if own is not None}
+        return {member: collective for member, collective in enumerate(self.routed[kind]) if collective is not None}
 
     def played_playable(self, kind: int, member: int) -> SizedCollective:
         """Return the simulated collective (rows, bytes, routes) for process group `member` in a collective kind.
@@ -154,8 +157,8 @@ def prepare(program: Program, cluster: Cluster, jitter: Jitter, reduced_from: in
     routed = _routed(program, cluster, capacity)
     prepared = CoreProgram(program, cluster, jitter, routed, capacity, SizedCollectiveMaker(cluster.remember), None)
     # With noise every rank draws different factors, and events concern single links and ranks: no two ranks are alike.
-    alike = not jitter.compute and not jitter.latency and not cluster.changes
-    if prepared.transfers >= reduced_from and alike:
+    may_be_equal = not jitter.compute and not jitter.latency and not cluster.changes
+    if prepared.transfers >= reduced_from and may_be_equal:
         stage("grouping equal ranks")
         speeds = cluster.speeds[: len(program.ranks)]
         quotient = reduce_by_symmetry(program, routed, prepared.maker.rows, speeds, capacity)
@@ -168,8 +171,8 @@ def _routed(program: Program, cluster: Cluster, capacity: Floats) -> list[tuple[
     """Return the routes of a program's collectives: for each kind a tuple by group, None for a given duration."""
     lists = program.lists
     each = [(op, times) for members, times in zip(lists.kinds, lists.times, strict=True) for op in members]
-    played = [(op, times) for op, times in each if op.duration is None]
+    simulated = [(op, times) for op, times in each if op.duration is None]
     # Closed-form collectives take no links.
-    ops, times = [op for op, _ in played], [count for _, count in played]
+    ops, times = [op for op, _ in simulated], [count for _, count in simulated]
     routed = iter(route_collectives(cluster, ops, capacity.tolist(), times=times))
     return [tuple(next(routed) if op.duration is None else None for op in members) for members in lists.kinds]

@@ -86,22 +86,22 @@ class Quotient:
     def played(self, kind: int, members: Sequence[Collective]) -> SimulatedKind:
         """Return a collective kind with a single process group for each class of equal collectives among `members`."""
         numbers = self._played_numbers(kind)
-        first, chosen = int(self.first[kind]), numbers.tolist()
-        groups = [tuple(self.ranks_of(number).tolist()) for number in chosen]
-        playables = [self.reduced[number].playable if number in self.reduced else None for number in chosen]
+        first, representatives = int(self.first[kind]), numbers.tolist()
+        groups = [tuple(self.ranks_of(number).tolist()) for number in representatives]
+        playables = [self.reduced[number].playable if number in self.reduced else None for number in representatives]
         which, place = np.zeros((2, len(self.first_rank)), np.int64)
         group_of = np.full(len(self.partition.rank), -1)
         for number, op in enumerate(members):
             group_of[list(op.group)] = number
         # For each rank class, the member that contains its first rank; -1 if none does.
         member = group_of[self.first_rank]
-        there = np.flatnonzero(member >= 0)
+        joining = np.flatnonzero(member >= 0)
         # Each simulated rank joins its own collective's representative, at its class's place in the group.
-        own = self.representative[first + member[there]]
-        which[there] = np.searchsorted(numbers, own)
-        for rank_class, number in zip(there.tolist(), own.tolist(), strict=True):
+        numbers_of_ranks = self.representative[first + member[joining]]
+        which[joining] = np.searchsorted(numbers, numbers_of_ranks)
+        for rank_class, number in zip(joining.tolist(), numbers_of_ranks.tolist(), strict=True):
             place[rank_class] = np.searchsorted(self.ranks_of(number), rank_class)
-        return SimulatedKind([members[number - first] for number in chosen], groups, playables, which, place)
+        return SimulatedKind([members[number - first] for number in representatives], groups, playables, which, place)
 
     def _played_numbers(self, kind: int) -> Ints:
         """Return the numbers given to a kind's representative collectives, in rising order."""
@@ -111,8 +111,8 @@ class Quotient:
 
     def played_member(self, kind: int, member: int) -> int:
         """Return the index for the simulated process group that represents group `member` in a collective kind."""
-        own = self.representative[self.first[kind] + member]
-        return int(np.searchsorted(self._played_numbers(kind), own))
+        representative = self.representative[self.first[kind] + member]
+        return int(np.searchsorted(self._played_numbers(kind), representative))
 
     def played_rows(self, kind: int, member: int) -> Ints:
         """Return, for each row in process group `member`'s collective, the simulated row that represents it."""
@@ -136,31 +136,31 @@ class Quotient:
                 reduced[number] = self._reduce(number, placed.rows, placed.routed)
         return reduced
 
-    def _reduce(self, number: int, whole: Rows, routed: RoutedCollective) -> Representative:
+    def _reduce(self, number: int, rows_of_all: Rows, routed: RoutedCollective) -> Representative:
         """Return the reduced collective for collective `number`: one row per class of rows, with bytes and routes."""
         classes = self.partition.row[number]
         # Classes are sorted by first row, which keeps rounds in order.
         first = np.sort(np.unique(classes, return_index=True)[1])
         of_class = classes[first]
-        rows, route_of = self._shape(number, whole, first, reduced_rows(of_class, classes))
+        rows, route_of = self._shape(number, rows_of_all, first, reduced_rows(of_class, classes))
         real = ~rows.is_gate
-        units = self._carried.of(whole, routed, first)
-        routes = self._routes(routed, of_class[real], route_of_rows(whole, routed)[first[real]])
+        units = self._carried.of(rows_of_all, routed, first)
+        routes = self._routes(routed, of_class[real], route_of_rows(rows_of_all, routed)[first[real]])
         # The representative stands for several groups on a stream. Computing without the clock is allowed only if these
         # groups never contend with each other (wide lane) and the collective's own flows never contend.
-        alone = routed.wide_lane and not routed.contends and may_be_in_order(self.collectives[number].op)
-        return Representative(SizedCollective(rows, route_of, units, True, routes, alone, routed.lane), of_class)
+        in_order = routed.wide_lane and not routed.contends and may_be_in_order(self.collectives[number].op)
+        return Representative(SizedCollective(rows, route_of, units, True, routes, in_order, routed.lane), of_class)
 
-    def _shape(self, number: int, whole: Rows, first: Ints, new: Ints) -> tuple[Rows, Ints]:
+    def _shape(self, number: int, rows_of_all: Rows, first: Ints, new: Ints) -> tuple[Rows, Ints]:
         """Return the reduced rows for collective `number`, one per row class, and each row's route.
 
         Collectives with equal results share the objects.
         """
         participant, ranks = self._participants(number), len(self.ranks_of(number))
         # Collectives with equal rows and equal classes share a shape, hence the core's arrays too.
-        key = id(whole), ranks, first.tobytes(), new.tobytes(), participant.tobytes()
+        key = id(rows_of_all), ranks, first.tobytes(), new.tobytes(), participant.tobytes()
         if key not in self._shapes:
-            rows = _reduced(whole, ranks, participant, first, new)
+            rows = _reduced(rows_of_all, ranks, participant, first, new)
             route_of = np.zeros(len(rows), np.int64)
             # Each transfer class has its own route (`_routes`).
             route_of[~rows.is_gate] = np.arange(int((~rows.is_gate).sum()))
@@ -171,9 +171,9 @@ class Quotient:
         """Return each participant's index in the reduced collective, for collective `number`."""
         ranks, auxiliary = self.ranks_of(number), self.partition.auxiliary[number]
         # A group may contain several ranks in a class; they share a representative.
-        own = self.partition.rank[list(self.collectives[number].op.group)]
+        classes = self.partition.rank[list(self.collectives[number].op.group)]
         behind = np.unique(auxiliary, return_inverse=True)[1]
-        return np.concatenate([np.searchsorted(ranks, own), len(ranks) + behind])
+        return np.concatenate([np.searchsorted(ranks, classes), len(ranks) + behind])
 
     def _routes(self, routed: RoutedCollective, of_class: Ints, route: Ints) -> Routes:
         """Return a route for each transfer class, given each class's number and an original route.
@@ -181,13 +181,15 @@ class Quotient:
         A route takes the first link in each link class, with the total weight of the transfer class there.
         """
         row_class, link, weight = self.partition.weights
-        own, place = rows_with_keys(row_class, of_class)
+        route_of_pair, place = rows_with_keys(row_class, of_class)
         link, weight = link[place], weight[place]
         rate = routed.routes.rate[route]
         # `rate` belongs to each single flow. The class's flows together take `weight` times more, therefore a link may
         # be a tighter bound than the route's own rate.
-        np.minimum.at(rate, own, self.capacity[link] / weight)
-        return Routes(own, link, weight, routed.routes.latency[route], rate, np.ones(len(own), np.bool_))
+        np.minimum.at(rate, route_of_pair, self.capacity[link] / weight)
+        return Routes(
+            route_of_pair, link, weight, routed.routes.latency[route], rate, np.ones(len(route_of_pair), np.bool_)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,11 +200,11 @@ class _Carried:
 
     known: dict[tuple[int, float, bytes], Floats] = field(default_factory=dict)
 
-    def of(self, rows: Rows, routed: RoutedCollective, chosen: Ints) -> Floats:
-        """Return the units of the rows `chosen` from a collective's schedule, in their first repetition."""
-        key = id(routed.traffic), routed.priority, chosen.tobytes()
+    def of(self, rows: Rows, routed: RoutedCollective, first: Ints) -> Floats:
+        """Return the units of the rows `first` from a collective's schedule, in their first repetition."""
+        key = id(routed.traffic), routed.priority, first.tobytes()
         if key not in self.known:
-            self.known[key] = units_by_row(rows, routed)[chosen]
+            self.known[key] = units_by_row(rows, routed)[first]
         return self.known[key]
 
 
@@ -277,8 +279,8 @@ def reduce_by_symmetry(
     kinds = program.lists.kinds
     placed = [
         Placed(kind, op, None if lies is None else rows(lies), lies)
-        for kind, (members, own) in enumerate(zip(kinds, routed, strict=True))
-        for op, lies in zip(members, own, strict=True)
+        for kind, (members, routed_members) in enumerate(zip(kinds, routed, strict=True))
+        for op, lies in zip(members, routed_members, strict=True)
     ]
     lists = np.array(program.lists.list_of)
     # Two ranks may only be alike if list and speed are equal.

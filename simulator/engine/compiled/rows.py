@@ -131,8 +131,8 @@ class Rows:
         of, rounds = self.round_of, len(self.times)
         ring = self.times > 1
         # A ring's row has a channel to itself: next[row] == row.
-        alone = (self.next == np.arange(len(self))) & (self.next_shift == 1) & (self.waits == 1) & ~self.is_gate
-        ring[of[~alone]] = False
+        single = (self.next == np.arange(len(self))) & (self.next_shift == 1) & (self.waits == 1) & ~self.is_gate
+        ring[of[~single]] = False
         ring[of[self.inner[0][self.inner[2] != 1]]] = False
         ring &= np.bincount(of[self.inner[1]], minlength=rounds) == self.lengths
         # Later rounds may only wait for the last repetition: the repetitions between are never stored for them.
@@ -151,13 +151,13 @@ class Rows:
                 continue
             # Conditions: the round before has equally many rows; each row waits for the last repetition at
             # behind[row]'s place in that round; and each row follows the row at its own place on the channel.
-            own, last = np.arange(first, first + length), int(self.first[before])
+            here, last = np.arange(first, first + length), int(self.first[before])
             mine = self.outer[2][(self.outer[2] >= first) & (self.outer[2] < first + length)]
-            pairs = np.stack([self.outer[0], self.outer[1]])[:, np.isin(self.outer[2], own)]
+            pairs = np.stack([self.outer[0], self.outer[1]])[:, np.isin(self.outer[2], here)]
             order = np.argsort(mine)
-            expected = np.stack([self.behind[own] - first + last, np.full(length, self.times[before] - 1)])
-            same = len(mine) == length and bool((mine[order] == own).all() and (pairs[:, order] == expected).all())
-            joined[number] = same and bool((self.exit[last : last + length] == own).all())
+            expected = np.stack([self.behind[here] - first + last, np.full(length, self.times[before] - 1)])
+            same = len(mine) == length and bool((mine[order] == here).all() and (pairs[:, order] == expected).all())
+            joined[number] = same and bool((self.exit[last : last + length] == here).all())
         return joined
 
     @cached_property
@@ -181,8 +181,10 @@ class _RowsWriter:
         self.repeats = [part.repeat for part in traffic.parts]
         self.rounds = [repeat.round for repeat in self.repeats]
         self.times = np.array([part.repeat.times for part in traffic.parts], np.int64)
-        self.transfers = np.array([len(own) for own in self.rounds], np.int64)
-        self.gates = np.array([0 if own.gate is None else len(own.after) for own in self.rounds], np.int64)
+        self.transfers = np.array([len(sized_round) for sized_round in self.rounds], np.int64)
+        self.gates = np.array(
+            [0 if sized_round.gate is None else len(sized_round.after) for sized_round in self.rounds], np.int64
+        )
         lengths = self.gates + self.transfers
         self.first = starts(lengths)
         self.numbers = starts(self.transfers * self.times)
@@ -214,15 +216,19 @@ class _RowsWriter:
         behind[inner[1]] = inner[0]
         moves = np.zeros(len(self.rounds), np.bool_)
         for number, repeat in enumerate(self.repeats):
-            own = behind[self.first[number] : self.first[number] + len(repeat.round)] - self.first[number]
-            inside = repeat.times > 1 and not self.gates[number] and bool((own >= 0).all() and (own < len(own)).all())
-            moves[number] = inside and repeat.hands_on(own)
+            places = behind[self.first[number] : self.first[number] + len(repeat.round)] - self.first[number]
+            inside = (
+                repeat.times > 1
+                and not self.gates[number]
+                and bool((places >= 0).all() and (places < len(places)).all())
+            )
+            moves[number] = inside and repeat.hands_on(places)
         return moves
 
     def _column(self, name: str) -> Ints:
         """Return the rounds' column `name` (src, dst, ...) as an array over every row; 0 for gates."""
         column = np.zeros(len(self.round_of), np.int64)
-        columns = [np.broadcast_to(getattr(own, name), len(own)) for own in self.rounds]
+        columns = [np.broadcast_to(getattr(sized_round, name), len(sized_round)) for sized_round in self.rounds]
         column[~self.is_gate] = np.concatenate([_NONE, *columns])
         return column
 
@@ -259,17 +265,17 @@ class _RowsWriter:
         A wait between rounds is (awaited row, awaited repetition, waiter, waiting repetition).
         """
         waiters, numbers, gates, gated = [_NONE], [_NONE], [_NONE], [_NONE]
-        for number, own in enumerate(self.rounds):
-            row, column = np.nonzero(own.after >= 0)
+        for number, sized_round in enumerate(self.rounds):
+            row, column = np.nonzero(sized_round.after >= 0)
             waiters.append(self.first[number] + row)
-            numbers.append(own.after[row, column].astype(np.int64))
-            if own.gate is not None:
+            numbers.append(sized_round.after[row, column].astype(np.int64))
+            if sized_round.gate is not None:
                 # A gate without awaited transfers holds nothing back.
-                holds = np.flatnonzero(np.any(own.after >= 0, axis=1)[own.gate])
-                gates.append(self.first[number] + own.gate[holds])
+                holds = np.flatnonzero(np.any(sized_round.after >= 0, axis=1)[sized_round.gate])
+                gates.append(self.first[number] + sized_round.gate[holds])
                 gated.append(self.first[number] + self.gates[number] + holds)
         waiter, on = np.concatenate(waiters), np.concatenate(numbers)
-        gate, held = np.concatenate(gates), np.concatenate(gated)
+        gate, gated_row = np.concatenate(gates), np.concatenate(gated)
         where = self.round_of[waiter]
         length, times, before = self.transfers[where], self.times[where], on - self.numbers[where]
         # `before` is the awaited number relative to the round's first number. Awaited numbers rise by the round's
@@ -280,7 +286,7 @@ class _RowsWriter:
         awaited = self.first[where] + self.gates[where] + before % length
         inner = (
             np.concatenate([awaited[inside], gate]),
-            np.concatenate([waiter[inside], held]),
+            np.concatenate([waiter[inside], gated_row]),
             np.concatenate([shift[inside], np.zeros(len(gate), np.int64)]),
         )
         # An outer pair for each waiter and each early repetition.

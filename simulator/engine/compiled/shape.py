@@ -68,18 +68,20 @@ def shape_columns(rows: Rows) -> Columns:
 
 def _sent_before(rows: Rows) -> tuple[Ints, Ints]:
     """Return, for each row, how many transfers the sender starts before, and how many per repetition."""
-    own = np.flatnonzero(~rows.is_gate)
+    transfers = np.flatnonzero(~rows.is_gate)
     rounds = len(rows.times)
     # A key for each pair (sender, round), with the pair's row count.
-    key, which, count = np.unique(rows.src[own] * rounds + rows.round_of[own], return_inverse=True, return_counts=True)
+    key, which, count = np.unique(
+        rows.src[transfers] * rounds + rows.round_of[transfers], return_inverse=True, return_counts=True
+    )
     sent = starts(count * rows.times[key % rounds]) if rounds else count
     first_of_sender = np.searchsorted(key, key // max(rounds, 1) * rounds)
     before = sent - sent[first_of_sender]
     order = np.argsort(which, kind="stable")
-    in_round = np.empty(len(own), np.int64)
-    in_round[order] = np.arange(len(own)) - np.repeat(starts(count), count)
+    in_round = np.empty(len(transfers), np.int64)
+    in_round[order] = np.arange(len(transfers)) - np.repeat(starts(count), count)
     noise, stride = np.zeros(len(rows), np.int64), np.zeros(len(rows), np.int64)
-    noise[own], stride[own] = before[which] + in_round, count[which]
+    noise[transfers], stride[transfers] = before[which] + in_round, count[which]
     return noise, stride
 
 

@@ -77,10 +77,10 @@ class SizedCollectiveMaker:
         schedule = routed.traffic.schedule
         if id(schedule) not in self._rows:
             # The cached tuple keeps the schedule alive: the key contains its id.
-            made = self.remember(
-                (Rows, id(schedule)), lambda: (schedule, rows_of(routed.traffic)), lambda made: 12 * len(made[1])
+            entry = self.remember(
+                (Rows, id(schedule)), lambda: (schedule, rows_of(routed.traffic)), lambda entry: 12 * len(entry[1])
             )
-            self._rows[id(schedule)] = made[1]
+            self._rows[id(schedule)] = entry[1]
         return self._rows[id(schedule)]
 
     def make(self, op: Collective, routed: RoutedCollective) -> SizedCollective:
@@ -89,9 +89,9 @@ class SizedCollectiveMaker:
             rows = self.rows(routed)
             # Traffics with the same schedule number their routes alike.
             route_of = self._routes.setdefault(id(rows), route_of_rows(rows, routed))
-            units, alone = self._carried(rows, routed), not routed.contends and may_be_in_order(op)
+            units, in_order = self._carried(rows, routed), not routed.contends and may_be_in_order(op)
             self._made[id(routed)] = SizedCollective(
-                rows, route_of, units, routed.traffic.steady, routed.routes, alone, routed.lane, routed.detours
+                rows, route_of, units, routed.traffic.steady, routed.routes, in_order, routed.lane, routed.detours
             )
         return self._made[id(routed)]
 

@@ -61,22 +61,22 @@ class TimelineWriter:
         active = np.flatnonzero(self._counts)
         last = self._last(active)
         # The rank ending last is always kept: it determines the end.
-        there = [] if last[1] is None else [last[1]]
-        kept = active.tolist() if keep is None else sorted({*keep, *there})
+        last_rank = [] if last[1] is None else [last[1]]
+        ranks = active.tolist() if keep is None else sorted({*keep, *last_rank})
         # Simulated before anything else is built: exceeding memory raises here.
         memory = memory_over_time(
             self.prepared.program,
             self.prepared.cluster,
-            {rank: self._memory_events(rank) for rank in self._followed_in_memory(kept, all_kept=keep is None)},
+            {rank: self._memory_events(rank) for rank in self._followed_in_memory(ranks, all_kept=keep is None)},
             limit=limit_memory,
             allocator=allocator,
         )
         logs = LazySequence(self._played_collectives.total, self._log)
-        spans = AllRanks(LazyByRank({rank: partial(self._spans, rank) for rank in kept}))
+        spans = AllRanks(LazyByRank({rank: partial(self._spans, rank) for rank in ranks}))
         sent = LazySequence(self._played_collectives.total, self._sent)
         # Collectives share routes; take each object once.
-        routed = [own for kind in self.prepared.routed for own in kind if own is not None]
-        routes = {id(one): one for own in routed for one in own.every_routes}
+        routed = [collective for kind in self.prepared.routed for collective in kind if collective is not None]
+        routes = {id(routes_): routes_ for collective in routed for routes_ in collective.every_routes}
         timeline = timeline_of(
             NAME, self.prepared.cluster, self.prepared.program.beside, spans, last, logs, memory, routes.values()
         )
@@ -99,8 +99,8 @@ class TimelineWriter:
         ends = np.full(len(begins), -1.0)
         for number in range(len(values["list_begin"]) - 1):
             places = np.flatnonzero(values["op_kind"][self._own(number)] != MEMORY)
-            for played in np.flatnonzero(values["list_of"] == number).tolist() if len(places) else ():
-                ends[played] = self.times.end[begins[played] + places].max()
+            for rank in np.flatnonzero(values["list_of"] == number).tolist() if len(places) else ():
+                ends[rank] = self.times.end[begins[rank] + places].max()
         ends = ends[self.prepared.played_rank[active]]
         if not (ends >= 0.0).any():
             return 0.0, None
@@ -123,11 +123,11 @@ class TimelineWriter:
                 name = program.name(rank, place)
                 spans.append(Span(rank, op.stream, name, op.kind, start, end, op.nbytes, op.flops))
             elif isinstance(op, Collective):
-                own = program.operation(rank, place) if op.rendezvous else None
+                operation = program.operation(rank, place) if op.rendezvous else None
                 # A receive is idle until the last rank comes.
-                come = self._last_came(own, rank, place) if isinstance(own, Collective) else start
-                name, nbytes, known = program.name(rank, place), float(op.nbytes), op.duration is not None
-                spans.append(Span(rank, op.stream, name, op.schedule.operation, come, end, nbytes, 0.0, known))
+                come = self._last_came(operation, rank, place) if isinstance(operation, Collective) else start
+                name, nbytes, is_given = program.name(rank, place), float(op.nbytes), op.duration is not None
+                spans.append(Span(rank, op.stream, name, op.schedule.operation, come, end, nbytes, 0.0, is_given))
         return in_order(spans)
 
     def _at_work(self, rank: int) -> float:
@@ -153,12 +153,12 @@ class TimelineWriter:
         A common start is the last rank's arrival at a collective. Work on the stream on which the host issues kernels
         is omitted.
         """
-        found = []
+        work_of_lists = []
         for ops in self.prepared.program.lists.lists:
             work = [n for n, op in enumerate(ops) if isinstance(op, Compute | Collective) and op.stream != ISSUE]
             meetings = [n for n, op in enumerate(ops) if isinstance(op, Collective) and op.rendezvous]
-            found.append((np.array(work, np.int64), meetings))
-        return found
+            work_of_lists.append((np.array(work, np.int64), meetings))
+        return work_of_lists
 
     def _last_came(self, op: Collective, rank: int, place: int) -> float:
         """Return when the last rank reached a collective [s]; the collective is operation `place` of `rank`."""
@@ -179,34 +179,34 @@ class TimelineWriter:
         places = self._on_hbm(int(self.problem.values["list_of"][self.prepared.played_rank[rank]]))
         return memory_events(self._times_of(self.times.end, rank)[places], places)
 
-    def _followed_in_memory(self, kept: Sequence[int], *, all_kept: bool) -> list[int]:
-        """Return the ranks whose memory is simulated: the ranks `kept` and, unless `all_kept`, a rank of each kind.
+    def _followed_in_memory(self, asked_ranks: Sequence[int], *, all_kept: bool) -> list[int]:
+        """Return the ranks whose memory is simulated: `asked_ranks` and, unless `all_kept`, a rank of each kind.
 
         Ranks in a kind have the same list, HBM size and temporal order of memory operations. Memory use depends on
         nothing else, therefore few ranks give the peak over every rank.
         """
         if all_kept:
-            return list(kept)
+            return list(asked_ranks)
         ranks = np.flatnonzero(self._counts)
         hbm = np.array([self.prepared.cluster.gpus[rank].hbm_bytes for rank in ranks.tolist()], np.float64)
-        played, listed = self.prepared.played_rank[ranks], self.problem.values["list_of"]
+        representatives, listed = self.prepared.played_rank[ranks], self.problem.values["list_of"]
         # Ranks with a common representative and HBM size have equal memory: compare one each.
-        first = np.unique(np.stack([played, hbm]), axis=1, return_index=True)[1]
+        first = np.unique(np.stack([representatives, hbm]), axis=1, return_index=True)[1]
         kinds: dict[tuple[int, float, bytes], int] = {}
         for begin in range(0, len(first), _RANKS_AT_ONCE):
             for place in first[begin : begin + _RANKS_AT_ONCE].tolist():
-                number = int(listed[played[place]])
+                number = int(listed[representatives[place]])
                 on_hbm = self._on_hbm(number)
                 # Stable: at equal times, the program's order counts.
                 order = np.argsort(self._times_of(self.times.end, int(ranks[place]))[on_hbm], kind="stable")
                 kinds.setdefault((number, float(hbm[place]), order.tobytes()), int(ranks[place]))
-        return sorted({*kept, *kinds.values()})
+        return sorted({*asked_ranks, *kinds.values()})
 
     def _on_hbm(self, number: int) -> Ints:
         """Return the indices of the memory operations (allocate, free) in operation list `number`."""
         places, begins = self._memory_places
-        own: Ints = places[begins[number] : begins[number + 1]] - self._own(number).start
-        return own
+        on_hbm: Ints = places[begins[number] : begins[number + 1]] - self._own(number).start
+        return on_hbm
 
     @cached_property
     def _memory_places(self) -> tuple[Ints, list[int]]:
@@ -224,7 +224,7 @@ class TimelineWriter:
     def _played_collectives(self) -> _Numbered:
         """Return numbers for all collectives whose transfers are simulated, not given in closed form."""
         return _Numbered(
-            [[place for place, own in enumerate(kind) if own is not None] for kind in self.prepared.routed],
+            [[place for place, routed in enumerate(kind) if routed is not None] for kind in self.prepared.routed],
             self.prepared.program.lists.kind_of,
         )
 
@@ -236,34 +236,38 @@ class TimelineWriter:
     def _sent(self, number: int) -> CollectiveTotals:
         """Return the name, transfer count and total bytes for collective `number`."""
         family, member = self._played_collectives.find(number)
-        own = self.prepared.routed[self.prepared.program.lists.kind_of[family]][member]
-        if own is None:
+        routed = self.prepared.routed[self.prepared.program.lists.kind_of[family]][member]
+        if routed is None:
             raise ValueError(f"{self._name(number)!r} has a given duration, and no transfers")
-        return CollectiveTotals(self._name(number), len(own.traffic), own.traffic.total_bytes)
+        return CollectiveTotals(self._name(number), len(routed.traffic), routed.traffic.total_bytes)
 
     def _log(self, number: int) -> TransferLog:
         """Return the log for collective `number`'s transfers; simulate again if their times were not logged."""
         family, member = self._played_collectives.find(number)
         kind = self.prepared.program.lists.kind_of[family]
-        own = self.prepared.played_routes(kind)[member]
-        played = self.prepared.played_member(kind, member)
-        instance = int(self.prepared.first_instance[family]) + played
+        routed = self.prepared.played_routes(kind)[member]
+        representative = self.prepared.played_member(kind, member)
+        instance = int(self.prepared.first_instance[family]) + representative
         problem, times = self.problem, self.times
         if problem.values["log_begin"][instance] < 0:
             # A single further run logs every collective if the logs fit, otherwise only this collective.
             problem, times = self._played_again if self._all_fit else self._played_for([instance])
-        transfers = int(problem.values["log_begin"][instance]) + self._numbers(kind, member, own)
+        transfers = int(problem.values["log_begin"][instance]) + self._numbers(kind, member, routed)
         # Routes around the k-th set of avoided links stand behind the usual ones in `own.links`.
-        route_of = own.route_of + times.took[transfers] * np.int32(len(own.routes)) if own.detours else own.route_of
+        route_of = (
+            routed.route_of + times.took[transfers] * np.int32(len(routed.routes))
+            if routed.detours
+            else routed.route_of
+        )
         columns = times.enter[transfers], times.through[transfers], route_of
-        return TransferLog(self._name(number), own.transfers, own.nbytes, *columns, own.links, own.vertices)
+        return TransferLog(self._name(number), routed.transfers, routed.nbytes, *columns, routed.links, routed.vertices)
 
     @cached_property
     def _all_fit(self) -> bool:
         """Return True if every simulated transfer can be logged at once."""
         return (
             sum(
-                times * sum(own.rows.transfers for own in kind.playables if own is not None)
+                times * sum(sized.rows.transfers for sized in kind.playables if sized is not None)
                 for times, kind in zip(self.prepared.program.lists.times, self.prepared.kinds, strict=True)
             )
             <= _MOST_KEPT
@@ -284,14 +288,14 @@ class TimelineWriter:
     def _numbers(self, kind: int, member: int, routed: RoutedCollective) -> Ints:
         """Return, for each transfer in process group `member`'s collective, the representative's log number."""
         rows = self.prepared.played_playable(kind, member).rows
-        there = self.prepared.played_rows(kind, member, routed)
+        rows_of_transfers = self.prepared.played_rows(kind, member, routed)
         base, stride = rows.log_base[rows.round_of] + rows.place, rows.transfer_lengths[rows.round_of]
         numbers, first = [np.zeros(0, np.int64)], 0
         for part in routed.traffic.parts:
-            own = there[first : first + len(part.route_of)]
+            rows_of_part = rows_of_transfers[first : first + len(part.route_of)]
             first += len(part.route_of)
             # A repetition moves every number by the rows' stride in the playable.
-            numbers.append((base[own] + np.arange(part.repeat.times)[:, None] * stride[own]).ravel())
+            numbers.append((base[rows_of_part] + np.arange(part.repeat.times)[:, None] * stride[rows_of_part]).ravel())
         return np.concatenate(numbers)
 
 

@@ -24,19 +24,11 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class UpdateConstants:
-    """Constants of an update.
-
-    Attributes
-    ----------
-    betas : (float, float)
-        Decay factors of moving averages (`learning.betas`).
-    momentum, eps, decay : float
-        Values of `learning.momentum`, `learning.eps` and `learning.decay`.
-    """
+    """Constants of an update; `betas`, `momentum`, `eps` and `decay` are the values of these keys of `learning`."""
 
     step: int  # number of this update, from 1
     rate: float  # learning rate of this update, after warm-up and decay
-    betas: tuple[float, float]
+    betas: tuple[float, float]  # decay factors of moving averages
     momentum: float
     eps: float
     decay: float
