@@ -174,7 +174,7 @@ def build(
     reducing = graph.graph.get("reducing_switches") or ()
     hosts = graph.graph.get("hosts") or ()
     router = Router(graph, file.name, ecmp_seed=seed)
-    members = tuple(own for _, own in nodes)
+    members = tuple(node for _, node in nodes)
     return Cluster(
         name=file.name,
         graph=graph,
@@ -191,7 +191,7 @@ def build(
         in_node=_measured(file, network_time, one_node=True) if len(nodes) > 1 else {},
         hosts=tuple(hosts[place] for place in places) if hosts else (),
         storage=store,
-        changes=changes([_event(one, graph, router, ranks, members) for one in events]),
+        changes=changes([_event(event, graph, router, ranks, members) for event in events]),
     )
 
 
@@ -220,8 +220,8 @@ def _placed(world_size: int, placement: Sequence[int] | None) -> tuple[int, ...]
     if placement is None:
         return tuple(range(world_size))
     places = tuple(placement)
-    whole = all(isinstance(place, int) and place >= 0 for place in places)
-    if not whole or len(places) != world_size or len(set(places)) != world_size:
+    valid = all(isinstance(place, int) and place >= 0 for place in places)
+    if not valid or len(places) != world_size or len(set(places)) != world_size:
         raise ScenarioError(f"placement: got {list(places)}; must be {world_size} different GPU numbers from 0")
     return places
 
@@ -330,26 +330,26 @@ def _stretch(graph: Graph, factor: float) -> None:
 
 
 def _event(
-    one: Occurrence, graph: Graph, router: Router, ranks: Sequence[str], nodes: Sequence[tuple[int, ...]]
+    event: Occurrence, graph: Graph, router: Router, ranks: Sequence[str], nodes: Sequence[tuple[int, ...]]
 ) -> Event:
     """Return an occurrence with the numbers of the fabric's links and of the ranks that it concerns.
 
     A slow GPU also adds more slowly in its memory (HBM); a dead one neither sends nor receives.
     """
     number = {router.link_name(link): link for link in range(len(router.bandwidth))}
-    if one.link is not None:
-        named = links_named(graph, one.link)
-        if not named:
-            raise UnknownNameError("link", one.link, _similar(graph, one.link), listed_by=_LIST)
-        links = tuple(number[f"{src}->{dst}"] for src, dst in named)
-        return Event(one.start, one.end, one.factor, links, reroute_after=one.reroute_after)
-    if one.node is not None and not 0 <= one.node < len(nodes):
-        raise ScenarioError(f"events: got node {one.node}; must be one of 0 .. {len(nodes) - 1}")
-    slow = nodes[one.node] if one.node is not None else (one.rank or 0,)
+    if event.link is not None:
+        ends = links_named(graph, event.link)
+        if not ends:
+            raise UnknownNameError("link", event.link, _similar(graph, event.link), listed_by=_LIST)
+        links = tuple(number[f"{src}->{dst}"] for src, dst in ends)
+        return Event(event.start, event.end, event.factor, links, reroute_after=event.reroute_after)
+    if event.node is not None and not 0 <= event.node < len(nodes):
+        raise ScenarioError(f"events: got node {event.node}; must be one of 0 .. {len(nodes) - 1}")
+    slow = nodes[event.node] if event.node is not None else (event.rank or 0,)
     hbm = tuple(len(router.bandwidth) + rank for rank in slow)
     gpus = {ranks[rank] for rank in slow}
-    cut = [link for name, link in number.items() if gpus & set(name.split("->"))] if one.factor == 0.0 else []
-    return Event(one.start, one.end, one.factor, (*cut, *hbm), tuple(slow))
+    cut = [link for name, link in number.items() if gpus & set(name.split("->"))] if event.factor == 0.0 else []
+    return Event(event.start, event.end, event.factor, (*cut, *hbm), tuple(slow))
 
 
 def _similar(graph: Graph, name: str) -> list[str]:
@@ -362,8 +362,8 @@ def _similar(graph: Graph, name: str) -> list[str]:
 
 def _measured(file: Topology, network_time: float, *, one_node: bool) -> dict[str, MachineCollective]:
     # A group within a node has separate constants ("one_node"); without a measurement the operation is absent.
-    chosen = {name: both.one_node if one_node else both.nodes for name, both in file.collectives.items()}
-    return {name: measured.stretched(network_time) for name, measured in chosen.items() if measured is not None}
+    collectives = {name: both.one_node if one_node else both.nodes for name, both in file.collectives.items()}
+    return {name: measured.stretched(network_time) for name, measured in collectives.items() if measured is not None}
 
 
 def _add_storage(graph: Graph, bandwidth: float) -> str:
@@ -375,8 +375,8 @@ def _add_storage(graph: Graph, bandwidth: float) -> str:
     port = add_vertex(graph, f"{_STORAGE}/port", "storage", forwards=True)
     add_vertex(graph, _STORAGE, "storage", forwards=False)
     outside = [name for name in of_kind(graph, "switch") if "/" not in name]
-    found = (outside, of_kind(graph, "nic"), of_kind(graph, "host"), of_kind(graph, "gpu"))
-    for name in next(names for names in found if names):
+    candidates = (outside, of_kind(graph, "nic"), of_kind(graph, "host"), of_kind(graph, "gpu"))
+    for name in next(names for names in candidates if names):
         graph.add_edge(name, port, bandwidth=bandwidth, latency=0.0)
     graph.add_edge(port, _STORAGE, bandwidth=bandwidth, latency=0.0)
     return _STORAGE

@@ -88,7 +88,7 @@ def _of_module(module: Any, name: str) -> Builder:
 def _options(name: str, function: Callable[..., Graph]) -> type[BaseModel]:
     """Return a strict pydantic model of a builder function's parameters that a topology file may give."""
     hints = get_type_hints(function, include_extras=True)
-    bare = [one for one in inspect.signature(function).parameters if one not in hints and one not in _PASSED_BY_BUILD]
+    bare = [key for key in inspect.signature(function).parameters if key not in hints and key not in _PASSED_BY_BUILD]
     if bare:
         raise ScenarioError(f"builder {name}: option {bare[0]} has no type; write for example `{bare[0]}: Bandwidth`")
     fields = {

@@ -89,12 +89,12 @@ def _cards(cluster: Cluster, number: int) -> dict[int, str]:
     return cards
 
 
-def _stays_inside(one: Ints, other: Ints) -> Bools:
+def _stays_inside(src_node: Ints, dst_node: Ints) -> Bools:
     """Return True for each flow that stays inside a node, given the nodes of its ends; also with servers and switches.
 
     Servers have no node, and a switch belongs to its peers' node.
     """
-    return np.asarray((one == _NO_NODE) | (other == _NO_NODE) | (one == other))
+    return np.asarray((src_node == _NO_NODE) | (dst_node == _NO_NODE) | (src_node == dst_node))
 
 
 # HBM traffic per byte added to the receiver's array [B]: two reads and a write.

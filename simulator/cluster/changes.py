@@ -71,13 +71,13 @@ def changes(events: Sequence[Event]) -> tuple[Change, ...]:
         for rank in event.ranks:
             of_rank.setdefault(rank, []).append(event)
     moments = sorted({time for event in events for time in (event.start, *event.avoided) if time < inf})
-    found = []
+    steps = []
     for time in moments:
-        links = {link: _factor(own, time) for link, own in of_link.items() if _is_moment(own, time)}
-        ranks = {rank: _factor(own, time) for rank, own in of_rank.items() if _is_moment(own, time)}
+        links = {link: _factor(events, time) for link, events in of_link.items() if _is_moment(events, time)}
+        ranks = {rank: _factor(events, time) for rank, events in of_rank.items() if _is_moment(events, time)}
         avoided = [event.links for event in events if event.avoided[0] <= time < event.avoided[1]]
-        found.append(Change(time, links, ranks, frozenset().union(*avoided)))
-    return tuple(found)
+        steps.append(Change(time, links, ranks, frozenset().union(*avoided)))
+    return tuple(steps)
 
 
 def avoided_sets(changes: Sequence[Change]) -> tuple[frozenset[int], ...]:

@@ -23,12 +23,12 @@ def leaf_switches(cluster: Cluster) -> tuple[str, ...]:
     (('switch0',), ())
     """
     outside = {name for name in of_kind(cluster.graph, "switch") if "/" not in name}
-    found = dict[str, None]()
+    leaves = dict[str, None]()
     for rank in cluster.ranks if outside else ():
         # Breadth-first: vertices at 1, 2, 3, ... links from the rank, up to the first layer with an outer switch.
-        layer, seen = [rank], {rank}
+        layer, visited = [rank], {rank}
         while layer and not outside.intersection(layer):
-            layer = [name for name in dict.fromkeys(n for one in layer for n in cluster.graph[one]) if name not in seen]
-            seen.update(layer)
-        found |= dict.fromkeys(name for name in layer if name in outside)
-    return tuple(found)
+            layer = [name for name in dict.fromkeys(n for v in layer for n in cluster.graph[v]) if name not in visited]
+            visited.update(layer)
+        leaves |= dict.fromkeys(name for name in layer if name in outside)
+    return tuple(leaves)

@@ -63,11 +63,11 @@ class Neighbours:
     link: Ints
 
     @staticmethod
-    def of(here: Ints, there: Ints, vertices: int) -> Neighbours:
-        """Return the links from `here` to `there`, both with shape (links,), grouped by the vertex in `here`."""
-        order = np.lexsort((there, here))
-        begin = np.searchsorted(here[order], np.arange(vertices + 1))
-        return Neighbours(begin, there[order], order)
+    def of(src: Ints, dst: Ints, vertices: int) -> Neighbours:
+        """Return the links from `src` to `dst`, both with shape (links,), grouped by the vertex in `src`."""
+        order = np.lexsort((dst, src))
+        begin = np.searchsorted(src[order], np.arange(vertices + 1))
+        return Neighbours(begin, dst[order], order)
 
     def of_all(self, vertices: Ints) -> tuple[Ints, Ints]:
         """Return the indices of the given vertices' links, concatenated, and the number of links for each vertex."""
@@ -131,23 +131,23 @@ class RouteFinder:
         lost = [np.zeros(0, np.int64)]
         for some in np.split(np.arange(len(targets)), range(together, len(targets), together)):
             begin, end = begins[some[0]], ([*begins, len(order)])[some[-1] + 1]
-            own = order[begin:end]
+            pairs = order[begin:end]
             # Each target has a separate copy of the graph: vertex v of target t has the index t x vertices + v.
-            base = np.searchsorted(targets[some], dst[own]) * len(self.forwards)
-            search = self._search(targets[some], base + src[own])
-            missing = search.distance[base + src[own]] == _NOWHERE
-            lost.append(own[missing])
-            there = own[~missing]
-            for hop, (walking, link) in enumerate(self._walk(src[there], dst[there], base[~missing], search)):
+            base = np.searchsorted(targets[some], dst[pairs]) * len(self.forwards)
+            search = self._search(targets[some], base + src[pairs])
+            missing = search.distance[base + src[pairs]] == _NOWHERE
+            lost.append(pairs[missing])
+            routed = pairs[~missing]
+            for hop, (walking, link) in enumerate(self._walk(src[routed], dst[routed], base[~missing], search)):
                 if hop == len(hops):
                     hops.append(np.full(len(src), _NOWHERE, np.int32))
-                # `walking` indexes the routes that are still on the way in this chunk; `there` maps to all routes.
-                hops[hop][there[walking]] = link
+                # `walking` indexes the routes that are still on the way in this chunk; `routed` maps to all routes.
+                hops[hop][routed[walking]] = link
         # Column h: the link on hop h of each route; -1 behind the end of a route.
         by_hop = np.stack(hops, axis=1) if hops else np.zeros((len(src), 0), np.int32)
-        taken = by_hop >= 0
-        route = np.repeat(np.arange(len(src)), np.count_nonzero(taken, axis=1))
-        return RouteTable(route, by_hop[taken].astype(np.int64), self._latencies(by_hop)), np.sort(np.concatenate(lost))
+        real = by_hop >= 0
+        route = np.repeat(np.arange(len(src)), np.count_nonzero(real, axis=1))
+        return RouteTable(route, by_hop[real].astype(np.int64), self._latencies(by_hop)), np.sort(np.concatenate(lost))
 
     def _search(self, targets: Ints, sources: Ints) -> _TargetDistances:
         """Return each vertex's hops to each target, and the fewest hosts on the way, by a search from the targets.
@@ -166,16 +166,16 @@ class RouteFinder:
             places, count = self.behind.of_all(level % vertices)
             reached = self.behind.other[places] + np.repeat(level - level % vertices, count)
             new = distance[reached] == _NOWHERE
-            # A vertex may be reached over several links: `reached` then contains duplicates, and `found` does not.
+            # A vertex may be reached over several links: `reached` then contains duplicates, and `frontier` does not.
             reached, passed = reached[new], np.repeat(hosts[level], count)[new]
             distance[reached] = hops
-            found = np.flatnonzero(distance == hops)
+            frontier = np.flatnonzero(distance == hops)
             # Fewest hosts over the next hops: initialise with the maximum, then take the minimum over each link.
-            hosts[found] = np.iinfo(np.int16).max
+            hosts[frontier] = np.iinfo(np.int16).max
             np.minimum.at(hosts, reached, passed)
-            hosts[found] += self.hosts[found % vertices]
+            hosts[frontier] += self.hosts[frontier % vertices]
             # Only forwarding vertices pass the search on.
-            level = found[self.forwards[found % vertices]]
+            level = frontier[self.forwards[frontier % vertices]]
         return _TargetDistances(distance, hosts)
 
     def _walk(self, sources: Ints, targets: Ints, base: Ints, search: _TargetDistances) -> list[tuple[Ints, Ints]]:
@@ -189,24 +189,24 @@ class RouteFinder:
         steps = []
         while len(walking):
             # Sources at the same vertex with the same destination have the same next hops: find these hops once.
-            own, which = np.unique(base[walking] + here, return_inverse=True)
-            places, count = self.ahead.of_all(own % vertices)
-            owner = np.repeat(np.arange(len(own)), count)
-            other = self.ahead.other[places] + (own - own % vertices)[owner]
-            left = distance[own] - 1
+            forks, which = np.unique(base[walking] + here, return_inverse=True)
+            places, count = self.ahead.of_all(forks % vertices)
+            owner = np.repeat(np.arange(len(forks)), count)
+            other = self.ahead.other[places] + (forks - forks % vertices)[owner]
+            left = distance[forks] - 1
             # A next hop is one hop nearer, forwards (unless it is the destination), and keeps the fewest hosts.
             nearer = (distance[other] == left[owner]) & (self.forwards[other % vertices] | (left == 0)[owner])
-            nearer &= hosts[other] == (hosts[own] - self.hosts[own % vertices])[owner]
+            nearer &= hosts[other] == (hosts[forks] - self.hosts[forks % vertices])[owner]
             places, owner = places[nearer], owner[nearer]
-            choices = np.bincount(owner, minlength=len(own))
+            choices = np.bincount(owner, minlength=len(forks))
             # D-mod-k routing, or the hash: a number for each source, taken modulo its next hops.
             number = rest if self.chooser is None else self.chooser(sources[walking], targets[walking], here)
-            chosen = (number % choices[which].astype(number.dtype)).astype(np.int64)
+            choice = (number % choices[which].astype(number.dtype)).astype(np.int64)
             # The quotient decides at the next fork (see `routing.py`).
             rest = rest // choices[which]
-            taken = places[(np.cumsum(choices) - choices)[which] + chosen]
-            steps.append((walking, self.ahead.link[taken]))
-            here = self.ahead.other[taken]
+            hop = places[(np.cumsum(choices) - choices)[which] + choice]
+            steps.append((walking, self.ahead.link[hop]))
+            here = self.ahead.other[hop]
             on = here != targets[walking]
             walking, here, rest = walking[on], here[on], rest[on]
         return steps
@@ -218,7 +218,7 @@ class RouteFinder:
         routes, longest = by_hop.shape
         # The digits below must fit into int64; otherwise each route is summed by itself.
         if (longest + 1.0) ** len(values) > 2**62:
-            return np.array([fsum(self.latency[link] for link in own if link >= 0) for own in by_hop.tolist()])
+            return np.array([fsum(self.latency[link] for link in hops if link >= 0) for hops in by_hop.tolist()])
         # Count how often a route has each latency, as digits of a single number; -1, no link, is the last entry: 0.
         digit = np.append((longest + 1) ** kind.ravel().astype(np.int64), 0)
         key = np.zeros(routes, np.int64)
@@ -226,4 +226,4 @@ class RouteFinder:
             key += digit[link]
         sets, which = np.unique(key, return_inverse=True)
         often = sets[:, None] // (longest + 1) ** np.arange(len(values)) % (longest + 1)
-        return np.array([fsum(np.repeat(values, own).tolist()) for own in often])[which.ravel()]
+        return np.array([fsum(np.repeat(values, counts).tolist()) for counts in often])[which.ravel()]

@@ -169,10 +169,10 @@ class Router:
         KeyError
             A vertex does not belong to this topology.
         """
-        known = self._routes.get((src, dst))
-        if known is None:
-            known = self._routes[src, dst] = self._find(self.index[src], self.index[dst])
-        return known
+        route = self._routes.get((src, dst))
+        if route is None:
+            route = self._routes[src, dst] = self._find(self.index[src], self.index[dst])
+        return route
 
     def routes(self, src: Ints, dst: Ints) -> RouteTable:
         """Return the routes from `src[i]` to `dst[i]` for many pairs.
@@ -205,9 +205,9 @@ class Router:
         if table is not None and not len(few):
             return table
         one_by_one = [self.route(self.vertices[a], self.vertices[b]) for a, b in zip(src[few], dst[few], strict=True)]
-        links = np.array(list(chain.from_iterable(one.links for one in one_by_one)), np.int64)
-        latency = np.array([one.latency for one in one_by_one], np.float64)
-        some = RouteTable(np.repeat(few, [len(one.links) for one in one_by_one]), links, latency)
+        links = np.array(list(chain.from_iterable(path.links for path in one_by_one)), np.int64)
+        latency = np.array([path.latency for path in one_by_one], np.float64)
+        some = RouteTable(np.repeat(few, [len(path.links) for path in one_by_one]), links, latency)
         if table is None:
             return some
         # Merge both kinds in the order in which pairs were requested.
@@ -247,15 +247,15 @@ class Router:
             except NoRouteError:
                 continue
             links[number], latency[number] = np.array(other.links, np.int64), other.latency
-        return RouteTable(np.repeat(np.arange(len(src)), [len(own) for own in links]), np.concatenate(links), latency)
+        return RouteTable(np.repeat(np.arange(len(src)), [len(hops) for hops in links]), np.concatenate(links), latency)
 
     def _avoiding(self, avoided: frozenset[int]) -> Router:
         """Return a router without some links, for single routes: `route` alone may be called."""
         if avoided not in self._without:
             other = copy(self)
-            other._links = [dict(own) for own in self._links]
-            other._forward = [set(own) for own in self._forward]
-            other._backward = [set(own) for own in self._backward]
+            other._links = [dict(ends) for ends in self._links]
+            other._forward = [set(ends) for ends in self._forward]
+            other._backward = [set(ends) for ends in self._backward]
             other._routes = {}
             for link in avoided:
                 src, dst = self.sources[link], self.targets[link]
@@ -324,11 +324,11 @@ class Router:
 
     def _pruned(self, ahead: list[set[int]], meet: set[int]) -> list[set[int]]:
         """Return the levels of a search from the source without vertices that do not lead to the level `meet`."""
-        kept = [meet]
+        levels = [meet]
         for level in ahead[-2:0:-1]:
-            later = kept[-1]
-            kept.append({vertex for vertex in level if not self._forward[vertex].isdisjoint(later)})
-        return kept[::-1]
+            later = levels[-1]
+            levels.append({vertex for vertex in level if not self._forward[vertex].isdisjoint(later)})
+        return levels[::-1]
 
     def _with_fewest_hosts(self, src: int, dst: int) -> tuple[list[set[int]], list[dict[int, int]]]:
         """Return the levels of shortest paths, and the fewest hosts from each of their vertices on to the destination.
@@ -346,15 +346,15 @@ class Router:
 
     def _connected(self, levels: list[set[int]]) -> list[set[int]]:
         """Return the levels without vertices that lack a predecessor in the level before or a successor in the next."""
-        kept = levels[:1]
+        linked = levels[:1]
         for level in levels[1:]:
-            before = kept[-1]
-            kept.append({vertex for vertex in level if not self._backward[vertex].isdisjoint(before)})
+            before = linked[-1]
+            linked.append({vertex for vertex in level if not self._backward[vertex].isdisjoint(before)})
         # The forward pass removes vertices without a predecessor, this backward pass vertices without a successor.
-        for place in reversed(range(len(kept) - 1)):
-            following = kept[place + 1]
-            kept[place] = {vertex for vertex in kept[place] if not self._forward[vertex].isdisjoint(following)}
-        return kept
+        for place in reversed(range(len(linked) - 1)):
+            following = linked[place + 1]
+            linked[place] = {vertex for vertex in linked[place] if not self._forward[vertex].isdisjoint(following)}
+        return linked
 
     def _hosts_ahead(self, levels: list[set[int]]) -> list[dict[int, int]]:
         """Return for each level the fewest hosts from a vertex on to the destination, the vertex included."""
@@ -391,11 +391,11 @@ class Router:
         return path
 
 
-def _next(neighbours: list[set[int]], level: set[int], seen: set[int]) -> set[int]:
-    """Return the vertices next to `level` that are not in `seen`, and add them to `seen`: a step of a search."""
+def _next(neighbours: list[set[int]], level: set[int], visited: set[int]) -> set[int]:
+    """Return the vertices next to `level` that are not in `visited`, and add them to `visited`: a step of a search."""
     reached = set[int]().union(*[neighbours[vertex] for vertex in level])
-    reached -= seen
-    seen |= reached
+    reached -= visited
+    visited |= reached
     return reached
 
 

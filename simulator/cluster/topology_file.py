@@ -91,7 +91,7 @@ class _Operation(Strict):
 
     def record(self) -> MeasuredOperation:
         """Return the operation's measurements, in one node and over several nodes, as a record."""
-        return MeasuredOperation(*(None if one is None else one.record() for one in (self.one_node, self.nodes)))
+        return MeasuredOperation(*(None if part is None else part.record() for part in (self.one_node, self.nodes)))
 
 
 class _Ecmp(Strict):

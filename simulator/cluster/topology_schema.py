@@ -66,9 +66,9 @@ def _of_builder(name: str) -> dict[str, Any]:
     # JSON schema's if/then: the editor checks `options` against the named builder only.
     required = facts.get("required", [])
     mapping = {"type": "object", "properties": options(name), "required": required, "additionalProperties": False}
-    named = {"properties": {"builder": {"const": name}}, "required": ["builder"]}
+    condition = {"properties": {"builder": {"const": name}}, "required": ["builder"]}
     then = {"properties": {"options": mapping}, **({"required": ["options"]} if required else {})}
-    return {"if": named, "then": then}
+    return {"if": condition, "then": then}
 
 
 def _untitled(node: Any) -> Any:

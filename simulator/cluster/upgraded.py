@@ -82,9 +82,9 @@ def with_memory(
     '171798691840 B'
     """
     file = load_topology(topology, base)
-    named, folder = (gpu, base) if gpu is not None else (file.gpu or "", file.folder)
-    data = read_named("gpu", named, folder)[1].data
-    return {**data, "hbm_bytes": f"{int(times * load_gpu(named, folder).hbm_bytes)} B"}
+    name, folder = (gpu, base) if gpu is not None else (file.gpu or "", file.folder)
+    data = read_named("gpu", name, folder)[1].data
+    return {**data, "hbm_bytes": f"{int(times * load_gpu(name, folder).hbm_bytes)} B"}
 
 
 def cards(topology: str | Mapping[str, Any], base: Path | None) -> int:
@@ -101,7 +101,7 @@ def _library(measured: Mapping[str, Any], times: float, caps: tuple[str, ...]) -
 
 def _times(value: Any, times: float) -> Any:
     if isinstance(value, list | tuple):
-        return [_times(one, times) for one in value]
+        return [_times(number, times) for number in value]
     return f"{times * value!r} B/s"
 
 

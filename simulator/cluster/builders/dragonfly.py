@@ -87,11 +87,11 @@ def dragonfly(
     return graph
 
 
-def _end(here: int, there: int, groups: int, routers: int, global_links: int) -> int:
-    """Return the router number in group `here` whose cable leads to group `there`."""
+def _end(source: int, target: int, groups: int, routers: int, global_links: int) -> int:
+    """Return the router number in group `source` whose cable leads to group `target`."""
     # With 3 groups and a single global link per router, group 0 reaches group 1 over its first router, and group 2 over
     # its second router.
-    return here * routers + (there - here - 1) % groups // global_links
+    return source * routers + (target - source - 1) % groups // global_links
 
 
 def limits(*, hosts: int, routers: int, global_links: int, groups: int | None = None, **_: object) -> TopologyLimits:
