@@ -370,15 +370,15 @@ class _CollectiveRouter:
         streams: dict[str, list[_Kind]] = {}
         flows: dict[str, list[PotentialFlows]] = {}
         for batch, together in zip(batches, every, strict=True):
-            there = [kind for kind in batch.kinds if kind in contends]
+            routed = [kind for kind in batch.kinds if kind in contends]
             # Eligible kinds: no servers or switches, and no contention with themselves.
-            own = [kind for kind in there if not kind.auxiliaries and not contends[kind]]
-            lanes |= {kind: (-1, False) for kind in there if kind.auxiliaries or contends[kind]}
-            if own:
-                streams.setdefault(own[0].stream, []).extend(own)
+            lane = [kind for kind in routed if not kind.auxiliaries and not contends[kind]]
+            lanes |= {kind: (-1, False) for kind in routed if kind.auxiliaries or contends[kind]}
+            if lane:
+                streams.setdefault(lane[0].stream, []).extend(lane)
                 # A complete batch is checked at once, without splitting.
-                whole = len(own) == len(batch.kinds)
-                flows.setdefault(own[0].stream, []).extend([together] if whole else [potential[kind] for kind in own])
+                full = len(lane) == len(batch.kinds)
+                flows.setdefault(lane[0].stream, []).extend([together] if full else [potential[kind] for kind in lane])
         for stream, kinds in streams.items():
             if len(kinds) == 1 or not self._contend(flows[stream], bandwidth, several=True):
                 lanes |= dict.fromkeys(kinds, (len(lanes), True))
@@ -388,11 +388,11 @@ class _CollectiveRouter:
             groups: dict[tuple[int, ...], list[_Kind]] = {}
             for kind in kinds:
                 groups.setdefault(kind.group, []).append(kind)
-            for own in groups.values():
-                if len(own) == 1 or not self._contend([potential[kind] for kind in own], bandwidth):
-                    lanes |= dict.fromkeys(own, (len(lanes), False))
+            for lane in groups.values():
+                if len(lane) == 1 or not self._contend([potential[kind] for kind in lane], bandwidth):
+                    lanes |= dict.fromkeys(lane, (len(lanes), False))
                 else:
-                    lanes |= {kind: (len(lanes) + place, False) for place, kind in enumerate(own)}
+                    lanes |= {kind: (len(lanes) + place, False) for place, kind in enumerate(lane)}
         return lanes
 
     def _traffic(self, op: Collective) -> Traffic:

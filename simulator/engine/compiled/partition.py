@@ -227,29 +227,29 @@ class _Alike:
             mine[:, real] = mixed(mine[:, real], mixed(ends[:, end[real]], label))
         crossing = self.crossing
         if crossing.links.size:
-            seen = mixed(links[crossing.links[first]], bits(crossing.weight))[:, crossing.place]
-            mine = mixed(mine, _summed_by_line(crossing.row, seen, mine.shape[1]))
+            colours = mixed(links[crossing.links[first]], bits(crossing.weight))[:, crossing.place]
+            mine = mixed(mine, _summed_by_line(crossing.row, colours, mine.shape[1]))
         for edges in self.among:
             mine = mixed(mine, edges.seen(mine))
         self.colours = mine
 
     def to_participants(self, collectives: Colours, sums: Colours) -> None:
         """Add, to each participant's entry in `sums`, the colours for this participant's collectives and rows."""
-        own = mixed(collectives[self.own], 6)[:, None]
+        colours = mixed(collectives[self.own], 6)[:, None]
         if self.rows is not None:
             real, width = np.flatnonzero(~self.rows.is_gate), self.members.shape[1]
             sent = _summed_by_line(self.rows.src[real], mixed(self.colours[:, real], 4), width)
             sent += _summed_by_line(self.rows.dst[real], mixed(self.colours[:, real], 5), width)
-            own = own + sent[self.group]
-        np.add.at(sums, self.members, np.broadcast_to(own, self.members.shape))
+            colours = colours + sent[self.group]
+        np.add.at(sums, self.members, np.broadcast_to(colours, self.members.shape))
 
     def to_links(self, sums: Colours) -> None:
         """Add, to each link's entry in `sums`, the colours of the rows whose routes cross the link."""
         crossing = self.crossing
         if crossing.links.size:
-            seen = mixed(self.colours[:, crossing.row], bits(crossing.weight)[crossing.place])
-            taken = _summed_by_line(crossing.place, seen, len(crossing.weight))
-            np.add.at(sums, crossing.links, taken[self.group])
+            colours = mixed(self.colours[:, crossing.row], bits(crossing.weight)[crossing.place])
+            by_place = _summed_by_line(crossing.place, colours, len(crossing.weight))
+            np.add.at(sums, crossing.links, by_place[self.group])
 
 
 def _summed_by_line(where: Ints, colours: Colours, size: int) -> Colours:
@@ -288,25 +288,25 @@ class _Graph:
 
         Each vertex's initial colour hashes its own properties.
         """
-        alike, auxiliaries, facts, known = list[_Alike](), list[slice](), list[int](), dict[tuple[object, ...], int]()
+        runs, auxiliaries, facts, numbers = list[_Alike](), list[slice](), list[int](), dict[tuple[object, ...], int]()
         participants = len(ranks)
         for together in _alike(collectives):
             first, count, number = together[0], len(together), len(facts)
             op, servers = first.op, len(first.op.auxiliaries)
             traffic = None if first.routed is None else first.routed.traffic
-            own = first.kind, id(traffic), op.startup, op.together, op.duration, len(op.group), servers
+            properties = first.kind, id(traffic), op.startup, op.together, op.duration, len(op.group), servers
             # Equal properties get equal numbers. A traffic's id is unique while the program lives.
-            facts += [known.setdefault(own, len(known))] * count
+            facts += [numbers.setdefault(properties, len(numbers))] * count
             groups = np.array([placed.op.group for placed in together], np.int64)
             behind = participants + np.arange(count * servers).reshape(count, servers)
-            alike.append(_with_rows(number, np.concatenate([groups, behind], axis=1), together))
+            runs.append(_with_rows(number, np.concatenate([groups, behind], axis=1), together))
             ends = (participants + servers * np.arange(count + 1)).tolist()
             auxiliaries += [slice(*pair) for pair in pairwise(ends)]
             participants = ends[-1]
         # Servers and switches start with a common colour; only their rows separate them.
         who = np.concatenate([ranks, np.full(participants - len(ranks), -1)])
         colours = mixed(who, 0), mixed(np.array(facts, np.int64), 0), mixed(bits(capacity), 0)
-        return cls(len(ranks), alike, auxiliaries, *colours)
+        return cls(len(ranks), runs, auxiliaries, *colours)
 
     def refined(self) -> Partition | None:
         """Refine colours until a pass splits no class; return the classes, or None after too many passes or classes.
@@ -329,22 +329,22 @@ class _Graph:
 
     def _rows(self) -> Colours:
         """Return the row colours (rows: transfers in a round), concatenated group after group."""
-        return np.concatenate([np.zeros(0, np.uint64), *(one.colours.ravel() for one in self.alike)])
+        return np.concatenate([np.zeros(0, np.uint64), *(run.colours.ravel() for run in self.alike)])
 
     def _pass(self) -> None:
         """Carry out a refinement pass: mix into each vertex's colour the multiset of its neighbours' colours."""
-        for one in self.alike:
-            one.mix(self.participants, self.collectives, self.links)
+        for run in self.alike:
+            run.mix(self.participants, self.collectives, self.links)
         # Rows were updated first. Participants and links now see the new row colours, and collectives see the new
         # participant colours, therefore a single pass carries a difference over several edges.
         at_participants, at_links = np.zeros_like(self.participants), np.zeros_like(self.links)
-        for one in self.alike:
-            one.to_participants(self.collectives, at_participants)
-            one.to_links(at_links)
+        for run in self.alike:
+            run.to_participants(self.collectives, at_participants)
+            run.to_links(at_links)
         self.links = mixed(self.links, at_links)
         self.participants = mixed(self.participants, at_participants)
-        seen = mixed(self.participants, 7)
-        members = [seen[one.members].sum(axis=1, dtype=np.uint64) for one in self.alike]
+        colours = mixed(self.participants, 7)
+        members = [colours[run.members].sum(axis=1, dtype=np.uint64) for run in self.alike]
         self.collectives = mixed(self.collectives, np.concatenate([np.zeros(0, np.uint64), *members]))
 
     def _partition(self) -> Partition:
@@ -353,15 +353,15 @@ class _Graph:
             np.unique(colours, return_inverse=True)[1]
             for colours in (self.participants, self.collectives, self.links, self._rows())
         )
-        ends = np.cumsum([one.colours.size for one in self.alike])[:-1]
+        ends = np.cumsum([run.colours.size for run in self.alike])[:-1]
         # Without any transfer, `split` still returns one (empty) part.
         parts = np.split(row, ends)[: len(self.alike)]
-        by_group = [own.reshape(one.colours.shape) for one, own in zip(self.alike, parts, strict=True)]
-        rows = tuple(own[group] for one, own in zip(self.alike, by_group, strict=True) for group in one.group.tolist())
+        classes = [part.reshape(run.colours.shape) for run, part in zip(self.alike, parts, strict=True)]
+        rows = tuple(part[group] for run, part in zip(self.alike, classes, strict=True) for group in run.group.tolist())
         # Rank classes are numbered without servers and switches, because these numbers become the quotient's ranks.
         rank = np.unique(self.participants[: self.ranks], return_inverse=True)[1]
-        auxiliary = tuple(participant[own] for own in self.auxiliaries)
-        return Partition(rank, auxiliary, rows, collective, link, self._class_weights(by_group, link))
+        auxiliary = tuple(participant[span] for span in self.auxiliaries)
+        return Partition(rank, auxiliary, rows, collective, link, self._class_weights(classes, link))
 
     def _class_weights(self, by_group: Sequence[Ints], link_class: Ints) -> tuple[Ints, Ints, Floats]:
         """Return triples (row class, link, weight) for the first link in each link class.
@@ -372,18 +372,18 @@ class _Graph:
         first = np.zeros(len(link_class), np.bool_)
         first[np.unique(link_class, return_index=True)[1]] = True
         pairs, weights = [np.zeros(0, np.int64)], [np.zeros(0)]
-        for one, classes in zip(self.alike, by_group, strict=True):
-            crossing = one.crossing
+        for run, classes in zip(self.alike, by_group, strict=True):
+            crossing = run.crossing
             who, at = np.nonzero(first[crossing.links])
             # Rows that take each of these links.
             which, place = rows_with_keys(crossing.place, at)
             # A representative flow may stand for many: rows in the same class on the same link add up their weights.
-            rows = classes[one.group[who[which]], crossing.row[place]]
+            rows = classes[run.group[who[which]], crossing.row[place]]
             pairs.append(rows * len(first) + crossing.links[who, at][which])
             weights.append(crossing.weight[crossing.place[place]])
         pair, place = np.unique(np.concatenate(pairs), return_inverse=True)
-        taken = np.bincount(place, np.concatenate(weights), len(pair)).astype(np.float64)
-        return pair // len(first), pair % len(first), taken
+        total = np.bincount(place, np.concatenate(weights), len(pair)).astype(np.float64)
+        return pair // len(first), pair % len(first), total
 
 
 def _with_rows(number: int, members: Ints, together: Sequence[Placed]) -> _Alike:
@@ -397,7 +397,7 @@ def _with_rows(number: int, members: Ints, together: Sequence[Placed]) -> _Alike
         return _Alike(number, members, None, nothing, np.zeros(len(members), np.int64), np.zeros((1, 0), np.uint64), ())
     # The first groups contain collectives with equal route latencies and rates.
     route = route_of_rows(rows, routed[0])
-    latency, rate = (bits(np.array([getattr(own.routes, name) for own in routed])) for name in ("latency", "rate"))
+    latency, rate = (bits(np.array([getattr(peer.routes, name) for peer in routed])) for name in ("latency", "rate"))
     unlike = mixed(mixed(latency, rate), np.arange(latency.shape[1])).sum(axis=1, dtype=np.uint64)
     _, first, group = np.unique(unlike, return_index=True, return_inverse=True)
     real = np.flatnonzero(~rows.is_gate)
@@ -416,7 +416,7 @@ def _crossing(rows: Rows, route: Ints, routed: Sequence[RoutedCollective]) -> _C
     Contended links stand at the same positions along the routes of each collective in `routed`.
     """
     taken_route, _, weight = routed[0].routes.watched
-    links = np.array([own.routes.watched[1] for own in routed], np.int64).reshape(len(routed), len(weight))
+    links = np.array([peer.routes.watched[1] for peer in routed], np.int64).reshape(len(routed), len(weight))
     real = np.flatnonzero(~rows.is_gate)
     which, place = rows_with_keys(taken_route, route[real])
     # Sorted by place, for rows_with_keys.
@@ -440,7 +440,7 @@ def _among(rows: Rows) -> tuple[_Edges, ...]:
     edges.append(_Edges.of(waiter, awaited, mixed(shift, 30)))
     awaited, at, waiter, times = rows.outer
     edges.append(_Edges.of(waiter, awaited, mixed(mixed(at, times), 31)))
-    return tuple(one for one in edges if len(one.vertex))
+    return tuple(kind for kind in edges if len(kind.vertex))
 
 
 def _alike(collectives: Sequence[Placed]) -> Iterator[Sequence[Placed]]:
@@ -456,7 +456,7 @@ def _alike(collectives: Sequence[Placed]) -> Iterator[Sequence[Placed]]:
             watched = route.tobytes(), weight.tobytes()
         return placed.kind, id(placed.rows), traffic, op.startup, op.together, op.duration, *sizes, watched
 
-    return (list(own) for _, own in groupby(collectives, facts))
+    return (list(run) for _, run in groupby(collectives, facts))
 
 
 def route_of_rows(rows: Rows, routed: RoutedCollective) -> Ints:
@@ -466,8 +466,8 @@ def route_of_rows(rows: Rows, routed: RoutedCollective) -> Ints:
     return route
 
 
-def rows_with_keys(key: Ints, wanted: Ints) -> tuple[Ints, Ints]:
-    """Return the matches between the values `wanted` and the sorted column `key`: index in `wanted`, and row.
+def rows_with_keys(key: Ints, keys: Ints) -> tuple[Ints, Ints]:
+    """Return the matches between `keys` and the sorted column `key`: index in `keys`, and row.
 
     Examples
     --------
@@ -475,7 +475,7 @@ def rows_with_keys(key: Ints, wanted: Ints) -> tuple[Ints, Ints]:
     >>> which.tolist(), row.tolist()
     ([0, 1, 1], [3, 0, 1])
     """
-    low, high = np.searchsorted(key, wanted, "left"), np.searchsorted(key, wanted, "right")
+    low, high = np.searchsorted(key, keys, "left"), np.searchsorted(key, keys, "right")
     count = high - low
-    which = np.repeat(np.arange(len(wanted)), count)
+    which = np.repeat(np.arange(len(keys)), count)
     return which, np.arange(len(which)) - np.repeat(np.cumsum(count) - count - low, count)
