@@ -38,17 +38,17 @@ def show(
     """Print each file's format, the lists of an import, and its warnings; an empty list is left out."""
     for file, name in formats.items():
         print_text(f"{file}: read as {name}")
-    rows = [[one.key, _value(one.value), one.origin, one.place] for one in understood]
+    rows = [[entry.key, _value(entry.value), entry.origin, entry.place] for entry in understood]
     _section("Understood", (words.key, "value", "setting", "place"), rows)
-    rows = [[one.key, _value(one.assumed), one.why] for one in missing]
+    rows = [[entry.key, _value(entry.assumed), entry.why] for entry in missing]
     _section("Missing in the files, and assumed", (words.key, "value", "reason"), rows)
     for reason in (Reason.NOT_MODELLED, Reason.CONDITIONAL, Reason.UNKNOWN):
-        several = [one for one in ignored if one.reason is reason]
+        several = [entry for entry in ignored if entry.reason is reason]
         _section(f"Not in {words.result}: {reason.value}", *_reasons(several, words.reason))
-    without = [one for one in ignored if one.reason is Reason.NO_MEANING]
-    explained = [one for one in without if one.why]
+    without = [entry for entry in ignored if entry.reason is Reason.NO_MEANING]
+    explained = [entry for entry in without if entry.why]
     _section(f"Without effect on {words.unchanged}, with the reason", *_reasons(explained, "reason"))
-    idle = list(dict.fromkeys(one.setting.key for one in without if not one.why))
+    idle = list(dict.fromkeys(entry.setting.key for entry in without if not entry.why))
     if idle:
         print_text(f"\nWithout effect on {words.unchanged} ({len(idle)}): {', '.join(idle)}")
     for line in warnings:
@@ -61,17 +61,17 @@ def data(
     """Return the lists of an import as plain data for --json; `key` names the field of what is understood."""
     return {
         "understood": [
-            {key: one.key, "value": one.value, "settings": [
-                {"key": setting.key, "file": setting.source, "line": setting.line} for setting in one.settings
+            {key: entry.key, "value": entry.value, "settings": [
+                {"key": setting.key, "file": setting.source, "line": setting.line} for setting in entry.settings
             ]}
-            for one in understood
+            for entry in understood
         ],
         "ignored": [
-            {"key": one.setting.key, "file": one.setting.source, "line": one.setting.line, "reason": one.reason.value,
-             "why": one.why}
-            for one in ignored
+            {"key": entry.setting.key, "file": entry.setting.source, "line": entry.setting.line,
+             "reason": entry.reason.value, "why": entry.why}
+            for entry in ignored
         ],
-        "missing": [{key: one.key, "assumed": one.assumed, "why": one.why} for one in missing],
+        "missing": [{key: entry.key, "assumed": entry.assumed, "why": entry.why} for entry in missing],
     }  # fmt: skip
 
 

@@ -110,11 +110,11 @@ class ConfigKeys:
             written = str(allowed).lower() if isinstance(allowed, bool) else allowed
             self.fault((key,), f"got {value!r}; must be {written}; {reason}")
 
-    def divides(self, key: Key, part: int, whole_name: str, whole: int, advice: str = "") -> None:
-        """Record a fault at a key if its size `part` does not divide the size `whole` of the key `whole_name`."""
+    def divides(self, key: Key, part: int, total_name: str, total: int, advice: str = "") -> None:
+        """Record a fault at a key if its size `part` does not divide the size `total` of the key `total_name`."""
         # A faulty size reads as 1; the failed division would be reported as a second fault.
-        if not self.faults and whole % part:
-            self.fault(key, f"got {part}; must divide {whole_name} {whole}{advice}")
+        if not self.faults and total % part:
+            self.fault(key, f"got {part}; must divide {total_name} {total}{advice}")
 
     def _hint(self, key: Key) -> str:
         """Return a hint for a missing key of the config.json: a similar key in the file, if any."""

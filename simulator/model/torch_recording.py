@@ -265,9 +265,9 @@ class Recorder:
             @staticmethod
             def backward(ctx: Any, gradient: Tensor) -> Any:
                 query, key, value, _, _ = ctx.saved_tensors
-                made = tuple(torch.empty_like(one) for one in (query, key, value))
-                recorder.attended(query, key, causal=is_causal, backward=True, results=made)
-                return made
+                gradients = tuple(torch.empty_like(tensor) for tensor in (query, key, value))
+                recorder.attended(query, key, causal=is_causal, backward=True, results=gradients)
+                return gradients
 
         return Attention.apply(query, key, value)
 
@@ -277,10 +277,10 @@ class Recorder:
 
         recorder, wide = self, prod(normalized_shape)
 
-        def one_kernel(read: list[Any], made: list[Any]) -> None:
-            moved = (*size_of(read, recorder.dtype), *size_of(made, recorder.dtype))
+        def one_kernel(read: list[Any], results: list[Any]) -> None:
+            moved = (*size_of(read, recorder.dtype), *size_of(results, recorder.dtype))
             recorder._event(
-                "rms_norm", [TracedKernel("elementwise", moved, (True,))], size_of(made[:1], recorder.dtype), made
+                "rms_norm", [TracedKernel("elementwise", moved, (True,))], size_of(results[:1], recorder.dtype), results
             )
 
         class RmsNorm(torch.autograd.Function):
@@ -296,9 +296,9 @@ class Recorder:
             @staticmethod
             def backward(ctx: Any, gradient: Tensor) -> Any:
                 x, weight, statistics = ctx.saved_tensors
-                made = [torch.empty_like(x), *([torch.empty_like(weight)] if weight is not None else [])]
-                one_kernel([x, gradient, statistics], made)
-                return made[0], made[1] if weight is not None else None
+                gradients = [torch.empty_like(x), *([torch.empty_like(weight)] if weight is not None else [])]
+                one_kernel([x, gradient, statistics], gradients)
+                return gradients[0], gradients[1] if weight is not None else None
 
         return RmsNorm.apply(x, weight)
 

@@ -75,7 +75,7 @@ class PassOrder:
 
     def last_end(
         self,
-        whole: Floats,
+        seconds: Floats,
         kernels: Floats,
         sends: Mapping[tuple[int, int], float],
         updates: Sequence[float],
@@ -85,7 +85,7 @@ class PassOrder:
 
         Parameters
         ----------
-        whole, kernels : float array, shape (kinds,)
+        seconds, kernels : float array, shape (kinds,)
             Times of `StageTimes` for each kind of pass [s].
         sends : mapping of (int, int) to float
             Time of a send between two ranks [s].
@@ -94,15 +94,15 @@ class PassOrder:
         exact : mapping of int to RankTimes
             Tighter times for some ranks.
         """
-        takes, sent, left = whole[self.kinds], whole[self.kinds], np.zeros(len(self.kinds))
+        takes, sent, left = seconds[self.kinds], seconds[self.kinds], np.zeros(len(self.kinds))
         for rank, times in exact.items():
-            own = slice(self.starts[rank], self.starts[rank] + len(times.whole))
-            takes[own], sent[own], left[own] = times.whole, times.sent, times.left
+            span = slice(self.starts[rank], self.starts[rank] + len(times.whole))
+            takes[span], sent[span], left[span] = times.whole, times.sent, times.left
         at = self.number
         # Plain lists: this loop runs for every pass of every setting, and indexing numpy arrays is slower.
         free, ended, travels = [0.0] * len(self.starts), [0.0] * self.ends, [0.0, *(sends[way] for way in self.ways)]
         last, begin, busy = 0.0, 0.0, 0.0
-        for rank, first, needs, sets, way, own_whole, own_sent, own_left, alone in zip(
+        for rank, first, needs, sets, way, own_whole, own_sent, own_left, kernel_time in zip(
             self.rank.tolist(), self.first.tolist(), self.needs.tolist(), self.sets.tolist(), self.way.tolist(),
             takes[at].tolist(), sent[at].tolist(), left[at].tolist(), kernels[self.kinds[at]].tolist(), strict=True,
         ):  # fmt: skip
@@ -115,7 +115,7 @@ class PassOrder:
             if sets:
                 ended[sets] = start + own_sent
             # Kernels of two passes at once share the GPU, and each pass may hide the other's exchanges.
-            busy += alone
+            busy += kernel_time
             free[rank] = max(free[rank], start + own_whole, begin + busy)
             if start + own_left > last:
                 last = start + own_left

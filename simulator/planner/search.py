@@ -221,7 +221,7 @@ def search(
     considered = len(waiting) + sum(refused.counts.values())
     backend = Backend(backend) if isinstance(backend, int) else backend
 
-    def found(*, ended: bool) -> SearchResult:
+    def result(*, ended: bool) -> SearchResult:
         """Return the search result so far, marked complete if `ended`."""
         decided = sum(refused.counts.values()) + under_way.do_not_fit + len(under_way.played) + under_way.failures
         # Only the complete search proves that the remaining settings are slower.
@@ -235,8 +235,8 @@ def search(
     with open_player(backend, (0, Point({}, base))) as player:
         for _ in under_way.through(player, _ahead(backend)):
             # An interrupted search still has the best settings so far.
-            yield found(ended=False)
-    yield found(ended=True)
+            yield result(ended=False)
+    yield result(ended=True)
 
 
 def _ahead(backend: Backend) -> int:

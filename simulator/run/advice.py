@@ -126,11 +126,11 @@ def _together(
     kinds = [list(of_kind) for _, of_kind in groupby(changes, key=lambda change: change.kind)]
     strengths: list[Change | None] = [of_kind[-1] for of_kind in kinds]
 
-    def made() -> Alternative | None:
+    def alternative() -> Alternative | None:
         listed = [*fixed, *(change for change in strengths if change is not None)]
         return changed(step, listed) if listed else None
 
-    best = made()
+    best = alternative()
     if best is None or not fits(best):
         return [] if best is None else [best]
     # The costliest change is weakened first, as far as the step still fits.
@@ -138,7 +138,7 @@ def _together(
         strongest = strengths[place]
         for weaker in (None, *kinds[place][:-1]):
             strengths[place] = weaker
-            tried = made()
+            tried = alternative()
             if tried is not None and fits(tried):
                 best = tried
                 break

@@ -88,7 +88,7 @@ def effort(scenario: Scenario, clusters: Clusters | None = None) -> CostEstimate
     transfers = sum(collective.transfers for collective in simulated)
     # The compiled engine then simulates one rank per class, and one group for equal groups.
     reduced = engine == "compiled" and not noisy and transfers >= REDUCED_FROM
-    written = rows(simulated, alike=reduced)
+    written = rows(simulated, by_schedule=reduced)
     # The group's first rank, because rank 0 may have no operations.
     of_rank = len(program.lists.lists[program.lists.list_of[spec.group[0] if spec is not None and spec.group else 0]])
     operations = len(program.ranks) * of_rank
@@ -119,7 +119,7 @@ def seconds_to_play(program: Program, jitter: Jitter) -> float:
     engine, _ = chosen("auto", arrays=False)
     noisy, simulated = jitter.compute > 0 or jitter.latency > 0, simulated_collectives(program)
     transfers = sum(collective.transfers for collective in simulated)
-    written = rows(simulated, alike=engine == "compiled" and not noisy and transfers >= REDUCED_FROM)
+    written = rows(simulated, by_schedule=engine == "compiled" and not noisy and transfers >= REDUCED_FROM)
     operations = len(program.ranks) * len(program.lists.lists[program.lists.list_of[0]])
     seconds = operations * _AN_OPERATION[engine] + written * _A_ROW[engine]
     if engine == "events":

@@ -338,7 +338,7 @@ def _explanations(
         return
     slower = measured > predicted
 
-    def told(
+    def explanations(
         cause: str, seconds: float, key: str = "", *, likely: bool = True, usual: bool = False
     ) -> Iterator[Explanation]:
         share = (seconds - predicted) / (measured - predicted) if measured != predicted else 0.0
@@ -352,9 +352,9 @@ def _explanations(
     # The smaller the change, the likelier the cause.
     for change, size, seconds in sorted(sizes, key=lambda solved: abs(math.log(solved[1]))):
         likely = max(size, 1 / size) <= change.likely
-        yield from told(change.words(size), seconds, change.key(size), likely=likely, usual=change.usual)
+        yield from explanations(change.words(size), seconds, change.key(size), likely=likely, usual=change.usual)
     for cause, key, changes in _plain(scenario, training, slower=slower):
-        yield from told(cause, time_of(scenario.replaced(training=training.replaced(**changes))), key)
+        yield from explanations(cause, time_of(scenario.replaced(training=training.replaced(**changes))), key)
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,7 +64,7 @@ def long_step_report(scenario: Scenario, clusters: Clusters) -> tuple[TrainingRe
     group, cluster = _group(step), clusters.of(scenario)
     stages = first_ranks(step.parallelism, machine.world_size)
 
-    def played(micro_batches: int) -> PointResult:
+    def run(micro_batches: int) -> PointResult:
         changed = replace(step, accumulation=micro_batches)
         return play_step(cluster, changed, _JITTER, limit_memory=False, engine=scenario.engine, keep=stages)
 
@@ -72,7 +72,7 @@ def long_step_report(scenario: Scenario, clusters: Clusters) -> tuple[TrainingRe
         short = groups * group + step.accumulation % group
         if step.accumulation < _WORTH * (2 * short + group):
             return None
-        short_run, longer_run = played(short), played(short + group)
+        short_run, longer_run = run(short), run(short + group)
         # Schedules that hold every micro-batch's activations have no steady state.
         if _peaks(short_run) != _peaks(longer_run):
             return None

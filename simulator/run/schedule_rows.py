@@ -50,19 +50,19 @@ def simulated_collectives(program: Program) -> list[SimulatedCollective]:
     return collectives
 
 
-def rows(collectives: Sequence[SimulatedCollective], *, alike: bool) -> int:
+def rows(collectives: Sequence[SimulatedCollective], *, by_schedule: bool) -> int:
     """Return the number of schedule rows (transfers, repeated rounds counted once) to route.
 
     Parameters
     ----------
     collectives : sequence of SimulatedCollective
         Collectives of the program.
-    alike : bool
+    by_schedule : bool
         True: one group stands for all groups with its schedule, as in the compiled engine with one rank per class.
         False: a schedule counts once for each group.
     """
     ops = [collective.op for collective in collectives]
-    return sum({(id(op.schedule), () if alike else op.group): op.schedule.rows for op in ops}.values())
+    return sum({(id(op.schedule), () if by_schedule else op.group): op.schedule.rows for op in ops}.values())
 
 
 class StepRows:
@@ -114,7 +114,7 @@ class StepRows:
         if key not in self._planned:
             steady = spec.jitter.compute == 0 and spec.jitter.latency == 0
             plan = plan_step(build_cluster(scenario.replaced(cluster=spec)), short, steady=steady)
-            self._planned[key] = rows(simulated_collectives(plan.program), alike=steady)
+            self._planned[key] = rows(simulated_collectives(plan.program), by_schedule=steady)
         return self._planned[key]
 
 
