@@ -179,8 +179,8 @@ class Passes:
             elements = sum(unit.trained for unit in units)
             matrices = sum(unit.in_matrices for unit in units) if rule is not None else 0
             if self.step.optimizer.owns_whole_tensors:
-                own = _elements(_owned_tensors(units, ranks))
-                parts.append(Part(elements, own, matrices, _elements(owned_matrices(units, ranks))))
+                owned = _elements(_owned_tensors(units, ranks))
+                parts.append(Part(elements, owned, matrices, _elements(owned_matrices(units, ranks))))
             else:
                 parts.append(even_part(elements, ranks, matrices))
         return parts
@@ -195,7 +195,7 @@ class Passes:
         """Return the rank's units, each with the ranks over which its parameters may be sharded, with expert-parallel
         units apart.
         """
-        dense, spread = ([unit for unit in self.units if unit.spread == own] for own in (False, True))
+        dense, spread = ([unit for unit in self.units if unit.spread == is_spread] for is_spread in (False, True))
         # Expert-parallel units are sharded over fewer ranks: the ranks with the same experts.
         return [(dense, self.ranks), *([(spread, self.expert_ranks)] if spread else [])]
 
@@ -283,7 +283,7 @@ class Passes:
         if stage not in self._deferred:
             units = next(chunk.units for chunk in self.chunks if chunk.stage == stage)
             waits = any(unit.deferred for unit in units)
-            micros = [one.micro for one in self.order if one.work is Work.BACKWARD and one.stage == stage]
+            micros = [entry.micro for entry in self.order if entry.work is Work.BACKWARD and entry.stage == stage]
             self._deferred[stage] = tuple(micros[: self.step.deferred]) if waits else ()
         return self._deferred[stage]
 
@@ -361,8 +361,8 @@ class Passes:
         """
         # Tensors that appear without recompute are the loss function's buffers.
         category = "loss buffers" if unit.recompute is None else "recomputed activations"
-        for made in unit.makes:
-            self.builder.allocate(f"{made} recomputed {micro}", self.unit(made).recomputed, category, after=after)
+        for label in unit.makes:
+            self.builder.allocate(f"{label} recomputed {micro}", self.unit(label).recomputed, category, after=after)
         if unit.recompute is not None:
             act = NumericAction(Computation.RECOMPUTE, unit.makes, micro)
             name = f"{unit.name} recompute"
@@ -382,16 +382,16 @@ class Passes:
     def _free_activations(self, micro: int, unit: Unit, chunk: Chunk) -> None:
         """Write the frees of a unit's saved and recomputed tensors after its backward pass."""
         back = " returned" if unit.name in self._waiting_on_host else ""
-        kept = f"{unit.name} activations{back} {micro}"
+        activations = f"{unit.name} activations{back} {micro}"
         if unit.holds:
-            held = f"{unit.name} gradient of input {micro}"
-            self.builder.allocate(held, unit.holds, "activation gradients")
-            self._held += [kept, held]
+            gradient = f"{unit.name} gradient of input {micro}"
+            self.builder.allocate(gradient, unit.holds, "activation gradients")
+            self._held += [activations, gradient]
         elif unit.kept:
-            self.builder.free(kept)
+            self.builder.free(activations)
         if unit.recomputed:
             self.builder.free(f"{unit.name} recomputed {micro}")
-        if unit.holds and unit is next(one for one in chunk.units if one.holds):
+        if unit.holds and unit is next(other for other in chunk.units if other.holds):
             for name in self._held:
                 self.builder.free(name)
             self._held.clear()
@@ -415,22 +415,22 @@ class Passes:
         # duration keeps the name for operations that wait.
         if "" not in labels:
             return self.builder.compute(name, NOTHING, kind, [*after, *self.builder.awaited()], act)
-        # `named` maps a piece's place to its exchange, until kernels wait for the exchange.
-        done, named = name, dict[int, str | None]()
+        # `exchanges` maps a piece's place to its exchange, until kernels wait for the exchange.
+        done, exchanges = name, dict[int, str | None]()
         for place, (piece, label) in enumerate(zip(pieces.pieces, labels, strict=True)):
             if piece.exchange is not None:
                 within = NumericAction(Exchange.WITHIN, act.units, act.micro, act.effect, label)
                 exchanged = self.builder.exchange(f"{name}: {label}", piece.exchange, after, within)
-                named[place] = exchanged
+                exchanges[place] = exchanged
                 done = exchanged or done
             elif piece.cost is not None:
                 # Each exchange is awaited by the first kernels that need its result.
-                waits = [*after, *self.builder.awaited(), *(named.pop(one) for one in piece.awaited)]
+                waits = [*after, *self.builder.awaited(), *(exchanges.pop(index) for index in piece.awaited)]
                 done = self.builder.compute(name + label, piece.cost, kind, waits, None if label else act)
                 # Later kernels follow the first on the same stream.
                 after = []
         # Exchanges that no kernel of this pass awaited must end before the rank's next kernels.
-        self.builder.await_next(named.values())
+        self.builder.await_next(exchanges.values())
         return done
 
     def _labels_of(self, pieces: PassPieces) -> Sequence[str]:
@@ -467,14 +467,14 @@ class Passes:
         """Allocate the gradients of a unit from one micro-batch; return the allocation's name if the caller frees it
         after accumulation, or None.
         """
-        whole, computed = self.keeps_whole_gradients, find(self.step.trained_dtype).itemsize
+        unsharded, computed = self.keeps_whole_gradients, find(self.step.trained_dtype).itemsize
         # A temporary gradient has the computed dtype; the accumulated gradient may be wider.
         name = f"{unit.name} gradients {micro}"
-        nbytes = 0 if whole and self._adds_in_place(unit) else unit.trained * computed
+        nbytes = 0 if unsharded and self._adds_in_place(unit) else unit.trained * computed
         # It takes the place of tensors that are freed before; the name is freed with them.
-        nbytes = max(0, nbytes - unit.freed_early) if whole else nbytes
+        nbytes = max(0, nbytes - unit.freed_early) if unsharded else nbytes
         self.builder.allocate(name, nbytes, "gradients", after=after)
-        return name if whole else None
+        return name if unsharded else None
 
     def _adds_in_place(self, unit: Unit) -> bool:
         """Return True if a micro-batch's gradient of a unit needs no allocation of its own: a buffer holds it for the

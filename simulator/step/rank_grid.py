@@ -152,9 +152,9 @@ def refusal(world_size: int, sizes: Iterable[tuple[Kind, int]]) -> str:
     """Return a sentence telling why `world_size` ranks cannot be partitioned into groups of these sizes; empty if
     possible.
     """
-    given = dict(sizes)
-    spread = prod(given.values())
+    by_kind = dict(sizes)
+    spread = prod(by_kind.values())
     if world_size % spread:
-        text = " x ".join(f"{kind} {size}" for kind, size in given.items() if size > 1)
+        text = " x ".join(f"{kind} {size}" for kind, size in by_kind.items() if size > 1)
         return f"got {text} = {spread}; must divide the {world_size} ranks of the cluster"
     return ""

@@ -72,8 +72,8 @@ def _block_steps(kernel: Attention, generation: Generation, free: int) -> float:
     heads = kernel.batch * kernel.heads
     # Masked scores inside the diagonal's tiles are computed too; a window covers its own tiles and the diagonal's.
     tiles = -(-kernel.window // BLOCK)
-    seen = keys_of_query(columns, tiles, chunked=kernel.chunked, diagonal=1) if kernel.causal else float(columns)
-    per_head = strips * seen
+    per_strip = keys_of_query(columns, tiles, chunked=kernel.chunked, diagonal=1) if kernel.causal else float(columns)
+    per_head = strips * per_strip
     # A whole head runs on one SM: few heads leave SMs idle.
     if generation == 1:
         return -(-heads // free) * per_head
@@ -98,9 +98,9 @@ def _sm_rate(c: AttentionConstants, kernel: Attention) -> float:
     """
     exponential = c.peak_flops / (_OF_A_SCORE * c.exponentials)  # an exponential's duration, in head dimensions
     # A soft-cap's tanh takes as long as an exponential, in the same units.
-    own = exponential * (2 if kernel.capped else 1)
+    softmax = exponential * (2 if kernel.capped else 1)
     # The fraction of time spent in matmuls, relative to head_dim 128.
-    share = kernel.head_dim / (kernel.head_dim + own) * (_PUBLISHED + exponential) / _PUBLISHED
+    share = kernel.head_dim / (kernel.head_dim + softmax) * (_PUBLISHED + exponential) / _PUBLISHED
     return min(1.0, c.efficiency * share) * c.peak_flops / c.sms
 
 

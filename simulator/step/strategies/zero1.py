@@ -53,8 +53,8 @@ def scatter(builder: ProgramBuilder, passes: Passes, bucket: Bucket) -> tuple[st
     act = NumericAction(Exchange.REDUCE_SCATTER, bucket.names, bucket.micro)
     scope: Scope = "shard" if passes.copies and bucket.scope == "all" else bucket.scope
     # A bucket holds the tensors of a share of the owners.
-    ranks, whole = passes.ranks_of(bucket.units[0]), sum(unit.trained for unit in passes.units)
-    owners = max(1, round(ranks * bucket.elements / whole))
+    ranks, total = passes.ranks_of(bucket.units[0]), sum(unit.trained for unit in passes.units)
+    owners = max(1, round(ranks * bucket.elements / total))
     reduced = builder.communicate(
         name, "reduce_scatter", bucket.elements, dtype, [bucket.done], scope, act, owners=owners
     )
