@@ -575,9 +575,7 @@ def _layers_per_unit(shape: TrainingSpec, model: Model | None) -> Iterator[RuleV
 
 
 def _loss(shape: TrainingSpec, model: Model | None) -> Iterator[RuleViolation]:
-    """Yield a violation if Liger's kernels cannot compute the loss, with the head a chunk of tokens at a time, or after
-    the head.
-    """
+    """Yield a violation if Liger's kernels cannot compute the loss, with the head in chunks or after it."""
     if shape.loss not in ("in_place", "chunked") or isinstance(model, LayerList):
         return
     if shape.parallelism.tp > 1:

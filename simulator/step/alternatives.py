@@ -191,9 +191,7 @@ def _micro_batch(size: int) -> Callable[[TrainingStep], TrainingStep]:
 
 
 def _shardings(step: TrainingStep) -> Iterator[Change]:
-    """Yield changes of a step's sharding that may save memory: a higher ZeRO stage, resharding after the forward pass,
-    no smaller shard group.
-    """
+    """Yield changes of the sharding that may save memory: higher ZeRO stage, resharding, no smaller shard group."""
     sharding, strategy = step.sharding, STRATEGIES.find(step.sharding.strategy)
     for name in _sharding_more(strategy):
         yield Change("sharding", f"sharding: {name}", _sharded(strategy=name))
@@ -209,17 +207,13 @@ def _sharded(**keys: object) -> Callable[[TrainingStep], TrainingStep]:
 
 
 def _offloaded(old: TrainingStep) -> TrainingStep | None:
-    """Return a copy of a step with the optimizer offloaded to the host; None if ranks do not update exactly their own
-    shards.
-    """
+    """Return the step with its optimizer on the host; None unless each rank updates exactly its own shards."""
     able = STRATEGIES.find(old.sharding.strategy).updater is Updater.OWNERS
     return replace(old, offload=Offload()) if able else None
 
 
 def _sharding_more(strategy: Strategy) -> list[str]:
-    """Return the names of strategies that shard more kinds of model states than the given strategy, fewest kinds first;
-    none for parameter servers.
-    """
+    """Return the strategies that shard more kinds of states, fewest kinds first; none for parameter servers."""
     if strategy.updater is Updater.SERVERS:
         return []
     others = [STRATEGIES.find(name) for name in STRATEGIES.names()]

@@ -86,9 +86,7 @@ class Communicator:
         return None if self.algorithm == "auto" else find_algorithm(self.algorithm)
 
     def _plan(self, operation: str, elements: int, dtype: str, group: tuple[int, ...]) -> Collective:
-        """Return the collective `operation` over a group of ranks, on `elements` elements; cached. Closed forms set its
-        duration if allowed.
-        """
+        """Return the cached collective `operation` over a group; closed forms set its duration if allowed."""
         key = (operation, elements, dtype, group)
         if self.mode in _ALONE:
             return self._roughly(operation, elements, find(dtype).itemsize, dtype, group)
@@ -119,9 +117,7 @@ class Communicator:
         return self._planned[key]
 
     def _roughly(self, operation: str, elements: int, itemsize: int, dtype: str, group: tuple[int, ...]) -> Collective:
-        """Return a stand-in collective of rank 0 alone, without transfers: its duration is an estimate for the group,
-        or 0 in mode "at_once".
-        """
+        """Return a stand-in of rank 0 alone without transfers, with an estimated duration (0 in mode "at_once")."""
         takes = 0.0 if self.mode == "at_once" else estimated_time(self.cluster, operation, elements * itemsize, group)
         return Collective(
             name=operation,

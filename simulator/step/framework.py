@@ -286,9 +286,7 @@ class Framework:
 
 
 def _first_of(chips: Iterable[str], gpu: Gpu) -> str | None:
-    """Return the first chip, such as "H100", found in the GPU's name or in the name of a GPU with the same chip; None
-    without such a chip.
-    """
+    """Return the first chip ("H100") in the name of the GPU or of a GPU with the same chip, or None."""
     names = f"{gpu.name} {gpu.facts.get('product', '')}".upper()
     names += "".join(f" {chip}" for other, chip in _SAME_CHIP.items() if other in names)
     return next((chip for chip in chips if chip.upper() in names), None)

@@ -44,9 +44,7 @@ def interleaved_kernels(first: Sequence[Op], second: Sequence[Op]) -> list[Op]:
 
 
 def _parts(ops: Sequence[Op]) -> list[list[Op]]:
-    """Return a pass's operations cut into lists; a new list begins at a kernel that waits for an exchange of the same
-    pass.
-    """
+    """Return a pass's operations in lists, cut before each kernel that waits for an exchange of this pass."""
     exchanges = {op.name for op in ops if isinstance(op, Collective)}
     parts: list[list[Op]] = [[]]
     for op in ops:

@@ -101,9 +101,7 @@ def _rows(part: str, times: int, timer: KernelTimer, operations: Sequence[Operat
 
 
 def _bound(timer: KernelTimer, kernel: Kernel, seconds: float) -> Bound:
-    """Return the bottleneck of a kernel that takes `seconds`: "arithmetic", "HBM", "launch", or "merged" for a kernel
-    of no duration.
-    """
+    """Return a kernel's bottleneck: "arithmetic", "HBM", "launch", or "merged" for a kernel without duration."""
     if not seconds:
         return "merged"
     # Halving a resource shows its importance, also for kernels between two roofs.

@@ -150,15 +150,11 @@ class KernelTimer:
 
     @property
     def _contention(self) -> _Contention:
-        """Number of SMs taken by a communication library's collective, and the share of HBM bandwidth left to
-        kernels.
-        """
+        """SMs that a communication library's collective takes, and the share of HBM bandwidth that it leaves."""
         return _Contention(communication_sms(self.gpu), self.hbm_left)
 
     def _duration(self, kernel: Kernel, contention: _Contention) -> float:
-        """Return a kernel's duration under contention by a collective [s], with the framework's overheads and the
-        chip's sustained load.
-        """
+        """Return a kernel's duration [s] under contention, with the framework's overheads and the sustained load."""
         framework = self.step.framework
         if isinstance(kernel, Elementwise):
             share = elementwise_share(self.gpu)
@@ -182,9 +178,7 @@ class KernelTimer:
         return slower * self._bare(kernel, contention) + self._casts(kernel, contention)
 
     def _scaled(self, kernel: Matmul) -> float:
-        """Return the duration of a matmul with the step's scales of eight-bit inputs, relative to a scale for each
-        tensor.
-        """
+        """Return a matmul's duration with the step's scales of eight-bit inputs, relative to one scale a tensor."""
         precision = self.step.precision
         # The scales of four-bit inputs are part of their format.
         if find(precision.matmul, stored=False).bits != 8 or precision.scaling == "tensor":
@@ -192,9 +186,7 @@ class KernelTimer:
         return self.step.framework.row_scaled if precision.scaling == "row" else block_scaled(kernel)
 
     def _casts(self, kernel: Matmul, contention: _Contention) -> float:
-        """Return the time to cast both operands of a matmul to eight or four bits [s]; 0 if matmuls use a wider dtype
-        or parameters have eight bits.
-        """
+        """Return the time to cast a matmul's operands to 8 or 4 bits [s]; 0 for wider dtypes and 8-bit parameters."""
         precision = self.step.precision
         if not is_narrow(precision.matmul) or is_narrow(precision.params):
             return 0.0
@@ -203,9 +195,7 @@ class KernelTimer:
         return self._bare(casts, replace(contention, sms_taken=0)) if casts.read else 0.0
 
     def _bare(self, kernel: Kernel, contention: _Contention) -> float:
-        """Return a kernel's duration under contention by a collective [s], with the factor `kernel_time` alone of the
-        framework's overheads.
-        """
+        """Return a kernel's duration under contention [s], with `kernel_time` alone of the framework's overheads."""
         precision = self.step.precision
         # Only linear maps use eight or four bits; attention keeps the activations' dtype.
         wide = isinstance(kernel, Elementwise) or (isinstance(kernel, Attention) and is_narrow(precision.matmul))

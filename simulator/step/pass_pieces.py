@@ -107,16 +107,12 @@ class _Listed:
 
 
 def _of(op: Operation, *, backward: bool) -> tuple[tuple[int, int, Communication], ...]:
-    """Return the exchanges of an operation's forward or backward pass as triples (start before kernel, awaited by
-    kernel, exchange).
-    """
+    """Return a pass's exchanges as triples (start before kernel, awaited by kernel, exchange)."""
     return tuple((call.before, call.awaited, call) for call in op.communications if call.backward == backward)
 
 
 def _part(op: Operation, part: Part) -> _Listed:
-    """Return the kernels and exchanges in an operation's backward pass, or only in the input-gradient or
-    weight-gradient part.
-    """
+    """Return kernels and exchanges of an operation's backward pass, or of its half of input or weight gradients."""
     if part == "whole":
         return _Listed(op.backward, _of(op, backward=True))
     # Renumber the exchanges' places among the kernels of this part.
@@ -150,9 +146,7 @@ def _pieces(timer: KernelTimer, listed: Sequence[_Listed]) -> PassPieces:
 def _in_order(
     timer: KernelTimer, kernels: Sequence[Kernel], exchanges: Sequence[tuple[int, int, Communication]]
 ) -> Iterator[Piece]:
-    """Yield the pieces of a pass in order: exchanges, and timed runs of kernels, cut where an exchange starts or is
-    awaited.
-    """
+    """Yield exchanges and timed runs of kernels in order, cut where an exchange starts or is awaited."""
     cuts = sorted({0, len(kernels), *(place for before, awaited, _ in exchanges for place in (before, awaited))})
     place_of: dict[int, int] = {}
     place = 0

@@ -307,9 +307,7 @@ class Passes:
         return self._end(micro, unit, chunk, fresh, done, communicates=communicates)
 
     def _activation_gradients(self, micro: int, unit: Unit, after: list[str | None]) -> AbstractContextManager[None]:
-        """Write the allocation of the gradients of activations inside a unit around the kernels of its backward
-        pass.
-        """
+        """Write the allocation of a unit's activation gradients around its backward kernels."""
         return self._during(f"{unit.name} activation gradients {micro}", unit.within, "activation gradients", after)
 
     @contextmanager
@@ -356,9 +354,7 @@ class Passes:
         return [f"return {unit.name} activations {micro}"] if unit.name in away else []
 
     def _recompute(self, micro: int, unit: Unit, after: list[str | None]) -> None:
-        """Write the allocation of recomputed tensors (or loss buffers) before a unit's backward pass, and the repeated
-        forward pass if needed.
-        """
+        """Write a unit's recomputed tensors (or loss buffers) before its backward pass, and the forward pass again."""
         # Tensors that appear without recompute are the loss function's buffers.
         category = "loss buffers" if unit.recompute is None else "recomputed activations"
         for label in unit.makes:
@@ -370,9 +366,7 @@ class Passes:
                 self._run(f"{name} {micro}", unit.recompute, "recompute", after, act)
 
     def _end(self, micro: int, unit: Unit, chunk: Chunk, fresh: str | None, done: str, *, communicates: bool) -> str:
-        """Write the end of a unit's backward pass: free activations, accumulate and copy gradients. Return the name of
-        the last kernels.
-        """
+        """End a unit's backward pass: free activations, accumulate and copy gradients; return the last kernels."""
         self._free_activations(micro, unit, chunk)
         done = self._accumulate(micro, unit, fresh, done)
         if communicates and unit.copies is not None:
@@ -407,9 +401,7 @@ class Passes:
     def _run(
         self, name: str, pieces: PassPieces, kind: str, after: list[str | None], act: NumericAction[Computation]
     ) -> str:
-        """Write the kernels and exchanges of a pass under the name `name`; return the name of the operation that makes
-        the pass's result available.
-        """
+        """Write the kernels and exchanges of a pass; return the operation that makes the pass's result available."""
         labels = self._labels_of(pieces)
         # A half of the backward pass may have no kernels, as the embedding's input gradient. An operation of no
         # duration keeps the name for operations that wait.
@@ -464,9 +456,7 @@ class Passes:
             self.gradients.append(name)
 
     def _allocate_fresh(self, micro: int, unit: Unit, after: list[str | None]) -> str | None:
-        """Allocate the gradients of a unit from one micro-batch; return the allocation's name if the caller frees it
-        after accumulation, or None.
-        """
+        """Allocate a unit's gradients of one micro-batch; return the name if the caller must free it, or None."""
         unsharded, computed = self.keeps_whole_gradients, find(self.step.trained_dtype).itemsize
         # A temporary gradient has the computed dtype; the accumulated gradient may be wider.
         name = f"{unit.name} gradients {micro}"
@@ -486,9 +476,7 @@ class Passes:
         return framework.keeps_gradients or (from_matmuls and unit.name != "embedding")
 
     def _whole(self, unit: Unit, micro: int) -> str:
-        """Return the allocation name for a unit's whole gradient, which accumulates over the micro-batches of
-        a step.
-        """
+        """Return the allocation name of a unit's whole gradient, which accumulates over micro-batches."""
         number = micro // self.step.accumulation
         return f"{unit.name} gradients" + (f" of step {number}" if number else "")
 
@@ -558,9 +546,7 @@ class Passes:
         return None if same or ranks == 1 else self._buffer(name, units)
 
     def _buffer(self, name: str, units: Sequence[Unit], after: Sequence[str | None] = ()) -> str:
-        """Allocate a communication buffer for the gradients of some units, in the dtype of the reduction; return the
-        allocation's name.
-        """
+        """Allocate a buffer in the reduction's dtype for the gradients of some units; return its name."""
         nbytes = sum(unit.trained for unit in units) * find(self.step.precision.reduce).itemsize
         return self.builder.allocate(f"{name} buffer", nbytes, "buffers", after=after)
 

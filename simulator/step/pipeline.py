@@ -219,9 +219,7 @@ class Pipeline:
     def _moved(
         self, builder: ProgramBuilder, source: int, target: int, micro: int, after: list[str | None], *, forward: bool
     ) -> str | None:
-        """Write the send of a micro-batch's activations or gradients from one stage to another; return the name, or
-        None if nothing is sent.
-        """
+        """Write the send of activations or gradients between two stages; return the name, or None without a send."""
         last = self.model_stages
         # A second model copy starts at stage `last`; copies exchange no messages.
         if not min(source, target) >= 0 or max(source, target) >= self.shape.stages or source // last != target // last:
@@ -250,9 +248,7 @@ class Pipeline:
 
     @cached_property
     def _passed(self) -> Sequence[int]:
-        """Elements of a micro-batch that each stage of a model copy receives from the stage before: the input of its
-        first layer.
-        """
+        """Elements of a micro-batch that each stage of a model copy receives: the input of its first layer."""
         batch, before = batch_of(self.step), accumulate(self.layers()[:-1], initial=0)
         return [passed_bytes(self.step.model, layers, batch) // batch.itemsize for layers in before]
 

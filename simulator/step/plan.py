@@ -177,9 +177,7 @@ def _constants_by_operation(collectives: Iterable[Collective]) -> dict[str, tupl
 
 
 def _algorithms(collectives: Iterable[Collective]) -> dict[str, str]:
-    """Return the algorithm names of each operation, keyed by parallelism and operation ("dp all_gather"); sends and
-    host copies are left out.
-    """
+    """Return the algorithms, keyed by parallelism and operation ("dp all_gather"), without sends and host copies."""
     names: dict[str, dict[str, None]] = {}
     for op in collectives:
         dimension = dimension_of(op.stream)
@@ -376,9 +374,7 @@ class _StageProgram:
 def _noted(
     cluster: Cluster, step: TrainingStep, communicator: Communicator, *, few: Sequence[int] | None = None
 ) -> list[_StageProgram]:
-    """Write the program for the lowest rank in each operation list; with `few`, only for these lists and a few
-    micro-batches.
-    """
+    """Write the program of each list's lowest rank; with `few`, of these lists alone and a few micro-batches."""
     strategy, groups = STRATEGIES.find(step.sharding.strategy), communicator.groups
     left = hbm_left(cluster)
     check_cut(step)

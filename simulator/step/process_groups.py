@@ -364,9 +364,7 @@ class _GroupExpander:
         return name if scope is None else self._name(name, scope, self.groups.number(scope, rank))
 
     def _name(self, name: str, scope: Scope, number: int) -> str:
-        """Return the name of a collective in the process group with this number: "gather layer 0 forward 0
-        (shard 1)".
-        """
+        """Return a collective's name in the process group of this number: "gather layer 0 forward 0 (shard 1)"."""
         # A group that spans every rank needs no number.
         if scope == "all" and self.groups.data_parallel == self.groups.world_size:
             return name

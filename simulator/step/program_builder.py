@@ -269,9 +269,7 @@ class ProgramBuilder:
         after: Iterable[str | None],
         act: NumericAction[Computation] | None = None,
     ) -> str:
-        """Append work outside the GPU that takes `seconds`, unchanged by a slow GPU or collectives in flight; return
-        the name.
-        """
+        """Append work outside the GPU, whose time neither a slow GPU nor a collective changes; return its name."""
         self._note(Compute(name, seconds, 0.0, nbytes, None, kind, stream, _given(after), act, on_gpu=False))
         return name
 

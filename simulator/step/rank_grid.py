@@ -119,9 +119,7 @@ class RankGrid:
         return by_stage.transpose(0, 2, 1).reshape(len(by_stage), -1)
 
     def _by_stage(self) -> Ints:
-        """Return the ranks by pipeline stage, tensor-parallel coordinate and holder of the same part, shape (stages,
-        tp, holders).
-        """
+        """Return the ranks by stage, tensor coordinate and holder of the same part, shape (stages, tp, holders)."""
         rows = self.groups("dp", "cp")
         place, tensor = self.coordinate("pp")[rows[:, 0]], self.coordinate("tp")[rows[:, 0]]
         by_place = rows[np.lexsort((tensor, place))].reshape(self.size("pp"), self.size("tp"), -1)

@@ -121,9 +121,7 @@ def _at_most(notes: StageNotes) -> StageMemory:
 
 
 def _changes(notes: StageNotes) -> tuple[_Change, list[_Change], _Change]:
-    """Return the memory effects of the recorded operations before the passes, of each pass in a step, and of the
-    operations after the passes.
-    """
+    """Return the memory effects of the operations before the passes, of each pass, and of later operations."""
     # Recorded passes may free allocations of passes that were not recorded.
     allocations = {**notes.assumed, **{op.name: op for op in notes.ops if isinstance(op, Allocate)}}
     starts = [*notes.begins.values(), notes.ends]

@@ -288,9 +288,7 @@ def _apart(timer: KernelTimer, stack: Sequence[Unit], parts: Sequence[Module], r
 def _experts_and_rest(
     timer: KernelTimer, module: Module, ranks: int, sharing: int
 ) -> tuple[Unit, Mapping[str, Any]] | None:
-    """Return a unit for a module's experts, and the gradient costs for the rest of the module; None if the module has
-    no experts.
-    """
+    """Return a unit for a module's experts, and the gradient costs of its rest; None without experts."""
     experts = Module("experts", tuple(tensor for tensor in module.parameters if is_expert(tensor.name)))
     rest = Module("rest", tuple(tensor for tensor in module.parameters if not is_expert(tensor.name)))
     if not experts.parameters:
@@ -378,9 +376,7 @@ def _layers(timer: KernelTimer, batch: Batch, layers: list[Module]) -> Iterator[
 
 
 def _prediction(timer: KernelTimer, batch: Batch) -> Unit:
-    """Return a unit with the norm, logits and loss of a layer that predicts a further token: those of the head, with
-    the head's output matrix.
-    """
+    """Return a unit for a layer's further token: norm, logits and loss of the head, with the head's matrix."""
     return _head(timer_of_ends(timer), batch, 0)
 
 
@@ -491,9 +487,7 @@ def _returned(step: TrainingStep, batch: Batch) -> int:
 
 
 def _of_gradients(timer: KernelTimer, elements: int, module: Module, ranks: int, *, sharded: bool) -> Mapping[str, Any]:
-    """Return a unit's fields for gradients and sharding: copies, accumulation, resident and frozen elements,
-    tensors, matrices.
-    """
+    """Return a unit's fields for gradients and sharding, such as copies, frozen elements and matrices."""
     step = timer.step
     frozen = module.frozen(find(step.precision.params).itemsize)
     trained = elements - frozen
@@ -542,9 +536,7 @@ def _matrices(step: TrainingStep, module: Module) -> Iterator[Shape]:
 def _passes(
     timer: KernelTimer, operations: tuple[Operation, ...]
 ) -> tuple[PassPieces, PassPieces, PassPieces, PassPieces]:
-    """Return the timed passes through some operations: forward, backward, and the input and weight halves of
-    backward.
-    """
+    """Return the timed passes: forward, backward, and the input and weight halves of backward."""
     return (
         forward_pieces(timer, operations),
         backward_pieces(timer, operations),
@@ -554,7 +546,5 @@ def _passes(
 
 
 def _plain(name: str, elements: int, timer: KernelTimer, operations: tuple[Operation, ...]) -> Unit:
-    """Return a unit with this name and number of parameters whose passes run the given operations, without
-    recompute.
-    """
+    """Return a unit whose passes run the given operations, without recompute."""
     return Unit(name, elements, *_passes(timer, operations), None, saved_bytes(operations), 0)

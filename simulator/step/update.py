@@ -188,9 +188,7 @@ def _summed(builder: ProgramBuilder, passes: Passes, norm: str, strategy: Strate
 
 
 def _checked(builder: ProgramBuilder, scaling: LossScaling, done: str) -> str:
-    """Append the exchange of overflow flags between ranks; return its last operation, or `done` if flags are not
-    shared.
-    """
+    """Append the exchange of overflow flags; return its last operation, or `done` if flags are not shared."""
     if not scaling.shared:
         return done
     act = NumericAction(Exchange.FLAG)
@@ -199,9 +197,7 @@ def _checked(builder: ProgramBuilder, scaling: LossScaling, done: str) -> str:
 
 
 def _hand_out(builder: ProgramBuilder, passes: Passes, done: str, strategy: Strategy) -> None:
-    """Append the all-gathers of updated parameters after the operation `done`, if the strategy gathers after the
-    update.
-    """
+    """Append the all-gathers of updated parameters after `done`, if the strategy gathers after the update."""
     step = passes.step
     if strategy.gathering is Gathering.AFTER_UPDATE:
         kinds: tuple[tuple[str, Scope, int, bool], ...] = (

@@ -66,9 +66,7 @@ class KernelModel:
         return replace(bare, efficiency=efficiency, best_flops=flops / self.peak_flops(best_dtype) * bare.peak_flops)
 
     def _matmul(self, dtype: str) -> MatmulConstants:
-        """Return the constants of matmuls in a dtype, with a main loop at the peak rate (efficiency 1) and no bound by
-        a best matmul.
-        """
+        """Return the constants of a dtype's matmuls, with the main loop at the peak and no bound by a best matmul."""
         constants = {name: self.constants.get(f"matmul_{_fitted(dtype)}_{name}") for name in BY_DTYPE}
         itemsize = dtypes.find(dtype, stored=False).bits / 8
         return MatmulConstants(
@@ -84,9 +82,7 @@ class KernelModel:
         )
 
     def _best(self, dtype: str) -> tuple[tuple[int, int, int], float, str] | None:
-        """Return the best measured matmul of the GPU in a dtype, or else in bfloat16: shape (m, n, k), rate [FLOP/s],
-        dtype; None if unknown.
-        """
+        """Return the best measured matmul in the dtype, else in bfloat16: (m, n, k), rate [FLOP/s], dtype; or None."""
         best = self.gpu.facts.get("best_matmul", {})
         return next(((*best[candidate], candidate) for candidate in (dtype, "bfloat16") if candidate in best), None)
 

@@ -64,9 +64,7 @@ def _in_turn(slots_of_ranks: list[_Slots]) -> list[tuple[int, int, int, int]]:
 
 
 def _awaited(rank: int, kind: int, micro: int, ranks: int) -> Iterator[tuple[int, int, int]]:
-    """Yield a pass's dependencies as (rank, kind, micro-batch): the neighbour's pass, the preceding kind, the preceding
-    micro-batch.
-    """
+    """Yield a pass's dependencies: the neighbour's pass, the preceding kind, the preceding micro-batch."""
     if kind < _KINDS:
         # Kinds 0 and 2 travel from rank 0 to the last rank, kinds 1 and 3 back.
         before = rank - 1 if kind % 2 == 0 else rank + 1
@@ -163,9 +161,7 @@ class _Moving:
             busy[rank].add(self.made[rank][kind][micro])
 
     def _move(self, rank: int, kind: int, micro: int, busy: set[int]) -> None:
-        """Move a pass to the earliest slot not in `busy` that respects dependencies and the memory limit; otherwise
-        leave the pass in place.
-        """
+        """Move a pass to the earliest slot not in `busy` that dependencies and the memory limit allow, if any."""
         kind_slots = self.made[rank][kind]
         now, first = kind_slots[micro], self._first_slot(rank, kind, micro)
         for slot in range(first, now):
@@ -243,9 +239,7 @@ def settled(pattern: Pattern, ranks: int, micro_batches: int) -> Order:
 
 
 def _block_half(ranks: int, rank: int) -> tuple[int, int, int, int]:
-    """Return V-Half's building block for a rank: slots of the first micro-batch's two forward and two backward
-    passes.
-    """
+    """Return V-Half's slots of a rank for the first micro-batch's two forward and two backward passes."""
     # Without the shift, slots of an even number of ranks collide modulo 6.
     later = 3 if ranks % 2 == 0 else 0
     return 2 * rank, 3 * ranks - rank - 2, 3 * ranks + later + 2 * rank - 1, 6 * ranks + later - rank - 2
@@ -270,9 +264,7 @@ V_HALF = PipelineSchedule(
 
 
 def _block_min(ranks: int, rank: int) -> tuple[int, int, int, int]:
-    """Return V-Min's building block for a rank: slots of the first micro-batch's two forward and two backward
-    passes.
-    """
+    """Return V-Min's slots of a rank for the first micro-batch's two forward and two backward passes."""
     # Without the shift, slots collide modulo 6 if 3 divides the number of ranks.
     later = 2 if ranks % 3 == 0 else 0
     return rank, 2 * ranks - rank - 1, 2 * ranks + later + rank, 4 * ranks + later - rank - 1

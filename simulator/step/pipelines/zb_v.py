@@ -101,25 +101,19 @@ class _Filling:
         return rank if first else 2 * self.ranks - 1 - rank
 
     def _feeder(self, rank: int, leg: int) -> int:
-        """Return the rank that sends to the given rank on a leg of the V; -1 or the number of ranks at the leg's
-        beginning.
-        """
+        """Return the rank that sends to a rank on a leg; -1 or the number of ranks at the leg's beginning."""
         return rank - 1 if leg == 0 else rank + 1
 
     # At a leg's beginning, the input is on the rank itself: a micro-batch, the other chunk's output, or the loss.
     def _arrival(self, rank: int, work: Work, leg: int) -> int | None:
-        """Return the slot in which the input of a rank's next pass of a kind arrives on a leg; None at the leg's
-        beginning.
-        """
+        """Return the slot in which the input of a rank's next pass arrives on a leg; None at its beginning."""
         feeder = self._feeder(rank, leg)
         if not 0 <= feeder < self.ranks:
             return None
         return self.made[feeder].ends[work, leg][self.made[rank].count(work, leg)]
 
     def _there(self, rank: int, work: Work, leg: int) -> bool:
-        """Return True if a rank's next pass of a kind on a leg can run: a micro-batch is left, and the input was sent
-        or needs no send.
-        """
+        """Return True if a rank's next pass on a leg can run: a micro-batch is left, and no input is awaited."""
         feeder = self._feeder(rank, leg)
         sent = not 0 <= feeder < self.ranks or self.made[feeder].count(work, leg) > self.made[rank].count(work, leg)
         return sent and self.made[rank].count(work, leg) < self.micro_batches
@@ -142,9 +136,7 @@ class _Filling:
         self._put(rank, _W, self.made[rank].pending.popleft())
 
     def _fill(self, rank: int, work: Work, leg: int) -> None:
-        """Append weight-gradient passes of a rank to free memory for the next pass, and until the input of this pass
-        arrives.
-        """
+        """Append a rank's weight gradients until its next pass has memory and its input has arrived."""
         state, arrival = self.made[rank], self._arrival(rank, work, leg)
         # A forward pass adds two halves, an input gradient frees a half.
         while state.held + (2 if work is _F else -1) > self.limit:

@@ -105,9 +105,7 @@ class _Greedy:
         return max(state.ends[_W][-1] - state.ends[_F][0] + 1 for state in self.made)
 
     def _arrival(self, rank: int, work: Work) -> int:
-        """Return the slot in which the input of a rank's next pass of a kind arrives from the neighbouring rank; 0
-        without a sender.
-        """
+        """Return the slot in which a rank's next pass of a kind gets its input; 0 without a sender."""
         neighbour = rank - 1 if work is _F else rank + 1
         if work is _W or not 0 <= neighbour < self.ranks:
             return 0
@@ -125,9 +123,7 @@ class _Greedy:
         state.ends[work].append(state.clock)
 
     def _begin(self) -> None:
-        """Append the first micro-batch's forward and input-gradient passes on each rank, with warm-up passes in
-        between.
-        """
+        """Append the first micro-batch's passes on each rank, with the warm-up passes between them."""
         for rank in range(self.ranks):
             self._put(rank, _F)
         ahead = self._ahead()
@@ -145,9 +141,7 @@ class _Greedy:
             self._put(rank, _I)
 
     def _ahead(self) -> list[int]:
-        """Return the number of additional forward passes of each rank before its first backward pass, limited by time
-        and memory.
-        """
+        """Return each rank's additional forward passes before its first backward pass, as time and memory allow."""
         ahead = [0] * self.ranks
         # The last rank's first input gradient ends a slot after its forward pass.
         back = self.made[-1].clock + 1

@@ -64,9 +64,7 @@ def scatter(builder: ProgramBuilder, passes: Passes, bucket: Bucket) -> tuple[st
 
 
 def _volume(units: tuple[Unit, ...], sharding: Sharding, accumulation: int, ranks: int) -> int:
-    """Return the elements sent per step by all N ranks together: (N - 1) times the gradients, then (N - 1) times the
-    parameters.
-    """
+    """Return the elements sent per step by all N ranks: (N - 1) times the gradients and the parameters."""
     return 2 * (ranks - 1) * sum(unit.trained for unit in units)
 
 

@@ -268,17 +268,13 @@ class _Micro:
             self._reduce(self.root, done)
 
     def _pass_back(self, unit: Unit, after: list[str | None], work: Work) -> str:
-        """Write a unit's whole backward pass, or only its input gradients, after the given operations; return the last
-        kernels.
-        """
+        """Write a unit's backward pass, or its input gradients alone; return the last kernels."""
         if work is Work.INPUT_GRADIENT:
             return self.passes.input_gradient(self.micro, unit, after)
         return self.passes.backward(self.micro, unit, self.chunk, after, communicates=self.sums)
 
     def _of_root(self, by: tuple[str, int]) -> str:
-        """Return the suffix in the names of the root's allocation and gather, from the gathering pass: (phase,
-        micro-batch).
-        """
+        """Return the suffix of the root's allocation and gather, from the gathering pass (phase, micro-batch)."""
         phase, micro = by
         return str(micro) if phase == "forward" else f"backward {micro}"
 
@@ -287,9 +283,7 @@ class _Micro:
         return f"{_name(self.root)} parameters {self._of_root(by)}"
 
     def _gather_root(self, phase: str, state: Gathered) -> str | None:
-        """Gather the root (embedding, head) unless an earlier pass has; return the gather for which the root's passes
-        wait, or None.
-        """
+        """Gather the root (embedding, head) unless an earlier pass has; return the gather to wait for, or None."""
         if not self.root:
             return None
         # The names are the gathering pass's, also in later passes.
@@ -302,9 +296,7 @@ class _Micro:
         return self._all_gather(gather, self.root, "shard")
 
     def _gather_of(self, name: str, scope: Scope) -> str | None:
-        """Return the name of an all-gather recorded by an earlier pass; None if the scope's process groups have a
-        single rank.
-        """
+        """Return the name of an earlier pass's all-gather; None if the scope's groups have a single rank."""
         # `communicate` returned None in this case.
         return name if self.builder.communicator.groups.size(scope) > 1 else None
 
@@ -319,9 +311,7 @@ class _Micro:
             self.ready[i] = self._gather_of(f"gather {_name(block)} {phase} {micro}", _shard(block)) or self.stored[i]
 
     def _gather(self, phase: str, i: int, state: Gathered) -> None:
-        """Write the allocation and all-gather of block `i` for its "forward" or "backward" pass, after `room` has freed
-        memory.
-        """
+        """Write allocation and all-gather of block `i` ("forward" or "backward"), after `room` has freed memory."""
         if i in self.ready:
             return
         block = self.blocks[i]
@@ -358,17 +348,13 @@ class _Micro:
         return shard(_gathered(self.blocks[i]), self.sharding.mesh or 1) * self.itemsize
 
     def _reshard(self, i: int, done: str, state: Gathered) -> str:
-        """Free block `i` after its forward pass and keep this rank's shard on the mesh, if any; return the operation
-        that makes room.
-        """
+        """Free block `i` after its forward pass, keep a shard on the mesh if any; return what makes room."""
         if self.sharding.mesh and state.parts is None:
             self.builder.allocate(self._part(i, ("forward", self.micro)), self._part_bytes(i), "gathered")
         return self._free(i, done)
 
     def _free(self, i: int, done: str) -> str:
-        """Free the gathered block `i`, unless it is held to the end of the step; return the operation that
-        makes room.
-        """
+        """Free block `i` unless it is held to the end of the step; return the operation that makes room."""
         if self.holds and not self.last:
             return done
         # The backward pass must gather the block again.
@@ -414,9 +400,7 @@ class _Micro:
 
 
 def _blocks(units: tuple[Unit, ...], sharding: Sharding) -> list[tuple[Unit, ...]]:
-    """Return the layers in blocks of `layers_per_unit`, each gathered and freed as a whole; the last block may be
-    smaller.
-    """
+    """Return the layers in blocks of `layers_per_unit`, gathered and freed together; the last may be smaller."""
     layers, size = tuple(unit for unit in units if unit.is_layer), sharding.layers_per_unit
     if any(unit.spread for unit in layers):
         # A layer's experts are gathered in another process group than its other parameters.
