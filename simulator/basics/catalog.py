@@ -69,13 +69,13 @@ class Catalog(Generic[T]):
     @cached_property
     def by_name(self) -> dict[str, T]:
         """All objects of the package by name, sorted by name."""
-        found: dict[str, T] = {}
+        objects: dict[str, T] = {}
         for module in module_names(self._package):
             declared = getattr(import_module(f"{self._package}.{module}"), self._constant, ())
-            for one in declared if isinstance(declared, tuple) else (declared,):
-                if isinstance(one, self._kind):
-                    found[getattr(one, "name", module)] = one
-        return dict(sorted(found.items()))
+            for entry in declared if isinstance(declared, tuple) else (declared,):
+                if isinstance(entry, self._kind):
+                    objects[getattr(entry, "name", module)] = entry
+        return dict(sorted(objects.items()))
 
     @property
     def record(self) -> str:
@@ -144,9 +144,9 @@ class Catalog(Generic[T]):
 
     def _required(self, foreign: Foreign) -> T:
         """Return the guarded object of foreign code; ScenarioError if the code declares none."""
-        known = self._foreign.get(id(foreign))
-        if known is not None:
-            return known[1]
+        pair = self._foreign.get(id(foreign))
+        if pair is not None:
+            return pair[1]
         name, declared = foreign.origin.name, self._declared(foreign)
         if declared is None:
             raise ScenarioError(f"{name}: {self._missing(foreign.origin)}")

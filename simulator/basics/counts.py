@@ -117,10 +117,10 @@ def parse_days(text: str) -> float:
 
 def _with_unit(text: str, units: dict[str, float], allowed: str) -> float:
     """Return the positive number in a text, multiplied by its unit's factor; otherwise ValueError with `allowed`."""
-    found = re.fullmatch(r"([0-9]{1,15}(?:\.[0-9]{1,9})?(?:[eE]\+?[0-9]{1,2})?)\s?([a-zA-Z]?)", text.strip())
-    if found is None or found[2] not in units or float(found[1]) <= 0:
+    match = re.fullmatch(r"([0-9]{1,15}(?:\.[0-9]{1,9})?(?:[eE]\+?[0-9]{1,2})?)\s?([a-zA-Z]?)", text.strip())
+    if match is None or match[2] not in units or float(match[1]) <= 0:
         raise ValueError(f"got {text[:60]!r}; must be {allowed}")
-    return float(found[1]) * units[found[2]]
+    return float(match[1]) * units[match[2]]
 
 
 def is_thousands(number: float) -> bool:

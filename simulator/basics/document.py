@@ -43,8 +43,8 @@ class Fault:
 
     def as_line(self, source: str) -> str:
         """Return the fault as a line, place first; `source` is the document's name."""
-        named = self.source or source
-        place = named if self.line is None else f"{named}:{self.line}:{self.column}"
+        name = self.source or source
+        place = name if self.line is None else f"{name}:{self.line}:{self.column}"
         dotted = ".".join(map(str, self.key))
         return one_line(f"{place}: {dotted}: {self.message}" if dotted else f"{place}: {self.message}")
 
@@ -111,11 +111,11 @@ def _order(message: str) -> tuple[tuple[int, str], ...]:
 def _without_list(fault: Fault, listed: set[str]) -> Fault:
     """Return the fault without the list of allowed keys if `listed` has this list; otherwise add the list there."""
     # A long list stands behind the hint, a short one before it.
-    found = re.match(r"unknown key.*?(;? (one of [^;?]+))", fault.message)
-    if found is None or found[2] not in listed:
-        listed |= {found[2]} if found else set()
+    match = re.match(r"unknown key.*?(;? (one of [^;?]+))", fault.message)
+    if match is None or match[2] not in listed:
+        listed |= {match[2]} if match else set()
         return fault
-    return replace(fault, message=fault.message.replace(found[1], "", 1))
+    return replace(fault, message=fault.message.replace(match[1], "", 1))
 
 
 def load(path: Path | str, *, source: str | None = None, keep_faults: bool = False) -> Document:

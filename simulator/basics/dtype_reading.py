@@ -11,7 +11,7 @@ from simulator.basics import dtypes, reading
 from simulator.basics.errors import UnknownNameError, one_of
 
 _STATES: Final = ("float64", "float32", "float16", "bfloat16")
-_MATMULS: Final = (*_STATES, *(name for name, one in dtypes.DTYPES.items() if one.is_float and name not in _STATES))
+_MATMULS: Final = (*_STATES, *(name for name, dtype in dtypes.DTYPES.items() if dtype.is_float and name not in _STATES))
 
 
 def stored_dtype(*more: str | None) -> reading.ValueReader:

@@ -148,9 +148,9 @@ def find(name: str, *, stored: bool = True) -> Dtype:
     2
     """
     # Programs of millions of operations ask for the same few dtypes: the list of allowed names is for the error alone.
-    known = DTYPES.get(name)
-    if known is not None and not (stored and known.compute_only):
-        return known
+    dtype = DTYPES.get(name)
+    if dtype is not None and not (stored and dtype.compute_only):
+        return dtype
     allowed = [d.name for d in DTYPES.values() if not (stored and d.compute_only)]
     # Similar spelling is not enough for "fp32" or "half", so aliases replace the suggestion.
     error = UnknownNameError("dtype", name, allowed)

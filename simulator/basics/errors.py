@@ -171,10 +171,10 @@ class OutOfMemoryError(SimulationError):
         self.holders = holders
         self.beside = beside
         others = [("CUDA context and NCCL buffers", beside)] if beside else []
-        held = ", ".join(f"{label} {format_memory(nbytes)}" for label, nbytes in (*holders, *others))
+        parts = ", ".join(f"{label} {format_memory(nbytes)}" for label, nbytes in (*holders, *others))
         super().__init__(
             f"rank {rank} ran out of memory at {time:.6g} s: needs {format_memory(needed, 4)}, "
-            f"has {format_memory(capacity, 4)} ({held})"
+            f"has {format_memory(capacity, 4)} ({parts})"
         )
 
 
@@ -190,9 +190,9 @@ class DeadlockError(SimulationError):
     def __init__(self, time: float, waiting: Mapping[str, str]) -> None:
         self.time = time
         self.waiting = dict(waiting)
-        shown = list(self.waiting.items())[:8]
-        reasons = "; ".join(f"{who} waits for {what}" for who, what in shown)
-        more = f"; and {len(self.waiting) - len(shown)} more" if len(self.waiting) > len(shown) else ""
+        entries = list(self.waiting.items())[:8]
+        reasons = "; ".join(f"{who} waits for {what}" for who, what in entries)
+        more = f"; and {len(self.waiting) - len(entries)} more" if len(self.waiting) > len(entries) else ""
         super().__init__(f"deadlock at {time:.6g} s: {reasons}{more}")
 
 

@@ -82,16 +82,16 @@ class Origin:
         lines = [frame.lineno for frame in frames if frame.filename == self.path]
         line = error.lineno if isinstance(error, SyntaxError) else (lines or [None])[-1]
         message = error.msg if isinstance(error, SyntaxError) else str(error)
-        told = " ".join(f"{type(error).__name__}{f': {message}' if message else ''}".split())
-        return ScenarioError(f"{self.name}{f':{line}' if line else ''}: {told}")
+        text = " ".join(f"{type(error).__name__}{f': {message}' if message else ''}".split())
+        return ScenarioError(f"{self.name}{f':{line}' if line else ''}: {text}")
 
     @contextmanager
     def telling(self, refusals: tuple[type[Exception], ...] = ()) -> Iterator[None]:
         """Turn every error of the block into a ScenarioError, except errors of the simulator and `refusals`."""
-        own: tuple[type[Exception], ...] = (SimulatorError, *refusals)
+        kinds: tuple[type[Exception], ...] = (SimulatorError, *refusals)
         try:
             yield
-        except own:
+        except kinds:
             raise
         except Exception as error:
             raise self.fault(error) from error
@@ -224,7 +224,9 @@ def installed_of(constant: str) -> tuple[str, ...]:
     An entry point of another record (`module:SCHEDULE`) is left out; of an entry point that names a module alone, the
     records are unknown before the import.
     """
-    return tuple(sorted({one.name for one in _installed() if not (one.attr or "").isupper() or one.attr == constant}))
+    return tuple(
+        sorted({part.name for part in _installed() if not (part.attr or "").isupper() or part.attr == constant})
+    )
 
 
 def load_installed(name: str) -> tuple[Foreign, ...]:
@@ -257,8 +259,8 @@ def require_record(name: str, constant: str, kind: str, base: Path | None = None
         if record is None:
             raise ScenarioError(f"{foreign.origin.name}: declares no {constant}; write `{constant} = {kind}(...)`")
         if kind not in [each.__name__ for each in type(record).__mro__]:
-            found = type(record).__name__
-            raise ScenarioError(f"{foreign.origin.name}: {constant} is a {found}; must be a {kind}")
+            class_name = type(record).__name__
+            raise ScenarioError(f"{foreign.origin.name}: {constant} is a {class_name}; must be a {kind}")
 
 
 @cache

@@ -119,13 +119,13 @@ def parse_json(text: str, source: str = "<text>") -> Any:
 
 def _mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Return a JSON object as a dict; ValueError if a key occurs twice."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    mapping = dict(pairs)
+    if len(mapping) < len(pairs):
         names = [key for key, _ in pairs]
-        twice = next(key for key in found if names.count(key) > 1)
+        twice = next(key for key in mapping if names.count(key) > 1)
         values = " and ".join(json.dumps(value) for key, value in pairs if key == twice)
         raise ValueError(one_line(f"{twice}: occurs {names.count(twice)} times in an object, with {values}; keep one"))
-    return found
+    return mapping
 
 
 def _too_deep(source: str) -> ScenarioError:

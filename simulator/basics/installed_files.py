@@ -21,8 +21,8 @@ def installed_frameworks() -> dict[str, Path]:
     # Imported here: most scenarios name shipped frameworks alone, and the import takes a while.
     from importlib.metadata import entry_points
 
-    found = {entry.name: _folder(entry.module) / f"{entry.name}.yaml" for entry in entry_points(group=FRAMEWORKS)}
-    return dict(sorted(found.items()))
+    paths = {entry.name: _folder(entry.module) / f"{entry.name}.yaml" for entry in entry_points(group=FRAMEWORKS)}
+    return dict(sorted(paths.items()))
 
 
 def _folder(package: str) -> Path:

@@ -38,8 +38,8 @@ def is_deep(data: Any, most: int = DEEPEST) -> bool:
     level = [data]
     # Level by level instead of by recursion: deep data must not exhaust Python's stack.
     for _ in range(most + 1):
-        held = [one.values() if isinstance(one, dict) else one for one in level if isinstance(one, dict | list)]
-        if not held:
+        nested = [node.values() if isinstance(node, dict) else node for node in level if isinstance(node, dict | list)]
+        if not nested:
             return False
-        level = [inner for each in held for inner in each]
+        level = [inner for each in nested for inner in each]
     return True

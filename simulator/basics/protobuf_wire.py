@@ -91,11 +91,11 @@ def packed(value: Value) -> list[int]:
     """Return the varints of a repeated field's entry: of packed numbers, or the single number."""
     if isinstance(value, int):
         return [value]
-    found, at = [], 0
+    numbers, at = [], 0
     while at < len(value):
         number, at = varint(value, at)
-        found.append(number)
-    return found
+        numbers.append(number)
+    return numbers
 
 
 def signed(value: int) -> int:

@@ -238,7 +238,7 @@ def _or_path(fault: str, suffixes: tuple[str, ...]) -> str:
 
 def _enum(names: Iterable[str]) -> list[dict[str, Any]]:
     """Return the schema of one of the names, in a list; an empty list without names."""
-    return [{"enum": found}] if (found := list(names)) else []
+    return [{"enum": listed}] if (listed := list(names)) else []
 
 
 def _path_schema(suffixes: tuple[str, ...]) -> dict[str, Any]:
@@ -246,13 +246,13 @@ def _path_schema(suffixes: tuple[str, ...]) -> dict[str, Any]:
 
 
 def part(
-    named: ValueReader,
+    values: ValueReader,
     suffixes: tuple[str, ...] = (PYTHON,),
     installed: Callable[[], Iterable[str]] = lambda: installed_names(),
 ) -> ValueReader:
     """Return a validator for a part such as a strategy or a schedule.
 
-    A part is a value of `named`, the path of a file with one of the suffixes, or a name from `installed()`, by default
+    A part is a value of `values`, the path of a file with one of the suffixes, or a name from `installed()`, by default
     an entry point of an installed package. Paths are returned unchanged; the file is checked at its use.
     """
 
@@ -260,7 +260,7 @@ def part(
         if isinstance(value, str) and value.isprintable() and value.endswith(suffixes):
             return value
         try:
-            return str(named.reader(value))
+            return str(values.reader(value))
         except ValueError as error:
             # Asked last, because reading the entry points takes a while.
             if isinstance(value, str) and value in installed():
@@ -268,7 +268,7 @@ def part(
             raise ValueError(_or_path(str(error), suffixes)) from error
 
     def schema() -> dict[str, Any]:
-        return {"anyOf": [named.schema(), *_enum(installed()), _path_schema(suffixes)]}
+        return {"anyOf": [values.schema(), *_enum(installed()), _path_schema(suffixes)]}
 
     return ValueReader(reader, schema)
 

@@ -38,16 +38,16 @@ class Recent:
         if key in self._kept:
             # Results in use stay longest: the order of the dictionary is the order of last use.
             self._kept.move_to_end(key)
-            found: T = self._kept[key][0]
-            return found
+            cached: T = self._kept[key][0]
+            return cached
         # If the last result exceeded the limit alone, it is removed before the next result is computed.
         self._leave(0)
-        made = make()
-        takes = size if isinstance(size, int) else size(made)
-        self._kept[key] = made, takes
+        computed = make()
+        takes = size if isinstance(size, int) else size(computed)
+        self._kept[key] = computed, takes
         self._taken += takes
         self._leave(1)
-        return made
+        return computed
 
     def _leave(self, newest: int) -> None:
         """Remove the oldest results until the cache's limit holds, or until only `newest` results are left."""

@@ -89,9 +89,9 @@ def other_names(kind: Kind) -> dict[str, str]:
     from simulator.basics.document import load
 
     listed = load(_OTHER_NAMES).data.get(kind, {})
-    found = {other: name for name, others in listed.items() for other in others}
+    aliases = {other: name for name, others in listed.items() for other in others}
     # Ids on a model hub, such as meta-llama/Llama-3.1-8B, are also accepted without their organisation.
-    return found | {other.rpartition("/")[2]: name for other, name in found.items()}
+    return aliases | {other.rpartition("/")[2]: name for other, name in aliases.items()}
 
 
 def shipped(kind: Kind, written: str) -> str | None:
@@ -149,9 +149,9 @@ def find(kind: Kind, name: str) -> Path:
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
         raise ScenarioError(f"{kind}: got {name[:60]!r}, which cannot be read: {why}") from error
-    known = shipped(kind, name)
-    if known is not None:
-        return files[known]
+    match = shipped(kind, name)
+    if match is not None:
+        return files[match]
     if name in (installed := installed_files(kind)):
         if not is_file(installed[name]):
             raise ScenarioError(
@@ -162,9 +162,9 @@ def find(kind: Kind, name: str) -> Path:
         raise ScenarioError(f"{name}: is a directory; {_directory_hint(kind, path)}")
     # A text that looks like a path gets a message about files; any other text gets a message about names.
     if "/" in name or path.suffix in (".yaml", ".yml", ".json", ".graphml"):
-        shown = name if name.isprintable() else repr(name)
+        text = name if name.isprintable() else repr(name)
         shipped_names = one_of(files, path.stem, listed_by(kind))
-        raise ScenarioError(f"{shown}: no such {kind} file; give an existing path or a name; {shipped_names}")
+        raise ScenarioError(f"{text}: no such {kind} file; give an existing path or a name; {shipped_names}")
     hint, instead = "or give the path of a config.json" if kind == "model" else "", _other_kind(kind, name)
     raise UnknownNameError(kind, name, (*files, *installed), hint, listed_by(kind), instead)
 
@@ -176,15 +176,15 @@ def _directory_hint(kind: Kind, path: Path) -> str:
     return f"give the path of a {kind} file or a name; {one_of(_files(kind), path.name, listed_by(kind))}"
 
 
-def refuse_other_kind(document: Document, wanted: Kind) -> None:
+def refuse_other_kind(document: Document, expected: Kind) -> None:
     """Raise ScenarioError if a file's keys are those of another kind; the message names the command for that kind."""
     if not isinstance(document.data, Mapping):
         return
     kind, advice = next(
         ((kind, advice) for kind, marks, advice in _KEYS_OF_KINDS if any(mark <= set(document.data) for mark in marks)),
-        (wanted, ""),
+        (expected, ""),
     )
-    if kind != wanted:
+    if kind != expected:
         best = Path(document.source).with_name("best.yaml")
         message = advice.replace("{}", document.source).replace("{best}", str(best))
         document.refuse([document.fault((), message)])
@@ -195,13 +195,13 @@ def _other_kind(kind: Kind, name: str) -> str:
     if kind == "gpu" and name in _MEASURED_BOARDS:
         return f"this is a board of measured runs; {_MEASURED_BOARDS[name]}"
     others = (other for other in get_args(Kind) if other != kind)
-    found = ((other, known) for other in others if (known := shipped(other, name)) is not None)
+    matches = ((other, match) for other in others if (match := shipped(other, name)) is not None)
     commands = {"jobs": "simulator jobs", "days": "simulator goodput"}
-    told = (
-        f"use `{commands[other]} {known}`" if other in commands else f"{known} is the name of a {other}"
-        for other, known in found
+    hints = (
+        f"use `{commands[other]} {match}`" if other in commands else f"{match} is the name of a {other}"
+        for other, match in matches
     )
-    return next(told, "")
+    return next(hints, "")
 
 
 def module_names(package: str) -> tuple[str, ...]:

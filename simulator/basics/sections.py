@@ -19,7 +19,7 @@ def flat(settings: Mapping[str, Any]) -> dict[str, Any]:
     >>> flat({"collective": {"algorithm": "ring", "servers.count": 4}, "seed": 1})
     {'collective.algorithm': 'ring', 'collective.servers.count': 4, 'seed': 1}
     """
-    return {key: value for one in settings.items() for key, value in _keys(*one)}
+    return {key: value for pair in settings.items() for key, value in _keys(*pair)}
 
 
 def _keys(key: str, value: Any) -> Iterator[tuple[str, Any]]:
@@ -48,7 +48,7 @@ def varied(axes: Mapping[str, Iterable[Any]]) -> dict[str, None]:
     }
 
 
-def overlap(one: str, other: str) -> bool:
+def overlap(first: str, second: str) -> bool:
     """Return True if two dotted keys are equal, or if one contains the other.
 
     Examples
@@ -57,4 +57,4 @@ def overlap(one: str, other: str) -> bool:
     (True, False)
     """
     # The final dot keeps "collective.size" apart from "collective.sizes".
-    return f"{one}.".startswith(f"{other}.") or f"{other}.".startswith(f"{one}.")
+    return f"{first}.".startswith(f"{second}.") or f"{second}.".startswith(f"{first}.")

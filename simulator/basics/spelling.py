@@ -52,8 +52,8 @@ def meant(written: str, names: Iterable[str], others: Mapping[str, str] | None =
         return written
     if len(written) > _LONGEST:
         return None
-    wanted = plain(written)
-    found = {name for name in listed if plain(name) == wanted}
-    found |= {name for other, name in (others or {}).items() if plain(other) == wanted}
+    spelling = plain(written)
+    matches = {name for name in listed if plain(name) == spelling}
+    matches |= {name for other, name in (others or {}).items() if plain(other) == spelling}
     # Two matching names would make the text ambiguous.
-    return found.pop() if wanted and len(found) == 1 else None
+    return matches.pop() if spelling and len(matches) == 1 else None

@@ -154,8 +154,8 @@ def _why_not(unit: str, kind: Kind) -> str:
         return f"no unit {unit!r}; did you mean {' or '.join(map(repr, close))}?"
     for other, units in _UNITS.items():
         if unit in units:
-            measured, wanted = other.replace("_", " "), kind.replace("_", " ")
-            return f"{unit!r} measures {measured}, not {wanted}; write for example {_EXAMPLE[kind]}"
+            measured, required = other.replace("_", " "), kind.replace("_", " ")
+            return f"{unit!r} measures {measured}, not {required}; write for example {_EXAMPLE[kind]}"
     return f"no unit {unit!r}; write for example {_EXAMPLE[kind]}"
 
 

@@ -39,8 +39,8 @@ def useful_unit(reports: Iterable[Mapping[str, Any] | None]) -> str:
     >>> useful_unit([{"tokens_used": 0.6}]), useful_unit([{"work_unit": "sample"}])
     ('useful token', 'sample')
     """
-    known = [report for report in reports if report is not None]
-    return USEFUL_TOKEN if has_padding(known) else work_unit(known)
+    present = [report for report in reports if report is not None]
+    return USEFUL_TOKEN if has_padding(present) else work_unit(present)
 
 
 def has_padding(reports: Iterable[Mapping[str, Any]]) -> bool:

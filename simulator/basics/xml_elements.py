@@ -44,8 +44,8 @@ class Element:
         digits = written.removeprefix("-")
         # Few digits, because Python's own reader accepts spaces, underscores and thousands of digits.
         if not (digits.isascii() and digits.isdigit() and len(digits) <= _LONGEST_NUMBER):
-            told = f"got {written[:40]!r}; must be a whole number" if attribute in self.attributes else "is missing"
-            raise XmlFaultError(self.line, f"{self.name}: {attribute}: {told}")
+            text = f"got {written[:40]!r}; must be a whole number" if attribute in self.attributes else "is missing"
+            raise XmlFaultError(self.line, f"{self.name}: {attribute}: {text}")
         value = int(written)
         if value < least or (most is not None and value > most):
             bounds = f"at least {least}" if most is None else f"{least} .. {most}"
@@ -80,17 +80,17 @@ def read_elements(
         raise XmlFaultError(parser.CurrentLineNumber, "has a document type, which is refused; remove <!DOCTYPE ...>")
 
     parser.StartDoctypeDeclHandler = refuse_document_type
-    parser.StartElementHandler = lambda name, found: begin(Element(name, found, parser.CurrentLineNumber))
+    parser.StartElementHandler = lambda name, attributes: begin(Element(name, attributes, parser.CurrentLineNumber))
     parser.EndElementHandler = lambda _: end()
     try:
         parser.Parse(content, True)
     except XmlFaultError as fault:
         raise ScenarioError(one_line(f"{source}:{fault.line}: {fault}")) from fault
     except expat.ExpatError as error:
-        told = expat.errors.messages[error.code]
+        text = expat.errors.messages[error.code]
         if error.code == expat.errors.codes[expat.errors.XML_ERROR_JUNK_AFTER_DOC_ELEMENT]:
-            told = second
-        raise ScenarioError(f"{source}:{error.lineno}: not valid XML: {told}") from error
+            text = second
+        raise ScenarioError(f"{source}:{error.lineno}: not valid XML: {text}") from error
     except (LookupError, ValueError) as error:
         # An unknown encoding in the XML declaration.
         raise ScenarioError(one_line(f"{source}:1: not valid XML: {error}")) from error
@@ -141,5 +141,5 @@ def outermost_name(text: str) -> str | None:
         if end < 0:
             return None
         at = end + len(closing)
-    found = _BEGIN(text, at)
-    return None if found is None else found[1]
+    match = _BEGIN(text, at)
+    return None if match is None else match[1]

@@ -31,8 +31,8 @@ _TURNING: Final = ("threshold", "best", "fit")
 def conflicts(shape: Scenario) -> Iterator[RuleViolation]:
     """Yield a violation for each broken rule between a scenario's `answer`, `baseline`, `budget` and other keys."""
     yield from _baseline(shape)
-    for place, asked in enumerate(shape.answer):
-        yield from _finding(shape, place, asked)
+    for place, entry in enumerate(shape.answer):
+        yield from _finding(shape, place, entry)
     if shape.budget is not None:
         yield from _budget(shape, shape.budget)
 
@@ -43,7 +43,7 @@ def without_threshold(shape: Scenario, question: str) -> Iterator[RuleViolation]
     if axis is None or not _ASKS_FROM.search(question):
         return
     # Without `answer`, compared settings have the finding "best", which names crossovers.
-    searched = any(one.finding in _TURNING for one in shape.answer) if shape.answer else bool(shape.compare)
+    searched = any(entry.finding in _TURNING for entry in shape.answer) if shape.answer else bool(shape.compare)
     if not searched:
         write = f"answer: [{{finding: threshold, of: [MEASURE], along: {_SIZE}, above: VALUE}}]"
         message = f"the question asks for a number of GPUs; to search it, write '{write}'"
@@ -64,69 +64,69 @@ def _baseline(shape: Scenario) -> Iterator[RuleViolation]:
             yield RuleViolation(at, f"got {shown(value)}; must be one of the compared values: {values}", ("baseline",))
 
 
-def _finding(shape: Scenario, place: int, asked: FindingSpec) -> Iterator[RuleViolation]:
+def _finding(shape: Scenario, place: int, entry: FindingSpec) -> Iterator[RuleViolation]:
     at = ("answer", place)
     # Measures depend on the kind: a collective has no tokens per second.
-    for number, name in enumerate(asked.of):
+    for number, name in enumerate(entry.of):
         if name not in measures.names_of(shape.kind):
-            there = ", ".join(measures.names_of(shape.kind))
+            names = ", ".join(measures.names_of(shape.kind))
             yield RuleViolation(
-                (*at, "of", number), (f"got {name!r}; measures of {KINDS[shape.kind]} are {there}"), ("answer",)
+                (*at, "of", number), (f"got {name!r}; measures of {KINDS[shape.kind]} are {names}"), ("answer",)
             )
-    if asked.above is not None and asked.finding != "threshold":
+    if entry.above is not None and entry.finding != "threshold":
         yield RuleViolation((*at, "above"), "belongs to threshold; remove the key", ("answer",), True)
-    if asked.finding in AGAINST and not shape.compare and asked.above is None:
-        hint = "; add above: VALUE to search for a value instead" if asked.finding == "threshold" else ""
+    if entry.finding in AGAINST and not shape.compare and entry.above is None:
+        hint = "; add above: VALUE to search for a value instead" if entry.finding == "threshold" else ""
         yield RuleViolation(
-            at, f"{asked.finding} compares settings, but the scenario has no key compare{hint}", ("answer", "compare")
+            at, f"{entry.finding} compares settings, but the scenario has no key compare{hint}", ("answer", "compare")
         )
     # An effect may be found along either kind of axis.
-    if asked.finding == "effect" and not (shape.sweep or shape.compare):
+    if entry.finding == "effect" and not (shape.sweep or shape.compare):
         message = "effect needs a swept or compared key, but the scenario has neither sweep nor compare"
         yield RuleViolation(at, message, ("answer", "sweep"))
-    if asked.finding == "fit" and shape.training is None:
+    if entry.finding == "fit" and shape.training is None:
         yield RuleViolation(
             at, ("fit needs the memory of a training step, but the scenario simulates a collective"), ("answer",)
         )
-    if asked.finding == "learned" and (shape.training is None or not shape.training.numerics):
+    if entry.finding == "learned" and (shape.training is None or not shape.training.numerics):
         yield RuleViolation(at, "learned needs real training; add training.numerics: true", ("answer",))
-    yield from _along(shape, place, asked)
+    yield from _along(shape, place, entry)
 
 
 # Keys of an entry in `answer`: `along` names an axis key, `between` gives two values for it.
-def _along(shape: Scenario, place: int, asked: FindingSpec) -> Iterator[RuleViolation]:
+def _along(shape: Scenario, place: int, entry: FindingSpec) -> Iterator[RuleViolation]:
     at = ("answer", place)
-    if asked.along is None:
-        if asked.finding == "threshold":
+    if entry.along is None:
+        if entry.finding == "threshold":
             yield RuleViolation(at, "threshold needs a key to search along; add along: KEY", ("answer",))
-        if asked.between is not None:
+        if entry.between is not None:
             yield RuleViolation((*at, "between"), "needs along; add along: KEY, or remove between", ("answer",), True)
         return
-    if asked.finding not in ALONG:
-        yield RuleViolation((*at, "along"), f"{asked.finding} takes no key along; remove the key", ("answer",), True)
-    elif asked.along not in axis_keys():
-        yield RuleViolation((*at, "along"), f"got {asked.along!r}; {one_of(axis_keys(), asked.along)}", ("answer",))
-    elif asked.finding == "effect":
-        if asked.along not in {**shape.sweep, **shape.compare}:
+    if entry.finding not in ALONG:
+        yield RuleViolation((*at, "along"), f"{entry.finding} takes no key along; remove the key", ("answer",), True)
+    elif entry.along not in axis_keys():
+        yield RuleViolation((*at, "along"), f"got {entry.along!r}; {one_of(axis_keys(), entry.along)}", ("answer",))
+    elif entry.finding == "effect":
+        if entry.along not in {**shape.sweep, **shape.compare}:
             yield RuleViolation(
                 (*at, "along"), ("is neither swept nor compared; name a swept or compared key"), ("answer", "sweep")
             )
         # Without a sweep over the key, the search needs both ends.
-    elif asked.along not in shape.sweep and asked.between is None:
+    elif entry.along not in shape.sweep and entry.between is None:
         yield RuleViolation(
             (*at, "along"), ("is not swept; add between: [FIRST, LAST], or add this key to sweep"), ("answer", "sweep")
         )
-    if asked.between is not None and asked.along in axis_keys():
-        for number, value in enumerate(asked.between):
-            if not _can_have(asked.along, value):
-                message = f"got {shown(value)}, which {asked.along} cannot have"
+    if entry.between is not None and entry.along in axis_keys():
+        for number, value in enumerate(entry.between):
+            if not _can_have(entry.along, value):
+                message = f"got {shown(value)}, which {entry.along} cannot have"
                 yield RuleViolation((*at, "between", number), message, ("answer",))
-    if asked.between is not None and asked.finding == "effect":
+    if entry.between is not None and entry.finding == "effect":
         yield RuleViolation(
             (*at, "between"), "belongs to threshold; an effect uses the swept values; remove the key", ("answer",), True
         )
-    if asked.between is not None and len(asked.between) != 2:
-        yield RuleViolation((*at, "between"), f"got {len(asked.between)} values; must be [FIRST, LAST]", ("answer",))
+    if entry.between is not None and len(entry.between) != 2:
+        yield RuleViolation((*at, "between"), f"got {len(entry.between)} values; must be [FIRST, LAST]", ("answer",))
 
 
 def _can_have(key: str, value: Any) -> bool:

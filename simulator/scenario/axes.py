@@ -59,10 +59,10 @@ def _of_shardings() -> dict[str, Sequence[str]]:
 
 
 def _of_schedules() -> dict[str, Sequence[str]]:
-    known = [SCHEDULES.find(name) for name in SCHEDULES.names()]
+    schedules = [SCHEDULES.find(name) for name in SCHEDULES.names()]
     return {
-        "training.parallelism.virtual_stages": [one.name for one in known if one.chunks is None],
-        "training.parallelism.microbatch_group": [one.name for one in known if one.grouped],
+        "training.parallelism.virtual_stages": [schedule.name for schedule in schedules if schedule.chunks is None],
+        "training.parallelism.microbatch_group": [schedule.name for schedule in schedules if schedule.grouped],
     }
 
 
@@ -131,15 +131,15 @@ def _axes(data: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
     return axes if isinstance(axes, dict) else {}
 
 
-def _overlap(document: Document, place: Key, one: tuple[str, Any], other: tuple[str, Any]) -> Iterator[Fault]:
-    # Arguments are two axes, each (key, values); `other` comes first in the file.
-    (key, values), (before, others) = one, other
+def _overlap(document: Document, place: Key, axis: tuple[str, Any], earlier: tuple[str, Any]) -> Iterator[Fault]:
+    # Arguments are two axes, each (key, values); `earlier` comes first in the file.
+    (key, values), (before, others) = axis, earlier
     if key == before:
         yield document.fault(place, "is a key in both compare and sweep; keep one", of_key=True)
         return
     # Example: `collective: [{algorithm: ring}]` and `collective.algorithm: [tree]` both set collective.algorithm.
-    own, taken = varied({key: values}), varied({before: others})
-    both = next(((a, b) for a in own for b in taken if overlap(str(a), str(b))), None)
+    keys, earlier_keys = varied({key: values}), varied({before: others})
+    both = next(((a, b) for a in keys for b in earlier_keys if overlap(str(a), str(b))), None)
     if both is not None:
         sets = f", which sets {both[1]}" if before in SECTIONS else ", which is an axis too"
         name = f"{both[0]} " if key in SECTIONS else ""
@@ -160,7 +160,7 @@ def _of_other_kind(document: Document, place: Key, key: str) -> Iterator[Fault]:
 def _values(document: Document, place: Key, key: str, values: list[Any]) -> Iterator[Fault]:
     if not values:
         yield document.fault(place, "got an empty list; give at least one value")
-    seen: list[tuple[type, Any]] = []
+    pairs: list[tuple[type, Any]] = []
     for i, written in enumerate(values):
         at: Key = (*place, i)
         try:
@@ -169,9 +169,9 @@ def _values(document: Document, place: Key, key: str, values: list[Any]) -> Iter
             yield from error_messages.faults(error, document, at, tuple(key.split(".")))
             continue
         # In Python, False equals 0 and 8 equals 8.0; in a file they differ. The type is therefore compared too.
-        if (type(value), value) in seen:
+        if (type(value), value) in pairs:
             yield document.fault(at, f"got {shown(written)} twice; name each value once")
-        seen.append((type(value), value))
+        pairs.append((type(value), value))
 
 
 def combinations(compare: Mapping[str, Any], sweep: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
@@ -204,9 +204,9 @@ class PointData:
         # Three conditions keep an option: the point's own choice reads it; no compared choice reads it (a rule then
         # refuses it, or a warning names it); or the setting that makes the choice also names the option.
         for choice, compared in self._compared.items():
-            own, together = value_of(choice, point), _set_with(choice, settings)
+            current, together = value_of(choice, point), _set_with(choice, settings)
             for option, able in _CHOICES[choice]().items():
-                read = own in able or _FOREIGN_READS[choice](own, option.split(".")[-1], self.base)
+                read = current in able or _FOREIGN_READS[choice](current, option.split(".")[-1], self.base)
                 unread = not read and any(other in able for other in compared)
                 if unread and _is_set(point, option) and not any(overlap(option, key) for key in together):
                     _remove(point, option)
@@ -215,18 +215,18 @@ class PointData:
     @cached_property
     def _compared(self) -> dict[str, set[Any]]:
         """Values over the points of each choice (algorithm, optimizer ...), for choices with several values."""
-        found = {choice: set(_axis_values(choice, self.data)) for choice in _CHOICES}
-        return {choice: values for choice, values in found.items() if len(values) > 1}
+        values_of_choices = {choice: set(_axis_values(choice, self.data)) for choice in _CHOICES}
+        return {choice: values for choice, values in values_of_choices.items() if len(values) > 1}
 
 
 def values_of(key: str, data: Mapping[str, Any]) -> tuple[Any, ...]:
     """Return the values of a key over the points of a scenario's data, each once: its own and its axes' values."""
-    found: list[Any] = []
+    distinct: list[Any] = []
     for value in (value_of(key, data), *_axis_values(key, data)):
         # A list, because a topology may be a mapping.
-        if value not in found:
-            found.append(value)
-    return tuple(found)
+        if value not in distinct:
+            distinct.append(value)
+    return tuple(distinct)
 
 
 def _axis_values(key: str, data: Mapping[str, Any]) -> Iterator[Any]:
@@ -262,9 +262,9 @@ def value_of(key: str, data: Mapping[str, Any]) -> Any:
 def _set_with(choice: str, settings: Mapping[str, Any]) -> list[str]:
     """Return the keys set together with the key `choice` by the same axis value; empty if set alone."""
     for key, value in settings.items():
-        named = list(_leaves(key, value))
-        if key != choice and any(overlap(choice, name) for name in named):
-            return named
+        names = list(_leaves(key, value))
+        if key != choice and any(overlap(choice, name) for name in names):
+            return names
     return []
 
 

@@ -69,11 +69,11 @@ def completed(scenario: Scenario, question: str, source: str, base: Path) -> Sce
     )
 
 
-def _finding(asked: FindingSpec) -> FindingSpec:
+def _finding(entry: FindingSpec) -> FindingSpec:
     """Return an `answer` entry in which counts such as 8k in its key `between` are numbers."""
-    if not asked.between or asked.along not in axis_keys():
-        return asked
-    return asked.replaced(between=tuple(_plain_number(asked.along, end) for end in asked.between))
+    if not entry.between or entry.along not in axis_keys():
+        return entry
+    return entry.replaced(between=tuple(_plain_number(entry.along, end) for end in entry.between))
 
 
 def _axes(axes: Mapping[str, tuple[Any, ...]]) -> dict[str, tuple[Any, ...]]:

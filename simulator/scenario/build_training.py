@@ -66,13 +66,13 @@ def to_step(
     # Checked again, because users from Python may call this function with any world_size.
     if ranks(spec.parallelism, world_size) != world_size:
         raise ValueError(f"parallelism: got {ranks(spec.parallelism, world_size)} ranks; must be {world_size}")
-    model, made = load_model(spec.model, spec.seq_len, base), load_framework(spec.framework, base)
-    own, lesson = adapters(spec.lora, model), None
+    model, framework = load_model(spec.model, spec.seq_len, base), load_framework(spec.framework, base)
+    lora, lesson = adapters(spec.lora, model), None
     if isinstance(model, Transformer):
-        model = replace(model, adapters=own).predicting(spec.mtp_layers)
+        model = replace(model, adapters=lora).predicting(spec.mtp_layers)
         # Files for real training are read only if used.
         lesson = _lesson(spec, model, world_size, base) if spec.numerics else None
-    chosen = spec.precision.resolved() if model.adapters is None else _of_adapters(spec, model.adapters)
+    precision = spec.precision.resolved() if model.adapters is None else _of_adapters(spec, model.adapters)
     return TrainingStep(
         model=model,
         seq_len=spec.seq_len,
@@ -80,19 +80,19 @@ def to_step(
         accumulation=accumulation(spec, world_size),
         parallelism=spec.parallelism,
         sharding=spec.sharding.among(world_size),
-        precision=chosen,
+        precision=precision,
         checkpointing=spec.activation_checkpointing,
         attention=spec.attention,
         attention_generation=spec.attention_generation,
         optimizer=optimizer(
-            spec.optimizer, spec.sharding.strategy, _state_dtype(spec, chosen, model.adapters), chosen.updated
+            spec.optimizer, spec.sharding.strategy, _state_dtype(spec, precision, model.adapters), precision.updated
         ),
         # Real training carries arrays in every collective, and a closed form carries none.
         collectives="played" if spec.numerics else spec.collectives,
         compiled=spec.compile,
         dropout=spec.dropout is not False and spec.dropout > 0,
         allocator=spec.allocator,
-        framework=made,
+        framework=framework,
         offload=None if spec.offload.what == "none" else Offload(spec.offload.host_rate),
         activations_on_host=spec.offload.activations,
         algorithm=located(spec.algorithm, base) if algorithm is None else algorithm,
@@ -110,24 +110,22 @@ def to_step(
     )
 
 
-def _of_adapters(spec: TrainingSpec, own: Lora) -> Precision:
-    """Return the dtypes of a step that trains adapters alone: gradients follow the adapters, and float32 adapters need
-    no master copy.
-    """
-    chosen = spec.precision.resolved()
-    grads = own.dtype if spec.precision.grads == "auto" else chosen.grads
-    alone = spec.precision.master == "auto" and own.dtype == "float32"
-    return chosen.replaced(grads=grads, master=None if alone else chosen.master)
+def _of_adapters(spec: TrainingSpec, lora: Lora) -> Precision:
+    """Return the dtypes when adapters alone are trained: gradients follow them, float32 ones need no master copy."""
+    precision = spec.precision.resolved()
+    grads = lora.dtype if spec.precision.grads == "auto" else precision.grads
+    no_copy = spec.precision.master == "auto" and lora.dtype == "float32"
+    return precision.replaced(grads=grads, master=None if no_copy else precision.master)
 
 
-def _state_dtype(spec: TrainingSpec, chosen: Precision, own: Lora | None) -> str:
+def _state_dtype(spec: TrainingSpec, precision: Precision, lora: Lora | None) -> str:
     """Return the dtype of the optimizer's states: PyTorch creates them like the numbers that they update, and states
     beside a wider copy are float32. Real training keeps float32 states.
     """
-    asked = spec.optimizer.state_dtype
-    if asked != "auto":
-        return asked
-    updated = chosen.updated if own is None else chosen.master or own.dtype
+    setting = spec.optimizer.state_dtype
+    if setting != "auto":
+        return setting
+    updated = precision.updated if lora is None else precision.master or lora.dtype
     narrow = dtypes.find(updated).bits < dtypes.find("float32").bits
     return updated if narrow and not spec.numerics else "float32"
 
@@ -139,33 +137,33 @@ def optimizer(spec: OptimizerSpec, strategy: str, state_dtype: str = "float32", 
     from simulator.step.optimizers.optimizer import OPTIMIZERS
     from simulator.step.strategies.strategy import STRATEGIES
 
-    asked = None if spec.implementation == "auto" else spec.implementation
-    found = OPTIMIZERS.find(spec.name)
-    made = replace(found, implementation=asked, state_dtype=found.state_dtype if found.has_own_dtype else state_dtype)
-    if made.of_matrices is None:
-        return made
+    kind = None if spec.implementation == "auto" else spec.implementation
+    entry = OPTIMIZERS.find(spec.name)
+    copy = replace(entry, implementation=kind, state_dtype=entry.state_dtype if entry.has_own_dtype else state_dtype)
+    if copy.of_matrices is None:
+        return copy
     usual: Distribution = "gathered" if STRATEGIES.find(strategy).shards else "replicated"
     where = usual if spec.distribution == "auto" else spec.distribution
-    rule = replace(made.of_matrices, distribution=where, iterations=spec.iterations)
+    rule = replace(copy.of_matrices, distribution=where, iterations=spec.iterations)
     # Parameters in float64 are there to show differences of rounding; bfloat16 would hide them.
-    return replace(made, of_matrices=replace(rule, dtype="float64") if updated == "float64" else rule)
+    return replace(copy, of_matrices=replace(rule, dtype="float64") if updated == "float64" else rule)
 
 
 def _lesson(spec: TrainingSpec, model: Transformer, world_size: int, base: Path | None) -> TrainingTask:
     from simulator.scenario.learning_files import parameter_shapes, read_batches, read_initial
     from simulator.scenario.tokens import read_tokens
 
-    wanted = spec.learning
+    learning = spec.learning
     # Each line holds seq_len inputs and, one place further, their targets.
     shape = (spec.steps, sequences(spec, world_size), spec.seq_len + 1)
     return TrainingTask(
-        learning=wanted,
+        learning=learning,
         # `dropout: true` means GPT-2's probability, `false` means 0.
         dropout=DROPOUT if spec.dropout is True else float(spec.dropout),
-        text=None if wanted.tokens is None else read_tokens(wanted.tokens, base),
+        text=None if learning.tokens is None else read_tokens(learning.tokens, base),
         faults=spec.faults,
-        parameters=None if wanted.initial is None else read_initial(wanted.initial, base, parameter_shapes(model)),
-        sequences=None if wanted.batches is None else read_batches(wanted.batches, base, shape, model.vocab_size),
+        parameters=None if learning.initial is None else read_initial(learning.initial, base, parameter_shapes(model)),
+        sequences=None if learning.batches is None else read_batches(learning.batches, base, shape, model.vocab_size),
     )
 
 
@@ -227,11 +225,11 @@ def scaling_rule(scaling: LossScaling, dtypes: Precision) -> str:
     return scaling.rule
 
 
-def ranks(wanted: Parallelism, world_size: int) -> int:
+def ranks(parallelism: Parallelism, world_size: int) -> int:
     """Return the number of ranks that a scenario's parallelism uses: tp x pp x cp x dp.
 
     Without `dp` in the scenario, dp is the largest number with which the ranks fit into `world_size`.
     """
     # Expert parallelism spreads experts over ranks counted here already, and is no factor.
-    rest = wanted.tp * wanted.pp * wanted.cp
-    return rest * (world_size // rest if wanted.dp is None else wanted.dp)
+    rest = parallelism.tp * parallelism.pp * parallelism.cp
+    return rest * (world_size // rest if parallelism.dp is None else parallelism.dp)

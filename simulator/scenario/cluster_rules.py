@@ -114,10 +114,10 @@ def _events(cluster: ClusterSpec, facts: TopologyFacts | None) -> Iterator[RuleV
     for number, event in enumerate(cluster.events):
         key = ("cluster", "events", number)
         involved = ("cluster.events", "cluster.world_size", "cluster.topology")
-        named = [name for name in ("link", "rank", "node") if getattr(event, name) is not None]
-        if len(named) != 1:
-            told = f"names {' and '.join(named)}" if named else "names nothing"
-            yield RuleViolation(key, f"{told}; name one of link, rank, node", involved[:1])
+        targets = [name for name in ("link", "rank", "node") if getattr(event, name) is not None]
+        if len(targets) != 1:
+            text = f"names {' and '.join(targets)}" if targets else "names nothing"
+            yield RuleViolation(key, f"{text}; name one of link, rank, node", involved[:1])
         if event.rank is not None and event.rank >= cluster.world_size:
             message = f"got rank {event.rank}; must be one of 0 .. {cluster.world_size - 1}"
             yield RuleViolation((*key, "rank"), message, involved[:2])
@@ -157,9 +157,11 @@ def _larger(small: TopologyFacts, world_size: int) -> str:
     """Return the names of shipped machines with enough GPUs, similar machines first: ', a larger topology (...)'."""
     every = [_shipped(name) for name in registry.names("topology")]
     # Graphs without nodes are invented, and many accept only some numbers of GPUs.
-    enough = [one for one in every if one.node_size and (one.max_ranks is None or one.max_ranks >= world_size)]
-    enough.sort(key=lambda one: (one.gpu != small.gpu, one.node_size != small.node_size))
-    names = [one.name for one in enough[:_MOST_LARGER]]
+    enough = [
+        facts for facts in every if facts.node_size and (facts.max_ranks is None or facts.max_ranks >= world_size)
+    ]
+    enough.sort(key=lambda facts: (facts.gpu != small.gpu, facts.node_size != small.node_size))
+    names = [facts.name for facts in enough[:_MOST_LARGER]]
     return f", a larger topology (such as {', '.join(names)})" if names else ""
 
 

@@ -125,10 +125,10 @@ def load_days(source: str | Path, overrides: Mapping[str, str]) -> DaysFile:
         document.refuse(plain_faults(document, error, lambda _: DaysSpec))
         raise  # without a fault above
     along, values = _axis(document, spec)
-    given = {name: value for name in spec.model_fields_set if (value := getattr(spec, name)) is not None}
-    given = {name: value for name, value in given.items() if name not in ("scenario", "settings", "compare")}
+    keys = {name: value for name in spec.model_fields_set if (value := getattr(spec, name)) is not None}
+    keys = {name: value for name, value in keys.items() if name not in ("scenario", "settings", "compare")}
     scenario = _scenario(document, spec, path.parent, overrides)
-    return DaysFile(document.source, document.question, scenario, given, along, values)
+    return DaysFile(document.source, document.question, scenario, keys, along, values)
 
 
 def _found(source: str) -> Path | None:
@@ -154,12 +154,12 @@ def _axis(document: Document, spec: DaysSpec) -> tuple[str | None, tuple[tuple[s
     faults, read = [], []
     for place, value in enumerate(values):
         try:
-            made = DaysSpec.model_validate({"scenario": "x", name: value})
+            parsed = DaysSpec.model_validate({"scenario": "x", name: value})
         except ValidationError as error:
             message = next(iter(plain_faults(document, error, lambda _: DaysSpec))).message
             faults.append(document.fault((*where, name, place), message))
         else:
-            read.append((str(value), getattr(made, name)))
+            read.append((str(value), getattr(parsed, name)))
     document.refuse(faults)
     return name, tuple(read)
 
@@ -168,12 +168,12 @@ def _scenario(document: Document, spec: DaysSpec, base: Path, overrides: Mapping
     """Return the training of a file of days, with the file's changes and then the command's."""
     changes = {key: yaml_dialect.dump(value, one_line=True) for key, value in spec.settings.items()} | dict(overrides)
     if isinstance(spec.scenario, str):
-        own = base / spec.scenario
-        return load_scenario(own if registry.is_file(own) else spec.scenario, changes)
+        path = base / spec.scenario
+        return load_scenario(path if registry.is_file(path) else spec.scenario, changes)
     # A scenario in the file needs no name.
-    named, source = {"name": Path(document.source).stem} | spec.scenario, f"{document.source}: scenario"
+    data, source = {"name": Path(document.source).stem} | spec.scenario, f"{document.source}: scenario"
     if changes:
         from simulator.scenario.load import parse_scenario
 
-        return parse_scenario(Document(source, named), base, changes)
-    return check_scenario(named, source, base)
+        return parse_scenario(Document(source, data), base, changes)
+    return check_scenario(data, source, base)

@@ -70,8 +70,8 @@ def describe(scenario: Scenario, without: Collection[str] = ()) -> Description:
     any_gpu = "cluster.gpu" in without or (scenario.cluster.gpu is None and "cluster.topology" in without)
     machine = _of_machine(scenario, any_gpu, "cluster.world_size" in without)
     # A part is dropped if its key is excluded, or if its text is empty.
-    said, standing = ([text for key, text in parts if text and not _left(key, without)] for parts in (job, machine))
-    return Description(", ".join(said), ", ".join(standing))
+    texts, standing = ([text for key, text in parts if text and not _left(key, without)] for parts in (job, machine))
+    return Description(", ".join(texts), ", ".join(standing))
 
 
 def describe_point(scenario: Scenario, settings: Mapping[str, Any]) -> str:
@@ -90,8 +90,8 @@ def describe_point(scenario: Scenario, settings: Mapping[str, Any]) -> str:
     >>> describe_point(load_scenario("low_precision_sum"), {"collective.accumulate": "float32"})
     'sums in float32; all_reduce, 1 MiB; 16 a100_sxm_80gb, star_100g'
     """
-    own, common = labelled(settings), describe(scenario, varied({**scenario.compare, **scenario.sweep})).text
-    return f"{own}; {common}" if own and common else own or common
+    settings_text, common = labelled(settings), describe(scenario, varied({**scenario.compare, **scenario.sweep})).text
+    return f"{settings_text}; {common}" if settings_text and common else settings_text or common
 
 
 def _left(key: str, without: Collection[str]) -> bool:

@@ -84,14 +84,14 @@ def faults(error: ValidationError, document: Document, at: Key = (), key: Key | 
     key : tuple, optional
         Path of the value's key in a scenario, if different from `at`: an axis value stands in a list.
     """
-    told: set[Key] = set()
+    keys: set[Key] = set()
     for detail in error.errors(include_url=False, include_context=True):
         several = _listed_values(detail["loc"], document.data) if not at else None
         if several is None:
             yield _fault(detail, document, at, at if key is None else key)
         # A key that takes lists has an error for each wrong value of the list; the list is reported once.
-        elif several not in told:
-            told.add(several)
+        elif several not in keys:
+            keys.add(several)
             yield document.fault(several, _as_axis(several, document.data))
 
 
@@ -131,8 +131,8 @@ def _as_axis(key: Key, data: Any) -> str:
     # Numbers and quantities, such as 8, "1 MiB" or "8k", are a sweep; names are compared.
     kind = "sweep" if all(str(value)[:1].isdigit() for value in values) else "compare"
     line = yaml_dialect.dump({name: values}, one_line=True)
-    there = isinstance(data.get(kind), dict)
-    write = f"{line[1:-1]!r} below {kind}" if there else f"'{kind}: {line}' beside {key[0]}"
+    has_axis = isinstance(data.get(kind), dict)
+    write = f"{line[1:-1]!r} below {kind}" if has_axis else f"'{kind}: {line}' beside {key[0]}"
     return f"got a list; must be a single value; to compare several, keep the first here and write {write}"
 
 
@@ -183,9 +183,9 @@ def example(key: Key) -> str:
     return _EXAMPLES.get(key, f"{key[-1]}: ..." if key else "name: demo")
 
 
-def _instead(got: Any, wanted: str, key: Key) -> str:
+def _instead(got: Any, expected: str, key: Key) -> str:
     hint = f", such as '{_EXAMPLES[key]}'" if key in _EXAMPLES else ""
     # A word or a number may be the single entry of the list.
-    if not hint and key and wanted == "a list" and isinstance(got, str | int | float) and len(str(got)) <= _LONGEST:
+    if not hint and key and expected == "a list" and isinstance(got, str | int | float) and len(str(got)) <= _LONGEST:
         hint = f"; write '{key[-1]}: {yaml_dialect.dump([got], one_line=True)}'"
-    return f"got {shown(got)}; must be {wanted}{hint}"
+    return f"got {shown(got)}; must be {expected}{hint}"

@@ -50,10 +50,10 @@ def sequences_of(written: str, seq_len: int) -> int:
         return parse_count(written.removesuffix(SEQUENCES).strip(), TOKENS)
     tokens = parse_count(written, TOKENS)
     if tokens % seq_len:
-        whole = max(1, tokens // seq_len)
+        count = max(1, tokens // seq_len)
         raise ValueError(
-            f"{tokens:,} tokens are not a multiple of seq_len {seq_len:,}; write {whole * seq_len}, or "
-            f"{whole}{SEQUENCES}; for {tokens:,} sequences write {tokens}{SEQUENCES}"
+            f"{tokens:,} tokens are not a multiple of seq_len {seq_len:,}; write {count * seq_len}, or "
+            f"{count}{SEQUENCES}; for {tokens:,} sequences write {tokens}{SEQUENCES}"
         )
     return tokens // seq_len
 

@@ -198,9 +198,9 @@ def _read(document: Document, base: Path) -> JobsFile:
     placed = _placements(document, spec, sizes, base)
     document.refuse(_conflicts(document, spec))
     settings = tuple(
-        one
+        setting
         for name in spec.jobs
-        for one in _copies(_setting(document, spec, name, placed[name], base), spec.jobs[name])
+        for setting in _copies(_setting(document, spec, name, placed[name], base), spec.jobs[name])
     )
     if len(settings) > _MOST_JOBS:
         document.refuse([document.fault(("jobs",), f"got {len(settings)} jobs, copies included; at most {_MOST_JOBS}")])
@@ -209,16 +209,16 @@ def _read(document: Document, base: Path) -> JobsFile:
 
 def _conflicts(document: Document, spec: JobsSpec) -> Iterator[Fault]:
     """Yield a fault for each broken rule between keys of jobs that generate batches or train on them."""
-    taken: dict[str, str] = {}
+    trainings: dict[str, str] = {}
     for name, job in spec.jobs.items():
         where: Key = ("jobs", name)
         trains, generates = _trains(job), job.generation is not None
         if job.generation is not None:
-            given = job.generation.time, job.generation.tokens, job.generation.rate
-            if given[0] is None and None in given[1:]:
+            timing = job.generation.time, job.generation.tokens, job.generation.rate
+            if timing[0] is None and None in timing[1:]:
                 message = "write the time of a batch (time: 40 s), or its tokens with the rate of a GPU in tokens/s"
                 yield document.fault((*where, "generation"), message)
-            elif given[0] is not None and given[2] is not None:
+            elif timing[0] is not None and timing[2] is not None:
                 yield document.fault((*where, "generation", "rate"), "time is given, too; give one of the two")
         if job.outer is not None:
             yield from _of_outer(document, name, job)
@@ -234,16 +234,16 @@ def _conflicts(document: Document, spec: JobsSpec) -> Iterator[Fault]:
             yield document.fault((*where, "steps"), message)
         if job.batches_from is not None:
             source: Key = (*where, "batches_from")
-            makers = [other for other, one in spec.jobs.items() if one.generation is not None and not _trains(one)]
+            makers = [other for other, peer in spec.jobs.items() if peer.generation is not None and not _trains(peer)]
             if job.batches_from not in makers:
-                told = one_of(makers, job.batches_from) if makers else "no job has generation alone"
-                yield document.fault(source, f"got {job.batches_from!r}; {told}")
+                choices = one_of(makers, job.batches_from) if makers else "no job has generation alone"
+                yield document.fault(source, f"got {job.batches_from!r}; {choices}")
             elif not trains or generates:
                 yield document.fault(source, "a job with batches of another job trains, and generates nothing itself")
-            elif job.batches_from in taken:
-                message = f"job {taken[job.batches_from]!r} takes its batches, too; a generation has one training"
+            elif job.batches_from in trainings:
+                message = f"job {trainings[job.batches_from]!r} takes its batches, too; a generation has one training"
                 yield document.fault(source, message)
-            taken.setdefault(job.batches_from, name)
+            trainings.setdefault(job.batches_from, name)
 
 
 def _of_outer(document: Document, name: str, job: JobSpec) -> Iterator[Fault]:
@@ -270,10 +270,10 @@ def _trains(job: JobSpec) -> bool:
 def _setting(document: Document, spec: JobsSpec, name: str, placement: tuple[int, ...], base: Path) -> JobSetting:
     """Return a job with its scenario on the shared cluster."""
     job, shared = spec.jobs[name], spec.cluster
-    made = job.generation
+    batch = job.generation
     seconds = 0.0
-    if made is not None:
-        seconds = made.time if made.time is not None else (made.tokens or 0) / ((made.rate or 1.0) * len(placement))
+    if batch is not None:
+        seconds = batch.time if batch.time is not None else (batch.tokens or 0) / ((batch.rate or 1.0) * len(placement))
     cluster = ClusterSpec(
         topology=shared.topology,
         world_size=len(placement),
@@ -291,7 +291,7 @@ def _setting(document: Document, spec: JobsSpec, name: str, placement: tuple[int
         job.start,
         job.steps,
         seconds,
-        None if made is None else made.tokens,
+        None if batch is None else batch.tokens,
         job.batches_from,
         job.lag,
         job.steps_per_batch,
@@ -308,8 +308,8 @@ def _copies(setting: JobSetting, job: JobSpec) -> Iterator[JobSetting]:
     places = setting.cluster.placement or ()
     size = len(places) // outer.copies
     for copy in range(outer.copies):
-        own = places[copy * size : (copy + 1) * size]
-        cluster = setting.cluster.replaced(placement=own, world_size=size)
+        share = places[copy * size : (copy + 1) * size]
+        cluster = setting.cluster.replaced(placement=share, world_size=size)
         scenario = None if setting.scenario is None else setting.scenario.replaced(cluster=cluster)
         name = f"{setting.name}-{copy}"
         yield replace(setting, name=name, cluster=cluster, scenario=scenario, outer=outer)
@@ -343,8 +343,8 @@ def _world_size(document: Document, name: str, job: JobSpec, base: Path) -> int:
 
 def _path(job: JobSpec, base: Path) -> str:
     """Return the scenario of a job: a shipped name, or a path from the folder of the file."""
-    named = str(job.scenario)
-    return str(base / named) if registry.is_file(base / named) else named
+    scenario = str(job.scenario)
+    return str(base / scenario) if registry.is_file(base / scenario) else scenario
 
 
 def _placements(document: Document, spec: JobsSpec, sizes: Mapping[str, int], base: Path) -> dict[str, tuple[int, ...]]:
@@ -353,34 +353,34 @@ def _placements(document: Document, spec: JobsSpec, sizes: Mapping[str, int], ba
     Packed jobs take the lowest free GPUs. The other placements need nodes, and number their ranks node by node, as
     launchers do: see `_spread` and `_by_rail`.
     """
-    known = facts(spec.cluster.topology, base)
-    per_node = known.node_size or 1
-    found: dict[str, tuple[int, ...]] = {}
-    taken: dict[int, str] = {}
+    machine = facts(spec.cluster.topology, base)
+    per_node = machine.node_size or 1
+    placements: dict[str, tuple[int, ...]] = {}
+    job_of: dict[int, str] = {}
     for name, job in spec.jobs.items():
         if isinstance(job.placement, tuple):
             where: Key = ("jobs", name, "placement")
             places = job.placement
-            if len(set(places)) != sizes[name] or not all(type(one) is int and one >= 0 for one in places):
+            if len(set(places)) != sizes[name] or not all(type(gpu) is int and gpu >= 0 for gpu in places):
                 message = f"got {list(places)}; must be {sizes[name]} different GPU numbers from 0"
                 document.refuse([document.fault(where, message)])
-            both = next((one for one in places if one in taken), None)
+            both = next((gpu for gpu in places if gpu in job_of), None)
             if both is not None:
-                document.refuse([document.fault(where, f"GPU {both} belongs to job {taken[both]!r}, too")])
-            found[name] = places
-            taken |= dict.fromkeys(places, name)
-    wanted = sum(sizes.values())
-    nodes = spec.cluster.nodes or -(-max(wanted, max(taken, default=-1) + 1) // per_node)
+                document.refuse([document.fault(where, f"GPU {both} belongs to job {job_of[both]!r}, too")])
+            placements[name] = places
+            job_of |= dict.fromkeys(places, name)
+    ranks = sum(sizes.values())
+    nodes = spec.cluster.nodes or -(-max(ranks, max(job_of, default=-1) + 1) // per_node)
     total = nodes * per_node
-    if known.max_ranks is not None and total > known.max_ranks:
-        total = known.max_ranks
-    if wanted > total:
-        message = f"jobs have {wanted} ranks in all; {nodes} nodes of {known.name} have {total} GPUs"
+    if machine.max_ranks is not None and total > machine.max_ranks:
+        total = machine.max_ranks
+    if ranks > total:
+        message = f"jobs have {ranks} ranks in all; {nodes} nodes of {machine.name} have {total} GPUs"
         document.refuse([document.fault(("jobs",), message)])
     for name, job in spec.jobs.items():
-        if name in found:
+        if name in placements:
             continue
-        free = [one for one in range(total) if one not in taken]
+        free = [gpu for gpu in range(total) if gpu not in job_of]
         if job.placement == "by_rail":
             railed = _by_rail(free, sizes[name], per_node)
             if railed is None:
@@ -389,12 +389,12 @@ def _placements(document: Document, spec: JobsSpec, sizes: Mapping[str, int], ba
                     "numbers, or packed"
                 )
                 document.refuse([document.fault(("jobs", name, "placement"), message)])
-            found[name] = railed or ()
+            placements[name] = railed or ()
         else:
             order = _spread(free, per_node) if job.placement == "spread" else free
-            found[name] = tuple(sorted(order[: sizes[name]]))
-        taken |= dict.fromkeys(found[name], name)
-    return found
+            placements[name] = tuple(sorted(order[: sizes[name]]))
+        job_of |= dict.fromkeys(placements[name], name)
+    return placements
 
 
 def _spread(free: Sequence[int], per_node: int) -> list[int]:
@@ -408,11 +408,11 @@ def _spread(free: Sequence[int], per_node: int) -> list[int]:
     # The n-th free GPU of each node comes in round n.
     round_of: dict[int, int] = {}
     order = []
-    for one in free:
-        node = one // per_node
-        order.append((round_of.get(node, 0), node, one))
+    for gpu in free:
+        node = gpu // per_node
+        order.append((round_of.get(node, 0), node, gpu))
         round_of[node] = round_of.get(node, 0) + 1
-    return [one for _, _, one in sorted(order)]
+    return [gpu for _, _, gpu in sorted(order)]
 
 
 def _by_rail(free: Sequence[int], size: int, per_node: int) -> tuple[int, ...] | None:
@@ -427,8 +427,8 @@ def _by_rail(free: Sequence[int], size: int, per_node: int) -> tuple[int, ...] |
     ((0, 4), (1, 2, 5, 6))
     """
     nodes_with: list[set[int]] = [set() for _ in range(per_node)]
-    for one in free:
-        nodes_with[one % per_node].add(one // per_node)
+    for gpu in free:
+        nodes_with[gpu % per_node].add(gpu // per_node)
     for rails in range(1, min(per_node, size) + 1):
         if size % rails:
             continue
@@ -454,11 +454,11 @@ def _scenario(document: Document, spec: JobsSpec, name: str, placement: tuple[in
         cluster["ecmp"] = {"hash": spec.cluster.ecmp.hash}
     if job.training is not None:
         training = {"collectives": "played"} | job.training
-        made = check_scenario({"name": name, "cluster": cluster, "training": training}, source, base)
-        return _checked(document, name, made)
-    wanted = {"training.collectives": "played"} | job.settings
-    wanted |= {f"cluster.{key}": value for key, value in cluster.items()}
-    texts = {key: yaml_dialect.dump(value, one_line=True) for key, value in wanted.items()}
+        scenario = check_scenario({"name": name, "cluster": cluster, "training": training}, source, base)
+        return _checked(document, name, scenario)
+    changes = {"training.collectives": "played"} | job.settings
+    changes |= {f"cluster.{key}": value for key, value in cluster.items()}
+    texts = {key: yaml_dialect.dump(value, one_line=True) for key, value in changes.items()}
     return _checked(document, name, load_scenario(_path(job, base), texts))
 
 

@@ -98,8 +98,8 @@ def _advice(mapping: str, name: str) -> str | None:
     """
     if mapping:
         return _OTHERS.get(mapping, {}).get(name)
-    found = ((section, advice[name]) for section, advice in _OTHERS.items() if name in advice)
-    return next((f"{told}, below {section}" for section, told in found), None)
+    matches = ((section, advice[name]) for section, advice in _OTHERS.items() if name in advice)
+    return next((f"{advice}, below {section}" for section, advice in matches), None)
 
 
 def unknown_key(written: str, keys: Iterable[str], allowed: Iterable[str] | None = None) -> str:
@@ -128,7 +128,7 @@ def unknown_key(written: str, keys: Iterable[str], allowed: Iterable[str] | None
         siblings = {key.rpartition(".")[2]: key for key in listed if key.rpartition(".")[0] == mapping}
         menu = ""
     else:
-        siblings = {own: own for own in sorted(allowed)}
+        siblings = {key: key for key in sorted(allowed)}
         menu = f"one of {', '.join(siblings)}"
     hint = _advice(mapping, name) or did_you_mean(_meant(written, listed, siblings, 1 if menu else MOST_MEANT))
     if not menu and not hint:
@@ -152,7 +152,7 @@ def _meant(written: str, keys: Sequence[str], siblings: Mapping[str, str], most:
     if 0 < len(near) <= _MOST_ENDS:
         return near
     if close := similar(list(siblings), name, most):
-        return [siblings[own] for own in close]
+        return [siblings[sibling] for sibling in close]
     if 0 < len(ends) <= _MOST_ENDS:
         return ends
     # Perhaps the mapping is misspelt. Keys that share only the mapping's name are not similar.

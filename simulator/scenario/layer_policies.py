@@ -47,13 +47,13 @@ _LAYERS: Final = TypeAdapter(list[Rank])
 def _by_layer(value: dict[str, Any]) -> Checkpointing:
     shape = LayersSpec.model_validate(value)
     # Policies in the order of the class, each with its layers.
-    named = {name: layers for name, layers in shape.model_dump().items() if name != "every" and layers}
+    lists = {name: layers for name, layers in shape.model_dump().items() if name != "every" and layers}
     # `every` excludes lists of layers. An empty mapping says nothing; {full: []} means "none".
-    if shape.every and not named:
+    if shape.every and not lists:
         return shape.every
     if shape.every or not value:
         raise ValueError(f"got {', '.join(value) or 'an empty mapping'}; write {{every: 2}}, or {{full: [0, 1]}}")
-    return tuple((name, tuple(layers)) for name, layers in named.items()) or "none"
+    return tuple((name, tuple(layers)) for name, layers in lists.items()) or "none"
 
 
 def checkpointing() -> reading.ValueReader:

@@ -83,12 +83,12 @@ def read_initial(path: str, base: Path | None, shapes: Shapes) -> dict[str, Arra
 def _refuse_other_members(archive: zipfile.ZipFile, shapes: Shapes) -> None:
     # A ZIP archive may hold two members with the same name; a Counter shows them.
     counts = Counter(entry.filename for entry in archive.infolist())
-    wanted = {f"{name}.npy": name for name in shapes}
+    members = {f"{name}.npy": name for name in shapes}
     if any(entry.compress_type not in _METHODS for entry in archive.infolist()):
         raise ValueError("has a compression that numpy does not use; write the file with numpy.savez")
-    missing = [name for entry, name in wanted.items() if entry not in counts]
-    unknown = [entry.removesuffix(".npy") for entry in counts if entry not in wanted]
-    twice = [name for entry, name in wanted.items() if counts[entry] > 1]
+    missing = [name for entry, name in members.items() if entry not in counts]
+    unknown = [entry.removesuffix(".npy") for entry in counts if entry not in members]
+    twice = [name for entry, name in members.items() if counts[entry] > 1]
     faults = ((missing, "lacks"), (unknown, "has unknown names:"), (twice, "has twice"))
     message = "; ".join(f"{what} {_some(names)}" for names, what in faults if names)
     if message:
@@ -154,7 +154,7 @@ def read_batches(path: str, base: Path | None, shape: tuple[int, int, int], voca
 def _refuse_other_shape(array: StoredArray, shape: tuple[int, int, int]) -> None:
     steps, *rest = shape
     if len(array.shape) != len(shape) or list(array.shape[1:]) != rest:
-        wanted = f"(steps, {rest[0]}, {rest[1]}): steps, sequences of all ranks, seq_len + 1"
-        raise ValueError(f"has shape {array.shape}; must be {wanted}")
+        layout = f"(steps, {rest[0]}, {rest[1]}): steps, sequences of all ranks, seq_len + 1"
+        raise ValueError(f"has shape {array.shape}; must be {layout}")
     if array.shape[0] < steps:
         raise ValueError(f"has {array.shape[0]} steps; the training takes {steps}")

@@ -98,7 +98,7 @@ def check_scenario(data: Mapping[str, Any], source: str, base: Path) -> Scenario
     return parse_scenario(Document(source, _plain(data, ())), base)
 
 
-def parse_scenario(document: Document, base: Path, wanted: Mapping[str, str] | None = None) -> Scenario:
+def parse_scenario(document: Document, base: Path, changes: Mapping[str, str] | None = None) -> Scenario:
     """Return the checked scenario from a document; `base` is the folder for relative paths.
 
     Parameters
@@ -107,11 +107,11 @@ def parse_scenario(document: Document, base: Path, wanted: Mapping[str, str] | N
         Data with the place of every key.
     base : Path
         Folder for relative paths.
-    wanted : mapping of str to str, optional
+    changes : mapping of str to str, optional
         Overrides, dotted key to YAML text.
     """
     registry.refuse_other_kind(document, "scenario")
-    document, applied, unset = overrides.apply(document, wanted or {})
+    document, applied, unset = overrides.apply(document, changes or {})
     if not isinstance(document.data, dict):
         message = f"got {shown(document.data)}; must be a mapping, such as '{error_messages.example(())}'"
         document.refuse([document.fault((), message)])
@@ -148,10 +148,10 @@ def parse_scenario(document: Document, base: Path, wanted: Mapping[str, str] | N
 def _without_points(document: Document, scenario: Scenario) -> Iterator[Fault]:
     """Yield a fault for each entry of `plots.points` without a matching point."""
     listed = scenario.plotted.points
-    for place, wanted in enumerate(listed if isinstance(listed, list) else ()):
+    for place, settings in enumerate(listed if isinstance(listed, list) else ()):
         try:
-            if not matching(points(scenario), wanted):
-                yield document.fault(("plots", "points", place), no_such_point(scenario, wanted))
+            if not matching(points(scenario), settings):
+                yield document.fault(("plots", "points", place), no_such_point(scenario, settings))
         except InvalidSettingError as error:
             at: Key = ("plots", "points", place, error.key)
             yield from error_messages.faults(error.reasons, document, at, tuple(error.key.split(".")))
@@ -385,10 +385,10 @@ def _located(document: Document, shape: Scenario, conflict: RuleViolation, setti
     if conflict.involved == (last,) and conflict.key == tuple(last.split(".")):
         at = document.data[axis_of[last]][last].index(settings[last])
         return document.fault((axis_of[last], last, at), conflict.message)
-    chosen = ", ".join(f"{a} {_brief(settings[a])}" for a in involved)
+    settings_text = ", ".join(f"{a} {_brief(settings[a])}" for a in involved)
     dotted = ".".join(map(str, conflict.key))
     where: Key = (axis_of[last], last)
-    return document.fault(where, f"with {chosen}: {dotted}: {conflict.message}", of_key=True)
+    return document.fault(where, f"with {settings_text}: {dotted}: {conflict.message}", of_key=True)
 
 
 def _brief(value: Any) -> str:

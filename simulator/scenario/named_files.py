@@ -58,15 +58,15 @@ class NamedFiles:
         job = scenario.collective or training
         if job is not None and is_file_name(job.algorithm):
             yield NamedFile(job.algorithm, base / job.algorithm)
-        named, folder = self._topology(cluster.topology, base)
+        topology, folder = self._topology(cluster.topology, base)
         if isinstance(cluster.topology, str):
             yield NamedFile(cluster.topology, locate("topology", cluster.topology, base))
-        if named.graph is not None:
-            yield NamedFile(named.graph, folder / named.graph)
-        if is_python_file(named.builder):
-            yield NamedFile(named.builder, folder / named.builder)
+        if topology.graph is not None:
+            yield NamedFile(topology.graph, folder / topology.graph)
+        if is_python_file(topology.builder):
+            yield NamedFile(topology.builder, folder / topology.builder)
         # The scenario's GPU replaces the topology's GPU.
-        gpu = named.gpu
+        gpu = topology.gpu
         if cluster.gpu is not None:
             gpu, folder = (cluster.gpu, base) if isinstance(cluster.gpu, str) else (None, base)
         if gpu is not None:
@@ -128,16 +128,16 @@ def digests_of(scenarios: Iterable[Scenario]) -> dict[str, list[str]]:
         Same as `NamedFiles.of`.
     """
     digests: dict[str, list[str]] = {}
-    for named in files_of(scenarios):
+    for file in files_of(scenarios):
         # A file may be named without ever being read, such as the text for a training without numerics. Such a file
         # may be missing.
-        digests.setdefault(named.written, []).append(digest_of(named.path) if registry.is_file(named.path) else "")
+        digests.setdefault(file.written, []).append(digest_of(file.path) if registry.is_file(file.path) else "")
     return digests
 
 
 def files_of(scenarios: Iterable[Scenario]) -> list[NamedFile]:
     """Return the files named in many scenarios, each once."""
-    files, asked = NamedFiles(), set()
+    files, questions = NamedFiles(), set()
     distinct: dict[NamedFile, None] = {}
     # A sweep's scenarios mostly name the same files; equal names are looked up once.
     for scenario in scenarios:
@@ -147,7 +147,7 @@ def files_of(scenarios: Iterable[Scenario]) -> list[NamedFile]:
         )
         job = scenario.collective or training
         question = repr((cluster.topology, cluster.gpu, names, job and job.algorithm))
-        if question not in asked:
-            asked.add(question)
+        if question not in questions:
+            questions.add(question)
             distinct |= dict.fromkeys(files.of(scenario))
     return list(distinct)

@@ -222,21 +222,21 @@ def _sharding_keep_below(shape: TrainingSpec) -> Iterator[RuleViolation]:
 
 
 def _precision(shape: TrainingSpec) -> Iterator[RuleViolation]:
-    chosen = shape.precision.resolved()
-    if chosen.params not in _DTYPES:
-        yield _conflict("precision.params", f"got {chosen.params!r}; real training supports {', '.join(_DTYPES)}")
-    if chosen.matmul not in (chosen.params, "tf32"):
-        yield _conflict("precision.matmul", f"got {chosen.matmul!r}, which real training does not support yet")
+    precision = shape.precision.resolved()
+    if precision.params not in _DTYPES:
+        yield _conflict("precision.params", f"got {precision.params!r}; real training supports {', '.join(_DTYPES)}")
+    if precision.matmul not in (precision.params, "tf32"):
+        yield _conflict("precision.matmul", f"got {precision.matmul!r}, which real training does not support yet")
 
 
 def _optimizer(shape: TrainingSpec) -> Iterator[RuleViolation]:
     name = shape.optimizer.name
     if name not in _OPTIMIZERS and not _is_own(name):
-        own = (
+        hint = (
             "" if name in OPTIMIZERS.names()
             else "; an own optimizer needs `numbers=...` in its OPTIMIZER: the update of arrays in numpy"
         )  # fmt: skip
-        yield _conflict("optimizer", f"got {name!r}; real training supports {', '.join(_OPTIMIZERS)}{own}")
+        yield _conflict("optimizer", f"got {name!r}; real training supports {', '.join(_OPTIMIZERS)}{hint}")
     if shape.optimizer.distribution == "owners":
         every_rank = STRATEGIES.find(shape.sharding.strategy).updater is Updater.EVERY_RANK
         able = "auto, replicated" if every_rank else "auto, gathered, all_to_all"
@@ -326,7 +326,7 @@ def _model(model: Transformer, written: Any) -> Iterator[RuleViolation]:
 
     # GPT-2's features: every field that is no size has its default, and heads fill the hidden size without groups.
     features = {
-        one.name: one.default for one in fields(model) if one.default is not MISSING and one.name not in _TRAINED
+        key.name: key.default for key in fields(model) if key.default is not MISSING and key.name not in _TRAINED
     }
     plain = all(getattr(model, name) == default for name, default in features.items())
     square = model.num_kv_heads == model.num_heads and model.attention_width == model.hidden_size

@@ -54,7 +54,7 @@ def _path(key: str) -> tuple[str, ...] | None:
     return None
 
 
-def apply(document: Document, wanted: Mapping[str, str]) -> tuple[Document, tuple[Override, ...], tuple[Fault, ...]]:
+def apply(document: Document, changes: Mapping[str, str]) -> tuple[Document, tuple[Override, ...], tuple[Fault, ...]]:
     """Return a document with overrides (`--set KEY=VALUE`) put into its data, and a fault for each broken override.
 
     Returns
@@ -72,7 +72,7 @@ def apply(document: Document, wanted: Mapping[str, str]) -> tuple[Document, tupl
     data = dict(document.data)
     applied: list[Override] = []
     faults: list[Fault] = []
-    for key, text in wanted.items():
+    for key, text in changes.items():
         option = f"--set {key}={text}"
         section, path = key.partition(".")[0], _path(key)
         other = _other_kind(document.data, section)
@@ -105,14 +105,14 @@ def apply(document: Document, wanted: Mapping[str, str]) -> tuple[Document, tupl
             place(data, at, inner)
             applied.append(Override(at, option))
     if applied:
-        _drop_what_has_lost_its_axis(document.data, data, wanted)
+        _drop_what_has_lost_its_axis(document.data, data, changes)
     return replace(document, data=data), tuple(applied), tuple(faults)
 
 
 def _known(data: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the keys that `--set` may change in a scenario with this data."""
-    played = [kind for kind in PLAYED if kind in data]
-    return (*(keys_of(played[0]) if len(played) == 1 else axis_keys()), *KINDS, *_OF_THE_WHOLE)
+    kinds = [kind for kind in PLAYED if kind in data]
+    return (*(keys_of(kinds[0]) if len(kinds) == 1 else axis_keys()), *KINDS, *_OF_THE_WHOLE)
 
 
 def _read(key: str, text: str, option: str) -> tuple[bool, Any]:
@@ -143,20 +143,20 @@ def _axis_of(data: Mapping[str, Any], key: str) -> tuple[str, str]:
     return ("compare" if isinstance(axes, dict) and key in axes else "sweep", key)
 
 
-def _drop_what_has_lost_its_axis(before: Mapping[str, Any], data: dict[str, Any], wanted: Mapping[str, str]) -> None:
+def _drop_what_has_lost_its_axis(before: Mapping[str, Any], data: dict[str, Any], changes: Mapping[str, str]) -> None:
     """Remove from `data` the entries of `answer` and `baseline` whose axis was replaced by a `--set` option.
 
     The remaining entries stay. `answer` and `baseline` set by an option are not touched; rules refuse them if they
     refer to a missing axis.
     """
     compare, sweep = ({**axes} if isinstance(axes := data.get(kind), dict) else {} for kind in KINDS)
-    if "baseline" not in wanted and isinstance(baseline := data.get("baseline"), dict):
+    if "baseline" not in changes and isinstance(baseline := data.get("baseline"), dict):
         was = _axes(before, "compare")
-        kept = {key: value for key, value in baseline.items() if key not in was or _has(compare, key, value)}
-        data["baseline"] = kept
-    if "answer" not in wanted and isinstance(asked := data.get("answer"), list):
+        remaining = {key: value for key, value in baseline.items() if key not in was or _has(compare, key, value)}
+        data["baseline"] = remaining
+    if "answer" not in changes and isinstance(answer := data.get("answer"), list):
         gone = {axis for kind in KINDS for axis in _axes(before, kind) if axis not in compare and axis not in sweep}
-        data["answer"] = [one for one in asked if not _lost(one, bool(compare), bool(sweep), gone)]
+        data["answer"] = [entry for entry in answer if not _lost(entry, bool(compare), bool(sweep), gone)]
 
 
 def _axes(data: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
@@ -169,15 +169,15 @@ def _has(compare: Mapping[str, Any], key: str, value: Any) -> bool:
     return isinstance(values, list) and value in values
 
 
-def _lost(asked: Any, compared: bool, swept: bool, gone: set[str]) -> bool:
+def _lost(entry: Any, compared: bool, swept: bool, gone: set[str]) -> bool:
     """Return True if an `answer` entry needs an axis that was removed.
 
     `compared` and `swept`: some axis is left in `compare` or `sweep`.
     """
-    name = asked.get("finding") if isinstance(asked, dict) else asked
-    along = asked.get("along") if isinstance(asked, dict) else None
+    name = entry.get("finding") if isinstance(entry, dict) else entry
+    along = entry.get("along") if isinstance(entry, dict) else None
     needs = (name in AGAINST and not compared) or (name == "effect" and not (swept or compared))
-    return bool(gone) and (needs or (along in gone and not asked.get("between")))
+    return bool(gone) and (needs or (along in gone and not entry.get("between")))
 
 
 def _other_kind(data: Mapping[str, Any], section: str) -> str | None:

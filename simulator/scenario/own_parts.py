@@ -40,10 +40,10 @@ def catalogs(kind: str) -> dict[str, Catalog[Any]]:
     # Imported late, because it imports every algorithm.
     from simulator.collectives.algorithm import ALGORITHMS
 
-    found: dict[str, Catalog[Any]] = {f"{kind}.algorithm": ALGORITHMS}
+    by_key: dict[str, Catalog[Any]] = {f"{kind}.algorithm": ALGORITHMS}
     if kind == "training":
-        found |= {".".join((kind, *key)): catalog for key, catalog in _CATALOGS.items()}
-    return found
+        by_key |= {".".join((kind, *key)): catalog for key, catalog in _CATALOGS.items()}
+    return by_key
 
 
 def located(spec: TrainingSpec, base: Path | None = None) -> TrainingSpec:
@@ -79,9 +79,9 @@ def reporting(shape: Scenario) -> Iterator[tuple[Key, str, str, str]]:
     for place, name in enumerate(shape.plotted.kinds or ()):
         if name not in plot_names.names():
             yield (*listed, place), name, "PLOT", "Plot"
-    for place, asked in enumerate(shape.answer):
-        if asked.finding not in FINDINGS:
-            yield ("answer", place), asked.finding, "FINDING", "Finding"
+    for place, entry in enumerate(shape.answer):
+        if entry.finding not in FINDINGS:
+            yield ("answer", place), entry.finding, "FINDING", "Finding"
 
 
 def unusable_reporting(shape: Scenario, base: Path) -> Iterator[RuleViolation]:

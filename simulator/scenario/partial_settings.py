@@ -55,37 +55,37 @@ def full_key(scenario: Scenario, written: str) -> str:
         keys_of("collective" if scenario.training is None else "training"),
     )
     # Axes first: an ending may be ambiguous among all keys, and still name a single axis.
-    named = ending(written, axes) or ending(written, keys)
-    if len(named) == 1:
-        return named[0]
-    if named:
-        raise ValueError(f"may be {' or '.join(named)}; write one of these keys")
+    matches = ending(written, axes) or ending(written, keys)
+    if len(matches) == 1:
+        return matches[0]
+    if matches:
+        raise ValueError(f"may be {' or '.join(matches)}; write one of these keys")
     raise ValueError(unknown_key(written, keys))
 
 
-def matching(points: Sequence[Point], wanted: Mapping[str, Any]) -> tuple[int, ...]:
-    """Return the indices of the points with the wanted settings.
+def matching(points: Sequence[Point], settings: Mapping[str, Any]) -> tuple[int, ...]:
+    """Return the indices of the points with these settings.
 
     A point has a setting if writing it into the point changes nothing.
 
     Raises
     ------
     InvalidSettingError
-        A key cannot have the wanted value.
+        A key cannot have the value.
     """
-    for key, value in wanted.items():
+    for key, value in settings.items():
         try:
             adapter(key).validate_python(value)
         except ValidationError as error:
             raise InvalidSettingError(key, error) from error
-    return tuple(number for number, point in enumerate(points) if _has(point, wanted))
+    return tuple(number for number, point in enumerate(points) if _has(point, settings))
 
 
-def _has(point: Point, wanted: Mapping[str, Any]) -> bool:
-    """Return True if a point has the wanted settings, from its own axes or from its scenario."""
+def _has(point: Point, settings: Mapping[str, Any]) -> bool:
+    """Return True if a point has these settings, from its own axes or from its scenario."""
     # A point's data omits options unread by its own algorithm, although they are settings of the point: compare these
     # by their value on the axis.
-    others = {key: value for key, value in wanted.items() if not _is_own(point.settings, key, value)}
+    others = {key: value for key, value in settings.items() if not _is_own(point.settings, key, value)}
     scenario = point.scenario
     # Plots and warnings belong to the whole scenario and would differ.
     bare = scenario.replaced(plots=PlotsSpec(kinds=()), warnings=())
@@ -104,12 +104,12 @@ def _is_own(settings: Mapping[str, Any], key: str, value: Any) -> bool:
     return key in settings and bool(read(settings[key]) == read(value))
 
 
-def no_such_point(scenario: Scenario, wanted: Mapping[str, Any]) -> str:
-    """Return an error message that no point has the wanted settings, and which settings exist."""
-    said = ", ".join(f"{key}: {setting_text(value)}" for key, value in wanted.items())
-    there = [f"{key}: {_listed(values)}" for key, values in {**scenario.compare, **scenario.sweep}.items()]
-    hint = f"the points differ in {'; '.join(there)}" if there else "the scenario is a single point; omit `points`"
-    return f"got {{{said}}}, which no point has; {hint}"
+def no_such_point(scenario: Scenario, settings: Mapping[str, Any]) -> str:
+    """Return an error message that no point has these settings, and which settings exist."""
+    texts = ", ".join(f"{key}: {setting_text(value)}" for key, value in settings.items())
+    axes = [f"{key}: {_listed(values)}" for key, values in {**scenario.compare, **scenario.sweep}.items()]
+    hint = f"the points differ in {'; '.join(axes)}" if axes else "the scenario is a single point; omit `points`"
+    return f"got {{{texts}}}, which no point has; {hint}"
 
 
 def _listed(values: Sequence[Any]) -> str:

@@ -97,9 +97,9 @@ def _from_the_end(faulty: Iterable[Key]) -> list[Key]:
     >>> _from_the_end([("faults", 0, "step"), ("faults", 2), ("sweep", "collective", 1, "size")])
     [('sweep', 'collective', 1), ('faults', 2), ('faults', 0, 'step')]
     """
-    whole = {key[:3] if key and key[0] in axes.KINDS else key for key in faulty}
+    keys = {key[:3] if key and key[0] in axes.KINDS else key for key in faulty}
     # A path may hold text and numbers at the same place; the pairs make them comparable.
-    return sorted(whole, key=lambda key: [(s, "") if isinstance(s, int) else (0, s) for s in key], reverse=True)
+    return sorted(keys, key=lambda key: [(s, "") if isinstance(s, int) else (0, s) for s in key], reverse=True)
 
 
 def _doubtful(data: dict[str, Any], key: Key) -> Iterator[str]:
@@ -116,10 +116,10 @@ def _doubtful(data: dict[str, Any], key: Key) -> Iterator[str]:
             yield str(key[1])
         return
     yield ".".join(map(str, key))
-    known, beside = fields(key[:-1]), at(data, key[:-1])
-    if known and key[-1] not in known and isinstance(beside, dict):
+    names, beside = fields(key[:-1]), at(data, key[:-1])
+    if names and key[-1] not in names and isinstance(beside, dict):
         # A misspelt key probably means a known key absent from the same mapping: each absent key is in doubt.
-        yield from (".".join(map(str, (*key[:-1], name))) for name in known if name not in beside)
+        yield from (".".join(map(str, (*key[:-1], name))) for name in names if name not in beside)
 
 
 def _remove_or_replace(data: dict[str, Any], key: Key) -> bool:

@@ -113,19 +113,19 @@ def value_of(name: str, value: Any, base: Path | None = None) -> Any:
         raise ValueError(error.errors()[0]["msg"].removeprefix("Value error, ")) from error
     read = read if base is None else own_parts.usable(key, read, base)
     # Plans place every state on ranks; parameter servers keep states elsewhere.
-    known = name == "sharding" and (base is not None or read in STRATEGIES.names())
-    if known and STRATEGIES.find(read).updater is Updater.SERVERS:
+    shipped = name == "sharding" and (base is not None or read in STRATEGIES.names())
+    if shipped and STRATEGIES.find(read).updater is Updater.SERVERS:
         raise ValueError(f"got {value!r}, whose servers hold states outside the ranks; a plan does not support servers")
     return read
 
 
 def _chosen(shape: Scenario, plan: PlanSpec) -> Iterator[RuleViolation]:
     """Yield a violation for each training key in the file that a plan chooses itself."""
-    said = {**plan.fix, **plan.among}
+    choices = {**plan.fix, **plan.among}
     for name, dotted in KEYS.items():
-        if _is_set(shape, dotted) and (name not in SAID_OR_CHOSEN or name in said):
-            what = "is also a choice of the plan; keep one" if name in said else "is chosen by the plan"
-            hint = "" if name in said else f"; write plan: {{fix: {{{name}: ...}}}}"
+        if _is_set(shape, dotted) and (name not in SAID_OR_CHOSEN or name in choices):
+            what = "is also a choice of the plan; keep one" if name in choices else "is chosen by the plan"
+            hint = "" if name in choices else f"; write plan: {{fix: {{{name}: ...}}}}"
             yield RuleViolation(tuple(dotted.split(".")), f"{what}{hint}", (dotted, "plan"), True)
     for dotted, why in FOLLOWS.items():
         if _is_set(shape, dotted):

@@ -347,9 +347,9 @@ class Scenario(Spec):
     def replaced(self, **changes: Any) -> Self:
         """Return a copy of the scenario with changed fields, `source`, `base` or `warnings`; nothing is checked."""
         # These three are private attributes, and pydantic copies only fields.
-        apart = {name: changes.pop(name) for name in ("source", "base", "warnings") if name in changes}
+        private = {name: changes.pop(name) for name in ("source", "base", "warnings") if name in changes}
         copy = super().replaced(**changes)
-        for name, value in apart.items():
+        for name, value in private.items():
             setattr(copy, f"_{name}", value)
         return copy
 

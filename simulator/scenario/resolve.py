@@ -53,14 +53,14 @@ def resolved(scenario: Scenario) -> dict[str, Any]:
         _leave_to_plan(data, scenario.plan)
     # Order of the keys: job first, then axes, plots and findings, like in shipped scenarios.
     data["engine"] = scenario.engine
-    for kind, own in (("compare", scenario.compare), ("sweep", scenario.sweep)):
-        if own:
-            data[kind] = {key: list(values) for key, values in own.items()}
+    for kind, axis in (("compare", scenario.compare), ("sweep", scenario.sweep)):
+        if axis:
+            data[kind] = {key: list(values) for key, values in axis.items()}
     data["plots"] = _plots(scenario)
     if scenario.baseline:
         data["baseline"] = dict(scenario.baseline)
     if scenario.answer:
-        data["answer"] = [_asked(asked) for asked in scenario.answer]
+        data["answer"] = [_asked(entry) for entry in scenario.answer]
     if scenario.budget is not None:
         data["budget"] = {key: value for key, value in scenario.budget.model_dump().items() if value is not None}
     if scenario.plan is not None:
@@ -83,10 +83,10 @@ def _leave_to_plan(data: dict[str, Any], plan: PlanSpec) -> None:
 
     Their defaults would look like the user's choice.
     """
-    said = {**plan.fix, **plan.among}
+    choices = {**plan.fix, **plan.among}
     # Keys in SAID_OR_CHOSEN keep the scenario's value if the plan names none; every other key is chosen.
-    chosen = [key for name, key in KEYS.items() if name not in SAID_OR_CHOSEN or name in said]
-    for dotted in (*chosen, *FOLLOWS):
+    keys = [key for name, key in KEYS.items() if name not in SAID_OR_CHOSEN or name in choices]
+    for dotted in (*keys, *FOLLOWS):
         *at, name = dotted.split(".")
         mapping = data
         for inner in at:
@@ -94,14 +94,14 @@ def _leave_to_plan(data: dict[str, Any], plan: PlanSpec) -> None:
         mapping.pop(name, None)
 
 
-def _asked(asked: FindingSpec) -> dict[str, Any]:
-    data: dict[str, Any] = {"finding": asked.finding, "margin": asked.margin}
-    if asked.of:
-        data["of"] = list(asked.of)
-    if asked.along is not None:
-        data["along"] = asked.along
-    if asked.between is not None:
-        data["between"] = list(asked.between)
+def _asked(entry: FindingSpec) -> dict[str, Any]:
+    data: dict[str, Any] = {"finding": entry.finding, "margin": entry.margin}
+    if entry.of:
+        data["of"] = list(entry.of)
+    if entry.along is not None:
+        data["along"] = entry.along
+    if entry.between is not None:
+        data["between"] = list(entry.between)
     return data
 
 
@@ -181,7 +181,7 @@ def _cluster(cluster: ClusterSpec) -> dict[str, Any]:
     if cluster.ecmp is not None:
         data["ecmp"] = {"hash": cluster.ecmp.hash}
     if cluster.events:
-        data["events"] = [_event(one) for one in cluster.events]
+        data["events"] = [_event(event) for event in cluster.events]
     if cluster.storage is not None:
         data["storage"] = rate_text(cluster.storage)
     if cluster.watchdog is not None:
@@ -190,8 +190,8 @@ def _cluster(cluster: ClusterSpec) -> dict[str, Any]:
 
 
 def _event(event: EventSpec) -> dict[str, Any]:
-    given = event.model_dump(exclude_none=True)
-    return given | {key: time_text(given[key]) for key in ("at", "lasts", "every", "reroute_after") if key in given}
+    keys = event.model_dump(exclude_none=True)
+    return keys | {key: time_text(keys[key]) for key in ("at", "lasts", "every", "reroute_after") if key in keys}
 
 
 def _collective(spec: CollectiveSpec, axes: Collection[str]) -> dict[str, Any]:
@@ -256,8 +256,8 @@ def training_data(spec: TrainingSpec) -> dict[str, Any]:
     if isinstance(policy, int):
         data["activation_checkpointing"] = {"every": policy}
     elif isinstance(policy, tuple):
-        named = {entry[0]: list(entry[1]) for entry in policy if isinstance(entry, tuple)}
-        data["activation_checkpointing"] = named or list(policy)
+        lists = {entry[0]: list(entry[1]) for entry in policy if isinstance(entry, tuple)}
+        data["activation_checkpointing"] = lists or list(policy)
     data["offload"]["host_rate"] = rate_text(spec.offload.host_rate)
     data["faults"] = [{key: value for key, value in fault.items() if value is not None} for fault in data["faults"]]
     scaling = data["loss_scaling"]

@@ -30,11 +30,11 @@ def first_duplicate(values: Sequence[int]) -> int | None:
     (2, None)
     """
     # `values` may hold many thousands of ranks: a set keeps this linear.
-    seen: set[int] = set()
+    earlier: set[int] = set()
     for i, value in enumerate(values):
-        if value in seen:
+        if value in earlier:
             return i
-        seen.add(value)
+        earlier.add(value)
     return None
 
 

@@ -140,8 +140,8 @@ def template(name: str, question: str, kind: Literal["collective", "training"] =
 
     check_name(name)
     # A single line without leading comment signs: the question must stay inside its comment.
-    asked = " ".join("".join(c if c.isprintable() else " " for c in question).split()).lstrip("# ")
+    line = " ".join("".join(c if c.isprintable() else " " for c in question).split()).lstrip("# ")
     # A name such as 2024 or 1e9 must stay text.
     written = yaml_dialect.dump(name, one_line=True)
-    head = _HEAD.format(name=written, question=asked or "What do you want to know?")
+    head = _HEAD.format(name=written, question=line or "What do you want to know?")
     return head + (_TRAINING if kind == "training" else _COLLECTIVE)

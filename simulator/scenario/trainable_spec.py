@@ -36,8 +36,8 @@ def trained_parts() -> reading.ValueReader:
         if not isinstance(parts, list | tuple) or not parts:
             raise ValueError(f"got {reading.shown(value)}; {_HINT}")
         for part in parts:
-            known = isinstance(part, str) and (_LAYERS.fullmatch(part) or _PATTERN.search(part))
-            if part not in ("embedding", "head") and not known:
+            matches = isinstance(part, str) and (_LAYERS.fullmatch(part) or _PATTERN.search(part))
+            if part not in ("embedding", "head") and not matches:
                 raise ValueError(f"got {reading.shown(part)}; {_HINT}")
         return tuple(parts)
 
@@ -56,8 +56,8 @@ def trained_of(value: Any, model: Model) -> TrainedParts | None:
     Examples
     --------
     >>> from simulator.model.load import load_model
-    >>> found = trained_of(("head", "layers.2?.attention.*"), load_model("llama3_8b"))
-    >>> found.first, sorted(found.of("layer 20")), len(found.modules)
+    >>> trained = trained_of(("head", "layers.2?.attention.*"), load_model("llama3_8b"))
+    >>> trained.first, sorted(trained.of("layer 20")), len(trained.modules)
     ('layer 20', ['proj.weight', 'qkv.weight'], 11)
     """
     if value == ALL:
@@ -65,17 +65,17 @@ def trained_of(value: Any, model: Model) -> TrainedParts | None:
     # Path of each parameter, with the module and the parameter's names: the experts of a layer share a path.
     paths: dict[str, tuple[str, set[str]]] = {}
     for module in modules(model):
-        for one in module.parameters:
-            paths.setdefault(parameter_path(module.name, one.name), (module.name, set()))[1].add(one.name)
-    wanted: dict[str, set[str]] = {}
+        for parameter in module.parameters:
+            paths.setdefault(parameter_path(module.name, parameter.name), (module.name, set()))[1].add(parameter.name)
+    trained: dict[str, set[str]] = {}
     for part in value:
         for path in _matched(part, paths, model):
             name, parameters = paths[path]
-            wanted.setdefault(name, set()).update(parameters)
-    if sum(map(len, wanted.values())) == sum(len(parameters) for _, parameters in paths.values()):
+            trained.setdefault(name, set()).update(parameters)
+    if sum(map(len, trained.values())) == sum(len(parameters) for _, parameters in paths.values()):
         return None
-    order = [module.name for module in modules(model) if module.name in wanted]
-    return TrainedParts(tuple((name, frozenset(wanted[name])) for name in order))
+    order = [module.name for module in modules(model) if module.name in trained]
+    return TrainedParts(tuple((name, frozenset(trained[name])) for name in order))
 
 
 def _matched(part: str, paths: Iterable[str], model: Model) -> list[str]:
@@ -84,19 +84,19 @@ def _matched(part: str, paths: Iterable[str], model: Model) -> list[str]:
     if layers is None:
         # A path of a module or block means all its parameters.
         matches = re.compile(f"{translate(part)}|{translate(f'{part}.*')}").match
-        found = [path for path in paths if matches(path)]
-        if not found:
+        matching = [path for path in paths if matches(path)]
+        if not matching:
             proposals = _proposals(part, paths, model.num_layers)
             raise ValueError(f"got {part!r}, which matches no parameter of {model.name}; {proposals}")
-        return found
+        return matching
     first, last = int(layers[1]), int(layers[2] or layers[1])
     if not first <= last < model.num_layers:
         raise ValueError(f"got {part!r}; the layers are 0 to {model.num_layers - 1}")
     modules_of = {f"layers.{number}" for number in range(first, last + 1)}
-    found = [path for path in paths if ".".join(path.split(".")[:2]) in modules_of]
-    if not found:
+    matching = [path for path in paths if ".".join(path.split(".")[:2]) in modules_of]
+    if not matching:
         raise ValueError(f"got {part!r}, which has no parameters in {model.name}; name a layer with parameters")
-    return found
+    return matching
 
 
 def _proposals(part: str, paths: Iterable[str], layers: int) -> str:

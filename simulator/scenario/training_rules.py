@@ -167,10 +167,10 @@ def _global_batch(shape: TrainingSpec, world_size: int) -> Iterator[RuleViolatio
     except ValueError as error:
         yield _conflict("global_batch", str(error), *involved)
         return
-    said = shape.gradient_accumulation_steps
+    number = shape.gradient_accumulation_steps
     # The default, 1, contradicts nothing; only a number written by the user does.
-    if "gradient_accumulation_steps" in shape.model_fields_set and said != steps:
-        message = f"got {said}, but global_batch {shape.global_batch} needs {steps}; omit one key"
+    if "gradient_accumulation_steps" in shape.model_fields_set and number != steps:
+        message = f"got {number}, but global_batch {shape.global_batch} needs {steps}; omit one key"
         yield _conflict("gradient_accumulation_steps", message, "training.global_batch", *involved)
 
 
@@ -226,14 +226,14 @@ def _shard_size(shape: TrainingSpec, copies: int) -> Iterator[RuleViolation]:
     elif copies % size:
         # Suggest the largest divisor up to the given size.
         near = max(n for n in range(1, min(size, copies) + 1) if copies % n == 0)
-        whole = "world_size" if shape.parallelism.size == 1 else "the data-parallel ranks,"
-        message = f"got {size}; must divide {whole} {copies}; try {near}"
+        group = "world_size" if shape.parallelism.size == 1 else "the data-parallel ranks,"
+        message = f"got {size}; must divide {group} {copies}; try {near}"
         yield _conflict("sharding.shard_size", message, *involved)
 
 
 def _reshard_after_forward(shape: TrainingSpec, copies: int) -> Iterator[RuleViolation]:
     """Yield a violation if a number `reshard_after_forward` does not divide the ranks sharing a copy of the states."""
-    ranks, whole = shape.sharding.reshard_after_forward, shape.sharding.shard_size or copies
+    ranks, group = shape.sharding.reshard_after_forward, shape.sharding.shard_size or copies
     # True and False suit every group; numbers must divide the group.
     if isinstance(ranks, bool):
         return
@@ -243,9 +243,9 @@ def _reshard_after_forward(shape: TrainingSpec, copies: int) -> Iterator[RuleVio
         message = f"got {ranks}, but {shape.sharding.strategy} gathers no parameters; omit the key, or write {able}"
         yield _conflict("sharding.reshard_after_forward", message, *involved)
     # A number equal to the whole group would mean `true`.
-    elif whole % ranks or ranks == whole:
+    elif group % ranks or ranks == group:
         message = (
-            f"got {ranks}; must divide the {whole} ranks that share one copy of the states, and must be smaller; or "
+            f"got {ranks}; must divide the {group} ranks that share one copy of the states, and must be smaller; or "
             "write true"
         )
         yield _conflict("sharding.reshard_after_forward", message, *involved)
@@ -308,22 +308,22 @@ def _servers(shape: TrainingSpec, world_size: int, facts: TopologyFacts | None) 
 
 
 def _optimizer(shape: TrainingSpec) -> Iterator[RuleViolation]:
-    asked, found = shape.optimizer, OPTIMIZERS.find(shape.optimizer.name)
-    if found.of_matrices is not None:
+    setting, optimizer = shape.optimizer, OPTIMIZERS.find(shape.optimizer.name)
+    if optimizer.of_matrices is not None:
         yield from _of_matrices(shape)
-    if found.paged:
+    if optimizer.paged:
         away = shape.offload.what != "none"
         if away or STRATEGIES.find(shape.sharding.strategy).updater is Updater.SERVERS:
             where = "host's processors" if away else "parameter servers"
-            message = f"got {asked.name!r}, whose states are paged for the GPU's update, beside an update of {where}"
+            message = f"got {setting.name!r}, whose states are paged for the GPU's update, beside an update of {where}"
             yield _conflict("optimizer.name", message, "training.offload" if away else "training.sharding.strategy")
-    if asked.implementation in ("foreach", "for_loop") and found.separate is None:
-        message = f"got {asked.implementation!r}, but {asked.name} has a fused kernel alone; write auto"
+    if setting.implementation in ("foreach", "for_loop") and optimizer.separate is None:
+        message = f"got {setting.implementation!r}, but {setting.name} has a fused kernel alone; write auto"
         yield _conflict("optimizer.implementation", message, "training.optimizer.name")
-    if asked.implementation == "fused" and not found.has_fused:
+    if setting.implementation == "fused" and not optimizer.has_fused:
         able = ", ".join(name for name, optimizer in OPTIMIZERS.by_name.items() if optimizer.has_fused)
         message = (
-            f"got 'fused', but {asked.name} has no fused kernel (optimizers with a fused kernel: {able}); write "
+            f"got 'fused', but {setting.name} has no fused kernel (optimizers with a fused kernel: {able}); write "
             "foreach or for_loop"
         )
         yield _conflict("optimizer.implementation", message, "training.optimizer.name")
@@ -331,19 +331,19 @@ def _optimizer(shape: TrainingSpec) -> Iterator[RuleViolation]:
 
 def _of_matrices(shape: TrainingSpec) -> Iterator[RuleViolation]:
     """Yield violations of keys for an optimizer that updates whole matrices."""
-    asked, strategy = shape.optimizer, STRATEGIES.find(shape.sharding.strategy)
+    setting, strategy = shape.optimizer, STRATEGIES.find(shape.sharding.strategy)
     if strategy.updater is Updater.SERVERS:
-        message = f"got {asked.name!r}, which needs whole matrices; parameter servers hold parts of them"
+        message = f"got {setting.name!r}, which needs whole matrices; parameter servers hold parts of them"
         yield _conflict("optimizer.name", message, "training.sharding.strategy")
         return
     if shape.offload.what != "none":
-        message = f"got {asked.name!r}, whose matrices are multiplied on the GPU; write offload: none"
+        message = f"got {setting.name!r}, whose matrices are multiplied on the GPU; write offload: none"
         yield _conflict("optimizer.name", message, "training.offload")
     able = _DISTRIBUTIONS_OF.get(strategy.name, ("gathered", "all_to_all"))
-    if asked.distribution not in ("auto", *able):
-        message = f"got {asked.distribution!r}; with {strategy.name}: auto, {', '.join(able)}"
+    if setting.distribution not in ("auto", *able):
+        message = f"got {setting.distribution!r}; with {strategy.name}: auto, {', '.join(able)}"
         yield _conflict("optimizer.distribution", message, "training.sharding.strategy")
-    if asked.distribution == "owners" and shape.sharding.shard_size is not None:
+    if setting.distribution == "owners" and shape.sharding.shard_size is not None:
         message = "got 'owners', which needs a single copy of the states; omit sharding.shard_size"
         yield _conflict("optimizer.distribution", message, "training.sharding.shard_size")
 
@@ -472,7 +472,7 @@ def _precision_of_gpu(
         return
     dtype = shape.precision.resolved()
     # With an automatic matmul dtype, both keys mean the same dtype: report it once, at `params`.
-    named = (
+    dtype_of = (
         {"params": dtype.params}
         if shape.precision.matmul in ("auto", dtype.params)
         else {
@@ -480,7 +480,7 @@ def _precision_of_gpu(
             "matmul": dtype.matmul,
         }
     )
-    for key, name in named.items():
+    for key, name in dtype_of.items():
         if name not in gpu.peak_flops:
             able = ", ".join(sorted(d for d in gpu.peak_flops if dtypes.find(d, stored=False).is_float))
             message = f"got {name!r}, which {gpu.name} does not support; one of {able}"
@@ -505,9 +505,9 @@ def _attention_generation(
     # Standard attention uses plain matmuls.
     if gpu is None or shape.attention != "flash":
         return
-    known = attention_generations(gpu)
-    if shape.attention_generation not in known:
-        allowed = ", ".join(map(str, known))
+    generations = attention_generations(gpu)
+    if shape.attention_generation not in generations:
+        allowed = ", ".join(map(str, generations))
         # Dao-AILab/flash-attention, README: FlashAttention-3 requires an H100 or H800.
         why = ", because generation 3 has kernels for Hopper GPUs only" if shape.attention_generation == 3 else ""
         message = f"got {shape.attention_generation}; {gpu.name} runs flash attention generations {allowed}{why}"
@@ -518,10 +518,10 @@ def _gpu(cluster: ClusterSpec, facts: TopologyFacts | None, base: Path) -> Gpu |
     """Return the cluster's GPU type, or None if it cannot be read; cluster_rules.py reports the reason."""
     from simulator.cluster.gpu_file import load_gpu
 
-    wanted = cluster.gpu if cluster.gpu is not None else facts.gpu if facts is not None else None
+    name = cluster.gpu if cluster.gpu is not None else facts.gpu if facts is not None else None
     # A sweep asks for every point; shipped GPUs come from the cache.
-    if isinstance(wanted, str) and wanted in registry.names("gpu"):
-        return _shipped_gpu(wanted)
+    if isinstance(name, str) and name in registry.names("gpu"):
+        return _shipped_gpu(name)
     if cluster.gpu is None:
         return None
     try:
@@ -575,9 +575,7 @@ def _layers_per_unit(shape: TrainingSpec, model: Model | None) -> Iterator[RuleV
 
 
 def _loss(shape: TrainingSpec, model: Model | None) -> Iterator[RuleViolation]:
-    """Yield a violation if Liger's kernels cannot compute the loss, with the head a chunk of tokens at a time, or after
-    the head.
-    """
+    """Yield a violation if Liger's kernels cannot compute the loss, with the head in chunks or after it."""
     if shape.loss not in ("in_place", "chunked") or isinstance(model, LayerList):
         return
     if shape.parallelism.tp > 1:
@@ -605,18 +603,18 @@ def _activation_checkpointing(shape: TrainingSpec, model: Model | None) -> Itera
     if not isinstance(policy, tuple):
         return
     # Two forms: (("full", (0, 1)), ...) by policy, or plain layer numbers.
-    named: list[tuple[Key, int]] = []
+    layers: list[tuple[Key, int]] = []
     for i, entry in enumerate(policy):
         if isinstance(entry, tuple):
-            named += [((*key, entry[0], j), layer) for j, layer in enumerate(entry[1])]
+            layers += [((*key, entry[0], j), layer) for j, layer in enumerate(entry[1])]
         else:
-            named.append(((*key, i), entry))
+            layers.append(((*key, i), entry))
     # Across policies too: a layer has one policy.
-    twice = first_duplicate([layer for _, layer in named])
+    twice = first_duplicate([layer for _, layer in layers])
     if twice is not None:
-        message = f"got layer {named[twice][1]} twice; name each once"
-        yield RuleViolation(named[twice][0], message, ("training.activation_checkpointing",))
-    for place, layer in named:
+        message = f"got layer {layers[twice][1]} twice; name each once"
+        yield RuleViolation(layers[twice][0], message, ("training.activation_checkpointing",))
+    for place, layer in layers:
         if model is not None and layer >= model.num_layers:
             message = f"got layer {layer}; {model.name} has layers 0 .. {model.num_layers - 1}"
             yield RuleViolation(place, message, ("training.activation_checkpointing", "training.model"))

@@ -114,8 +114,8 @@ def without_short_form(key: tuple[str, ...], value: Any) -> Any:
     {'strategy': 'zero2'}
     """
     short = SHORTS.get(key)
-    known = None if short is None else short.known(value)
-    return value if known is None else known
+    mapping = None if short is None else short.known(value)
+    return value if mapping is None else mapping
 
 
 Implementation = Literal["auto", "fused", "foreach", "for_loop"]

@@ -92,13 +92,13 @@ def unused(shape: TrainingSpec, world_size: int, base: Path) -> Iterator[tuple[K
 
 
 def _optimizer(shape: TrainingSpec) -> Iterator[tuple[Key, str]]:
-    found = OPTIMIZERS.find(shape.optimizer.name)
-    if found.of_matrices is None:
+    optimizer = OPTIMIZERS.find(shape.optimizer.name)
+    if optimizer.of_matrices is None:
         for name in ("distribution", "iterations"):
-            yield ("training", "optimizer", name), f"{found.name} multiplies no matrices; write muon"
-    if found.has_own_dtype:
-        bits = "eight bits" if found.block else "float32"
-        yield ("training", "optimizer", "state_dtype"), f"{found.name} has states of {bits}"
+            yield ("training", "optimizer", name), f"{optimizer.name} multiplies no matrices; write muon"
+    if optimizer.has_own_dtype:
+        bits = "eight bits" if optimizer.block else "float32"
+        yield ("training", "optimizer", "state_dtype"), f"{optimizer.name} has states of {bits}"
 
 
 def _without_numbers(shape: TrainingSpec) -> Iterator[tuple[Key, str]]:
@@ -180,9 +180,9 @@ def _bucket_size(shape: TrainingSpec, world_size: int, base: Path) -> Iterator[t
     itemsize = dtypes.find(step.precision.grads).itemsize
     gradients = [unit.elements * itemsize for unit in units]
     # Pipeline stages cut the list of units: the buckets are the same for any cut if every unit fills a bucket.
-    alone = min(gradients) >= max(size, usual)
+    full = min(gradients) >= max(size, usual)
     buckets = _buckets(gradients, size)
-    if alone or (shape.parallelism.pp == 1 and buckets == _buckets(gradients, usual)):
+    if full or (shape.parallelism.pp == 1 and buckets == _buckets(gradients, usual)):
         if len(buckets) > 1:
             why = f"a bucket ends with a whole layer, and {units[1].name} alone has {format_memory(gradients[1])}"
         else:
@@ -216,17 +216,17 @@ def _lone_shards(shape: TrainingSpec, world_size: int, base: Path) -> Iterator[t
     lone = shards_gradients(sharding.strategy) and (sharding.shard_size or copies) == 1
     if not lone or not _without_experts(shape, base):
         return
-    alike = "ddp" if shape.offload.what == "none" else "zero2"
+    strategy = "ddp" if shape.offload.what == "none" else "zero2"
     for name in ("strategy", "reshard_after_forward", "prefetch", "layers_per_unit", "keep_below", "gradient_sync"):
-        if (name, sharding.strategy) != ("strategy", alike):
-            yield ("training", "sharding", name), f"a rank shares its states with no other, as under {alike}"
+        if (name, sharding.strategy) != ("strategy", strategy):
+            yield ("training", "sharding", name), f"a rank shares its states with no other, as under {strategy}"
 
 
 def _one_copy(shape: TrainingSpec, world_size: int) -> Iterator[tuple[Key, str]]:
     """Yield the keys about the exchange of gradients if no two ranks hold gradients of the same parameters."""
-    wanted, strategy = shape.parallelism, STRATEGIES.find(shape.sharding.strategy)
+    layout, strategy = shape.parallelism, STRATEGIES.find(shape.sharding.strategy)
     # Context-parallel ranks sum gradients like data-parallel ranks, and experts may have copies on tensor ranks.
-    if world_size != wanted.tp * wanted.pp or wanted.ep > 1 or wanted.etp not in (None, wanted.tp):
+    if world_size != layout.tp * layout.pp or layout.ep > 1 or layout.etp not in (None, layout.tp):
         return
     # With offload, buckets travel to the host. A strategy that shards gradients packs them in buckets even alone.
     if world_size == 1 or shape.offload.what != "none" or strategy.updater is Updater.SERVERS:
@@ -318,42 +318,42 @@ def _without_experts(shape: TrainingSpec, base: Path) -> str:
 
 
 def _parallelism(shape: TrainingSpec, world_size: int, base: Path) -> Iterator[tuple[Key, str]]:
-    wanted, key = shape.parallelism, ("training", "parallelism")
-    if wanted.tp == 1:
+    layout, key = shape.parallelism, ("training", "parallelism")
+    if layout.tp == 1:
         yield (*key, "sequence_parallel"), "needs tp above 1"
-    if wanted.tp == 1 or not wanted.sequence_parallel:
+    if layout.tp == 1 or not layout.sequence_parallel:
         yield (*key, "tp_overlap"), "needs tp above 1 and sequence_parallel"
-    if wanted.ep == 1:
+    if layout.ep == 1:
         none = _without_experts(shape, base)
         for name in ("dispatch", "capacity", "imbalance", "dtype"):
             yield (*key, "experts", name), none or "needs ep above 1"
         yield (*key, "experts", "routing"), none or "needs ep above 1 and experts.dispatch: deduplicated"
     else:
-        if wanted.experts.capacity is not None:
+        if layout.experts.capacity is not None:
             yield (*key, "experts", "imbalance"), "with a capacity every expert takes the same number of tokens"
-        if wanted.experts.dispatch != "deduplicated":
+        if layout.experts.dispatch != "deduplicated":
             yield (*key, "experts", "routing"), "only copies of dispatch: deduplicated depend on it"
-    if wanted.cp == 1:
+    if layout.cp == 1:
         for name in ("context", "balanced"):
             yield (*key, name), "needs cp above 1"
-    elif wanted.ulysses == wanted.cp:
+    elif layout.ulysses == layout.cp:
         yield (
             (*key, "balanced"),
             ("every rank has the whole sequence for some heads, therefore every rank has the same load"),
         )
-    if wanted.tp == 1 and wanted.pp == 1 and wanted.cp == 1:
+    if layout.tp == 1 and layout.pp == 1 and layout.cp == 1:
         yield (*key, "order"), "needs tp, pp or cp above 1"
-    if wanted.pp == 1:
+    if layout.pp == 1:
         for name in ("schedule", "virtual_stages", "microbatch_group", "stages", "deferred_head_gradients"):
             yield (*key, name), "needs pp above 1"
         return
-    if wanted.deferred_head_gradients and not _trains_head(shape, world_size, base):
+    if layout.deferred_head_gradients and not _trains_head(shape, world_size, base):
         yield (*key, "deferred_head_gradients"), "the model has no head with a trained matrix"
-    schedule = SCHEDULES.find(wanted.schedule)
+    schedule = SCHEDULES.find(layout.schedule)
     if schedule.chunks is not None:
-        yield (*key, "virtual_stages"), f"{wanted.schedule} has {schedule.chunks} stages per rank"
+        yield (*key, "virtual_stages"), f"{layout.schedule} has {schedule.chunks} stages per rank"
     if not schedule.grouped:
         yield (
             (*key, "microbatch_group"),
-            (f"{wanted.schedule} has no groups of micro-batches; write schedule: interleaved"),
+            (f"{layout.schedule} has no groups of micro-batches; write schedule: interleaved"),
         )

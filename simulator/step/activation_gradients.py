@@ -41,20 +41,18 @@ def gradients_within(operations: Sequence[Operation], entry: int) -> int:
     for place, op in enumerate(operations):
         for saved in op.saved:
             frees.setdefault(saved.name, place)
-    kept = everything = saved_bytes(tuple(operations))
+    live = everything = saved_bytes(tuple(operations))
     most, waiting, joins = 0, 0, False
     for place in reversed(range(len(operations))):
         op = operations[place]
         if op.name.startswith("residual"):
             # Both summands have the gradient of the sum: a single array, which waits for the branch to end.
             waiting, joins = op.output, True
-            most = max(most, kept + waiting - everything)
+            most = max(most, live + waiting - everything)
         else:
             before = operations[place - 1].output if place else entry
             # The gradient of a branch's last output is the array that waits.
-            own = 0 if joins else op.output
-            most, joins = max(most, kept + waiting + own + max(before, op.backward_peak) - everything), False
-        kept -= sum(
-            saved.nbytes for saved in {one.name: one for one in op.saved}.values() if frees[saved.name] == place
-        )
+            gradient = 0 if joins else op.output
+            most, joins = max(most, live + waiting + gradient + max(before, op.backward_peak) - everything), False
+        live -= sum(saved.nbytes for saved in {s.name: s for s in op.saved}.values() if frees[saved.name] == place)
     return most

@@ -58,22 +58,22 @@ def changed(step: TrainingStep, changes: Sequence[Change]) -> Alternative | None
     >>> changed(ddp, [*mild_changes(ddp, 8)[1:3], *partitions(ddp, 8, 8)[:1]]).text
     'activation_checkpointing: full, micro_batch_size: 1 and parallelism: {tp: 2} with gradient_accumulation_steps: 4'
     """
-    made: TrainingStep | None = step
-    for one in changes:
+    variant: TrainingStep | None = step
+    for change in changes:
         # Each change applies to the changed step: offload, for example, needs a sharded optimizer.
-        made = None if made is None else one.made(made)
-    if made is None:
+        variant = None if variant is None else change.made(variant)
+    if variant is None:
         return None
-    *most, last = (one.text for one in changes)
+    *most, last = (change.text for change in changes)
     text = f"{', '.join(most)} and {last}" if most else last
-    if made.accumulation != step.accumulation:
-        text += f" with gradient_accumulation_steps: {made.accumulation}"
-    return Alternative(tuple(one.kind for one in changes), text, made)
+    if variant.accumulation != step.accumulation:
+        text += f" with gradient_accumulation_steps: {variant.accumulation}"
+    return Alternative(tuple(change.kind for change in changes), text, variant)
 
 
 def single_changes(step: TrainingStep, changes: Sequence[Change]) -> list[Alternative]:
     """Return variants of a training step, each with a single one of the given changes."""
-    return [made for one in changes if (made := changed(step, [one])) is not None]
+    return [alternative for change in changes if (alternative := changed(step, [change])) is not None]
 
 
 def double_changes(step: TrainingStep, changes: Sequence[Change]) -> list[Alternative]:
@@ -88,7 +88,7 @@ def double_changes(step: TrainingStep, changes: Sequence[Change]) -> list[Altern
     'sharding: zero3 and offload: optimizer'
     """
     pairs = (pair for pair in combinations(changes, 2) if pair[0].kind != pair[1].kind)
-    return [made for pair in pairs if (made := changed(step, pair)) is not None]
+    return [alternative for pair in pairs if (alternative := changed(step, pair)) is not None]
 
 
 def mild_changes(step: TrainingStep, ranks: int, fullest: Literal["first", "last"] | None = None) -> list[Change]:
@@ -110,16 +110,16 @@ def partitions(step: TrainingStep, ranks: int, ranks_per_node: int) -> list[Chan
     # Real training refuses several settings of a partitioned model.
     if servers or step.lesson is not None or max(now.size, now.ep, now.expert_tensor) > 1:
         return []
-    found = []
+    candidates = []
     for size in _CUTS:
         if ranks_per_node % size == 0:
             cut = Parallelism(tp=size, order=now.order, experts=now.experts)
-            found.append(("tp", size, cut))
-        found.append(("cp", size, Parallelism(cp=size, order=now.order, experts=now.experts)))
+            candidates.append(("tp", size, cut))
+        candidates.append(("cp", size, Parallelism(cp=size, order=now.order, experts=now.experts)))
     return [
-        Change(f"parallelism.{kind}", f"parallelism: {{{kind}: {size}}}", _partitioned(wanted))
-        for kind, size, wanted in found
-        if ranks % size == 0 and _possible(step, wanted)
+        Change(f"parallelism.{kind}", f"parallelism: {{{kind}: {size}}}", _partitioned(parallelism))
+        for kind, size, parallelism in candidates
+        if ranks % size == 0 and _possible(step, parallelism)
     ]
 
 
@@ -128,20 +128,20 @@ def offloading(step: TrainingStep) -> list[Change]:
     return [Change("offload", "offload: optimizer", _offloaded)] if step.offload is None else []
 
 
-def _possible(step: TrainingStep, wanted: Parallelism) -> bool:
-    """Return True if the model and the sequences of a training step can be cut in the wanted way."""
-    return not any(key != "ep" for key, _ in refusals(step.model, wanted.cut(), step.seq_len))
+def _possible(step: TrainingStep, parallelism: Parallelism) -> bool:
+    """Return True if the model and the sequences of a training step can be cut this way."""
+    return not any(key != "ep" for key, _ in refusals(step.model, parallelism.cut(), step.seq_len))
 
 
-def _partitioned(wanted: Parallelism) -> Callable[[TrainingStep], TrainingStep | None]:
-    """Return a function from a data-parallel step to the same step, cut as wanted, with the same global batch."""
+def _partitioned(parallelism: Parallelism) -> Callable[[TrainingStep], TrainingStep | None]:
+    """Return a function from a data-parallel step to the same step, cut this way, with the same global batch."""
 
-    def made(old: TrainingStep) -> TrainingStep | None:
+    def variant_of(old: TrainingStep) -> TrainingStep | None:
         if old.parallelism.size > 1:
             return None
-        return replace(old, parallelism=wanted, accumulation=old.accumulation * wanted.size)
+        return replace(old, parallelism=parallelism, accumulation=old.accumulation * parallelism.size)
 
-    return made
+    return variant_of
 
 
 def _mild(step: TrainingStep, ranks: int, fullest: Literal["first", "last"] | None) -> Iterator[Change]:
@@ -172,15 +172,15 @@ def _fewer_layers(step: TrainingStep, end: Literal["first", "last"], less: int) 
     sizes = Frozen(first_less=first + less * (end == "first"), last_less=last + less * (end == "last"))
     text = ", ".join(f"{key}: {size}" for key, size in sizes.items() if size)
 
-    def made(old: TrainingStep) -> TrainingStep | None:
-        asked = replace(old, parallelism=old.parallelism.replaced(stages=sizes))
+    def variant_of(old: TrainingStep) -> TrainingStep | None:
+        variant = replace(old, parallelism=old.parallelism.replaced(stages=sizes))
         try:
-            Pipeline.of(asked).layers()
+            Pipeline.of(variant).layers()
         except ValueError:
             return None
-        return asked
+        return variant
 
-    return Change("stages", f"parallelism.stages: {{{text}}}", made)
+    return Change("stages", f"parallelism.stages: {{{text}}}", variant_of)
 
 
 def _micro_batch(size: int) -> Callable[[TrainingStep], TrainingStep]:
@@ -191,9 +191,7 @@ def _micro_batch(size: int) -> Callable[[TrainingStep], TrainingStep]:
 
 
 def _shardings(step: TrainingStep) -> Iterator[Change]:
-    """Yield changes of a step's sharding that may save memory: a higher ZeRO stage, resharding after the forward pass,
-    no smaller shard group.
-    """
+    """Yield changes of the sharding that may save memory: higher ZeRO stage, resharding, no smaller shard group."""
     sharding, strategy = step.sharding, STRATEGIES.find(step.sharding.strategy)
     for name in _sharding_more(strategy):
         yield Change("sharding", f"sharding: {name}", _sharded(strategy=name))
@@ -209,17 +207,13 @@ def _sharded(**keys: object) -> Callable[[TrainingStep], TrainingStep]:
 
 
 def _offloaded(old: TrainingStep) -> TrainingStep | None:
-    """Return a copy of a step with the optimizer offloaded to the host; None if ranks do not update exactly their own
-    shards.
-    """
+    """Return the step with its optimizer on the host; None unless each rank updates exactly its own shards."""
     able = STRATEGIES.find(old.sharding.strategy).updater is Updater.OWNERS
     return replace(old, offload=Offload()) if able else None
 
 
 def _sharding_more(strategy: Strategy) -> list[str]:
-    """Return the names of strategies that shard more kinds of model states than the given strategy, fewest kinds first;
-    none for parameter servers.
-    """
+    """Return the strategies that shard more kinds of states, fewest kinds first; none for parameter servers."""
     if strategy.updater is Updater.SERVERS:
         return []
     others = [STRATEGIES.find(name) for name in STRATEGIES.names()]

@@ -44,14 +44,14 @@ def checkpoint_bytes(step: TrainingStep) -> float:
     """
     master = 0 if step.precision.master is None else find(step.precision.master).itemsize
     states = step.optimizer.states * step.optimizer.state_itemsize
-    kept = step.framework.saves_parameters or step.precision.master is None
+    full = step.framework.saves_parameters or step.precision.master is None
     saved = trained = 0
     for module in modules(step.model, WHOLE):
         names = None if step.trained is None else step.trained.of(module.name)
-        for one in module.parameters:
-            updated = one.trained and (names is None or one.name in names)
-            saved += one.elements if (kept or not updated) and (one.trained or step.model.adapters is None) else 0
-            trained += one.elements if updated else 0
+        for tensor in module.parameters:
+            updated = tensor.trained and (names is None or tensor.name in names)
+            saved += tensor.elements if (full or not updated) and (tensor.trained or step.model.adapters is None) else 0
+            trained += tensor.elements if updated else 0
     return saved * find(step.trained_dtype).itemsize + trained * (master + states)
 
 

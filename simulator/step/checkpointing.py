@@ -89,7 +89,7 @@ def kept(
     if policy == "selective_op":
         return _selective(operations, everything, entry)
     if policy in ("feed_forward", "activation"):
-        return _feed_forward(operations, everything, whole=policy == "feed_forward")
+        return _feed_forward(operations, everything, from_norm=policy == "feed_forward")
     raise ValueError(f"checkpointing: got {policy!r}; one of {', '.join(POLICIES)}")
 
 
@@ -177,21 +177,20 @@ def _selective(operations: tuple[Operation, ...], everything: int, entry: int) -
     return KeptActivations(kept_bytes, max(everything - kept_bytes, 0), tuple(again))
 
 
-def _feed_forward(operations: tuple[Operation, ...], everything: int, *, whole: bool) -> KeptActivations:
+def _feed_forward(operations: tuple[Operation, ...], everything: int, *, from_norm: bool) -> KeptActivations:
     """Return a layer's saved and recomputed activations if the feed-forward block is recomputed.
 
-    With `whole`, the block is recomputed from its norm on; otherwise only the activation functions, whose inputs stay
-    saved.
+    With `from_norm`, the block is recomputed from its norm on; otherwise only its activation functions (inputs saved).
     """
     names = [op.name for op in operations]
     # The block begins with its norm, or with its first matrix if the norm is elsewhere.
     begin = min(names.index(name) for name in ("norm2", "shared up", "router", "up") if name in names)
-    again = [*operations[begin:]] if whole else [op for op in operations if "activation" in op.name]
+    again = [*operations[begin:]] if from_norm else [op for op in operations if "activation" in op.name]
     # The experts' outputs stay saved.
     again = _needed(again, [saved for op in operations if op.name == "down" for saved in op.saved])
-    made = {op.name for op in again}
+    sources = {op.name for op in again}
     # A norm's statistics stay saved beside its input.
-    tensors = {s.name: s for op in operations for s in op.saved if s.source in made and s.name != "norm2 statistics"}
+    tensors = {s.name: s for op in operations for s in op.saved if s.source in sources and s.name != "norm2 statistics"}
     freed = sum(tensor.nbytes for tensor in tensors.values())
     return KeptActivations(everything - freed, freed, tuple(again))
 

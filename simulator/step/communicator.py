@@ -86,9 +86,7 @@ class Communicator:
         return None if self.algorithm == "auto" else find_algorithm(self.algorithm)
 
     def _plan(self, operation: str, elements: int, dtype: str, group: tuple[int, ...]) -> Collective:
-        """Return the collective `operation` over a group of ranks, on `elements` elements; cached. Closed forms set its
-        duration if allowed.
-        """
+        """Return the cached collective `operation` over a group; closed forms set its duration if allowed."""
         key = (operation, elements, dtype, group)
         if self.mode in _ALONE:
             return self._roughly(operation, elements, find(dtype).itemsize, dtype, group)
@@ -100,28 +98,26 @@ class Communicator:
         if key not in self._planned:
             # The scenario is refused if the algorithm lacks an operation of the strategy. Exchanges inside the model
             # may need further operations: these fall back to "auto".
-            own = self._algorithm
-            if own is not None and operation not in own.plans:
-                own = None
-            named = self.algorithm if isinstance(self.algorithm, str) else "own"
-            algorithm = "auto" if own is None else named
-            task = Task(CollectiveRequest(operation, len(group), elements), algorithm, group, dtype, own=own)
+            custom = self._algorithm
+            if custom is not None and operation not in custom.plans:
+                custom = None
+            name = self.algorithm if isinstance(self.algorithm, str) else "own"
+            algorithm = "auto" if custom is None else name
+            task = Task(CollectiveRequest(operation, len(group), elements), algorithm, group, dtype, own=custom)
             try:
-                made = self.cluster.remember((plan, own, *key), partial(plan, self.cluster, task), _size(group))
+                program = self.cluster.remember((plan, custom, *key), partial(plan, self.cluster, task), _size(group))
             except ScenarioError as error:
                 # The planner's error names keys of `collective:`, absent in a training scenario.
                 why = error.__cause__ or str(error).split(": ", 1)[-1]
                 raise ScenarioError(f"training.algorithm: {algorithm} cannot run here: {why}; write auto") from error
-            op = made.ops[0]
+            op = program.ops[0]
             # The closed form replaces the simulation of transfers.
-            stands = made.predicted is not None and self.alone
-            self._planned[key] = replace(op, duration=made.predicted) if stands else op
+            stands = program.predicted is not None and self.alone
+            self._planned[key] = replace(op, duration=program.predicted) if stands else op
         return self._planned[key]
 
     def _roughly(self, operation: str, elements: int, itemsize: int, dtype: str, group: tuple[int, ...]) -> Collective:
-        """Return a stand-in collective of rank 0 alone, without transfers: its duration is an estimate for the group,
-        or 0 in mode "at_once".
-        """
+        """Return a stand-in of rank 0 alone without transfers, with an estimated duration (0 in mode "at_once")."""
         takes = 0.0 if self.mode == "at_once" else estimated_time(self.cluster, operation, elements * itemsize, group)
         return Collective(
             name=operation,
@@ -141,14 +137,14 @@ class Communicator:
         part: two ranks on one node and two ranks on different nodes use different links.
         """
         # A collective with switches (`auxiliaries`) depends on the nodes themselves, not only on the distribution.
-        group, named = self.groups.members(scope, number), bool(op.auxiliaries)
+        group, by_number = self.groups.members(scope, number), bool(op.auxiliaries)
         # A rank's copy differs only in its host.
         if scope == "own":
             return replace(op, name=name, group=group, auxiliaries=(self.cluster.host_of(number), *op.auxiliaries[1:]))
         # A send, and an asynchronous worker's exchange, has equal schedules in every group.
         if scope == "worker" or isinstance(scope, tuple):
             return op.named(name, op.after, group)
-        if group == op.group or self._seats(group, named=named) == self._seats(op.group, named=named):
+        if group == op.group or self._seats(group, by_number=by_number) == self._seats(op.group, by_number=by_number):
             return op.named(name, op.after, group)
         anew = self._plan(op.schedule.operation, op.elements, op.dtype, group)
         return replace(anew, name=name, stream=op.stream, after=op.after, act=op.act, rendezvous=op.rendezvous)
@@ -177,20 +173,20 @@ class Communicator:
         if scope not in self._unlike_groups:
             numbers: dict[tuple[int | None, ...], int] = {}
             for number in range(len(self.groups.table(scope))):
-                numbers.setdefault(self._seats(self.groups.members(scope, number), named=False), number)
+                numbers.setdefault(self._seats(self.groups.members(scope, number), by_number=False), number)
             self._unlike_groups[scope] = tuple(numbers.values())
         return [self.among(op, scope, number, op.name) for number in self._unlike_groups[scope]]
 
-    def _seats(self, group: tuple[int, ...], *, named: bool) -> tuple[int | None, ...]:
-        """Return each rank's node: its number if `named`, otherwise the index of the group's first rank on this node.
+    def _seats(self, group: tuple[int, ...], *, by_number: bool) -> tuple[int | None, ...]:
+        """Return each rank's node: its number if `by_number`, else the index of the node's first rank in the group.
 
         Example: ranks on nodes (5, 5, 7) have seats (5, 5, 7) or (0, 0, 2).
         """
-        if (group, named) not in self._seated:
+        if (group, by_number) not in self._seated:
             nodes = [self._node_of.get(rank) for rank in group]
             first = {node: place for place, node in reversed(list(enumerate(nodes)))}
-            self._seated[group, named] = tuple(nodes if named else (first[node] for node in nodes))
-        return self._seated[group, named]
+            self._seated[group, by_number] = tuple(nodes if by_number else (first[node] for node in nodes))
+        return self._seated[group, by_number]
 
     @cached_property
     def _node_of(self) -> Mapping[int, int]:
@@ -245,32 +241,32 @@ class Communicator:
         ValueError
             There are more servers than workers to host them, or than the topology's ports.
         """
-        ranks, count, own = self.cluster.world_size, sharding.server_count, sharding.servers_on == "own"
+        ranks, count, own_ports = self.cluster.world_size, sharding.server_count, sharding.servers_on == "own"
         ports = self.cluster.servers
-        if own and len(ports) < count:
+        if own_ports and len(ports) < count:
             advice = f"{self.cluster.name} has ports for {len(ports)}; write servers_on: workers"
             raise ValueError(f"sharding.servers: got {count}; {advice}")
         if ranks == 1:
             return None
         padded = -(-elements // count) * count
-        alone = sharding.asynchronous and operation != "clock"
-        workers = 1 if alone else ranks
+        asynchronous = sharding.asynchronous and operation != "clock"
+        workers = 1 if asynchronous else ranks
         itemsize = find(dtype).itemsize
         if self.mode in _ALONE:
             # Every worker's data passes through the ports of a few servers.
-            made = self._roughly(operation, padded, itemsize, dtype, tuple(range(ranks)))
-            return replace(made, duration=(made.duration or 0.0) * ranks / count, stream=f"communication {operation}")
+            op = self._roughly(operation, padded, itemsize, dtype, tuple(range(ranks)))
+            return replace(op, duration=(op.duration or 0.0) * ranks / count, stream=f"communication {operation}")
         return Collective(
             name=operation,
             group=tuple(range(workers)),
-            schedule=_served(operation, parameter_server.ServerLayout(workers, count, own, self.cluster.nodes)),
+            schedule=_served(operation, parameter_server.ServerLayout(workers, count, own_ports, self.cluster.nodes)),
             elements=padded,
             itemsize=itemsize,
             reduce_itemsize=itemsize,
             dtype=dtype,
-            auxiliaries=ports[:count] if own else (),
+            auxiliaries=ports[:count] if own_ports else (),
             # Workers pull together: a synchronous pull starts after the last push.
-            together=operation == "pull" and not alone,
+            together=operation == "pull" and not asynchronous,
             stream=f"communication {operation}",
             why="parameter servers, as requested",
         )

@@ -29,13 +29,13 @@ def temporaries_within(operations: Sequence[Operation], run: Collection[Operatio
     # Most layers have none, and a plan asks for every layer of each setting.
     if not names:
         return 0
-    everything, most, made = saved_bytes(tuple(operations)), 0, {"input"}
+    everything, most, sources = saved_bytes(tuple(operations)), 0, {"input"}
     tensors = {saved.name: saved for op in operations for saved in op.saved}.values()
     for place, op in enumerate(operations):
         if op.name in names:
-            before = sum(saved.nbytes for saved in tensors if saved.source in made)
+            before = sum(saved.nbytes for saved in tensors if saved.source in sources)
             most = max(most, before + _entered(operations, place) + op.forward_peak - everything)
-        made.add(op.name)
+        sources.add(op.name)
     return most
 
 

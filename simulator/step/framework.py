@@ -213,13 +213,13 @@ class Framework:
         >>> load_framework("nemo").fitted_to()
         {'': ['attention_masked'], 'megatron_2021': ['elementwise'], 'torchtitan': ['compiled']}
         """
-        found: dict[str, list[str]] = {}
-        own = None if gpu is None else self.chip(gpu)
+        constants: dict[str, list[str]] = {}
+        gpu_chip = None if gpu is None else self.chip(gpu)
         for key, whose in self.facts.get("fitted_to", {}).items():
             name, _, chip = key.partition(".")
-            if not chip or chip == own:
-                found.setdefault(whose, []).append(f"{name} of {chip}" if chip else name)
-        return found
+            if not chip or chip == gpu_chip:
+                constants.setdefault(whose, []).append(f"{name} of {chip}" if chip else name)
+        return constants
 
     def matmul_time(self, gpu: Gpu, dtype: str = "bfloat16") -> float:
         """Return a factor, at least 1: the duration of a matmul in a dtype on this GPU relative to a micro-benchmark.
@@ -248,11 +248,11 @@ class Framework:
         if chip is None:
             times = sorted(load.time for load in self.sustained.values())
             return times[len(times) // 2]
-        known = self.sustained[chip]
-        time = known.time * _power_of(gpu, dtype)
-        if known.eight_bit is not None and is_narrow(dtype):
-            time = known.eight_bit
-        return max(1.0, time * known.missing_power(gpu))
+        load = self.sustained[chip]
+        time = load.time * _power_of(gpu, dtype)
+        if load.eight_bit is not None and is_narrow(dtype):
+            time = load.eight_bit
+        return max(1.0, time * load.missing_power(gpu))
 
     def attention_time(self, gpu: Gpu) -> float:
         """Return a factor, at least 1: the duration of a flash attention kernel on this GPU relative to the rates
@@ -272,23 +272,21 @@ class Framework:
 
         >>> from dataclasses import replace
         >>> from simulator.cluster.gpu_file import load_gpu
-        >>> own = Framework(sustained={"H100": Sustained(1.141, 700.0, 989.4e12)})
+        >>> framework = Framework(sustained={"H100": Sustained(1.141, 700.0, 989.4e12)})
         >>> gpu = load_gpu("h100_sxm")
         >>> weak = replace(gpu, facts={**gpu.facts, "power": 500.0})
-        >>> round(own.attention_time(gpu), 3), round(own.attention_time(weak), 3)
+        >>> round(framework.attention_time(gpu), 3), round(framework.attention_time(weak), 3)
         (1.0, 1.374)
         """
         chip = self.chip(gpu)
         if chip is None:
             return 1.0
-        known = self.sustained[chip]
-        return max(1.0, min(1.0, _ATTENTION_POWER * known.time) * known.missing_power(gpu))
+        load = self.sustained[chip]
+        return max(1.0, min(1.0, _ATTENTION_POWER * load.time) * load.missing_power(gpu))
 
 
 def _first_of(chips: Iterable[str], gpu: Gpu) -> str | None:
-    """Return the first chip, such as "H100", found in the GPU's name or in the name of a GPU with the same chip; None
-    without such a chip.
-    """
+    """Return the first chip ("H100") in the name of the GPU or of a GPU with the same chip, or None."""
     names = f"{gpu.name} {gpu.facts.get('product', '')}".upper()
     names += "".join(f" {chip}" for other, chip in _SAME_CHIP.items() if other in names)
     return next((chip for chip in chips if chip.upper() in names), None)
@@ -316,10 +314,10 @@ class _Calibration(Strict):
 
     @model_validator(mode="after")
     def _an_error_for_each_run(self) -> Self:
-        wanted = self.runs if self.runs > 1 else 0
-        if len(self.errors) != wanted:
+        count = self.runs if self.runs > 1 else 0
+        if len(self.errors) != count:
             raise ValueError(
-                f"got {number_of(len(self.errors), 'error')} of {number_of(self.runs, 'run')}; must be {wanted}"
+                f"got {number_of(len(self.errors), 'error')} of {number_of(self.runs, 'run')}; must be {count}"
             )
         return self
 
@@ -385,8 +383,8 @@ def _based(file: _Origin, document: Document) -> _Origin:
     if file.based_on in ("", BARE.name):
         return file
     if file.based_on not in registry.names("framework"):
-        known = one_of((BARE.name, *registry.names("framework")), file.based_on, registry.listed_by("framework"))
-        document.refuse([document.fault(("based_on",), f"got {file.based_on!r}; {known}")])
+        choices = one_of((BARE.name, *registry.names("framework")), file.based_on, registry.listed_by("framework"))
+        document.refuse([document.fault(("based_on",), f"got {file.based_on!r}; {choices}")])
     return _FrameworkFile.model_validate(_with_base(document.data))
 
 

@@ -25,7 +25,7 @@ from simulator.records.operation import Collective, Compute, Op
 COMPUTE = "compute"
 
 
-def interleaved_kernels(one: Sequence[Op], other: Sequence[Op]) -> list[Op]:
+def interleaved_kernels(first: Sequence[Op], second: Sequence[Op]) -> list[Op]:
     """Return two simultaneous passes' operations as a single list in issue order, alternating between the passes at
     exchanges.
 
@@ -33,20 +33,18 @@ def interleaved_kernels(one: Sequence[Op], other: Sequence[Op]) -> list[Op]:
     nothing to hide, or if the second waits for an operation in the first, for example until gathered parameters are
     freed.
     """
-    parts = _parts(one), _parts(other)
-    names = {op.name for op in one}
-    if max(map(len, parts)) == 1 or any(name in names for op in other for name in op.after):
-        return [*one, *other]
+    parts = _parts(first), _parts(second)
+    names = {op.name for op in first}
+    if max(map(len, parts)) == 1 or any(name in names for op in second for name in op.after):
+        return [*first, *second]
     # Merge by relative position, because the passes may have unequal numbers of parts: 2 and 4 parts give a0 b0 b1 a1
     # b2 b3. Ties go to the first pass.
-    order = sorted((number / len(own), which, number) for which, own in enumerate(parts) for number in range(len(own)))
+    order = sorted((number / len(row), which, number) for which, row in enumerate(parts) for number in range(len(row)))
     return [op for _, which, number in order for op in parts[which][number]]
 
 
 def _parts(ops: Sequence[Op]) -> list[list[Op]]:
-    """Return a pass's operations cut into lists; a new list begins at a kernel that waits for an exchange of the same
-    pass.
-    """
+    """Return a pass's operations in lists, cut before each kernel that waits for an exchange of this pass."""
     exchanges = {op.name for op in ops if isinstance(op, Collective)}
     parts: list[list[Op]] = [[]]
     for op in ops:

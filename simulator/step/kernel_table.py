@@ -62,11 +62,11 @@ def kernel_rows(step: TrainingStep, gpu: Gpu) -> tuple[KernelRow, ...]:
     first, last = ("first", "last") if isinstance(model, LayerList) else ("embedding", "head")
     # Kinds of layers that differ in saved tensors alone have the same kernels.
     layers: dict[tuple[Any, ...], tuple[str, int, KernelTimer, Sequence[Operation]]] = {}
-    for kind, own in model.kinds.items():
+    for kind, members in model.kinds.items():
         operations = layer_operations(kind, batch)
         key = tuple((op.forward, op.backward) for op in operations)
         name, count, *_ = layers.get(key, (_part(kind, model), 0))
-        layers[key] = name, count + len(own), timer, operations
+        layers[key] = name, count + len(members), timer, operations
     parts: list[tuple[str, int, KernelTimer, Sequence[Operation]]] = [
         (first, 1, ends, first_operations(model, batch)),
         *layers.values(),
@@ -80,7 +80,7 @@ def _part(kind: LayerKind, model: Model) -> str:
     if layers have different windows. Layers of a list are "layer" and their first number if there are several kinds.
     """
     if isinstance(model, LayerList):
-        numbers = [own[0] for other, own in model.kinds.items() if other == kind]
+        numbers = [members[0] for other, members in model.kinds.items() if other == kind]
         return f"layer {numbers[0]}" if len(model.kinds) > 1 else "layer"
     if isinstance(kind, Layer):
         raise TypeError(f"got a layer of a list for {model.name}, a transformer")
@@ -101,9 +101,7 @@ def _rows(part: str, times: int, timer: KernelTimer, operations: Sequence[Operat
 
 
 def _bound(timer: KernelTimer, kernel: Kernel, seconds: float) -> Bound:
-    """Return the bottleneck of a kernel that takes `seconds`: "arithmetic", "HBM", "launch", or "merged" for a kernel
-    of no duration.
-    """
+    """Return a kernel's bottleneck: "arithmetic", "HBM", "launch", or "merged" for a kernel without duration."""
     if not seconds:
         return "merged"
     # Halving a resource shows its importance, also for kernels between two roofs.

@@ -98,11 +98,11 @@ class KernelTimer:
         size = find(self.step.precision.params).itemsize
         parts = []
         for kernel in with_merging(kernels, half=self.step.framework.half_rings):
-            alone = self._duration(kernel, _NO_CONTENTION)
+            seconds = self._duration(kernel, _NO_CONTENTION)
             contended = self._duration(kernel, contention)
             # The host does not issue kernels that a compiler has merged.
-            total += KernelCost(alone, contended, kernel.flops, kernel.nbytes(size), int(alone > 0.0))
-            parts.append((_KINDS[type(kernel)], alone))
+            total += KernelCost(seconds, contended, kernel.flops, kernel.nbytes(size), int(seconds > 0.0))
+            parts.append((_KINDS[type(kernel)], seconds))
         return replace(total, parts=in_sequence(parts))
 
     def seconds(self, kernel: Kernel, sms_taken: int = 0, hbm_left: float = 1.0) -> float:
@@ -121,9 +121,9 @@ class KernelTimer:
         kernel = Elementwise("copies", nbytes / 2, nbytes / 2)
         # Copies are limited by bandwidth, not by SMs.
         contention = replace(self._contention, sms_taken=0)
-        alone = self._bare(kernel, _NO_CONTENTION)
+        seconds = self._bare(kernel, _NO_CONTENTION)
         return KernelCost(
-            alone, self._bare(kernel, contention), 0.0, nbytes, parts=in_sequence([(_KINDS[Elementwise], alone)])
+            seconds, self._bare(kernel, contention), 0.0, nbytes, parts=in_sequence([(_KINDS[Elementwise], seconds)])
         )
 
     def one_pass(self, name: str, read: float, written: float) -> KernelCost:
@@ -136,12 +136,12 @@ class KernelTimer:
         """
         share = elementwise_share(self.gpu)
         kernel, nothing = (Elementwise(name, count, 0.0) for count in (nbytes, 0.0))
-        alone, contended = (
+        seconds, contended = (
             (self._bare(kernel, beside) + (launches - 1) * self._bare(nothing, beside)) / share
             for beside in (_NO_CONTENTION, self._contention)
         )
-        parts = in_sequence([(_KINDS[Elementwise], alone)])
-        return KernelCost(alone, contended, 0.0, nbytes, launches, parts)
+        parts = in_sequence([(_KINDS[Elementwise], seconds)])
+        return KernelCost(seconds, contended, 0.0, nbytes, launches, parts)
 
     def bytes_left(self, kernel: Kernel) -> float:
         """Return the share of a kernel's bytes that moves through HBM: below 1 if a compiler merges the kernel."""
@@ -150,15 +150,11 @@ class KernelTimer:
 
     @property
     def _contention(self) -> _Contention:
-        """Number of SMs taken by a communication library's collective, and the share of HBM bandwidth left to
-        kernels.
-        """
+        """SMs that a communication library's collective takes, and the share of HBM bandwidth that it leaves."""
         return _Contention(communication_sms(self.gpu), self.hbm_left)
 
     def _duration(self, kernel: Kernel, contention: _Contention) -> float:
-        """Return a kernel's duration under contention by a collective [s], with the framework's overheads and the
-        chip's sustained load.
-        """
+        """Return a kernel's duration [s] under contention, with the framework's overheads and the sustained load."""
         framework = self.step.framework
         if isinstance(kernel, Elementwise):
             share = elementwise_share(self.gpu)
@@ -172,8 +168,8 @@ class KernelTimer:
             seconds = self._bare(kernel, contention)
             # Some frameworks' kernels compute part of the masked scores.
             if kernel.causal and framework.attention_masked:
-                whole = self._bare(replace(kernel, causal=False), contention)
-                seconds += framework.attention_masked * (whole - seconds)
+                unmasked = self._bare(replace(kernel, causal=False), contention)
+                seconds += framework.attention_masked * (unmasked - seconds)
             return framework.attention_time(self.gpu) * seconds
         # A matmul with a dtype of its own needs no casts.
         if kernel.dtype is not None:
@@ -182,9 +178,7 @@ class KernelTimer:
         return slower * self._bare(kernel, contention) + self._casts(kernel, contention)
 
     def _scaled(self, kernel: Matmul) -> float:
-        """Return the duration of a matmul with the step's scales of eight-bit inputs, relative to a scale for each
-        tensor.
-        """
+        """Return a matmul's duration with the step's scales of eight-bit inputs, relative to one scale a tensor."""
         precision = self.step.precision
         # The scales of four-bit inputs are part of their format.
         if find(precision.matmul, stored=False).bits != 8 or precision.scaling == "tensor":
@@ -192,9 +186,7 @@ class KernelTimer:
         return self.step.framework.row_scaled if precision.scaling == "row" else block_scaled(kernel)
 
     def _casts(self, kernel: Matmul, contention: _Contention) -> float:
-        """Return the time to cast both operands of a matmul to eight or four bits [s]; 0 if matmuls use a wider dtype
-        or parameters have eight bits.
-        """
+        """Return the time to cast a matmul's operands to 8 or 4 bits [s]; 0 for wider dtypes and 8-bit parameters."""
         precision = self.step.precision
         if not is_narrow(precision.matmul) or is_narrow(precision.params):
             return 0.0
@@ -203,17 +195,15 @@ class KernelTimer:
         return self._bare(casts, replace(contention, sms_taken=0)) if casts.read else 0.0
 
     def _bare(self, kernel: Kernel, contention: _Contention) -> float:
-        """Return a kernel's duration under contention by a collective [s], with the factor `kernel_time` alone of the
-        framework's overheads.
-        """
+        """Return a kernel's duration under contention [s], with `kernel_time` alone of the framework's overheads."""
         precision = self.step.precision
         # Only linear maps use eight or four bits; attention keeps the activations' dtype.
         wide = isinstance(kernel, Elementwise) or (isinstance(kernel, Attention) and is_narrow(precision.matmul))
-        own = kernel.dtype if isinstance(kernel, Matmul) else None
+        dtype = kernel.dtype if isinstance(kernel, Matmul) else None
         return self.step.framework.kernel_time * duration(
             kernel,
             self.gpu,
-            own or (precision.params if wide else precision.matmul),
+            dtype or (precision.params if wide else precision.matmul),
             sms_taken=contention.sms_taken,
             hbm_share=contention.hbm_left,
             attention_generation=self.step.attention_generation,
@@ -232,13 +222,13 @@ def in_sequence(parts: Iterable[tuple[str, float]]) -> KernelParts:
     >>> in_sequence([("matmul", 1.0), ("matmul", 2.0), ("attention", 0.0), ("matmul", 0.5)])
     (('matmul', 3.5),)
     """
-    found: list[tuple[str, float]] = []
+    runs: list[tuple[str, float]] = []
     for kind, seconds in parts:
-        if found and found[-1][0] == kind:
-            found[-1] = kind, found[-1][1] + seconds
+        if runs and runs[-1][0] == kind:
+            runs[-1] = kind, runs[-1][1] + seconds
         elif seconds > 0.0:
-            found.append((kind, seconds))
-    return tuple(found)
+            runs.append((kind, seconds))
+    return tuple(runs)
 
 
 def with_merging(kernels: Iterable[Kernel], *, half: bool) -> Iterator[Kernel]:

@@ -37,15 +37,15 @@ def update_matrices(
     """Append the update of a rank's matrices after the operation `after`; return the last operation, or `after` if the
     optimizer has no rule for matrices or the rank has no matrices.
     """
-    rule, whole = passes.step.optimizer.of_matrices, _counted(passes.units)
-    if rule is None or not whole:
+    rule, matrices = passes.step.optimizer.of_matrices, _counted(passes.units)
+    if rule is None or not matrices:
         return after
-    own = _counted_owned(passes) if rule.distribution in ("owners", "all_to_all") else whole
-    average = average_cost(timer, states, rule, sum(count for _, count in own))
+    owned = _counted_owned(passes) if rule.distribution in ("owners", "all_to_all") else matrices
+    average = average_cost(timer, states, rule, sum(count for _, count in owned))
     averaged = builder.compute(
         "average gradients of matrices", average, "optimizer", [after], NumericAction(Computation.AVERAGE)
     )
-    scratch = _scratch_bytes(rule, [shape for shape, _ in own])
+    scratch = _scratch_bytes(rule, [shape for shape, _ in owned])
     builder.allocate("matrices made orthogonal", scratch, "optimizer")
     last: str | None
     if rule.distribution == "gathered":
@@ -56,7 +56,7 @@ def update_matrices(
         last = _by_owners(builder, passes, timer, rule, averaged, sends=strategy.updater is Updater.EVERY_RANK)
     builder.free("matrices made orthogonal")
     # Owners that gather parameters afterwards apply the result to their own matrices only.
-    applied = own if strategy.updater is Updater.OWNERS and rule.distribution == "owners" else whole
+    applied = owned if strategy.updater is Updater.OWNERS and rule.distribution == "owners" else matrices
     cost = apply_cost(timer, states, rule, sum(count for _, count in applied))
     # Real training applies orthogonal updates at the end of the optimizer's step.
     return builder.compute("apply orthogonal updates", cost, "optimizer", [last])
@@ -69,7 +69,7 @@ def _counted(units: Sequence[Unit]) -> tuple[tuple[Shape, int], ...]:
 
 def _counted_owned(passes: Passes) -> tuple[tuple[Shape, int], ...]:
     """Return the shapes of the matrices of the rank that owns the most, with counts."""
-    return tuple(one for units, ranks in passes.by_ranks() for one in _owned(passes, units, ranks))
+    return tuple(entry for units, ranks in passes.by_ranks() for entry in _owned(passes, units, ranks))
 
 
 def _owned(passes: Passes, units: Sequence[Unit], ranks: int) -> tuple[tuple[Shape, int], ...]:

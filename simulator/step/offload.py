@@ -68,8 +68,8 @@ def copies(cluster: Cluster, direction: CopyDirection) -> CopyRate:
     ]
     # Ranks copy together: the slowest decides.
     latency = max(route.latency for route in routes)
-    alike = len(set(rates)) == 1 and len({route.latency for route in routes}) == 1
-    return CopyRate(latency, min(rates), min(caps), alike)
+    uniform = len(set(rates)) == 1 and len({route.latency for route in routes}) == 1
+    return CopyRate(latency, min(rates), min(caps), uniform)
 
 
 def meets_collectives(cluster: Cluster) -> bool:
@@ -80,14 +80,14 @@ def meets_collectives(cluster: Cluster) -> bool:
     if not cluster.hosts:
         return False
     directions: tuple[CopyDirection, ...] = ("to host", "to device")
-    taken = {
+    links = {
         link for direction in directions for ends in _ends(cluster, direction) for link in cluster.route(*ends).links
     }
     ranks = cluster.ranks
     # A sample of routes: rank 0 to every rank, and every rank to its neighbour.
     pairs = [(0, j) for j in range(1, len(ranks))] + [(j, (j + 1) % len(ranks)) for j in range(len(ranks))]
     both = [pair for a, b in pairs if a != b for pair in ((a, b), (b, a))]
-    return any(link in taken for a, b in both for link in cluster.route(ranks[a], ranks[b]).links)
+    return any(link in links for a, b in both for link in cluster.route(ranks[a], ranks[b]).links)
 
 
 def _ends(cluster: Cluster, direction: CopyDirection) -> Iterator[tuple[str, str]]:
@@ -103,9 +103,9 @@ def copy_operation(cluster: Cluster, nbytes: int, direction: CopyDirection, cap:
 
     def parts() -> Iterator[Round]:
         """Yield the only round of a copy's schedule: a single transfer."""
-        zero, one = np.zeros(1, np.int64), np.ones(1, np.int64)
-        src, dst = (zero, one) if direction == "to host" else (one, zero)
-        yield Round(src, dst, zero, one, zero.astype(np.bool_), zero, -one[:, None])
+        zeros, ones = np.zeros(1, np.int64), np.ones(1, np.int64)
+        src, dst = (zeros, ones) if direction == "to host" else (ones, zeros)
+        yield Round(src, dst, zeros, ones, zeros.astype(np.bool_), zeros, -ones[:, None])
 
     schedule = Schedule(f"copy {direction}", "copy", 1, 1, 1, ReductionOrder.IN_SEQUENCE, parts, rows=1)
     return Collective(

@@ -86,8 +86,8 @@ def orthogonal_cost(timer: KernelTimer, rule: MatrixRule, shapes: Sequence[tuple
     total = KernelCost(0.0, 0.0, 0.0, 0.0)
     for (rows, columns), count in shapes:
         matmuls = rule.matmuls(rows, columns)
-        one = timer.cost([Matmul("orthogonalise", m, n, k, dtype=rule.dtype) for m, n, k in matmuls])
-        total += one.times(count)
+        cost = timer.cost([Matmul("orthogonalise", m, n, k, dtype=rule.dtype) for m, n, k in matmuls])
+        total += cost.times(count)
     return total
 
 

@@ -85,7 +85,7 @@ def backward_pieces(timer: KernelTimer, operations: Sequence[Operation], part: P
     weight-gradient part.
     """
     listed = [_part(op, part) for op in operations]
-    if not any(own.exchanges for own in listed):
+    if not any(op.exchanges for op in listed):
         # Without exchanges, the sum keeps one order for every part, hence rounding is equal; kernels run in reverse.
         return PassPieces(
             tuple(
@@ -107,21 +107,17 @@ class _Listed:
 
 
 def _of(op: Operation, *, backward: bool) -> tuple[tuple[int, int, Communication], ...]:
-    """Return the exchanges of an operation's forward or backward pass as triples (start before kernel, awaited by
-    kernel, exchange).
-    """
-    return tuple((one.before, one.awaited, one) for one in op.communications if one.backward == backward)
+    """Return a pass's exchanges as triples (start before kernel, awaited by kernel, exchange)."""
+    return tuple((call.before, call.awaited, call) for call in op.communications if call.backward == backward)
 
 
 def _part(op: Operation, part: Part) -> _Listed:
-    """Return the kernels and exchanges in an operation's backward pass, or only in the input-gradient or
-    weight-gradient part.
-    """
+    """Return kernels and exchanges of an operation's backward pass, or of its half of input or weight gradients."""
     if part == "whole":
         return _Listed(op.backward, _of(op, backward=True))
     # Renumber the exchanges' places among the kernels of this part.
-    wanted = [kernel.of_weights == (part == "weights") for kernel in op.backward]
-    kernels = tuple(kernel for kernel, is_wanted in zip(op.backward, wanted, strict=True) if is_wanted)
+    mask = [kernel.of_weights == (part == "weights") for kernel in op.backward]
+    kernels = tuple(kernel for kernel, selected in zip(op.backward, mask, strict=True) if selected)
 
     def of_weights(awaited: int) -> bool:
         """Return True if a weight-gradient kernel waits for the exchange; `awaited` is the index of the
@@ -130,8 +126,8 @@ def _part(op: Operation, part: Part) -> _Listed:
         return awaited < len(op.backward) and op.backward[awaited].of_weights
 
     exchanges = tuple(
-        (sum(wanted[:before]), sum(wanted[:awaited]), one)
-        for before, awaited, one in _of(op, backward=True)
+        (sum(mask[:before]), sum(mask[:awaited]), call)
+        for before, awaited, call in _of(op, backward=True)
         if of_weights(awaited) == (part == "weights")
     )
     return _Listed(kernels, exchanges)
@@ -141,31 +137,29 @@ def _pieces(timer: KernelTimer, listed: Sequence[_Listed]) -> PassPieces:
     """Return the pieces of a pass: the operations' kernels joined in sequence, cut and timed between exchanges."""
     kernels: list[Kernel] = []
     exchanges: list[tuple[int, int, Communication]] = []
-    for own in listed:
-        exchanges += [(len(kernels) + before, len(kernels) + awaited, one) for before, awaited, one in own.exchanges]
-        kernels += own.kernels
+    for op in listed:
+        exchanges += [(len(kernels) + before, len(kernels) + awaited, call) for before, awaited, call in op.exchanges]
+        kernels += op.kernels
     return PassPieces(tuple(_in_order(timer, kernels, exchanges)))
 
 
 def _in_order(
     timer: KernelTimer, kernels: Sequence[Kernel], exchanges: Sequence[tuple[int, int, Communication]]
 ) -> Iterator[Piece]:
-    """Yield the pieces of a pass in order: exchanges, and timed runs of kernels, cut where an exchange starts or is
-    awaited.
-    """
+    """Yield exchanges and timed runs of kernels in order, cut where an exchange starts or is awaited."""
     cuts = sorted({0, len(kernels), *(place for before, awaited, _ in exchanges for place in (before, awaited))})
     place_of: dict[int, int] = {}
     place = 0
     for begin, end in zip(cuts, [*cuts[1:], len(kernels)], strict=True):
-        for number, (before, _, one) in enumerate(exchanges):
+        for number, (before, _, call) in enumerate(exchanges):
             if before == begin:
-                yield Piece(None, one)
+                yield Piece(None, call)
                 place_of[number] = place
                 place += 1
         if end > begin:
             awaited = [n for n, (_, awaited, _) in enumerate(exchanges) if awaited == begin]
             # Exchanges through user buffers take their own number of SMs from the kernels beside them.
-            beside = [one.sms for before, until, one in exchanges if before <= begin < until and one.sms is not None]
+            beside = [call.sms for before, until, call in exchanges if before <= begin < until and call.sms is not None]
             cost = timer.cost(kernels[begin:end], max(beside, default=None))
             yield Piece(cost, None, tuple(place_of[number] for number in awaited))
             place += 1

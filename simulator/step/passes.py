@@ -179,8 +179,8 @@ class Passes:
             elements = sum(unit.trained for unit in units)
             matrices = sum(unit.in_matrices for unit in units) if rule is not None else 0
             if self.step.optimizer.owns_whole_tensors:
-                own = _elements(_owned_tensors(units, ranks))
-                parts.append(Part(elements, own, matrices, _elements(owned_matrices(units, ranks))))
+                owned = _elements(_owned_tensors(units, ranks))
+                parts.append(Part(elements, owned, matrices, _elements(owned_matrices(units, ranks))))
             else:
                 parts.append(even_part(elements, ranks, matrices))
         return parts
@@ -195,7 +195,7 @@ class Passes:
         """Return the rank's units, each with the ranks over which its parameters may be sharded, with expert-parallel
         units apart.
         """
-        dense, spread = ([unit for unit in self.units if unit.spread == own] for own in (False, True))
+        dense, spread = ([unit for unit in self.units if unit.spread == is_spread] for is_spread in (False, True))
         # Expert-parallel units are sharded over fewer ranks: the ranks with the same experts.
         return [(dense, self.ranks), *([(spread, self.expert_ranks)] if spread else [])]
 
@@ -283,7 +283,7 @@ class Passes:
         if stage not in self._deferred:
             units = next(chunk.units for chunk in self.chunks if chunk.stage == stage)
             waits = any(unit.deferred for unit in units)
-            micros = [one.micro for one in self.order if one.work is Work.BACKWARD and one.stage == stage]
+            micros = [entry.micro for entry in self.order if entry.work is Work.BACKWARD and entry.stage == stage]
             self._deferred[stage] = tuple(micros[: self.step.deferred]) if waits else ()
         return self._deferred[stage]
 
@@ -307,9 +307,7 @@ class Passes:
         return self._end(micro, unit, chunk, fresh, done, communicates=communicates)
 
     def _activation_gradients(self, micro: int, unit: Unit, after: list[str | None]) -> AbstractContextManager[None]:
-        """Write the allocation of the gradients of activations inside a unit around the kernels of its backward
-        pass.
-        """
+        """Write the allocation of a unit's activation gradients around its backward kernels."""
         return self._during(f"{unit.name} activation gradients {micro}", unit.within, "activation gradients", after)
 
     @contextmanager
@@ -356,13 +354,11 @@ class Passes:
         return [f"return {unit.name} activations {micro}"] if unit.name in away else []
 
     def _recompute(self, micro: int, unit: Unit, after: list[str | None]) -> None:
-        """Write the allocation of recomputed tensors (or loss buffers) before a unit's backward pass, and the repeated
-        forward pass if needed.
-        """
+        """Write a unit's recomputed tensors (or loss buffers) before its backward pass, and the forward pass again."""
         # Tensors that appear without recompute are the loss function's buffers.
         category = "loss buffers" if unit.recompute is None else "recomputed activations"
-        for made in unit.makes:
-            self.builder.allocate(f"{made} recomputed {micro}", self.unit(made).recomputed, category, after=after)
+        for label in unit.makes:
+            self.builder.allocate(f"{label} recomputed {micro}", self.unit(label).recomputed, category, after=after)
         if unit.recompute is not None:
             act = NumericAction(Computation.RECOMPUTE, unit.makes, micro)
             name = f"{unit.name} recompute"
@@ -370,9 +366,7 @@ class Passes:
                 self._run(f"{name} {micro}", unit.recompute, "recompute", after, act)
 
     def _end(self, micro: int, unit: Unit, chunk: Chunk, fresh: str | None, done: str, *, communicates: bool) -> str:
-        """Write the end of a unit's backward pass: free activations, accumulate and copy gradients. Return the name of
-        the last kernels.
-        """
+        """End a unit's backward pass: free activations, accumulate and copy gradients; return the last kernels."""
         self._free_activations(micro, unit, chunk)
         done = self._accumulate(micro, unit, fresh, done)
         if communicates and unit.copies is not None:
@@ -382,16 +376,16 @@ class Passes:
     def _free_activations(self, micro: int, unit: Unit, chunk: Chunk) -> None:
         """Write the frees of a unit's saved and recomputed tensors after its backward pass."""
         back = " returned" if unit.name in self._waiting_on_host else ""
-        kept = f"{unit.name} activations{back} {micro}"
+        activations = f"{unit.name} activations{back} {micro}"
         if unit.holds:
-            held = f"{unit.name} gradient of input {micro}"
-            self.builder.allocate(held, unit.holds, "activation gradients")
-            self._held += [kept, held]
+            gradient = f"{unit.name} gradient of input {micro}"
+            self.builder.allocate(gradient, unit.holds, "activation gradients")
+            self._held += [activations, gradient]
         elif unit.kept:
-            self.builder.free(kept)
+            self.builder.free(activations)
         if unit.recomputed:
             self.builder.free(f"{unit.name} recomputed {micro}")
-        if unit.holds and unit is next(one for one in chunk.units if one.holds):
+        if unit.holds and unit is next(other for other in chunk.units if other.holds):
             for name in self._held:
                 self.builder.free(name)
             self._held.clear()
@@ -407,30 +401,28 @@ class Passes:
     def _run(
         self, name: str, pieces: PassPieces, kind: str, after: list[str | None], act: NumericAction[Computation]
     ) -> str:
-        """Write the kernels and exchanges of a pass under the name `name`; return the name of the operation that makes
-        the pass's result available.
-        """
+        """Write the kernels and exchanges of a pass; return the operation that makes the pass's result available."""
         labels = self._labels_of(pieces)
         # A half of the backward pass may have no kernels, as the embedding's input gradient. An operation of no
         # duration keeps the name for operations that wait.
         if "" not in labels:
             return self.builder.compute(name, NOTHING, kind, [*after, *self.builder.awaited()], act)
-        # `named` maps a piece's place to its exchange, until kernels wait for the exchange.
-        done, named = name, dict[int, str | None]()
+        # `exchanges` maps a piece's place to its exchange, until kernels wait for the exchange.
+        done, exchanges = name, dict[int, str | None]()
         for place, (piece, label) in enumerate(zip(pieces.pieces, labels, strict=True)):
             if piece.exchange is not None:
                 within = NumericAction(Exchange.WITHIN, act.units, act.micro, act.effect, label)
                 exchanged = self.builder.exchange(f"{name}: {label}", piece.exchange, after, within)
-                named[place] = exchanged
+                exchanges[place] = exchanged
                 done = exchanged or done
             elif piece.cost is not None:
                 # Each exchange is awaited by the first kernels that need its result.
-                waits = [*after, *self.builder.awaited(), *(named.pop(one) for one in piece.awaited)]
+                waits = [*after, *self.builder.awaited(), *(exchanges.pop(index) for index in piece.awaited)]
                 done = self.builder.compute(name + label, piece.cost, kind, waits, None if label else act)
                 # Later kernels follow the first on the same stream.
                 after = []
         # Exchanges that no kernel of this pass awaited must end before the rank's next kernels.
-        self.builder.await_next(named.values())
+        self.builder.await_next(exchanges.values())
         return done
 
     def _labels_of(self, pieces: PassPieces) -> Sequence[str]:
@@ -464,17 +456,15 @@ class Passes:
             self.gradients.append(name)
 
     def _allocate_fresh(self, micro: int, unit: Unit, after: list[str | None]) -> str | None:
-        """Allocate the gradients of a unit from one micro-batch; return the allocation's name if the caller frees it
-        after accumulation, or None.
-        """
-        whole, computed = self.keeps_whole_gradients, find(self.step.trained_dtype).itemsize
+        """Allocate a unit's gradients of one micro-batch; return the name if the caller must free it, or None."""
+        unsharded, computed = self.keeps_whole_gradients, find(self.step.trained_dtype).itemsize
         # A temporary gradient has the computed dtype; the accumulated gradient may be wider.
         name = f"{unit.name} gradients {micro}"
-        nbytes = 0 if whole and self._adds_in_place(unit) else unit.trained * computed
+        nbytes = 0 if unsharded and self._adds_in_place(unit) else unit.trained * computed
         # It takes the place of tensors that are freed before; the name is freed with them.
-        nbytes = max(0, nbytes - unit.freed_early) if whole else nbytes
+        nbytes = max(0, nbytes - unit.freed_early) if unsharded else nbytes
         self.builder.allocate(name, nbytes, "gradients", after=after)
-        return name if whole else None
+        return name if unsharded else None
 
     def _adds_in_place(self, unit: Unit) -> bool:
         """Return True if a micro-batch's gradient of a unit needs no allocation of its own: a buffer holds it for the
@@ -486,9 +476,7 @@ class Passes:
         return framework.keeps_gradients or (from_matmuls and unit.name != "embedding")
 
     def _whole(self, unit: Unit, micro: int) -> str:
-        """Return the allocation name for a unit's whole gradient, which accumulates over the micro-batches of
-        a step.
-        """
+        """Return the allocation name of a unit's whole gradient, which accumulates over micro-batches."""
         number = micro // self.step.accumulation
         return f"{unit.name} gradients" + (f" of step {number}" if number else "")
 
@@ -558,9 +546,7 @@ class Passes:
         return None if same or ranks == 1 else self._buffer(name, units)
 
     def _buffer(self, name: str, units: Sequence[Unit], after: Sequence[str | None] = ()) -> str:
-        """Allocate a communication buffer for the gradients of some units, in the dtype of the reduction; return the
-        allocation's name.
-        """
+        """Allocate a buffer in the reduction's dtype for the gradients of some units; return its name."""
         nbytes = sum(unit.trained for unit in units) * find(self.step.precision.reduce).itemsize
         return self.builder.allocate(f"{name} buffer", nbytes, "buffers", after=after)
 

@@ -60,22 +60,22 @@ class Pipeline:
         TooLargeError
             This machine cannot hold the order of passes.
         """
-        asked = step.parallelism
-        schedule = SCHEDULES.find(asked.schedule if asked.pp > 1 else "1f1b")
-        chunks = schedule.chunks or asked.virtual_stages
-        shape = PipelineShape(asked.pp, step.accumulation, chunks, asked.microbatch_group or asked.pp)
-        refused = schedule.refusal(shape) if asked.pp > 1 else ""
+        parallelism = step.parallelism
+        schedule = SCHEDULES.find(parallelism.schedule if parallelism.pp > 1 else "1f1b")
+        chunks = schedule.chunks or parallelism.virtual_stages
+        shape = PipelineShape(parallelism.pp, step.accumulation, chunks, parallelism.microbatch_group or parallelism.pp)
+        refused = schedule.refusal(shape) if parallelism.pp > 1 else ""
         if refused:
             raise ValueError(f"parallelism.schedule: {schedule.name}: {refused}")
-        made = cls(step, schedule, shape)
+        pipeline = cls(step, schedule, shape)
         # Refuse before the order is built.
-        short = shortage_text(made.all_passes * _BYTES_A_PASS)
+        short = shortage_text(pipeline.all_passes * _BYTES_A_PASS)
         if short:
             raise TooLargeError(
-                f"{made.all_passes:,} passes of {shape.micro_batches:,} micro-batches through {shape.stages:,} stages "
-                f"would take about {short}; take fewer micro-batches, or fewer stages"
+                f"{pipeline.all_passes:,} passes of {shape.micro_batches:,} micro-batches through {shape.stages:,} "
+                f"stages would take about {short}; take fewer micro-batches, or fewer stages"
             )
-        return made
+        return pipeline
 
     @property
     def all_passes(self) -> int:
@@ -98,16 +98,16 @@ class Pipeline:
         """Return the number of layers on each pipeline stage of a model copy; raise ValueError if the requested numbers
         are impossible.
         """
-        asked, layers = self.step.parallelism, self.step.model.num_layers
-        if asked.pp == 1:
+        parallelism, layers = self.step.parallelism, self.step.model.num_layers
+        if parallelism.pp == 1:
             return (layers,)
-        if asked.layers_of_stages:
-            refused = refusal_of_layers(asked.layers_of_stages, self.model_stages, layers, self.step.model.name)
+        if parallelism.layers_of_stages:
+            refused = refusal_of_layers(parallelism.layers_of_stages, self.model_stages, layers, self.step.model.name)
             if refused:
                 raise ValueError(f"parallelism.stages: {refused}")
-            return asked.layers_of_stages
+            return parallelism.layers_of_stages
         try:
-            return layers_of_stages(layers, self.model_stages, *asked.less, self.step.model.mtp_layers)
+            return layers_of_stages(layers, self.model_stages, *parallelism.less, self.step.model.mtp_layers)
         except ValueError as error:
             raise ValueError(f"parallelism.stages: {error}") from error
 
@@ -116,17 +116,17 @@ class Pipeline:
         and last micro-batch.
         """
         parts = units_of_stages(units, self.layers())
-        made = []
+        chunks = []
         for stage in self.schedule.stages_of(place, self.shape):
-            own = [
-                one.micro
-                for one in self.passes(place)
+            order = [
+                entry.micro
+                for entry in self.passes(place)
                 # These passes produce the weight gradients: their first and last micro-batch begin and end the
                 # accumulation.
-                if one.stage == stage and one.work in (Work.BACKWARD, Work.WEIGHT_GRADIENT)
+                if entry.stage == stage and entry.work in (Work.BACKWARD, Work.WEIGHT_GRADIENT)
             ]
-            made.append(Chunk(stage, parts[stage % self.model_stages], self.shape.micro_batches, own[0], own[-1]))
-        return tuple(made)
+            chunks.append(Chunk(stage, parts[stage % self.model_stages], self.shape.micro_batches, order[0], order[-1]))
+        return tuple(chunks)
 
     @property
     def order(self) -> Order:
@@ -135,7 +135,7 @@ class Pipeline:
 
     def passes(self, place: int) -> tuple[Pass, ...]:
         """Return the passes that the pipeline rank `place` runs in a step, in order."""
-        return tuple(one for slot in self.order[place] for one in slot)
+        return tuple(entry for slot in self.order[place] for entry in slot)
 
     def few(self, place: int, kind: Callable[[Pass], Hashable]) -> tuple[int, ...]:
         """Return micro-batch numbers with passes that cover every kind of pass on a pipeline rank.
@@ -151,11 +151,13 @@ class Pipeline:
             Return a key shared by passes, of equal work and stage, with the same operations.
         """
         passes = self.passes(place)
-        last = {(one.work, one.stage): one.micro for one in passes}
+        last = {(entry.work, entry.stage): entry.micro for entry in passes}
         # Later entries overwrite earlier ones: reversed for the first micro-batch.
-        first = {(one.work, one.stage): one.micro for one in reversed(passes)}
+        first = {(entry.work, entry.stage): entry.micro for entry in reversed(passes)}
         ends = {*first.values(), *last.values()}
-        between = {(one.work, one.stage, kind(one)): one.micro for one in reversed(passes) if one.micro not in ends}
+        between = {
+            (entry.work, entry.stage, kind(entry)): entry.micro for entry in reversed(passes) if entry.micro not in ends
+        }
         return (*sorted(ends), *sorted({*between.values()}))
 
     def note(
@@ -185,41 +187,39 @@ class Pipeline:
         for number in range(self.step.rounds):
             for slot in self.order[place]:
                 under_way: list[str] = []
-                noted = [one for one in slot if one.micro in micros]
-                for one in noted:
+                noted = [entry for entry in slot if entry.micro in micros]
+                for entry in noted:
                     # The second pass of a slot does not wait for exchanges of the first.
-                    under_way += builder.awaited() if one is not noted[0] else []
-                    begins[one] = len(builder.ops)
-                    micro = one.micro + number * self.shape.micro_batches
-                    self._note(one, micro, by_stage[one.stage], builder, planned)
+                    under_way += builder.awaited() if entry is not noted[0] else []
+                    begins[entry] = len(builder.ops)
+                    micro = entry.micro + number * self.shape.micro_batches
+                    self._note(entry, micro, by_stage[entry.stage], builder, planned)
                 builder.await_next(under_way)
                 if by_turns and len(noted) == 2:
-                    first, second = (begins[one] for one in noted)
+                    first, second = (begins[entry] for entry in noted)
                     builder.ops[first:] = interleaved_kernels(builder.ops[first:second], builder.ops[second:])
         return begins
 
-    def _note(self, one: Pass, micro: int, chunk: Chunk, builder: ProgramBuilder, planned: PassPlanner) -> None:
+    def _note(self, entry: Pass, micro: int, chunk: Chunk, builder: ProgramBuilder, planned: PassPlanner) -> None:
         """Write a micro-batch's pass through a chunk into the program, with receive and send."""
-        if one.work is Work.WEIGHT_GRADIENT:
+        if entry.work is Work.WEIGHT_GRADIENT:
             planned.weight_gradient(micro, chunk)
             return
-        forward = one.work is Work.FORWARD
+        forward = entry.work is Work.FORWARD
         step = 1 if forward else -1
-        arrived = self._moved(builder, one.stage - step, one.stage, micro, [], forward=forward)
+        arrived = self._moved(builder, entry.stage - step, entry.stage, micro, [], forward=forward)
         passes = {
             Work.FORWARD: planned.forward,
             Work.BACKWARD: planned.backward,
             Work.INPUT_GRADIENT: planned.input_gradient,
         }
-        done = passes[one.work](micro, chunk, [arrived])
-        self._moved(builder, one.stage, one.stage + step, micro, [done], forward=forward)
+        done = passes[entry.work](micro, chunk, [arrived])
+        self._moved(builder, entry.stage, entry.stage + step, micro, [done], forward=forward)
 
     def _moved(
         self, builder: ProgramBuilder, source: int, target: int, micro: int, after: list[str | None], *, forward: bool
     ) -> str | None:
-        """Write the send of a micro-batch's activations or gradients from one stage to another; return the name, or
-        None if nothing is sent.
-        """
+        """Write the send of activations or gradients between two stages; return the name, or None without a send."""
         last = self.model_stages
         # A second model copy starts at stage `last`; copies exchange no messages.
         if not min(source, target) >= 0 or max(source, target) >= self.shape.stages or source // last != target // last:
@@ -248,9 +248,7 @@ class Pipeline:
 
     @cached_property
     def _passed(self) -> Sequence[int]:
-        """Elements of a micro-batch that each stage of a model copy receives from the stage before: the input of its
-        first layer.
-        """
+        """Elements of a micro-batch that each stage of a model copy receives: the input of its first layer."""
         batch, before = batch_of(self.step), accumulate(self.layers()[:-1], initial=0)
         return [passed_bytes(self.step.model, layers, batch) // batch.itemsize for layers in before]
 

@@ -95,9 +95,9 @@ def plan_step(cluster: Cluster, step: TrainingStep, *, steady: bool = True) -> S
     groups = groups_of(step, cluster.world_size)
     communicator = Communicator(cluster, groups, step.collectives, even, step.copies_to_host, step.algorithm)
     stages = _noted(cluster, step, communicator)
-    lists = [StageOps(made.builder.ops, made.builder.scopes) for made in stages]
+    lists = [StageOps(stage.builder.ops, stage.builder.scopes) for stage in stages]
     ranks = for_every_rank(lists, groups, communicator.among)
-    collectives = [op for made in stages for op in made.builder.collectives]
+    collectives = [op for stage in stages for op in stage.builder.collectives]
     # Also raises an error now, rather than during the simulation, if an algorithm cannot run in some group.
     unlike = _in_every_group(stages, communicator)
     closed_forms = sum(op.duration is not None for op in collectives)
@@ -105,8 +105,8 @@ def plan_step(cluster: Cluster, step: TrainingStep, *, steady: bool = True) -> S
     tokens = step.seq_len * step.micro_batch_size * step.accumulation * groups.grid.size("dp")
     model = flops_of(step) * tokens
     # Every list is run by equally many ranks.
-    fullest = max(stages, key=lambda made: made.states.on_host + made.passes.most_on_host)
-    recomputed = sum(u.recompute.flops for made in stages for u in made.passes.units if u.recompute is not None)
+    fullest = max(stages, key=lambda stage: stage.states.on_host + stage.passes.most_on_host)
+    recomputed = sum(u.recompute.flops for stage in stages for u in stage.passes.units if u.recompute is not None)
     return StepPlan(
         program=Program(ranks, beside=process_memory(cluster.gpus[0], step, groups)),
         step=step,
@@ -129,63 +129,61 @@ def flops_of(step: TrainingStep) -> float:
     """Return the model FLOPs per token of a training step: the numerator of MFU. Frozen parts need no gradients of
     weights, and parts before the first trained one no gradients at all.
     """
-    whole = training_flops_per_token(step.model, step.seq_len)
+    flops = training_flops_per_token(step.model, step.seq_len)
     if step.trained is None:
-        return whole
+        return flops
     parts = modules(step.model)
     begins = next(place for place, part in enumerate(parts) if part.name == step.trained.first)
     # Per parameter 2 FLOP for each of forward pass, gradient of the input, gradient of the weight; what is no parameter
     # is attention, 1/3 of it forward.
     matrices = 6.0 * sum(part.elements for part in parts)
-    attention = max(0.0, whole - matrices)
+    attention = max(0.0, flops - matrices)
     # Of a model with experts a token uses a share of the parameters.
-    used = min(1.0, whole / matrices)
+    used = min(1.0, flops / matrices)
     before = used * sum(part.elements for part in parts[:begins])
     trained = dict(step.trained.modules)
     frozen = used * sum(
-        one.elements for part in parts for one in part.parameters if one.name not in trained.get(part.name, ())
+        tensor.elements for part in parts for tensor in part.parameters if tensor.name not in trained.get(part.name, ())
     )
     behind = max(0, begins - 1) / step.model.num_layers
-    return max(whole / 3, whole - 2.0 * frozen - 2.0 * before - attention * behind * 2 / 3)
+    return max(flops / 3, flops - 2.0 * frozen - 2.0 * before - attention * behind * 2 / 3)
 
 
 def _in_every_group(stages: Iterable[_StageProgram], communicator: Communicator) -> list[Collective]:
     """Return the stages' distinct collectives, once per distribution of the process groups over nodes."""
-    found: dict[Hashable, list[Collective]] = {}
-    for builder in (made.builder for made in stages):
+    by_key: dict[Hashable, list[Collective]] = {}
+    for builder in (stage.builder for stage in stages):
         for op in builder.collectives:
             scope = builder.scopes.get(op.name)
             key = scope, op.stream, op.schedule.operation, op.schedule.algorithm, op.elements, op.dtype, op.constants
-            if key not in found:
-                found[key] = [op] if scope is None else communicator.in_every_group(op, scope)
-    return list(chain.from_iterable(found.values()))
+            if key not in by_key:
+                by_key[key] = [op] if scope is None else communicator.in_every_group(op, scope)
+    return list(chain.from_iterable(by_key.values()))
 
 
 def _simulated_share(collectives: Sequence[Collective]) -> float:
     """Return the bytes of collectives without a closed form over the bytes of all collectives; 1 without bytes."""
-    whole = sum(op.nbytes for op in collectives)
-    return sum(op.nbytes for op in collectives if op.duration is None) / whole if whole else 1.0
+    total = sum(op.nbytes for op in collectives)
+    return sum(op.nbytes for op in collectives if op.duration is None) / total if total else 1.0
 
 
 def _constants_by_operation(collectives: Iterable[Collective]) -> dict[str, tuple[str, ...]]:
     """Return the sources of the machine's constants for each operation that has constants, in alphabetical order."""
-    found: dict[str, set[str]] = {}
+    sources: dict[str, set[str]] = {}
     for op in collectives:
         if op.constants:
-            found.setdefault(op.schedule.operation, set()).add(op.constants)
-    return {operation: tuple(sorted(found[operation])) for operation in sorted(found)}
+            sources.setdefault(op.schedule.operation, set()).add(op.constants)
+    return {operation: tuple(sorted(sources[operation])) for operation in sorted(sources)}
 
 
 def _algorithms(collectives: Iterable[Collective]) -> dict[str, str]:
-    """Return the algorithm names of each operation, keyed by parallelism and operation ("dp all_gather"); sends and
-    host copies are left out.
-    """
-    found: dict[str, dict[str, None]] = {}
+    """Return the algorithms, keyed by parallelism and operation ("dp all_gather"), without sends and host copies."""
+    names: dict[str, dict[str, None]] = {}
     for op in collectives:
         dimension = dimension_of(op.stream)
         if dimension != HOST_COPIES and op.schedule.algorithm != "send":
-            found.setdefault(f"{dimension} {op.schedule.operation}", {})[op.schedule.algorithm] = None
-    return {name: ", ".join(found[name]) for name in sorted(found)}
+            names.setdefault(f"{dimension} {op.schedule.operation}", {})[op.schedule.algorithm] = None
+    return {name: ", ".join(names[name]) for name in sorted(names)}
 
 
 def ranks_alone(cluster: Cluster, step: TrainingStep, *, at_once: bool = False) -> tuple[Program, ...]:
@@ -198,7 +196,7 @@ def ranks_alone(cluster: Cluster, step: TrainingStep, *, at_once: bool = False) 
     groups = groups_of(step, cluster.world_size)
     communicator = Communicator(cluster, groups, "at_once" if at_once else "rough", True)
     beside = process_memory(cluster.gpus[0], step, groups)
-    return tuple(Program((tuple(made.builder.ops),), beside=beside) for made in _noted(cluster, step, communicator))
+    return tuple(Program((tuple(stage.builder.ops),), beside=beside) for stage in _noted(cluster, step, communicator))
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,46 +242,46 @@ def few_micro_batches(
     # Unbalanced context parallelism gives a stage several lists.
     stage_of = [number // groups.unlike_places for number in range(groups.lists)]
     lists = [number for number, stage in enumerate(stage_of) if stages is None or stage in stages]
-    made = _noted(cluster, step, communicator, few=lists)
+    programs = _noted(cluster, step, communicator, few=lists)
     return tuple(
         StageNotes(
             stage,
-            tuple(one.builder.ops),
-            one.begins,
-            one.ends,
-            one.passes.order,
-            _stand_for(one),
-            one.builder.assumed,
+            tuple(program.builder.ops),
+            program.begins,
+            program.ends,
+            program.passes.order,
+            _stand_for(program),
+            program.builder.assumed,
         )
-        for stage, one in zip([stage_of[number] for number in lists], made, strict=True)
+        for stage, program in zip([stage_of[number] for number in lists], programs, strict=True)
     )
 
 
 def _stand_for(noted: _StageProgram) -> tuple[Pass, ...]:
-    """Return for each pass in a rank's order the recorded pass with equal operations: itself, or the last recorded pass
-    of its kind.
-    """
+    """Return for each pass in a rank's order the recorded pass with equal operations: itself or its kind's last."""
     kind = noted.planned.kind
     last: dict[Hashable, Pass] = {}
     # Later micro-batches in this order overwrite earlier ones: `Pipeline.few` puts representatives last.
     for micro in noted.micros:
-        last |= {(one.work, one.stage, kind(one)): one for one in noted.begins if one.micro == micro}
-    return tuple(one if one in noted.begins else last[one.work, one.stage, kind(one)] for one in noted.passes.order)
+        last |= {(entry.work, entry.stage, kind(entry)): entry for entry in noted.begins if entry.micro == micro}
+    return tuple(
+        entry if entry in noted.begins else last[entry.work, entry.stage, kind(entry)] for entry in noted.passes.order
+    )
 
 
 def groups_of(step: TrainingStep, world_size: int) -> Groups:
     """Return the process groups of a training step on `world_size` ranks."""
     grid = step.parallelism.grid(world_size)
-    asked = step.parallelism
+    parallelism = step.parallelism
     shard = step.sharding.shard_size or grid.holders
     return Groups(
         grid,
         shard,
         step.sharding.mesh,
-        asked.ulysses,
-        asked.ep,
-        asked.expert_tensor,
-        asked.unlike_places,
+        parallelism.ulysses,
+        parallelism.ep,
+        parallelism.expert_tensor,
+        parallelism.unlike_places,
         step.experts_in_node,
     )
 
@@ -315,13 +313,13 @@ def _without_lone_shards(step: TrainingStep, world_size: int) -> TrainingStep:
     if groups.shard_size > 1 or (step.model.num_experts and groups.size("expert data") > 1):
         return step
     # DDP shards nothing; ZeRO-2 shards what an update on the host needs.
-    kept = frozenset() if step.offload is None else {State.OPTIMIZER, State.GRADIENTS}
-    alone = next(name for name in STRATEGIES.names() if STRATEGIES.find(name).shards == kept)
-    if optimizer.of_matrices is not None and not kept:
+    shards = frozenset() if step.offload is None else {State.OPTIMIZER, State.GRADIENTS}
+    strategy = next(name for name in STRATEGIES.names() if STRATEGIES.find(name).shards == shards)
+    if optimizer.of_matrices is not None and not shards:
         optimizer = replace(optimizer, of_matrices=replace(optimizer.of_matrices, distribution="replicated"))
     # The groups stay of one rank where states on the host keep an owner.
-    size = sharding.shard_size if kept else None
-    unsharded = sharding.replaced(strategy=alone, shard_size=size, reshard_after_forward=True, gradient_sync="every")
+    size = sharding.shard_size if shards else None
+    unsharded = sharding.replaced(strategy=strategy, shard_size=size, reshard_after_forward=True, gradient_sync="every")
     return replace(step, sharding=unsharded, optimizer=optimizer)
 
 
@@ -376,9 +374,7 @@ class _StageProgram:
 def _noted(
     cluster: Cluster, step: TrainingStep, communicator: Communicator, *, few: Sequence[int] | None = None
 ) -> list[_StageProgram]:
-    """Write the program for the lowest rank in each operation list; with `few`, only for these lists and a few
-    micro-batches.
-    """
+    """Write the program of each list's lowest rank; with `few`, of these lists alone and a few micro-batches."""
     strategy, groups = STRATEGIES.find(step.sharding.strategy), communicator.groups
     left = hbm_left(cluster)
     check_cut(step)
@@ -394,11 +390,11 @@ def _noted(
         rank = groups.list_of.index(number)
         builder = ProgramBuilder(communicator, rank, step.precision.params, step.framework)
         chunks = pipeline.chunks(stage, by_place[place])
-        own = tuple(unit for chunk in chunks for unit in chunk.units)
-        whole = strategy.keeps_whole_gradients(step.sharding)
+        members = tuple(unit for chunk in chunks for unit in chunk.units)
+        unsharded = strategy.keeps_whole_gradients(step.sharding)
         order = pipeline.passes(stage)
-        passes = Passes(builder, step, own, groups.shard_size, groups.size("expert data"), whole, chunks, order)
-        resident = sum(unit.resident for unit in own)
+        passes = Passes(builder, step, members, groups.shard_size, groups.size("expert data"), unsharded, chunks, order)
+        resident = sum(unit.resident for unit in members)
         rank_states = states(
             step, strategy.shards, strategy.updater, passes.parts_of_states(), resident, passes.frozen_by_ranks()
         )
@@ -409,11 +405,11 @@ def _noted(
         builder.allocate("optimizer states", rank_states.optimizer, "optimizer")
         if scratch := step.framework.scratch(cluster.gpus[0], experts=bool(step.model.num_experts)):
             builder.allocate("workspaces", scratch, "workspaces")
-        if buffer := memory_buffer(step, own, place):
+        if buffer := memory_buffer(step, members, place):
             builder.allocate("memory buffer", buffer, "workspaces")
-        if whole and step.framework.gradient_buffers:
+        if unsharded and step.framework.gradient_buffers:
             builder.allocate("gradient buffers", passes.gradient_bytes, "gradients")
-        if whole and step.framework.placeholders:
+        if unsharded and step.framework.placeholders:
             builder.allocate("gradient placeholders", passes.placeholder_bytes, "gradients")
         # The states are copied as the last update left them.
         saved = builder.save(-(-int(checkpoint_bytes(step)) // groups.grid.world_size)) if step.saves else None
@@ -429,7 +425,7 @@ def _noted(
     return noted
 
 
-def memory_buffer(step: TrainingStep, own: Sequence[Unit], place: int = 0) -> int:
+def memory_buffer(step: TrainingStep, members: Sequence[Unit], place: int = 0) -> int:
     """Return the size of the buffer that a framework keeps for gathered inputs and scores on a rank [B].
 
     Megatron-Core's GlobalMemoryBuffer (core/utils.py) has one array for each dtype, as large as the largest request:
@@ -438,7 +434,7 @@ def memory_buffer(step: TrainingStep, own: Sequence[Unit], place: int = 0) -> in
 
     Parameters
     ----------
-    own : sequence of Unit
+    members : sequence of Unit
         The rank's units: embedding, layers and head, or its pipeline stages' units.
     place : int
         The rank's place among context-parallel ranks.
@@ -446,11 +442,11 @@ def memory_buffer(step: TrainingStep, own: Sequence[Unit], place: int = 0) -> in
     model, users = step.model, step.framework.memory_buffer
     if users == "none" or not isinstance(model, Transformer):
         return 0
-    batch, layers = batch_of(step, place), users != "head" and any(unit.is_layer for unit in own)
+    batch, layers = batch_of(step, place), users != "head" and any(unit.is_layer for unit in members)
     elements = 0
-    if batch.cut.sequence and (layers or any(unit.name == "head" for unit in own)):
+    if batch.cut.sequence and (layers or any(unit.name == "head" for unit in members)):
         elements = batch.tokens * model.hidden_size
-    waiting = min(2, step.deferred) if any(unit.deferred for unit in own) else 0
+    waiting = min(2, step.deferred) if any(unit.deferred for unit in members) else 0
     if layers and users == "scores" and batch.attention != "flash":
         elements = max(elements, batch.sequences * model.num_heads // batch.cut.tensor * batch.seq_len**2)
     # Deferred weight gradients gather into two arrays of their own, in turns (`drain_embedding_wgrad_compute`).

@@ -167,8 +167,8 @@ class Groups:
         # Tensor-parallel ranks in a stage also belong to the expert groups.
         if scope in _OF_EXPERTS:
             # Shape (stages, ranks with the same experts, ranks with different experts, ranks that shard an expert).
-            there = self.grid.stages().reshape(len(self.grid.stages()), -1, self.expert_ranks, self.expert_tensor)
-            return np.moveaxis(there, _OF_EXPERTS[scope], -1).reshape(-1, self.size(scope))
+            stages = self.grid.stages().reshape(len(self.grid.stages()), -1, self.expert_ranks, self.expert_tensor)
+            return np.moveaxis(stages, _OF_EXPERTS[scope], -1).reshape(-1, self.size(scope))
         if scope == "experts node":
             return self.table("experts").reshape(-1, self.size(scope))
         # Ranks at equal places of a group's nodes.
@@ -264,8 +264,8 @@ class Groups:
             for met in np.unique(np.sort(lists, axis=1), axis=0).tolist():
                 nx.add_path(linked, met)
             for together in nx.connected_components(linked):
-                there = np.flatnonzero(np.isin(lists[:, 0], list(together))).tolist()
-                self._of_list.update({(scope, own): there for own in together})
+                groups = np.flatnonzero(np.isin(lists[:, 0], list(together))).tolist()
+                self._of_list.update({(scope, member): groups for member in together})
         return self._of_list[scope, number]
 
 
@@ -364,9 +364,7 @@ class _GroupExpander:
         return name if scope is None else self._name(name, scope, self.groups.number(scope, rank))
 
     def _name(self, name: str, scope: Scope, number: int) -> str:
-        """Return the name of a collective in the process group with this number: "gather layer 0 forward 0
-        (shard 1)".
-        """
+        """Return a collective's name in the process group of this number: "gather layer 0 forward 0 (shard 1)"."""
         # A group that spans every rank needs no number.
         if scope == "all" and self.groups.data_parallel == self.groups.world_size:
             return name

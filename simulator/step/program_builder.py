@@ -207,9 +207,9 @@ class ProgramBuilder:
         worker.
         """
         template = self.communicator.serve(operation, elements, dtype, sharding)
-        alone = template is not None and len(template.group) == 1
+        is_single = template is not None and len(template.group) == 1
         # An asynchronous worker exchanges data with the servers alone, without other workers.
-        return self._named(template and replace(template, act=act), name, after, "worker" if alone else "all")
+        return self._named(template and replace(template, act=act), name, after, "worker" if is_single else "all")
 
     def copy(
         self,
@@ -223,12 +223,12 @@ class ProgramBuilder:
         """Append a copy of `nbytes` bytes to the host or back, page by page if `paged`, on the stream of its direction;
         return the name.
         """
-        made = self.communicator.copy(nbytes, direction, paged=paged)
+        operation = self.communicator.copy(nbytes, direction, paged=paged)
         # A copy that shares PCIe links with other traffic is simulated; otherwise its duration is known.
-        if isinstance(made, Collective):
-            self._named(made, name, after, "own")
+        if isinstance(operation, Collective):
+            self._named(operation, name, after, "own")
         else:
-            self._off_gpu(name, made, nbytes, f"copy {direction}", f"copy {direction}", after)
+            self._off_gpu(name, operation, nbytes, f"copy {direction}", f"copy {direction}", after)
         return name
 
     def save(self, nbytes: int) -> str | None:
@@ -269,9 +269,7 @@ class ProgramBuilder:
         after: Iterable[str | None],
         act: NumericAction[Computation] | None = None,
     ) -> str:
-        """Append work outside the GPU that takes `seconds`, unchanged by a slow GPU or collectives in flight; return
-        the name.
-        """
+        """Append work outside the GPU, whose time neither a slow GPU nor a collective changes; return its name."""
         self._note(Compute(name, seconds, 0.0, nbytes, None, kind, stream, _given(after), act, on_gpu=False))
         return name
 

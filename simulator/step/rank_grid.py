@@ -119,9 +119,7 @@ class RankGrid:
         return by_stage.transpose(0, 2, 1).reshape(len(by_stage), -1)
 
     def _by_stage(self) -> Ints:
-        """Return the ranks by pipeline stage, tensor-parallel coordinate and holder of the same part, shape (stages,
-        tp, holders).
-        """
+        """Return the ranks by stage, tensor coordinate and holder of the same part, shape (stages, tp, holders)."""
         rows = self.groups("dp", "cp")
         place, tensor = self.coordinate("pp")[rows[:, 0]], self.coordinate("tp")[rows[:, 0]]
         by_place = rows[np.lexsort((tensor, place))].reshape(self.size("pp"), self.size("tp"), -1)
@@ -152,9 +150,9 @@ def refusal(world_size: int, sizes: Iterable[tuple[Kind, int]]) -> str:
     """Return a sentence telling why `world_size` ranks cannot be partitioned into groups of these sizes; empty if
     possible.
     """
-    given = dict(sizes)
-    spread = prod(given.values())
+    by_kind = dict(sizes)
+    spread = prod(by_kind.values())
     if world_size % spread:
-        text = " x ".join(f"{kind} {size}" for kind, size in given.items() if size > 1)
+        text = " x ".join(f"{kind} {size}" for kind, size in by_kind.items() if size > 1)
         return f"got {text} = {spread}; must divide the {world_size} ranks of the cluster"
     return ""

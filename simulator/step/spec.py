@@ -167,9 +167,9 @@ class TrainingStep:
         """Number of micro-batches of a step whose weight gradient of the head is computed after the last backward pass;
         0 without a pipeline.
         """
-        asked = self.parallelism.deferred_head_gradients
-        wanted = self.accumulation if asked == "all" else min(asked, self.accumulation)
-        return wanted if self.parallelism.pp > 1 else 0
+        setting = self.parallelism.deferred_head_gradients
+        count = self.accumulation if setting == "all" else min(setting, self.accumulation)
+        return count if self.parallelism.pp > 1 else 0
 
     @property
     def trains_head(self) -> bool:

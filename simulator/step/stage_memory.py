@@ -54,17 +54,15 @@ class _Change:
     net: int
 
     @classmethod
-    def of(cls, ops: Sequence[Op], taken: Mapping[str, Allocate]) -> _Change:
-        """Return the effect of a sequence of operations on memory; `taken` has every allocation, by name, that the
-        operations may free.
-        """
+    def of(cls, ops: Sequence[Op], allocations: Mapping[str, Allocate]) -> _Change:
+        """Return the effect of operations on memory; `allocations` has every allocation that they may free, by name."""
         here: Counter[str] = Counter()
         total = highest = 0
         most: Mapping[str, int] = {}
         for op in _in_time(ops):
-            one = op if isinstance(op, Allocate) else taken[op.allocation]
-            nbytes = one.nbytes if one is op else -one.nbytes
-            here[one.category] += nbytes
+            allocation = op if isinstance(op, Allocate) else allocations[op.allocation]
+            nbytes = allocation.nbytes if allocation is op else -allocation.nbytes
+            here[allocation.category] += nbytes
             total += nbytes
             if total > highest:
                 highest, most = total, dict(here)
@@ -93,10 +91,10 @@ def memory_of_notes(noted: Iterable[StageNotes]) -> tuple[StageMemory, ...]:
     """Return the peak memory of each stage from recorded operations; durations of collectives do not matter."""
     largest: dict[int, StageMemory] = {}
     for notes in noted:
-        found = _at_most(notes)
+        memory = _at_most(notes)
         # Unbalanced context parallelism gives a stage several lists.
-        if notes.stage not in largest or found.nbytes > largest[notes.stage].nbytes:
-            largest[notes.stage] = found
+        if notes.stage not in largest or memory.nbytes > largest[notes.stage].nbytes:
+            largest[notes.stage] = memory
     return tuple(largest[stage] for stage in sorted(largest))
 
 
@@ -109,32 +107,30 @@ def _at_most(notes: StageNotes) -> StageMemory:
         if here + change.highest > largest:
             largest, when = here + change.highest, number
         here += change.net
-    held = Counter(before.after)
+    by_category = Counter(before.after)
     # Sum categories only once, at the peak: a step may have millions of passes.
     for change, times in Counter(changes[:when]).items():
-        held.update({category: times * nbytes for category, nbytes in change.after.items()})
-    held.update([*changes, after][when].most)
+        by_category.update({category: times * nbytes for category, nbytes in change.after.items()})
+    by_category.update([*changes, after][when].most)
     # The pass at the peak has begun: its forward counts, its backward does not end yet.
-    begun = Counter(one.work for one in notes.order[: when + 1])
-    ended = Counter(one.work for one in notes.order[:when])
+    begun = Counter(entry.work for entry in notes.order[: when + 1])
+    ended = Counter(entry.work for entry in notes.order[:when])
     # A whole backward pass, or the weight gradients, frees activations.
     passes = begun[Work.FORWARD] - ended[Work.BACKWARD] - ended[Work.WEIGHT_GRADIENT]
-    return StageMemory(notes.stage, {category: nbytes for category, nbytes in held.items() if nbytes}, passes)
+    return StageMemory(notes.stage, {category: nbytes for category, nbytes in by_category.items() if nbytes}, passes)
 
 
 def _changes(notes: StageNotes) -> tuple[_Change, list[_Change], _Change]:
-    """Return the memory effects of the recorded operations before the passes, of each pass in a step, and of the
-    operations after the passes.
-    """
+    """Return the memory effects of the operations before the passes, of each pass, and of later operations."""
     # Recorded passes may free allocations of passes that were not recorded.
-    taken = {**notes.assumed, **{op.name: op for op in notes.ops if isinstance(op, Allocate)}}
+    allocations = {**notes.assumed, **{op.name: op for op in notes.ops if isinstance(op, Allocate)}}
     starts = [*notes.begins.values(), notes.ends]
     noted = {
-        one: _Change.of(notes.ops[begin:end], taken)
-        for (one, begin), end in zip(notes.begins.items(), starts[1:], strict=True)
+        entry: _Change.of(notes.ops[begin:end], allocations)
+        for (entry, begin), end in zip(notes.begins.items(), starts[1:], strict=True)
     }
-    passes = [noted[one] for one in notes.stand_for]
-    return _Change.of(notes.ops[: starts[0]], taken), passes, _Change.of(notes.ops[notes.ends :], taken)
+    passes = [noted[entry] for entry in notes.stand_for]
+    return _Change.of(notes.ops[: starts[0]], allocations), passes, _Change.of(notes.ops[notes.ends :], allocations)
 
 
 def _in_time(ops: Sequence[Op]) -> list[Allocate | Free]:

@@ -86,23 +86,23 @@ def layers_of_stages(
     return tuple(sizes)
 
 
-def refusal_of_layers(asked: Sequence[int], stages: int, layers: int, model: str) -> str:
+def refusal_of_layers(sizes: Sequence[int], stages: int, layers: int, model: str) -> str:
     """Return a sentence telling why pipeline stages cannot have the requested numbers of layers; empty if possible.
 
     Parameters
     ----------
-    asked : sequence of int
+    sizes : sequence of int
         Layers of each stage; the first and the last may have none.
     stages, layers : int
         Stages of the pipeline, and layers of the model.
     model : str
         Name of the model.
     """
-    if len(asked) != stages or sum(asked) != layers:
-        wanted = f"{stages} stages with the {layers} of {model}"
-        return f"got {len(asked)} stages with {sum(asked)} layers; must be {wanted}"
-    if 0 in asked[1:-1]:
-        return f"got no layer for stage {asked[1:-1].index(0) + 1}; only the first and the last stage may have no layer"
+    if len(sizes) != stages or sum(sizes) != layers:
+        target = f"{stages} stages with the {layers} of {model}"
+        return f"got {len(sizes)} stages with {sum(sizes)} layers; must be {target}"
+    if 0 in sizes[1:-1]:
+        return f"got no layer for stage {sizes[1:-1].index(0) + 1}; only the first and the last stage may have no layer"
     return ""
 
 
@@ -117,9 +117,9 @@ def refusal_of_deferral(schedule: str, strategy: str, *, chunked: bool) -> str:
         Whether head and loss are computed together, a chunk of tokens at a time.
     """
     able = {"schedule": _DEFERRING_SCHEDULES, "sharding": _DEFERRING_STRATEGIES}
-    for (key, names), asked in zip(able.items(), (schedule, strategy), strict=True):
-        if asked not in names:
-            return f"{asked} cannot defer the head's weight gradient; write {key}: {' or '.join(names)}"
+    for (key, names), name in zip(able.items(), (schedule, strategy), strict=True):
+        if name not in names:
+            return f"{name} cannot defer the head's weight gradient; write {key}: {' or '.join(names)}"
     if chunked:
         return "a chunked loss computes the head's weight gradient in the forward pass; write loss: fused"
     return ""

@@ -68,9 +68,9 @@ class States:
     pageable: int = 0
     paged: int = 0  # part of `pageable` that is on the host between updates [B]
 
-    def paged_out(self, wanted: int) -> States:
-        """Return the states with up to `wanted` of their pageable bytes on the host instead of the GPU [B]."""
-        moved = min(wanted, self.pageable)
+    def paged_out(self, nbytes: int) -> States:
+        """Return the states with up to `nbytes` of their pageable bytes on the host instead of the GPU [B]."""
+        moved = min(nbytes, self.pageable)
         return replace(self, optimizer=self.optimizer - moved, on_host=self.on_host + moved, paged=moved)
 
 
@@ -117,9 +117,9 @@ def states(
         parameters' dtype, without states.
     """
     precision, sharded, optimizer = step.precision, State.PARAMETERS in shards, step.optimizer
-    elements, own = sum(part.elements for part in parts), sum(part.own for part in parts)
-    on_gpu = own if sharded else elements
-    updated = {Updater.EVERY_RANK: elements, Updater.OWNERS: own, Updater.SERVERS: 0}[updater]
+    elements, share = sum(part.elements for part in parts), sum(part.own for part in parts)
+    on_gpu = share if sharded else elements
+    updated = {Updater.EVERY_RANK: elements, Updater.OWNERS: share, Updater.SERVERS: 0}[updater]
     p, g = find(step.trained_dtype).itemsize, find(precision.grads).itemsize
     master = 0 if precision.master is None else find(precision.master).itemsize
     averaged, applied, in_matrices = 0, 0, 0.0
@@ -133,16 +133,16 @@ def states(
     away = step.offload is not None
     # A shard of parameters is itself the master copy and is cast when gathered, unless the master copy lies on the
     # host.
-    alone = sharded and master > 0 and not away
-    held = sum(shard(count, ranks) if sharded else count for count, ranks in frozen)
-    parameters = on_gpu * (master if alone else p) + resident * p + held * find(precision.params).itemsize
+    is_master = sharded and master > 0 and not away
+    fixed = sum(shard(count, ranks) if sharded else count for count, ranks in frozen)
+    parameters = on_gpu * (master if is_master else p) + resident * p + fixed * find(precision.params).itemsize
     pageable = math.ceil(rest * numbers + in_matrices)
-    kept = updated * (0 if alone else master) + pageable
+    state_bytes = updated * (0 if is_master else master) + pageable
     read = rest * (g + numbers + (master or p))
-    written = rest * (numbers + master + (0 if alone else p))
-    copied = updated * p if master and not alone else 0
+    written = rest * (numbers + master + (0 if is_master else p))
+    copied = updated * p if master and not is_master else 0
     if not away:
-        return States(parameters, kept, read, written, updated, copied, 0, averaged, applied, pageable)
+        return States(parameters, state_bytes, read, written, updated, copied, 0, averaged, applied, pageable)
     # Without a master copy, the host needs its own copy of the working parameters.
     copy = updated * (0 if master else p)
-    return States(parameters, 0, read, written + copy, updated, copied, kept + copy + updated * g)
+    return States(parameters, 0, read, written + copy, updated, copied, state_bytes + copy + updated * g)

@@ -142,95 +142,95 @@ def units(
     """
     timer = KernelTimer(gpu, step, hbm_left)
     batch = batch_of(step, place)
-    whole = modules(step.model, batch.cut)
+    parts = modules(step.model, batch.cut)
     if step.trained is None:
-        computed = _computed(timer, batch, whole)
+        computed = _computed(timer, batch, parts)
     else:
-        computed = _partly_trained(timer, batch, whole, step.trained)
-        whole = _with_frozen(step.trained, whole)
+        computed = _partly_trained(timer, batch, parts, step.trained)
+        parts = _with_frozen(step.trained, parts)
     # Equal layers share a `parameters` object, which may list hundreds of experts: compute their values once.
-    known: dict[int, Mapping[str, Any]] = {}
-    made = []
-    for unit, module in zip(computed, whole, strict=True):
-        own = id(module.parameters)
-        known[own] = known.get(own) or _of_gradients(timer, unit.elements, module, ranks, sharded=sharded)
-        made.append(replace(unit, **known[own]))
-        holds = step.framework.keeps_input_gradients and sharded and ranks > 1 and made[-1].frozen > 0 and unit.back
-        made[-1] = made[-1] if holds else replace(made[-1], holds=0)
+    costs: dict[int, Mapping[str, Any]] = {}
+    stack = []
+    for unit, module in zip(computed, parts, strict=True):
+        key = id(module.parameters)
+        costs[key] = costs.get(key) or _of_gradients(timer, unit.elements, module, ranks, sharded=sharded)
+        stack.append(replace(unit, **costs[key]))
+        holds = step.framework.keeps_input_gradients and sharded and ranks > 1 and stack[-1].frozen > 0 and unit.back
+        stack[-1] = stack[-1] if holds else replace(stack[-1], holds=0)
     # With sequence parallelism, each rank sums the gradients of norms over its part of the sequence only. The whole
     # side of an adapter sees the part of the other side that lies on the rank.
     if batch.cut.sequence or (batch.adapters is not None and batch.cut.tensor > 1):
-        made = [replace(unit, partial=partial) for unit, partial in zip(made, _partial(step, batch.cut), strict=True)]
+        stack = [replace(unit, partial=partial) for unit, partial in zip(stack, _partial(step, batch.cut), strict=True)]
     # The update sums the gradients of both copies. Layers that predict further tokens look these up on the last stage.
     if (step.model.tied or step.model.mtp_layers) and step.parallelism.apart:
-        first, last = whole[0], whole[-1]
+        first, last = parts[0], parts[-1]
         table = first.parameters[0]
         shared = table.elements if table.trained else 0
-        made[0] = replace(made[0], shared=shared)
+        stack[0] = replace(stack[0], shared=shared)
         # The last stage holds a copy of the embedding table.
         copied = replace(last, parameters=(*last.parameters, table))
         more = _of_gradients(timer, copied.held(batch.itemsize), copied, ranks, sharded=sharded)
-        made[-1] = replace(made[-1], elements=copied.held(batch.itemsize), shared=shared, **more)
+        stack[-1] = replace(stack[-1], elements=copied.held(batch.itemsize), shared=shared, **more)
     # Experts are a separate unit only if other ranks hold different experts.
     if batch.cut.experts_apart:
         sharing = ranks * batch.cut.tensor // batch.cut.experts.tensor // batch.cut.experts.ranks
-        made = _apart(timer, made, whole, ranks, sharing)
-    return tuple(made)
+        stack = _apart(timer, stack, parts, ranks, sharing)
+    return tuple(stack)
 
 
-def _computed(timer: KernelTimer, batch: Batch, whole: Sequence[Module]) -> tuple[Unit, ...]:
+def _computed(timer: KernelTimer, batch: Batch, parts: Sequence[Module]) -> tuple[Unit, ...]:
     """Return the units of a model with their passes and saved bytes, without what depends on the sharding."""
     ends, step = timer_of_ends(timer), timer.step
-    first, *layers, last = whole
+    first, *layers, last = parts
     embedding = _plain("embedding", first.held(batch.itemsize), ends, first_operations(step.model, batch))
     return (embedding, *_layers(timer, batch, layers), _head(ends, batch, last.held(batch.itemsize)))
 
 
 def _partly_trained(
-    timer: KernelTimer, batch: Batch, whole: Sequence[Module], trained: TrainedParts
+    timer: KernelTimer, batch: Batch, parts: Sequence[Module], trained: TrainedParts
 ) -> tuple[Unit, ...]:
     """Return the units of a model with frozen parts: frozen parameters have no gradient, and units before the first
     trained one compute no gradient and save nothing.
     """
-    known: dict[tuple[bool, frozenset[str], bool], tuple[Unit, ...]] = {}
-    made, behind = list[Unit](), False
-    for place, module in enumerate(whole):
-        own, first = trained.of(module.name), module.name == trained.first
-        names = frozenset(map(operation_parameter, own))
-        every = own >= {one.name for one in module.parameters}
+    by_key: dict[tuple[bool, frozenset[str], bool], tuple[Unit, ...]] = {}
+    stack, behind = list[Unit](), False
+    for place, module in enumerate(parts):
+        parameters, first = trained.of(module.name), module.name == trained.first
+        names = frozenset(map(operation_parameter, parameters))
+        every = parameters >= {parameter.name for parameter in module.parameters}
         # A tied head multiplies by the embedding's table.
-        if timer.step.model.tied and module is whole[-1]:
+        if timer.step.model.tied and module is parts[-1]:
             table = "token" in trained.of("embedding")
             names, every = names | ({"logits.weight"} if table else set()), every and table
         behind = behind or first
         key = every, names, first
-        if key not in known:
+        if key not in by_key:
             part = batch if every else replace(batch, adapters=FROZEN, trained=names, begins=first)
-            known[key] = _computed(timer, part, whole)
-        unit = known[key][place]
+            by_key[key] = _computed(timer, part, parts)
+        unit = by_key[key][place]
         if not behind:
             still = replace(unit, backward=NO_PASS, input_gradient=NO_PASS, weight_gradient=NO_PASS, recompute=None)
             unit = replace(
                 still, kept=0, recomputed=0, makes=(), within=0, temporaries_again=0, freed_early=0, back=False
             )
-        made.append(unit)
-    return tuple(made)
+        stack.append(unit)
+    return tuple(stack)
 
 
-def _with_frozen(trained: TrainedParts, whole: Sequence[Module]) -> tuple[Module, ...]:
-    """Return modules in which all parameters but the trained ones are frozen; modules with equal parameters share
-    them.
-    """
-    known: dict[tuple[int, frozenset[str]], tuple[Parameter, ...]] = {}
-    made = []
-    for module in whole:
+def _with_frozen(trained: TrainedParts, parts: Sequence[Module]) -> tuple[Module, ...]:
+    """Return the modules with all parameters but the trained ones frozen; modules with equal parameters share them."""
+    cache: dict[tuple[int, frozenset[str]], tuple[Parameter, ...]] = {}
+    new_parts = []
+    for module in parts:
         names = trained.of(module.name)
-        if not names >= {one.name for one in module.parameters}:
+        if not names >= {tensor.name for tensor in module.parameters}:
             key = id(module.parameters), names
-            known[key] = known.get(key) or tuple(replace(one, trained=one.name in names) for one in module.parameters)
-            module = replace(module, parameters=known[key])
-        made.append(module)
-    return tuple(made)
+            cache[key] = cache.get(key) or tuple(
+                replace(tensor, trained=tensor.name in names) for tensor in module.parameters
+            )
+            module = replace(module, parameters=cache[key])
+        new_parts.append(module)
+    return tuple(new_parts)
 
 
 def batch_of(step: TrainingStep, place: int = 0) -> Batch:
@@ -265,34 +265,32 @@ def timer_of_ends(timer: KernelTimer) -> KernelTimer:
     return replace(timer, step=replace(step, framework=framework, precision=step.precision.replaced(matmul=matmul)))
 
 
-def _apart(timer: KernelTimer, made: Sequence[Unit], whole: Sequence[Module], ranks: int, sharing: int) -> list[Unit]:
+def _apart(timer: KernelTimer, stack: Sequence[Unit], parts: Sequence[Module], ranks: int, sharing: int) -> list[Unit]:
     """Return the units with each layer's expert-parallel experts split off into a unit of their own, before the layer.
 
-    Gradients of experts are reduced over `sharing` ranks, the rest over `ranks` ranks. `whole` has the module of each
-    unit in `made`.
+    Gradients of experts are reduced over `sharing` ranks, the rest over `ranks` ranks. `parts` has the module of each
+    unit in `stack`.
     """
-    parts, known = list[Unit](), dict[int, tuple[Unit, Mapping[str, Any]] | None]()
-    for unit, module in zip(made, whole, strict=True):
-        own = id(module.parameters)
-        if own not in known:
-            known[own] = _experts_and_rest(timer, module, ranks, sharing)
-        if (found := known[own]) is None:
-            parts.append(unit)
+    pieces, splits = list[Unit](), dict[int, tuple[Unit, Mapping[str, Any]] | None]()
+    for unit, module in zip(stack, parts, strict=True):
+        key = id(module.parameters)
+        if key not in splits:
+            splits[key] = _experts_and_rest(timer, module, ranks, sharing)
+        if (split := splits[key]) is None:
+            pieces.append(unit)
         else:
-            experts, of_rest = found
-            parts.append(replace(experts, name=f"{unit.name} experts", back=unit.back))
-            parts.append(replace(unit, elements=unit.elements - experts.elements, **of_rest))
-    return parts
+            experts, of_rest = split
+            pieces.append(replace(experts, name=f"{unit.name} experts", back=unit.back))
+            pieces.append(replace(unit, elements=unit.elements - experts.elements, **of_rest))
+    return pieces
 
 
 def _experts_and_rest(
     timer: KernelTimer, module: Module, ranks: int, sharing: int
 ) -> tuple[Unit, Mapping[str, Any]] | None:
-    """Return a unit for a module's experts, and the gradient costs for the rest of the module; None if the module has
-    no experts.
-    """
-    experts = Module("experts", tuple(one for one in module.parameters if is_expert(one.name)))
-    rest = Module("rest", tuple(one for one in module.parameters if not is_expert(one.name)))
+    """Return a unit for a module's experts, and the gradient costs of its rest; None without experts."""
+    experts = Module("experts", tuple(tensor for tensor in module.parameters if is_expert(tensor.name)))
+    rest = Module("rest", tuple(tensor for tensor in module.parameters if not is_expert(tensor.name)))
     if not experts.parameters:
         return None
     passes = NO_PASS, NO_PASS, NO_PASS, NO_PASS
@@ -308,21 +306,21 @@ def _partial(step: TrainingStep, cut: ModelPartition) -> Iterator[int]:
     """
     # The rank's own number of experts, without sharding their matrices.
     uncut = replace(WHOLE, experts=replace(cut.experts, tensor=1))
-    known: dict[tuple[int, frozenset[str] | None], int] = {}
-    for whole, own in zip(modules(step.model, uncut), modules(step.model, cut), strict=True):
-        names = None if step.trained is None else step.trained.of(own.name)
-        key = id(own.parameters), names
-        if key not in known:
-            trained = [names is None or mine.name in names for mine in own.parameters]
-            same = zip(whole.parameters, own.parameters, trained, strict=True)
+    counts: dict[tuple[int, frozenset[str] | None], int] = {}
+    for full, module in zip(modules(step.model, uncut), modules(step.model, cut), strict=True):
+        names = None if step.trained is None else step.trained.of(module.name)
+        key = id(module.parameters), names
+        if key not in counts:
+            trained = [names is None or tensor.name in names for tensor in module.parameters]
+            same = zip(full.parameters, module.parameters, trained, strict=True)
             # Expert gradients are complete: a rank's experts have seen every token routed to them.
-            known[key] = sum(
-                mine.elements
-                for one, mine, chosen in same
-                if mine.trained and chosen and one.shape == mine.shape
-                if not (cut.experts_apart and is_expert(mine.name))
+            counts[key] = sum(
+                tensor.elements
+                for entire, tensor, updated in same
+                if tensor.trained and updated and entire.shape == tensor.shape
+                if not (cut.experts_apart and is_expert(tensor.name))
             )
-        yield known[key]
+        yield counts[key]
 
 
 def _layers(timer: KernelTimer, batch: Batch, layers: list[Module]) -> Iterator[Unit]:
@@ -337,11 +335,11 @@ def _layers(timer: KernelTimer, batch: Batch, layers: list[Module]) -> Iterator[
     ]
     counted = step.framework.activation_gradients
     within = [gradients_within(operations, operations[-1].output) if counted else 0 for operations in kinds]
-    of = {layer: number for number, own in enumerate(step.model.kinds.values()) for layer in own}
+    of = {layer: number for number, members in enumerate(step.model.kinds.values()) for layer in members}
     costs: dict[tuple[int, tuple[tuple[str, int], ...]], PassPieces] = {}
     elements = {
         id(layer.parameters): layer.held(batch.itemsize)
-        for layer in {id(one.parameters): one for one in layers}.values()
+        for layer in {id(module.parameters): module for module in layers}.values()
     }
     for i, layer in enumerate(layers):
         keeping = kept(step.checkpointing, i, step.model, kinds[of[i]], passed_bytes(step.model, i, batch))
@@ -356,8 +354,8 @@ def _layers(timer: KernelTimer, batch: Batch, layers: list[Module]) -> Iterator[
         # A segment is recomputed before its last layer's backward pass.
         makes = tuple(f"layer {j}" for j in range(i - keeping.segment + 1, i + 1)) if keeping.recomputed else ()
         # A layer that is recomputed as a whole saves its input alone in the forward pass.
-        every, whole = kinds[of[i]], len(keeping.operations) == len(kinds[of[i]])
-        forward = temporaries_without_saving(every) if whole else temporaries_within(every, every)
+        every, recomputes_all = kinds[of[i]], len(keeping.operations) == len(kinds[of[i]])
+        forward = temporaries_without_saving(every) if recomputes_all else temporaries_within(every, every)
         # Reentrant checkpointing detaches the layer's input, which alone it saves.
         whole_layer = policy_of(step.checkpointing, i) == "full"
         unit = Unit(
@@ -378,9 +376,7 @@ def _layers(timer: KernelTimer, batch: Batch, layers: list[Module]) -> Iterator[
 
 
 def _prediction(timer: KernelTimer, batch: Batch) -> Unit:
-    """Return a unit with the norm, logits and loss of a layer that predicts a further token: those of the head, with
-    the head's output matrix.
-    """
+    """Return a unit for a layer's further token: norm, logits and loss of the head, with the head's matrix."""
     return _head(timer_of_ends(timer), batch, 0)
 
 
@@ -411,7 +407,7 @@ def _of_framework(timer: KernelTimer, kind: LayerKind, batch: Batch) -> tuple[Op
     if not isinstance(kind, Transformer):
         return operations
     if framework.keeps_copies:
-        operations = with_copies(operations, kind, batch, apart=framework.split_maps)
+        operations = with_copies(operations, kind, batch, split_maps=framework.split_maps)
     if framework.float32_norms and kind.norm == "rmsnorm" and not timer.step.compiled:
         operations = with_float32_norms(operations, batch)
     if framework.weights_activations:
@@ -483,17 +479,15 @@ def _returned(step: TrainingStep, batch: Batch) -> int:
     for kind, layers in step.model.kinds.items():
         if not isinstance(kind, Transformer):
             continue
-        made = sum(op.output for op in layer_operations(kind, batch) if op.name == "qkv")
+        nbytes = sum(op.output for op in layer_operations(kind, batch) if op.name == "qkv")
         if kind.positions == "rotary":
-            made = made * 2 * kind.kv_width // (kind.num_heads * kind.head_dim + 2 * kind.kv_width)
-        returned += made * sum(policy_of(step.checkpointing, layer) in RECOMPUTED_WHOLE for layer in layers)
+            nbytes = nbytes * 2 * kind.kv_width // (kind.num_heads * kind.head_dim + 2 * kind.kv_width)
+        returned += nbytes * sum(policy_of(step.checkpointing, layer) in RECOMPUTED_WHOLE for layer in layers)
     return returned
 
 
 def _of_gradients(timer: KernelTimer, elements: int, module: Module, ranks: int, *, sharded: bool) -> Mapping[str, Any]:
-    """Return a unit's fields for gradients and sharding: copies, accumulation, resident and frozen elements,
-    tensors, matrices.
-    """
+    """Return a unit's fields for gradients and sharding, such as copies, frozen elements and matrices."""
     step = timer.step
     frozen = module.frozen(find(step.precision.params).itemsize)
     trained = elements - frozen
@@ -520,31 +514,29 @@ def _matrices(step: TrainingStep, module: Module) -> Iterator[Shape]:
     """Yield the shapes of a module's trained matrices as the framework holds them: some hold queries, keys and values,
     and the two first matrices of a gated MLP, apart.
     """
-    for one in module.parameters:
-        if not one.trained or len(one.shape) < 2:
+    for tensor in module.parameters:
+        if not tensor.trained or len(tensor.shape) < 2:
             continue
         if isinstance(step.model, LayerList):
             # A convolution's filters are the rows of a matrix.
-            yield one.shape[0], prod(one.shape[1:])
+            yield tensor.shape[0], prod(tensor.shape[1:])
         elif not step.framework.split_maps:
-            yield one.shape
-        elif one.name == "qkv.weight":
+            yield tensor.shape
+        elif tensor.name == "qkv.weight":
             # The rank's share of query heads and key heads.
-            model, (rows, columns) = step.model, one.shape
+            model, (rows, columns) = step.model, tensor.shape
             keys = rows * model.kv_width // (model.attention_width + 2 * model.kv_width)
             yield from ((rows - 2 * keys, columns), (keys, columns), (keys, columns))
-        elif step.model.gated and one.name.endswith("up.weight") and not one.name.startswith(("query", "kv")):
-            yield from 2 * ((one.shape[0] // 2, *one.shape[1:]),)
+        elif step.model.gated and tensor.name.endswith("up.weight") and not tensor.name.startswith(("query", "kv")):
+            yield from 2 * ((tensor.shape[0] // 2, *tensor.shape[1:]),)
         else:
-            yield one.shape
+            yield tensor.shape
 
 
 def _passes(
     timer: KernelTimer, operations: tuple[Operation, ...]
 ) -> tuple[PassPieces, PassPieces, PassPieces, PassPieces]:
-    """Return the timed passes through some operations: forward, backward, and the input and weight halves of
-    backward.
-    """
+    """Return the timed passes: forward, backward, and the input and weight halves of backward."""
     return (
         forward_pieces(timer, operations),
         backward_pieces(timer, operations),
@@ -554,7 +546,5 @@ def _passes(
 
 
 def _plain(name: str, elements: int, timer: KernelTimer, operations: tuple[Operation, ...]) -> Unit:
-    """Return a unit with this name and number of parameters whose passes run the given operations, without
-    recompute.
-    """
+    """Return a unit whose passes run the given operations, without recompute."""
     return Unit(name, elements, *_passes(timer, operations), None, saved_bytes(operations), 0)

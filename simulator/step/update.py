@@ -71,17 +71,17 @@ def _on_gpu(builder: ProgramBuilder, passes: Passes, timer: KernelTimer, states:
     grads = states.updated * find(passes.step.precision.grads).itemsize
     if passes.step.loss_scaling:
         unscale = timer.one_pass("unscale", grads, grads)
-        found = builder.compute(
+        check = builder.compute(
             "unscale and check gradients", unscale, "optimizer", last, NumericAction(Computation.CHECK)
         )
-        last = [_checked(builder, passes.step.loss_scaling, found)]
+        last = [_checked(builder, passes.step.loss_scaling, check)]
     last = _widened(builder, passes, timer, states, last)
     norm = builder.compute(
         "gradient norm", timer.one_pass("gradient norm", grads, 0), "optimizer", last, NumericAction(Computation.NORM)
     )
     total = _summed(builder, passes, norm, strategy)
-    apart = passes.step.optimizer.of_matrices is not None
-    tensors = sum(unit.vectors if apart and unit.is_layer else unit.tensors for unit in passes.units)
+    has_matrices = passes.step.optimizer.of_matrices is not None
+    tensors = sum(unit.vectors if has_matrices and unit.is_layer else unit.tensors for unit in passes.units)
     total = update_matrices(builder, passes, timer, states, strategy, total)
     # Only `foreach` holds temporaries.
     temporaries = temporary_bytes(passes.step, states)
@@ -138,20 +138,20 @@ def _on_host(
         nbytes = few * find(precision.grads).itemsize
         last.append(builder.copy("hand over what was summed last", nbytes, "to host", after=summed))
     if passes.step.loss_scaling:
-        found = builder.on_host(
+        check = builder.on_host(
             "unscale and check gradients", 2 * grads, rate, after=last, act=NumericAction(Computation.CHECK)
         )
-        last = [_checked(builder, passes.step.loss_scaling, found)]
+        last = [_checked(builder, passes.step.loss_scaling, check)]
     norm = builder.on_host("gradient norm", grads, rate, after=last, act=NumericAction(Computation.NORM))
     total = _summed(builder, passes, norm, strategy)
     traffic = (states.update_read + states.update_written) / max(states.updated, 1)
     done = norm
     for unit in passes.units:
-        own = shard(unit.trained, passes.ranks_of(unit))
+        share = shard(unit.trained, passes.ranks_of(unit))
         # Real training updates every parameter with the last unit, because shards do not follow units.
         act = NumericAction(Computation.UPDATE) if unit is passes.units[-1] else None
-        new = builder.on_host(f"update {unit.name}", own * traffic, rate, after=[total], act=act)
-        done = builder.copy(f"return {unit.name}", own * find(precision.params).itemsize, "to device", after=[new])
+        new = builder.on_host(f"update {unit.name}", share * traffic, rate, after=[total], act=act)
+        done = builder.copy(f"return {unit.name}", share * find(precision.params).itemsize, "to device", after=[new])
     return done
 
 
@@ -188,20 +188,16 @@ def _summed(builder: ProgramBuilder, passes: Passes, norm: str, strategy: Strate
 
 
 def _checked(builder: ProgramBuilder, scaling: LossScaling, done: str) -> str:
-    """Append the exchange of overflow flags between ranks; return its last operation, or `done` if flags are not
-    shared.
-    """
+    """Append the exchange of overflow flags; return its last operation, or `done` if flags are not shared."""
     if not scaling.shared:
         return done
     act = NumericAction(Exchange.FLAG)
-    told = builder.communicate("any overflow", "all_reduce", 1, "float32", after=[done], act=act) or done
-    return builder.communicate("any overflow in the model", "all_reduce", 1, "float32", [told], "model", act) or told
+    flag = builder.communicate("any overflow", "all_reduce", 1, "float32", after=[done], act=act) or done
+    return builder.communicate("any overflow in the model", "all_reduce", 1, "float32", [flag], "model", act) or flag
 
 
 def _hand_out(builder: ProgramBuilder, passes: Passes, done: str, strategy: Strategy) -> None:
-    """Append the all-gathers of updated parameters after the operation `done`, if the strategy gathers after the
-    update.
-    """
+    """Append the all-gathers of updated parameters after `done`, if the strategy gathers after the update."""
     step = passes.step
     if strategy.gathering is Gathering.AFTER_UPDATE:
         kinds: tuple[tuple[str, Scope, int, bool], ...] = (
@@ -213,8 +209,8 @@ def _hand_out(builder: ProgramBuilder, passes: Passes, done: str, strategy: Stra
             # Every bucket was padded when it was sharded.
             parts = [sum(unit.trained for unit in part) for part in passes.parts if part[0].spread == spread]
             if parts:
-                own = owned[spread].own if owned else sum(shard(part, ranks) for part in parts)
-                elements = ranks * own
+                share = owned[spread].own if owned else sum(shard(part, ranks) for part in parts)
+                elements = ranks * share
                 act = NumericAction(Exchange.GATHER_UPDATED, what="experts" if spread else "")
                 builder.communicate(name, "all_gather", elements, step.trained_dtype, [done], scope, act, owners=ranks)
     resident = sum(unit.resident for unit in passes.units)

@@ -65,15 +65,13 @@ def attention_time(
 
 
 def _block_steps(kernel: Attention, generation: Generation, free: int) -> float:
-    """Return the number of tiles (BLOCK x BLOCK scores) that the busiest of `free` SMs computes in an
-    attention kernel.
-    """
+    """Return the tiles (BLOCK x BLOCK scores) that the busiest of `free` SMs computes."""
     strips, columns = -(-kernel.seq_len // BLOCK), -(-kernel.attended // BLOCK)
     heads = kernel.batch * kernel.heads
     # Masked scores inside the diagonal's tiles are computed too; a window covers its own tiles and the diagonal's.
     tiles = -(-kernel.window // BLOCK)
-    seen = keys_of_query(columns, tiles, chunked=kernel.chunked, diagonal=1) if kernel.causal else float(columns)
-    per_head = strips * seen
+    per_strip = keys_of_query(columns, tiles, chunked=kernel.chunked, diagonal=1) if kernel.causal else float(columns)
+    per_head = strips * per_strip
     # A whole head runs on one SM: few heads leave SMs idle.
     if generation == 1:
         return -(-heads // free) * per_head
@@ -86,21 +84,17 @@ def _block_steps(kernel: Attention, generation: Generation, free: int) -> float:
 
 
 def _flops_of_step(kernel: Attention) -> float:
-    """Return the FLOP of one tile of an attention kernel: two matmuls in a forward kernel, five in a backward
-    kernel.
-    """
+    """Return the FLOP of one tile: two matmuls in a forward kernel, five in a backward kernel."""
     return 2.0 * (5 if kernel.backward else 2) * BLOCK * BLOCK * kernel.head_dim
 
 
 def _sm_rate(c: AttentionConstants, kernel: Attention) -> float:
-    """Return the rate of an SM in an attention kernel [FLOP/s]: published for head_dim 128, otherwise corrected for the
-    time of exponentials.
-    """
+    """Return an SM's rate [FLOP/s]: published for head_dim 128, else corrected for the time of exponentials."""
     exponential = c.peak_flops / (_OF_A_SCORE * c.exponentials)  # an exponential's duration, in head dimensions
     # A soft-cap's tanh takes as long as an exponential, in the same units.
-    own = exponential * (2 if kernel.capped else 1)
+    softmax = exponential * (2 if kernel.capped else 1)
     # The fraction of time spent in matmuls, relative to head_dim 128.
-    share = kernel.head_dim / (kernel.head_dim + own) * (_PUBLISHED + exponential) / _PUBLISHED
+    share = kernel.head_dim / (kernel.head_dim + softmax) * (_PUBLISHED + exponential) / _PUBLISHED
     return min(1.0, c.efficiency * share) * c.peak_flops / c.sms
 
 

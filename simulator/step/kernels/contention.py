@@ -51,9 +51,7 @@ def _inside(cluster: Cluster, node: tuple[int, ...]) -> float:
 
 
 def _across(cluster: Cluster, node: tuple[int, ...], following: tuple[int, ...]) -> float:
-    """Return the joint bandwidth of the routes from a node's ranks to the following node's ranks [B/s]; a shared
-    network card counts once.
-    """
+    """Return the joint bandwidth from a node's ranks to the next node's [B/s]; a shared card counts once."""
     narrowest: dict[int, float] = {}
     bandwidth = cluster.router.bandwidth
     for rank, other in zip(node, following, strict=False):

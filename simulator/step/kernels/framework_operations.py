@@ -60,29 +60,29 @@ def second_maps(model: Transformer, batch: Batch) -> tuple[Matmul, ...]:
 
 
 def with_copies(
-    operations: tuple[Operation, ...], model: Transformer, batch: Batch, *, apart: bool
+    operations: tuple[Operation, ...], model: Transformer, batch: Batch, *, split_maps: bool
 ) -> tuple[Operation, ...]:
     """Return a layer's operations with additional saved tensors: copies that eager PyTorch modules save and merged
     kernels avoid.
 
     A gated activation saves its function's output besides the product. If one matmul makes queries, keys and values,
     queries and keys with positions are new arrays, while the values are a view that keeps the whole array alive, and
-    attention's output is copied into token order for the next matmul. If three matmuls make them (`apart`), rotary
+    attention's output is copied into token order for the next matmul. If three matmuls make them (`split_maps`), rotary
     embeddings save only their own sines and cosines.
     """
-    made = []
+    rewrites = []
     for op in operations:
         saved = op.saved
         if op.name == "activation" and model.gated:
             saved += (Saved("activation function output", op.output, op.name),)
-        if op.name == "attention" and not apart:
-            kept = {one.name: one for one in op.saved}
+        if op.name == "attention" and not split_maps:
+            tensors = {tensor.name: tensor for tensor in op.saved}
             # The view of the values keeps queries and keys without positions alive.
-            beside = [kept[name].nbytes for name in ("queries", "keys") if name in kept]
+            beside = [tensors[name].nbytes for name in ("queries", "keys") if name in tensors]
             saved += (Saved("queries and keys without positions", sum(beside), "qkv"),)
             saved += (_output_by_tokens(op),)
-        made.append(replace(op, saved=saved))
-    return tuple(made)
+        rewrites.append(replace(op, saved=saved))
+    return tuple(rewrites)
 
 
 def with_float32_norms(operations: tuple[Operation, ...], batch: Batch) -> tuple[Operation, ...]:
@@ -93,19 +93,19 @@ def with_float32_norms(operations: tuple[Operation, ...], batch: Batch) -> tuple
     the square and the multiplication by the deviation save the copy, the multiplication by the weight saves the
     normalised input (modeling_llama.py). Hidden states in float32 need no copy.
     """
-    made, wide = [], batch.stream.itemsize == _FLOAT32
+    rewrites, wide = [], batch.stream.itemsize == _FLOAT32
     for op in operations:
-        entered = next((one for one in op.saved if one.name == f"{op.name} input"), None)
-        if entered is None or not any(one.name == f"{op.name} statistics" for one in op.saved):
-            made.append(op)
+        entered = next((tensor for tensor in op.saved if tensor.name == f"{op.name} input"), None)
+        if entered is None or not any(tensor.name == f"{op.name} statistics" for tensor in op.saved):
+            rewrites.append(op)
             continue
         copied = Saved(f"{op.name} input in float32", entered.nbytes * _FLOAT32 // batch.itemsize, op.name)
         copied = entered if wide else copied
         trained = batch.trains(f"{op.name}.weight")
         normalised = (Saved(f"{op.name} normalised input", entered.nbytes, op.name),) if trained else ()
-        others = tuple(one for one in op.saved if one is not entered)
-        made.append(replace(op, saved=(copied, *normalised, *others)))
-    return tuple(made)
+        others = tuple(tensor for tensor in op.saved if tensor is not entered)
+        rewrites.append(replace(op, saved=(copied, *normalised, *others)))
+    return tuple(rewrites)
 
 
 def with_weighted_activations(operations: tuple[Operation, ...]) -> tuple[Operation, ...]:
@@ -114,7 +114,7 @@ def with_weighted_activations(operations: tuple[Operation, ...]) -> tuple[Operat
     """
 
     def adding(op: Operation) -> Operation:
-        saved = sum(one.nbytes for one in op.saved)
+        saved = sum(tensor.nbytes for tensor in op.saved)
         backward = tuple(
             replace(kernel, read=kernel.read - saved) if isinstance(kernel, Elementwise) else kernel
             for kernel in op.backward
@@ -129,19 +129,19 @@ def with_nf4_tensors(operations: tuple[Operation, ...]) -> tuple[Operation, ...]
     single kernel of bitsandbytes.
     """
 
-    def apart(kernels: tuple[Kernel, ...]) -> tuple[Kernel, ...]:
+    def split(kernels: tuple[Kernel, ...]) -> tuple[Kernel, ...]:
         return tuple(
-            one
+            piece
             for kernel in kernels
-            for one in (_nf4_tensor(kernel) if isinstance(kernel, Elementwise) and kernel.decoded else (kernel,))
+            for piece in (_nf4_tensor(kernel) if isinstance(kernel, Elementwise) and kernel.decoded else (kernel,))
         )
 
-    return tuple(replace(op, forward=apart(op.forward), backward=apart(op.backward)) for op in operations)
+    return tuple(replace(op, forward=split(op.forward), backward=split(op.backward)) for op in operations)
 
 
-def _nf4_tensor(whole: Elementwise) -> tuple[Elementwise, ...]:
+def _nf4_tensor(source: Elementwise) -> tuple[Elementwise, ...]:
     """Return the kernels of NF4Tensor.get_original_weight (pytorch/ao 36027d82d,
-    torchao/quantization/quantize_/workflows/nf4/nf4_tensor.py) for the matrix that the kernel `whole` writes out.
+    torchao/quantization/quantize_/workflows/nf4/nf4_tensor.py) for the matrix that the kernel `source` writes out.
 
     A byte has two elements, and each half of the elements is unpacked by itself: n / 2 bytes become n / 2 indices in
     int64, which select from a table of 16 numbers. A scale in int8 belongs to 64 elements.
@@ -149,16 +149,16 @@ def _nf4_tensor(whole: Elementwise) -> tuple[Elementwise, ...]:
     Examples
     --------
     >>> kernels = _nf4_tensor(Elementwise("up dequantisation", 2080, 8192, decoded=4096))
-    >>> len(kernels), sum(one.nbytes(2) for one in kernels) / 4096
+    >>> len(kernels), sum(kernel.nbytes(2) for kernel in kernels) / 4096
     (13, 33.171875)
     """
-    n = whole.decoded
-    size = whole.written / n
+    n = source.decoded
+    size = source.written / n
     half, scales = n / 2, n / _SCALED
     places = ("first", "second")
 
     def moved(what: str, read: float, written: float) -> Elementwise:
-        return Elementwise(f"{whole.name} {what}", read, written, single=True)
+        return Elementwise(f"{source.name} {what}", read, written, single=True)
 
     def unpacked(place: str) -> tuple[Elementwise, ...]:
         return (

@@ -62,14 +62,12 @@ class KernelModel:
         if best is None or (efficiency == 1.0 and not sustained):
             return replace(bare, efficiency=efficiency)
         # A best matmul in bfloat16 limits another dtype in proportion to the peaks.
-        _, flops, known = best
-        return replace(bare, efficiency=efficiency, best_flops=flops / self.peak_flops(known) * bare.peak_flops)
+        _, flops, best_dtype = best
+        return replace(bare, efficiency=efficiency, best_flops=flops / self.peak_flops(best_dtype) * bare.peak_flops)
 
     def _matmul(self, dtype: str) -> MatmulConstants:
-        """Return the constants of matmuls in a dtype, with a main loop at the peak rate (efficiency 1) and no bound by
-        a best matmul.
-        """
-        own = {name: self.constants.get(f"matmul_{_fitted(dtype)}_{name}") for name in BY_DTYPE}
+        """Return the constants of a dtype's matmuls, with the main loop at the peak and no bound by a best matmul."""
+        constants = {name: self.constants.get(f"matmul_{_fitted(dtype)}_{name}") for name in BY_DTYPE}
         itemsize = dtypes.find(dtype, stored=False).bits / 8
         return MatmulConstants(
             peak_flops=self.peak_flops(dtype),
@@ -80,15 +78,13 @@ class KernelModel:
             launch=self.value("launch"),
             prologue=self.value("matmul_prologue"),
             efficiency=1.0,
-            **{name: constant.value for name, constant in own.items() if constant is not None},
+            **{name: constant.value for name, constant in constants.items() if constant is not None},
         )
 
     def _best(self, dtype: str) -> tuple[tuple[int, int, int], float, str] | None:
-        """Return the best measured matmul of the GPU in a dtype, or else in bfloat16: shape (m, n, k), rate [FLOP/s],
-        dtype; None if unknown.
-        """
+        """Return the best measured matmul in the dtype, else in bfloat16: (m, n, k), rate [FLOP/s], dtype; or None."""
         best = self.gpu.facts.get("best_matmul", {})
-        return next(((*best[known], known) for known in (dtype, "bfloat16") if known in best), None)
+        return next(((*best[candidate], candidate) for candidate in (dtype, "bfloat16") if candidate in best), None)
 
     def _efficiency(self, dtype: str) -> float:
         """Return the peak's share reached in a dtype's matmul main loops, such that the best matmul found takes the
@@ -105,8 +101,8 @@ class KernelModel:
             # bfloat16 is searched on most GPUs and shows how a GPU compares with the reference.
             by_bfloat16 = 1.0 if best is None else self._efficiency("bfloat16") / other._efficiency("bfloat16")
             return min(1.0, other._efficiency(dtype) * by_bfloat16)
-        shape, flops, known = best
-        return efficiency_of(self._matmul(known), shape, flops)
+        shape, flops, best_dtype = best
+        return efficiency_of(self._matmul(best_dtype), shape, flops)
 
     def changed(self, values: Mapping[str, float]) -> KernelModel:
         """Return a copy of the kernel constants in which the named constants have new values."""
@@ -127,10 +123,10 @@ class KernelModel:
             The GPU has no rate for the dtype; the message lists its dtypes.
         """
         if dtype not in self.gpu.peak_flops or dtypes.find(dtype, stored=False).matmul is None:
-            known = {name for name in self.gpu.peak_flops if dtypes.find(name, stored=False).matmul is not None}
-            raise UnknownNameError(f"dtype of kernels on {self.gpu.name}", dtype, known)
+            names = {name for name in self.gpu.peak_flops if dtypes.find(name, stored=False).matmul is not None}
+            raise UnknownNameError(f"dtype of kernels on {self.gpu.name}", dtype, names)
         measured = self.gpu.facts.get("best_matmul_flops", {})
-        above = max((rate / self.gpu.peak_flops[known] for known, rate in measured.items()), default=1.0)
+        above = max((rate / self.gpu.peak_flops[name] for name, rate in measured.items()), default=1.0)
         return self.gpu.peak_flops[dtype] * max(1.0, above)
 
 
@@ -144,13 +140,13 @@ def kernel_model(gpu: Gpu) -> KernelModel:
     >>> model.constants["matmul_prologue"].sure
     False
     """
-    own = _own(gpu)
+    gpu_constants = _own(gpu)
     reference = _reference()
     # A GPU file that lists attention generations lists every generation: the reference's must not be added.
-    apart = any(name.startswith("attention_") for name in own)
-    constants = dict(own)
+    lists_generations = any(name.startswith("attention_") for name in gpu_constants)
+    constants = dict(gpu_constants)
     for name in _own(reference):
-        if name not in own and not (apart and name.startswith("attention_")):
+        if name not in gpu_constants and not (lists_generations and name.startswith("attention_")):
             # A benchmark of this GPU is better than the reference's efficiency.
             constants[name] = _stream(gpu) if name == "hbm_efficiency" and _has_stream(gpu) else _scaled(name, gpu)
     return KernelModel(gpu, constants)
@@ -207,10 +203,10 @@ def sm_rate(gpu: Gpu) -> float:
 
 def _format(dtype: str) -> dtypes.MatmulFormat:
     """Return the facts of matmuls with inputs of a dtype; ValueError if none are simulated."""
-    found = dtypes.find(dtype, stored=False).matmul
-    if found is None:
+    matmul_format = dtypes.find(dtype, stored=False).matmul
+    if matmul_format is None:
         raise ValueError(f"matmuls in {dtype} are not simulated")
-    return found
+    return matmul_format
 
 
 def _fitted(dtype: str) -> str:

@@ -169,17 +169,17 @@ def _matmul(same: _HashableGpu, dtype: str, sustained: bool, ordered: bool) -> M
 def _attention(same: _HashableGpu, dtype: str, generation: int) -> AttentionConstants:
     """Return a GPU's constants of attention kernels for a dtype and FlashAttention generation; cached."""
     model = _model(same)
-    known = _generation(model, generation)
+    kernel_generation = _generation(model, generation)
     launch, bandwidth = _streaming(same)
     return AttentionConstants(
         peak_flops=model.peak_flops(dtype),
         sms=same.gpu.sms,
         hbm_bandwidth=bandwidth,
         launch=launch,
-        efficiency=model.value(f"attention_{known}"),
+        efficiency=model.value(f"attention_{kernel_generation}"),
         # Every SM computes this number per clock cycle.
         exponentials=_EXPONENTIALS * sm_rate(same.gpu),
-        generation=known,
+        generation=kernel_generation,
         on_chip=same.gpu.facts.get("shared_memory_per_sm", _ON_CHIP),
         itemsize=dtypes.find(dtype, stored=False).itemsize,
     )
@@ -193,14 +193,14 @@ def attention_generations(gpu: Gpu) -> tuple[Generation, ...]:
 def _generations(model: KernelModel) -> tuple[Generation, ...]:
     """Return the FlashAttention generations (1, 2, 3) found in a GPU's kernel constants."""
     all_of_them: tuple[Generation, ...] = (1, 2, 3)
-    return tuple(one for one in all_of_them if f"attention_{one}" in model.constants)
+    return tuple(number for number in all_of_them if f"attention_{number}" in model.constants)
 
 
 def _generation(model: KernelModel, generation: int) -> Generation:
     """Return the given FlashAttention generation if the GPU has kernels of it; otherwise raise ValueError."""
-    known = _generations(model)
-    for one in known:
-        if one == generation:
-            return one
-    allowed = ", ".join(map(str, known))
+    generations = _generations(model)
+    for candidate in generations:
+        if candidate == generation:
+            return candidate
+    allowed = ", ".join(map(str, generations))
     raise ValueError(f"got flash attention generation {generation}; {model.gpu.name} has kernels of {allowed}")

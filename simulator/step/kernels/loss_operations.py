@@ -73,9 +73,9 @@ def loss_buffers(step: TrainingStep, batch: Batch) -> int:
         # The compiled backward pass copies the softmax before it changes the targets' entries, and casts the product.
         return memory.float32_gradient + memory.gradient
     gradients = memory.backward_peak - memory.log_probabilities if framework.loss_buffers else 0
-    kept = memory.logits if framework.keeps_logits else 0
+    logits = memory.logits if framework.keeps_logits else 0
     # Merged kernels never write half of the gradients to HBM.
-    return kept + (gradients // 2 if step.compiled else gradients)
+    return logits + (gradients // 2 if step.compiled else gradients)
 
 
 def logit_temporaries(step: TrainingStep, batch: Batch) -> int:
@@ -108,8 +108,8 @@ def freed_early(step: TrainingStep, batch: Batch) -> int:
     if step.loss_kernels == "chunked":
         return 0
     memory = logits_memory(step.transformer, batch, narrow=step.loss_kernels == "narrow")
-    kept = memory.gradient or memory.float32_gradient
-    return max(0, memory.log_probabilities + loss_buffers(step, batch) - kept)
+    gradient = memory.gradient or memory.float32_gradient
+    return max(0, memory.log_probabilities + loss_buffers(step, batch) - gradient)
 
 
 def chunk_tokens(model: Transformer, batch: Batch) -> int:
@@ -166,10 +166,10 @@ def _chunked(
         if not frozen:
             backward.append(Elementwise("loss gradient times weight gradient", table, table, of_weights=True))
     labels = Saved("labels", _LABEL_BYTES * batch.tokens, "input")
-    own = Saved("head input gradient", entered, "chunked cross entropy")
+    gradient = Saved("head input gradient", entered, "chunked cross entropy")
     name = "chunked cross entropy"
     before = operations[: [op.name for op in operations].index("logits")]
-    return (*before, Operation(name, tuple(kernels), tuple(backward), (own, labels), _FLOAT32))
+    return (*before, Operation(name, tuple(kernels), tuple(backward), (gradient, labels), _FLOAT32))
 
 
 def _native(operations: tuple[Operation, ...], model: Transformer, batch: Batch) -> tuple[Operation, ...]:

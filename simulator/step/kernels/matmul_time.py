@@ -110,9 +110,9 @@ def matmul_time(
         step, fed = a * b * flop_time, (a + b) * byte_time
         if fed > step:
             step = fed
-        whole = -(-tiles // free) * (c.prologue + steps * step)
-        if whole < best:
-            best = whole
+        unsliced = -(-tiles // free) * (c.prologue + steps * step)
+        if unsliced < best:
+            best = unsliced
         for s in SLICES:
             # Once every SM is busy, a further slice only adds partial sums.
             if tiles * s >= 2 * free:
@@ -176,7 +176,7 @@ def efficiency_of(constants: MatmulConstants, shape: tuple[int, int, int], flops
     Every fourth step halves the interval, because the best tile changes with the efficiency.
     """
     m, n, k = shape
-    wanted = 2.0 * m * n * k / flops
+    target = 2.0 * m * n * k / flops
 
     def seconds(place: int) -> float:
         # Bypass the cache: these constants occur only once.
@@ -184,20 +184,20 @@ def efficiency_of(constants: MatmulConstants, shape: tuple[int, int, int], flops
 
     # The share is high / _SHARES; at low / _SHARES the matmul takes too long.
     low, high, last = 0, _SHARES, (1.0, seconds(_SHARES))
-    if last[1] > wanted:
+    if last[1] > target:
         return 1.0
-    guess = _SHARES * last[1] / wanted
+    guess = _SHARES * last[1] / target
     steps = 0
     while high - low > 1:
         steps += 1
         place = (low + high) // 2 if steps % 4 == 0 else min(max(int(guess), low + 1), high - 1)
         now = _SHARES / place, seconds(place)
-        if now[1] > wanted:
+        if now[1] > target:
             low = place
         else:
             high = place
         if now[0] != last[0] and now[1] != last[1]:
-            reciprocal = now[0] + (wanted - now[1]) * (now[0] - last[0]) / (now[1] - last[1])
+            reciprocal = now[0] + (target - now[1]) * (now[0] - last[0]) / (now[1] - last[1])
             guess = _SHARES / max(reciprocal, 1.0)
         last = now
     return high / _SHARES

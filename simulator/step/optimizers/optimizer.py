@@ -167,14 +167,14 @@ def dealt(sizes: tuple[tuple[Shape, int], ...], ranks: int) -> tuple[dict[Shape,
     places = [*range(ranks), *reversed(range(ranks))]
     owned: list[dict[Shape, int]] = [{} for _ in range(ranks)]
     position = 0
-    for shape, count in sorted(sizes, key=lambda one: (prod(one[0]), one[0])):
+    for shape, count in sorted(sizes, key=lambda entry: (prod(entry[0]), entry[0])):
         # Whole rounds give each rank two tensors.
         rounds, rest = divmod(count, len(places))
-        given = [2 * rounds] * ranks
+        counts = [2 * rounds] * ranks
         for step in range(rest):
-            given[places[(position + step) % len(places)]] += 1
+            counts[places[(position + step) % len(places)]] += 1
         position = (position + count) % len(places)
-        for rank, number in enumerate(given):
+        for rank, number in enumerate(counts):
             if number:
                 owned[rank][shape] = number
     return tuple(owned)

@@ -53,20 +53,18 @@ _Slots = list[list[int]]
 Pattern = Callable[[int, int], tuple[int, int, int, int]]
 
 
-def _in_turn(made: list[_Slots]) -> list[tuple[int, int, int, int]]:
+def _in_turn(slots_of_ranks: list[_Slots]) -> list[tuple[int, int, int, int]]:
     """Return every rank's passes in tuples (slot, rank, kind, micro-batch), sorted by slot, then rank, then kind."""
     return sorted(
         (slot, rank, kind, micro)
-        for rank, slots in enumerate(made)
-        for kind, own in enumerate(slots)
-        for micro, slot in enumerate(own)
+        for rank, slots in enumerate(slots_of_ranks)
+        for kind, kind_slots in enumerate(slots)
+        for micro, slot in enumerate(kind_slots)
     )
 
 
 def _awaited(rank: int, kind: int, micro: int, ranks: int) -> Iterator[tuple[int, int, int]]:
-    """Yield a pass's dependencies as (rank, kind, micro-batch): the neighbour's pass, the preceding kind, the preceding
-    micro-batch.
-    """
+    """Yield a pass's dependencies: the neighbour's pass, the preceding kind, the preceding micro-batch."""
     if kind < _KINDS:
         # Kinds 0 and 2 travel from rank 0 to the last rank, kinds 1 and 3 back.
         before = rank - 1 if kind % 2 == 0 else rank + 1
@@ -88,7 +86,7 @@ def _with_weights(slots: _Slots, *, split: bool) -> _Slots:
     split : bool
         Whether weight gradients form two kinds, one for each chunk.
     """
-    kind_at = {slot: kind for kind, own in enumerate(slots) for slot in own}
+    kind_at = {slot: kind for kind, kind_slots in enumerate(slots) for slot in kind_slots}
     weights: _Slots = [[], []] if split else [[]]
     waiting = [0] * len(weights)
     last = max(kind_at)
@@ -123,17 +121,17 @@ def _most_held(slots: _Slots) -> int:
     # Forward passes add a chunk's activations.
     change = {slot: +1 for kind in (0, 1) for slot in slots[kind]}
     backward = {slot for kind in (2, 3) for slot in slots[kind]}
-    weights = {slot for own in slots[_KINDS:] for slot in own}
-    held = most = waiting = 0
-    for slot in range(max(own[-1] for own in slots) + 1):
-        held += change.get(slot, 0)
+    weights = {slot for kind_slots in slots[_KINDS:] for slot in kind_slots}
+    activations = most = waiting = 0
+    for slot in range(max(kind_slots[-1] for kind_slots in slots) + 1):
+        activations += change.get(slot, 0)
         if slot in weights:
-            held -= 1
+            activations -= 1
         elif slot in backward:
             waiting += 1
         elif slot not in change and len(slots) == _KINDS and waiting:
-            held, waiting = held - 1, waiting - 1
-        most = max(most, held)
+            activations, waiting = activations - 1, waiting - 1
+        most = max(most, activations)
     return most
 
 
@@ -151,7 +149,7 @@ class _Moving:
         The repeating pattern in between has no room for moves.
         """
         # Passes are visited in time order, hence slots of earlier passes are final.
-        taken: list[set[int]] = [set() for _ in self.made]
+        busy: list[set[int]] = [set() for _ in self.made]
         steady = ended = False
         for _, rank, kind, micro in _in_turn(self.made):
             steady = steady or (kind == _KINDS - 1 and rank == 0)
@@ -159,25 +157,23 @@ class _Moving:
             if steady and kind == 0 and micro == len(self.made[0][0]) - 1:
                 ended = True
             if moves:
-                self._move(rank, kind, micro, taken[rank])
-            taken[rank].add(self.made[rank][kind][micro])
+                self._move(rank, kind, micro, busy[rank])
+            busy[rank].add(self.made[rank][kind][micro])
 
-    def _move(self, rank: int, kind: int, micro: int, taken: set[int]) -> None:
-        """Move a pass to the earliest slot not in `taken` that respects dependencies and the memory limit; otherwise
-        leave the pass in place.
-        """
-        own = self.made[rank][kind]
-        now, first = own[micro], self._first_slot(rank, kind, micro)
+    def _move(self, rank: int, kind: int, micro: int, busy: set[int]) -> None:
+        """Move a pass to the earliest slot not in `busy` that dependencies and the memory limit allow, if any."""
+        kind_slots = self.made[rank][kind]
+        now, first = kind_slots[micro], self._first_slot(rank, kind, micro)
         for slot in range(first, now):
-            if slot not in taken:
-                own[micro] = slot
+            if slot not in busy:
+                kind_slots[micro] = slot
                 # Only forward passes add activations. Without weight gradients among the slots, a move of any pass
                 # changes the free slots counted by `_most_held`.
                 bounded = kind < 2 or len(self.made[rank]) == _KINDS
                 if not bounded or _most_held(self.made[rank]) <= self.limit:
                     return
         # If every earlier slot breaks the limit, the pass stays.
-        own[micro] = now
+        kind_slots[micro] = now
 
     def _first_slot(self, rank: int, kind: int, micro: int) -> int:
         """Return the first slot after the last pass on which the given pass depends."""
@@ -188,7 +184,7 @@ class _Moving:
         return max(after, default=-1) + 1
 
 
-def _squeezed(made: list[_Slots]) -> tuple[list[_Slots], list[list[tuple[int, int]]]]:
+def _squeezed(slots_of_ranks: list[_Slots]) -> tuple[list[_Slots], list[list[tuple[int, int]]]]:
     """Start each pass at the earliest slot that dependencies allow, without changing the order on a rank.
 
     Returns
@@ -198,16 +194,16 @@ def _squeezed(made: list[_Slots]) -> tuple[list[_Slots], list[list[tuple[int, in
     list of list of (int, int)
         Passes of each rank in order, (kind, micro-batch).
     """
-    clock = [0] * len(made)
+    clock = [0] * len(slots_of_ranks)
     ends: dict[tuple[int, int, int], int] = {}
-    order: list[list[tuple[int, int]]] = [[] for _ in made]
-    for _, rank, kind, micro in _in_turn(made):
-        start = max([clock[rank], *(ends[key] for key in _awaited(rank, kind, micro, len(made)))])
+    order: list[list[tuple[int, int]]] = [[] for _ in slots_of_ranks]
+    for _, rank, kind, micro in _in_turn(slots_of_ranks):
+        start = max([clock[rank], *(ends[key] for key in _awaited(rank, kind, micro, len(slots_of_ranks)))])
         clock[rank] = ends[rank, kind, micro] = start + 1
         order[rank].append((kind, micro))
     starts = [
-        [[ends[rank, kind, micro] - 1 for micro in range(len(own))] for kind, own in enumerate(slots)]
-        for rank, slots in enumerate(made)
+        [[ends[rank, kind, micro] - 1 for micro in range(len(kind_slots))] for kind, kind_slots in enumerate(slots)]
+        for rank, slots in enumerate(slots_of_ranks)
     ]
     return starts, order
 
@@ -217,35 +213,33 @@ def settled(pattern: Pattern, ranks: int, micro_batches: int) -> Order:
     """Return the pipeline order that repeats a building block for every micro-batch and then moves passes to earlier
     slots.
     """
-    made = [
+    rank_slots = [
         [[first + _INTERVAL * micro for micro in range(micro_batches)] for first in pattern(ranks, rank)]
         for rank in range(ranks)
     ]
     # Round 1 moves passes of warm-up and cool-down, weight gradients included.
-    made = [_with_weights(slots, split=False) for slots in made]
-    _Moving(made, max(map(_most_held, made))).settle(warm_up=True)
+    rank_slots = [_with_weights(slots, split=False) for slots in rank_slots]
+    _Moving(rank_slots, max(map(_most_held, rank_slots))).settle(warm_up=True)
     # Round 2 drops the weight gradients and moves passes of the cool-down; then weight gradients get new slots.
-    made = [slots[:_KINDS] for slots in _squeezed(made)[0]]
-    _Moving(made, max(map(_most_held, made))).settle(warm_up=False)
-    made = [slots[:_KINDS] for slots in _squeezed([_with_weights(slots, split=False) for slots in made])[0]]
+    rank_slots = [slots[:_KINDS] for slots in _squeezed(rank_slots)[0]]
+    _Moving(rank_slots, max(map(_most_held, rank_slots))).settle(warm_up=False)
+    rank_slots = [slots[:_KINDS] for slots in _squeezed([_with_weights(slots, split=False) for slots in rank_slots])[0]]
     # Round 3 assigns weight gradients to chunks.
-    order = _squeezed([_with_weights(slots, split=True) for slots in made])[1]
+    order = _squeezed([_with_weights(slots, split=True) for slots in rank_slots])[1]
     works = (Work.FORWARD, Work.INPUT_GRADIENT, Work.WEIGHT_GRADIENT)
 
-    def one(rank: int, kind: int, micro: int) -> Pass:
+    def pass_of(rank: int, kind: int, micro: int) -> Pass:
         """Return the pass of a kind (0 to 5) on a rank for a micro-batch; kinds 0 and 3 belong to the first chunk,
         stage `rank`.
         """
         nearer = (kind % 2 == 0) == (kind < 2)
         return Pass(works[kind // 2], rank if nearer else 2 * ranks - 1 - rank, micro)
 
-    return tuple(tuple((one(rank, kind, micro),) for kind, micro in own) for rank, own in enumerate(order))
+    return tuple(tuple((pass_of(rank, kind, micro),) for kind, micro in passes) for rank, passes in enumerate(order))
 
 
 def _block_half(ranks: int, rank: int) -> tuple[int, int, int, int]:
-    """Return V-Half's building block for a rank: slots of the first micro-batch's two forward and two backward
-    passes.
-    """
+    """Return V-Half's slots of a rank for the first micro-batch's two forward and two backward passes."""
     # Without the shift, slots of an even number of ranks collide modulo 6.
     later = 3 if ranks % 2 == 0 else 0
     return 2 * rank, 3 * ranks - rank - 2, 3 * ranks + later + 2 * rank - 1, 6 * ranks + later - rank - 2
@@ -270,9 +264,7 @@ V_HALF = PipelineSchedule(
 
 
 def _block_min(ranks: int, rank: int) -> tuple[int, int, int, int]:
-    """Return V-Min's building block for a rank: slots of the first micro-batch's two forward and two backward
-    passes.
-    """
+    """Return V-Min's slots of a rank for the first micro-batch's two forward and two backward passes."""
     # Without the shift, slots collide modulo 6 if 3 divides the number of ranks.
     later = 2 if ranks % 3 == 0 else 0
     return rank, 2 * ranks - rank - 1, 2 * ranks + later + rank, 4 * ranks + later - rank - 1

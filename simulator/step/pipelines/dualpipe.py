@@ -141,9 +141,7 @@ def _refusal(shape: PipelineShape) -> str:
 
 
 def _bubble(shape: PipelineShape, times: PassTimes) -> float:
-    """Return DualPipe's bubble [s] for a pipeline shape and durations of passes; both legs turn in the middle, after p
-    / 2 ranks.
-    """
+    """Return DualPipe's bubble [s]; both legs turn in the middle, after p / 2 ranks."""
     return turning(shape.ranks // 2, times)
 
 

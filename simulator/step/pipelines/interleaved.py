@@ -75,9 +75,7 @@ def _held(shape: PipelineShape, rank: int) -> int:
 
 
 def _overtakes(shape: PipelineShape) -> bool:
-    """Return True if micro-batch groups are larger than the pipeline: a chunk's messages then overtake another
-    chunk's.
-    """
+    """Return True if groups exceed the pipeline: a chunk's messages then overtake another chunk's."""
     return shape.chunks > 1 and shape.group > shape.ranks
 
 

@@ -27,21 +27,21 @@ def _rank(shape: PipelineShape, rank: int) -> list[Pass]:
     ahead = min(every, (shape.chunks - 1) * shape.group + shape.ranks - 1 - rank)
     forward = interleaved.turns(shape, rank, Work.FORWARD)
     backward = interleaved.turns(shape, rank, Work.INPUT_GRADIENT)
-    weights = [replace(one, work=Work.WEIGHT_GRADIENT) for one in backward]
-    made = forward[:ahead]
+    weights = [replace(entry, work=Work.WEIGHT_GRADIENT) for entry in backward]
+    passes = forward[:ahead]
     for turn, back in enumerate(backward):
         # Empty slices at both ends: forward passes run out, and the first r weight gradients are not due yet.
-        made += [
+        passes += [
             *forward[ahead + turn : ahead + turn + 1],
             back,
             *weights[max(turn - rank, 0) : max(turn - rank + 1, 0)],
         ]
-    return made + weights[max(every - rank, 0) :]
+    return passes + weights[max(every - rank, 0) :]
 
 
 def _order(shape: PipelineShape) -> Order:
     """Return the interleaved zero-bubble pass order for this pipeline shape."""
-    return tuple(tuple((one,) for one in _rank(shape, rank)) for rank in range(shape.ranks))
+    return tuple(tuple((entry,) for entry in _rank(shape, rank)) for rank in range(shape.ranks))
 
 
 SCHEDULE = PipelineSchedule(

@@ -49,7 +49,7 @@ def one_after_one(forward: list[Pass], backward: list[Pass], warm_up: int) -> tu
     ahead, left = forward[:warm_up], backward[len(forward) - warm_up :]
     # `backward` is longer than the rest of `forward`; its end is in `left`.
     pairs = zip(forward[warm_up:], backward, strict=False)
-    return tuple((one,) for one in (*ahead, *(one for pair in pairs for one in pair), *left))
+    return tuple((entry,) for entry in (*ahead, *(entry for pair in pairs for entry in pair), *left))
 
 
 def _held(shape: PipelineShape, rank: int) -> int:

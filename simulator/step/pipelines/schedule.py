@@ -166,9 +166,7 @@ class PipelineSchedule:
 
 
 def _rank_of(placement: Placement, stage: int, ranks: int) -> int:
-    """Return the pipeline rank holding a stage under a placement (loop, V or both ways), in a pipeline with `ranks`
-    ranks.
-    """
+    """Return the pipeline rank that holds a stage under a placement (loop, V or both ways)."""
     if placement is Placement.LOOP:
         return stage % ranks
     # V and BOTH_WAYS both run back from the last rank to rank 0.

@@ -85,13 +85,13 @@ class _Filling:
         for _ in range(2 * self.micro_batches):
             self._backward_turn()
             self._forward_turn()
-        for rank, own in enumerate(self.made):
+        for rank, state in enumerate(self.made):
             # Weight gradients that found no idle slot run at the end.
-            while own.pending:
+            while state.pending:
                 self._put_weights(rank)
         return tuple(
-            tuple((Pass(work, self._stage(rank, work, leg), micro),) for work, leg, micro in own.done)
-            for rank, own in enumerate(self.made)
+            tuple((Pass(work, self._stage(rank, work, leg), micro),) for work, leg, micro in state.done)
+            for rank, state in enumerate(self.made)
         )
 
     def _stage(self, rank: int, work: Work, leg: int) -> int:
@@ -101,55 +101,47 @@ class _Filling:
         return rank if first else 2 * self.ranks - 1 - rank
 
     def _feeder(self, rank: int, leg: int) -> int:
-        """Return the rank that sends to the given rank on a leg of the V; -1 or the number of ranks at the leg's
-        beginning.
-        """
+        """Return the rank that sends to a rank on a leg; -1 or the number of ranks at the leg's beginning."""
         return rank - 1 if leg == 0 else rank + 1
 
     # At a leg's beginning, the input is on the rank itself: a micro-batch, the other chunk's output, or the loss.
     def _arrival(self, rank: int, work: Work, leg: int) -> int | None:
-        """Return the slot in which the input of a rank's next pass of a kind arrives on a leg; None at the leg's
-        beginning.
-        """
+        """Return the slot in which the input of a rank's next pass arrives on a leg; None at its beginning."""
         feeder = self._feeder(rank, leg)
         if not 0 <= feeder < self.ranks:
             return None
         return self.made[feeder].ends[work, leg][self.made[rank].count(work, leg)]
 
     def _there(self, rank: int, work: Work, leg: int) -> bool:
-        """Return True if a rank's next pass of a kind on a leg can run: a micro-batch is left, and the input was sent
-        or needs no send.
-        """
+        """Return True if a rank's next pass on a leg can run: a micro-batch is left, and no input is awaited."""
         feeder = self._feeder(rank, leg)
         sent = not 0 <= feeder < self.ranks or self.made[feeder].count(work, leg) > self.made[rank].count(work, leg)
         return sent and self.made[rank].count(work, leg) < self.micro_batches
 
     def _put(self, rank: int, work: Work, leg: int) -> None:
         """Append a rank's next pass of a kind on a leg to its order, at the earliest slot."""
-        own = self.made[rank]
-        micro = own.count(work, leg)
+        state = self.made[rank]
+        micro = state.count(work, leg)
         # A weight gradient needs no message: its input gradient has run on the same rank.
-        start = own.clock if work is _W else max(own.clock, self._arrival(rank, work, leg) or 0)
-        own.clock = start + 1
-        own.ends[work, leg].append(own.clock)
-        own.done.append((work, leg, micro))
+        start = state.clock if work is _W else max(state.clock, self._arrival(rank, work, leg) or 0)
+        state.clock = start + 1
+        state.ends[work, leg].append(state.clock)
+        state.done.append((work, leg, micro))
         if work is _I:
             # Weight gradients run in the order of their input gradients.
-            own.pending.append(leg)
+            state.pending.append(leg)
 
     def _put_weights(self, rank: int) -> None:
         """Append the rank's oldest pending weight-gradient pass to its order."""
         self._put(rank, _W, self.made[rank].pending.popleft())
 
     def _fill(self, rank: int, work: Work, leg: int) -> None:
-        """Append weight-gradient passes of a rank to free memory for the next pass, and until the input of this pass
-        arrives.
-        """
-        own, arrival = self.made[rank], self._arrival(rank, work, leg)
+        """Append a rank's weight gradients until its next pass has memory and its input has arrived."""
+        state, arrival = self.made[rank], self._arrival(rank, work, leg)
         # A forward pass adds two halves, an input gradient frees a half.
-        while own.held + (2 if work is _F else -1) > self.limit:
+        while state.held + (2 if work is _F else -1) > self.limit:
             self._put_weights(rank)
-        while own.pending and arrival is not None and own.clock < arrival:
+        while state.pending and arrival is not None and state.clock < arrival:
             self._put_weights(rank)
 
     def _warm_up(self) -> None:
@@ -167,10 +159,10 @@ class _Filling:
         # Then each rank catches up with its predecessor's forward passes, on both legs by turns.
         leg = 0
         for rank in range(1, self.ranks):
-            own, before = made[rank], made[rank - 1]
+            state, before = made[rank], made[rank - 1]
             while (
-                own.count(_F, 0) + own.count(_F, 1) < before.count(_F, 0) + before.count(_F, 1)
-                or own.count(_F, 1) <= before.count(_F, 1) < m
+                state.count(_F, 0) + state.count(_F, 1) < before.count(_F, 0) + before.count(_F, 1)
+                or state.count(_F, 1) <= before.count(_F, 1) < m
             ):
                 for later in reversed(range(rank, self.ranks)):
                     if made[later].count(_F, leg) < m:
@@ -195,11 +187,11 @@ class _Filling:
 
     def _backward_leg(self, rank: int) -> int:
         """Return the V's leg (0 or 1) for a rank's next input-gradient pass."""
-        own = self.made[rank]
+        state = self.made[rank]
         # A micro-batch's input gradient passes leg 0 first.
-        if own.count(_I, 1) >= own.count(_I, 0):
+        if state.count(_I, 1) >= state.count(_I, 0):
             return 0
-        return 1 if self._there(rank, _I, 1) or own.count(_I, 0) >= self.micro_batches else 0
+        return 1 if self._there(rank, _I, 1) or state.count(_I, 0) >= self.micro_batches else 0
 
     def _forward_turn(self) -> None:
         """Append the next forward pass to the order of each rank whose input has arrived."""
@@ -211,10 +203,10 @@ class _Filling:
 
     def _forward_leg(self, rank: int) -> int | None:
         """Return the V's leg (0 or 1) for a rank's next forward pass; None if no forward pass can run."""
-        own = self.made[rank]
-        if own.count(_F, 1) >= self.micro_batches:
+        state = self.made[rank]
+        if state.count(_F, 1) >= self.micro_batches:
             return None
-        if own.count(_F, 1) >= own.count(_F, 0):
+        if state.count(_F, 1) >= state.count(_F, 0):
             return 0
         # Leg 1 first: its micro-batch is closer to the loss and will free memory earlier.
         if self._there(rank, _F, 1):

@@ -29,24 +29,24 @@ from simulator.step.pipelines.zero_bubble import late_start
 def _rank(shape: PipelineShape, rank: int) -> tuple[Slot, ...]:
     """Return the slots of a rank in order, each with one pass, for this pipeline shape."""
     p, m = shape.ranks, shape.micro_batches
-    own = Chunks(rank, 2 * p - 1 - rank)
+    chunks = Chunks(rank, 2 * p - 1 - rank)
     forward, back, weights = Work.FORWARD, Work.INPUT_GRADIENT, Work.WEIGHT_GRADIENT
     ahead = 2 * (p - rank) - 1
     # Warm-up: the first chunk's forward passes until the first micro-batch comes back up the V.
-    own.do(*[(forward, 0)] * ahead)
-    own.do(*[(forward, 1), (forward, 0)] * rank)
+    chunks.do(*[(forward, 0)] * ahead)
+    chunks.do(*[(forward, 1), (forward, 0)] * rank)
     # The second chunk starts its backward passes.
-    own.do(*[(forward, 1), (back, 1), (weights, 1)] * (p - rank))
+    chunks.do(*[(forward, 1), (back, 1), (weights, 1)] * (p - rank))
     # Steady state: forward and backward through both chunks.
     for turn in range(m - p):
         if ahead + rank + turn < m:
-            own.do((forward, 0))
-        own.do((back, 0), (weights, 0), (forward, 1), (back, 1), (weights, 1))
+            chunks.do((forward, 0))
+        chunks.do((back, 0), (weights, 0), (forward, 1), (back, 1), (weights, 1))
     # Cool-down: input gradients before weight gradients, because the ranks after this one wait for them.
-    own.do(*[(back, 0), (back, 1)] * rank)
-    own.do(*[(back, 0), (weights, 0)] * (p - rank))
-    own.do(*[(weights, 1)] * rank, *[(weights, 0)] * rank)
-    return tuple(own.slots)
+    chunks.do(*[(back, 0), (back, 1)] * rank)
+    chunks.do(*[(back, 0), (weights, 0)] * (p - rank))
+    chunks.do(*[(weights, 1)] * rank, *[(weights, 0)] * rank)
+    return tuple(chunks.slots)
 
 
 def _order(shape: PipelineShape) -> Order:

@@ -98,16 +98,14 @@ class _Greedy:
             self._forward(micro)
             for rank in reversed(range(self.ranks)):
                 self._backward(rank)
-        for rank, own in enumerate(self.made):
+        for rank, state in enumerate(self.made):
             # Weight gradients that found no idle slot run at the end.
-            while own.count(_W) < self.micro_batches:
+            while state.count(_W) < self.micro_batches:
                 self._put(rank, _W)
-        return max(own.ends[_W][-1] - own.ends[_F][0] + 1 for own in self.made)
+        return max(state.ends[_W][-1] - state.ends[_F][0] + 1 for state in self.made)
 
     def _arrival(self, rank: int, work: Work) -> int:
-        """Return the slot in which the input of a rank's next pass of a kind arrives from the neighbouring rank; 0
-        without a sender.
-        """
+        """Return the slot in which a rank's next pass of a kind gets its input; 0 without a sender."""
         neighbour = rank - 1 if work is _F else rank + 1
         if work is _W or not 0 <= neighbour < self.ranks:
             return 0
@@ -115,19 +113,17 @@ class _Greedy:
 
     def _put(self, rank: int, work: Work) -> None:
         """Append a rank's next pass of a kind (F, I or W) to its order, at the earliest slot."""
-        own = self.made[rank]
-        start = max(own.clock, self._arrival(rank, work))
+        state = self.made[rank]
+        start = max(state.clock, self._arrival(rank, work))
         # Idle slots before the first pass are part of every pipeline and do not count.
-        if own.ends[_F]:
-            own.waited += start - own.clock
-        own.done.append(Pass(work, rank, own.count(work)))
-        own.clock = start + 1
-        own.ends[work].append(own.clock)
+        if state.ends[_F]:
+            state.waited += start - state.clock
+        state.done.append(Pass(work, rank, state.count(work)))
+        state.clock = start + 1
+        state.ends[work].append(state.clock)
 
     def _begin(self) -> None:
-        """Append the first micro-batch's forward and input-gradient passes on each rank, with warm-up passes in
-        between.
-        """
+        """Append the first micro-batch's passes on each rank, with the warm-up passes between them."""
         for rank in range(self.ranks):
             self._put(rank, _F)
         ahead = self._ahead()
@@ -145,15 +141,13 @@ class _Greedy:
             self._put(rank, _I)
 
     def _ahead(self) -> list[int]:
-        """Return the number of additional forward passes of each rank before its first backward pass, limited by time
-        and memory.
-        """
+        """Return each rank's additional forward passes before its first backward pass, as time and memory allow."""
         ahead = [0] * self.ranks
         # The last rank's first input gradient ends a slot after its forward pass.
         back = self.made[-1].clock + 1
         for rank in reversed(range(self.ranks - 1)):
-            own = self.made[rank]
-            clock = own.clock
+            state = self.made[rank]
+            clock = state.clock
             while 1 + ahead[rank] < min(self.micro_batches, self.limit):
                 # `back` is the arrival of this rank's first output gradient.
                 if clock + self.starts_late > back - (not self.starts_late):
@@ -165,10 +159,10 @@ class _Greedy:
 
     def _forward(self, micro: int) -> None:
         """Append a micro-batch's forward pass on each rank whose downstream ranks all accept the micro-batch."""
-        wanted = [self._wants_forward(rank) for rank in range(self.ranks)]
+        accepts = [self._wants_forward(rank) for rank in range(self.ranks)]
         for rank in range(self.ranks):
             # A micro-batch that a downstream rank refuses would only wait there and occupy memory.
-            if not all(wanted[rank:]):
+            if not all(accepts[rank:]):
                 continue
             # Weight gradients free activations until another micro-batch (two halves) fits.
             while self.made[rank].held + 2 > 2 * self.limit:
@@ -178,40 +172,40 @@ class _Greedy:
 
     def _wants_forward(self, rank: int) -> bool:
         """Return True if a rank should run its next forward pass now rather than wait for a backward pass."""
-        own = self.made[rank]
-        if own.count(_F) >= self.micro_batches:
+        state = self.made[rank]
+        if state.count(_F) >= self.micro_batches:
             return False
         if not self.backward_first or rank == self.ranks - 1:
             return True
         following = self.made[rank + 1]
         # Otherwise the next rank would run out of forward passes.
-        if own.count(_F) < following.count(_F) + 2:
+        if state.count(_F) < following.count(_F) + 2:
             return True
         # End of the next rank's coming forward pass and input gradient: this rank's next output gradient.
         until = following.clock + 2
-        if own.clock >= until:
+        if state.clock >= until:
             return False
         # Weight gradients needed to free memory for the forward pass.
-        room = min(max(own.held + 2 - 2 * self.limit, 0), own.count(_I) - own.count(_W))
-        if own.clock + 1 + room <= until:
+        room = min(max(state.held + 2 - 2 * self.limit, 0), state.count(_I) - state.count(_W))
+        if state.clock + 1 + room <= until:
             return True
         # Waiting until then is cheap for a rank that has been idle less than the most idle rank.
-        return until - own.clock > max(one.waited for one in self.made) - own.waited
+        return until - state.clock > max(other.waited for other in self.made) - state.waited
 
     def _fill(self, rank: int, work: Work) -> None:
         """Append weight-gradient passes on a rank until the input for the next pass of the given kind arrives."""
-        own, arrival = self.made[rank], self._arrival(rank, work)
-        while own.pending and own.clock < arrival:
+        state, arrival = self.made[rank], self._arrival(rank, work)
+        while state.pending and state.clock < arrival:
             self._put(rank, _W)
 
     def _backward(self, rank: int) -> None:
         """Append a rank's next input-gradient pass to its order, and weight-gradient passes in idle slots before it."""
-        own = self.made[rank]
+        state = self.made[rank]
         self._fill(rank, _I)
         # Rank 0 sends its input gradients to no rank, therefore weight gradients may run first after the last forward
         # pass.
-        if rank == 0 and own.count(_F) == self.micro_batches:
-            while own.pending:
+        if rank == 0 and state.count(_F) == self.micro_batches:
+            while state.pending:
                 self._put(rank, _W)
         self._put(rank, _I)
 
@@ -228,7 +222,7 @@ def greedy(ranks: int, micro_batches: int, limit: int) -> Order:
         attempt = _Greedy(ranks, micro_batches, limit, starts_late, backward_first)
         takes = attempt.play()
         if not best or takes < shortest:
-            best, shortest = tuple(tuple((one,) for one in own.done) for own in attempt.made), takes
+            best, shortest = tuple(tuple((entry,) for entry in state.done) for state in attempt.made), takes
     return best
 
 

@@ -136,9 +136,7 @@ class Bucketing:
         return handed_back
 
     def _deferred(self, micro: int) -> None:
-        """Write the head's deferred weight gradients after the rank's last backward pass, of micro-batch `micro`, and
-        the communication of the head's bucket.
-        """
+        """Write the head's deferred weight gradients after the last backward pass, and communicate its bucket."""
         for chunk in self.passes.chunks:
             if self.passes.defers(chunk.stage, chunk.first):
                 done = self.passes.deferred_gradients(chunk)
@@ -166,9 +164,7 @@ class Bucketing:
         )
 
     def _filling(self, micro: int, chunk: Chunk, gradients: Callable[[Unit], str], *, sends: bool) -> str:
-        """Write gradients with the function `gradients`, from the chunk's last unit to its first; communicate each full
-        bucket if `sends`.
-        """
+        """Write gradients from the chunk's last unit to its first; communicate each full bucket if `sends`."""
         # Expert-parallel units have separate buckets, summed by different ranks.
         filling: dict[bool, list[Unit]] = {False: [], True: []}
         # A head with deferred gradients is sent later.

@@ -97,9 +97,7 @@ def _asynchronous(builder: ProgramBuilder, passes: Passes) -> Bucketing:
 
 
 def _push(builder: ProgramBuilder, passes: Passes, bucket: Bucket) -> str | None:
-    """Write a bucket's push of gradients to the servers and free the gradients; return the push's name, or None for a
-    single worker.
-    """
+    """Write a bucket's push to the servers and free its gradients; return the push, or None for one worker."""
     step, act = passes.step, NumericAction(Exchange.PUSH, bucket.names, bucket.micro)
     to = (step.precision.reduce, step.sharding)
     pushed = builder.serve(f"push {bucket.name}", "push", bucket.elements, *to, [bucket.done], act)
@@ -108,9 +106,7 @@ def _push(builder: ProgramBuilder, passes: Passes, bucket: Bucket) -> str | None
 
 
 def _pull(builder: ProgramBuilder, passes: Passes, bucket: Bucket, after: list[str | None]) -> str | None:
-    """Write a bucket's pull of parameters from the servers, after the named operations; return the name, or None for a
-    single worker.
-    """
+    """Write a bucket's pull from the servers after `after`; return its name, or None for one worker."""
     step, act = passes.step, NumericAction(Exchange.PULL, bucket.names, bucket.micro)
     return builder.serve(
         f"pull {bucket.name}", "pull", bucket.elements, step.precision.params, step.sharding, after, act

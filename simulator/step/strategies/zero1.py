@@ -53,8 +53,8 @@ def scatter(builder: ProgramBuilder, passes: Passes, bucket: Bucket) -> tuple[st
     act = NumericAction(Exchange.REDUCE_SCATTER, bucket.names, bucket.micro)
     scope: Scope = "shard" if passes.copies and bucket.scope == "all" else bucket.scope
     # A bucket holds the tensors of a share of the owners.
-    ranks, whole = passes.ranks_of(bucket.units[0]), sum(unit.trained for unit in passes.units)
-    owners = max(1, round(ranks * bucket.elements / whole))
+    ranks, total = passes.ranks_of(bucket.units[0]), sum(unit.trained for unit in passes.units)
+    owners = max(1, round(ranks * bucket.elements / total))
     reduced = builder.communicate(
         name, "reduce_scatter", bucket.elements, dtype, [bucket.done], scope, act, owners=owners
     )
@@ -64,9 +64,7 @@ def scatter(builder: ProgramBuilder, passes: Passes, bucket: Bucket) -> tuple[st
 
 
 def _volume(units: tuple[Unit, ...], sharding: Sharding, accumulation: int, ranks: int) -> int:
-    """Return the elements sent per step by all N ranks together: (N - 1) times the gradients, then (N - 1) times the
-    parameters.
-    """
+    """Return the elements sent per step by all N ranks: (N - 1) times the gradients and the parameters."""
     return 2 * (ranks - 1) * sum(unit.trained for unit in units)
 
 

@@ -35,9 +35,7 @@ def plan(builder: ProgramBuilder, passes: Passes) -> Bucketing:
 
 
 def _volume(units: tuple[Unit, ...], sharding: Sharding, accumulation: int, ranks: int) -> int:
-    """Return the elements sent per step by all N ranks together: (N - 1) times the gradients per micro-batch and the
-    parameters.
-    """
+    """Return the elements sent per step by all N ranks: (N - 1) times parameters and gradients per micro-batch."""
     return (accumulation + 1) * (ranks - 1) * sum(unit.trained for unit in units)
 
 

@@ -89,19 +89,19 @@ def gathered_before(passes: Passes) -> Mapping[Pass, Gathered]:
     chunks = {chunk.stage: chunk for chunk in passes.chunks}
     here = dict.fromkeys(chunks, Gathered())
     before = {}
-    for one in passes.order:
-        before[one] = there = here[one.stage]
+    for entry in passes.order:
+        before[entry] = state = here[entry.stage]
         # Weight gradients need activations and output gradients, but no parameters.
-        if one.work is Work.WEIGHT_GRADIENT:
+        if entry.work is Work.WEIGHT_GRADIENT:
             continue
-        forward = one.work is Work.FORWARD
-        own = ("forward" if forward else "backward", one.micro)
-        there = Gathered(
-            there.root or own, (there.blocks or own) if keeps else None, (there.parts or own) if sharding.mesh else None
+        forward = entry.work is Work.FORWARD
+        key = ("forward" if forward else "backward", entry.micro)
+        state = Gathered(
+            state.root or key, (state.blocks or key) if keeps else None, (state.parts or key) if sharding.mesh else None
         )
         # Without resharding, parameters stay until the last backward pass.
-        stays = forward or (keeps and not chunks[one.stage].ends(one.micro))
-        here[one.stage] = there if stays else Gathered()
+        stays = forward or (keeps and not chunks[entry.stage].ends(entry.micro))
+        here[entry.stage] = state if stays else Gathered()
     return before
 
 
@@ -125,9 +125,9 @@ class GatheredUnits:
 
     def forward(self, micro: int, chunk: Chunk, after: list[str | None]) -> str:
         """Write a micro-batch's forward pass through a chunk; return its last operation."""
-        made = _Micro(self, chunk, micro)
-        self._under_way[chunk.stage, micro] = made
-        return made.forward(after)
+        passes = _Micro(self, chunk, micro)
+        self._under_way[chunk.stage, micro] = passes
+        return passes.forward(after)
 
     def backward(self, micro: int, chunk: Chunk, after: list[str | None]) -> str:
         """Write a backward pass through a chunk; return the kernels for which the preceding stage waits."""
@@ -180,12 +180,12 @@ class _Micro:
         """Write the micro-batch's forward pass with its gathers, after the given operations; return its last
         operation.
         """
-        ahead, there = self.sharding.prefetch + 1, self.owner.before[Pass(Work.FORWARD, self.chunk.stage, self.micro)]
-        root = self._gather_root("forward", there)
-        self._find_held(there)
+        ahead, state = self.sharding.prefetch + 1, self.owner.before[Pass(Work.FORWARD, self.chunk.stage, self.micro)]
+        root = self._gather_root("forward", state)
+        self._find_held(state)
         # The first blocks are gathered before any kernel needs them: 1 + prefetch blocks.
         for i in range(min(ahead, len(self.blocks))):
-            self._gather("forward", i, there)
+            self._gather("forward", i, state)
         # Only the first unit waits for the preceding stage's send.
         done, waiting = "", after
         if self.opening is not None:
@@ -197,9 +197,9 @@ class _Micro:
             # A block is gathered again only after it was freed, as FSDP2's unshard waits for the unit's own reshard
             # (recalled). Otherwise it would be allocated twice, or be gathered from a mesh that does not have it yet.
             if not self.holds and not (self.keeps_last and i == len(self.blocks) - 1):
-                self.owner.room = self._reshard(i, done, there) if self.sharding.reshard_after_forward else done
+                self.owner.room = self._reshard(i, done, state) if self.sharding.reshard_after_forward else done
             if i + ahead < len(self.blocks):
-                self._gather("forward", i + ahead, there)
+                self._gather("forward", i + ahead, state)
         if self.closing is not None:
             done = self.passes.forward(self.micro, self.closing, [*waiting, root])
         return done
@@ -208,12 +208,12 @@ class _Micro:
         """Write the micro-batch's backward pass, or only its input gradients, with gathers and reduce-scatters; return
         the last kernels.
         """
-        there = self.owner.before[Pass(work, self.chunk.stage, self.micro)]
-        done, waiting, whole = "", after, work is Work.BACKWARD
+        state = self.owner.before[Pass(work, self.chunk.stage, self.micro)]
+        done, waiting, reduces = "", after, work is Work.BACKWARD
         # An embedding before the first trained unit needs no parameters backward, and only frees what is gathered.
-        rooted = there.root is not None or any(unit.back for unit in self.root)
-        root = self._gather_root("backward", there) if rooted else None
-        self._find_held(there)
+        rooted = state.root is not None or any(unit.back for unit in self.root)
+        root = self._gather_root("backward", state) if rooted else None
+        self._find_held(state)
         if self.closing is not None:
             done, waiting = self._pass_back(self.closing, [*waiting, root], work), []
         # Blocks before the first trained unit are not gathered again; a block that is still gathered must be freed.
@@ -224,7 +224,7 @@ class _Micro:
         # The current block, unless it is gathered, and `prefetch` blocks ahead.
         ahead = self.sharding.prefetch + (not self.ready)
         for i in following[:ahead]:
-            self._gather("backward", i, there)
+            self._gather("backward", i, state)
         following = following[ahead:]
         for i in order:
             for unit in reversed(self.blocks[i]):
@@ -232,24 +232,24 @@ class _Micro:
             self.owner.room = self._free(i, done)
             # After the second gather, the shard on the mesh is no longer needed. The last block, still gathered, has
             # none.
-            if there.parts and not (self.keeps_last and i == len(self.blocks) - 1):
-                self._give_back(self._part(i, there.parts), self._part_bytes(i), done)
+            if state.parts and not (self.keeps_last and i == len(self.blocks) - 1):
+                self._give_back(self._part(i, state.parts), self._part_bytes(i), done)
             if following:
-                self._gather("backward", following.pop(0), there)
-            if whole:
+                self._gather("backward", following.pop(0), state)
+            if reduces:
                 self._reduce(self.blocks[i], done)
-        if there.parts:
+        if state.parts:
             for i in (i for i in range(len(self.blocks)) if not needed[i]):
                 # A chunk before the first trained unit has no kernels backward: the stream's order suffices.
-                self._give_back(self._part(i, there.parts), self._part_bytes(i), done or None)
+                self._give_back(self._part(i, state.parts), self._part_bytes(i), done or None)
         if self.opening is not None:
             done = self._pass_back(self.opening, [*waiting, root], work)
         if self.root:
             # Without resharding, the root also stays until the last backward pass.
             if rooted and (self.last or not self.holds):
-                stored = self._root_parameters(there.root or ("backward", self.micro))
+                stored = self._root_parameters(state.root or ("backward", self.micro))
                 self.owner.room = self._give_back(stored, _gathered(self.root) * self.itemsize, done)
-            if whole:
+            if reduces:
                 self._reduce(self.root, done)
         return done
 
@@ -268,17 +268,13 @@ class _Micro:
             self._reduce(self.root, done)
 
     def _pass_back(self, unit: Unit, after: list[str | None], work: Work) -> str:
-        """Write a unit's whole backward pass, or only its input gradients, after the given operations; return the last
-        kernels.
-        """
+        """Write a unit's backward pass, or its input gradients alone; return the last kernels."""
         if work is Work.INPUT_GRADIENT:
             return self.passes.input_gradient(self.micro, unit, after)
         return self.passes.backward(self.micro, unit, self.chunk, after, communicates=self.sums)
 
     def _of_root(self, by: tuple[str, int]) -> str:
-        """Return the suffix in the names of the root's allocation and gather, from the gathering pass: (phase,
-        micro-batch).
-        """
+        """Return the suffix of the root's allocation and gather, from the gathering pass (phase, micro-batch)."""
         phase, micro = by
         return str(micro) if phase == "forward" else f"backward {micro}"
 
@@ -286,42 +282,36 @@ class _Micro:
         """Return the allocation name for the root's (embedding's and head's) gathered parameters."""
         return f"{_name(self.root)} parameters {self._of_root(by)}"
 
-    def _gather_root(self, phase: str, there: Gathered) -> str | None:
-        """Gather the root (embedding, head) unless an earlier pass has; return the gather for which the root's passes
-        wait, or None.
-        """
+    def _gather_root(self, phase: str, state: Gathered) -> str | None:
+        """Gather the root (embedding, head) unless an earlier pass has; return the gather to wait for, or None."""
         if not self.root:
             return None
         # The names are the gathering pass's, also in later passes.
-        by = there.root or (phase, self.micro)
+        by = state.root or (phase, self.micro)
         gather = f"gather {_name(self.root)} {self._of_root(by)}"
-        if there.root:
+        if state.root:
             return self._gather_of(gather, "shard")
         nbytes = _gathered(self.root) * self.itemsize
         self.builder.allocate(self._root_parameters(by), nbytes, "gathered", stream=STREAM, after=[self.owner.room])
         return self._all_gather(gather, self.root, "shard")
 
     def _gather_of(self, name: str, scope: Scope) -> str | None:
-        """Return the name of an all-gather recorded by an earlier pass; None if the scope's process groups have a
-        single rank.
-        """
+        """Return the name of an earlier pass's all-gather; None if the scope's groups have a single rank."""
         # `communicate` returned None in this case.
         return name if self.builder.communicator.groups.size(scope) > 1 else None
 
-    def _find_held(self, there: Gathered) -> None:
+    def _find_held(self, state: Gathered) -> None:
         """Mark the blocks that an earlier pass gathered and left on the rank as ready."""
-        if there.blocks is None:
+        if state.blocks is None:
             return
-        phase, micro = there.blocks
+        phase, micro = state.blocks
         for i, block in enumerate(self.blocks):
             # A group with a single rank gathers nothing: passes wait for the allocation instead.
             self.stored[i] = f"{_name(block)} parameters {phase} {micro}"
             self.ready[i] = self._gather_of(f"gather {_name(block)} {phase} {micro}", _shard(block)) or self.stored[i]
 
-    def _gather(self, phase: str, i: int, there: Gathered) -> None:
-        """Write the allocation and all-gather of block `i` for its "forward" or "backward" pass, after `room` has freed
-        memory.
-        """
+    def _gather(self, phase: str, i: int, state: Gathered) -> None:
+        """Write allocation and all-gather of block `i` ("forward" or "backward"), after `room` has freed memory."""
         if i in self.ready:
             return
         block = self.blocks[i]
@@ -330,7 +320,7 @@ class _Micro:
             self.stored[i], _gathered(block) * self.itemsize, "gathered", stream=STREAM, after=[self.owner.room]
         )
         # With a shard on the mesh, the backward pass gathers from the mesh's few neighbours.
-        scope: Scope = "mesh" if there.parts else _shard(block)
+        scope: Scope = "mesh" if state.parts else _shard(block)
         gather = f"gather {_name(block)} {phase} {self.micro}"
         self.ready[i] = self._all_gather(gather, block, scope) or self.stored[i]
         # Some frameworks gather for the recompute and once more for the backward pass.
@@ -357,18 +347,14 @@ class _Micro:
         """Return the bytes of this rank's shard of block `i` on the mesh [B]."""
         return shard(_gathered(self.blocks[i]), self.sharding.mesh or 1) * self.itemsize
 
-    def _reshard(self, i: int, done: str, there: Gathered) -> str:
-        """Free block `i` after its forward pass and keep this rank's shard on the mesh, if any; return the operation
-        that makes room.
-        """
-        if self.sharding.mesh and there.parts is None:
+    def _reshard(self, i: int, done: str, state: Gathered) -> str:
+        """Free block `i` after its forward pass, keep a shard on the mesh if any; return what makes room."""
+        if self.sharding.mesh and state.parts is None:
             self.builder.allocate(self._part(i, ("forward", self.micro)), self._part_bytes(i), "gathered")
         return self._free(i, done)
 
     def _free(self, i: int, done: str) -> str:
-        """Free the gathered block `i`, unless it is held to the end of the step; return the operation that
-        makes room.
-        """
+        """Free block `i` unless it is held to the end of the step; return the operation that makes room."""
         if self.holds and not self.last:
             return done
         # The backward pass must gather the block again.
@@ -414,9 +400,7 @@ class _Micro:
 
 
 def _blocks(units: tuple[Unit, ...], sharding: Sharding) -> list[tuple[Unit, ...]]:
-    """Return the layers in blocks of `layers_per_unit`, each gathered and freed as a whole; the last block may be
-    smaller.
-    """
+    """Return the layers in blocks of `layers_per_unit`, gathered and freed together; the last may be smaller."""
     layers, size = tuple(unit for unit in units if unit.is_layer), sharding.layers_per_unit
     if any(unit.spread for unit in layers):
         # A layer's experts are gathered in another process group than its other parameters.
@@ -460,8 +444,8 @@ def _volume(units: tuple[Unit, ...], sharding: Sharding, accumulation: int, rank
     mesh = sharding.mesh or ranks
     backward = ranks // mesh * (mesh - 1) * again
     scattering = 1 if sharding.gradient_sync == "last" else accumulation
-    kept = sum(unit.resident for unit in units)
-    return accumulation * ((ranks - 1) * forward + backward) + (ranks - 1) * (scattering * _trained(units) + kept)
+    resident = sum(unit.resident for unit in units)
+    return accumulation * ((ranks - 1) * forward + backward) + (ranks - 1) * (scattering * _trained(units) + resident)
 
 
 STRATEGY = Strategy(
