@@ -27,7 +27,7 @@ class Spec(BaseModel):
 
 
 class Frozen(dict[str, Any]):
-    """A mapping as the value of a key of a frozen record: it has a hash, and nobody may change it."""
+    """A mapping as the value of a key of a frozen record: it has a hash, and its items never change."""
 
     def __hash__(self) -> int:  # type: ignore[override]
         """Return a hash of the items."""

@@ -6,7 +6,7 @@ Rules between these values, the model and the ranks are in scenario/parallelism_
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, get_args
 
 from pydantic import Field
 
@@ -143,9 +143,7 @@ class Parallelism(Spec):
     sequence_parallel: Annotated[bool, reading.YES_NO] = Field(
         default=True, description="tp: whether activations between the matrices are split along the sequence."
     )
-    tp_overlap: Annotated[
-        Literal["none", "ring_exchange", "bulk"], reading.choice(("none", "ring_exchange", "bulk"))
-    ] = Field(
+    tp_overlap: Annotated[Overlap, reading.choice(get_args(Overlap))] = Field(
         default="none",
         description=(
             "tp: overlap of matmuls with communication: pieces of a matmul during a ring exchange, or whole "

@@ -1,6 +1,6 @@
 """Which records describe a training step? Model, sharding, precision, optimizer, offload and faults, in SI units.
 
-The records contain no computation; scenario/ builds them from text.
+The records contain no computation; scenario/ builds them from a scenario's keys.
 """
 
 from __future__ import annotations
