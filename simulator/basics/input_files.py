@@ -97,7 +97,7 @@ def parse_json(text: str, source: str = "<text>") -> Any:
         levels.
     """
     try:
-        data = json.loads(text, parse_int=_whole, object_pairs_hook=_mapping)
+        data = json.loads(text, parse_int=_parse_int, object_pairs_hook=_mapping)
     except json.JSONDecodeError as error:
         place = f"{source}:{error.lineno}:{error.colno}"
         raise ScenarioError(f"{place}: not JSON: {error.msg[:1].lower()}{error.msg[1:]}") from error
@@ -132,7 +132,7 @@ def _too_deep(source: str) -> ScenarioError:
     return ScenarioError(f"{source}: nested too deeply; at most {DEEPEST} nested lists and mappings")
 
 
-def _whole(digits: str) -> int:
+def _parse_int(digits: str) -> int:
     if len(digits) > MOST_DIGITS:
         raise ValueError(f"got a number of {len(digits)} digits; must have at most {MOST_DIGITS}")
     return int(digits)

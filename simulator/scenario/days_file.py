@@ -115,7 +115,7 @@ def load_days(source: str | Path, overrides: Mapping[str, str]) -> DaysFile:
     ScenarioError
         A line for each fault.
     """
-    path = _found(str(source))
+    path = _path(str(source))
     document = None if path is None else load(path, source=str(source))
     if path is None or document is None or not is_days_file(document.data):
         return DaysFile(str(source), "", load_scenario(source, overrides), {})
@@ -131,7 +131,7 @@ def load_days(source: str | Path, overrides: Mapping[str, str]) -> DaysFile:
     return DaysFile(document.source, document.question, scenario, keys, along, values)
 
 
-def _found(source: str) -> Path | None:
+def _path(source: str) -> Path | None:
     """Return the path of a shipped file of days, or of an existing file; None for other names."""
     if source in registry.names("days"):
         return registry.find("days", source)

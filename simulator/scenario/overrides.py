@@ -81,7 +81,7 @@ def apply(document: Document, changes: Mapping[str, str]) -> tuple[Document, tup
             faults.append(Fault((), message, source=option))
             continue
         if path is None:
-            faults.append(Fault((), unknown_key(key, _known(document.data)), source=option))
+            faults.append(Fault((), unknown_key(key, _settable_keys(document.data)), source=option))
             continue
         try:
             several, value = _read(key, text, option)
@@ -109,7 +109,7 @@ def apply(document: Document, changes: Mapping[str, str]) -> tuple[Document, tup
     return replace(document, data=data), tuple(applied), tuple(faults)
 
 
-def _known(data: Mapping[str, Any]) -> tuple[str, ...]:
+def _settable_keys(data: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the keys that `--set` may change in a scenario with this data."""
     kinds = [kind for kind in PLAYED if kind in data]
     return (*(keys_of(kinds[0]) if len(kinds) == 1 else axis_keys()), *KINDS, *_OF_THE_WHOLE)
@@ -156,7 +156,7 @@ def _drop_what_has_lost_its_axis(before: Mapping[str, Any], data: dict[str, Any]
         data["baseline"] = remaining
     if "answer" not in changes and isinstance(answer := data.get("answer"), list):
         gone = {axis for kind in KINDS for axis in _axes(before, kind) if axis not in compare and axis not in sweep}
-        data["answer"] = [entry for entry in answer if not _lost(entry, bool(compare), bool(sweep), gone)]
+        data["answer"] = [entry for entry in answer if not _lacks_axis(entry, bool(compare), bool(sweep), gone)]
 
 
 def _axes(data: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
@@ -169,7 +169,7 @@ def _has(compare: Mapping[str, Any], key: str, value: Any) -> bool:
     return isinstance(values, list) and value in values
 
 
-def _lost(entry: Any, compared: bool, swept: bool, gone: set[str]) -> bool:
+def _lacks_axis(entry: Any, compared: bool, swept: bool, gone: set[str]) -> bool:
     """Return True if an `answer` entry needs an axis that was removed.
 
     `compared` and `swept`: some axis is left in `compare` or `sweep`.

@@ -91,7 +91,7 @@ def conflicts(shape: TrainingSpec, model: Model | None, world_size: int | None) 
         yield _conflict(key, message, "training.sharding.strategy")
 
 
-def _whole(shape: TrainingSpec) -> bool:
+def _unsharded(shape: TrainingSpec) -> bool:
     """Return True if each rank updates every parameter that it computes with, i.e. nothing is sharded."""
     return STRATEGIES.find(shape.sharding.strategy).updater is Updater.EVERY_RANK
 
@@ -134,7 +134,7 @@ def _numbers(shape: TrainingSpec, model: Transformer | None) -> Iterator[RuleVio
             f"attention, {without}"
         )
         yield _conflict(inside[0], message, "training.activation_checkpointing", "training.numerics")
-    if model is not None and model.tied and layout.apart and not _whole(shape):
+    if model is not None and model.tied and layout.apart and not _unsharded(shape):
         message = (
             f"got {layout.pp}; {model.name} shares one table between embedding and head, and only sharding: ddp sums "
             f"the gradients of the first and the last stage; write ddp, {without}"

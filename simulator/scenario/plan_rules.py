@@ -53,7 +53,7 @@ def conflicts(shape: Scenario, base: Path) -> Iterator[RuleViolation]:
             )
     for key, message in not_planned(shape):
         yield RuleViolation(key, message, (".".join(map(str, key)), "plan"), True)
-    yield from _chosen(shape, plan)
+    yield from _keys_of_plan(shape, plan)
     yield from _choices(plan, shape.cluster.world_size, base)
     try:
         sequences_of(plan.global_batch, training.seq_len)
@@ -119,7 +119,7 @@ def value_of(name: str, value: Any, base: Path | None = None) -> Any:
     return read
 
 
-def _chosen(shape: Scenario, plan: PlanSpec) -> Iterator[RuleViolation]:
+def _keys_of_plan(shape: Scenario, plan: PlanSpec) -> Iterator[RuleViolation]:
     """Yield a violation for each training key in the file that a plan chooses itself."""
     choices = {**plan.fix, **plan.among}
     for name, dotted in KEYS.items():

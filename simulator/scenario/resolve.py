@@ -60,7 +60,7 @@ def resolved(scenario: Scenario) -> dict[str, Any]:
     if scenario.baseline:
         data["baseline"] = dict(scenario.baseline)
     if scenario.answer:
-        data["answer"] = [_asked(entry) for entry in scenario.answer]
+        data["answer"] = [_finding(entry) for entry in scenario.answer]
     if scenario.budget is not None:
         data["budget"] = {key: value for key, value in scenario.budget.model_dump().items() if value is not None}
     if scenario.plan is not None:
@@ -94,7 +94,7 @@ def _leave_to_plan(data: dict[str, Any], plan: PlanSpec) -> None:
         mapping.pop(name, None)
 
 
-def _asked(entry: FindingSpec) -> dict[str, Any]:
+def _finding(entry: FindingSpec) -> dict[str, Any]:
     data: dict[str, Any] = {"finding": entry.finding, "margin": entry.margin}
     if entry.of:
         data["of"] = list(entry.of)

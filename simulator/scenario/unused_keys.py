@@ -99,7 +99,7 @@ _WHOLE: Final = frozenset(
 
 def _unused(shape: Scenario, facts: TopologyFacts | None, base: Path) -> Iterator[tuple[Key, str]]:
     yield from _seed(shape)
-    yield from _alone(shape)
+    yield from _single_rank(shape)
     if facts is not None and facts.one_route and shape.cluster.ecmp is not None:
         yield ("cluster", "ecmp", "hash"), f"topology {facts.name} has one route between any two"
     if shape.training is None or shape.training.checkpoint_traffic == "none":
@@ -115,7 +115,7 @@ def _unused(shape: Scenario, facts: TopologyFacts | None, base: Path) -> Iterato
         yield from unused_in_training(own_parts.located(shape.training, base), shape.cluster.world_size, base)
 
 
-def _alone(shape: Scenario) -> Iterator[tuple[Key, str]]:
+def _single_rank(shape: Scenario) -> Iterator[tuple[Key, str]]:
     """Yield (key, reason) for the keys of links and collectives that change no number of a single rank."""
     if shape.cluster.world_size > 1:
         return

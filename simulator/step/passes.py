@@ -451,7 +451,7 @@ class Passes:
     def _begin(self, micro: int, unit: Unit, chunk: Chunk, after: list[str | None]) -> None:
         """Allocate a unit's accumulated gradients before the first micro-batch of a step, if they have no buffer."""
         if self.keeps_whole_gradients and chunk.begins(micro) and not self.step.framework.gradient_buffers:
-            name = self._whole(unit, micro)
+            name = self._gradient_name(unit, micro)
             self.builder.allocate(name, unit.trained * self.gradient_itemsize, "gradients", after=after)
             self.gradients.append(name)
 
@@ -475,7 +475,7 @@ class Passes:
         from_matmuls = framework.accumulates_in_matmul or framework.placeholders
         return framework.keeps_gradients or (from_matmuls and unit.name != "embedding")
 
-    def _whole(self, unit: Unit, micro: int) -> str:
+    def _gradient_name(self, unit: Unit, micro: int) -> str:
         """Return the allocation name of a unit's whole gradient, which accumulates over micro-batches."""
         number = micro // self.step.accumulation
         return f"{unit.name} gradients" + (f" of step {number}" if number else "")
@@ -583,7 +583,7 @@ class Passes:
             # Frameworks with one large gradient buffer allocate once and never free.
             if self.keeps_whole_gradients and self.step.framework.gradient_buffers:
                 continue
-            name = self._whole(unit, micro) if self.keeps_whole_gradients else f"{unit.name} gradients {micro}"
+            name = self._gradient_name(unit, micro) if self.keeps_whole_gradients else f"{unit.name} gradients {micro}"
             self.builder.free(name, stream=stream, after=after)
             if name in self.gradients:
                 self.gradients.remove(name)

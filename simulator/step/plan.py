@@ -94,7 +94,7 @@ def plan_step(cluster: Cluster, step: TrainingStep, *, steady: bool = True) -> S
     step = on_ranks(step, cluster, cluster.world_size)
     groups = groups_of(step, cluster.world_size)
     communicator = Communicator(cluster, groups, step.collectives, even, step.copies_to_host, step.algorithm)
-    stages = _noted(cluster, step, communicator)
+    stages = _write(cluster, step, communicator)
     lists = [StageOps(stage.builder.ops, stage.builder.scopes) for stage in stages]
     ranks = for_every_rank(lists, groups, communicator.among)
     collectives = [op for stage in stages for op in stage.builder.collectives]
@@ -196,7 +196,7 @@ def ranks_alone(cluster: Cluster, step: TrainingStep, *, at_once: bool = False) 
     groups = groups_of(step, cluster.world_size)
     communicator = Communicator(cluster, groups, "at_once" if at_once else "rough", True)
     beside = process_memory(cluster.gpus[0], step, groups)
-    return tuple(Program((tuple(stage.builder.ops),), beside=beside) for stage in _noted(cluster, step, communicator))
+    return tuple(Program((tuple(stage.builder.ops),), beside=beside) for stage in _write(cluster, step, communicator))
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,7 +242,7 @@ def few_micro_batches(
     # Unbalanced context parallelism gives a stage several lists.
     stage_of = [number // groups.unlike_places for number in range(groups.lists)]
     lists = [number for number, stage in enumerate(stage_of) if stages is None or stage in stages]
-    programs = _noted(cluster, step, communicator, few=lists)
+    programs = _write(cluster, step, communicator, few=lists)
     return tuple(
         StageNotes(
             stage,
@@ -371,7 +371,7 @@ class _StageProgram:
     micros: Sequence[int]  # recorded micro-batches
 
 
-def _noted(
+def _write(
     cluster: Cluster, step: TrainingStep, communicator: Communicator, *, few: Sequence[int] | None = None
 ) -> list[_StageProgram]:
     """Write the program of each list's lowest rank; with `few`, of these lists alone and a few micro-batches."""

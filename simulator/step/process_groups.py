@@ -55,7 +55,7 @@ Scope = (
 )  # fmt: skip
 
 
-# Axis for each expert scope in `Groups._made`'s four-dimensional table.
+# Axis for each expert scope in `Groups._build_table`'s four-dimensional table.
 _OF_EXPERTS: Final[Mapping[Scope, int]] = {"expert data": 1, "experts": 2, "expert tensor": 3}
 
 
@@ -141,10 +141,10 @@ class Groups:
         """
         # Tables are built once: a program may look up groups millions of times.
         if scope not in self._tables:
-            self._tables[scope] = self._made(scope)
+            self._tables[scope] = self._build_table(scope)
         return self._tables[scope]
 
-    def _made(self, scope: Scope) -> Ints:
+    def _build_table(self, scope: Scope) -> Ints:
         """Build the table of a scope's process groups, shape (groups, ranks per group)."""
         # Data-parallel scopes are cut from these rows.
         data = self.grid.same_part()
@@ -316,7 +316,7 @@ class _GroupExpander:
         stage = self.stages[self.groups.list_of[rank]]
         # Names of collectives in `after` become the names of the rank's own groups.
         op = stage.ops[place]
-        after = tuple(self._named(name, rank, stage.scopes) for name in op.after)
+        after = tuple(self._name_on_rank(name, rank, stage.scopes) for name in op.after)
         if isinstance(op, Collective):
             op = self._of_group(op, stage.scopes[op.name], self.groups.number(stage.scopes[op.name], rank))
             # Ranks in a group share the collective, unless they wait for different collectives.
@@ -327,7 +327,7 @@ class _GroupExpander:
     def name(self, place: int, rank: int) -> str:
         """Return the name of the operation at index `place` in a rank's list, without building the operation."""
         stage = self.stages[self.groups.list_of[rank]]
-        return self._named(stage.ops[place].name, rank, stage.scopes)
+        return self._name_on_rank(stage.ops[place].name, rank, stage.scopes)
 
     def family_at(self, stage: int, op: Collective) -> tuple[Hashable, Callable[[], CollectiveGroupFamily]]:
         """Return a key for a stage's collective, and a function to build the family with the collective's copies in
@@ -358,7 +358,7 @@ class _GroupExpander:
             self._made[key] = self.among(op, scope, number, self._name(op.name, scope, number))
         return self._made[key]
 
-    def _named(self, name: str, rank: int, scopes: Mapping[str, Scope]) -> str:
+    def _name_on_rank(self, name: str, rank: int, scopes: Mapping[str, Scope]) -> str:
         """Return the name that an operation has on a rank: collectives get the name of the rank's own process group."""
         scope = scopes.get(name)
         return name if scope is None else self._name(name, scope, self.groups.number(scope, rank))

@@ -85,7 +85,7 @@ class ProgramBuilder:
         work = (cost.alone, cost.flops, cost.nbytes, cost.contended)
         # Kernels start after the host has issued them: a slow host makes the step host-bound.
         waits = [*after, *self.awaited(), self._issued(name, cost.launches)]
-        self._note(Compute(name, *work, kind, after=_given(waits), act=act, parts=cost.parts))
+        self._note(Compute(name, *work, kind, after=_distinct(waits), act=act, parts=cost.parts))
         # Exchanges inside a pass follow these kernels.
         self.last_kernels = name
         return name
@@ -150,7 +150,7 @@ class ProgramBuilder:
         key = "send", elements, dtype, stages, stream
         if key not in self._templates:
             self._templates[key] = replace(self.communicator.send(elements, dtype, pair), stream=stream)
-        self._named(self._templates[key], name, after, stages, act)
+        self._append(self._templates[key], name, after, stages, act)
         if blocks:
             # The sender's host must continue, because it has to post receives from its neighbours; only its kernels
             # wait.
@@ -188,8 +188,8 @@ class ProgramBuilder:
             )
         # Exchanges inside a pass state their own dependencies, also for frameworks without overlap.
         if self.framework.overlaps or scope not in _OF_SHARDING:
-            return self._named(self._templates[key], name, after, scope, act)
-        noted = self._named(self._templates[key], name, [*after, self.last_kernels], scope, act)
+            return self._append(self._templates[key], name, after, scope, act)
+        noted = self._append(self._templates[key], name, [*after, self.last_kernels], scope, act)
         self.await_next([noted])
         return noted
 
@@ -209,7 +209,7 @@ class ProgramBuilder:
         template = self.communicator.serve(operation, elements, dtype, sharding)
         is_single = template is not None and len(template.group) == 1
         # An asynchronous worker exchanges data with the servers alone, without other workers.
-        return self._named(template and replace(template, act=act), name, after, "worker" if is_single else "all")
+        return self._append(template and replace(template, act=act), name, after, "worker" if is_single else "all")
 
     def copy(
         self,
@@ -226,7 +226,7 @@ class ProgramBuilder:
         operation = self.communicator.copy(nbytes, direction, paged=paged)
         # A copy that shares PCIe links with other traffic is simulated; otherwise its duration is known.
         if isinstance(operation, Collective):
-            self._named(operation, name, after, "own")
+            self._append(operation, name, after, "own")
         else:
             self._off_gpu(name, operation, nbytes, f"copy {direction}", f"copy {direction}", after)
         return name
@@ -235,7 +235,7 @@ class ProgramBuilder:
         """Append the copy of a rank's share of a checkpoint to the host, and its write to the storage behind it; return
         the name, or None for a rank alone.
         """
-        return self._named(self.communicator.save(nbytes), SAVE, (), "own")
+        return self._append(self.communicator.save(nbytes), SAVE, (), "own")
 
     def on_host(
         self,
@@ -270,10 +270,10 @@ class ProgramBuilder:
         act: NumericAction[Computation] | None = None,
     ) -> str:
         """Append work outside the GPU, whose time neither a slow GPU nor a collective changes; return its name."""
-        self._note(Compute(name, seconds, 0.0, nbytes, None, kind, stream, _given(after), act, on_gpu=False))
+        self._note(Compute(name, seconds, 0.0, nbytes, None, kind, stream, _distinct(after), act, on_gpu=False))
         return name
 
-    def _named(
+    def _append(
         self,
         template: Collective | None,
         name: str,
@@ -286,7 +286,7 @@ class ProgramBuilder:
         if template is None:
             return None
         issued = self._issued(name, 1, self._more_for_tensor if scope == "tensor" else 0.0)
-        self._note(template.named(name, _given([*after, issued]), template.group, act))
+        self._note(template.named(name, _distinct([*after, issued]), template.group, act))
         # `for_every_rank` needs the scope to find other ranks' groups.
         self.scopes[name] = scope
         return name
@@ -297,7 +297,7 @@ class ProgramBuilder:
         """Append an allocation of `nbytes` bytes, in stream order and after the operations in `after`; return
         the name.
         """
-        self._note(Allocate(name, nbytes, category, stream, _given(after)))
+        self._note(Allocate(name, nbytes, category, stream, _distinct(after)))
         return name
 
     def assume(self, name: str, nbytes: int, category: str, stream: str) -> None:
@@ -312,7 +312,7 @@ class ProgramBuilder:
         """Append the free of a named allocation, in stream order and after the operations in `after`; return the
         operation's name.
         """
-        op = Free(allocation, stream, _given(after))
+        op = Free(allocation, stream, _distinct(after))
         self._note(op)
         return op.name
 
@@ -339,7 +339,7 @@ def _in_pieces(op: Collective, pieces: int, more: float) -> Collective:
     return replace(op, startup=op.startup + more, duration=None if op.duration is None else op.duration + more)
 
 
-def _given(after: Iterable[str | None]) -> tuple[str, ...]:
+def _distinct(after: Iterable[str | None]) -> tuple[str, ...]:
     """Return the operation names without None and duplicates, in order."""
     # A dict keeps the first occurrence's order. A step has millions of operations: no loop in Python.
     names = dict.fromkeys(after)

@@ -174,7 +174,7 @@ def units(
     # Experts are a separate unit only if other ranks hold different experts.
     if batch.cut.experts_apart:
         sharing = ranks * batch.cut.tensor // batch.cut.experts.tensor // batch.cut.experts.ranks
-        stack = _apart(timer, stack, parts, ranks, sharing)
+        stack = _split(timer, stack, parts, ranks, sharing)
     return tuple(stack)
 
 
@@ -265,7 +265,7 @@ def timer_of_ends(timer: KernelTimer) -> KernelTimer:
     return replace(timer, step=replace(step, framework=framework, precision=step.precision.replaced(matmul=matmul)))
 
 
-def _apart(timer: KernelTimer, stack: Sequence[Unit], parts: Sequence[Module], ranks: int, sharing: int) -> list[Unit]:
+def _split(timer: KernelTimer, stack: Sequence[Unit], parts: Sequence[Module], ranks: int, sharing: int) -> list[Unit]:
     """Return the units with each layer's expert-parallel experts split off into a unit of their own, before the layer.
 
     Gradients of experts are reduced over `sharing` ranks, the rest over `ranks` ranks. `parts` has the module of each

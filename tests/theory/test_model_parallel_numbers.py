@@ -392,7 +392,7 @@ def mutated(monkeypatch: pytest.MonkeyPatch, mutant: str) -> tuple[str, int, dic
         return "ddp", 2, {"tp": 2}
     if mutant == "experts are summed over the wrong ranks":
         # Those that hand tokens to each other, of which each has other experts.
-        monkeypatch.setattr(Groups, "_made", _swapped(Groups._made))
+        monkeypatch.setattr(Groups, "_build_table", _swapped(Groups._build_table))
         return "ddp", 4, {"ep": 2}
     if mutant == "a micro-batch's gradient is dropped":
         keep = passes._keep

@@ -140,12 +140,12 @@ def kernel_model(gpu: Gpu) -> KernelModel:
     >>> model.constants["matmul_prologue"].sure
     False
     """
-    gpu_constants = _own(gpu)
+    gpu_constants = _file_constants(gpu)
     reference = _reference()
     # A GPU file that lists attention generations lists every generation: the reference's must not be added.
     lists_generations = any(name.startswith("attention_") for name in gpu_constants)
     constants = dict(gpu_constants)
-    for name in _own(reference):
+    for name in _file_constants(reference):
         if name not in gpu_constants and not (lists_generations and name.startswith("attention_")):
             # A benchmark of this GPU is better than the reference's efficiency.
             constants[name] = _stream(gpu) if name == "hbm_efficiency" and _has_stream(gpu) else _scaled(name, gpu)
@@ -158,7 +158,7 @@ def _reference() -> Gpu:
     return load_gpu(REFERENCE)
 
 
-def _own(gpu: Gpu) -> dict[str, Constant]:
+def _file_constants(gpu: Gpu) -> dict[str, Constant]:
     """Return the kernel constants stated in a GPU's catalog file, by name, with their sources."""
     sources, unsure = gpu.facts.get("sources", {}), gpu.facts.get("unsure", ())
     return {
@@ -186,7 +186,7 @@ def _scaled(name: str, gpu: Gpu) -> Constant:
     rate, otherwise unchanged.
     """
     reference = _reference()
-    constant = _own(reference)[name]
+    constant = _file_constants(reference)[name]
     factor, how = 1.0, "as on"
     # Operands reach SMs at a rate per SM and clock; other constants do not scale.
     if name.endswith("operand_rate"):

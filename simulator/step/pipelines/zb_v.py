@@ -112,7 +112,7 @@ class _Filling:
             return None
         return self.made[feeder].ends[work, leg][self.made[rank].count(work, leg)]
 
-    def _there(self, rank: int, work: Work, leg: int) -> bool:
+    def _can_run(self, rank: int, work: Work, leg: int) -> bool:
         """Return True if a rank's next pass on a leg can run: a micro-batch is left, and no input is awaited."""
         feeder = self._feeder(rank, leg)
         sent = not 0 <= feeder < self.ranks or self.made[feeder].count(work, leg) > self.made[rank].count(work, leg)
@@ -191,7 +191,7 @@ class _Filling:
         # A micro-batch's input gradient passes leg 0 first.
         if state.count(_I, 1) >= state.count(_I, 0):
             return 0
-        return 1 if self._there(rank, _I, 1) or state.count(_I, 0) >= self.micro_batches else 0
+        return 1 if self._can_run(rank, _I, 1) or state.count(_I, 0) >= self.micro_batches else 0
 
     def _forward_turn(self) -> None:
         """Append the next forward pass to the order of each rank whose input has arrived."""
@@ -209,9 +209,9 @@ class _Filling:
         if state.count(_F, 1) >= state.count(_F, 0):
             return 0
         # Leg 1 first: its micro-batch is closer to the loss and will free memory earlier.
-        if self._there(rank, _F, 1):
+        if self._can_run(rank, _F, 1):
             return 1
-        return 0 if self._there(rank, _F, 0) else None
+        return 0 if self._can_run(rank, _F, 0) else None
 
 
 @lru_cache(maxsize=64)
