@@ -204,9 +204,9 @@ def save_intervals(found: Goodput) -> Figure | None:
 def values(found: Mapping[str, Goodput], along: str) -> Figure:
     """Draw where the time goes with each value of a fact; `along` is the fact's name."""
     from simulator.reliability.pictures import values_picture
-    from simulator.reliability.question import Comparison
+    from simulator.reliability.question import GoodputComparison
 
-    return values_picture(Comparison(along, tuple(found), tuple(found.values()))).figure
+    return values_picture(GoodputComparison(along, tuple(found), tuple(found.values()))).figure
 
 
 def job_steps(run: SharedRun) -> Figure:

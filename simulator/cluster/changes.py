@@ -38,7 +38,7 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class RateChange:
     """The moment at which rates change."""
 
     time: float  # when [s]
@@ -46,7 +46,7 @@ class Change:
     ranks: Mapping[int, float]  # new factor on the speed of the kernels of each rank that changes
     avoided: frozenset[int] = frozenset()  # links that routes avoid from now on, where they can
 
-    def part(self, place: Mapping[int, int], hbm: int) -> Change:
+    def part(self, place: Mapping[int, int], hbm: int) -> RateChange:
         """Return the change as seen by a job with some of the ranks; `place` is the new number of each of them, and
         links from number `hbm` on are the HBM of ranks.
         """
@@ -55,7 +55,7 @@ class Change:
         return replace(self, links=links, ranks={place[rank]: f for rank, f in self.ranks.items() if rank in place})
 
 
-def changes(events: Sequence[Event]) -> tuple[Change, ...]:
+def changes(events: Sequence[Event]) -> tuple[RateChange, ...]:
     """Return the moments at which events change rates, in order.
 
     Examples
@@ -76,11 +76,11 @@ def changes(events: Sequence[Event]) -> tuple[Change, ...]:
         links = {link: _factor(own, time) for link, own in of_link.items() if _is_moment(own, time)}
         ranks = {rank: _factor(own, time) for rank, own in of_rank.items() if _is_moment(own, time)}
         avoided = [event.links for event in events if event.avoided[0] <= time < event.avoided[1]]
-        found.append(Change(time, links, ranks, frozenset().union(*avoided)))
+        found.append(RateChange(time, links, ranks, frozenset().union(*avoided)))
     return tuple(found)
 
 
-def avoided_sets(changes: Sequence[Change]) -> tuple[frozenset[int], ...]:
+def avoided_sets(changes: Sequence[RateChange]) -> tuple[frozenset[int], ...]:
     """Return the sets of links that routes avoid at some time, each once; the first is empty: the usual routes."""
     return tuple(dict.fromkeys([frozenset[int](), *(change.avoided for change in changes)]))
 

@@ -449,7 +449,7 @@ def goodput(question: GoodputQuestion, step: HealthyStep | None = None) -> Goodp
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class GoodputComparison:
     """Answers for several values of one fact, on the same failures.
 
     Attributes
@@ -508,7 +508,7 @@ class Comparison:
         return self.tables[0].frame().set_index(self.along)
 
 
-def compared(questions: Mapping[str, GoodputQuestion], along: str) -> Comparison:
+def compared(questions: Mapping[str, GoodputQuestion], along: str) -> GoodputComparison:
     """Return the answers to questions that differ in one fact, `along`; the step is simulated once."""
     step = healthy_step(next(iter(questions.values())).scenario)
-    return Comparison(along, tuple(questions), tuple(goodput(question, step) for question in questions.values()))
+    return GoodputComparison(along, tuple(questions), tuple(goodput(question, step) for question in questions.values()))

@@ -18,7 +18,7 @@ from simulator.cli.options import AnswerOut, AsJson, NoPlugins, Settings
 from simulator.cli.settings import as_overrides
 
 if TYPE_CHECKING:
-    from simulator.reliability.question import Comparison, Goodput
+    from simulator.reliability.question import Goodput, GoodputComparison
     from simulator.scenario.days_file import DaysFile
 
 # Option for each field of a question.
@@ -124,7 +124,7 @@ def command(
         give(answer, answered.tables[:1], out, as_json=as_json)
 
 
-def _answer(file: DaysFile, options: Mapping[str, Any]) -> Goodput | Comparison:
+def _answer(file: DaysFile, options: Mapping[str, Any]) -> Goodput | GoodputComparison:
     """Return the answer to a file of days, whose values options replace; an option also replaces a comparison."""
     from simulator.reliability.question import GoodputQuestion, compared, goodput
 
