@@ -11,7 +11,7 @@ from matplotlib.patches import Rectangle
 
 from simulator import load_scenario
 from simulator.reliability.failures import DAY
-from simulator.reliability.pictures import pictures
+from simulator.reliability.goodput_pictures import pictures
 from simulator.reliability.question import Goodput, GoodputComparison, GoodputQuestion, compared, goodput
 from simulator.report.plots.days import incident_calendar, interval_sweep, share_of_runs, useful_by_value, waterfall
 from simulator.report.plots.days.incident_calendar import Stop

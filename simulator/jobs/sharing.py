@@ -20,6 +20,8 @@ from simulator.cluster.leaf_switches import leaf_switches
 from simulator.collectives.algorithm import CollectiveRequest
 from simulator.collectives.plan import Task, plan
 from simulator.engine.play import Engine, play
+from simulator.jobs.job_tables import job_table, link_table, shift_table, step_table
+from simulator.jobs.joined_program import BatchExchange, JobProgram, OuterAverage, joined
 from simulator.jobs.outcome import (
     JobOutcome,
     SharedLink,
@@ -31,8 +33,6 @@ from simulator.jobs.outcome import (
     timeline_of,
 )
 from simulator.jobs.outer import OuterRound, simulated_steps, window_time
-from simulator.jobs.program import BatchExchange, JobProgram, OuterAverage, joined
-from simulator.jobs.tables import job_table, link_table, shift_table, step_table
 from simulator.model.model import modules
 from simulator.model.partition import WHOLE
 from simulator.records.operation import Collective

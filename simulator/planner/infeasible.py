@@ -19,7 +19,7 @@ from simulator.cluster.cluster import Cluster
 from simulator.planner.bound import BoundCalculator
 from simulator.planner.setting import PlanSetting
 from simulator.planner.space import Choices, InfeasibleCounts, settings
-from simulator.run.memory import checked_need, least_need
+from simulator.run.memory_need import checked_need, least_need
 from simulator.run.scenario_cluster import Clusters
 from simulator.scenario.records import Scenario
 from simulator.step.spec import TrainingStep

@@ -21,9 +21,9 @@ from simulator.basics.units import format_bandwidth, format_duration, format_mem
 from simulator.basics.work_unit import useful_unit
 from simulator.records.measures import interval_width
 from simulator.reliability.failures import DAY, FailureKind, FailureProcess
+from simulator.reliability.goodput_tables import comparison_table, incident_table, interval_table, waterfall_table
 from simulator.reliability.outlook import IntervalChoice, Job, Outlook, best_interval, outlook, spares_needed
 from simulator.reliability.renewal import Checkpointing, Recovery
-from simulator.reliability.tables import comparison_table, incident_table, interval_table, waterfall_table
 from simulator.report.numbers.training_summary import TrainingReport
 from simulator.report.tables.answer_table import AnswerTable
 from simulator.run.scenario_cluster import Clusters

@@ -14,7 +14,7 @@ from typing import Final
 from simulator.basics.units import format_memory
 from simulator.cluster.cluster import Cluster
 from simulator.engine.jitter import Jitter
-from simulator.run.memory import MemoryNeed, advised_need, estimate_memory, fullest_end, least_need, passes_of
+from simulator.run.memory_need import MemoryNeed, advised_need, estimate_memory, fullest_end, least_need, passes_of
 from simulator.step.alternatives import (
     Alternative,
     StepChange,

@@ -17,10 +17,10 @@ from simulator.learning.start import start
 from simulator.learning.state import Rank
 from simulator.learning.training import Training
 from simulator.numerics import task
+from simulator.numerics.loss_scaling import Scale, grad_scaler
 from simulator.numerics.optimizer import Adam
 from simulator.numerics.optimizer import step as adam_step
 from simulator.numerics.packing import unpack
-from simulator.numerics.scaling import Scale, grad_scaler
 from simulator.records.operation import Computation, Exchange, NumericAction
 from simulator.records.timeline import Span
 from simulator.run.simulate import simulate

@@ -91,7 +91,7 @@ class _Need:
 
 def _need(point: Point, clusters: Clusters) -> _Need:
     """Return the memory that a rank needs; the estimate only if the lower bound leaves little room."""
-    from simulator.run.memory import APART, estimate_memory, least_need, passes_of
+    from simulator.run.memory_need import APART, estimate_memory, least_need, passes_of
     from simulator.scenario.build_training import to_step
 
     training = point.scenario.training

@@ -102,7 +102,7 @@ def command(
     no_plugins: NoPlugins = False,
 ) -> None:
     from simulator.cli.answer_output import give
-    from simulator.reliability.pictures import pictures
+    from simulator.reliability.goodput_pictures import pictures
     from simulator.results.answer_directory import claimed
     from simulator.results.presentation import Presentation
     from simulator.scenario.days_file import load_days

@@ -25,8 +25,8 @@ from typing import Final
 from simulator.basics.errors import ScenarioError, ScheduleError
 from simulator.collectives.algorithm import Algorithm, CollectiveRequest
 from simulator.collectives.msccl.interpret import Interpretation, interpret, topological_order
-from simulator.collectives.msccl.program import MscclProgram
-from simulator.collectives.msccl.read import read_program
+from simulator.collectives.msccl.msccl_program import MscclProgram
+from simulator.collectives.msccl.xml_reader import read_program
 from simulator.collectives.schedule_builder import ScheduleBuilder
 from simulator.collectives.verify import verify
 from simulator.records.chunks import chunk_sizes, transfer_elements

@@ -15,7 +15,7 @@ from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
 from simulator.basics.errors import ScenarioError
-from simulator.collectives.msccl.program import ADDING, RECEIVING, SENDING, MscclProgram, MscclStep
+from simulator.collectives.msccl.msccl_program import ADDING, RECEIVING, SENDING, MscclProgram, MscclStep
 from simulator.collectives.verify import origins_text
 
 Place = tuple[int, str, int]  # GPU, buffer, chunk in the buffer

@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from simulator.traces.chakra.read import ChakraNode, RankTrace
+from simulator.traces.chakra.trace_reader import ChakraNode, RankTrace
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from simulator.basics.errors import ScenarioError, few, one_line
 from simulator.records.chakra import RENDEZVOUS, NodeType
 from simulator.traces.chakra.dependencies import ordered
-from simulator.traces.chakra.read import ChakraNode, RankTrace
+from simulator.traces.chakra.trace_reader import ChakraNode, RankTrace
 
 # Name of the group of all ranks.
 EVERYBODY = ""

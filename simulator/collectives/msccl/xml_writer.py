@@ -18,8 +18,8 @@ from xml.sax.saxutils import quoteattr
 
 from simulator.basics.errors import ScenarioError
 from simulator.collectives.msccl.convert import schedule_of_program
-from simulator.collectives.msccl.program import OPERATIONS, MscclGpu, MscclProgram, MscclStep, ThreadBlock
-from simulator.collectives.msccl.read import buffer_sizes, read_program
+from simulator.collectives.msccl.msccl_program import OPERATIONS, MscclGpu, MscclProgram, MscclStep, ThreadBlock
+from simulator.collectives.msccl.xml_reader import buffer_sizes, read_program
 from simulator.collectives.verify import chunks_of
 from simulator.records.schedule import Schedule
 from simulator.records.transfers import Transfers, write_out

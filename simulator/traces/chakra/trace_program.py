@@ -25,7 +25,7 @@ from simulator.records.operation import Collective, Compute, Op
 from simulator.records.program import Program
 from simulator.traces.chakra.matching import MatchedTraces, Meeting, Message, NodePlace, resource_of
 from simulator.traces.chakra.planning import TracePlanner
-from simulator.traces.chakra.read import ChakraNode, RankTrace
+from simulator.traces.chakra.trace_reader import ChakraNode, RankTrace
 
 _BARRIER: Final = 4
 # Largest array: a pebibyte [B].

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from simulator.basics.errors import ScenarioError, few, one_of
 from simulator.basics.xml_elements import Element, XmlFaultError, read_elements
-from simulator.collectives.msccl.program import (
+from simulator.collectives.msccl.msccl_program import (
     BUFFERS,
     LOCAL,
     OPERATIONS,
