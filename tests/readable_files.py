@@ -16,7 +16,7 @@ import numpy as np
 
 from simulator.basics.registry import find
 from simulator.calibration.gpu_fit import read_figures
-from simulator.calibration.machines.sweep import read_sweep
+from simulator.calibration.machines.measured_sweep import read_sweep
 from simulator.calibration.training_runs.log_files import read_log
 from simulator.calibration.training_runs.user_rows import user_rows
 from simulator.cli.commands import simulate_trace
@@ -34,8 +34,8 @@ from simulator.scenario.jobs_file import load_jobs
 from simulator.scenario.load import load_scenario, points
 from simulator.scenario.tokens import read_tokens
 from simulator.step.framework import load_framework
-from simulator.traces.flight_recorder.answer import FlightRecord
 from simulator.traces.flight_recorder.dump_reader import read_dumps
+from simulator.traces.flight_recorder.flight_record import FlightRecord
 from simulator.traces.kineto.measured_step import measured_step
 from simulator.traces.kineto.profile_reader import read_trace
 from tests import configurations, machines

@@ -18,8 +18,8 @@ from simulator.findings import gpu_numbers
 from simulator.planner.cluster_sizes import ClusterSizeResult
 from simulator.planner.explain import step_difference
 from simulator.planner.infeasible import NO_WAY, Remedy, SettingMemoryNeed
+from simulator.planner.plan_question import PlanQuestion
 from simulator.planner.plan_report import exposed, kind_rows, not_listed, reasons, sensitivity_sentence, sentences
-from simulator.planner.question import PlanQuestion
 from simulator.planner.search import SearchResult
 from simulator.planner.sensitivity import MachineChange
 from simulator.report.tables.layout import Column, filled_columns

@@ -25,9 +25,9 @@ from simulator.learning.state import Parameters, StepResult
 from simulator.numerics import loss_scaling, task
 from simulator.numerics.arithmetic import arithmetic
 from simulator.numerics.gpt import Gpt
+from simulator.numerics.learning_rate import RateSchedule
 from simulator.numerics.muon import Muon
 from simulator.numerics.optimizer import Adam, Lion, Rule, Sgd
-from simulator.numerics.schedule import RateSchedule
 from simulator.records.learning import Learning
 from simulator.records.timeline import Timeline
 from simulator.step.learning_spec import LEARNING, FaultSpec, LossScaling, TrainingTask

@@ -24,7 +24,7 @@ from simulator.results.figure_text import is_number
 from simulator.run.outcome import PointOutcome, read_outcome
 from simulator.scenario.axes import KINDS, put, value_of
 from simulator.scenario.records import adapter, axis_keys, fields
-from simulator.sweeps.table import row
+from simulator.sweeps.outcome_table import row
 
 _NOTHING: Final = {"engine": None, "report": None}
 # The main measures of a training step and of a collective.

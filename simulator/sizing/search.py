@@ -13,7 +13,7 @@ from typing import Final
 from simulator.run.checks import warn_of
 from simulator.sizing.answer import FitChange, FitCheck
 from simulator.sizing.changes import TrainingChange, cards_keys, changes
-from simulator.sizing.question import FitQuestion
+from simulator.sizing.fit_question import FitQuestion
 from simulator.sizing.trials import Trials
 
 # Changes to report.

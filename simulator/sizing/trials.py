@@ -14,7 +14,7 @@ from simulator.run.memory_need import checked_need, least_need
 from simulator.run.scenario_cluster import Clusters
 from simulator.run.simulate import simulate_point
 from simulator.scenario.build_training import to_step
-from simulator.sizing.question import FitQuestion, Keys
+from simulator.sizing.fit_question import FitQuestion, Keys
 from simulator.step.spec import TrainingStep
 
 

@@ -10,7 +10,7 @@ from simulator.basics import dtypes
 from simulator.basics.arrays import Array
 from simulator.cluster.cluster import Cluster
 from simulator.collectives.algorithm import Algorithm, CollectiveRequest
-from simulator.collectives.plan import Plan, Task, plan
+from simulator.collectives.collective_plan import Plan, Task, plan
 from simulator.engine.events import execute
 from simulator.engine.jitter import Jitter
 from simulator.payload import inputs

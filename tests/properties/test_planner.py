@@ -17,7 +17,7 @@ import pytest
 from simulator.basics.errors import DeadlockError
 from simulator.cluster.build import build
 from simulator.collectives.algorithm import ALGORITHMS, CollectiveRequest
-from simulator.collectives.plan import Task, plan
+from simulator.collectives.collective_plan import Task, plan
 from simulator.engine.events import execute as events
 from simulator.planner import space
 from simulator.planner.bound import BoundCalculator, CollectiveLowerBounds

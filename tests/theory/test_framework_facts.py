@@ -11,7 +11,7 @@ from simulator.cluster.build import build
 from simulator.cluster.cluster import MachineCollective, Steps
 from simulator.cluster.gpu_file import load_gpu
 from simulator.collectives.algorithm import ALGORITHMS, CollectiveRequest
-from simulator.collectives.plan import Task, plan
+from simulator.collectives.collective_plan import Task, plan
 from simulator.model.kernel import Matmul
 from simulator.model.parameters import modules
 from simulator.model.shape import Transformer

@@ -18,13 +18,13 @@ from simulator.basics.errors import ScenarioError
 from simulator.basics.units import format_memory, format_time
 from simulator.collectives.algorithm import ALGORITHMS
 from simulator.findings.answer import Answer, answer
+from simulator.findings.axis_search import WIDTH, sign_change
 from simulator.findings.comparison import Comparison
 from simulator.findings.crossovers import Axis
 from simulator.findings.found import FINDING_KINDS
 from simulator.findings.kinds.change import _ranges
 from simulator.findings.kinds.threshold import _playable
 from simulator.findings.pareto_front import pareto_front
-from simulator.findings.search import WIDTH, sign_change
 from simulator.findings.text import bracket_text, bracketed
 from simulator.findings.why import parts_of_step, why
 from simulator.planner.setting import PlanSetting

@@ -10,7 +10,7 @@ import pytest
 
 from simulator.basics.errors import ScenarioError
 from simulator.planner.contradictions import refuse_contradictions
-from simulator.planner.question import Constraint, PlanQuestion, shared_scenario
+from simulator.planner.plan_question import Constraint, PlanQuestion, shared_scenario
 from simulator.planner.setting import PlanSetting
 from simulator.planner.space import InfeasibleCounts, settings
 

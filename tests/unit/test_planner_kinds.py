@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from simulator.planner.question import plan_question
+from simulator.planner.plan_question import plan_question
 from simulator.planner.search import search
 from simulator.planner.setting import PlanSetting, scenario_of
 from simulator.planner.space import InfeasibleCounts, settings

@@ -11,8 +11,8 @@ from simulator.basics.measured_tables import read_table
 from simulator.cluster.build import build
 from simulator.cluster.upgraded import cards, with_memory, with_network
 from simulator.findings.measured_range import outside_of_measured
+from simulator.planner.plan_question import PlanQuestion, shared_scenario
 from simulator.planner.plan_report import sensitivity_sentence
-from simulator.planner.question import PlanQuestion, shared_scenario
 from simulator.planner.search import SearchResult, search
 from simulator.planner.sensitivity import MachineChange, sensitivity
 from simulator.planner.setting import PlanSetting, scenario_of

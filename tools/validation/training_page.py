@@ -16,7 +16,7 @@ from typing import Final
 
 from simulator.calibration.training_runs import validation_tables
 from simulator.calibration.training_runs.cache import play_on
-from simulator.calibration.training_runs.checks import fitted_system
+from simulator.calibration.training_runs.cross_validation import fitted_system
 from simulator.calibration.training_runs.cut_rows import all_measured, measured_cut
 from simulator.calibration.training_runs.fine_tuning_rows import failed_fine_tuning
 from simulator.calibration.training_runs.playing import PlayedRow, frameworks, play_rows

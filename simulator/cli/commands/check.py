@@ -148,7 +148,7 @@ def _settings(point: Point) -> str:
 def _facts_of_plan(scenario: Scenario) -> dict[str, str]:
     """Return lines for `simulator check` on a scenario with a plan, {name: text}, with the number of settings."""
     from simulator.planner.contradictions import refuse_contradictions
-    from simulator.planner.question import plan_question
+    from simulator.planner.plan_question import plan_question
     from simulator.planner.space import InfeasibleCounts, settings
 
     question, refused = plan_question(scenario), InfeasibleCounts()

@@ -53,7 +53,7 @@ def command(
 ) -> None:
     from simulator.calibration.training_runs import validation_tables
     from simulator.calibration.training_runs.cache import play_on
-    from simulator.calibration.training_runs.checks import fitted_system
+    from simulator.calibration.training_runs.cross_validation import fitted_system
     from simulator.calibration.training_runs.cut_rows import all_measured
     from simulator.calibration.training_runs.playing import frameworks
     from simulator.calibration.training_runs.summary import by_source
@@ -149,7 +149,7 @@ def _row_document(row: MeasuredRow) -> dict[str, Any]:
 
 def _document(outcomes: Sequence[PlayedRow], fit_system: LinearSystem | None, framework: Framework) -> dict[str, Any]:
     # Only the worst rows have a likely reason.
-    from simulator.calibration.training_runs.checks import left_out, without_any
+    from simulator.calibration.training_runs.cross_validation import left_out, without_any
     from simulator.calibration.training_runs.ranking import choices
     from simulator.calibration.training_runs.summary import by_group, by_source, worst
 
