@@ -6,7 +6,7 @@ import time
 
 from simulator.cluster.build import build
 from simulator.collectives.algorithm import CollectiveRequest
-from simulator.collectives.plan import Task, plan
+from simulator.collectives.collective_plan import Task, plan
 from simulator.engine.compiled.engine import execute as compiled
 from simulator.engine.events import execute as events
 

@@ -16,7 +16,7 @@ from benchmarks.alone import alone, peak_memory
 from benchmarks.timing import best_of
 from simulator.cluster.build import build
 from simulator.collectives.algorithm import CollectiveRequest
-from simulator.collectives.plan import Task, plan
+from simulator.collectives.collective_plan import Task, plan
 from simulator.collectives.recurrence import by_rounds
 from simulator.engine.collective_routing import RoutedCollective, capacities, route_collectives
 from simulator.engine.compiled.core import Times, run

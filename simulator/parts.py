@@ -25,9 +25,9 @@ _HOMES: Final[dict[str, str | tuple[str, str]]] = {
     "Payload": "simulator.payload.carry",
     "carry": "simulator.payload.carry",
     # Times of collectives: points of a sweep, crossovers, and a ring over unequal links.
-    "ScalingPoint": "simulator.report.numbers.scaling",
-    "crossings": "simulator.report.numbers.scaling",
-    "finding": "simulator.report.numbers.scaling",
+    "ScalingPoint": "simulator.report.numbers.algorithm_crossovers",
+    "crossings": "simulator.report.numbers.algorithm_crossovers",
+    "finding": "simulator.report.numbers.algorithm_crossovers",
     "advance": "simulator.collectives.recurrence",
     "by_rounds": "simulator.collectives.recurrence",
     # Models: shapes, operations, parameters and saved tensors.

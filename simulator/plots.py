@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from simulator.jobs.sharing import SharedRun
     from simulator.records.schedule import Schedule
     from simulator.reliability.question import Goodput
-    from simulator.report.numbers.scaling import ScalingPoint
+    from simulator.report.numbers.algorithm_crossovers import ScalingPoint
     from simulator.report.plots.picture import Picture
     from simulator.report.plots.plot import CloseUp
     from simulator.run.point_result import PointResult
@@ -175,57 +175,57 @@ def throughput(rows: Iterable[tuple[str, int, float, float]]) -> Figure:
 
 def waterfall(found: Goodput) -> Figure:
     """Draw where the time of a training of days goes: the whole time, and the losses one after another."""
-    from simulator.reliability.pictures import waterfall_picture
+    from simulator.reliability.goodput_pictures import waterfall_picture
 
     return waterfall_picture(found).figure
 
 
 def incidents(found: Goodput) -> Figure | None:
     """Draw the failures of the first run on a calendar; return None if nothing stopped the run."""
-    from simulator.reliability.pictures import incidents_picture
+    from simulator.reliability.goodput_pictures import incidents_picture
 
     return _figure(incidents_picture(found))
 
 
 def outcomes(found: Goodput) -> Figure | None:
     """Draw the share of the runs that have ended by a day, or that do some work; return None if all runs are equal."""
-    from simulator.reliability.pictures import runs_picture
+    from simulator.reliability.goodput_pictures import runs_picture
 
     return _figure(runs_picture(found))
 
 
 def save_intervals(found: Goodput) -> Figure | None:
     """Draw the useful share of the time against the interval between saves; return None without failures."""
-    from simulator.reliability.pictures import intervals_picture
+    from simulator.reliability.goodput_pictures import intervals_picture
 
     return _figure(intervals_picture(found))
 
 
 def values(found: Mapping[str, Goodput], along: str) -> Figure:
     """Draw where the time goes with each value of a fact; `along` is the fact's name."""
-    from simulator.reliability.pictures import values_picture
-    from simulator.reliability.question import Comparison
+    from simulator.reliability.goodput_pictures import values_picture
+    from simulator.reliability.question import GoodputComparison
 
-    return values_picture(Comparison(along, tuple(found), tuple(found.values()))).figure
+    return values_picture(GoodputComparison(along, tuple(found), tuple(found.values()))).figure
 
 
 def job_steps(run: SharedRun) -> Figure:
     """Draw the steps of each job over time, and below them the same steps without the other jobs."""
-    from simulator.jobs.pictures import lanes_picture
+    from simulator.jobs.job_pictures import lanes_picture
 
     return lanes_picture(run).figure
 
 
 def shared_link(run: SharedRun) -> Figure | None:
     """Draw the use of the shared link whose bytes take longest, by job; return None if jobs share no link."""
-    from simulator.jobs.pictures import link_picture
+    from simulator.jobs.job_pictures import link_picture
 
     return _figure(link_picture(run))
 
 
 def later_starts(run: SharedRun) -> Figure | None:
     """Draw the slowdown of each job against the later start of the last job; return None if none was tried."""
-    from simulator.jobs.pictures import shifts_picture
+    from simulator.jobs.job_pictures import shifts_picture
 
     return _figure(shifts_picture(run))
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from simulator.cluster.build import build
 from simulator.collectives.algorithm import CollectiveRequest
-from simulator.collectives.plan import Task, plan
+from simulator.collectives.collective_plan import Task, plan
 from simulator.engine.clock import Clock
 from simulator.engine.compiled.core import run
 from simulator.engine.compiled.operation_lists import Lists

@@ -24,7 +24,7 @@ from simulator.testing.machines import equal_nodes as equal_nodes
 from simulator.testing.machines import nodes as nodes
 from simulator.testing.machines import request_options as request_options
 from simulator.testing.machines import star as star
-from simulator.testing.playing import Played as Played
+from simulator.testing.playing import PlayedCollective as PlayedCollective
 from simulator.testing.playing import planned as planned
 from simulator.testing.playing import played as played
 from simulator.testing.playing import time_of as time_of

@@ -11,7 +11,7 @@ import numpy as np
 from simulator.cluster.build import build
 from simulator.cluster.cluster import Cluster
 from simulator.collectives.algorithm import ALGORITHMS, CollectiveRequest
-from simulator.collectives.plan import Task, plan
+from simulator.collectives.collective_plan import Task, plan
 from simulator.engine.jitter import Jitter
 from simulator.records.operation import Collective, Compute, Op, content
 from simulator.records.program import CollectiveGroupFamily, OperationLists, Program, RanksByList

@@ -16,7 +16,7 @@ import numpy as np
 
 from simulator.basics.registry import find
 from simulator.calibration.gpu_fit import read_figures
-from simulator.calibration.machines.sweep import read_sweep
+from simulator.calibration.machines.measured_sweep import read_sweep
 from simulator.calibration.training_runs.log_files import read_log
 from simulator.calibration.training_runs.user_rows import user_rows
 from simulator.cli.commands import simulate_trace
@@ -24,7 +24,7 @@ from simulator.cluster.build import build, facts
 from simulator.cluster.gpu_file import load_gpu
 from simulator.collectives.algorithm import ALGORITHMS, CollectiveRequest
 from simulator.collectives.msccl.convert import algorithm_of_program
-from simulator.collectives.msccl.write import exported
+from simulator.collectives.msccl.xml_writer import exported
 from simulator.importing.importer import import_files
 from simulator.importing.machine import Options
 from simulator.model.load import load_model
@@ -34,10 +34,10 @@ from simulator.scenario.jobs_file import load_jobs
 from simulator.scenario.load import load_scenario, points
 from simulator.scenario.tokens import read_tokens
 from simulator.step.framework import load_framework
-from simulator.traces.flight_recorder.answer import FlightRecord
-from simulator.traces.flight_recorder.read import read_dumps
+from simulator.traces.flight_recorder.dump_reader import read_dumps
+from simulator.traces.flight_recorder.flight_record import FlightRecord
 from simulator.traces.kineto.measured_step import measured_step
-from simulator.traces.kineto.read import read_trace
+from simulator.traces.kineto.profile_reader import read_trace
 from tests import configurations, machines
 from tests.test_measured_gpu import of as gpu_figures
 from tests.traces import flight_recorder_by_hand, kineto_sample

@@ -14,7 +14,7 @@ from simulator.basics.errors import OutOfMemoryError, ScenarioError
 from simulator.basics.units import format_memory
 from simulator.sizing.answer import FitCheck
 from simulator.sizing.changes import changes
-from simulator.sizing.question import FitQuestion, Keys
+from simulator.sizing.fit_question import FitQuestion, Keys
 from simulator.sizing.trials import Trial, Trials
 from tests.commands import Command, commands_in
 

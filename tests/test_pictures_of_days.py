@@ -11,8 +11,8 @@ from matplotlib.patches import Rectangle
 
 from simulator import load_scenario
 from simulator.reliability.failures import DAY
-from simulator.reliability.pictures import pictures
-from simulator.reliability.question import Comparison, Goodput, GoodputQuestion, compared, goodput
+from simulator.reliability.goodput_pictures import pictures
+from simulator.reliability.question import Goodput, GoodputComparison, GoodputQuestion, compared, goodput
 from simulator.report.plots.days import incident_calendar, interval_sweep, share_of_runs, useful_by_value, waterfall
 from simulator.report.plots.days.incident_calendar import Stop
 from simulator.testing.looking import check, texts
@@ -33,7 +33,7 @@ def question(**facts: Any) -> GoodputQuestion:
     return GoodputQuestion(load_scenario(STEP), **({"days": 30.0, "failures": 0.5} | facts))
 
 
-def drawn(found: Goodput | Comparison) -> dict[str, Figure]:
+def drawn(found: Goodput | GoodputComparison) -> dict[str, Figure]:
     return {picture.name: picture.figure for picture in pictures(found)}
 
 

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle, StepPatch
 
 from simulator import simulate_jobs
-from simulator.jobs.pictures import pictures
+from simulator.jobs.job_pictures import pictures
 from simulator.jobs.sharing import SharedRun
 from simulator.report.plots.jobs import lanes, later_starts, link_shares
 from simulator.testing.looking import check

@@ -13,8 +13,8 @@ from simulator.run.simulate import simulate
 from simulator.scenario.load import load_scenario, points
 from simulator.scenario.records import Scenario
 from simulator.sweeps.outcome import play_alone, play_point
+from simulator.sweeps.outcome_table import row
 from simulator.sweeps.sweep import play_points, sweep, with_axes
-from simulator.sweeps.table import row
 from tests.commands import Command, commands_in
 
 ALPHA, BETA = 10e-6, 12.5e9

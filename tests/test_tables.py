@@ -17,8 +17,8 @@ from simulator import plots, training_scenario
 from simulator.basics.csv_text import csv_text
 from simulator.run.outcome import PointOutcome
 from simulator.scenario.load import load_scenario
+from simulator.sweeps.outcome_table import efficiency_note, frame, table_text, write_parquet
 from simulator.sweeps.sweep import sweep
-from simulator.sweeps.table import efficiency_note, frame, table_text, write_parquet
 from tests.commands import Command, commands_in
 
 AXES = ("--set", "cluster.world_size=2,4", "--set", "seed=0,1")

@@ -8,7 +8,7 @@ from typing import Any
 from simulator.model.load import sequence_length
 from simulator.sizing import search
 from simulator.sizing.answer import FitCheck
-from simulator.sizing.question import FitQuestion
+from simulator.sizing.fit_question import FitQuestion
 
 
 def fit_check(

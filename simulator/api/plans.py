@@ -13,8 +13,7 @@ from simulator.basics.errors import ScenarioError, ScenarioWarning
 from simulator.planner.cluster_sizes import ClusterSizeResult, sizes
 from simulator.planner.contradictions import refuse_contradictions
 from simulator.planner.explain import step_difference
-from simulator.planner.plan_report import all_played, document, front, reasons, sentences
-from simulator.planner.question import (
+from simulator.planner.plan_question import (
     Constraint,
     PlanQuestion,
     batch_of,
@@ -22,6 +21,7 @@ from simulator.planner.question import (
     plan_question,
     shared_scenario,
 )
+from simulator.planner.plan_report import all_played, document, front, reasons, sentences
 from simulator.planner.search import SearchResult, search
 from simulator.planner.sensitivity import sensitivity
 from simulator.planner.setting import scenario_of

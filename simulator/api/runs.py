@@ -34,8 +34,8 @@ from simulator.scenario.description import describe
 from simulator.scenario.load import check_single_point, load_scenario, points
 from simulator.scenario.records import PlotsSpec, Scenario
 from simulator.sweeps.artifacts import ArtifactWriter, view_of_run
+from simulator.sweeps.outcome_table import frame
 from simulator.sweeps.sweep import Backend, play_points, with_axes
-from simulator.sweeps.table import frame
 
 if TYPE_CHECKING:
     import pandas as pd

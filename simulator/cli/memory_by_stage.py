@@ -28,7 +28,7 @@ from simulator.model.model import total
 from simulator.records.memory_margin import MemoryMargin
 from simulator.records.setting_text import label
 from simulator.report.tables.layout import Column
-from simulator.run.memory import estimate_memory
+from simulator.run.memory_need import estimate_memory
 from simulator.scenario.build_training import to_step
 from simulator.scenario.load import load_scenario
 from simulator.sizing.machine import cluster_of

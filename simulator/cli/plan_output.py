@@ -17,9 +17,9 @@ from simulator.cli.console import print_table, print_text
 from simulator.findings import gpu_numbers
 from simulator.planner.cluster_sizes import ClusterSizeResult
 from simulator.planner.explain import step_difference
-from simulator.planner.infeasible import NO_WAY, MemoryNeed, Remedy
+from simulator.planner.infeasible import NO_WAY, Remedy, SettingMemoryNeed
+from simulator.planner.plan_question import PlanQuestion
 from simulator.planner.plan_report import exposed, kind_rows, not_listed, reasons, sensitivity_sentence, sentences
-from simulator.planner.question import PlanQuestion
 from simulator.planner.search import SearchResult
 from simulator.planner.sensitivity import MachineChange
 from simulator.report.tables.layout import Column, filled_columns
@@ -182,7 +182,7 @@ def print_impossible(question: PlanQuestion, possible: Sequence[str]) -> None:
     )
 
 
-def print_nearest(question: PlanQuestion, need: MemoryNeed, ways: Iterable[Remedy]) -> Iterator[Remedy]:
+def print_nearest(question: PlanQuestion, need: SettingMemoryNeed, ways: Iterable[Remedy]) -> Iterator[Remedy]:
     """Print the setting nearest to fitting in memory, then each remedy as soon as it is found; yield the remedies."""
     print_text(
         f"No setting of {question.model} fits on {question.base.cluster.world_size:,} GPUs. The setting with the "

@@ -13,7 +13,7 @@ from simulator.basics.work_unit import SAMPLE
 from simulator.cli.option_names import told_as_options
 from simulator.cli.warnings_output import print_warnings
 from simulator.model.load import load_model, sequence_length
-from simulator.planner.question import (
+from simulator.planner.plan_question import (
     Constraint,
     PlanQuestion,
     batch_of,

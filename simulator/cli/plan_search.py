@@ -29,8 +29,8 @@ from simulator.findings.budget import amount_text
 from simulator.planner.cluster_sizes import ClusterSizeResult, sizes
 from simulator.planner.contradictions import refuse_contradictions
 from simulator.planner.infeasible import Remedy, least_memory, possible_numbers, remedies
+from simulator.planner.plan_question import PlanQuestion
 from simulator.planner.plan_report import document, impossible_document, nearest_document
-from simulator.planner.question import PlanQuestion
 from simulator.planner.search import SearchResult, search
 from simulator.planner.sensitivity import MachineChange, sensitivity
 from simulator.planner.setting import scenario_of

@@ -91,7 +91,7 @@ def simulate(scenario: Scenario, options: RunOptions, backend: Backend, began: f
 def _plan(scenario: Scenario, options: RunOptions, backend: Backend, *, resume: bool) -> None:
     """Search for the fastest settings of a scenario with `plan`, like `simulator plan`."""
     from simulator.cli.plan_search import Output, plan
-    from simulator.planner.question import plan_question
+    from simulator.planner.plan_question import plan_question
 
     # Options about points have no meaning for a plan.
     of_points = {

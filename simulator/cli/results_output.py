@@ -17,7 +17,7 @@ from simulator.results.budget_table import budget_table
 from simulator.results.drawn import DrawnPictures
 from simulator.results.page.page import FILE
 from simulator.results.small_table import SmallTable, small_tables
-from simulator.sweeps.table import efficiency_note
+from simulator.sweeps.outcome_table import efficiency_note
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -38,7 +38,7 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class RateChange:
     """The moment at which rates change."""
 
     time: float  # when [s]
@@ -46,7 +46,7 @@ class Change:
     ranks: Mapping[int, float]  # new factor on the speed of the kernels of each rank that changes
     avoided: frozenset[int] = frozenset()  # links that routes avoid from now on, where they can
 
-    def part(self, place: Mapping[int, int], hbm: int) -> Change:
+    def part(self, place: Mapping[int, int], hbm: int) -> RateChange:
         """Return the change as seen by a job with some of the ranks; `place` is the new number of each of them, and
         links from number `hbm` on are the HBM of ranks.
         """
@@ -55,7 +55,7 @@ class Change:
         return replace(self, links=links, ranks={place[rank]: f for rank, f in self.ranks.items() if rank in place})
 
 
-def changes(events: Sequence[Event]) -> tuple[Change, ...]:
+def changes(events: Sequence[Event]) -> tuple[RateChange, ...]:
     """Return the moments at which events change rates, in order.
 
     Examples
@@ -73,14 +73,14 @@ def changes(events: Sequence[Event]) -> tuple[Change, ...]:
     moments = sorted({time for event in events for time in (event.start, *event.avoided) if time < inf})
     steps = []
     for time in moments:
-        links = {link: _factor(events, time) for link, events in of_link.items() if _is_moment(events, time)}
-        ranks = {rank: _factor(events, time) for rank, events in of_rank.items() if _is_moment(events, time)}
+        links = {link: _factor(some, time) for link, some in of_link.items() if _is_moment(some, time)}
+        ranks = {rank: _factor(some, time) for rank, some in of_rank.items() if _is_moment(some, time)}
         avoided = [event.links for event in events if event.avoided[0] <= time < event.avoided[1]]
-        steps.append(Change(time, links, ranks, frozenset().union(*avoided)))
+        steps.append(RateChange(time, links, ranks, frozenset().union(*avoided)))
     return tuple(steps)
 
 
-def avoided_sets(changes: Sequence[Change]) -> tuple[frozenset[int], ...]:
+def avoided_sets(changes: Sequence[RateChange]) -> tuple[frozenset[int], ...]:
     """Return the sets of links that routes avoid at some time, each once; the first is empty: the usual routes."""
     return tuple(dict.fromkeys([frozenset[int](), *(change.avoided for change in changes)]))
 

@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from simulator.basics.recent import Recent
-from simulator.cluster.changes import Change, avoided_sets
+from simulator.cluster.changes import RateChange, avoided_sets
 from simulator.cluster.routing import Route, Router
 
 if TYPE_CHECKING:
@@ -216,7 +216,7 @@ class Cluster:
         Processor socket of each rank, which stores offloaded data; empty if the topology has no sockets.
     storage : str
         Vertex that takes checkpoints; empty if the cluster has none.
-    changes : tuple of Change
+    changes : tuple of RateChange
         Moments at which links and GPUs slow down or recover during a step.
     """
 
@@ -234,7 +234,7 @@ class Cluster:
     in_node: Mapping[str, MachineCollective] = field(default_factory=dict)
     hosts: tuple[str, ...] = ()
     storage: str = ""
-    changes: tuple[Change, ...] = ()
+    changes: tuple[RateChange, ...] = ()
     _recent: Recent = field(init=False, repr=False, compare=False)
     _routes: Recent = field(init=False, repr=False, compare=False)
 

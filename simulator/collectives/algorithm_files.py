@@ -15,7 +15,7 @@ from simulator.basics.foreign_code import PYTHON
 from simulator.basics.input_files import read_bytes
 from simulator.collectives.algorithm import ALGORITHMS, Algorithm
 from simulator.collectives.msccl.convert import algorithm_of_program
-from simulator.collectives.msccl.read import MOST_BYTES
+from simulator.collectives.msccl.xml_reader import MOST_BYTES
 
 PROGRAM: Final = ".xml"
 SUFFIXES: Final = (PYTHON, PROGRAM)

@@ -17,7 +17,7 @@ import simpy
 from simulator.basics.errors import DeadlockError
 from simulator.basics.intervals import length
 from simulator.basics.progress import tell
-from simulator.cluster.changes import Change
+from simulator.cluster.changes import RateChange
 from simulator.cluster.cluster import Cluster
 from simulator.engine.clock import Clock
 from simulator.engine.collective_play import CollectivePlay
@@ -188,7 +188,7 @@ class _Play:
         for change in changes_of(self.program, self.cluster):
             self.clock.when(change.time, partial(self._change, change, fabric, capacity))
 
-    def _change(self, change: Change, fabric: Fabric, capacity: Sequence[float]) -> None:
+    def _change(self, change: RateChange, fabric: Fabric, capacity: Sequence[float]) -> None:
         """Slow links and GPUs down, or let them recover; `capacity` has the links' usual capacities [B/s]."""
         # Also after the last operation: the write of a checkpoint may still be under way.
         fabric.change({link: capacity[link] * factor for link, factor in change.links.items()})

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from simulator.basics.errors import DeadlockError, few
-from simulator.cluster.changes import Change
+from simulator.cluster.changes import RateChange
 from simulator.cluster.cluster import Cluster
 from simulator.records.operation import Collective, Op
 from simulator.records.program import Program
@@ -43,7 +43,7 @@ def check_program(program: Program, cluster: Cluster) -> None:
                 raise ValueError(f"rank {outside_all[0]} has {op.name!r}, but is in no group that carries it out")
 
 
-def changes_of(program: Program, cluster: Cluster) -> tuple[Change, ...]:
+def changes_of(program: Program, cluster: Cluster) -> tuple[RateChange, ...]:
     """Return the moments of change of a cluster, without GPUs of ranks that the program does not have."""
     place = {rank: rank for rank in range(len(program.ranks))}
     return tuple(change.part(place, len(cluster.router.bandwidth)) for change in cluster.changes)

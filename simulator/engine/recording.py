@@ -17,7 +17,7 @@ from simulator.basics.arrays import Floats, Ints
 from simulator.basics.errors import OutOfMemoryError
 from simulator.cluster.cluster import Cluster
 from simulator.engine.allocator_log import LoggedAllocator
-from simulator.engine.memory import Hbm
+from simulator.engine.hbm import Hbm
 from simulator.engine.routes import Routes
 from simulator.records.lazy import AllRanks, LazyByRank
 from simulator.records.operation import Allocate, Free, Op

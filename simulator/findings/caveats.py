@@ -17,7 +17,7 @@ from simulator.basics.units import format_memory, format_time
 from simulator.basics.work_unit import has_padding, useful_rate
 from simulator.cluster.build import facts
 from simulator.cluster.cluster import BORROWED
-from simulator.collectives.plan import AS_REQUESTED
+from simulator.collectives.collective_plan import AS_REQUESTED
 from simulator.findings.comparison import Comparison, Row
 from simulator.findings.measured_range import is_list_of_layers, outside_of_measured, unmeasured_kinds
 from simulator.findings.text import join_list

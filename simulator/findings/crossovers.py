@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+from simulator.findings.axis_search import WIDTH, Bracket, sign_change
 from simulator.findings.comparison import Comparison, Settings, written
-from simulator.findings.search import WIDTH, Bracket, sign_change
 from simulator.records.measures import Measure
 
 # Sizes and sequence lengths between the scenario's values are multiples of 64, if the scenario's values are too.

@@ -12,7 +12,7 @@ from typing import Final
 from simulator.basics.counts import number_of
 from simulator.basics.errors import ScenarioError, few
 from simulator.basics.input_files import read_text
-from simulator.importing import batch, machine, shape, writer
+from simulator.importing import architecture, batch, machine, writer
 from simulator.importing.facts import Facts
 from simulator.importing.format import Format, Readings, format_of
 from simulator.importing.machine import Options
@@ -124,9 +124,9 @@ def _derive_rest(facts: Facts, kinds: Sequence[Format]) -> None:
     if seq_len is None:
         seq_len = facts.assumed(_SEQ_LEN) or _DEFAULT_SEQ_LEN
         facts.assume(_SEQ_LEN, seq_len, "--seq-len changes it")
-    shape.derive_model(facts, seq_len)
-    if not facts.has(shape.MODEL):
-        facts.assume(shape.MODEL, _DEFAULT_MODEL, "the files name no model; --model changes it")
+    architecture.derive_model(facts, seq_len)
+    if not facts.has(architecture.MODEL):
+        facts.assume(architecture.MODEL, _DEFAULT_MODEL, "the files name no model; --model changes it")
     batch.derive_batch(facts)
     for key, usual in _USUAL.items():
         facts.assume(key, usual, "the files do not say; the default of scenarios")

@@ -18,9 +18,9 @@ from simulator.cluster.build import TopologyFacts, facts
 from simulator.cluster.cluster import Cluster
 from simulator.cluster.leaf_switches import leaf_switches
 from simulator.collectives.algorithm import CollectiveRequest
-from simulator.collectives.plan import Task, plan
+from simulator.collectives.collective_plan import Task, plan
 from simulator.engine.play import Engine, play
-from simulator.jobs.outcome import (
+from simulator.jobs.job_outcome import (
     JobOutcome,
     SharedLink,
     Shift,
@@ -30,9 +30,9 @@ from simulator.jobs.outcome import (
     step_of,
     timeline_of,
 )
+from simulator.jobs.job_tables import job_table, link_table, shift_table, step_table
+from simulator.jobs.joined_program import BatchExchange, JobProgram, OuterAverage, joined
 from simulator.jobs.outer import OuterRound, simulated_steps, window_time
-from simulator.jobs.program import BatchExchange, JobProgram, OuterAverage, joined
-from simulator.jobs.tables import job_table, link_table, shift_table, step_table
 from simulator.model.model import modules
 from simulator.model.partition import WHOLE
 from simulator.records.operation import Collective

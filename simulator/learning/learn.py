@@ -22,12 +22,12 @@ from simulator.learning.own_rule import OwnRule
 from simulator.learning.setting import TrainingContext
 from simulator.learning.start import start
 from simulator.learning.state import Parameters, StepResult
-from simulator.numerics import scaling, task
+from simulator.numerics import loss_scaling, task
 from simulator.numerics.arithmetic import arithmetic
 from simulator.numerics.gpt import Gpt
+from simulator.numerics.learning_rate import RateSchedule
 from simulator.numerics.muon import Muon
 from simulator.numerics.optimizer import Adam, Lion, Rule, Sgd
-from simulator.numerics.schedule import RateSchedule
 from simulator.records.learning import Learning
 from simulator.records.timeline import Timeline
 from simulator.step.learning_spec import LEARNING, FaultSpec, LossScaling, TrainingTask
@@ -112,13 +112,13 @@ def rule_of(step: TrainingStep, ranks: int) -> Rule:
             raise ValueError(f"optimizer: got {name!r}; real training supports adam, lion, momentum, muon, sgd")
 
 
-def scale_of(policy: LossScaling | None) -> scaling.Scale:
+def scale_of(policy: LossScaling | None) -> loss_scaling.Scale:
     """Return the initial loss scale with its rule; a constant scale of 1 without loss scaling."""
     if policy is None:
-        return scaling.static_scaler(1.0)
+        return loss_scaling.static_scaler(1.0)
     if policy.rule == "static":
-        return scaling.static_scaler(policy.start)
-    make = scaling.grad_scaler if policy.rule == "dynamic" else scaling.deepspeed_scaler
+        return loss_scaling.static_scaler(policy.start)
+    make = loss_scaling.grad_scaler if policy.rule == "dynamic" else loss_scaling.deepspeed_scaler
     return make(policy.start) if policy.interval is None else make(policy.start, policy.interval)
 
 

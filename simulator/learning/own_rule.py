@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from simulator.basics.arrays import Array
+from simulator.numerics.learning_rate import RateSchedule
 from simulator.numerics.optimizer import OptimizerState
-from simulator.numerics.schedule import RateSchedule
 from simulator.step.optimizers.optimizer import OwnUpdate, UpdateConstants
 
 

@@ -16,9 +16,9 @@ from simulator.learning.rank_shard import RankShard
 from simulator.learning.setting import TrainingContext
 from simulator.learning.state import Parameters, Rank
 from simulator.learning.training import Training
+from simulator.numerics.loss_scaling import Scale, static_scaler
 from simulator.numerics.optimizer import fresh
 from simulator.numerics.packing import pack
-from simulator.numerics.scaling import Scale, static_scaler
 from simulator.numerics.server import Server
 from simulator.step.plan import StepPlan
 from simulator.step.spec import Gathering, Updater

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from simulator.basics.arrays import Array
+from simulator.numerics.loss_scaling import Scale
 from simulator.numerics.optimizer import OptimizerState
-from simulator.numerics.scaling import Scale
 
 Parameters = dict[str, Array]
 Units = tuple[str, ...]

@@ -19,8 +19,8 @@ from simulator.learning.exchange import collect, own_slice, spread
 from simulator.learning.setting import TrainingContext
 from simulator.learning.state import Rank, Units
 from simulator.numerics import compensated
+from simulator.numerics.loss_scaling import unscaled
 from simulator.numerics.optimizer import fresh, step
-from simulator.numerics.scaling import unscaled
 
 # PyTorch adds this number to a norm before dividing (torch/nn/utils/clip_grad.py).
 _GUARD: Final = 1e-6

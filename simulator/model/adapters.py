@@ -27,7 +27,7 @@ from simulator.basics.dtypes import find
 from simulator.basics.errors import one_of
 from simulator.basics.spec import Spec
 from simulator.model.kernel import Elementwise, Kernel, Matmul
-from simulator.model.quantised import FORMATS, Format
+from simulator.model.quantised import FORMATS, QuantisedFormat
 
 # Matrices of a layer as Hugging Face names them, without "_proj": queries, keys, values, attention's output; and the
 # feed-forward block's gate, up and down. A model without a gate has no "gate".
@@ -113,7 +113,7 @@ class Lora(Spec):
         return self.hidden == "float32"
 
     @property
-    def base_format(self) -> Format | None:
+    def base_format(self) -> QuantisedFormat | None:
         """Format of the frozen matrices of layers; None if they are not quantised."""
         return FORMATS.get(self.base)
 

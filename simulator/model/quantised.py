@@ -33,7 +33,7 @@ _INT32, _FLOAT32, _FLOAT16, _INT8 = 4, 4, 2, 1
 
 
 @dataclass(frozen=True, slots=True)
-class Format:
+class QuantisedFormat:
     """Storage of a quantised matrix."""
 
     bits: float  # bits per parameter, with the scales of groups of parameters
@@ -73,12 +73,12 @@ class Format:
 # 3: 0.127 bits a parameter). NF4 without: a float32 for 64. GPTQ in AutoGPTQ: 4 bits, and a scale of 16 bits and a zero
 # point of 4 bits for 128 parameters; the order of inputs (`g_idx`, 4 bytes an input) is neglected. LLM.int8(): 8 bits
 # and a float32 for each output.
-FORMATS: Final[Mapping[str, Format]] = MappingProxyType(
+FORMATS: Final[Mapping[str, QuantisedFormat]] = MappingProxyType(
     {
-        "nf4": Format(4 + 8 / 64 + 32 / (64 * 256), table=True),
-        "nf4_single": Format(4 + 32 / 64, table=True),
-        "gptq": Format(4 + 20 / 128),
-        "int8": Format(8, row_bytes=_FLOAT32, multiplies=True),
+        "nf4": QuantisedFormat(4 + 8 / 64 + 32 / (64 * 256), table=True),
+        "nf4_single": QuantisedFormat(4 + 32 / 64, table=True),
+        "gptq": QuantisedFormat(4 + 20 / 128),
+        "int8": QuantisedFormat(8, row_bytes=_FLOAT32, multiplies=True),
     }
 )
 
@@ -100,7 +100,12 @@ class Product:
 
 
 def product(
-    form: Format, plain: tuple[Matmul, Matmul], parts: Sequence[tuple[str, int]], itemsize: int, *, float16: bool
+    form: QuantisedFormat,
+    plain: tuple[Matmul, Matmul],
+    parts: Sequence[tuple[str, int]],
+    itemsize: int,
+    *,
+    float16: bool,
 ) -> Product:
     """Return the kernels of a quantised matrix on a micro-batch.
 

@@ -33,7 +33,7 @@ _DROPPED: Final = {"feed_forward": ("fc1", "gelu", "fc2", "experts"), "activatio
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class TransformerBlock:
     """Settings of a layer's computation.
 
     Attributes

@@ -21,7 +21,7 @@ import numpy as np
 from simulator.basics.arrays import Array, Ints
 from simulator.numerics import layers
 from simulator.numerics.arithmetic import Arithmetic
-from simulator.numerics.block import Block, Cache
+from simulator.numerics.block import Cache, TransformerBlock
 from simulator.numerics.cut_linear import CutLinear, Gradients, Left, Parameters, Part
 from simulator.numerics.dropout import NO_DROPOUT, Draw
 from simulator.numerics.exchange import Pass, alone
@@ -204,9 +204,9 @@ class Gpt:
         return dx, {name: self.arithmetic.store(g) for name, g in inner.items()}
 
     @property
-    def _block(self) -> Block:
+    def _block(self) -> TransformerBlock:
         """Object that computes a layer's forward and backward passes on this rank."""
-        return Block(self.heads, self.arithmetic, self.attention, self.share, self._experts)
+        return TransformerBlock(self.heads, self.arithmetic, self.attention, self.share, self._experts)
 
     @property
     def _experts(self) -> Experts | None:

@@ -21,8 +21,8 @@ import numpy as np
 from simulator.basics.arrays import Array
 from simulator.numerics.arithmetic import arithmetic
 from simulator.numerics.gpt import Gpt
+from simulator.numerics.learning_rate import RateSchedule
 from simulator.numerics.optimizer import Adam, OptimizerState
-from simulator.numerics.schedule import RateSchedule
 
 # Coefficients of x, x^3 and x^5 [1]_, and the smallest norm by which PyTorch divides.
 _COEFFICIENTS: Final = (3.4445, -4.7750, 2.0315)

@@ -17,7 +17,7 @@ from typing import Protocol
 import numpy as np
 
 from simulator.basics.arrays import Array
-from simulator.numerics.schedule import RateSchedule
+from simulator.numerics.learning_rate import RateSchedule
 
 _STEADY = RateSchedule()
 

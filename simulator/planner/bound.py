@@ -32,7 +32,7 @@ from simulator.cluster.cluster import Cluster
 from simulator.collectives.estimate import apart, estimate, least
 from simulator.model.partition import Communication
 from simulator.planner.pass_order import RankTimes, pass_order
-from simulator.planner.setting import Setting
+from simulator.planner.setting import PlanSetting
 from simulator.records.operation import Collective
 from simulator.step.communicator import Communicator
 from simulator.step.kernel_timer import KernelTimer
@@ -150,7 +150,7 @@ class BoundCalculator:
     def __post_init__(self) -> None:
         self.durations = CollectiveLowerBounds(self.cluster)
 
-    def of(self, setting: Setting, step: TrainingStep) -> StepBound:
+    def of(self, setting: PlanSetting, step: TrainingStep) -> StepBound:
         """Return the lower bounds of a setting and its training step; raise ValueError if the GPU cannot run it (a
         dtype without a peak rate).
         """
@@ -166,7 +166,7 @@ class BoundCalculator:
         return StepBound(pipeline, stages, updates, memory, beside, sends)
 
     def _sends(
-        self, setting: Setting, step: TrainingStep, pipeline: Pipeline, groups: Groups
+        self, setting: PlanSetting, step: TrainingStep, pipeline: Pipeline, groups: Groups
     ) -> Mapping[tuple[int, int], float]:
         """Return the time of a send between neighbouring pipeline ranks, by (sender, receiver), alone on the links [s];
         cached.
@@ -185,7 +185,7 @@ class BoundCalculator:
             self._between[key] = sends
         return self._between[key]
 
-    def _times_of_units(self, setting: Setting, step: TrainingStep, groups: Groups) -> _UnitTimes:
+    def _times_of_units(self, setting: PlanSetting, step: TrainingStep, groups: Groups) -> _UnitTimes:
         """Return lower bounds on the times of the model's units under a setting; cached by the keys on which they
         depend.
         """
@@ -212,7 +212,12 @@ class BoundCalculator:
         return self._of_units[key]
 
     def _ranks_of(
-        self, setting: Setting, step: TrainingStep, pipeline: Pipeline, sizes: Sequence[Sequence[int]], groups: Groups
+        self,
+        setting: PlanSetting,
+        step: TrainingStep,
+        pipeline: Pipeline,
+        sizes: Sequence[Sequence[int]],
+        groups: Groups,
     ) -> list[_Rank]:
         """Return lower bounds on the update time and memory of each pipeline rank; `sizes` has parameters and
         activations of each stage.
@@ -357,7 +362,7 @@ class _Exchanges:
 
     communicator: Communicator
     activations: str
-    setting: Setting
+    setting: PlanSetting
     durations: CollectiveLowerBounds
     known: dict[tuple[object, ...], float]
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from simulator.basics.errors import ScenarioError, TooLargeError
 from simulator.findings.budget import amounts
-from simulator.planner.question import PlanQuestion
+from simulator.planner.plan_question import PlanQuestion
 from simulator.planner.search import PlayedSetting, SearchResult, search
 from simulator.sweeps.sweep import Backend
 

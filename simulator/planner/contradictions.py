@@ -16,7 +16,7 @@ from typing import Final
 
 from simulator.basics.counts import divisors
 from simulator.basics.errors import ScenarioError
-from simulator.planner.question import Constraint, PlanQuestion
+from simulator.planner.plan_question import Constraint, PlanQuestion
 from simulator.planner.space import Choices, InfeasibleCounts, settings
 from simulator.step.pipelines.schedule import SCHEDULES
 

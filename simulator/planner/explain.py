@@ -13,7 +13,7 @@ from simulator.planner.search import PlayedSetting
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class StepTimeDifference:
     """A setting's additional time per step compared with the best setting, divided among the parts of a step."""
 
     whole: float  # difference in step time [s]
@@ -27,9 +27,9 @@ class Difference:
         return f"{format_time(self.parts[name])} more {name}" if self.parts[name] > 0 else ""
 
 
-def step_difference(best: PlayedSetting, other: PlayedSetting) -> Difference:
+def step_difference(best: PlayedSetting, other: PlayedSetting) -> StepTimeDifference:
     """Return the step time of a setting minus the best setting's, in total and for each part of a step (kernels,
     communication, idle).
     """
     mine, its = parts_of_step(best.report), parts_of_step(other.report)
-    return Difference(other.step_time - best.step_time, {name: its[name] - mine[name] for name in mine})
+    return StepTimeDifference(other.step_time - best.step_time, {name: its[name] - mine[name] for name in mine})

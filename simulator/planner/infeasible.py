@@ -17,9 +17,9 @@ from simulator.basics.errors import ScenarioError, TooLargeError
 from simulator.basics.units import format_memory
 from simulator.cluster.cluster import Cluster
 from simulator.planner.bound import BoundCalculator
-from simulator.planner.setting import Setting
+from simulator.planner.setting import PlanSetting
 from simulator.planner.space import Choices, InfeasibleCounts, settings
-from simulator.run.memory import checked_need, least_need
+from simulator.run.memory_need import checked_need, least_need
 from simulator.run.scenario_cluster import Clusters
 from simulator.scenario.records import Scenario
 from simulator.step.spec import TrainingStep
@@ -42,10 +42,10 @@ _NEIGHBOURS: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
-class MemoryNeed:
+class SettingMemoryNeed:
     """Memory that a setting of a training step needs, compared with the GPU's."""
 
-    setting: Setting
+    setting: PlanSetting
     nbytes: int  # memory of the fullest rank's process, or its lower bound if that exceeds the capacity [B]
     capacity: int  # HBM of the rank's GPU [B]
     fits: bool  # whether the setting fits
@@ -57,7 +57,7 @@ class Remedy:
     """A change that makes a setting fit, in words, and the setting with the least memory after the change."""
 
     change: str
-    need: MemoryNeed
+    need: SettingMemoryNeed
 
     @property
     def text(self) -> str:
@@ -65,7 +65,7 @@ class Remedy:
         return f"{self.change}: {format_memory(self.need.nbytes)}, {self.need.setting.text}"
 
 
-def least_memory(choices: Choices, base: Scenario, sequences: int) -> MemoryNeed | None:
+def least_memory(choices: Choices, base: Scenario, sequences: int) -> SettingMemoryNeed | None:
     """Return the search space's setting with the least memory; None if no setting is feasible."""
     return _least_memory(_smallest(choices), base, sequences) or _least_memory(choices, base, sequences)
 
@@ -85,15 +85,15 @@ def _smallest(choices: Choices) -> Choices:
     return replace(choices, values=values | {"micro_batch": (min(values["micro_batch"]),)})
 
 
-def _least_memory(choices: Choices, base: Scenario, sequences: int) -> MemoryNeed | None:
+def _least_memory(choices: Choices, base: Scenario, sequences: int) -> SettingMemoryNeed | None:
     cluster = Clusters().of(base)
-    bounds, waiting = BoundCalculator(cluster), list[tuple[int, int, Setting, TrainingStep]]()
+    bounds, waiting = BoundCalculator(cluster), list[tuple[int, int, PlanSetting, TrainingStep]]()
     for number, (setting, step) in enumerate(settings(choices, base, sequences, InfeasibleCounts())):
         try:
             waiting.append((bounds.of(setting, step).memory, number, setting, step))
         except ValueError:
             continue
-    least: list[tuple[int, int, Setting, TrainingStep]] = []
+    least: list[tuple[int, int, PlanSetting, TrainingStep]] = []
     for bound, number, setting, step in sorted(waiting, key=lambda candidate: candidate[:2])[:_LOOKED_AT]:
         # Every remaining bound is at least as large: the least memory is found.
         if least and bound >= least[0][0]:
@@ -104,7 +104,7 @@ def _least_memory(choices: Choices, base: Scenario, sequences: int) -> MemoryNee
     # Send buffers and fragmentation depend on the kind of parallelism: try each kind once.
     # `found` ascends: the reversed order lets the smallest setting overwrite larger ones.
     least_of_cut = {candidate[2].cut: candidate for candidate in reversed(least)}
-    nearest: MemoryNeed | None = None
+    nearest: SettingMemoryNeed | None = None
     for candidate in sorted(least_of_cut.values(), key=lambda candidate: candidate[:2])[:_TRIED]:
         need = _tried(cluster, *candidate)
         if need.fits:
@@ -113,19 +113,19 @@ def _least_memory(choices: Choices, base: Scenario, sequences: int) -> MemoryNee
     return nearest
 
 
-def _tried(cluster: Cluster, nbytes: int, _: int, setting: Setting, step: TrainingStep) -> MemoryNeed:
+def _tried(cluster: Cluster, nbytes: int, _: int, setting: PlanSetting, step: TrainingStep) -> SettingMemoryNeed:
     """Return a setting's memory need from the lower bound `nbytes` [B], after simulating the allocator to find whether
     it fits.
     """
     hbm = cluster.gpus[0].hbm_bytes
     if nbytes > hbm:
-        return MemoryNeed(setting, nbytes, hbm, fits=False)
+        return SettingMemoryNeed(setting, nbytes, hbm, fits=False)
     # The allocator follows every allocation: fewer micro-batches save time.
     needed = checked_need(cluster, _of_few(cluster, step))
     if needed.fits:
-        return MemoryNeed(setting, needed.margin.process, hbm, fits=True)
+        return SettingMemoryNeed(setting, needed.margin.process, hbm, fits=True)
     holes = needed.nbytes + needed.beside.nbytes <= hbm
-    return MemoryNeed(setting, max(needed.margin.process, nbytes), hbm, fits=False, holes=holes)
+    return SettingMemoryNeed(setting, max(needed.margin.process, nbytes), hbm, fits=False, holes=holes)
 
 
 def _of_few(cluster: Cluster, step: TrainingStep) -> TrainingStep:
@@ -161,7 +161,7 @@ class _Change:
     made: Callable[[_Asked], _Asked]
 
 
-def remedies(choices: Choices, base: Scenario, sequences: int, need: MemoryNeed) -> Iterator[Remedy]:
+def remedies(choices: Choices, base: Scenario, sequences: int, need: SettingMemoryNeed) -> Iterator[Remedy]:
     """Yield changes to a plan's question that make a setting fit: recompute, offload to the host, a smaller batch, more
     GPUs.
 
@@ -172,7 +172,7 @@ def remedies(choices: Choices, base: Scenario, sequences: int, need: MemoryNeed)
     ----------
     choices, base, sequences
         See `least_memory`.
-    need : MemoryNeed
+    need : SettingMemoryNeed
         Result of `least_memory`, which does not fit.
     """
     search = _Asked(choices, base, sequences)

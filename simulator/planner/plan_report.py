@@ -20,7 +20,7 @@ from simulator.findings.measured_range import outside_of_measured
 from simulator.findings.pareto_front import on_front
 from simulator.planner.cluster_sizes import ClusterSizeResult
 from simulator.planner.explain import step_difference
-from simulator.planner.infeasible import MemoryNeed, Remedy
+from simulator.planner.infeasible import Remedy, SettingMemoryNeed
 from simulator.planner.search import PlayedSetting, SearchResult
 from simulator.planner.sensitivity import MachineChange
 from simulator.planner.setting import precision_of, scenario_of
@@ -289,7 +289,7 @@ def impossible_document(possible: Sequence[str]) -> dict[str, Any]:
     return {"nearest": None, "ways": [], "possible": list(possible)}
 
 
-def nearest_document(need: MemoryNeed, ways: Sequence[Remedy]) -> dict[str, Any]:
+def nearest_document(need: SettingMemoryNeed, ways: Sequence[Remedy]) -> dict[str, Any]:
     """Return plain data for a plan in which no setting fits: the setting with the least memory, and changes
     that help.
     """

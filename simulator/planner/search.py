@@ -24,7 +24,7 @@ from simulator.basics.garbage import collected_later
 from simulator.cluster.cluster import Cluster
 from simulator.model.load import load_model
 from simulator.planner.bound import BoundCalculator, StepBound
-from simulator.planner.setting import Setting, scenario_of
+from simulator.planner.setting import PlanSetting, scenario_of
 from simulator.planner.space import Choices, InfeasibleCounts, default_choices, gpus_per_node, settings
 from simulator.planner.trace_bound import RankBound, bound_from_ranks, rank_bound
 from simulator.run.outcome import PointOutcome
@@ -63,7 +63,7 @@ class PlayedSetting:
         The simulated step's report, as plain data.
     """
 
-    setting: Setting
+    setting: PlanSetting
     number: int
     bound: float
     report: dict[str, Any]
@@ -81,11 +81,11 @@ class PlayedSetting:
 
 @dataclass(frozen=True, slots=True)
 class FastestOfKind:
-    """The fastest setting that the search found for a kind of layout, such as "HSDP, tp" (`Setting.kind`).
+    """The fastest setting that the search found for a kind of layout, such as "HSDP, tp" (`PlanSetting.kind`).
 
     Attributes
     ----------
-    setting : Setting
+    setting : PlanSetting
         The setting of this kind with the lowest step time, where a lower bound counts as a step time.
     step_time : float
         Simulated step time, or a lower bound for a setting that was not simulated [s].
@@ -93,7 +93,7 @@ class FastestOfKind:
         Whether `step_time` is a lower bound; the memory of such a setting may not have been checked.
     """
 
-    setting: Setting
+    setting: PlanSetting
     step_time: float
     is_bound: bool
 
@@ -170,7 +170,7 @@ class _Entry:
     bound: float
     number: int
     sieved: int = field(compare=False)
-    setting: Setting = field(compare=False)
+    setting: PlanSetting = field(compare=False)
     passing: StepBound = field(compare=False)
     step: TrainingStep = field(compare=False)
     # Bounds of the first stage, from the sieve that records this stage alone.

@@ -1,4 +1,4 @@
-"""Which parallelism, sharding, batching and checkpointing has a point in the search space? A `Setting` holds them."""
+"""Which parallelism, sharding, batching and checkpointing has a point in the search space? See `PlanSetting`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NAMES: Final = ("DDP", "ZeRO-1", "ZeRO-2", "FSDP")
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class PlanSetting:
     """A point in a plan's search space: parallelism, sharding, batching and memory options of a training step.
 
     Attributes
@@ -160,7 +160,7 @@ def precision_of(base: TrainingSpec, name: str | None) -> Precision:
     return base.precision if name is None else Precision.model_validate(dict(PRECISIONS[name]))
 
 
-def scenario_of(base: Scenario, setting: Setting) -> Scenario:
+def scenario_of(base: Scenario, setting: PlanSetting) -> Scenario:
     """Return the scenario of a setting, ready to simulate; `base` supplies the remaining keys."""
     if base.training is None:
         raise TypeError("a plan is of a training step")

@@ -18,7 +18,7 @@ from simulator.basics.work_unit import SAMPLE
 from simulator.cluster.cluster import Cluster
 from simulator.model.layer_list import LayerList
 from simulator.model.model import Model
-from simulator.planner.setting import Setting
+from simulator.planner.setting import PlanSetting
 from simulator.scenario import build_training, own_parts
 from simulator.scenario.build_training import to_step
 from simulator.scenario.plan_spec import SAID_OR_CHOSEN
@@ -170,7 +170,7 @@ def _powers(most: int) -> Iterator[int]:
 
 def settings(
     choices: Choices, base: Scenario, sequences: int, refused: InfeasibleCounts
-) -> Iterator[tuple[Setting, TrainingStep]]:
+) -> Iterator[tuple[PlanSetting, TrainingStep]]:
     """Yield every feasible setting of a search space with its training step, in a fixed order; count the others in
     `refused`.
     """
@@ -192,7 +192,7 @@ def settings(
             refused.note("larger than this machine can simulate", str(error))
 
 
-def _step(base: TrainingStep, spec: TrainingSpec, setting: Setting) -> TrainingStep:
+def _step(base: TrainingStep, spec: TrainingSpec, setting: PlanSetting) -> TrainingStep:
     """Return the training step of a setting: a copy of `base` with the setting's own fields; raise ValueError if
     infeasible.
     """
@@ -231,7 +231,7 @@ def _step(base: TrainingStep, spec: TrainingSpec, setting: Setting) -> TrainingS
     return step
 
 
-def _multiplied(choices: Choices, sequences: int, rank: int, refused: InfeasibleCounts) -> Iterator[Setting]:
+def _multiplied(choices: Choices, sequences: int, rank: int, refused: InfeasibleCounts) -> Iterator[PlanSetting]:
     """Yield the settings in the product of all dimensions' values; count infeasible combinations in `refused` by
     reason. `rank` is the scenario's rank of adapters.
     """
@@ -286,7 +286,7 @@ def _multiplied(choices: Choices, sequences: int, rank: int, refused: Infeasible
                     if dp * cp == 1 and sharding != able[offload][0]:
                         refused.note(SAME)
                         continue
-                    yield Setting(
+                    yield PlanSetting(
                         gpus, tp, pp, cp, ep, schedule, virtual, sharding, shard_size, micro,
                         sequences // (dp * micro), checkpointing, offload, *options,
                     )  # fmt: skip

@@ -21,9 +21,9 @@ from simulator.basics.units import format_bandwidth, format_duration, format_mem
 from simulator.basics.work_unit import useful_unit
 from simulator.records.measures import interval_width
 from simulator.reliability.failures import DAY, FailureKind, FailureProcess
+from simulator.reliability.goodput_tables import comparison_table, incident_table, interval_table, waterfall_table
 from simulator.reliability.outlook import IntervalChoice, Job, Outlook, best_interval, outlook, spares_needed
 from simulator.reliability.renewal import Checkpointing, Recovery
-from simulator.reliability.tables import comparison_table, incident_table, interval_table, waterfall_table
 from simulator.report.numbers.training_summary import TrainingReport
 from simulator.report.tables.answer_table import AnswerTable
 from simulator.run.scenario_cluster import Clusters
@@ -449,7 +449,7 @@ def goodput(question: GoodputQuestion, step: HealthyStep | None = None) -> Goodp
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class GoodputComparison:
     """Answers for several values of one fact, on the same failures.
 
     Attributes
@@ -508,7 +508,7 @@ class Comparison:
         return self.tables[0].frame().set_index(self.along)
 
 
-def compared(questions: Mapping[str, GoodputQuestion], along: str) -> Comparison:
+def compared(questions: Mapping[str, GoodputQuestion], along: str) -> GoodputComparison:
     """Return the answers to questions that differ in one fact, `along`; the step is simulated once."""
     step = healthy_step(next(iter(questions.values())).scenario)
-    return Comparison(along, tuple(questions), tuple(goodput(question, step) for question in questions.values()))
+    return GoodputComparison(along, tuple(questions), tuple(goodput(question, step) for question in questions.values()))

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from simulator.basics.errors import SimulatorError
-from simulator.collectives.plan import Plan
+from simulator.collectives.collective_plan import Plan
 from simulator.records.schedule import Schedule
 from simulator.report.plots.plot import CloseUp
 from simulator.results.drawn import Undrawn

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from simulator.findings.comparison import amount
 from simulator.records.setting_text import labelled
-from simulator.report.numbers.scaling import Axis, Crossing
+from simulator.report.numbers.algorithm_crossovers import Axis, Crossing
 from simulator.scenario.records import Scenario
 
 _ALONG: Final[dict[str, Axis]] = {"collective.size": "nbytes", "cluster.world_size": "world_size"}

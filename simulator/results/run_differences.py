@@ -24,7 +24,7 @@ from simulator.results.figure_text import is_number
 from simulator.run.outcome import PointOutcome, read_outcome
 from simulator.scenario.axes import KINDS, put, value_of
 from simulator.scenario.records import adapter, axis_keys, fields
-from simulator.sweeps.table import row
+from simulator.sweeps.outcome_table import row
 
 _NOTHING: Final = {"engine": None, "report": None}
 # The main measures of a training step and of a collective.
@@ -59,7 +59,7 @@ class ReportedRun:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class ValueChange:
     """A key or a figure with its value in each run; None for a missing value."""
 
     key: str
@@ -100,7 +100,7 @@ class CommonPoint:
         Every key that either run varies.
     places : tuple of int
         Number of the point in each run.
-    changes : tuple of Change
+    changes : tuple of ValueChange
         Figures that differ: main measures, then other figures, each with the largest relative change first; derived
         figures are last.
     reports : tuple of two mappings
@@ -109,7 +109,7 @@ class CommonPoint:
 
     settings: Mapping[str, Any]
     places: tuple[int, int]
-    changes: tuple[Change, ...]
+    changes: tuple[ValueChange, ...]
     reports: tuple[Mapping[str, Any] | None, Mapping[str, Any] | None] = (None, None)
 
 
@@ -119,7 +119,7 @@ class RunDifferences:
 
     Attributes
     ----------
-    keys : tuple of Change, or None
+    keys : tuple of ValueChange, or None
         Scenario keys that differ; None if a run has no scenario.
     common : tuple of CommonPoint
         Common points, in the first run's order.
@@ -127,7 +127,7 @@ class RunDifferences:
         Settings of the points that are only in the first run, and only in the second run.
     """
 
-    keys: tuple[Change, ...] | None
+    keys: tuple[ValueChange, ...] | None
     common: tuple[CommonPoint, ...]
     only: tuple[tuple[Mapping[str, Any], ...], tuple[Mapping[str, Any], ...]]
 
@@ -264,14 +264,14 @@ def _common(first: PointOutcome, second: PointOutcome) -> CommonPoint:
     return CommonPoint(settings, places, tuple(changes), (first.report, second.report))
 
 
-def _importance(change: Change) -> tuple[int, float]:
+def _importance(change: ValueChange) -> tuple[int, float]:
     """Return a sort key: main measures, then other figures, each by the size of the change; then derived figures."""
     return (2, 0.0) if change.derived else (int(change.key not in _MAIN), -change.size)
 
 
-def _changes(first: Mapping[str, Any], second: Mapping[str, Any]) -> tuple[Change, ...]:
+def _changes(first: Mapping[str, Any], second: Mapping[str, Any]) -> tuple[ValueChange, ...]:
     return tuple(
-        Change(key, first.get(key), second.get(key))
+        ValueChange(key, first.get(key), second.get(key))
         for key in dict.fromkeys([*first, *second])
         if not _same(first.get(key), second.get(key))
     )

@@ -46,7 +46,7 @@ from simulator.scenario.named_files import digests_of
 from simulator.scenario.records import Point, Scenario
 from simulator.scenario.resolve import to_yaml
 from simulator.sweeps import journal
-from simulator.sweeps.table import table_text, write_parquet
+from simulator.sweeps.outcome_table import table_text, write_parquet
 
 # Maximum characters of a file's value in a message.
 _LONGEST: Final = 60

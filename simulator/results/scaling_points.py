@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from simulator.records.setting_text import labelled
-from simulator.report.numbers.scaling import ScalingPoint
+from simulator.report.numbers.algorithm_crossovers import ScalingPoint
 from simulator.run.outcome import PointOutcome
 from simulator.scenario.load import points
 from simulator.scenario.records import Point, Scenario

@@ -14,10 +14,10 @@ from typing import Final
 from simulator.basics.units import format_memory
 from simulator.cluster.cluster import Cluster
 from simulator.engine.jitter import Jitter
-from simulator.run.memory import MemoryNeed, advised_need, estimate_memory, fullest_end, least_need, passes_of
+from simulator.run.memory_need import MemoryNeed, advised_need, estimate_memory, fullest_end, least_need, passes_of
 from simulator.step.alternatives import (
     Alternative,
-    Change,
+    StepChange,
     changed,
     double_changes,
     mild_changes,
@@ -81,16 +81,16 @@ def advice(cluster: Cluster, step: TrainingStep, jitter: Jitter) -> str:
 
 def _tiers(
     step: TrainingStep,
-    mild: Sequence[Change],
-    cuts: Sequence[Change],
-    host: Sequence[Change],
+    mild: Sequence[StepChange],
+    cuts: Sequence[StepChange],
+    host: Sequence[StepChange],
     fits: Callable[[Alternative], bool],
 ) -> Iterator[list[Alternative]]:
     """Yield lists of changed steps, the changes that cost least time first; the caller stops at the first that fits.
 
     Parameters
     ----------
-    mild, cuts, host : sequence of Change
+    mild, cuts, host : sequence of StepChange
         Changes that cost little time; tensor and context parallelism; offload, whose update takes seconds.
     fits : function (alternative) -> bool
         Test whether a changed step fits into memory.
@@ -110,21 +110,21 @@ def _tiers(
 
 
 def _together(
-    step: TrainingStep, fixed: Sequence[Change], changes: Sequence[Change], fits: Callable[[Alternative], bool]
+    step: TrainingStep, fixed: Sequence[StepChange], changes: Sequence[StepChange], fits: Callable[[Alternative], bool]
 ) -> list[Alternative]:
     """Return a step with the strongest changes of each kind together, without the changes that are not needed.
 
     Parameters
     ----------
-    fixed : sequence of Change
+    fixed : sequence of StepChange
         Changes that are always made, and made first.
-    changes : sequence of Change
+    changes : sequence of StepChange
         Further changes; changes of one kind are neighbours, the mildest first.
     fits : function (alternative) -> bool
         Test whether a changed step fits into memory.
     """
     kinds = [list(of_kind) for _, of_kind in groupby(changes, key=lambda change: change.kind)]
-    strengths: list[Change | None] = [of_kind[-1] for of_kind in kinds]
+    strengths: list[StepChange | None] = [of_kind[-1] for of_kind in kinds]
 
     def alternative() -> Alternative | None:
         listed = [*fixed, *(change for change in strengths if change is not None)]

@@ -17,7 +17,7 @@ from simulator.basics.progress import stage
 from simulator.cluster.cluster import Cluster
 from simulator.collectives.algorithm import Algorithm
 from simulator.collectives.algorithm_files import find_algorithm
-from simulator.collectives.plan import Plan, Task, packed, plan
+from simulator.collectives.collective_plan import Plan, Task, packed, plan
 from simulator.engine.jitter import Jitter
 from simulator.engine.play import play, refuse_too_many, whose
 from simulator.engine.traffic import Traffic

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from simulator.basics.arrays import Array
-from simulator.collectives.plan import Plan
+from simulator.collectives.collective_plan import Plan
 from simulator.records.timeline import Timeline
 from simulator.report.numbers.summary import CollectiveReport
 from simulator.report.numbers.training_summary import TrainingReport

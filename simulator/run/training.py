@@ -21,7 +21,7 @@ from simulator.report.numbers.summary import with_link_use
 from simulator.report.numbers.training_summary import first_of_stages, summarize_step
 from simulator.run.advice import advice, takes_long
 from simulator.run.cost_estimate import seconds_to_play
-from simulator.run.memory import check_fits, paged
+from simulator.run.memory_need import check_fits, paged
 from simulator.run.point_result import PointResult
 from simulator.step.pipeline import Pipeline
 from simulator.step.plan import StepPlan, plan_step

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from simulator.basics.counts import number_of
-from simulator.sizing.question import METHODS, NAMES, RANK, FitQuestion, Keys, lora_keys, sharding
+from simulator.sizing.fit_question import METHODS, NAMES, RANK, FitQuestion, Keys, lora_keys, sharding
 
 # Most cards of a change, as a multiple of the asked number.
 _MOST_TIMES: Final = 8
@@ -27,7 +27,7 @@ _OPTIMIZERS: Final[tuple[tuple[str, Any], ...]] = (
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class TrainingChange:
     """A change to a training.
 
     Attributes
@@ -45,7 +45,7 @@ class Change:
     keys: Keys
 
 
-def changes(question: FitQuestion) -> list[Change]:
+def changes(question: FitQuestion) -> list[TrainingChange]:
     """Return the changes that apply to a training, in the documented order.
 
     Examples
@@ -57,34 +57,36 @@ def changes(question: FitQuestion) -> list[Change]:
     return list(_changes(question))
 
 
-def _changes(question: FitQuestion) -> Iterator[Change]:
+def _changes(question: FitQuestion) -> Iterator[TrainingChange]:
     for policy in ("selective_op", "full"):
-        yield Change("checkpointing", f"{policy} checkpointing", {"training.activation_checkpointing": policy})
+        yield TrainingChange("checkpointing", f"{policy} checkpointing", {"training.activation_checkpointing": policy})
     on_host = {"training.activation_checkpointing": "full", "training.offload": "activations"}
-    yield Change("checkpointing", "full checkpointing, inputs of layers on the host", on_host)
+    yield TrainingChange("checkpointing", "full checkpointing, inputs of layers on the host", on_host)
     for kernels in ("fused", "chunked"):
-        yield Change("loss", f"{kernels} loss", {"training.loss": kernels})
+        yield TrainingChange("loss", f"{kernels} loss", {"training.loss": kernels})
     for number in _halves(question.micro_batch):
         times = question.micro_batch // number
         keys = {"training.micro_batch_size": number, "training.gradient_accumulation_steps": times}
-        yield Change("micro_batch", f"micro-batch {number} with {times} micro-batches", keys)
+        yield TrainingChange("micro_batch", f"micro-batch {number} with {times} micro-batches", keys)
     if question.seq_len > 1:
         shorter = 1 << (question.seq_len - 1).bit_length() - 1
-        yield Change("seq_len", f"{shorter:,} tokens", {"training.seq_len": shorter})
+        yield TrainingChange("seq_len", f"{shorter:,} tokens", {"training.seq_len": shorter})
     for name, value in _OPTIMIZERS:
         if value != question.optimizer:
-            yield Change("optimizer", name, {"training.optimizer": value})
+            yield TrainingChange("optimizer", name, {"training.optimizer": value})
     for method in METHODS[METHODS.index(question.method) + 1 :]:
         rank = question.rank or RANK
-        yield Change("method", f"{NAMES[method]} of rank {rank}", lora_keys(method, rank))
+        yield TrainingChange("method", f"{NAMES[method]} of rank {rank}", lora_keys(method, rank))
     if question.method != "qlora":
         rank = question.rank or RANK
-        yield Change("method", f"LoRA of rank {rank} on int8", {"training.lora": {"rank": rank, "base": "int8"}})
+        yield TrainingChange(
+            "method", f"LoRA of rank {rank} on int8", {"training.lora": {"rank": rank, "base": "int8"}}
+        )
     for cards in _doubles(question.gpus, _MOST_TIMES * question.gpus):
-        yield Change("gpus", f"{number_of(cards, 'GPU')} with {sharding(cards)}", cards_keys(cards))
+        yield TrainingChange("gpus", f"{number_of(cards, 'GPU')} with {sharding(cards)}", cards_keys(cards))
     # The host updates shards of the states: a single card counts as a group of one.
     on_host = {"training.offload": "optimizer", "training.sharding": "zero3"}
-    yield Change("offload", "the optimizer on the host", on_host)
+    yield TrainingChange("offload", "the optimizer on the host", on_host)
 
 
 def cards_keys(cards: int) -> dict[str, Any]:

@@ -12,8 +12,8 @@ from typing import Final
 
 from simulator.run.checks import warn_of
 from simulator.sizing.answer import FitChange, FitCheck
-from simulator.sizing.changes import Change, cards_keys, changes
-from simulator.sizing.question import FitQuestion
+from simulator.sizing.changes import TrainingChange, cards_keys, changes
+from simulator.sizing.fit_question import FitQuestion
 from simulator.sizing.trials import Trials
 
 # Changes to report.
@@ -107,7 +107,7 @@ def _largest(trials: Trials, key: str, first: int, most: int, parts: int | None 
     return low
 
 
-def _helpful(trials: Trials, possible: Sequence[Change], speed: float) -> tuple[FitChange, ...]:
+def _helpful(trials: Trials, possible: Sequence[TrainingChange], speed: float) -> tuple[FitChange, ...]:
     """Return up to three changes that make a training fit: single changes before pairs, changes that keep the method
     before others, then the smallest loss of speed.
 
@@ -132,7 +132,7 @@ def _helpful(trials: Trials, possible: Sequence[Change], speed: float) -> tuple[
     return tuple(sorted(listed, key=lambda change: change.order)[:_MOST_TOLD])
 
 
-def _pairs(trials: Trials, parts: Sequence[Change]) -> list[tuple[Change, ...]]:
+def _pairs(trials: Trials, parts: Sequence[TrainingChange]) -> list[tuple[TrainingChange, ...]]:
     """Return pairs of changes of different kinds, by the product of the speeds of their parts, the fastest first."""
     # Without such a training, a change is in no pair.
     speeds = {part.text: trials.simulated(part.keys).tokens_per_s_per_gpu for part in parts if trials.exists(part.keys)}
@@ -144,7 +144,7 @@ def _pairs(trials: Trials, parts: Sequence[Change]) -> list[tuple[Change, ...]]:
 
 
 def _fitting(
-    trials: Trials, tried: Iterable[tuple[Change, ...]], speed: float
+    trials: Trials, tried: Iterable[tuple[TrainingChange, ...]], speed: float
 ) -> Iterator[tuple[tuple[str, ...], FitChange]]:
     """Yield (kinds, change) for changes after which a training fits, the first of each combination of kinds."""
     sufficient = set[tuple[str, ...]]()

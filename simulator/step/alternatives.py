@@ -24,7 +24,7 @@ _LESS: Final = (1, 2)
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class StepChange:
     """A changed setting of a training step, tried if the step does not fit into memory.
 
     Attributes
@@ -47,7 +47,7 @@ class Alternative:
     step: TrainingStep
 
 
-def changed(step: TrainingStep, changes: Sequence[Change]) -> Alternative | None:
+def changed(step: TrainingStep, changes: Sequence[StepChange]) -> Alternative | None:
     """Return a training step after all of the given changes; None if one of the changes does not apply.
 
     Examples
@@ -71,12 +71,12 @@ def changed(step: TrainingStep, changes: Sequence[Change]) -> Alternative | None
     return Alternative(tuple(change.kind for change in changes), text, variant)
 
 
-def single_changes(step: TrainingStep, changes: Sequence[Change]) -> list[Alternative]:
+def single_changes(step: TrainingStep, changes: Sequence[StepChange]) -> list[Alternative]:
     """Return variants of a training step, each with a single one of the given changes."""
     return [alternative for change in changes if (alternative := changed(step, [change])) is not None]
 
 
-def double_changes(step: TrainingStep, changes: Sequence[Change]) -> list[Alternative]:
+def double_changes(step: TrainingStep, changes: Sequence[StepChange]) -> list[Alternative]:
     """Return variants of a training step, each with two of the given changes, of different kinds.
 
     Examples
@@ -91,7 +91,7 @@ def double_changes(step: TrainingStep, changes: Sequence[Change]) -> list[Altern
     return [alternative for pair in pairs if (alternative := changed(step, pair)) is not None]
 
 
-def mild_changes(step: TrainingStep, ranks: int, fullest: Literal["first", "last"] | None = None) -> list[Change]:
+def mild_changes(step: TrainingStep, ranks: int, fullest: Literal["first", "last"] | None = None) -> list[StepChange]:
     """Return changes that may save memory of a training step on `ranks` ranks and cost little time, mildest first.
 
     `fullest` is the end of the pipeline whose stage needs most memory: it may have fewer layers.
@@ -99,7 +99,7 @@ def mild_changes(step: TrainingStep, ranks: int, fullest: Literal["first", "last
     return list(_mild(step, ranks, fullest))
 
 
-def partitions(step: TrainingStep, ranks: int, ranks_per_node: int) -> list[Change]:
+def partitions(step: TrainingStep, ranks: int, ranks_per_node: int) -> list[StepChange]:
     """Return changes from data parallelism alone to tensor parallelism inside nodes, or to context parallelism.
 
     The list begins with the smallest numbers of ranks. It is empty if the step has another kind of parallelism already.
@@ -117,15 +117,15 @@ def partitions(step: TrainingStep, ranks: int, ranks_per_node: int) -> list[Chan
             candidates.append(("tp", size, cut))
         candidates.append(("cp", size, Parallelism(cp=size, order=now.order, experts=now.experts)))
     return [
-        Change(f"parallelism.{kind}", f"parallelism: {{{kind}: {size}}}", _partitioned(parallelism))
+        StepChange(f"parallelism.{kind}", f"parallelism: {{{kind}: {size}}}", _partitioned(parallelism))
         for kind, size, parallelism in candidates
         if ranks % size == 0 and _possible(step, parallelism)
     ]
 
 
-def offloading(step: TrainingStep) -> list[Change]:
+def offloading(step: TrainingStep) -> list[StepChange]:
     """Return the change that moves the optimizer states of a training step to the hosts; none if they are there."""
-    return [Change("offload", "offload: optimizer", _offloaded)] if step.offload is None else []
+    return [StepChange("offload", "offload: optimizer", _offloaded)] if step.offload is None else []
 
 
 def _possible(step: TrainingStep, parallelism: Parallelism) -> bool:
@@ -144,29 +144,29 @@ def _partitioned(parallelism: Parallelism) -> Callable[[TrainingStep], TrainingS
     return variant_of
 
 
-def _mild(step: TrainingStep, ranks: int, fullest: Literal["first", "last"] | None) -> Iterator[Change]:
+def _mild(step: TrainingStep, ranks: int, fullest: Literal["first", "last"] | None) -> Iterator[StepChange]:
     """Yield changes of one setting that may save memory of a training step on `ranks` ranks, mildest first."""
     if step.allocator != "expandable_segments":
         text = "allocator: expandable_segments"
-        yield Change("allocator", text, lambda old: replace(old, allocator="expandable_segments"))
+        yield StepChange("allocator", text, lambda old: replace(old, allocator="expandable_segments"))
     if step.attention != "flash":
-        yield Change("attention", "attention: flash", lambda old: replace(old, attention="flash"))
+        yield StepChange("attention", "attention: flash", lambda old: replace(old, attention="flash"))
     # Numbers of layers that are written out stay.
     if fullest is not None and not step.parallelism.layers_of_stages:
         yield from (_fewer_layers(step, fullest, less) for less in _LESS)
     if step.checkpointing != "full":
         text = "activation_checkpointing: full"
-        yield Change("checkpointing", text, lambda old: replace(old, checkpointing="full"))
+        yield StepChange("checkpointing", text, lambda old: replace(old, checkpointing="full"))
     smaller = step.micro_batch_size // 2
     while smaller:
-        yield Change("micro_batch_size", f"micro_batch_size: {smaller}", _micro_batch(smaller))
+        yield StepChange("micro_batch_size", f"micro_batch_size: {smaller}", _micro_batch(smaller))
         smaller //= 2
     # A single data-parallel rank has nothing to shard.
     if step.parallelism.holders(ranks) > 1:
         yield from _shardings(step)
 
 
-def _fewer_layers(step: TrainingStep, end: Literal["first", "last"], less: int) -> Change:
+def _fewer_layers(step: TrainingStep, end: Literal["first", "last"], less: int) -> StepChange:
     """Return the change that gives the first or the last pipeline stage `less` layers less than now."""
     first, last = step.parallelism.less
     sizes = Frozen(first_less=first + less * (end == "first"), last_less=last + less * (end == "last"))
@@ -180,7 +180,7 @@ def _fewer_layers(step: TrainingStep, end: Literal["first", "last"], less: int) 
             return None
         return variant
 
-    return Change("stages", f"parallelism.stages: {{{text}}}", variant_of)
+    return StepChange("stages", f"parallelism.stages: {{{text}}}", variant_of)
 
 
 def _micro_batch(size: int) -> Callable[[TrainingStep], TrainingStep]:
@@ -190,15 +190,15 @@ def _micro_batch(size: int) -> Callable[[TrainingStep], TrainingStep]:
     )
 
 
-def _shardings(step: TrainingStep) -> Iterator[Change]:
+def _shardings(step: TrainingStep) -> Iterator[StepChange]:
     """Yield changes of the sharding that may save memory: higher ZeRO stage, resharding, no smaller shard group."""
     sharding, strategy = step.sharding, STRATEGIES.find(step.sharding.strategy)
     for name in _sharding_more(strategy):
-        yield Change("sharding", f"sharding: {name}", _sharded(strategy=name))
+        yield StepChange("sharding", f"sharding: {name}", _sharded(strategy=name))
     if strategy.shards_parameters and sharding.reshard_after_forward is False:
-        yield Change("sharding", "sharding.reshard_after_forward: true", _sharded(reshard_after_forward=True))
+        yield StepChange("sharding", "sharding.reshard_after_forward: true", _sharded(reshard_after_forward=True))
     if strategy.shards_parameters and sharding.shard_size is not None:
-        yield Change("sharding", "sharding: no shard_size", _sharded(shard_size=None))
+        yield StepChange("sharding", "sharding: no shard_size", _sharded(shard_size=None))
 
 
 def _sharded(**keys: object) -> Callable[[TrainingStep], TrainingStep]:

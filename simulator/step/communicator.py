@@ -17,7 +17,7 @@ from simulator.cluster.cluster import Cluster
 from simulator.collectives import parameter_server
 from simulator.collectives.algorithm import Algorithm, CollectiveRequest
 from simulator.collectives.algorithm_files import find_algorithm
-from simulator.collectives.plan import Task, plan
+from simulator.collectives.collective_plan import Task, plan
 from simulator.collectives.point_to_point import point_to_point, ring_shift
 from simulator.collectives.time_estimate import estimated_time
 from simulator.records.operation import Collective

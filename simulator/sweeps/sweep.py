@@ -24,7 +24,7 @@ from simulator.sweeps import dask_cluster, process_pool
 from simulator.sweeps.artifacts import ArtifactWriter
 from simulator.sweeps.cache import Cache
 from simulator.sweeps.outcome import NumberedPoint, RunHandler, play_alone, play_point
-from simulator.sweeps.table import frame
+from simulator.sweeps.outcome_table import frame
 
 if TYPE_CHECKING:
     import pandas as pd

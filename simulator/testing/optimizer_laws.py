@@ -24,7 +24,7 @@ from simulator.step.spec import TrainingStep
 from simulator.step.states import even_part, states
 from simulator.step.strategies.strategy import STRATEGIES
 from simulator.testing.law import require
-from simulator.testing.steps import TINY, Played, play, step, takes_as_long_in_both_engines
+from simulator.testing.steps import TINY, PlayedStep, play, step, takes_as_long_in_both_engines
 
 # Arrays that each kernel of an update reads, and writes; letters as in `Optimizer.update`.
 Kernels = Sequence[tuple[str, str]]
@@ -113,7 +113,7 @@ def takes_its_traffic(optimizer: Optimizer, strategy: str, each: float) -> None:
     require(took >= roof, f"{strategy}: the update takes {took:.3g} s; its bytes take {roof:.3g} s")
 
 
-def duration(run: Played) -> float:
+def duration(run: PlayedStep) -> float:
     """Return the duration of rank 0's kernel, or kernels, that update number by number [s]."""
     (span,) = (span for span in run.timeline.spans if span.rank == 0 and span.name == "optimizer step")
     return span.end - span.start
@@ -170,12 +170,12 @@ def differs_by_launches(optimizer: Optimizer) -> bool:
     return True
 
 
-def _with(optimizer: Optimizer, implementation: Implementation) -> Played:
+def _with(optimizer: Optimizer, implementation: Implementation) -> PlayedStep:
     job = replace(step("zero1", TINY), optimizer=replace(optimizer, implementation=implementation))
     return play(job, RANKS)
 
 
-def _temporaries(run: Played) -> float:
+def _temporaries(run: PlayedStep) -> float:
     samples = [dict(sample.by_category).get("optimizer", 0) for sample in run.timeline.memory if sample.rank == 0]
     return max(samples) - samples[-1]
 

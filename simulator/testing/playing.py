@@ -10,7 +10,7 @@ from simulator.basics import dtypes
 from simulator.basics.arrays import Array
 from simulator.cluster.cluster import Cluster
 from simulator.collectives.algorithm import Algorithm, CollectiveRequest
-from simulator.collectives.plan import Plan, Task, plan
+from simulator.collectives.collective_plan import Plan, Task, plan
 from simulator.engine.events import execute
 from simulator.engine.jitter import Jitter
 from simulator.payload import inputs
@@ -24,7 +24,7 @@ from simulator.testing.engines import same_in_both_engines
 
 
 @dataclass(frozen=True, slots=True)
-class Played:
+class PlayedCollective:
     """A simulated collective with its plan, times and arrays."""
 
     plan: Plan
@@ -68,7 +68,7 @@ def played(
     jitter: Jitter | None = None,
     tamper: dict[int, Callable[[Array], Array]] | None = None,
     **facts: Any,
-) -> Played:
+) -> PlayedCollective:
     """Simulate a collective with arrays; `start` has the whole buffer of every rank, drawn numbers if omitted."""
     task_plan = planned(cluster, algorithm, request, **facts)
     (op,) = task_plan.program.collectives().values()
@@ -79,7 +79,9 @@ def played(
     payload = Payload(after, dtype, op.reduction, accumulate, tamper or {})
     timeline = execute(task_plan.program, cluster, jitter=jitter, payloads={op.name: payload})
     log = timeline.logs[0]
-    return Played(task_plan, op, log.transfers, timeline, before, after, Numbers(dtype, op.reduction, accumulate))
+    return PlayedCollective(
+        task_plan, op, log.transfers, timeline, before, after, Numbers(dtype, op.reduction, accumulate)
+    )
 
 
 def time_of(cluster: Cluster, algorithm: str | Algorithm, request: CollectiveRequest, **facts: Any) -> float:

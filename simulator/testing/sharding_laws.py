@@ -29,7 +29,7 @@ from simulator.step.states import even_part, states
 from simulator.step.strategies.strategy import STRATEGIES
 from simulator.step.units import units
 from simulator.testing.law import require
-from simulator.testing.steps import Played, play, step, takes_as_long_in_both_engines
+from simulator.testing.steps import PlayedStep, play, step, takes_as_long_in_both_engines
 
 RANKS: Final = 4
 # The parameters of every module can be cut into four parts, so that padding adds nothing.
@@ -162,7 +162,7 @@ def runs_the_kernels_of_ddp(name: str, options: Mapping[str, Any]) -> None:
     require(kernels == ddp, f"runs {len(kernels)} kernels, and ddp {len(ddp)}; the first that differs is {other!r}")
 
 
-def _kernels(run: Played) -> list[tuple[str, float, float]]:
+def _kernels(run: PlayedStep) -> list[tuple[str, float, float]]:
     kinds = ("forward", "backward", "recompute")
     return sorted((s.name, s.flops, s.nbytes) for s in run.timeline.spans if s.rank == 0 and s.kind in kinds)
 
@@ -201,7 +201,7 @@ def gathers_ahead(name: str, prefetch: int) -> bool:
     return True
 
 
-def _starts(run: Played, *effects: Computation | Exchange) -> list[float]:
+def _starts(run: PlayedStep, *effects: Computation | Exchange) -> list[float]:
     """Return the starts of rank 0's operations on layers with these effects, without the ends of the model."""
     acts = {op.name: op.act for op in run.plan.program.ranks[0] if isinstance(op, Compute | Collective)}
     spans = [(span.start, acts[span.name]) for span in run.timeline.spans if span.rank == 0]

@@ -26,7 +26,7 @@ TINY: Final = Transformer("tiny", 4, 64, 4, 4, 16, 256, 512, 128)
 
 
 @dataclass(frozen=True, slots=True)
-class Played:
+class PlayedStep:
     """A simulated step with its cluster, plan, timeline and report."""
 
     cluster: Cluster
@@ -48,12 +48,12 @@ def play(
     topology: Any = "star_100g",
     stragglers: Mapping[int, float] | None = None,
     jitter: Jitter | None = None,
-) -> Played:
+) -> PlayedStep:
     """Simulate a step on `ranks` ranks with the events engine."""
     cluster = cluster_of(job, ranks, topology, stragglers)
     plan = plan_step(cluster, job, steady=jitter is None)
     timeline = with_link_use(execute(plan.program, cluster, jitter=jitter or Jitter(), limit_memory=False))
-    return Played(cluster, plan, timeline, summarize_step(plan, cluster, timeline))
+    return PlayedStep(cluster, plan, timeline, summarize_step(plan, cluster, timeline))
 
 
 def cluster_of(

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from simulator import goodput, simulate_jobs
-from simulator.jobs import pictures as of_jobs
-from simulator.reliability import pictures as of_days
+from simulator.jobs import job_pictures as of_jobs
+from simulator.reliability import goodput_pictures as of_days
 from simulator.results.answer_directory import write
 from simulator.results.page.answer_page import FILE
 from simulator.results.presentation import Presentation

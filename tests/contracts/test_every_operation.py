@@ -8,7 +8,7 @@ import pytest
 
 from simulator.cluster.topology_file import Operation
 from simulator.collectives.algorithm import ALGORITHMS, OPERATIONS, REDUCING, ROOTED, CollectiveRequest, least_volume
-from simulator.collectives.plan import Task, plan
+from simulator.collectives.collective_plan import Task, plan
 from simulator.records.chakra import NUMBERS
 from simulator.records.chakra import OPERATIONS as OF_NUMBER
 from simulator.records.collective_operation import COLLECTIVE_OPERATIONS, Holding

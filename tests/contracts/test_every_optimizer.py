@@ -22,7 +22,7 @@ from simulator.model.expert_partition import ExpertPartition
 from simulator.model.parameters import modules
 from simulator.model.partition import ModelPartition
 from simulator.planner.bound import BoundCalculator
-from simulator.planner.setting import Setting
+from simulator.planner.setting import PlanSetting
 from simulator.step.framework import IMPLEMENTATIONS, load_framework
 from simulator.step.kernel_timer import KernelTimer
 from simulator.step.optimizer_update import implementation_of, update_traffic
@@ -149,7 +149,7 @@ def test_the_planners_bound_is_the_update_that_is_simulated_or_less(name: str) -
     played = play(made, RANKS)
     names = {"optimizer step", "average gradients of matrices", "apply orthogonal updates"}
     took = sum(one.end - one.start for one in played.timeline.spans if one.rank == 0 and one.name in names)
-    setting = Setting(
+    setting = PlanSetting(
         gpus=RANKS, tp=1, pp=1, cp=1, ep=1, schedule="1f1b", virtual_stages=1, sharding="zero1", shard_size=None,
         micro_batch=2, micro_batches=1, checkpointing="none", offload="none",
     )  # fmt: skip

@@ -14,7 +14,7 @@ from simulator.learning.start import start
 from simulator.learning.state import StepResult
 from simulator.learning.training import Training
 from simulator.model.shape import Transformer
-from simulator.numerics.scaling import Scale, grad_scaler
+from simulator.numerics.loss_scaling import Scale, grad_scaler
 from simulator.step.learning_spec import LossScaling
 from simulator.step.precision import Precision
 from tests.golden.gpt import BATCH, STEPS, golden, tokens

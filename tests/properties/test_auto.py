@@ -13,7 +13,7 @@ from simulator.basics.errors import ScenarioError
 from simulator.cluster.build import build
 from simulator.cluster.cluster import Cluster
 from simulator.collectives.algorithm import CollectiveRequest
-from simulator.collectives.plan import Task, plan
+from simulator.collectives.collective_plan import Task, plan
 from simulator.engine.play import play
 
 MACHINES = (

@@ -15,7 +15,7 @@ from simulator.basics.errors import DeadlockError, ScenarioWarning, SimulationEr
 from simulator.cluster.build import build
 from simulator.cluster.cluster import Cluster
 from simulator.collectives.algorithm import CollectiveRequest
-from simulator.collectives.plan import Task, plan
+from simulator.collectives.collective_plan import Task, plan
 from simulator.engine.compiled import engine, library
 from simulator.engine.compiled.engine import execute as compiled
 from simulator.engine.events import execute as events

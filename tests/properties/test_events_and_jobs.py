@@ -16,7 +16,7 @@ from simulator.cluster.changes import Event, changes
 from simulator.cluster.cluster import Cluster
 from simulator.engine.compiled.engine import execute as compiled
 from simulator.engine.events import execute as events
-from simulator.jobs.program import JobProgram, joined
+from simulator.jobs.joined_program import JobProgram, joined
 from simulator.records.program import Program
 from simulator.records.timeline import Timeline, by_rank
 from simulator.run.scenario_cluster import Clusters

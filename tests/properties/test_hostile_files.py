@@ -24,7 +24,7 @@ from simulator.basics import yaml_dialect
 from simulator.basics.document import load
 from simulator.basics.errors import MOST_FAULTS, ScenarioError, SimulatorError
 from simulator.basics.registry import find
-from simulator.calibration.machines.sweep import read_sweep
+from simulator.calibration.machines.measured_sweep import read_sweep
 from simulator.cluster.build import build, facts
 from simulator.cluster.gpu_file import load_gpu
 from simulator.model.load import load_model

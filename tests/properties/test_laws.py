@@ -21,7 +21,7 @@ from simulator.records.program import Program
 from simulator.records.timeline import Timeline, TransferLog
 from tests.playing import (
     WIDE_GPU,
-    Played,
+    PlayedCollective,
     planned,
     played,
     regular,
@@ -36,11 +36,11 @@ from tests.strategies import Case, cases, rewired
 MODEST = settings(max_examples=120, derandomize=True)
 
 
-def run(case: Case, dtype: str = "int64", jitter: Jitter | None = None) -> Played:
+def run(case: Case, dtype: str = "int64", jitter: Jitter | None = None) -> PlayedCollective:
     return played(case.cluster, case.algorithm, case.request, dtype=dtype, jitter=jitter)
 
 
-def loads(log: TransferLog, run: Played, cluster: Cluster) -> dict[str, list[tuple[float, float, float]]]:
+def loads(log: TransferLog, run: PlayedCollective, cluster: Cluster) -> dict[str, list[tuple[float, float, float]]]:
     """(enter, end, bytes that the link's capacity is used for) of every transfer, by link; HBM counts three times."""
     found: dict[str, list[tuple[float, float, float]]] = defaultdict(list)
     columns = zip(log.enter.tolist(), log.end.tolist(), log.nbytes.tolist(), log.route_of.tolist(), strict=True)

@@ -17,7 +17,7 @@ import pytest
 from simulator.cluster.build import build
 from simulator.cluster.cluster import Cluster
 from simulator.collectives.algorithm import ALGORITHMS, ROOTED, CollectiveRequest
-from simulator.collectives.plan import Task, plan
+from simulator.collectives.collective_plan import Task, plan
 from simulator.engine.events import execute
 from simulator.engine.jitter import Jitter
 from simulator.records.operation import Collective, Compute, Op

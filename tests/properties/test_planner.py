@@ -17,14 +17,14 @@ import pytest
 from simulator.basics.errors import DeadlockError
 from simulator.cluster.build import build
 from simulator.collectives.algorithm import ALGORITHMS, CollectiveRequest
-from simulator.collectives.plan import Task, plan
+from simulator.collectives.collective_plan import Task, plan
 from simulator.engine.events import execute as events
 from simulator.planner import space
 from simulator.planner.bound import BoundCalculator, CollectiveLowerBounds
 from simulator.planner.explain import step_difference
 from simulator.planner.plan_report import ties
 from simulator.planner.search import PlayedSetting, SearchResult, search
-from simulator.planner.setting import Setting, scenario_of
+from simulator.planner.setting import PlanSetting, scenario_of
 from simulator.planner.space import Choices, InfeasibleCounts
 from simulator.planner.trace_bound import bound_from_ranks, rank_bound
 from simulator.run.scenario_cluster import Clusters
@@ -87,7 +87,7 @@ def choices(gpus: int, **others: tuple[Any, ...]) -> Choices:
 
 def drawn(
     seed: int, models: Sequence[dict[str, Any]] = (DENSE, WIDE, EXPERTS), trained: Sequence[Any] = ("all",)
-) -> tuple[Scenario, Setting, float, int]:
+) -> tuple[Scenario, PlanSetting, float, int]:
     """A setting that can be, and bounds of its time and memory; `trained` has the values of `trainable` to draw."""
     draw = random.Random(seed)
     while True:
@@ -98,7 +98,7 @@ def drawn(
 
 def _drawn(
     draw: random.Random, models: Sequence[dict[str, Any]], trained: Sequence[Any]
-) -> tuple[Scenario, Setting, float, int] | None:
+) -> tuple[Scenario, PlanSetting, float, int] | None:
     gpus, model = draw.choice((8, 16, 16, 32)), draw.choice(models)
     one = {name: (draw.choice(values),) for name, values in choices(gpus).values.items()}
     one["ep"] = (draw.choice((1, 2, 4, 8)) if "num_local_experts" in model else 1,)
@@ -123,7 +123,7 @@ def _drawn(
     return None
 
 
-def bounds_of(scenario: Scenario, setting: Setting, step: TrainingStep) -> tuple[float, int]:
+def bounds_of(scenario: Scenario, setting: PlanSetting, step: TrainingStep) -> tuple[float, int]:
     """The highest of all bounds of a step's time [s], and that of its memory [B]."""
     cluster = Clusters().of(scenario)
     bounds = BoundCalculator(cluster)
@@ -134,7 +134,7 @@ def bounds_of(scenario: Scenario, setting: Setting, step: TrainingStep) -> tuple
     return max(passing.busy_bound(), passing.schedule_bound(), *finer), passing.memory
 
 
-def told(scenario: Scenario, setting: Setting) -> dict[str, Any]:
+def told(scenario: Scenario, setting: PlanSetting) -> dict[str, Any]:
     """The scenario as a file would have it."""
     data = resolved(scenario)
     data["training"].pop("parallelism")
@@ -258,7 +258,7 @@ def test_a_setting_is_the_scenario_that_a_file_says() -> None:
     assert compared >= 10
 
 
-def _only(setting: Setting) -> Choices:
+def _only(setting: PlanSetting) -> Choices:
     """The choices that leave nothing but this."""
     return Choices({name: (getattr(setting, name),) for name in choices(setting.gpus).values})
 
@@ -292,7 +292,7 @@ def narrow_space() -> tuple[Scenario, Choices, int]:
     return base(SHALLOW, "dgx_a100", 8), choices(8, **few), 16
 
 
-def exhaustive(scenario: Scenario, chosen: Choices, sequences: int) -> list[tuple[Setting, float]]:
+def exhaustive(scenario: Scenario, chosen: Choices, sequences: int) -> list[tuple[PlanSetting, float]]:
     """All that can be played and fit, the fastest first; of equal ones the one that was written down first."""
     found, clusters = [], Clusters()
     for setting, _ in space.settings(chosen, scenario, sequences, InfeasibleCounts()):

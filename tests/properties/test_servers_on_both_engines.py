@@ -10,7 +10,7 @@ import pytest
 from simulator.cluster.build import build
 from simulator.cluster.cluster import Cluster
 from simulator.collectives.algorithm import CollectiveRequest
-from simulator.collectives.plan import Task, plan
+from simulator.collectives.collective_plan import Task, plan
 from simulator.engine.events import execute as events
 from simulator.engine.play import play
 from simulator.records.operation import Compute

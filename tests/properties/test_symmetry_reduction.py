@@ -11,7 +11,7 @@ import pytest
 from simulator.cluster.build import build
 from simulator.cluster.cluster import Cluster
 from simulator.collectives.algorithm import CollectiveRequest
-from simulator.collectives.plan import Task, plan
+from simulator.collectives.collective_plan import Task, plan
 from simulator.engine.compiled.engine import execute as compiled
 from simulator.engine.compiled.prepared import CoreProgram, prepare
 from simulator.engine.events import execute as events

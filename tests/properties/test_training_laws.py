@@ -12,7 +12,7 @@ from simulator.model.parameters import total
 from simulator.model.shape import Transformer
 from simulator.step.learning_spec import LossScaling
 from simulator.step.spec import Offload
-from tests.training import EVERY_STRATEGY, WITHOUT_SERVERS, Played, play, step
+from tests.training import EVERY_STRATEGY, WITHOUT_SERVERS, PlayedStep, play, step
 
 models = st.builds(
     lambda layers, heads, gated, rotary: Transformer(
@@ -38,7 +38,7 @@ settings_of_zero3 = st.fixed_dictionaries(
 )
 
 
-def kernels(played: Played, *kinds: str) -> list[tuple[str, float, float]]:
+def kernels(played: PlayedStep, *kinds: str) -> list[tuple[str, float, float]]:
     """Name, FLOPs and bytes of rank 0's kernels of some kinds, in any order."""
     spans = [s for s in played.timeline.spans if s.rank == 0 and s.kind in kinds]
     return sorted((s.name, s.flops, s.nbytes) for s in spans)
@@ -80,7 +80,7 @@ def test_finer_sharding_changes_neither_kernels_nor_what_is_left(
     assert set(report.exposed_comm_time_by_dimension) == set(report.comm_time_by_dimension) <= {"dp", "host"}
 
 
-def returns_to_its_states(played: Played) -> None:
+def returns_to_its_states(played: PlayedStep) -> None:
     by_rank = defaultdict(list)
     for sample in played.timeline.memory:
         by_rank[sample.rank].append(sample)

@@ -11,14 +11,14 @@ from simulator.step.offload import COPY_EFFICIENCY
 from simulator.step.precision import Precision
 from simulator.step.spec import Offload
 from simulator.step.units import units
-from tests.training import SHARDED, TINY, Played, play, step
+from tests.training import SHARDED, TINY, PlayedStep, play, step
 
 BF16 = Precision(reduce="bfloat16").resolved()
 # A deeper model than TINY: six layers, of which the last keeps its activations on the GPU.
 DEEP = replace(TINY, num_layers=6)
 
 
-def played(strategy: str = "zero3", ranks: int = 2, *, away: bool = True, **facts: object) -> Played:
+def played(strategy: str = "zero3", ranks: int = 2, *, away: bool = True, **facts: object) -> PlayedStep:
     return play(step(strategy, model=DEEP, precision=BF16, activations_on_host=away, **facts), ranks, "dgx_h100")
 
 
@@ -27,7 +27,7 @@ def saved(**facts: object) -> int:
     return units(step("zero3", model=DEEP, precision=BF16, **facts), load_gpu("h100_sxm"))[1].kept
 
 
-def moved(run: Played, way: str) -> list[float]:
+def moved(run: PlayedStep, way: str) -> list[float]:
     """Bytes of every copy of rank 0 in a direction."""
     return [span.nbytes for span in run.timeline.spans if span.rank == 0 and span.kind == f"copy {way}"]
 

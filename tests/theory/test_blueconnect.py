@@ -12,7 +12,7 @@ import pytest
 
 from simulator.cluster.build import build
 from simulator.collectives.algorithm import ALGORITHMS, CollectiveRequest
-from simulator.collectives.plan import Task, plan
+from simulator.collectives.collective_plan import Task, plan
 from simulator.engine.play import play
 from tests.playing import assert_time, equal_nodes, nodes, time_of
 

@@ -10,7 +10,7 @@ from simulator.records.operation import Allocate, Collective, Compute, Free, Op
 from simulator.step.framework import Framework
 from simulator.step.parallelism import Parallelism
 from simulator.step.precision import Precision
-from tests.training import TINY, Played, play, step
+from tests.training import TINY, PlayedStep, play, step
 
 # Four micro-batches of 2 x 32 tokens in bfloat16 on two stages; two data-parallel ranks.
 TOKENS, MICROS = 2 * 32, 4
@@ -18,7 +18,7 @@ TOKENS, MICROS = 2 * 32, 4
 WAITING = 2 * TOKENS * (TINY.hidden_size + TINY.vocab_size)
 
 
-def played(deferred: Any, strategy: str = "ddp", **facts: Any) -> Played:
+def played(deferred: Any, strategy: str = "ddp", **facts: Any) -> PlayedStep:
     cut = Parallelism(pp=2, deferred_head_gradients=deferred, **facts.pop("cut", {}))
     framework = Framework(gradient_buffers=True, accumulates_in_matmul=True)
     made = step(strategy, accumulation=MICROS, parallelism=cut, precision=Precision(grads="float32").resolved(),
@@ -26,7 +26,7 @@ def played(deferred: Any, strategy: str = "ddp", **facts: Any) -> Played:
     return play(made, 4)
 
 
-def last(run: Played) -> list[Op]:
+def last(run: PlayedStep) -> list[Op]:
     """Operations of the last stage."""
     return list(run.plan.program.ranks[-1])
 
@@ -56,7 +56,7 @@ def test_deferred_kernels_follow_the_last_backward_pass_and_precede_the_sum(stra
 def test_only_the_order_of_kernels_changes() -> None:
     """The same kernels on every rank; the first stage waits less for the last, as in Megatron-LM's pipeline drain."""
 
-    def kernels(run: Played) -> list[float]:
+    def kernels(run: PlayedStep) -> list[float]:
         return [
             sum(op.duration for op in ops if isinstance(op, Compute) and op.stream == "compute")
             for ops in run.plan.program.ranks

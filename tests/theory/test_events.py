@@ -16,7 +16,7 @@ from simulator.cluster.build import Occurrence, build
 from simulator.cluster.changes import Event, changes
 from simulator.cluster.cluster import Cluster
 from simulator.collectives.algorithm import CollectiveRequest
-from simulator.collectives.plan import Task, plan
+from simulator.collectives.collective_plan import Task, plan
 from simulator.collectives.point_to_point import point_to_point
 from simulator.engine.compiled import library
 from simulator.engine.play import Engine, play

@@ -16,8 +16,8 @@ from simulator.learning.state import StepResult
 from simulator.learning.training import Training
 from simulator.model.shape import Transformer
 from simulator.numerics import task
+from simulator.numerics.loss_scaling import grad_scaler, static_scaler
 from simulator.numerics.optimizer import Sgd
-from simulator.numerics.scaling import grad_scaler, static_scaler
 from simulator.step.precision import Precision
 from tests.golden.gpt import golden, update_difference
 from tests.golden.half import half

@@ -11,7 +11,7 @@ from simulator.cluster.build import build
 from simulator.cluster.cluster import MachineCollective, Steps
 from simulator.cluster.gpu_file import load_gpu
 from simulator.collectives.algorithm import ALGORITHMS, CollectiveRequest
-from simulator.collectives.plan import Task, plan
+from simulator.collectives.collective_plan import Task, plan
 from simulator.model.kernel import Matmul
 from simulator.model.parameters import modules
 from simulator.model.shape import Transformer
@@ -22,14 +22,14 @@ from simulator.step.kernels.kernel_time import duration
 from simulator.step.parallelism import Parallelism
 from simulator.step.precision import Precision
 from simulator.step.units import batch_of, units
-from tests.training import TINY, Played, play, step
+from tests.training import TINY, PlayedStep, play, step
 
 GATED = Transformer("gated", 4, 64, 4, 4, 16, 256, 512, 128, gated=True, positions="rotary", norm="rmsnorm")
 
 H100 = load_gpu("h100_sxm")
 
 
-def played(ranks: int, strategy: str = "ddp", model: Transformer = TINY, **facts: Any) -> Played:
+def played(ranks: int, strategy: str = "ddp", model: Transformer = TINY, **facts: Any) -> PlayedStep:
     known = {name: facts.pop(name) for name in ("issue", "sends_block", "overlaps", "each_tensor", "gathers_again",
              "issue_in_pipeline", "keeps_copies", "keeps_logits", "keeps_gradients", "gradient_buffers",
              "loss_buffers", "accumulates_in_matmul", "placeholders", "widens_gradients", "workspaces",
@@ -88,7 +88,7 @@ def test_tensors_that_travel_by_themselves_begin_as_often() -> None:
     """A layer of the tiny model has 12 tensors: its gather starts twelve times, and moves the same bytes."""
     one, each = (played(8, "zero3", topology="dgx_h100", each_tensor=flag) for flag in (False, True))
 
-    def gather(run: Played) -> Collective:
+    def gather(run: PlayedStep) -> Collective:
         ops = next(iter(run.plan.program.ranks))
         return next(op for op in ops if isinstance(op, Collective) and op.name.startswith("gather layer 1 forward"))
 

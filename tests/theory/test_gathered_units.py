@@ -17,7 +17,7 @@ import pytest
 from simulator.model.parameters import modules
 from simulator.model.shape import Transformer
 from simulator.step.parallelism import Parallelism
-from tests.training import SHARDED, Played, play, step
+from tests.training import SHARDED, PlayedStep, play, step
 
 MODEL = Transformer("seven layers", 7, 64, 4, 4, 16, 256, 512, 128)
 # Gathers take next to no time, so that as much is held as may be; and so long that little is gathered ahead.
@@ -45,14 +45,14 @@ class Units:
         return cls(embedding + head, [sum(layers[layer] for layer in unit) for unit in units], units)
 
 
-def gathered(played: Played, rank: int, time: float) -> int:
+def gathered(played: PlayedStep, rank: int, time: float) -> int:
     """Bytes that a rank holds of what was brought together [B]."""
     samples = [sample for sample in played.timeline.memory if sample.rank == rank]
     place = bisect_right(samples, time, key=lambda sample: sample.time)
     return dict(samples[place - 1].by_category).get("gathered", 0)
 
 
-def at_work(played: Played, rank: int, name: str) -> float:
+def at_work(played: PlayedStep, rank: int, name: str) -> float:
     """The middle of a kernel's span [s]."""
     (span,) = (s for s in played.timeline.spans if s.rank == rank and s.name == name)
     return (span.start + span.end) / 2
@@ -152,14 +152,14 @@ def test_on_a_slow_network_a_gather_follows_the_one_before_or_the_unit_that_make
 PIPELINES = [("1f1b", 2, 1), ("gpipe", 2, 1), ("1f1b", 4, 1), ("interleaved", 2, 2), ("zb_h1", 2, 1), ("zb_v", 2, 2)]
 
 
-def in_pipeline(schedule: str, ranks: int, chunks: int, micros: int, topology: Any = FAST, **facts: Any) -> Played:
+def in_pipeline(schedule: str, ranks: int, chunks: int, micros: int, topology: Any = FAST, **facts: Any) -> PlayedStep:
     """A zero3 step over two copies of a pipeline with two layers a stage, on a network that takes no time."""
     model = replace(MODEL, num_layers=2 * ranks * chunks)
     asked = Parallelism(pp=ranks, schedule=schedule, virtual_stages=chunks)
     return play(step("zero3", model, accumulation=micros, parallelism=asked, **facts), 2 * ranks, topology)
 
 
-def most(played: Played, rank: int, category: str) -> int:
+def most(played: PlayedStep, rank: int, category: str) -> int:
     """Most that a rank holds of a category [B]."""
     samples = (sample for sample in played.timeline.memory if sample.rank == rank)
     return max(dict(sample.by_category).get(category, 0) for sample in samples)

@@ -16,7 +16,7 @@ from simulator.cluster.cluster import Cluster, MachineCollective
 from simulator.cluster.topology_file import load_topology
 from simulator.collectives.algorithm import CollectiveRequest
 from simulator.collectives.algorithm_files import find_algorithm
-from simulator.collectives.plan import Task, plan
+from simulator.collectives.collective_plan import Task, plan
 from simulator.engine.play import play
 from tests.playing import assert_time, equal_nodes, nodes, planned, star, time_of
 

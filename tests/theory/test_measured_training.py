@@ -10,7 +10,7 @@ from functools import cache
 import pytest
 
 from simulator import load_scenario, simulate
-from simulator.calibration.training_runs.checks import fitted_system, left_out, without_each, without_facts
+from simulator.calibration.training_runs.cross_validation import fitted_system, left_out, without_each, without_facts
 from simulator.calibration.training_runs.cut_rows import measured_cut
 from simulator.calibration.training_runs.playing import PlayedRow, frameworks, play_rows
 from simulator.calibration.training_runs.rows import measured

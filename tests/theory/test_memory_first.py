@@ -16,7 +16,7 @@ from simulator.basics.units import format_time
 from simulator.engine.compiled import engine
 from simulator.engine.jitter import Jitter
 from simulator.run.advice import advice
-from simulator.run.memory import check_fits, estimate_memory, least_need, simulated_alone
+from simulator.run.memory_need import check_fits, estimate_memory, least_need, simulated_alone
 from simulator.run.scenario_cluster import Clusters
 from simulator.run.simulate import simulate
 from simulator.scenario.build_training import to_step

@@ -16,7 +16,7 @@ import pytest
 from simulator.basics.errors import ScenarioError
 from simulator.collectives.algorithm import ALGORITHMS, CollectiveRequest
 from simulator.collectives.msccl.convert import algorithm_of_program
-from simulator.collectives.msccl.write import exported
+from simulator.collectives.msccl.xml_writer import exported
 from simulator.testing import check_algorithm
 
 SAMPLES: Final = sorted((Path(__file__).parents[1] / "golden" / "msccl").glob("*.xml"))

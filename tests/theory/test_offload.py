@@ -17,7 +17,7 @@ from simulator.report.plots.training.breakdown import parts
 from simulator.step.plan import plan_step
 from simulator.step.precision import Precision
 from simulator.step.spec import Offload, TrainingStep
-from tests.training import SHARDED, TINY, Played, play, step
+from tests.training import SHARDED, TINY, PlayedStep, play, step
 
 P = total(TINY)
 UNITS = [module.elements for module in modules(TINY)]
@@ -29,11 +29,11 @@ def shard(elements: int, ranks: int) -> int:
     return -(-elements // ranks)
 
 
-def offloaded(strategy: str, ranks: int, topology: str = "dgx_h100", **facts: Any) -> Played:
+def offloaded(strategy: str, ranks: int, topology: str = "dgx_h100", **facts: Any) -> PlayedStep:
     return play(step(strategy, precision=BF16, offload=Offload(RATE), **facts), ranks, topology)
 
 
-def moved(played: Played, way: str) -> float:
+def moved(played: PlayedStep, way: str) -> float:
     """Bytes that rank 0 copies one way [B]."""
     return sum(span.nbytes for span in played.timeline.spans if span.rank == 0 and span.kind == f"copy {way}")
 

@@ -29,7 +29,7 @@ from simulator.step.precision import MIXED
 
 def _collective_time(topology: str, ranks: int, operation: str, engine: str, network_time: float) -> float:
     from simulator.collectives.algorithm import CollectiveRequest
-    from simulator.collectives.plan import Task, plan
+    from simulator.collectives.collective_plan import Task, plan
     from simulator.engine.play import play
 
     cluster = build(topology, ranks, network_time=network_time)

@@ -13,7 +13,7 @@ from simulator.cluster.cluster import Cluster
 from simulator.engine.jitter import Jitter
 from simulator.records.operation import Allocate, Collective, Compute
 from simulator.report.numbers.training_summary import TrainingReport
-from simulator.run.memory import least_need, paged
+from simulator.run.memory_need import least_need, paged
 from simulator.run.point_result import PointResult
 from simulator.run.simulate import simulate
 from simulator.run.training import play_step

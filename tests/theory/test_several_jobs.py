@@ -11,11 +11,11 @@ import pytest
 from simulator.cluster.build import build
 from simulator.cluster.cluster import Cluster
 from simulator.collectives.algorithm import CollectiveRequest
-from simulator.collectives.plan import Task, plan
+from simulator.collectives.collective_plan import Task, plan
 from simulator.collectives.point_to_point import point_to_point
 from simulator.engine.compiled import library
 from simulator.engine.play import Engine, play
-from simulator.jobs.program import BatchExchange, JobProgram, OuterAverage, joined, prefix
+from simulator.jobs.joined_program import BatchExchange, JobProgram, OuterAverage, joined, prefix
 from simulator.jobs.sharing import share
 from simulator.records.operation import Allocate, Compute, Free, Op
 from simulator.records.program import Program

@@ -13,7 +13,7 @@ from simulator import load_scenario, simulate
 from simulator.cluster.build import build
 from simulator.engine.play import play
 from simulator.model.load import load_model
-from simulator.run.memory import estimate_memory
+from simulator.run.memory_need import estimate_memory
 from simulator.scenario.build_training import to_step
 from simulator.scenario.training_spec import frameworks
 from simulator.step.pipelines.schedule import SCHEDULES, PipelineShape, Placement

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from simulator.basics.errors import ScenarioError
-from simulator.numerics.schedule import RateSchedule
+from simulator.numerics.learning_rate import RateSchedule
 from simulator.records.learning import Learning
 from simulator.run.simulate import SimulatedRun, simulate
 from simulator.scenario.load import check_scenario

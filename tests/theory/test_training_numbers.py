@@ -17,10 +17,10 @@ from simulator.learning.start import start
 from simulator.learning.state import Rank
 from simulator.learning.training import Training
 from simulator.numerics import task
+from simulator.numerics.loss_scaling import Scale, grad_scaler
 from simulator.numerics.optimizer import Adam
 from simulator.numerics.optimizer import step as adam_step
 from simulator.numerics.packing import unpack
-from simulator.numerics.scaling import Scale, grad_scaler
 from simulator.records.operation import Computation, Exchange, NumericAction
 from simulator.records.timeline import Span
 from simulator.run.simulate import simulate
@@ -29,7 +29,7 @@ from simulator.step.learning_spec import TrainingTask
 from simulator.step.precision import Precision
 from tests.golden.gpt import farthest, golden, initial, tokens, update_difference
 from tests.golden.half import SHAPE, half
-from tests.training import EVERY_STRATEGY, WITHOUT_SERVERS, Played, play, step
+from tests.training import EVERY_STRATEGY, WITHOUT_SERVERS, PlayedStep, play, step
 
 
 def training(
@@ -280,7 +280,7 @@ def test_played_activations_are_the_bytes_that_numpy_keeps_at_every_moment(
         assert activations(played, spans[rank, name]) == nbytes, name
 
 
-def activations(played: Played, span: Span) -> int:
+def activations(played: PlayedStep, span: Span) -> int:
     """Of a rank while one of its spans lasts [B]."""
     samples = [m for m in played.timeline.memory if m.rank == span.rank and m.time <= span.start]
     held = dict(samples[-1].by_category)

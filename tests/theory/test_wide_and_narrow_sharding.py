@@ -15,8 +15,8 @@ from simulator.learning.training import Training
 from simulator.model.shape import Transformer
 from simulator.numerics import compensated, task
 from simulator.numerics.arithmetic import Array
+from simulator.numerics.loss_scaling import grad_scaler
 from simulator.numerics.optimizer import Sgd
-from simulator.numerics.scaling import grad_scaler
 from simulator.run.simulate import SimulatedRun, simulate
 from simulator.scenario.load import load_scenario
 from simulator.step.learning_spec import LossScaling

@@ -19,10 +19,10 @@ from simulator.testing.looking import check
 from simulator.traces.gpu_work import GpuStep, GpuWork
 from simulator.traces.json_stream import JsonStream
 from simulator.traces.kineto.comparison import TraceComparison, compared
+from simulator.traces.kineto.comparison_picture import pictures
 from simulator.traces.kineto.kernel_names import kind_of_collective, kind_of_kernel
 from simulator.traces.kineto.measured_step import MeasuredStep, measured_step
-from simulator.traces.kineto.pictures import pictures
-from simulator.traces.kineto.read import read_trace
+from simulator.traces.kineto.profile_reader import read_trace
 from simulator.traces.kineto.simulated_step import simulated_steps
 from tests.commands import Command, commands_in
 from tests.traces.kineto_sample import PERIOD_US, STEPS, WORK, document, written

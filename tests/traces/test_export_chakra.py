@@ -20,9 +20,9 @@ from simulator.records.timeline import Span, Timeline
 from simulator.run.simulate import simulate
 from simulator.scenario.load import load_scenario
 from simulator.traces.chakra.planning import TracePlanner
-from simulator.traces.chakra.read import read_traces
 from simulator.traces.chakra.run import simulate_traces
-from simulator.traces.chakra.write import write_step
+from simulator.traces.chakra.trace_reader import read_traces
+from simulator.traces.chakra.trace_writer import write_step
 from tests.commands import Command, commands_in
 from tests.traces.chakra_by_hand import ALL_GATHER, COLL, COMP, trace
 

@@ -13,9 +13,9 @@ import pytest
 
 from simulator.basics.errors import ScenarioError
 from simulator.testing.looking import check
-from simulator.traces.flight_recorder.answer import FlightRecord
+from simulator.traces.flight_recorder.dump_reader import read_dumps
+from simulator.traces.flight_recorder.flight_record import FlightRecord
 from simulator.traces.flight_recorder.pickle_data import plain_data
-from simulator.traces.flight_recorder.read import read_dumps
 from tests.commands import Command, commands_in
 from tests.traces.flight_recorder_by_hand import DONE, RANKS, dump, entry, write
 

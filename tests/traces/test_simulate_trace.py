@@ -21,9 +21,9 @@ from simulator.engine.play import Engine
 from simulator.testing.looking import check
 from simulator.traces.chakra.dependencies import strong_components
 from simulator.traces.chakra.matching import matched
-from simulator.traces.chakra.program import converted
-from simulator.traces.chakra.read import read_traces
 from simulator.traces.chakra.run import ChakraRun, simulate_traces
+from simulator.traces.chakra.trace_program import converted
+from simulator.traces.chakra.trace_reader import read_traces
 from tests.commands import Command, commands_in
 from tests.traces.chakra_by_hand import (
     ALL_GATHER,

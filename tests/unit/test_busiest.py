@@ -8,7 +8,7 @@ import pytest
 
 from simulator.cluster.cluster import Cluster
 from simulator.collectives.algorithm import CollectiveRequest
-from simulator.collectives.plan import Task, plan
+from simulator.collectives.collective_plan import Task, plan
 from simulator.engine import events
 from simulator.engine.compiled import engine
 from simulator.records.operation import Collective, Op

@@ -13,7 +13,7 @@ from simulator import load_scenario
 from simulator.engine.compiled.library import is_there
 from simulator.engine.play import BYTES_A_TRANSFER
 from simulator.report.views import view as views
-from simulator.results.run_differences import Change, ReportedRun, differences
+from simulator.results.run_differences import ReportedRun, ValueChange, differences
 from simulator.run.cost_estimate import effort
 from simulator.run.outcome import read_outcome
 from simulator.run.scenario_cluster import Clusters
@@ -274,7 +274,7 @@ def test_a_point_that_only_one_run_has_is_no_figure_that_differs() -> None:
 
 def test_figures_within_figures_are_told_by_their_path() -> None:
     found = differences(reported(point(1.0)), reported(point(1.0, "b->a")))
-    assert [common.changes for common in found.common] == [(Change("bottleneck.link", "a->b", "b->a"),)]
+    assert [common.changes for common in found.common] == [(ValueChange("bottleneck.link", "a->b", "b->a"),)]
 
 
 SIZES = ("64 KiB", "1 MiB", "4 MiB")
@@ -292,9 +292,9 @@ def test_a_single_point_is_compared_with_the_point_of_a_sweep_that_has_its_keys(
     single = reported(point(2.5), scenario={"cluster": {"world_size": 4}, "collective": {"size": "1024 KiB"}})
     found = differences(a_sweep(), single)
     (common,) = found.common
-    assert (common.places, common.changes) == ((1, 0), (Change("time_s", 2.0, 2.5),))
+    assert (common.places, common.changes) == ((1, 0), (ValueChange("time_s", 2.0, 2.5),))
     assert found.only == (({"collective.size": "64 KiB"}, {"collective.size": "4 MiB"}), ())
-    assert found.keys == (Change("collective.size", list(SIZES), "1024 KiB"),)
+    assert found.keys == (ValueChange("collective.size", list(SIZES), "1024 KiB"),)
 
 
 def test_runs_over_different_axes_have_the_points_in_common_where_both_axes_meet() -> None:
@@ -310,8 +310,8 @@ def test_runs_over_different_axes_have_the_points_in_common_where_both_axes_meet
     ]
     assert tuple(map(len, found.only)) == (2, 2)
     assert found.keys == (
-        Change("cluster.world_size", 4, counts),
-        Change("collective.size", list(SIZES), "1 MiB"),
+        ValueChange("cluster.world_size", 4, counts),
+        ValueChange("collective.size", list(SIZES), "1 MiB"),
     )
 
 
@@ -319,8 +319,8 @@ def test_keys_that_no_run_varies_differ_and_points_stay_common() -> None:
     found = differences(a_sweep(), a_sweep(world_size=8, link_factors={"gpu0->switch0": 0.5}))
     assert (len(found.common), found.figures, found.only) == (3, 0, ((), ()))
     assert found.keys == (
-        Change("cluster.world_size", 4, 8),
-        Change("cluster.link_factors", None, {"gpu0->switch0": 0.5}),
+        ValueChange("cluster.world_size", 4, 8),
+        ValueChange("cluster.link_factors", None, {"gpu0->switch0": 0.5}),
     )
 
 
@@ -402,7 +402,7 @@ def test_no_point_is_lost_whose_setting_the_key_cannot_read() -> None:
 def test_equal_points_of_one_run_are_compared_one_by_one() -> None:
     one, other = reported(point(1.0, seed=1), point(2.0, seed=1)), reported(point(1.0, seed=1), point(3.0, seed=1))
     found = differences(one, other)
-    assert [own.changes for own in found.common] == [(), (Change("time_s", 2.0, 3.0),)]
+    assert [own.changes for own in found.common] == [(), (ValueChange("time_s", 2.0, 3.0),)]
 
 
 @pytest.mark.parametrize("text", ["- 1\n", "a: [\n", ""])

@@ -16,7 +16,7 @@ from simulator.basics.errors import ScenarioError, UnknownNameError
 from simulator.cluster.build import build
 from simulator.cluster.cluster import Cluster, MachineCollective
 from simulator.collectives.algorithm import CollectiveRequest
-from simulator.collectives.plan import Task, packed, plan
+from simulator.collectives.collective_plan import Task, packed, plan
 from simulator.run.simulate import SimulatedRun, simulate
 from simulator.scenario.load import load_scenario
 from tests.playing import nodes, planned, regular, star, time_of

@@ -15,7 +15,7 @@ from simulator.basics.errors import DeadlockError, DefectError
 from simulator.cluster.build import build
 from simulator.cluster.changes import Event, changes
 from simulator.collectives.algorithm import CollectiveRequest
-from simulator.collectives.plan import Task, plan
+from simulator.collectives.collective_plan import Task, plan
 from simulator.engine.compiled import core, fields
 from simulator.engine.compiled.core import NO_MEMORY, OUTSIDE, PLAYED, STUCK, run
 from simulator.engine.compiled.engine import execute as compiled

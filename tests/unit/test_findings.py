@@ -18,16 +18,16 @@ from simulator.basics.errors import ScenarioError
 from simulator.basics.units import format_memory, format_time
 from simulator.collectives.algorithm import ALGORITHMS
 from simulator.findings.answer import Answer, answer
+from simulator.findings.axis_search import WIDTH, sign_change
 from simulator.findings.comparison import Comparison
 from simulator.findings.crossovers import Axis
 from simulator.findings.found import FINDING_KINDS
 from simulator.findings.kinds.change import _ranges
 from simulator.findings.kinds.threshold import _playable
 from simulator.findings.pareto_front import pareto_front
-from simulator.findings.search import WIDTH, sign_change
 from simulator.findings.text import bracket_text, bracketed
 from simulator.findings.why import parts_of_step, why
-from simulator.planner.setting import Setting
+from simulator.planner.setting import PlanSetting
 from simulator.records.measures import find, interval_width, percent_text
 from simulator.records.memory_margin import margin_of
 from simulator.report.tables.table import points_tables
@@ -1029,7 +1029,7 @@ def test_a_question_about_memory_is_explained_by_what_holds_it() -> None:
 
 
 def test_settings_of_one_data_parallel_rank_shard_nothing() -> None:
-    setting = Setting(8, 4, 2, 1, 1, "1f1b", 1, "zero3", None, 1, 32, "none", "none", None, None)
+    setting = PlanSetting(8, 4, 2, 1, 1, "1f1b", 1, "zero3", None, 1, 32, "none", "none", None, None)
     assert setting.text == "tp 4, pp 2, dp 1, 1f1b, no sharding, micro-batch 1 x 32, no checkpointing"
     assert ", zero3, " in replace(setting, gpus=16).text
 

@@ -28,7 +28,7 @@ from simulator.cluster.build import build
 from simulator.cluster.cluster import MachineCollective
 from simulator.cluster.topology_file import load_topology
 from simulator.collectives.algorithm import CollectiveRequest
-from simulator.collectives.plan import Task, plan
+from simulator.collectives.collective_plan import Task, plan
 from simulator.engine.events import execute
 
 SIZES = [2**power for power in range(10, 31, 2)]

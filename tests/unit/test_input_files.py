@@ -13,7 +13,7 @@ from simulator.basics import document
 from simulator.basics.errors import MOST_FAULTS, ScenarioError, in_lines
 from simulator.basics.input_files import MOST_DATA, MOST_TEXT, parse_json, read_bytes, read_text
 from simulator.basics.plain_data import DEEPEST, is_deep
-from simulator.calibration.machines.sweep import read_sweep
+from simulator.calibration.machines.measured_sweep import read_sweep
 from simulator.cluster.graph_file import load_graph
 from simulator.cluster.topology_file import load_topology
 from simulator.model.load import load_model

@@ -16,7 +16,7 @@ import pytest
 from simulator.basics.errors import UnknownNameError
 from simulator.basics.measured_tables import read_table
 from simulator.calibration.training_runs import cache as kept
-from simulator.calibration.training_runs import tables
+from simulator.calibration.training_runs import validation_tables
 from simulator.calibration.training_runs.cache import play_on
 from simulator.calibration.training_runs.cut_rows import all_measured, measured_cut
 from simulator.calibration.training_runs.fine_tuning_rows import measured_fine_tuning
@@ -147,14 +147,14 @@ def test_errors_of_a_source_are_those_of_a_table_made_by_hand() -> None:
     assert (vtrain.memory.count, vtrain.refused) == (2, 1)
     assert vtrain.memory.bias == pytest.approx(-0.15)
     assert dgxc.time.bias == pytest.approx(1.0)
-    assert tables.sources(by_source(played)).rows[1] == (
+    assert validation_tables.sources(by_source(played)).rows[1] == (
         "dgxc", "1", "100.0%", "100.0%", "+100.0%", "1", "50.0%", "50.0%", "+50.0%", "0",
     )  # fmt: skip
     assert [part.time.name for part in by(played, lambda o: "all")] == ["all"]
 
 
 def test_the_worst_steps_are_those_off_by_the_largest_factor() -> None:
-    found = tables.worst_steps([outcome(1.9, None), outcome(0.4, None), outcome(1.0, None)], 2)
+    found = validation_tables.worst_steps([outcome(1.9, None), outcome(0.4, None), outcome(1.0, None)], 2)
     assert [row[-1] for row in found.rows] == ["-60.0%", "+90.0%"]
 
 

@@ -14,7 +14,7 @@ from simulator.basics.units import format_memory
 from simulator.cluster.build import build
 from simulator.cluster.locate import read_named
 from simulator.records.memory_margin import MemoryMargin, margin_of
-from simulator.run.memory import checked_need
+from simulator.run.memory_need import checked_need
 from simulator.scenario.build_training import to_step
 from simulator.scenario.load import load_scenario
 from tests.commands import commands_in

@@ -16,7 +16,7 @@ from simulator.basics.errors import ScenarioError
 from simulator.collectives.algorithm import ALGORITHMS, Algorithm, CollectiveRequest
 from simulator.collectives.algorithm_files import find_algorithm
 from simulator.collectives.msccl.convert import algorithm_of_program
-from simulator.collectives.msccl.write import exported
+from simulator.collectives.msccl.xml_writer import exported
 from simulator.scenario.load import load_scenario
 from simulator.testing import check_algorithm
 from tests.commands import Command, commands_in

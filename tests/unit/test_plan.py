@@ -13,8 +13,8 @@ from simulator.cluster.build import build
 from simulator.cluster.cluster import Cluster
 from simulator.collectives.algorithm import ALGORITHMS, OPERATIONS, CollectiveRequest
 from simulator.collectives.choose import Candidate, choose
+from simulator.collectives.collective_plan import Plan, Task, plan
 from simulator.collectives.constants import runs
-from simulator.collectives.plan import Plan, Task, plan
 from simulator.run.simulate import simulate
 from simulator.scenario.load import load_scenario
 from tests.playing import equal_nodes, star

@@ -10,8 +10,8 @@ import pytest
 
 from simulator.basics.errors import ScenarioError
 from simulator.planner.contradictions import refuse_contradictions
-from simulator.planner.question import Constraint, PlanQuestion, shared_scenario
-from simulator.planner.setting import Setting
+from simulator.planner.plan_question import Constraint, PlanQuestion, shared_scenario
+from simulator.planner.setting import PlanSetting
 from simulator.planner.space import InfeasibleCounts, settings
 
 MODEL = {"model_type": "gpt2", "n_embd": 256, "n_layer": 4, "n_head": 4, "n_positions": 256, "vocab_size": 512}
@@ -31,7 +31,7 @@ def asked(draw: random.Random) -> PlanQuestion:
     return PlanQuestion(base, 16, said)
 
 
-def there(question: PlanQuestion, said: tuple[Constraint, ...]) -> list[Setting]:
+def there(question: PlanQuestion, said: tuple[Constraint, ...]) -> list[PlanSetting]:
     """What can be if no more than this were asked."""
     less = PlanQuestion(question.base, question.sequences, said)
     return [setting for setting, _ in settings(less.choices(), less.base, less.sequences, InfeasibleCounts())]

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from simulator.planner.question import plan_question
+from simulator.planner.plan_question import plan_question
 from simulator.planner.search import search
-from simulator.planner.setting import Setting, scenario_of
+from simulator.planner.setting import PlanSetting, scenario_of
 from simulator.planner.space import InfeasibleCounts, settings
 from simulator.run.simulate import simulate
 from simulator.scenario.load import load_scenario
@@ -58,4 +58,4 @@ def test_kinds_have_the_names_of_the_field(change: dict[str, object], kind: str)
         "gpus": 64, "tp": 2, "pp": 1, "cp": 1, "ep": 1, "schedule": "1f1b", "virtual_stages": 1, "sharding": "zero1",
         "shard_size": None, "micro_batch": 1, "micro_batches": 1, "checkpointing": "none", "offload": "none",
     }  # fmt: skip
-    assert Setting(**(facts | change)).kind == kind  # type: ignore[arg-type]
+    assert PlanSetting(**(facts | change)).kind == kind  # type: ignore[arg-type]

@@ -9,7 +9,7 @@ import pytest
 
 from simulator.basics.errors import ScenarioError, TooLargeError
 from simulator.planner import infeasible as nearest
-from simulator.planner.question import plan_question
+from simulator.planner.plan_question import plan_question
 from simulator.scenario.load import load_scenario
 
 

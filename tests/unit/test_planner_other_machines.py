@@ -11,11 +11,11 @@ from simulator.basics.measured_tables import read_table
 from simulator.cluster.build import build
 from simulator.cluster.upgraded import cards, with_memory, with_network
 from simulator.findings.measured_range import outside_of_measured
+from simulator.planner.plan_question import PlanQuestion, shared_scenario
 from simulator.planner.plan_report import sensitivity_sentence
-from simulator.planner.question import PlanQuestion, shared_scenario
 from simulator.planner.search import SearchResult, search
 from simulator.planner.sensitivity import MachineChange, sensitivity
-from simulator.planner.setting import Setting, scenario_of
+from simulator.planner.setting import PlanSetting, scenario_of
 from simulator.run.simulate import simulate
 from simulator.scenario.load import load_scenario
 from simulator.sweeps.sweep import Backend
@@ -81,7 +81,7 @@ def test_inside_one_node_there_are_no_cards() -> None:
     assert [one.change for one in changed] == ["twice the bandwidth inside the node", "twice the memory"]
 
 
-USUAL = Setting(8, 2, 2, 1, 1, "1f1b", 1, "zero1", None, 1, 8, "none", "none", None, "nanotron")
+USUAL = PlanSetting(8, 2, 2, 1, 1, "1f1b", 1, "zero1", None, 1, 8, "none", "none", None, "nanotron")
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ USUAL = Setting(8, 2, 2, 1, 1, "1f1b", 1, "zero1", None, 1, 8, "none", "none", N
         (replace(USUAL, offload="optimizer"), ["no measured run offloads optimizer states to the host"]),
     ],
 )  # fmt: skip
-def test_what_nobody_has_measured_is_said(setting: Setting, told: list[str]) -> None:
+def test_what_nobody_has_measured_is_said(setting: PlanSetting, told: list[str]) -> None:
     base = shared_scenario("llama3_8b", {"topology": "dgx_h100", "world_size": setting.gpus}, 4096, {})
     assert outside_of_measured(scenario_of(base, setting)) == told
 

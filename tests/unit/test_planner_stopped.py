@@ -9,8 +9,8 @@ import pytest
 
 from simulator.basics.units import format_time
 from simulator.cli.plan_output import progress_text
+from simulator.planner.plan_question import PlanQuestion, plan_question
 from simulator.planner.plan_report import document, not_listed, reasons, sentences
-from simulator.planner.question import PlanQuestion, plan_question
 from simulator.planner.search import SearchResult, search
 from simulator.results.page.plan_page import plan_page
 from simulator.scenario.load import load_scenario

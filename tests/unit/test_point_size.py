@@ -18,7 +18,7 @@ from simulator.cluster.build import build, graph_size
 from simulator.collectives.algorithm import ALGORITHMS, CollectiveRequest
 from simulator.engine.expandable_segments import ExpandableAllocator
 from simulator.engine.segments import LARGE_SEGMENT
-from simulator.planner.question import PlanQuestion
+from simulator.planner.plan_question import PlanQuestion
 from simulator.records.transfers import BYTES_WRITTEN_OUT, write_out
 from simulator.run import size_estimate as size
 from simulator.run.cost_estimate import effort

@@ -12,7 +12,7 @@ from matplotlib.text import Annotation, Text
 from simulator.collectives.algorithm import CollectiveRequest
 from simulator.collectives.ring import all_reduce
 from simulator.records.timeline import LinkUse, Span, Timeline
-from simulator.report.numbers.scaling import ScalingPoint
+from simulator.report.numbers.algorithm_crossovers import ScalingPoint
 from simulator.report.plots import style
 from simulator.report.plots.both import bandwidth_utilization as plot_bandwidth
 from simulator.report.plots.both import timeline as plot_timeline

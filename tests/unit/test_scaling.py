@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from simulator.numerics.scaling import Scale, deepspeed_scaler, grad_scaler, static_scaler
+from simulator.numerics.loss_scaling import Scale, deepspeed_scaler, grad_scaler, static_scaler
 
 
 def values(scale: Scale, overflows: set[int], steps: int) -> list[float]:

@@ -12,7 +12,7 @@ import pytest
 
 import simulator
 from simulator.basics.errors import ScenarioError
-from simulator.planner.question import plan_question
+from simulator.planner.plan_question import plan_question
 from simulator.scenario.load import load_scenario, points
 from simulator.scenario.resolve import resolved, to_yaml
 from simulator.scenario.schema import schema

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from simulator.collectives.algorithm import CollectiveRequest
-from simulator.collectives.plan import Task, plan
+from simulator.collectives.collective_plan import Task, plan
 from simulator.collectives.recurrence import by_rounds
 from simulator.engine.events import execute
 from simulator.engine.jitter import Jitter, latency_factors

@@ -15,7 +15,7 @@ from simulator.basics import registry
 from simulator.basics.errors import OutOfMemoryError, ScenarioError, UnknownNameError
 from simulator.basics.measured_tables import read_table
 from simulator.calibration.table import Table
-from simulator.calibration.training_runs.checks import FACTS, left_out, with_fact, without_each
+from simulator.calibration.training_runs.cross_validation import FACTS, left_out, with_fact, without_each
 from simulator.calibration.training_runs.cut_rows import all_measured
 from simulator.calibration.training_runs.fitting import (
     NEUTRAL,

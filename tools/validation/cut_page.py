@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
-from simulator.calibration.training_runs import tables
+from simulator.calibration.training_runs import validation_tables
 from simulator.calibration.training_runs.playing import PlayedRow
 from simulator.calibration.training_runs.summary import by, by_source
 from simulator.model.parameters import total
@@ -27,7 +27,7 @@ def write_cut(folder: Path, outcomes: Sequence[PlayedRow]) -> None:
     composed = [outcome for outcome in outcomes if not outcome.row.timed]
     nanotron = [outcome for outcome in timed if outcome.row.table == "nanotron_cut"]
     # Composed rows appear in the first table and in a table of their own.
-    parts = [BEFORE, tables.sources(by_source(outcomes)).markdown(), PARTS]
+    parts = [BEFORE, validation_tables.sources(by_source(outcomes)).markdown(), PARTS]
     # Sorted, because a table's lines appear in order of first occurrence.
     smallest = sorted(timed, key=lambda outcome: total(outcome.row.transformer))
     fewest = sorted(timed, key=lambda outcome: outcome.row.gpus)
@@ -44,13 +44,13 @@ def write_cut(folder: Path, outcomes: Sequence[PlayedRow]) -> None:
         COMPOSED,
         _table(composed, "composed rows by cut", cut_of),
         WORST,
-        tables.worst_steps(timed, 15).markdown(),
+        validation_tables.worst_steps(timed, 15).markdown(),
     ]
     (folder / "validation_cut.md").write_text("\n".join(parts), encoding="utf-8")
 
 
 def _table(outcomes: Sequence[PlayedRow], title: str, key: Callable[[PlayedRow], str]) -> str:
-    return tables.sources(by(outcomes, key), title).markdown()
+    return validation_tables.sources(by(outcomes, key), title).markdown()
 
 
 def gpu_of(outcome: PlayedRow) -> str:

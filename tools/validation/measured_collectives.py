@@ -12,7 +12,7 @@ from typing import Final
 
 from simulator.basics.errors import UnknownNameError
 from simulator.calibration.machines.header import operation_of
-from simulator.calibration.machines.sweep import SweepTimes
+from simulator.calibration.machines.measured_sweep import SweepTimes
 
 _FILE: Final = Path(__file__).parents[2] / "simulator" / "catalog" / "measured" / "collectives.csv"
 

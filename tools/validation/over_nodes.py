@@ -12,7 +12,7 @@ from typing import Final
 
 from simulator.cluster.build import build
 from simulator.collectives.algorithm import CollectiveRequest
-from simulator.collectives.plan import Task, plan
+from simulator.collectives.collective_plan import Task, plan
 from simulator.engine.play import play
 from simulator.report.numbers.summary import busbw_factor
 

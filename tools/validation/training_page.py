@@ -14,9 +14,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
-from simulator.calibration.training_runs import tables
+from simulator.calibration.training_runs import validation_tables
 from simulator.calibration.training_runs.cache import play_on
-from simulator.calibration.training_runs.checks import fitted_system
+from simulator.calibration.training_runs.cross_validation import fitted_system
 from simulator.calibration.training_runs.cut_rows import all_measured, measured_cut
 from simulator.calibration.training_runs.fine_tuning_rows import failed_fine_tuning
 from simulator.calibration.training_runs.playing import PlayedRow, frameworks, play_rows
@@ -74,7 +74,7 @@ def write(
     timed = [outcomes[n] for n in calm]
     title = finding([outcome.error for outcome in timed], len(disturbed))
     style.save(plot_validation.figure(_groups(timed), title), folder / "images", "validation", svg=True)
-    memory = tables.memory(whole, "torchtitan")
+    memory = validation_tables.memory(whole, "torchtitan")
     parts = [
         BEFORE,
         training_tables.overview(outcomes, unseen, "source", _named(outcomes, disturbed)).markdown(),
@@ -82,16 +82,16 @@ def write(
         *(_part(outcomes, unseen, calm, title, key, order) for title, key, order in _PARTS),
         "![Simulated over measured tokens/s of every training run](images/validation.png)\n",
         FINE_TUNING + _fine_tuning(outcomes, unseen, jobs),
-        WORST + tables.worst_rows(timed).markdown(),
+        WORST + validation_tables.worst_rows(timed).markdown(),
         INTERVALS + coverage_table(found).markdown() + NETWORK,
         CALIBRATION + calibration_table(found).markdown() + AFTER_CALIBRATION,
         FRAMEWORKS + training_tables.of_frameworks(known).markdown(),
-        CONSTANTS + tables.constants(known, fit_system).markdown(),
+        CONSTANTS + validation_tables.constants(known, fit_system).markdown(),
         training_tables.counts(timed, known).markdown(),
         ABLATION + training_tables.ablated(ablation(outcomes, known, jobs)).markdown(),
-        REMOVED + tables.removed(fit_system, whole, known["llm_foundry"]).markdown(),
+        REMOVED + validation_tables.removed(fit_system, whole, known["llm_foundry"]).markdown(),
         KERNELS + training_tables.kernels_removed(whole, known["llm_foundry"], jobs).markdown(),
-        KEPT_BACK + tables.kept_back(fit_system).markdown(),
+        KEPT_BACK + validation_tables.kept_back(fit_system).markdown(),
         MEMORY + ("" if memory is None else memory.markdown()),
         OWN + columns(),
         SHORT,

@@ -1,6 +1,6 @@
 """Which tables stand in docs/validation.md alone? Rules of thumb, frameworks, constants behind a row, ablations.
 
-Tables that `simulator validate` prints too are in simulator/calibration/training_runs/tables.py.
+Tables that `simulator validate` prints too are in simulator/calibration/training_runs/validation_tables.py.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from simulator.calibration.table import Table
 from simulator.calibration.training_runs.playing import PlayedRow
 from simulator.calibration.training_runs.rows import cluster_of
 from simulator.calibration.training_runs.summary import errors
-from simulator.calibration.training_runs.tables import error_cells
+from simulator.calibration.training_runs.validation_tables import error_cells
 from simulator.step.framework import BARE, Framework
 from tools.validation.ablation import FACTS, NUMBERS, AblationRow, behind
 from tools.validation.constants import counted

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from simulator.calibration.machines.fit_writing import fit_text, machine_text, to_yaml
 from simulator.calibration.machines.fitting import fit, fit_sweep
+from simulator.calibration.machines.measured_sweep import SweepTimes, read_sweep, read_sweeps
 from simulator.calibration.machines.multi_sweep_fit import fit_all
 from simulator.calibration.machines.records import Fit, FitRow, MachineFit, TrialSummary
-from simulator.calibration.machines.sweep import SweepTimes, read_sweep, read_sweeps
 
 __all__ = [
     "Fit",

@@ -13,10 +13,10 @@ from typing import Final
 import numpy as np
 
 from simulator.basics.errors import ScenarioError
-from simulator.calibration.machines.limits import bounds
+from simulator.calibration.machines.limiting_links import bounds
+from simulator.calibration.machines.measured_sweep import SweepTimes
 from simulator.calibration.machines.records import BEST_SHARE, LARGE, FitRow, TrialSummary, large
 from simulator.calibration.machines.solve import FREE, CapModel, Constants, Data, solve
-from simulator.calibration.machines.sweep import SweepTimes
 from simulator.calibration.machines.time_model import TimeModel
 from simulator.cluster.cluster import Cluster
 from simulator.collectives.algorithm import ALGORITHMS

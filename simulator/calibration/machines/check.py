@@ -10,13 +10,13 @@ from dataclasses import replace
 
 from simulator.basics.dtypes import find
 from simulator.calibration.machines.fitting import fit_sweep
+from simulator.calibration.machines.measured_sweep import SweepTimes
 from simulator.calibration.machines.records import FitRow
-from simulator.calibration.machines.sweep import SweepTimes
 from simulator.calibration.machines.time_model import played
 from simulator.cluster.build import build
 from simulator.cluster.cluster import Cluster, MachineCollective
 from simulator.collectives.algorithm import CollectiveRequest
-from simulator.collectives.plan import Task, plan
+from simulator.collectives.collective_plan import Task, plan
 from simulator.engine.events import execute
 
 Rows = tuple[FitRow, ...]

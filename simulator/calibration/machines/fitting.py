@@ -15,10 +15,10 @@ from typing import Final
 
 from simulator.basics.errors import ScenarioError
 from simulator.calibration.machines.candidate_fits import CandidateFit, candidate_fits
+from simulator.calibration.machines.measured_sweep import SweepTimes, read_sweep
 from simulator.calibration.machines.records import Fit
 from simulator.calibration.machines.refine import Refinement, refine
 from simulator.calibration.machines.solve import FREE, CapModel
-from simulator.calibration.machines.sweep import SweepTimes, read_sweep
 from simulator.calibration.machines.sweep_cluster import cluster_for
 
 # Most trials simulated at every size, and their largest loss relative to the best.

@@ -17,8 +17,8 @@ from simulator.basics.errors import ScenarioError
 from simulator.basics.units import format_bytes
 from simulator.calibration.machines.check import machine_rows
 from simulator.calibration.machines.fitting import fit_sweep
+from simulator.calibration.machines.measured_sweep import SweepTimes, read_sweeps
 from simulator.calibration.machines.records import LARGE, Check, Fit, MachineFit
-from simulator.calibration.machines.sweep import SweepTimes, read_sweeps
 from simulator.cluster.build import build
 from simulator.cluster.topology_file import load_topology
 from simulator.collectives.algorithm import REDUCING

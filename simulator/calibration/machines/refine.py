@@ -16,9 +16,9 @@ import numpy as np
 
 from simulator.basics.arrays import Floats
 from simulator.calibration.machines.candidate_fits import CandidateFit, data, summarize_trial
+from simulator.calibration.machines.measured_sweep import SweepTimes
 from simulator.calibration.machines.records import FitRow, TrialSummary
 from simulator.calibration.machines.solve import Constants, Data, loss, solve
-from simulator.calibration.machines.sweep import SweepTimes
 from simulator.calibration.machines.time_model import played
 from simulator.cluster.cluster import MachineCollective
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 from simulator.basics import registry
 from simulator.basics.errors import ScenarioError
 from simulator.basics.units import format_bandwidth
-from simulator.calibration.machines.sweep import SweepTimes
+from simulator.calibration.machines.measured_sweep import SweepTimes
 from simulator.cluster.build import build
 from simulator.cluster.cluster import Cluster, MachineCollective
 

@@ -19,7 +19,7 @@ from simulator.basics.dtypes import find
 from simulator.calibration.machines.sweep_cluster import with_machine
 from simulator.cluster.cluster import Cluster, MachineCollective
 from simulator.collectives.algorithm import CollectiveRequest
-from simulator.collectives.plan import Task, plan
+from simulator.collectives.collective_plan import Task, plan
 from simulator.engine.events import execute
 from simulator.records.timeline import Timeline
 

@@ -91,7 +91,7 @@ class _Need:
 
 def _need(point: Point, clusters: Clusters) -> _Need:
     """Return the memory that a rank needs; the estimate only if the lower bound leaves little room."""
-    from simulator.run.memory import APART, estimate_memory, least_need, passes_of
+    from simulator.run.memory_need import APART, estimate_memory, least_need, passes_of
     from simulator.scenario.build_training import to_step
 
     training = point.scenario.training
@@ -148,7 +148,7 @@ def _settings(point: Point) -> str:
 def _facts_of_plan(scenario: Scenario) -> dict[str, str]:
     """Return lines for `simulator check` on a scenario with a plan, {name: text}, with the number of settings."""
     from simulator.planner.contradictions import refuse_contradictions
-    from simulator.planner.question import plan_question
+    from simulator.planner.plan_question import plan_question
     from simulator.planner.space import InfeasibleCounts, settings
 
     question, refused = plan_question(scenario), InfeasibleCounts()

@@ -18,9 +18,9 @@ from simulator.cli.options import AnswerOut, AsJson, NoPlugins, Settings
 from simulator.cli.settings import as_overrides
 from simulator.cli.warnings_output import print_warnings
 from simulator.traces.kineto.comparison import compared
+from simulator.traces.kineto.comparison_tables import difference_table, operation_table, time_table
 from simulator.traces.kineto.measured_step import measured_step
-from simulator.traces.kineto.read import KinetoTrace, read_trace
-from simulator.traces.kineto.tables import difference_table, operation_table, time_table
+from simulator.traces.kineto.profile_reader import KinetoTrace, read_trace
 
 if TYPE_CHECKING:
     from simulator.scenario.records import Scenario
@@ -58,7 +58,7 @@ def command(
     from simulator.run.checks import warnings_of
     from simulator.run.simulate import simulate_point
     from simulator.scenario.load import points
-    from simulator.traces.kineto.pictures import pictures, timelines
+    from simulator.traces.kineto.comparison_picture import pictures, timelines
     from simulator.traces.kineto.simulated_step import simulated_steps
 
     scenario = _scenario(source, as_overrides(settings or ()))

@@ -17,7 +17,7 @@ from simulator.cli.options import AsJson, NoPlugins
 from simulator.results.figure_text import figure_texts, relative_change_text
 
 if TYPE_CHECKING:
-    from simulator.results.run_differences import Change, RunDifferences
+    from simulator.results.run_differences import RunDifferences, ValueChange
 
 # Most points named that only one run has; the rest is counted.
 _MOST_NAMED: Final = 5
@@ -112,7 +112,7 @@ def _settings_text(settings: Mapping[str, Any]) -> str:
     return ", ".join(f"{key}={value}" for key, value in settings.items()) or "the only point"
 
 
-def _line(change: Change) -> str:
+def _line(change: ValueChange) -> str:
     """Return a differing figure with both values and the relative change."""
     first, second = figure_texts(change.key, change.first, change.second)
     relative = relative_change_text(change.first, change.second)

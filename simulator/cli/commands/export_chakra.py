@@ -33,7 +33,7 @@ def command(
     from simulator.run.scenario_cluster import build_cluster
     from simulator.run.simulate import simulate_point
     from simulator.scenario.load import load_scenario, points
-    from simulator.traces.chakra.write import write_step
+    from simulator.traces.chakra.trace_writer import write_step
 
     scenario = load_scenario(source, as_overrides(settings or ()))
     training = scenario.training

@@ -15,7 +15,7 @@ from simulator.basics.errors import ScenarioError
 from simulator.cli.options import NoPlugins
 from simulator.collectives.algorithm import CollectiveRequest
 from simulator.collectives.algorithm_files import find_algorithm
-from simulator.collectives.msccl.write import exported
+from simulator.collectives.msccl.xml_writer import exported
 
 # Elements of the array in each rank's part: many, so that every algorithm cuts into its usual number of pieces.
 _PART = 2**20

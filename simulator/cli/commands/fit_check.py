@@ -58,7 +58,7 @@ def command(
     as_json: AsJson = False,
     no_plugins: NoPlugins = False,
 ) -> None:
-    from simulator.sizing.question import FitQuestion
+    from simulator.sizing.fit_question import FitQuestion
     from simulator.sizing.search import fit_check
 
     tokens = sequence_length(seq_len, model)

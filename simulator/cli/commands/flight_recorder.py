@@ -14,8 +14,8 @@ import typer
 from simulator.basics.counts import number_of
 from simulator.cli.options import AnswerOut, AsJson, NoPlugins
 from simulator.cli.warnings_output import print_warnings
-from simulator.traces.flight_recorder.answer import FlightRecord
-from simulator.traces.flight_recorder.read import read_dumps
+from simulator.traces.flight_recorder.dump_reader import read_dumps
+from simulator.traces.flight_recorder.flight_record import FlightRecord
 
 
 def command(

@@ -28,7 +28,7 @@ def command(
     no_plugins: NoPlugins = False,
 ) -> None:
     from simulator.cli.answer_output import give
-    from simulator.jobs.pictures import pictures
+    from simulator.jobs.job_pictures import pictures
     from simulator.jobs.sharing import share
     from simulator.results.answer_directory import claimed
     from simulator.results.presentation import Presentation

@@ -269,7 +269,7 @@ def _peaks(request: _Request) -> tuple[dict[str, dict[str, MemoryMargin]], str]:
     ScenarioError
         Options are invalid, or the GPU does not support such a step; one line for each fault.
     """
-    from simulator.run.memory import estimate_memory
+    from simulator.run.memory_need import estimate_memory
     from simulator.scenario.build_training import to_step
 
     peaks: dict[str, dict[str, MemoryMargin]] = {sharding: {} for sharding in _SHARDINGS}

@@ -51,9 +51,9 @@ def command(
     as_json: AsJson = False,
     no_plugins: NoPlugins = False,
 ) -> None:
-    from simulator.calibration.training_runs import tables
+    from simulator.calibration.training_runs import validation_tables
     from simulator.calibration.training_runs.cache import play_on
-    from simulator.calibration.training_runs.checks import fitted_system
+    from simulator.calibration.training_runs.cross_validation import fitted_system
     from simulator.calibration.training_runs.cut_rows import all_measured
     from simulator.calibration.training_runs.playing import frameworks
     from simulator.calibration.training_runs.summary import by_source
@@ -81,13 +81,16 @@ def command(
     if as_json:
         typer.echo(json.dumps(_document(outcomes, fit_system, shipped["llm_foundry"]), indent=2))
         return
-    parts = [tables.sources(by_source(outcomes)), *_whole(outcomes)]
-    parts += [tables.constants(shipped, fit_system)]
+    parts = [validation_tables.sources(by_source(outcomes)), *_whole(outcomes)]
+    parts += [validation_tables.constants(shipped, fit_system)]
     # None if there is nothing to compare: no source measured a training in several layouts.
-    choice_table = tables.of_choices(outcomes)
+    choice_table = validation_tables.of_choices(outcomes)
     parts += [choice_table] if choice_table is not None else []
     if fit_system is not None:
-        parts += [tables.kept_back(fit_system), tables.removed(fit_system, outcomes, shipped["llm_foundry"])]
+        parts += [
+            validation_tables.kept_back(fit_system),
+            validation_tables.removed(fit_system, outcomes, shipped["llm_foundry"]),
+        ]
     wide = width()
     print_text(f"{_counts(outcomes)}\n")
     typer.echo("\n\n".join(part.text(wide) for part in parts))
@@ -122,16 +125,20 @@ def _can_be_fitted(outcomes: Sequence[PlayedRow]) -> bool:
 
 def _whole(outcomes: Sequence[PlayedRow]) -> list[Table]:
     """Return the tables for measured rows from training.csv: models not partitioned over ranks."""
-    from simulator.calibration.training_runs import tables
+    from simulator.calibration.training_runs import validation_tables
     from simulator.calibration.training_runs.rows import measured
 
     # The rows of training.csv have their own table names.
     names = {row.table for row in measured()}
     uncut = [outcome for outcome in outcomes if outcome.row.table in names]
     if not uncut:
-        return [tables.worst_steps(outcomes)]
-    memory = [tables.memory(uncut, name) for name in dict.fromkeys(outcome.row.table for outcome in uncut)]
-    return [tables.groups(uncut), *(table for table in memory if table is not None), tables.worst_rows(uncut)]
+        return [validation_tables.worst_steps(outcomes)]
+    memory = [validation_tables.memory(uncut, name) for name in dict.fromkeys(outcome.row.table for outcome in uncut)]
+    return [
+        validation_tables.groups(uncut),
+        *(table for table in memory if table is not None),
+        validation_tables.worst_rows(uncut),
+    ]
 
 
 def _row_document(row: MeasuredRow) -> dict[str, Any]:
@@ -142,7 +149,7 @@ def _row_document(row: MeasuredRow) -> dict[str, Any]:
 
 def _document(outcomes: Sequence[PlayedRow], fit_system: LinearSystem | None, framework: Framework) -> dict[str, Any]:
     # Only the worst rows have a likely reason.
-    from simulator.calibration.training_runs.checks import left_out, without_any
+    from simulator.calibration.training_runs.cross_validation import left_out, without_any
     from simulator.calibration.training_runs.ranking import choices
     from simulator.calibration.training_runs.summary import by_group, by_source, worst
 

@@ -25,8 +25,8 @@ from typing import Final
 from simulator.basics.errors import ScenarioError, ScheduleError
 from simulator.collectives.algorithm import Algorithm, CollectiveRequest
 from simulator.collectives.msccl.interpret import Interpretation, interpret, topological_order
-from simulator.collectives.msccl.program import Program
-from simulator.collectives.msccl.read import read_program
+from simulator.collectives.msccl.msccl_program import MscclProgram
+from simulator.collectives.msccl.xml_reader import read_program
 from simulator.collectives.schedule_builder import ScheduleBuilder
 from simulator.collectives.verify import verify
 from simulator.records.chunks import chunk_sizes, transfer_elements
@@ -73,7 +73,7 @@ def _volume(schedule: Schedule, elements: int) -> int:
     return int(transfer_elements(write_out(schedule), chunk_sizes(schedule, elements)).sum())
 
 
-def schedule_of_program(program: Program, source: str) -> Schedule:
+def schedule_of_program(program: MscclProgram, source: str) -> Schedule:
     """Return the proved schedule of a program; `source` names the file in faults."""
     interpretation = interpret(program, source)
     converter = _Converter(program, interpretation)
@@ -105,7 +105,7 @@ Row = tuple[int, int, int, int, bool, int, list[int]]
 class _Converter:
     """The transfers of a program while they are numbered."""
 
-    program: Program
+    program: MscclProgram
     made: Interpretation
     reduction_order: ReductionOrder = ReductionOrder.IN_SEQUENCE
     _rows: list[Row] = field(default_factory=list)

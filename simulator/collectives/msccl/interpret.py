@@ -15,7 +15,7 @@ from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
 from simulator.basics.errors import ScenarioError
-from simulator.collectives.msccl.program import ADDING, RECEIVING, SENDING, Program, Step
+from simulator.collectives.msccl.msccl_program import ADDING, RECEIVING, SENDING, MscclProgram, MscclStep
 from simulator.collectives.verify import origins_text
 
 Place = tuple[int, str, int]  # GPU, buffer, chunk in the buffer
@@ -47,7 +47,7 @@ class Value(NamedTuple):
 
 
 @dataclass(slots=True)
-class Message:
+class MscclMessage:
     """A message of a program.
 
     Attributes
@@ -73,7 +73,7 @@ class NumberedStep:
     gpu: int
     block: int
     number: int
-    step: Step
+    step: MscclStep
     wire_in: tuple[int, int, int] | None
     wire_out: tuple[int, int, int] | None
 
@@ -91,19 +91,19 @@ class Interpretation:
         Every step, by its number.
     before : tuple of tuple of int
         Steps of the same GPU that each step waits for: its predecessor in the block, and its dependency.
-    messages : tuple of Message
+    messages : tuple of MscclMessage
     incoming, outgoing : mapping of int to int
         Message that a step receives, and that it sends.
     """
 
     steps: tuple[NumberedStep, ...]
     before: tuple[tuple[int, ...], ...]
-    messages: tuple[Message, ...]
+    messages: tuple[MscclMessage, ...]
     incoming: Mapping[int, int]
     outgoing: Mapping[int, int]
 
 
-def interpret(program: Program, source: str) -> Interpretation:
+def interpret(program: MscclProgram, source: str) -> Interpretation:
     """Carry out a program on symbols and return its messages; `source` names the file in faults.
 
     Raises
@@ -155,7 +155,7 @@ def topological_order(interpretation: Interpretation, further: Iterable[tuple[in
     return order
 
 
-def _numbered(program: Program, source: str) -> list[NumberedStep]:
+def _numbered(program: MscclProgram, source: str) -> list[NumberedStep]:
     """Return every step with its place and connections; refuse two blocks with the same connection."""
     steps, users = list[NumberedStep](), dict[tuple[str, tuple[int, int, int]], int]()
     for gpu in program.gpus:
@@ -186,7 +186,7 @@ def _before(steps: list[NumberedStep]) -> tuple[tuple[int, ...], ...]:
     )
 
 
-def _matched(steps: list[NumberedStep], source: str) -> list[Message]:
+def _matched(steps: list[NumberedStep], source: str) -> list[MscclMessage]:
     """Return the messages: the n-th sending and the n-th receiving step of each connection."""
     sends, receives = dict[tuple[int, int, int], list[int]](), dict[tuple[int, int, int], list[int]]()
     for number, entry in enumerate(steps):
@@ -206,7 +206,7 @@ def _matched(steps: list[NumberedStep], source: str) -> list[Message]:
             if counts_of[0] != counts_of[1]:
                 problem = f"receives {counts_of[1]} chunks, and {steps[sender]} sends {counts_of[0]}"
                 raise _fault(source, steps[receiver], problem)
-            messages.append(Message(sender, receiver))
+            messages.append(MscclMessage(sender, receiver))
     return messages
 
 
@@ -214,7 +214,7 @@ def _matched(steps: list[NumberedStep], source: str) -> list[Message]:
 class _Machine:
     """The GPUs of a program while it runs: values by place, and the steps that used each place."""
 
-    program: Program
+    program: MscclProgram
     made: Interpretation
     source: str
     values: dict[Place, Value] = field(default_factory=dict)
@@ -321,7 +321,7 @@ class _Machine:
                     )
 
 
-def _home(program: Program, gpu: int, buffer: str, chunk: int) -> Place:
+def _home(program: MscclProgram, gpu: int, buffer: str, chunk: int) -> Place:
     """Return the place in memory of a buffer's chunk: in place, input and output share memory."""
     if program.in_place:
         if program.operation == "all_gather" and buffer == "i":
@@ -331,7 +331,7 @@ def _home(program: Program, gpu: int, buffer: str, chunk: int) -> Place:
     return gpu, buffer, chunk
 
 
-def _inputs(program: Program, rank: int) -> Iterable[tuple[Place, int]]:
+def _inputs(program: MscclProgram, rank: int) -> Iterable[tuple[Place, int]]:
     """Yield the place of each chunk of a rank's input, and its number in the array."""
     part = program.part
     for chunk in range(part if program.operation == "all_gather" else program.chunks):
@@ -339,7 +339,7 @@ def _inputs(program: Program, rank: int) -> Iterable[tuple[Place, int]]:
         yield _home(program, rank, "i", chunk), first + chunk
 
 
-def _promised(program: Program, rank: int) -> list[tuple[int, int]]:
+def _promised(program: MscclProgram, rank: int) -> list[tuple[int, int]]:
     """Return (chunk, origins) that a rank must hold in each place of its output."""
     everyone, part = (1 << program.ranks) - 1, program.part
     if program.operation == "all_reduce":

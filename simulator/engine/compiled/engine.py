@@ -20,7 +20,7 @@ from simulator.engine.compiled.deadlock import deadlock
 from simulator.engine.compiled.missing_times import refuse_missing_times
 from simulator.engine.compiled.prepared import REDUCED_FROM, CoreProgram, prepare
 from simulator.engine.compiled.sized_collective import SizedCollective
-from simulator.engine.compiled.timeline import TimelineWriter
+from simulator.engine.compiled.timeline_builder import TimelineWriter
 from simulator.engine.jitter import Jitter
 from simulator.engine.program_checks import check_program
 from simulator.records.program import Program

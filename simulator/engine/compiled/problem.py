@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from simulator.basics.arrays import Floats, Ints
-from simulator.cluster.changes import Change, avoided_sets
+from simulator.cluster.changes import RateChange, avoided_sets
 from simulator.engine.compiled.columns import begins
 from simulator.engine.compiled.fields import FIELDS, Problem, as_field
 from simulator.engine.compiled.instances import instances
@@ -27,7 +27,7 @@ def problem_of(
     kinds: Sequence[SimulatedKind],
     capacity: Floats,
     jitter: Jitter,
-    changes: Sequence[Change] = (),
+    changes: Sequence[RateChange] = (),
     *,
     logged: Collection[int] = (),
     tapped: Mapping[tuple[int, int], Ints] | None = None,
@@ -44,7 +44,7 @@ def problem_of(
         Capacity of the fabric's links [B/s].
     jitter : Jitter
         Noise on kernels and latencies.
-    changes : sequence of Change
+    changes : sequence of RateChange
         Moments at which links and GPUs slow down or recover; every rank of the program must then be simulated.
     logged : collection of int
         Instances whose transfers are logged, numbered as in `first_instances`.
@@ -74,7 +74,7 @@ def problem_of(
     return Problem(values | arrays, starts(lengths), int(lengths.sum()), total)
 
 
-def _changes(changes: Sequence[Change], capacity: Floats, avoided: Sequence[frozenset[int]]) -> dict[str, Any]:
+def _changes(changes: Sequence[RateChange], capacity: Floats, avoided: Sequence[frozenset[int]]) -> dict[str, Any]:
     """Return the fields of problem.h for the moments at which links, GPUs and routes change."""
     links = [(link, factor) for change in changes for link, factor in change.links.items()]
     ranks = [(rank, factor) for change in changes for rank, factor in change.ranks.items()]

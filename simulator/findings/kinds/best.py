@@ -17,10 +17,10 @@ from itertools import pairwise
 from typing import Any, Final
 
 from simulator.basics.counts import number_of
+from simulator.findings.axis_search import Bracket
 from simulator.findings.comparison import Comparison, Row, Settings, amount, key_of
 from simulator.findings.crossovers import Axis, axis_of, changes
 from simulator.findings.found import Finding, FindingResult
-from simulator.findings.search import Bracket
 from simulator.findings.text import (
     MOST_NAMED,
     bracket_text,

@@ -14,10 +14,10 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from simulator.findings.axis_search import Bracket
 from simulator.findings.comparison import Comparison, Row, Settings, key_of
 from simulator.findings.crossovers import Axis, axis_of, changes, log_ratio, sign_changes
 from simulator.findings.found import Finding, FindingResult
-from simulator.findings.search import Bracket
 from simulator.findings.text import at_text, bracket_text, bracketed, clause, ends_text, join_list, short_list
 from simulator.records.measures import Measure, Report, for_reports, percent_text
 from simulator.records.setting_text import label

@@ -32,7 +32,7 @@ _IDLE: Final = ("model.name", "model.max_positions", "lesson", "steps", "loss_sc
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class ConfigurationDifference:
     """A part of a step that another program's configuration does not say.
 
     Attributes
@@ -51,7 +51,7 @@ class Exported:
     """A configuration's text, and the parts of the step that it does not say."""
 
     text: str
-    differences: tuple[Difference, ...]
+    differences: tuple[ConfigurationDifference, ...]
 
 
 def export(scenario: Scenario, program: str) -> Exported:
@@ -94,11 +94,11 @@ def _again(text: str, program: str, scenario: Scenario) -> TrainingStep:
     return to_step(again, cluster.world_size, scenario.base)
 
 
-def _differences(step: TrainingStep, other: TrainingStep) -> Iterator[Difference]:
+def _differences(step: TrainingStep, other: TrainingStep) -> Iterator[ConfigurationDifference]:
     """Yield the parts of two steps that differ, without parts that have no effect."""
     for part, first, second in _pairs("", _plain(step), _plain(other)):
         if part not in _IDLE and first != second:
-            yield Difference(part, first, second)
+            yield ConfigurationDifference(part, first, second)
 
 
 def _plain(step: TrainingStep) -> TrainingStep:

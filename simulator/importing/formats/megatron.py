@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from simulator.importing import megatron
+from simulator.importing import megatron_settings
 from simulator.importing.facts import Facts
 from simulator.importing.format import Format
 from simulator.importing.launchers import IDLE, LAUNCHERS
@@ -41,7 +41,7 @@ _DTYPES: Final = choice({"fp32": "float32", "bf16": "bfloat16", "fp16": "float16
 _IMPLEMENTATIONS: Final = choice({"local": "local", "transformer_engine": "te", "inference_optimized": "te"})
 _TABLE: Final[Table] = {
     **LAUNCHERS,
-    **megatron.ARCHITECTURE,
+    **megatron_settings.ARCHITECTURE,
     "world-size": Means(WORLD, size, needed=False),
     "swiglu": Means("shape.gated", flag),
     "quick-geglu": Means("shape.gated", flag),
@@ -174,14 +174,14 @@ def _plain(key: str) -> str:
 
 def _derive(facts: Facts) -> None:
     facts.assume(f"{_PARALLELISM}.sequence_parallel", False, _DEFAULT)
-    megatron.derive_shape(facts)
+    megatron_settings.derive_shape(facts)
     if facts.value("shape.num_experts") and facts.value(f"{_PARALLELISM}.ep", 1) > 1:
         facts.assume(f"{_PARALLELISM}.experts.dispatch", "all_gather", _DEFAULT)
-    megatron.derive_schedule(facts)
+    megatron_settings.derive_schedule(facts)
     _derive_precision(facts)
     _derive_sharding(facts)
-    megatron.derive_recompute(facts)
-    megatron.derive_step(facts)
+    megatron_settings.derive_recompute(facts)
+    megatron_settings.derive_step(facts)
     facts.assume("training.micro_batch_size", 1, "Megatron-LM requires it; 1 is taken")
 
 
@@ -202,7 +202,7 @@ def _derive_precision(facts: Facts) -> None:
     if facts.value("static_scale") and fp16:
         facts.derive("training.loss_scaling.rule", "static", "static_scale")
         facts.derive("training.loss_scaling.start", facts.value("static_scale"), "static_scale")
-    megatron.derive_low_precision(facts)
+    megatron_settings.derive_low_precision(facts)
     moments = {facts.value("moment_dtype"), facts.value("second_moment_dtype")}
     both = ("moment_dtype", "second_moment_dtype")
     if len(moments) == 1 and None not in moments and "fp8" not in moments:
@@ -224,7 +224,7 @@ def _derive_sharding(facts: Facts) -> None:
     elif facts.value("distributed_optimizer"):
         facts.derive(strategy, "zero1", "distributed_optimizer")
     facts.assume(strategy, "ddp", f"{_DEFAULT}: no --use-distributed-optimizer")
-    megatron.derive_buckets(facts)
+    megatron_settings.derive_buckets(facts)
 
 
 FORMAT: Final = Format(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from simulator.importing import megatron
+from simulator.importing import megatron_settings
 from simulator.importing.facts import Facts
 from simulator.importing.format import Format
 from simulator.importing.rules import Means, NotModelled, Table, choice, constant, flag, number, size, text, whole
@@ -136,7 +136,7 @@ _OWN: Final[Table] = {
 }  # fmt: skip
 
 _TABLE: Final[Table] = {
-    **{f"model.{name.replace('-', '_')}": _loose(rule) for name, rule in megatron.ARCHITECTURE.items()},
+    **{f"model.{name.replace('-', '_')}": _loose(rule) for name, rule in megatron_settings.ARCHITECTURE.items()},
     **_OWN,
 }
 _IDLE: Final = (
@@ -188,12 +188,12 @@ def _derive(facts: Facts) -> None:
     if facts.value("fp8_recipe_model") is not None and not facts.has("fp8_recipe"):
         facts.derive("fp8_recipe", facts.value("fp8_recipe_model"), "fp8_recipe_model")
     facts.assume(f"{_PARALLELISM}.sequence_parallel", False, "the default of Megatron's model")
-    megatron.derive_shape(facts)
-    megatron.derive_schedule(facts)
+    megatron_settings.derive_shape(facts)
+    megatron_settings.derive_schedule(facts)
     _derive_precision(facts)
     _derive_sharding(facts)
-    megatron.derive_recompute(facts)
-    megatron.derive_step(facts, dropout=0.0)
+    megatron_settings.derive_recompute(facts)
+    megatron_settings.derive_step(facts, dropout=0.0)
 
 
 def _unite(facts: Facts, name: str, others: tuple[str, ...]) -> None:
@@ -223,7 +223,7 @@ def _derive_precision(facts: Facts) -> None:
     sums, why = ("float32" if wide else params), "the default of recipes"
     for key in ("grads", "reduce"):
         facts.derive(f"{_PRECISION}.{key}", sums, "reduce_fp32", "ddp_reduce_fp32", otherwise=why)
-    megatron.derive_low_precision(facts)
+    megatron_settings.derive_low_precision(facts)
     if facts.has("moment_dtype"):
         facts.derive("training.optimizer.state_dtype", facts.value("moment_dtype"), "moment_dtype")
 
@@ -239,7 +239,7 @@ def _derive_sharding(facts: Facts) -> None:
     if not facts.has(f"{_SHARDING}.strategy"):
         strategy = "zero1" if shards or not is_set else "ddp"
         facts.derive(f"{_SHARDING}.strategy", strategy, *names, otherwise="the default of recipes")
-    megatron.derive_buckets(facts)
+    megatron_settings.derive_buckets(facts)
 
 
 FORMAT: Final = Format(

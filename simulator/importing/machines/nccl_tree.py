@@ -33,7 +33,7 @@ class Branch:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Leaf:
+class NcclLeaf:
     """A GPU or a network card: element gpu, net or pci; its pci, if any; and the number of its branch."""
 
     element: Element
@@ -57,8 +57,8 @@ class NcclTree:
 
     is_dump: bool
     branches: list[Branch] = field(default_factory=list)
-    gpus: list[Leaf] = field(default_factory=list)
-    cards: list[Leaf] = field(default_factory=list)
+    gpus: list[NcclLeaf] = field(default_factory=list)
+    cards: list[NcclLeaf] = field(default_factory=list)
     switches: set[str] = field(default_factory=set)
     others: list[Element] = field(default_factory=list)
 
@@ -129,13 +129,13 @@ class _Walker:
             if element.name == "pci":
                 self._walk_pci(element, branch)
             elif element.name == "gpu":
-                self._add(self._tree.gpus, Leaf(element, pci, branch))
+                self._add(self._tree.gpus, NcclLeaf(element, pci, branch))
             elif element.name == "nic":
                 for net in element.children:
                     if net.name == "net":
-                        self._add(self._tree.cards, Leaf(net, pci, branch))
+                        self._add(self._tree.cards, NcclLeaf(net, pci, branch))
 
-    def _add(self, several: list[Leaf], leaf: Leaf) -> None:
+    def _add(self, several: list[NcclLeaf], leaf: NcclLeaf) -> None:
         several.append(leaf)
         if len(several) > _MOST_DEVICES:
             raise XmlFaultError(leaf.element.line, f"has more than {_MOST_DEVICES} GPUs or network cards")
@@ -152,9 +152,9 @@ class _Walker:
         elif tree.is_dump:
             tree.others.append(pci)
         elif self._is_gpu(pci, kind, address):
-            self._add(tree.gpus, Leaf(pci, pci, branch))
+            self._add(tree.gpus, NcclLeaf(pci, pci, branch))
         elif kind.startswith(_CARD_CLASSES) or not kind:
-            self._add(tree.cards, Leaf(pci, pci, branch))
+            self._add(tree.cards, NcclLeaf(pci, pci, branch))
         else:
             tree.others.append(pci)
 
@@ -171,7 +171,7 @@ class _Walker:
         return address not in self._cards
 
 
-def _sort(several: list[Leaf]) -> None:
+def _sort(several: list[NcclLeaf]) -> None:
     """Sort GPUs or cards by their number `dev`; without numbers by PCI address, as CUDA numbers equal GPUs."""
     numbers = [leaf.element.attributes.get("dev", "") for leaf in several]
     if all(re.fullmatch(r"[0-9]{1,6}", number) for number in numbers) and len(set(numbers)) == len(numbers):

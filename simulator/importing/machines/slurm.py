@@ -50,7 +50,7 @@ class Network:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class SlurmLayout:
     """The layout of a cluster in a file of Slurm.
 
     Attributes
@@ -74,7 +74,7 @@ class Layout:
     networks: tuple[Network, ...] = ()
 
 
-def machine(layout: Layout, source: str, options: MachineOptions, notes: Notes) -> Machine:
+def machine(layout: SlurmLayout, source: str, options: MachineOptions, notes: Notes) -> Machine:
     """Return the machine of a layout.
 
     Raises
@@ -120,7 +120,7 @@ def _note_node(template: NodeTemplate, topology: str, options: MachineOptions, n
         notes.assume("collective library", "measured constants", f"those of {topology}")
 
 
-def _note_tree(tree: SwitchTree, layout: Layout, notes: Notes) -> None:
+def _note_tree(tree: SwitchTree, layout: SlurmLayout, notes: Notes) -> None:
     source, _, line = next(iter(tree.switches.values())).place.rpartition(":")
     setting = Setting("Nodes", "", source, int(line) if line.isdigit() else None)
     nodes = {node for block in layout.blocks for node in block.nodes} or tree.nodes
@@ -163,7 +163,7 @@ def _tree_of_blocks(
 
 
 def _neighbours(
-    layout: Layout, options: MachineOptions, notes: Notes
+    layout: SlurmLayout, options: MachineOptions, notes: Notes
 ) -> tuple[str, tuple[str, ...], Sequence[str], Sequence[Cable]]:
     """Return the kind of a layout of neighbours, the nodes to import, all nodes with a switch, and the cables."""
     if layout.networks:
@@ -177,7 +177,7 @@ def _neighbours(
     if layout.rings:
         tree = SwitchTree(layout.rings)
         hosts = chosen_nodes(tree.nodes, options)
-        _note_tree(tree, Layout(blocks=layout.rings), notes)
+        _note_tree(tree, SlurmLayout(blocks=layout.rings), notes)
         circles = [[node for node in ring.nodes if node in set(hosts)] for ring in layout.rings]
         pairs = [pair for circle in circles for pair in pairwise([*circle, circle[0]] if len(circle) > 2 else circle)]
         return "ring", hosts, hosts, [(a, b, None, 0.0) for a, b in pairs]
@@ -195,7 +195,7 @@ def _neighbours(
 
 
 def _graph_of_neighbours(
-    layout: Layout, template: NodeTemplate, reference: Reference, options: MachineOptions, notes: Notes
+    layout: SlurmLayout, template: NodeTemplate, reference: Reference, options: MachineOptions, notes: Notes
 ) -> Graph:
     """Return the nodes to import, a switch of each node, and the cables between the switches."""
     kind, hosts, nodes, cables = _neighbours(layout, options, notes)

@@ -16,7 +16,7 @@ from simulator.basics.errors import ScenarioError
 from simulator.basics.plain_data import DEEPEST
 from simulator.basics.yaml_dialect import MOST_VALUES
 from simulator.importing.settings import MOST_BYTES, Setting, Unresolved
-from simulator.importing.syntax.shell_words import Command, Part, RawWord, Scanner
+from simulator.importing.syntax.shell_words import Command, RawWord, Scanner, WordPart
 
 _ASSIGNMENT: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(\+?)=(.*)\Z", re.DOTALL)
 _OPENING: Final = frozenset({"if", "while", "until", "for", "case", "select", "{"})
@@ -210,7 +210,7 @@ class _Script:
         if word.items is not None:
             value = [piece for item in word.items for piece in self._expanded(item)]
         else:
-            first = Part("text", match[3], word.parts[0].quoted)
+            first = WordPart("text", match[3], word.parts[0].quoted)
             value = [self._scalar(RawWord(word.line, (first, *word.parts[1:])))]
         value = [replace(piece, arms=_joined(arms, piece.arms)) for piece in value]
         variable = self.variables.get(name)
@@ -227,7 +227,7 @@ class _Script:
         text = "".join(" ".join(value.text for value in values) for values in parts)
         return self._counted(Word(text, word.line, arms, note))
 
-    def _value(self, part: Part) -> tuple[Word, ...]:
+    def _value(self, part: WordPart) -> tuple[Word, ...]:
         """Return the words of a part: of a variable its value, or its name between marks."""
         if part.kind == "text":
             return (Word(part.text, 0),)

@@ -23,7 +23,7 @@ _BLANKS: Final = " \t"
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class WordPart:
     """A piece of a word.
 
     Attributes
@@ -43,7 +43,7 @@ class RawWord:
     """A word before variables are replaced; `items` are the words of an array assignment NAME=( ... )."""
 
     line: int
-    parts: tuple[Part, ...]
+    parts: tuple[WordPart, ...]
     items: tuple[RawWord, ...] | None = None
 
     @property
@@ -150,7 +150,7 @@ class Scanner:
         self.count += 1
         if self.count > MOST_VALUES:
             raise ScenarioError(f"{self.source}:{self.line}: more than {MOST_VALUES} words; is it the right file?")
-        line, parts = self.line, list[Part]()
+        line, parts = self.line, list[WordPart]()
         start = self.at
         while self.at < len(self.text):
             char = self.text[self.at]
@@ -194,36 +194,36 @@ class Scanner:
             else:
                 yield self._word()
 
-    def _plain(self, parts: list[Part]) -> None:
+    def _plain(self, parts: list[WordPart]) -> None:
         end = self.at
         while end < len(self.text) and self.text[end] not in " \t\n;&|()<>\\'\"$`":
             end += 1
-        parts.append(Part("text", self.text[self.at : end]))
+        parts.append(WordPart("text", self.text[self.at : end]))
         self.at = end
 
-    def _escape(self, parts: list[Part]) -> None:
+    def _escape(self, parts: list[WordPart]) -> None:
         following = self.text[self.at + 1 : self.at + 2]
         if following == "\n":
             self.line += 1
         elif following:
-            parts.append(Part("text", following, quoted=True))
+            parts.append(WordPart("text", following, quoted=True))
         self.at += 2
 
-    def _single(self, parts: list[Part]) -> None:
+    def _single(self, parts: list[WordPart]) -> None:
         end = self.text.find("'", self.at + 1)
         end = len(self.text) if end < 0 else end
         inner = self.text[self.at + 1 : end]
-        parts.append(Part("text", inner, quoted=True))
+        parts.append(WordPart("text", inner, quoted=True))
         self.line += inner.count("\n")
         self.at = end + 1
 
-    def _double(self, parts: list[Part]) -> None:
+    def _double(self, parts: list[WordPart]) -> None:
         self.at += 1
         pieces = list[str]()
         while self.at < len(self.text) and self.text[self.at] != '"':
             char = self.text[self.at]
             if char in "$`":
-                parts.append(Part("text", "".join(pieces), quoted=True))
+                parts.append(WordPart("text", "".join(pieces), quoted=True))
                 pieces = []
                 self._variable(parts, quoted=True)
                 continue
@@ -238,9 +238,9 @@ class Scanner:
             pieces.append(char)
             self.at += 1
         self.at += 1
-        parts.append(Part("text", "".join(pieces), quoted=True))
+        parts.append(WordPart("text", "".join(pieces), quoted=True))
 
-    def _variable(self, parts: list[Part], *, quoted: bool) -> None:
+    def _variable(self, parts: list[WordPart], *, quoted: bool) -> None:
         """Read a variable, or a command or arithmetic whose value nobody computes."""
         start = self.at
         following = self.text[self.at + 1 : self.at + 2]
@@ -257,17 +257,17 @@ class Scanner:
             return
         elif name is not None:
             self.at = name.end()
-            parts.append(Part("variable", name[0], quoted))
+            parts.append(WordPart("variable", name[0], quoted))
             return
         elif following and following in "0123456789":
             self.at += 2
-            parts.append(Part("variable", following, quoted))
+            parts.append(WordPart("variable", following, quoted))
             return
         else:
             # $@, $? or a single dollar.
             self.at += 2 if following and following in "@*#?$!-" else 1
         self.line += self.text.count("\n", start, self.at)
-        parts.append(Part("opaque", self.text[start : self.at], quoted))
+        parts.append(WordPart("opaque", self.text[start : self.at], quoted))
 
     def _balanced(self, opening: str, closing: str) -> None:
         """Step behind the bracket that closes the one after the dollar."""
@@ -284,9 +284,9 @@ class Scanner:
 _BRACED: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*|[0-9])(\[[@*]\])?(?::?-([^${}`]*))?\}\Z", re.DOTALL)
 
 
-def _braced(text: str, *, quoted: bool) -> Part:
+def _braced(text: str, *, quoted: bool) -> WordPart:
     match = _BRACED.match(text)
     if match is None:
-        return Part("opaque", text, quoted)
+        return WordPart("opaque", text, quoted)
     default = match[3]
-    return Part("variable", match[1], quoted, None if default is None else default.strip("\"'"))
+    return WordPart("variable", match[1], quoted, None if default is None else default.strip("\"'"))

@@ -22,7 +22,7 @@ _APART: Final = 0.01
 
 
 @dataclass(frozen=True, slots=True)
-class Traffic:
+class ParticipantTraffic:
     """All transfers of a participant (rank, server or switch) in a single direction, sorted by start.
 
     Attributes
@@ -45,7 +45,7 @@ class Traffic:
         return list(zip(self.start.tolist(), self.end.tolist(), strict=True))
 
 
-def traffic(timeline: Timeline, groups: Mapping[str, Sequence[int]]) -> dict[Participant, list[Traffic]]:
+def traffic(timeline: Timeline, groups: Mapping[str, Sequence[int]]) -> dict[Participant, list[ParticipantTraffic]]:
     """Return each participant's sends, plus the receives if some happen while the participant sends nothing.
 
     A ring rank receives while it sends: a single lane shows both. A parameter server first receives, then sends.
@@ -92,15 +92,15 @@ def _columns(log: TransferLog, rows: Ints, peer: npt.NDArray[np.int32], way: str
     return log.enter[rows], log.end[rows], names
 
 
-def _joined(direction: str, parts: Sequence[tuple[Floats, Floats, list[str]]]) -> Traffic:
+def _joined(direction: str, parts: Sequence[tuple[Floats, Floats, list[str]]]) -> ParticipantTraffic:
     """Return the transfers of several collectives, given as (starts, ends, names), joined and sorted by start."""
     start, end = (np.concatenate([part[column] for part in parts]) for column in (0, 1))
     names = [name for part in parts for name in part[2]]
     order = np.lexsort((end, start))
-    return Traffic(direction, start[order], end[order], tuple(names[i] for i in order.tolist()))
+    return ParticipantTraffic(direction, start[order], end[order], tuple(names[i] for i in order.tolist()))
 
 
-def _lanes(both: Mapping[str, Traffic], end: float) -> list[Traffic]:
+def _lanes(both: Mapping[str, ParticipantTraffic], end: float) -> list[ParticipantTraffic]:
     """Return a participant's sends, plus its receives if more than a tiny share of `end` has receives but no send."""
     sends, receives = both.get("sends"), both.get("receives")
     # A participant that only sends, or only receives, has a single lane.

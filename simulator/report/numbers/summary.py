@@ -15,7 +15,7 @@ import numpy as np
 from simulator.basics.units import format_bandwidth, format_time
 from simulator.cluster.cluster import Cluster
 from simulator.collectives.algorithm import REDUCING
-from simulator.collectives.plan import Plan
+from simulator.collectives.collective_plan import Plan
 from simulator.payload.judge import Verdict
 from simulator.records.collective_operation import COLLECTIVE_OPERATIONS, Holding
 from simulator.records.measures import arrays_text

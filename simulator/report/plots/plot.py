@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from simulator.records.memory_margin import MemoryMargin, margin_of_timeline
 from simulator.records.schedule import Schedule
 from simulator.records.timeline import Timeline
-from simulator.report.numbers.scaling import Crossing, ScalingPoint
+from simulator.report.numbers.algorithm_crossovers import Crossing, ScalingPoint
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from simulator.basics.units import format_time
-from simulator.report.numbers.scaling import ScalingPoint
+from simulator.report.numbers.algorithm_crossovers import ScalingPoint
 from simulator.report.plots import style
 
 if TYPE_CHECKING:

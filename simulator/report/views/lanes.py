@@ -12,7 +12,7 @@ from simulator.basics.arrays import Floats
 from simulator.records.operation import KernelParts
 from simulator.records.program import Program
 from simulator.records.timeline import Span, Timeline, by_rank
-from simulator.report.numbers.participants import Participant, Traffic, traffic
+from simulator.report.numbers.participants import Participant, ParticipantTraffic, traffic
 from simulator.report.plots.training.pipeline import first_of_stages, passes
 from simulator.report.views.pass_kernels import kernels_of_passes
 from simulator.step.streams import dimension_of
@@ -194,7 +194,11 @@ def _kernels(
 
 
 def _traffic_lane(
-    who: Participant, group: Sequence[Participant], flow: Traffic, unit: float, texts: dict[str, dict[str, int]]
+    who: Participant,
+    group: Sequence[Participant],
+    flow: ParticipantTraffic,
+    unit: float,
+    texts: dict[str, dict[str, int]],
 ) -> dict[str, Any]:
     """Return a lane (picture row) with each transfer that a participant sends or receives."""
     names = [texts["names"].setdefault(name, len(texts["names"])) for name in flow.names]
@@ -204,7 +208,10 @@ def _traffic_lane(
 
 
 def _server_lanes(
-    moved: Mapping[Participant, Sequence[Traffic]], unit: float, texts: dict[str, dict[str, int]], notes: list[str]
+    moved: Mapping[Participant, Sequence[ParticipantTraffic]],
+    unit: float,
+    texts: dict[str, dict[str, int]],
+    notes: list[str],
 ) -> list[dict[str, Any]]:
     """Return lanes (picture rows) for servers and switches; participants with equal transfers share lanes."""
     groups: dict[Any, list[str]] = {}

@@ -20,7 +20,7 @@ from simulator.records.program import Program
 from simulator.records.timeline import Span, Timeline
 from simulator.report.views.lanes import lanes, lanes_of_streams, pipeline
 from simulator.report.views.links import few_names, links
-from simulator.report.views.memory import memory, only_at_peak
+from simulator.report.views.memory_view import memory, only_at_peak
 
 # Whole numbers up to this are exact in JavaScript, and short enough in JSON.
 _TICKS: Final = 10**9

@@ -16,7 +16,7 @@ from simulator.results.page.document import document
 from simulator.results.page.html_text import html_text
 from simulator.results.page.point_table import text_cell
 from simulator.results.page.timeline_panel import timeline_panel
-from simulator.results.run_differences import Change, CommonPoint, RunDifferences, key_text
+from simulator.results.run_differences import CommonPoint, RunDifferences, ValueChange, key_text
 
 # View size in a pair, before text encoding [B]; maximum number of pairs with views.
 _MOST_BYTES: Final = 60_000
@@ -91,7 +91,7 @@ def _head_row(point: CommonPoint) -> str:
     return f'<tr><th class="text" colspan="4">{html_text(_label(point))}: {count} {figures}</th></tr>'
 
 
-def _figure_row(change: Change) -> str:
+def _figure_row(change: ValueChange) -> str:
     first, second = figure_texts(change.key, change.first, change.second)
     return _row((change.key, first, second), relative_change_text(change.first, change.second))
 

@@ -15,7 +15,7 @@ from simulator.records.setting_text import label
 from simulator.report.numbers.bottleneck import Bottleneck
 from simulator.report.plots import style
 from simulator.report.plots.training.memory import FARTHEST_LINE
-from simulator.results.page.machine import machines
+from simulator.results.page.machine_drawings import machines
 from simulator.results.page.point_table import figures
 from simulator.scenario.build_training import to_step
 from simulator.scenario.description import describe_point

@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from simulator.traces.chakra.read import Node, RankTrace
+from simulator.traces.chakra.trace_reader import ChakraNode, RankTrace
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class RepairedTrace:
     circular: int
 
 
-def ordered(nodes: Mapping[int, Node]) -> tuple[tuple[Node, ...], list[int]]:
+def ordered(nodes: Mapping[int, ChakraNode]) -> tuple[tuple[ChakraNode, ...], list[int]]:
     """Return nodes in an order of rising ids in which each node follows its dependencies; and a circle of ids, or [].
 
     Each id of the circle depends on the next, and the first is repeated at the end. Every dependency must exist.
@@ -49,7 +49,7 @@ def ordered(nodes: Mapping[int, Node]) -> tuple[tuple[Node, ...], list[int]]:
     return tuple(order), _circle(nodes, blocked) if blocked else []
 
 
-def _circle(nodes: Mapping[int, Node], blocked: set[int]) -> list[int]:
+def _circle(nodes: Mapping[int, ChakraNode], blocked: set[int]) -> list[int]:
     """Return a circle of dependencies among the nodes `blocked`; each depends on another node of `blocked`."""
     path: dict[int, None] = {}
     ident = min(blocked)

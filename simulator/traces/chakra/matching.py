@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from simulator.basics.errors import ScenarioError, few, one_line
 from simulator.records.chakra import RENDEZVOUS, NodeType
 from simulator.traces.chakra.dependencies import ordered
-from simulator.traces.chakra.read import Node, RankTrace
+from simulator.traces.chakra.trace_reader import ChakraNode, RankTrace
 
 # Name of the group of all ranks.
 EVERYBODY = ""
@@ -29,7 +29,7 @@ class NodePlace:
     """A node of a rank."""
 
     rank: int
-    node: Node
+    node: ChakraNode
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class MatchedTraces:
         In no particular order.
     """
 
-    order: tuple[tuple[Node, ...], ...]  # nodes of each rank in the order in which they are issued
+    order: tuple[tuple[ChakraNode, ...], ...]  # nodes of each rank in the order in which they are issued
     messages: tuple[Message, ...]
     meetings: tuple[Meeting, ...]
     reordered: bool  # True if some rank does not issue its nodes in the order of their ids
@@ -97,9 +97,9 @@ def matched(traces: Sequence[RankTrace], groups: Mapping[str, Sequence[int]] | N
     return MatchedTraces(other, messages, meetings, reordered=True)
 
 
-def _by_id(trace: RankTrace) -> dict[int, Node]:
+def _by_id(trace: RankTrace) -> dict[int, ChakraNode]:
     """Return a rank's nodes by id, after checks of ids and dependencies."""
-    by_id: dict[int, Node] = {}
+    by_id: dict[int, ChakraNode] = {}
     for node in trace.nodes:
         if node.id in by_id:
             names = f"{by_id[node.id].name!r}, {node.name!r}"
@@ -113,7 +113,7 @@ def _by_id(trace: RankTrace) -> dict[int, Node]:
     return by_id
 
 
-def _in_order(trace: RankTrace, nodes: Mapping[int, Node]) -> tuple[Node, ...]:
+def _in_order(trace: RankTrace, nodes: Mapping[int, ChakraNode]) -> tuple[ChakraNode, ...]:
     """Return a rank's nodes so that each follows its dependencies, otherwise by id."""
     order, circle = ordered(nodes)
     if circle:
@@ -123,7 +123,7 @@ def _in_order(trace: RankTrace, nodes: Mapping[int, Node]) -> tuple[Node, ...]:
     return order
 
 
-def _messages(traces: Sequence[RankTrace], order: Sequence[Sequence[Node]]) -> Iterator[Message]:
+def _messages(traces: Sequence[RankTrace], order: Sequence[Sequence[ChakraNode]]) -> Iterator[Message]:
     """Yield each SEND with its RECV."""
     ends: tuple[dict[tuple[int, int, int], list[NodePlace]], ...] = ({}, {})
     for rank, nodes in enumerate(order):
@@ -147,7 +147,7 @@ def _messages(traces: Sequence[RankTrace], order: Sequence[Sequence[Node]]) -> I
             yield Message(send, receive, tag, number)
 
 
-def _peer(traces: Sequence[RankTrace], rank: int, node: Node, attribute: str) -> int:
+def _peer(traces: Sequence[RankTrace], rank: int, node: ChakraNode, attribute: str) -> int:
     peer = node.number(attribute)
     if peer is None or not 0 <= peer < len(traces) or peer == rank:
         problem = "is missing" if peer is None else f"got {peer}"
@@ -159,7 +159,7 @@ def _peer(traces: Sequence[RankTrace], rank: int, node: Node, attribute: str) ->
 
 
 def _meetings(
-    traces: Sequence[RankTrace], order: Sequence[Sequence[Node]], groups: Mapping[str, Sequence[int]]
+    traces: Sequence[RankTrace], order: Sequence[Sequence[ChakraNode]], groups: Mapping[str, Sequence[int]]
 ) -> Iterator[Meeting]:
     """Yield each collective with the nodes of its ranks."""
     by_group: dict[str, dict[int, list[NodePlace]]] = {}
@@ -204,7 +204,9 @@ class _Together:
     meetings: Sequence[Meeting]
     left: tuple[NodePlace, ...] = field(default=())  # nodes that wait for each other, after an attempt without a result
 
-    def order(self, plain: Sequence[Sequence[Node]], *, streams: bool) -> tuple[tuple[Node, ...], ...] | None:
+    def order(
+        self, plain: Sequence[Sequence[ChakraNode]], *, streams: bool
+    ) -> tuple[tuple[ChakraNode, ...], ...] | None:
         """Return the nodes of each rank so that nobody waits for a node behind its own; None if there is no such order.
 
         With `streams`, the nodes that share a resource keep their order in `plain`.
@@ -250,12 +252,12 @@ class _Together:
 
     def _sorted(
         self, members: Sequence[Sequence[NodePlace]], behind: Sequence[Sequence[int]], missing: list[int]
-    ) -> tuple[tuple[Node, ...], ...] | None:
+    ) -> tuple[tuple[ChakraNode, ...], ...] | None:
         # Smallest id first, then the lowest rank.
         key = [min((place.node.id, place.rank) for place in places) for places in members]
         ready = [(key[vertex], vertex) for vertex, count in enumerate(missing) if not count]
         heapq.heapify(ready)
-        order: list[list[Node]] = [[] for _ in range(self.ranks)]
+        order: list[list[ChakraNode]] = [[] for _ in range(self.ranks)]
         done = 0
         while ready:
             _, vertex = heapq.heappop(ready)
@@ -272,7 +274,7 @@ class _Together:
         return tuple(map(tuple, order))
 
 
-def resource_of(node: Node) -> str:
+def resource_of(node: ChakraNode) -> str:
     """Return the resource that runs a node: its nodes run one at a time, in the order of issue.
 
     Kernels have a resource for each `stream` (or else `tid`), operations of the host for each thread (`tid`),

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from simulator.cluster.cluster import Cluster
 from simulator.collectives.algorithm import CollectiveRequest
 from simulator.collectives.algorithm_files import find_algorithm
-from simulator.collectives.plan import Task, plan
+from simulator.collectives.collective_plan import Task, plan
 from simulator.collectives.point_to_point import point_to_point
 from simulator.records.operation import Collective
 

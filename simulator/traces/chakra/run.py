@@ -19,8 +19,8 @@ from simulator.report.plots.picture import Picture
 from simulator.report.tables.answer_table import AnswerColumn, AnswerTable
 from simulator.traces.chakra.dependencies import repaired
 from simulator.traces.chakra.matching import matched
-from simulator.traces.chakra.program import ConvertedTraces, converted
-from simulator.traces.chakra.read import read_traces
+from simulator.traces.chakra.trace_program import ConvertedTraces, converted
+from simulator.traces.chakra.trace_reader import read_traces
 from simulator.traces.gpu_work import GpuStep, GpuWork
 
 # Kinds of the operations of nodes; every other kind is communication.

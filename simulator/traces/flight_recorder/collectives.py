@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from simulator.traces.flight_recorder.read import Dump, Entry
+from simulator.traces.flight_recorder.dump_reader import Dump, Entry
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
-from simulator.traces.flight_recorder.read import Dump, Entry
+from simulator.traces.flight_recorder.dump_reader import Dump, Entry
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from simulator.traces.kineto.kernel_names import (
     kind_of_kernel,
     partners_of_copy,
 )
-from simulator.traces.kineto.read import KinetoTrace, TracedWork
+from simulator.traces.kineto.profile_reader import KinetoTrace, TracedWork
 
 _MOST_NAMED: Final = 8
 # Kinds of this simulator's operations whose kernels are known, or of a kind of their own.

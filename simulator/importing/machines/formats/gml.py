@@ -19,7 +19,7 @@ from simulator.basics.errors import ScenarioError, one_line
 from simulator.importing.machines.machine_format import Machine, MachineFormat, SourceFile
 from simulator.importing.machines.notes import Notes
 from simulator.importing.machines.options import MachineOptions
-from simulator.importing.machines.slurm import USES, Cable, Layout, Network, machine
+from simulator.importing.machines.slurm import USES, Cable, Network, SlurmLayout, machine
 from simulator.importing.settings import Setting
 
 _BEGIN: Final = re.compile(r"(?m)^[ \t]*graph\s*\[")
@@ -61,7 +61,7 @@ def _read(file: SourceFile, options: MachineOptions, notes: Notes, _: Machine | 
         why = "great-circle distances of the coordinates, at 200,000 km/s in fibre"
         notes.assume("latency of cables", f"{min(delays) * 1e3:.3g} to {max(delays) * 1e3:.3g} ms", why)
     network = Network(Setting("node, edge", "", file.name), tuple(names.values()), tuple(cables.values()))
-    return machine(Layout(networks=(network,)), file.name, options, notes)
+    return machine(SlurmLayout(networks=(network,)), file.name, options, notes)
 
 
 def _name(number: Any, facts: dict[str, Any]) -> str:

@@ -22,7 +22,7 @@ from simulator.cluster.gpu_file import load_gpu
 from simulator.importing.machines.gpu_kinds import gpu_kind
 from simulator.importing.machines.links import Links, assumed_links, counted_links
 from simulator.importing.machines.machine_format import Machine, MachineFormat, SourceFile
-from simulator.importing.machines.nccl_tree import SWITCH_CLASS, Branch, Leaf, bus_address, elements, nccl_tree
+from simulator.importing.machines.nccl_tree import SWITCH_CLASS, Branch, NcclLeaf, bus_address, elements, nccl_tree
 from simulator.importing.machines.network import graph_of
 from simulator.importing.machines.node_graph import merged_ports
 from simulator.importing.machines.node_parts import Device, NodeParts, Place, PlaceKind, nearest_text
@@ -225,7 +225,7 @@ class _Reader:
         number = element.whole("numaid", -1) if "numaid" in element.attributes else -1
         return Place(branch.kind, f"numa {number}", host=element.attributes.get("host_hash", ""))
 
-    def _device(self, leaf: Leaf, reference: Reference) -> Device:
+    def _device(self, leaf: NcclLeaf, reference: Reference) -> Device:
         """Return a GPU or a network card with its bandwidth to its place."""
         element, pci = leaf.element, leaf.pci
         name = element.attributes.get("name") or (element.name if pci is None else bus_address(pci))

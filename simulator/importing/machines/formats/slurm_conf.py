@@ -17,7 +17,7 @@ from simulator.importing.machines.hostlist import expand
 from simulator.importing.machines.machine_format import Machine, MachineFormat, SourceFile
 from simulator.importing.machines.notes import Notes
 from simulator.importing.machines.options import MachineOptions
-from simulator.importing.machines.slurm import USES, Layout, machine
+from simulator.importing.machines.slurm import USES, SlurmLayout, machine
 from simulator.importing.machines.switch_tree import NamedSwitch
 from simulator.importing.settings import Reason, Setting
 
@@ -70,7 +70,7 @@ def _read(file: SourceFile, options: MachineOptions, notes: Notes, _: Machine | 
             why = "any text in Slurm, which ignores it; --level-bandwidth gives rates"
             notes.ignore(setting, Reason.NOT_MODELLED, why)
     switches, blocks, rings = (tuple(by_kind[kind]) for kind in ("switchname", "blockname", "ringname"))
-    layout = Layout(switches, blocks, rings)
+    layout = SlurmLayout(switches, blocks, rings)
     return machine(layout, file.name, options, notes)
 
 

@@ -21,7 +21,7 @@ from simulator.importing.machines.hostlist import expand
 from simulator.importing.machines.machine_format import Machine, MachineFormat, SourceFile
 from simulator.importing.machines.notes import Notes
 from simulator.importing.machines.options import MachineOptions
-from simulator.importing.machines.slurm import USES, Layout, machine
+from simulator.importing.machines.slurm import USES, SlurmLayout, machine
 from simulator.importing.machines.switch_tree import NamedSwitch
 from simulator.importing.machines.torus import Coordinates, Torus, in_order
 from simulator.importing.settings import Reason, Setting
@@ -107,7 +107,7 @@ class _Reader:
                 notes.ignore(self._setting((other, "topology"), f"topology {name}"), Reason.NOT_MODELLED, why)
         return number
 
-    def layout(self, number: int, options: MachineOptions, notes: Notes) -> Layout:
+    def layout(self, number: int, options: MachineOptions, notes: Notes) -> SlurmLayout:
         """Return the layout of a topology; the nodes of a flat one are those of --node-list."""
         entry = self._document.data[number]
         kinds = [kind for kind in _KINDS if kind in entry]
@@ -116,25 +116,27 @@ class _Reader:
         key: Key = (number, kinds[0])
         if kinds[0] == "tree":
             data = self._mapping(key, entry["tree"], ("switches",))
-            return Layout(switches=tuple(self._switches((*key, "switches"), data.get("switches"))))
+            return SlurmLayout(switches=tuple(self._switches((*key, "switches"), data.get("switches"))))
         if kinds[0] == "block":
             data = self._mapping(key, entry["block"], ("block_sizes", "blocks"))
             if "block_sizes" in data:
                 setting = self._setting((*key, "block_sizes"), "block_sizes")
                 notes.ignore(setting, Reason.NO_MEANING, "nodes of a block that jobs are planned for")
-            return Layout(blocks=tuple(self._nodes((*key, "blocks"), data.get("blocks"), "block")))
+            return SlurmLayout(blocks=tuple(self._nodes((*key, "blocks"), data.get("blocks"), "block")))
         if kinds[0] == "ring":
             data = self._mapping(key, entry["ring"], ("rings",))
-            return Layout(rings=tuple(self._nodes((*key, "rings"), data.get("rings"), "ring")))
+            return SlurmLayout(rings=tuple(self._nodes((*key, "rings"), data.get("rings"), "ring")))
         if kinds[0] == "torus3d":
             data = self._mapping(key, entry["torus3d"], ("toruses",))
-            return Layout(toruses=tuple(self._toruses((*key, "toruses"), data.get("toruses"), notes)))
+            return SlurmLayout(toruses=tuple(self._toruses((*key, "toruses"), data.get("toruses"), notes)))
         if entry["flat"] is not True:
             raise self._fault(key, "must be true")
         if options.node_list is None:
             raise self._fault(key, "names no nodes; give them with --node-list, such as gpu[001-008]")
         notes.assume("network of a flat topology", "one switch", "Slurm treats all nodes alike, and names no switch")
-        return Layout(switches=(NamedSwitch("switch", self._place(key), (), expand(options.node_list, "--node-list")),))
+        return SlurmLayout(
+            switches=(NamedSwitch("switch", self._place(key), (), expand(options.node_list, "--node-list")),)
+        )
 
     def _toruses(self, key: Key, data: Any, notes: Notes) -> Iterator[Torus]:
         for at, entry in self._list(key, data):

@@ -16,7 +16,7 @@ from simulator.basics.intervals import length
 from simulator.basics.units import format_time
 from simulator.records.operation import HOST, ISSUE
 from simulator.records.timeline import Span, Timeline
-from simulator.report.numbers.participants import Participant, Traffic, traffic
+from simulator.report.numbers.participants import Participant, ParticipantTraffic, traffic
 from simulator.report.plots import style
 from simulator.report.plots.plot import CloseUp, CloseUpPlot
 
@@ -124,7 +124,7 @@ def lane_of(name: str, bars: Sequence[Bar], end: float) -> Lane:
 def _alike_ranks(
     timeline: Timeline,
     by_rank: Mapping[int, Sequence[Span]],
-    moved: Mapping[Participant, Sequence[Traffic]],
+    moved: Mapping[Participant, Sequence[ParticipantTraffic]],
     slow: Collection[int],
 ) -> list[tuple[int, ...]]:
     """Return groups of ranks whose spans and transfers look the same when rounded to pixels; a slow rank is its own."""
@@ -138,7 +138,7 @@ def _alike_ranks(
     return [tuple(ranks) for ranks in rank_groups.values()]
 
 
-def _look(flows: Sequence[Traffic], pixel: float) -> Hashable:
+def _look(flows: Sequence[ParticipantTraffic], pixel: float) -> Hashable:
     """Return a comparable key: a participant's transfer directions and intervals, rounded to pixels."""
     return tuple(
         (flow.direction, tuple((round(start / pixel), round(end / pixel)) for start, end in flow.intervals))
@@ -146,7 +146,7 @@ def _look(flows: Sequence[Traffic], pixel: float) -> Hashable:
     )
 
 
-def _server_blocks(moved: Mapping[Participant, Sequence[Traffic]], end: float) -> tuple[list[Block], str]:
+def _server_blocks(moved: Mapping[Participant, Sequence[ParticipantTraffic]], end: float) -> tuple[list[Block], str]:
     """Return the picture rows of servers and switches, equal ones drawn once, and a text on omitted ones."""
     pixel = end / _PIXELS or 1.0
     groups: dict[Hashable, list[str]] = {}
@@ -262,7 +262,7 @@ def _select(
     return visible, f"{count} of {len(by_rank)} ranks shown: {choice}"
 
 
-def _lanes(spans: Sequence[Span], moved: Sequence[Traffic], end: float) -> tuple[Lane, ...]:
+def _lanes(spans: Sequence[Span], moved: Sequence[ParticipantTraffic], end: float) -> tuple[Lane, ...]:
     """Return a rank's picture rows: a row per stream, and a row each for its sends and receives."""
     lanes = []
     for stream, group in groupby(spans, lambda s: s.stream):

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from simulator.basics.units import format_bytes, format_time
-from simulator.report.numbers.scaling import Axis, Crossing, ScalingPoint, crossings, finding, headline
+from simulator.report.numbers.algorithm_crossovers import Axis, Crossing, ScalingPoint, crossings, finding, headline
 from simulator.report.plots import style
 from simulator.report.plots.plot import ComparedPoints, ComparisonPlot
 from simulator.report.plots.time_by_setting import time_by_setting

@@ -48,7 +48,7 @@ _WIDEST: Final = 17.8
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class RoundState:
     """Content of every rank's chunks after a round of a collective.
 
     Attributes
@@ -119,7 +119,7 @@ def _promise(schedule: Schedule) -> str:
     return COLLECTIVE_OPERATIONS[schedule.operation].result.format(root=f"rank {schedule.root}")
 
 
-def replay(schedule: Schedule, most: int) -> tuple[Step, ...]:
+def replay(schedule: Schedule, most: int) -> tuple[RoundState, ...]:
     """Replay a schedule without a clock and keep the states to draw.
 
     Parameters
@@ -130,7 +130,7 @@ def replay(schedule: Schedule, most: int) -> tuple[Step, ...]:
 
     Returns
     -------
-    tuple of Step
+    tuple of RoundState
         The state before the first round, and states after rounds.
 
     Notes
@@ -141,11 +141,11 @@ def replay(schedule: Schedule, most: int) -> tuple[Step, ...]:
     rounds = sum(1 for _ in schedule.rounds())
     early = rounds if rounds + 1 <= most else most - 3
     state = initial(schedule)
-    steps = [Step(0, _frozen(state), {}, 0)]
+    steps = [RoundState(0, _frozen(state), {}, 0)]
     for number, sends in enumerate(schedule.rounds(), 1):
         senders = _play(schedule, state, sends)
         if number <= early or number == rounds:
-            steps.append(Step(number, _frozen(state), senders, len(sends)))
+            steps.append(RoundState(number, _frozen(state), senders, len(sends)))
     return tuple(steps)
 
 
@@ -169,9 +169,9 @@ def _frozen(state: Held) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(row) for row in state)
 
 
-def _with_gap(steps: Sequence[Step]) -> list[Step | None]:
+def _with_gap(steps: Sequence[RoundState]) -> list[RoundState | None]:
     """Return the states to draw, with None inserted before the last if rounds are missing there."""
-    panels: list[Step | None] = list(steps)
+    panels: list[RoundState | None] = list(steps)
     if len(steps) > 1 and steps[-1].number > steps[-2].number + 1:
         panels.insert(-1, None)
     return panels
@@ -207,7 +207,7 @@ def origins_text(origins: int, world_size: int, letters: int = _LETTERS) -> str:
     return f"{len(ranks)}/{world_size}"
 
 
-def _name_cells(axes: Axes, step: Step, schedule: Schedule) -> None:
+def _name_cells(axes: Axes, step: RoundState, schedule: Schedule) -> None:
     """Draw a cell per rank and chunk with its origin ranks and senders; chunks written in this round are shaded."""
     from matplotlib.colors import ListedColormap
 
@@ -238,7 +238,7 @@ def _from(schedule: Schedule, senders: Sequence[int]) -> str:
     return names if len(names) <= _LETTERS else f"all {len(senders)}" if len(senders) > 2 else f"{len(senders)}"
 
 
-def _colour_cells(axes: Axes, step: Step, schedule: Schedule) -> None:
+def _colour_cells(axes: Axes, step: RoundState, schedule: Schedule) -> None:
     """Draw a coloured cell per rank and chunk: orange if written in this round, else blue, darker for more origins."""
     from matplotlib import colormaps
 
@@ -256,7 +256,7 @@ def _colour_cells(axes: Axes, step: Step, schedule: Schedule) -> None:
     axes.imshow(colours, aspect="auto", interpolation="nearest")
 
 
-def _frame(axes: Axes, step: Step, schedule: Schedule, *, first: bool, lowest: bool) -> None:
+def _frame(axes: Axes, step: RoundState, schedule: Schedule, *, first: bool, lowest: bool) -> None:
     """Write a panel's title (round, number of transfers), and the ranks and chunks as ticks."""
     transfers = f"{step.transfers} transfer" + ("s" if step.transfers != 1 else "")
     axes.set_title(f"step {step.number}: {transfers}" if step.number else "start", loc="left")

@@ -18,8 +18,8 @@ from xml.sax.saxutils import quoteattr
 
 from simulator.basics.errors import ScenarioError
 from simulator.collectives.msccl.convert import schedule_of_program
-from simulator.collectives.msccl.program import OPERATIONS, Gpu, Program, Step, ThreadBlock
-from simulator.collectives.msccl.read import buffer_sizes, read_program
+from simulator.collectives.msccl.msccl_program import OPERATIONS, MscclGpu, MscclProgram, MscclStep, ThreadBlock
+from simulator.collectives.msccl.xml_reader import buffer_sizes, read_program
 from simulator.collectives.verify import chunks_of
 from simulator.records.schedule import Schedule
 from simulator.records.transfers import Transfers, write_out
@@ -28,7 +28,7 @@ _NAMES: Final = {operation: name for name, operation in reversed(OPERATIONS.item
 _Key = tuple[int, bool, int, int]  # GPU, whether it sends, the other GPU, channel
 
 
-def program_of_schedule(schedule: Schedule) -> Program:
+def program_of_schedule(schedule: Schedule) -> MscclProgram:
     """Return the MSCCL program of a schedule.
 
     Raises
@@ -43,7 +43,7 @@ def program_of_schedule(schedule: Schedule) -> Program:
     return _Writer(schedule, write_out(schedule)).program()
 
 
-def program_text(program: Program) -> str:
+def program_text(program: MscclProgram) -> str:
     """Return a program as XML."""
     awaited = {(gpu.id, *step.awaits) for gpu in program.gpus for tb in gpu.blocks for step in tb.steps if step.awaits}
     channels = 1 + max((tb.channel for gpu in program.gpus for tb in gpu.blocks), default=0)
@@ -95,7 +95,7 @@ class _Writer:
 
     schedule: Schedule
     transfers: Transfers
-    _steps: dict[_Key, list[Step]] = field(default_factory=dict)
+    _steps: dict[_Key, list[MscclStep]] = field(default_factory=dict)
     _blocks: list[dict[_Key, int]] = field(init=False)  # for each GPU, the numbers of its thread blocks
     _scratch: list[dict[int, int]] = field(init=False)  # for each GPU, chunk -> place in scratch
     # For each transfer, the thread block and step that end it at its sender, and at its receiver.
@@ -107,14 +107,14 @@ class _Writer:
         self._blocks = [{} for _ in range(self.schedule.world_size)]
         self._scratch = [{} for _ in range(self.schedule.world_size)]
 
-    def program(self) -> Program:
+    def program(self) -> MscclProgram:
         """Return the program with the steps of every transfer."""
         schedule, waits = self.schedule, self.transfers.waits_of()
         ranks = range(schedule.world_size)
         in_place = schedule.operation != "all_to_all"
         if not in_place:
             for rank in ranks:
-                step = Step("cpy", ("i", rank * schedule.pieces), ("o", rank * schedule.pieces), schedule.pieces)
+                step = MscclStep("cpy", ("i", rank * schedule.pieces), ("o", rank * schedule.pieces), schedule.pieces)
                 self._add((rank, True, -1, 0), step, [])
         channels: dict[tuple[int, int], dict[int, int]] = {}
         for number, awaited in enumerate(waits):
@@ -123,9 +123,9 @@ class _Writer:
             channel = of_pair.setdefault(int(self.transfers.channel[number]), len(of_pair))
             before = int(self.transfers.before_on_channel[number])
             self._transfer(number, (src, dst, channel), [*awaited, *([before] if before >= 0 else [])])
-        gpus = tuple(Gpu(rank, len(self._scratch[rank]), self._thread_blocks(rank)) for rank in ranks)
+        gpus = tuple(MscclGpu(rank, len(self._scratch[rank]), self._thread_blocks(rank)) for rank in ranks)
         chunks = schedule.chunks if in_place else schedule.chunks // schedule.world_size
-        return Program(schedule.algorithm, schedule.operation, chunks, in_place, gpus)
+        return MscclProgram(schedule.algorithm, schedule.operation, chunks, in_place, gpus)
 
     def _thread_blocks(self, rank: int) -> tuple[ThreadBlock, ...]:
         blocks = []
@@ -159,9 +159,9 @@ class _Writer:
         at_receiver += [self._adder[place] for place in added if place in self._adder]
         last = (0, 0), (0, 0)
         for source, destination, count in self._runs(number, src, dst):
-            send = Step("s", source, destination, count)
+            send = MscclStep("s", source, destination, count)
             # An addition reads the place into which it writes.
-            receive = Step("rrc" if reduce else "r", destination, destination, count)
+            receive = MscclStep("rrc" if reduce else "r", destination, destination, count)
             last = (
                 self._add((src, True, dst, channel), send, at_sender),
                 self._add((dst, False, src, channel), receive, at_receiver),
@@ -196,7 +196,7 @@ class _Writer:
         scratch = self._scratch[rank]
         return "s", scratch.setdefault(chunk, len(scratch))
 
-    def _add(self, key: _Key, step: Step, awaited: list[tuple[int, int]]) -> tuple[int, int]:
+    def _add(self, key: _Key, step: MscclStep, awaited: list[tuple[int, int]]) -> tuple[int, int]:
         """Append a step to a thread block, behind a nop for each dependency but the last; return block and number."""
         steps = self._steps.setdefault(key, [])
         block = self._blocks[key[0]].setdefault(key, len(self._blocks[key[0]]))
@@ -206,6 +206,6 @@ class _Writer:
             if other != block:
                 latest[other] = max(number, latest.get(other, -1))
         *first, last = [*sorted(latest.items()), None] if not latest else sorted(latest.items())
-        steps.extend(Step("nop", ("i", 0), ("i", 0), 0, dependency) for dependency in first)
-        steps.append(Step(step.type, step.source, step.destination, step.count, last))
+        steps.extend(MscclStep("nop", ("i", 0), ("i", 0), 0, dependency) for dependency in first)
+        steps.append(MscclStep(step.type, step.source, step.destination, step.count, last))
         return block, len(steps) - 1

@@ -8,8 +8,8 @@ from typing import Final
 
 from simulator.basics.counts import number_of
 from simulator.basics.units import format_time
+from simulator.jobs.joined_program import AVERAGE, EXCHANGES
 from simulator.jobs.outer import OuterRound
-from simulator.jobs.program import AVERAGE, EXCHANGES
 from simulator.records.setting_text import label
 from simulator.records.timeline import Span, Timeline
 from simulator.scenario.jobs_file import JobSetting, JobsFile

@@ -38,7 +38,7 @@ OPERATIONS: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class MscclStep:
     """A step of a thread block.
 
     Attributes
@@ -81,11 +81,11 @@ class ThreadBlock:
     to: int | None
     source: int | None
     channel: int
-    steps: tuple[Step, ...]
+    steps: tuple[MscclStep, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Gpu:
+class MscclGpu:
     """A GPU with the size of its scratch buffer [chunks] and its thread blocks."""
 
     id: int
@@ -94,7 +94,7 @@ class Gpu:
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
+class MscclProgram:
     """An MSCCL program.
 
     Attributes
@@ -107,7 +107,7 @@ class Program:
         Chunks of the whole array (nchunksperloop).
     in_place : bool
         Whether input and output share memory.
-    gpus : tuple of Gpu
+    gpus : tuple of MscclGpu
         In the order of their ids, which are the ranks.
     """
 
@@ -115,7 +115,7 @@ class Program:
     operation: str
     chunks: int
     in_place: bool
-    gpus: tuple[Gpu, ...]
+    gpus: tuple[MscclGpu, ...]
 
     @property
     def ranks(self) -> int:

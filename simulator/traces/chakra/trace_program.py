@@ -25,7 +25,7 @@ from simulator.records.operation import Collective, Compute, Op
 from simulator.records.program import Program
 from simulator.traces.chakra.matching import MatchedTraces, Meeting, Message, NodePlace, resource_of
 from simulator.traces.chakra.planning import TracePlanner
-from simulator.traces.chakra.read import Node, RankTrace
+from simulator.traces.chakra.trace_reader import ChakraNode, RankTrace
 
 _BARRIER: Final = 4
 # Largest array: a pebibyte [B].
@@ -134,7 +134,7 @@ class _Converter:
             raise self.fault(meeting.members[0], f"root: got {root}; must be a rank of its group")
         return group.index(root)
 
-    def own_time(self, gpu: Gpu, node: Node) -> float:
+    def own_time(self, gpu: Gpu, node: ChakraNode) -> float:
         """Return the time of a kernel, or of an operation on memory [s]."""
         if node.duration or node.on_host:
             return node.duration * 1e-6 * (self.factor if node.type == NodeType.COMP else 1.0)
@@ -146,7 +146,7 @@ class _Converter:
             self.note(f"nodes without a time take num_ops and tensor_size at the bfloat16 rate of {gpu.name}")
         return seconds
 
-    def operations(self, rank: int, order: tuple[Node, ...]) -> tuple[Op, ...]:
+    def operations(self, rank: int, order: tuple[ChakraNode, ...]) -> tuple[Op, ...]:
         """Return a rank's operations in the order of issue."""
         name_of: dict[int, str] = {}
         ops: list[Op] = []

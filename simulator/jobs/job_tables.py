@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from simulator.basics.units import format_bandwidth, format_bytes, format_time
-from simulator.jobs.outcome import FELT, JobOutcome, SharedLink, Shift
+from simulator.jobs.job_outcome import FELT, JobOutcome, SharedLink, Shift
 from simulator.report.tables.answer_table import AnswerColumn, AnswerTable
 
 # Rows for readers.

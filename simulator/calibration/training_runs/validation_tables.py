@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from simulator.calibration.table import Table
-from simulator.calibration.training_runs.checks import drift, left_out, without_any
+from simulator.calibration.training_runs.cross_validation import drift, left_out, without_any
 from simulator.calibration.training_runs.fitting import LinearSystem
 from simulator.calibration.training_runs.playing import PlayedRow
 from simulator.calibration.training_runs.ranking import choices, said

@@ -17,7 +17,7 @@ from simulator.traces.flight_recorder.collectives import (
     first_disagreement,
     first_hangs,
 )
-from simulator.traces.flight_recorder.read import Dump, Entry
+from simulator.traces.flight_recorder.dump_reader import Dump, Entry
 from simulator.traces.flight_recorder.transfers import RecordedTransfer, first_hanging, transfers_of
 
 _MOST_NAMED: Final = 8

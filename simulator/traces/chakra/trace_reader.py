@@ -53,7 +53,7 @@ AttributeValue = int | float | str | tuple[bool, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class ChakraNode:
     """A node of a rank's trace.
 
     Attributes
@@ -95,7 +95,7 @@ class RankTrace:
     """The trace of a rank."""
 
     source: str  # path of the file
-    nodes: tuple[Node, ...]  # in the file's order
+    nodes: tuple[ChakraNode, ...]  # in the file's order
     network_time: float = 1.0  # factor on the time of transfers, which traces of this simulator state; 1 in others
 
 
@@ -202,7 +202,7 @@ def _json_trace(content: bytes, source: str) -> RankTrace:
     return RankTrace(source, tuple(nodes))
 
 
-def _json_node(data: Any) -> Node:
+def _json_node(data: Any) -> ChakraNode:
     """Return a node of a text; keys that are not the node's fields are its attributes."""
     if not isinstance(data, dict):
         raise WireError("must be a mapping")
@@ -237,7 +237,7 @@ def _metadata(message: bytes) -> dict[str, AttributeValue]:
     return attributes
 
 
-def _node(message: bytes) -> Node:
+def _node(message: bytes) -> ChakraNode:
     ident, name, kind, duration = 0, "", 0, 0
     after: list[int] = []
     attributes: dict[str, AttributeValue] = {}
@@ -265,7 +265,7 @@ def _checked(
     after: tuple[int, ...],
     duration: int,
     attributes: Mapping[str, AttributeValue],
-) -> Node:
+) -> ChakraNode:
     """Return a node; raise WireError for a wrong type, a long time, or too many attributes."""
     if not NodeType.METADATA <= kind <= NodeType.COLL:
         raise WireError(f"node {ident} has type {kind}; types are 1 .. {max(NodeType)}")
@@ -273,7 +273,7 @@ def _checked(
         raise WireError(f"node {ident} takes {duration} us; at most {_LONGEST_MICROS}")
     if len(attributes) > _MOST_ATTRIBUTES:
         raise WireError(f"node {ident} has more than {_MOST_ATTRIBUTES} attributes")
-    return Node(ident, one_line(name), NodeType(kind), after, duration, attributes)
+    return ChakraNode(ident, one_line(name), NodeType(kind), after, duration, attributes)
 
 
 def _number(value: Value) -> int:

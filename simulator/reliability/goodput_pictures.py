@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from simulator.basics.units import format_duration
 from simulator.reliability.failures import DAY
-from simulator.reliability.question import Comparison, Goodput
+from simulator.reliability.question import Goodput, GoodputComparison
 from simulator.report.plots.days import incident_calendar, interval_sweep, share_of_runs, useful_by_value, waterfall
 from simulator.report.plots.picture import Picture
 
 
-def pictures(answer: Goodput | Comparison) -> tuple[Picture, ...]:
+def pictures(answer: Goodput | GoodputComparison) -> tuple[Picture, ...]:
     """Return every picture for which an answer has data."""
-    if isinstance(answer, Comparison):
+    if isinstance(answer, GoodputComparison):
         return (values_picture(answer),)
     candidates = waterfall_picture(answer), incidents_picture(answer), runs_picture(answer), intervals_picture(answer)
     return tuple(picture for picture in candidates if picture is not None)
@@ -61,7 +61,7 @@ def intervals_picture(answer: Goodput) -> Picture | None:
     return Picture("intervals", interval_sweep.figure(choice.tried, marked))
 
 
-def values_picture(comparison: Comparison) -> Picture:
+def values_picture(comparison: GoodputComparison) -> Picture:
     """Draw the share of the time of each category for each value of a fact."""
     shares = {value: _shares(answer) for value, answer in zip(comparison.values, comparison.answers, strict=True)}
     return Picture("values", useful_by_value.figure(comparison.along, shares, comparison.sentences[0].rstrip(".")))

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from simulator.basics.dtypes import find
-from simulator.calibration.machines.sweep import SweepTimes
+from simulator.calibration.machines.measured_sweep import SweepTimes
 from simulator.calibration.machines.sweep_cluster import with_machine
 from simulator.calibration.machines.time_model import Limit
 from simulator.cluster.cluster import Cluster, MachineCollective
 from simulator.collectives.algorithm import CollectiveRequest
-from simulator.collectives.plan import Task, plan
+from simulator.collectives.collective_plan import Task, plan
 from simulator.engine.events import execute
 from simulator.records.timeline import TransferLog
 

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from simulator.basics.errors import ScenarioError, few, one_of
 from simulator.basics.xml_elements import Element, XmlFaultError, read_elements
-from simulator.collectives.msccl.program import (
+from simulator.collectives.msccl.msccl_program import (
     BUFFERS,
     LOCAL,
     OPERATIONS,
@@ -15,9 +15,9 @@ from simulator.collectives.msccl.program import (
     SENDING,
     STORING,
     TYPES,
-    Gpu,
-    Program,
-    Step,
+    MscclGpu,
+    MscclProgram,
+    MscclStep,
     ThreadBlock,
 )
 
@@ -32,7 +32,7 @@ _MOST_HELD: Final = 2**22
 _NESTING: Final = {"algo": None, "gpu": "algo", "tb": "gpu", "step": "tb"}
 
 
-def read_program(content: bytes, source: str) -> Program:
+def read_program(content: bytes, source: str) -> MscclProgram:
     """Return the program in an XML file's content; `source` names the file in faults.
 
     Raises
@@ -60,7 +60,7 @@ class _Reader:
         self._open: list[Element] = []
         self._steps = 0
         self._moves = 0
-        self.program: Program | None = None
+        self.program: MscclProgram | None = None
 
     def begin(self, element: Element) -> None:
         name = element.name
@@ -86,7 +86,7 @@ class _Reader:
         else:
             self.program = node
 
-    def _step(self, element: Element) -> Step:
+    def _step(self, element: Element) -> MscclStep:
         kind = element.attributes.get("type", "")
         if kind not in TYPES:
             raise XmlFaultError(element.line, f"step: type: got {kind!r}; {one_of(TYPES, kind)}")
@@ -103,7 +103,7 @@ class _Reader:
         block, step = element.whole("depid", -1), element.whole("deps", -1)
         if block >= 0 and step < 0:
             raise XmlFaultError(element.line, f"step: got depid {block} and deps {step}; deps must be a step")
-        return Step(
+        return MscclStep(
             kind,
             _place(element, "src", used=kind in READING),
             _place(element, "dst", used=kind in STORING),
@@ -125,7 +125,7 @@ def _place(element: Element, which: str, *, used: bool) -> tuple[str, int]:
 
 def _block(element: Element) -> ThreadBlock:
     to, source = element.whole("send", -1), element.whole("recv", -1)
-    steps: tuple[Step, ...] = tuple(element.children)
+    steps: tuple[MscclStep, ...] = tuple(element.children)
     for step in steps:
         for peer, types, what in ((to, SENDING, "sends"), (source, RECEIVING, "receives")):
             if peer < 0 and step.type in types:
@@ -140,7 +140,7 @@ def _block(element: Element) -> ThreadBlock:
     )
 
 
-def _gpu(element: Element) -> Gpu:
+def _gpu(element: Element) -> MscclGpu:
     blocks: tuple[ThreadBlock, ...] = tuple(element.children)
     ids = [block.id for block in blocks]
     if len(set(ids)) < len(ids):
@@ -154,10 +154,10 @@ def _gpu(element: Element) -> Gpu:
                 raise XmlFaultError(
                     step.line, f"step: waits for step {deps} of tb {depid}, which this gpu does not have"
                 )
-    return Gpu(element.whole("id", 0), element.whole("s_chunks", 0, _MOST_CHUNKS), blocks)
+    return MscclGpu(element.whole("id", 0), element.whole("s_chunks", 0, _MOST_CHUNKS), blocks)
 
 
-def _program(element: Element) -> Program:
+def _program(element: Element) -> MscclProgram:
     collective = element.attributes.get("coll", "")
     name = element.attributes.get("name", "")
     if collective == "custom":
@@ -165,14 +165,14 @@ def _program(element: Element) -> Program:
         raise XmlFaultError(element.line, f"algo {name!r}: {message} {', '.join(OPERATIONS)}")
     if collective not in OPERATIONS:
         raise XmlFaultError(element.line, f"algo: coll: got {collective!r}; {one_of(OPERATIONS, collective)}")
-    gpus: list[Gpu] = sorted(element.children, key=lambda gpu: gpu.id)
+    gpus: list[MscclGpu] = sorted(element.children, key=lambda gpu: gpu.id)
     ranks, ids = element.whole("ngpus", 2, _MOST_GPUS), [gpu.id for gpu in gpus]
     if ids != list(range(ranks)):
         names = few([str(ident) for ident in ids], 8)
         raise XmlFaultError(
             element.line, f"algo: has gpus {names}; must have 0 .. {ranks - 1}, because ngpus is {ranks}"
         )
-    program = Program(
+    program = MscclProgram(
         name or "msccl",
         OPERATIONS[collective],
         element.whole("nchunksperloop", 1, _MOST_CHUNKS),
@@ -188,7 +188,7 @@ def _program(element: Element) -> Program:
     return program
 
 
-def _check_places(program: Program) -> None:
+def _check_places(program: MscclProgram) -> None:
     """Raise a fault unless every step stays in its buffers and every connection leads to another GPU."""
     for gpu in program.gpus:
         sizes = buffer_sizes(program, gpu)
@@ -210,7 +210,7 @@ def _check_places(program: Program) -> None:
                     )
 
 
-def buffer_sizes(program: Program, gpu: Gpu) -> dict[str, int]:
+def buffer_sizes(program: MscclProgram, gpu: MscclGpu) -> dict[str, int]:
     """Return the chunks in each buffer of a GPU: from the operation, because files print 0 for unused buffers."""
     chunks, part = program.chunks, program.part
     sizes = {
