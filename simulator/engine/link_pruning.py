@@ -239,7 +239,7 @@ def _distinct(route: Ints, link: Ints, narrow: Floats) -> tuple[Ints, Ints, Floa
 
 
 def _beside(route_of: Ints, route: Ints, link: Ints, users: Ints) -> Ints:
-    """Return pairs (used link, other link on the route `route_of` for the used link), coded as link x links + other."""
+    """Return pairs (used link, other link on its route in `route_of`), coded as link x links + other."""
     begin = np.searchsorted(route, np.arange(int(route.max(initial=-1)) + 2))
     used_links = np.flatnonzero(users)
     count = np.diff(begin)[route_of[used_links]]

@@ -105,12 +105,12 @@ def _of(listed: Layer, batch: Batch) -> tuple[Operation, ...]:
 
 
 def adapters(spec: Lora, model: Model) -> Lora | None:
-    """Return adapters with the matrices of a model that have one as targets; None for rank 0.
+    """Return `spec` with the names of the model's adapted matrices as `targets`; None for rank 0, without adapters.
 
     Raises
     ------
     ValueError
-        The model has no such matrix, or its kind of layer cannot have adapters yet.
+        The model lacks a matrix that `spec` names, or has layers for which adapters are not supported.
     """
     if spec.rank == 0:
         return None

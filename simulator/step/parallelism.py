@@ -233,7 +233,7 @@ class Parallelism(Spec):
         return ModelPartition(self.tp, self.sequence_parallel and self.tp > 1, context, experts, self.tp_overlap)
 
     def canonical(self) -> Parallelism:
-        """Return the same partition with one spelling of each choice, whatever the file says or omits."""
+        """Return an equal partition: defaults filled in, one form of each value with several forms in a scenario."""
         grid = Frozen(ulysses=self.ulysses, ring=self.cp // self.ulysses) if self.ulysses > 1 else self.context
         return self.replaced(
             dp=None,

@@ -73,7 +73,8 @@ class Precision(Spec):
         return self.master or self.params
 
     def resolved(self) -> Precision:
-        """Return these dtypes with "auto" replaced according to the parameters' dtype.
+        """Return the dtypes with each "auto" replaced: gradients and matmuls take the parameters' dtype; the wire takes
+        float32 (float64 for such gradients), and so does the master copy of narrower parameters.
 
         Examples
         --------
