@@ -30,11 +30,11 @@ from simulator.scenario.build_training import to_step
 from simulator.scenario.jobs_file import load_jobs
 from simulator.scenario.load import load_scenario
 from simulator.scenario.records import Scenario
-from simulator.scenario.training_spec import frameworks
 from simulator.step.pipelines.schedule import SCHEDULES
 from simulator.step.plan import plan_step
 from simulator.step.spec import Updater
 from simulator.step.strategies.strategy import STRATEGIES
+from simulator.step.training_spec import frameworks
 from tests.engines import CLOSE, GROWS, LeftBehind, growth, left_behind, simulated_alike
 from tests.families import CONFIGS, small
 from tests.own_parts import OPTIMIZER, SCHEDULE, SHARDING

@@ -91,10 +91,13 @@ def training(generator: np.random.Generator, strategy: str, *, stragglers: bool 
     """A step of a tiny model; with stragglers one rank is slower and kernels jitter."""
     pick = _picker(generator)
     name, ranks = pick(("star_100g", 4), ("dgx_h100", 8), ("dgx_h100", 16), ("dgx_a100", 8), ("star_100g", 3))
-    facts: dict[str, Any] = {"accumulation": pick(1, 2), "checkpointing": pick("none", "full", "sqrt", 2)}
+    facts: dict[str, Any] = {
+        "gradient_accumulation_steps": pick(1, 2),
+        "activation_checkpointing": pick("none", "full", "sqrt", 2),
+    }
     small = "halving_doubling" if ranks != 3 else "ring"
     facts["algorithm"] = pick("auto", "ring", small, "tree" if strategy == "ddp" else "direct")
-    facts["loss_scaling"] = pick(None, LossScaling(rule="dynamic"))
+    facts["loss_scaling"] = pick(LossScaling(rule="none"), LossScaling(rule="dynamic"))
     facts["precision"] = pick(Precision().resolved(), Precision(params="float32").resolved())
     facts["collectives"] = pick("auto", "played")
     if strategy == "zero3":
@@ -117,8 +120,8 @@ def copies(generator: np.random.Generator) -> Case:
     shards = [size for size in range(2, ranks // 2 + 1) if ranks % size == 0]
     facts: dict[str, Any] = {
         "shard_size": pick(*shards),
-        "accumulation": pick(1, 2, 3),
-        "checkpointing": pick("none", "full", "sqrt"),
+        "gradient_accumulation_steps": pick(1, 2, 3),
+        "activation_checkpointing": pick("none", "full", "sqrt"),
         "algorithm": pick("auto", "ring", "halving_doubling", "direct"),
         "collectives": pick("auto", "played"),
         "prefetch": pick(0, 1, 2),

@@ -114,8 +114,8 @@ def test_deepspeed_has_every_part_of_the_step(name: str) -> None:
 @pytest.mark.parametrize(
     ("program", "training", "expected"),
     [
-        ("megatron", {"compile": True}, {"compiled": True}),
-        ("megatron", {"activation_checkpointing": "sqrt"}, {"checkpointing": "sqrt"}),
+        ("megatron", {"compile": True}, {"compile": True}),
+        ("megatron", {"activation_checkpointing": "sqrt"}, {"activation_checkpointing": "sqrt"}),
         (
             "megatron",
             {"attention_generation": 3, "allocator": "expandable_segments"},
@@ -123,7 +123,7 @@ def test_deepspeed_has_every_part_of_the_step(name: str) -> None:
         ),
         ("megatron", {"precision": "bf16"}, {"precision.reduce": "float32"}),
         ("megatron", {"sharding": {"strategy": "zero3", "prefetch": 3}}, {"sharding.prefetch": 3}),
-        ("deepspeed", {"sharding": "zero3", "activation_checkpointing": "full"}, {"checkpointing": "full"}),
+        ("deepspeed", {"sharding": "zero3", "activation_checkpointing": "full"}, {"activation_checkpointing": "full"}),
         ("deepspeed", {"sharding": "ddp", "attention": "standard"}, {"attention": "standard"}),
         ("deepspeed", {"sharding": "ddp", "precision": "fp8"}, {"precision.matmul": "float8_e4m3fn"}),
     ],

@@ -21,7 +21,7 @@ def test_a_limit_is_lowered_with_its_figure() -> None:
 
 def test_the_counts_see_what_they_count() -> None:
     """Each count on records and edges that are known: a repeated field, a large record, a thin edge, a vague name."""
-    assert "TrainingSpec.seq_len = TrainingStep.seq_len" in house.fields_twice()
+    assert "_Collective.half_size = MachineCollective.half_size" in house.fields_twice()
     assert any("Transformer (" in record for record in house.large_records())
     assert {"own", "one"} <= set(house.vague_names())
     assert "basics" in house.layers()[0]

@@ -15,9 +15,9 @@ from simulator.cluster.build import build
 from simulator.cluster.leaf_switches import leaf_switches
 from simulator.jobs import sharing
 from simulator.scenario.days_file import DaysSpec
-from simulator.scenario.global_batch import sequences_of
 from simulator.scenario.jobs_file import JobSpec, OuterSpec, SharedClusterSpec, load_jobs
 from simulator.scenario.records import EventSpec
+from simulator.step.global_batch import sequences_of
 from tests.commands import Command, commands_in
 
 TRAINING = {"model": "gpt2", "seq_len": 256}

@@ -11,7 +11,7 @@ import pytest
 from simulator.cluster.gpu_file import load_gpu
 from simulator.model.load import load_model
 from simulator.step.kernel_table import kernel_rows
-from simulator.step.spec import TrainingStep
+from simulator.step.spec import bare_step
 from simulator.step.units import units
 from tests.commands import Command, commands_in
 
@@ -23,7 +23,7 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
 
 @pytest.mark.parametrize("name", ["llama3_8b", "gpt2", "mixtral_8x7b", "deepseek_v3"])
 def test_the_kernels_take_what_a_step_is_planned_with(name: str) -> None:
-    step, gpu = TrainingStep(load_model(name, 1024), 1024, 2), load_gpu("h100_sxm")
+    step, gpu = bare_step(load_model(name, 1024), 1024, 2), load_gpu("h100_sxm")
     rows = kernel_rows(step, gpu)
     planned = sum(unit.forward.alone + unit.backward.alone for unit in units(step, gpu))
     assert sum(row.times * row.seconds for row in rows) == pytest.approx(planned, rel=1e-12)
@@ -36,7 +36,7 @@ def test_what_bounds_a_kernel_follows_from_its_size() -> None:
     large, small = (
         {
             row.kernel.name: row.bound
-            for row in kernel_rows(TrainingStep(load_model("gpt2", s), s, b), load_gpu("h100_sxm"))
+            for row in kernel_rows(bare_step(load_model("gpt2", s), s, b), load_gpu("h100_sxm"))
         }
         for s, b in ((1024, 32), (16, 1))
     )

@@ -22,7 +22,9 @@ class Spec(BaseModel):
     model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
 
     def replaced(self, **changes: Any) -> Self:
-        """Return a copy with changed fields; the values are not checked."""
+        """Return a copy with changed fields, whose values are not checked; raise TypeError for an unknown field."""
+        if strange := changes.keys() - type(self).model_fields.keys():
+            raise TypeError(f"{type(self).__name__} has no field {', '.join(sorted(strange))}")
         return self.model_copy(update=changes)
 
 

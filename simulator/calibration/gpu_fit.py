@@ -38,7 +38,7 @@ from simulator.step.kernels.kernel_time import duration, elementwise_share, kern
 from simulator.step.optimizers.optimizer import OPTIMIZERS
 from simulator.step.plan import plan_step
 from simulator.step.precision import Precision
-from simulator.step.spec import TrainingStep
+from simulator.step.spec import bare_step
 
 FORMAT: Final = "simulator-gpu-1"
 _TWO_BYTES: Final = 2
@@ -310,12 +310,12 @@ def _gpt(row: GptRow, gpu: Gpu) -> list[GpuResidual]:
     )  # fmt: skip
     # The measured program has no framework: no sustained slow-down, no factor on elementwise kernels.
     framework = replace(load_framework("torchtitan"), sustained={}, elementwise=1.0, parameter_bytes=0.0)
-    step = TrainingStep(
+    step = bare_step(
         model,
         row.seq_len,
         row.sequences,
         precision=Precision(params="bfloat16", grads="bfloat16", reduce="bfloat16", master=None, matmul="bfloat16"),
-        checkpointing=row.checkpointing,
+        activation_checkpointing=row.checkpointing,
         optimizer=OPTIMIZERS.find("sgd"),
         framework=framework,
     )

@@ -230,16 +230,16 @@ def _finding(memory: _Found) -> str:
 
 
 def _asked(memory: _Found) -> str:
-    step, cut = memory.step, memory.step.parallelism
+    step, cut = memory.step, memory.step.keys.parallelism
     data = memory.gpus // cut.size
     sizes = f"dp {data}, tp {cut.tp}, pp {cut.pp}, cp {cut.cp}, ep {cut.ep}"
     batches = f"{step.accumulation} micro-batch{'es' if step.accumulation > 1 else ''}"
-    micro_batch = micro_batch_text(step.model.work_unit, step.micro_batch_size, step.seq_len)
+    micro_batch = micro_batch_text(step.model.work_unit, step.keys.micro_batch_size, step.keys.seq_len)
     order = f", {Pipeline.of(step).schedule.name}" if cut.pp > 1 else ""
+    policy = label("training.activation_checkpointing", step.keys.activation_checkpointing)
     return (
         f"{step.model.name}: {total(step.model):,} parameters on {memory.gpus:,} GPUs ({sizes}), "
-        f"{file_name(step.sharding.strategy)}, {label('training.activation_checkpointing', step.checkpointing)}, "
-        f"{batches} of {micro_batch}{order}"
+        f"{file_name(step.keys.sharding.strategy)}, {policy}, {batches} of {micro_batch}{order}"
     )
 
 

@@ -255,7 +255,7 @@ def _planned(part: Cluster, job: JobSetting, step: TrainingStep | None) -> JobPr
     if step is not None:
         try:
             program = plan_step(part, step).program
-            play("auto", program, part, allocator=step.allocator, keep=())
+            play("auto", program, part, allocator=step.keys.allocator, keep=())
         except (ScenarioError, OutOfMemoryError) as error:
             raise ScenarioError(f"jobs.{job.name}: {error}") from error
         # Limits on this GPU: a dtype, or a generation without the attention kernels.

@@ -95,12 +95,12 @@ class Faults:
 
     def _name(self, fault: FaultSpec, step: int) -> str:
         """Return the name of the collective that a fault affects in a step."""
-        if not self.setting.plan.step.sharding.asynchronous:
+        if not self.setting.plan.step.keys.sharding.asynchronous:
             return fault.collective or self._summing[0]
         # Asynchronous servers: all steps are a single program, and each push of each worker and step has its own name.
         # Take the push at the same position within the step.
         pushes = [op for op in self.setting.plan.program.ranks[fault.rank] if _is_push(op)]
-        size = len(pushes) // self.setting.plan.step.steps
+        size = len(pushes) // self.setting.plan.step.keys.steps
         names = [op.name for op in pushes[fault.step * size : (fault.step + 1) * size]]
         place = names.index(fault.collective) if fault.collective in names else 0
         return pushes[step * size + place].name

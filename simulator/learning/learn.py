@@ -44,7 +44,7 @@ _MUON_MOMENTUM: Final = 0.95
 
 def gpt_of(step: TrainingStep) -> Gpt:
     """Return the GPT-2 with the shape and number format of a training step."""
-    model, precision = step.transformer, step.precision
+    model, precision = step.transformer, step.keys.precision
     return Gpt(
         vocabulary=model.vocab_size,
         width=model.hidden_size,
@@ -52,12 +52,12 @@ def gpt_of(step: TrainingStep) -> Gpt:
         positions=model.max_positions,
         depth=model.num_layers,
         arithmetic=arithmetic("tf32" if precision.matmul == "tf32" else precision.params),
-        attention="flash" if step.attention == "flash" else "standard",
+        attention="flash" if step.keys.attention == "flash" else "standard",
         tied=model.tied,
         dropout=step.lesson.dropout if step.lesson is not None else 0.0,
         experts=model.num_experts,
         active=model.active_experts,
-        capacity=step.parallelism.experts.capacity,
+        capacity=step.keys.parallelism.experts.capacity,
     )
 
 
@@ -85,8 +85,8 @@ def rule_of(step: TrainingStep, ranks: int) -> Rule:
     """
     lesson = LEARNING if step.lesson is None else step.lesson.learning
     # An asynchronous server updates once per worker and step; schedules count steps.
-    updates = ranks if step.sharding.asynchronous else 1
-    schedule = RateSchedule(lesson.schedule, lesson.warmup, step.steps, updates)
+    updates = ranks if step.keys.sharding.asynchronous else 1
+    schedule = RateSchedule(lesson.schedule, lesson.warmup, step.keys.steps, updates)
     momentum = _MOMENTUM if lesson.momentum is None else lesson.momentum
     if (optimizer := step.optimizer).numbers is not None:
         betas = lesson.betas or _ADAM_BETAS
@@ -137,10 +137,10 @@ def learn(plan: StepPlan, cluster: Cluster, timeline: Timeline, jitter: Jitter) 
     stops = sorted((fault for fault in lesson.faults if fault.what == "stopped"), key=lambda fault: fault.step)
     # A stopped rank ends a synchronous training before its step. Asynchronous workers continue, so their steps are
     # simulated anew without the stopped rank's operations.
-    why, last = "", step.steps
+    why, last = "", step.keys.steps
     if stops and lesson.learning.checkpoint is None:
         until, why = _until_stopped(plan, cluster, jitter, stops)
-        timeline, last = (until, last) if step.sharding.asynchronous else (timeline, stops[0].step)
+        timeline, last = (until, last) if step.keys.sharding.asynchronous else (timeline, stops[0].step)
     setting = TrainingContext(gpt_of(step), plan, timeline, rule_of(step, cluster.world_size), jitter.seed)
     training = start(setting, _initial(setting, lesson), scale_of(step.loss_scaling))
     faults = Faults(setting, lesson.faults)
@@ -175,7 +175,7 @@ def learn(plan: StepPlan, cluster: Cluster, timeline: Timeline, jitter: Jitter) 
     if why and stops and lesson.learning.checkpoint is None:
         training.checks.tell("watchdog", stops[0].step)
     # Every synchronous step takes the simulated step's time; asynchronous steps have separate ends.
-    each = 0.0 if step.sharding.asynchronous else timeline.end
+    each = 0.0 if step.keys.sharding.asynchronous else timeline.end
     learning = _learning(results, each, training.checks.seen, why)
     return Learned(replace(learning, repeated_steps=repeated), training.parameters())
 
@@ -195,7 +195,7 @@ def _until_stopped(
 
     Asynchronous steps are simulated together, synchronous training for a single step.
     """
-    if plan.step.sharding.asynchronous:
+    if plan.step.keys.sharding.asynchronous:
         program = plan.program
         for fault in stops:
             program = without(program, fault.rank, fault.step * plan.step.accumulation)
@@ -207,7 +207,7 @@ def _until_stopped(
 def _rows_of(setting: TrainingContext, lesson: TrainingTask) -> Callable[[int], Array]:
     """Return a function from a step's number to its tokens: the user's batches, a text's pieces, or the seeded task."""
     step, seed = setting.plan.step, setting.seed
-    count, length = setting.plan.tokens // step.seq_len, step.seq_len + 1
+    count, length = setting.plan.tokens // step.keys.seq_len, step.keys.seq_len + 1
     if lesson.sequences is not None:
         batches = lesson.sequences
         return lambda number: batches[number].astype(np.int64)

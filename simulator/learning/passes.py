@@ -83,7 +83,7 @@ def recompute(setting: TrainingContext, rank: Rank, act: NumericAction[Computati
     """
     gpt, micro = setting.places[rank.number].gpt, act.micro
     x = entry(rank.caches[act.units[0], micro])
-    batch = setting.plan.step.micro_batch_size
+    batch = setting.plan.step.keys.micro_batch_size
     x = gpt.arithmetic.load(x).reshape(batch, -1, gpt.width)
     for unit in act.units:
         saved_tensors, cache = rank.caches[unit, micro], Cache()
@@ -117,7 +117,7 @@ def backward(setting: TrainingContext, rank: Rank, act: NumericAction[Computatio
     elif unit == gpt.units[-1]:
         factor = rank.scale.value / setting.plan.step.accumulation
         gradient = vocabulary_loss.cross_entropy_backward(probabilities, targets, gpt.share, factor)
-        sequences = setting.plan.step.micro_batch_size
+        sequences = setting.plan.step.keys.micro_batch_size
         dy = gpt.arithmetic.rounded(gradient).reshape(sequences, -1, gradient.shape[-1])
     else:
         dy = rank.falling.pop((unit, number))
@@ -145,7 +145,7 @@ _PARTS: dict[Computation, Any] = {
 def _keep(setting: TrainingContext, rank: Rank, unit: str, micro: int, gradients: dict[str, Array]) -> None:
     """Add a pass's parameter gradients to the gradients accumulated on the rank, in the gradients' dtype."""
     own_names = setting.places[rank.number].gpt.shapes(unit)
-    dtype = find(setting.plan.step.precision.grads).numpy
+    dtype = find(setting.plan.step.keys.precision.grads).numpy
     sums = rank.gradients.setdefault((unit, setting.kept_in(micro)), {})
     # The layer computed its experts' gradients and left them in `tied`; the experts' unit takes over.
     if is_spread((unit,)):

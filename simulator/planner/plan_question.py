@@ -19,12 +19,12 @@ from simulator.planner.size import refuse_too_large, warning_of
 from simulator.planner.space import LARGEST_MICRO_BATCH, Choices, default_choices, gpus_per_node
 from simulator.run.scenario_cluster import Clusters
 from simulator.scenario.answer_spec import BudgetSpec
-from simulator.scenario.global_batch import sequences_of
 from simulator.scenario.load import load_scenario
 from simulator.scenario.own_parts import runs_code
 from simulator.scenario.plan_rules import value_of
 from simulator.scenario.plan_spec import BEST, FOLLOWS, GPUS, KEYS, SAID_OR_CHOSEN
 from simulator.scenario.records import Scenario
+from simulator.step.global_batch import sequences_of
 
 
 @dataclass(frozen=True, slots=True)

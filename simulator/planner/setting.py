@@ -9,9 +9,9 @@ from typing import Any, Final
 from simulator.basics.foreign_code import file_name
 from simulator.scenario.plan_spec import KEYS, SAID_OR_CHOSEN
 from simulator.scenario.records import Scenario
-from simulator.scenario.training_spec import TrainingSpec
 from simulator.step.precision import PRECISIONS, Precision
 from simulator.step.strategies.strategy import STRATEGIES
+from simulator.step.training_spec import TrainingSpec
 
 # Names of the field by the number of sharded kinds of model states: none, optimizer, and gradients, and parameters.
 _NAMES: Final = ("DDP", "ZeRO-1", "ZeRO-2", "FSDP")

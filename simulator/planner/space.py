@@ -23,13 +23,13 @@ from simulator.scenario import build_training, own_parts
 from simulator.scenario.build_training import to_step
 from simulator.scenario.plan_spec import SAID_OR_CHOSEN
 from simulator.scenario.records import Scenario
-from simulator.scenario.training_spec import TrainingSpec
 from simulator.step.parallelism import Parallelism
 from simulator.step.pipeline import Pipeline
 from simulator.step.pipelines.schedule import SCHEDULES
 from simulator.step.plan import check_cut
-from simulator.step.spec import Offload, TrainingStep, Updater
+from simulator.step.spec import TrainingStep, Updater
 from simulator.step.strategies.strategy import STRATEGIES
+from simulator.step.training_spec import TrainingSpec
 
 # Default for the largest micro-batch [sequences].
 LARGEST_MICRO_BATCH: Final = 8
@@ -198,17 +198,18 @@ def _step(base: TrainingStep, spec: TrainingSpec, setting: PlanSetting) -> Train
     """
     keys = setting.spec(spec)
     step = replace(
-        base,
-        micro_batch_size=keys.micro_batch_size,
-        accumulation=keys.gradient_accumulation_steps,
-        parallelism=keys.parallelism,
-        # With `servers: all`, the whole step has as many servers as ranks.
-        sharding=keys.sharding.among(base.sharding.server_count),
-        checkpointing=keys.activation_checkpointing,
-        offload=None if keys.offload.what == "none" else Offload(keys.offload.host_rate),
+        base.with_keys(
+            micro_batch_size=keys.micro_batch_size,
+            gradient_accumulation_steps=keys.gradient_accumulation_steps,
+            parallelism=keys.parallelism,
+            # With `servers: all`, the whole step has as many servers as ranks.
+            sharding=keys.sharding.among(base.keys.sharding.server_count),
+            activation_checkpointing=keys.activation_checkpointing,
+            offload=keys.offload,
+        ),
         # The distribution of whole matrices follows the sharding.
         optimizer=build_training.optimizer(
-            keys.optimizer, keys.sharding.strategy, base.optimizer.state_dtype, base.precision.updated
+            keys.optimizer, keys.sharding.strategy, base.optimizer.state_dtype, base.keys.precision.updated
         ),
     )
     # Rules of scenarios (training_rules.py) that a setting may break.
@@ -220,12 +221,12 @@ def _step(base: TrainingStep, spec: TrainingSpec, setting: PlanSetting) -> Train
         raise ValueError(f"{key}: got {value}; hidden states in float32 need whole matrices in nf4 or int8")
     if step.trained is not None and adapters is not None:
         raise ValueError(f"rank: got {setting.rank}; adapters freeze the model, and trainable names trained parts")
-    if step.trained is not None and step.checkpointing == "sqrt":
+    if step.trained is not None and step.keys.activation_checkpointing == "sqrt":
         raise ValueError("checkpointing: got 'sqrt', whose segments would cross frozen and trained layers")
-    if step.offload is not None and (step.optimizer.paged or step.optimizer.of_matrices is not None):
+    if step.keys.offload.states and (step.optimizer.paged or step.optimizer.of_matrices is not None):
         raise ValueError(f"offload: got optimizer; {step.optimizer.name} updates on the GPU")
     # These checks raise the same errors as planning the step.
-    step.parallelism.grid(setting.gpus)
+    step.keys.parallelism.grid(setting.gpus)
     check_cut(step)
     Pipeline.of(step).layers()
     return step

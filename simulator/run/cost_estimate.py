@@ -155,4 +155,4 @@ def _learning(plan: StepPlan) -> tuple[int, float]:
     ranks = len(plan.program.ranks)
     passes = 2 * (step.model.num_layers + 2) * step.accumulation * ranks
     seconds = plan.hardware_flops * A_FLOP + passes * A_PASS
-    return total(step.model) * ranks * BYTES_A_PARAMETER, step.steps * seconds
+    return total(step.model) * ranks * BYTES_A_PARAMETER, step.keys.steps * seconds

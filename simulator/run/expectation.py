@@ -34,9 +34,9 @@ from simulator.records.memory_margin import MemoryMargin, margin_of
 from simulator.run.scenario_cluster import Clusters
 from simulator.run.simulate import simulate_point
 from simulator.scenario.records import Scenario
-from simulator.scenario.training_spec import OptimizerSpec, TrainingSpec
 from simulator.step.framework import changed_file, load_framework
 from simulator.step.kernels.kernel_model import kernel_model
+from simulator.step.training_spec import OptimizerSpec, TrainingSpec
 
 # Largest factor tried for slow kernels, transfers and GPUs, and longest time for the host to issue a kernel [s].
 _MOST: Final = 16.0

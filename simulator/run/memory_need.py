@@ -113,7 +113,7 @@ def simulated_alone(cluster: Cluster, step: TrainingStep, *, limit: bool) -> Ite
     for number, program in enumerate(ranks_alone(cluster, step)):
         rank = list_of.index(number)
         try:
-            yield play("auto", program, cluster.part([rank]), limit_memory=limit, allocator=step.allocator)
+            yield play("auto", program, cluster.part([rank]), limit_memory=limit, allocator=step.keys.allocator)
         except OutOfMemoryError as error:
             # The only rank of the part is rank 0; estimated times give an approximate moment.
             message = error.args[0].replace(f"rank {error.rank} ", f"rank {rank} ", 1)
@@ -164,7 +164,7 @@ def _played(cluster: Cluster, planned: StepPlan, rough: MemoryNeed, jitter: Jitt
     keep = first_of_stages(planned) or (0,)
     try:
         timeline = play(
-            "auto", planned.program, cluster, jitter=jitter, limit_memory=True, allocator=planned.step.allocator,
+            "auto", planned.program, cluster, jitter=jitter, limit_memory=True, allocator=planned.step.keys.allocator,
             keep=keep,
         )  # fmt: skip
     except OutOfMemoryError as error:
@@ -185,7 +185,7 @@ def least_need(cluster: Cluster, step: TrainingStep) -> int:
     """
     if step.optimizer.paged:
         # All states may leave the GPU.
-        step = replace(step, paged_out=(sys.maxsize,) * step.parallelism.pp)
+        step = replace(step, paged_out=(sys.maxsize,) * step.keys.parallelism.pp)
     beside = process_memory(cluster.gpus[0], step, groups_of(step, cluster.world_size)).nbytes
     stages = memory_of_notes(few_micro_batches(cluster, step, cluster.world_size))
     return beside + max(stage.nbytes for stage in stages)
@@ -200,8 +200,8 @@ def fullest_end(cluster: Cluster, step: TrainingStep) -> Literal["first", "last"
     """Return the end of the pipeline whose stage needs most memory; None if another stage does, or for a schedule that
     gives both ends to one rank.
     """
-    if not step.parallelism.apart:
+    if not step.keys.parallelism.apart:
         return None
     stages = memory_of_notes(few_micro_batches(cluster, step, cluster.world_size))
     fullest = max(stages, key=lambda stage: stage.nbytes).stage
-    return "first" if fullest == 0 else "last" if fullest == step.parallelism.pp - 1 else None
+    return "first" if fullest == 0 else "last" if fullest == step.keys.parallelism.pp - 1 else None

@@ -78,7 +78,7 @@ def play_step(
             cluster,
             jitter=jitter,
             limit_memory=limit_memory,
-            allocator=step.allocator,
+            allocator=step.keys.allocator,
             keep=None if every_rank else _played_ranks(planned, whose(keep, planned.program, operations)),
         )
         timeline = with_link_use(timeline)
@@ -109,7 +109,7 @@ def _unlimited(cluster: Cluster, step: TrainingStep, jitter: Jitter, engine: Eng
         return ""
     keep = _played_ranks(planned, (0,))
     timeline = play(
-        engine, planned.program, cluster, jitter=jitter, limit_memory=False, allocator=step.allocator, keep=keep
+        engine, planned.program, cluster, jitter=jitter, limit_memory=False, allocator=step.keys.allocator, keep=keep
     )
     report = summarize_step(planned, cluster, with_link_use(timeline))
     return f"without the limit the step takes {format_time(report.step_time_s)}; "
@@ -137,7 +137,7 @@ def _planned(cluster: Cluster, step: TrainingStep, jitter: Jitter, *, limit_memo
 
 def _stage_text(step: TrainingStep, rank: int, world_size: int) -> str:
     """Return the stages and the number of layers of a rank: "last stage, 16 of 62 layers"; "" without a pipeline."""
-    cut = step.parallelism
+    cut = step.keys.parallelism
     if cut.pp < 2:
         return ""
     pipeline = Pipeline.of(step)

@@ -36,9 +36,9 @@ from simulator.scenario.collective_rules import OPTIONS, algorithms_with, file_r
 from simulator.scenario.numerics_rules import OPTIONS as OPTIMIZER_OPTIONS
 from simulator.scenario.records import KINDS as PLAYED
 from simulator.scenario.records import adapter, axis_keys, default_of, fields
-from simulator.scenario.training_spec import without_short_form
 from simulator.step.pipelines.schedule import SCHEDULES
 from simulator.step.strategies.strategy import STRATEGIES
+from simulator.step.training_spec import without_short_form
 
 KINDS: Final = ("compare", "sweep")
 # Each point is simulated and reported. More points would take days: most likely an axis was mistyped.

@@ -10,9 +10,9 @@ from simulator.basics.spec import servers_among
 from simulator.cluster.build import Occurrence, build
 from simulator.cluster.cluster import Cluster
 from simulator.scenario.records import ClusterSpec, EventSpec, Scenario
-from simulator.scenario.training_spec import TrainingSpec
 from simulator.step.framework import load_framework
 from simulator.step.strategies.strategy import STRATEGIES
+from simulator.step.training_spec import TrainingSpec
 
 
 def to_cluster(spec: ClusterSpec, base: Path, *, servers: int = 0, network_time: float = 1.0) -> Cluster:

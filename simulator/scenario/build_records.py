@@ -14,7 +14,6 @@ from pydantic import ValidationError
 
 from simulator.scenario import plot_names
 from simulator.scenario.answer_spec import FindingSpec
-from simulator.scenario.global_batch import SEQUENCES, sequences_of
 from simulator.scenario.records import (
     BUFFER,
     CYCLE,
@@ -26,6 +25,7 @@ from simulator.scenario.records import (
     adapter,
     axis_keys,
 )
+from simulator.step.global_batch import SEQUENCES, sequences_of
 
 
 def completed(scenario: Scenario, question: str, source: str, base: Path) -> Scenario:

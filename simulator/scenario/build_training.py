@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 from simulator.basics import dtypes
 from simulator.collectives.algorithm_files import located
 from simulator.model.model import adapters
+from simulator.model.trainable import trained_of
 from simulator.scenario import own_parts
-from simulator.scenario.global_batch import micro_batches
-from simulator.scenario.trainable_spec import trained_of
-from simulator.scenario.training_spec import OptimizerSpec, TrainingSpec
 from simulator.step.framework import load_framework
+from simulator.step.global_batch import micro_batches
 from simulator.step.learning_spec import DROPOUT, LossScaling, TrainingTask
 from simulator.step.parallelism import Parallelism
 from simulator.step.precision import Precision
+from simulator.step.training_spec import OptimizerSpec, TrainingSpec
 
 if TYPE_CHECKING:
     from simulator.collectives.algorithm import Algorithm
@@ -55,12 +55,12 @@ def to_step(
 
     Examples
     --------
-    >>> to_step(TrainingSpec(model="llama3_8b", seq_len=8192), 8).precision.master
+    >>> to_step(TrainingSpec(model="llama3_8b", seq_len=8192), 8).keys.precision.master
     'float32'
     """
     from simulator.model.load import load_model
     from simulator.model.shape import Transformer
-    from simulator.step.spec import Offload, TrainingStep
+    from simulator.step.spec import TrainingStep
 
     spec = own_parts.located(spec, base)
     # Checked again, because users from Python may call this function with any world_size.
@@ -73,40 +73,29 @@ def to_step(
         # Files for real training are read only if used.
         lesson = _lesson(spec, model, world_size, base) if spec.numerics else None
     precision = spec.precision.resolved() if model.adapters is None else _of_adapters(spec, model.adapters)
-    return TrainingStep(
-        model=model,
-        seq_len=spec.seq_len,
-        micro_batch_size=spec.micro_batch_size,
-        accumulation=accumulation(spec, world_size),
-        parallelism=spec.parallelism,
+    keys = spec.replaced(
+        # A name, because the keys of a model that is written out have no hash.
+        model=model.name,
+        gradient_accumulation_steps=accumulation(spec, world_size),
+        global_batch=None,
         sharding=spec.sharding.among(world_size),
         precision=precision,
-        checkpointing=spec.activation_checkpointing,
-        attention=spec.attention,
-        attention_generation=spec.attention_generation,
+        # Only real training depends on the probability.
+        dropout=spec.dropout is not False and spec.dropout > 0,
+        # Real training carries arrays in every collective, and a closed form carries none.
+        collectives="played" if spec.numerics else spec.collectives,
+        loss_scaling=spec.loss_scaling.replaced(rule=scaling_rule(spec.loss_scaling, spec.precision)),
+    )
+    return TrainingStep(
+        keys,
+        model,
         optimizer=optimizer(
             spec.optimizer, spec.sharding.strategy, _state_dtype(spec, precision, model.adapters), precision.updated
         ),
-        # Real training carries arrays in every collective, and a closed form carries none.
-        collectives="played" if spec.numerics else spec.collectives,
-        compiled=spec.compile,
-        dropout=spec.dropout is not False and spec.dropout > 0,
-        allocator=spec.allocator,
         framework=framework,
-        offload=None if spec.offload.what == "none" else Offload(spec.offload.host_rate),
-        activations_on_host=spec.offload.activations,
         algorithm=located(spec.algorithm, base) if algorithm is None else algorithm,
-        steps=spec.steps,
         lesson=lesson,
-        loss=None if spec.loss == "auto" else spec.loss,
-        logit_shift=spec.logit_shift,
-        float32_outputs=spec.float32_outputs,
-        use_cache=spec.use_cache,
-        loss_scaling=_loss_scaling(spec),
-        clip_norm=spec.clip_norm,
         trained=trained_of(spec.trainable, model),
-        tokens_used=spec.tokens_used,
-        saves=spec.checkpoint_traffic != "none",
     )
 
 
@@ -205,11 +194,6 @@ def with_accumulation(shape: TrainingSpec, world_size: int) -> TrainingSpec:
     except ValueError:
         steps = shape.gradient_accumulation_steps
     return shape.replaced(gradient_accumulation_steps=steps, global_batch=None)
-
-
-def _loss_scaling(spec: TrainingSpec) -> LossScaling | None:
-    rule = scaling_rule(spec.loss_scaling, spec.precision)
-    return None if rule == "none" else spec.loss_scaling.replaced(rule=rule)
 
 
 def scaling_rule(scaling: LossScaling, dtypes: Precision) -> str:

@@ -15,10 +15,10 @@ from simulator.cluster.build import facts
 from simulator.model.load import load_model
 from simulator.records.setting_text import label, labelled, setting_text
 from simulator.scenario.records import CollectiveSpec, Scenario
-from simulator.scenario.training_spec import TrainingSpec
 from simulator.step.parallelism import Parallelism
 from simulator.step.precision import Precision
 from simulator.step.sharding import Sharding
+from simulator.step.training_spec import TrainingSpec
 
 # Most characters of a name in a sentence.
 _LONGEST: Final = 40

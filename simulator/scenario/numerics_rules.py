@@ -19,11 +19,11 @@ from simulator.scenario.caching import memoized
 from simulator.scenario.records import ClusterSpec
 from simulator.scenario.rule_violation import RuleViolation, any_listening
 from simulator.scenario.tokens import read_tokens
-from simulator.scenario.training_spec import TrainingSpec
 from simulator.step.learning_spec import FaultSpec
 from simulator.step.optimizers.optimizer import OPTIMIZERS
 from simulator.step.spec import Updater
 from simulator.step.strategies.strategy import STRATEGIES
+from simulator.step.training_spec import TrainingSpec
 
 if TYPE_CHECKING:
     from simulator.model.model import Model

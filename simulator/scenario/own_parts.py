@@ -20,10 +20,10 @@ from simulator.scenario import plot_names
 from simulator.scenario.answer_spec import FINDINGS
 from simulator.scenario.records import Scenario
 from simulator.scenario.rule_violation import RuleViolation
-from simulator.scenario.training_spec import TrainingSpec
 from simulator.step.optimizers.optimizer import OPTIMIZERS
 from simulator.step.pipelines.schedule import SCHEDULES
 from simulator.step.strategies.strategy import STRATEGIES
+from simulator.step.training_spec import TrainingSpec
 
 # Keys of `training` that name a part (mapping, key), each with the catalog of the part.
 _CATALOGS: Final[Mapping[tuple[str, str], Catalog[Any]]] = MappingProxyType(

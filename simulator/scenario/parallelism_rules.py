@@ -13,12 +13,12 @@ from simulator.model.layer_list import LayerList
 from simulator.model.model import refusals
 from simulator.model.partition import context_refusal, divisors, expert_tensor_refusal, experts_refusal, refusal
 from simulator.scenario.rule_violation import RuleViolation
-from simulator.scenario.training_spec import TrainingSpec
 from simulator.step.checkpointing import policies_in
 from simulator.step.pipelines.schedule import SCHEDULES, PipelineShape
 from simulator.step.spec import Updater
 from simulator.step.stages import layers_of_stages, refusal_of_deferral, refusal_of_layers
 from simulator.step.strategies.strategy import STRATEGIES
+from simulator.step.training_spec import TrainingSpec
 
 if TYPE_CHECKING:
     from simulator.model.model import Model

@@ -16,10 +16,10 @@ from simulator.basics.document import Key
 from simulator.basics.errors import one_of
 from simulator.basics.spec import Spec
 from simulator.scenario import own_parts
-from simulator.scenario.global_batch import sequences_of
 from simulator.scenario.plan_spec import FOLLOWS, GPUS, KEYS, SAID_OR_CHOSEN, PlanSpec
 from simulator.scenario.records import Scenario, adapter
 from simulator.scenario.rule_violation import RuleViolation
+from simulator.step.global_batch import sequences_of
 from simulator.step.precision import PRECISIONS
 from simulator.step.spec import Updater
 from simulator.step.strategies.strategy import STRATEGIES

@@ -13,7 +13,7 @@ from pydantic import Field
 from simulator.basics import reading
 from simulator.basics.counts import parse_days
 from simulator.basics.spec import Listed, Spec
-from simulator.scenario.global_batch import batch_of_step, sequences_of
+from simulator.step.global_batch import batch_of_step, sequences_of
 
 # Scenario key for each choice.
 KEYS: Final = MappingProxyType(

@@ -20,22 +20,22 @@ from simulator.basics import dtypes, reading
 from simulator.basics.errors import one_of
 from simulator.basics.sections import SECTIONS
 from simulator.basics.spec import Count, LargeCount, Listed, Omittable, Rank, Servers, Spec, stored_dtypes
+from simulator.collectives.algorithm_reading import algorithm_reader
 from simulator.model.adapters import Lora
 from simulator.model.experts_spec import ExpertsSpec
 from simulator.scenario import plot_names
-from simulator.scenario.algorithm_reading import algorithm_reader
 from simulator.scenario.answer_spec import BudgetSpec, FindingEntry, FindingSpec
-from simulator.scenario.layer_policies import LayersSpec
 from simulator.scenario.plan_spec import PlanSpec
-from simulator.scenario.training_spec import (
-    OffloadSpec,
-    OptimizerSpec,
-    TrainingSpec,
-)
+from simulator.step.layer_policies import LayersSpec
 from simulator.step.learning_spec import LearningSpec, LossScaling
 from simulator.step.parallelism import Parallelism
 from simulator.step.precision import Precision
 from simulator.step.sharding import Sharding
+from simulator.step.training_spec import (
+    Offload,
+    OptimizerSpec,
+    TrainingSpec,
+)
 
 
 def _operations() -> tuple[str, ...]:
@@ -410,7 +410,7 @@ _MAPPINGS: Final[dict[tuple[str, ...], type[Spec]]] = {
     ("training", "sharding"): Sharding,
     ("training", "precision"): Precision,
     ("training", "optimizer"): OptimizerSpec,
-    ("training", "offload"): OffloadSpec,
+    ("training", "offload"): Offload,
     ("training", "lora"): Lora,
     ("training", "loss_scaling"): LossScaling,
     ("training", "learning"): LearningSpec,

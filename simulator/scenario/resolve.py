@@ -11,7 +11,6 @@ from typing import Any, Final
 from simulator.basics import units, yaml_dialect
 from simulator.basics.sections import varied
 from simulator.scenario.answer_spec import FindingSpec
-from simulator.scenario.global_batch import SEQUENCES
 from simulator.scenario.plan_spec import FOLLOWS, KEYS, SAID_OR_CHOSEN, PlanSpec
 from simulator.scenario.records import (
     BUFFER,
@@ -23,7 +22,8 @@ from simulator.scenario.records import (
     Scenario,
     ServersSpec,
 )
-from simulator.scenario.training_spec import TrainingSpec
+from simulator.step.global_batch import SEQUENCES
+from simulator.step.training_spec import TrainingSpec
 
 _IEC: Final = (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
 

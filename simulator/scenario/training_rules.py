@@ -26,18 +26,18 @@ from simulator.collectives.algorithm import Auxiliary, CollectiveRequest
 from simulator.model.layer_list import LayerList
 from simulator.model.model import adapters
 from simulator.model.shape import Transformer
+from simulator.model.trainable import ALL, trained_of
 from simulator.scenario import numerics_rules, own_parts, parallelism_rules
 from simulator.scenario.build_training import accumulation, with_accumulation
 from simulator.scenario.caching import memoized
 from simulator.scenario.collective_rules import chosen, proof_faults
 from simulator.scenario.records import ClusterSpec
 from simulator.scenario.rule_violation import RuleViolation, any_listening, any_of, first_duplicate
-from simulator.scenario.trainable_spec import ALL, trained_of
-from simulator.scenario.training_spec import TrainingSpec
 from simulator.step.framework import load_framework
 from simulator.step.optimizers.optimizer import OPTIMIZERS
 from simulator.step.spec import Updater
 from simulator.step.strategies.strategy import STRATEGIES
+from simulator.step.training_spec import TrainingSpec
 
 if TYPE_CHECKING:
     from simulator.cluster.build import TopologyFacts
@@ -592,7 +592,8 @@ def _loss(shape: TrainingSpec, model: Model | None) -> Iterator[RuleViolation]:
 def _activation_checkpointing(shape: TrainingSpec, model: Model | None) -> Iterator[RuleViolation]:
     """Yield a violation for each layer in `activation_checkpointing` that the model lacks, or that is named twice."""
     policy, key = shape.activation_checkpointing, ("training", "activation_checkpointing")
-    entries = policy if isinstance(policy, tuple) else ()
+    # Two forms of lists: (("full", (0, 1)), ...) by policy, or plain layer numbers.
+    entries: Sequence[int | tuple[str, tuple[int, ...]]] = policy if isinstance(policy, tuple) else ()
     policies = {policy, *(entry[0] for entry in entries if isinstance(entry, tuple))}
     if isinstance(model, LayerList) and (unable := [one for one in ("feed_forward", "activation") if one in policies]):
         message = (
@@ -600,11 +601,8 @@ def _activation_checkpointing(shape: TrainingSpec, model: Model | None) -> Itera
             "selective_op"
         )
         yield RuleViolation(key, message, ("training.activation_checkpointing", "training.model"))
-    if not isinstance(policy, tuple):
-        return
-    # Two forms: (("full", (0, 1)), ...) by policy, or plain layer numbers.
     layers: list[tuple[Key, int]] = []
-    for i, entry in enumerate(policy):
+    for i, entry in enumerate(entries):
         if isinstance(entry, tuple):
             layers += [((*key, entry[0], j), layer) for j, layer in enumerate(entry[1])]
         else:

@@ -25,7 +25,6 @@ from simulator.scenario.build_training import (
     with_accumulation,
 )
 from simulator.scenario.resolve import bytes_text
-from simulator.scenario.training_spec import TrainingSpec
 from simulator.step.checkpointing import RECOMPUTED_WHOLE, policy_of
 from simulator.step.framework import load_framework
 from simulator.step.learning_spec import LearningSpec
@@ -34,6 +33,7 @@ from simulator.step.pipelines.schedule import SCHEDULES
 from simulator.step.sharding import Sharding
 from simulator.step.spec import State, Updater
 from simulator.step.strategies.strategy import STRATEGIES, shards_gradients
+from simulator.step.training_spec import TrainingSpec
 
 # Options of `sharding` that strategies without use for them ignore. Any other option would change the meaning of a
 # strategy, and is refused in training_rules.py.
@@ -173,11 +173,11 @@ def _bucket_size(shape: TrainingSpec, world_size: int, base: Path) -> Iterator[t
         return
     try:
         step = to_step(shape, world_size, base)
-        units = modules(step.model, step.parallelism.cut())
+        units = modules(step.model, step.keys.parallelism.cut())
     # Invalid settings are reported by the rules.
     except (ScenarioError, ValueError):
         return
-    itemsize = dtypes.find(step.precision.grads).itemsize
+    itemsize = dtypes.find(step.keys.precision.grads).itemsize
     gradients = [unit.elements * itemsize for unit in units]
     # Pipeline stages cut the list of units: the buckets are the same for any cut if every unit fills a bucket.
     full = min(gradients) >= max(size, usual)

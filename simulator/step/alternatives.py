@@ -6,7 +6,7 @@ This module lists changes, the mildest first, and applies several changes togeth
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import combinations
 from typing import Final, Literal
 
@@ -14,8 +14,9 @@ from simulator.basics.spec import Frozen
 from simulator.model.model import refusals
 from simulator.step.parallelism import Parallelism
 from simulator.step.pipeline import Pipeline
-from simulator.step.spec import Offload, TrainingStep, Updater
+from simulator.step.spec import TrainingStep, Updater
 from simulator.step.strategies.strategy import STRATEGIES, Strategy
+from simulator.step.training_spec import Offload
 
 # Numbers of ranks that cut a model or its sequences, tried in this order.
 _CUTS: Final = (2, 4, 8)
@@ -54,7 +55,8 @@ def changed(step: TrainingStep, changes: Sequence[StepChange]) -> Alternative | 
     --------
     >>> from simulator.model.load import load_model
     >>> from simulator.step.sharding import Sharding
-    >>> ddp = TrainingStep(load_model("gpt2"), 1024, 2, sharding=Sharding(strategy="ddp"))
+    >>> from simulator.step.spec import bare_step
+    >>> ddp = bare_step(load_model("gpt2"), 1024, 2, sharding=Sharding(strategy="ddp"))
     >>> changed(ddp, [*mild_changes(ddp, 8)[1:3], *partitions(ddp, 8, 8)[:1]]).text
     'activation_checkpointing: full, micro_batch_size: 1 and parallelism: {tp: 2} with gradient_accumulation_steps: 4'
     """
@@ -83,7 +85,8 @@ def double_changes(step: TrainingStep, changes: Sequence[StepChange]) -> list[Al
     --------
     >>> from simulator.model.load import load_model
     >>> from simulator.step.sharding import Sharding
-    >>> ddp = TrainingStep(load_model("gpt2"), 1024, 1, sharding=Sharding(strategy="ddp"))
+    >>> from simulator.step.spec import bare_step
+    >>> ddp = bare_step(load_model("gpt2"), 1024, 1, sharding=Sharding(strategy="ddp"))
     >>> double_changes(ddp, [*mild_changes(ddp, 8), *offloading(ddp)])[-1].text
     'sharding: zero3 and offload: optimizer'
     """
@@ -105,8 +108,8 @@ def partitions(step: TrainingStep, ranks: int, ranks_per_node: int) -> list[Step
     The list begins with the smallest numbers of ranks. It is empty if the step has another kind of parallelism already.
     The micro-batches of a rank grow in number by as much as the data-parallel ranks shrink: the global batch stays.
     """
-    now = step.parallelism
-    servers = STRATEGIES.find(step.sharding.strategy).updater is Updater.SERVERS
+    now = step.keys.parallelism
+    servers = STRATEGIES.find(step.keys.sharding.strategy).updater is Updater.SERVERS
     # Real training refuses several settings of a partitioned model.
     if servers or step.lesson is not None or max(now.size, now.ep, now.expert_tensor) > 1:
         return []
@@ -125,55 +128,55 @@ def partitions(step: TrainingStep, ranks: int, ranks_per_node: int) -> list[Step
 
 def offloading(step: TrainingStep) -> list[StepChange]:
     """Return the change that moves the optimizer states of a training step to the hosts; none if they are there."""
-    return [StepChange("offload", "offload: optimizer", _offloaded)] if step.offload is None else []
+    return [StepChange("offload", "offload: optimizer", _offloaded)] if not step.keys.offload.states else []
 
 
 def _possible(step: TrainingStep, parallelism: Parallelism) -> bool:
     """Return True if the model and the sequences of a training step can be cut this way."""
-    return not any(key != "ep" for key, _ in refusals(step.model, parallelism.cut(), step.seq_len))
+    return not any(key != "ep" for key, _ in refusals(step.model, parallelism.cut(), step.keys.seq_len))
 
 
 def _partitioned(parallelism: Parallelism) -> Callable[[TrainingStep], TrainingStep | None]:
     """Return a function from a data-parallel step to the same step, cut this way, with the same global batch."""
 
     def variant_of(old: TrainingStep) -> TrainingStep | None:
-        if old.parallelism.size > 1:
+        if old.keys.parallelism.size > 1:
             return None
-        return replace(old, parallelism=parallelism, accumulation=old.accumulation * parallelism.size)
+        return old.with_keys(parallelism=parallelism, gradient_accumulation_steps=old.accumulation * parallelism.size)
 
     return variant_of
 
 
 def _mild(step: TrainingStep, ranks: int, fullest: Literal["first", "last"] | None) -> Iterator[StepChange]:
     """Yield changes of one setting that may save memory of a training step on `ranks` ranks, mildest first."""
-    if step.allocator != "expandable_segments":
+    if step.keys.allocator != "expandable_segments":
         text = "allocator: expandable_segments"
-        yield StepChange("allocator", text, lambda old: replace(old, allocator="expandable_segments"))
-    if step.attention != "flash":
-        yield StepChange("attention", "attention: flash", lambda old: replace(old, attention="flash"))
+        yield StepChange("allocator", text, lambda old: old.with_keys(allocator="expandable_segments"))
+    if step.keys.attention != "flash":
+        yield StepChange("attention", "attention: flash", lambda old: old.with_keys(attention="flash"))
     # Numbers of layers that are written out stay.
-    if fullest is not None and not step.parallelism.layers_of_stages:
+    if fullest is not None and not step.keys.parallelism.layers_of_stages:
         yield from (_fewer_layers(step, fullest, less) for less in _LESS)
-    if step.checkpointing != "full":
+    if step.keys.activation_checkpointing != "full":
         text = "activation_checkpointing: full"
-        yield StepChange("checkpointing", text, lambda old: replace(old, checkpointing="full"))
-    smaller = step.micro_batch_size // 2
+        yield StepChange("checkpointing", text, lambda old: old.with_keys(activation_checkpointing="full"))
+    smaller = step.keys.micro_batch_size // 2
     while smaller:
         yield StepChange("micro_batch_size", f"micro_batch_size: {smaller}", _micro_batch(smaller))
         smaller //= 2
     # A single data-parallel rank has nothing to shard.
-    if step.parallelism.holders(ranks) > 1:
+    if step.keys.parallelism.holders(ranks) > 1:
         yield from _shardings(step)
 
 
 def _fewer_layers(step: TrainingStep, end: Literal["first", "last"], less: int) -> StepChange:
     """Return the change that gives the first or the last pipeline stage `less` layers less than now."""
-    first, last = step.parallelism.less
+    first, last = step.keys.parallelism.less
     sizes = Frozen(first_less=first + less * (end == "first"), last_less=last + less * (end == "last"))
     text = ", ".join(f"{key}: {size}" for key, size in sizes.items() if size)
 
     def variant_of(old: TrainingStep) -> TrainingStep | None:
-        variant = replace(old, parallelism=old.parallelism.replaced(stages=sizes))
+        variant = old.with_keys(parallelism=old.keys.parallelism.replaced(stages=sizes))
         try:
             Pipeline.of(variant).layers()
         except ValueError:
@@ -185,14 +188,14 @@ def _fewer_layers(step: TrainingStep, end: Literal["first", "last"], less: int) 
 
 def _micro_batch(size: int) -> Callable[[TrainingStep], TrainingStep]:
     """Return a function from a step to the step with this micro-batch size and the same global batch."""
-    return lambda old: replace(
-        old, micro_batch_size=size, accumulation=old.accumulation * (old.micro_batch_size // size)
+    return lambda old: old.with_keys(
+        micro_batch_size=size, gradient_accumulation_steps=old.accumulation * (old.keys.micro_batch_size // size)
     )
 
 
 def _shardings(step: TrainingStep) -> Iterator[StepChange]:
     """Yield changes of the sharding that may save memory: higher ZeRO stage, resharding, no smaller shard group."""
-    sharding, strategy = step.sharding, STRATEGIES.find(step.sharding.strategy)
+    sharding, strategy = step.keys.sharding, STRATEGIES.find(step.keys.sharding.strategy)
     for name in _sharding_more(strategy):
         yield StepChange("sharding", f"sharding: {name}", _sharded(strategy=name))
     if strategy.shards_parameters and sharding.reshard_after_forward is False:
@@ -203,13 +206,13 @@ def _shardings(step: TrainingStep) -> Iterator[StepChange]:
 
 def _sharded(**keys: object) -> Callable[[TrainingStep], TrainingStep]:
     """Return a function from a step to the step with the given sharding settings replaced."""
-    return lambda old: replace(old, sharding=old.sharding.replaced(**keys))
+    return lambda old: old.with_keys(sharding=old.keys.sharding.replaced(**keys))
 
 
 def _offloaded(old: TrainingStep) -> TrainingStep | None:
     """Return the step with its optimizer on the host; None unless each rank updates exactly its own shards."""
-    able = STRATEGIES.find(old.sharding.strategy).updater is Updater.OWNERS
-    return replace(old, offload=Offload()) if able else None
+    able = STRATEGIES.find(old.keys.sharding.strategy).updater is Updater.OWNERS
+    return old.with_keys(offload=Offload(what="optimizer")) if able else None
 
 
 def _sharding_more(strategy: Strategy) -> list[str]:

@@ -36,15 +36,16 @@ def checkpoint_bytes(step: TrainingStep) -> float:
 
     >>> from simulator.model.load import load_model
     >>> from simulator.step.framework import load_framework
-    >>> checkpoint_bytes(TrainingStep(load_model("llama3_8b"), 8192, 1)) / 8_030_261_248
+    >>> from simulator.step.spec import bare_step
+    >>> checkpoint_bytes(bare_step(load_model("llama3_8b"), 8192, 1)) / 8_030_261_248
     14.0
-    >>> titan = TrainingStep(load_model("llama3_8b"), 8192, 1, framework=load_framework("torchtitan"))
+    >>> titan = bare_step(load_model("llama3_8b"), 8192, 1, framework=load_framework("torchtitan"))
     >>> checkpoint_bytes(titan) / 8_030_261_248
     12.0
     """
-    master = 0 if step.precision.master is None else find(step.precision.master).itemsize
+    master = 0 if step.keys.precision.master is None else find(step.keys.precision.master).itemsize
     states = step.optimizer.states * step.optimizer.state_itemsize
-    full = step.framework.saves_parameters or step.precision.master is None
+    full = step.framework.saves_parameters or step.keys.precision.master is None
     saved = trained = 0
     for module in modules(step.model, WHOLE):
         names = None if step.trained is None else step.trained.of(module.name)

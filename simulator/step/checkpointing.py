@@ -21,8 +21,9 @@ from typing import Final
 from simulator.model.kernel import Attention, Matmul
 from simulator.model.model import Model
 from simulator.model.operation import Operation, Saved, saved_bytes
-from simulator.step.spec import Checkpointing
 
+# A policy for every layer; k to recompute every k-th layer; layers to recompute; or pairs (policy, layers).
+Checkpointing = str | int | tuple[int, ...] | tuple[tuple[str, tuple[int, ...]], ...]
 POLICIES: Final = ("none", "full", "sqrt", "attention", "selective_op", "feed_forward", "activation")
 
 # Policies that recompute keys and values.

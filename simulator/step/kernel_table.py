@@ -53,7 +53,8 @@ def kernel_rows(step: TrainingStep, gpu: Gpu) -> tuple[KernelRow, ...]:
     --------
     >>> from simulator.cluster.gpu_file import load_gpu
     >>> from simulator.model.load import load_model
-    >>> rows = kernel_rows(TrainingStep(load_model("llama3_8b"), 8192, 1), load_gpu("h100_sxm"))
+    >>> from simulator.step.spec import bare_step
+    >>> rows = kernel_rows(bare_step(load_model("llama3_8b"), 8192, 1), load_gpu("h100_sxm"))
     >>> [(row.part, row.times, row.kernel.name, row.bound) for row in rows if row.part == "layer"][:2]
     [('layer', 32, 'norm1', 'HBM'), ('layer', 32, 'qkv', 'arithmetic')]
     """
@@ -92,7 +93,7 @@ def _part(kind: LayerKind, model: Model) -> str:
 
 def _rows(part: str, times: int, timer: KernelTimer, operations: Sequence[Operation]) -> Iterator[KernelRow]:
     """Yield a table row for each kernel of a model part's operations, kernels of the forward pass first."""
-    itemsize = find(timer.step.precision.params).itemsize
+    itemsize = find(timer.step.keys.precision.params).itemsize
     for backward in (False, True):
         for operation in operations:
             for kernel in operation.backward if backward else operation.forward:

@@ -95,7 +95,7 @@ class KernelTimer:
         contention, total = self._contention, KernelCost(0.0, 0.0, 0.0, 0.0)
         if sms_taken is not None:
             contention = replace(contention, sms_taken=min(sms_taken, self.gpu.sms - 1))
-        size = find(self.step.precision.params).itemsize
+        size = find(self.step.keys.precision.params).itemsize
         parts = []
         for kernel in with_merging(kernels, half=self.step.framework.half_rings):
             seconds = self._duration(kernel, _NO_CONTENTION)
@@ -145,7 +145,7 @@ class KernelTimer:
 
     def bytes_left(self, kernel: Kernel) -> float:
         """Return the share of a kernel's bytes that moves through HBM: below 1 if a compiler merges the kernel."""
-        merged = self.step.compiled and isinstance(kernel, Elementwise) and kernel.fusible
+        merged = self.step.keys.compile and isinstance(kernel, Elementwise) and kernel.fusible
         return min(self.step.framework.compiled, 1.0) if merged else 1.0
 
     @property
@@ -160,7 +160,7 @@ class KernelTimer:
             share = elementwise_share(self.gpu)
             # Merged kernels still move the group's inputs and outputs: `compiled` is their share of the separate
             # traffic.
-            if self.step.compiled and kernel.fusible:
+            if self.step.keys.compile and kernel.fusible:
                 return framework.compiled / share * self._bare(replace(kernel, fusible=False), contention)
             slower = 1.0 if kernel.single else framework.elementwise
             return slower / share * self._bare(kernel, contention)
@@ -174,12 +174,12 @@ class KernelTimer:
         # A matmul with a dtype of its own needs no casts.
         if kernel.dtype is not None:
             return framework.matmul_time(self.gpu, kernel.dtype) * self._bare(kernel, contention)
-        slower = framework.matmul_time(self.gpu, self.step.precision.matmul) * self._scaled(kernel)
+        slower = framework.matmul_time(self.gpu, self.step.keys.precision.matmul) * self._scaled(kernel)
         return slower * self._bare(kernel, contention) + self._casts(kernel, contention)
 
     def _scaled(self, kernel: Matmul) -> float:
         """Return a matmul's duration with the step's scales of eight-bit inputs, relative to one scale a tensor."""
-        precision = self.step.precision
+        precision = self.step.keys.precision
         # The scales of four-bit inputs are part of their format.
         if find(precision.matmul, stored=False).bits != 8 or precision.scaling == "tensor":
             return 1.0
@@ -187,7 +187,7 @@ class KernelTimer:
 
     def _casts(self, kernel: Matmul, contention: _Contention) -> float:
         """Return the time to cast a matmul's operands to 8 or 4 bits [s]; 0 for wider dtypes and 8-bit parameters."""
-        precision = self.step.precision
+        precision = self.step.keys.precision
         if not is_narrow(precision.matmul) or is_narrow(precision.params):
             return 0.0
         casts = narrow_casts(kernel, precision.matmul, once=self.step.framework.casts_once)
@@ -196,7 +196,7 @@ class KernelTimer:
 
     def _bare(self, kernel: Kernel, contention: _Contention) -> float:
         """Return a kernel's duration under contention [s], with `kernel_time` alone of the framework's overheads."""
-        precision = self.step.precision
+        precision = self.step.keys.precision
         # Only linear maps use eight or four bits; attention keeps the activations' dtype.
         wide = isinstance(kernel, Elementwise) or (isinstance(kernel, Attention) and is_narrow(precision.matmul))
         dtype = kernel.dtype if isinstance(kernel, Matmul) else None
@@ -206,8 +206,8 @@ class KernelTimer:
             dtype or (precision.params if wide else precision.matmul),
             sms_taken=contention.sms_taken,
             hbm_share=contention.hbm_left,
-            attention_generation=self.step.attention_generation,
-            compiled=self.step.compiled,
+            attention_generation=self.step.keys.attention_generation,
+            compiled=self.step.keys.compile,
             sustained=bool(self.step.framework.sustained),
             # A cast in both orders leaves nothing to copy.
             ordered=self.step.framework.casts_once,

@@ -135,7 +135,7 @@ class Passes:
     @property
     def gradient_itemsize(self) -> int:
         """Bytes per element in an accumulated gradient [B]."""
-        return find(self.step.precision.grads).itemsize
+        return find(self.step.keys.precision.grads).itemsize
 
     @property
     def gradient_bytes(self) -> int:
@@ -329,7 +329,7 @@ class Passes:
             groups = [chunk.units for chunk in self.chunks] or [self.units]
             layers = [[unit for unit in units if unit.is_layer and not unit.spread] for units in groups]
             away = [unit for group in layers for unit in group[:-1] if unit.kept]
-            self._on_host = {unit.name: unit for unit in away} if self.step.activations_on_host else {}
+            self._on_host = {unit.name: unit for unit in away} if self.step.keys.offload.activations else {}
             for group in layers:
                 self._before.update({after.name: before for before, after in pairwise(group)})
         return self._on_host
@@ -499,7 +499,7 @@ class Passes:
             return scattered
         part = shard(sum(unit.trained for unit in units), self.ranks_of(units[0]))
         act = NumericAction(Exchange.SUM_COPIES, tuple(unit.name for unit in units), micro)
-        dtype = self.step.precision.reduce
+        dtype = self.step.keys.precision.reduce
         return self.builder.communicate(name, "all_reduce", part, dtype, [scattered], "replicate", act)
 
     def pack(self, name: str, units: Sequence[Unit], micro: int, *, copies: bool) -> str | None:
@@ -528,7 +528,7 @@ class Passes:
         self.builder.await_next([self.scattered])
         computed = self.gradient_itemsize if self.keeps_whole_gradients else find(self.step.trained_dtype).itemsize
         # A single rank sends nothing; equal dtypes allow sending from the gradients themselves.
-        if self.ranks_of(units[0]) == 1 or (not copies and computed == find(self.step.precision.reduce).itemsize):
+        if self.ranks_of(units[0]) == 1 or (not copies and computed == find(self.step.keys.precision.reduce).itemsize):
             return None
         buffer = self._buffer(name, units, [self.scattered])
         self.drop_gradients(units, micro, "compute", [])
@@ -540,14 +540,14 @@ class Passes:
 
         The sender frees the buffer.
         """
-        same = find(self.step.precision.reduce).itemsize == self.gradient_itemsize
+        same = find(self.step.keys.precision.reduce).itemsize == self.gradient_itemsize
         groups = self.builder.communicator.groups
         ranks = self.expert_ranks if units[0].spread else groups.data_parallel
         return None if same or ranks == 1 else self._buffer(name, units)
 
     def _buffer(self, name: str, units: Sequence[Unit], after: Sequence[str | None] = ()) -> str:
         """Allocate a buffer in the reduction's dtype for the gradients of some units; return its name."""
-        nbytes = sum(unit.trained for unit in units) * find(self.step.precision.reduce).itemsize
+        nbytes = sum(unit.trained for unit in units) * find(self.step.keys.precision.reduce).itemsize
         return self.builder.allocate(f"{name} buffer", nbytes, "buffers", after=after)
 
     def unpack(self, buffer: str | None, units: Sequence[Unit], micro: int, after: str, summed: str | None) -> None:
@@ -595,12 +595,12 @@ class Passes:
         nbytes = shard(unit.trained, self.ranks_of(unit)) * self.gradient_itemsize
         # The host cannot sum over copies of the states. Shards that wait for this sum accumulate on the GPU and are
         # copied after the sum; otherwise each micro-batch's shard leaves at once.
-        goes_at_once = self.step.offload is not None and not self._sums_copies_once
+        goes_at_once = self.step.keys.offload.states and not self._sums_copies_once
         name = f"{unit.name} gradient shard {micro}" if goes_at_once else f"{unit.name} gradient shard"
         if name not in self.gradients:
             self.builder.allocate(name, nbytes, "gradients", stream="communication", after=[after])
             self.gradients.append(name)
-        if self.step.offload is not None and summed is not None:
+        if self.step.keys.offload.states and summed is not None:
             # Only shards from several micro-batches need an addition on the host.
             add = micro > 0 and goes_at_once and not self.keeps_whole_gradients
             copied = self.offload_copy(f"{unit.name} {micro}", nbytes, name, summed, add=add)
@@ -610,7 +610,7 @@ class Passes:
     @property
     def _sums_copies_once(self) -> bool:
         """True if gradients are summed over copies of the model states only in a step's last micro-batch."""
-        return self.step.sharding.gradient_sync == "shard" and self.builder.communicator.groups.hybrid
+        return self.step.keys.sharding.gradient_sync == "shard" and self.builder.communicator.groups.hybrid
 
     def offload_copy(self, what: str, nbytes: int, *after: str, add: bool) -> str:
         """Write a copy of `nbytes` bytes of gradients to the host, and an addition on the host if `add`; return the
@@ -618,8 +618,8 @@ class Passes:
         """
         copied = self.builder.copy(f"hand over {what}", nbytes, "to host", after=after)
         self.last_offload = copied
-        if add and self.step.offload is not None:
+        if add and self.step.keys.offload.states:
             # The addition reads two numbers and writes one.
-            rate = self.step.offload.host_rate
+            rate = self.step.keys.offload.host_rate
             self.last_offload = self.builder.on_host(f"add {what}", 3 * nbytes, rate, after=[copied])
         return copied

@@ -93,7 +93,7 @@ def plan_step(cluster: Cluster, step: TrainingStep, *, steady: bool = True) -> S
     even = steady and not cluster.changes and not step.saves and all(speed == 1.0 for speed in cluster.speeds)
     step = on_ranks(step, cluster, cluster.world_size)
     groups = groups_of(step, cluster.world_size)
-    communicator = Communicator(cluster, groups, step.collectives, even, step.copies_to_host, step.algorithm)
+    communicator = Communicator(cluster, groups, step.keys.collectives, even, step.copies_to_host, step.algorithm)
     stages = _write(cluster, step, communicator)
     lists = [StageOps(stage.builder.ops, stage.builder.scopes) for stage in stages]
     ranks = for_every_rank(lists, groups, communicator.among)
@@ -102,7 +102,7 @@ def plan_step(cluster: Cluster, step: TrainingStep, *, steady: bool = True) -> S
     unlike = _in_every_group(stages, communicator)
     closed_forms = sum(op.duration is not None for op in collectives)
     # Model-parallel ranks share a micro-batch, hence only data-parallel ranks multiply tokens.
-    tokens = step.seq_len * step.micro_batch_size * step.accumulation * groups.grid.size("dp")
+    tokens = step.keys.seq_len * step.keys.micro_batch_size * step.accumulation * groups.grid.size("dp")
     model = flops_of(step) * tokens
     # Every list is run by equally many ranks.
     fullest = max(stages, key=lambda stage: stage.states.on_host + stage.passes.most_on_host)
@@ -110,7 +110,7 @@ def plan_step(cluster: Cluster, step: TrainingStep, *, steady: bool = True) -> S
     return StepPlan(
         program=Program(ranks, beside=process_memory(cluster.gpus[0], step, groups)),
         step=step,
-        strategy=STRATEGIES.find(step.sharding.strategy),
+        strategy=STRATEGIES.find(step.keys.sharding.strategy),
         tokens=tokens,
         model_flops=model,
         hardware_flops=model + recomputed * step.accumulation * (cluster.world_size // len(stages)),
@@ -129,7 +129,7 @@ def flops_of(step: TrainingStep) -> float:
     """Return the model FLOPs per token of a training step: the numerator of MFU. Frozen parts need no gradients of
     weights, and parts before the first trained one no gradients at all.
     """
-    flops = training_flops_per_token(step.model, step.seq_len)
+    flops = training_flops_per_token(step.model, step.keys.seq_len)
     if step.trained is None:
         return flops
     parts = modules(step.model)
@@ -271,13 +271,13 @@ def _stand_for(noted: _StageProgram) -> tuple[Pass, ...]:
 
 def groups_of(step: TrainingStep, world_size: int) -> Groups:
     """Return the process groups of a training step on `world_size` ranks."""
-    grid = step.parallelism.grid(world_size)
-    parallelism = step.parallelism
-    shard = step.sharding.shard_size or grid.holders
+    grid = step.keys.parallelism.grid(world_size)
+    parallelism = step.keys.parallelism
+    shard = step.keys.sharding.shard_size or grid.holders
     return Groups(
         grid,
         shard,
-        step.sharding.mesh,
+        step.keys.sharding.mesh,
         parallelism.ulysses,
         parallelism.ep,
         parallelism.expert_tensor,
@@ -305,7 +305,7 @@ def _without_lone_shards(step: TrainingStep, world_size: int) -> TrainingStep:
        since the world size is 1."
     .. [2] deepspeedai/DeepSpeed, deepspeed/runtime/zero/partition_parameters.py, `_no_gather_coalesced`.
     """
-    sharding, optimizer = step.sharding, step.optimizer
+    sharding, optimizer = step.keys.sharding, step.optimizer
     # ZeRO-1 sends nothing inside such a group, and gathers nothing in memory.
     if not shards_gradients(sharding.strategy):
         return step
@@ -313,14 +313,14 @@ def _without_lone_shards(step: TrainingStep, world_size: int) -> TrainingStep:
     if groups.shard_size > 1 or (step.model.num_experts and groups.size("expert data") > 1):
         return step
     # DDP shards nothing; ZeRO-2 shards what an update on the host needs.
-    shards = frozenset() if step.offload is None else {State.OPTIMIZER, State.GRADIENTS}
+    shards = frozenset() if not step.keys.offload.states else {State.OPTIMIZER, State.GRADIENTS}
     strategy = next(name for name in STRATEGIES.names() if STRATEGIES.find(name).shards == shards)
     if optimizer.of_matrices is not None and not shards:
         optimizer = replace(optimizer, of_matrices=replace(optimizer.of_matrices, distribution="replicated"))
     # The groups stay of one rank where states on the host keep an owner.
     size = sharding.shard_size if shards else None
     unsharded = sharding.replaced(strategy=strategy, shard_size=size, reshard_after_forward=True, gradient_sync="every")
-    return replace(step, sharding=unsharded, optimizer=optimizer)
+    return replace(step.with_keys(sharding=unsharded), optimizer=optimizer)
 
 
 def _on_nodes(step: TrainingStep, cluster: Cluster, world_size: int) -> TrainingStep:
@@ -331,8 +331,8 @@ def _on_nodes(step: TrainingStep, cluster: Cluster, world_size: int) -> Training
     cluster has fewer than `world_size` ranks, or if any expert-parallel group does not have the same number of
     consecutive ranks on every node that the group spans.
     """
-    ranks = step.parallelism.ep
-    if step.parallelism.experts.dispatch != "deduplicated" or ranks == 1 or cluster.world_size < world_size:
+    ranks = step.keys.parallelism.ep
+    if step.keys.parallelism.experts.dispatch != "deduplicated" or ranks == 1 or cluster.world_size < world_size:
         return step
     # Refuses pipelines whose ranks form no groups.
     check_cut(step)
@@ -375,7 +375,7 @@ def _write(
     cluster: Cluster, step: TrainingStep, communicator: Communicator, *, few: Sequence[int] | None = None
 ) -> list[_StageProgram]:
     """Write the program of each list's lowest rank; with `few`, of these lists alone and a few micro-batches."""
-    strategy, groups = STRATEGIES.find(step.sharding.strategy), communicator.groups
+    strategy, groups = STRATEGIES.find(step.keys.sharding.strategy), communicator.groups
     left = hbm_left(cluster)
     check_cut(step)
     pipeline, timer = Pipeline.of(step), KernelTimer(cluster.gpus[0], step, left)
@@ -388,10 +388,10 @@ def _write(
     for number in range(groups.lists) if few is None else few:
         stage, place = divmod(number, groups.unlike_places)
         rank = groups.list_of.index(number)
-        builder = ProgramBuilder(communicator, rank, step.precision.params, step.framework)
+        builder = ProgramBuilder(communicator, rank, step.keys.precision.params, step.framework)
         chunks = pipeline.chunks(stage, by_place[place])
         members = tuple(unit for chunk in chunks for unit in chunk.units)
-        unsharded = strategy.keeps_whole_gradients(step.sharding)
+        unsharded = strategy.keeps_whole_gradients(step.keys.sharding)
         order = pipeline.passes(stage)
         passes = Passes(builder, step, members, groups.shard_size, groups.size("expert data"), unsharded, chunks, order)
         resident = sum(unit.resident for unit in members)
@@ -456,17 +456,17 @@ def memory_buffer(step: TrainingStep, members: Sequence[Unit], place: int = 0) -
 
 def check_cut(step: TrainingStep) -> None:
     """Raise ValueError if a step's model cannot be partitioned over ranks as the step requests."""
-    cut = step.parallelism.cut()
-    if step.parallelism.pp > 1 and step.checkpointing == "sqrt":
+    cut = step.keys.parallelism.cut()
+    if step.keys.parallelism.pp > 1 and step.keys.activation_checkpointing == "sqrt":
         raise ValueError(
             "checkpointing: got 'sqrt', whose segments cross pipeline stages; write full, or every k-th layer"
         )
     refused = refusal_of_deferral(
-        step.parallelism.schedule, step.sharding.strategy, chunked=step.loss_kernels == "chunked"
+        step.keys.parallelism.schedule, step.keys.sharding.strategy, chunked=step.loss_kernels == "chunked"
     )
     if step.deferred and refused:
         raise ValueError(f"parallelism.deferred_head_gradients: {refused}")
-    if step.model.num_experts and cut.experts_apart and (step.sharding.shard_size or step.sharding.mesh):
+    if step.model.num_experts and cut.experts_apart and (step.keys.sharding.shard_size or step.keys.sharding.mesh):
         raise ValueError("parallelism.ep: experts with a separate shard_size are not supported yet")
-    for key, refused in refusals(step.model, cut, step.seq_len):
+    for key, refused in refusals(step.model, cut, step.keys.seq_len):
         raise ValueError(f"parallelism.{key}: {refused}")

@@ -116,7 +116,7 @@ def states(
         Numbers of frozen parameters, each with the number of ranks over which they may be sharded: held in the
         parameters' dtype, without states.
     """
-    precision, sharded, optimizer = step.precision, State.PARAMETERS in shards, step.optimizer
+    precision, sharded, optimizer = step.keys.precision, State.PARAMETERS in shards, step.optimizer
     elements, share = sum(part.elements for part in parts), sum(part.own for part in parts)
     on_gpu = share if sharded else elements
     updated = {Updater.EVERY_RANK: elements, Updater.OWNERS: share, Updater.SERVERS: 0}[updater]
@@ -130,7 +130,7 @@ def states(
         applied = sum(part.own_matrices if updater is Updater.OWNERS else part.matrices for part in parts)
         in_matrices = averaged * optimizer.of_matrices.states * optimizer.state_itemsize
     rest, numbers = updated - applied, optimizer.states * optimizer.state_itemsize
-    away = step.offload is not None
+    away = step.keys.offload.states
     # A shard of parameters is itself the master copy and is cast when gathered, unless the master copy lies on the
     # host.
     is_master = sharded and master > 0 and not away

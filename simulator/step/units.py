@@ -162,7 +162,7 @@ def units(
     if batch.cut.sequence or (batch.adapters is not None and batch.cut.tensor > 1):
         stack = [replace(unit, partial=partial) for unit, partial in zip(stack, _partial(step, batch.cut), strict=True)]
     # The update sums the gradients of both copies. Layers that predict further tokens look these up on the last stage.
-    if (step.model.tied or step.model.mtp_layers) and step.parallelism.apart:
+    if (step.model.tied or step.model.mtp_layers) and step.keys.parallelism.apart:
         first, last = parts[0], parts[-1]
         table = first.parameters[0]
         shared = table.elements if table.trained else 0
@@ -235,21 +235,21 @@ def _with_frozen(trained: TrainedParts, parts: Sequence[Module]) -> tuple[Module
 
 def batch_of(step: TrainingStep, place: int = 0) -> Batch:
     """Return a step's micro-batch from a rank's view; `place` is the rank's index among context-parallel ranks."""
-    itemsize, cut = find(step.precision.params).itemsize, step.parallelism.cut(place, step.experts_in_node)
+    itemsize, cut = find(step.keys.precision.params).itemsize, step.keys.parallelism.cut(place, step.experts_in_node)
     # A tensor that is cast before the exchange travels in eight bits; four bits are cast after the exchange. Real
     # training gathers its own arrays.
-    eight = find(step.precision.matmul, stored=False).bits == 8
+    eight = find(step.keys.precision.matmul, stored=False).bits == 8
     if step.framework.casts_once and eight and step.lesson is None:
-        cut = replace(cut, gather_dtype=step.precision.matmul)
+        cut = replace(cut, gather_dtype=step.keys.precision.matmul)
     return Batch(
-        step.micro_batch_size,
-        step.seq_len,
+        step.keys.micro_batch_size,
+        step.keys.seq_len,
         itemsize,
-        step.attention,
-        step.dropout,
+        step.keys.attention,
+        step.keys.dropout is not False,
         cut=cut,
         adapters=step.model.adapters,
-        float16=step.precision.params == "float16",
+        float16=step.keys.precision.params == "float16",
     )
 
 
@@ -261,8 +261,9 @@ def timer_of_ends(timer: KernelTimer) -> KernelTimer:
     """
     step = timer.step
     framework = replace(step.framework, elementwise=step.framework.streaming)
-    matmul = step.precision.params if is_narrow(step.precision.matmul) else step.precision.matmul
-    return replace(timer, step=replace(step, framework=framework, precision=step.precision.replaced(matmul=matmul)))
+    matmul = step.keys.precision.params if is_narrow(step.keys.precision.matmul) else step.keys.precision.matmul
+    narrow = step.with_keys(precision=step.keys.precision.replaced(matmul=matmul))
+    return replace(timer, step=replace(narrow, framework=framework))
 
 
 def _split(timer: KernelTimer, stack: Sequence[Unit], parts: Sequence[Module], ranks: int, sharing: int) -> list[Unit]:
@@ -294,7 +295,7 @@ def _experts_and_rest(
     if not experts.parameters:
         return None
     passes = NO_PASS, NO_PASS, NO_PASS, NO_PASS
-    size = find(timer.step.precision.params).itemsize
+    size = find(timer.step.keys.precision.params).itemsize
     of_experts = _of_gradients(timer, experts.held(size), experts, sharing, sharded=False)
     unit = Unit("experts", experts.held(size), *passes, None, 0, 0, spread=True)
     return replace(unit, **of_experts), _of_gradients(timer, rest.held(size), rest, ranks, sharded=False)
@@ -342,13 +343,15 @@ def _layers(timer: KernelTimer, batch: Batch, layers: list[Module]) -> Iterator[
         for layer in {id(module.parameters): module for module in layers}.values()
     }
     for i, layer in enumerate(layers):
-        keeping = kept(step.checkpointing, i, step.model, kinds[of[i]], passed_bytes(step.model, i, batch))
+        keeping = kept(
+            step.keys.activation_checkpointing, i, step.model, kinds[of[i]], passed_bytes(step.model, i, batch)
+        )
         recompute = None
         if keeping.operations and keeping.segment:
             last, *others = [(of[j], kinds[of[j]]) for j in range(i, i - keeping.segment, -1)]
             recompute = _recompute(timer, (last[0], keeping.operations), others, costs)
             # Frameworks with separate matrices recompute every second matmul, inside merged operations too.
-            kind, selective = models[of[i]], policy_of(step.checkpointing, i) == "selective_op"
+            kind, selective = models[of[i]], policy_of(step.keys.activation_checkpointing, i) == "selective_op"
             if isinstance(kind, Transformer) and step.framework.split_maps and selective:
                 recompute += PassPieces((Piece(timer.cost(second_maps(kind, batch))),))
         # A segment is recomputed before its last layer's backward pass.
@@ -357,7 +360,7 @@ def _layers(timer: KernelTimer, batch: Batch, layers: list[Module]) -> Iterator[
         every, recomputes_all = kinds[of[i]], len(keeping.operations) == len(kinds[of[i]])
         forward = temporaries_without_saving(every) if recomputes_all else temporaries_within(every, every)
         # Reentrant checkpointing detaches the layer's input, which alone it saves.
-        whole_layer = policy_of(step.checkpointing, i) == "full"
+        whole_layer = policy_of(step.keys.activation_checkpointing, i) == "full"
         unit = Unit(
             f"layer {i}",
             elements[id(layer.parameters)],
@@ -408,11 +411,11 @@ def _of_framework(timer: KernelTimer, kind: LayerKind, batch: Batch) -> tuple[Op
         return operations
     if framework.keeps_copies:
         operations = with_copies(operations, kind, batch, split_maps=framework.split_maps)
-    if framework.float32_norms and kind.norm == "rmsnorm" and not timer.step.compiled:
+    if framework.float32_norms and kind.norm == "rmsnorm" and not timer.step.keys.compile:
         operations = with_float32_norms(operations, batch)
     if framework.weights_activations:
         operations = with_weighted_activations(operations)
-    if framework.nf4_tensors and not timer.step.compiled:
+    if framework.nf4_tensors and not timer.step.keys.compile:
         operations = with_nf4_tensors(operations)
     if batch.attention == "flash" and framework.copies_output_on(timer.gpu):
         operations = with_output_by_tokens(operations)
@@ -473,7 +476,7 @@ def _returned(step: TrainingStep, batch: Batch) -> int:
     Keys and values are views of the output of the matrix for queries, keys and values, unless rotary positions make
     new keys. They are counted with the head, where the forward pass has its peak.
     """
-    if not step.use_cache or step.parallelism.pp > 1:
+    if not step.keys.use_cache or step.keys.parallelism.pp > 1:
         return 0
     returned = 0
     for kind, layers in step.model.kinds.items():
@@ -482,22 +485,24 @@ def _returned(step: TrainingStep, batch: Batch) -> int:
         nbytes = sum(op.output for op in layer_operations(kind, batch) if op.name == "qkv")
         if kind.positions == "rotary":
             nbytes = nbytes * 2 * kind.kv_width // (kind.num_heads * kind.head_dim + 2 * kind.kv_width)
-        returned += nbytes * sum(policy_of(step.checkpointing, layer) in RECOMPUTED_WHOLE for layer in layers)
+        returned += nbytes * sum(
+            policy_of(step.keys.activation_checkpointing, layer) in RECOMPUTED_WHOLE for layer in layers
+        )
     return returned
 
 
 def _of_gradients(timer: KernelTimer, elements: int, module: Module, ranks: int, *, sharded: bool) -> Mapping[str, Any]:
     """Return a unit's fields for gradients and sharding, such as copies, frozen elements and matrices."""
     step = timer.step
-    frozen = module.frozen(find(step.precision.params).itemsize)
+    frozen = module.frozen(find(step.keys.precision.params).itemsize)
     trained = elements - frozen
     # Frozen parameters are copied only if they are gathered.
     copied = step.framework.parameter_bytes * (elements if sharded else trained)
-    computed, accumulated = find(step.trained_dtype).itemsize, find(step.precision.grads).itemsize
+    computed, accumulated = find(step.trained_dtype).itemsize, find(step.keys.precision.grads).itemsize
     # A kernel reads the new gradient and adds it in place: one read, one read and write. A matmul that accumulates
     # writes the sum instead of the new gradient, and reads the accumulated gradient.
     added = (accumulated if step.framework.accumulates_in_matmul else computed + 2 * accumulated) * trained
-    small = sum(p.elements for p in module.parameters if p.trained and p.elements < step.sharding.keep_below)
+    small = sum(p.elements for p in module.parameters if p.trained and p.elements < step.keys.sharding.keep_below)
     return {
         # A single rank communicates nothing.
         "copies": timer.copies(copied) if ranks > 1 and copied else None,

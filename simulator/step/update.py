@@ -20,9 +20,10 @@ from simulator.step.optimizer_update import temporary_bytes, update_cost
 from simulator.step.passes import Passes
 from simulator.step.process_groups import Scope
 from simulator.step.program_builder import ProgramBuilder
-from simulator.step.spec import Gathering, Offload, Updater
+from simulator.step.spec import Gathering, Updater
 from simulator.step.states import States, shard
 from simulator.step.strategies.strategy import Strategy
+from simulator.step.training_spec import Offload
 
 
 def update(builder: ProgramBuilder, passes: Passes, timer: KernelTimer, states: States, strategy: Strategy) -> None:
@@ -32,8 +33,8 @@ def update(builder: ProgramBuilder, passes: Passes, timer: KernelTimer, states: 
     step = passes.step
     summed = _sum_partial(builder, passes)
     if strategy.updater is not Updater.SERVERS:
-        if step.offload is not None:
-            done = _on_host(builder, passes, step.offload, states, strategy, summed)
+        if step.keys.offload.states:
+            done = _on_host(builder, passes, step.keys.offload, states, strategy, summed)
         else:
             done = _on_gpu(builder, passes, timer, states, strategy)
         _hand_out(builder, passes, done, strategy)
@@ -51,7 +52,7 @@ def _sum_partial(builder: ProgramBuilder, passes: Passes) -> list[str]:
     """
     # Without data parallelism, no collective follows the last gradients: wait for the last kernels too.
     last = [*{op.stream: op.name for op in builder.collectives}.values(), builder.last_kernels]
-    dtype = passes.step.precision.reduce
+    dtype = passes.step.keys.precision.reduce
     partial = sum(unit.partial for unit in passes.units)
     done: list[str | None] = []
     if partial:
@@ -68,7 +69,7 @@ def _on_gpu(builder: ProgramBuilder, passes: Passes, timer: KernelTimer, states:
     """Append the optimizer's update on the GPU, with gradient norm and overflow check; return its last kernels."""
     # Streams are in order: waiting for the last collective of each stream covers earlier collectives.
     last: list[str | None] = list({op.stream: op.name for op in builder.collectives}.values())
-    grads = states.updated * find(passes.step.precision.grads).itemsize
+    grads = states.updated * find(passes.step.keys.precision.grads).itemsize
     if passes.step.loss_scaling:
         unscale = timer.one_pass("unscale", grads, grads)
         check = builder.compute(
@@ -108,7 +109,7 @@ def _widened(
 
     The cast is freed when the next step begins, hence not by this program.
     """
-    precision = passes.step.precision
+    precision = passes.step.keys.precision
     narrow, wide = find(precision.grads).itemsize, find(precision.updated).itemsize
     if not passes.step.framework.widens_gradients or narrow >= wide:
         return last
@@ -130,7 +131,7 @@ def _on_host(
     A unit's parameters return while the next unit is updated. Gradients summed last (`summed`) follow the other
     gradients to the host.
     """
-    precision = passes.step.precision
+    precision = passes.step.keys.precision
     grads, rate = states.updated * find(precision.grads).itemsize, offload.host_rate
     last: list[str | None] = [passes.last_offload]
     if summed:
@@ -166,13 +167,13 @@ def _summed(builder: ProgramBuilder, passes: Passes, norm: str, strategy: Strate
     done = norm
     if strategy.updater is not Updater.EVERY_RANK:
         name = "sum gradient norm"
-        if passes.step.precision.updated == "float64":
+        if passes.step.keys.precision.updated == "float64":
             act, elements = NumericAction(Exchange.GATHER_NORMS), 2 * passes.ranks
             done = builder.communicate(name, "all_gather", elements, "float64", [norm], "shard", act) or norm
         else:
             act = NumericAction(Exchange.SUM_NORM)
             done = builder.communicate(name, "all_reduce", 1, "float64", [norm], "shard", act) or norm
-    elif passes.step.parallelism.ep > 1:
+    elif passes.step.keys.parallelism.ep > 1:
         # This rank has not seen the gradients of other ranks' experts.
         over = "sum gradient norm over experts"
         done = (

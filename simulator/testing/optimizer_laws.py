@@ -20,7 +20,7 @@ from simulator.step.optimizer_update import temporary_bytes, update_traffic
 from simulator.step.optimizers.optimizer import Distribution, Optimizer, OwnUpdate, UpdateConstants
 from simulator.step.precision import Precision
 from simulator.step.sharding import Sharding
-from simulator.step.spec import TrainingStep
+from simulator.step.spec import bare_step
 from simulator.step.states import even_part, states
 from simulator.step.strategies.strategy import STRATEGIES
 from simulator.testing.law import require
@@ -81,7 +81,7 @@ def holds_its_states(optimizer: Optimizer, strategy: str, each: float) -> None:
 
     With a master copy, which zero3 has as its shard of the parameters.
     """
-    job = TrainingStep(TINY, 32, 1, optimizer=optimizer, sharding=Sharding(strategy=strategy))
+    job = bare_step(TINY, 32, 1, optimizer=optimizer, sharding=Sharding(strategy=strategy))
     sharding, elements = STRATEGIES.find(strategy), 1000 * RANKS
     size = states(job, sharding.shards, sharding.updater, [even_part(elements, RANKS)])
     count = elements // RANKS if sharding.shards else elements
@@ -124,7 +124,7 @@ def moves_its_arrays(optimizer: Optimizer, strategy: str, precision: Precision, 
     if not kernels or optimizer.separate is None:
         return False
     separate = replace(under(optimizer, strategy), implementation="foreach")
-    job = TrainingStep(TINY, 32, 1, optimizer=separate, sharding=Sharding(strategy=strategy), precision=precision)
+    job = bare_step(TINY, 32, 1, optimizer=separate, sharding=Sharding(strategy=strategy), precision=precision)
     sharding = STRATEGIES.find(strategy)
     size = states(job, sharding.shards, sharding.updater, [even_part(1000 * RANKS, RANKS)])
     sizes: Mapping[str, int] = {"p": MASTER, "g": GRADIENT if precision.master else MASTER}

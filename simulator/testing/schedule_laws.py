@@ -102,7 +102,9 @@ def is_simulated(name: str, schedule: PipelineSchedule, shape: PipelineShape) ->
         pp=shape.ranks, schedule=name, virtual_stages=shape.chunks if schedule.chunks is None else 1,
         microbatch_group=shape.group if schedule.grouped else None,
     )  # fmt: skip
-    job = step("ddp", model, accumulation=shape.micro_batches, parallelism=cut, seq_len=8, micro_batch_size=1)
+    job = step(
+        "ddp", model, gradient_accumulation_steps=shape.micro_batches, parallelism=cut, seq_len=8, micro_batch_size=1
+    )
     return takes_as_long_in_both_engines(job, shape.ranks)
 
 

@@ -93,7 +93,9 @@ def _trained(
     name: str, options: Mapping[str, Any], stragglers: Mapping[int, float] | None = None
 ) -> tuple[list[float], dict[str, Array]]:
     """Return the losses and the parameters of two steps of a real training in float64."""
-    job = step(name, _SHALLOW, precision=_DOUBLE, seq_len=8, accumulation=3, algorithm="direct", **options)
+    job = step(
+        name, _SHALLOW, precision=_DOUBLE, seq_len=8, gradient_accumulation_steps=3, algorithm="direct", **options
+    )
     run = play(job, RANKS, stragglers=stragglers)
     setting = TrainingContext(gpt_of(job), run.plan, run.timeline, Adam(), seed=5)
     training = start(setting, task.initial(setting.gpt, 0))
@@ -103,7 +105,8 @@ def _trained(
 
 def sends_its_volume(name: str, options: Mapping[str, Any], accumulation: int) -> bool:
     """Check the elements on the wire; return False if a rank's shard would be padded."""
-    strategy, job = STRATEGIES.find(name), step(name, EVEN, precision=_HALF, accumulation=accumulation, **options)
+    strategy = STRATEGIES.find(name)
+    job = step(name, EVEN, precision=_HALF, gradient_accumulation_steps=accumulation, **options)
     run = play(job, RANKS)
     parts = units(job, run.cluster.gpus[0], RANKS, sharded=strategy.shards_parameters)
     if any(part.elements % RANKS or part.resident % RANKS for part in parts):
@@ -111,14 +114,14 @@ def sends_its_volume(name: str, options: Mapping[str, Any], accumulation: int) -
     logs = [log for log in run.timeline.logs if not log.collective.startswith("sum gradient norm")]
     # Each element has two bytes.
     volume = sum(float(log.nbytes.sum()) for log in logs) / 2
-    declared = strategy.volume(parts, job.sharding, accumulation, RANKS)
+    declared = strategy.volume(parts, job.keys.sharding, accumulation, RANKS)
     require(abs(volume - declared) <= 1e-12 * declared, f"sends {volume:.0f} elements, and declares {declared:.0f}")
     return True
 
 
 def returns_to_its_states(name: str, options: Mapping[str, Any]) -> None:
     """Check that after a step each rank holds exactly the states that follow from `shards` and `updater`."""
-    strategy, job = STRATEGIES.find(name), step(name, EVEN, accumulation=2, **options)
+    strategy, job = STRATEGIES.find(name), step(name, EVEN, gradient_accumulation_steps=2, **options)
     run = play(job, RANKS)
     parts = units(job, run.cluster.gpus[0], RANKS, sharded=strategy.shards_parameters)
     elements, resident = sum(module.elements for module in modules(EVEN)), sum(part.resident for part in parts)
@@ -156,8 +159,10 @@ def declares_states_of_its_updater(name: str) -> None:
 
 def runs_the_kernels_of_ddp(name: str, options: Mapping[str, Any]) -> None:
     """Check that a rank runs the kernels that it runs under ddp."""
-    kernels = _kernels(play(step(name, EVEN, accumulation=2, checkpointing="full", **options), RANKS))
-    ddp = _kernels(play(step("ddp", EVEN, accumulation=2, checkpointing="full"), RANKS))
+    kernels = _kernels(
+        play(step(name, EVEN, gradient_accumulation_steps=2, activation_checkpointing="full", **options), RANKS)
+    )
+    ddp = _kernels(play(step("ddp", EVEN, gradient_accumulation_steps=2, activation_checkpointing="full"), RANKS))
     other = next(iter(set(kernels) ^ set(ddp)), ("", 0.0, 0.0))[0]
     require(kernels == ddp, f"runs {len(kernels)} kernels, and ddp {len(ddp)}; the first that differs is {other!r}")
 
@@ -170,7 +175,7 @@ def _kernels(run: PlayedStep) -> list[tuple[str, float, float]]:
 def sends_gradients_as_declared(name: str) -> None:
     """Check that gradients are communicated in every micro-batch, or in the last, as `sending` declares."""
     strategy, accumulation = STRATEGIES.find(name), 3
-    run = play(step(name, EVEN, accumulation=accumulation), RANKS)
+    run = play(step(name, EVEN, gradient_accumulation_steps=accumulation), RANKS)
     sends = (Exchange.ALL_REDUCE, Exchange.REDUCE_SCATTER, Exchange.PUSH)
     acts = [op.act for op in run.plan.program.collectives().values() if op.act is not None]
     micros = {act.micro for act in acts if act.effect in sends}
@@ -210,4 +215,4 @@ def _starts(run: PlayedStep, *effects: Computation | Exchange) -> list[float]:
 
 def is_simulated(name: str, options: Mapping[str, Any]) -> bool:
     """Check that a step takes as long in both engines."""
-    return takes_as_long_in_both_engines(step(name, EVEN, accumulation=2, **options), RANKS)
+    return takes_as_long_in_both_engines(step(name, EVEN, gradient_accumulation_steps=2, **options), RANKS)

@@ -18,7 +18,7 @@ from simulator.report.numbers.summary import with_link_use
 from simulator.report.numbers.training_summary import TrainingReport, summarize_step
 from simulator.step.plan import StepPlan, plan_step
 from simulator.step.sharding import Sharding
-from simulator.step.spec import TrainingStep
+from simulator.step.spec import TrainingStep, bare_step
 from simulator.step.strategies.strategy import STRATEGIES
 from simulator.testing.engines import same_in_both_engines
 
@@ -39,7 +39,7 @@ def step(strategy: str = "zero3", model: Transformer = TINY, **facts: Any) -> Tr
     """Return a step of the tiny model; `facts` are fields of Sharding and of TrainingStep by name."""
     shards = {name: facts.pop(name) for name in Sharding.model_fields if name in facts}
     settings: dict[str, Any] = {"seq_len": 32, "micro_batch_size": 2, "collectives": "played"} | facts
-    return TrainingStep(model, sharding=Sharding().replaced(strategy=strategy, **shards), **settings)
+    return bare_step(model, sharding=Sharding().replaced(strategy=strategy, **shards), **settings)
 
 
 def play(
@@ -60,7 +60,7 @@ def cluster_of(
     job: TrainingStep, ranks: int, topology: Any = "star_100g", stragglers: Mapping[int, float] | None = None
 ) -> Cluster:
     """Return a cluster for a step, with the servers that its strategy needs."""
-    servers = STRATEGIES.find(job.sharding.strategy).servers(job.sharding)
+    servers = STRATEGIES.find(job.keys.sharding.strategy).servers(job.keys.sharding)
     return _cluster(json.dumps([topology, ranks, servers, sorted((stragglers or {}).items())]))
 
 

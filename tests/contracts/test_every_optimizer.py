@@ -30,7 +30,7 @@ from simulator.step.optimizers.optimizer import OPTIMIZERS
 from simulator.step.parallelism import Parallelism
 from simulator.step.precision import MIXED, Precision
 from simulator.step.sharding import Sharding
-from simulator.step.spec import TrainingStep, Updater
+from simulator.step.spec import Updater, bare_step
 from simulator.step.states import even_part, states
 from simulator.testing import check_optimizer
 from simulator.testing import optimizer_laws as laws
@@ -145,7 +145,7 @@ def test_the_update_takes_its_traffic_at_hbms_bandwidth_at_least(name: str, stra
 def test_the_planners_bound_is_the_update_that_is_simulated_or_less(name: str) -> None:
     """The bound asks for the update's kernels by itself, so a new kernel would leave it loose, or too long."""
     optimizer = laws.under(OPTIMIZERS.find(name), "zero1")
-    made = replace(step("zero1", TINY), optimizer=optimizer, parallelism=Parallelism())
+    made = replace(step("zero1", TINY), optimizer=optimizer)
     played = play(made, RANKS)
     names = {"optimizer step", "average gradients of matrices", "apply orthogonal updates"}
     took = sum(one.end - one.start for one in played.timeline.spans if one.rank == 0 and one.name in names)
@@ -190,7 +190,7 @@ def test_adam_moves_28_bytes_fused_and_80_as_separate_kernels() -> None:
     whole = Precision(params="float32").resolved()
     for implementation, each in (("fused", 28), ("foreach", 80), ("for_loop", 80)):
         optimizer = replace(OPTIMIZERS.find("adam"), implementation=implementation)
-        made = TrainingStep(TINY, 32, 1, optimizer=optimizer, sharding=Sharding(strategy="ddp"), precision=whole)
+        made = bare_step(TINY, 32, 1, optimizer=optimizer, sharding=Sharding(strategy="ddp"), precision=whole)
         found = states(made, frozenset(), Updater.EVERY_RANK, [even_part(1000, 1)])
         assert update_traffic(made, found) == 1000 * each
 

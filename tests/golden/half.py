@@ -29,7 +29,7 @@ def half(
     strategy: str, scale: Scale | None = None, *, ranks: int = 4, steps: int = STEPS, spoiled: int = 2, **facts: Any
 ) -> tuple[Training, list[StepResult]]:
     """Train; rank `spoiled` has an infinite gradient once."""
-    batch = BATCH // ranks // facts.get("accumulation", 1)
+    batch = BATCH // ranks // facts.get("gradient_accumulation_steps", 1)
     facts |= {"precision": HALF, "seq_len": 32, "micro_batch_size": batch, "loss_scaling": LossScaling(rule="dynamic")}
     made = step(strategy, SHAPE, **facts)
     played, gpt = play(made, ranks), gpt_of(made)

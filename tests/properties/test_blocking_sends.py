@@ -39,7 +39,7 @@ def simulated(own: PipelineSchedule, shape: PipelineShape, framework: Framework)
     made = step(
         "ddp",
         replace(TINY, num_layers=shape.stages),
-        accumulation=shape.micro_batches,
+        gradient_accumulation_steps=shape.micro_batches,
         framework=framework,
         collectives="auto",
         parallelism=Parallelism(

@@ -22,14 +22,13 @@ from simulator.model.experts_spec import ExpertsSpec
 from simulator.model.shape import LatentAttention, Transformer
 from simulator.records.operation import Allocate, Collective, Free
 from simulator.scenario.build_training import optimizer
-from simulator.scenario.training_spec import OptimizerSpec
 from simulator.step.framework import BARE, load_framework
 from simulator.step.learning_spec import LossScaling
 from simulator.step.parallelism import Parallelism
 from simulator.step.pipelines.schedule import SCHEDULES
 from simulator.step.plan import StepPlan, plan_step
 from simulator.step.precision import Precision, Scaling
-from simulator.step.spec import Offload
+from simulator.step.training_spec import Offload, OptimizerSpec
 from tests.engines import GROWS, growth, simulated_alike
 from tests.training import WITHOUT_SERVERS, step
 
@@ -96,8 +95,8 @@ def drawn(seed: int) -> Cut | None:
         )
     strategy = pick(*WITHOUT_SERVERS)
     facts: dict[str, Any] = {
-        "accumulation": m,
-        "checkpointing": pick("none", "full", "selective_op", 2) if p > 1 else pick("none", "full", "sqrt"),
+        "gradient_accumulation_steps": m,
+        "activation_checkpointing": pick("none", "full", "selective_op", 2) if p > 1 else pick("none", "full", "sqrt"),
         "dropout": pick(True, False),
         "attention": pick("flash", "standard") if c == 1 else "flash",
         "precision": pick(
@@ -105,7 +104,7 @@ def drawn(seed: int) -> Cut | None:
             Precision(grads="float32").resolved(),
             Precision(params="float16", grads="float16", reduce="float16").resolved(),
         ),
-        "loss_scaling": pick(None, LossScaling(rule="dynamic")),
+        "loss_scaling": pick(LossScaling(rule="none"), LossScaling(rule="dynamic")),
         "algorithm": pick("auto", "ring"),
         "collectives": pick("auto", "played"),
         "parallelism": Parallelism(
@@ -248,9 +247,9 @@ def test_many_combinations_play_the_same_on_both_engines(block: int) -> None:
 def test_sizes_of_one_are_todays_step_to_the_bit() -> None:
     for strategy in WITHOUT_SERVERS:
         cluster = build("dgx_h100", 8)
-        plain = step(strategy, accumulation=2)
-        cut = replace(
-            plain, parallelism=Parallelism(sequence_parallel=False, schedule="gpipe", virtual_stages=2, order=ORDERS[2])
+        plain = step(strategy, gradient_accumulation_steps=2)
+        cut = plain.with_keys(
+            parallelism=Parallelism(sequence_parallel=False, schedule="gpipe", virtual_stages=2, order=ORDERS[2])
         )
         one, other = (plan_step(cluster, made).program.ranks[3] for made in (plain, cut))
         assert [replace(op, schedule=None) if isinstance(op, Collective) else op for op in one] == [

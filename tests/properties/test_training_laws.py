@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from simulator.model.parameters import total
 from simulator.model.shape import Transformer
 from simulator.step.learning_spec import LossScaling
-from simulator.step.spec import Offload
+from simulator.step.training_spec import Offload
 from tests.training import EVERY_STRATEGY, WITHOUT_SERVERS, PlayedStep, play, step
 
 models = st.builds(
@@ -32,8 +32,8 @@ settings_of_zero3 = st.fixed_dictionaries(
         "reshard_after_forward": st.sampled_from([True, False, 2]),
         "shard_size": st.sampled_from([None, 2, 4]),
         "gradient_sync": st.sampled_from(["every", "shard", "last"]),
-        "offload": st.sampled_from([None, Offload()]),
-        "loss_scaling": st.sampled_from([None, LossScaling(rule="dynamic")]),
+        "offload": st.sampled_from([Offload(what=what) for what in ("none", "optimizer")]),
+        "loss_scaling": st.sampled_from([LossScaling(rule=rule) for rule in ("none", "dynamic")]),
     }
 )
 
@@ -49,7 +49,11 @@ def kernels(played: PlayedStep, *kinds: str) -> list[tuple[str, float, float]]:
 def test_every_strategy_runs_the_same_kernels(
     model: Transformer, checkpointing: object, attention: str, accumulation: int
 ) -> None:
-    facts = {"checkpointing": checkpointing, "attention": attention, "accumulation": accumulation}
+    facts = {
+        "activation_checkpointing": checkpointing,
+        "attention": attention,
+        "gradient_accumulation_steps": accumulation,
+    }
     ran = [kernels(play(step(s, model, **facts), 2), "forward", "backward", "recompute") for s in EVERY_STRATEGY]
     assert all(other == ran[0] for other in ran)
 
@@ -59,7 +63,16 @@ def test_every_strategy_runs_the_same_kernels(
 def test_memory_returns_to_the_states_and_its_peak_is_the_largest_sample(
     model: Transformer, checkpointing: object, strategy: str, prefetch: int, accumulation: int
 ) -> None:
-    played = play(step(strategy, model, checkpointing=checkpointing, prefetch=prefetch, accumulation=accumulation), 4)
+    played = play(
+        step(
+            strategy,
+            model,
+            activation_checkpointing=checkpointing,
+            prefetch=prefetch,
+            gradient_accumulation_steps=accumulation,
+        ),
+        4,
+    )
     returns_to_its_states(played)
 
 
@@ -69,7 +82,7 @@ def test_finer_sharding_changes_neither_kernels_nor_what_is_left(
     model: Transformer, checkpointing: object, facts: dict[str, object], accumulation: int
 ) -> None:
     """Units of several layers, kept tensors, meshes, copies of the states, a host: in any combination."""
-    given = {"checkpointing": checkpointing, "accumulation": accumulation}
+    given = {"activation_checkpointing": checkpointing, "gradient_accumulation_steps": accumulation}
     plain, fine = play(step("zero3", model, **given), 4), play(step("zero3", model, **given, **facts), 4)
     kinds = ("forward", "backward", "recompute")
     assert kernels(plain, *kinds) == kernels(fine, *kinds)
@@ -98,7 +111,7 @@ def returns_to_its_states(played: PlayedStep) -> None:
 def test_without_communication_a_step_is_the_sum_of_its_kernels(
     model: Transformer, checkpointing: object, strategy: str
 ) -> None:
-    played = play(step(strategy, model, checkpointing=checkpointing), 1)
+    played = play(step(strategy, model, activation_checkpointing=checkpointing), 1)
     assert played.timeline.logs == ()
     total_time = sum(s.end - s.start for s in played.timeline.spans)
     assert played.report.step_time_s == pytest.approx(total_time, rel=1e-9)

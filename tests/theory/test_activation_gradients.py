@@ -67,7 +67,7 @@ def test_a_layer_without_a_backward_pass_has_no_gradients() -> None:
 def test_the_peak_rises_by_the_gradients_of_one_layer(model: Transformer) -> None:
     """With every layer checkpointed and little vocabulary, the peak lies in the backward pass of the last layer."""
     peaks = [
-        play(step("ddp", model, checkpointing="full", framework=Framework(activation_gradients=counted)), 1)
+        play(step("ddp", model, activation_checkpointing="full", framework=Framework(activation_gradients=counted)), 1)
         .report.peak_memory_bytes
         for counted in (False, True)
     ]  # fmt: skip
@@ -76,7 +76,7 @@ def test_the_peak_rises_by_the_gradients_of_one_layer(model: Transformer) -> Non
 
 def test_both_halves_of_a_split_backward_pass_leave_nothing_behind() -> None:
     run = play(
-        step("ddp", GATED, accumulation=4, parallelism=Parallelism(pp=2, schedule="zb_h1"),
+        step("ddp", GATED, gradient_accumulation_steps=4, parallelism=Parallelism(pp=2, schedule="zb_h1"),
              framework=Framework(activation_gradients=True)), 2,
     )  # fmt: skip
     for ops in run.plan.program.ranks:
@@ -94,7 +94,9 @@ def test_norms_in_float32_save_a_copy_and_what_a_trained_weight_needs() -> None:
     for model in (GATED, LORA):
         for policy in ("none", "full"):
             for eager in (False, True):
-                run = play(step("ddp", model, checkpointing=policy, framework=Framework(float32_norms=eager)), 1)
+                run = play(
+                    step("ddp", model, activation_checkpointing=policy, framework=Framework(float32_norms=eager)), 1
+                )
                 ops = next(iter(run.plan.program.ranks))
                 kept[model is LORA, policy, eager] = sum(
                     op.nbytes
@@ -109,7 +111,7 @@ def test_norms_in_float32_save_a_copy_and_what_a_trained_weight_needs() -> None:
 
 def test_merged_kernels_save_no_float32_copy() -> None:
     peaks = [
-        play(step("ddp", GATED, compiled=True, framework=Framework(float32_norms=eager, compiled=1.0)), 1)
+        play(step("ddp", GATED, compile=True, framework=Framework(float32_norms=eager, compiled=1.0)), 1)
         .report.peak_memory_bytes
         for eager in (False, True)
     ]  # fmt: skip
@@ -118,7 +120,10 @@ def test_merged_kernels_save_no_float32_copy() -> None:
 
 def test_sharded_frozen_layers_keep_their_inputs_and_the_gradients_of_these() -> None:
     """At the backward pass of layer 0, layers 3, 2 and 1 hold two arrays of h each; without, none of them."""
-    facts: dict[str, Any] = {"checkpointing": "full", "precision": Precision(grads="bfloat16", master=None).resolved()}
+    facts: dict[str, Any] = {
+        "activation_checkpointing": "full",
+        "precision": Precision(grads="bfloat16", master=None).resolved(),
+    }
     events = {}
     for keeps in (False, True):
         run = play(step("zero3", LORA, framework=Framework(keeps_input_gradients=keeps), **facts), 2)
@@ -149,7 +154,8 @@ def test_nothing_is_kept_without_sharding_recomputation_or_frozen_parameters(
     strategy: str, ranks: int, checkpointing: Any, model: Transformer
 ) -> None:
     run = play(
-        step(strategy, model, checkpointing=checkpointing, framework=Framework(keeps_input_gradients=True)), ranks
+        step(strategy, model, activation_checkpointing=checkpointing, framework=Framework(keeps_input_gradients=True)),
+        ranks,
     )
     assert not any(
         isinstance(op, Allocate) and op.category == "activation gradients" for op in next(iter(run.plan.program.ranks))
@@ -173,7 +179,9 @@ def test_one_layer_of_mistral_holds_what_pytorch_holds() -> None:
         None,
     ):
         model = replace(mistral, adapters=own)
-        run = play(step("ddp", model, checkpointing="full", framework=load_framework("transformers")), 1, "dgx_a100")
+        run = play(
+            step("ddp", model, activation_checkpointing="full", framework=load_framework("transformers")), 1, "dgx_a100"
+        )
         sizes = {op.name: op.nbytes for op in next(iter(run.plan.program.ranks)) if isinstance(op, Allocate)}
         # The gradient of the layer's output is counted here, and was given to PyTorch from outside.
         found.append(sizes["layer 1 recomputed 0"] / unit + sizes["layer 1 activation gradients 0"] / unit - 1)
@@ -182,10 +190,15 @@ def test_one_layer_of_mistral_holds_what_pytorch_holds() -> None:
 
 def test_inputs_are_kept_under_schedules_that_split_the_backward_pass() -> None:
     """Two layers of a stage, four micro-batches: each input's gradient is allocated and freed once."""
-    facts: dict[str, Any] = {"checkpointing": "full", "precision": Precision(grads="bfloat16", master=None).resolved()}
+    facts: dict[str, Any] = {
+        "activation_checkpointing": "full",
+        "precision": Precision(grads="bfloat16", master=None).resolved(),
+    }
     framework = Framework(keeps_input_gradients=True)
     parallelism = Parallelism(pp=2, schedule="zb_h1")
-    run = play(step("zero3", LORA, accumulation=4, parallelism=parallelism, framework=framework, **facts), 4)
+    run = play(
+        step("zero3", LORA, gradient_accumulation_steps=4, parallelism=parallelism, framework=framework, **facts), 4
+    )
     for ops in run.plan.program.ranks:
         taken = [op.name for op in ops if isinstance(op, Allocate) and " gradient of input " in op.name]
         given = [op.allocation for op in ops if isinstance(op, Free) and " gradient of input " in op.allocation]

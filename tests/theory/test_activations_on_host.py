@@ -8,18 +8,20 @@ import pytest
 
 from simulator.cluster.gpu_file import load_gpu
 from simulator.step.offload import COPY_EFFICIENCY
+from simulator.step.parallelism import Parallelism
 from simulator.step.precision import Precision
-from simulator.step.spec import Offload
+from simulator.step.training_spec import Offload
 from simulator.step.units import units
 from tests.training import SHARDED, TINY, PlayedStep, play, step
 
 BF16 = Precision(reduce="bfloat16").resolved()
 # A deeper model than TINY: six layers, of which the last keeps its activations on the GPU.
 DEEP = replace(TINY, num_layers=6)
+AWAY = Offload(activations=True)
 
 
-def played(strategy: str = "zero3", ranks: int = 2, *, away: bool = True, **facts: object) -> PlayedStep:
-    return play(step(strategy, model=DEEP, precision=BF16, activations_on_host=away, **facts), ranks, "dgx_h100")
+def played(strategy: str = "zero3", ranks: int = 2, *, offload: Offload = AWAY, **facts: object) -> PlayedStep:
+    return play(step(strategy, model=DEEP, precision=BF16, offload=offload, **facts), ranks, "dgx_h100")
 
 
 def saved(**facts: object) -> int:
@@ -38,13 +40,13 @@ def moved(run: PlayedStep, way: str) -> list[float]:
 def test_every_layer_but_the_last_leaves_and_returns_once_for_each_micro_batch(
     strategy: str, accumulation: int, checkpointing: str
 ) -> None:
-    run = played(strategy, accumulation=accumulation, checkpointing=checkpointing)
-    expected = [saved(checkpointing=checkpointing)] * 5 * accumulation
+    run = played(strategy, gradient_accumulation_steps=accumulation, activation_checkpointing=checkpointing)
+    expected = [saved(activation_checkpointing=checkpointing)] * 5 * accumulation
     assert moved(run, "to host") == moved(run, "to device") == expected
 
 
 def test_each_of_two_stages_keeps_its_last_layer() -> None:
-    run = played("ddp", 2, parallelism=step("ddp").parallelism.replaced(pp=2), accumulation=2)
+    run = played("ddp", 2, parallelism=Parallelism(pp=2), gradient_accumulation_steps=2)
     # Three layers a stage: two of them leave, for each of two micro-batches.
     assert moved(run, "to host") == [saved()] * 2 * 2
 
@@ -53,24 +55,25 @@ def test_each_of_two_stages_keeps_its_last_layer() -> None:
 @pytest.mark.parametrize("checkpointing", ["none", "full"])
 def test_the_report_counts_what_waits_on_the_host(accumulation: int, checkpointing: str) -> None:
     """Five of six layers; the next micro-batch's leave when those of the one before have returned."""
-    report = played(accumulation=accumulation, checkpointing=checkpointing).report
-    assert report.host_memory_bytes == report.host_activation_bytes == 5 * saved(checkpointing=checkpointing)
-    assert played(away=False).report.host_memory_bytes == 0
+    report = played(gradient_accumulation_steps=accumulation, activation_checkpointing=checkpointing).report
+    assert report.host_memory_bytes == report.host_activation_bytes == 5 * saved(activation_checkpointing=checkpointing)
+    assert played(offload=Offload()).report.host_memory_bytes == 0
 
 
 def test_the_first_stage_of_a_pipeline_has_most_on_its_host() -> None:
     """1F1B on two stages: two micro-batches of the first stage's two layers wait at once, and one of the second's."""
-    run = played("ddp", 2, parallelism=step("ddp").parallelism.replaced(pp=2), accumulation=4)
+    run = played("ddp", 2, parallelism=Parallelism(pp=2), gradient_accumulation_steps=4)
     assert run.report.host_activation_bytes == 2 * 2 * saved()
 
 
 def test_states_and_activations_on_the_host_add_up() -> None:
     """Adam's float32 master copy and two moments, and bfloat16 gradients, of half the parameters each; activations."""
-    facts = {"offload": Offload(), "checkpointing": "full"}
-    states = played(away=False, **facts).report.host_memory_bytes
-    report = played(**facts).report
-    assert states == report.host_memory_bytes - report.host_activation_bytes > 0
-    assert report.host_activation_bytes == 5 * saved(checkpointing="full")
+    near, report = (
+        played(offload=Offload(what="optimizer", activations=activations), activation_checkpointing="full").report
+        for activations in (False, True)
+    )
+    assert near.host_memory_bytes == report.host_memory_bytes - report.host_activation_bytes > 0
+    assert report.host_activation_bytes == 5 * saved(activation_checkpointing="full")
 
 
 def test_a_layer_returns_while_the_layer_above_runs_backward_and_is_there_when_needed() -> None:
@@ -94,7 +97,7 @@ def test_a_copy_takes_as_long_as_its_bytes_over_pcie() -> None:
 def test_the_gpu_holds_fewer_activations_at_the_peak() -> None:
     # So many tokens that activations are most of the memory.
     facts = {"micro_batch_size": 64}
-    near, far = (played(away=away, **facts).report.peak_memory_bytes for away in (False, True))
+    near, far = (played(offload=offload, **facts).report.peak_memory_bytes for offload in (Offload(), AWAY))
     # At least two of the five layers that leave are away at the peak.
     assert near - far >= 2 * saved(**facts)
 

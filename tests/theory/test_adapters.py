@@ -32,7 +32,7 @@ from simulator.step.parallelism import Parallelism
 from simulator.step.plan import plan_step
 from simulator.step.precision import Precision
 from simulator.step.sharding import Sharding
-from simulator.step.spec import TrainingStep
+from simulator.step.spec import bare_step
 from simulator.step.units import units
 from tests.training import play, step
 
@@ -156,7 +156,7 @@ def test_each_policy_recomputes_what_the_last_adapter_needs(policy: str) -> None
 
     def recomputed(targets: tuple[Any, ...]) -> float:
         model = replace(SMALL, adapters=Lora(rank=RANK, targets=targets, dtype="bfloat16"))
-        made = step("ddp", model, checkpointing=policy, framework=framework, micro_batch_size=2, seq_len=128)
+        made = step("ddp", model, activation_checkpointing=policy, framework=framework, micro_batch_size=2, seq_len=128)
         found = units(made, load_gpu("h100_sxm"))[1].recompute
         assert found is not None
         return found.flops
@@ -169,7 +169,7 @@ def test_each_policy_recomputes_what_the_last_adapter_needs(policy: str) -> None
 def test_nothing_is_computed_or_sent_for_what_is_frozen(strategy: str, accumulation: int) -> None:
     """Gradients and updated parameters of adapters alone travel; ZeRO-3 gathers every parameter."""
     model = adapted()
-    run = play(step(strategy, model, accumulation=accumulation), 4)
+    run = play(step(strategy, model, gradient_accumulation_steps=accumulation), 4)
     ops = next(iter(run.plan.program.ranks))
     sent: dict[str, int] = {}
     for op in ops:
@@ -217,8 +217,8 @@ def measured_step(
     sequences, seq_len = tokens
     own = model.adapters.dtype if model.adapters else "bfloat16"
     states = "float32" if model.adapters else "bfloat16"
-    asked = TrainingStep(
-        model, seq_len, sequences, checkpointing=checkpointing,
+    asked = bare_step(
+        model, seq_len, sequences, activation_checkpointing=checkpointing,
         precision=Precision(grads=own, reduce="float32", master=None).resolved(),
         framework=load_framework("transformers"), sharding=Sharding(strategy="zero3" if gpus > 1 else "ddp"),
         optimizer=replace(OPTIMIZERS.find("adam"), state_dtype=states, **facts),
@@ -306,4 +306,4 @@ def test_states_of_float32_adapters_are_float32() -> None:
     scenario = load_scenario({"name": "s", "cluster": {"topology": "dgx_h100", "world_size": 1}, "training": training})
     assert scenario.training is not None
     step = to_step(scenario.training, 1)
-    assert (step.precision.master, step.optimizer.state_dtype) == (None, "float32")
+    assert (step.keys.precision.master, step.optimizer.state_dtype) == (None, "float32")

@@ -27,7 +27,7 @@ from simulator.step.checkpoint_traffic import SAVE, checkpoint_bytes, save_opera
 from simulator.step.framework import load_framework
 from simulator.step.offload import COPY_EFFICIENCY, copies
 from simulator.step.precision import Precision
-from simulator.step.spec import TrainingStep
+from simulator.step.spec import bare_step
 from tests.engines import CLOSE, farthest
 
 ENGINES = ("events", "compiled") if library.is_there() else ("events",)
@@ -193,8 +193,8 @@ def test_frameworks_that_cast_their_parameters_save_them_once(framework: str, nb
 
     torchtitan holds 3.95 GiB for an 8B model on each of 8 GPUs (issue 1301): 4 bytes for each parameter.
     """
-    made = TrainingStep(load_model("llama3_8b"), 8192, 1, framework=load_framework(framework))
+    made = bare_step(load_model("llama3_8b"), 8192, 1, framework=load_framework(framework))
     assert checkpoint_bytes(made) == nbytes * total(made.model)
     # Without a master copy the working parameters are the only ones.
-    alone = replace(made, precision=Precision(master=None).resolved())
+    alone = made.with_keys(precision=Precision(master=None).resolved())
     assert checkpoint_bytes(alone) == 10 * total(made.model)

@@ -21,7 +21,7 @@ from simulator.model.shape import Transformer
 from simulator.step.checkpointing import kept
 from simulator.step.framework import load_framework
 from simulator.step.kernels.framework_operations import until_needed
-from simulator.step.spec import TrainingStep
+from simulator.step.spec import bare_step
 from simulator.step.units import units
 from tests.training import play, step
 
@@ -32,7 +32,7 @@ LAYER = saved_bytes(layer_operations(MODEL, Batch(2, 32)))
 
 def held(policy: object) -> tuple[int, int]:
     """Activations of layers after the forward pass, and the most of them in the backward pass [B]."""
-    made = step("ddp", MODEL, checkpointing=policy)
+    made = step("ddp", MODEL, activation_checkpointing=policy)
     layers = {f"layer {i} activations 0" for i in range(8)} | {f"layer {i} recomputed 0" for i in range(8)}
     live = most = after_forward = 0
     for op in play(made, 1).plan.program.ranks[0]:
@@ -162,7 +162,7 @@ def test_megatron_core_saves_no_outputs_of_experts() -> None:
     model = load_model("qwen3_30b_a3b", 8192)
     saved = {}
     for name in ("nemo", "megatron_core", "nemo_2025"):
-        made = TrainingStep(model, 8192, 1, framework=load_framework(name))
+        made = bare_step(model, 8192, 1, framework=load_framework(name))
         saved[name] = sum(unit.kept for unit in units(made, load_gpu("h100_sxm"))[1:-1])
     assert saved["megatron_core"] == saved["nemo_2025"]
     assert saved["nemo"] - saved["megatron_core"] == 48 * 8 * 8192 * 2048 * 2 == 12 * 2**30

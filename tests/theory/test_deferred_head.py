@@ -21,8 +21,9 @@ WAITING = 2 * TOKENS * (TINY.hidden_size + TINY.vocab_size)
 def played(deferred: Any, strategy: str = "ddp", **facts: Any) -> PlayedStep:
     cut = Parallelism(pp=2, deferred_head_gradients=deferred, **facts.pop("cut", {}))
     framework = Framework(gradient_buffers=True, accumulates_in_matmul=True)
-    made = step(strategy, accumulation=MICROS, parallelism=cut, precision=Precision(grads="float32").resolved(),
-                framework=framework, **facts)  # fmt: skip
+    precision = Precision(grads="float32").resolved()
+    facts |= {"gradient_accumulation_steps": MICROS, "parallelism": cut, "precision": precision}
+    made = step(strategy, framework=framework, **facts)
     return play(made, 4)
 
 

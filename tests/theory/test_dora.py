@@ -178,12 +178,17 @@ def test_the_temporaries_of_the_last_matrix_come_on_top_of_a_layer(policy: str) 
     """DoRA of `down` alone, 64 outputs of 256 inputs: its input, which no adapter in float32 saves, and its arrays."""
     own = Lora(rank=RANK, targets=("down",), dora=True)
     run = play(
-        step("ddp", replace(SMALL, adapters=own), checkpointing=policy, framework=Framework(activation_gradients=True)),
+        step(
+            "ddp",
+            replace(SMALL, adapters=own),
+            activation_checkpointing=policy,
+            framework=Framework(activation_gradients=True),
+        ),
         1,
     )
     ops = next(iter(run.plan.program.ranks))
     found = {op.name: op.nbytes for op in ops if isinstance(op, Allocate) and op.category == "temporaries"}
-    tokens = run.plan.step.seq_len * run.plan.step.micro_batch_size
+    tokens = run.plan.step.keys.seq_len * run.plan.step.keys.micro_batch_size
     entered, peak = tokens * 256 * 2, dora_peaks(own, 64, tokens, 256, 2)[0]
     saved = kept_by_dora(own, 64, tokens, 256, 2) + tokens * 256 * 4 + tokens * RANK * 4
     # Saved tensors of `down` are counted among the activations, unless the forward pass saves nothing.

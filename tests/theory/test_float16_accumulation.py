@@ -24,7 +24,7 @@ from tests.golden.half import half
 from tests.training import play, step
 
 STEPS, START = 14, 2.0**18
-ACCUMULATED: dict[str, Any] = {"ranks": 2, "accumulation": 4, "spoiled": 1}
+ACCUMULATED: dict[str, Any] = {"ranks": 2, "gradient_accumulation_steps": 4, "spoiled": 1}
 # Strategies under which a rank adds up whole gradients of its own before it sends any, as DDP does.
 WHOLE = [("ddp", {}), ("zero1", {}), ("zero3", {"gradient_sync": "last"})]
 
@@ -104,7 +104,7 @@ def test_a_small_gradient_survives_where_the_wire_can_hold_its_parts(
     """
     alone = moved("ddp", 1, reduce, 1.0, 1.0)
     assert np.abs(alone[alone != 0]).min() == pytest.approx(LEAST, rel=0.1)
-    mean = moved(strategy, 4, reduce, 0.5, 2.0, accumulation=2, **facts)
+    mean = moved(strategy, 4, reduce, 0.5, 2.0, gradient_accumulation_steps=2, **facts)
     assert (np.abs(mean[alone != 0]) > 0.4 * LEAST).all()
     near = {"rtol": 0.0, "atol": LEAST / 8} if reduce == "float32" else {"rtol": 2.0**-6, "atol": LEAST}
     np.testing.assert_allclose(mean, alone, **near)

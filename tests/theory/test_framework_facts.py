@@ -56,14 +56,19 @@ def test_a_host_that_is_fast_enough_changes_nothing() -> None:
 
 
 def test_a_host_that_waits_for_what_comes_cannot_issue_ahead() -> None:
-    facts: dict[str, Any] = {"parallelism": Parallelism(pp=2), "accumulation": 4, "issue": 1e-4}
+    facts: dict[str, Any] = {"parallelism": Parallelism(pp=2), "gradient_accumulation_steps": 4, "issue": 1e-4}
     free, waiting = (played(2, sends_block=block, **facts).timeline.end for block in (False, True))
     assert waiting > free
 
 
 def test_in_a_pipeline_over_nodes_an_exchange_may_take_its_host_longer() -> None:
     """(t - 1) times as long for each exchange among t ranks; nothing in one node, or without a pipeline."""
-    facts: dict[str, Any] = {"accumulation": 2, "issue": 1e-6, "issue_in_pipeline": 1e-3, "topology": "dgx_h100"}
+    facts: dict[str, Any] = {
+        "gradient_accumulation_steps": 2,
+        "issue": 1e-6,
+        "issue_in_pipeline": 1e-3,
+        "topology": "dgx_h100",
+    }
     sizes = {"tp": 4, "pp": 2}
     over = played(16, parallelism=Parallelism(**sizes), **facts)
     ops = next(iter(over.plan.program.ranks))
@@ -99,7 +104,7 @@ def test_tensors_that_travel_by_themselves_begin_as_often() -> None:
 def test_a_checkpointed_layer_may_be_gathered_three_times() -> None:
     counts = {}
     for again in (False, True):
-        run = played(4, "zero3", checkpointing="full", gathers_again=again, overlaps=False)
+        run = played(4, "zero3", activation_checkpointing="full", gathers_again=again, overlaps=False)
         ops = next(iter(run.plan.program.ranks))
         counts[again] = sum(isinstance(op, Collective) and op.name.startswith("gather layer 1") for op in ops)
     assert counts == {False: 2, True: 3}
@@ -230,7 +235,9 @@ def test_the_heads_weight_gradient_takes_the_place_of_the_float32_logits(tokens:
 def test_a_gradient_that_matmuls_add_takes_no_memory_besides() -> None:
     """Only the embedding's gradient, which no matmul makes, has an array of its own, of two bytes a parameter."""
     precision = Precision(grads="float32").resolved()
-    run = played(2, precision=precision, accumulation=2, gradient_buffers=True, accumulates_in_matmul=True)
+    run = played(
+        2, precision=precision, gradient_accumulation_steps=2, gradient_buffers=True, accumulates_in_matmul=True
+    )
     ops = next(iter(run.plan.program.ranks))
     fresh = {op.name: op.nbytes for op in ops if isinstance(op, Allocate) and op.name.endswith("gradients 1")}
     assert set(fresh) == {f"{module.name} gradients 1" for module in modules(TINY)}
@@ -249,7 +256,7 @@ def test_placeholders_of_gradients_are_one_array_for_each_shape_of_matrices(pp: 
         "gradient_buffers": True,
         "placeholders": True,
     }
-    run = played(2, parallelism=Parallelism(pp=pp), accumulation=2, **facts)
+    run = played(2, parallelism=Parallelism(pp=pp), gradient_accumulation_steps=2, **facts)
     d, f = TINY.hidden_size, TINY.ffn_size
     for rank, ops in enumerate(run.plan.program.ranks):
         sizes = {op.name: op.nbytes for op in ops if isinstance(op, Allocate)}
@@ -293,7 +300,7 @@ def test_gathered_inputs_lie_in_a_buffer_that_is_never_freed(
     users: MemoryBuffer, facts: dict[str, Any], nbytes: tuple[int, int]
 ) -> None:
     run = played(4, memory_buffer=users, parallelism=Parallelism(**facts), micro_batch_size=2, seq_len=16,
-                 accumulation=2, precision=Precision(grads="float32").resolved())  # fmt: skip
+                 gradient_accumulation_steps=2, precision=Precision(grads="float32").resolved())  # fmt: skip
     ranks = run.plan.program.ranks
     for ops, expected in zip((ranks[0], ranks[-1]), nbytes, strict=True):
         assert [op.nbytes for op in ops if isinstance(op, Allocate) and op.name == "memory buffer"] == (

@@ -81,9 +81,12 @@ SETTINGS: list[tuple[int, bool | int, int]] = [
     *((prefetch, False, size) for prefetch in (0, 1, 3) for size in (1, 3)),
     *((prefetch, 2, size) for prefetch in (0, 1, 3) for size in (1, 3)),
 ]
-NO_SYNC: dict[str, Any] = {"accumulation": 2, "gradient_sync": "last"}
+NO_SYNC: dict[str, Any] = {"gradient_accumulation_steps": 2, "gradient_sync": "last"}
 CASES = [(*setting, micros) for setting in SETTINGS for micros in ({}, NO_SYNC)]
-CASES += [(1, True, 2, {"accumulation": 3}), (2, 2, 1, {"accumulation": 2, "checkpointing": "full"})]
+CASES += [
+    (1, True, 2, {"gradient_accumulation_steps": 3}),
+    (2, 2, 1, {"gradient_accumulation_steps": 2, "activation_checkpointing": "full"}),
+]
 
 
 @pytest.mark.parametrize(("prefetch", "reshard", "size", "micros"), CASES)
@@ -96,7 +99,7 @@ def test_the_unit_at_work_and_as_many_as_asked_ahead_of_it_are_whole(
     # On a mesh of two each has the larger half of the elements.
     mesh = 2 if reshard == 2 else None
     parts = [-(-nbytes // _BFLOAT16 // mesh) * _BFLOAT16 if mesh else 0 for nbytes in units.blocks]
-    for micro in range(micros.get("accumulation", 1)):
+    for micro in range(micros.get("gradient_accumulation_steps", 1)):
         for name, whole, between in turns(units, prefetch, reshard=reshard):
             expected = units.root + sum(units.blocks[i] for i in whole) + sum(parts[i] for i in between)
             for rank in (0, RANKS - 1):
@@ -110,7 +113,7 @@ def test_no_more_units_are_ever_whole(sync: str, prefetch: int) -> None:
     """At any time, between kernels too, and from one micro-batch to the next; on a slow network as on a fast one."""
     units = Units.of(1)
     most = units.root + (prefetch + 1) * units.blocks[0]
-    facts: dict[str, Any] = {"prefetch": prefetch, "accumulation": 2, "gradient_sync": sync}
+    facts: dict[str, Any] = {"prefetch": prefetch, "gradient_accumulation_steps": 2, "gradient_sync": sync}
     held = [
         max(dict(sample.by_category).get("gathered", 0) for sample in played.timeline.memory)
         for played in (play(step("zero3", MODEL, **facts), RANKS, topology) for topology in (FAST, SLOW))
@@ -156,7 +159,9 @@ def in_pipeline(schedule: str, ranks: int, chunks: int, micros: int, topology: A
     """A zero3 step over two copies of a pipeline with two layers a stage, on a network that takes no time."""
     model = replace(MODEL, num_layers=2 * ranks * chunks)
     asked = Parallelism(pp=ranks, schedule=schedule, virtual_stages=chunks)
-    return play(step("zero3", model, accumulation=micros, parallelism=asked, **facts), 2 * ranks, topology)
+    return play(
+        step("zero3", model, gradient_accumulation_steps=micros, parallelism=asked, **facts), 2 * ranks, topology
+    )
 
 
 def most(played: PlayedStep, rank: int, category: str) -> int:
@@ -210,14 +215,16 @@ def test_parameters_that_stay_are_gathered_once_a_step_and_one_buffer_is_under_w
 @pytest.mark.parametrize("topology", [FAST, SLOW])
 def test_zero2_has_two_buckets(topology: Any) -> None:
     """DeepSpeed fills one bucket while the other is reduced, however many micro-batches there are."""
-    facts: dict[str, Any] = {"accumulation": 6, "bucket_size": 1}
+    facts: dict[str, Any] = {"gradient_accumulation_steps": 6, "bucket_size": 1}
     played = play(step("zero2", MODEL, **facts), RANKS, topology)
     sizes = [_BFLOAT16 * module.elements for module in modules(MODEL)]
     shards = sum(-(-size // RANKS) for size in sizes)
     assert most(played, 0, "gradients") + most(played, 0, "buffers") <= shards + 4 * 2 * max(sizes)
 
 
-@pytest.mark.parametrize("facts", [{}, {"accumulation": 3}, {"shard_size": 1}], ids=["alone", "accumulates", "copies"])
+@pytest.mark.parametrize(
+    "facts", [{}, {"gradient_accumulation_steps": 3}, {"shard_size": 1}], ids=["alone", "accumulates", "copies"]
+)
 @pytest.mark.parametrize("strategy", SHARDED)
 def test_states_that_no_other_rank_shares_are_not_gathered(strategy: str, facts: dict[str, Any]) -> None:
     """A sharding group of one is ddp: the same time, and the same bytes in the same order.

@@ -16,7 +16,9 @@ from simulator.importing.machine import Options
 from simulator.scenario.build_training import to_step
 from simulator.scenario.load import parse_scenario
 from simulator.step.framework import load_framework
+from simulator.step.learning_spec import LossScaling
 from simulator.step.spec import TrainingStep
+from simulator.step.training_spec import OptimizerSpec
 
 # Table 1 and 2 of the SC21 paper: Megatron-LM and DeepSpeed's ZeRO-3, from 1.7 to 1,008 billion parameters.
 ROWS = measured_cut("megatron_sc21")
@@ -89,10 +91,13 @@ def imported(folder: Path, row: MeasuredRow) -> TrainingStep:
 
 def comparable(step: TrainingStep) -> TrainingStep:
     """A step without what changes no time: a model's name, options of a single rank, the rule of the loss scale."""
-    cut = step.parallelism
+    cut = step.keys.parallelism
     alone = (cut.replaced(sequence_parallel=False) if cut.tp == 1 else cut).canonical()
-    scaling = step.loss_scaling and step.loss_scaling.replaced(rule="dynamic")
-    return replace(step, model=replace(step.transformer, name=""), parallelism=alone, loss_scaling=scaling)
+    scaling = LossScaling(rule="none" if step.loss_scaling is None else "dynamic")
+    # What these keys name is loaded, and compared.
+    names = {"model": "", "framework": "", "optimizer": OptimizerSpec()}
+    keys = step.keys.replaced(parallelism=alone, loss_scaling=scaling, **names)
+    return replace(step, keys=keys, model=replace(step.transformer, name=""))
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.framework} {row.name}")

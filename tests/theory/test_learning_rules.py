@@ -99,10 +99,10 @@ def test_copies_of_the_states_may_be_of_any_size(shard_size: int) -> None:
 
 
 def test_the_hosts_update_is_the_gpus() -> None:
-    from simulator.step.spec import Offload
+    from simulator.step.training_spec import Offload
 
     for strategy in SHARDED:
-        here, there = begun(strategy), begun(strategy, offload=Offload())
+        here, there = begun(strategy), begun(strategy, offload=Offload(what="optimizer"))
         assert [here.step(rows(n)).loss for n in range(3)] == [there.step(rows(n)).loss for n in range(3)]
 
 
@@ -140,7 +140,7 @@ def test_dropout_differs_between_ranks_layers_and_steps_and_not_between_runs() -
     "checkpointing", ["full", "sqrt", "attention", "selective_op", "feed_forward", "activation", (1,)]
 )
 def test_what_is_computed_again_leaves_out_the_same(checkpointing: object, attention: str) -> None:
-    plain, again = (dropping(attention=attention, checkpointing=c) for c in ("none", checkpointing))
+    plain, again = (dropping(attention=attention, activation_checkpointing=c) for c in ("none", checkpointing))
     assert [plain.step(rows(n)).loss for n in range(3)] == [again.step(rows(n)).loss for n in range(3)]
     assert all((again.parameters()[name] == value).all() for name, value in plain.parameters().items())
 

@@ -22,11 +22,11 @@ from simulator.numerics.gpt import Gpt
 from simulator.run.simulate import simulate
 from simulator.scenario.build_training import optimizer
 from simulator.scenario.load import load_scenario
-from simulator.scenario.training_spec import OptimizerSpec
 from simulator.step.framework import Framework
 from simulator.step.learning_spec import LearningSpec, TrainingTask
 from simulator.step.parallelism import Parallelism
 from simulator.step.precision import Precision
+from simulator.step.training_spec import OptimizerSpec
 from tests.training import EVERY_STRATEGY, play, step
 
 WIDTH, WORDS, LENGTH, STEPS = 16, 32, 8, 3
@@ -40,7 +40,9 @@ ONE = Parallelism()
 def begun(name: str, strategy: str, ranks: int, batch: int, task_of: TrainingTask, **facts: Any) -> Training:
     facts = {"precision": DOUBLE, "seq_len": LENGTH, "lesson": task_of, "optimizer": made_of(name, strategy)} | facts
     replicas = ranks // facts.get("parallelism", ONE).size
-    made = step(strategy, SHAPE, micro_batch_size=batch // replicas // facts.get("accumulation", 1), **facts)
+    made = step(
+        strategy, SHAPE, micro_batch_size=batch // replicas // facts.get("gradient_accumulation_steps", 1), **facts
+    )
     played = play(made, ranks)
     setting = TrainingContext(gpt_of(made), played.plan, played.timeline, rule_of(made, ranks), seed=5)
     return start(setting, task.initial(setting.gpt, 0))
@@ -209,7 +211,8 @@ def test_muon_takes_queries_keys_and_values_as_the_framework_holds_them(tensor: 
 @pytest.mark.parametrize(
     "facts",
     [
-        {"bucket_size": 2**12}, {"shard_size": 2}, {"shard_size": 2, "accumulation": 2}, {"accumulation": 3},
+        {"bucket_size": 2**12}, {"shard_size": 2}, {"shard_size": 2, "gradient_accumulation_steps": 2},
+        {"gradient_accumulation_steps": 3},
         {"reshard_after_forward": 2}, {"reshard_after_forward": 2, "layers_per_unit": 2}, {"clip_norm": 1e9},
     ],
     ids=str,
@@ -221,7 +224,9 @@ def test_muon_is_its_formulas_with_every_option(facts: dict[str, Any]) -> None:
 
 
 def test_muon_is_its_formulas_in_a_pipeline() -> None:
-    made, losses = learned_with_muon("ddp", "replicated", 4, 24, parallelism=Parallelism(pp=2), accumulation=2)
+    made, losses = learned_with_muon(
+        "ddp", "replicated", 4, 24, parallelism=Parallelism(pp=2), gradient_accumulation_steps=2
+    )
     same(made, losses, by_hand(muon(), 24))
 
 

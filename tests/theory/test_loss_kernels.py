@@ -1,6 +1,7 @@
 """Kernels of the loss, by hand: the head of Llama 3 8B has 4,096 inputs and 128,256 words; 8,192 tokens."""
 
 from dataclasses import replace
+from typing import Literal
 
 import pytest
 
@@ -14,7 +15,7 @@ from simulator.step.kernels.kernel_time import duration
 from simulator.step.kernels.loss_operations import chunk_tokens, loss_buffers, loss_operations
 from simulator.step.learning_spec import LossScaling
 from simulator.step.precision import Precision
-from simulator.step.spec import LossKernels, TrainingStep
+from simulator.step.spec import LossKernels, TrainingStep, bare_step
 from simulator.step.units import units
 
 H100 = load_gpu("h100_sxm")
@@ -22,8 +23,8 @@ LLAMA = load_model("llama3_8b", 8192)
 TOKENS, WIDTH, WORDS = 8192, 4096, 128256
 
 
-def step(loss: LossKernels | None, **facts: object) -> TrainingStep:
-    return replace(TrainingStep(LLAMA, 8192, 1, loss=loss), **facts)  # type: ignore[arg-type]
+def step(loss: LossKernels | Literal["auto"], **facts: object) -> TrainingStep:
+    return bare_step(LLAMA, 8192, 1, loss=loss, **facts)
 
 
 BATCH = Batch(1, TOKENS)
@@ -55,14 +56,16 @@ def test_a_chunked_loss_runs_five_kernels_for_each_of_32_chunks_in_the_forward_p
     assert sum(one.read + one.written for one in passes) == 32 * (3 * logits + 256 * 8 + 3 * table)
 
 
-@pytest.mark.parametrize("facts", [{"accumulation": 2}, {"loss_scaling": LossScaling(rule="dynamic")}])
+@pytest.mark.parametrize("facts", [{"gradient_accumulation_steps": 2}, {"loss_scaling": LossScaling(rule="dynamic")}])
 def test_a_factor_on_the_loss_multiplies_both_gradients_in_the_backward_pass(facts: dict[str, object]) -> None:
     loss = loss_operations(step("chunked", **facts), BATCH)[-1]
     read = sum(one.read for one in loss.backward if isinstance(one, Elementwise))
     assert read == 2 * (TOKENS * WIDTH + WORDS * WIDTH)
 
 
-@pytest.mark.parametrize("facts", [{}, {"accumulation": 2}, {"loss_scaling": LossScaling(rule="dynamic")}])
+@pytest.mark.parametrize(
+    "facts", [{}, {"gradient_accumulation_steps": 2}, {"loss_scaling": LossScaling(rule="dynamic")}]
+)
 def test_a_loss_in_place_overwrites_the_logits_in_the_forward_pass(facts: dict[str, object]) -> None:
     """Liger's kernel: two loads and a store of each logit; backward nothing, or a load and a store for a factor."""
     fused, in_place = (loss_operations(step(loss, **facts), BATCH)[-1] for loss in ("fused", "in_place"))
@@ -93,8 +96,8 @@ def test_memory_of_each_kind_of_loss_to_the_byte() -> None:
     # Saved: input and statistics of the norm, its output if a later matmul needs it, and what the loss saves.
     hidden, logits = TOKENS * WIDTH * 2, TOKENS * WORDS * 2
     norm, labels = hidden + 4 * TOKENS, 8 * TOKENS
-    plain = replace(step(None), framework=Framework(loss_buffers=True))
-    heads = {loss: units(replace(plain, loss=loss), H100)[-1] for loss in ("separate", "fused", "chunked")}
+    plain = Framework(loss_buffers=True)
+    heads = {loss: units(step(loss, framework=plain), H100)[-1] for loss in ("separate", "fused", "chunked")}
     assert heads["separate"].kept == norm + hidden + 2 * logits + labels
     assert heads["fused"].kept == norm + hidden + logits
     # The gradient of the head's input, of the size of the input, in place of the input.
@@ -127,7 +130,7 @@ def test_a_narrow_loss_holds_and_moves_numbers_of_the_logits_dtype_alone() -> No
     }
     # In float32 both are the same.
     wide = Precision(params="float32").resolved()
-    one, other = (loss_operations(replace(step(loss), precision=wide), replace(BATCH, itemsize=4))
+    one, other = (loss_operations(step(loss, precision=wide), replace(BATCH, itemsize=4))
                   for loss in ("narrow", "separate"))  # fmt: skip
     assert one == other
 
@@ -171,8 +174,8 @@ def test_a_frozen_head_has_no_weight_gradient_in_its_chunks() -> None:
 
 
 def test_the_framework_decides_unless_the_step_does() -> None:
-    assert step(None).loss_kernels == "separate"
-    assert replace(step(None), framework=Framework(fused_loss=True)).loss_kernels == "fused"
+    assert step("auto").loss_kernels == "separate"
+    assert replace(step("auto"), framework=Framework(fused_loss=True)).loss_kernels == "fused"
     assert replace(step("separate"), framework=Framework(fused_loss=True)).loss_kernels == "separate"
     assert loss_buffers(step("fused"), BATCH) == loss_buffers(step("in_place"), BATCH) == 0
 
@@ -211,11 +214,10 @@ def test_returned_keys_and_values_keep_their_matrixs_output_until_the_loss() -> 
     """Keys and values of GPT-2 are views of 3 x 768 outputs; those of Llama, rotated, are 2 x 1,024 elements."""
 
     def returned(name: str, **facts: object) -> int:
-        made = replace(step(None, **facts), model=load_model(name, 512), seq_len=512)
-        return units(made, H100)[-1].temporaries
+        return units(bare_step(load_model(name, 512), 512, **facts), H100)[-1].temporaries
 
-    assert returned("gpt2", use_cache=True, checkpointing="full") == 12 * 512 * 3 * 768 * 2
-    assert returned("gpt2", use_cache=True, checkpointing=(0, 5)) == 2 * 512 * 3 * 768 * 2
-    assert returned("llama3_8b", use_cache=True, checkpointing="full") == 32 * 512 * 2 * 1024 * 2
-    for facts in ({"use_cache": True, "checkpointing": "none"}, {"checkpointing": "full"}):
+    assert returned("gpt2", use_cache=True, activation_checkpointing="full") == 12 * 512 * 3 * 768 * 2
+    assert returned("gpt2", use_cache=True, activation_checkpointing=(0, 5)) == 2 * 512 * 3 * 768 * 2
+    assert returned("llama3_8b", use_cache=True, activation_checkpointing="full") == 32 * 512 * 2 * 1024 * 2
+    for facts in ({"use_cache": True, "activation_checkpointing": "none"}, {"activation_checkpointing": "full"}):
         assert returned("gpt2", **facts) == 0

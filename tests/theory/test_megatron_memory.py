@@ -34,7 +34,7 @@ CASES: dict[str, tuple[int, int, str, dict[str, Any]]] = {
         (552_128_512, 4_673_069_568, "zero1", {"attention": "standard"}),
     "gpt3_mcore_te_tp1_pp1_resume_torch_dist_dist_optimizer": (552_128_512, 2_713_665_024, "zero1", {}),
     "gpt3_mcore_te_tp1_pp1_resume_torch_dist_uniform_full_recompute":
-        (1_234_585_088, 2_536_167_424, "ddp", {"checkpointing": "full"}),
+        (1_234_585_088, 2_536_167_424, "ddp", {"activation_checkpointing": "full"}),
     "gpt3_mcore_te_tp1_pp4_resume_torch_dist_untie_embeddings_and_outputs":
         (734_056_960, 2_205_987_840, "ddp", {"pp": 4, "tied": False}),
     "gpt3_mcore_te_tp1_pp4_vp1_resume_torch_dist_dist_optimizer_overlap_grad_reduce_param_gather":
@@ -84,7 +84,7 @@ def test_bytes_of_the_last_rank_are_those_of_megatron_lm_within_40_mib(name: str
         load_model(model, 1024),
         seq_len=1024,
         micro_batch_size=4,
-        accumulation=32 // 4 // (8 // parallel.size),
+        gradient_accumulation_steps=32 // 4 // (8 // parallel.size),
         parallelism=parallel,
         **given,
     )

@@ -26,7 +26,7 @@ from simulator.scenario.load import load_scenario
 from simulator.step.kernel_table import kernel_rows
 from simulator.step.kernels.attention_time import BLOCK, _block_steps
 from simulator.step.kernels.kernel_time import duration
-from simulator.step.spec import TrainingStep
+from simulator.step.spec import bare_step
 from simulator.step.units import units
 from tests.families import CONFIGS, COUNTS, ON_THE_HUB, small
 
@@ -299,7 +299,7 @@ def test_the_shared_expert_of_qwen2_moe_is_scaled_by_a_number_per_token() -> Non
 
 
 def test_layers_with_windows_have_units_and_kernels_of_their_own() -> None:
-    step = TrainingStep(load_model(CONFIGS["gemma3_27b"]), 32768, 1)
+    step = bare_step(load_model(CONFIGS["gemma3_27b"]), 32768, 1)
     made = units(step, H100)[1:-1]
     seconds = [sum(piece.cost.alone for piece in unit.forward.pieces) for unit in made]
     assert len(set(seconds)) == 2
@@ -412,7 +412,7 @@ def test_stages_of_a_pipeline_hold_their_own_kinds_of_layers() -> None:
     # Queries of 64, keys and values of 32 with biases; the output; two norms.
     attention = (64 + 2 * 32) * 64 + 64 * 64 + 128 + 2 * 64
     assert layers == [attention + 3 * 64 * 64] * 4 + [attention + 16 * 64 + (16 + 2) * 3 * 64 * 32 + 64] * 4
-    made = units(TrainingStep(model, 64, 1), H100)[1:-1]
+    made = units(bare_step(model, 64, 1), H100)[1:-1]
     assert [unit.elements for unit in made] == layers
     kept = [unit.kept for unit in made]
     assert kept[:4] == [kept[0]] * 4

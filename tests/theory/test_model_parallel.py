@@ -34,7 +34,7 @@ from simulator.step.parallelism import Parallelism
 from simulator.step.pipelines.schedule import SCHEDULES, PipelineShape, Work
 from simulator.step.plan import StepPlan, plan_step
 from simulator.step.precision import Precision
-from simulator.step.spec import TrainingStep
+from simulator.step.spec import bare_step
 from simulator.testing.pipelines import most_held, played
 from tests.training import play, step
 
@@ -61,9 +61,9 @@ def sent_by_a_rank(op: Collective) -> float:
 @pytest.mark.parametrize("sequence", [False, True])
 def test_a_layer_sends_what_megatron_sends(t: int, recompute: str, sequence: bool) -> None:
     """8 (t-1)/t A a layer and micro-batch without cut sequences, 10 with them, and 4 more where it is run again."""
-    plan = planned(t, checkpointing=recompute, parallelism=Parallelism(tp=t, sequence_parallel=sequence))
+    plan = planned(t, activation_checkpointing=recompute, parallelism=Parallelism(tp=t, sequence_parallel=sequence))
     made = plan.step
-    a = made.micro_batch_size * made.seq_len * MODEL.hidden_size * 2
+    a = made.keys.micro_batch_size * made.keys.seq_len * MODEL.hidden_size * 2
     own = [op for op in collectives(plan, 0) if op.name.startswith("layer 1 ")]
     factor = (10 if sequence else 8) + (4 if recompute == "full" else 0)
     assert sum(map(sent_by_a_rank, own)) == factor * (t - 1) / t * a
@@ -75,7 +75,7 @@ def test_a_layer_sends_what_megatron_sends(t: int, recompute: str, sequence: boo
 @pytest.mark.parametrize("t", [2, 4])
 def test_the_loss_tells_three_numbers_a_token_and_the_embedding_is_summed_once(t: int) -> None:
     plan = planned(t, parallelism=Parallelism(tp=t))
-    tokens = plan.step.micro_batch_size * plan.step.seq_len
+    tokens = plan.step.keys.micro_batch_size * plan.step.keys.seq_len
     head = [op for op in collectives(plan, 0) if op.name.startswith("head forward") and op.dtype == "float32"]
     assert [(op.schedule.operation, op.elements) for op in head] == [("all_reduce", tokens)] * 3
     (summed,) = (op for op in collectives(plan, 0) if op.name.startswith("embedding forward"))
@@ -84,7 +84,7 @@ def test_the_loss_tells_three_numbers_a_token_and_the_embedding_is_summed_once(t
 
 def test_fewer_heads_of_keys_than_ranks_gather_what_the_first_matrix_makes() -> None:
     plan = planned(8, GROUPED, parallelism=Parallelism(tp=8))
-    tokens = plan.step.micro_batch_size * plan.step.seq_len
+    tokens = plan.step.keys.micro_batch_size * plan.step.keys.seq_len
     width = GROUPED.attention_width + 2 * GROUPED.kv_width
     own = [op for op in collectives(plan, 0) if op.name.startswith("layer 0 ") and "qkv output" in op.name]
     assert [(op.schedule.operation, op.elements) for op in own] == [
@@ -184,7 +184,7 @@ def test_a_rank_holds_as_many_micro_batches_as_its_order_says(name: str, p: int,
     """Of ranks without embedding and head all chunks are alike: held chunks times what a chunk keeps."""
     model, schedule = even(p * v), SCHEDULES.find(name)
     parallelism = Parallelism(pp=p, schedule=name, virtual_stages=v)
-    plan = planned(p, model, accumulation=m, parallelism=parallelism)
+    plan = planned(p, model, gradient_accumulation_steps=m, parallelism=parallelism)
     timeline = events(plan.program, build("dgx_h100", p), limit_memory=False)
     shape = PipelineShape(p, m, v, p)
     layer = saved_bytes(layer_operations(model, Batch(2, 32)))
@@ -204,7 +204,7 @@ def test_a_step_takes_what_its_order_takes_with_sends_that_cost(name: str, p: in
     parallelism = Parallelism(pp=p, schedule=name, virtual_stages=v)
     # Gradients that are added up in another dtype are so from the first micro-batch on: all take the same.
     precision = Precision(grads="float32").resolved()
-    plan = planned(p, model, "star_100g", accumulation=m, parallelism=parallelism, precision=precision)
+    plan = planned(p, model, "star_100g", gradient_accumulation_steps=m, parallelism=parallelism, precision=precision)
     timeline = events(plan.program, build("star_100g", p), limit_memory=False)
     shape = PipelineShape(p, m, v, p)
     nbytes = 2 * 32 * model.hidden_size * 2
@@ -252,7 +252,7 @@ def _behind(plan: StepPlan, stages: int) -> dict[tuple[Work, int], float]:
 
 @pytest.mark.parametrize("sequence", [False, True])
 def test_each_boundary_carries_a_micro_batch_each_way(sequence: bool) -> None:
-    plan = planned(8, accumulation=3, parallelism=Parallelism(tp=2, pp=4, sequence_parallel=sequence))
+    plan = planned(8, gradient_accumulation_steps=3, parallelism=Parallelism(tp=2, pp=4, sequence_parallel=sequence))
     a = 2 * 32 * MODEL.hidden_size * 2 // (2 if sequence else 1)
     sends = [op for rank in range(8) for op in collectives(plan, rank) if op.schedule.operation == "send"]
     once = {op.name: op for op in sends}
@@ -427,7 +427,7 @@ def test_attention_on_a_ring_takes_what_was_measured(
     """
     own = Attention("attention", 1, 32, 8, 8192, 128, causal=True, backward=False)
     framework = replace(load_framework("nemo"), half_rings=False)
-    step = TrainingStep(load_model("llama3_8b", 8192), 8192, 1, framework=framework)
+    step = bare_step(load_model("llama3_8b", 8192), 8192, 1, framework=framework)
     timer = KernelTimer(load_gpu(gpu), step)
     assert timer.cost([own]).alone == pytest.approx(1 / alone, rel=0.03)
     for balances, measured in ((False, contiguous), (True, balanced)):
@@ -608,7 +608,7 @@ def test_a_stage_hands_its_gradient_on_before_it_copies_those_of_its_parameters(
     """What the stage before waits for is the input's gradient: the backward kernels of the stage's first unit."""
     for strategy in ("ddp", "zero1", "zero3"):
         framework = replace(BARE, parameter_bytes=36.0)
-        made = step(strategy, accumulation=4, parallelism=Parallelism(pp=2), framework=framework)
+        made = step(strategy, gradient_accumulation_steps=4, parallelism=Parallelism(pp=2), framework=framework)
         plan = plan_step(build("star_100g", 4), made)
         first, second = plan.program.lists.lists
         sends = [op for op in second if op.name.startswith("gradients to stage 0")]
@@ -626,7 +626,7 @@ def test_a_report_tells_what_each_dimension_of_parallelism_costs() -> None:
         (MODEL, sizes.replaced(ep=1), {"tp", "pp", "cp", "dp"}),
         (experts, sizes.replaced(tp=1, cp=1), {"pp", "ep", "dp"}),
     ):
-        made = play(step("zero1", model, accumulation=4, attention="flash", parallelism=cut), 16)
+        made = play(step("zero1", model, gradient_accumulation_steps=4, attention="flash", parallelism=cut), 16)
         report = made.report
         assert set(report.comm_time_by_dimension) == dimensions == set(report.exposed_comm_time_by_dimension)
         for dimension, exposed in report.exposed_comm_time_by_dimension.items():

@@ -35,7 +35,7 @@ from simulator.step.parallelism import Parallelism
 from simulator.step.pipelines.schedule import SCHEDULES
 from simulator.step.precision import Precision
 from simulator.step.process_groups import Groups
-from simulator.step.spec import Offload
+from simulator.step.training_spec import Offload
 from tests.golden.gpt import farthest, golden, initial, tokens
 from tests.golden.half import SHAPE
 from tests.training import play, step
@@ -58,7 +58,7 @@ def pytorchs(strategy: str, ranks: int, dtype: str = "float64", **sizes: Any) ->
         precision=Precision(params=dtype).resolved(),
         seq_len=32,
         micro_batch_size=16 * cut_into.size // ranks // accumulation,
-        accumulation=accumulation,
+        gradient_accumulation_steps=accumulation,
         attention="flash",
         parallelism=cut_into,
     )
@@ -104,11 +104,15 @@ def trained(strategy: str, ranks: int, sizes: dict[str, Any], depth: int = 4, **
     tells: set[str] = facts.pop("tells", set())
     sizes, dtype = dict(sizes), facts.pop("dtype", "float64")
     cut_into = Parallelism(ep=sizes.pop("ep", 1), experts=ExpertsSpec(capacity=facts.pop("capacity", None)), **sizes)
-    given = {"precision": Precision(params=dtype).resolved(), "attention": "flash", "accumulation": 1} | facts
+    given = {
+        "precision": Precision(params=dtype).resolved(),
+        "attention": "flash",
+        "gradient_accumulation_steps": 1,
+    } | facts
     model = Transformer("small", depth, 32, 4, 4, 8, 128, WORDS, LENGTH, tied=given.pop("tied", False))
     experts = given.pop("experts", 0)
     model = replace(model, num_experts=experts, active_experts=2 if experts else 0)
-    batch = SEQUENCES * cut_into.size // ranks // given["accumulation"]
+    batch = SEQUENCES * cut_into.size // ranks // given["gradient_accumulation_steps"]
     machine = {name: given.pop(name) for name in ("topology", "stragglers", "jitter") if name in given}
     made = step(strategy, model, seq_len=LENGTH, micro_batch_size=batch, parallelism=cut_into, **given)
     played = play(made, ranks, **machine)
@@ -136,7 +140,9 @@ def same(one: Trained, other: Trained, within: float = 1e-12) -> None:
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_no_schedule_changes_what_is_learned(schedule: str, *, tied: bool) -> None:
     sizes = {"pp": 2, "schedule": schedule, "virtual_stages": 2, "tp": 1 if tied else 2}
-    same(trained("ddp", 2 if tied else 4, sizes, 8, tied=tied, accumulation=8), on_one_rank(8, tied=tied))
+    same(
+        trained("ddp", 2 if tied else 4, sizes, 8, tied=tied, gradient_accumulation_steps=8), on_one_rank(8, tied=tied)
+    )
 
 
 @pytest.mark.parametrize("strategy", ["zero2", *(pytest.param(n, marks=pytest.mark.long) for n in ("zero1", "zero3"))])
@@ -144,7 +150,7 @@ def test_no_schedule_changes_what_is_learned(schedule: str, *, tied: bool) -> No
 def test_a_stage_that_no_other_rank_holds_sums_all_its_micro_batches(schedule: str, strategy: str) -> None:
     """Nobody reduces these gradients; looped_bfs passes the last micro-batch back first, and the first one last."""
     sizes = {"pp": 2, "schedule": schedule, "virtual_stages": 2}
-    same(trained(strategy, 2, sizes, accumulation=4), on_one_rank())
+    same(trained(strategy, 2, sizes, gradient_accumulation_steps=4), on_one_rank())
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "zero2", "zero3"])
@@ -160,7 +166,7 @@ def test_stages_of_the_embedding_alone_and_of_the_head_alone_learn_the_same(
     strategy: str, sizes: dict[str, Any]
 ) -> None:
     depth = 6 if isinstance(sizes["stages"], dict) else 8
-    same(trained(strategy, 8, {"pp": 4} | sizes, depth, accumulation=4), on_one_rank(depth))
+    same(trained(strategy, 8, {"pp": 4} | sizes, depth, gradient_accumulation_steps=4), on_one_rank(depth))
 
 
 @pytest.mark.parametrize(
@@ -169,8 +175,8 @@ def test_stages_of_the_embedding_alone_and_of_the_head_alone_learn_the_same(
         ("ddp", 8, {}, {"tied": True}),
         ("zero2", 8, {"tp": 2}, {"tied": True}),
         ("zero3", 8, {"cp": 2}, {"clip_norm": 0.5}),
-        ("zero3", 8, {}, {"shard_size": 2, "checkpointing": "full"}),
-        ("zero1", 8, {"tp": 2}, {"offload": Offload()}),
+        ("zero3", 8, {}, {"shard_size": 2, "activation_checkpointing": "full"}),
+        ("zero1", 8, {"tp": 2}, {"offload": Offload(what="optimizer")}),
     ],
 )
 def test_two_copies_from_both_ends_sum_what_each_has_learned(
@@ -178,32 +184,40 @@ def test_two_copies_from_both_ends_sum_what_each_has_learned(
 ) -> None:
     """DualPipe: ranks r and p - 1 - r hold the same stages, and micro-batches pass either copy."""
     expected = on_one_rank(8, tied=facts.get("tied", False), clip=facts.get("clip_norm"))
-    same(trained(strategy, ranks, {"pp": 4, "schedule": "dualpipe"} | sizes, 8, accumulation=8, **facts), expected)
+    same(
+        trained(strategy, ranks, {"pp": 4, "schedule": "dualpipe"} | sizes, 8, gradient_accumulation_steps=8, **facts),
+        expected,
+    )
 
 
 @cache
 def experts_on_one_rank(capacity: float | None = None, accumulation: int = 1) -> Trained:
-    return trained("ddp", 1, {}, experts=4, capacity=capacity, accumulation=accumulation)
+    return trained("ddp", 1, {}, experts=4, capacity=capacity, gradient_accumulation_steps=accumulation)
 
 
 @pytest.mark.parametrize(
     ("strategy", "ranks", "sizes", "facts"),
     [
         ("ddp", 4, {"ep": 2}, {}),
-        ("ddp", 4, {"ep": 4}, {"checkpointing": "full"}),
+        ("ddp", 4, {"ep": 4}, {"activation_checkpointing": "full"}),
         ("zero1", 4, {"ep": 2, "cp": 2}, {}),
         ("zero2", 4, {"ep": 4}, {}),
-        ("zero3", 4, {"ep": 2}, {"accumulation": 2}),
+        ("zero3", 4, {"ep": 2}, {"gradient_accumulation_steps": 2}),
         # Experts that have one copy: nobody gathers them.
         ("zero3", 4, {"ep": 4}, {}),
-        ("zero3", 4, {"ep": 4, "cp": 2}, {"accumulation": 2}),
-        ("zero1", 8, {"ep": 4, "cp": 2, "pp": 2, "schedule": "zb_h1"}, {"accumulation": 4}),
-        ("ddp", 4, {"ep": 2, "pp": 2, "schedule": "interleaved", "virtual_stages": 2}, {"accumulation": 4}),
-        ("zero2", 8, {"ep": 2, "pp": 4, "schedule": "dualpipe"}, {"accumulation": 8}),
+        ("zero3", 4, {"ep": 4, "cp": 2}, {"gradient_accumulation_steps": 2}),
+        ("zero1", 8, {"ep": 4, "cp": 2, "pp": 2, "schedule": "zb_h1"}, {"gradient_accumulation_steps": 4}),
+        (
+            "ddp",
+            4,
+            {"ep": 2, "pp": 2, "schedule": "interleaved", "virtual_stages": 2},
+            {"gradient_accumulation_steps": 4},
+        ),
+        ("zero2", 8, {"ep": 2, "pp": 4, "schedule": "dualpipe"}, {"gradient_accumulation_steps": 8}),
         # The sums of experts' gradients hold back the experts' units, and the gradients go to the stage before.
-        ("ddp", 4, {"ep": 2, "pp": 2}, {"accumulation": 2, "framework": Framework(overlaps=False)}),
-        ("ddp", 1, {}, {"checkpointing": "selective_op"}),
-        ("ddp", 2, {"pp": 2}, {"checkpointing": (("selective_op", (0, 3)), ("activation", (1,)))}),
+        ("ddp", 4, {"ep": 2, "pp": 2}, {"gradient_accumulation_steps": 2, "framework": Framework(overlaps=False)}),
+        ("ddp", 1, {}, {"activation_checkpointing": "selective_op"}),
+        ("ddp", 2, {"pp": 2}, {"activation_checkpointing": (("selective_op", (0, 3)), ("activation", (1,)))}),
     ],
 )
 def test_experts_learn_the_same_wherever_they_are(
@@ -224,7 +238,10 @@ def test_experts_that_take_so_many_tokens_drop_the_same(strategy: str, ep: int, 
 @pytest.mark.parametrize("strategy", ["zero1", "zero2", "zero3"])
 def test_a_host_updates_with_what_was_summed_last(strategy: str) -> None:
     """Norms' gradients are whole behind the sum over tensor-parallel ranks; the host must not begin before."""
-    same(trained(strategy, 8, {"tp": 2, "pp": 2}, accumulation=4, offload=Offload()), on_one_rank())
+    same(
+        trained(strategy, 8, {"tp": 2, "pp": 2}, gradient_accumulation_steps=4, offload=Offload(what="optimizer")),
+        on_one_rank(),
+    )
 
 
 @pytest.mark.parametrize(
@@ -238,13 +255,17 @@ def test_a_host_updates_with_what_was_summed_last(strategy: str) -> None:
 )
 def test_what_is_made_again_may_stop_before_the_layers_last_sum(sizes: dict[str, Any], checkpointing: Any) -> None:
     """torch.utils.checkpoint ends there: nothing behind it is needed."""
-    facts = {"checkpointing": checkpointing, "framework": Framework(stops_early=True), "accumulation": 2}
+    facts = {
+        "activation_checkpointing": checkpointing,
+        "framework": Framework(stops_early=True),
+        "gradient_accumulation_steps": 2,
+    }
     same(trained("zero1", 4, sizes, **facts), on_one_rank())
 
 
 def test_segments_that_would_reach_over_stages_are_refused() -> None:
     with pytest.raises(ValueError, match="segments cross pipeline stages"):
-        trained("ddp", 2, {"pp": 2}, 8, accumulation=2, checkpointing="sqrt")
+        trained("ddp", 2, {"pp": 2}, 8, gradient_accumulation_steps=2, activation_checkpointing="sqrt")
 
 
 @st.composite
@@ -260,11 +281,11 @@ def cuts(draw: st.DrawFn) -> tuple[str, int, dict[str, Any], dict[str, Any]]:
     tied = draw(st.booleans()) and (pp == 1 or strategy == "ddp")
     facts = {
         "tied": tied,
-        "accumulation": accumulation,
+        "gradient_accumulation_steps": accumulation,
         "clip_norm": draw(st.sampled_from([None, 0.5])),
-        "checkpointing": draw(st.sampled_from(["none", "full", 2, (1,), "attention"])),
+        "activation_checkpointing": draw(st.sampled_from(["none", "full", 2, (1,), "attention"])),
         "framework": Framework(stops_early=draw(st.booleans())),
-        "loss_scaling": draw(st.sampled_from([None, LossScaling(rule="dynamic")])),
+        "loss_scaling": draw(st.sampled_from([LossScaling(rule=rule) for rule in ("none", "dynamic")])),
         "topology": draw(st.sampled_from(["star_100g", "dgx_h100"])),
     }
     ranks = tp * pp * cp * dp
@@ -274,7 +295,7 @@ def cuts(draw: st.DrawFn) -> tuple[str, int, dict[str, Any], dict[str, Any]]:
         facts["stragglers"] = draw(st.sampled_from([None, None if calm else {ranks - 1: 0.4}]))
         facts["jitter"] = draw(st.sampled_from([None, None if calm else Jitter(0.2, 0.2, 7)]))
     if strategy != "ddp":
-        facts["offload"] = draw(st.sampled_from([None, Offload()]))
+        facts["offload"] = draw(st.sampled_from([Offload(what=what) for what in ("none", "optimizer")]))
     if strategy == "zero3":
         facts["reshard_after_forward"] = draw(st.booleans())
     if strategy in ("zero1", "zero2", "zero3"):
@@ -285,7 +306,9 @@ def cuts(draw: st.DrawFn) -> tuple[str, int, dict[str, Any], dict[str, Any]]:
 @pytest.mark.parametrize("strategy", ["zero2", "zero3"])
 def test_a_fast_rank_that_passes_back_from_the_last_micro_batch_takes_no_others_gradient(strategy: str) -> None:
     sizes = {"pp": 2, "schedule": "looped_bfs"}
-    found = trained(strategy, 4, sizes, 8, accumulation=2, topology="star_100g", jitter=Jitter(0.2, 0.2, 7))
+    found = trained(
+        strategy, 4, sizes, 8, gradient_accumulation_steps=2, topology="star_100g", jitter=Jitter(0.2, 0.2, 7)
+    )
     same(found, on_one_rank(8, tied=False, clip=None))
 
 
@@ -306,7 +329,7 @@ def test_copies_whose_norms_a_switch_sums_in_another_order_differ_by_rounding(
 
     NVSwitches of Hopper add in no fixed order: https://github.com/NVIDIA/nccl/issues/1497.
     """
-    facts: dict[str, Any] = {"tied": True, "accumulation": 4, "clip_norm": 0.5, "topology": "dgx_h100"}
+    facts: dict[str, Any] = {"tied": True, "gradient_accumulation_steps": 4, "clip_norm": 0.5, "topology": "dgx_h100"}
     # NCCL itself would take rings for four ranks of a node.
     facts |= {"stragglers": {7: 0.4}, "algorithm": "nvls"} | changed
     sizes = {"tp": 2, "pp": 2, "cp": 2, "schedule": "1f1b", "sequence_parallel": False}
@@ -337,7 +360,7 @@ def test_of_an_overflow_anywhere_all_ranks_hear(sizes: dict[str, int]) -> None:
     half = {
         "precision": Precision(params="float16", grads="float16", reduce="float32", master="float32", matmul="float16"),
         "loss_scaling": LossScaling(rule="dynamic", start=2.0**20),
-        "accumulation": 2,
+        "gradient_accumulation_steps": 2,
     }
     plain, found = (trained("zero1", 8, own, **half) for own in ({}, sizes))
     np.testing.assert_allclose(found[0], plain[0], rtol=1e-4)
@@ -435,7 +458,10 @@ def test_mutants_are_stopped(mutant: str, monkeypatch: pytest.MonkeyPatch) -> No
     expected = experts_on_one_rank() if experts else on_one_rank()
     strategy, ranks, sizes = mutated(monkeypatch, mutant)
     with pytest.raises((AssertionError, SimulationError)):
-        same(trained(strategy, ranks, sizes, accumulation=4 if "pp" in sizes else 1, experts=experts), expected)
+        same(
+            trained(strategy, ranks, sizes, gradient_accumulation_steps=4 if "pp" in sizes else 1, experts=experts),
+            expected,
+        )
 
 
 @pytest.mark.parametrize(

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from simulator.model.parameters import modules, total
 from simulator.records.operation import Allocate
 from simulator.scenario.build_training import optimizer
-from simulator.scenario.training_spec import OptimizerSpec
 from simulator.step.optimizers.optimizer import OPTIMIZERS, busiest_owner
 from simulator.step.parallelism import Parallelism
 from simulator.step.precision import Precision
 from simulator.step.sharding import Sharding
-from simulator.step.spec import TrainingStep
+from simulator.step.spec import TrainingStep, bare_step
+from simulator.step.training_spec import OptimizerSpec
 from tests.training import TINY, play
 
 # Every pair that the rules allow.
@@ -33,7 +33,7 @@ PARAMETER, GRADIENT, MASTER, STATE, SENT = 2, 2, 4, 4, 2
 
 def step(strategy: str, way: str, **facts: Any) -> TrainingStep:
     made = optimizer(OptimizerSpec(name="muon", distribution=way), strategy)
-    return TrainingStep(
+    return bare_step(
         TINY, 32, 1, optimizer=made, sharding=Sharding(strategy=strategy), precision=Precision().resolved(), **facts
     )
 
@@ -93,7 +93,7 @@ def test_bytes_sent_are_those_of_closed_forms(strategy: str, way: str, ranks: in
     def sent(made: TrainingStep) -> float:
         return sum(float(log.nbytes.sum()) for log in play(made, ranks).timeline.logs)
 
-    made = replace(step(strategy, way), collectives="played")
+    made = step(strategy, way, collectives="played")
     more = sent(made) - sent(replace(made, optimizer=OPTIMIZERS.find("adam")))
     layers = [module for module in modules(TINY) if module.name.startswith("layer")]
     shards = [-(-sum(one.elements for one in m.parameters if len(one.shape) == 2) // ranks) for m in layers]
@@ -157,7 +157,7 @@ def test_ranks_multiply_every_matrix_or_their_own_alone(strategy: str, way: str)
 def test_ranks_of_opposite_directions_gather_in_one_order(strategy: str) -> None:
     # DualPipe: rank 0 holds the first and the last stage, its mirror the last and the first. Both gather together.
     both = Parallelism(pp=2, schedule="dualpipe")
-    made = replace(step(strategy, "gathered"), accumulation=4, parallelism=both)
+    made = step(strategy, "gathered", gradient_accumulation_steps=4, parallelism=both)
     spans = [one for one in play(made, 4).timeline.spans if one.name.startswith("gather averages")]
     for rank in range(4):
         assert sum(one.rank == rank for one in spans) == TINY.num_layers

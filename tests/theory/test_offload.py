@@ -16,7 +16,8 @@ from simulator.model.parameters import modules, total
 from simulator.report.plots.training.breakdown import parts
 from simulator.step.plan import plan_step
 from simulator.step.precision import Precision
-from simulator.step.spec import Offload, TrainingStep
+from simulator.step.spec import TrainingStep
+from simulator.step.training_spec import Offload
 from tests.training import SHARDED, TINY, PlayedStep, play, step
 
 P = total(TINY)
@@ -25,12 +26,17 @@ BF16 = Precision(reduce="bfloat16").resolved()
 RATE = 10e9
 
 
+def away(rate: float) -> Offload:
+    """States on a host that reads and writes `rate` bytes a second."""
+    return Offload(what="optimizer").replaced(host_rate=rate)
+
+
 def shard(elements: int, ranks: int) -> int:
     return -(-elements // ranks)
 
 
 def offloaded(strategy: str, ranks: int, topology: str = "dgx_h100", **facts: Any) -> PlayedStep:
-    return play(step(strategy, precision=BF16, offload=Offload(RATE), **facts), ranks, topology)
+    return play(step(strategy, precision=BF16, offload=away(RATE), **facts), ranks, topology)
 
 
 def moved(played: PlayedStep, way: str) -> float:
@@ -42,14 +48,14 @@ def moved(played: PlayedStep, way: str) -> float:
 @pytest.mark.parametrize("strategy", ["zero2", "zero3"])
 @pytest.mark.parametrize("accumulation", [1, 3])
 def test_shards_go_down_every_micro_batch_and_come_up_once(strategy: str, ranks: int, accumulation: int) -> None:
-    played = offloaded(strategy, ranks, accumulation=accumulation)
+    played = offloaded(strategy, ranks, gradient_accumulation_steps=accumulation)
     own = 2 * sum(shard(elements, ranks) for elements in UNITS)
     assert moved(played, "to host") == accumulation * own
     assert moved(played, "to device") == own
 
 
 def test_stage_one_copies_after_its_last_micro_batch_alone() -> None:
-    played = offloaded("zero1", 4, accumulation=3, bucket_size=2**40)
+    played = offloaded("zero1", 4, gradient_accumulation_steps=3, bucket_size=2**40)
     assert moved(played, "to host") == 2 * shard(P, 4)
 
 
@@ -102,7 +108,7 @@ def test_copies_that_share_a_slot_with_the_network_are_played() -> None:
 @pytest.mark.parametrize(
     ("made", "kinds"),
     [
-        (step("zero3", offload=Offload(RATE)), {"host", "copy to host", "copy to device"}),
+        (step("zero3", offload=away(RATE)), {"host", "copy to host", "copy to device"}),
         (step("parameter_server", servers=2), {"communication server"}),
     ],
 )
@@ -126,7 +132,13 @@ def test_gradients_leave_while_the_backward_pass_goes_on() -> None:
 
 def test_what_the_host_adds_beside_the_passes_takes_nothing_from_them_in_the_breakdown() -> None:
     """A host that is slower than the passes adds up gradients through all of the second micro-batch."""
-    slow = step("zero3", precision=BF16, offload=Offload(1e7), accumulation=2, checkpointing="full")
+    slow = step(
+        "zero3",
+        precision=BF16,
+        offload=away(1e7),
+        gradient_accumulation_steps=2,
+        activation_checkpointing="full",
+    )
     played = play(slow, 4, "dgx_h100")
     passes = sum(
         span.end - span.start
@@ -141,7 +153,7 @@ def test_what_the_host_adds_beside_the_passes_takes_nothing_from_them_in_the_bre
 @pytest.mark.parametrize(("sync", "copies"), [("every", 2), ("shard", 1), ("last", 1)])
 def test_what_the_host_updates_with_is_summed_over_all_copies_of_the_states(sync: str, copies: int) -> None:
     """The host adds up micro-batches, but only GPUs can sum over copies: nothing leaves before that is done."""
-    played = offloaded("zero3", 8, shard_size=4, gradient_sync=sync, accumulation=2)
+    played = offloaded("zero3", 8, shard_size=4, gradient_sync=sync, gradient_accumulation_steps=2)
     spans = {s.name.rpartition(" (")[0]: s for s in played.timeline.spans if s.rank == 0}
     handed = [name for name in spans if name.startswith("hand over")]
     assert len(handed) == copies * len(UNITS)

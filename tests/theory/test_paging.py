@@ -116,7 +116,7 @@ def test_both_engines_agree_and_pages_share_pcie_with_others(sharding: str, rank
     moved = [op for op in plan.program.ranks[0] if isinstance(op, Compute | Collective) and op.name.startswith("page")]
     assert [op.name.partition(" (")[0] for op in moved] == ["page in optimizer states", "page out optimizer states"]
     assert plan.host_bytes == away
-    simulated_alike(plan.program, cluster, allocator=step.allocator)
+    simulated_alike(plan.program, cluster, allocator=step.keys.allocator)
 
 
 @pytest.mark.parametrize(

@@ -102,8 +102,8 @@ def test_full_checkpointing_keeps_the_input_of_a_layer_in_float32() -> None:
     kept = {}
     for wide in (False, True):
         adapters = Lora(rank=8, targets=TARGETS, dtype="bfloat16", base="nf4", hidden="float32" if wide else "params")
-        asked = step("ddp", replace(SMALL, adapters=adapters), checkpointing="full")
-        kept[wide] = units(asked, load_gpu("h100_sxm"))[1].kept / (asked.seq_len * asked.micro_batch_size)
+        asked = step("ddp", replace(SMALL, adapters=adapters), activation_checkpointing="full")
+        kept[wide] = units(asked, load_gpu("h100_sxm"))[1].kept / (asked.keys.seq_len * asked.keys.micro_batch_size)
     assert kept == {False: 2 * 64, True: 4 * 64}
 
 
@@ -250,7 +250,7 @@ def test_a_compiler_merges_the_kernels_of_an_nf4_tensor(*, compiled: bool) -> No
 
     def launches(framework: Framework) -> int:
         model = replace(SMALL, adapters=Lora(rank=8, targets=(), dtype="bfloat16", base="nf4"))
-        job = replace(step(), model=model, framework=framework, compiled=compiled)
+        job = step(model=model, framework=framework, compile=compiled)
         layer = units(job, load_gpu("a100_sxm_80gb"))[1]
         return layer.forward.cost.launches + layer.input_gradient.cost.launches
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,13 +14,14 @@ from simulator.engine.play import play
 from simulator.model.load import load_model
 from simulator.run.memory_need import estimate_memory
 from simulator.scenario.build_training import to_step
-from simulator.scenario.training_spec import frameworks
+from simulator.step.parallelism import Parallelism
 from simulator.step.pipelines.schedule import SCHEDULES, PipelineShape, Placement
 from simulator.step.plan import ranks_alone
 from simulator.step.precision import Precision
 from simulator.step.sharding import Sharding
-from simulator.step.spec import TrainingStep
+from simulator.step.spec import TrainingStep, bare_step
 from simulator.step.stage_memory import stage_memory
+from simulator.step.training_spec import frameworks
 from simulator.step.units import units
 
 ONE = build("dgx_h100", 1)
@@ -162,17 +162,17 @@ def steps(draw: st.DrawFn) -> tuple[TrainingStep, int]:
     micros = draw(st.integers(1, 20))
     if schedule.refusal(PipelineShape(pp, micros, chunks, pp)):
         micros = 4 * pp
-    step = TrainingStep(
+    step = bare_step(
         load_model("gpt2", 1024),
         1024,
         draw(st.sampled_from([1, 2])),
-        micros,
-        Sharding(strategy=draw(st.sampled_from(["ddp", "zero1"]))),
-        Precision(params="float32").resolved(),
-        draw(st.sampled_from(["none", "full", "selective_op", 2])),
+        gradient_accumulation_steps=micros,
+        sharding=Sharding(strategy=draw(st.sampled_from(["ddp", "zero1"]))),
+        precision=Precision(params="float32").resolved(),
+        activation_checkpointing=draw(st.sampled_from(["none", "full", "selective_op", 2])),
     )
-    cut = step.parallelism.replaced(tp=tp, pp=pp, schedule=schedule.name, virtual_stages=chunks)
-    return replace(step, parallelism=cut), tp * pp * dp
+    cut = Parallelism(tp=tp, pp=pp, schedule=schedule.name, virtual_stages=chunks)
+    return step.with_keys(parallelism=cut), tp * pp * dp
 
 
 @settings(max_examples=30)
@@ -189,7 +189,7 @@ def test_a_few_micro_batches_tell_of_all(drawn: tuple[TrainingStep, int]) -> Non
     for stage, program in zip(told, ranks_alone(cluster, step, at_once=True), strict=True):
         peak = play("auto", program, cluster, limit_memory=False).peak
         assert peak is not None
-        by_turns = step.parallelism.schedule.startswith("dualpipe") and step.parallelism.tp > 1
+        by_turns = step.keys.parallelism.schedule.startswith("dualpipe") and step.keys.parallelism.tp > 1
         one = dict(stage.by_category)["activations"] / stage.held if by_turns else 0
         assert peak.nbytes <= stage.nbytes <= peak.nbytes + one
 
@@ -238,8 +238,8 @@ def test_where_collectives_keep_buffers_it_is_nearly_what_a_step_needs(strategy:
 
 def test_held_micro_batches_are_those_of_the_schedule() -> None:
     """1F1B: stage r holds p - r of them, and as many times what its layers keep of one."""
-    step = TrainingStep(load_model("gpt2", 1024), 1024, 1, 16, Sharding(strategy="ddp"))
-    step = replace(step, parallelism=step.parallelism.replaced(pp=4))
+    cut, sharding = Parallelism(pp=4), Sharding(strategy="ddp")
+    step = bare_step(load_model("gpt2", 1024), 1024, gradient_accumulation_steps=16, sharding=sharding, parallelism=cut)
     told = stage_memory(ONE, step, 4)
     assert [stage.held for stage in told] == [4, 3, 2, 1]
     kept = units(step, ONE.gpus[0])[1].kept

@@ -13,7 +13,7 @@ import pytest
 from simulator.model.parameters import modules, total
 from simulator.step.learning_spec import LossScaling
 from simulator.step.precision import Precision
-from simulator.step.spec import Offload
+from simulator.step.training_spec import Offload
 from tests.training import TINY, WITHOUT_SERVERS, play, sent, step
 
 P = total(TINY)
@@ -51,7 +51,7 @@ def test_stage_three_gathers_forward_and_backward_and_scatters_once(ranks: int, 
 def test_accumulation_multiplies_only_what_reduces_every_micro_batch(strategy: str, rounds: int) -> None:
     """Three micro-batches: ddp and stage 1 communicate in the last, stage 2 (DeepSpeed) in each."""
     ranks, facts = 4, {"precision": BF16, "bucket_size": 2**40}
-    thrice = play(step(strategy, accumulation=3, **facts), ranks)
+    thrice = play(step(strategy, gradient_accumulation_steps=3, **facts), ranks)
     half = 2 * padded(P, ranks) * (ranks - 1) / ranks
     assert sent(thrice) == pytest.approx([half * rounds + half] * ranks)
 
@@ -164,7 +164,7 @@ def test_a_servers_own_part_stays_on_its_worker(servers: int) -> None:
 
 def test_loss_scaling_adds_a_number_that_all_ranks_must_know() -> None:
     plain, scaled = (
-        play(step("ddp", precision=BF16, loss_scaling=on), 4) for on in (None, LossScaling(rule="dynamic"))
+        play(step("ddp", precision=BF16, loss_scaling=LossScaling(rule=rule)), 4) for rule in ("none", "dynamic")
     )
     names = [{span.name for span in p.timeline.spans} for p in (plain, scaled)]
     assert names[1] - names[0] == {"unscale and check gradients", "any overflow"}
@@ -178,7 +178,7 @@ def test_without_sync_stage_three_still_gathers_and_holds_whole_gradients(ranks:
     """FSDP's no_sync: parameters travel for every micro-batch, gradients once; they are whole until then."""
     micros = 3
     once, every, last = (
-        play(step("zero3", precision=BF16, accumulation=n, gradient_sync=sync), ranks)
+        play(step("zero3", precision=BF16, gradient_accumulation_steps=n, gradient_sync=sync), ranks)
         for n, sync in ((1, "every"), (micros, "every"), (micros, "last"))
     )
     scattered = TINY.num_layers * padded(modules(TINY)[1].elements, ranks)
@@ -193,8 +193,8 @@ def test_without_sync_stage_three_still_gathers_and_holds_whole_gradients(ranks:
 def test_copies_are_summed_once_where_only_shard_groups_sum_every_micro_batch() -> None:
     facts: dict[str, Any] = {"precision": BF16, "shard_size": 2}
     once = play(step("zero3", **facts), 4)
-    every = play(step("zero3", accumulation=2, **facts), 4)
-    shard = play(step("zero3", accumulation=2, gradient_sync="shard", **facts), 4)
+    every = play(step("zero3", gradient_accumulation_steps=2, **facts), 4)
+    shard = play(step("zero3", gradient_accumulation_steps=2, gradient_sync="shard", **facts), 4)
     over = [
         sum(log.nbytes.sum() for log in p.timeline.logs if "over copies" in log.collective)
         for p in (once, every, shard)
@@ -220,10 +220,12 @@ def test_copies_that_share_a_node_are_summed_by_its_own_algorithm(ranks: int, si
         assert op.schedule.algorithm == ("ring" if together else "blueconnect")
 
 
-@pytest.mark.parametrize(("strategy", "offload"), [("zero1", None), ("zero1", Offload()), ("parameter_server", None)])
-def test_gradients_are_held_until_they_have_been_sent(strategy: str, offload: Offload | None) -> None:
+@pytest.mark.parametrize(
+    ("strategy", "offload"), [("zero1", "none"), ("zero1", "optimizer"), ("parameter_server", "none")]
+)
+def test_gradients_are_held_until_they_have_been_sent(strategy: str, offload: str) -> None:
     """Nothing runs on the GPU after the backward pass where a host or servers update, and yet they are still needed."""
-    played = play(step(strategy, bucket_size=1, servers=2, offload=offload), 4)
+    played = play(step(strategy, bucket_size=1, servers=2, offload=Offload(what=offload)), 4)
     held = [(s.time, dict(s.by_category).get("gradients", 0)) for s in played.timeline.memory if s.rank == 0]
     sent = [s.end for s in played.timeline.spans if s.rank == 0 and s.kind in ("push", "reduce_scatter")]
     backward = max(s.end for s in played.timeline.spans if s.rank == 0 and s.kind == "backward")

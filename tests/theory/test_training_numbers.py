@@ -36,7 +36,7 @@ def training(
     strategy: str, ranks: int = 4, dtype: str = "float32", topology: Any = "star_100g", **facts: Any
 ) -> Training:
     precision = Precision(params=dtype, grads=dtype, reduce=facts.pop("reduce", dtype), master=None, matmul=dtype)
-    batch = 16 // ranks // facts.get("accumulation", 1)
+    batch = 16 // ranks // facts.get("gradient_accumulation_steps", 1)
     made = step(strategy, SHAPE, precision=precision, seq_len=32, micro_batch_size=batch, **facts)
     played = play(made, ranks, topology)
     setting = TrainingContext(gpt_of(made), played.plan, played.timeline)
@@ -93,7 +93,9 @@ def same_bits(one: Trained, other: Trained) -> bool:
 )
 @pytest.mark.parametrize("strategy", ["ddp", "zero3"])
 def test_what_is_computed_again_changes_no_bit(strategy: str, checkpointing: object, attention: str) -> None:
-    plain, again = (once(strategy, FEW, checkpointing=c, attention=attention) for c in ("none", checkpointing))
+    plain, again = (
+        once(strategy, FEW, activation_checkpointing=c, attention=attention) for c in ("none", checkpointing)
+    )
     assert same_bits(plain, again)
 
 
@@ -105,7 +107,7 @@ def test_the_same_training_twice_gives_the_same_bits(strategy: str) -> None:
 @pytest.mark.parametrize("strategy", WITHOUT_SERVERS)
 def test_micro_batches_add_up_to_the_batch(strategy: str) -> None:
     """Four micro-batches of one sequence are a batch of four, but for rounding."""
-    whole, cut = trained(strategy, 2), trained(strategy, 2, accumulation=4)
+    whole, cut = trained(strategy, 2), trained(strategy, 2, gradient_accumulation_steps=4)
     np.testing.assert_allclose(cut[0], whole[0], rtol=1e-6)
     np.testing.assert_allclose(cut[1], whole[1], rtol=1e-5)
 
@@ -167,8 +169,8 @@ def test_copies_of_the_states_in_nodes_give_the_bits_of_sums_that_go_through_nod
     "facts",
     [
         {"shard_size": 2},
-        {"shard_size": 2, "gradient_sync": "shard", "accumulation": 2},
-        {"gradient_sync": "last", "accumulation": 2},
+        {"shard_size": 2, "gradient_sync": "shard", "gradient_accumulation_steps": 2},
+        {"gradient_sync": "last", "gradient_accumulation_steps": 2},
         {"reshard_after_forward": 2},
         {"reshard_after_forward": False},
         {"layers_per_unit": 2},
@@ -186,7 +188,12 @@ def test_finer_sharding_trains_as_ddp_does(facts: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(
     "facts",
-    [{}, {"servers": 3}, {"servers": 2, "servers_on": "workers"}, {"accumulation": 2, "bucket_size": 2**16}],
+    [
+        {},
+        {"servers": 3},
+        {"servers": 2, "servers_on": "workers"},
+        {"gradient_accumulation_steps": 2, "bucket_size": 2**16},
+    ],
     ids=str,
 )
 def test_servers_train_as_ddp_does(facts: dict[str, Any]) -> None:
@@ -255,9 +262,11 @@ def test_played_activations_are_the_bytes_that_numpy_keeps_at_every_moment(
     precision = Precision(
         params=dtype, grads="float32", reduce="float32", master=None if dtype == "float32" else "float32", matmul=dtype
     )
-    facts: dict[str, Any] = {"precision": precision, "attention": attention, "accumulation": 2}
+    facts: dict[str, Any] = {"precision": precision, "attention": attention, "gradient_accumulation_steps": 2}
     facts |= {"dropout": dropout > 0, "lesson": TrainingTask(dropout=dropout)}
-    played = play(step(strategy, shape, checkpointing=checkpointing, seq_len=24, micro_batch_size=3, **facts), 2)
+    played = play(
+        step(strategy, shape, activation_checkpointing=checkpointing, seq_len=24, micro_batch_size=3, **facts), 2
+    )
     gpt = gpt_of(played.plan.step)
     made = start(TrainingContext(gpt, played.plan, played.timeline), task.initial(gpt, 0))
     kept: dict[tuple[int, str], int] = {}
@@ -358,7 +367,7 @@ def decays(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_gate_lets_a_right_one_pass() -> None:
     assert passes_the_gate(training("ddp", bucket_size=2**30))
-    assert passes_the_gate(training("ddp", accumulation=4))
+    assert passes_the_gate(training("ddp", gradient_accumulation_steps=4))
 
 
 @pytest.mark.parametrize(
@@ -382,7 +391,7 @@ def test_the_gate_stops_a_wrong_one(mutant: str, monkeypatch: pytest.MonkeyPatch
     elif mutant == "bucket reduced twice":
         reduced_twice(monkeypatch)
     elif mutant == "accumulation not divided":
-        facts["accumulation"], spoil = 4, last_multiplied(4)
+        facts["gradient_accumulation_steps"], spoil = 4, last_multiplied(4)
     made = training("ddp", **facts)
     if mutant == "epsilon 1e-6":
         made.setting = replace(made.setting, rule=Adam(epsilon=1e-6))

@@ -31,7 +31,9 @@ KINDS = {
 
 def played(parallelism: Parallelism, micros: int, layers: int = 8, **facts: object) -> Timeline:
     cluster = build("dgx_h100", parallelism.size)
-    made = step("ddp", replace(TINY, num_layers=layers), accumulation=micros, parallelism=parallelism, **facts)
+    made = step(
+        "ddp", replace(TINY, num_layers=layers), gradient_accumulation_steps=micros, parallelism=parallelism, **facts
+    )
     return execute(plan_step(cluster, made).program, cluster, limit_memory=False)
 
 
@@ -39,7 +41,7 @@ def played(parallelism: Parallelism, micros: int, layers: int = 8, **facts: obje
 @pytest.mark.parametrize(("name", "v"), [("1f1b", 1), ("interleaved", 2), ("zb_h1", 1), ("zb_v", 2), ("dualpipe_v", 2)])
 def test_a_bar_is_a_pass_of_the_order(name: str, v: int, checkpointing: str) -> None:
     """As many of each kind and micro-batch as the order has; a V's two chunks in a row at its turn are one run."""
-    timeline = played(Parallelism(pp=4, schedule=name, virtual_stages=v), 8, checkpointing=checkpointing)
+    timeline = played(Parallelism(pp=4, schedule=name, virtual_stages=v), 8, activation_checkpointing=checkpointing)
     order = SCHEDULES.find(name).order(PipelineShape(4, 8, v, 4))
     for rank, spans in by_rank(timeline.spans).items():
         drawn = [one for one in pipeline.passes(sorted(spans, key=lambda span: span.start)) if one.kind != "optimizer"]
@@ -89,7 +91,9 @@ def test_the_peak_of_each_rank_is_its_largest_sample() -> None:
 
 def test_bytes_of_dimensions_are_all_bytes_of_all_links() -> None:
     """A mean over the links of a kind times their number, added up, is what the links' books say."""
-    made = step("zero1", replace(TINY, num_layers=4), accumulation=4, parallelism=Parallelism(tp=2, pp=2))
+    made = step(
+        "zero1", replace(TINY, num_layers=4), gradient_accumulation_steps=4, parallelism=Parallelism(tp=2, pp=2)
+    )
     cluster = build("dgx_h100", 16)
     timeline = execute(plan_step(cluster, made).program, cluster, limit_memory=False)
     uses = link_uses(timeline)

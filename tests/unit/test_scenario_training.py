@@ -86,15 +86,15 @@ def test_a_model_and_a_sequence_length_are_enough() -> None:
 
 def test_what_is_left_out_has_the_defaults_of_the_design() -> None:
     step = step_of({})
-    assert (step.micro_batch_size, step.accumulation, step.checkpointing) == (1, 1, "none")
-    assert step.sharding == Sharding().replaced(
+    assert (step.keys.micro_batch_size, step.accumulation, step.keys.activation_checkpointing) == (1, 1, "none")
+    assert step.keys.sharding == Sharding().replaced(
         strategy="zero3", reshard_after_forward=True, prefetch=1, bucket_size=25 * 2**20
     )
-    assert step.precision == Precision(
+    assert step.keys.precision == Precision(
         params="bfloat16", grads="bfloat16", reduce="float32", master="float32", matmul="bfloat16"
     )
-    assert (step.attention, step.attention_generation) == ("flash", 2)
-    assert (step.collectives, step.compiled, step.dropout) == ("auto", False, False)
+    assert (step.keys.attention, step.keys.attention_generation) == ("flash", 2)
+    assert (step.keys.collectives, step.keys.compile, step.keys.dropout) == ("auto", False, False)
     assert step.optimizer == OPTIMIZERS.find("adam")
     assert step.model.num_layers == 12
 
@@ -116,15 +116,19 @@ def test_every_key_reaches_the_step() -> None:
             "dropout": True,
         }
     )
-    assert (step.seq_len, step.micro_batch_size, step.accumulation) == (512, 3, 4)
-    assert step.sharding == Sharding().replaced(
+    assert (step.keys.seq_len, step.keys.micro_batch_size, step.accumulation) == (512, 3, 4)
+    assert step.keys.sharding == Sharding().replaced(
         strategy="zero1", reshard_after_forward=False, prefetch=0, bucket_size=2**20
     )
-    assert step.precision == Precision(
+    assert step.keys.precision == Precision(
         params="float16", grads="float32", reduce="float16", master=None, matmul="float16"
     )
-    assert (step.checkpointing, step.attention, step.attention_generation) == ("sqrt", "standard", 1)
-    assert (step.optimizer, step.collectives, step.compiled, step.dropout) == (
+    assert (step.keys.activation_checkpointing, step.keys.attention, step.keys.attention_generation) == (
+        "sqrt",
+        "standard",
+        1,
+    )
+    assert (step.optimizer, step.keys.collectives, step.keys.compile, step.keys.dropout) == (
         # Without a wide master copy, states have the parameters' dtype.
         replace(OPTIMIZERS.find("sgd"), state_dtype="float16"),
         "played",
@@ -160,7 +164,7 @@ def test_a_bare_strategy_is_short_for_the_mapping(strategy: str) -> None:
 )
 def test_a_short_precision_means_these_dtypes(word: str, precision: Precision) -> None:
     cluster = {"topology": "dgx_h100", "world_size": 8}
-    assert to_step(loaded({"precision": word}, cluster=cluster), 8).precision == precision
+    assert to_step(loaded({"precision": word}, cluster=cluster), 8).keys.precision == precision
 
 
 @pytest.mark.parametrize(
@@ -168,7 +172,7 @@ def test_a_short_precision_means_these_dtypes(word: str, precision: Precision) -
     [("full", "full"), ({"every": 2}, 2), ([0, 3, 5], (0, 3, 5)), ([], ()), ("selective_op", "selective_op")],
 )
 def test_checkpointing_is_a_policy_or_a_step_or_layers(written: Any, policy: Any) -> None:
-    assert step_of({"activation_checkpointing": written}).checkpointing == policy
+    assert step_of({"activation_checkpointing": written}).keys.activation_checkpointing == policy
 
 
 def test_servers_are_a_sharding_and_no_algorithm_of_a_training() -> None:
@@ -180,7 +184,7 @@ def test_one_rank_may_train_alone() -> None:
     data = with_keys(cluster={"topology": "star_100g", "world_size": 1})
     spec = load_scenario(data).training
     assert spec is not None
-    assert to_step(spec, 1).seq_len == 512
+    assert to_step(spec, 1).keys.seq_len == 512
 
 
 def test_a_model_may_be_written_out_or_lie_beside_the_file(tmp_path: Path) -> None:
@@ -335,13 +339,16 @@ def test_what_is_set_goes_below_a_short_form_too() -> None:
 def test_dtypes_that_follow_the_parameters_follow_an_axis() -> None:
     data = with_keys(compare={"training.precision.params": ["bfloat16", "float32"]})
     steps = [to_step(spec_of(p.scenario), 8) for p in points(load_scenario(data))]
-    assert [(s.precision.master, s.precision.grads) for s in steps] == [("float32", "bfloat16"), (None, "float32")]
+    assert [(s.keys.precision.master, s.keys.precision.grads) for s in steps] == [
+        ("float32", "bfloat16"),
+        (None, "float32"),
+    ]
 
 
 def test_ranks_that_are_not_said_follow_the_world() -> None:
     data = with_keys(sweep={"cluster.world_size": [1, 2, 4]})
     for point in points(load_scenario(data)):
-        assert to_step(spec_of(point.scenario), point.scenario.cluster.world_size).seq_len == 512
+        assert to_step(spec_of(point.scenario), point.scenario.cluster.world_size).keys.seq_len == 512
 
 
 def test_every_key_of_training_can_be_an_axis() -> None:
@@ -716,7 +723,7 @@ def test_loss_scaling_follows_the_dtype_of_the_parameters() -> None:
 
 def test_policies_by_layer_reach_the_step() -> None:
     step = to_step(loaded({"activation_checkpointing": {"attention": [3], "full": [0, 2]}}), 8)
-    assert step.checkpointing == (("full", (0, 2)), ("attention", (3,)))
+    assert step.keys.activation_checkpointing == (("full", (0, 2)), ("attention", (3,)))
 
 
 def test_no_layers_of_a_policy_are_none() -> None:
@@ -812,7 +819,7 @@ def test_numbers_are_carried_by_played_collectives() -> None:
     scenario = load_scenario({"name": "x", "cluster": {"topology": "star_100g", "world_size": 4}, "training": LEARNS})
     assert scenario.training is not None
     step = to_step(scenario.training, 4)
-    assert (step.steps, step.collectives, step.lesson) == (20, "played", TrainingTask())
+    assert (step.keys.steps, step.keys.collectives, step.lesson) == (20, "played", TrainingTask())
     assert to_step(loaded({}), 8).lesson is None
 
 

@@ -21,7 +21,7 @@ MODEL = Transformer("experts", 4, 64, 4, 4, 16, 128, 128, 64, tied=False, num_ex
 
 def planned() -> StepPlan:
     cut = Parallelism(pp=2, schedule="dualpipe", ep=2)
-    return plan_step(build("star_100g", 4), step("ddp", MODEL, accumulation=8, parallelism=cut))
+    return plan_step(build("star_100g", 4), step("ddp", MODEL, gradient_accumulation_steps=8, parallelism=cut))
 
 
 def kernels(name: str, *after: str) -> Compute:

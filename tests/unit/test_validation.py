@@ -44,7 +44,7 @@ from simulator.step.kernels.kernel_time import duration
 from simulator.step.kernels.loss_operations import fused_loss, loss_buffers
 from simulator.step.precision import MIXED, Precision
 from simulator.step.sharding import Sharding
-from simulator.step.spec import TrainingStep
+from simulator.step.spec import TrainingStep, bare_step
 from simulator.step.units import units
 from tools.validation import cut_text as cut_page_text
 from tools.validation import error_plot as plot_validation
@@ -58,7 +58,7 @@ MPT = load_model("mpt_1b", 2048)
 
 
 def step(framework: Framework = BARE, **facts: object) -> TrainingStep:
-    return replace(TrainingStep(MPT, 2048, 4, framework=framework), **facts)  # type: ignore[arg-type]
+    return bare_step(MPT, 2048, 4, framework=framework, **facts)
 
 
 def test_every_row_names_its_source_and_recomputes_its_step_time() -> None:
@@ -191,7 +191,7 @@ def test_attention_lies_between_the_causal_half_and_the_full_square() -> None:
 
 def test_kernels_that_a_compiler_merges_cost_their_share_of_the_traffic() -> None:
     kernel = Elementwise("", 1e9, 1e9, fusible=True)
-    timer = KernelTimer(H100, step(Framework(elementwise=3.0, compiled=0.5), compiled=True))
+    timer = KernelTimer(H100, step(Framework(elementwise=3.0, compiled=0.5), compile=True))
     assert timer.cost([kernel]).alone == pytest.approx(0.5 * duration(kernel, H100, "bfloat16"))
 
 
@@ -234,7 +234,7 @@ def test_full_checkpointing_that_ends_early_is_shorter() -> None:
     times = [
         sum(
             u.recompute.alone
-            for u in units(step(Framework(stops_early=early), checkpointing="full"), H100)
+            for u in units(step(Framework(stops_early=early), activation_checkpointing="full"), H100)
             if u.recompute
         )
         for early in (False, True)
@@ -248,7 +248,7 @@ def test_selective_checkpointing_of_split_maps_runs_keys_and_up_again() -> None:
     keys, up = second_maps(llama, batch)
     assert (keys.n, up.n) == (llama.kv_width, llama.ffn_size)
     assert len(second_maps(MPT, batch)) == 1
-    given = TrainingStep(llama, 8192, 1, checkpointing="selective_op")
+    given = bare_step(llama, 8192, 1, activation_checkpointing="selective_op")
     plain, split = (units(replace(given, framework=Framework(split_maps=fact)), H100)[1] for fact in (False, True))
     assert plain.recompute is not None
     assert split.recompute is not None
@@ -259,16 +259,18 @@ def test_selective_checkpointing_of_split_maps_runs_keys_and_up_again() -> None:
 @pytest.mark.parametrize("split", [False, True])
 def test_a_policy_that_names_all_layers_is_the_policy(policy: str, split: bool) -> None:
     llama = load_model("llama3_8b", 8192)
-    given = TrainingStep(llama, 8192, 1, attention="standard", framework=Framework(split_maps=split))
+    given = bare_step(llama, 8192, 1, attention="standard", framework=Framework(split_maps=split))
     listed = ((policy, tuple(range(llama.num_layers))),)
-    assert units(replace(given, checkpointing=listed), H100) == units(replace(given, checkpointing=policy), H100)
+    assert units(given.with_keys(activation_checkpointing=listed), H100) == units(
+        given.with_keys(activation_checkpointing=policy), H100
+    )
 
 
 def test_buffers_of_the_loss_are_its_float32_gradients_and_half_of_them_compiled() -> None:
     batch = Batch(2, 2048)
     elements = batch.tokens * MPT.vocab_size
     assert loss_buffers(step(Framework(loss_buffers=True)), batch) == 8 * elements
-    assert loss_buffers(step(Framework(loss_buffers=True), compiled=True), batch) == 4 * elements
+    assert loss_buffers(step(Framework(loss_buffers=True), compile=True), batch) == 4 * elements
     assert loss_buffers(step(Framework(loss_buffers=True, fused_loss=True)), batch) == 0
     assert logits_memory(MPT, batch).log_probabilities == 4 * elements
     assert units(step(Framework(loss_buffers=True)), H100)[-1].recomputed == 8 * 4 * 2048 * MPT.vocab_size

@@ -10,8 +10,8 @@ from typing import Any
 
 from simulator.basics.measured_tables import read_table
 from simulator.calibration.training_runs.rows import MeasuredRow, gib
-from simulator.scenario.training_spec import TrainingSpec
 from simulator.step.precision import Precision
+from simulator.step.training_spec import TrainingSpec
 
 
 def measured_fine_tuning() -> tuple[MeasuredRow, ...]:

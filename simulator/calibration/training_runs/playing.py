@@ -9,7 +9,7 @@ starts 1.0 s after the second; the step takes 3.4 + 13 x 1.0 = 16.4 s.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from random import Random
 
@@ -98,14 +98,14 @@ def play_on_cluster(cluster: Cluster, row: MeasuredRow, framework: Framework) ->
     step = step_of(row, framework, accumulation)
     # For data parallelism alone, closed forms suffice and are much faster than simulated collectives.
     if row.parallelism == ALONE and row.scenario is None:
-        step = replace(step, collectives="closed_form")
+        step = step.with_keys(collectives="closed_form")
     planned, timeline = _simulated(cluster, step)
     rest, time = row.accumulation - accumulation, timeline.end
     if rest and pp == 1:
         time += rest * _period(timeline, accumulation)
     elif rest:
         # The step with p more micro-batches gives the time per micro-batch in the steady state of the pipeline.
-        longer = _simulated(cluster, replace(step, accumulation=accumulation + pp))[1].end
+        longer = _simulated(cluster, step.with_keys(gradient_accumulation_steps=accumulation + pp))[1].end
         time += rest * (longer - time) / pp
     # Memory and exposed communication come from the simulated micro-batches; more of them change neither much.
     report = summarize_step(planned, cluster, timeline)
@@ -122,7 +122,7 @@ def _simulated(cluster: Cluster, step: TrainingStep) -> tuple[StepPlan, Timeline
     planned = plan_step(cluster, step)
     # Spans of rank 0 for the period, and of each stage's first rank for the summary.
     keep = (0, *first_of_stages(planned))
-    return planned, play("auto", planned.program, cluster, limit_memory=False, keep=keep, allocator=step.allocator)
+    return planned, play("auto", planned.program, cluster, limit_memory=False, keep=keep, allocator=step.keys.allocator)
 
 
 def _period(timeline: Timeline, accumulation: int) -> float:

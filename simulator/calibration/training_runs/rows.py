@@ -24,13 +24,13 @@ from simulator.model.load import load_transformer
 from simulator.model.shape import Transformer
 from simulator.scenario.build_training import to_step
 from simulator.scenario.records import Scenario
-from simulator.scenario.training_spec import TrainingSpec
 from simulator.step.framework import Framework, Implementation
 from simulator.step.learning_spec import LossScaling
 from simulator.step.parallelism import ALONE, Parallelism
 from simulator.step.precision import Precision
 from simulator.step.sharding import Sharding
-from simulator.step.spec import TrainingStep
+from simulator.step.spec import TrainingStep, bare_step
+from simulator.step.training_spec import TrainingSpec
 
 GIB: Final = 2**30
 # Larger than any rank's gradients [B]: gradients then travel at once, after the last is computed.
@@ -277,25 +277,27 @@ def step_of(row: MeasuredRow, framework: Framework, accumulation: int | None = N
     """Return the measured run's training step, with `accumulation` micro-batches instead of its own if given."""
     if row.spec is not None:
         step = _of_spec(row, row.spec)
-        return replace(step, framework=framework, accumulation=accumulation or row.accumulation)
+        return replace(
+            step.with_keys(gradient_accumulation_steps=accumulation or row.accumulation), framework=framework
+        )
     # Options not stated by any source keep their defaults.
     sharding = Sharding(strategy=row.sharding, reshard_after_forward=row.reshard, shard_size=row.shard_size)
-    return TrainingStep(
+    return bare_step(
         model=load_transformer(row.model, row.seq_len)
         if row.shape is None
         else row.shape.transformer(row.model, row.seq_len),
         seq_len=row.seq_len,
         micro_batch_size=row.micro_batch_size,
-        accumulation=row.accumulation if accumulation is None else accumulation,
+        gradient_accumulation_steps=row.accumulation if accumulation is None else accumulation,
         parallelism=row.parallelism,
         sharding=sharding if row.buckets else sharding.replaced(bucket_size=_ONE_BUCKET),
         precision=row.precision,
-        checkpointing=row.checkpointing,
+        activation_checkpointing=row.checkpointing,
         attention="standard" if row.attention == "standard" else "flash",
         attention_generation=3 if row.attention == "flash3" else 2,
-        compiled=row.compiled,
+        compile=row.compiled,
         framework=_framework_of(row, framework),
-        loss_scaling=LossScaling(rule="dynamic") if row.precision.params == "float16" else None,
+        loss_scaling=LossScaling(rule="dynamic" if row.precision.params == "float16" else "none"),
     )
 
 

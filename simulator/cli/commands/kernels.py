@@ -111,7 +111,7 @@ def _print(step: TrainingStep, gpu: Gpu, rows: Sequence[KernelRow]) -> None:
         by_bound[row.bound] = by_bound.get(row.bound, 0.0) + row.times * row.seconds
     longest = max(rows, key=lambda row: row.times * row.seconds)
     share = longest.times * longest.seconds / total
-    micro_batch = micro_batch_text(step.model.work_unit, step.micro_batch_size, step.seq_len)
+    micro_batch = micro_batch_text(step.model.work_unit, step.keys.micro_batch_size, step.keys.seq_len)
     print_text(
         f"{step.model.name} on {gpu.name}: {total * 1e3:.2f} ms of kernels per micro-batch of "
         f"{micro_batch}, forward and backward; {longest.kernel.name} takes the most time, "
@@ -141,7 +141,7 @@ def _factors(step: TrainingStep, kernels: Sequence[Kernel]) -> str:
     framework, sentences = step.framework, []
     # Factors stand for the kernels into which a framework splits an operation; lists of layers have single kernels.
     split = [kernel for kernel in kernels if isinstance(kernel, Elementwise) and not kernel.single]
-    if step.compiled:
+    if step.keys.compile:
         sentences.append(
             f"The compiler merges kernels: merged kernels move {framework.compiled:g} times the bytes in the column "
             "shape, and GB/s counts the moved bytes."

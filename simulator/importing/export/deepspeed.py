@@ -21,11 +21,11 @@ _ONE_BUCKET: Final = 2**50
 
 def settings(step: TrainingStep, world_size: int) -> str:
     """Return the JSON of a training step on a number of GPUs."""
-    copies = world_size // step.parallelism.size
-    precision = step.precision
+    copies = world_size // step.keys.parallelism.size
+    precision = step.keys.precision
     data: dict[str, Any] = {
-        "train_batch_size": step.micro_batch_size * step.accumulation * copies,
-        "train_micro_batch_size_per_gpu": step.micro_batch_size,
+        "train_batch_size": step.keys.micro_batch_size * step.accumulation * copies,
+        "train_micro_batch_size_per_gpu": step.keys.micro_batch_size,
         "gradient_accumulation_steps": step.accumulation,
         "bf16": {"enabled": precision.params == "bfloat16"},
         "fp16": {"enabled": precision.params == "float16"},
@@ -34,15 +34,15 @@ def settings(step: TrainingStep, world_size: int) -> str:
         "optimizer": {"type": _OPTIMIZERS.get(step.optimizer.name, "AdamW")},
         "zero_optimization": _zero(step),
     }
-    if step.clip_norm is not None:
-        data["gradient_clipping"] = step.clip_norm
-    if step.compiled:
+    if step.keys.clip_norm is not None:
+        data["gradient_clipping"] = step.keys.clip_norm
+    if step.keys.compile:
         data["compile"] = {"enabled": True}
     return json.dumps(data, indent=2) + "\n"
 
 
 def _zero(step: TrainingStep) -> dict[str, Any]:
-    sharding = step.sharding
+    sharding = step.keys.sharding
     # A stage shards one more kind of state than the stage before.
     shards = STRATEGIES.find(sharding.strategy).shards
     zero: dict[str, Any] = {"stage": len(shards)}
@@ -57,7 +57,7 @@ def _zero(step: TrainingStep) -> dict[str, Any]:
     elif shards:
         zero["overlap_comm"] = sharding.bucket_size < _ONE_BUCKET
         if sharding.bucket_size < _ONE_BUCKET:
-            zero["reduce_bucket_size"] = sharding.bucket_size // dtypes.find(step.precision.reduce).itemsize
-    if step.offload is not None:
+            zero["reduce_bucket_size"] = sharding.bucket_size // dtypes.find(step.keys.precision.reduce).itemsize
+    if step.keys.offload.states:
         zero["offload_optimizer"] = {"device": "cpu"}
     return zero

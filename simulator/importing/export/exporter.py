@@ -28,7 +28,12 @@ from simulator.step.spec import TrainingStep
 # Name of the file for each program.
 PROGRAMS: Final = {"deepspeed": "ds.json", "megatron": "train.sh"}
 # Parts of a step that change neither time nor memory, or that only a real training reads.
-_IDLE: Final = ("model.name", "model.max_positions", "lesson", "steps", "loss_scaling", "clip_norm")
+_IDLE: Final = (
+    *("model.name", "model.max_positions", "lesson"),
+    *(f"keys.{key}" for key in ("steps", "loss_scaling", "clip_norm", "numerics", "learning", "faults")),
+    # What these keys name is loaded, and compared part by part.
+    *(f"keys.{key}" for key in ("model", "optimizer", "framework", "algorithm", "trainable", "lora")),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +46,7 @@ class ConfigurationDifference:
         Value in the scenario, and value that follows from the configuration.
     """
 
-    part: str  # dotted name in the step: "parallelism.schedule"
+    part: str  # dotted key of `training`, or name of a part of the loaded model: "parallelism.schedule"
     scenario: Any
     configuration: Any
 
@@ -98,15 +103,15 @@ def _differences(step: TrainingStep, other: TrainingStep) -> Iterator[Configurat
     """Yield the parts of two steps that differ, without parts that have no effect."""
     for part, first, second in _pairs("", _plain(step), _plain(other)):
         if part not in _IDLE and first != second:
-            yield ConfigurationDifference(part, first, second)
+            yield ConfigurationDifference(part.removeprefix("keys."), first, second)
 
 
 def _plain(step: TrainingStep) -> TrainingStep:
     """Return a step in which options without effect have the same value in every step."""
-    cut = step.parallelism.canonical()
+    cut = step.keys.parallelism.canonical()
     if cut.tp == 1:
         cut = cut.replaced(sequence_parallel=False, tp_overlap="none")
-    return replace(step, parallelism=cut)
+    return step.with_keys(parallelism=cut)
 
 
 def _pairs(part: str, first: Any, second: Any) -> Iterator[tuple[str, Any, Any]]:

@@ -38,9 +38,9 @@ def script(step: TrainingStep, world_size: int, node_size: int) -> str:
         Number of GPUs, and of GPUs in a node.
     """
     groups = {
-        "MODEL_ARGS": list(_model(step.transformer, step.seq_len)),
+        "MODEL_ARGS": list(_model(step.transformer, step.keys.seq_len)),
         "TRAINING_ARGS": list(_training(step, world_size)),
-        "PARALLEL_ARGS": list(_parallelism(step.parallelism, step)),
+        "PARALLEL_ARGS": list(_parallelism(step.keys.parallelism, step)),
     }
     lines = ["#!/bin/bash", f"GPUS_PER_NODE={min(node_size, world_size)}", f"NNODES={-(-world_size // node_size)}", ""]
     for name, options in groups.items():
@@ -105,40 +105,41 @@ def _switches(model: Transformer) -> Iterator[str]:
 
 def _training(step: TrainingStep, world_size: int) -> Iterator[str]:
     """Yield the options of batch, precision, optimizer, sharding and recompute."""
-    copies = world_size // step.parallelism.size
-    batch = step.micro_batch_size * step.accumulation * copies
-    yield f"--micro-batch-size {step.micro_batch_size} --global-batch-size {batch}"
-    dropout = 0.1 if step.dropout else 0.0
+    copies = world_size // step.keys.parallelism.size
+    batch = step.keys.micro_batch_size * step.accumulation * copies
+    yield f"--micro-batch-size {step.keys.micro_batch_size} --global-batch-size {batch}"
+    dropout = 0.1 if step.keys.dropout else 0.0
     yield f"--attention-dropout {dropout} --hidden-dropout {dropout}"
     # Only Megatron-Core's own layers read the options of the softmax.
-    if step.attention == "eager" or step.framework.origin == "megatron_local":
+    if step.keys.attention == "eager" or step.framework.origin == "megatron_local":
         yield "--transformer-impl local"
-    if step.attention == "eager":
+    if step.keys.attention == "eager":
         yield "--no-masked-softmax-fusion --attention-softmax-in-fp32"
-    elif step.attention == "flash" or step.framework.origin != "megatron_local":
-        yield f"--attention-backend {'unfused' if step.attention == 'standard' else 'flash'}"
+    elif step.keys.attention == "flash" or step.framework.origin != "megatron_local":
+        yield f"--attention-backend {'unfused' if step.keys.attention == 'standard' else 'flash'}"
     yield from _precision(step)
     if step.optimizer.name in _OPTIMIZERS and step.optimizer.name != "adam":
         yield f"--optimizer {_OPTIMIZERS[step.optimizer.name]}"
     if step.optimizer.state_dtype != "float32":
         moment = _DTYPES[step.optimizer.state_dtype]
         yield f"--use-precision-aware-optimizer --exp-avg-dtype {moment} --exp-avg-sq-dtype {moment}"
-    if step.offload is not None:
+    if step.keys.offload.states:
         yield "--optimizer-cpu-offload"
-    if step.activations_on_host:
+    if step.keys.offload.activations:
         yield "--cpu-offloading"
     yield from _sharding(step, copies)
-    if step.checkpointing == "full":
+    policy = step.keys.activation_checkpointing
+    if policy == "full":
         yield "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"
-    elif step.checkpointing in _RECOMPUTED:
-        yield f"--recompute-granularity selective --recompute-modules {_RECOMPUTED[str(step.checkpointing)]}"
-    if step.loss in _LOSSES:
-        yield f"--cross-entropy-loss-fusion --cross-entropy-fusion-impl {_LOSSES[step.loss]}"
-    yield f"--clip-grad {0.0 if step.clip_norm is None else step.clip_norm}"
+    elif isinstance(policy, str) and policy in _RECOMPUTED:
+        yield f"--recompute-granularity selective --recompute-modules {_RECOMPUTED[policy]}"
+    if step.keys.loss in _LOSSES:
+        yield f"--cross-entropy-loss-fusion --cross-entropy-fusion-impl {_LOSSES[step.keys.loss]}"
+    yield f"--clip-grad {0.0 if step.keys.clip_norm is None else step.keys.clip_norm}"
 
 
 def _precision(step: TrainingStep) -> Iterator[str]:
-    precision = step.precision
+    precision = step.keys.precision
     if precision.params in ("bfloat16", "float16"):
         yield f"--{_DTYPES[precision.params]}"
     if precision.params == "bfloat16" and precision.grads == "bfloat16":
@@ -153,7 +154,7 @@ def _precision(step: TrainingStep) -> Iterator[str]:
 
 
 def _sharding(step: TrainingStep, copies: int) -> Iterator[str]:
-    sharding = step.sharding
+    sharding = step.keys.sharding
     kinds = len(STRATEGIES.find(sharding.strategy).shards)
     if kinds == 1:
         yield "--use-distributed-optimizer"
@@ -162,7 +163,7 @@ def _sharding(step: TrainingStep, copies: int) -> Iterator[str]:
     if sharding.shard_size is not None and copies > sharding.shard_size:
         yield f"--num-distributed-optimizer-instances {copies // sharding.shard_size}"
     if sharding.bucket_size < _ONE_BUCKET:
-        elements = max(1, sharding.bucket_size // dtypes.find(step.precision.grads).itemsize)
+        elements = max(1, sharding.bucket_size // dtypes.find(step.keys.precision.grads).itemsize)
         yield f"--overlap-grad-reduce --ddp-bucket-size {elements}"
 
 

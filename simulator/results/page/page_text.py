@@ -17,8 +17,8 @@ from simulator.findings.caveats import sources
 from simulator.findings.comparison import Comparison, Row
 from simulator.records.measures import Report
 from simulator.scenario.records import Scenario
-from simulator.scenario.training_spec import TrainingSpec
 from simulator.step.framework import load_framework
+from simulator.step.training_spec import TrainingSpec
 
 # Maximum algorithms and sources to list on a page.
 _MOST_TOLD: Final = 12

@@ -32,9 +32,9 @@ _LOGITS: Final = ("logits", "logit soft-cap", "shifted logits")
 def loss_operations(step: TrainingStep, batch: Batch) -> tuple[Operation, ...]:
     """Return the operations after the last layer (norm, logits, loss) of a micro-batch, with a step's loss kernels."""
     # A fused kernel reads logits in their own dtype, unless the copy for it was made of a float32 copy.
-    shifted = step.loss_kernels in ("fused", "in_place") and step.logit_shift == "before_cast"
+    shifted = step.loss_kernels in ("fused", "in_place") and step.keys.logit_shift == "before_cast"
     narrow = step.loss_kernels == "narrow" or shifted
-    operations = last_operations(step.model, batch, narrow=narrow, shift=step.logit_shift)
+    operations = last_operations(step.model, batch, narrow=narrow, shift=step.keys.logit_shift)
     if isinstance(step.model, LayerList):
         return operations
     # PyTorch's gradient of the loss is 1 unless a sum over micro-batches or a loss scale multiplies the loss.
@@ -45,7 +45,7 @@ def loss_operations(step: TrainingStep, batch: Batch) -> tuple[Operation, ...]:
         return _native(operations, step.model, batch)
     fused = fused_loss(operations) if step.loss_kernels in ("fused", "in_place") else operations
     operations = _in_place(fused, scaled=scaled) if step.loss_kernels == "in_place" else fused
-    if not step.float32_outputs:
+    if not step.keys.float32_outputs:
         return operations
     logits = logits_memory(step.model, batch, narrow=True).logits
     size = logits // batch.itemsize * _FLOAT32
@@ -75,7 +75,7 @@ def loss_buffers(step: TrainingStep, batch: Batch) -> int:
     gradients = memory.backward_peak - memory.log_probabilities if framework.loss_buffers else 0
     logits = memory.logits if framework.keeps_logits else 0
     # Merged kernels never write half of the gradients to HBM.
-    return logits + (gradients // 2 if step.compiled else gradients)
+    return logits + (gradients // 2 if step.keys.compile else gradients)
 
 
 def logit_temporaries(step: TrainingStep, batch: Batch) -> int:
@@ -86,14 +86,14 @@ def logit_temporaries(step: TrainingStep, batch: Batch) -> int:
     returned, logits and their float32 copy exist beside the saved tensors. Without either copy the backward pass always
     holds more. A compiler merges the copies.
     """
-    if step.loss_kernels == "chunked" or step.compiled:
+    if step.loss_kernels == "chunked" or step.keys.compile:
         return 0
     memory = logits_memory(step.transformer, batch, narrow=step.loss_kernels == "narrow")
     copied = returned = 0
-    if step.float32_outputs:
+    if step.keys.float32_outputs:
         returned = memory.logits + memory.logits // batch.itemsize * _FLOAT32
-    if step.logit_shift != "none":
-        cast = memory.float32_copy if step.logit_shift == "after_cast" else 0
+    if step.keys.logit_shift != "none":
+        cast = memory.float32_copy if step.keys.logit_shift == "after_cast" else 0
         copied = memory.logits + (cast or memory.logits) + memory.float32_copy
         if step.loss_kernels == "fused":
             # The last copy is saved.

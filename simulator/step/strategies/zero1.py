@@ -32,7 +32,7 @@ def plan(builder: ProgramBuilder, passes: Passes) -> Bucketing:
         the operation after which the shard is complete.
         """
         _, reduced = scatter(builder, passes, bucket)
-        if passes.step.offload is not None:
+        if passes.step.keys.offload.states:
             nbytes = shard(bucket.elements, passes.ranks_of(bucket.units[0])) * passes.gradient_itemsize
             # Gradients were accumulated on the GPU, hence the host adds nothing.
             copied = passes.offload_copy(bucket.name, nbytes, reduced, add=False)
@@ -46,7 +46,7 @@ def scatter(builder: ProgramBuilder, passes: Passes, bucket: Bucket) -> tuple[st
     """Append a bucket's reduce-scatter over the ranks that share a copy of the states, and the sum of the rank's shard
     over the copies; return the operations after which each is complete.
     """
-    name, dtype = f"scatter {bucket.name}", passes.step.precision.reduce
+    name, dtype = f"scatter {bucket.name}", passes.step.keys.precision.reduce
     # The all-gather after the update needs the same padded shards.
     if bucket.units not in passes.parts:
         passes.parts.append(bucket.units)

@@ -8,18 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, get_args
 
 from pydantic import Field
 
 from simulator.basics import counts, reading, registry
 from simulator.basics.spec import Count, LargeCount, Listed, Short, Spec
+from simulator.collectives.algorithm_reading import algorithm_reader
 from simulator.model.adapters import Lora
-from simulator.scenario.algorithm_reading import algorithm_reader
-from simulator.scenario.global_batch import batch_of_step
-from simulator.scenario.layer_policies import checkpointing
-from simulator.scenario.trainable_spec import ALL, trained_parts
+from simulator.model.head import LogitShift
+from simulator.model.operation import AttentionKernels
+from simulator.model.trainable import ALL, trained_parts
+from simulator.step.checkpointing import Checkpointing
 from simulator.step.framework import IMPLEMENTATIONS
+from simulator.step.global_batch import batch_of_step
+from simulator.step.layer_policies import checkpointing
 from simulator.step.learning_spec import (
     SHORT_SCALINGS,
     FaultSpec,
@@ -30,7 +33,6 @@ from simulator.step.optimizers.optimizer import DISTRIBUTIONS, OPTIMIZERS
 from simulator.step.parallelism import Parallelism
 from simulator.step.precision import SHORT_PRECISIONS, Precision
 from simulator.step.sharding import SHARDINGS, Sharding
-from simulator.step.spec import Offload
 
 
 def frameworks() -> tuple[str, ...]:
@@ -118,8 +120,8 @@ def without_short_form(key: tuple[str, ...], value: Any) -> Any:
     return value if mapping is None else mapping
 
 
-Implementation = Literal["auto", "fused", "foreach", "for_loop"]
-Collectives = Literal["auto", "played", "closed_form"]
+LossKernels = Literal["separate", "narrow", "native", "fused", "in_place", "chunked"]
+_LOSS: Final = reading.choice(("auto", *get_args(LossKernels)), _OTHER_LOSSES)
 
 
 class OptimizerSpec(Spec):
@@ -164,7 +166,7 @@ class OptimizerSpec(Spec):
     )
 
 
-class OffloadSpec(Spec):
+class Offload(Spec):
     """State stored on the host instead of the GPU (keys of `offload`)."""
 
     what: Annotated[Literal["none", "optimizer"], reading.choice(("none", "optimizer"), _OTHER_OFFLOADS)] = Field(
@@ -178,9 +180,17 @@ class OffloadSpec(Spec):
             "ahead; each stage's last layer keeps its activations on the GPU."
         ),
     )
+    # Four A100 nodes update 72.7 billion parameters, 28 bytes each, in about 10 s
+    # (github.com/deepspeedai/DeepSpeed/issues/6834, Qwen 72B with ZeRO-3 on 32 A100). Other reports have 0.4 to 4
+    # billion parameters per second and node: 11 to 110 GB/s.
     host_rate: Annotated[float, reading.rate()] = Field(
-        default=Offload().host_rate, description="Memory bandwidth of a node's processors during the update."
+        default=50e9, description="Memory bandwidth of a node's processors during the update."
     )
+
+    @property
+    def states(self) -> bool:
+        """True if a node's processors keep and update the optimizer's states."""
+        return self.what == "optimizer"
 
 
 class TrainingSpec(Spec):
@@ -231,12 +241,10 @@ class TrainingSpec(Spec):
     precision: Annotated[Precision, SHORT_PRECISIONS] = Field(
         default=Precision(), description="Dtypes; short forms: fp64, fp32, tf32, fp16, bf16, fp8 and nvfp4."
     )
-    activation_checkpointing: Annotated[Any, checkpointing()] = Field(
+    activation_checkpointing: Annotated[Checkpointing, checkpointing()] = Field(
         default="none", description="Activations that are discarded and recomputed."
     )
-    attention: Annotated[
-        Literal["flash", "standard", "eager"], reading.choice(("flash", "standard", "eager"), _OTHER_ATTENTIONS)
-    ] = Field(
+    attention: Annotated[AttentionKernels, reading.choice(get_args(AttentionKernels), _OTHER_ATTENTIONS)] = Field(
         default="flash",
         description=(
             "Attention kernels: flash (scores stay on the chip), standard (scores go through HBM), or eager (as "
@@ -275,8 +283,8 @@ class TrainingSpec(Spec):
     allocator: Annotated[Literal["caching", "expandable_segments"], reading.choice(ALLOCATORS)] = Field(
         default="caching", description="Allocator of GPU memory."
     )
-    offload: Annotated[OffloadSpec, SHORT_OFFLOADS] = Field(
-        default=OffloadSpec(), description="Data on the host: none, optimizer, activations."
+    offload: Annotated[Offload, SHORT_OFFLOADS] = Field(
+        default=Offload(), description="Data on the host: none, optimizer, activations."
     )
     checkpoint_traffic: Annotated[Literal["none", "sharded"], reading.choice(("none", "sharded"))] = Field(
         default="none",
@@ -290,10 +298,7 @@ class TrainingSpec(Spec):
         ),
     )
     lora: Lora = Field(default=Lora(), description="Low-rank adapters on a frozen model.")
-    loss: Annotated[
-        Literal["auto", "separate", "narrow", "native", "fused", "in_place", "chunked"],
-        reading.choice(("auto", "separate", "narrow", "native", "fused", "in_place", "chunked"), _OTHER_LOSSES),
-    ] = Field(
+    loss: Annotated[LossKernels | Literal["auto"], _LOSS] = Field(
         default="auto",
         description=(
             "Kernels of the loss: a float32 copy, softmax and loss after each other (separate); the same in the dtype "
@@ -303,9 +308,7 @@ class TrainingSpec(Spec):
             "fused linear cross entropy); auto: the framework's."
         ),
     )
-    logit_shift: Annotated[
-        Literal["none", "before_cast", "after_cast"], reading.choice(("none", "before_cast", "after_cast"))
-    ] = Field(
+    logit_shift: Annotated[LogitShift, reading.choice(get_args(LogitShift))] = Field(
         default="none",
         description=(
             "Copy of the logits without each sequence's last token, as in Transformers up to 4.48: none, or a copy "

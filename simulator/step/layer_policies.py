@@ -16,8 +16,7 @@ from pydantic import Field, TypeAdapter
 
 from simulator.basics import reading
 from simulator.basics.spec import Count, Rank, Spec
-from simulator.step.checkpointing import POLICIES
-from simulator.step.spec import Checkpointing
+from simulator.step.checkpointing import POLICIES, Checkpointing
 
 # Names used elsewhere, each with advice.
 _OTHER_POLICIES: Final = {
