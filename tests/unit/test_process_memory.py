@@ -22,7 +22,7 @@ H100 = load_gpu("h100_sxm")
 def nccl(ranks: int, gpu: str = "h100_sxm", *, shard: int | None = None, **cut: int) -> int:
     """Return the buffers of NCCL of a ZeRO-3 step on so many ranks [MiB]."""
     made = step("zero3", TINY, parallelism=Parallelism(**cut))
-    made = replace(made, sharding=Sharding(strategy="zero3", shard_size=shard))
+    made = made.with_keys(sharding=Sharding(strategy="zero3", shard_size=shard))
     return process_memory(load_gpu(gpu), made, groups_of(made, ranks)).nccl // MIB
 
 
