@@ -230,7 +230,7 @@ def _finding(memory: _Found) -> str:
 
 
 def _asked(memory: _Found) -> str:
-    step, cut = memory.step, memory.step.keys.parallelism
+    step, cut = memory.step, memory.step.parallelism
     data = memory.gpus // cut.size
     sizes = f"dp {data}, tp {cut.tp}, pp {cut.pp}, cp {cut.cp}, ep {cut.ep}"
     batches = f"{step.accumulation} micro-batch{'es' if step.accumulation > 1 else ''}"
@@ -239,7 +239,7 @@ def _asked(memory: _Found) -> str:
     policy = label("training.activation_checkpointing", step.keys.activation_checkpointing)
     return (
         f"{step.model.name}: {total(step.model):,} parameters on {memory.gpus:,} GPUs ({sizes}), "
-        f"{file_name(step.keys.sharding.strategy)}, {policy}, {batches} of {micro_batch}{order}"
+        f"{file_name(step.sharding.strategy)}, {policy}, {batches} of {micro_batch}{order}"
     )
 
 

@@ -69,7 +69,7 @@ class Checks:
         record findings.
         """
         # Asynchronous workers hold parameters of different age by design.
-        if not setting.plan.step.keys.sharding.asynchronous and not agree(setting, ranks):
+        if not setting.plan.step.sharding.asynchronous and not agree(setting, ranks):
             self.tell("copies", step)
         # A rank that misses an overflow keeps a different scale, or does not skip the step.
         counts = {(rank.scale.value, *{state.steps for state in rank.states.values()}) for rank in ranks}

@@ -187,7 +187,7 @@ def received(setting: TrainingContext, rank: Rank, act: NumericAction[Exchange],
         case Exchange.ALL_REDUCE | Exchange.REDUCE_SCATTER | Exchange.SUM_COPIES:
             # Drop the collective's padding and store the sum in the gradients' dtype.
             total = array[: len(rank.parts[act.units])]
-            _add(rank.summed, act.units, total.astype(find(setting.plan.step.keys.precision.grads).numpy, copy=False))
+            _add(rank.summed, act.units, total.astype(find(setting.plan.step.precision.grads).numpy, copy=False))
         case Exchange.ALL_GATHER | Exchange.PULL:
             spread(setting, rank, act.units, array)
         case Exchange.GATHER_AVERAGES:

@@ -95,7 +95,7 @@ class Faults:
 
     def _name(self, fault: FaultSpec, step: int) -> str:
         """Return the name of the collective that a fault affects in a step."""
-        if not self.setting.plan.step.keys.sharding.asynchronous:
+        if not self.setting.plan.step.sharding.asynchronous:
             return fault.collective or self._summing[0]
         # Asynchronous servers: all steps are a single program, and each push of each worker and step has its own name.
         # Take the push at the same position within the step.

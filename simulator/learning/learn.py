@@ -44,7 +44,7 @@ _MUON_MOMENTUM: Final = 0.95
 
 def gpt_of(step: TrainingStep) -> Gpt:
     """Return the GPT-2 with the shape and number format of a training step."""
-    model, precision = step.transformer, step.keys.precision
+    model, precision = step.transformer, step.precision
     return Gpt(
         vocabulary=model.vocab_size,
         width=model.hidden_size,
@@ -57,7 +57,7 @@ def gpt_of(step: TrainingStep) -> Gpt:
         dropout=step.lesson.dropout if step.lesson is not None else 0.0,
         experts=model.num_experts,
         active=model.active_experts,
-        capacity=step.keys.parallelism.experts.capacity,
+        capacity=step.parallelism.experts.capacity,
     )
 
 
@@ -85,7 +85,7 @@ def rule_of(step: TrainingStep, ranks: int) -> Rule:
     """
     lesson = LEARNING if step.lesson is None else step.lesson.learning
     # An asynchronous server updates once per worker and step; schedules count steps.
-    updates = ranks if step.keys.sharding.asynchronous else 1
+    updates = ranks if step.sharding.asynchronous else 1
     schedule = RateSchedule(lesson.schedule, lesson.warmup, step.keys.steps, updates)
     momentum = _MOMENTUM if lesson.momentum is None else lesson.momentum
     if (optimizer := step.optimizer).numbers is not None:
@@ -140,7 +140,7 @@ def learn(plan: StepPlan, cluster: Cluster, timeline: Timeline, jitter: Jitter) 
     why, last = "", step.keys.steps
     if stops and lesson.learning.checkpoint is None:
         until, why = _until_stopped(plan, cluster, jitter, stops)
-        timeline, last = (until, last) if step.keys.sharding.asynchronous else (timeline, stops[0].step)
+        timeline, last = (until, last) if step.sharding.asynchronous else (timeline, stops[0].step)
     setting = TrainingContext(gpt_of(step), plan, timeline, rule_of(step, cluster.world_size), jitter.seed)
     training = start(setting, _initial(setting, lesson), scale_of(step.loss_scaling))
     faults = Faults(setting, lesson.faults)
@@ -175,7 +175,7 @@ def learn(plan: StepPlan, cluster: Cluster, timeline: Timeline, jitter: Jitter) 
     if why and stops and lesson.learning.checkpoint is None:
         training.checks.tell("watchdog", stops[0].step)
     # Every synchronous step takes the simulated step's time; asynchronous steps have separate ends.
-    each = 0.0 if step.keys.sharding.asynchronous else timeline.end
+    each = 0.0 if step.sharding.asynchronous else timeline.end
     learning = _learning(results, each, training.checks.seen, why)
     return Learned(replace(learning, repeated_steps=repeated), training.parameters())
 
@@ -195,7 +195,7 @@ def _until_stopped(
 
     Asynchronous steps are simulated together, synchronous training for a single step.
     """
-    if plan.step.keys.sharding.asynchronous:
+    if plan.step.sharding.asynchronous:
         program = plan.program
         for fault in stops:
             program = without(program, fault.rank, fault.step * plan.step.accumulation)

@@ -38,7 +38,7 @@ def operation_events(setting: TrainingContext) -> Iterator[OperationEvent]:
         # Ties between ends go to the operation that started first, then to the lower rank, so the order is
         # reproducible.
         keyed.append(((span.end, False, span.start, span.rank), OperationEvent(span.end, span.rank, op)))
-        if op.act.effect is Exchange.PULL and setting.plan.step.keys.sharding.asynchronous:
+        if op.act.effect is Exchange.PULL and setting.plan.step.sharding.asynchronous:
             begins = OperationEvent(span.start, span.rank, op, ends=False)
             keyed.append(((span.start, True, span.start, span.rank), begins))
     return (event for _, event in sorted(keyed, key=lambda pair: pair[0]))

@@ -145,7 +145,7 @@ _PARTS: dict[Computation, Any] = {
 def _keep(setting: TrainingContext, rank: Rank, unit: str, micro: int, gradients: dict[str, Array]) -> None:
     """Add a pass's parameter gradients to the gradients accumulated on the rank, in the gradients' dtype."""
     own_names = setting.places[rank.number].gpt.shapes(unit)
-    dtype = find(setting.plan.step.keys.precision.grads).numpy
+    dtype = find(setting.plan.step.precision.grads).numpy
     sums = rank.gradients.setdefault((unit, setting.kept_in(micro)), {})
     # The layer computed its experts' gradients and left them in `tied`; the experts' unit takes over.
     if is_spread((unit,)):

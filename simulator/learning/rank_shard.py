@@ -72,7 +72,7 @@ def is_spread(units: Units) -> bool:
 def places(gpt: Gpt, plan: StepPlan) -> tuple[RankShard, ...]:
     """Return every rank's model part and places in process groups, in rank order."""
     step, lists = plan.step, plan.program.lists
-    degrees, ranks = step.keys.parallelism, len(plan.program.ranks)
+    degrees, ranks = step.parallelism, len(plan.program.ranks)
     grid = degrees.grid(ranks)
     data, holders = np.zeros((2, ranks), np.int64)
     for number, group in enumerate(grid.same_part()):

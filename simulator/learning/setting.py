@@ -74,18 +74,18 @@ class TrainingContext:
     @property
     def data_parallel(self) -> int:
         """Number of ranks that share a step's tokens: ranks with the same part of a model copy."""
-        degrees = self.plan.step.keys.parallelism
+        degrees = self.plan.step.parallelism
         return self.world_size // (degrees.tp * degrees.pp)
 
     @property
     def holders(self) -> int:
         """Number of ranks with the same part of the model."""
-        return self.plan.step.keys.parallelism.holders(self.world_size)
+        return self.plan.step.parallelism.holders(self.world_size)
 
     @property
     def replicas(self) -> int:
         """Number of rank groups sharing a step's sequences (data-parallel size without context parallelism)."""
-        return self.data_parallel // self.plan.step.keys.parallelism.cp
+        return self.data_parallel // self.plan.step.parallelism.cp
 
     @property
     def cut(self) -> int:
@@ -95,20 +95,20 @@ class TrainingContext:
         """
         if self.plan.strategy.updater is Updater.EVERY_RANK:
             return 1
-        return self.plan.step.keys.sharding.shard_size or self.holders
+        return self.plan.step.sharding.shard_size or self.holders
 
     def cut_of(self, units: Units) -> int:
         """Return the number of shards for these units' states; experts are sharded over the ranks with the same
         experts.
         """
-        return max(1, self.cut // self.plan.step.keys.parallelism.ep) if is_spread(units) else self.cut
+        return max(1, self.cut // self.plan.step.parallelism.ep) if is_spread(units) else self.cut
 
     def part_of(self, rank: int, units: Units) -> int:
         """Return a rank's shard index for these units' states."""
         data = self.places[rank].data
         # Neighbouring ranks hold different experts. With 4 ranks and ep 2, ranks 0 and 2 share experts, as shards 0 and
         # 1.
-        place = data // self.plan.step.keys.parallelism.ep if is_spread(units) else data
+        place = data // self.plan.step.parallelism.ep if is_spread(units) else data
         return place % self.cut_of(units)
 
     @property
@@ -166,7 +166,7 @@ class TrainingContext:
         """Number of ranks over which gradients are averaged: every data-parallel rank, or 1 with asynchronous
         servers.
         """
-        return 1 if self.plan.step.keys.sharding.asynchronous else self.data_parallel
+        return 1 if self.plan.step.sharding.asynchronous else self.data_parallel
 
     def micro_batch(self, rank: int, unit: str, micro: int) -> int:
         """Return a micro-batch's number on the rank: DualPipe's second model copy counts from half the
@@ -185,7 +185,7 @@ class TrainingContext:
     @property
     def _sends_once(self) -> bool:
         """True if gradients accumulate over micro-batches, and only the last micro-batch sends them."""
-        return self.plan.strategy.sending is GradientSync.LAST or self.plan.step.keys.sharding.gradient_sync == "last"
+        return self.plan.strategy.sending is GradientSync.LAST or self.plan.step.sharding.gradient_sync == "last"
 
     def is_back(self, key: int, micro: int) -> bool:
         """Return True if the gradient under `key` was computed no later than the gradient of micro-batch
@@ -217,7 +217,7 @@ class TrainingContext:
         The shard waits there for the sum over the model's copies. With `gradient_sync: shard`, this sum takes place
         once a step, and all micro-batches are added under the number 0.
         """
-        return 0 if self.plan.step.keys.sharding.gradient_sync == "shard" else micro
+        return 0 if self.plan.step.sharding.gradient_sync == "shard" else micro
 
     def draw(self, rank: int, unit: str, micro: int, begun: int) -> Draw:
         """Return the random dropout masks for a rank's pass through a unit; `begun` is the number of steps taken

@@ -75,7 +75,7 @@ def _servers(setting: TrainingContext, initial: Mapping[str, Parameters]) -> Par
     servers = {}
     for units in setting.places[0].travelling:
         packed = pack(setting.gpt, initial, units).astype(_wide(setting.plan))
-        parameters = _padded(packed, setting.plan.step.keys.sharding.server_count)
+        parameters = _padded(packed, setting.plan.step.sharding.server_count)
         servers[units] = Server(parameters, fresh(setting.rule, parameters))
     return ParameterServers(servers)
 
@@ -94,13 +94,13 @@ def _padded(packed: Array, parts: int) -> Array:
 
 def _wide(plan: StepPlan) -> np.dtype[np.generic]:
     """Return the dtype in which the plan's optimizer updates parameters (the master weights' dtype)."""
-    return find(plan.step.keys.precision.updated).numpy
+    return find(plan.step.precision.updated).numpy
 
 
 def _refuse_uncarried(setting: TrainingContext) -> None:
     """Raise ValueError for `keep_below`, or for collectives without transfers: real training supports neither."""
     plan = setting.plan
-    if plan.step.keys.sharding.keep_below:
+    if plan.step.sharding.keep_below:
         raise ValueError("real training does not support sharding.keep_below; omit the key")
     # A closed form has a duration but no transfers that could carry arrays.
     if any(op.duration is not None for op in plan.program.collectives().values()):

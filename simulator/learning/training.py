@@ -301,7 +301,7 @@ class Training:
         self, serving: ParameterServers, rank: Rank, op: Collective, act: NumericAction[Exchange], tamper: Tamper
     ) -> None:
         """Hand a worker's gradients to the parameter servers."""
-        if self.setting.plan.step.keys.sharding.asynchronous:
+        if self.setting.plan.step.sharding.asynchronous:
             serving.bring(self.setting, rank, op, act, tamper, self.checks, self.done)
         else:
             serving.push(self.setting, rank, op, act, tamper)
@@ -328,7 +328,7 @@ class Training:
     def _result(self, number: int, count: int) -> StepResult:
         """Return the result of step `number` of the timeline's `count` steps."""
         mine = _share(self._losses, number, count)
-        asynchronous = self.setting.plan.step.keys.sharding.asynchronous
+        asynchronous = self.setting.plan.step.sharding.asynchronous
         serving = self.serving or ParameterServers({})
         late = _share(serving.staleness, number, count)
         return StepResult(
@@ -356,7 +356,7 @@ class Training:
         """Return the norm of the summed gradient; with asynchronous servers, a worker's root mean square norm."""
         if self.serving is None:
             return float(np.sqrt(self.ranks[0].squares))
-        asynchronous = self.setting.plan.step.keys.sharding.asynchronous
+        asynchronous = self.setting.plan.step.sharding.asynchronous
         return float(np.sqrt(sum(applied) / (len(self.ranks) if asynchronous else 1)))
 
     def parameters(self) -> Parameters:

@@ -39,7 +39,7 @@ def norm(setting: TrainingContext, rank: Rank) -> None:
     collect(setting, rank)
     parts = _counted(setting, rank)
     # A clipped float64 step must have the same bits under every sharding, so the sum must not depend on its order.
-    if setting.plan.step.keys.precision.updated == "float64":
+    if setting.plan.step.precision.updated == "float64":
         rank.squares, rank.rest = compensated.squares(parts)
     else:
         rank.squares = squares(*parts)
@@ -48,7 +48,7 @@ def norm(setting: TrainingContext, rank: Rank) -> None:
 def _counted(setting: TrainingContext, rank: Rank) -> list[Array]:
     """Return the rank's gradients by bucket, without elements that another rank of the copy counts in the norm."""
     # Only data parallelism: every shard counts as a whole, without masks.
-    if setting.holders == setting.world_size and setting.plan.step.keys.parallelism.ep == 1:
+    if setting.holders == setting.world_size and setting.plan.step.parallelism.ep == 1:
         return list(rank.summed.values())
     return [part[own_slice(setting, rank, units)] for units, part in rank.summed.items()]
 

@@ -171,7 +171,7 @@ class BoundCalculator:
         """Return the time of a send between neighbouring pipeline ranks, by (sender, receiver), alone on the links [s];
         cached.
         """
-        key = setting.gpus, setting.tp, setting.pp, setting.cp, pipeline.least_sent, step.keys.precision.params
+        key = setting.gpus, setting.tp, setting.pp, setting.cp, pipeline.least_sent, step.precision.params
         if key not in self._between:
             communicator = Communicator(self.cluster, groups, "closed_form", True)
             last, sends, ranks = setting.pp - 1, dict[tuple[int, int], float](), groups.grid.groups("pp")[0].tolist()
@@ -179,7 +179,7 @@ class BoundCalculator:
             for near in [*pairwise(range(setting.pp)), *([(0, last)] if last > 1 else [])]:
                 for ends in (near, near[::-1]):
                     pair = groups.with_rank(ends, ranks[ends[0]])
-                    op = communicator.send(pipeline.least_sent, step.keys.precision.params, pair)
+                    op = communicator.send(pipeline.least_sent, step.precision.params, pair)
                     # Without an estimate, 0 keeps the bound valid.
                     sends[ends] = estimate(self.cluster, op) or 0.0
             self._between[key] = sends
@@ -189,14 +189,14 @@ class BoundCalculator:
         """Return lower bounds on the times of the model's units under a setting; cached by the keys on which they
         depend.
         """
-        strategy = STRATEGIES.find(step.keys.sharding.strategy)
-        cut = step.keys.parallelism.cut(0, step.experts_in_node)
+        strategy = STRATEGIES.find(step.sharding.strategy)
+        cut = step.parallelism.cut(0, step.experts_in_node)
         # A unit's work depends on the number of data-parallel ranks only through the existence of copies, of a layer or
         # of its experts.
         shared = groups.data_parallel > 1, groups.data_parallel * cut.tensor > cut.experts.tensor * cut.experts.ranks
         key = (
             setting.tp, setting.cp, setting.ep, setting.micro_batch, setting.checkpointing, shared,
-            strategy.shards_parameters, step.keys.parallelism.apart and step.model.tied, cut.experts.in_node,
+            strategy.shards_parameters, step.parallelism.apart and step.model.tied, cut.experts.in_node,
             *setting.named,
         )  # fmt: skip
         if key not in self._of_units:
@@ -208,7 +208,7 @@ class BoundCalculator:
                 sharded=strategy.shards_parameters,
             )
             communicator = Communicator(self.cluster, groups, "closed_form", True)
-            exchanges = _Exchanges(communicator, step.keys.precision.params, setting, self.durations, self._exchanges)
+            exchanges = _Exchanges(communicator, step.precision.params, setting, self.durations, self._exchanges)
             self._of_units[key] = _unit_times(step_units, exchanges)
         return self._of_units[key]
 
@@ -223,10 +223,10 @@ class BoundCalculator:
         """Return lower bounds on the update time and memory of each pipeline rank; `sizes` has parameters and
         activations of each stage.
         """
-        strategy, shape = STRATEGIES.find(step.keys.sharding.strategy), pipeline.shape
-        keeps_whole = strategy.keeps_whole_gradients(step.keys.sharding)
+        strategy, shape = STRATEGIES.find(step.sharding.strategy), pipeline.shape
+        keeps_whole = strategy.keeps_whole_gradients(step.sharding)
         # Offloaded gradients may leave the GPU early.
-        gradient = find(step.keys.precision.grads).itemsize if keeps_whole and not step.keys.offload.states else 0
+        gradient = find(step.precision.grads).itemsize if keeps_whole and not step.keys.offload.states else 0
         ranks = []
         for place in range(shape.ranks):
             of_rank = [sizes[stage % pipeline.model_stages] for stage in pipeline.schedule.stages_of(place, shape)]
@@ -235,7 +235,7 @@ class BoundCalculator:
                 sum(chunk[kind] for chunk in of_rank) for kind in range(8)
             )
             experts = groups.size("expert data") if spread or kept_spread else 1
-            options = step.keys.sharding.strategy, not step.keys.offload.states, *setting.named
+            options = step.sharding.strategy, not step.keys.offload.states, *setting.named
             # Many settings share these values.
             key = dense, spread, *matrices, resident, kept_dense, kept_spread, groups.shard_size, experts, *options
             if key not in self._states:

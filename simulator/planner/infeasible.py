@@ -130,7 +130,7 @@ def _tried(cluster: Cluster, nbytes: int, _: int, setting: PlanSetting, step: Tr
 
 def _of_few(cluster: Cluster, step: TrainingStep) -> TrainingStep:
     """Return the step with fewer micro-batches if its lower bound on memory is equal; otherwise the step itself."""
-    few = step.with_keys(gradient_accumulation_steps=min(step.accumulation, _FEW_ROUNDS * step.keys.parallelism.pp))
+    few = step.with_keys(gradient_accumulation_steps=min(step.accumulation, _FEW_ROUNDS * step.parallelism.pp))
     try:
         return few if least_need(cluster, few) == least_need(cluster, step) else step
     except ValueError:  # the order needs more micro-batches

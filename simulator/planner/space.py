@@ -203,13 +203,13 @@ def _step(base: TrainingStep, spec: TrainingSpec, setting: PlanSetting) -> Train
             gradient_accumulation_steps=keys.gradient_accumulation_steps,
             parallelism=keys.parallelism,
             # With `servers: all`, the whole step has as many servers as ranks.
-            sharding=keys.sharding.among(base.keys.sharding.server_count),
+            sharding=keys.sharding.among(base.sharding.server_count),
             activation_checkpointing=keys.activation_checkpointing,
             offload=keys.offload,
         ),
         # The distribution of whole matrices follows the sharding.
         optimizer=build_training.optimizer(
-            keys.optimizer, keys.sharding.strategy, base.optimizer.state_dtype, base.keys.precision.updated
+            keys.optimizer, keys.sharding.strategy, base.optimizer.state_dtype, base.precision.updated
         ),
     )
     # Rules of scenarios (training_rules.py) that a setting may break.
@@ -226,7 +226,7 @@ def _step(base: TrainingStep, spec: TrainingSpec, setting: PlanSetting) -> Train
     if step.keys.offload.states and (step.optimizer.paged or step.optimizer.of_matrices is not None):
         raise ValueError(f"offload: got optimizer; {step.optimizer.name} updates on the GPU")
     # These checks raise the same errors as planning the step.
-    step.keys.parallelism.grid(setting.gpus)
+    step.parallelism.grid(setting.gpus)
     check_cut(step)
     Pipeline.of(step).layers()
     return step

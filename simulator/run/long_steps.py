@@ -62,7 +62,7 @@ def long_step_report(scenario: Scenario, clusters: Clusters) -> tuple[TrainingRe
     if step.rounds > 1 or step.copies_to_host:
         return None
     group, cluster = _group(step), clusters.of(scenario)
-    stages = first_ranks(step.keys.parallelism, machine.world_size)
+    stages = first_ranks(step.parallelism, machine.world_size)
 
     def run(micro_batches: int) -> PointResult:
         changed = step.with_keys(gradient_accumulation_steps=micro_batches)
@@ -117,7 +117,7 @@ def _told(
 
 def _group(step: TrainingStep) -> int:
     """Return the number of micro-batches after which a schedule repeats itself, or a multiple."""
-    cut = step.keys.parallelism
+    cut = step.parallelism
     return max(1, cut.pp, cut.microbatch_group or 0)
 
 

@@ -185,7 +185,7 @@ def least_need(cluster: Cluster, step: TrainingStep) -> int:
     """
     if step.optimizer.paged:
         # All states may leave the GPU.
-        step = replace(step, paged_out=(sys.maxsize,) * step.keys.parallelism.pp)
+        step = replace(step, paged_out=(sys.maxsize,) * step.parallelism.pp)
     beside = process_memory(cluster.gpus[0], step, groups_of(step, cluster.world_size)).nbytes
     stages = memory_of_notes(few_micro_batches(cluster, step, cluster.world_size))
     return beside + max(stage.nbytes for stage in stages)
@@ -200,8 +200,8 @@ def fullest_end(cluster: Cluster, step: TrainingStep) -> Literal["first", "last"
     """Return the end of the pipeline whose stage needs most memory; None if another stage does, or for a schedule that
     gives both ends to one rank.
     """
-    if not step.keys.parallelism.apart:
+    if not step.parallelism.apart:
         return None
     stages = memory_of_notes(few_micro_batches(cluster, step, cluster.world_size))
     fullest = max(stages, key=lambda stage: stage.nbytes).stage
-    return "first" if fullest == 0 else "last" if fullest == step.keys.parallelism.pp - 1 else None
+    return "first" if fullest == 0 else "last" if fullest == step.parallelism.pp - 1 else None

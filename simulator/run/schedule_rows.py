@@ -108,7 +108,7 @@ class StepRows:
         slow = {0: min(scenario.cluster.stragglers.values())} if scenario.cluster.stragglers else {}
         # A multiple accepted by every schedule.
         spec = scenario.cluster.replaced(world_size=ranks, stragglers=slow, link_factors={}, placement=None, ecmp=None)
-        few = lcm(2 * step.keys.parallelism.pp, step.keys.parallelism.microbatch_group or 1)
+        few = lcm(2 * step.parallelism.pp, step.parallelism.microbatch_group or 1)
         short = step.with_keys(gradient_accumulation_steps=min(step.accumulation, few))
         key = repr((spec, scenario.base, short))
         if key not in self._planned:

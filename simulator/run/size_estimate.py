@@ -303,7 +303,7 @@ def _of_step(scenario: Scenario, step_rows: StepRows) -> tuple[Share, ...]:
     if noted >= _FEW_OPERATIONS:
         noted = _counted(scenario, step) or noted
     # Ranks in a stage share an operation list, and the engine follows the list for each rank.
-    layers, stages = step.model.num_layers, step.keys.parallelism.pp
+    layers, stages = step.model.num_layers, step.parallelism.pp
     followed = noted / stages * ranks
     cause = f"training.gradient_accumulation_steps: {step.accumulation:,} micro-batches"
     remedy = "take fewer micro-batches with more sequences each"
@@ -353,14 +353,14 @@ def _of_real_training(scenario: Scenario) -> tuple[Share, ...]:
 
 def _roughly_noted(step: TrainingStep) -> float:
     """Return the total number of operations in all pipeline stages' lists, within a factor of three."""
-    layers = step.model.num_layers + 2 * step.keys.parallelism.pp
+    layers = step.model.num_layers + 2 * step.parallelism.pp
     return step.accumulation * step.rounds * layers * _OPERATIONS_A_LAYER
 
 
 def _counted(scenario: Scenario, step: TrainingStep) -> float:
     """Return the number of operations of all pipeline stages, extrapolated from few micro-batches; 0 if impossible."""
     # A multiple accepted by every schedule.
-    few = lcm(2 * step.keys.parallelism.pp, step.keys.parallelism.microbatch_group or 1)
+    few = lcm(2 * step.parallelism.pp, step.parallelism.microbatch_group or 1)
     ranks = scenario.cluster.world_size
     if few >= step.accumulation or step.model.num_layers > _MOST_COUNTED_LAYERS or ranks > _MOST_COUNTED_RANKS:
         return 0.0

@@ -137,7 +137,7 @@ def _planned(cluster: Cluster, step: TrainingStep, jitter: Jitter, *, limit_memo
 
 def _stage_text(step: TrainingStep, rank: int, world_size: int) -> str:
     """Return the stages and the number of layers of a rank: "last stage, 16 of 62 layers"; "" without a pipeline."""
-    cut = step.keys.parallelism
+    cut = step.parallelism
     if cut.pp < 2:
         return ""
     pipeline = Pipeline.of(step)

@@ -55,7 +55,7 @@ def to_step(
 
     Examples
     --------
-    >>> to_step(TrainingSpec(model="llama3_8b", seq_len=8192), 8).keys.precision.master
+    >>> to_step(TrainingSpec(model="llama3_8b", seq_len=8192), 8).precision.master
     'float32'
     """
     from simulator.model.load import load_model

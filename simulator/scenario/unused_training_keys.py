@@ -173,11 +173,11 @@ def _bucket_size(shape: TrainingSpec, world_size: int, base: Path) -> Iterator[t
         return
     try:
         step = to_step(shape, world_size, base)
-        units = modules(step.model, step.keys.parallelism.cut())
+        units = modules(step.model, step.parallelism.cut())
     # Invalid settings are reported by the rules.
     except (ScenarioError, ValueError):
         return
-    itemsize = dtypes.find(step.keys.precision.grads).itemsize
+    itemsize = dtypes.find(step.precision.grads).itemsize
     gradients = [unit.elements * itemsize for unit in units]
     # Pipeline stages cut the list of units: the buckets are the same for any cut if every unit fills a bucket.
     full = min(gradients) >= max(size, usual)

@@ -108,8 +108,8 @@ def partitions(step: TrainingStep, ranks: int, ranks_per_node: int) -> list[Step
     The list begins with the smallest numbers of ranks. It is empty if the step has another kind of parallelism already.
     The micro-batches of a rank grow in number by as much as the data-parallel ranks shrink: the global batch stays.
     """
-    now = step.keys.parallelism
-    servers = STRATEGIES.find(step.keys.sharding.strategy).updater is Updater.SERVERS
+    now = step.parallelism
+    servers = STRATEGIES.find(step.sharding.strategy).updater is Updater.SERVERS
     # Real training refuses several settings of a partitioned model.
     if servers or step.lesson is not None or max(now.size, now.ep, now.expert_tensor) > 1:
         return []
@@ -140,7 +140,7 @@ def _partitioned(parallelism: Parallelism) -> Callable[[TrainingStep], TrainingS
     """Return a function from a data-parallel step to the same step, cut this way, with the same global batch."""
 
     def variant_of(old: TrainingStep) -> TrainingStep | None:
-        if old.keys.parallelism.size > 1:
+        if old.parallelism.size > 1:
             return None
         return old.with_keys(parallelism=parallelism, gradient_accumulation_steps=old.accumulation * parallelism.size)
 
@@ -155,7 +155,7 @@ def _mild(step: TrainingStep, ranks: int, fullest: Literal["first", "last"] | No
     if step.keys.attention != "flash":
         yield StepChange("attention", "attention: flash", lambda old: old.with_keys(attention="flash"))
     # Numbers of layers that are written out stay.
-    if fullest is not None and not step.keys.parallelism.layers_of_stages:
+    if fullest is not None and not step.parallelism.layers_of_stages:
         yield from (_fewer_layers(step, fullest, less) for less in _LESS)
     if step.keys.activation_checkpointing != "full":
         text = "activation_checkpointing: full"
@@ -165,18 +165,18 @@ def _mild(step: TrainingStep, ranks: int, fullest: Literal["first", "last"] | No
         yield StepChange("micro_batch_size", f"micro_batch_size: {smaller}", _micro_batch(smaller))
         smaller //= 2
     # A single data-parallel rank has nothing to shard.
-    if step.keys.parallelism.holders(ranks) > 1:
+    if step.parallelism.holders(ranks) > 1:
         yield from _shardings(step)
 
 
 def _fewer_layers(step: TrainingStep, end: Literal["first", "last"], less: int) -> StepChange:
     """Return the change that gives the first or the last pipeline stage `less` layers less than now."""
-    first, last = step.keys.parallelism.less
+    first, last = step.parallelism.less
     sizes = Frozen(first_less=first + less * (end == "first"), last_less=last + less * (end == "last"))
     text = ", ".join(f"{key}: {size}" for key, size in sizes.items() if size)
 
     def variant_of(old: TrainingStep) -> TrainingStep | None:
-        variant = old.with_keys(parallelism=old.keys.parallelism.replaced(stages=sizes))
+        variant = old.with_keys(parallelism=old.parallelism.replaced(stages=sizes))
         try:
             Pipeline.of(variant).layers()
         except ValueError:
@@ -195,7 +195,7 @@ def _micro_batch(size: int) -> Callable[[TrainingStep], TrainingStep]:
 
 def _shardings(step: TrainingStep) -> Iterator[StepChange]:
     """Yield changes of the sharding that may save memory: higher ZeRO stage, resharding, no smaller shard group."""
-    sharding, strategy = step.keys.sharding, STRATEGIES.find(step.keys.sharding.strategy)
+    sharding, strategy = step.sharding, STRATEGIES.find(step.sharding.strategy)
     for name in _sharding_more(strategy):
         yield StepChange("sharding", f"sharding: {name}", _sharded(strategy=name))
     if strategy.shards_parameters and sharding.reshard_after_forward is False:
@@ -206,12 +206,12 @@ def _shardings(step: TrainingStep) -> Iterator[StepChange]:
 
 def _sharded(**keys: object) -> Callable[[TrainingStep], TrainingStep]:
     """Return a function from a step to the step with the given sharding settings replaced."""
-    return lambda old: old.with_keys(sharding=old.keys.sharding.replaced(**keys))
+    return lambda old: old.with_keys(sharding=old.sharding.replaced(**keys))
 
 
 def _offloaded(old: TrainingStep) -> TrainingStep | None:
     """Return the step with its optimizer on the host; None unless each rank updates exactly its own shards."""
-    able = STRATEGIES.find(old.keys.sharding.strategy).updater is Updater.OWNERS
+    able = STRATEGIES.find(old.sharding.strategy).updater is Updater.OWNERS
     return old.with_keys(offload=Offload(what="optimizer")) if able else None
 
 

@@ -43,9 +43,9 @@ def checkpoint_bytes(step: TrainingStep) -> float:
     >>> checkpoint_bytes(titan) / 8_030_261_248
     12.0
     """
-    master = 0 if step.keys.precision.master is None else find(step.keys.precision.master).itemsize
+    master = 0 if step.precision.master is None else find(step.precision.master).itemsize
     states = step.optimizer.states * step.optimizer.state_itemsize
-    full = step.framework.saves_parameters or step.keys.precision.master is None
+    full = step.framework.saves_parameters or step.precision.master is None
     saved = trained = 0
     for module in modules(step.model, WHOLE):
         names = None if step.trained is None else step.trained.of(module.name)

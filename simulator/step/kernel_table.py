@@ -93,7 +93,7 @@ def _part(kind: LayerKind, model: Model) -> str:
 
 def _rows(part: str, times: int, timer: KernelTimer, operations: Sequence[Operation]) -> Iterator[KernelRow]:
     """Yield a table row for each kernel of a model part's operations, kernels of the forward pass first."""
-    itemsize = find(timer.step.keys.precision.params).itemsize
+    itemsize = find(timer.step.precision.params).itemsize
     for backward in (False, True):
         for operation in operations:
             for kernel in operation.backward if backward else operation.forward:

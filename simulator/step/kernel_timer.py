@@ -95,7 +95,7 @@ class KernelTimer:
         contention, total = self._contention, KernelCost(0.0, 0.0, 0.0, 0.0)
         if sms_taken is not None:
             contention = replace(contention, sms_taken=min(sms_taken, self.gpu.sms - 1))
-        size = find(self.step.keys.precision.params).itemsize
+        size = find(self.step.precision.params).itemsize
         parts = []
         for kernel in with_merging(kernels, half=self.step.framework.half_rings):
             seconds = self._duration(kernel, _NO_CONTENTION)
@@ -174,12 +174,12 @@ class KernelTimer:
         # A matmul with a dtype of its own needs no casts.
         if kernel.dtype is not None:
             return framework.matmul_time(self.gpu, kernel.dtype) * self._bare(kernel, contention)
-        slower = framework.matmul_time(self.gpu, self.step.keys.precision.matmul) * self._scaled(kernel)
+        slower = framework.matmul_time(self.gpu, self.step.precision.matmul) * self._scaled(kernel)
         return slower * self._bare(kernel, contention) + self._casts(kernel, contention)
 
     def _scaled(self, kernel: Matmul) -> float:
         """Return a matmul's duration with the step's scales of eight-bit inputs, relative to one scale a tensor."""
-        precision = self.step.keys.precision
+        precision = self.step.precision
         # The scales of four-bit inputs are part of their format.
         if find(precision.matmul, stored=False).bits != 8 or precision.scaling == "tensor":
             return 1.0
@@ -187,7 +187,7 @@ class KernelTimer:
 
     def _casts(self, kernel: Matmul, contention: _Contention) -> float:
         """Return the time to cast a matmul's operands to 8 or 4 bits [s]; 0 for wider dtypes and 8-bit parameters."""
-        precision = self.step.keys.precision
+        precision = self.step.precision
         if not is_narrow(precision.matmul) or is_narrow(precision.params):
             return 0.0
         casts = narrow_casts(kernel, precision.matmul, once=self.step.framework.casts_once)
@@ -196,7 +196,7 @@ class KernelTimer:
 
     def _bare(self, kernel: Kernel, contention: _Contention) -> float:
         """Return a kernel's duration under contention [s], with `kernel_time` alone of the framework's overheads."""
-        precision = self.step.keys.precision
+        precision = self.step.precision
         # Only linear maps use eight or four bits; attention keeps the activations' dtype.
         wide = isinstance(kernel, Elementwise) or (isinstance(kernel, Attention) and is_narrow(precision.matmul))
         dtype = kernel.dtype if isinstance(kernel, Matmul) else None

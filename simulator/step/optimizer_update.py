@@ -37,7 +37,7 @@ def update_traffic(step: TrainingStep, states: States) -> float:
     """Return the bytes read from and written to HBM by the optimizer's update on a rank [B], matrices with a rule of
     their own aside.
     """
-    separate, precision = step.optimizer.separate, step.keys.precision
+    separate, precision = step.optimizer.separate, step.precision
     if separate is None or implementation_of(step.optimizer, step.framework) == "fused":
         return states.update_read + states.update_written
     updated, gradient = find(precision.updated).itemsize, find(precision.grads).itemsize
@@ -49,7 +49,7 @@ def update_traffic(step: TrainingStep, states: States) -> float:
 
 def _cast(step: TrainingStep, states: States) -> int:
     """Return the bytes per parameter that a cast of the master copy to the working copy moves [B]; 0 without copies."""
-    precision = step.keys.precision
+    precision = step.precision
     return find(step.trained_dtype).itemsize + find(precision.updated).itemsize if states.copied else 0
 
 
@@ -76,7 +76,7 @@ def update_cost(timer: KernelTimer, states: States, tensors: int) -> KernelCost:
 def average_cost(timer: KernelTimer, states: States, rule: MatrixRule, matrices: int) -> KernelCost:
     """Return the cost of averaging the gradients of a rank's matrices, `matrices` in number."""
     step, kernels = timer.step, rule.average
-    gradient = find(step.keys.precision.grads).itemsize
+    gradient = find(step.precision.grads).itemsize
     each = kernels.gradients * gradient + kernels.numbers * step.optimizer.state_itemsize
     return timer.streamed("average", states.averaged * each, kernels.kernels * max(matrices, 1))
 
@@ -94,7 +94,7 @@ def orthogonal_cost(timer: KernelTimer, rule: MatrixRule, shapes: Sequence[tuple
 def apply_cost(timer: KernelTimer, states: States, rule: MatrixRule, matrices: int) -> KernelCost:
     """Return the cost of applying orthogonal updates to a rank's matrices, `matrices` in number."""
     step, kernels = timer.step, rule.apply
-    updated = find(step.keys.precision.updated).itemsize
+    updated = find(step.precision.updated).itemsize
     each = kernels.parameters * updated + kernels.numbers * rule.itemsize + _cast(step, states)
     return timer.streamed("apply", states.applied * each, (kernels.kernels + bool(states.copied)) * max(matrices, 1))
 

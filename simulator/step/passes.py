@@ -135,7 +135,7 @@ class Passes:
     @property
     def gradient_itemsize(self) -> int:
         """Bytes per element in an accumulated gradient [B]."""
-        return find(self.step.keys.precision.grads).itemsize
+        return find(self.step.precision.grads).itemsize
 
     @property
     def gradient_bytes(self) -> int:
@@ -499,7 +499,7 @@ class Passes:
             return scattered
         part = shard(sum(unit.trained for unit in units), self.ranks_of(units[0]))
         act = NumericAction(Exchange.SUM_COPIES, tuple(unit.name for unit in units), micro)
-        dtype = self.step.keys.precision.reduce
+        dtype = self.step.precision.reduce
         return self.builder.communicate(name, "all_reduce", part, dtype, [scattered], "replicate", act)
 
     def pack(self, name: str, units: Sequence[Unit], micro: int, *, copies: bool) -> str | None:
@@ -528,7 +528,7 @@ class Passes:
         self.builder.await_next([self.scattered])
         computed = self.gradient_itemsize if self.keeps_whole_gradients else find(self.step.trained_dtype).itemsize
         # A single rank sends nothing; equal dtypes allow sending from the gradients themselves.
-        if self.ranks_of(units[0]) == 1 or (not copies and computed == find(self.step.keys.precision.reduce).itemsize):
+        if self.ranks_of(units[0]) == 1 or (not copies and computed == find(self.step.precision.reduce).itemsize):
             return None
         buffer = self._buffer(name, units, [self.scattered])
         self.drop_gradients(units, micro, "compute", [])
@@ -540,14 +540,14 @@ class Passes:
 
         The sender frees the buffer.
         """
-        same = find(self.step.keys.precision.reduce).itemsize == self.gradient_itemsize
+        same = find(self.step.precision.reduce).itemsize == self.gradient_itemsize
         groups = self.builder.communicator.groups
         ranks = self.expert_ranks if units[0].spread else groups.data_parallel
         return None if same or ranks == 1 else self._buffer(name, units)
 
     def _buffer(self, name: str, units: Sequence[Unit], after: Sequence[str | None] = ()) -> str:
         """Allocate a buffer in the reduction's dtype for the gradients of some units; return its name."""
-        nbytes = sum(unit.trained for unit in units) * find(self.step.keys.precision.reduce).itemsize
+        nbytes = sum(unit.trained for unit in units) * find(self.step.precision.reduce).itemsize
         return self.builder.allocate(f"{name} buffer", nbytes, "buffers", after=after)
 
     def unpack(self, buffer: str | None, units: Sequence[Unit], micro: int, after: str, summed: str | None) -> None:
@@ -610,7 +610,7 @@ class Passes:
     @property
     def _sums_copies_once(self) -> bool:
         """True if gradients are summed over copies of the model states only in a step's last micro-batch."""
-        return self.step.keys.sharding.gradient_sync == "shard" and self.builder.communicator.groups.hybrid
+        return self.step.sharding.gradient_sync == "shard" and self.builder.communicator.groups.hybrid
 
     def offload_copy(self, what: str, nbytes: int, *after: str, add: bool) -> str:
         """Write a copy of `nbytes` bytes of gradients to the host, and an addition on the host if `add`; return the

@@ -60,7 +60,7 @@ class Pipeline:
         TooLargeError
             This machine cannot hold the order of passes.
         """
-        parallelism = step.keys.parallelism
+        parallelism = step.parallelism
         schedule = SCHEDULES.find(parallelism.schedule if parallelism.pp > 1 else "1f1b")
         chunks = schedule.chunks or parallelism.virtual_stages
         shape = PipelineShape(parallelism.pp, step.accumulation, chunks, parallelism.microbatch_group or parallelism.pp)
@@ -92,13 +92,13 @@ class Pipeline:
     @property
     def model_stages(self) -> int:
         """Number of stages of a model copy."""
-        return self.shape.stages // (2 if self.step.keys.parallelism.mirrored else 1)
+        return self.shape.stages // (2 if self.step.parallelism.mirrored else 1)
 
     def layers(self) -> tuple[int, ...]:
         """Return the number of layers on each pipeline stage of a model copy; raise ValueError if the requested numbers
         are impossible.
         """
-        parallelism, layers = self.step.keys.parallelism, self.step.model.num_layers
+        parallelism, layers = self.step.parallelism, self.step.model.num_layers
         if parallelism.pp == 1:
             return (layers,)
         if parallelism.layers_of_stages:
@@ -182,7 +182,7 @@ class Pipeline:
         begins = {}
         # Ranks in a group must issue exchanges in one order. The interleaved order depends on the kernels, hence every
         # rank must have equal kernels.
-        by_turns = by_turns and self.step.keys.parallelism.unlike_places == 1
+        by_turns = by_turns and self.step.parallelism.unlike_places == 1
         # Asynchronous workers: several steps, each with its own micro-batch numbers.
         for number in range(self.step.rounds):
             for slot in self.order[place]:
@@ -239,7 +239,7 @@ class Pipeline:
         # Batched sends block under no framework.
         blocks = builder.framework.sends_block and not self.schedule.batches_sends(self.shape)
         elements = self._passed[max(source, target) % last]
-        return builder.send(name, elements, self.step.keys.precision.params, ranks, after, act, blocks=blocks)
+        return builder.send(name, elements, self.step.precision.params, ranks, after, act, blocks=blocks)
 
     @property
     def least_sent(self) -> int:

@@ -110,7 +110,7 @@ def plan_step(cluster: Cluster, step: TrainingStep, *, steady: bool = True) -> S
     return StepPlan(
         program=Program(ranks, beside=process_memory(cluster.gpus[0], step, groups)),
         step=step,
-        strategy=STRATEGIES.find(step.keys.sharding.strategy),
+        strategy=STRATEGIES.find(step.sharding.strategy),
         tokens=tokens,
         model_flops=model,
         hardware_flops=model + recomputed * step.accumulation * (cluster.world_size // len(stages)),
@@ -271,13 +271,13 @@ def _stand_for(noted: _StageProgram) -> tuple[Pass, ...]:
 
 def groups_of(step: TrainingStep, world_size: int) -> Groups:
     """Return the process groups of a training step on `world_size` ranks."""
-    grid = step.keys.parallelism.grid(world_size)
-    parallelism = step.keys.parallelism
-    shard = step.keys.sharding.shard_size or grid.holders
+    grid = step.parallelism.grid(world_size)
+    parallelism = step.parallelism
+    shard = step.sharding.shard_size or grid.holders
     return Groups(
         grid,
         shard,
-        step.keys.sharding.mesh,
+        step.sharding.mesh,
         parallelism.ulysses,
         parallelism.ep,
         parallelism.expert_tensor,
@@ -305,7 +305,7 @@ def _without_lone_shards(step: TrainingStep, world_size: int) -> TrainingStep:
        since the world size is 1."
     .. [2] deepspeedai/DeepSpeed, deepspeed/runtime/zero/partition_parameters.py, `_no_gather_coalesced`.
     """
-    sharding, optimizer = step.keys.sharding, step.optimizer
+    sharding, optimizer = step.sharding, step.optimizer
     # ZeRO-1 sends nothing inside such a group, and gathers nothing in memory.
     if not shards_gradients(sharding.strategy):
         return step
@@ -331,8 +331,8 @@ def _on_nodes(step: TrainingStep, cluster: Cluster, world_size: int) -> Training
     cluster has fewer than `world_size` ranks, or if any expert-parallel group does not have the same number of
     consecutive ranks on every node that the group spans.
     """
-    ranks = step.keys.parallelism.ep
-    if step.keys.parallelism.experts.dispatch != "deduplicated" or ranks == 1 or cluster.world_size < world_size:
+    ranks = step.parallelism.ep
+    if step.parallelism.experts.dispatch != "deduplicated" or ranks == 1 or cluster.world_size < world_size:
         return step
     # Refuses pipelines whose ranks form no groups.
     check_cut(step)
@@ -375,7 +375,7 @@ def _write(
     cluster: Cluster, step: TrainingStep, communicator: Communicator, *, few: Sequence[int] | None = None
 ) -> list[_StageProgram]:
     """Write the program of each list's lowest rank; with `few`, of these lists alone and a few micro-batches."""
-    strategy, groups = STRATEGIES.find(step.keys.sharding.strategy), communicator.groups
+    strategy, groups = STRATEGIES.find(step.sharding.strategy), communicator.groups
     left = hbm_left(cluster)
     check_cut(step)
     pipeline, timer = Pipeline.of(step), KernelTimer(cluster.gpus[0], step, left)
@@ -388,10 +388,10 @@ def _write(
     for number in range(groups.lists) if few is None else few:
         stage, place = divmod(number, groups.unlike_places)
         rank = groups.list_of.index(number)
-        builder = ProgramBuilder(communicator, rank, step.keys.precision.params, step.framework)
+        builder = ProgramBuilder(communicator, rank, step.precision.params, step.framework)
         chunks = pipeline.chunks(stage, by_place[place])
         members = tuple(unit for chunk in chunks for unit in chunk.units)
-        unsharded = strategy.keeps_whole_gradients(step.keys.sharding)
+        unsharded = strategy.keeps_whole_gradients(step.sharding)
         order = pipeline.passes(stage)
         passes = Passes(builder, step, members, groups.shard_size, groups.size("expert data"), unsharded, chunks, order)
         resident = sum(unit.resident for unit in members)
@@ -456,17 +456,17 @@ def memory_buffer(step: TrainingStep, members: Sequence[Unit], place: int = 0) -
 
 def check_cut(step: TrainingStep) -> None:
     """Raise ValueError if a step's model cannot be partitioned over ranks as the step requests."""
-    cut = step.keys.parallelism.cut()
-    if step.keys.parallelism.pp > 1 and step.keys.activation_checkpointing == "sqrt":
+    cut = step.parallelism.cut()
+    if step.parallelism.pp > 1 and step.keys.activation_checkpointing == "sqrt":
         raise ValueError(
             "checkpointing: got 'sqrt', whose segments cross pipeline stages; write full, or every k-th layer"
         )
     refused = refusal_of_deferral(
-        step.keys.parallelism.schedule, step.keys.sharding.strategy, chunked=step.loss_kernels == "chunked"
+        step.parallelism.schedule, step.sharding.strategy, chunked=step.loss_kernels == "chunked"
     )
     if step.deferred and refused:
         raise ValueError(f"parallelism.deferred_head_gradients: {refused}")
-    if step.model.num_experts and cut.experts_apart and (step.keys.sharding.shard_size or step.keys.sharding.mesh):
+    if step.model.num_experts and cut.experts_apart and (step.sharding.shard_size or step.sharding.mesh):
         raise ValueError("parallelism.ep: experts with a separate shard_size are not supported yet")
     for key, refused in refusals(step.model, cut, step.keys.seq_len):
         raise ValueError(f"parallelism.{key}: {refused}")

@@ -15,7 +15,9 @@ from simulator.step.framework import BARE, Framework
 from simulator.step.learning_spec import LossScaling
 from simulator.step.optimizers.adam import ADAM
 from simulator.step.optimizers.optimizer import Optimizer
-from simulator.step.precision import MIXED
+from simulator.step.parallelism import Parallelism
+from simulator.step.precision import MIXED, Precision
+from simulator.step.sharding import Sharding
 from simulator.step.training_spec import LossKernels, TrainingSpec
 
 if TYPE_CHECKING:
@@ -67,6 +69,21 @@ class TrainingStep:
         return replace(self, keys=self.keys.replaced(**changes))
 
     @property
+    def precision(self) -> Precision:
+        """Dtypes of the step."""
+        return self.keys.precision
+
+    @property
+    def sharding(self) -> Sharding:
+        """Sharding of the model states."""
+        return self.keys.sharding
+
+    @property
+    def parallelism(self) -> Parallelism:
+        """Sizes and options of each kind of parallelism."""
+        return self.keys.parallelism
+
+    @property
     def transformer(self) -> Transformer:
         """The model of a step that only a transformer can take.
 
@@ -109,16 +126,16 @@ class TrainingStep:
     @property
     def trained_dtype(self) -> str:
         """Dtype of the trained parameters: the adapters' own, or the working parameters'."""
-        return self.keys.precision.params if self.model.adapters is None else self.model.adapters.dtype
+        return self.precision.params if self.model.adapters is None else self.model.adapters.dtype
 
     @property
     def deferred(self) -> int:
         """Number of micro-batches of a step whose weight gradient of the head is computed after the last backward pass;
         0 without a pipeline.
         """
-        setting = self.keys.parallelism.deferred_head_gradients
+        setting = self.parallelism.deferred_head_gradients
         count = self.accumulation if setting == "all" else min(setting, self.accumulation)
-        return count if self.keys.parallelism.pp > 1 else 0
+        return count if self.parallelism.pp > 1 else 0
 
     @property
     def trains_head(self) -> bool:
@@ -131,7 +148,7 @@ class TrainingStep:
     @property
     def rounds(self) -> int:
         """Optimizer steps in a program: several for asynchronous workers, because their steps overlap; otherwise 1."""
-        return self.keys.steps if self.keys.sharding.asynchronous else 1
+        return self.keys.steps if self.sharding.asynchronous else 1
 
 
 def bare_step(model: Model, seq_len: int, micro_batch_size: int = 1, **settings: Any) -> TrainingStep:

@@ -116,7 +116,7 @@ def states(
         Numbers of frozen parameters, each with the number of ranks over which they may be sharded: held in the
         parameters' dtype, without states.
     """
-    precision, sharded, optimizer = step.keys.precision, State.PARAMETERS in shards, step.optimizer
+    precision, sharded, optimizer = step.precision, State.PARAMETERS in shards, step.optimizer
     elements, share = sum(part.elements for part in parts), sum(part.own for part in parts)
     on_gpu = share if sharded else elements
     updated = {Updater.EVERY_RANK: elements, Updater.OWNERS: share, Updater.SERVERS: 0}[updater]

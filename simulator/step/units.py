@@ -162,7 +162,7 @@ def units(
     if batch.cut.sequence or (batch.adapters is not None and batch.cut.tensor > 1):
         stack = [replace(unit, partial=partial) for unit, partial in zip(stack, _partial(step, batch.cut), strict=True)]
     # The update sums the gradients of both copies. Layers that predict further tokens look these up on the last stage.
-    if (step.model.tied or step.model.mtp_layers) and step.keys.parallelism.apart:
+    if (step.model.tied or step.model.mtp_layers) and step.parallelism.apart:
         first, last = parts[0], parts[-1]
         table = first.parameters[0]
         shared = table.elements if table.trained else 0
@@ -235,12 +235,12 @@ def _with_frozen(trained: TrainedParts, parts: Sequence[Module]) -> tuple[Module
 
 def batch_of(step: TrainingStep, place: int = 0) -> Batch:
     """Return a step's micro-batch from a rank's view; `place` is the rank's index among context-parallel ranks."""
-    itemsize, cut = find(step.keys.precision.params).itemsize, step.keys.parallelism.cut(place, step.experts_in_node)
+    itemsize, cut = find(step.precision.params).itemsize, step.parallelism.cut(place, step.experts_in_node)
     # A tensor that is cast before the exchange travels in eight bits; four bits are cast after the exchange. Real
     # training gathers its own arrays.
-    eight = find(step.keys.precision.matmul, stored=False).bits == 8
+    eight = find(step.precision.matmul, stored=False).bits == 8
     if step.framework.casts_once and eight and step.lesson is None:
-        cut = replace(cut, gather_dtype=step.keys.precision.matmul)
+        cut = replace(cut, gather_dtype=step.precision.matmul)
     return Batch(
         step.keys.micro_batch_size,
         step.keys.seq_len,
@@ -249,7 +249,7 @@ def batch_of(step: TrainingStep, place: int = 0) -> Batch:
         step.keys.dropout is not False,
         cut=cut,
         adapters=step.model.adapters,
-        float16=step.keys.precision.params == "float16",
+        float16=step.precision.params == "float16",
     )
 
 
@@ -261,8 +261,8 @@ def timer_of_ends(timer: KernelTimer) -> KernelTimer:
     """
     step = timer.step
     framework = replace(step.framework, elementwise=step.framework.streaming)
-    matmul = step.keys.precision.params if is_narrow(step.keys.precision.matmul) else step.keys.precision.matmul
-    narrow = step.with_keys(precision=step.keys.precision.replaced(matmul=matmul))
+    matmul = step.precision.params if is_narrow(step.precision.matmul) else step.precision.matmul
+    narrow = step.with_keys(precision=step.precision.replaced(matmul=matmul))
     return replace(timer, step=replace(narrow, framework=framework))
 
 
@@ -295,7 +295,7 @@ def _experts_and_rest(
     if not experts.parameters:
         return None
     passes = NO_PASS, NO_PASS, NO_PASS, NO_PASS
-    size = find(timer.step.keys.precision.params).itemsize
+    size = find(timer.step.precision.params).itemsize
     of_experts = _of_gradients(timer, experts.held(size), experts, sharing, sharded=False)
     unit = Unit("experts", experts.held(size), *passes, None, 0, 0, spread=True)
     return replace(unit, **of_experts), _of_gradients(timer, rest.held(size), rest, ranks, sharded=False)
@@ -476,7 +476,7 @@ def _returned(step: TrainingStep, batch: Batch) -> int:
     Keys and values are views of the output of the matrix for queries, keys and values, unless rotary positions make
     new keys. They are counted with the head, where the forward pass has its peak.
     """
-    if not step.keys.use_cache or step.keys.parallelism.pp > 1:
+    if not step.keys.use_cache or step.parallelism.pp > 1:
         return 0
     returned = 0
     for kind, layers in step.model.kinds.items():
@@ -494,15 +494,15 @@ def _returned(step: TrainingStep, batch: Batch) -> int:
 def _of_gradients(timer: KernelTimer, elements: int, module: Module, ranks: int, *, sharded: bool) -> Mapping[str, Any]:
     """Return a unit's fields for gradients and sharding, such as copies, frozen elements and matrices."""
     step = timer.step
-    frozen = module.frozen(find(step.keys.precision.params).itemsize)
+    frozen = module.frozen(find(step.precision.params).itemsize)
     trained = elements - frozen
     # Frozen parameters are copied only if they are gathered.
     copied = step.framework.parameter_bytes * (elements if sharded else trained)
-    computed, accumulated = find(step.trained_dtype).itemsize, find(step.keys.precision.grads).itemsize
+    computed, accumulated = find(step.trained_dtype).itemsize, find(step.precision.grads).itemsize
     # A kernel reads the new gradient and adds it in place: one read, one read and write. A matmul that accumulates
     # writes the sum instead of the new gradient, and reads the accumulated gradient.
     added = (accumulated if step.framework.accumulates_in_matmul else computed + 2 * accumulated) * trained
-    small = sum(p.elements for p in module.parameters if p.trained and p.elements < step.keys.sharding.keep_below)
+    small = sum(p.elements for p in module.parameters if p.trained and p.elements < step.sharding.keep_below)
     return {
         # A single rank communicates nothing.
         "copies": timer.copies(copied) if ranks > 1 and copied else None,

@@ -52,7 +52,7 @@ def _sum_partial(builder: ProgramBuilder, passes: Passes) -> list[str]:
     """
     # Without data parallelism, no collective follows the last gradients: wait for the last kernels too.
     last = [*{op.stream: op.name for op in builder.collectives}.values(), builder.last_kernels]
-    dtype = passes.step.keys.precision.reduce
+    dtype = passes.step.precision.reduce
     partial = sum(unit.partial for unit in passes.units)
     done: list[str | None] = []
     if partial:
@@ -69,7 +69,7 @@ def _on_gpu(builder: ProgramBuilder, passes: Passes, timer: KernelTimer, states:
     """Append the optimizer's update on the GPU, with gradient norm and overflow check; return its last kernels."""
     # Streams are in order: waiting for the last collective of each stream covers earlier collectives.
     last: list[str | None] = list({op.stream: op.name for op in builder.collectives}.values())
-    grads = states.updated * find(passes.step.keys.precision.grads).itemsize
+    grads = states.updated * find(passes.step.precision.grads).itemsize
     if passes.step.loss_scaling:
         unscale = timer.one_pass("unscale", grads, grads)
         check = builder.compute(
@@ -109,7 +109,7 @@ def _widened(
 
     The cast is freed when the next step begins, hence not by this program.
     """
-    precision = passes.step.keys.precision
+    precision = passes.step.precision
     narrow, wide = find(precision.grads).itemsize, find(precision.updated).itemsize
     if not passes.step.framework.widens_gradients or narrow >= wide:
         return last
@@ -131,7 +131,7 @@ def _on_host(
     A unit's parameters return while the next unit is updated. Gradients summed last (`summed`) follow the other
     gradients to the host.
     """
-    precision = passes.step.keys.precision
+    precision = passes.step.precision
     grads, rate = states.updated * find(precision.grads).itemsize, offload.host_rate
     last: list[str | None] = [passes.last_offload]
     if summed:
@@ -167,13 +167,13 @@ def _summed(builder: ProgramBuilder, passes: Passes, norm: str, strategy: Strate
     done = norm
     if strategy.updater is not Updater.EVERY_RANK:
         name = "sum gradient norm"
-        if passes.step.keys.precision.updated == "float64":
+        if passes.step.precision.updated == "float64":
             act, elements = NumericAction(Exchange.GATHER_NORMS), 2 * passes.ranks
             done = builder.communicate(name, "all_gather", elements, "float64", [norm], "shard", act) or norm
         else:
             act = NumericAction(Exchange.SUM_NORM)
             done = builder.communicate(name, "all_reduce", 1, "float64", [norm], "shard", act) or norm
-    elif passes.step.keys.parallelism.ep > 1:
+    elif passes.step.parallelism.ep > 1:
         # This rank has not seen the gradients of other ranks' experts.
         over = "sum gradient norm over experts"
         done = (

@@ -114,7 +114,7 @@ def sends_its_volume(name: str, options: Mapping[str, Any], accumulation: int) -
     logs = [log for log in run.timeline.logs if not log.collective.startswith("sum gradient norm")]
     # Each element has two bytes.
     volume = sum(float(log.nbytes.sum()) for log in logs) / 2
-    declared = strategy.volume(parts, job.keys.sharding, accumulation, RANKS)
+    declared = strategy.volume(parts, job.sharding, accumulation, RANKS)
     require(abs(volume - declared) <= 1e-12 * declared, f"sends {volume:.0f} elements, and declares {declared:.0f}")
     return True
 

@@ -60,7 +60,7 @@ def cluster_of(
     job: TrainingStep, ranks: int, topology: Any = "star_100g", stragglers: Mapping[int, float] | None = None
 ) -> Cluster:
     """Return a cluster for a step, with the servers that its strategy needs."""
-    servers = STRATEGIES.find(job.keys.sharding.strategy).servers(job.keys.sharding)
+    servers = STRATEGIES.find(job.sharding.strategy).servers(job.sharding)
     return _cluster(json.dumps([topology, ranks, servers, sorted((stragglers or {}).items())]))
 
 

@@ -56,7 +56,7 @@ def played(scenario: Scenario) -> tuple[Program, Cluster, Jitter]:
         few = scenario.training.replaced(steps=min(scenario.training.steps, _MOST_STEPS))
         step = to_step(few, scenario.cluster.world_size, scenario.base)
         # Layers are alike too, but every stage needs one, and the first and the last may have one less than others.
-        most = max(_MOST_LAYERS, 2 * step.keys.parallelism.pp * step.keys.parallelism.virtual_stages)
+        most = max(_MOST_LAYERS, 2 * step.parallelism.pp * step.parallelism.virtual_stages)
         if isinstance(step.model, Transformer):
             fewer = replace(step.model, num_layers=min(step.model.num_layers, most))
         else:

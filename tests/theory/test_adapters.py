@@ -306,4 +306,4 @@ def test_states_of_float32_adapters_are_float32() -> None:
     scenario = load_scenario({"name": "s", "cluster": {"topology": "dgx_h100", "world_size": 1}, "training": training})
     assert scenario.training is not None
     step = to_step(scenario.training, 1)
-    assert (step.keys.precision.master, step.optimizer.state_dtype) == (None, "float32")
+    assert (step.precision.master, step.optimizer.state_dtype) == (None, "float32")

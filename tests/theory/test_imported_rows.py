@@ -91,7 +91,7 @@ def imported(folder: Path, row: MeasuredRow) -> TrainingStep:
 
 def comparable(step: TrainingStep) -> TrainingStep:
     """A step without what changes no time: a model's name, options of a single rank, the rule of the loss scale."""
-    cut = step.keys.parallelism
+    cut = step.parallelism
     alone = (cut.replaced(sequence_parallel=False) if cut.tp == 1 else cut).canonical()
     scaling = LossScaling(rule="none" if step.loss_scaling is None else "dynamic")
     # What these keys name is loaded, and compared.

@@ -189,7 +189,7 @@ def test_a_few_micro_batches_tell_of_all(drawn: tuple[TrainingStep, int]) -> Non
     for stage, program in zip(told, ranks_alone(cluster, step, at_once=True), strict=True):
         peak = play("auto", program, cluster, limit_memory=False).peak
         assert peak is not None
-        by_turns = step.keys.parallelism.schedule.startswith("dualpipe") and step.keys.parallelism.tp > 1
+        by_turns = step.parallelism.schedule.startswith("dualpipe") and step.parallelism.tp > 1
         one = dict(stage.by_category)["activations"] / stage.held if by_turns else 0
         assert peak.nbytes <= stage.nbytes <= peak.nbytes + one
 

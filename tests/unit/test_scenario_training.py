@@ -87,10 +87,10 @@ def test_a_model_and_a_sequence_length_are_enough() -> None:
 def test_what_is_left_out_has_the_defaults_of_the_design() -> None:
     step = step_of({})
     assert (step.keys.micro_batch_size, step.accumulation, step.keys.activation_checkpointing) == (1, 1, "none")
-    assert step.keys.sharding == Sharding().replaced(
+    assert step.sharding == Sharding().replaced(
         strategy="zero3", reshard_after_forward=True, prefetch=1, bucket_size=25 * 2**20
     )
-    assert step.keys.precision == Precision(
+    assert step.precision == Precision(
         params="bfloat16", grads="bfloat16", reduce="float32", master="float32", matmul="bfloat16"
     )
     assert (step.keys.attention, step.keys.attention_generation) == ("flash", 2)
@@ -117,10 +117,10 @@ def test_every_key_reaches_the_step() -> None:
         }
     )
     assert (step.keys.seq_len, step.keys.micro_batch_size, step.accumulation) == (512, 3, 4)
-    assert step.keys.sharding == Sharding().replaced(
+    assert step.sharding == Sharding().replaced(
         strategy="zero1", reshard_after_forward=False, prefetch=0, bucket_size=2**20
     )
-    assert step.keys.precision == Precision(
+    assert step.precision == Precision(
         params="float16", grads="float32", reduce="float16", master=None, matmul="float16"
     )
     assert (step.keys.activation_checkpointing, step.keys.attention, step.keys.attention_generation) == (
@@ -164,7 +164,7 @@ def test_a_bare_strategy_is_short_for_the_mapping(strategy: str) -> None:
 )
 def test_a_short_precision_means_these_dtypes(word: str, precision: Precision) -> None:
     cluster = {"topology": "dgx_h100", "world_size": 8}
-    assert to_step(loaded({"precision": word}, cluster=cluster), 8).keys.precision == precision
+    assert to_step(loaded({"precision": word}, cluster=cluster), 8).precision == precision
 
 
 @pytest.mark.parametrize(
@@ -339,7 +339,7 @@ def test_what_is_set_goes_below_a_short_form_too() -> None:
 def test_dtypes_that_follow_the_parameters_follow_an_axis() -> None:
     data = with_keys(compare={"training.precision.params": ["bfloat16", "float32"]})
     steps = [to_step(spec_of(p.scenario), 8) for p in points(load_scenario(data))]
-    assert [(s.keys.precision.master, s.keys.precision.grads) for s in steps] == [
+    assert [(s.precision.master, s.precision.grads) for s in steps] == [
         ("float32", "bfloat16"),
         (None, "float32"),
     ]

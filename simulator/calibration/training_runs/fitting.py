@@ -73,11 +73,11 @@ def kernel_time(row: MeasuredRow, framework: Framework, changes: Changes = ()) -
     spans = [span for span in kinds if span is not None]
     elements = sum(unit.elements for unit in parts)
     # The update depends on the states that a rank owns.
-    strategy = STRATEGIES.find(step.keys.sharding.strategy)
+    strategy = STRATEGIES.find(step.sharding.strategy)
     size = states(step, strategy.shards, strategy.updater, [even_part(elements, row.gpus)])
     timer = KernelTimer(gpu, step)
     # The gradient norm reads each updated gradient once.
-    norm = timer.one_pass("norm", size.updated * find(step.keys.precision.grads).itemsize, 0)
+    norm = timer.one_pass("norm", size.updated * find(step.precision.grads).itemsize, 0)
     update = update_cost(timer, size, sum(unit.tensors for unit in parts))
     micro = sum(span.alone for span in spans)
     return micro * row.accumulation + norm.alone + update.alone

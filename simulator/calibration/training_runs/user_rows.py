@@ -193,7 +193,7 @@ class _ScenarioRow(_Measurement):
         if scenario.cluster.jitter != JitterSpec() or scenario.cluster.events:
             raise ValueError(f"scenario: got {self.scenario!r}, whose cluster has jitter or events; remove both keys")
         step = to_step(spec, gpus, scenario.base)
-        replicas = gpus // step.keys.parallelism.size
+        replicas = gpus // step.parallelism.size
         tokens = step.keys.seq_len * step.keys.micro_batch_size * step.accumulation * replicas
         return MeasuredRow(
             **self.figures(table, line, folder, gpus, tokens),
@@ -205,12 +205,12 @@ class _ScenarioRow(_Measurement):
             gpus=gpus,
             micro_batch_size=step.keys.micro_batch_size,
             accumulation=step.accumulation,
-            precision=step.keys.precision,
-            sharding=step.keys.sharding.strategy,
-            reshard=step.keys.sharding.reshard_after_forward is not False,
+            precision=step.precision,
+            sharding=step.sharding.strategy,
+            reshard=step.sharding.reshard_after_forward is not False,
             checkpointing="none",
             compiled=step.keys.compile,
-            parallelism=step.keys.parallelism,
+            parallelism=step.parallelism,
             spec=spec,
             scenario=scenario,
         )

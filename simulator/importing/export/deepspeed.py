@@ -21,8 +21,8 @@ _ONE_BUCKET: Final = 2**50
 
 def settings(step: TrainingStep, world_size: int) -> str:
     """Return the JSON of a training step on a number of GPUs."""
-    copies = world_size // step.keys.parallelism.size
-    precision = step.keys.precision
+    copies = world_size // step.parallelism.size
+    precision = step.precision
     data: dict[str, Any] = {
         "train_batch_size": step.keys.micro_batch_size * step.accumulation * copies,
         "train_micro_batch_size_per_gpu": step.keys.micro_batch_size,
@@ -42,7 +42,7 @@ def settings(step: TrainingStep, world_size: int) -> str:
 
 
 def _zero(step: TrainingStep) -> dict[str, Any]:
-    sharding = step.keys.sharding
+    sharding = step.sharding
     # A stage shards one more kind of state than the stage before.
     shards = STRATEGIES.find(sharding.strategy).shards
     zero: dict[str, Any] = {"stage": len(shards)}
@@ -57,7 +57,7 @@ def _zero(step: TrainingStep) -> dict[str, Any]:
     elif shards:
         zero["overlap_comm"] = sharding.bucket_size < _ONE_BUCKET
         if sharding.bucket_size < _ONE_BUCKET:
-            zero["reduce_bucket_size"] = sharding.bucket_size // dtypes.find(step.keys.precision.reduce).itemsize
+            zero["reduce_bucket_size"] = sharding.bucket_size // dtypes.find(step.precision.reduce).itemsize
     if step.keys.offload.states:
         zero["offload_optimizer"] = {"device": "cpu"}
     return zero

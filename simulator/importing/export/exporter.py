@@ -108,7 +108,7 @@ def _differences(step: TrainingStep, other: TrainingStep) -> Iterator[Configurat
 
 def _plain(step: TrainingStep) -> TrainingStep:
     """Return a step in which options without effect have the same value in every step."""
-    cut = step.keys.parallelism.canonical()
+    cut = step.parallelism.canonical()
     if cut.tp == 1:
         cut = cut.replaced(sequence_parallel=False, tp_overlap="none")
     return step.with_keys(parallelism=cut)

@@ -40,7 +40,7 @@ def script(step: TrainingStep, world_size: int, node_size: int) -> str:
     groups = {
         "MODEL_ARGS": list(_model(step.transformer, step.keys.seq_len)),
         "TRAINING_ARGS": list(_training(step, world_size)),
-        "PARALLEL_ARGS": list(_parallelism(step.keys.parallelism, step)),
+        "PARALLEL_ARGS": list(_parallelism(step.parallelism, step)),
     }
     lines = ["#!/bin/bash", f"GPUS_PER_NODE={min(node_size, world_size)}", f"NNODES={-(-world_size // node_size)}", ""]
     for name, options in groups.items():
@@ -105,7 +105,7 @@ def _switches(model: Transformer) -> Iterator[str]:
 
 def _training(step: TrainingStep, world_size: int) -> Iterator[str]:
     """Yield the options of batch, precision, optimizer, sharding and recompute."""
-    copies = world_size // step.keys.parallelism.size
+    copies = world_size // step.parallelism.size
     batch = step.keys.micro_batch_size * step.accumulation * copies
     yield f"--micro-batch-size {step.keys.micro_batch_size} --global-batch-size {batch}"
     dropout = 0.1 if step.keys.dropout else 0.0
@@ -139,7 +139,7 @@ def _training(step: TrainingStep, world_size: int) -> Iterator[str]:
 
 
 def _precision(step: TrainingStep) -> Iterator[str]:
-    precision = step.keys.precision
+    precision = step.precision
     if precision.params in ("bfloat16", "float16"):
         yield f"--{_DTYPES[precision.params]}"
     if precision.params == "bfloat16" and precision.grads == "bfloat16":
@@ -154,7 +154,7 @@ def _precision(step: TrainingStep) -> Iterator[str]:
 
 
 def _sharding(step: TrainingStep, copies: int) -> Iterator[str]:
-    sharding = step.keys.sharding
+    sharding = step.sharding
     kinds = len(STRATEGIES.find(sharding.strategy).shards)
     if kinds == 1:
         yield "--use-distributed-optimizer"
@@ -163,7 +163,7 @@ def _sharding(step: TrainingStep, copies: int) -> Iterator[str]:
     if sharding.shard_size is not None and copies > sharding.shard_size:
         yield f"--num-distributed-optimizer-instances {copies // sharding.shard_size}"
     if sharding.bucket_size < _ONE_BUCKET:
-        elements = max(1, sharding.bucket_size // dtypes.find(step.keys.precision.grads).itemsize)
+        elements = max(1, sharding.bucket_size // dtypes.find(step.precision.grads).itemsize)
         yield f"--overlap-grad-reduce --ddp-bucket-size {elements}"
 
 

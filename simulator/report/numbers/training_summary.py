@@ -251,7 +251,7 @@ class RankWork:
 
 def first_of_stages(plan: StepPlan, subset: Iterable[int] | None = None) -> list[int]:
     """Return each pipeline stage's first rank, among the ranks `subset` (or all ranks); empty without a pipeline."""
-    return first_ranks(plan.step.keys.parallelism, len(plan.program.ranks), subset)
+    return first_ranks(plan.step.parallelism, len(plan.program.ranks), subset)
 
 
 def first_ranks(cut: Parallelism, ranks: int, subset: Iterable[int] | None = None) -> list[int]:
@@ -295,11 +295,11 @@ def summarize_step(plan: StepPlan, cluster: Cluster, timeline: Timeline) -> Trai
         raise ValueError("the timeline has no memory samples and is no training step")
     margin = margin_of_timeline(timeline, lambda rank: cluster.gpus[rank].hbm_bytes)
     # MFU compares with the dense peak in the matmuls' dtype.
-    available = ranks * cluster.gpus[0].peak_flops[plan.step.keys.precision.matmul]
+    available = ranks * cluster.gpus[0].peak_flops[plan.step.precision.matmul]
     steps = _steps_per_s(timeline, ranks, rounds)
     # Computed once, because the prediction interval and the report both need it.
     exposed_by = [_exposed(work, _dimension) for work in works]
-    dtype, chip = plan.step.keys.precision.matmul, cluster.gpus[0].chip
+    dtype, chip = plan.step.precision.matmul, cluster.gpus[0].chip
     times, memory = step_intervals(plan, cluster, works, _means(exposed_by), parts["host update"], time)
     return TrainingReport(
         step_time_s=time / rounds,
@@ -373,8 +373,8 @@ def step_intervals(
     # A user's own constants without runs behind them are as uncertain as an unmeasured framework.
     is_own = bool(framework.facts.get("based_on")) and framework.name not in registry.names("framework")
     adapted = plan.step.model.adapters is not None and not has_measured_adapters(framework.name)
-    measured = is_measured_dtype(plan.step.keys.precision.matmul, traits.chip)
-    cut, model = plan.step.keys.parallelism, plan.step.model
+    measured = is_measured_dtype(plan.step.precision.matmul, traits.chip)
+    cut, model = plan.step.parallelism, plan.step.model
     sizes = {"tp": cut.tp, "pp": cut.pp, "cp": cut.cp, "ep": cut.ep, "experts": model.num_experts}
     is_new_cut = bool(unmeasured_parallelism(traits.framework, sizes))
     unseen = not measured or (is_own and not calibration) or adapted or is_new_cut
@@ -442,11 +442,11 @@ def _means(of_ranks: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 def _traits(plan: StepPlan, cluster: Cluster) -> Traits:
     """Return the step's traits (framework, chip, eight-bit, sharded, nodes) for finding similar measured runs."""
-    step, cut = plan.step, plan.step.keys.parallelism
+    step, cut = plan.step, plan.step.parallelism
     return Traits(
         framework=measured_framework(step.framework.name, step.framework.origin),
         chip=cluster.gpus[0].chip,
-        eight_bit=is_narrow(step.keys.precision.matmul),
+        eight_bit=is_narrow(step.precision.matmul),
         cut=cut.size > 1 or cut.ep > 1,
         nodes=len(cluster.nodes) > 1,
         experts=step.model.num_experts > 0,

@@ -180,7 +180,7 @@ def _groups(row: Row) -> list[tuple[str, str]]:
     if point.training is None or point.cluster.world_size > _MOST_RANKS:
         return []
     # A purely data-parallel job has a single group of all ranks: nothing to list.
-    cut = to_step(point.training, point.cluster.world_size, point.base).keys.parallelism
+    cut = to_step(point.training, point.cluster.world_size, point.base).parallelism
     if cut.size == 1:
         return []
     grid = cut.grid(point.cluster.world_size)

@@ -78,7 +78,7 @@ def plan(builder: ProgramBuilder, passes: Passes, *, sharded: bool = False) -> B
         """Append a bucket's all-reduce to the program; return the name, or None for a single rank."""
         if sharded and bucket.units not in passes.parts:
             passes.parts.append(bucket.units)
-        name, dtype = f"all_reduce {bucket.name}", passes.step.keys.precision.reduce
+        name, dtype = f"all_reduce {bucket.name}", passes.step.precision.reduce
         act = NumericAction(Exchange.ALL_REDUCE, bucket.names, bucket.micro)
         return builder.communicate(name, "all_reduce", bucket.elements, dtype, [bucket.done], bucket.scope, act)
 
@@ -182,7 +182,7 @@ class Bucketing:
             filled.append(unit)
             bucket = Bucket(self._numbers[micro], micro, tuple(filled), done)
             # A bucket may exceed its size by the last unit: gradients are not split.
-            full = bucket.elements * self.passes.gradient_itemsize >= self.passes.step.keys.sharding.bucket_size
+            full = bucket.elements * self.passes.gradient_itemsize >= self.passes.step.sharding.bucket_size
             if sends and (full or unit is last[unit.spread]):
                 self._sent(bucket)
                 filled.clear()

@@ -38,7 +38,7 @@ def plan(builder: ProgramBuilder, passes: Passes) -> Bucketing:
     """Return the planner writing a rank's passes with parameter servers; only the last micro-batch of a step
     communicates.
     """
-    return _asynchronous(builder, passes) if passes.step.keys.sharding.asynchronous else _synchronous(builder, passes)
+    return _asynchronous(builder, passes) if passes.step.sharding.asynchronous else _synchronous(builder, passes)
 
 
 def _synchronous(builder: ProgramBuilder, passes: Passes) -> Bucketing:
@@ -63,7 +63,7 @@ def _asynchronous(builder: ProgramBuilder, passes: Passes) -> Bucketing:
 
     A unit starts when its parameters of the preceding step have arrived.
     """
-    sharding = passes.step.keys.sharding
+    sharding = passes.step.sharding
     fetched: dict[str, list[str | None]] = {}
     clocks: list[str | None] = []
     served: list[tuple[Bucket, str]] = []
@@ -100,7 +100,7 @@ def _asynchronous(builder: ProgramBuilder, passes: Passes) -> Bucketing:
 def _push(builder: ProgramBuilder, passes: Passes, bucket: Bucket) -> str | None:
     """Write a bucket's push to the servers and free its gradients; return the push, or None for one worker."""
     step, act = passes.step, NumericAction(Exchange.PUSH, bucket.names, bucket.micro)
-    to = (step.keys.precision.reduce, step.keys.sharding)
+    to = (step.precision.reduce, step.sharding)
     pushed = builder.serve(f"push {bucket.name}", "push", bucket.elements, *to, [bucket.done], act)
     passes.drop_gradients(bucket.units, bucket.micro, "communication push", [pushed or bucket.done])
     return pushed
@@ -110,14 +110,14 @@ def _pull(builder: ProgramBuilder, passes: Passes, bucket: Bucket, after: list[s
     """Write a bucket's pull from the servers after `after`; return its name, or None for one worker."""
     step, act = passes.step, NumericAction(Exchange.PULL, bucket.names, bucket.micro)
     return builder.serve(
-        f"pull {bucket.name}", "pull", bucket.elements, step.keys.precision.params, step.keys.sharding, after, act
+        f"pull {bucket.name}", "pull", bucket.elements, step.precision.params, step.sharding, after, act
     )
 
 
 def _seconds(step: TrainingStep, bucket: Bucket) -> float:
     """Return the duration of a bucket's update on the parameter servers [s]."""
     # Servers update equal parts of the bucket in parallel.
-    return bucket.elements / step.keys.sharding.server_count * traffic_per_parameter(step) / _RATE
+    return bucket.elements / step.sharding.server_count * traffic_per_parameter(step) / _RATE
 
 
 def traffic_per_parameter(step: TrainingStep) -> float:
@@ -126,9 +126,9 @@ def traffic_per_parameter(step: TrainingStep) -> float:
     """
     # Each state and the master copy is read and written; a working copy is only written.
     states = step.optimizer.state_itemsize * step.optimizer.states
-    gradient, working = find(step.keys.precision.reduce).itemsize, find(step.keys.precision.params).itemsize
-    master = working if step.keys.precision.master is None else find(step.keys.precision.master).itemsize
-    return gradient + 2 * (states + master) + (0 if step.keys.precision.master is None else working)
+    gradient, working = find(step.precision.reduce).itemsize, find(step.precision.params).itemsize
+    master = working if step.precision.master is None else find(step.precision.master).itemsize
+    return gradient + 2 * (states + master) + (0 if step.precision.master is None else working)
 
 
 def _volume(units: tuple[Unit, ...], sharding: Sharding, accumulation: int, ranks: int) -> int:

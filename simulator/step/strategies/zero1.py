@@ -46,7 +46,7 @@ def scatter(builder: ProgramBuilder, passes: Passes, bucket: Bucket) -> tuple[st
     """Append a bucket's reduce-scatter over the ranks that share a copy of the states, and the sum of the rank's shard
     over the copies; return the operations after which each is complete.
     """
-    name, dtype = f"scatter {bucket.name}", passes.step.keys.precision.reduce
+    name, dtype = f"scatter {bucket.name}", passes.step.precision.reduce
     # The all-gather after the update needs the same padded shards.
     if bucket.units not in passes.parts:
         passes.parts.append(bucket.units)

@@ -84,7 +84,7 @@ def gathered_before(passes: Passes) -> Mapping[Pass, Gathered]:
     Two micro-batches of 1F1B on the first of two ranks: F0 gathers the embedding, F1 finds it gathered, B0 frees it,
     and B1 has to gather it again.
     """
-    sharding, in_pipeline = passes.step.keys.sharding, passes.step.keys.parallelism.pp > 1
+    sharding, in_pipeline = passes.step.sharding, passes.step.parallelism.pp > 1
     keeps = in_pipeline and sharding.reshard_after_forward is False
     chunks = {chunk.stage: chunk for chunk in passes.chunks}
     here = dict.fromkeys(chunks, Gathered())
@@ -154,13 +154,13 @@ class _Micro:
         self.passes = owner.passes
         self.chunk = chunk
         self.micro = micro
-        self.sharding = self.passes.step.keys.sharding
+        self.sharding = self.passes.step.sharding
         self.root = tuple(unit for unit in chunk.units if not unit.is_layer)
         self.blocks = _blocks(chunk.units, self.sharding)
-        self.itemsize = find(self.passes.step.keys.precision.params).itemsize
+        self.itemsize = find(self.passes.step.precision.params).itemsize
         self.last = chunk.ends(micro)
         self.sums = self.last or self.sharding.gradient_sync != "last"
-        in_pipeline = self.passes.step.keys.parallelism.pp > 1
+        in_pipeline = self.passes.step.parallelism.pp > 1
         # A pipeline without resharding gathers each unit once per step.
         self.holds = in_pipeline and self.sharding.reshard_after_forward is False
         # Without a pipeline, the backward pass follows at once and the last block stays gathered; in a pipeline, other
@@ -329,7 +329,7 @@ class _Micro:
 
     def _all_gather(self, name: str, units: Sequence[Unit], scope: Scope) -> str | None:
         """Append an all-gather of the units' parameters; return its name, or None for a single rank."""
-        dtype, act = self.passes.step.keys.precision.params, self._act(Exchange.ALL_GATHER, units)
+        dtype, act = self.passes.step.precision.params, self._act(Exchange.ALL_GATHER, units)
         tensors = sum(unit.tensors for unit in units)
         return self.builder.communicate(
             name, "all_gather", _gathered(units), dtype, scope=scope, act=act, tensors=tensors
@@ -387,7 +387,7 @@ class _Micro:
         # With `gradient_sync: last`, only the last micro-batch communicates.
         if not self.sums or not units:
             return
-        name, dtype = f"scatter {_name(units)} {self.micro}", self.passes.step.keys.precision.reduce
+        name, dtype = f"scatter {_name(units)} {self.micro}", self.passes.step.precision.reduce
         # FSDP copies gradients into a contiguous buffer, also without a cast.
         buffer = self.passes.pack(name, units, self.micro, copies=True)
         act = self._act(Exchange.REDUCE_SCATTER, units)
