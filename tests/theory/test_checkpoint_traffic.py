@@ -22,6 +22,7 @@ from simulator.records.timeline import Timeline
 from simulator.reliability.question import GoodputQuestion, healthy_step
 from simulator.report.numbers.link_use import link_uses
 from simulator.run.scenario_cluster import Clusters
+from simulator.scenario.days_file import RunOfDays
 from simulator.scenario.load import load_scenario
 from simulator.step.checkpoint_traffic import SAVE, checkpoint_bytes, save_operation
 from simulator.step.framework import load_framework
@@ -150,7 +151,7 @@ def test_days_lose_what_the_steps_beside_a_write_lose() -> None:
     # In 100 s beside a write, 100 / beside_save steps are done, which take 100 time / beside_save without it.
     assert step.lost_beside(100.0) == pytest.approx(100.0 - 100.0 / step.beside_save * step.time)
     assert plain.lost_beside(100.0) == 0.0
-    question = GoodputQuestion(loaded, days=1.0, interval=600.0)
+    question = GoodputQuestion(loaded, RunOfDays.model_construct(days=1.0, interval=600.0))
     from simulator.reliability.question import goodput
 
     found = goodput(question).job.checkpointing
