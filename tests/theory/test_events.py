@@ -20,7 +20,7 @@ from simulator.collectives.collective_plan import Task, plan
 from simulator.collectives.point_to_point import point_to_point
 from simulator.engine.compiled import library
 from simulator.engine.play import Engine, play
-from simulator.records.operation import Compute, Op
+from simulator.records.operation import Compute, Op, RateCaps
 from simulator.records.program import Program
 from simulator.records.timeline import Timeline
 from simulator.report.numbers.link_use import link_uses
@@ -255,7 +255,7 @@ def test_a_ring_over_two_spines_takes_twice_as_long_with_a_link_down(
     # 1 -> 3 share the other one and take 2 S / (N B) in each of the 2 (N - 1) rounds; the next round waits for them.
     cluster = spines(*events, placement=(0, 2, 1, 3))
     op = plan(cluster, Task(CollectiveRequest("all_reduce", 4, 10**8), "ring", (0, 1, 2, 3), "float32")).ops[0]
-    program = Program(((replace(op, startup=0.0, duration=None, rate_cap=inf, cross_rate_cap=inf),),) * 4)
+    program = Program(((replace(op, startup=0.0, duration=None, caps=RateCaps()),),) * 4)
     size, bandwidth = 4e8, 1e9
     assert play(engine, program, cluster).end == pytest.approx(longer * 2 * 3 * size / 4 / bandwidth, rel=1e-9)
 
