@@ -14,7 +14,7 @@ from simulator.basics import registry
 from simulator.basics.errors import ScenarioError
 from simulator.reliability.failures import DAY
 from simulator.reliability.question import GoodputQuestion, checkpoint_bytes, goodput
-from simulator.scenario.days_file import load_days
+from simulator.scenario.days_file import RunOfDays, load_days
 from simulator.step.offload import COPY_EFFICIENCY
 from tests.commands import Command, commands_in
 
@@ -31,7 +31,7 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
 
 
 def asked(**facts: Any) -> GoodputQuestion:
-    return GoodputQuestion(load_scenario(SCENARIO), **({"days": 30.0} | facts))
+    return GoodputQuestion(load_scenario(SCENARIO), RunOfDays.model_construct(**({"days": 30.0} | facts)))
 
 
 def test_a_checkpoint_is_copied_to_the_host_and_written_behind() -> None:
@@ -146,13 +146,13 @@ def test_a_collective_has_no_checkpoints() -> None:
         "collective": {"operation": "all_reduce", "size": "4 KiB"},
     }
     with pytest.raises(ScenarioError, match="a collective has no checkpoints"):
-        GoodputQuestion(load_scenario(ring), days=1.0)
+        GoodputQuestion(load_scenario(ring), RunOfDays(days=1.0))
 
 
 def test_a_scenario_of_several_points_is_refused() -> None:
     several = SCENARIO | {"compare": {"training.sharding": ["ddp", "zero3"]}}
     with pytest.raises(ScenarioError, match=r"has several points along training\.sharding; give each a single value"):
-        GoodputQuestion(load_scenario(several), days=1.0)
+        GoodputQuestion(load_scenario(several), RunOfDays(days=1.0))
 
 
 def test_the_command_prints_the_answer_and_where_the_time_goes(cli: Command, tmp_path: Path) -> None:
@@ -255,13 +255,13 @@ def test_days_and_work_carry_the_uncertainty_of_the_step() -> None:
     scenario = load_scenario(SCENARIO)
     report = simulate(scenario).report
     low, high = (report.intervals[f"step_time_s_80_{end}"] / report.step_time_s for end in ("low", "high"))
-    calm = goodput(GoodputQuestion(scenario, tokens=1e12, failures=0.0))
+    calm = goodput(GoodputQuestion(scenario, RunOfDays(tokens=1e12, failures=0.0)))
     days = calm.outlook.time(0.5)
     assert calm.range(calm.outlook.time) == pytest.approx((days * low, days * high))
     text = f"({100 * (high - 1):.0f} % of the step time"
     assert f"80 %: {days * low / 86400:.1f} to {days * high / 86400:.1f}, from ±" in calm.sentences[0]
     assert text.lstrip("(") in calm.sentences[0]
-    rough = goodput(GoodputQuestion(scenario, tokens=1e12, mtbf=6 * 3600.0))
+    rough = goodput(GoodputQuestion(scenario, RunOfDays.model_construct(tokens=1e12, mtbf=6 * 3600.0)))
     times = rough.outlook.time
     expected = times(0.5) * math.exp(math.hypot(math.log(high), math.log(times(0.9) / times(0.5))))
     assert rough.range(times)[1] == pytest.approx(expected)

@@ -12,11 +12,11 @@ from simulator import simulate, simulate_jobs
 from simulator.basics import registry
 from simulator.basics.errors import DeadlockError, ScenarioError
 from simulator.cluster.build import build
+from simulator.cluster.changes import EventSpec
 from simulator.cluster.leaf_switches import leaf_switches
 from simulator.jobs import sharing
 from simulator.scenario.days_file import DaysSpec
 from simulator.scenario.jobs_file import JobSpec, OuterSpec, SharedClusterSpec, load_jobs
-from simulator.scenario.records import EventSpec
 from simulator.step.global_batch import sequences_of
 from tests.commands import Command, commands_in
 

@@ -15,6 +15,7 @@ from simulator.reliability.goodput_pictures import pictures
 from simulator.reliability.question import Goodput, GoodputComparison, GoodputQuestion, compared, goodput
 from simulator.report.plots.days import incident_calendar, interval_sweep, share_of_runs, useful_by_value, waterfall
 from simulator.report.plots.days.incident_calendar import Stop
+from simulator.scenario.days_file import RunOfDays
 from simulator.testing.looking import check, texts
 
 STEP: dict[str, Any] = {
@@ -30,7 +31,7 @@ ALL = {"waterfall", "incidents", "runs", "intervals"}
 
 
 def question(**facts: Any) -> GoodputQuestion:
-    return GoodputQuestion(load_scenario(STEP), **({"days": 30.0, "failures": 0.5} | facts))
+    return GoodputQuestion(load_scenario(STEP), RunOfDays.model_construct(**({"days": 30.0, "failures": 0.5} | facts)))
 
 
 def drawn(found: Goodput | GoodputComparison) -> dict[str, Figure]:

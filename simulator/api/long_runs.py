@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from simulator.jobs.sharing import SharedRun, share
 from simulator.reliability import question
 from simulator.reliability.failures import DAY
 from simulator.reliability.question import Goodput, GoodputQuestion
+from simulator.scenario.days_file import RunOfDays, Save
 from simulator.scenario.jobs_file import load_jobs
 from simulator.scenario.load import load_scenario
 from simulator.scenario.records import Scenario
@@ -22,7 +23,7 @@ def goodput(
     tokens: float | None = None,
     failures: float | None = None,
     mtbf: float | None = None,
-    save: Literal["asynchronous", "synchronous"] = "asynchronous",
+    save: Save = "asynchronous",
     interval: float | None = None,
     storage: float | None = None,
     detection: float = 30.0,
@@ -76,24 +77,23 @@ def goodput(
     >>> found.frame()  # doctest: +SKIP
     """
     read = scenario if isinstance(scenario, Scenario) else load_scenario(scenario)
-    return question.goodput(
-        GoodputQuestion(
-            read,
-            days,
-            tokens,
-            failures,
-            save,
-            interval,
-            storage,
-            detection,
-            watchdog,
-            restart,
-            spares,
-            repair,
-            seed,
-            mtbf,
-        )
+    # SI numbers, which the question checks; the keys of a file have units.
+    run = RunOfDays.model_construct(
+        days=days,
+        tokens=tokens,
+        failures=failures,
+        mtbf=mtbf,
+        save=save,
+        interval=interval,
+        storage=storage,
+        detection=detection,
+        watchdog=watchdog,
+        restart=restart,
+        spares=spares,
+        repair=repair,
+        seed=seed,
     )
+    return question.goodput(GoodputQuestion(read, run))
 
 
 def simulate_jobs(jobs: str | Path | Mapping[str, Any], *, shifts: int = 0) -> SharedRun:

@@ -27,7 +27,7 @@ from simulator.planner.sensitivity import sensitivity
 from simulator.planner.setting import scenario_of
 from simulator.results.page.plan_page import plan_page
 from simulator.scenario.load import load_scenario
-from simulator.scenario.plan_spec import BEST
+from simulator.scenario.plan_spec import PlanSpec
 from simulator.scenario.records import Scenario
 from simulator.scenario.resolve import to_yaml
 from simulator.sweeps.sweep import Backend
@@ -60,7 +60,7 @@ class PlanResult(SearchResult):
     @property
     def sentences(self) -> list[str]:
         """The plan's answer in sentences, printed by `simulator plan`."""
-        return sentences(self, self.question.budget, self.question.deadline)
+        return sentences(self, self.question.budget, self.question.plan.deadline)
 
     def scenario(self, place: int = 0) -> Scenario:
         """Return the scenario of a best setting, for `simulate`; `place` 0 is the fastest setting, 1 the next."""
@@ -122,7 +122,7 @@ class PlanResult(SearchResult):
     def to_html(self) -> str:
         """Return the plan's page in HTML, written by `simulator plan --out` to report.html."""
         best = to_yaml(self.scenario()) if self.best else ""
-        content = document(self, self.question.budget, self.question.deadline, self.tried)
+        content = document(self, self.question.budget, self.question.plan.deadline, self.tried)
         return plan_page(content, self.question.text, best)
 
     def __repr__(self) -> str:
@@ -225,16 +225,19 @@ def plan(
             )
         base = shared_scenario(model, {"topology": topology, "world_size": gpus}, seq_len, settings or {})
         left_out = tuple(Constraint(f"without {value}", "", [value]) for value in without)
-        question = PlanQuestion(base, batch_of(global_batch, seq_len, "global_batch"), tuple(rules), left_out, BEST)
+        batch = batch_of(global_batch, seq_len, "global_batch")
+        question = PlanQuestion(base, PlanSpec.model_construct(global_batch=batch), tuple(rules), left_out)
     backend = Backend(jobs, scheduler, None if cache is None else Path(cache))
     # The argument overrides the scenario's `plan.best`.
-    question = question if best is None else replace(question, best=best)
+    question = question if best is None else replace(question, plan=question.plan.replaced(best=best))
     # Warn before the search, which may take hours.
     for line in question.announced():
         warnings.warn(line, ScenarioWarning, stacklevel=2)
     refuse_contradictions(question)
     # The search yields a result after each simulation; only the last is complete.
-    *_, outcome = search(question.base, question.sequences, question.choices(), best=question.best, backend=backend)
+    *_, outcome = search(
+        question.base, question.sequences, question.choices(), best=question.plan.best, backend=backend
+    )
     tried = tuple(sizes(outcome, question, backend))
     return PlanResult(
         question=question, tried=tried, **{field.name: getattr(outcome, field.name) for field in fields(outcome)}

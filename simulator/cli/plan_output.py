@@ -95,7 +95,7 @@ def _time_left(result: SearchResult, elapsed: float, places: int) -> str:
 def print_plan(result: SearchResult, question: PlanQuestion) -> None:
     """Print a plan's answer, the best settings as a table, and the numbers of excluded settings by reason."""
     if result.best:
-        for sentence in sentences(result, question.budget, question.deadline):
+        for sentence in sentences(result, question.budget, question.plan.deadline):
             print_text(sentence)
         _print_best(result)
     _print_kinds(result)

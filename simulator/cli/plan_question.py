@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
 from typing import Any, Final
 
 from simulator.basics import document as documents
@@ -24,7 +23,7 @@ from simulator.planner.plan_question import (
 from simulator.run.checks import warnings_of
 from simulator.scenario.answer_spec import BudgetSpec
 from simulator.scenario.load import load_scenario
-from simulator.scenario.plan_spec import BEST
+from simulator.scenario.plan_spec import PlanSpec
 from simulator.scenario.records import Scenario
 
 # Defaults for a model given on the command line; for scenarios, the keys' own defaults apply.
@@ -39,28 +38,10 @@ _OPTIONS: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class PlanOptions:
-    """Options of `simulator plan`; None or empty if not given."""
-
-    topology: str | None = None
-    gpus: int | None = None
-    seq_len: int | None = None
-    global_batch: str | None = None
-    gpu: str | None = None
-    fix: Sequence[str] = ()
-    among: Sequence[str] = ()
-    without: Sequence[str] = ()
-    best: int | None = None
-    tokens: float | None = None
-    price: float | None = None
-    watts: float | None = None
-    deadline: float | None = None
-    sensitivity: bool | None = None
-
-
-def question(source: str, options: PlanOptions, settings: Mapping[str, str]) -> PlanQuestion:
+def question(source: str, options: Mapping[str, Any], settings: Mapping[str, str]) -> PlanQuestion:
     """Return the question for the planner, about a model if a topology is given, otherwise about a scenario.
+
+    `options` are the given options of `simulator plan`, by name, with underscores, in the order of the command.
 
     Raises
     ------
@@ -68,29 +49,27 @@ def question(source: str, options: PlanOptions, settings: Mapping[str, str]) -> 
         An option is missing, does not apply to scenarios, or has an invalid value.
     """
     # --topology distinguishes both forms: a model needs a machine, a scenario has one.
-    if options.topology is None:
+    if "topology" not in options:
         return _of_scenario(source, options, settings)
-    texts_of_option = (("--fix", options.fix), ("--among", options.among))
-    constraints = tuple(_said(option, text) for option, texts in texts_of_option for text in texts)
+    constraints = tuple(_said(f"--{name}", text) for name in ("fix", "among") for text in options.get(name, ()))
     # --gpus, or the largest number in `--among gpus=...`.
-    gpus = largest_number(options.gpus, constraints, "--gpus")
+    gpus = largest_number(options.get("gpus"), constraints, "--gpus")
     if gpus is None:
         raise ScenarioError("--gpus: missing; write for example --gpus 8, or --among gpus=8,16")
-    seq_len = sequence_length(options.seq_len, source)
+    seq_len = sequence_length(options.get("seq_len"), source)
     base = _base(source, options, gpus, seq_len, settings)
+    batch = batch_of(_global_batch(options, base), seq_len, "--global-batch")
+    report = {name: options[name] for name in ("best", "deadline", "sensitivity") if name in options}
     return PlanQuestion(
         base,
-        batch_of(_global_batch(options, base), seq_len, "--global-batch"),
+        PlanSpec.model_construct(global_batch=batch, **report),
         constraints,
-        tuple(Constraint(f"--without {text}", "", [text]) for text in options.without),
-        options.best or BEST,
+        tuple(Constraint(f"--without {text}", "", [text]) for text in options.get("without", ())),
         _budget(options),
-        options.deadline,
-        options.sensitivity or False,
     )
 
 
-def _global_batch(options: PlanOptions, base: Scenario) -> str:
+def _global_batch(options: Mapping[str, Any], base: Scenario) -> str:
     """Return the global batch as written, or the default for a model of sequences.
 
     Raises
@@ -99,15 +78,15 @@ def _global_batch(options: PlanOptions, base: Scenario) -> str:
         The batch is missing, and the model's samples are no sequences.
     """
     model = None if base.training is None else load_model(base.training.model, base.training.seq_len, base.base)
-    if options.global_batch is None and model is not None and model.work_unit == SAMPLE:
+    if "global_batch" not in options and model is not None and model.work_unit == SAMPLE:
         raise ScenarioError(
             f"--global-batch: missing; the default is {_BATCH} tokens, and a sample of {model.name} is no sequence; "
             "write the number of samples, for example --global-batch 256seq"
         )
-    return options.global_batch or _BATCH
+    return str(options.get("global_batch") or _BATCH)
 
 
-def _of_scenario(source: str, options: PlanOptions, settings: Mapping[str, str]) -> PlanQuestion:
+def _of_scenario(source: str, options: Mapping[str, Any], settings: Mapping[str, str]) -> PlanQuestion:
     """Return the planner's question from a scenario's `plan`; of the options only --set may be given."""
     # A model without topology: the most likely mistake gets its own message.
     if registry.shipped("model", source) is not None or source.endswith(".json"):
@@ -115,10 +94,8 @@ def _of_scenario(source: str, options: PlanOptions, settings: Mapping[str, str])
             "--topology: missing; the plan of a model needs a machine; write for example --topology dgx_h100 --gpus 8"
         )
     # A scenario's own `plan` replaces these options.
-    excess = next((field.name for field in fields(options) if getattr(options, field.name) not in (None, ())), None)
-    if excess is not None:
-        # Field names are the options' names with underscores.
-        option = f"--{excess.replace('_', '-')}"
+    if options:
+        option = f"--{next(iter(options)).replace('_', '-')}"
         message = f"applies to a model with --topology; {source} is a scenario; change its keys with --set"
         raise ScenarioError(f"{option}: {message}")
     scenario = load_scenario(source, settings)
@@ -126,23 +103,22 @@ def _of_scenario(source: str, options: PlanOptions, settings: Mapping[str, str])
     return plan_question(scenario)
 
 
-def _base(model: str, options: PlanOptions, gpus: int, seq_len: int, settings: Mapping[str, str]) -> Scenario:
-    cluster: dict[str, Any] = {"topology": options.topology, "world_size": gpus}
-    if options.gpu is not None:
-        cluster["gpu"] = options.gpu
+def _base(model: str, options: Mapping[str, Any], gpus: int, seq_len: int, settings: Mapping[str, str]) -> Scenario:
+    cluster: dict[str, Any] = {"topology": options["topology"], "world_size": gpus}
+    if "gpu" in options:
+        cluster["gpu"] = options["gpu"]
     with told_as_options(_OPTIONS):
         return shared_scenario(model, cluster, seq_len, settings)
 
 
-def _budget(options: PlanOptions) -> BudgetSpec | None:
+def _budget(options: Mapping[str, Any]) -> BudgetSpec | None:
     """Return the length and prices of the whole training from the options; prices and deadline need a length."""
-    needing_tokens = {"--price": options.price, "--watts": options.watts, "--deadline": options.deadline}
-    if options.tokens is None:
-        option = next((name for name, value in needing_tokens.items() if value is not None), None)
-        if option is not None:
-            raise ScenarioError(f"{option}: needs --tokens, the length of the training; write --tokens 1e12")
+    if "tokens" not in options:
+        name = next((name for name in ("price", "watts", "deadline") if name in options), None)
+        if name is not None:
+            raise ScenarioError(f"--{name}: needs --tokens, the length of the training; write --tokens 1e12")
         return None
-    return BudgetSpec(tokens=options.tokens, price=options.price, watts=options.watts)
+    return BudgetSpec(tokens=options["tokens"], price=options.get("price"), watts=options.get("watts"))
 
 
 def _said(option: str, text: str) -> Constraint:

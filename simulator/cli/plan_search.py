@@ -72,16 +72,16 @@ def plan(question: PlanQuestion, backend: Backend, output: Output) -> None:
 def _plan(question: PlanQuestion, choices: Choices, backend: Backend, output: Output, outcomes: Path | None) -> None:
     base, sequences = question.base, question.sequences
     # `search` yields its result so far after every point; the last result counts, also after an interruption.
-    result, ended, show = None, None, SearchProgress(output.as_json, question.best)
+    result, ended, show = None, None, SearchProgress(output.as_json, question.plan.best)
     tried, changed = list[ClusterSizeResult](), list[MachineChange]()
     try:
-        for result in search(base, sequences, choices, best=question.best, backend=backend):
+        for result in search(base, sequences, choices, best=question.plan.best, backend=backend):
             show.tell(result)
         show.end()
         if result is not None:
             # Further numbers of GPUs, then further machines; each is another plan and may take as long as the first.
             tried.extend(_told(sizes(result, question, backend), _size_text))
-            changed.extend(_told(sensitivity(result, backend) if question.sensitivity else (), _change_text))
+            changed.extend(_told(sensitivity(result, backend) if question.plan.sensitivity else (), _change_text))
     except INTERRUPTIONS as error:
         # A further signal raises again; until then, the best settings so far are printed.
         hear(error)
@@ -92,7 +92,7 @@ def _plan(question: PlanQuestion, choices: Choices, backend: Backend, output: Ou
         typer.echo(f"{word(ended)}; no setting was simulated", err=True)
         raise typer.Exit(exit_code(ended))
     # The same data for JSON, for the page, and for plan.json.
-    data = document(result, question.budget, question.deadline, tried)
+    data = document(result, question.budget, question.plan.deadline, tried)
     # Nothing fits: say what is missing, and what would help.
     if not result.best:
         try:

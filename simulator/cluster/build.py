@@ -16,7 +16,7 @@ from simulator.basics import units
 from simulator.basics.errors import ScenarioError, TooLargeError, UnknownNameError, in_lines
 from simulator.basics.host_memory import shortage_text
 from simulator.cluster.builder import BUILDERS
-from simulator.cluster.changes import Event, changes
+from simulator.cluster.changes import Event, EventSpec, changes
 from simulator.cluster.cluster import Cluster, MachineCollective
 from simulator.cluster.gpu_file import load_gpu
 from simulator.cluster.graph import Graph, add_vertex, links_named, of_kind
@@ -78,27 +78,6 @@ def facts(topology: str | Path | Mapping[str, Any], base: Path | None = None) ->
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Occurrence:
-    """Something that happens to a link, a rank or a node of a cluster; one of the three is given.
-
-    Attributes
-    ----------
-    start, end : float
-        When it begins and ends [s]; the end may be infinite.
-    rank, node : int or None
-        Number of the rank, or of the node among those in use.
-    """
-
-    start: float
-    end: float
-    factor: float  # factor on the rate, 0 to 1; 0 for what is down or dead
-    link: str | None = None  # link name 'src->dst' or shell pattern of link names
-    rank: int | None = None
-    node: int | None = None
-    reroute_after: float = inf  # time until routes avoid the link [s]; infinite if they never do
-
-
 def build(
     topology: str | Path | Mapping[str, Any],
     world_size: int,
@@ -110,7 +89,7 @@ def build(
     placement: Sequence[int] | None = None,
     ecmp_seed: int | None = None,
     network_time: float = 1.0,
-    events: Sequence[Occurrence] = (),
+    events: Sequence[EventSpec] = (),
     storage: float | None = None,
     base: Path | None = None,
 ) -> Cluster:
@@ -138,7 +117,7 @@ def build(
     network_time : float
         Factor on the time of every transfer and collective: bandwidths and rate caps are divided by it, latencies and
         start-ups multiplied.
-    events : sequence of Occurrence
+    events : sequence of EventSpec
         Links, GPUs and nodes that slow down or fail during the simulation.
     storage : float, optional
         Rate of a storage for checkpoints [B/s]; none if omitted.
@@ -191,7 +170,7 @@ def build(
         in_node=_measured(file, network_time, one_node=True) if len(nodes) > 1 else {},
         hosts=tuple(hosts[place] for place in places) if hosts else (),
         storage=store,
-        changes=changes([_event(event, graph, router, ranks, members) for event in events]),
+        changes=changes([each for event in events for each in _events(event, graph, router, ranks, members)]),
     )
 
 
@@ -329,10 +308,10 @@ def _stretch(graph: Graph, factor: float) -> None:
         link["latency"] *= factor
 
 
-def _event(
-    event: Occurrence, graph: Graph, router: Router, ranks: Sequence[str], nodes: Sequence[tuple[int, ...]]
-) -> Event:
-    """Return an occurrence with the numbers of the fabric's links and of the ranks that it concerns.
+def _events(
+    event: EventSpec, graph: Graph, router: Router, ranks: Sequence[str], nodes: Sequence[tuple[int, ...]]
+) -> list[Event]:
+    """Return each time that an event happens, with the numbers of the fabric's links and of the ranks that it concerns.
 
     A slow GPU also adds more slowly in its memory (HBM); a dead one neither sends nor receives.
     """
@@ -342,14 +321,15 @@ def _event(
         if not ends:
             raise UnknownNameError("link", event.link, _similar(graph, event.link), listed_by=_LIST)
         links = tuple(number[f"{src}->{dst}"] for src, dst in ends)
-        return Event(event.start, event.end, event.factor, links, reroute_after=event.reroute_after)
+        after = inf if event.reroute_after is None else event.reroute_after
+        return [Event(*span, event.factor, links, reroute_after=after) for span in event.spans]
     if event.node is not None and not 0 <= event.node < len(nodes):
         raise ScenarioError(f"events: got node {event.node}; must be one of 0 .. {len(nodes) - 1}")
     slow = nodes[event.node] if event.node is not None else (event.rank or 0,)
     hbm = tuple(len(router.bandwidth) + rank for rank in slow)
     gpus = {ranks[rank] for rank in slow}
     cut = [link for name, link in number.items() if gpus & set(name.split("->"))] if event.factor == 0.0 else []
-    return Event(event.start, event.end, event.factor, (*cut, *hbm), tuple(slow))
+    return [Event(*span, event.factor, (*cut, *hbm), tuple(slow)) for span in event.spans]
 
 
 def _similar(graph: Graph, name: str) -> list[str]:

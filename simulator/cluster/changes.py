@@ -9,9 +9,54 @@ Example: a link at 0.5 from 1 s to 4 s, and at 0.2 from 3 s on, has the factors 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
+from typing import Annotated
+
+from pydantic import Field
+
+from simulator.basics import reading
+from simulator.basics.spec import Count, Rank, Spec
+
+# A shell pattern may leave out the arrow: `*gpu0*` matches the links of both directions.
+LinkName = Annotated[
+    str,
+    reading.text(
+        r"\S(?:.*\S)?->\S(?:.*\S)?|.*[*?\[].*",
+        "the name of a link, such as 'gpu0->switch0', or a shell pattern, such as 'gpu0->*'",
+    ),
+]
+
+
+class EventSpec(Spec):
+    """A link, GPU or node that slows down or fails during the step (an entry of `events`)."""
+
+    at: Annotated[float, reading.duration()] = Field(description="When it begins.")
+    lasts: Annotated[float, reading.duration()] | None = Field(
+        default=None, description="How long it lasts; for good if omitted."
+    )
+    factor: Annotated[float, reading.number(positive=False, most=1.0)] = Field(
+        default=0.0, description="Factor on the rate meanwhile; 0 is down or dead."
+    )
+    link: LinkName | None = Field(default=None, description="Link ('src->dst') or shell pattern of links.")
+    rank: Rank | None = Field(default=None, description="Rank whose GPU slows down.")
+    node: Rank | None = Field(default=None, description="Node whose GPUs slow down.")
+    every: Annotated[float, reading.duration()] | None = Field(
+        default=None, description="Time from one beginning to the next, for a link that flaps."
+    )
+    times: Count = Field(default=1, description="Number of times that it happens.")
+    reroute_after: Annotated[float, reading.duration()] | None = Field(
+        default=None,
+        description="Time until transfers take other routes around a link that is down; they wait for it if omitted.",
+    )
+
+    @property
+    def spans(self) -> Iterator[tuple[float, float]]:
+        """Beginning and end of each time that it happens [s]; the end may be infinite."""
+        for number in range(self.times):
+            start = self.at + number * (self.every or 0.0)
+            yield start, inf if self.lasts is None else start + self.lasts
 
 
 @dataclass(frozen=True, slots=True)

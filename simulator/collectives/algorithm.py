@@ -19,6 +19,7 @@ from simulator.cluster.cluster import Steps
 from simulator.collectives.example import Example, plain
 from simulator.collectives.idle import IdleNetwork
 from simulator.records.collective_operation import COLLECTIVE_OPERATIONS
+from simulator.records.operation import ElementSizes as ElementSizes
 from simulator.records.schedule import Repeat, Round, Schedule
 
 OPERATIONS: Final = tuple(COLLECTIVE_OPERATIONS)
@@ -86,20 +87,6 @@ class CollectiveRequest:
     def order(self) -> tuple[int, ...]:
         """Return `rank_order`; by default 0, 1, 2, ... up to N - 1."""
         return self.rank_order or tuple(range(self.world_size))
-
-
-@dataclass(frozen=True, slots=True)
-class ElementSizes:
-    """Bytes that an array element takes on the wire.
-
-    Attributes
-    ----------
-    copied, reduced : int
-        Bytes on the wire for an element that the receiver copies, and for an element that the receiver adds [B].
-    """
-
-    copied: int
-    reduced: int
 
 
 class Auxiliary(Enum):

@@ -21,7 +21,6 @@ from simulator.collectives.algorithm import (
     Algorithm,
     Auxiliary,
     CollectiveRequest,
-    ElementSizes,
 )
 from simulator.collectives.choose import Candidate, choose
 from simulator.collectives.constants import caps_of, constants, on_whole_nodes, runs, source_of
@@ -29,7 +28,7 @@ from simulator.collectives.estimate import estimate
 from simulator.collectives.idle import IdleNetwork
 from simulator.collectives.own_algorithms import broken_text, flows_at_once, is_own, proof_text, prove
 from simulator.collectives.ring import widest_order
-from simulator.records.operation import Collective
+from simulator.records.operation import Collective, ElementSizes, RateCaps
 from simulator.records.program import Program
 from simulator.records.reduction_order import ReductionOrder
 from simulator.records.schedule import Schedule
@@ -134,7 +133,7 @@ def plan(cluster: Cluster, task: Task) -> Plan:
         # The wait delays only the first buffer; later buffers queue behind the first.
         op = _collective(cluster, part, name, algorithm, label, why)
         op = replace(op, startup=op.startup + (task.wait if number == 0 else 0.0), together=len(messages) > 1)
-        time = algorithm.closed_form(part.request, _sizes(op), _network(cluster, task.group, op))
+        time = algorithm.closed_form(part.request, op.sizes, _network(cluster, task.group, op))
         foreseen &= time is not None
         predicted += time or 0.0
         ops.append(op)
@@ -250,7 +249,7 @@ def _candidates(cluster: Cluster, task: Task, names: Iterable[str]) -> list[Cand
         if attempt is not None:
             request, op = attempt
             algorithm = ALGORITHMS.find(name)
-            time = algorithm.closed_form(request, _sizes(op), _network(cluster, task.group, op))
+            time = algorithm.closed_form(request, op.sizes, _network(cluster, task.group, op))
             exact = time is not None
             candidates.append(Candidate(name, time if exact else estimate(cluster, op), exact))
     return candidates
@@ -314,17 +313,14 @@ def _collective(cluster: Cluster, task: Task, name: str, algorithm: Algorithm, l
         group=task.group,
         schedule=schedule,
         elements=request.elements,
-        itemsize=dtype.itemsize,
-        reduce_itemsize=max(4, dtype.itemsize) if wide else dtype.itemsize,
+        sizes=ElementSizes(dtype.itemsize, max(4, dtype.itemsize) if wide else dtype.itemsize),
         dtype=task.dtype,
         reduction=task.reduction,
         accumulate="float32" if task.accumulate == "float32" else task.dtype,
         auxiliaries=auxiliaries,
         startup=machine.latency(algorithm.steps(request)) if machine else 0.0,
-        rate_cap=inside / flows.inside,
-        cross_rate_cap=across / flows.across,
+        caps=RateCaps(inside / flows.inside, across / flows.across, source_of(cluster, machine)),
         why=why,
-        constants=source_of(cluster, machine),
     )
 
 
@@ -367,10 +363,6 @@ def _auxiliaries(cluster: Cluster, task: Task, name: str, auxiliary: Auxiliary) 
     return tuple(switches)
 
 
-def _sizes(op: Collective) -> ElementSizes:
-    return ElementSizes(copied=op.itemsize, reduced=op.reduce_itemsize)
-
-
 def _network(cluster: Cluster, group: tuple[int, ...], op: Collective) -> IdleNetwork:
     vertices = tuple(cluster.ranks[rank] for rank in group) + op.auxiliaries
-    return IdleNetwork(cluster, vertices, group, op.startup, op.rate_cap, op.cross_rate_cap)
+    return IdleNetwork(cluster, vertices, group, op.startup, op.caps.inside, op.caps.across)

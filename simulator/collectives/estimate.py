@@ -80,7 +80,7 @@ def _ends(cluster: Cluster, op: Collective) -> tuple[Floats, float]:
         # Every flow on a link gets an equal share; a flow's rate is its smallest share, or its cap.
         users = np.bincount(ways.link, minlength=len(bandwidth))
         shares = np.minimum.reduceat(bandwidth[ways.link] / users[ways.link], ways.start)
-        rate = np.minimum(shares, rate_caps(nodes, src, dst, op.rate_cap, op.cross_rate_cap))
+        rate = np.minimum(shares, rate_caps(nodes, src, dst, op.caps.inside, op.caps.across))
         volumes = nbytes[begin : begin + size * part.times].reshape(part.times, size)
         load += _load(ways, volumes, len(bandwidth))
         for turn in range(part.times):
@@ -112,7 +112,7 @@ def least(cluster: Cluster, op: Collective) -> float:
 def _carried(op: Collective, transfers: Transfers) -> Floats:
     """Return the bytes that each transfer carries, shape (t,) [B]."""
     carried = transfer_elements(transfers, timed_sizes(op.schedule, op.elements))
-    return np.asarray(carried * np.where(transfers.reduce, op.reduce_itemsize, op.itemsize))
+    return np.asarray(carried * np.where(transfers.reduce, op.sizes.reduced, op.sizes.copied))
 
 
 def _load(ways: _Ways, nbytes: Floats, links: int) -> Floats:

@@ -15,7 +15,7 @@ import numpy as np
 from simulator.basics.dtypes import find
 from simulator.cluster.cluster import Cluster, Steps
 from simulator.collectives.constants import source_of
-from simulator.records.operation import Collective
+from simulator.records.operation import Collective, ElementSizes, RateCaps
 from simulator.records.reduction_order import ReductionOrder
 from simulator.records.schedule import Round, Schedule
 
@@ -69,12 +69,11 @@ def _sent(cluster: Cluster, elements: int, dtype: str, group: tuple[int, ...], s
         group=group,
         schedule=schedule,
         elements=elements,
-        itemsize=itemsize,
-        reduce_itemsize=itemsize,
+        sizes=ElementSizes(itemsize, itemsize),
         dtype=dtype,
         startup=machine.latency(_step(cluster, group)) if machine else 0.0,
-        rate_cap=machine.rate_cap * factor if machine else float("inf"),
-        cross_rate_cap=machine.cross_rate_cap * factor if machine else float("inf"),
+        caps=RateCaps(machine.rate_cap * factor, machine.cross_rate_cap * factor, source_of(cluster, machine))
+        if machine
+        else RateCaps(),
         why="every rank sends one message",
-        constants=source_of(cluster, machine),
     )

@@ -40,7 +40,7 @@ from simulator.engine.link_pruning import PotentialFlows, all_links, prune_links
 from simulator.engine.path import Path
 from simulator.engine.routes import Routes
 from simulator.engine.traffic import Traffic
-from simulator.records.operation import Collective
+from simulator.records.operation import Collective, ElementSizes, RateCaps
 from simulator.records.schedule import Schedule
 from simulator.records.timeline import RouteLinks
 from simulator.records.transfers import Transfers
@@ -139,8 +139,7 @@ class _Kind(NamedTuple):
     group: tuple[int, ...]
     auxiliaries: tuple[str, ...]
     stream: str
-    rate_cap: float
-    cross_rate_cap: float
+    caps: RateCaps
     priority: float
 
 
@@ -217,7 +216,7 @@ class _CollectiveRouter:
 
     cluster: Cluster
     capacity: Sequence[float]
-    _traffics: dict[tuple[int, int, int, int], Traffic] = field(default_factory=dict)
+    _traffics: dict[tuple[int, int, ElementSizes], Traffic] = field(default_factory=dict)
     _contending: dict[bytes, bool] = field(default_factory=dict)
 
     def route_collectives(
@@ -397,12 +396,13 @@ class _CollectiveRouter:
 
     def _traffic(self, op: Collective) -> Traffic:
         """Return a collective's transfers and bytes, cached by schedule and sizes."""
-        sizes = op.elements, op.itemsize, op.reduce_itemsize
         # Traffic depends on schedule and sizes, not on the group.
-        key = (id(op.schedule), *sizes)
+        key = id(op.schedule), op.elements, op.sizes
         if key not in self._traffics:
             self._traffics[key] = self.cluster.remember(
-                (Traffic, *key), lambda: Traffic(op.schedule, *sizes), lambda traffic: 64 + 4 * len(traffic.route_keys)
+                (Traffic, *key),
+                lambda: Traffic(op.schedule, op.elements, op.sizes),
+                lambda traffic: 64 + 4 * len(traffic.route_keys),
             )
         return self._traffics[key]
 
@@ -441,7 +441,7 @@ class _CollectiveRouter:
         node_of, participants = self.cluster.node_of(), ranks + len(first.auxiliaries)
         rate = np.concatenate(
             [
-                rate_caps(nodes_of(node_of, op.group, participants), src, dst, op.rate_cap, op.cross_rate_cap)
+                rate_caps(nodes_of(node_of, op.group, participants), src, dst, op.caps.inside, op.caps.across)
                 for op in ops
             ]
         )
@@ -505,7 +505,7 @@ def _batches(ops: Mapping[_Kind, Collective], times: Mapping[_Kind, int]) -> lis
         # With servers or switches: a batch of its own.
         traits: tuple[object, ...] = (kind,)
         if not kind.auxiliaries:
-            traits = kind.schedule, kind.stream, kind.rate_cap, kind.cross_rate_cap, kind.priority
+            traits = kind.schedule, kind.stream, kind.caps, kind.priority
             # Depth is one more than the largest depth among the group's ranks. Two groups at equal depth therefore have
             # no common rank.
             level = 1 + max(depth.get((traits, rank), 0) for rank in kind.group)
@@ -522,4 +522,4 @@ def _vertices(cluster: Cluster, op: Collective) -> tuple[str, ...]:
 
 def _kind(op: Collective) -> _Kind:
     """Return a collective's cache key for routes, equal for collectives that differ only in size."""
-    return _Kind(id(op.schedule), op.group, op.auxiliaries, op.stream, op.rate_cap, op.cross_rate_cap, op.priority)
+    return _Kind(id(op.schedule), op.group, op.auxiliaries, op.stream, op.caps, op.priority)

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from simulator.basics.arrays import Floats, Ints
 from simulator.records.chunks import run_elements, sums_of_runs, timed_sizes, transfer_elements
+from simulator.records.operation import ElementSizes
 from simulator.records.schedule import Repeat, Round, Schedule
 from simulator.records.transfers import Transfers, write_out
 
@@ -51,14 +52,11 @@ class Traffic:
         The collective's transfers.
     elements : int
         Elements of the whole array.
-    itemsize, reduce_itemsize : int
-        Bytes of an element on the wire, if it is copied and if it is reduced [B].
     """
 
     schedule: Schedule
     elements: int
-    itemsize: int
-    reduce_itemsize: int
+    sizes: ElementSizes
 
     def __len__(self) -> int:
         """Number of transfers, counted from the rounds without writing the transfers out."""
@@ -130,7 +128,7 @@ class Traffic:
 
     def _width(self, round_: Round) -> Ints:
         """Return bytes per element on the wire, for each transfer [B]."""
-        return np.where(round_.reduce, self.reduce_itemsize, self.itemsize)
+        return np.where(round_.reduce, self.sizes.reduced, self.sizes.copied)
 
     def _is_steady(self, repeat: Repeat) -> bool:
         """Return True if every transfer in a round carries equal bytes in each repetition of the round."""
@@ -185,9 +183,9 @@ class Traffic:
         """Bytes carried by each transfer, shape (transfers,) [B]."""
         # A common width for copies and reductions saves a column.
         carried = transfer_elements(self.transfers, self.chunk_sizes)
-        if self.itemsize == self.reduce_itemsize:
-            return carried * self.itemsize
-        return carried * np.where(self.transfers.reduce, self.reduce_itemsize, self.itemsize)
+        if self.sizes.copied == self.sizes.reduced:
+            return carried * self.sizes.copied
+        return carried * np.where(self.transfers.reduce, self.sizes.reduced, self.sizes.copied)
 
     @cached_property
     def route_of(self) -> npt.NDArray[np.int32]:

@@ -80,7 +80,7 @@ def _latent_projected(model: Transformer, latent: LatentAttention, batch: Batch)
     for name, rank, beside, width in parts:
         # The small down matrices are whole on every rank: each rank computes the short vectors of its own tokens, and
         # gathers every rank's before the up matrix, which is cut by columns.
-        down = linear(f"{name} down", tokens, rank + beside, d, batch, normed, bias=False)
+        down = linear(Matmul(f"{name} down", tokens, rank + beside, d), batch, normed, bias=False)
         yield replace(down, communications=_positions_of_all(batch.tokens * beside, cut))
         yield norm_of(f"{name} norm", f"{name} down", tokens * rank, tokens, batch)
         short = Saved(f"{name} norm output", tokens * rank * p, f"{name} norm")

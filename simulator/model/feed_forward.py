@@ -76,11 +76,9 @@ def _experts(model: Transformer, batch: Batch) -> tuple[Operation, ...]:
     activation = _activation(model, routed, f // cut.tensor, batch)
     dispatched = Saved("dispatched tokens", routed * d * p, "dispatch")
     activated = Saved("activation output", activation.output, "activation")
-    up = linear(
-        "up", tokens, (2 * f if model.gated else f) // cut.tensor, d, batch, dispatched,
-        bias=model.mlp_bias, groups=groups,
-    )  # fmt: skip
-    down = linear("down", tokens, d, f // cut.tensor, batch, activated, bias=model.mlp_bias, groups=groups)
+    wide = (2 * f if model.gated else f) // cut.tensor
+    up = linear(Matmul("up", tokens, wide, d, groups), batch, dispatched, bias=model.mlp_bias)
+    down = linear(Matmul("down", tokens, d, f // cut.tensor, groups), batch, activated, bias=model.mlp_bias)
     # A rank receives the tokens of each sender in turn, sorts them by its own experts, and sorts the outputs back.
     sorts = cut.exchange.dispatch == "all_to_all" and cut.ranks > 1 and groups > 1
     received = cut.at_experts(model, tokens_here) * d * p
@@ -126,7 +124,8 @@ def _shared_gate(model: Transformer, batch: Batch, normed: Saved) -> Operation:
     input `normed` with a vector.
     """
     size = batch.tokens_between * model.hidden_size * batch.itemsize
-    gate = linear("shared gate", batch.tokens_between, 1, model.hidden_size, unquantised(batch), normed, bias=False)
+    product = Matmul("shared gate", batch.tokens_between, 1, model.hidden_size)
+    gate = linear(product, unquantised(batch), normed, bias=False)
     return replace(
         gate,
         forward=(*gate.forward, Elementwise("shared gate product", size, size, fusible=True)),

@@ -138,8 +138,8 @@ def _patches(model: Transformer, patches: Patches, batch: Batch) -> Operation:
     on every rank. Nothing needs the gradient of an image.
     """
     pixels = Saved("patches", batch.sequences * patches.count * patches.width * batch.itemsize, "input")
-    rows = batch.sequences * patches.count
-    operation = linear("patch embedding", rows, model.hidden_size, patches.width, unquantised(batch), pixels, bias=True)
+    product = Matmul("patch embedding", batch.sequences * patches.count, model.hidden_size, patches.width)
+    operation = linear(product, unquantised(batch), pixels, bias=True)
     return replace(operation, backward=tuple(kernel for kernel in operation.backward if kernel.of_weights))
 
 
@@ -231,7 +231,7 @@ def _transform(model: Transformer, batch: Batch) -> list[Operation]:
         size,
     )
     entered = Saved("head input", size, "input")
-    return [linear("transform", tokens, d, d, unquantised(batch), entered, bias=True), activation]
+    return [linear(Matmul("transform", tokens, d, d), unquantised(batch), entered, bias=True), activation]
 
 
 def _logits(model: Transformer, batch: Batch) -> Operation:

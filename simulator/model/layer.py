@@ -13,6 +13,7 @@ from dataclasses import replace
 from simulator.model.attention import attention_block
 from simulator.model.feed_forward import feed_forward_block
 from simulator.model.head import lookup
+from simulator.model.kernel import Matmul
 from simulator.model.operation import Batch, Operation, Saved, linear, norm, residual
 from simulator.model.overlap import overlapped
 from simulator.model.shape import Transformer
@@ -39,7 +40,7 @@ def _joined(model: Transformer, batch: Batch) -> tuple[Operation, ...]:
         embedding,
         norm("next token norm", embedding.name, model, stream),
         norm("hidden norm", "input", model, stream),
-        linear("join", tokens, d, 2 * d, batch, both, bias=False),
+        linear(Matmul("join", tokens, d, 2 * d), batch, both, bias=False),
     )
 
 

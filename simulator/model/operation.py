@@ -138,16 +138,7 @@ def saved_bytes(operations: tuple[Operation, ...]) -> int:
 
 
 def linear(
-    name: str,
-    tokens: int,
-    n: int,
-    k: int,
-    batch: Batch,
-    saved: Saved,
-    *,
-    bias: bool,
-    groups: int = 1,
-    parts: tuple[tuple[Target, int], ...] = (),
+    out: Matmul, batch: Batch, saved: Saved, *, bias: bool, parts: tuple[tuple[Target, int], ...] = ()
 ) -> Operation:
     """Return the operation for a linear layer: a matmul forward, two backward (input and weight gradient), and a bias
     reduction.
@@ -157,18 +148,17 @@ def linear(
 
     Parameters
     ----------
-    tokens, n, k : int
-        Rows, outputs and inputs of the matmul, per group.
+    out : Matmul
+        The forward matmul: rows, outputs and inputs, for each of `batch` independent matrices (experts).
     saved : Saved
         The saved input.
     bias : bool
         True if the matrix has a bias.
-    groups : int
-        Independent matrices of the same size (experts).
     parts : tuple of (target, int)
         What adapters may be added to, each with its number of outputs on this rank.
     """
-    out, back = Matmul(name, tokens, n, k, groups), Matmul(f"{name} input gradient", tokens, k, n, groups)
+    name, tokens, n, k, groups = out.name, out.m, out.n, out.k, out.batch
+    back = Matmul(f"{name} input gradient", tokens, k, n, groups)
     forward: tuple[Kernel, ...] = (out,)
     backward: tuple[Kernel, ...] = (back,)
     size = tokens * groups * n * batch.itemsize
@@ -294,7 +284,7 @@ def columns(
     number of outputs on all ranks together.
     """
     of_rank = tuple((target, outputs // batch.cut.tensor) for target, outputs in parts)
-    operation = linear(name, batch.tokens, n // batch.cut.tensor, k, batch, saved, bias=bias, parts=of_rank)
+    operation = linear(Matmul(name, batch.tokens, n // batch.cut.tensor, k), batch, saved, bias=bias, parts=of_rank)
     communications = around_columns(name, batch.tokens * k, batch.cut, operation.of_inputs, len(operation.backward))
     if gathers:
         elements, after = batch.tokens * gathers, len(operation.forward)
@@ -318,7 +308,7 @@ def rows(
     """Return the operation for a linear layer (k inputs, n outputs) with a matrix cut by rows over tensor-parallel
     ranks; `parts` are what adapters may be added to, each with its number of outputs.
     """
-    operation = linear(name, batch.tokens, n, k // batch.cut.tensor, batch, saved, bias=bias, parts=parts)
+    operation = linear(Matmul(name, batch.tokens, n, k // batch.cut.tensor), batch, saved, bias=bias, parts=parts)
     communications = around_rows(name, batch.tokens * n, batch.cut, len(operation.forward))
     return replace(operation, communications=communications)
 

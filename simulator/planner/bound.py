@@ -339,7 +339,7 @@ class CollectiveLowerBounds:
     def of(self, op: Collective) -> float:
         """Return a lower bound on the duration of a collective [s]; cached."""
         # The key contains the schedule's id. The cached value holds the schedule, hence Python cannot reuse the id.
-        key = id(op.schedule), op.elements, op.itemsize, op.group, op.rendezvous
+        key = id(op.schedule), op.elements, op.sizes.copied, op.group, op.rendezvous
         if key not in self._known:
             self._known[key] = op.schedule, self._of(op)
         return self._known[key][1]

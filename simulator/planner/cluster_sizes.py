@@ -60,14 +60,14 @@ def sizes(plan: SearchResult, question: PlanQuestion, backend: Backend) -> Itera
     backend : Backend
         Processes or cluster for simulations.
     """
-    if not question.numbers and question.deadline is None:
+    if not question.numbers and question.plan.deadline is None:
         return
     gpus = plan.base.cluster.world_size
     first = _size(gpus, plan, question)
     yield first
     if question.numbers:
         for number in question.numbers:
-            yield _planned(number, question, question.best, backend)
+            yield _planned(number, question, question.plan.best, backend)
         return
     for number in _halves_or_doubles(gpus, down=bool(first.meets)):
         size = _planned(number, question, 1, backend)
@@ -98,7 +98,7 @@ def _planned(gpus: int, question: PlanQuestion, best: int, backend: Backend) -> 
     try:
         *_, result = search(base, question.sequences, question.choices(base), best=best, backend=backend)
     except (ScenarioError, TooLargeError) as error:
-        return ClusterSizeResult(gpus, None, {}, None if question.deadline is None else False, str(error))
+        return ClusterSizeResult(gpus, None, {}, None if question.plan.deadline is None else False, str(error))
     return _size(gpus, result, question)
 
 
@@ -107,7 +107,7 @@ def _size(gpus: int, plan: SearchResult, question: PlanQuestion) -> ClusterSizeR
     if not plan.best:
         (most, _), *_ = plan.refused.counts.most_common(1) or [("", 0)]
         missing = "no setting fits" if plan.do_not_fit or plan.played else f"no setting is possible: {most}"
-        return ClusterSizeResult(gpus, plan, {}, None if question.deadline is None else False, missing)
-    budget, deadline = question.budget, question.deadline
+        return ClusterSizeResult(gpus, plan, {}, None if question.plan.deadline is None else False, missing)
+    budget, deadline = question.budget, question.plan.deadline
     takes = {} if budget is None else amounts(plan.best[0].report, gpus, budget)
     return ClusterSizeResult(gpus, plan, takes, None if deadline is None else takes["days"] <= deadline)

@@ -18,6 +18,7 @@ from simulator.basics.counts import divisors
 from simulator.basics.errors import ScenarioError
 from simulator.planner.plan_question import Constraint, PlanQuestion
 from simulator.planner.space import Choices, InfeasibleCounts, settings
+from simulator.step.global_batch import SEQUENCES
 from simulator.step.pipelines.schedule import SCHEDULES
 
 # Dimensions whose values divide the number of GPUs.
@@ -54,7 +55,8 @@ def _with_shared_batch(question: PlanQuestion, choices: Choices) -> PlanQuestion
     """Return the plan's question with a global batch that every number of data-parallel ranks and every micro-batch
     divide.
     """
-    return replace(question, sequences=question.base.cluster.world_size * lcm(*choices.values["micro_batch"]))
+    shared = question.base.cluster.world_size * lcm(*choices.values["micro_batch"])
+    return replace(question, plan=question.plan.replaced(global_batch=f"{shared}{SEQUENCES}"))
 
 
 def _possible_text(question: PlanQuestion, choices: Choices, parts: Sequence[Constraint]) -> str:

@@ -22,9 +22,9 @@ from simulator.scenario.answer_spec import BudgetSpec
 from simulator.scenario.load import load_scenario
 from simulator.scenario.own_parts import runs_code
 from simulator.scenario.plan_rules import value_of
-from simulator.scenario.plan_spec import BEST, FOLLOWS, GPUS, KEYS, SAID_OR_CHOSEN
+from simulator.scenario.plan_spec import FOLLOWS, GPUS, KEYS, SAID_OR_CHOSEN, PlanSpec
 from simulator.scenario.records import Scenario
-from simulator.step.global_batch import sequences_of
+from simulator.step.global_batch import SEQUENCES, sequences_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,30 +54,26 @@ class PlanQuestion:
     ----------
     base : Scenario
         Keys shared by every setting.
-    sequences : int
-        Global batch [sequences per step].
+    plan : PlanSpec
+        Global batch in sequences, and the wanted report; `said` and `without` have the constraints.
     said : tuple of Constraint
         Dimensions fixed or restricted by the user.
     without : tuple of Constraint
         Values excluded by the user.
-    best : int
-        Number of settings to report.
     budget : BudgetSpec or None
         Length and prices of the whole training.
-    deadline : float or None
-        Most days for the training.
-    sensitivity : bool
-        Whether to plan again for machines with a faster network or more memory.
     """
 
     base: Scenario
-    sequences: int
+    plan: PlanSpec
     said: tuple[Constraint, ...] = ()
     without: tuple[Constraint, ...] = ()
-    best: int = BEST
     budget: BudgetSpec | None = None
-    deadline: float | None = None
-    sensitivity: bool = False
+
+    @property
+    def sequences(self) -> int:
+        """Global batch [sequences per step]."""
+        return self.plan.sequences
 
     def choices(self, base: Scenario | None = None) -> Choices:
         """Return the values to search for each dimension, on the question's cluster, or on the cluster of the scenario
@@ -147,8 +143,7 @@ def plan_question(scenario: Scenario) -> PlanQuestion:
     without = tuple(Constraint(f"{source}: plan.without: {value}", "", (value,)) for value in plan.without)
     # Settings are simulated as ordinary scenarios, without the plan.
     base = scenario.replaced(plan=None, budget=None)
-    return PlanQuestion(base, plan.sequences, tuple(rules), without, plan.best, scenario.budget, plan.deadline,
-                    plan.sensitivity)  # fmt: skip
+    return PlanQuestion(base, plan, tuple(rules), without, scenario.budget)
 
 
 def numbers_of(rules: Sequence[Constraint]) -> tuple[int, ...]:
@@ -211,8 +206,8 @@ def shared_scenario(
     return load_scenario({"name": "plan", "cluster": dict(cluster), "training": training, "plots": []}, settings)
 
 
-def batch_of(written: str | int, seq_len: int, where: str) -> int:
-    """Return the global batch as a number of sequences, from text in tokens or in sequences ("4M", "512seq").
+def batch_of(written: str | int, seq_len: int, where: str) -> str:
+    """Return the global batch in sequences ("512seq"), from text in tokens or in sequences ("4M", "512seq").
 
     Raises
     ------
@@ -220,7 +215,7 @@ def batch_of(written: str | int, seq_len: int, where: str) -> int:
         The text is not a number, or not a whole number of sequences.
     """
     try:
-        return sequences_of(str(written), seq_len)
+        return f"{sequences_of(str(written), seq_len)}{SEQUENCES}"
     except ValueError as error:
         raise ScenarioError(f"{where} {written}: {error}") from error
 

@@ -6,8 +6,9 @@ They say what happens, never when.
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
+from math import inf
 from typing import Final, Generic, TypeVar
 
 from simulator.records.schedule import Schedule
@@ -109,6 +110,30 @@ class Compute:
 
 
 @dataclass(frozen=True, slots=True)
+class ElementSizes:
+    """Bytes that an array element takes on the wire.
+
+    Attributes
+    ----------
+    copied, reduced : int
+        Bytes on the wire for an element that the receiver copies (as many as in memory), and for an element that the
+        receiver adds: partial sums may be wider [B].
+    """
+
+    copied: int
+    reduced: int
+
+
+@dataclass(frozen=True, slots=True)
+class RateCaps:
+    """Bounds on the rate of each flow of a collective [B/s]; infinite if there are none."""
+
+    inside: float = inf  # of flows in a node
+    across: float = inf  # of flows that leave a node
+    source: str = field(default="", compare=False)  # source of the machine's constants; empty if there are none
+
+
+@dataclass(frozen=True, slots=True)
 class Collective:
     """A process group's collective: every rank in the group has this same operation in its list.
 
@@ -122,15 +147,13 @@ class Collective:
     group: tuple[int, ...]  # ranks; the index in the group is the participant number in the schedule
     schedule: Schedule  # transfers
     elements: int  # elements of the whole array
-    itemsize: int  # bytes of an element in memory, and on the wire if it is only copied [B]
-    reduce_itemsize: int  # bytes of an element on the wire if it is reduced: partial sums may be wider [B]
+    sizes: ElementSizes
     dtype: str = "float32"
     reduction: str = "sum"
     accumulate: str = "float32"  # dtype of partial sums
     auxiliaries: tuple[str, ...] = ()  # vertices of the schedule's additional participants (servers, reducing switches)
     startup: float = 0.0  # time that every rank pays once, before its first transfer [s]
-    rate_cap: float = float("inf")  # bound on the rate of each flow [B/s]; infinite if there is none
-    cross_rate_cap: float = float("inf")  # the same bound for flows that leave a node [B/s]
+    caps: RateCaps = RateCaps()
     # Weight of its flows on a full link: a flow of priority 2 gets twice the rate of a flow of priority 1
     priority: float = 1.0
     # Duration in closed form, from the last rank's arrival [s]; None if transfers are simulated
@@ -139,7 +162,6 @@ class Collective:
     stream: str = "communication"  # stream of the rank
     after: tuple[str, ...] = ()  # operations of the same rank that must end first
     why: str = ""  # why this algorithm was chosen
-    constants: str = ""  # source of the machine's constants for it; empty if there are none
     # True if kernels run slower while it is in flight; False for copies to the host, which use the GPU's copy engines
     takes_sms: bool = True
     # True if a rank that comes early is idle until the last rank comes (a receive); its span then begins at that time
@@ -149,7 +171,7 @@ class Collective:
     @property
     def nbytes(self) -> int:
         """Bytes in the whole array [B]."""
-        return self.elements * self.itemsize
+        return self.elements * self.sizes.copied
 
     def named(
         self, name: str, after: tuple[str, ...], group: tuple[int, ...], act: NumericAction[Exchange] | None = None
@@ -159,10 +181,9 @@ class Collective:
         Written out, because a program may have a million: `dataclasses.replace` takes three times longer.
         """
         return Collective(
-            name, group, self.schedule, self.elements, self.itemsize, self.reduce_itemsize, self.dtype, self.reduction,
-            self.accumulate, self.auxiliaries, self.startup, self.rate_cap, self.cross_rate_cap, self.priority,
-            self.duration, self.together, self.stream, after, self.why, self.constants, self.takes_sms,
-            self.rendezvous, act or self.act,
+            name, group, self.schedule, self.elements, self.sizes, self.dtype, self.reduction, self.accumulate,
+            self.auxiliaries, self.startup, self.caps, self.priority, self.duration, self.together, self.stream, after,
+            self.why, self.takes_sms, self.rendezvous, act or self.act,
         )  # fmt: skip
 
 
@@ -197,6 +218,6 @@ Op = Compute | Collective | Allocate | Free
 def content(op: Collective) -> Hashable:
     """Return a key of a collective's contents: equal for collectives that differ only in name, waits and effect."""
     return (
-        id(op.schedule), op.group, op.auxiliaries, op.elements, op.itemsize, op.reduce_itemsize, op.dtype, op.stream,
-        op.startup, op.rate_cap, op.cross_rate_cap, op.priority, op.duration, op.together,
+        id(op.schedule), op.group, op.auxiliaries, op.elements, op.sizes, op.dtype, op.stream, op.startup, op.caps,
+        op.priority, op.duration, op.together,
     )  # fmt: skip

@@ -35,7 +35,7 @@ def incidents_picture(answer: Goodput) -> Picture | None:
 
 def runs_picture(answer: Goodput) -> Picture | None:
     """Draw the share of the runs that have ended by a day, or that do some work in given days; None for equal runs."""
-    if answer.question.days is None:
+    if answer.question.run.days is None:
         values = [run.time / DAY for run in answer.outlook.runs]
         middle, late = (answer.outlook.time(part) / DAY for part in (0.5, 0.95))
         axis = "days until the work is done"
@@ -43,11 +43,11 @@ def runs_picture(answer: Goodput) -> Picture | None:
     else:
         scale, unit = answer.unit_of_work
         values = [run.work * answer.work_per_step / answer.step_time / scale for run in answer.outlook.runs]
-        axis = f"work in {answer.question.days:g} days [{unit}]"
-        title = f"Half of the runs do at least {answer.middle} in {format_duration(answer.question.days * DAY)}"
+        axis = f"work in {answer.question.run.days:g} days [{unit}]"
+        title = f"Half of the runs do at least {answer.middle} in {format_duration(answer.question.run.days * DAY)}"
     if max(values) == min(values):
         return None
-    return Picture("runs", share_of_runs.figure(values, axis, title, rising=answer.question.days is None))
+    return Picture("runs", share_of_runs.figure(values, axis, title, rising=answer.question.run.days is None))
 
 
 def intervals_picture(answer: Goodput) -> Picture | None:
@@ -56,8 +56,8 @@ def intervals_picture(answer: Goodput) -> Picture | None:
     if choice is None:
         return None
     marked = {"best": choice.best, "Young": choice.young, "Daly": choice.daly}
-    if answer.question.interval is not None:
-        marked["given"] = answer.question.interval
+    if answer.question.run.interval is not None:
+        marked["given"] = answer.question.run.interval
     return Picture("intervals", interval_sweep.figure(choice.tried, marked))
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from math import exp, hypot, inf, isfinite, log, log1p
-from typing import TYPE_CHECKING, Any, Final, Literal, get_args
+from typing import TYPE_CHECKING, Any, Final, get_args
 
 from simulator.basics.counts import number_of
 from simulator.basics.errors import ScenarioError, one_of
@@ -28,6 +28,7 @@ from simulator.report.numbers.training_summary import TrainingReport
 from simulator.report.tables.answer_table import AnswerTable
 from simulator.run.scenario_cluster import Clusters
 from simulator.run.simulate import simulate_point
+from simulator.scenario.days_file import RunOfDays, Save
 from simulator.scenario.records import Scenario
 from simulator.step.checkpoint_traffic import checkpoint_bytes
 from simulator.step.offload import copies
@@ -36,7 +37,6 @@ from simulator.step.plan import StepPlan
 if TYPE_CHECKING:
     import pandas as pd
 
-Save = Literal["asynchronous", "synchronous"]
 # Failures of a node and day that stop a job: Llama 3 405B on 16,384 H100, 419 in 54 days on 2,048 nodes
 # (arXiv:2407.21783, table 5).
 USUAL_FAILURES: Final = 3.79e-3
@@ -61,69 +61,40 @@ class GoodputQuestion:
     ----------
     scenario : Scenario
         A single training step.
-    days : float or None
-        Length of the run [days]; None if `tokens` ends it.
-    tokens : float or None
-        Work of the whole training, in tokens without padding, or samples.
-    failures : float or None
-        Failures for each node and day that stop the job [1/day]. If None, derived from `mtbf`; if `mtbf` is None too,
-        `USUAL_FAILURES`, 0.00379.
-    mtbf : float or None
-        Mean time between failures of the whole job on all of its nodes [s]; an error if `failures` is given too.
-    save : {"asynchronous", "synchronous"}
-        Whether the step goes on while a checkpoint travels from host memory to the storage.
-    interval : float or None
-        Work between saves [s]; None for the best.
-    storage : float or None
-        Rate of the storage for all GPUs together [B/s]; None for the rate of the scenario's storage, or without one
-        160 MB/s for each GPU.
-    detection, watchdog, restart, repair : float
-        As in `Recovery` [s].
-    spares : int or None
-        As in `Recovery`.
+    run : RunOfDays
+        Its length, what fails and how it saves; without failures and `mtbf`, a node fails `USUAL_FAILURES` times a day.
     """
 
     scenario: Scenario
-    days: float | None = None
-    tokens: float | None = None
-    failures: float | None = None
-    save: Save = "asynchronous"
-    interval: float | None = None
-    storage: float | None = None
-    detection: float = 30.0
-    watchdog: float = 600.0
-    restart: float = 300.0
-    spares: int | None = None
-    repair: float = DAY
-    seed: int = 0
-    mtbf: float | None = None
+    run: RunOfDays
 
     def __post_init__(self) -> None:
         """Raise ScenarioError for values that no training has."""
+        run = self.run
         if several := [*self.scenario.compare, *self.scenario.sweep]:
             raise ScenarioError(
                 f"{self.scenario.source}: has several points along {', '.join(several)}; give each a single value, for "
                 f"example --set {several[0]}=VALUE"
             )
-        if (self.days is None) == (self.tokens is None):
-            which = "neither days nor tokens are given" if self.days is None else "days and tokens are given"
+        if (run.days is None) == (run.tokens is None):
+            which = "neither days nor tokens are given" if run.days is None else "days and tokens are given"
             raise ScenarioError(f"days: {which}; give one of the two, which ends the training")
-        if self.failures is not None and self.mtbf is not None:
+        if run.failures is not None and run.mtbf is not None:
             raise ScenarioError(
                 "mtbf: failures and mtbf are given; give one of the two, which is how often the job fails"
             )
         for name in ("days", "tokens", "interval", "storage", "mtbf"):
-            value = getattr(self, name)
+            value = getattr(run, name)
             if value is not None and not (isfinite(value) and value > 0):
                 raise ScenarioError(f"{name}: got {value:g}; must be above 0")
         for name in ("failures", "detection", "watchdog", "restart", "repair"):
-            value = getattr(self, name)
+            value = getattr(run, name)
             if value is not None and not (isfinite(value) and value >= 0):
                 raise ScenarioError(f"{name}: got {value:g}; must be at least 0")
-        if self.save not in get_args(Save):
-            raise ScenarioError(f"save: got {self.save!r}; {one_of(get_args(Save), self.save)}")
-        if self.spares is not None and self.spares < 0:
-            raise ScenarioError(f"spares: got {self.spares}; must be at least 0")
+        if run.save not in get_args(Save):
+            raise ScenarioError(f"save: got {run.save!r}; {one_of(get_args(Save), run.save)}")
+        if run.spares is not None and run.spares < 0:
+            raise ScenarioError(f"spares: got {run.spares}; must be at least 0")
         if self.scenario.training is None:
             raise ScenarioError(_NO_COLLECTIVE)
 
@@ -132,9 +103,9 @@ class GoodputQuestion:
 
         From `mtbf`, the number is 86,400 / (`mtbf` x `nodes`).
         """
-        if self.mtbf is not None:
-            return DAY / (self.mtbf * nodes)
-        return USUAL_FAILURES if self.failures is None else self.failures
+        if self.run.mtbf is not None:
+            return DAY / (self.run.mtbf * nodes)
+        return USUAL_FAILURES if self.run.failures is None else self.run.failures
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,9 +147,9 @@ class Goodput:
     @property
     def subject(self) -> str:
         """Name of the scenario, number of nodes, and length or work of the run."""
-        question = self.question
-        length = f"{question.days:g} days" if question.days is not None else f"{question.tokens:,.0f} {self.unit}s"
-        return f"{question.scenario.name}: {number_of(self.job.nodes, 'node')}, {length}"
+        run = self.question.run
+        length = f"{run.days:g} days" if run.days is not None else f"{run.tokens:,.0f} {self.unit}s"
+        return f"{self.question.scenario.name}: {number_of(self.job.nodes, 'node')}, {length}"
 
     @property
     def spares_needed(self) -> int:
@@ -193,9 +164,9 @@ class Goodput:
         of_step = f"±{100 * self.uncertainty:.0f} % of the step time"
         causes = " and ".join([of_step] * (self.uncertainty > 0) + ["failures"] * (self.intervals is not None))
         useful = f"; {100 * share:.1f} % of the time is useful."
-        if self.question.days is not None:
+        if self.question.run.days is not None:
             low, high = map(self._work, self.range(self.outlook.work))
-            what = f"In {self.question.days:g} days the training does {self.middle}"
+            what = f"In {self.question.run.days:g} days the training does {self.middle}"
         else:
             low, high = (f"{seconds / DAY:.1f}" for seconds in self.range(self.outlook.time))
             what = f"The training takes {self.middle}"
@@ -216,7 +187,7 @@ class Goodput:
     @property
     def _range_of_answer(self) -> dict[str, tuple[float, float]]:
         """The 80 % range of what was asked: work in a given time, or the time until given work is done [s]."""
-        if self.question.days is None:
+        if self.question.run.days is None:
             return {"time_80_s": self.range(self.outlook.time)}
         low, high = (done / self.step_time * self.work_per_step for done in self.range(self.outlook.work))
         return {"work_80": (low, high)}
@@ -224,7 +195,7 @@ class Goodput:
     @property
     def middle(self) -> str:
         """What half of the runs reach: work in a given time, or days until given work is done, in words."""
-        if self.question.days is not None:
+        if self.question.run.days is not None:
             return self._work(self.outlook.work(0.5))
         return f"{self.outlook.time(0.5) / DAY:.1f} days"
 
@@ -260,7 +231,7 @@ class Goodput:
             format_duration(seconds) for seconds in (self.intervals.young, self.intervals.daly, best)
         )
         formulas = f"Young: {young}, Daly: {daly}"
-        if self.question.interval is None:
+        if self.question.run.interval is None:
             lines.append(f"It saves every {shortest} of work, the best interval by simulation ({formulas}).")
         elif abs(used / best - 1.0) > 0.25:
             lines.append(f"A save every {shortest} instead of {format_duration(used)} is best ({formulas}).")
@@ -288,7 +259,7 @@ class Goodput:
         )
         rate = format_bandwidth(self.checkpoint_bytes / saves.load)
         stop = f"A checkpoint of {format_memory(self.checkpoint_bytes)} stops the work for {format_time(saves.stall)}"
-        if self.question.save == "synchronous":
+        if self.question.run.save == "synchronous":
             return step, f"{stop}, until the storage has it (synchronous save, {rate} for all GPUs together)."
         return step, (
             f"{stop}, and the storage has it {format_time(saves.write)} later (asynchronous save, {rate} for all GPUs "
@@ -419,29 +390,29 @@ def goodput(question: GoodputQuestion, step: HealthyStep | None = None) -> Goodp
     ScenarioError
         As `healthy_step`.
     """
-    step = step or healthy_step(question.scenario)
-    storage = question.storage or question.scenario.cluster.storage or step.ranks * _STORAGE_OF_GPU
+    step, run = step or healthy_step(question.scenario), question.run
+    storage = run.storage or question.scenario.cluster.storage or step.ranks * _STORAGE_OF_GPU
     write = step.nbytes / storage
     # A write behind the steps slows them down; what they lose counts as time of the save.
     asynchronous = step.copied + step.lost_beside(write), write
-    stall, behind = asynchronous if question.save == "asynchronous" else (write, 0.0)
-    saves = Checkpointing(question.interval or 3600.0, stall, behind, write)
-    recovery = Recovery(question.detection, question.watchdog, question.restart, question.spares, question.repair)
+    stall, behind = asynchronous if run.save == "asynchronous" else (write, 0.0)
+    saves = Checkpointing(run.interval or 3600.0, stall, behind, write)
+    recovery = Recovery(run.detection, run.watchdog, run.restart, run.spares, run.repair)
     rate = question.failures_of_node(step.nodes) / DAY
     kinds = FailureKind("error", rate * (1 - _HANGS)), FailureKind("hang", rate * _HANGS, "hangs")
     job = Job(step.nodes, FailureProcess(kinds if rate else ()), saves, recovery)
-    until = DAY * question.days if question.days is not None else inf
-    needed = question.tokens / step.work * step.time if question.tokens is not None else inf
-    seeds = range(question.seed, question.seed + _SEEDS)
+    until = DAY * run.days if run.days is not None else inf
+    needed = run.tokens / step.work * step.time if run.tokens is not None else inf
+    seeds = range(run.seed, run.seed + _SEEDS)
     intervals = None
     if rate:
         mean = job.process.between_failures(step.nodes)
         # So long that every interval meets enough failures to be judged.
         judged = max(min(until, needed), 100 * mean)
         intervals = best_interval(job, seeds[:_SEEDS_OF_INTERVALS], judged)
-        if question.interval is None:
+        if run.interval is None:
             job = replace(job, checkpointing=replace(saves, interval=intervals.best))
-    elif question.interval is None:
+    elif run.interval is None:
         # No failure: a save would only cost time.
         job = replace(job, checkpointing=replace(saves, interval=inf))
     outcome = outlook(job, seeds if rate else seeds[:1], until=until, work=needed)

@@ -85,7 +85,7 @@ def _changes(cluster: Cluster, planned: Plan) -> bool:
     return bool(cluster.changing_links) and any(
         bool(((reduce == 1) & (dst < len(op.group))).any())
         for op in planned.ops
-        for _, dst, reduce in [Traffic(op.schedule, op.elements, op.itemsize, op.reduce_itemsize).route_keys.T]
+        for _, dst, reduce in [Traffic(op.schedule, op.elements, op.sizes).route_keys.T]
     )
 
 

@@ -11,10 +11,10 @@ from contextlib import contextmanager
 
 from simulator.basics.errors import DeadlockError, SimulationError
 from simulator.basics.units import format_duration, format_time
+from simulator.cluster.changes import EventSpec
 from simulator.records.program import Program
 from simulator.records.setting_text import label
 from simulator.records.timeline import Timeline
-from simulator.scenario.records import EventSpec
 
 
 class StoppedError(SimulationError):

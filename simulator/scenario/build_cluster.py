@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from math import inf
 from pathlib import Path
 
 from simulator.basics.spec import servers_among
-from simulator.cluster.build import Occurrence, build
+from simulator.cluster.build import build
 from simulator.cluster.cluster import Cluster
-from simulator.scenario.records import ClusterSpec, EventSpec, Scenario
+from simulator.scenario.records import ClusterSpec, Scenario
 from simulator.step.framework import load_framework
 from simulator.step.strategies.strategy import STRATEGIES
 from simulator.step.training_spec import TrainingSpec
@@ -31,7 +29,7 @@ def to_cluster(spec: ClusterSpec, base: Path, *, servers: int = 0, network_time:
         placement=spec.placement,
         ecmp_seed=spec.ecmp.hash if spec.ecmp else None,
         network_time=network_time,
-        events=_occurrences(spec.events),
+        events=spec.events,
         storage=spec.storage,
         base=base,
     )
@@ -40,23 +38,6 @@ def to_cluster(spec: ClusterSpec, base: Path, *, servers: int = 0, network_time:
 def network_time(training: TrainingSpec | None, base: Path) -> float:
     """Return the factor on the time of transfers that a training's framework was calibrated to; 1 without training."""
     return 1.0 if training is None else load_framework(training.framework, base).network_time
-
-
-def _occurrences(events: Sequence[EventSpec]) -> tuple[Occurrence, ...]:
-    """Return what happens to links, ranks and nodes, each repetition of an event on its own."""
-    return tuple(
-        Occurrence(
-            event.at + number * (event.every or 0.0),
-            inf if event.lasts is None else event.at + number * (event.every or 0.0) + event.lasts,
-            event.factor,
-            event.link,
-            event.rank,
-            event.node,
-            inf if event.reroute_after is None else event.reroute_after,
-        )
-        for event in events
-        for number in range(event.times)
-    )
 
 
 def servers_of(scenario: Scenario) -> int:

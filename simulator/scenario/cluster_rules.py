@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from simulator.basics import registry
 from simulator.basics.errors import ScenarioError, UnknownNameError
+from simulator.cluster.changes import EventSpec
 from simulator.scenario.caching import memoized
-from simulator.scenario.records import ClusterSpec, EventSpec
+from simulator.scenario.records import ClusterSpec
 from simulator.scenario.rule_violation import RuleViolation, first_duplicate
 
 if TYPE_CHECKING:

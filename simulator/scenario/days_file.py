@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, get_args
 
 from pydantic import Field, ValidationError
 
@@ -51,35 +51,51 @@ def _days_or_duration(value: Any) -> float:
     return float(reading.duration().reader(value))
 
 
+def _failures(value: Any) -> float:
+    """Return the failures of a node, which are written for 1,000 nodes."""
+    return float(reading.number(positive=False, most=1e4).reader(value)) / 1000.0
+
+
 Days = Annotated[float, reading.ValueReader(_days, dict)]
+DaysOrDuration = Annotated[float, reading.ValueReader(_days_or_duration, dict)]
+Duration = Annotated[float, reading.duration()]
 Save = Literal["asynchronous", "synchronous"]
 
 
-class DaysSpec(Spec):
+class RunOfDays(Spec):
+    """A run of days: its length, what fails, and how it saves (keys of a file of days)."""
+
+    days: Days | None = None  # length [days]; None if `tokens` ends the run
+    # Work of the whole training, in tokens without padding, or samples
+    tokens: Annotated[float, reading.ValueReader(_length, dict)] | None = None
+    # Failures for each node and day that stop the job [1/day]; None: from `mtbf`, or without it as often as usual
+    failures: Annotated[float, reading.ValueReader(_failures, dict)] | None = None
+    mtbf: DaysOrDuration | None = None  # mean time between failures of the whole job on all of its nodes [s]
+    # Whether the step goes on while a checkpoint travels from host memory to the storage
+    save: Annotated[Save, reading.choice(get_args(Save))] = "asynchronous"
+    interval: Duration | None = None  # work between saves [s]; None for the best
+    # Rate of the storage for all GPUs together [B/s]; None for the rate of the scenario's storage, or without one
+    # 160 MB/s for each GPU
+    storage: Annotated[float, reading.rate()] | None = None
+    # As in `Recovery` [s]
+    detection: Duration = 30.0
+    watchdog: Duration = 600.0
+    restart: Duration = 300.0
+    spares: Rank | None = None
+    repair: DaysOrDuration = _DAY
+    seed: Seed = 0
+
+
+class DaysSpec(RunOfDays):
     """A file of days (its keys)."""
 
     scenario: str | dict[str, Any]
     settings: dict[str, Any] = Field(default={}, alias="set")
-    days: Days | None = None
-    tokens: Annotated[float, reading.ValueReader(_length, dict)] | None = None
-    failures: Annotated[float, reading.number(positive=False, most=1e4)] | None = None
-    mtbf: Annotated[float, reading.ValueReader(_days_or_duration, dict)] | None = None
-    save: Annotated[Save, reading.choice(("asynchronous", "synchronous"))] | None = None
-    interval: Annotated[float, reading.duration()] | None = None
-    storage: Annotated[float, reading.rate()] | None = None
-    detection: Annotated[float, reading.duration()] | None = None
-    watchdog: Annotated[float, reading.duration()] | None = None
-    restart: Annotated[float, reading.duration()] | None = None
-    spares: Rank | None = None
-    repair: Annotated[float, reading.ValueReader(_days_or_duration, dict)] | None = None
-    seed: Seed | None = None
     compare: dict[str, list[Any]] = Field(default={})
 
 
 # Keys that may be compared.
-COMPARED: Final = tuple(
-    name for name in DaysSpec.model_fields if name not in ("scenario", "settings", "compare", "days", "tokens", "seed")
-)
+COMPARED: Final = tuple(name for name in RunOfDays.model_fields if name not in ("days", "tokens", "seed"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +111,7 @@ class DaysFile:
     source: str  # name of the file
     question: str  # first comment of the file
     scenario: Scenario  # the training
-    given: Mapping[str, Any]  # keys with values, durations in seconds; failures of 1,000 nodes in a day
+    run: RunOfDays  # length, failures and saves
     along: str | None = None  # key that is compared; None if none is
     values: tuple[tuple[str, Any], ...] = ()
 
@@ -118,17 +134,19 @@ def load_days(source: str | Path, overrides: Mapping[str, str]) -> DaysFile:
     path = _path(str(source))
     document = None if path is None else load(path, source=str(source))
     if path is None or document is None or not is_days_file(document.data):
-        return DaysFile(str(source), "", load_scenario(source, overrides), {})
+        return DaysFile(str(source), "", load_scenario(source, overrides), RunOfDays())
+    # A key without a value has its default.
+    data = {
+        key: value for key, value in document.data.items() if value is not None or key not in RunOfDays.model_fields
+    }
     try:
-        spec = DaysSpec.model_validate(document.data)
+        spec = DaysSpec.model_validate(data)
     except ValidationError as error:
         document.refuse(plain_faults(document, error, lambda _: DaysSpec))
         raise  # without a fault above
     along, values = _axis(document, spec)
-    keys = {name: value for name in spec.model_fields_set if (value := getattr(spec, name)) is not None}
-    keys = {name: value for name, value in keys.items() if name not in ("scenario", "settings", "compare")}
     scenario = _scenario(document, spec, path.parent, overrides)
-    return DaysFile(document.source, document.question, scenario, keys, along, values)
+    return DaysFile(document.source, document.question, scenario, spec, along, values)
 
 
 def _path(source: str) -> Path | None:

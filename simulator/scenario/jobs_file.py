@@ -33,9 +33,10 @@ from simulator.basics.document import Document, Fault, Key, load
 from simulator.basics.errors import ScenarioError, one_of
 from simulator.basics.spec import LargeCount, Listed, Spec, stored_dtypes
 from simulator.cluster.build import facts
+from simulator.cluster.changes import EventSpec, LinkName
 from simulator.scenario.load import check_scenario, load_scenario
 from simulator.scenario.plain_faults import plain_faults
-from simulator.scenario.records import ClusterSpec, EcmpSpec, Engine, EventSpec, Factor, LinkName, Scenario, Seed
+from simulator.scenario.records import ClusterSpec, EcmpSpec, Engine, Factor, Scenario, Seed
 from simulator.step.spec import Updater
 from simulator.step.strategies.strategy import STRATEGIES
 

@@ -20,6 +20,7 @@ from simulator.basics import dtypes, reading
 from simulator.basics.errors import one_of
 from simulator.basics.sections import SECTIONS
 from simulator.basics.spec import Count, LargeCount, Listed, Omittable, Rank, Servers, Spec, stored_dtypes
+from simulator.cluster.changes import EventSpec, LinkName
 from simulator.collectives.algorithm_reading import algorithm_reader
 from simulator.model.adapters import Lora
 from simulator.model.experts_spec import ExpertsSpec
@@ -50,14 +51,6 @@ Seed = Annotated[int, reading.whole(0, 2**53)]
 Factor = Annotated[float, reading.number(positive=True, most=1e6)]
 # exp(10 z) spans 17 orders of magnitude between z = -2 and z = 2. A larger sigma models nothing.
 Sigma = Annotated[float, reading.number(positive=False, most=10.0)]
-# A shell pattern may leave out the arrow: `*gpu0*` matches the links of both directions.
-LinkName = Annotated[
-    str,
-    reading.text(
-        r"\S(?:.*\S)?->\S(?:.*\S)?|.*[*?\[].*",
-        "the name of a link, such as 'gpu0->switch0', or a shell pattern, such as 'gpu0->*'",
-    ),
-]
 Name = Annotated[
     str,
     reading.text(
@@ -86,29 +79,6 @@ class EcmpSpec(Spec):
     """The choice among several equal routes (keys of `ecmp`)."""
 
     hash: Seed = Field(description="Seed of the hash for the choice among equal routes.")
-
-
-class EventSpec(Spec):
-    """A link, GPU or node that slows down or fails during the step (an entry of `events`)."""
-
-    at: Annotated[float, reading.duration()] = Field(description="When it begins.")
-    lasts: Annotated[float, reading.duration()] | None = Field(
-        default=None, description="How long it lasts; for good if omitted."
-    )
-    factor: Annotated[float, reading.number(positive=False, most=1.0)] = Field(
-        default=0.0, description="Factor on the rate meanwhile; 0 is down or dead."
-    )
-    link: LinkName | None = Field(default=None, description="Link ('src->dst') or shell pattern of links.")
-    rank: Rank | None = Field(default=None, description="Rank whose GPU slows down.")
-    node: Rank | None = Field(default=None, description="Node whose GPUs slow down.")
-    every: Annotated[float, reading.duration()] | None = Field(
-        default=None, description="Time from one beginning to the next, for a link that flaps."
-    )
-    times: Count = Field(default=1, description="Number of times that it happens.")
-    reroute_after: Annotated[float, reading.duration()] | None = Field(
-        default=None,
-        description="Time until transfers take other routes around a link that is down; they wait for it if omitted.",
-    )
 
 
 class ClusterSpec(Spec):

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from simulator.basics import units, yaml_dialect
 from simulator.basics.sections import varied
+from simulator.cluster.changes import EventSpec
 from simulator.scenario.answer_spec import FindingSpec
 from simulator.scenario.plan_spec import FOLLOWS, KEYS, SAID_OR_CHOSEN, PlanSpec
 from simulator.scenario.records import (
@@ -17,7 +18,6 @@ from simulator.scenario.records import (
     CYCLE,
     ClusterSpec,
     CollectiveSpec,
-    EventSpec,
     FusionSpec,
     Scenario,
     ServersSpec,

@@ -16,7 +16,7 @@ from simulator.cluster.cluster import Cluster
 from simulator.collectives.schedule_builder import ScheduleBuilder
 from simulator.model.model import modules
 from simulator.model.partition import WHOLE
-from simulator.records.operation import Collective
+from simulator.records.operation import Collective, ElementSizes, RateCaps
 from simulator.records.reduction_order import ReductionOrder
 from simulator.records.schedule import Repeat, Round, Schedule, kept
 from simulator.step.spec import TrainingStep
@@ -74,12 +74,10 @@ def save_operation(cluster: Cluster, nbytes: int, cap: float) -> Collective:
         group=(0,),
         schedule=Schedule("copy to host", "copy", 1, 2, 1, order, kept(parts), rows=2),
         elements=nbytes,
-        itemsize=1,
-        reduce_itemsize=1,
+        sizes=ElementSizes(1, 1),
         dtype="uint8",
         auxiliaries=(cluster.host_of(0), cluster.storage),
-        rate_cap=cap,
-        cross_rate_cap=cap,
+        caps=RateCaps(cap, cap),
         stream="copy to host",
         takes_sms=False,
     )

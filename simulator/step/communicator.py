@@ -20,7 +20,7 @@ from simulator.collectives.algorithm_files import find_algorithm
 from simulator.collectives.collective_plan import Task, plan
 from simulator.collectives.point_to_point import point_to_point, ring_shift
 from simulator.collectives.time_estimate import estimated_time
-from simulator.records.operation import Collective
+from simulator.records.operation import Collective, ElementSizes
 from simulator.records.reduction_order import ReductionOrder
 from simulator.records.schedule import Schedule
 from simulator.step import offload
@@ -124,8 +124,7 @@ class Communicator:
             group=(0,),
             schedule=Schedule(operation, "rough", 1, 0, 1, ReductionOrder.IN_SEQUENCE, lambda: iter(())),
             elements=elements,
-            itemsize=itemsize,
-            reduce_itemsize=itemsize,
+            sizes=ElementSizes(itemsize, itemsize),
             dtype=dtype,
             duration=takes,
         )
@@ -261,8 +260,7 @@ class Communicator:
             group=tuple(range(workers)),
             schedule=_served(operation, parameter_server.ServerLayout(workers, count, own_ports, self.cluster.nodes)),
             elements=padded,
-            itemsize=itemsize,
-            reduce_itemsize=itemsize,
+            sizes=ElementSizes(itemsize, itemsize),
             dtype=dtype,
             auxiliaries=ports[:count] if own_ports else (),
             # Workers pull together: a synchronous pull starts after the last push.

@@ -18,7 +18,7 @@ from typing import Final, Literal
 import numpy as np
 
 from simulator.cluster.cluster import Cluster
-from simulator.records.operation import Collective
+from simulator.records.operation import Collective, ElementSizes, RateCaps
 from simulator.records.reduction_order import ReductionOrder
 from simulator.records.schedule import Round, Schedule
 
@@ -113,12 +113,10 @@ def copy_operation(cluster: Cluster, nbytes: int, direction: CopyDirection, cap:
         group=(0,),
         schedule=schedule,
         elements=nbytes,
-        itemsize=1,
-        reduce_itemsize=1,
+        sizes=ElementSizes(1, 1),
         dtype="uint8",
         auxiliaries=(cluster.hosts[0],),
-        rate_cap=cap,
-        cross_rate_cap=cap,
+        caps=RateCaps(cap, cap),
         stream=f"copy {direction}",
         takes_sms=False,
     )

@@ -119,7 +119,7 @@ def plan_step(cluster: Cluster, step: TrainingStep, *, steady: bool = True) -> S
         host_bytes=fullest.states.on_host + fullest.passes.most_on_host,
         host_activation_bytes=fullest.passes.most_on_host,
         algorithms=_algorithms(unlike),
-        constants=tuple(sorted({op.constants for op in unlike if op.constants})),
+        constants=tuple(sorted({op.caps.source for op in unlike if op.caps.source})),
         constants_by_operation=_constants_by_operation(unlike),
         simulated_share=_simulated_share(collectives),
     )
@@ -155,7 +155,7 @@ def _in_every_group(stages: Iterable[_StageProgram], communicator: Communicator)
     for builder in (stage.builder for stage in stages):
         for op in builder.collectives:
             scope = builder.scopes.get(op.name)
-            key = scope, op.stream, op.schedule.operation, op.schedule.algorithm, op.elements, op.dtype, op.constants
+            key = scope, op.stream, op.schedule.operation, op.schedule.algorithm, op.elements, op.dtype, op.caps.source
             if key not in by_key:
                 by_key[key] = [op] if scope is None else communicator.in_every_group(op, scope)
     return list(chain.from_iterable(by_key.values()))
@@ -171,8 +171,8 @@ def _constants_by_operation(collectives: Iterable[Collective]) -> dict[str, tupl
     """Return the sources of the machine's constants for each operation that has constants, in alphabetical order."""
     sources: dict[str, set[str]] = {}
     for op in collectives:
-        if op.constants:
-            sources.setdefault(op.schedule.operation, set()).add(op.constants)
+        if op.caps.source:
+            sources.setdefault(op.schedule.operation, set()).add(op.caps.source)
     return {operation: tuple(sorted(sources[operation])) for operation in sorted(sources)}
 
 

@@ -20,7 +20,7 @@ from simulator.collectives.algorithm import ALGORITHMS, ROOTED, CollectiveReques
 from simulator.collectives.collective_plan import Task, plan
 from simulator.engine.events import execute
 from simulator.engine.jitter import Jitter
-from simulator.records.operation import Collective, Compute, Op
+from simulator.records.operation import Collective, Compute, ElementSizes, Op, RateCaps
 from simulator.records.program import Program
 from simulator.records.reduction_order import ReductionOrder
 from simulator.records.schedule import Round, Schedule
@@ -30,7 +30,9 @@ from tests.programs import FAMILIES, Case, drawn, uneven
 
 CLOSE = 1e-9
 CASES, MANY = 5, 600
-ALIKE_BUT_FOR = ({}, {"stream": "stream 0"}, {"rate_cap": 5e9}, {"cross_rate_cap": 5e9}, {"elements": 1000})
+ALIKE_BUT_FOR = (
+    {}, {"stream": "stream 0"}, {"caps": RateCaps(5e9)}, {"caps": RateCaps(across=5e9)}, {"elements": 1000},
+)  # fmt: skip
 DRAWN_ALGORITHMS = ("ring", "direct", "direct", "tree", "halving_doubling", "naive", "multi_ring", "nvls")
 
 
@@ -110,9 +112,9 @@ def operation(generator: np.random.Generator, cluster: Cluster, name: str, strea
             op = drawn_operation(generator, cluster)
     fastest = max(cluster.router.bandwidth)
     if generator.random() < 0.3:
-        op = replace(op, rate_cap=fastest * float(generator.uniform(0.05, 1.2)))
+        op = replace(op, caps=replace(op.caps, inside=fastest * float(generator.uniform(0.05, 1.2))))
     if generator.random() < 0.3:
-        op = replace(op, cross_rate_cap=fastest * float(generator.uniform(0.05, 1.2)))
+        op = replace(op, caps=replace(op.caps, across=fastest * float(generator.uniform(0.05, 1.2))))
     return replace(op, name=name, stream=stream)
 
 
@@ -202,7 +204,7 @@ def test_servers_may_be_at_several_operations_of_a_rank_at_once(streams: tuple[i
     src, dst, first, count, channel, after = columns
     one = Round(src, dst, first, count, first > 0, channel, after[:, None])
     schedule = Schedule("send", "by hand", 1, 2, 1, ReductionOrder.IN_SEQUENCE, lambda: iter([one]))
-    op = Collective("first", (0,), schedule, elements, 4, 4, auxiliaries=("server0", "server1"))
+    op = Collective("first", (0,), schedule, elements, ElementSizes(4, 4), auxiliaries=("server0", "server1"))
     ops = (replace(op, stream=f"stream {streams[0]}"), replace(op, name="second", stream=f"stream {streams[1]}"))
     logs = execute(Program((ops,)), cluster).logs
     assert max(float(log.end.max()) for log in logs) == pytest.approx(end * unit, rel=1e-9)

@@ -16,12 +16,13 @@ from simulator.engine.compiled import library
 from simulator.engine.play import Engine, play
 from simulator.model.load import load_model
 from simulator.model.model import total
-from simulator.records.operation import Collective, Compute
+from simulator.records.operation import Collective, Compute, RateCaps
 from simulator.records.program import Program
 from simulator.records.timeline import Timeline
 from simulator.reliability.question import GoodputQuestion, healthy_step
 from simulator.report.numbers.link_use import link_uses
 from simulator.run.scenario_cluster import Clusters
+from simulator.scenario.days_file import RunOfDays
 from simulator.scenario.load import load_scenario
 from simulator.step.checkpoint_traffic import SAVE, checkpoint_bytes, save_operation
 from simulator.step.framework import load_framework
@@ -72,7 +73,7 @@ def test_a_write_slows_what_shares_its_links_and_nothing_else(engine: Engine) ->
     # Rank 0 writes 2 GB from 0 s on (the copy has no time here), rank 0 sends 1 GB to rank 1 and rank 2 to rank 3: rank
     # 0's cable is shared and its transfer takes 2 s; rank 2's is not, and takes the time to the bit.
     cluster = star(8e9)
-    save = replace(saves(cluster, 2 * 10**9)[0], rate_cap=1e30, cross_rate_cap=1e30)
+    save = replace(saves(cluster, 2 * 10**9)[0], caps=RateCaps(1e30, 1e30))
     sends = []
     for rank in (0, 2):
         send = replace(point_to_point(cluster, 250_000_000, "float32", (rank, rank + 1)), startup=0.0)
@@ -89,7 +90,7 @@ def test_a_write_goes_on_after_the_last_rank_and_a_later_one_shares_with_it(engi
     # Rank 0 writes 1 GB from 0 s on and rank 1 from 1 s on, over 0.5 GB/s: alone until 1 s (0.5 GB left), then half
     # each: rank 0's write ends at 3 s, and rank 1's, with 0.5 GB left, at 4 s.
     cluster = star(0.5e9, ranks=2)
-    first, second = (replace(one, rate_cap=1e30, cross_rate_cap=1e30) for one in saves(cluster, 10**9))
+    first, second = (replace(one, caps=RateCaps(1e30, 1e30)) for one in saves(cluster, 10**9))
     program = Program(((first,), (Compute("work", 1.0), replace(second, after=("work",)))))
     timeline = play(engine, program, cluster)
     ends = {log.collective: float(log.end.max()) for log in timeline.logs}
@@ -150,7 +151,7 @@ def test_days_lose_what_the_steps_beside_a_write_lose() -> None:
     # In 100 s beside a write, 100 / beside_save steps are done, which take 100 time / beside_save without it.
     assert step.lost_beside(100.0) == pytest.approx(100.0 - 100.0 / step.beside_save * step.time)
     assert plain.lost_beside(100.0) == 0.0
-    question = GoodputQuestion(loaded, days=1.0, interval=600.0)
+    question = GoodputQuestion(loaded, RunOfDays.model_construct(days=1.0, interval=600.0))
     from simulator.reliability.question import goodput
 
     found = goodput(question).job.checkpointing

@@ -155,7 +155,7 @@ def test_the_peaks_are_those_that_pytorch_lists(
     tokens: int, inputs: int, outputs: tuple[int, ...], dtype: str, forward: int, backward: int
 ) -> None:
     found = linear(
-        "qkv", tokens, sum(outputs), inputs,
+        Matmul("qkv", tokens, sum(outputs), inputs),
         Batch(1, tokens, adapters=Lora(rank=4, targets=TARGETS, dtype=dtype, dora=True)),
         Saved("input", 2 * tokens * inputs, "norm1"), bias=False, parts=tuple(zip(TARGETS, outputs, strict=False)),
     )  # fmt: skip

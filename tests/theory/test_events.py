@@ -12,15 +12,15 @@ from hypothesis import strategies as st
 
 from simulator import load_scenario, simulate
 from simulator.basics.errors import DeadlockError, ScenarioError
-from simulator.cluster.build import Occurrence, build
-from simulator.cluster.changes import Event, changes
+from simulator.cluster.build import build
+from simulator.cluster.changes import Event, EventSpec, changes
 from simulator.cluster.cluster import Cluster
 from simulator.collectives.algorithm import CollectiveRequest
 from simulator.collectives.collective_plan import Task, plan
 from simulator.collectives.point_to_point import point_to_point
 from simulator.engine.compiled import library
 from simulator.engine.play import Engine, play
-from simulator.records.operation import Compute, Op
+from simulator.records.operation import Compute, Op, RateCaps
 from simulator.records.program import Program
 from simulator.records.timeline import Timeline
 from simulator.report.numbers.link_use import link_uses
@@ -35,7 +35,12 @@ STAR = {
 }  # fmt: skip
 
 
-def star(*events: Occurrence, ranks: int = 2) -> Cluster:
+def event(start: float, end: float, factor: float, **target: Any) -> EventSpec:
+    """An event from `start` to `end` [s]."""
+    return EventSpec.model_construct(at=start, lasts=None if end == inf else end - start, factor=factor, **target)
+
+
+def star(*events: EventSpec, ranks: int = 2) -> Cluster:
     return build(STAR, ranks, events=events)
 
 
@@ -65,7 +70,7 @@ def sent(engine: Engine, cluster: Cluster, nbytes: int = 10**9) -> float:
 def test_a_transfer_on_a_link_that_changes(
     engine: Engine, events: list[tuple[float, float, float]], seconds: float, link: str
 ) -> None:
-    cluster = star(*(Occurrence(*one, link=link) for one in events))
+    cluster = star(*(event(*one, link=link) for one in events))
     assert sent(engine, cluster) == pytest.approx(seconds)
 
 
@@ -73,9 +78,7 @@ def test_a_transfer_on_a_link_that_changes(
 def test_flows_that_share_a_link_share_its_new_rate(engine: Engine) -> None:
     # Ranks 1 and 2 send 1 GB each to rank 0: 0.5 GB/s each. At 1 s the link falls to 0.5: 0.25 GB/s each, and 0.5 GB
     # are left of each: 3 s. Rank 0's own link is elsewhere and changes nothing.
-    cluster = star(
-        Occurrence(1.0, inf, 0.5, link="switch0->gpu0"), Occurrence(0.0, inf, 0.1, link="gpu0->switch0"), ranks=3
-    )
+    cluster = star(event(1.0, inf, 0.5, link="switch0->gpu0"), event(0.0, inf, 0.1, link="gpu0->switch0"), ranks=3)
     first = replace(point_to_point(cluster, 250_000_000, "float32", (1, 0)), startup=0.0).named("first", (), (1, 0))
     second = replace(first, stream="other").named("second", (), (2, 0))
     assert play(engine, Program(((first, second), (first,), (second,))), cluster).end == pytest.approx(3.0)
@@ -85,7 +88,7 @@ def test_flows_that_share_a_link_share_its_new_rate(engine: Engine) -> None:
 def test_kernels_slow_down_and_stop_with_their_gpu(engine: Engine) -> None:
     # 2 s of work, half speed from 1 s on: 1 + 2. The host's work of 2 s is as before. Rank 1 stands still for 5 s.
     ops: tuple[Op, ...] = (Compute("kernel", 2.0), Compute("host", 2.0, stream="host", on_gpu=False))
-    cluster = star(Occurrence(1.0, inf, 0.5, rank=0), Occurrence(0.5, 5.5, 0.0, rank=1))
+    cluster = star(event(1.0, inf, 0.5, rank=0), event(0.5, 5.5, 0.0, rank=1))
     spans = {(s.rank, s.name): s.end for s in play(engine, Program((ops, ops)), cluster).spans}
     assert spans == {(0, "kernel"): 3.0, (0, "host"): 2.0, (1, "kernel"): 7.0, (1, "host"): 2.0}
 
@@ -94,7 +97,7 @@ def test_kernels_slow_down_and_stop_with_their_gpu(engine: Engine) -> None:
 def test_a_kernel_beside_communication_has_both_paces(engine: Engine) -> None:
     # Alone 2 s, beside a transfer 4 s. The transfer of 1 GB lasts until 1 s: a quarter of the kernel. From 0.5 s on the
     # GPU has half its speed: an eighth until 0.5 s, a sixteenth until 1 s, and 13/16 of 2 s at half speed: 3.25 s.
-    cluster = star(Occurrence(0.5, inf, 0.5, rank=0))
+    cluster = star(event(0.5, inf, 0.5, rank=0))
     planned = point_to_point(cluster, 250_000_000, "float32", (0, 1))
     send = replace(planned, name="send", startup=0.0, takes_sms=True)
     program = Program(((send, Compute("kernel", 2.0, contended=4.0)), (send,)))
@@ -180,10 +183,10 @@ SPINES = {
     },
 }  # fmt: skip
 UP = "leaf0->spine1"
-DOWN = Occurrence(0.0, inf, 0.0, link=UP, reroute_after=0.0)
+DOWN = event(0.0, inf, 0.0, link=UP, reroute_after=0.0)
 
 
-def spines(*events: Occurrence, placement: tuple[int, ...] = (0, 1, 2, 3)) -> Cluster:
+def spines(*events: EventSpec, placement: tuple[int, ...] = (0, 1, 2, 3)) -> Cluster:
     return build(SPINES, 4, placement=placement, events=events)
 
 
@@ -213,7 +216,7 @@ def test_transfers_take_the_other_spine_after_the_time_of_rerouting(engine: Engi
     # From start + after on, both flows share the cable to spine 0: GPU 0's has 1 - (start + after) GB left and half the
     # rate, and ends after 2 (1 - start - after) more. GPU 1's is sent again from its beginning; the cable to spine 0 is
     # full all the time and has carried 2 GB at 2 s.
-    cluster = spines(Occurrence(start, inf, 0.0, link=UP, reroute_after=after))
+    cluster = spines(event(start, inf, 0.0, link=UP, reroute_after=after))
     timeline = play(engine, two_sends(cluster), cluster)
     moved = start + after
     assert ends_of(timeline) == {"0 0": pytest.approx(moved + 2.0 * (1.0 - moved)), "1 0": pytest.approx(2.0)}
@@ -227,7 +230,7 @@ def test_transfers_take_the_other_spine_after_the_time_of_rerouting(engine: Engi
 def test_a_transfer_stays_on_its_detour_and_the_next_one_returns_to_the_link(engine: Engine) -> None:
     # The cable is down until 0.5 s; GPU 1's first transfer moves at 0.25 s and ends at 2 s, as above. Its second one
     # takes spine 1 again, for 1 s.
-    cluster = spines(Occurrence(0.0, 0.5, 0.0, link=UP, reroute_after=0.25))
+    cluster = spines(event(0.0, 0.5, 0.0, link=UP, reroute_after=0.25))
     timeline = play(engine, two_sends(cluster, sends=2), cluster)
     assert ends_of(timeline) == {"0 0": pytest.approx(1.75), "1 0": pytest.approx(2.0), "1 1": pytest.approx(3.0)}
     assert carried(timeline) == {
@@ -238,7 +241,7 @@ def test_a_transfer_stays_on_its_detour_and_the_next_one_returns_to_the_link(eng
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_transfer_without_another_route_waits_for_its_link(engine: Engine) -> None:
     # A server has one cable to its leaf: 0.5 GB before, 0.4 s of waiting, 0.5 GB after.
-    cluster = spines(Occurrence(0.5, 0.9, 0.0, link="nic1->leaf0", reroute_after=0.1))
+    cluster = spines(event(0.5, 0.9, 0.0, link="nic1->leaf0", reroute_after=0.1))
     ends = ends_of(play(engine, two_sends(cluster), cluster))
     assert ends == {"0 0": pytest.approx(1.0), "1 0": pytest.approx(1.4)}
 
@@ -246,13 +249,13 @@ def test_a_transfer_without_another_route_waits_for_its_link(engine: Engine) -> 
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize(("events", "longer"), [((), 1.0), ((DOWN,), 2.0)])
 def test_a_ring_over_two_spines_takes_twice_as_long_with_a_link_down(
-    engine: Engine, events: tuple[Occurrence, ...], longer: float
+    engine: Engine, events: tuple[EventSpec, ...], longer: float
 ) -> None:
     # In the order 0, 2, 1, 3 every hop crosses the spines. Without the cable from leaf 0 to spine 1, hops 0 -> 2 and
     # 1 -> 3 share the other one and take 2 S / (N B) in each of the 2 (N - 1) rounds; the next round waits for them.
     cluster = spines(*events, placement=(0, 2, 1, 3))
     op = plan(cluster, Task(CollectiveRequest("all_reduce", 4, 10**8), "ring", (0, 1, 2, 3), "float32")).ops[0]
-    program = Program(((replace(op, startup=0.0, duration=None, rate_cap=inf, cross_rate_cap=inf),),) * 4)
+    program = Program(((replace(op, startup=0.0, duration=None, caps=RateCaps()),),) * 4)
     size, bandwidth = 4e8, 1e9
     assert play(engine, program, cluster).end == pytest.approx(longer * 2 * 3 * size / 4 / bandwidth, rel=1e-9)
 

@@ -389,7 +389,7 @@ def test_an_exchange_of_all_with_all_has_one_port_and_a_rings_share_of_it(ranks:
         made = plan(known, task)
         (op,) = made.ops
         assert op.startup == constants.startup
-        assert op.rate_cap == pytest.approx(constants.rate_cap / share * constants.factor(nbytes) / (ranks - 1))
+        assert op.caps.inside == pytest.approx(constants.rate_cap / share * constants.factor(nbytes) / (ranks - 1))
         assert made.predicted is not None
         if ranks == 4:
             assert made.predicted == pytest.approx(1272.256e-6, rel=0.2)

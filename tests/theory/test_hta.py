@@ -10,7 +10,7 @@ from simulator.cluster.build import build
 from simulator.collectives import ring
 from simulator.collectives.algorithm import CollectiveRequest
 from simulator.engine.events import execute
-from simulator.records.operation import Collective, Compute
+from simulator.records.operation import Collective, Compute, ElementSizes
 from simulator.records.program import Program
 from simulator.records.reduction_order import ReductionOrder
 from simulator.records.schedule import Schedule
@@ -25,7 +25,7 @@ US = 1e-6
 
 def _all_reduce(name: str) -> Collective:
     schedule = Schedule("all_reduce", "ring", 2, 0, 2, ReductionOrder.IN_SEQUENCE, lambda: iter(()))
-    return Collective(name, (0, 1), schedule, elements=1000, itemsize=2, reduce_itemsize=2, dtype="bfloat16")
+    return Collective(name, (0, 1), schedule, elements=1000, sizes=ElementSizes(2, 2), dtype="bfloat16")
 
 
 def _timeline() -> Timeline:
@@ -111,7 +111,7 @@ def test_a_played_program_of_two_streams_is_read_as_computed_by_hand(tmp_path: P
     topology = {"name": "pair", "builder": "star", "options": {"bandwidth": "1 GB/s", "latency": "0 us"}}
     cluster = build({**topology, "gpu": "a100_sxm_80gb"}, 2)
     schedule = ring.all_reduce(CollectiveRequest("all_reduce", 2, 100_000))
-    sync = Collective("sync", (0, 1), schedule, 100_000, 2, 2, dtype="bfloat16", after=("forward",))
+    sync = Collective("sync", (0, 1), schedule, 100_000, ElementSizes(2, 2), dtype="bfloat16", after=("forward",))
     ops = (
         Compute("forward", 100 * US, kind="forward"),
         Compute("backward", 120 * US, kind="backward"),

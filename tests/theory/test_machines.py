@@ -78,7 +78,7 @@ def test_a_rank_that_is_alone_at_its_card_has_the_caps_of_all_that_share_it() ->
     four = CollectiveRequest("all_reduce", 4, ELEMENTS)
     for group, cap in (((0, 1, 4, 5), 5e9), ((0, 2, 4, 6), 10e9)):
         made = planned(cluster, "hierarchical", four, group=group)
-        assert made.ops[0].cross_rate_cap == pytest.approx(cap)
+        assert made.ops[0].caps.across == pytest.approx(cap)
 
 
 # GPUs for each network card, from the data sheets and instance descriptions of the machines.
@@ -101,12 +101,12 @@ def test_what_a_rank_sends_to_several_at_once_shares_its_caps() -> None:
     everyone = CollectiveRequest("all_to_all", 8, ELEMENTS)
     (op,) = planned(cluster, "direct", everyone).ops
     # To three others of its node, and to the four of the other one.
-    assert (op.rate_cap, op.cross_rate_cap) == (pytest.approx(30e9), pytest.approx(3e9))
+    assert (op.caps.inside, op.caps.across) == (pytest.approx(30e9), pytest.approx(3e9))
     # In two trees over four ranks one that is inner in one of them has a parent and children there, and a parent here.
     (op,) = planned(cluster, "double_binary_tree", CollectiveRequest("all_reduce", 4, ELEMENTS), group=(0, 1, 2, 3)).ops
     ways = {(r, way) for part in op.schedule.rounds() for r, way in zip(part.src, part.channel, strict=True)}
     most = max(sum(src == rank for src, _ in ways) for rank in range(4))
-    assert 90e9 / op.rate_cap == pytest.approx(most)
+    assert 90e9 / op.caps.inside == pytest.approx(most)
 
 
 def test_constants_of_another_algorithm_are_turned_by_what_libraries_reach() -> None:
@@ -114,7 +114,7 @@ def test_constants_of_another_algorithm_are_turned_by_what_libraries_reach() -> 
     cluster = build("dgx_h100", 16)
     sums = cluster.collectives["all_reduce"]
     (op,) = planned(cluster, "ring", CollectiveRequest("all_reduce", 16, ELEMENTS)).ops
-    assert op.rate_cap == pytest.approx(sums.rate_cap / 0.85 * sums.factor(S))
+    assert op.caps.inside == pytest.approx(sums.rate_cap / 0.85 * sums.factor(S))
     # A ring leaves each of two nodes once a round, as nvls does in its one level: no further step.
     assert op.startup == pytest.approx(sums.startup)
     four = build("dgx_h100", 32)

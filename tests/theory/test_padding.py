@@ -14,6 +14,7 @@ from simulator.findings.comparison import Comparison
 from simulator.reliability.question import GoodputQuestion, goodput
 from simulator.report.numbers.training_summary import TrainingReport
 from simulator.run.simulate import simulate
+from simulator.scenario.days_file import RunOfDays
 from simulator.scenario.load import load_scenario, points
 from simulator.sweeps.sweep import play_points
 from tests.commands import Command, commands_in
@@ -71,7 +72,7 @@ def test_a_step_with_padding_says_so_and_names_both_rates() -> None:
 
 def test_goodput_counts_useful_tokens() -> None:
     """Without failures, three days are 3 x 86,400 / step time steps of 0.6 x 4 x 128 useful tokens."""
-    found = goodput(GoodputQuestion(load_scenario(data(tokens_used=0.6)), days=3, failures=0.0))
+    found = goodput(GoodputQuestion(load_scenario(data(tokens_used=0.6)), RunOfDays(days=3, failures=0.0)))
     useful = 3 * 86_400 / found.step_time * 0.6 * 4 * 128
     assert found.to_dict()["work"]["0.5"] == pytest.approx(useful, rel=1e-9)
     assert "useful tokens (80 %" in found.sentences[0]

@@ -20,7 +20,7 @@ from simulator.records.timeline import Span, Timeline
 from simulator.run.simulate import simulate
 from simulator.scenario.load import load_scenario
 from simulator.traces.chakra.planning import TracePlanner
-from simulator.traces.chakra.run import simulate_traces
+from simulator.traces.chakra.run import TraceFiles, simulate_traces
 from simulator.traces.chakra.trace_reader import read_traces
 from simulator.traces.chakra.trace_writer import write_step
 from tests.commands import Command, commands_in
@@ -69,7 +69,7 @@ def test_a_step_read_back_takes_the_simulated_time(cli: Command, tmp_path: Path,
     assert cli("export-chakra", "own.yaml", "--out", "t").code == 0
     traces = read_traces(str(tmp_path / "t"))
     run = simulate(load_scenario(data), limit_memory=False, keep=range(8))
-    again = simulate_traces(str(tmp_path / "t"), data["cluster"]["topology"])
+    again = simulate_traces(TraceFiles(str(tmp_path / "t")), data["cluster"]["topology"])
     nodes = max(len(own.nodes) for own in traces)
     assert again.timeline.end == pytest.approx(run.timeline.end, abs=nodes * 1e-6)
     # On these machines roundings hardly add up.

@@ -21,7 +21,7 @@ from simulator.engine.play import Engine
 from simulator.testing.looking import check
 from simulator.traces.chakra.dependencies import strong_components
 from simulator.traces.chakra.matching import matched
-from simulator.traces.chakra.run import ChakraRun, simulate_traces
+from simulator.traces.chakra.run import ChakraRun, TraceFiles, simulate_traces
 from simulator.traces.chakra.trace_program import converted
 from simulator.traces.chakra.trace_reader import read_traces
 from tests.commands import Command, commands_in
@@ -63,8 +63,10 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     return commands_in(tmp_path, monkeypatch, capsys)
 
 
-def played(folder: Path, *ranks: Nodes, **options: Any) -> ChakraRun:
-    return simulate_traces(write(folder, ranks), "star_100g", **options)
+def played(
+    folder: Path, *ranks: Nodes, world_size: int | None = None, repair: bool = False, **options: Any
+) -> ChakraRun:
+    return simulate_traces(TraceFiles(write(folder, ranks), world_size, repair), "star_100g", **options)
 
 
 def time(folder: Path, *ranks: Nodes, **options: Any) -> float:
@@ -102,12 +104,12 @@ ENGINES: tuple[Engine, ...] = ("events", "compiled")
     ],
 )
 def test_samples_take_the_time_of_their_formula(name: str, expected: float, engine: Engine) -> None:
-    run = simulate_traces(str(SAMPLES / name), "star_100g", algorithm="ring", engine=engine)
+    run = simulate_traces(TraceFiles(str(SAMPLES / name)), "star_100g", algorithm="ring", engine=engine)
     assert run.timeline.end == pytest.approx(expected, rel=1e-9)
 
 
 def test_the_sample_of_messages_is_the_ring_of_the_catalog() -> None:
-    run = simulate_traces(str(SAMPLES / "custom_ring_allreduce_8npus_1MB"), "star_100g", factor=0.0)
+    run = simulate_traces(TraceFiles(str(SAMPLES / "custom_ring_allreduce_8npus_1MB")), "star_100g", factor=0.0)
     ring = simulate(
         {
             "name": "ring",
@@ -250,7 +252,7 @@ def test_other_forms_of_numbers_are_read(tmp_path: Path) -> None:
     for rank in range(2):
         content = b"".join(varint(len(message)) + message for message in (b"", own))
         (tmp_path / f"x.{rank}.et.gz").write_bytes(gzip.compress(content))
-    run = simulate_traces(str(tmp_path / "x"), "star_100g", algorithm="chain")
+    run = simulate_traces(TraceFiles(str(tmp_path / "x")), "star_100g", algorithm="chain")
     (op,) = run.converted.program.collectives().values()
     assert (op.schedule.operation, op.schedule.root, op.nbytes) == ("broadcast", 1, MIB)
 
@@ -396,7 +398,7 @@ def test_the_command_prints_and_writes_the_step(cli: Command, tmp_path: Path) ->
 
 
 def test_the_picture_can_be_read() -> None:
-    run = simulate_traces(str(SAMPLES / "custom_ring_allreduce_8npus_1MB"), "star_100g")
+    run = simulate_traces(TraceFiles(str(SAMPLES / "custom_ring_allreduce_8npus_1MB")), "star_100g")
     (picture,) = run.pictures()
     check(picture.figure, picture.name)
 
@@ -453,15 +455,15 @@ def test_traces_in_json_form_take_the_same_time(tmp_path: Path) -> None:
     for rank, nodes in enumerate(ranks):
         data = {"schema": "symbolic_tensor_network", "workload_graph": [as_json(node) for node in nodes]}
         (tmp_path / f"text.{rank}.json").write_text(json.dumps(data), encoding="utf-8")
-    found = simulate_traces(str(tmp_path / "text"), "star_100g")
+    found = simulate_traces(TraceFiles(str(tmp_path / "text")), "star_100g")
     assert found.timeline.end == expected
-    assert simulate_traces(str(tmp_path / "text.0.json"), "star_100g").timeline.end == expected
+    assert simulate_traces(TraceFiles(str(tmp_path / "text.0.json")), "star_100g").timeline.end == expected
     # Traces of feeders may name nodes that do not exist.
     data["workload_graph"][0]["data_deps"] = [77]
     (tmp_path / "text.1.json").write_text(json.dumps(data), encoding="utf-8")
     with pytest.raises(ScenarioError, match="depends on node 77, which does not exist; --repair drops"):
-        simulate_traces(str(tmp_path / "text"), "star_100g")
-    assert simulate_traces(str(tmp_path / "text"), "star_100g", repair=True).timeline.end == expected
+        simulate_traces(TraceFiles(str(tmp_path / "text")), "star_100g")
+    assert simulate_traces(TraceFiles(str(tmp_path / "text"), repair=True), "star_100g").timeline.end == expected
 
 
 @pytest.mark.parametrize(
@@ -478,5 +480,5 @@ def test_traces_in_json_form_take_the_same_time(tmp_path: Path) -> None:
 def test_a_faulty_trace_in_json_form_is_refused_in_one_line(tmp_path: Path, text: str, line: str) -> None:
     (tmp_path / "bad.0.json").write_text(text, encoding="utf-8")
     with pytest.raises(ScenarioError, match=line) as caught:
-        simulate_traces(str(tmp_path / "bad"), "star_100g")
+        simulate_traces(TraceFiles(str(tmp_path / "bad")), "star_100g")
     assert "\n" not in str(caught.value)

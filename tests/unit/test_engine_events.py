@@ -13,7 +13,7 @@ from simulator.cluster.build import build
 from simulator.collectives.algorithm import CollectiveRequest
 from simulator.collectives.parameter_server import ServerLayout, pull
 from simulator.engine.events import execute
-from simulator.records.operation import Allocate, Collective, Compute, Free, Op
+from simulator.records.operation import Allocate, Collective, Compute, ElementSizes, Free, Op, RateCaps
 from simulator.records.program import Program
 from tests.playing import planned, star, time_of
 
@@ -55,7 +55,7 @@ def test_ranks_leave_a_collective_when_their_own_transfers_have_ended() -> None:
 def test_collectives_that_differ_in_the_bound_of_a_flow_alone_go_each_at_its_own() -> None:
     """A ring of two: two rounds of half the array, 10 us and at most the port's 12.5 GB/s each."""
     one = collective("at the port's rate")
-    ops = (one, replace(one, name="at 1 GB/s", rate_cap=1e9), replace(one, name="at 2 GB/s", rate_cap=2e9))
+    ops = (one, replace(one, name="at 1 GB/s", caps=RateCaps(1e9)), replace(one, name="at 2 GB/s", caps=RateCaps(2e9)))
     spans = {span.name: span.end - span.start for span in execute(Program((ops, ops)), star(2)).spans}
     for name, rate in (("at the port's rate", 12.5e9), ("at 1 GB/s", 1e9), ("at 2 GB/s", 2e9)):
         assert spans[name] == pytest.approx(2 * (10e-6 + 4 * 500 / rate), rel=1e-9)
@@ -200,7 +200,7 @@ def test_transfers_are_logged_as_they_were_played() -> None:
 def test_who_takes_from_a_server_starts_the_transfer_itself() -> None:
     """Servers are always there: each worker's pull begins when the worker does, and none waits for the other."""
     cluster = build("star_100g", 2, servers=1)
-    op = Collective("pull", (0, 1), pull(ServerLayout(2, 1)), 1000, 4, 4, auxiliaries=cluster.servers)
+    op = Collective("pull", (0, 1), pull(ServerLayout(2, 1)), 1000, ElementSizes(4, 4), auxiliaries=cluster.servers)
     timeline = execute(Program(((op,), (Compute("late", 1.0), replace(op, after=("late",))))), cluster)
     ends = {span.rank: span.end for span in timeline.spans if span.name == "pull"}
     assert ends[0] == pytest.approx(10e-6 + 4000 / 12.5e9)
@@ -218,7 +218,7 @@ def test_copies_leave_kernels_their_pace(takes_sms: bool) -> None:
 def test_collectives_of_two_streams_share_a_port_that_one_alone_could_not_fill() -> None:
     # Each flow is capped at 0.6 of a port: one stream's never meet there, two streams' do.
     n, nbytes, beta = 3, 3000 * 4, 12.5e9
-    one = collective("one", n, nbytes // 4, rate_cap=0.6 * beta, cross_rate_cap=0.6 * beta)
+    one = collective("one", n, nbytes // 4, caps=RateCaps(0.6 * beta, 0.6 * beta))
     two = replace(one, name="two", stream="other")
     alone = 4 * (10e-6 + nbytes / n / (0.6 * beta))
     assert execute(Program(((one, replace(two, stream=one.stream)),) * n), star(n)).end == pytest.approx(2 * alone)

@@ -13,6 +13,7 @@ from simulator.planner.contradictions import refuse_contradictions
 from simulator.planner.plan_question import Constraint, PlanQuestion, shared_scenario
 from simulator.planner.setting import PlanSetting
 from simulator.planner.space import InfeasibleCounts, settings
+from simulator.scenario.plan_spec import PlanSpec
 
 MODEL = {"model_type": "gpt2", "n_embd": 256, "n_layer": 4, "n_head": 4, "n_positions": 256, "vocab_size": 512}
 POOL: dict[str, tuple[Any, ...]] = {
@@ -21,6 +22,8 @@ POOL: dict[str, tuple[Any, ...]] = {
     "schedule": ("1f1b", "interleaved", "zb_v"), "virtual_stages": (2, 5),
 }  # fmt: skip
 
+BATCH = PlanSpec(global_batch="16seq")
+
 
 def asked(draw: random.Random) -> PlanQuestion:
     names = draw.sample(sorted(POOL), draw.randint(1, 5))
@@ -28,12 +31,12 @@ def asked(draw: random.Random) -> PlanQuestion:
         Constraint(f"--fix {name}={value}", name, [value]) for name in names for value in [draw.choice(POOL[name])]
     )
     base = shared_scenario(MODEL, {"topology": "dgx_a100", "world_size": 8}, 256, {})
-    return PlanQuestion(base, 16, said)
+    return PlanQuestion(base, BATCH, said)
 
 
 def there(question: PlanQuestion, said: tuple[Constraint, ...]) -> list[PlanSetting]:
     """What can be if no more than this were asked."""
-    less = PlanQuestion(question.base, question.sequences, said)
+    less = PlanQuestion(question.base, question.plan, said)
     return [setting for setting, _ in settings(less.choices(), less.base, less.sequences, InfeasibleCounts())]
 
 
@@ -77,7 +80,7 @@ def test_an_impossible_constraint_names_the_possible_values(
     def of(number: int) -> tuple[Constraint, ...]:
         return (Constraint(f"--fix {name}={number}", name, [number]), *kept)
 
-    question = PlanQuestion(base, 16, of(value))
+    question = PlanQuestion(base, BATCH, of(value))
     with pytest.raises(ScenarioError) as caught:
         refuse_contradictions(question)
     possible = [number for number in range(1, 9) if there(question, of(number))]
@@ -92,10 +95,10 @@ def test_an_impossible_constraint_is_reported_also_if_no_ranks_can_share_the_glo
     of tp divide 12 GPUs and 4 heads: 1, 2, 4.
     """
     base = shared_scenario(MODEL, {"topology": "dgx_a100", "world_size": 12}, 256, {})
-    question = PlanQuestion(base, 16, (Constraint("--fix tp=5", "tp", [5]),))
+    question = PlanQuestion(base, BATCH, (Constraint("--fix tp=5", "tp", [5]),))
     assert not there(question, ())
     possible = ", ".join(str(tp) for tp in range(1, 13) if 12 % tp == 0 and 4 % tp == 0)
     with pytest.raises(ScenarioError, match=f"is impossible with 12 GPUs: .*; possible values of tp: {possible}$"):
         refuse_contradictions(question)
     # A possible value is no contradiction: the search counts the settings whose ranks cannot share the batch.
-    refuse_contradictions(PlanQuestion(base, 16, (Constraint("--fix tp=4", "tp", [4]),)))
+    refuse_contradictions(PlanQuestion(base, BATCH, (Constraint("--fix tp=4", "tp", [4]),)))

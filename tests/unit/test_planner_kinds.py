@@ -28,7 +28,7 @@ def test_no_setting_of_a_kind_is_faster_than_the_kind(model: Any) -> None:
         }
     )
     asked = plan_question(scenario)
-    *_, found = search(asked.base, asked.sequences, asked.choices(), best=asked.best)
+    *_, found = search(asked.base, asked.sequences, asked.choices(), best=asked.plan.best)
     assert found.kinds[0].setting == found.best[0].setting
     times: dict[str, list[float]] = {}
     for setting, _ in settings(asked.choices(), asked.base, asked.sequences, InfeasibleCounts()):

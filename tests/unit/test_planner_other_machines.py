@@ -18,6 +18,7 @@ from simulator.planner.sensitivity import MachineChange, sensitivity
 from simulator.planner.setting import PlanSetting, scenario_of
 from simulator.run.simulate import simulate
 from simulator.scenario.load import load_scenario
+from simulator.scenario.plan_spec import PlanSpec
 from simulator.sweeps.sweep import Backend
 
 MODEL = {"model_type": "gpt2", "n_embd": 512, "n_layer": 4, "n_head": 8, "n_positions": 256, "vocab_size": 512}
@@ -56,7 +57,8 @@ def test_once_the_network_and_twice_the_memory_change_no_time(topology: str, *, 
 def planned(topology: str, gpus: int) -> tuple[SearchResult, list[MachineChange]]:
     base = shared_scenario(MODEL, {"topology": topology, "world_size": gpus}, 256, {})
     few = {"pp": (1,), "tp": (1, 2), "checkpointing": ("none",), "sharding": ("zero1", "zero3"), "micro_batch": (1, 4)}
-    choices = replace(PlanQuestion(base, 32).choices(), values={**PlanQuestion(base, 32).choices().values, **few})
+    choices = PlanQuestion(base, PlanSpec(global_batch="32seq")).choices()
+    choices = replace(choices, values={**choices.values, **few})
     *_, found = search(base, 32, choices, best=3)
     return found, list(sensitivity(found, Backend(1)))
 

@@ -34,7 +34,7 @@ def question() -> PlanQuestion:
 def stopped(jobs: int) -> SearchResult:
     """Return the search result after three simulated settings."""
     asked = question()
-    with closing(search(asked.base, asked.sequences, asked.choices(), best=asked.best, backend=jobs)) as found:
+    with closing(search(asked.base, asked.sequences, asked.choices(), best=asked.plan.best, backend=jobs)) as found:
         return next(result for result in found if len(result.played) == 3)
 
 
@@ -50,7 +50,7 @@ def test_each_setting_is_counted_once_while_simulations_run(jobs: int) -> None:
 
 def test_a_complete_search_leaves_nothing_pending() -> None:
     asked = question()
-    *_, found = search(asked.base, asked.sequences, asked.choices(), best=asked.best)
+    *_, found = search(asked.base, asked.sequences, asked.choices(), best=asked.plan.best)
     counts = reasons(found)
     assert (found.pending, "not examined yet" in counts) == (0, False)
     assert counts[SLOWER] == found.slower > 0

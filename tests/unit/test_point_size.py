@@ -26,6 +26,7 @@ from simulator.run.scenario_cluster import Clusters
 from simulator.run.simulate import simulate
 from simulator.scenario.build_training import to_step
 from simulator.scenario.load import load_scenario, points
+from simulator.scenario.plan_spec import PlanSpec
 from simulator.step.plan import plan_step
 from simulator.sweeps.sweep import sweep
 from tests.commands import Command, commands_in
@@ -61,6 +62,10 @@ def nothing_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
 def collective(topology: Any, ranks: int, algorithm: str = "ring", **facts: Any) -> dict[str, Any]:
     own = {"operation": "all_reduce", "algorithm": algorithm, "size": "16 MiB"}
     return {"name": "x", "cluster": {"topology": topology, "world_size": ranks}, "collective": own | facts}
+
+
+def asks(sequences: int) -> PlanQuestion:
+    return PlanQuestion(load_scenario(training(8)), PlanSpec(global_batch=f"{sequences}seq"))
 
 
 def training(ranks: int, **facts: Any) -> dict[str, Any]:
@@ -282,21 +287,21 @@ def test_a_plan_judges_its_smallest_step_and_announces_an_ordinary_one(
         "a step of 12,800,000 sequences on 512 GPUs: training.gradient_accumulation_steps: 3,125 micro-batches ("
     )
     assert "would take about" in answer.faults[0]
-    question = PlanQuestion(load_scenario(training(8)), 8 * 40_000)
+    question = asks(8 * 40_000)
     assert question.announced()[0].startswith(
         "a step of 320,000 sequences on 8 GPUs, for each setting: training.gradient_acc"
     )
-    assert PlanQuestion(load_scenario(training(8)), 8).announced() == ()
-    assert PlanQuestion(load_scenario(training(8)), 8 * 2000).announced()[0] == (
+    assert asks(8).announced() == ()
+    assert asks(8 * 2000).announced()[0] == (
         "a step of 16,000 sequences on 8 GPUs has 2,000 micro-batches of one sequence on each GPU; the search may "
         "take hours; take fewer sequences per step"
     )
-    assert PlanQuestion(load_scenario(training(8)), 8 * 500_000).announced()[0] == (
+    assert asks(8 * 500_000).announced()[0] == (
         "a step of 4,000,000 sequences on 8 GPUs: this machine has too little memory to simulate settings with "
         "micro-batches of one sequence; the plan omits these settings; take fewer sequences per step"
     )
     with pytest.raises(TooLargeError, match=r"^a step of 10,000,000,000 sequences on 8 GPUs: "):
-        PlanQuestion(load_scenario(training(8)), 10**10).choices()
+        asks(10**10).choices()
 
 
 def test_a_pipeline_whose_passes_no_memory_holds_is_refused(cli: Command, has: Callable[[float], None]) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from simulator.records.operation import Collective
+from simulator.records.operation import Collective, ElementSizes
 from simulator.records.reduction_order import ReductionOrder
 from simulator.records.schedule import Schedule
 from simulator.records.timeline import MemorySample, Span, Timeline
@@ -17,7 +17,7 @@ from simulator.report.traces.kineto_names import collective_args, kernel_name
 
 def collective(operation: str, algorithm: str = "ring", group: tuple[int, ...] = (0, 1), **facts: Any) -> Collective:
     schedule = Schedule(operation, algorithm, len(group), 0, 1, ReductionOrder.IN_SEQUENCE, lambda: iter(()))
-    return Collective("sync", group, schedule, elements=7, itemsize=4, reduce_itemsize=4, **facts)
+    return Collective("sync", group, schedule, elements=7, sizes=ElementSizes(4, 4), **facts)
 
 
 def played() -> Timeline:

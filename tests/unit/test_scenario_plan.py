@@ -43,7 +43,7 @@ def test_what_is_asked_for_is_what_the_file_says() -> None:
     question = plan_question(load_scenario(BASE))
     values = question.choices().values
     assert question.sequences == 32
-    assert question.best == 3
+    assert question.plan.best == 3
     assert (values["pp"], values["checkpointing"], values["micro_batch"]) == ((1,), ("none",), (1, 2))
     assert values["sharding"] == ("zero1",)
     assert question.base.plan is None

@@ -128,22 +128,13 @@ def _answer(file: DaysFile, options: Mapping[str, Any]) -> Goodput | GoodputComp
     """Return the answer to a file of days, whose values options replace; an option also replaces a comparison."""
     from simulator.reliability.question import GoodputQuestion, compared, goodput
 
-    fields = _fields(file.given)
     # The keys of a pair exclude each other: the option counts.
-    for pair in _PAIRS:
-        if not pair.isdisjoint(options):
-            fields = {name: value for name, value in fields.items() if name not in pair}
-    fields |= options
-    replaced = set(options).union(*(pair for pair in _PAIRS if not pair.isdisjoint(options)))
-    if file.along is None or file.along in replaced:
-        return goodput(GoodputQuestion(file.scenario, **fields))
+    replaced = {name for pair in _PAIRS if not pair.isdisjoint(options) for name in pair}
+    run = file.run.replaced(**{**dict.fromkeys(replaced), **options})
+    if file.along is None or file.along in replaced.union(options):
+        return goodput(GoodputQuestion(file.scenario, run))
     along = file.along
     questions = {
-        written: GoodputQuestion(file.scenario, **(fields | _fields({along: value}))) for written, value in file.values
+        written: GoodputQuestion(file.scenario, run.replaced(**{along: value})) for written, value in file.values
     }
     return compared(questions, along)
-
-
-def _fields(keys: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a GoodputQuestion for keys of a file, which counts failures of 1,000 nodes."""
-    return {name: value / 1000.0 if name == "failures" else value for name, value in keys.items()}

@@ -93,17 +93,22 @@ def command(
     # Same as in `sweep`: workers import while this process reads the question.
     jobs = number_of_processes(jobs, scheduler)
     pool = preload(__name__) if jobs is not None and jobs > 1 else None
-    from simulator.cli.plan_question import PlanOptions, question
+    from simulator.cli.plan_question import question
     from simulator.cli.plan_search import Output, plan
     from simulator.sweeps.sweep import Backend
 
-    # None means "not given" throughout: a scenario with `plan` refuses any of these options.
-    options = PlanOptions(
-        topology, gpus, seq_len, global_batch, gpu, tuple(fix or ()), tuple(among or ()), tuple(without or ()), best,
-        tokens, price, watts, deadline, sensitivity or None,
-    )  # fmt: skip
+    options = {
+        "topology": topology, "gpus": gpus, "seq_len": seq_len, "global_batch": global_batch, "gpu": gpu,
+        "fix": fix or None, "among": among or None, "without": without or None, "best": best, "tokens": tokens,
+        "price": price, "watts": watts, "deadline": deadline, "sensitivity": sensitivity or None,
+    }  # fmt: skip
     plan(
-        question(source, options, as_overrides(settings or ())),
+        # A scenario with `plan` refuses any of the options that are present.
+        question(
+            source,
+            {name: value for name, value in options.items() if value is not None},
+            as_overrides(settings or ()),
+        ),
         Backend(jobs, scheduler, cache, pool),
         Output(out, as_json, resume),
     )

@@ -53,21 +53,19 @@ def command(
     from simulator.cli.answer_output import give
     from simulator.results.answer_directory import claimed
     from simulator.results.presentation import Presentation
-    from simulator.traces.chakra.run import simulate_traces
+    from simulator.traces.chakra.run import TraceFiles, simulate_traces
 
     if trace and out is None:
         raise ScenarioError("--trace: needs --out DIR")
     ranks_by_group = None if groups is None else _groups(groups)
     with claimed(out):
         run = simulate_traces(
-            prefix,
+            TraceFiles(prefix, world_size, repair),
             topology,
             gpu=gpu,
             algorithm=algorithm,
             factor=scale_compute,
             groups=ranks_by_group,
-            world_size=world_size,
-            repair=repair,
         )
         print_warnings(run.converted.notes)
         ranks, operations = run.tables()

@@ -177,7 +177,7 @@ def summarize(
         because=_because(timeline, busiest, nbytes, idle, capped=_capped(ops))
         if slow is None
         else f"Bottleneck: {slow.text}",
-        constants=BETWEEN.join(sorted({op.constants for op in ops if op.constants})) or None,
+        constants=BETWEEN.join(sorted({op.caps.source for op in ops if op.caps.source})) or None,
         slow_memory=slow,
         idle_cards=idle,
     )
@@ -187,12 +187,12 @@ def _share(op: Collective, holding: Holding) -> int:
     """Return the bytes in a collective's array, or in the largest shard if each rank holds its part."""
     if holding is not Holding.PART:
         return op.nbytes
-    return -(-op.elements // len(op.group)) * op.itemsize
+    return -(-op.elements // len(op.group)) * op.sizes.copied
 
 
 def _capped(ops: Sequence[Collective]) -> bool:
     """Return True if the machine's measured rates bound the flows of a collective."""
-    return any(min(op.rate_cap, op.cross_rate_cap) < math.inf for op in ops)
+    return any(min(op.caps.inside, op.caps.across) < math.inf for op in ops)
 
 
 def _because(

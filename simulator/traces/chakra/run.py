@@ -20,7 +20,7 @@ from simulator.report.tables.answer_table import AnswerColumn, AnswerTable
 from simulator.traces.chakra.dependencies import repaired
 from simulator.traces.chakra.matching import matched
 from simulator.traces.chakra.trace_program import ConvertedTraces, converted
-from simulator.traces.chakra.trace_reader import read_traces
+from simulator.traces.chakra.trace_reader import RankTrace, read_traces
 from simulator.traces.gpu_work import GpuStep, GpuWork
 
 # Kinds of the operations of nodes; every other kind is communication.
@@ -123,24 +123,43 @@ class ChakraRun:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class TraceFiles:
+    """Files PREFIX.0.et, PREFIX.1.et, ... of execution traces, and how they are read."""
+
+    prefix: str  # path of the files without their endings
+    world_size: int | None = None  # number of ranks that all do what the only file says
+    repair: bool = False  # True: dependencies on nodes that do not exist, and a dependency of each circle, are dropped
+
+    def read(self) -> tuple[tuple[RankTrace, ...], int]:
+        """Return the trace of each rank, and the number of dropped dependencies."""
+        traces = read_traces(self.prefix)
+        if self.world_size is not None:
+            if len(traces) > 1:
+                raise ScenarioError(
+                    f"--world-size: got {self.world_size}, but {self.prefix} has files of {len(traces)} ranks"
+                )
+            traces = traces * self.world_size
+        mended = [repaired(trace) for trace in traces] if self.repair else []
+        return tuple(mend.trace for mend in mended) or traces, sum(mend.missing + mend.circular for mend in mended)
+
+
 def simulate_traces(
-    prefix: str,
+    files: TraceFiles,
     topology: str,
     *,
     gpu: str | None = None,
     algorithm: str = "auto",
     factor: float = 1.0,
     groups: Mapping[str, Sequence[int]] | None = None,
-    world_size: int | None = None,
-    repair: bool = False,
     engine: Engine = "auto",
 ) -> ChakraRun:
-    """Simulate the execution traces PREFIX.0.et, PREFIX.1.et, ... on a topology with as many ranks.
+    """Simulate execution traces on a topology with as many ranks.
 
     Parameters
     ----------
-    prefix, topology : str
-        Path of the files without their endings; name or path of a topology.
+    topology : str
+        Name or path of a topology.
     gpu : str, optional
         GPU in place of the topology's.
     algorithm : str
@@ -149,10 +168,6 @@ def simulate_traces(
         Factor on the measured times of kernels.
     groups : mapping of str to sequence of int, optional
         Ranks of process groups by name.
-    world_size : int, optional
-        Number of ranks that all do what the only file says.
-    repair : bool
-        True: dependencies on nodes that do not exist, and a dependency of each circle, are dropped.
 
     Raises
     ------
@@ -161,14 +176,7 @@ def simulate_traces(
     """
     if algorithm != "auto":
         find_algorithm(algorithm)
-    traces, dropped = read_traces(prefix), 0
-    if world_size is not None:
-        if len(traces) > 1:
-            raise ScenarioError(f"--world-size: got {world_size}, but {prefix} has files of {len(traces)} ranks")
-        traces = traces * world_size
-    if repair:
-        mended = [repaired(trace) for trace in traces]
-        traces, dropped = tuple(mend.trace for mend in mended), sum(mend.missing + mend.circular for mend in mended)
+    traces, dropped = files.read()
     matches = matched(traces, groups)
     cluster = build(topology, len(traces), gpu=gpu, network_time=traces[0].network_time)
     conversion = converted(traces, matches, cluster, algorithm=algorithm, factor=factor)
