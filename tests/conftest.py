@@ -45,7 +45,12 @@ _ONE_OF, _FEWEST = 3, 10
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
-    """Draw fewer examples of properties, or make them long; leave the part of the tests that the option names."""
+    """Draw fewer examples of properties, or make them long; make cases long that are not their turn; leave the part of
+    the tests that the option names.
+    """
+    for item in items:
+        if isinstance(item, pytest.Function) and not is_in_turn(item):
+            item.add_marker(pytest.mark.long)
     draw_examples(items, all_of_them=config.getoption("markexpr") == "long")
     # Tests without the wanted marks are left out.
     yield
@@ -53,6 +58,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if name is not None:
         all_items, items[:] = set(items), part_of(items, name)
         config.hook.pytest_deselected(items=list(all_items.difference(items)))
+
+
+def is_in_turn(item: pytest.Function) -> bool:
+    """Return whether a case belongs to short runs: of a test marked `one_of(n)`, those whose places along the axes of
+    its parameters add up to a multiple of n. Of three axes or more, each value of an axis then meets each value of
+    another one, as in a Latin square.
+    """
+    mark = item.get_closest_marker("one_of")
+    if mark is None:
+        return True
+    axes = (re.split(r"\W+", names)[0] if isinstance(names := axis.args[0], str) else names[0]
+            for axis in item.iter_markers("parametrize"))  # fmt: skip
+    return sum(item.callspec.indices[axis] for axis in axes) % mark.args[0] == 0
 
 
 def draw_examples(items: Sequence[pytest.Item], *, all_of_them: bool) -> None:

@@ -212,6 +212,7 @@ def test_the_framework_that_a_training_step_assumes_is_told_once(cli: Command, t
     assert "training.framework" not in (tmp_path / "c" / "report.json").read_text(encoding="utf-8")
 
 
+@pytest.mark.long
 def test_a_measurement_of_images_is_told_in_samples(cli: Command, tmp_path: Path) -> None:
     """4 GPUs at 1,000 samples/s each take 4 x 64 / 4,000 s = 64 ms for a step of 64 images per GPU."""
     text = (

@@ -151,6 +151,7 @@ class EndsItsProcess(ArtifactWriter):
             os.kill(os.getpid(), signal.SIGKILL)
 
 
+@pytest.mark.long
 def test_a_point_that_ends_every_worker_fails_and_the_others_go_on(tmp_path: Path) -> None:
     """Four workers are lost before the point fails. Dask may not replace a worker that ends while it starts.
 

@@ -12,10 +12,12 @@ from tools.docs_commands import ROOT, blocks, matches, pages, with_outputs
 PAGES = [page.relative_to(ROOT) for page in pages()]
 # Pages whose commands take five seconds or more.
 LARGE = {
-    Path("docs/howto", f"{name}.md")
+    Path("docs", f"{name}.md")
     for name in (
-        "reinforcement_learning", "slow_links_between_sites", "own_cluster", "communication_dominates",
-        "gradient_accumulation", "fits_my_card", "goodput",
+        "howto/reinforcement_learning", "howto/slow_links_between_sites", "howto/own_cluster",
+        "howto/communication_dominates", "howto/gradient_accumulation", "howto/fits_my_card", "howto/goodput",
+        "howto/own_parts", "howto/several_jobs", "howto/pipeline_bubble", "howto/own_network", "howto/optimizers",
+        "howto/own_algorithm", "start/plan_a_layout",
     )
 }  # fmt: skip
 

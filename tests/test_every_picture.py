@@ -36,6 +36,7 @@ LARGE: Final = ("llama3_405b", "deepseek_v3")
         if name not in LARGE
     ],
 )
+@pytest.mark.one_of(3)
 def test_a_picture_can_be_read_and_names_its_point(name: str) -> None:
     shipped = load_scenario(name)
     kind = "collective" if shipped.training is None else "training"

@@ -68,6 +68,7 @@ def drawn() -> list[tuple[str, str, int, str, str, int]]:
     ("model", "gpu", "gpus", "method", "optimizer", "sequences"),
     [pytest.param(*case, marks=[pytest.mark.long] * (number >= FEW)) for number, case in enumerate(drawn())],
 )
+@pytest.mark.one_of(5)
 def test_the_verdict_is_that_of_a_run(
     model: str, gpu: str, gpus: int, method: str, optimizer: str, sequences: int
 ) -> None:
@@ -148,6 +149,7 @@ def test_the_fewest_cards_are_the_first_that_fit() -> None:
     assert found.fewest_gpus == fitting[0]
 
 
+@pytest.mark.long
 def test_changes_are_pairs_where_no_single_change_is_enough() -> None:
     """Full training of 8 billion parameters takes 16 bytes a parameter: five times an RTX 4090."""
     found = fit_check("llama3_8b", gpu="rtx_4090")
@@ -176,6 +178,7 @@ def test_paged_optimizers_and_matrices_in_eight_bits_are_tried_where_they_can_he
     ("model", "gpu", "gpus"),
     [("llama3_8b", "rtx_4090", 1), pytest.param("llama3_70b", "h100_sxm", 8, marks=pytest.mark.long)],
 )
+@pytest.mark.long
 def test_few_steps_are_simulated(monkeypatch: pytest.MonkeyPatch, model: str, gpu: str, gpus: int) -> None:
     """At most the training, its changes, and as many pairs: a bound excludes the rest of more than 60 combinations."""
     simulated: list[Keys] = []

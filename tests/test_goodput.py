@@ -196,6 +196,7 @@ def test_options_of_times_and_rates_need_units(cli: Command, option: str) -> Non
     assert f"Invalid value for '{option}': got '20', which has no unit; write for example '20 {unit}'" in told.faults[0]
 
 
+@pytest.mark.long
 def test_a_scenario_inside_a_file_of_days_takes_changes(cli: Command) -> None:
     """A scenario in the file needs no name, with and without --set."""
     told = cli("goodput", "checkpoint_interval", "--set", "cluster.world_size=512", "--json")

@@ -125,6 +125,7 @@ LARGE = ("diloco_wan",)
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[pytest.mark.long] * (name in LARGE)) for name in registry.names("jobs")]
 )
+@pytest.mark.one_of(2)
 def test_shipped_files_answer_their_question(cli: Command, name: str) -> None:
     told = cli("jobs", name, "--json").data
     assert told["sentences"]

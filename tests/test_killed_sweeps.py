@@ -82,6 +82,7 @@ def check_whole(folder: Path, count: int) -> None:
 
 
 @pytest.mark.parametrize("jobs", ["1", "2"])
+@pytest.mark.one_of(2)
 def test_a_killed_sweep_that_is_resumed_leaves_the_bytes_of_one_that_was_not(
     cli: Command, tmp_path: Path, jobs: str
 ) -> None:
@@ -244,6 +245,7 @@ def dies_at_three_and_five(index: int, run: SimulatedRun) -> None:
         os._exit(9)
 
 
+@pytest.mark.long
 def test_points_that_end_every_process_fail_and_the_others_go_on() -> None:
     played = {o.index: o for o in play_points(numbered(8), 2, dies_at_three_and_five)}
     assert sorted(played) == list(range(8))
@@ -251,6 +253,7 @@ def test_points_that_end_every_process_fail_and_the_others_go_on() -> None:
     assert {index: o.error for index, o in played.items() if o.error} == {3: told, 5: told}
 
 
+@pytest.mark.long
 def test_processes_that_cannot_start_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process_pool, "_worker_main", ends_at_once)
     with pytest.raises(SimulationError, match="3 processes ended before simulating a point; in a script"):
@@ -266,6 +269,7 @@ def fails_otherwise(index: int, run: SimulatedRun) -> None:
     raise RuntimeError(f"point {index}")
 
 
+@pytest.mark.long
 def test_an_error_that_nobody_expects_comes_back_with_where_it_was() -> None:
     with pytest.raises(RuntimeError, match="point") as told:
         list(play_points(numbered(4), 2, fails_otherwise))

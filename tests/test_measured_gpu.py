@@ -43,6 +43,7 @@ def of(gpu: Gpu, share: float = 0.5) -> dict[str, Any]:
     }  # fmt: skip
 
 
+@pytest.mark.long
 def test_what_was_put_in_comes_out() -> None:
     """A B200's own kernels, fitted on the base of its data sheet: matmuls, copies, attention and norms as they were."""
     gpu = load_gpu("b200")

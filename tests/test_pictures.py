@@ -70,6 +70,7 @@ def test_a_group_on_ever_larger_clusters_has_its_place_by_the_cluster() -> None:
         (["steps"], ["steps_ring", "steps_tree"]),
     ],
 )
+@pytest.mark.one_of(5)
 def test_each_compared_setting_is_drawn_and_a_sweep_as_a_whole(
     tmp_path: Path, plots: list[str], names: list[str]
 ) -> None:

@@ -82,6 +82,7 @@ def test_later_starts_begin_with_the_start_of_the_file(two: SharedRun) -> None:
         assert line.get_ydata().tolist() == [job.slowdown, *(shift.slowdowns[job.name] for shift in two.shifts)]
 
 
+@pytest.mark.long
 def test_many_jobs_with_long_names_and_many_steps_can_be_read() -> None:
     names = [f"a_training_of_somebody_with_a_long_name_{number}" for number in range(30)]
     steps = tuple((float(step), float(step + 1)) for step in range(200))

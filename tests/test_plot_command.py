@@ -38,6 +38,7 @@ def test_the_end_of_a_key_names_it(cli: Command) -> None:
     assert unknown.err.rstrip().endswith("did you mean 'collective.algorithm'?")
 
 
+@pytest.mark.long
 def test_pictures_that_are_not_drawn_are_told(cli: Command) -> None:
     """Nine points have 4 GPUs, and eight are drawn at once; a ring of 400 has 319,200 transfers."""
     seeds = "sweep: {cluster.world_size: [4], seed: [1, 2, 3, 4, 5, 6, 7, 8, 9]}"

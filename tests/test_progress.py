@@ -66,6 +66,7 @@ def test_a_real_training_tells_the_share_of_its_trained_steps(sharding: Any, mon
     assert 0.8 * whole < told[-1][1] <= whole
 
 
+@pytest.mark.long
 def test_a_check_of_points_tells_how_many_it_has_checked(tmp_path: Path) -> None:
     """A check of a few points may take minutes, because it plans every step; each line names the phase."""
     text = (
@@ -146,6 +147,7 @@ PLAN = ("plan", "llama2_13b", "--topology", "dgx_h100", "--gpus", "64", "--seq-l
         (PLAN, "note: training.framework is not given"),
     ],
 )
+@pytest.mark.one_of(5)
 def test_ctrl_c_ends_a_command_in_one_line_and_leaves_no_file(
     tmp_path: Path, arguments: tuple[str, ...], first: str
 ) -> None:
@@ -165,6 +167,7 @@ def test_ctrl_c_ends_a_command_in_one_line_and_leaves_no_file(
     assert {path.name for path in tmp_path.iterdir()} <= {"runs.csv", "steps.yaml"}
 
 
+@pytest.mark.long
 def test_an_interrupted_validation_names_the_file_that_keeps_its_rows(tmp_path: Path) -> None:
     """The same command simulates the rest, and its figures equal those of a command that was not interrupted."""
     (tmp_path / "runs.csv").write_text(LONG_RUNS, encoding="utf-8")
@@ -183,6 +186,7 @@ def test_an_interrupted_validation_names_the_file_that_keeps_its_rows(tmp_path: 
     assert ended(whole)[0] == ended(rest)[0] != ""
 
 
+@pytest.mark.long
 def test_an_interrupted_plan_names_the_command_that_continues_it(tmp_path: Path) -> None:
     with started(tmp_path, *PLAN, "--out", "plan", program=TELLING) as process:
         assert process.stderr is not None

@@ -285,6 +285,7 @@ def wait_until_nobody_is_left(session: int) -> None:
     [("run",), pytest.param(("sweep", "--jobs", "1"), marks=pytest.mark.long), ("sweep", "--jobs", "2")],
     ids=" ".join,
 )
+@pytest.mark.one_of(2)
 def test_what_had_ended_before_ctrl_c_is_kept_and_gone_on_with(
     cli: Command, tmp_path: Path, command: tuple[str, ...]
 ) -> None:
@@ -317,6 +318,7 @@ def test_what_had_ended_before_ctrl_c_is_kept_and_gone_on_with(
         (("sweep", "--jobs", "2"), True),
     ],
 )
+@pytest.mark.one_of(2)
 def test_sigterm_keeps_what_had_ended_as_ctrl_c_does(tmp_path: Path, command: tuple[str, ...], everybody: bool) -> None:
     """As `kill` sends it to one process, and `timeout` or a scheduler to all; 143 is 128 and its number."""
     (tmp_path / "long.yaml").write_text(LONG, encoding="utf-8")
@@ -354,6 +356,7 @@ def test_what_fails_before_its_first_point_leaves_no_directory(
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="counts processes as Linux shows them")
 @pytest.mark.parametrize("wait", [0.0, 0.1, 0.2])
+@pytest.mark.one_of(3)
 def test_ctrl_c_while_processes_start_says_nothing(tmp_path: Path, wait: float) -> None:
     """The command, who tracks its resources, and the process that the others will be copies of are there by then."""
     (tmp_path / "long.yaml").write_text(LONG, encoding="utf-8")
@@ -378,6 +381,7 @@ def test_ctrl_c_before_any_point_leaves_nothing(cli: Command, tmp_path: Path, mo
     assert not (tmp_path / "here").exists()
 
 
+@pytest.mark.long
 def test_two_hash_seeds_leave_equal_bytes_pictures_included(tmp_path: Path) -> None:
     scenario = RING.replace("plots: []", "plots: [bandwidth_utilization, timeline, steps]")
     (tmp_path / "drawn.yaml").write_text(scenario, encoding="utf-8")

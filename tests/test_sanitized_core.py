@@ -40,6 +40,7 @@ def _runtime(name: str) -> str:
     return path
 
 
+@pytest.mark.long
 def test_a_few_drawn_programs_under_sanitizers(tmp_path: Path) -> None:
     assert simulated(tmp_path, 0, FEW) >= 10 * FEW
 

@@ -29,6 +29,7 @@ plots: []
 """
 
 
+@pytest.mark.long
 def test_the_site_is_built_and_nothing_of_it_is_loaded_from_afar(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tools.site", "--quick", "--folder", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)})
@@ -111,6 +112,7 @@ def test_a_run_is_kept_until_its_scenario_changes(tmp_path: Path) -> None:
     assert not (run_of(scenario, store).folder / "mark").exists()
 
 
+@pytest.mark.long
 def test_a_scenario_that_cannot_be_played_ends_the_build_and_is_not_kept(tmp_path: Path) -> None:
     scenario, store = tmp_path / "small.yaml", tmp_path / "store"
     scenario.write_text(SMALL.replace("star_100g", "no_such_topology"))

@@ -108,6 +108,7 @@ def test_a_link_that_no_machine_of_a_sweep_has_is_refused_before_the_run(cli: Co
     assert not (tmp_path / "never").exists()
 
 
+@pytest.mark.long
 def test_points_come_on_two_processes_as_they_do_on_one() -> None:
     numbered = list(enumerate(points(scenario(sweep={"collective.size": ["4 KiB", "8 KiB", "1 MiB"]}))))
     alone = list(play_points(numbered, 1))
@@ -120,6 +121,7 @@ def test_no_process_is_no_number_of_processes() -> None:
         list(play_points([], 0))
 
 
+@pytest.mark.long
 def test_a_listener_that_has_had_enough_ends_the_processes() -> None:
     numbered = list(enumerate(points(scenario(sweep={"seed": list(range(200))}))))
     outcomes = play_points(numbered, 2)

@@ -39,6 +39,7 @@ def test_both_tables_are_the_frame_that_sweep_gives(cli: Command, tmp_path: Path
     pd.testing.assert_frame_equal(of_parquet, wanted, check_dtype=False, check_exact=True)
 
 
+@pytest.mark.long
 def test_a_long_table_is_printed_in_part_and_left_whole(cli: Command, tmp_path: Path) -> None:
     many = ("--set", f"seed={','.join(map(str, range(205)))}", "--set", "collective.payload=false")
     answer = cli("sweep", "small.yaml", *many, "--out", "here", "--jobs", 1)

@@ -54,6 +54,7 @@ def words(text: str) -> Counter[str]:
 
 @pytest.mark.parametrize("windows", [(80,), pytest.param((100, 120), marks=pytest.mark.long)], ids=str)
 @pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.one_of(3)
 def test_a_narrow_window_loses_no_word(
     cli: Command, monkeypatch: pytest.MonkeyPatch, command: str, windows: tuple[int, ...]
 ) -> None:

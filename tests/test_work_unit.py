@@ -63,6 +63,7 @@ FEW = ("--set", "cluster.world_size=4,8")
     ("name", "settings"),
     [("resnet50_ddp", FEW), ("dit_training", ()), pytest.param("resnet50_ddp", (), marks=pytest.mark.long)],
 )
+@pytest.mark.one_of(2)
 def test_no_text_about_images_counts_tokens(cli: Command, tmp_path: Path, name: str, settings: tuple[str, ...]) -> None:
     told = cli("run", name, *settings, "--out", tmp_path / "run")
     assert told.code == 0
@@ -146,6 +147,7 @@ def test_kernels_of_images_are_of_a_number_of_samples(cli: Command) -> None:
     )
 
 
+@pytest.mark.long
 def test_the_memory_of_images_is_simulated_without_closed_forms_of_activations(cli: Command) -> None:
     out = cli("memory", "resnet50", "--micro-batch-size", 64).out
     # Stage 0 of the ZeRO paper: 2 + 2 + 12 bytes per parameter.
@@ -196,6 +198,7 @@ def test_whether_images_fit_is_told_in_samples(cli: Command, tmp_path: Path, mod
     assert "samples/s per GPU" in told.out
 
 
+@pytest.mark.long
 def test_a_plan_for_images_counts_samples(cli: Command, tmp_path: Path) -> None:
     fixed = [text for name in ("pp=1", "sharding=ddp", "micro_batch=8") for text in ("--fix", name)]
     asked = ("--topology", "star_100g", "--gpus", 2, "--among", "gpus=2,4", "--global-batch", "32seq")

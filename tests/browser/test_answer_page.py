@@ -50,6 +50,7 @@ def page(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 @pytest.mark.parametrize("width", [1400, 390])
+@pytest.mark.one_of(4)
 def test_it_fits_into_the_window_and_asks_for_nothing(running: Any, page: Path, width: int) -> None:
     with opened(running, page, width=width) as one:
         assert one.requests == [page.as_uri(), *(url for url in one.requests[1:] if url.startswith("data:image/png"))]

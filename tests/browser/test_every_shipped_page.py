@@ -41,6 +41,7 @@ def running() -> Iterator[Any]:
         if name not in LARGE
     ],
 )
+@pytest.mark.one_of(4)
 def test_a_page_can_be_read(running: Any, tmp_path: Path, name: str) -> None:
     """On a phone, a tablet and a desktop, light and dark; the whole run, and a part of it."""
     scenario = load_scenario(name)

@@ -103,6 +103,7 @@ def pixels(one: Opened, selector: str) -> Any:
 
 
 @pytest.mark.parametrize("name", ["ring_or_naive", "sharded", "staged"])
+@pytest.mark.one_of(3)
 def test_it_asks_for_nothing_but_itself_and_says_nothing(running: Any, folders: dict[str, Path], name: str) -> None:
     with opened(running, folders[name] / FILE) as one:
         one.drawn()
@@ -560,6 +561,7 @@ def test_whatever_a_scenario_says_stays_text(running: Any, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("width", [390, 700, 768, 1000, 1400, 1600])
+@pytest.mark.one_of(3)
 def test_nothing_is_wider_than_the_window(running: Any, folders: dict[str, Path], width: int) -> None:
     for folder in folders.values():
         with opened(running, folder / FILE, width=width) as one:
@@ -626,6 +628,7 @@ def test_two_runs_share_one_cursor(running: Any, folders: dict[str, Path], tmp_p
 
 
 @pytest.mark.parametrize("width", [390, 1400])
+@pytest.mark.one_of(2)
 def test_figures_of_two_runs_stand_below_their_headings_the_main_measures_first(
     running: Any, folders: dict[str, Path], tmp_path: Path, width: int
 ) -> None:
@@ -726,6 +729,7 @@ def test_closed_forms_leave_no_busiest_link_and_name_the_key_that_shows_links(ru
 
 @pytest.mark.parametrize("width", [390, 768, 1400])
 @pytest.mark.parametrize(("name", "count"), [("ring_or_naive", 2), ("sharded", 3), ("staged", 4)])
+@pytest.mark.one_of(3)
 def test_pictures_along_time_agree_on_the_window_to_the_pixel(
     running: Any, folders: dict[str, Path], width: int, name: str, count: int
 ) -> None:

@@ -74,6 +74,7 @@ def alike(point: Point) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.one_of(2)
 def test_it_is_the_same_on_both_engines(name: str) -> None:
     """At the first, the last and two points between them, which differ in the values of each axis."""
     every = points(load_scenario(name))

@@ -53,6 +53,7 @@ def simulated(own: PipelineSchedule, shape: PipelineShape, framework: Framework)
 @pytest.mark.parametrize("every", [2, pytest.param(1, marks=pytest.mark.long)], ids=["few", "all"])
 @pytest.mark.parametrize("framework", BLOCKING)
 @pytest.mark.parametrize("name", SCHEDULES.names())
+@pytest.mark.one_of(3)
 def test_every_schedule_ends_under_frameworks_whose_hosts_wait_for_sends(name: str, framework: str, every: int) -> None:
     own = SCHEDULES.find(name)
     # Frameworks differ in constants, not in what a host waits for: fewer shapes under all but one. The last shape, of

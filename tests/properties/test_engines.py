@@ -68,6 +68,7 @@ def compared(family: str, seeds: range) -> Tally:
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("block", [0, *(pytest.param(n, marks=pytest.mark.long) for n in range(1, BLOCKS))])
+@pytest.mark.one_of(3)
 def test_both_engines_give_one_answer(family: str, block: int) -> None:
     compared(family, range(block * BLOCK, (block + 1) * BLOCK))
 
@@ -87,6 +88,7 @@ def test_both_engines_give_one_answer_to_many(family: str, block: int) -> None:
 
 @pytest.mark.parametrize("seeds", [range(8), pytest.param(range(8, 100), marks=pytest.mark.long)])
 @pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.one_of(3)
 def test_the_busiest_link_alone_is_told_as_in_the_books_of_all(
     monkeypatch: pytest.MonkeyPatch, family: str, seeds: range
 ) -> None:

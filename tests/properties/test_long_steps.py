@@ -61,6 +61,7 @@ def is_told_and_equal(asked: Scenario) -> bool:
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES.names())
+@pytest.mark.one_of(3)
 def test_a_pipeline_that_repeats_itself_is_told_exactly(schedule: str) -> None:
     chunks = SCHEDULES.find(schedule).chunks
     parallelism = {"pp": 4, "schedule": schedule} | ({} if chunks else {"virtual_stages": 2})
@@ -82,6 +83,7 @@ def test_a_pipeline_that_repeats_itself_is_told_exactly(schedule: str) -> None:
     ],
     ids=str,
 )
+@pytest.mark.one_of(3)
 def test_other_steps_are_told_exactly(training: dict[str, Any]) -> None:
     assert is_told_and_equal(scenario({"gradient_accumulation_steps": 61} | training))
 

@@ -111,6 +111,7 @@ def test_the_replay_agrees_that_the_schedule_is_right(algorithm: str, operation:
 @pytest.mark.parametrize("mutate", MUTATIONS, ids=lambda m: m.__name__)
 @pytest.mark.parametrize("seeds", [range(15), pytest.param(range(15, 90), marks=pytest.mark.long)], ids=["few", "many"])
 @pytest.mark.parametrize(("algorithm", "operation"), PAIRS)
+@pytest.mark.one_of(3)
 def test_a_mutant_that_changes_the_result_is_found(algorithm: str, operation: str, seeds: range, mutate: Any) -> None:
     harmful = 0
     for schedule in schedules(algorithm, operation):
@@ -136,6 +137,7 @@ def mutants(algorithm: str, operation: str, seeds: int) -> Iterator[tuple[Schedu
 
 
 @pytest.mark.parametrize(("algorithm", "operation"), PAIRS)
+@pytest.mark.one_of(3)
 def test_every_mutant_has_wrong_elements(algorithm: str, operation: str) -> None:
     dtype, found = dtypes.find("int64"), 0
     for schedule, mutant, seed in mutants(algorithm, operation, seeds=3):
@@ -184,6 +186,7 @@ def early(rows: list[Row], number: int) -> list[int]:
 
 
 @pytest.mark.parametrize(("algorithm", "operation"), PAIRS)
+@pytest.mark.one_of(3)
 def test_a_wait_that_is_removed_and_was_needed_is_missed(algorithm: str, operation: str) -> None:
     needed = removed = 0
     for schedule in schedules(algorithm, operation):

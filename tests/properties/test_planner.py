@@ -222,6 +222,7 @@ def test_many_bounds_are_never_above_the_played_time(block: int) -> None:
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES.names())
+@pytest.mark.one_of(3)
 def test_bounds_hold_where_the_bubble_is_most_of_a_step(schedule: str) -> None:
     model = WIDE | {"n_layer": 16}
     for pp, micro_batches in ((4, 8), (4, 16), (2, 4)):
@@ -334,11 +335,13 @@ def fine_tuning_space(**others: tuple[Any, ...]) -> tuple[Scenario, Choices, int
     return base(SHALLOW, "dgx_a100", 4), choices(4, **(few | others)), 16
 
 
+@pytest.mark.long
 def test_the_best_of_fine_tunings_are_those_that_playing_everything_finds() -> None:
     equal_to_exhaustive(fine_tuning_space(optimizer=("adam", "paged_adam"), base=("params", "int8")))
 
 
 @pytest.mark.parametrize("trainable", [["layers 2-3"], pytest.param(["layers.*.attention.*"], marks=pytest.mark.long)])
+@pytest.mark.long
 def test_the_best_with_frozen_parts_are_those_that_playing_everything_finds(trainable: list[str]) -> None:
     _, chosen, sequences = narrow_space()
     equal_to_exhaustive((base(SHALLOW, "dgx_a100", 8, trainable=trainable), chosen, sequences))
@@ -438,6 +441,7 @@ SLOW = ("experts", "experts on Ethernet", "experts and windows", "adapters", "co
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.long] * (name in SLOW)) for name in SPACES])
+@pytest.mark.one_of(4)
 def test_the_best_of_ten_spaces_are_those_that_playing_everything_finds(name: str) -> None:
     equal_to_exhaustive(chosen_space(name))
 
@@ -659,6 +663,7 @@ def test_where_nothing_fits_the_nearest_miss_and_what_would_fit_are_told(planned
     assert cli("plan", "model.json", "--gpus", "4", *options, *offload, "--best", "1").code == 0
 
 
+@pytest.mark.long
 def test_numbers_that_no_setting_has_are_told_with_possible_ones(planned: PlanResult) -> None:
     # 60 GPUs leave a multiple of 15 data-parallel ranks beside powers of two, which does not divide 64 sequences.
     cli = planned(DENSE)
@@ -833,6 +838,7 @@ def test_every_setting_is_counted_once() -> None:
 
 
 @pytest.mark.parametrize("shared", ["slow.yaml", "quick.yaml"])
+@pytest.mark.one_of(2)
 def test_a_plan_among_frameworks_equals_the_better_of_their_plans(tmp_path: Path, shared: str) -> None:
     """Each framework has its own times of transfers; bounds with those of another would prune the fastest setting."""
     (tmp_path / "slow.yaml").write_text("based_on: torchtitan\nnetwork_time: 20\n", encoding="utf-8")

@@ -661,6 +661,7 @@ def refusal(path: Path) -> ScenarioError | None:
     ("chunk", "cases"), [(0, FEW), *(pytest.param(n, CASES, marks=pytest.mark.long) for n in range(CHUNKS))]
 )
 @pytest.mark.parametrize("kind", ["syntax", *KINDS])
+@pytest.mark.one_of(4)
 def test_a_broken_file_is_refused_at_the_line_that_was_broken(
     kind: str, chunk: int, cases: int, tmp_path: Path
 ) -> None:

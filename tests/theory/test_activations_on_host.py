@@ -37,6 +37,7 @@ def moved(run: PlayedStep, way: str) -> list[float]:
 @pytest.mark.parametrize("strategy", ["ddp", *SHARDED])
 @pytest.mark.parametrize("accumulation", [1, 3])
 @pytest.mark.parametrize("checkpointing", ["none", "full"])
+@pytest.mark.one_of(3)
 def test_every_layer_but_the_last_leaves_and_returns_once_for_each_micro_batch(
     strategy: str, accumulation: int, checkpointing: str
 ) -> None:

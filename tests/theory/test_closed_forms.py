@@ -73,6 +73,7 @@ def on_a_star(n: int, alpha: float, beta: float) -> dict[tuple[str, str], float]
 
 
 @pytest.mark.parametrize("n", WORLD_SIZES)
+@pytest.mark.one_of(3)
 def test_forms_on_a_star(n: int) -> None:
     alpha, beta = 2 * 5e-6, 100e9 / 8
     for (algorithm, operation), expected in on_a_star(n, alpha, beta).items():
@@ -246,6 +247,7 @@ def test_a_switch_that_adds_beats_the_ring_by_the_ratio_of_their_volumes() -> No
 
 
 @pytest.mark.parametrize("n", range(4, 33))
+@pytest.mark.one_of(3)
 def test_two_trees_with_64_pieces_come_near_the_full_bandwidth(n: int) -> None:
     beta = 100e9 / 8
     cluster = star(n, latency="0 s")
@@ -346,6 +348,7 @@ def inline(builder: str, **options: Any) -> dict[str, Any]:
         ("mixed_links", 6, (0, 1, 2)),
     ],
 )
+@pytest.mark.one_of(3)
 def test_what_is_predicted_is_met_even_where_the_network_only_looks_like_a_star(
     topology: Any, world_size: int, group: tuple[int, ...]
 ) -> None:

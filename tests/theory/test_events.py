@@ -118,6 +118,7 @@ def with_cluster(scenario: dict[str, Any] = SCENARIO, **keys: Any) -> dict[str, 
 
 @pytest.mark.parametrize("sharding", ["ddp", "zero1", "zero2", "zero3"])
 @pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.one_of(3)
 def test_an_event_from_the_start_is_a_slow_part(sharding: str, engine: str) -> None:
     training = SCENARIO["training"] | {"sharding": sharding, "algorithm": "ring"}
     scenario = SCENARIO | {"engine": engine, "training": training}
@@ -156,6 +157,7 @@ def test_a_flap_shorter_than_the_watchdog_is_survived_and_a_longer_one_is_not(en
         simulate(with_cluster(events=flap, watchdog="1 s") | {"engine": engine})
 
 
+@pytest.mark.long
 def test_one_slow_gpu_of_64_slows_the_whole_job_almost_twice() -> None:
     # A measured job with tp 4, pp 4, dp 4 and one slow worker took 46.34 s instead of 23.48 s, 1.97 times as long
     # (ByteDance, StragglerAnalysis, trace AR). Here kernels take twice as long, and exchanges between GPUs do not.

@@ -101,6 +101,7 @@ def test_a_size_beyond_a_factor_of_three_is_unlikely_and_comes_last(
 
 
 @pytest.mark.parametrize("factor", [1.8, 2.5])
+@pytest.mark.one_of(2)
 def test_on_a_machine_without_measured_collectives_slow_transfers_come_first(
     factor: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -131,6 +132,7 @@ def test_a_cause_that_takes_far_longer_than_measured_is_unlikely() -> None:
     )
 
 
+@pytest.mark.long
 def test_a_power_limit_is_found_with_its_watts() -> None:
     """The measured H100s draw 700 W: a board with 500 W loses in proportion, because a FLOP keeps its energy."""
     keys = dict(load(registry.find("gpu", "h100_sxm")).data)
@@ -145,6 +147,7 @@ def test_a_power_limit_is_found_with_its_watts() -> None:
     assert not any("limited" in one.cause for one in _expected(0.9 * _time(_scenario())).explanations)
 
 
+@pytest.mark.long
 def test_a_slow_gpu_is_found_with_its_speed() -> None:
     slow = _scenario() | {"cluster": _CLUSTER | {"stragglers": {0: 0.5}}}
     cause, share = _share(_expected(_time(slow)), "one GPU has")
@@ -152,6 +155,7 @@ def test_a_slow_gpu_is_found_with_its_speed() -> None:
     assert float(cause.split()[3]) == pytest.approx(50, abs=1.0)
 
 
+@pytest.mark.long
 def test_full_recompute_explains_exactly_the_time_that_it_takes() -> None:
     measured = _time(_scenario(activation_checkpointing="full"))
     found = _expected(measured)

@@ -15,7 +15,6 @@ from simulator.model.model import modules
 from simulator.records.timeline import Timeline
 from simulator.step.pipelines.schedule import SCHEDULES
 from tests.combinations import accepted, simulated
-from tests.in_turns import in_turns
 
 # Eight layers, two on each of four stages.
 MODEL: Final = {
@@ -120,7 +119,9 @@ SHARDINGS = [
 ]
 
 
-@pytest.mark.parametrize(("name", "sharding"), in_turns(SCHEDULES.names(), SHARDINGS))
+@pytest.mark.one_of(3)
+@pytest.mark.parametrize("sharding", SHARDINGS)
+@pytest.mark.parametrize("name", SCHEDULES.names())
 def test_every_schedule_runs_with_frozen_stages(name: str, sharding: Any) -> None:
     chunks = (
         {} if SCHEDULES.find(name).chunks else {"virtual_stages": 2 if name in ("interleaved", "looped_bfs") else 1}

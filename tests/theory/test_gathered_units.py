@@ -90,6 +90,7 @@ CASES += [
 
 
 @pytest.mark.parametrize(("prefetch", "reshard", "size", "micros"), CASES)
+@pytest.mark.one_of(3)
 def test_the_unit_at_work_and_as_many_as_asked_ahead_of_it_are_whole(
     prefetch: int, reshard: bool | int, size: int, micros: dict[str, Any]
 ) -> None:
@@ -172,6 +173,7 @@ def most(played: PlayedStep, rank: int, category: str) -> int:
 
 @pytest.mark.parametrize(("schedule", "ranks", "chunks"), PIPELINES)
 @pytest.mark.parametrize("prefetch", [0, 1])
+@pytest.mark.one_of(3)
 def test_micro_batches_in_flight_share_one_storage_of_each_unit(
     schedule: str, ranks: int, chunks: int, prefetch: int
 ) -> None:

@@ -45,6 +45,7 @@ def fault_of(what: str, bit: int) -> dict[str, Any]:
 
 @pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16", "fp16"])
 @pytest.mark.parametrize("sharding", [*EVERY_STRATEGY, {"strategy": "zero3", "shard_size": 2}])
+@pytest.mark.one_of(3)
 def test_nothing_is_seen_where_nothing_is_wrong(sharding: Any, precision: str) -> None:
     if (sharding, precision) == ("parameter_server", "fp16"):
         pytest.skip("servers do not scale")
@@ -53,6 +54,7 @@ def test_nothing_is_seen_where_nothing_is_wrong(sharding: Any, precision: str) -
 
 
 @pytest.mark.parametrize("algorithm", ["ring", "naive", "tree", "double_binary_tree", "halving_doubling"])
+@pytest.mark.one_of(5)
 def test_every_algorithms_sums_are_sums(algorithm: str) -> None:
     for reduce in ("float16", "bfloat16", "float32"):
         precision = {"params": "float32", "reduce": reduce}
@@ -61,6 +63,7 @@ def test_every_algorithms_sums_are_sums(algorithm: str) -> None:
 
 @pytest.mark.parametrize("what", ["dropped", "doubled", "stale", "bit_flip"])
 @pytest.mark.parametrize("sharding", EVERY_STRATEGY)
+@pytest.mark.one_of(3)
 def test_a_wrong_transfer_shows_in_its_sum_and_from_its_step_on_in_the_loss(sharding: str, what: str) -> None:
     clean, faulty = learned(sharding=sharding), learned(fault_of(what, 28), sharding=sharding)
     assert faulty.seen["sums"] == AT
@@ -75,6 +78,7 @@ def test_a_wrong_transfer_shows_in_its_sum_and_from_its_step_on_in_the_loss(shar
 
 @pytest.mark.parametrize("algorithm", ["ring", "tree", "naive", "halving_doubling", "double_binary_tree"])
 @pytest.mark.parametrize("what", ["dropped", "stale", "bit_flip"])
+@pytest.mark.one_of(3)
 def test_every_algorithm_carries_a_fault(algorithm: str, what: str) -> None:
     assert learned(fault_of(what, 29), algorithm=algorithm, sharding="ddp").seen["sums"] == AT
 

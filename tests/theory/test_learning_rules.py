@@ -57,6 +57,7 @@ def by_hand(rule: Rule, clip: float | None, steps: int = 4) -> dict[str, Array]:
 @pytest.mark.parametrize("rule", [Adam(decay=0.1), Sgd(0.3), Sgd(0.1, 0.9), Sgd(0.1, 0.9, 0.01)], ids=repr)
 @pytest.mark.parametrize("clip", [None, 0.3])
 @pytest.mark.parametrize("strategy", WITHOUT_SERVERS)
+@pytest.mark.one_of(3)
 def test_every_sharding_steps_as_one_rank_does(strategy: str, clip: float | None, rule: Rule) -> None:
     """A table that is embedding and head gets its gradient from both; the norm is of everything."""
     made = begun(strategy, rule=rule, clip_norm=clip)
@@ -139,6 +140,7 @@ def test_dropout_differs_between_ranks_layers_and_steps_and_not_between_runs() -
 @pytest.mark.parametrize(
     "checkpointing", ["full", "sqrt", "attention", "selective_op", "feed_forward", "activation", (1,)]
 )
+@pytest.mark.one_of(3)
 def test_what_is_computed_again_leaves_out_the_same(checkpointing: object, attention: str) -> None:
     plain, again = (dropping(attention=attention, activation_checkpointing=c) for c in ("none", checkpointing))
     assert [plain.step(rows(n)).loss for n in range(3)] == [again.step(rows(n)).loss for n in range(3)]

@@ -188,6 +188,7 @@ def learned_with_muon(strategy: str, way: str, ranks: int, batch: int, **facts: 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4, 5])
 @pytest.mark.parametrize(("strategy", "way"), WAYS)
+@pytest.mark.one_of(3)
 def test_muon_is_its_formulas_under_every_sharding(strategy: str, way: str, ranks: int) -> None:
     made, losses = learned_with_muon(strategy, way, ranks, 60)
     same(made, losses, by_hand(muon(), 60))
@@ -342,6 +343,7 @@ def test_real_training_sends_the_bytes_of_a_step_without_numbers(way: str, preci
 
 
 @pytest.mark.parametrize(("strategy", "way"), WAYS)
+@pytest.mark.one_of(3)
 def test_experts_learn_the_same_under_every_sharding(strategy: str, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The router and an expert's two matrices are matrices of their own, wherever the expert is."""
     monkeypatch.setattr(f"{__name__}.SHAPE", replace(SHAPE, num_experts=4, active_experts=2))

@@ -89,6 +89,7 @@ def test_a_rank_that_is_alone_at_its_card_has_the_caps_of_all_that_share_it() ->
         ("aws_p5", 1), ("aws_p4de", 2), ("a100_roce_4x100g", 2),
     ],
 )  # fmt: skip
+@pytest.mark.one_of(3)
 def test_one_rank_of_each_node_has_the_share_of_all_gpus_at_its_card(name: str, sharing: int) -> None:
     size = len(build(name, 1024).nodes[0])
     cluster = build(name, 2 * size)
@@ -141,6 +142,7 @@ def simulated(name: str, ranks: int, operation: str, nbytes: int, group: tuple[i
 
 @pytest.mark.parametrize("operation", ["all_reduce", "all_gather", "reduce_scatter"])
 @pytest.mark.parametrize("name", MEASURED)
+@pytest.mark.one_of(3)
 def test_no_number_of_nodes_is_faster_than_one(name: str, operation: str) -> None:
     """Full nodes, and a last node with half of its GPUs; 4 GiB, where rates count."""
     size = facts(name).node_size

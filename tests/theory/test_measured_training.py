@@ -117,6 +117,7 @@ def test_steps_of_cut_models_are_as_far_off_as_the_page_says() -> None:
     assert memory.most <= 0.06
 
 
+@pytest.mark.long
 def test_blooms_step_is_within_a_tenth_with_the_framework_that_ran_it() -> None:
     """176B on 384 A100 in 48 nodes with 4 x 100 Gb/s, tensor 4, pipeline 12, data 8, 2,048 sequences of 2,048 tokens,
     recomputed: 105 s a step (bigscience, train/tr11-176B-ml/chronicles.md). Nothing was fitted to it.

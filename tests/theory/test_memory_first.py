@@ -20,7 +20,6 @@ from simulator.run.memory_need import check_fits, estimate_memory, least_need, s
 from simulator.run.scenario_cluster import Clusters
 from simulator.run.simulate import simulate
 from simulator.scenario.build_training import to_step
-from tests.in_turns import in_turns
 
 # Of a few buckets and gathered units, all that depends on when collectives end.
 _ABOUT = 0.03
@@ -38,11 +37,11 @@ SHARDINGS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("sharding", "checkpointing", "accumulation", "topology"),
-    in_turns(SHARDINGS, ["none", "full"], [1, 3], ["dgx_h100", "star_100g"]),
-    ids=str,
-)
+@pytest.mark.one_of(3)
+@pytest.mark.parametrize("topology", ["dgx_h100", "star_100g"])
+@pytest.mark.parametrize("accumulation", [1, 3])
+@pytest.mark.parametrize("checkpointing", ["none", "full"])
+@pytest.mark.parametrize("sharding", SHARDINGS, ids=str)
 def test_it_is_what_playing_shows(sharding: object, checkpointing: str, accumulation: int, topology: str) -> None:
     loaded = load_scenario(
         scenario(
@@ -236,6 +235,7 @@ def test_what_is_advised_fits_when_it_is_played(name: str) -> None:
         assert played.process_bytes == pytest.approx(needed * 2**30, rel=0.006)
 
 
+@pytest.mark.long
 def test_a_change_that_the_estimate_alone_would_let_through_is_not_advised() -> None:
     """ZeRO-2 reserves 74.6 GiB by the estimate and 80.9 GiB in a run, where reduce-scatters end later."""
     told = [keys for keys, _ in advised(refusal(deepseek(sharding="zero1")))]
@@ -302,6 +302,7 @@ def test_long_sequences_are_cut_over_ranks_with_the_same_global_batch() -> None:
         scenario(8, "llama3_405b", seq_len=2048, sharding="zero3", activation_checkpointing="full"),
     ],
 )
+@pytest.mark.one_of(2)
 def test_what_comes_nearest_needs_less_than_what_failed(data: dict[str, object]) -> None:
     error = refusal(data)
     loaded = load_scenario(data)

@@ -94,6 +94,7 @@ def test_every_closed_form_is_checked() -> None:
 
 
 @pytest.mark.parametrize("name", SCHEDULES.names())
+@pytest.mark.one_of(3)
 def test_a_user_gets_the_same_laws_from_a_single_function(name: str) -> None:
     checked = check_schedule(name)
     assert checked.holds, "\n".join(checked.lines())

@@ -129,6 +129,7 @@ JOBS: dict[str, tuple[int, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("name", JOBS)
+@pytest.mark.one_of(3)
 def test_it_is_the_peak_of_the_played_timeline(name: str) -> None:
     world_size, training = JOBS[name]
     scenario = load_scenario(
@@ -197,6 +198,7 @@ def test_a_few_micro_batches_tell_of_all(drawn: tuple[TrainingStep, int]) -> Non
 @pytest.mark.parametrize("framework", frameworks())
 @pytest.mark.parametrize("schedule", ["1f1b", "interleaved"])
 @pytest.mark.parametrize("at_once", [True, False])
+@pytest.mark.one_of(3)
 def test_a_rank_alone_can_be_planned_for_every_framework(framework: str, schedule: str, at_once: bool) -> None:
     """Hosts that wait for their receives know which rank receives, although a rank alone sends to nobody."""
     spec = load_scenario(
@@ -218,6 +220,7 @@ def test_a_rank_alone_can_be_planned_for_every_framework(framework: str, schedul
 
 @pytest.mark.parametrize("strategy", ["ddp", "zero1", "zero2", "zero3"])
 @pytest.mark.parametrize("schedule", ["1f1b", "gpipe", "interleaved", "zb_h1", "zb_v", "v_half"])
+@pytest.mark.one_of(3)
 def test_where_collectives_keep_buffers_it_is_nearly_what_a_step_needs(strategy: str, schedule: str) -> None:
     """The gather of the next pass may begin while weights' gradients are made, and a buffer be sent a kernel later."""
     chunks = 2 if schedule == "interleaved" else 1

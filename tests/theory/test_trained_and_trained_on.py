@@ -70,6 +70,7 @@ def assert_near(one: dict[str, Array], other: dict[str, Array], atol: float) -> 
 
 
 @pytest.mark.parametrize("sharding", SHARDINGS, ids=str)
+@pytest.mark.one_of(3)
 def test_two_steps_and_two_steps_are_four(folder: Path, sharding: Any) -> None:
     """Sgd keeps nothing but parameters: what is left after two steps is all that the next two need."""
     whole = trained(folder, sharding=sharding)
@@ -207,6 +208,7 @@ def test_schedules_are_those_of_transformers(kind: Any, warmup: int, steps: int)
 
 @pytest.mark.parametrize("kind", ["constant", "linear", "cosine"])
 @pytest.mark.parametrize("sharding", ["ddp", "zero3", "parameter_server"])
+@pytest.mark.one_of(3)
 def test_a_scheduled_run_is_a_chain_of_runs_of_one_step_each_at_its_rate(
     folder: Path, kind: str, sharding: str
 ) -> None:

@@ -43,6 +43,7 @@ def trained(checkpoint: int | None = None, faults: Any = (), **keys: Any) -> Any
 
 @pytest.mark.parametrize("name", SHARDINGS)
 @pytest.mark.parametrize("checkpoint", [1, 3, 8])
+@pytest.mark.one_of(3)
 def test_a_rollback_gives_the_same_curve_to_the_bit(name: str, checkpoint: int) -> None:
     undisturbed, again = trained(**SHARDINGS[name]), trained(checkpoint, [STOP], **SHARDINGS[name])
     one, other = undisturbed.report.learning, again.report.learning

@@ -92,6 +92,7 @@ def same_bits(one: Trained, other: Trained) -> bool:
     "checkpointing", ["full", 2, (1,), "sqrt", "attention", "selective_op", "feed_forward", "activation"], ids=str
 )
 @pytest.mark.parametrize("strategy", ["ddp", "zero3"])
+@pytest.mark.one_of(3)
 def test_what_is_computed_again_changes_no_bit(strategy: str, checkpointing: object, attention: str) -> None:
     plain, again = (
         once(strategy, FEW, activation_checkpointing=c, attention=attention) for c in ("none", checkpointing)
@@ -158,6 +159,7 @@ NODES_OF_TWO = {
 }  # fmt: skip
 
 
+@pytest.mark.long
 def test_copies_of_the_states_in_nodes_give_the_bits_of_sums_that_go_through_nodes() -> None:
     """Hybrid sharding in nodes against ddp under `hierarchical`: first inside, then across."""
     facts: dict[str, Any] = {"algorithm": "hierarchical", "topology": NODES_OF_TWO}
@@ -178,6 +180,7 @@ def test_copies_of_the_states_in_nodes_give_the_bits_of_sums_that_go_through_nod
     ],
     ids=str,
 )
+@pytest.mark.one_of(3)
 def test_finer_sharding_trains_as_ddp_does(facts: dict[str, Any]) -> None:
     loss, norm, final = trained("zero3", **facts)
     reference = golden("fp32_ddp")
@@ -249,6 +252,7 @@ POLICIES = (
 @pytest.mark.parametrize("checkpointing", POLICIES, ids=str)
 @pytest.mark.parametrize("attention", ["standard", "flash"])
 @pytest.mark.parametrize(("strategy", "dropout"), [("ddp", 0.0), ("zero3", 0.1)])
+@pytest.mark.one_of(3)
 def test_played_activations_are_the_bytes_that_numpy_keeps_at_every_moment(
     strategy: str,
     dropout: float,
@@ -375,6 +379,7 @@ def test_the_gate_lets_a_right_one_pass() -> None:
     ["sum for mean", "norm's bias not reduced", "one element zeroed once", "float16 on the wire", "epsilon 1e-6",
      "weight decay", "bucket reduced twice", "accumulation not divided"],
 )  # fmt: skip
+@pytest.mark.one_of(3)
 def test_the_gate_stops_a_wrong_one(mutant: str, monkeypatch: pytest.MonkeyPatch) -> None:
     facts: dict[str, Any] = {"bucket_size": 2**30}
     spoil = None

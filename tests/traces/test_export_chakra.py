@@ -63,6 +63,7 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
 
 @pytest.mark.parametrize("name", STEPS)
 @pytest.mark.filterwarnings("ignore::simulator.basics.errors.ScenarioWarning")
+@pytest.mark.one_of(3)
 def test_a_step_read_back_takes_the_simulated_time(cli: Command, tmp_path: Path, name: str) -> None:
     data = {"name": "own"} | STEPS[name]
     (tmp_path / "own.yaml").write_text(dump(data), encoding="utf-8")

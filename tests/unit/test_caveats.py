@@ -136,6 +136,7 @@ def test_measured_constants_need_no_caveat_and_those_of_another_machine_do() -> 
 
 
 @pytest.mark.parametrize("name", registry.names("topology"))
+@pytest.mark.one_of(3)
 def test_constants_of_other_machines_are_told_in_short_lines_that_name_their_operations(name: str) -> None:
     """Origins are told once, with every operation that has the origin."""
     if not load_topology(name).collectives:
@@ -269,6 +270,7 @@ def test_a_step_outside_the_validated_range_says_so_as_a_plan_does() -> None:
 
 @pytest.mark.parametrize("algorithm", ["auto", pytest.param("ring", marks=pytest.mark.long)])
 @pytest.mark.parametrize("name", [name for name in registry.names("topology") if load_topology(name).collectives])
+@pytest.mark.one_of(3)
 def test_constants_of_another_machine_are_told(name: str, algorithm: str) -> None:
     """Over two nodes, with the machine's own algorithm and with an algorithm that the scenario names."""
     file, ranks = load_topology(name), 2 * len(build(name, 2).graph.graph["nodes"][0])

@@ -25,6 +25,7 @@ def scenario(algorithm: str, operation: str = "all_reduce", **collective: Any) -
 
 @pytest.mark.parametrize(("algorithm", "operation"), ALGORITHMS.pairs())
 @pytest.mark.parametrize("dtype", ["int64", "float32", "bfloat16"])
+@pytest.mark.one_of(3)
 def test_a_zeroed_transfer_shows(algorithm: str, operation: str, dtype: str) -> None:
     sound = simulate(scenario(algorithm, operation, dtype=dtype))
     assert sound.report.wrong == 0

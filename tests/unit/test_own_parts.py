@@ -74,6 +74,7 @@ def test_worker_processes_say_nothing_of_code(folder: Path, command: Command) ->
 
 
 @every_simulated
+@pytest.mark.one_of(4)
 def test_workers_load_the_file_too(folder: Path, part: OwnPart) -> None:
     data = part.scenario(f"./{part.file}")
     here = simulator.sweep(data, axes={"seed": [0, 1]})
@@ -167,6 +168,7 @@ def test_cached_outcomes_depend_on_the_content_of_the_file(folder: Path, part: O
 
 
 @every_part
+@pytest.mark.one_of(3)
 def test_editors_accept_the_path(part: OwnPart) -> None:
     jsonschema.validate(part.scenario(f"./{part.file}"), schema())
 
@@ -363,6 +365,7 @@ def test_an_unknown_framework_says_that_a_path_is_possible(folder: Path, command
 
 
 @pytest.mark.parametrize("jobs", [None, 2])
+@pytest.mark.one_of(2)
 def test_a_plan_searches_among_own_schedules(folder: Path, jobs: int | None) -> None:
     """The order of the backward passes is gpipe's reversed, and every stage waits as long as with gpipe."""
     asked = {"topology": "star_100g", "gpus": 4, "seq_len": 128, "global_batch": "16seq", "jobs": jobs}

@@ -60,6 +60,7 @@ def test_nothing_to_choose_from_is_refused() -> None:
 
 @pytest.mark.parametrize("operation", OPERATIONS)
 @pytest.mark.parametrize("name", registry.names("topology"))
+@pytest.mark.one_of(3)
 def test_auto_finds_an_algorithm_for_any_number_of_ranks(name: str, operation: str) -> None:
     for world_size in (2, 3, 4):
         made = chosen(build(name, world_size), operation)
@@ -72,6 +73,7 @@ def test_some_machines_were_measured() -> None:
 
 
 @pytest.mark.parametrize("name", OF_EIGHT)
+@pytest.mark.one_of(3)
 def test_a_measured_machine_runs_what_it_runs_and_something_else_where_that_cannot_be(name: str) -> None:
     machine = build(name, 16).collectives["all_reduce"].algorithm
     made = chosen(build(name, 16))

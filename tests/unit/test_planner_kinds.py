@@ -18,6 +18,7 @@ WIDE = {"model_type": "gpt2", "n_embd": 1024, "n_layer": 8, "n_head": 16, "n_pos
 
 
 @pytest.mark.parametrize("model", [WIDE, pytest.param("gpt2_medium", marks=pytest.mark.long)], ids=["wide", "medium"])
+@pytest.mark.long
 def test_no_setting_of_a_kind_is_faster_than_the_kind(model: Any) -> None:
     scenario = load_scenario(
         {

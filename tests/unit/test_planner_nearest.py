@@ -38,6 +38,7 @@ def test_more_gpus_than_a_topology_or_this_machine_can_hold_are_passed_over(
         ("mpt_13b", "dgx_h100", 8, "64k", ["selective_op", "zero1"]),
     ],
 )
+@pytest.mark.one_of(5)
 def test_the_least_memory_is_that_of_all_settings(
     model: str, topology: str, gpus: int, tokens: str, without: list[str]
 ) -> None:

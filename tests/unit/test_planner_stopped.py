@@ -74,6 +74,7 @@ def test_simulated_settings_outside_the_list_are_counted_by_reason() -> None:
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
+@pytest.mark.one_of(2)
 def test_places_called_certain_are_the_places_of_the_complete_search(jobs: int) -> None:
     asked = question()
     *partial, ended = search(asked.base, asked.sequences, asked.choices(), best=8, backend=jobs)

@@ -110,6 +110,7 @@ TOO_LARGE = {
 
 @pytest.mark.usefixtures("has", "nothing_is_built")
 @pytest.mark.parametrize("name", TOO_LARGE)
+@pytest.mark.one_of(3)
 def test_a_point_larger_than_memory_is_refused_before_anything_is_built(name: str) -> None:
     data, told = TOO_LARGE[name]
     scenario = load_scenario(data)
@@ -331,6 +332,7 @@ def test_a_pipeline_whose_passes_no_memory_holds_is_refused(cli: Command, has: C
         ({"parallelism": {"cp": 2}}, 4),
     ],
 )
+@pytest.mark.one_of(3)
 def test_counted_operations_are_those_of_the_program(facts: dict[str, Any], ranks: int, has: Any) -> None:
     """A few micro-batches stand for 64, within a tenth."""
     scenario = load_scenario(training(ranks, gradient_accumulation_steps=64, **facts))
@@ -370,6 +372,7 @@ def test_counted_operations_are_those_of_the_program(facts: dict[str, Any], rank
     ],
     ids=["a ring of 131,072", "70B on 16,384", "405B on 16,384", "70B on 131,072", "405B cut", "1.5B, ddp, NVLS"],
 )  # fmt: skip
+@pytest.mark.one_of(3)
 def test_large_runs_that_docs_speed_tells_of_are_not_refused(
     data: dict[str, Any], seconds: float, gib: float, has: Callable[[float], None]
 ) -> None:
@@ -383,6 +386,7 @@ def test_large_runs_that_docs_speed_tells_of_are_not_refused(
 
 
 @pytest.mark.parametrize("name", registry.names("scenario"))
+@pytest.mark.one_of(3)
 def test_shipped_scenarios_are_simulated_without_a_word(name: str, has: Callable[[float], None]) -> None:
     has(4.0)
     scenario = load_scenario(name)
@@ -443,6 +447,7 @@ def test_an_allocation_larger_than_a_segment_s_addresses_gets_a_segment_of_its_o
 
 
 @pytest.mark.parametrize("key", [{"seq_len": 10**9}, {"micro_batch_size": 10**6}])
+@pytest.mark.one_of(2)
 def test_a_step_that_needs_a_thousand_terabytes_says_so(key: dict[str, int]) -> None:
     model = {"model_type": "llama", "hidden_size": 1024, "num_hidden_layers": 2, "num_attention_heads": 8,
              "intermediate_size": 2048, "vocab_size": 32000}  # fmt: skip

@@ -133,6 +133,7 @@ def test_set_changes_what_is_asked_for() -> None:
         load_scenario(BASE, {"plan.fix.pp": "none"})
 
 
+@pytest.mark.long
 def test_it_is_searched_not_played() -> None:
     scenario = load_scenario(BASE)
     for play in (simulator.simulate, simulator.play, simulator.sweep, points):
