@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from pydantic import ValidationError
+
 from simulator.basics import document as documents
 from simulator.basics import registry
 from simulator.basics.errors import ScenarioError
@@ -118,7 +120,11 @@ def _budget(options: Mapping[str, Any]) -> BudgetSpec | None:
         if name is not None:
             raise ScenarioError(f"--{name}: needs --tokens, the length of the training; write --tokens 1e12")
         return None
-    return BudgetSpec(tokens=options["tokens"], price=options.get("price"), watts=options.get("watts"))
+    try:
+        return BudgetSpec(tokens=options["tokens"], price=options.get("price"), watts=options.get("watts"))
+    except ValidationError as error:
+        fault = error.errors()[0]
+        raise ScenarioError(f"--{fault['loc'][0]}: {fault['ctx']['error']}") from error
 
 
 def _said(option: str, text: str) -> Constraint:

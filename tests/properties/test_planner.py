@@ -580,6 +580,8 @@ def test_an_interrupted_plan_goes_on_with_what_was_played(
         )),
         (("--fix", "tp"), "--fix tp: must be NAME=VALUE, such as --fix tp=8"),
         (("--fix", "tp=0"), "--fix tp=0: got 0; must be at least 1"),
+        (("--tokens", "1e9", "--price", "0"), "--price: got 0.0; must be greater than 0"),
+        (("--tokens", "1e9", "--watts", "2e6"), "--watts: got 2000000.0; must be at most 1e+06"),
         (("--fix", "offload=disk"), "--fix offload=disk: got 'disk'; one of none, optimizer"),
         (("--fix", "sharding=parameter_server"),
          (
