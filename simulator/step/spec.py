@@ -135,6 +135,11 @@ class TrainingStep:
     experts_in_node: int = 0
 
     @property
+    def is_list_of_layers(self) -> bool:
+        """Return True if the model is a list of layers, and no transformer."""
+        return not isinstance(self.model, Transformer)
+
+    @property
     def transformer(self) -> Transformer:
         """The model of a step that only a transformer can take.
 
