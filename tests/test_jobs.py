@@ -13,7 +13,7 @@ from simulator.basics import registry
 from simulator.basics.errors import DeadlockError, ScenarioError
 from simulator.cluster.build import build
 from simulator.cluster.leaf_switches import leaf_switches
-from simulator.jobs import sharing
+from simulator.run.jobs import sharing
 from simulator.scenario.days_file import DaysSpec
 from simulator.scenario.global_batch import sequences_of
 from simulator.scenario.jobs_file import JobSpec, OuterSpec, SharedClusterSpec, load_jobs
