@@ -12,10 +12,10 @@ from benchmarks.events import program
 from benchmarks.timing import best_of
 from simulator.basics.dtypes import find
 from simulator.cluster.build import build
+from simulator.collectives.payload import inputs
+from simulator.collectives.payload.carry import Payload, ended_order
+from simulator.collectives.payload.judge import Numbers, judge
 from simulator.engine.events import execute
-from simulator.payload import inputs
-from simulator.payload.carry import Payload, ended_order
-from simulator.payload.judge import Numbers, judge
 from simulator.records.timeline import Timeline
 
 

@@ -20,10 +20,10 @@ _HOMES: Final[dict[str, str | tuple[str, str]]] = {
     "transfer_elements": "simulator.records.chunks",
     # Arrays of collectives: inputs, exact results, and a schedule's additions.
     "DTYPES": "simulator.basics.dtypes",
-    "buffers": "simulator.payload.inputs",
-    "exact": "simulator.payload.reduction",
-    "Payload": "simulator.payload.carry",
-    "carry": "simulator.payload.carry",
+    "buffers": "simulator.collectives.payload.inputs",
+    "exact": "simulator.collectives.payload.reduction",
+    "Payload": "simulator.collectives.payload.carry",
+    "carry": "simulator.collectives.payload.carry",
     # Times of collectives: points of a sweep, crossovers, and a ring over unequal links.
     "ScalingPoint": "simulator.report.numbers.algorithm_crossovers",
     "crossings": "simulator.report.numbers.algorithm_crossovers",

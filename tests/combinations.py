@@ -21,9 +21,9 @@ from simulator.cli.commands.check import command as check
 from simulator.cluster.cluster import Cluster
 from simulator.collectives.algorithm import ALGORITHMS
 from simulator.engine.jitter import Jitter
-from simulator.jobs.sharing import share
 from simulator.records.program import Program
 from simulator.records.timeline import Timeline
+from simulator.run.jobs.sharing import share
 from simulator.run.scenario_cluster import Clusters
 from simulator.run.simulate import simulate
 from simulator.scenario.build_training import to_step

@@ -69,8 +69,8 @@ def test_no_text_counts_bytes_in_decimal_units() -> None:
                 "simulator/calibration",
                 "simulator/results",
                 "simulator/testing/looking.py",
+                "simulator/api/figures.py",
                 "simulator/api/runs.py",
-                "simulator/plots.py",
             ),
         ),
         ("yaml", ("simulator/basics/document.py", "simulator/basics/yaml_dialect.py")),
@@ -196,12 +196,12 @@ def test_no_modules_import_each_other() -> None:
     assert [sorted(ring) for ring in nx.strongly_connected_components(import_graph()) if len(ring) > 1] == []
 
 
-def test_packages_have_at_most_ten_layers() -> None:
+def test_packages_have_at_most_nine_layers() -> None:
     """Packages on the longest chain of imports between packages; the single modules above them are doors."""
     folders = {path.parent.name for path in (ROOT / "simulator").glob("*/__init__.py")}
     ends = ((one.split(".")[1], other.split(".")[1]) for one, other in import_graph().edges if one != "simulator")
     packages = nx.DiGraph(end for end in ends if end[0] != end[1] and folders.issuperset(end))
-    assert nx.dag_longest_path_length(packages) + 1 <= 10
+    assert nx.dag_longest_path_length(packages) + 1 <= 9
 
 
 def test_the_whole_way_is_said_on_one_page() -> None:

@@ -12,10 +12,10 @@ import pytest
 from simulator import fit_check, load_scenario, simulate
 from simulator.basics.errors import OutOfMemoryError, ScenarioError
 from simulator.basics.units import format_memory
-from simulator.sizing.answer import FitCheck
-from simulator.sizing.changes import changes
-from simulator.sizing.fit_question import FitQuestion, Keys
-from simulator.sizing.trials import Trial, Trials
+from simulator.planner.sizing.answer import FitCheck
+from simulator.planner.sizing.changes import changes
+from simulator.planner.sizing.fit_question import FitQuestion, Keys
+from simulator.planner.sizing.trials import Trial, Trials
 from tests.commands import Command, commands_in
 
 LORA = {"full": {}, "lora": {"lora": {"rank": 16}}, "qlora": {"lora": {"rank": 16, "base": "nf4"}}}

@@ -12,8 +12,8 @@ import pytest
 from simulator import load_scenario, simulate
 from simulator.basics import registry
 from simulator.basics.errors import ScenarioError
-from simulator.reliability.failures import DAY
-from simulator.reliability.question import GoodputQuestion, checkpoint_bytes, goodput
+from simulator.run.reliability.failures import DAY
+from simulator.run.reliability.question import GoodputQuestion, checkpoint_bytes, goodput
 from simulator.scenario.days_file import RunOfDays, load_days
 from simulator.step.offload import COPY_EFFICIENCY
 from tests.commands import Command, commands_in

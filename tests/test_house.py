@@ -19,6 +19,14 @@ def test_a_limit_is_lowered_with_its_figure() -> None:
         assert house.FIGURES[name].value() == house.FIGURES[name].limit, name
 
 
+def test_each_edge_that_hangs_on_one_module_has_a_reason_in_the_design() -> None:
+    text = (house.ROOT / "docs" / "design.md").read_text(encoding="utf-8")
+    table = text.partition("| package | imports | reason |\n|---|---|---|\n")[2].partition("\n\n")[0]
+    rows = [row.replace("`", "").replace(".py", "").split(" | ") for row in table.splitlines()]
+    reasons = {f"{start.removeprefix('| ')} -> {end}" for start, ends, _ in rows for end in ends.split(", ")}
+    assert reasons == {edge.partition(":")[0] for edge in house.single_module_edges()}
+
+
 def test_the_counts_see_what_they_count() -> None:
     """Each count on records and edges that are known: a repeated field, a large record, a thin edge, a vague name."""
     assert "_Collective.half_size = MachineCollective.half_size" in house.fields_twice()

@@ -14,7 +14,7 @@ from simulator.basics.errors import DeadlockError, ScenarioError
 from simulator.cluster.build import build
 from simulator.cluster.changes import EventSpec
 from simulator.cluster.leaf_switches import leaf_switches
-from simulator.jobs import sharing
+from simulator.run.jobs import sharing
 from simulator.scenario.days_file import DaysSpec
 from simulator.scenario.jobs_file import JobSpec, OuterSpec, SharedClusterSpec, load_jobs
 from simulator.step.global_batch import sequences_of

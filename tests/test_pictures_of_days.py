@@ -10,11 +10,11 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from simulator import load_scenario
-from simulator.reliability.failures import DAY
-from simulator.reliability.goodput_pictures import pictures
-from simulator.reliability.question import Goodput, GoodputComparison, GoodputQuestion, compared, goodput
 from simulator.report.plots.days import incident_calendar, interval_sweep, share_of_runs, useful_by_value, waterfall
 from simulator.report.plots.days.incident_calendar import Stop
+from simulator.run.reliability.failures import DAY
+from simulator.run.reliability.goodput_pictures import pictures
+from simulator.run.reliability.question import Goodput, GoodputComparison, GoodputQuestion, compared, goodput
 from simulator.scenario.days_file import RunOfDays
 from simulator.testing.looking import check, texts
 

@@ -10,9 +10,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle, StepPatch
 
 from simulator import simulate_jobs
-from simulator.jobs.job_pictures import pictures
-from simulator.jobs.sharing import SharedRun
 from simulator.report.plots.jobs import lanes, later_starts, link_shares
+from simulator.run.jobs.job_pictures import pictures
+from simulator.run.jobs.sharing import SharedRun
 from simulator.testing.looking import check
 
 TRAINING = {"model": "gpt2", "seq_len": 256}

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from simulator.model.load import sequence_length
-from simulator.sizing import search
-from simulator.sizing.answer import FitCheck
-from simulator.sizing.fit_question import FitQuestion
+from simulator.planner.sizing import search
+from simulator.planner.sizing.answer import FitCheck
+from simulator.planner.sizing.fit_question import FitQuestion
 
 
 def fit_check(

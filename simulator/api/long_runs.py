@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from simulator.jobs.sharing import SharedRun, share
-from simulator.reliability import question
-from simulator.reliability.failures import DAY
-from simulator.reliability.question import Goodput, GoodputQuestion
+from simulator.run.jobs.sharing import SharedRun, share
+from simulator.run.reliability import question
+from simulator.run.reliability.failures import DAY
+from simulator.run.reliability.question import Goodput, GoodputQuestion
 from simulator.scenario.days_file import RunOfDays, Save
 from simulator.scenario.jobs_file import load_jobs
 from simulator.scenario.load import load_scenario

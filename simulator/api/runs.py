@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 from simulator.basics.errors import ScenarioError, ScenarioWarning, one_of
 from simulator.basics.foreign_code import is_foreign, located
 from simulator.collectives.algorithm import Algorithm
+from simulator.collectives.payload.carry import Tamper
 from simulator.findings.answer import Answer, answer
 from simulator.findings.comparison import Comparison
-from simulator.payload.carry import Tamper
 from simulator.report.numbers.closed_forms import closed_forms_note
 from simulator.report.numbers.link_use import shares_over_time
 from simulator.report.views.view import NAME, compressed
@@ -123,7 +123,7 @@ class Run(core.SimulatedRun):
     @property
     def _outcome(self) -> PointOutcome:
         """Outcome of the run, as if the run were a sweep's only point."""
-        return PointOutcome(0, {}, self.timeline.engine, self.report.to_dict())
+        return PointOutcome.of(0, {}, self)
 
 
 @dataclass(frozen=True, repr=False)

@@ -24,6 +24,7 @@ from simulator.basics.work_unit import micro_batch_text
 from simulator.cli.console import print_table, print_text
 from simulator.cli.option_names import as_options
 from simulator.cli.warnings_output import print_warnings
+from simulator.cluster.chassis import cluster_of
 from simulator.model.model import total
 from simulator.records.memory_margin import MemoryMargin
 from simulator.records.setting_text import label
@@ -31,7 +32,6 @@ from simulator.report.tables.layout import Column
 from simulator.run.memory_need import estimate_memory
 from simulator.scenario.build_training import to_step
 from simulator.scenario.load import load_scenario
-from simulator.sizing.machine import cluster_of
 from simulator.step.pipeline import Pipeline
 from simulator.step.spec import TrainingStep, Updater
 from simulator.step.stage_memory import StageMemory, stage_memory

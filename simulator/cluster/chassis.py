@@ -1,9 +1,13 @@
-"""Which shipped machine has cards of a kind? A table from GPUs to topologies."""
+"""Which shipped machine has cards of a kind? A table from GPUs to topologies, and clusters of such machines."""
 
 from __future__ import annotations
 
 from types import MappingProxyType
 from typing import Final
+
+from simulator.basics.errors import ScenarioError
+from simulator.cluster.build import build
+from simulator.cluster.cluster import Cluster
 
 # A machine for each card with a chassis of its own.
 _MACHINES: Final = MappingProxyType(
@@ -38,3 +42,13 @@ def machine_of(gpu: str) -> str:
     ('geforce_server', 'dgx_h100', 'pcie_server')
     """
     return _MACHINES.get(gpu, _OTHER)
+
+
+def cluster_of(gpu: str, ranks: int) -> Cluster:
+    """Return a cluster for questions about memory: a shipped machine with slots for the card, because buffers live as
+    long as collectives take; a star of any number of ranks if the machine cannot have as many.
+    """
+    try:
+        return build(machine_of(gpu), ranks, gpu=gpu)
+    except (ScenarioError, ValueError):
+        return build("star_100g", ranks, gpu=gpu)

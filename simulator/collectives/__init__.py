@@ -1,1 +1,1 @@
-"""Collective operations: each algorithm's module plans a Schedule; other modules choose, predict, verify. No clock."""
+"""Collective operations: an algorithm plans a Schedule; other modules choose, predict, verify, carry arrays."""

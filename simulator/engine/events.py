@@ -19,6 +19,7 @@ from simulator.basics.intervals import length
 from simulator.basics.progress import tell
 from simulator.cluster.changes import RateChange
 from simulator.cluster.cluster import Cluster
+from simulator.collectives.payload.carry import Payload, carry_all
 from simulator.engine.clock import Clock
 from simulator.engine.collective_play import CollectivePlay
 from simulator.engine.collective_routing import RoutedCollective, capacities, route_collectives
@@ -28,7 +29,6 @@ from simulator.engine.jitter import Jitter, kernel_factors, latency_factors
 from simulator.engine.program_checks import changes_of, check_program, never_ends, waiting_text
 from simulator.engine.recording import in_order, memory_events, memory_over_time, of_ranks, timeline_of
 from simulator.engine.timed_collective import TimedCollective
-from simulator.payload.carry import Payload, carry_all
 from simulator.records.lazy import LazyValues
 from simulator.records.operation import ISSUE, Collective, Compute, Op
 from simulator.records.program import Program

@@ -12,11 +12,11 @@ from typing import Final, Literal
 from simulator.basics.errors import SimulationError, TooLargeError
 from simulator.basics.host_memory import shortage_text
 from simulator.cluster.cluster import Cluster
+from simulator.collectives.payload.carry import Payload, carry_all
 from simulator.engine.compiled import engine as compiled
 from simulator.engine.compiled import library
 from simulator.engine.jitter import Jitter
 from simulator.engine.recording import refuse_unfit_at_start
-from simulator.payload.carry import Payload, carry_all
 from simulator.records.program import Program
 from simulator.records.timeline import Timeline
 

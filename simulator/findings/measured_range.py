@@ -12,9 +12,11 @@ from functools import cache
 from typing import Final
 
 from simulator.basics.dtypes import is_narrow
+from simulator.basics.errors import ScenarioError
 from simulator.basics.foreign_code import file_name
 from simulator.basics.measured_tables import read_table
 from simulator.cluster.build import facts
+from simulator.cluster.cluster import Gpu
 from simulator.cluster.gpu_file import load_gpu
 from simulator.model.layer_list import LayerList
 from simulator.model.load import load_model
@@ -187,8 +189,43 @@ def _unlike(model: Model, seq_len: int) -> tuple[str, ...]:
 
 def gpu_name(scenario: Scenario) -> str:
     """Return the name of a scenario's GPU: its own, or the topology's; "" for several kinds of GPUs."""
+    gpu = _gpu(scenario)
+    return "" if gpu is None else gpu.name
+
+
+def _gpu(scenario: Scenario) -> Gpu | None:
+    """Return the GPU of a scenario: its own, or the topology's; None for several kinds of GPUs."""
     gpu = scenario.cluster.gpu or facts(scenario.cluster.topology, scenario.base).gpu
-    return "" if gpu is None else load_gpu(gpu, scenario.base).name
+    return None if gpu is None else load_gpu(gpu, scenario.base)
+
+
+def source_of_constants(point: Scenario) -> str:
+    """Return a text on the source of the constants, fitted to a framework and GPU, that slow a point's kernels down."""
+    training = point.training
+    if training is None or training.framework == BARE.name:
+        return "no fitted constants (framework: bare)"
+    framework = load_framework(training.framework, point.base)
+    try:
+        gpu = _gpu(point)
+    # The GPU is not known without building the cluster.
+    except ScenarioError:
+        gpu = None
+    # Constants by source: the framework itself, another framework whose constants are taken over, or "" (assumed).
+    by = framework.fitted_to(gpu)
+    # Constants of kernels that this step does not have say nothing about its times.
+    dtypes = training.precision.resolved()
+    used = {"compiled": training.compile, "row_scaled": dtypes.scaling == "row" and is_narrow(dtypes.matmul)}
+    by = {whose: [name for name in names if used.get(name, True)] for whose, names in by.items()}
+    fitted, assumed = ", ".join(by.pop(framework.name, [])), ", ".join(by.pop("", []))
+    borrowed = [f"carried over from {whose}: {', '.join(names)}" for whose, names in by.items() if names]
+    texts = [
+        f"fitted to its own measured runs: {fitted}" if fitted else "none is fitted to measured runs of its own",
+        *borrowed,
+        *([f"assumed: {assumed}"] if assumed else []),
+    ]
+    if gpu is not None and framework.chip(gpu) is None:
+        texts.append(f"loss of {gpu.name} under sustained load: median of other chips")
+    return f"constants with which {framework.name} slows kernels down: {'; '.join(texts)} (docs/validation.md)"
 
 
 @cache

@@ -23,12 +23,12 @@ import numpy as np
 from simulator.basics.arrays import Array
 from simulator.basics.dtypes import find
 from simulator.basics.errors import SimulationError
+from simulator.collectives.payload.carry import Payload, Tamper, carry, ended_order
+from simulator.collectives.payload.inputs import result
 from simulator.learning.rank_shard import is_spread
 from simulator.learning.setting import TrainingContext
 from simulator.learning.state import Parameters, Rank, Units
 from simulator.numerics.packing import pack, unpack
-from simulator.payload.carry import Payload, Tamper, carry, ended_order
-from simulator.payload.inputs import result
 from simulator.records.operation import Collective, Exchange, NumericAction
 
 Key = TypeVar("Key", bound=Hashable)

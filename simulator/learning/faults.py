@@ -15,10 +15,10 @@ import numpy as np
 from simulator.basics.arrays import Array
 from simulator.basics.dtypes import find
 from simulator.basics.errors import ScenarioError, one_of
+from simulator.collectives.payload.carry import Tamper
 from simulator.learning.rank_shard import SENDS_GRADIENTS
 from simulator.learning.setting import TrainingContext
 from simulator.learning.state import Parameters, Spoil
-from simulator.payload.carry import Tamper
 from simulator.records.operation import Collective, Computation, Compute, Exchange, Op
 from simulator.records.program import Program
 from simulator.step.learning_spec import FaultSpec

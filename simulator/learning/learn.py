@@ -13,9 +13,6 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from simulator.basics.arrays import Array
-from simulator.cluster.cluster import Cluster
-from simulator.engine.events import execute_until_stuck
-from simulator.engine.jitter import Jitter
 from simulator.learning.checkpoint import restored, saved
 from simulator.learning.faults import Faults, without
 from simulator.learning.own_rule import OwnRule
@@ -29,12 +26,15 @@ from simulator.numerics.learning_rate import RateSchedule
 from simulator.numerics.muon import Muon
 from simulator.numerics.optimizer import Adam, Lion, Rule, Sgd
 from simulator.records.learning import Learning
+from simulator.records.program import Program
 from simulator.records.timeline import Timeline
 from simulator.step.learning_spec import LEARNING, FaultSpec, LossScaling, TrainingTask
 from simulator.step.optimizers.optimizer import UpdateConstants
 from simulator.step.plan import StepPlan
 from simulator.step.spec import TrainingStep
 
+# Simulates a program until its end or a deadlock; the text says which operations wait for what, "" at the end.
+SimulateUntilStuck = Callable[[Program], tuple[Timeline, str]]
 # Usual constants: of Adam, Muon and of SGD as in PyTorch's documentation, of Lion as in its paper (arXiv:2302.06675).
 _ADAM_BETAS: Final = (0.9, 0.999)
 _LION_BETAS: Final = (0.9, 0.99)
@@ -122,7 +122,7 @@ def scale_of(policy: LossScaling | None) -> loss_scaling.Scale:
     return make(policy.start) if policy.interval is None else make(policy.start, policy.interval)
 
 
-def learn(plan: StepPlan, cluster: Cluster, timeline: Timeline, jitter: Jitter) -> Learned:
+def learn(plan: StepPlan, timeline: Timeline, seed: int, until_stuck: SimulateUntilStuck) -> Learned:
     """Train a model along a simulated timeline and return losses and parameters.
 
     The training lasts for the planned steps, or until ranks wait for a stopped rank, or until the loss scale gives up.
@@ -139,9 +139,9 @@ def learn(plan: StepPlan, cluster: Cluster, timeline: Timeline, jitter: Jitter) 
     # simulated anew without the stopped rank's operations.
     why, last = "", step.keys.steps
     if stops and lesson.learning.checkpoint is None:
-        until, why = _until_stopped(plan, cluster, jitter, stops)
+        until, why = _until_stopped(plan, until_stuck, stops)
         timeline, last = (until, last) if step.sharding.asynchronous else (timeline, stops[0].step)
-    setting = TrainingContext(gpt_of(step), plan, timeline, rule_of(step, cluster.world_size), jitter.seed)
+    setting = TrainingContext(gpt_of(step), plan, timeline, rule_of(step, len(plan.program.ranks)), seed)
     training = start(setting, _initial(setting, lesson), scale_of(step.loss_scaling))
     faults = Faults(setting, lesson.faults)
     results = list[StepResult]()
@@ -188,9 +188,7 @@ def _initial(setting: TrainingContext, lesson: TrainingTask) -> Mapping[str, Par
     return {unit: {name: parameters[name] for name in gpt.shapes(unit)} for unit in gpt.units}
 
 
-def _until_stopped(
-    plan: StepPlan, cluster: Cluster, jitter: Jitter, stops: Sequence[FaultSpec]
-) -> tuple[Timeline, str]:
+def _until_stopped(plan: StepPlan, until_stuck: SimulateUntilStuck, stops: Sequence[FaultSpec]) -> tuple[Timeline, str]:
     """Simulate with stopped ranks; return the timeline and a sentence about the waiting ranks.
 
     Asynchronous steps are simulated together, synchronous training for a single step.
@@ -199,8 +197,8 @@ def _until_stopped(
         program = plan.program
         for fault in stops:
             program = without(program, fault.rank, fault.step * plan.step.accumulation)
-        return execute_until_stuck(program, cluster, jitter)
-    timeline, why = execute_until_stuck(without(plan.program, stops[0].rank, 0), cluster, jitter)
+        return until_stuck(program)
+    timeline, why = until_stuck(without(plan.program, stops[0].rank, 0))
     return timeline, f"rank {stops[0].rank} has stopped" + (f": {why}" if why else "")
 
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from simulator.basics.arrays import Array, Ints
 from simulator.basics.dtypes import find
+from simulator.collectives.payload.carry import Tamper, ended_order
 from simulator.learning.checks import Checks
 from simulator.learning.exchange import sent
 from simulator.learning.setting import TrainingContext
@@ -20,7 +21,6 @@ from simulator.learning.state import Rank, Units
 from simulator.learning.updating import squares
 from simulator.numerics.packing import pack
 from simulator.numerics.server import Server, added
-from simulator.payload.carry import Tamper, ended_order
 from simulator.records.chunks import chunk_starts
 from simulator.records.operation import Collective, Computation, Exchange, NumericAction
 from simulator.records.timeline import TransferLog

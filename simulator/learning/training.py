@@ -26,6 +26,7 @@ from simulator.basics.arrays import Array
 from simulator.basics.dtypes import find
 from simulator.basics.errors import SimulationError
 from simulator.basics.progress import tell
+from simulator.collectives.payload.carry import Tamper
 from simulator.learning import exchange, matrices, passes, updating
 from simulator.learning.checks import Checks
 from simulator.learning.operation_events import OperationEvent, operation_events
@@ -36,7 +37,6 @@ from simulator.learning.setting import TrainingContext
 from simulator.learning.state import Parameters, Rank, Spoil, StepResult, Units
 from simulator.numerics.exchange import ExchangeRequest, Pass
 from simulator.numerics.packing import unpack
-from simulator.payload.carry import Tamper
 from simulator.records.operation import Collective, Computation, Compute, Exchange, NumericAction
 
 T = TypeVar("T")

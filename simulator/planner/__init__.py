@@ -1,1 +1,1 @@
-"""Planner: which settings of a training step are the fastest on a cluster? Branch and bound with proven bounds."""
+"""Which settings of a training fit and are fastest on a cluster? Branch and bound with proven bounds; fit checks."""

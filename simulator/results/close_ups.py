@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from simulator.basics.errors import SimulatorError
-from simulator.collectives.collective_plan import Plan
+from simulator.records.program import Program
 from simulator.records.schedule import Schedule
 from simulator.report.plots.plot import CloseUp
 from simulator.results.drawn import Undrawn
@@ -61,13 +61,13 @@ def schedules(scenario: Scenario, selection: PlottedPoints) -> Iterator[tuple[st
         point = all_points[place] if selection.named else _readable(scenario, all_points, all_points[place])
         planned = _planned(point.scenario)
         if planned is not None:
-            yield name, point, next(iter(planned.program.collectives().values())).schedule
+            yield name, point, next(iter(planned.collectives().values())).schedule
 
 
-def _planned(scenario: Scenario) -> Plan | None:
-    """Return the plan of the scenario's collective, or None if planning fails."""
+def _planned(scenario: Scenario) -> Program | None:
+    """Return the program of the scenario's collective, or None if planning fails."""
     try:
-        return plan_collective(scenario, build_cluster(scenario))
+        return plan_collective(scenario, build_cluster(scenario)).program
     except SimulatorError:
         return None
 
@@ -76,7 +76,7 @@ def _collective(scenario: Scenario) -> SimulatedRun | Undrawn:
     planned = _planned(scenario)
     if planned is None:
         return Undrawn("the collective cannot be planned")
-    schedules = [op.schedule for op in planned.program.collectives().values()]
+    schedules = [op.schedule for op in planned.collectives().values()]
     # The number of rows is known without building a schedule; transfers are counted only if rows are few.
     rows = sum(schedule.rows for schedule in schedules)
     if rows > _MOST_TRANSFERS or sum(schedule.length() for schedule in schedules) > _MOST_TRANSFERS:

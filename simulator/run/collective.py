@@ -18,12 +18,12 @@ from simulator.cluster.cluster import Cluster
 from simulator.collectives.algorithm import Algorithm
 from simulator.collectives.algorithm_files import find_algorithm
 from simulator.collectives.collective_plan import Plan, Task, packed, plan
+from simulator.collectives.payload import inputs
+from simulator.collectives.payload.carry import Payload, Tamper, ended_order
+from simulator.collectives.payload.judge import Numbers, Verdict, judge
 from simulator.engine.jitter import Jitter
 from simulator.engine.play import play, refuse_too_many, whose
 from simulator.engine.traffic import Traffic
-from simulator.payload import inputs
-from simulator.payload.carry import Payload, Tamper, ended_order
-from simulator.payload.judge import Numbers, Verdict, judge
 from simulator.records.timeline import Timeline
 from simulator.report.numbers.summary import summarize, with_link_use
 from simulator.run.point_result import PointResult

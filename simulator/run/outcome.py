@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from simulator.run.point_result import PointResult
 from simulator.scenario.records import Point
 
 
@@ -18,6 +19,11 @@ class PointOutcome:
     engine: str | None  # engine used; None if the point failed
     report: Mapping[str, Any] | None  # the report; None if the point failed
     error: str | None = None  # error message; None if the point succeeded
+
+    @classmethod
+    def of(cls, index: int, settings: Mapping[str, Any], run: PointResult) -> PointOutcome:
+        """Return the outcome of a simulated point."""
+        return cls(index, settings, run.timeline.engine, run.report.to_dict())
 
     def to_dict(self) -> dict[str, Any]:
         """Return the outcome as plain data, in the form stored in report.json."""

@@ -9,8 +9,8 @@ from collections.abc import Collection
 from dataclasses import dataclass, fields
 
 from simulator.collectives.algorithm import Algorithm
+from simulator.collectives.payload.carry import Tamper
 from simulator.engine.jitter import Jitter
-from simulator.payload.carry import Tamper
 from simulator.run.checks import check_ranks, warn_of
 from simulator.run.collective import play_collective
 from simulator.run.defects import refuse_not_finite, told_with

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from simulator.basics.errors import OutOfMemoryError, ScenarioError
@@ -90,9 +91,10 @@ def play_step(
     report, parameters = summarize_step(planned, cluster, timeline), None
     if step.lesson is not None:
         # Imported late, because a simulation without real training needs no numerics.
+        from simulator.engine.events import execute_until_stuck
         from simulator.learning.learn import learn
 
-        learned = learn(planned, cluster, timeline, jitter)
+        learned = learn(planned, timeline, jitter.seed, partial(execute_until_stuck, cluster=cluster, jitter=jitter))
         report, parameters = replace(report, learning=learned.learning), learned.parameters
     # The report needed further ranks; the caller did not ask for them.
     asked_for = timeline if keep is None else of_ranks(timeline, keep)

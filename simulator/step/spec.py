@@ -84,6 +84,11 @@ class TrainingStep:
         return self.keys.parallelism
 
     @property
+    def is_list_of_layers(self) -> bool:
+        """Return True if the model is a list of layers, and no transformer."""
+        return not isinstance(self.model, Transformer)
+
+    @property
     def transformer(self) -> Transformer:
         """The model of a step that only a transformer can take.
 

@@ -48,7 +48,7 @@ def play_alone(
     run = simulate_point(point.scenario, limit_memory=limit_memory, keep=ranks, clusters=clusters)
     if keep is not None:
         keep(index, run)
-    return PointOutcome(index, point.settings, run.timeline.engine, run.report.to_dict())
+    return PointOutcome.of(index, point.settings, run)
 
 
 def play_point(

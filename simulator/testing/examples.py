@@ -6,8 +6,9 @@ from functools import cache
 from typing import Any, Final
 
 from simulator.findings.comparison import Comparison
+from simulator.run.outcome import PointOutcome
+from simulator.run.simulate import simulate
 from simulator.scenario.load import load_scenario, points
-from simulator.sweeps.sweep import play_points
 
 KINDS: Final = ("collective", "training")
 _CLUSTER: Final = {"topology": "dgx_h100", "world_size": 4}
@@ -34,4 +35,5 @@ _SCENARIOS: Final[dict[str, dict[str, Any]]] = {
 def compared(kind: str) -> Comparison:
     """Return the simulated points of the scenario of a kind."""
     scenario = load_scenario(_SCENARIOS[kind])
-    return Comparison(scenario, list(play_points(list(enumerate(points(scenario))))))
+    runs = [(point.settings, simulate(point.scenario)) for point in points(scenario)]
+    return Comparison(scenario, [PointOutcome.of(number, *run) for number, run in enumerate(runs)])

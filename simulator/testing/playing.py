@@ -11,11 +11,11 @@ from simulator.basics.arrays import Array
 from simulator.cluster.cluster import Cluster
 from simulator.collectives.algorithm import Algorithm, CollectiveRequest
 from simulator.collectives.collective_plan import Plan, Task, plan
+from simulator.collectives.payload import inputs
+from simulator.collectives.payload.carry import Payload, ended_order
+from simulator.collectives.payload.judge import Numbers, Verdict, judge
 from simulator.engine.events import execute
 from simulator.engine.jitter import Jitter
-from simulator.payload import inputs
-from simulator.payload.carry import Payload, ended_order
-from simulator.payload.judge import Numbers, Verdict, judge
 from simulator.records.operation import Collective
 from simulator.records.timeline import Timeline
 from simulator.records.transfers import Transfers

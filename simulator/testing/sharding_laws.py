@@ -9,19 +9,17 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from typing import Any, Final
 
 import numpy as np
 
 from simulator.basics.arrays import Array
-from simulator.learning.learn import gpt_of
-from simulator.learning.setting import TrainingContext
-from simulator.learning.start import start
+from simulator.engine.events import execute_until_stuck
+from simulator.engine.jitter import Jitter
+from simulator.learning.learn import learn
 from simulator.model.parameters import modules
 from simulator.model.shape import Transformer
-from simulator.numerics import task
-from simulator.numerics.optimizer import Adam
 from simulator.records.operation import Collective, Computation, Compute, Exchange
 from simulator.step.precision import Precision
 from simulator.step.spec import Gathering, GradientSync, State, Updater
@@ -93,14 +91,11 @@ def _trained(
     name: str, options: Mapping[str, Any], stragglers: Mapping[int, float] | None = None
 ) -> tuple[list[float], dict[str, Array]]:
     """Return the losses and the parameters of two steps of a real training in float64."""
-    job = step(
-        name, _SHALLOW, precision=_DOUBLE, seq_len=8, gradient_accumulation_steps=3, algorithm="direct", **options
-    )
+    settings = {"seq_len": 8, "gradient_accumulation_steps": 3, "algorithm": "direct", "steps": 2}
+    job = step(name, _SHALLOW, precision=_DOUBLE, **settings, **options)
     run = play(job, RANKS, stragglers=stragglers)
-    setting = TrainingContext(gpt_of(job), run.plan, run.timeline, Adam(), seed=5)
-    training = start(setting, task.initial(setting.gpt, 0))
-    rows = (task.sequences(0, number, run.plan.tokens // 8, 9, EVEN.vocab_size) for number in range(2))
-    return [training.step(tokens).loss for tokens in rows], training.parameters()
+    learned = learn(run.plan, run.timeline, 0, partial(execute_until_stuck, cluster=run.cluster, jitter=Jitter()))
+    return list(learned.learning.losses), learned.parameters
 
 
 def sends_its_volume(name: str, options: Mapping[str, Any], accumulation: int) -> bool:

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from simulator import goodput, simulate_jobs
-from simulator.jobs import job_pictures as of_jobs
-from simulator.reliability import goodput_pictures as of_days
 from simulator.results.answer_directory import write
 from simulator.results.page.answer_page import FILE
 from simulator.results.presentation import Presentation
+from simulator.run.jobs import job_pictures as of_jobs
+from simulator.run.reliability import goodput_pictures as of_days
 from simulator.testing.looking import begins_well
 from tests.browser.chromium import CHROMIUM, MISSING, browser, opened
 from tests.browser.readable import cut

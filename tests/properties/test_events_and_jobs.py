@@ -16,9 +16,9 @@ from simulator.cluster.changes import Event, changes
 from simulator.cluster.cluster import Cluster
 from simulator.engine.compiled.engine import execute as compiled
 from simulator.engine.events import execute as events
-from simulator.jobs.joined_program import JobProgram, joined
 from simulator.records.program import Program
 from simulator.records.timeline import Timeline, by_rank
+from simulator.run.jobs.joined_program import JobProgram, joined
 from simulator.run.scenario_cluster import Clusters
 from simulator.scenario.build_training import to_step
 from simulator.scenario.load import load_scenario

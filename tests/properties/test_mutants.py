@@ -19,10 +19,10 @@ from simulator.api.runs import simulate
 from simulator.basics import dtypes
 from simulator.basics.errors import ScenarioError, ScheduleError
 from simulator.collectives.algorithm import ALGORITHMS, ROOTED, Algorithm, CollectiveRequest, always, least_volume
+from simulator.collectives.payload import inputs
+from simulator.collectives.payload.carry import Payload, carry
+from simulator.collectives.payload.judge import Numbers, judge
 from simulator.collectives.verify import verify
-from simulator.payload import inputs
-from simulator.payload.carry import Payload, carry
-from simulator.payload.judge import Numbers, judge
 from simulator.records.reduction_order import ReductionOrder
 from simulator.records.schedule import Schedule
 from simulator.records.transfers import Transfers, write_out

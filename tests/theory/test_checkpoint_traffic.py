@@ -19,8 +19,8 @@ from simulator.model.model import total
 from simulator.records.operation import Collective, Compute, RateCaps
 from simulator.records.program import Program
 from simulator.records.timeline import Timeline
-from simulator.reliability.question import GoodputQuestion, healthy_step
 from simulator.report.numbers.link_use import link_uses
+from simulator.run.reliability.question import GoodputQuestion, healthy_step
 from simulator.run.scenario_cluster import Clusters
 from simulator.scenario.days_file import RunOfDays
 from simulator.scenario.load import load_scenario
@@ -153,7 +153,7 @@ def test_days_lose_what_the_steps_beside_a_write_lose() -> None:
     assert step.lost_beside(100.0) == pytest.approx(100.0 - 100.0 / step.beside_save * step.time)
     assert plain.lost_beside(100.0) == 0.0
     question = GoodputQuestion(loaded, RunOfDays.model_construct(days=1.0, interval=600.0))
-    from simulator.reliability.question import goodput
+    from simulator.run.reliability.question import goodput
 
     found = goodput(question).job.checkpointing
     write = step.nbytes / 20e9

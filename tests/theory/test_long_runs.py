@@ -8,9 +8,9 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from simulator.reliability.failures import DAY, Failure, FailureKind, FailureProcess, drawn_failures
-from simulator.reliability.formulas import daly_interval, wall_time, young_interval
-from simulator.reliability.renewal import Checkpointing, LongRun, Recovery, long_run
+from simulator.run.reliability.failures import DAY, Failure, FailureKind, FailureProcess, drawn_failures
+from simulator.run.reliability.formulas import daly_interval, wall_time, young_interval
+from simulator.run.reliability.renewal import Checkpointing, LongRun, Recovery, long_run
 
 HOUR = 3600.0
 STOPS = FailureProcess((FailureKind("GPU", 1.0),))

@@ -7,9 +7,9 @@ import math
 import pytest
 
 from simulator.basics.errors import ScenarioError
-from simulator.reliability.failures import DAY, FailureKind, FailureProcess, drawn_failures
-from simulator.reliability.outlook import Job, best_interval, outlook, spares_needed
-from simulator.reliability.renewal import Checkpointing, Recovery
+from simulator.run.reliability.failures import DAY, FailureKind, FailureProcess, drawn_failures
+from simulator.run.reliability.outlook import Job, best_interval, outlook, spares_needed
+from simulator.run.reliability.renewal import Checkpointing, Recovery
 
 # A job that fails once a day, saves in a minute and restarts in five.
 DAILY = Job(16, FailureProcess((FailureKind("any", 1 / 16 / DAY),)), Checkpointing(3600.0, 60.0), Recovery(restart=300))

@@ -11,8 +11,8 @@ import pytest
 from simulator.basics.errors import ScenarioError
 from simulator.findings.answer import Answer, answer
 from simulator.findings.comparison import Comparison
-from simulator.reliability.question import GoodputQuestion, goodput
 from simulator.report.numbers.training_summary import TrainingReport
+from simulator.run.reliability.question import GoodputQuestion, goodput
 from simulator.run.simulate import simulate
 from simulator.scenario.days_file import RunOfDays
 from simulator.scenario.load import load_scenario, points

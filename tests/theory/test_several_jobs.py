@@ -15,11 +15,11 @@ from simulator.collectives.collective_plan import Task, plan
 from simulator.collectives.point_to_point import point_to_point
 from simulator.engine.compiled import library
 from simulator.engine.play import Engine, play
-from simulator.jobs.joined_program import BatchExchange, JobProgram, OuterAverage, joined, prefix
-from simulator.jobs.sharing import share
 from simulator.records.operation import Allocate, Compute, Free, Op
 from simulator.records.program import Program
 from simulator.records.timeline import Timeline
+from simulator.run.jobs.joined_program import BatchExchange, JobProgram, OuterAverage, joined, prefix
+from simulator.run.jobs.sharing import share
 from simulator.scenario.jobs_file import JobsFile, load_jobs
 
 ENGINES = ("events", "compiled") if library.is_there() else ("events",)

@@ -74,7 +74,7 @@ def traced(run: SimulatedRun, folder: Path, ranks: list[int]) -> list[MeasuredSt
 def test_a_trace_of_the_simulator_does_not_differ_from_its_simulation(tmp_path: Path, name: str) -> None:
     run = simulated(OWN[name])
     ranks = [0, run.scenario.cluster.world_size - 1]
-    found = compared(traced(run, tmp_path, ranks), simulated_steps(run, ranks))
+    found = compared(traced(run, tmp_path, ranks), simulated_steps(run.plan.program, run.timeline, ranks))
     assert (found.order, found.time) == (None, None)
     assert [one.kind for one in found.times if one.differs] == []
     assert not found.differs
@@ -87,7 +87,7 @@ def test_a_trace_of_the_simulator_does_not_differ_from_its_simulation(tmp_path: 
 
 def test_another_simulation_differs(tmp_path: Path) -> None:
     run, other = simulated(OWN["fsdp"]), simulated({"cluster": H100, "training": GPT2 | {"sharding": "ddp"}})
-    found = compared(traced(run, tmp_path, [0]), simulated_steps(other, [0]))
+    found = compared(traced(run, tmp_path, [0]), simulated_steps(other.plan.program, other.timeline, [0]))
     assert found.differs
     assert found.order is not None
     # FSDP gathers parameters before the first kernels, and DDP communicates nothing before the backward pass.
@@ -318,7 +318,9 @@ def test_a_run_is_compared_with_its_own_trace(cli: Command, tmp_path: Path) -> N
 
 def test_the_picture_can_be_read(tmp_path: Path) -> None:
     run = simulated(OWN["fsdp"])
-    found = compared([measured_step(read_trace(written(tmp_path)), 3, None)], simulated_steps(run, [3]))
+    found = compared(
+        [measured_step(read_trace(written(tmp_path)), 3, None)], simulated_steps(run.plan.program, run.timeline, [3])
+    )
     (picture,) = pictures(found)
     check(picture.figure, picture.name)
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulator.basics.dtypes import find
-from simulator.payload import inputs
+from simulator.collectives.payload import inputs
 
 # The length of the sequence that a long array repeats: the largest prime below 2^18.
 PERIOD = 262_139

@@ -8,7 +8,15 @@ import numpy as np
 import pytest
 
 from simulator.basics import dtypes
-from simulator.payload.reduction import REDUCTIONS, accumulate_into, divide, exact, finished, overflowed, rounded
+from simulator.collectives.payload.reduction import (
+    REDUCTIONS,
+    accumulate_into,
+    divide,
+    exact,
+    finished,
+    overflowed,
+    rounded,
+)
 from tests.playing import Array
 
 NARROW = ("float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")

@@ -135,7 +135,7 @@ def test_events_say_what_they_would_take_before_they_write_it_down(monkeypatch: 
 
 def test_real_arrays_are_not_drawn_for_what_cannot_be_followed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("simulator.basics.host_memory.memory", lambda: float(MIB))
-    monkeypatch.setattr("simulator.payload.inputs.buffers", lambda *_: pytest.fail("arrays were drawn"))
+    monkeypatch.setattr("simulator.collectives.payload.inputs.buffers", lambda *_: pytest.fail("arrays were drawn"))
     # Arrays and copies of 64 ranks are 512 KiB; 8,064 transfers at 130 B are 1,023.75 KiB.
     monkeypatch.setattr("simulator.engine.play.BYTES_A_TRANSFER", 131)
     line = told(collective("all_reduce", "ring"))

@@ -72,7 +72,7 @@ def command(
     with claimed(out):
         print_warnings([*warnings_of(scenario), *notes, *(note for trace in traces for note in trace.notes)])
         run = simulate_point(scenario, limit_memory=False, keep=ranks)
-        paired = compared(measured, simulated_steps(run, ranks))
+        paired = compared(measured, simulated_steps(run.plan.program, run.timeline, ranks))
         table = time_table(paired)
         numbers = ", ".join("whole trace" if number is None else f"ProfilerStep#{number}" for number in paired.numbers)
         subject = f"{scenario.name}: {', '.join(map(str, files))} ({numbers})"

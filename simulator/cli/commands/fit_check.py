@@ -21,7 +21,7 @@ from simulator.model.load import sequence_length
 from simulator.report.tables.layout import Column
 
 if TYPE_CHECKING:
-    from simulator.sizing.answer import FitCheck
+    from simulator.planner.sizing.answer import FitCheck
 
 # Option for each scenario key, and for each parameter that no scenario has.
 _OPTIONS: Final = {
@@ -58,8 +58,8 @@ def command(
     as_json: AsJson = False,
     no_plugins: NoPlugins = False,
 ) -> None:
-    from simulator.sizing.fit_question import FitQuestion
-    from simulator.sizing.search import fit_check
+    from simulator.planner.sizing.fit_question import FitQuestion
+    from simulator.planner.sizing.search import fit_check
 
     tokens = sequence_length(seq_len, model)
     with told_as_options(_OPTIONS):

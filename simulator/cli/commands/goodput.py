@@ -18,7 +18,7 @@ from simulator.cli.options import AnswerOut, AsJson, NoPlugins, Settings
 from simulator.cli.settings import as_overrides
 
 if TYPE_CHECKING:
-    from simulator.reliability.question import Goodput, GoodputComparison
+    from simulator.run.reliability.question import Goodput, GoodputComparison
     from simulator.scenario.days_file import DaysFile
 
 # Option for each field of a question.
@@ -102,9 +102,9 @@ def command(
     no_plugins: NoPlugins = False,
 ) -> None:
     from simulator.cli.answer_output import give
-    from simulator.reliability.goodput_pictures import pictures
     from simulator.results.answer_directory import claimed
     from simulator.results.presentation import Presentation
+    from simulator.run.reliability.goodput_pictures import pictures
     from simulator.scenario.days_file import load_days
 
     options = {
@@ -126,7 +126,7 @@ def command(
 
 def _answer(file: DaysFile, options: Mapping[str, Any]) -> Goodput | GoodputComparison:
     """Return the answer to a file of days, whose values options replace; an option also replaces a comparison."""
-    from simulator.reliability.question import GoodputQuestion, compared, goodput
+    from simulator.run.reliability.question import GoodputQuestion, compared, goodput
 
     # The keys of a pair exclude each other: the option counts.
     replaced = {name for pair in _PAIRS if not pair.isdisjoint(options) for name in pair}

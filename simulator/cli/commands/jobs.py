@@ -28,10 +28,10 @@ def command(
     no_plugins: NoPlugins = False,
 ) -> None:
     from simulator.cli.answer_output import give
-    from simulator.jobs.job_pictures import pictures
-    from simulator.jobs.sharing import share
     from simulator.results.answer_directory import claimed
     from simulator.results.presentation import Presentation
+    from simulator.run.jobs.job_pictures import pictures
+    from simulator.run.jobs.sharing import share
     from simulator.scenario.jobs_file import load_jobs
 
     file = load_jobs(source)

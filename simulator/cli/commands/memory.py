@@ -24,6 +24,7 @@ from simulator.cli.completion import names_of
 from simulator.cli.console import print_table, print_text
 from simulator.cli.option_names import told_as_options
 from simulator.cli.options import AsJson, ModelName, NoPlugins, Tokens
+from simulator.cluster.chassis import cluster_of
 from simulator.cluster.gpu_file import load_gpu
 from simulator.cluster.mixed_precision import mixed_precision
 from simulator.model import conventions
@@ -36,7 +37,6 @@ from simulator.model.shape import Transformer
 from simulator.records.memory_margin import MemoryMargin
 from simulator.records.setting_text import label
 from simulator.report.tables.layout import Column
-from simulator.sizing.machine import cluster_of
 
 if TYPE_CHECKING:
     from simulator.scenario.records import Scenario

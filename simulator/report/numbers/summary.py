@@ -16,7 +16,7 @@ from simulator.basics.units import format_bandwidth, format_time
 from simulator.cluster.cluster import Cluster
 from simulator.collectives.algorithm import REDUCING
 from simulator.collectives.collective_plan import Plan
-from simulator.payload.judge import Verdict
+from simulator.collectives.payload.judge import Verdict
 from simulator.records.collective_operation import COLLECTIVE_OPERATIONS, Holding
 from simulator.records.measures import arrays_text
 from simulator.records.operation import Collective

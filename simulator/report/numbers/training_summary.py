@@ -27,7 +27,6 @@ from simulator.basics.intervals import as_array, length, outside, union
 from simulator.basics.units import format_memory, format_time
 from simulator.basics.work_unit import TOKEN, USEFUL_TOKEN, rate_name
 from simulator.cluster.cluster import Cluster
-from simulator.model.layer_list import LayerList
 from simulator.records.learning import Learning
 from simulator.records.measures import share_text
 from simulator.records.memory_margin import MemoryMargin, margin_of_timeline
@@ -374,13 +373,13 @@ def step_intervals(
     is_own = bool(framework.facts.get("based_on")) and framework.name not in registry.names("framework")
     adapted = plan.step.model.adapters is not None and not has_measured_adapters(framework.name)
     measured = is_measured_dtype(plan.step.precision.matmul, traits.chip)
-    cut, model = plan.step.parallelism, plan.step.model
-    sizes = {"tp": cut.tp, "pp": cut.pp, "cp": cut.cp, "ep": cut.ep, "experts": model.num_experts}
+    cut = plan.step.parallelism
+    sizes = {"tp": cut.tp, "pp": cut.pp, "cp": cut.cp, "ep": cut.ep, "experts": plan.step.model.num_experts}
     is_new_cut = bool(unmeasured_parallelism(traits.framework, sizes))
     unseen = not measured or (is_own and not calibration) or adapted or is_new_cut
     network = _unmeasured(plan, works, exposed, time)
     host = HostUpdate(host_update / time) if plan.step.keys.offload.states else None
-    unlike = isinstance(model, LayerList)
+    unlike = plan.step.is_list_of_layers
     # A calibration is of the user's own runs, of whatever model.
     times = prediction_interval(
         traits, network=network, host=host, unseen=unseen, unlike=unlike, calibration=calibration

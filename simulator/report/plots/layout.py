@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from simulator.basics.natural_order import natural
 from simulator.report.plots.blocks import Drawing, Leaf, folded
@@ -25,6 +25,8 @@ Place = tuple[float, float]
 T = TypeVar("T")
 
 _CIRCLE_UP_TO: Final = 16
+# Maximum vertices of a machine in `machine_drawing`.
+_MOST_VERTICES: Final = 150
 # A drawing around a single GPU has no room for more vertices.
 _PART_OF_A_NODE: Final = 120
 # Names around a circle stay readable up to this number of vertices.
@@ -332,3 +334,33 @@ def _spaced(targets: Sequence[float], width: float) -> list[float]:
     # The loop above moves places to the right only; shifting back by the mean displacement centres them.
     shift = _middle([place - target for place, target in zip(places, targets, strict=True)])
     return [place - shift for place in places]
+
+
+def machine_drawing(cluster: Cluster) -> dict[str, Any]:
+    """Return the drawing of a machine as plain data; positions are scaled to 0 .. 1."""
+    # A large machine is shown in part; the title says how much is omitted.
+    vertices, _ = selected(cluster, _MOST_VERTICES)
+    graph = cluster.graph.subgraph(vertices).to_undirected()
+    kinds = {vertex: str(cluster.graph.nodes[vertex].get("kind", "")) for vertex in graph}
+    order = [vertex for vertex in cluster.ranks if vertex in vertices]
+    at = places(graph, kinds, order)
+    width, height = ([place[axis] for place in at.values()] for axis in (0, 1))
+    # Scale both coordinates to 0 .. 1; a machine with equal coordinates keeps 0.
+    spread = [(min(values), max(values) - min(values) or 1.0) for values in (width, height)]
+    scaled = {
+        vertex: [round((place[axis] - spread[axis][0]) / spread[axis][1], 4) for axis in (0, 1)]
+        for vertex, place in at.items()
+    }
+    cables: dict[tuple[str, str], list[str]] = {}
+    for a, b in cluster.graph.subgraph(scaled).edges():
+        # The two directed links of a cable are drawn as a single line.
+        cables.setdefault((min(a, b), max(a, b)), []).append(f"{a}->{b}")
+    left = len(cluster.graph) - len(graph)
+    rest = f", {left} of {len(cluster.graph)} vertices not drawn" if left else ""
+    return {
+        "title": f"{len(cluster.ranks)} GPUs on {cluster.name}{rest}",
+        "levels": len({round(place[1], 2) for place in at.values()}),
+        "at": dict(sorted(scaled.items())),
+        "kinds": {vertex: kinds[vertex] for vertex in sorted(scaled)},
+        "cables": [[a, b, sorted(names)] for (a, b), names in sorted(cables.items())],
+    }

@@ -6,19 +6,13 @@ from collections.abc import Sequence
 from typing import Final
 
 from simulator.basics.counts import number_of
-from simulator.basics.dtypes import is_narrow
 from simulator.basics.edition import VERSION
-from simulator.basics.errors import ScenarioError
-from simulator.cluster.build import facts as topology_facts
-from simulator.cluster.cluster import Gpu
-from simulator.cluster.gpu_file import load_gpu
 from simulator.findings.answer import Answer
 from simulator.findings.caveats import sources
-from simulator.findings.comparison import Comparison, Row
+from simulator.findings.comparison import Comparison
+from simulator.findings.measured_range import source_of_constants
 from simulator.records.measures import Report
 from simulator.scenario.records import Scenario
-from simulator.step.framework import load_framework
-from simulator.step.training_spec import TrainingSpec
 
 # Maximum algorithms and sources to list on a page.
 _MOST_TOLD: Final = 12
@@ -111,45 +105,5 @@ def _of_training(compared: Comparison) -> list[tuple[str, str]]:
     simulated, closed = (sum(report[f"{kind}_collectives"] for report in rows) for kind in ("played", "closed_form"))
     return [
         ("collectives", f"{simulated:,} simulated transfer by transfer, {closed:,} computed by exact closed forms"),
-        *(("constants", text) for text in dict.fromkeys(_constants(row) for row in compared.rows)),
+        *(("constants", text) for text in dict.fromkeys(source_of_constants(row.point) for row in compared.rows)),
     ]
-
-
-def _constants(row: Row) -> str:
-    """Return a text on the source of the constants, fitted to a framework and GPU, that slow a point's kernels down."""
-    training = row.point.training
-    if training is None or training.framework == "bare":
-        return "no fitted constants (framework: bare)"
-    framework, gpu = load_framework(training.framework, row.point.base), _gpu(row.point)
-    # Constants by source: the framework itself, another framework whose constants are taken over, or "" (assumed).
-    by = framework.fitted_to(gpu)
-    # Constants of kernels that this step does not have say nothing about its times.
-    absent = {
-        name for name, used in (("compiled", training.compile), ("row_scaled", _scales_rows(training))) if not used
-    }
-    by = {whose: [name for name in names if name not in absent] for whose, names in by.items()}
-    fitted, assumed = ", ".join(by.pop(framework.name, [])), ", ".join(by.pop("", []))
-    borrowed = [f"carried over from {whose}: {', '.join(names)}" for whose, names in by.items() if names]
-    texts = [
-        f"fitted to its own measured runs: {fitted}" if fitted else "none is fitted to measured runs of its own",
-        *borrowed,
-        *([f"assumed: {assumed}"] if assumed else []),
-    ]
-    if gpu is not None and framework.chip(gpu) is None:
-        texts.append(f"loss of {gpu.name} under sustained load: median of other chips")
-    return f"constants with which {framework.name} slows kernels down: {'; '.join(texts)} (docs/validation.md)"
-
-
-def _scales_rows(training: TrainingSpec) -> bool:
-    """Return True if a step's matmuls in eight bits have a scale for each row."""
-    dtypes = training.precision.resolved()
-    return dtypes.scaling == "row" and is_narrow(dtypes.matmul)
-
-
-def _gpu(point: Scenario) -> Gpu | None:
-    """Return the GPU type of a point's cluster; None if it is not known without building the cluster."""
-    try:
-        gpu = point.cluster.gpu or topology_facts(point.cluster.topology, point.base).gpu
-        return None if gpu is None else load_gpu(gpu, point.base)
-    except ScenarioError:
-        return None

@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from simulator.records.operation import HOST, ISSUE
-from simulator.records.timeline import by_rank
+from simulator.records.program import Program
+from simulator.records.timeline import Timeline, by_rank
 from simulator.report.traces.kineto_names import collective_args, kernel_name
-from simulator.run.simulate import SimulatedRun
 from simulator.traces.gpu_work import COPIES, GpuStep, GpuWork
 from simulator.traces.kineto.kernel_names import kind_of_collective
 from simulator.traces.kineto.measured_step import shares_of_simulated
 
 
-def simulated_steps(run: SimulatedRun, ranks: Sequence[int]) -> list[GpuStep]:
-    """Return the step of each rank; `run` has kept the operations of these ranks."""
-    spans, end = by_rank(run.timeline.spans), round(run.timeline.end * 1e9)
-    collectives = run.plan.program.collectives()
+def simulated_steps(program: Program, timeline: Timeline, ranks: Sequence[int]) -> list[GpuStep]:
+    """Return the step of each rank; `timeline` has the operations of these ranks."""
+    spans, end = by_rank(timeline.spans), round(timeline.end * 1e9)
+    collectives = program.collectives()
     steps = []
     for rank in ranks:
-        kernels = run.plan.program.kernels(rank)
+        kernels = program.kernels(rank)
         work = []
         for span in spans.get(rank, ()):
             # The host's processors are not part of a GPU's work.

@@ -20,12 +20,12 @@ from simulator.basics.sentence import capital
 from simulator.basics.units import format_bandwidth, format_duration, format_memory, format_time
 from simulator.basics.work_unit import useful_unit
 from simulator.records.measures import interval_width
-from simulator.reliability.failures import DAY, FailureKind, FailureProcess
-from simulator.reliability.goodput_tables import comparison_table, incident_table, interval_table, waterfall_table
-from simulator.reliability.outlook import IntervalChoice, Job, Outlook, best_interval, outlook, spares_needed
-from simulator.reliability.renewal import Checkpointing, Recovery
 from simulator.report.numbers.training_summary import TrainingReport
 from simulator.report.tables.answer_table import AnswerTable
+from simulator.run.reliability.failures import DAY, FailureKind, FailureProcess
+from simulator.run.reliability.goodput_tables import comparison_table, incident_table, interval_table, waterfall_table
+from simulator.run.reliability.outlook import IntervalChoice, Job, Outlook, best_interval, outlook, spares_needed
+from simulator.run.reliability.renewal import Checkpointing, Recovery
 from simulator.run.scenario_cluster import Clusters
 from simulator.run.simulate import simulate_point
 from simulator.scenario.days_file import RunOfDays, Save

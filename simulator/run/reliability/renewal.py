@@ -19,7 +19,7 @@ from heapq import heappop, heappush
 from math import inf
 from typing import Final, Literal, get_args
 
-from simulator.reliability.failures import Failure, FailureProcess
+from simulator.run.reliability.failures import Failure, FailureProcess
 
 Category = Literal["useful", "degraded", "checkpoint", "lost work", "detection", "waiting for spares", "restart"]
 CATEGORIES: Final[tuple[Category, ...]] = get_args(Category)

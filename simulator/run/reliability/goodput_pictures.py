@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from simulator.basics.units import format_duration
-from simulator.reliability.failures import DAY
-from simulator.reliability.question import Goodput, GoodputComparison
 from simulator.report.plots.days import incident_calendar, interval_sweep, share_of_runs, useful_by_value, waterfall
 from simulator.report.plots.picture import Picture
+from simulator.run.reliability.failures import DAY
+from simulator.run.reliability.question import Goodput, GoodputComparison
 
 
 def pictures(answer: Goodput | GoodputComparison) -> tuple[Picture, ...]:

@@ -20,7 +20,14 @@ from simulator.cluster.leaf_switches import leaf_switches
 from simulator.collectives.algorithm import CollectiveRequest
 from simulator.collectives.collective_plan import Task, plan
 from simulator.engine.play import Engine, play
-from simulator.jobs.job_outcome import (
+from simulator.model.model import modules
+from simulator.model.partition import WHOLE
+from simulator.records.operation import Collective
+from simulator.records.program import Program
+from simulator.records.timeline import LinkUse, Timeline, by_rank
+from simulator.report.numbers.link_use import link_uses
+from simulator.report.tables.answer_table import AnswerTable
+from simulator.run.jobs.job_outcome import (
     JobOutcome,
     SharedLink,
     Shift,
@@ -30,16 +37,9 @@ from simulator.jobs.job_outcome import (
     step_of,
     timeline_of,
 )
-from simulator.jobs.job_tables import job_table, link_table, shift_table, step_table
-from simulator.jobs.joined_program import BatchExchange, JobProgram, OuterAverage, joined
-from simulator.jobs.outer import OuterRound, simulated_steps, window_time
-from simulator.model.model import modules
-from simulator.model.partition import WHOLE
-from simulator.records.operation import Collective
-from simulator.records.program import Program
-from simulator.records.timeline import LinkUse, Timeline, by_rank
-from simulator.report.numbers.link_use import link_uses
-from simulator.report.tables.answer_table import AnswerTable
+from simulator.run.jobs.job_tables import job_table, link_table, shift_table, step_table
+from simulator.run.jobs.joined_program import BatchExchange, JobProgram, OuterAverage, joined
+from simulator.run.jobs.outer import OuterRound, simulated_steps, window_time
 from simulator.run.watchdog import watched
 from simulator.scenario import own_parts
 from simulator.scenario.build_cluster import network_time, to_cluster

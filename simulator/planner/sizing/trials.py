@@ -9,12 +9,12 @@ from dataclasses import dataclass
 
 from simulator.basics.errors import ScenarioError, TooLargeError
 from simulator.cluster.cluster import Cluster
+from simulator.planner.sizing.fit_question import FitQuestion, Keys
 from simulator.records.memory_margin import MemoryMargin, margin_of
 from simulator.run.memory_need import checked_need, least_need
 from simulator.run.scenario_cluster import Clusters
 from simulator.run.simulate import simulate_point
 from simulator.scenario.build_training import to_step
-from simulator.sizing.fit_question import FitQuestion, Keys
 from simulator.step.spec import TrainingStep
 
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from simulator.basics.units import format_bandwidth, format_bytes, format_time
-from simulator.jobs.job_outcome import FELT, JobOutcome, SharedLink, Shift
 from simulator.report.tables.answer_table import AnswerColumn, AnswerTable
+from simulator.run.jobs.job_outcome import FELT, JobOutcome, SharedLink, Shift
 
 # Rows for readers.
 _LINKS: Final = 5

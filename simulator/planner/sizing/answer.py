@@ -8,8 +8,8 @@ from typing import Any
 from simulator.basics.sentence import started
 from simulator.basics.units import format_memory
 from simulator.basics.work_unit import SAMPLE
+from simulator.planner.sizing.fit_question import FitQuestion, Keys, sharding
 from simulator.records.memory_margin import MemoryMargin
-from simulator.sizing.fit_question import FitQuestion, Keys, sharding
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,11 +10,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import combinations, islice
 from typing import Final
 
+from simulator.planner.sizing.answer import FitChange, FitCheck
+from simulator.planner.sizing.changes import TrainingChange, cards_keys, changes
+from simulator.planner.sizing.fit_question import FitQuestion
+from simulator.planner.sizing.trials import Trials
 from simulator.run.checks import warn_of
-from simulator.sizing.answer import FitChange, FitCheck
-from simulator.sizing.changes import TrainingChange, cards_keys, changes
-from simulator.sizing.fit_question import FitQuestion
-from simulator.sizing.trials import Trials
 
 # Changes to report.
 _MOST_TOLD: Final = 3

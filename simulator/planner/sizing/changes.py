@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from simulator.basics.counts import number_of
-from simulator.sizing.fit_question import METHODS, NAMES, RANK, FitQuestion, Keys, lora_keys, sharding
+from simulator.planner.sizing.fit_question import METHODS, NAMES, RANK, FitQuestion, Keys, lora_keys, sharding
 
 # Most cards of a change, as a multiple of the asked number.
 _MOST_TIMES: Final = 8

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from simulator.jobs.job_outcome import steps_at_work, timeline_of
-from simulator.jobs.sharing import SharedRun
 from simulator.report.numbers.link_use import link_traffic, within_bandwidths
 from simulator.report.plots.jobs import lanes, later_starts, link_shares
 from simulator.report.plots.picture import Picture
+from simulator.run.jobs.job_outcome import steps_at_work, timeline_of
+from simulator.run.jobs.sharing import SharedRun
 
 
 def pictures(run: SharedRun) -> tuple[Picture, ...]:

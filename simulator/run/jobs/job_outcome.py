@@ -8,10 +8,10 @@ from typing import Final
 
 from simulator.basics.counts import number_of
 from simulator.basics.units import format_time
-from simulator.jobs.joined_program import AVERAGE, EXCHANGES
-from simulator.jobs.outer import OuterRound
 from simulator.records.setting_text import label
 from simulator.records.timeline import Span, Timeline
+from simulator.run.jobs.joined_program import AVERAGE, EXCHANGES
+from simulator.run.jobs.outer import OuterRound
 from simulator.scenario.jobs_file import JobSetting, JobsFile
 
 # Slowdown below which a job counts as undisturbed.

@@ -23,8 +23,8 @@ import numpy.typing as npt
 
 from simulator.basics.arrays import Array, Floats, Ints
 from simulator.basics.dtypes import Dtype
+from simulator.collectives.payload.reduction import accumulate_into, finished
 from simulator.collectives.verify import chunks_of, holders
-from simulator.payload.reduction import accumulate_into, finished
 from simulator.records.chunks import chunk_starts
 from simulator.records.program import Program
 from simulator.records.reduction_order import ReductionOrder

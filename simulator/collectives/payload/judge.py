@@ -18,9 +18,9 @@ import numpy.typing as npt
 
 from simulator.basics.arrays import Array, Ints
 from simulator.basics.dtypes import Dtype
+from simulator.collectives.payload.inputs import RandomInput
+from simulator.collectives.payload.reduction import accumulate_into, exact, finished, overflowed
 from simulator.collectives.verify import chunks_of, holders, promised
-from simulator.payload.inputs import RandomInput
-from simulator.payload.reduction import accumulate_into, exact, finished, overflowed
 from simulator.records.chunks import chunk_starts
 from simulator.records.collective_operation import COLLECTIVE_OPERATIONS
 from simulator.records.reduction_order import ReductionOrder

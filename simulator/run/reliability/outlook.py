@@ -17,9 +17,9 @@ import numpy as np
 
 from simulator.basics.errors import ScenarioError
 from simulator.basics.units import format_duration
-from simulator.reliability.failures import Failure, FailureProcess, drawn_failures
-from simulator.reliability.formulas import daly_interval, young_interval
-from simulator.reliability.renewal import CATEGORIES, Category, Checkpointing, LongRun, Recovery, long_run
+from simulator.run.reliability.failures import Failure, FailureProcess, drawn_failures
+from simulator.run.reliability.formulas import daly_interval, young_interval
+from simulator.run.reliability.renewal import CATEGORIES, Category, Checkpointing, LongRun, Recovery, long_run
 
 # Intervals that are tried, relative to Young's.
 _FACTORS: Final = (0.25, 0.35, 0.5, 0.7, 1.0, 1.4, 2.0, 2.8, 4.0)

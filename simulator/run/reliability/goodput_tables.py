@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Final
 
 from simulator.basics.units import format_duration
-from simulator.reliability.failures import DAY, FailureKind
-from simulator.reliability.outlook import IntervalChoice, Outlook
-from simulator.reliability.renewal import CATEGORIES, Category, LongRun
 from simulator.report.tables.answer_table import AnswerColumn, AnswerTable
+from simulator.run.reliability.failures import DAY, FailureKind
+from simulator.run.reliability.outlook import IntervalChoice, Outlook
+from simulator.run.reliability.renewal import CATEGORIES, Category, LongRun
 
 # Categories beside each other in a comparison for readers; the others are rare.
 _SHOWN: Final[tuple[Category, ...]] = ("useful", "checkpoint", "lost work", "waiting for spares", "restart")
