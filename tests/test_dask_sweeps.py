@@ -54,6 +54,7 @@ def numbered(count: int, scenario: dict[str, Any] = SCENARIO) -> list[NumberedPo
     return list(enumerate(points(load_scenario({**scenario, "sweep": {"seed": list(range(count))}}))))
 
 
+@pytest.mark.long
 def test_a_cluster_leaves_the_bytes_that_processes_leave(cli: Command, cluster: LocalCluster, tmp_path: Path) -> None:
     command = ("sweep", "both.yaml", "--set", "cluster.world_size=2,4,8", "--trace", "--parquet")
     here = cli(*command, "--out", "here", "--jobs", 1)
@@ -129,6 +130,7 @@ def test_a_plan_finds_the_same_on_a_cluster(cli: Command, cluster: LocalCluster,
     assert (tmp_path / "there" / "best.yaml").read_bytes() == (tmp_path / "here" / "best.yaml").read_bytes()
 
 
+@pytest.mark.long
 def test_a_lost_worker_loses_no_point(cluster: LocalCluster, tmp_path: Path) -> None:
     at = numbered(150)
     keep = ArtifactWriter(tmp_path, single=False)

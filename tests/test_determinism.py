@@ -84,6 +84,7 @@ def test_a_sweep_gives_the_same_table_on_any_number_of_processes(jobs: int) -> N
     assert [backward[i] for i, _ in numbered] == [simulate(point.scenario).report.to_dict() for _, point in numbered]
 
 
+@pytest.mark.long
 def test_points_that_share_clusters_have_the_figures_of_points_played_alone() -> None:
     model = {"model_type": "gpt2", "n_embd": 64, "n_layer": 2, "n_head": 2, "n_positions": 64, "vocab_size": 128}
     training = {"model": model, "seq_len": 32}

@@ -132,6 +132,7 @@ def check_largest(found: FitCheck, data: dict[str, Any]) -> None:
         *(pytest.param(*case, marks=pytest.mark.long) for case in (("llama3_8b", "full"), ("llama2_13b", "qlora"))),
     ],
 )
+@pytest.mark.long
 def test_more_cards_never_make_a_sharded_training_stop_fitting(model: str, method: str) -> None:
     """Each card holds 1 / N of the states, and as many activations on any number of cards."""
     found = [fit_check(model, gpu="h100_sxm", gpus=gpus, method=method, seq_len=1024) for gpus in (2, 4, 8, 16)]

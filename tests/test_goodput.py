@@ -204,6 +204,7 @@ def test_a_scenario_inside_a_file_of_days_takes_changes(cli: Command) -> None:
     assert list(told.data["answers"])
 
 
+@pytest.mark.long
 def test_values_of_a_fact_are_compared_on_the_same_failures(cli: Command, tmp_path: Path) -> None:
     saved(tmp_path, SHORT, "s.yaml")
     head = "# Which interval?\nscenario: s.yaml\ndays: 30\nfailures: 100\nsave: synchronous\nstorage: 1 MB/s\n"
@@ -251,6 +252,7 @@ def test_a_wrong_file_of_days_is_told(cli: Command, tmp_path: Path, text: str, s
     assert answer.err.startswith(said)
 
 
+@pytest.mark.long
 def test_days_and_work_carry_the_uncertainty_of_the_step() -> None:
     """Without failures the range is the step's; with failures the squares of the logarithms add."""
     scenario = load_scenario(SCENARIO)

@@ -175,6 +175,7 @@ def test_outcomes_that_are_none_are_played_again(cli: Command, tmp_path: Path, r
 
 
 @pytest.mark.parametrize("coding", ["ascii"])
+@pytest.mark.long
 def test_a_question_is_told_in_whatever_letters_there_are(tmp_path: Path, coding: str) -> None:
     """Escapes stand for the others, brackets and colons are no markup, and the results are there."""
     question = "How many µs → [/b] :fire: does it take?"

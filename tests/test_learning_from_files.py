@@ -67,6 +67,7 @@ def test_a_rerun_finds_the_files_from_anywhere(cli: Command, tmp_path: Path, mon
     assert "parameters.npz" in contents(tmp_path / "second")
 
 
+@pytest.mark.long
 def test_a_sweep_over_files_is_the_same_on_processes_and_on_a_clusters_workers(cli: Command, tmp_path: Path) -> None:
     for seed in (1, 2):
         cli("run", "learns.yaml", "--out", f"data/{seed}", "--set", f"seed={seed}")

@@ -189,6 +189,7 @@ loss: cross_entropy
         *(pytest.param("resnet50", size, code, marks=pytest.mark.long) for size, code in ((8, 0), (4096, 1))),
     ],
 )  # fmt: skip
+@pytest.mark.one_of(2)
 def test_whether_images_fit_is_told_in_samples(cli: Command, tmp_path: Path, model: str, size: int, code: int) -> None:
     """Also the changes that make a training fit: their speed is a column."""
     (tmp_path / "images.yaml").write_text(IMAGES)

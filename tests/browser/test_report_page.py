@@ -465,6 +465,7 @@ def test_a_table_with_a_failed_point_is_sorted(running: Any, tmp_path: Path) -> 
         assert one.said == []
 
 
+@pytest.mark.long
 def test_the_most_important_columns_need_no_scrolling(running: Any, tmp_path: Path) -> None:
     """Three axes and eleven figures: all settings, the time, the memory and whether it fits are on a screen."""
     sweep = {"training.micro_batch_size": [1, 2], "training.seq_len": [256, 512]}
@@ -758,6 +759,7 @@ def test_pictures_along_time_agree_on_the_window_to_the_pixel(
 
 
 @pytest.mark.parametrize("width", [390, 768, 1400])
+@pytest.mark.one_of(3)
 def test_no_text_is_cut(running: Any, folders: dict[str, Path], width: int) -> None:
     """Texts of pictures lie within their pictures, and all other texts within the window or in a box that scrolls."""
     for folder in folders.values():
@@ -1080,6 +1082,7 @@ def meet(one: list[float], other: list[float]) -> bool:
 
 
 @pytest.mark.parametrize("width", [390, 1400])
+@pytest.mark.one_of(2)
 def test_names_of_points_are_free_and_the_legend_names_what_is_drawn(running: Any, tmp_path: Path, width: int) -> None:
     """Six policies of checkpointing: all are on the front, neighbours lie close to each other."""
     policies = ["none", "selective_op", "attention", {"every": 2}, "sqrt", "full"]
@@ -1120,6 +1123,7 @@ def test_a_front_of_one_point_is_not_called_a_front(running: Any, tmp_path: Path
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(390, "light"), (768, "dark"), (1400, "light")])
+@pytest.mark.one_of(3)
 def test_a_table_wider_than_its_box_says_how_many_columns_follow(
     running: Any, folders: dict[str, Path], width: int, scheme: str
 ) -> None:

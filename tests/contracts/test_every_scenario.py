@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 
 import pytest
 
 from simulator.basics import document, registry
 from simulator.cluster.build import build
 from simulator.run.simulate import simulate
-from simulator.scenario.load import load_scenario, points
+from simulator.scenario import load
+from simulator.scenario.load import points
 from simulator.scenario.resolve import resolved, to_yaml
 from tests.schemas import scenario_validator
 
 NAMES = registry.names("scenario")
+# Scenarios are frozen: each is read once.
+load_scenario = cache(load.load_scenario)
 
 
 def test_the_shipped_scenarios_are_the_ones_that_are_known() -> None:
@@ -52,14 +56,14 @@ def test_it_says_nothing_in_vain(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_it_loads_back_from_what_it_resolves_to(name: str) -> None:
     scenario = load_scenario(name)
-    assert load_scenario(resolved(scenario)) == scenario
+    assert load.load_scenario(resolved(scenario)) == scenario
     assert document.parse(to_yaml(scenario)).question == scenario.question
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_point_is_a_scenario_of_its_own(name: str) -> None:
     for point in points(load_scenario(name)):
-        assert load_scenario(resolved(point.scenario)) == point.scenario
+        assert load.load_scenario(resolved(point.scenario)) == point.scenario
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -168,6 +168,7 @@ def test_a_bound_is_never_above_the_played_time() -> None:
 
 
 @pytest.mark.parametrize("seeds", [range(4), pytest.param(range(4, 6), marks=pytest.mark.long)])
+@pytest.mark.long
 def test_a_bound_holds_for_a_model_whose_layers_differ(seeds: range) -> None:
     assert len(held_to_bounds(seeds, WINDOWS, UNLIKE)) >= len(seeds) - 1
 
@@ -183,6 +184,7 @@ TRAINED = (["layers 6-7", "head", "embedding"], ["layers 4-7"], ["layers.7.atten
 
 
 @pytest.mark.parametrize("seeds", [range(40, 46), pytest.param(range(46, 52), marks=pytest.mark.long)])
+@pytest.mark.long
 def test_a_bound_holds_where_parts_are_frozen(seeds: range) -> None:
     """Stages before the first trained parameter send and receive no gradient, and their backward passes wait for
     none.
@@ -781,6 +783,7 @@ def test_a_deadline_tells_the_fewest_gpus_that_meet_it(planned: PlanResult) -> N
     assert "The deadline needs at least 2 GPUs (tested: 1, 2, 4)." in said
 
 
+@pytest.mark.long
 def test_each_number_of_gpus_is_planned_by_itself(planned: PlanResult) -> None:
     cli = planned(WIDE)
     few = ["--fix", "tp=1", "--fix", "pp=1", "--fix", "checkpointing=none", "--best", "2", "--json"]

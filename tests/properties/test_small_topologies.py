@@ -102,6 +102,7 @@ NAMED = {
 
 
 @pytest.mark.parametrize("name", NAMED)
+@pytest.mark.one_of(3)
 def test_every_vertex_of_a_small_graph_is_drawn(name: str, tmp_path: Path) -> None:
     cluster = NAMED[name].cluster(tmp_path)
     arranged = layout(cluster)

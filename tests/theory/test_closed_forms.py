@@ -81,6 +81,7 @@ def test_forms_on_a_star(n: int) -> None:
 
 
 @pytest.mark.parametrize("n", WORLD_SIZES)
+@pytest.mark.one_of(3)
 def test_parameter_servers_on_a_star(n: int) -> None:
     alpha, beta = 2 * 5e-6, 100e9 / 8
     for k in sorted({1, 2, n, n + 1} & set(range(1, 17))):
@@ -100,6 +101,7 @@ def test_pushing_and_pulling_in_slices_approaches_half_the_time_of_one_server(n:
 
 
 @pytest.mark.parametrize("n", WORLD_SIZES)
+@pytest.mark.one_of(3)
 def test_the_largest_chunk_rules_an_uneven_ring(n: int) -> None:
     alpha, beta = 2 * 5e-6, 100e9 / 8
     for elements in (0, 1, n - 1, n + 1, 1003, 99_991):
@@ -109,6 +111,7 @@ def test_the_largest_chunk_rules_an_uneven_ring(n: int) -> None:
 
 
 @pytest.mark.parametrize("n", WORLD_SIZES)
+@pytest.mark.one_of(3)
 def test_forms_on_a_full_mesh(n: int) -> None:
     alpha, beta, c = 1e-6, 50e9, S / n
     cluster = regular("fully_connected", n)

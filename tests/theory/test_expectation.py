@@ -120,6 +120,7 @@ def test_on_a_machine_without_measured_collectives_slow_transfers_come_first(
     assert ("first rule out what is not simulated: loading of data, work of the host" in told) == (factor > 2)
 
 
+@pytest.mark.long
 def test_a_cause_that_takes_far_longer_than_measured_is_unlikely() -> None:
     """Attention that writes its scores would take far more than 8 % of a step with sequences of 8,192 tokens."""
     document = _scenario(model="llama3_2_1b", seq_len=8192, micro_batch_size=1)

@@ -30,6 +30,7 @@ WHOLE = [("ddp", {}), ("zero1", {}), ("zero3", {"gradient_sync": "last"})]
 
 
 @pytest.mark.parametrize(("strategy", "facts"), WHOLE, ids=str)
+@pytest.mark.one_of(3)
 def test_micro_batches_in_float16_scale_skip_and_learn_as_pytorchs_do(strategy: str, facts: dict[str, Any]) -> None:
     """`scaler.scale(loss / 4).backward()` four times, added up in float16, divided by the two ranks once.
 

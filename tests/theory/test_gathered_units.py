@@ -201,6 +201,7 @@ def test_a_unit_is_gathered_when_it_is_not_there(schedule: str, ranks: int, chun
 
 @pytest.mark.parametrize(("schedule", "ranks", "chunks"), PIPELINES)
 @pytest.mark.parametrize("topology", [FAST, SLOW])
+@pytest.mark.one_of(3)
 def test_parameters_that_stay_are_gathered_once_a_step_and_one_buffer_is_under_way(
     schedule: str, ranks: int, chunks: int, topology: Any
 ) -> None:

@@ -86,6 +86,7 @@ def test_clipping_changes_no_bit_between_shardings() -> None:
 
 @pytest.mark.parametrize("ranks", [1, 2, 4])
 @pytest.mark.parametrize("strategy", WITHOUT_SERVERS)
+@pytest.mark.one_of(3)
 def test_any_number_of_ranks_learns_the_same_batch(strategy: str, ranks: int) -> None:
     made = begun(strategy, ranks, micro_batch_size=8 // ranks)
     losses = [made.step(rows(n)).loss for n in range(3)]

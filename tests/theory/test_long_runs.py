@@ -63,6 +63,7 @@ def test_the_useful_share_is_dalys_within_three_standard_errors(mean: float, sav
     assert abs(found.mean() - expected) < 3 * found.std() / math.sqrt(len(found)) + 1.0 / 400
 
 
+@pytest.mark.long
 def test_the_best_interval_by_simulation_is_youngs_within_a_tenth() -> None:
     # Saves are short beside the time between failures, as Young assumes; the same failures for every interval.
     mean, save = 24 * HOUR, 60.0

@@ -219,6 +219,7 @@ LARGE = (
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.long] * (name in LARGE)) for name in UNFIT])
+@pytest.mark.one_of(3)
 def test_what_is_advised_fits_when_it_is_played(name: str) -> None:
     error = refusal(UNFIT[name])
     pieces = advised(error)
@@ -250,6 +251,7 @@ def test_the_message_tells_the_time_without_the_limit() -> None:
     assert f"; without the limit the step takes {format_time(unlimited)}; " in str(refusal(data))
 
 
+@pytest.mark.long
 def test_the_message_names_the_stage_and_its_layers() -> None:
     """A further layer makes the last stage the fullest: 15 layers, and the one for multi-token prediction."""
     error = refusal(deepseek(sharding="zero2"))
@@ -331,6 +333,7 @@ def test_a_change_that_takes_long_to_try_is_named_with_what_it_needs_at_least() 
     assert float(nearest[1]) < 80.0
 
 
+@pytest.mark.long
 def test_a_change_that_needs_more_than_the_gpu_has_is_not_proposed() -> None:
     data = scenario(8, "llama3_8b", seq_len=8192, sharding="zero3", micro_batch_size=1_000_000)
     loaded, clusters = load_scenario(data), Clusters()

@@ -163,6 +163,7 @@ def test_a_stage_that_no_other_rank_holds_sums_all_its_micro_batches(schedule: s
         {"schedule": "zb_v", "stages": (0, 2, 1, 1, 1, 1, 2, 0)},
     ],
 )
+@pytest.mark.one_of(3)
 def test_stages_of_the_embedding_alone_and_of_the_head_alone_learn_the_same(
     strategy: str, sizes: dict[str, Any]
 ) -> None:
@@ -221,6 +222,7 @@ def experts_on_one_rank(capacity: float | None = None, accumulation: int = 1) ->
         ("ddp", 2, {"pp": 2}, {"activation_checkpointing": (("selective_op", (0, 3)), ("activation", (1,)))}),
     ],
 )
+@pytest.mark.one_of(3)
 def test_experts_learn_the_same_wherever_they_are(
     strategy: str, ranks: int, sizes: dict[str, Any], facts: dict[str, Any]
 ) -> None:
@@ -323,6 +325,7 @@ def test_a_fast_rank_that_passes_back_from_the_last_micro_batch_takes_no_others_
         ("zero1", {"tied": False}, set()),
     ],
 )
+@pytest.mark.one_of(5)
 def test_copies_whose_norms_a_switch_sums_in_another_order_differ_by_rounding(
     strategy: str, changed: dict[str, Any], tells: set[str]
 ) -> None:

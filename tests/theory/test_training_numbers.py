@@ -62,6 +62,7 @@ def once(strategy: str, steps: int, **facts: Any) -> Trained:
 
 
 @pytest.mark.parametrize("strategy", WITHOUT_SERVERS)
+@pytest.mark.one_of(4)
 def test_four_played_ranks_train_as_ddp_does(strategy: str) -> None:
     loss, norm, final = trained(strategy)
     reference = golden("fp32_ddp")
@@ -114,6 +115,7 @@ def test_micro_batches_add_up_to_the_batch(strategy: str) -> None:
 
 
 @pytest.mark.parametrize("bucket_size", [2**12, 2**17, 2**30])
+@pytest.mark.one_of(3)
 def test_in_rank_order_no_sharding_and_no_bucketing_changes_a_bit(bucket_size: int) -> None:
     """`direct` adds every element in rank order, however it is cut."""
     plain = once("ddp", FEW, algorithm="direct")
@@ -199,6 +201,7 @@ def test_finer_sharding_trains_as_ddp_does(facts: dict[str, Any]) -> None:
     ],
     ids=str,
 )
+@pytest.mark.one_of(4)
 def test_servers_train_as_ddp_does(facts: dict[str, Any]) -> None:
     """Gradients are added as they arrive; parameters after every step are the servers'."""
     made = training("parameter_server", **facts)
@@ -416,6 +419,7 @@ def last_multiplied(factor: float) -> Any:
 
 
 @pytest.mark.parametrize("strategy", WITHOUT_SERVERS)
+@pytest.mark.one_of(4)
 def test_float16_scales_skips_and_learns_as_pytorch_does(strategy: str) -> None:
     training, told = half(strategy)
     reference = golden("fp16_A")
@@ -432,6 +436,7 @@ def test_float16_scales_skips_and_learns_as_pytorch_does(strategy: str) -> None:
 
 
 @pytest.mark.parametrize("mutant", ["backoff by four", "infinity made zero", "not unscaled"])
+@pytest.mark.one_of(3)
 def test_a_wrong_scaler_is_seen(mutant: str, monkeypatch: pytest.MonkeyPatch) -> None:
     reference = golden("fp16_A")
     scale = Scale(backoff=0.25) if mutant == "backoff by four" else grad_scaler()

@@ -48,6 +48,7 @@ def changed(part: OwnPart, folder: Path, before: str, after: str) -> str:
 
 
 @every_kind
+@pytest.mark.one_of(3)
 def test_a_sound_part_keeps_every_law(kind: str, tmp_path: Path) -> None:
     path = PARTS[kind].write(tmp_path)
     checked = CHECKS[kind](str(path))

@@ -79,6 +79,7 @@ def test_a_run_says_once_whose_code_runs(folder: Path, command: Command) -> None
     assert done.err.count("runs the code of root_sends.py") == 1
 
 
+@pytest.mark.long
 def test_worker_processes_load_the_file_too(folder: Path) -> None:
     table = simulator.sweep("own.yaml", axes={"cluster.world_size": [2, 3]}, jobs=2)
     assert table["time_s"].tolist() == pytest.approx([star_time(2), star_time(3)], rel=1e-9)
@@ -155,6 +156,7 @@ jobs:
         ("r - (k - n + 1)", True, ""),
     ],
 )
+@pytest.mark.one_of(3)
 def test_every_command_proves_an_algorithm_before_it_simulates(
     folder: Path, command: Command, gathered: str, waits: bool, fault: str
 ) -> None:

@@ -174,6 +174,7 @@ def test_editors_accept_the_path(part: OwnPart) -> None:
 
 
 @every_part
+@pytest.mark.one_of(3)
 def test_a_run_can_be_repeated_from_its_directory(folder: Path, command: Command, part: OwnPart) -> None:
     assert command("run", written(part, folder), "--out", "out").code == 0
     assert command("rerun", "out").out == "out: repeated; the report is identical\n"
@@ -343,6 +344,7 @@ def test_a_topology_file_names_a_builder_beside_it(folder: Path, monkeypatch: py
 
 
 @pytest.mark.parametrize("jobs", [None, 2])
+@pytest.mark.one_of(2)
 def test_a_frameworks_file_lies_beside_the_scenario(folder: Path, jobs: int | None) -> None:
     """Kernels that take twice as long, on a single GPU without communication, make a step of twice the time."""
     (folder / "deeper").mkdir()

@@ -39,6 +39,7 @@ def stopped(jobs: int) -> SearchResult:
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
+@pytest.mark.one_of(2)
 def test_each_setting_is_counted_once_while_simulations_run(jobs: int) -> None:
     """With two processes, three more settings are submitted ahead; these count as not examined."""
     found = stopped(jobs)

@@ -224,6 +224,7 @@ def test_python_is_warned_of_what_takes_long(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.usefixtures("has")
+@pytest.mark.long
 def test_commands_say_it_in_one_line(
     cli: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has: Callable[[float], None]
 ) -> None:

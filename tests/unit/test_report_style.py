@@ -79,6 +79,7 @@ def test_every_figure_has_a_title_that_says_something() -> None:
     assert all(len(drawn.get_suptitle()) > 20 for drawn in figures().values())
 
 
+@pytest.mark.long
 def test_a_figure_is_saved_twice_with_equal_bytes(tmp_path: Path) -> None:
     for name, drawn in figures().items():
         if name in ("steps 2", "steps 16"):
