@@ -12,7 +12,7 @@ from matplotlib.text import Annotation
 from simulator.basics.errors import ScenarioError
 from simulator.results.pictures import draw, figures
 from simulator.results.plotted_points import highlighted_points, plotted_points
-from simulator.results.scaling_points import scaling_points
+from simulator.results.scaling_picture import scaling_points
 from simulator.run.outcome import PointOutcome
 from simulator.scenario.load import load_scenario, points
 from simulator.scenario.records import Scenario

@@ -15,9 +15,8 @@ from simulator.report.plots import catalog as plot_catalog
 from simulator.report.plots.plot import CloseUpPlot, ComparedPoints, ComparisonPlot, Plot, SchedulePlot, Throughput
 from simulator.results.close_ups import close_up, schedules
 from simulator.results.drawn import DrawnPictures, Undrawn
-from simulator.results.marked_crossovers import marked_crossovers
 from simulator.results.plotted_points import PlottedPoints, plotted_points
-from simulator.results.scaling_points import scaling_points
+from simulator.results.scaling_picture import marked_crossovers, scaling_points
 from simulator.run.outcome import PointOutcome
 from simulator.scenario.description import describe_point
 from simulator.scenario.load import points

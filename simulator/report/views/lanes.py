@@ -9,14 +9,15 @@ from typing import Any, Final
 import numpy as np
 
 from simulator.basics.arrays import Floats
-from simulator.records.operation import KernelParts
+from simulator.records.operation import Compute, KernelParts
 from simulator.records.program import Program
 from simulator.records.timeline import Span, Timeline, by_rank
 from simulator.report.numbers.participants import Participant, ParticipantTraffic, traffic
 from simulator.report.plots.training.pipeline import first_of_stages, passes
-from simulator.report.views.pass_kernels import kernels_of_passes
 from simulator.step.streams import dimension_of
 
+# Operations of a single purpose stay whole: the optimizer, and copies and sums of gradients.
+_SINGLE_PURPOSE: Final = ("optimizer", "copies", "accumulate")
 # Distinct ranks shown; the first, the last to end and slow ranks are always among them.
 _MOST_RANKS: Final = 16
 # Maximum number of transfers in send and receive lanes.
@@ -64,7 +65,7 @@ def lanes(
     kernels: dict[KernelParts, int] = {}
     for rank in visible:
         awaited = {} if program is None else _awaited(program, rank, ranks[rank])
-        made_of = {} if program is None else kernels_of_passes(program, rank)
+        made_of = {} if program is None else _kernels_of_passes(program, rank)
         rows += [
             _lane(rank, firsts[rank], stream, spans, unit, texts, awaited) | _kernels(spans, made_of, kernels)
             for stream, spans in _streams(ranks[rank])
@@ -237,4 +238,13 @@ def _columns(
         # Differences are small numbers, which take less room in JSON than times since the start.
         "start": np.diff(begins, prepend=0).tolist(),
         "duration": (stops - begins).tolist(),
+    }
+
+
+def _kernels_of_passes(program: Program, rank: int) -> Mapping[str, KernelParts]:
+    """Return the kinds of kernels, with shares of the duration, of each pass of a rank whose kernels are known."""
+    return {
+        op.name: op.kernel_shares
+        for op in program.ranks[rank]
+        if isinstance(op, Compute) and op.parts and op.kind not in _SINGLE_PURPOSE
     }
