@@ -5,12 +5,15 @@ from __future__ import annotations
 import gc
 import re
 import signal
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from functools import lru_cache
+from math import prod
 from typing import Any, TypeVar
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, is_hypothesis_test, settings
 from threadpoolctl import threadpool_limits
@@ -48,9 +51,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Draw fewer examples of properties, or make them long; make cases long that are not their turn; leave the part of
     the tests that the option names.
     """
-    for item in items:
-        if isinstance(item, pytest.Function) and not is_in_turn(item):
-            item.add_marker(pytest.mark.long)
+    for item in list(out_of_turn(items)):
+        item.add_marker(pytest.mark.long)
     draw_examples(items, all_of_them=config.getoption("markexpr") == "long")
     # Tests without the wanted marks are left out.
     yield
@@ -60,17 +62,25 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=list(all_items.difference(items)))
 
 
-def is_in_turn(item: pytest.Function) -> bool:
-    """Return whether a case belongs to short runs: of a test marked `one_of(n)`, those whose places along the axes of
-    its parameters add up to a multiple of n. Of three axes or more, each value of an axis then meets each value of
-    another one, as in a Latin square.
+def out_of_turn(items: Sequence[pytest.Item]) -> Iterator[pytest.Function]:
+    """Yield the cases that are not for short runs: of a test marked `one_of(n)`, those whose places along the axes of
+    its parameters do not add up to a multiple of n. Of three axes or more, each value of an axis then meets each value
+    of another one, as in a Latin square.
     """
-    mark = item.get_closest_marker("one_of")
-    if mark is None:
-        return True
-    axes = (re.split(r"\W+", names)[0] if isinstance(names := axis.args[0], str) else names[0]
-            for axis in item.iter_markers("parametrize"))  # fmt: skip
-    return sum(item.callspec.indices[axis] for axis in axes) % mark.args[0] == 0
+    numbers: Counter[str] = Counter()
+    for item in items:
+        mark = item.get_closest_marker("one_of")
+        if mark is None or not isinstance(item, pytest.Function):
+            continue
+        test = item.nodeid.partition("[")[0]
+        # Cases come in the order of the product of the axes, the last of which changes first; those of parametrized
+        # fixtures are counted above them.
+        sizes = [len(axis.args[1]) for axis in item.iter_markers("parametrize")]
+        above, within = divmod(numbers[test], prod(sizes))
+        places = (above, *np.unravel_index(within, sizes))
+        numbers[test] += 1
+        if sum(places) % mark.args[0]:
+            yield item
 
 
 def draw_examples(items: Sequence[pytest.Item], *, all_of_them: bool) -> None:

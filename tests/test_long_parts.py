@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.conftest import draw_examples, is_in_turn, part_of
+from tests.conftest import draw_examples, out_of_turn, part_of
 from tools import long_tests
 
 
@@ -50,22 +49,23 @@ def test_short_runs_draw_a_third_of_the_examples_and_long_runs_all() -> None:
     assert law._hypothesis_internal_use_settings.max_examples == 40  # type: ignore[attr-defined]
 
 
-def test_cases_take_turns_so_that_each_value_meets_each_value_of_another_axis() -> None:
+def test_cases_take_turns_so_that_each_value_meets_each_value_of_another_axis(pytester: pytest.Pytester) -> None:
     """Axes of four, three and three values, the second of two names: one of three cases is short."""
-    axes = (("abcd", "a"), (range(3), "b, c"), ("xyz", ("d",)))
-    marks = [pytest.mark.parametrize(names, values).mark for values, names in axes]
-    short = []
-    for places in product(range(4), range(3), range(3)):
-        indices = dict(zip("abcd", (places[0], places[1], places[1], places[2]), strict=True))
-        case: Any = SimpleNamespace(
-            get_closest_marker=lambda _: pytest.mark.one_of(3).mark,
-            iter_markers=lambda _: iter(marks),
-            callspec=SimpleNamespace(indices=indices),
-        )
-        short += [places] * is_in_turn(case)
-    assert len(short) == 36 // 3
-    for first, second, pairs in ((0, 1, 12), (0, 2, 12), (1, 2, 9)):
-        assert len({(places[first], places[second]) for places in short}) == pairs
+    pytester.makepyfile("""
+        import pytest
+
+        @pytest.mark.one_of(3)
+        @pytest.mark.parametrize("d", "xyz")
+        @pytest.mark.parametrize(("b", "c"), [(0, 1), (1, 2), (2, 3)])
+        @pytest.mark.parametrize("a", "pqrs")
+        def test_it(a, b, c, d): ...
+    """)
+    items, _ = pytester.inline_genitems()
+    long = {item.name for item in out_of_turn(items)}
+    short = [item.callspec.params for item in items if item.name not in long]
+    assert (len(items), len(short)) == (36, 12)
+    for first, second, pairs in (("a", "b", 12), ("a", "d", 12), ("b", "d", 9)):
+        assert len({(values[first], values[second]) for values in short}) == pairs
 
 
 def test_a_run_without_a_part_goes_on_where_the_last_ended(
