@@ -16,7 +16,7 @@ from simulator.cluster.routing import Router
 from simulator.collectives import ring
 from simulator.collectives.algorithm import CollectiveRequest
 from simulator.engine.events import execute
-from simulator.records.operation import Collective
+from simulator.records.operation import Collective, ElementSizes
 from simulator.records.program import Program
 
 NBYTES = 16 * 2**20
@@ -44,7 +44,7 @@ def program(world_size: int, nbytes: int = NBYTES) -> Program:
     """Return a program with a single ring all-reduce of float32."""
     elements = nbytes // 4
     schedule = ring.all_reduce(CollectiveRequest("all_reduce", world_size, elements))
-    op = Collective("all_reduce", tuple(range(world_size)), schedule, elements, 4, 4)
+    op = Collective("all_reduce", tuple(range(world_size)), schedule, elements, ElementSizes(4, 4))
     return Program(((op,),) * world_size)
 
 

@@ -78,7 +78,7 @@ def rounds(made: Routed) -> float:
     # Rows in order of the sending rank.
     row = part.route_of[np.argsort(part.repeat.round.src)]
     latency, rate = routes.latency[row], routes.rate[row]
-    takes = int(routed.traffic.chunk_sizes[0]) * routed.traffic.itemsize / rate
+    takes = int(routed.traffic.chunk_sizes[0]) * routed.traffic.sizes.copied / rate
     end = latency + takes
     return float(by_rounds(end, latency, [takes] * (2 * (len(row) - 1) - 1)).max())
 

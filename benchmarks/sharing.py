@@ -12,7 +12,7 @@ from simulator.collectives import ring
 from simulator.collectives.algorithm import CollectiveRequest
 from simulator.engine.events import execute
 from simulator.engine.jitter import Jitter
-from simulator.records.operation import Collective
+from simulator.records.operation import Collective, ElementSizes
 from simulator.records.program import Program
 
 NODES, GPUS = 8, 8
@@ -42,7 +42,7 @@ def program() -> Program:
     for i in range(GPUS):
         group = tuple(node * GPUS + i for node in range(NODES))
         schedule = ring.all_reduce(CollectiveRequest("all_reduce", NODES, 2**20))
-        op = Collective(f"ring {i}", group, schedule, 2**20, 4, 4)
+        op = Collective(f"ring {i}", group, schedule, 2**20, ElementSizes(4, 4))
         lists |= dict.fromkeys(group, (op,))
     return Program(tuple(lists[rank] for rank in range(NODES * GPUS)))
 
