@@ -135,7 +135,7 @@ def _is_moment(events: Sequence[Event], time: float) -> bool:
 
 
 def _factor(events: Sequence[Event], time: float) -> float:
-    """Return the product of the factors of events that are under way from a time on."""
+    """Return the product of the factors of the events in effect at a time; at its end an event is over."""
     product = 1.0
     for event in events:
         if event.start <= time < event.end:

@@ -82,7 +82,7 @@ class MatmulCounts:
     reread: Count = NO_COUNT
 
     def kernel(self, batch: Batch) -> Kernel:
-        """Return the kernel on a micro-batch."""
+        """Return the matmul for a micro-batch."""
         m, n, k, times, reread = (c.of(batch.sequences) for c in (self.m, self.n, self.k, self.batch, self.reread))
         return Matmul(self.name, m, n, k, times, of_weights=self.of_weights, reread=reread)
 
@@ -104,7 +104,7 @@ class AttentionCounts:
     keys: int | None = None
 
     def kernel(self, batch: Batch) -> Kernel:
-        """Return the kernel on a micro-batch."""
+        """Return the attention kernel for a micro-batch."""
         sequences = self.batch.of(batch.sequences)
         sizes = self.heads, self.kv_heads, self.seq_len, self.head_dim
         return Attention(self.name, sequences, *sizes, causal=self.causal, backward=self.backward, keys=self.keys)
@@ -121,7 +121,7 @@ class ElementwiseCounts:
     of_weights: bool = False
 
     def kernel(self, batch: Batch) -> Kernel:
-        """Return the kernel on a micro-batch."""
+        """Return the elementwise kernel for a micro-batch."""
         moved = self.read.of(batch), self.written.of(batch)
         # A list names every kernel: none stands for several of them.
         return Elementwise(self.name, *moved, fusible=self.fusible, of_weights=self.of_weights, single=True)

@@ -53,8 +53,8 @@ class QuantisedFormat:
         return self.bits + 8 * self.row_bytes / inputs
 
     def written_out(self, outputs: int, inputs: int, itemsize: int) -> tuple[int, tuple[tuple[str, float, float], ...]]:
-        """Return the bytes of an element of the matrix when written out, and the passes that do so: name, bytes read,
-        bytes written [B]. bitsandbytes writes eight bits out in float32.
+        """Return the bytes of an element of the dequantised matrix, and the passes that dequantise it: name, bytes
+        read, bytes written [B]. bitsandbytes writes eight bits out in float32.
 
         Examples
         --------

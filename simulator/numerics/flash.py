@@ -198,7 +198,7 @@ def _forward(a: Arithmetic, q: Array, k: Array, v: Array, draw: Draw) -> tuple[A
 
 
 def _backward(a: Arithmetic, dy: Array, saved: dict[str, Any], out: Array, draw: Draw) -> tuple[Array, Array, Array]:
-    """Return the gradients for q, k and v from the output gradient `dy` and the saved tensors."""
+    """Return the gradients of q, k and v from the gradient `dy` of the output `out`, and the saved tensors."""
     q, k, v = (a.operand(a.load(saved[name])) for name in ("q", "k", "v"))
     # exp(score - log-sum-exp) is the softmax already, so the sum to divide by is 1.
     rows = FlashCache(q, k, v, out, saved["logsumexp"], np.ones_like(saved["logsumexp"]))

@@ -63,7 +63,8 @@ def _possible_text(question: PlanQuestion, choices: Choices, parts: Sequence[Con
     """Return the values with which a single impossible constraint becomes possible beside the user's other constraints:
     "; possible values of tp: 1, 2, 4, 8".
 
-    The text is empty for several constraints, for a constraint on another dimension, and without such values.
+    The text is empty for several constraints, for a constraint on a name that does not divide the GPUs, and without
+    such values.
     """
     name = parts[0].name
     if len(parts) > 1 or name not in _DIVIDE_THE_GPUS:

@@ -161,7 +161,7 @@ def _fault(detail: ErrorDetails, document: Document, at: Key, key: Key) -> Fault
 
 
 def unknown(key: Key, data: Any = None) -> str:
-    """Return the message for an unknown key, with the key probably meant; `data` is the scenario.
+    """Return the message for an unknown key of a scenario (`data`); the text is that of `key_names.unknown_key`.
 
     Examples
     --------

@@ -170,7 +170,7 @@ def _mild(step: TrainingStep, ranks: int, fullest: Literal["first", "last"] | No
 
 
 def _fewer_layers(step: TrainingStep, end: Literal["first", "last"], less: int) -> StepChange:
-    """Return the change that gives the first or the last pipeline stage `less` layers less than now."""
+    """Return the change that gives the first or the last pipeline stage `less` layers fewer."""
     first, last = step.parallelism.less
     sizes = Frozen(first_less=first + less * (end == "first"), last_less=last + less * (end == "last"))
     text = ", ".join(f"{key}: {size}" for key, size in sizes.items() if size)

@@ -69,7 +69,11 @@ def played(
     tamper: dict[int, Callable[[Array], Array]] | None = None,
     **facts: Any,
 ) -> PlayedCollective:
-    """Simulate a collective with arrays; `start` has the whole buffer of every rank, drawn numbers if omitted."""
+    """Simulate a collective with arrays; `start` has the whole buffer of every rank, drawn numbers if omitted.
+
+    `tamper` gives transfers, by number, a function from the array that is sent to the one that arrives; `facts` are
+    further fields of the task.
+    """
     task_plan = planned(cluster, algorithm, request, **facts)
     (op,) = task_plan.program.collectives().values()
     dtype = dtypes.find(op.dtype)

@@ -215,7 +215,9 @@ def _least(slopes: Floats, offset: Floats, sigma: float) -> Floats:
 
 
 def _misfit(errors: Floats, at: Floats, sigma: float) -> float:
-    """Return the sum of squares that the calibration minimises; `sigma` is the runs' own relative error."""
+    """Return the sum of squares that the calibration minimises: errors over `sigma`, the runs' own relative error, and
+    the distances `at` of the constants from the shipped values over the widths of their priors.
+    """
     import numpy as np
 
     return float(np.sum((errors / sigma) ** 2) + np.sum((at / np.array(_PRIOR)) ** 2))

@@ -149,7 +149,10 @@ def _wanted(scenario: Scenario, settings: Sequence[str]) -> dict[str, Any]:
 
 
 def _report(path: Path, count: int) -> tuple[list[PointOutcome], list[int] | None, list[Any]]:
-    """Return from a report.json the outcomes, the points named in the answer (None if not stored), and the findings."""
+    """Return from a report.json the outcomes, the points named in the answer (None if not stored), and the findings.
+
+    Raise ScenarioError unless it has `count` points, as the scenario beside it.
+    """
     from simulator.run.outcome import read_outcome
 
     try:

@@ -138,7 +138,10 @@ class _Writer:
         return tuple(blocks)
 
     def _transfer(self, number: int, wire: tuple[int, int, int], awaited: list[int]) -> None:
-        """Add the steps of a transfer: a send and a receive for each run of places at both ends."""
+        """Add the MSCCL steps of transfer `number` on a wire (source, destination, channel), after the transfers
+        `awaited`: a send and a receive for each run of chunks that lie side by side at both ends. Raise ScenarioError
+        if one of the awaited has no end in common with it.
+        """
         src, dst, channel = wire
         at_sender, at_receiver = [], []
         for other in awaited:

@@ -229,8 +229,8 @@ def settled(pattern: Pattern, ranks: int, micro_batches: int) -> Order:
     works = (Work.FORWARD, Work.INPUT_GRADIENT, Work.WEIGHT_GRADIENT)
 
     def pass_of(rank: int, kind: int, micro: int) -> Pass:
-        """Return the pass of a kind (0 to 5) on a rank for a micro-batch; kinds 0 and 3 belong to the first chunk,
-        stage `rank`.
+        """Return a rank's pass of a kind for a micro-batch: 0 and 1 are forward, 2 and 3 input gradients, 4 and 5
+        weight gradients; 0, 3 and 5 belong to the first chunk, stage `rank`.
         """
         nearer = (kind % 2 == 0) == (kind < 2)
         return Pass(works[kind // 2], rank if nearer else 2 * ranks - 1 - rank, micro)
