@@ -5,7 +5,7 @@ The module knows no key's name.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal, Self, TypeVar
 
@@ -55,6 +55,17 @@ class Omittable:
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         """Return the pydantic schema of the mapping itself, which refuses None."""
         return handler.generate_schema(self.spec)
+
+
+@dataclass(frozen=True, slots=True)
+class Late:
+    """Pydantic annotation for an optional mapping whose type is imported when the key is read; null is refused."""
+
+    spec: Callable[[], type[Spec]]  # returns the type of the mapping
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """Return the pydantic schema of a mapping that its type validates."""
+        return core_schema.no_info_plain_validator_function(lambda written: self.spec().model_validate(written))
 
 
 def servers_among(servers: int | Literal["all"], workers: int) -> int:

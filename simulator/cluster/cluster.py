@@ -69,6 +69,11 @@ class Gpu:
         return chip_of(self.name)
 
     @property
+    def mixed_precision(self) -> str:
+        """Precision of mixed-precision training: "bf16" (from Ampere on), or "fp16" without bfloat16."""
+        return "bf16" if "bfloat16" in self.peak_flops else "fp16"
+
+    @property
     def context_bytes(self) -> int:
         """Memory of a process without tensors, as nvidia-smi prints it [B]; estimated if the GPU file has no figure."""
         return int(self.facts.get("context_bytes", _CONTEXT_OF_SM * self.sms))

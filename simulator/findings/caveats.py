@@ -19,14 +19,12 @@ from simulator.cluster.build import facts
 from simulator.cluster.cluster import BORROWED
 from simulator.collectives.collective_plan import AS_REQUESTED
 from simulator.findings.comparison import Comparison, Row
-from simulator.findings.measured_range import is_list_of_layers, outside_of_measured, unmeasured_kinds
 from simulator.findings.text import join_list
 from simulator.records.measures import Report, interval_width
 from simulator.records.memory_margin import margin_of
 from simulator.report.numbers.idle_cards import IdleCards
 from simulator.report.numbers.summary import BETWEEN
 from simulator.scenario.records import Scenario
-from simulator.step.optimizers.optimizer import OPTIMIZERS
 
 # Maximum number of sentences per kind; a page's report.json has the rest.
 _MOST: Final = 3
@@ -246,6 +244,9 @@ def _states_on_host(report: Report) -> int:
 
 def _pages(row: Row) -> bool:
     """Return True if the point's optimizer is paged."""
+    # Imported late, here and below, because a collective has no parts of a step.
+    from simulator.step.optimizers.optimizer import OPTIMIZERS
+
     training = row.point.training
     return training is not None and OPTIMIZERS.find(training.optimizer.name, row.point.base).paged
 
@@ -265,6 +266,8 @@ def _intervals(compared: Comparison, rows: Sequence[tuple[Row, Report]]) -> Iter
 
 def _interval(rows: Sequence[tuple[Row, Report]], name: str, key: str) -> Iterator[Caveat]:
     """Yield a caveat with the 80 % uncertainty of the predictions `key`: its range over all reports."""
+    from simulator.findings.measured_range import is_list_of_layers, unmeasured_kinds
+
     reports = [report for _, report in rows]
     intervals = [(width, report) for report in reports if (width := interval_width(report, key)) is not None]
     if not intervals:
@@ -317,6 +320,8 @@ def _interval(rows: Sequence[tuple[Row, Report]], name: str, key: str) -> Iterat
 
 def _range(rows: Sequence[tuple[Row, Report]]) -> Iterator[Caveat]:
     """Yield a caveat for each trait of the simulated steps that no measured run has, with the number of its points."""
+    from simulator.findings.measured_range import outside_of_measured
+
     counts = Counter(text for row, _ in rows for text in outside_of_measured(row.point))
     for text, count in counts.most_common(_MOST):
         where = "" if count == len(rows) else f" ({count} of {number_of(len(rows), 'point')})"

@@ -20,11 +20,6 @@ from simulator.report.numbers.bottleneck import Bottleneck
 from simulator.report.numbers.idle_cards import IdleCards
 from simulator.report.numbers.link_use import HOLDS_UP
 from simulator.scenario import own_parts
-from simulator.scenario.build_training import optimizer
-from simulator.step.framework import load_framework
-from simulator.step.optimizer_update import implementation_of
-from simulator.step.spec import Updater
-from simulator.step.strategies.strategy import STRATEGIES
 
 # Parts below a tenth of the whole difference are omitted.
 _TOLD: Final = 0.1
@@ -162,6 +157,13 @@ def _updates(rows: list[Row]) -> str:
     """Return a text on where or with which kernels the points' optimizer updates: the rate of an update on the host,
     else the implementation on GPUs, and the key to choose it; "" without a choice.
     """
+    # Imported late, because a collective has no parts of a step.
+    from simulator.scenario.build_training import optimizer
+    from simulator.step.framework import load_framework
+    from simulator.step.optimizer_update import implementation_of
+    from simulator.step.spec import Updater
+    from simulator.step.strategies.strategy import STRATEGIES
+
     located = [(row.point.base, row.point.training) for row in rows if row.point.training is not None]
     trainings = [own_parts.located(training, base) for base, training in located]
     rates = dict.fromkeys(training.offload.host_rate for training in trainings if training.offload.what != "none")

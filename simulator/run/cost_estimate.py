@@ -7,30 +7,32 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from simulator.basics.progress import stage
 from simulator.engine.compiled.prepared import REDUCED_FROM
 from simulator.engine.jitter import Jitter
 from simulator.engine.play import BYTES_A_TRANSFER, SECONDS_A_TRANSFER, chosen
-from simulator.model.model import total
 from simulator.records.operation import Collective
 from simulator.records.program import Program, RanksByList
 from simulator.report.numbers.training_summary import first_of_stages
 from simulator.run.collective import plan_collective
-from simulator.run.scenario_cluster import Clusters
-from simulator.run.schedule_rows import SimulatedCollective, rows, simulated_collectives
-from simulator.run.size_estimate import (
+from simulator.run.cost_parts import (
     A_FLOP,
     A_PASS,
     BYTES_A_PARAMETER,
     BYTES_AN_OPERATION_OF_A_RANK,
-    refuse_too_large,
+    SimulatedCollective,
+    rows,
+    simulated_collectives,
 )
-from simulator.scenario.build_training import to_step
+from simulator.run.scenario_cluster import Clusters
+from simulator.run.size_estimate import refuse_too_large
 from simulator.scenario.payload import carries_payload
 from simulator.scenario.records import Scenario
-from simulator.step.plan import StepPlan, plan_step
+
+if TYPE_CHECKING:
+    from simulator.step.plan import StepPlan
 
 # Measured on one of two cores (benchmarks/estimates.py) [s].
 _A_POINT: Final = 8e-3  # fixed cost of any point
@@ -76,6 +78,9 @@ def effort(scenario: Scenario, clusters: Clusters | None = None) -> CostEstimate
     noisy = scenario.cluster.jitter.compute > 0 or scenario.cluster.jitter.latency > 0
     plan = None
     if training is not None:
+        from simulator.scenario.build_training import to_step
+        from simulator.step.plan import plan_step
+
         stage("planning")
         plan = plan_step(cluster, to_step(training, ranks, scenario.base), steady=not noisy)
         program, learning = plan.program, _learning(plan)
@@ -152,6 +157,8 @@ def _learning(plan: StepPlan) -> tuple[int, float]:
     step = plan.step
     if step.lesson is None:
         return 0, 0.0
+    from simulator.model.model import total
+
     ranks = len(plan.program.ranks)
     passes = 2 * (step.model.num_layers + 2) * step.accumulation * ranks
     seconds = plan.hardware_flops * A_FLOP + passes * A_PASS

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from simulator.basics.arrays import Array
 from simulator.collectives.collective_plan import Plan
 from simulator.records.timeline import Timeline
 from simulator.report.numbers.summary import CollectiveReport
 from simulator.report.numbers.training_summary import TrainingReport
-from simulator.step.plan import StepPlan
+
+if TYPE_CHECKING:
+    from simulator.step.plan import StepPlan
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """How does a scenario become a run? Build the cluster, then plan, simulate and summarise the collective or step.
 
-Data flows in one direction; each module makes a decision. `collective.py` and `training.py` contain the second half.
+Data flows in one direction. `collective.py` and `training.py` hold the second half, imported when it is needed.
 """
 
 from __future__ import annotations
@@ -17,9 +17,7 @@ from simulator.run.defects import refuse_not_finite, told_with
 from simulator.run.point_result import PointResult
 from simulator.run.scenario_cluster import Clusters
 from simulator.run.size_estimate import refuse_too_large
-from simulator.run.training import play_step
 from simulator.run.watchdog import check_waits, watched
-from simulator.scenario.build_training import to_step
 from simulator.scenario.load import check_single_point
 from simulator.scenario.records import Scenario
 
@@ -93,8 +91,9 @@ def simulate_point(
         if scenario.training is None:
             result = play_collective(cluster, scenario, jitter, tamper=tamper or {}, keep=keep, algorithm=algorithm)
         else:
-            step = to_step(scenario.training, scenario.cluster.world_size, scenario.base, algorithm)
-            result = play_step(cluster, step, jitter, limit_memory=limit_memory, engine=scenario.engine, keep=keep)
+            from simulator.run.training import play_training
+
+            result = play_training(cluster, scenario, jitter, limit_memory=limit_memory, keep=keep, algorithm=algorithm)
         check_waits(result.plan.program, result.timeline, scenario.cluster.watchdog)
         refuse_not_finite(result)
     return SimulatedRun(scenario=scenario, **{field.name: getattr(result, field.name) for field in fields(result)})

@@ -9,7 +9,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from math import lcm
 from pathlib import Path
 from typing import Final
 
@@ -18,71 +17,33 @@ import numpy as np
 from simulator.basics.errors import ScenarioWarning, TooLargeError
 from simulator.basics.host_memory import shortage_text
 from simulator.basics.units import format_duration, format_memory
-from simulator.cluster.build import build, facts, graph_size
+from simulator.cluster.build import facts, graph_size
 from simulator.collectives.algorithm import ALGORITHMS, CollectiveRequest
 from simulator.collectives.algorithm_files import find_algorithm
 from simulator.collectives.constants import runs
-from simulator.model.load import load_transformer
-from simulator.model.model import total, training_flops_per_token
 from simulator.records.chunks import timed_sizes
 from simulator.records.transfers import BYTES_WRITTEN_OUT
 from simulator.run.collective import refuse_large_payload
+from simulator.run.cost_parts import FEW_RANKS, Share
 from simulator.run.scenario_cluster import build_cluster
-from simulator.run.schedule_rows import StepRows
 from simulator.scenario.build_cluster import servers_of
-from simulator.scenario.build_training import sequences, to_step
 from simulator.scenario.payload import request_of
 from simulator.scenario.records import ClusterSpec, Scenario
-from simulator.step.plan import StageNotes, few_micro_batches
-from simulator.step.spec import TrainingStep
 
-# Points with fewer parts, ranks, pieces and operations take at most seconds and get no estimate.
+# Points with fewer parts, ranks and pieces take at most seconds and get no estimate.
 _FEW_PARTS: Final = 100_000
-_FEW_RANKS: Final = 4096
 _FEW_CHUNKS: Final = 4096
-_FEW_OPERATIONS: Final = 300_000
 # Measured on one of two cores (docs/speed.md) [s].
 _A_RANK: Final = 90e-6  # planning and simulating a collective's rank
-_A_RANK_OF_A_STEP: Final = 900e-6  # planning and simulating a step's rank
-_AN_OPERATION_OF_A_RANK: Final = 0.1e-6  # planning and simulating an operation on a step's rank
-_AN_OPERATION: Final = 30e-6  # recording an operation in a list, and simulating it on few ranks
 _A_ROW: Final = 12e-6  # a transfer without repetitions
 _A_ROUND: Final = 500e-6  # a round with such transfers
 _A_WRITTEN_TRANSFER: Final = 0.1e-6  # a repeated transfer, if written out
 # Memory for each of these [B].
 _BYTES_A_RANK: Final = 2_000
-_BYTES_A_RANK_OF_A_STEP: Final = 20_000
-BYTES_AN_OPERATION_OF_A_RANK: Final = 15
-_BYTES_AN_OPERATION: Final = 500
 _BYTES_A_ROW: Final = 1_000
-# Planning and simulating a row in a step's schedules [s], and its memory [B].
-_A_ROW_OF_A_STEP: Final = 6e-6
-_BYTES_A_ROW_OF_A_STEP: Final = 320
-# Operations per layer and micro-batch if they are not counted; most layers and ranks for which counting is immediate.
-_OPERATIONS_A_LAYER: Final = 15
-_MOST_COUNTED_LAYERS: Final = 500
-_MOST_COUNTED_RANKS: Final = 16_384
-# Real training with small models in numpy on one core: about 30 ns per thousand FLOP, and 150 us per unit pass [s];
-# bytes per parameter including gradient, optimizer states and copies; bytes per activation, for each layer, token and
-# element in the hidden size [B].
-A_FLOP: Final = 3e-11
-A_PASS: Final = 150e-6
-BYTES_A_PARAMETER: Final = 40
-_BYTES_AN_ACTIVATION: Final = 100
 # Longer simulations and drawings start with a warning [s]; simulations also show progress.
 _LONG: Final = 60.0
 _LONG_DRAWING: Final = 10.0
-
-
-@dataclass(frozen=True, slots=True)
-class Share:
-    """Estimated memory and time on this machine for a part (cluster, program ...) of a point's simulation."""
-
-    asked: str  # key and value: "cluster.world_size: 1,000,000 ranks"
-    made_of: str  # what is built for the key: "3,000,001 vertices and links"
-    remedy: str  # how to need less: "take fewer ranks"
-    nbytes: float  # memory [B]
-    seconds: float  # time on one core [s]
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +81,7 @@ class SizeEstimate:
 def size_of(scenario: Scenario) -> SizeEstimate:
     """Return the estimated memory and time for simulating a scenario with a single point."""
     return SizeEstimate(
-        (*_of_cluster(scenario.cluster, servers_of(scenario), scenario.base), *_of_program(scenario, StepRows()))
+        (*_of_cluster(scenario.cluster, servers_of(scenario), scenario.base), *_of_program(scenario, {}))
     )
 
 
@@ -131,7 +92,7 @@ def refuse_too_large(scenario: Scenario) -> None:
     """
     refuse_large_payload(scenario)
     # Without a large program, the check inside `build` suffices.
-    program = _of_program(scenario, StepRows())
+    program = _of_program(scenario, {})
     if program:
         cluster = _of_cluster(scenario.cluster, servers_of(scenario), scenario.base)
         SizeEstimate((*cluster, *program)).refuse_larger_than_memory()
@@ -147,13 +108,13 @@ def announced(scenarios: Iterable[Scenario]) -> str:
     """
     # Points often share a cluster: estimate it once.
     clusters: dict[str, tuple[Share, ...]] = {}
-    sizes, step_rows = [], StepRows()
+    sizes, planned = [], dict[str, int]()
     for scenario in scenarios:
         servers = servers_of(scenario)
         key = repr((scenario.cluster, scenario.base, servers))
         if key not in clusters:
             clusters[key] = _of_cluster(scenario.cluster, servers, scenario.base)
-        sizes.append(SizeEstimate((*clusters[key], *_of_program(scenario, step_rows))))
+        sizes.append(SizeEstimate((*clusters[key], *_of_program(scenario, planned))))
     # Points beyond this machine's memory fail one by one later, unless every point does.
     possible = [size for size in sizes if not shortage_text(size.nbytes)]
     if sizes and not possible:
@@ -220,9 +181,17 @@ def _of_cluster(spec: ClusterSpec, servers: int, base: Path) -> tuple[Share, ...
     return (Share(cause, made_of, remedy, graph.nbytes, graph.seconds),)
 
 
-def _of_program(scenario: Scenario, step_rows: StepRows) -> tuple[Share, ...]:
-    """Return the shares of memory and time for the collective, the training step and the real training."""
-    return (*_of_collective(scenario), *_of_step(scenario, step_rows), *_of_real_training(scenario))
+def _of_program(scenario: Scenario, planned: dict[str, int]) -> tuple[Share, ...]:
+    """Return the shares of memory and time for the collective, the training step and the real training.
+
+    `planned` has the schedule rows of steps already planned on few ranks, for the other points.
+    """
+    if scenario.training is None:
+        return tuple(_of_collective(scenario))
+    # A collective does not wait for the parts of a step.
+    from simulator.run.step_size import of_real_training, of_step
+
+    return (*of_step(scenario, planned), *of_real_training(scenario))
 
 
 def _of_collective(scenario: Scenario) -> tuple[Share, ...]:
@@ -231,7 +200,7 @@ def _of_collective(scenario: Scenario) -> tuple[Share, ...]:
     if spec is None:
         return ()
     request = request_of(spec, ranks)
-    if max(ranks, request.servers) < _FEW_RANKS and (request.chunks or 1) < _FEW_CHUNKS:
+    if max(ranks, request.servers) < FEW_RANKS and (request.chunks or 1) < _FEW_CHUNKS:
         return ()
     each = Share(
         f"cluster.world_size: {ranks:,} ranks", "each with its routes", "take fewer ranks",
@@ -289,94 +258,3 @@ def _on_nodes(scenario: Scenario, request: CollectiveRequest) -> tuple[str, Coll
     if request.chunks is None and "chunks" in ALGORITHMS.find(runs_of.algorithm).options:
         request = replace(request, chunks=runs_of.segments(spec.nbytes))
     return runs_of.algorithm, request
-
-
-def _of_step(scenario: Scenario, step_rows: StepRows) -> tuple[Share, ...]:
-    """Return the shares of memory and time for a scenario's training step; empty for an ordinary size."""
-    spec, ranks = scenario.training, scenario.cluster.world_size
-    if spec is None:
-        return ()
-    step = to_step(spec.replaced(numerics=False), ranks, scenario.base)
-    noted = _roughly_noted(step)
-    if ranks < _FEW_RANKS and noted < _FEW_OPERATIONS:
-        return ()
-    if noted >= _FEW_OPERATIONS:
-        noted = _counted(scenario, step) or noted
-    # Ranks in a stage share an operation list, and the engine follows the list for each rank.
-    layers, stages = step.model.num_layers, step.parallelism.pp
-    followed = noted / stages * ranks
-    cause = f"training.gradient_accumulation_steps: {step.accumulation:,} micro-batches"
-    remedy = "take fewer micro-batches with more sequences each"
-    if step.accumulation == 1:
-        cause, remedy = f"training.model: {layers:,} layers", "take fewer layers"
-    made_of = f"{noted:.3g} operations of {layers:,} layers" + (f" in {stages} stages" if stages > 1 else "")
-    lists = Share(cause, made_of, remedy, noted * _BYTES_AN_OPERATION, noted * _AN_OPERATION)
-    rows = 0.0
-    if ranks >= _FEW_RANKS:
-        cause, remedy = f"cluster.world_size: {ranks:,} ranks", "take fewer ranks"
-        rows = step_rows.of(scenario, step)
-    return (
-        lists,
-        Share(
-            cause, f"{rows:.3g} transfers in the schedules of collectives", remedy,
-            rows * _BYTES_A_ROW_OF_A_STEP, rows * _A_ROW_OF_A_STEP,
-        ),
-        Share(
-            cause, f"{followed:.3g} operations of all ranks", remedy,
-            ranks * _BYTES_A_RANK_OF_A_STEP + followed * BYTES_AN_OPERATION_OF_A_RANK,
-            ranks * _A_RANK_OF_A_STEP + followed * _AN_OPERATION_OF_A_RANK,
-        ),
-    )  # fmt: skip
-
-
-def _of_real_training(scenario: Scenario) -> tuple[Share, ...]:
-    """Return the shares of memory and time for a scenario's real training; empty without."""
-    spec, ranks = scenario.training, scenario.cluster.world_size
-    # Real training costs nothing unless requested.
-    if spec is None or not spec.numerics:
-        return ()
-    model = load_transformer(spec.model, spec.seq_len, scenario.base)
-    tokens = sequences(spec, ranks) * spec.seq_len
-    passes = 2 * (model.num_layers + 2) * spec.gradient_accumulation_steps * ranks
-    seconds = spec.steps * (passes * A_PASS + training_flops_per_token(model, spec.seq_len) * tokens * A_FLOP)
-    # Only a single micro-batch's activations are kept at a time.
-    activations = tokens // spec.gradient_accumulation_steps * model.num_layers * model.hidden_size
-    return (
-        Share(
-            f"training.steps: {spec.steps:,} steps with numerics",
-            f"{spec.steps * passes:.3g} passes of a layer in numpy",
-            "take fewer steps, fewer ranks, or a smaller model",
-            total(model) * ranks * BYTES_A_PARAMETER + activations * _BYTES_AN_ACTIVATION, seconds,
-        ),
-    )  # fmt: skip
-
-
-def _roughly_noted(step: TrainingStep) -> float:
-    """Return the total number of operations in all pipeline stages' lists, within a factor of three."""
-    layers = step.model.num_layers + 2 * step.parallelism.pp
-    return step.accumulation * step.rounds * layers * _OPERATIONS_A_LAYER
-
-
-def _counted(scenario: Scenario, step: TrainingStep) -> float:
-    """Return the number of operations of all pipeline stages, extrapolated from few micro-batches; 0 if impossible."""
-    # A multiple accepted by every schedule.
-    few = lcm(2 * step.parallelism.pp, step.parallelism.microbatch_group or 1)
-    ranks = scenario.cluster.world_size
-    if few >= step.accumulation or step.model.num_layers > _MOST_COUNTED_LAYERS or ranks > _MOST_COUNTED_RANKS:
-        return 0.0
-    gpu = scenario.cluster.gpu or facts(scenario.cluster.topology, scenario.base).gpu
-    try:
-        lone = build("star_100g", 1, gpu=gpu, base=scenario.base)
-        notes = few_micro_batches(lone, step.with_keys(gradient_accumulation_steps=few), ranks)
-    # Planning the step reports this fault with its key.
-    except ValueError:
-        return 0.0
-    return sum(_operations_of(stage_notes, step.accumulation / few) for stage_notes in notes)
-
-
-def _operations_of(notes: StageNotes, times: float) -> float:
-    """Return an operation list's extrapolated length: each representative pass counts `times` times."""
-    ends = [*notes.begins.values(), notes.ends][1:]
-    length = {step_pass: end - begin for (step_pass, begin), end in zip(notes.begins.items(), ends, strict=True)}
-    others = len(notes.ops) - sum(length.values())
-    return others + times * sum(length[step_pass] for step_pass in notes.stand_for)

@@ -15,6 +15,7 @@ from simulator.basics.errors import OutOfMemoryError, ScenarioError
 from simulator.basics.progress import stage
 from simulator.basics.units import format_time
 from simulator.cluster.cluster import Cluster
+from simulator.collectives.algorithm import Algorithm
 from simulator.engine.jitter import Jitter
 from simulator.engine.play import Engine, play, whose
 from simulator.engine.recording import of_ranks
@@ -24,6 +25,8 @@ from simulator.run.advice import advice, takes_long
 from simulator.run.cost_estimate import seconds_to_play
 from simulator.run.memory_need import check_fits, paged
 from simulator.run.point_result import PointResult
+from simulator.scenario.build_training import to_step
+from simulator.scenario.records import Scenario
 from simulator.step.pipeline import Pipeline
 from simulator.step.plan import StepPlan, plan_step
 from simulator.step.spec import TrainingStep
@@ -31,6 +34,22 @@ from simulator.step.spec import TrainingStep
 # Most ranks, and longest simulation [s], to tell the time of a step that does not fit.
 _MOST_RANKS: Final = 1024
 _SOON: Final = 5.0
+
+
+def play_training(
+    cluster: Cluster,
+    scenario: Scenario,
+    jitter: Jitter,
+    *,
+    limit_memory: bool,
+    keep: Collection[int] | None = None,
+    algorithm: Algorithm | None = None,
+) -> PointResult:
+    """Simulate a scenario's training step, with `algorithm` in place of the scenario's; otherwise like `play_step`."""
+    if scenario.training is None:
+        raise TypeError("a scenario of a training has a training")
+    step = to_step(scenario.training, scenario.cluster.world_size, scenario.base, algorithm)
+    return play_step(cluster, step, jitter, limit_memory=limit_memory, engine=scenario.engine, keep=keep)
 
 
 def play_step(

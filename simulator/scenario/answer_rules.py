@@ -18,7 +18,7 @@ from simulator.basics.reading import shown
 from simulator.records import measures
 from simulator.scenario import axes
 from simulator.scenario.answer_spec import AGAINST, ALONG, BudgetSpec, FindingSpec
-from simulator.scenario.records import KINDS, Scenario, adapter, axis_keys
+from simulator.scenario.records import KINDS, Scenario, adapter, axis_keys, is_axis_key
 from simulator.scenario.rule_violation import RuleViolation
 
 _SIZE: Final = "cluster.world_size"
@@ -104,7 +104,7 @@ def _along(shape: Scenario, place: int, entry: FindingSpec) -> Iterator[RuleViol
         return
     if entry.finding not in ALONG:
         yield RuleViolation((*at, "along"), f"{entry.finding} takes no key along; remove the key", ("answer",), True)
-    elif entry.along not in axis_keys():
+    elif not is_axis_key(entry.along):
         yield RuleViolation((*at, "along"), f"got {entry.along!r}; {one_of(axis_keys(), entry.along)}", ("answer",))
     elif entry.finding == "effect":
         if entry.along not in {**shape.sweep, **shape.compare}:
@@ -116,7 +116,7 @@ def _along(shape: Scenario, place: int, entry: FindingSpec) -> Iterator[RuleViol
         yield RuleViolation(
             (*at, "along"), ("is not swept; add between: [FIRST, LAST], or add this key to sweep"), ("answer", "sweep")
         )
-    if entry.between is not None and entry.along in axis_keys():
+    if entry.between is not None and is_axis_key(entry.along):
         for number, value in enumerate(entry.between):
             if not _can_have(entry.along, value):
                 message = f"got {shown(value)}, which {entry.along} cannot have"

@@ -33,12 +33,8 @@ from simulator.basics.reading import shown
 from simulator.basics.sections import SECTIONS, flat, overlap, varied
 from simulator.scenario import error_messages
 from simulator.scenario.collective_rules import OPTIONS, algorithms_with, file_reads
-from simulator.scenario.numerics_rules import OPTIONS as OPTIMIZER_OPTIONS
 from simulator.scenario.records import KINDS as PLAYED
-from simulator.scenario.records import adapter, axis_keys, default_of, fields
-from simulator.step.pipelines.schedule import SCHEDULES
-from simulator.step.strategies.strategy import STRATEGIES
-from simulator.step.training_spec import without_short_form
+from simulator.scenario.records import adapter, default_of, fields, is_axis_key
 
 KINDS: Final = ("compare", "sweep")
 # Each point is simulated and reported. More points would take days: most likely an axis was mistyped.
@@ -50,15 +46,22 @@ def _of_algorithms() -> dict[str, Sequence[str]]:
 
 
 def _of_optimizers() -> dict[str, Sequence[str]]:
+    # Imported late, here and below, because a collective has no parts of a training.
+    from simulator.scenario.numerics_rules import OPTIONS as OPTIMIZER_OPTIONS
+
     return {f"training.learning.{option}": able for option, able in OPTIMIZER_OPTIONS.items()}
 
 
 def _of_shardings() -> dict[str, Sequence[str]]:
+    from simulator.step.strategies.strategy import STRATEGIES
+
     names = (name for name in fields(("training", "sharding")) if name != "strategy")
     return {f"training.sharding.{name}": STRATEGIES.listening(name) for name in names}
 
 
 def _of_schedules() -> dict[str, Sequence[str]]:
+    from simulator.step.pipelines.schedule import SCHEDULES
+
     schedules = [SCHEDULES.find(name) for name in SCHEDULES.names()]
     return {
         "training.parallelism.virtual_stages": [schedule.name for schedule in schedules if schedule.chunks is None],
@@ -67,6 +70,8 @@ def _of_schedules() -> dict[str, Sequence[str]]:
 
 
 def _own_strategy_reads(name: Any, option: str, base: Path) -> bool:
+    from simulator.step.strategies.strategy import STRATEGIES
+
     if name is None or name in STRATEGIES.names():
         return False
     try:
@@ -77,6 +82,8 @@ def _own_strategy_reads(name: Any, option: str, base: Path) -> bool:
 
 
 def _own_schedule_reads(name: Any, option: str, base: Path) -> bool:
+    from simulator.step.pipelines.schedule import SCHEDULES
+
     if name is None or name in SCHEDULES.names():
         return False
     try:
@@ -115,7 +122,7 @@ def faults(document: Document) -> Iterator[Fault]:
         place: Key = (kind, key)
         for _, other, others in axes[:number]:
             yield from _overlap(document, place, (key, values), (other, others))
-        if key in axis_keys() and isinstance(values, list):
+        if is_axis_key(key) and isinstance(values, list):
             yield from _values(document, place, key, values)
             # A scenario of a collective has no keys of `training`, although both are axis keys.
             yield from _of_other_kind(document, place, key)
@@ -215,7 +222,9 @@ class PointData:
     @cached_property
     def _compared(self) -> dict[str, set[Any]]:
         """Values over the points of each choice (algorithm, optimizer ...), for choices with several values."""
-        values_of_choices = {choice: set(_axis_values(choice, self.data)) for choice in _CHOICES}
+        axes = {**_axes(self.data, "compare"), **_axes(self.data, "sweep")}
+        varied_choices = [choice for choice in _CHOICES if any(overlap(choice, str(axis)) for axis in axes)]
+        values_of_choices = {choice: set(_axis_values(choice, self.data)) for choice in varied_choices}
         return {choice: values for choice, values in values_of_choices.items() if len(values) > 1}
 
 
@@ -241,6 +250,15 @@ def _axis_values(key: str, data: Mapping[str, Any]) -> Iterator[Any]:
             yield value_of(key, changed)
 
 
+def _without_short_form(key: tuple[str, ...], value: Any) -> Any:
+    # Only `training` has mappings with a short form.
+    if key[0] != "training":
+        return value
+    from simulator.step.training_spec import without_short_form
+
+    return without_short_form(key, value)
+
+
 def value_of(key: str, data: Mapping[str, Any]) -> Any:
     """Return a key's validated value in a scenario's data; `key` is one of `axis_keys`.
 
@@ -250,7 +268,7 @@ def value_of(key: str, data: Mapping[str, Any]) -> Any:
     *at, last = key.split(".")
     for depth, step in enumerate(at, 1):
         # `sharding: zero3` is short for {strategy: zero3}; the key training.sharding.strategy lies below the word.
-        value = without_short_form(tuple(at[:depth]), value.get(step, {}))
+        value = _without_short_form(tuple(at[:depth]), value.get(step, {}))
         if not isinstance(value, Mapping):
             return None
     try:
@@ -311,7 +329,7 @@ def put(data: dict[str, Any], settings: Mapping[str, Any]) -> None:
 def place(data: dict[str, Any], key: tuple[str, ...], value: Any) -> None:
     """Put a value into the data under a key path, in place; shared parent mappings are copied."""
     for depth, step in enumerate(key[:-1], 1):
-        inner = without_short_form(key[:depth], data.get(step))
+        inner = _without_short_form(key[:depth], data.get(step))
         # A parent that is not a mapping is a fault reported elsewhere; the data stays unchanged.
         if inner is not None and not isinstance(inner, dict):
             return

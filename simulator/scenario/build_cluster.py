@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from simulator.basics.spec import servers_among
 from simulator.cluster.build import build
 from simulator.cluster.cluster import Cluster
 from simulator.scenario.records import ClusterSpec, Scenario
-from simulator.step.framework import load_framework
-from simulator.step.strategies.strategy import STRATEGIES
-from simulator.step.training_spec import TrainingSpec
+
+if TYPE_CHECKING:
+    from simulator.step.training_spec import TrainingSpec
 
 
 def to_cluster(spec: ClusterSpec, base: Path, *, servers: int = 0, network_time: float = 1.0) -> Cluster:
@@ -37,7 +38,11 @@ def to_cluster(spec: ClusterSpec, base: Path, *, servers: int = 0, network_time:
 
 def network_time(training: TrainingSpec | None, base: Path) -> float:
     """Return the factor on the time of transfers that a training's framework was calibrated to; 1 without training."""
-    return 1.0 if training is None else load_framework(training.framework, base).network_time
+    if training is None:
+        return 1.0
+    from simulator.step.framework import load_framework
+
+    return load_framework(training.framework, base).network_time
 
 
 def servers_of(scenario: Scenario) -> int:
@@ -47,5 +52,7 @@ def servers_of(scenario: Scenario) -> int:
         return servers_among(collective.servers.count, len(collective.group or range(scenario.cluster.world_size)))
     if training is None:
         return 0
+    from simulator.step.strategies.strategy import STRATEGIES
+
     spread = training.sharding.among(scenario.cluster.world_size)
     return STRATEGIES.find(spread.strategy, scenario.base).servers(spread)

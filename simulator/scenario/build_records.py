@@ -23,7 +23,7 @@ from simulator.scenario.records import (
     Scenario,
     ServersSpec,
     adapter,
-    axis_keys,
+    is_axis_key,
 )
 from simulator.step.global_batch import SEQUENCES, sequences_of
 
@@ -71,7 +71,7 @@ def completed(scenario: Scenario, question: str, source: str, base: Path) -> Sce
 
 def _finding(entry: FindingSpec) -> FindingSpec:
     """Return an `answer` entry in which counts such as 8k in its key `between` are numbers."""
-    if not entry.between or entry.along not in axis_keys():
+    if not entry.between or not is_axis_key(entry.along):
         return entry
     return entry.replaced(between=tuple(_plain_number(entry.along, end) for end in entry.between))
 

@@ -7,18 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from simulator.basics.sections import varied
 from simulator.basics.work_unit import SAMPLE
 from simulator.cluster.build import facts
-from simulator.model.load import load_model
 from simulator.records.setting_text import label, labelled, setting_text
 from simulator.scenario.records import CollectiveSpec, Scenario
-from simulator.step.parallelism import Parallelism
-from simulator.step.precision import Precision
-from simulator.step.sharding import Sharding
-from simulator.step.training_spec import TrainingSpec
+
+if TYPE_CHECKING:
+    from simulator.step.parallelism import Parallelism
+    from simulator.step.precision import Precision
+    from simulator.step.sharding import Sharding
+    from simulator.step.training_spec import TrainingSpec
 
 # Most characters of a name in a sentence.
 _LONGEST: Final = 40
@@ -138,6 +139,8 @@ def _of_collective(spec: CollectiveSpec) -> Iterator[tuple[str, str]]:
 def _in_samples(scenario: Scenario, spec: TrainingSpec) -> bool:
     """Return True if every model of the scenario counts samples that are no sequences: these have no length."""
     # Such a sample counts as one token; longer sequences need no look at the models.
+    from simulator.model.load import load_model
+
     models = {**scenario.compare, **scenario.sweep}.get("training.model", (spec.model,)) if spec.seq_len == 1 else ()
     return bool(models) and all(load_model(model, base=scenario.base).work_unit == SAMPLE for model in models)
 
@@ -156,14 +159,14 @@ def _of_step(spec: TrainingSpec, *, in_samples: bool) -> Iterator[tuple[str, str
     yield "training.micro_batch_size", label("training.micro_batch_size", spec.micro_batch_size)
     if not in_samples:
         yield "training.seq_len", label("training.seq_len", spec.seq_len)
-    usual = {name: field.default for name, field in TrainingSpec.model_fields.items()}
+    usual = {name: field.default for name, field in type(spec).model_fields.items()}
     for name in _SAID_IF_UNUSUAL:
         value = getattr(spec, name)
         # With a global batch, the number of micro-batches is a result; the batch itself is mentioned.
         follows = name == "gradient_accumulation_steps" and spec.global_batch is not None
         if value != usual[name] and not follows:
             yield f"training.{name}", label(f"training.{name}", value)
-    if spec.precision != Precision():
+    if spec.precision != usual["precision"]:
         yield "training.precision", _precision(spec.precision)
     if spec.numerics:
         # The losses of a real training depend on both, also if the scenario keeps their defaults.

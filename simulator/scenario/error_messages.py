@@ -19,8 +19,8 @@ from simulator.basics.document import Document, Fault, Key
 from simulator.basics.plain_data import at as value_at
 from simulator.basics.reading import shown
 from simulator.basics.sections import SECTIONS
-from simulator.scenario.key_names import keys_of, unknown_key
-from simulator.scenario.records import KINDS, adapter, axis_keys, fields, takes_lists
+from simulator.scenario.key_names import unknown_key
+from simulator.scenario.records import KINDS, adapter, axis_keys, fields, is_axis_key, takes_lists
 
 # Longest value that a message writes as the entry of a list [characters].
 _LONGEST: Final = 40
@@ -104,7 +104,7 @@ def _listed_values(loc: Key, data: Any) -> Key | None:
         (loc[:depth] for depth in range(1, len(loc) + 1) if isinstance(value_at(data, loc[:depth]), list)), None
     )
     name = ".".join(map(str, dotted or ()))
-    if dotted is None or name not in axis_keys() or name in SECTIONS:
+    if dotted is None or not is_axis_key(name) or name in SECTIONS:
         return None
     values = value_at(data, dotted)
     if not values or any(isinstance(value, list) for value in values):
@@ -175,7 +175,7 @@ def _keys(data: Any) -> tuple[str, ...]:
     """Return the dotted keys allowed in a scenario of this data's kind, collective or training."""
     # With both kinds, or neither, the intended kind is unknown, and every key is allowed.
     kinds = [kind for kind in KINDS if isinstance(data, dict) and kind in data]
-    return keys_of(kinds[0]) if len(kinds) == 1 else axis_keys()
+    return axis_keys(kinds[0] if len(kinds) == 1 else None)
 
 
 def example(key: Key) -> str:

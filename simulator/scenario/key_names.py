@@ -11,7 +11,6 @@ from types import MappingProxyType
 from typing import Final
 
 from simulator.basics.errors import MOST_MEANT, did_you_mean, one_of, similar
-from simulator.scenario.records import KINDS, axis_keys
 
 _BATCH: Final = "write global_batch: 512seq (sequences of all ranks together) or global_batch: 4M (tokens)"
 _LENGTH: Final = "one step is simulated; write the length of the training as budget: {tokens: 1e12}"
@@ -66,17 +65,6 @@ _OTHERS: Final = MappingProxyType(
 _LONG_MENU: Final = 12
 # An ending shared by more keys is not helpful.
 _MOST_ENDS: Final = 3
-
-
-def keys_of(kind: str) -> tuple[str, ...]:
-    """Return the dotted keys for a kind of scenario ("collective" or "training").
-
-    Examples
-    --------
-    >>> "collective.size" in keys_of("collective"), "training.model" in keys_of("collective")
-    (True, False)
-    """
-    return tuple(key for key in axis_keys() if (first := key.partition(".")[0]) == kind or first not in KINDS)
 
 
 def ending(written: str, keys: Iterable[str]) -> tuple[str, ...]:

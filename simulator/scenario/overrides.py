@@ -21,10 +21,10 @@ from simulator.basics.errors import ScenarioError
 from simulator.basics.sections import flat, overlap, varied
 from simulator.scenario.answer_spec import AGAINST, BudgetSpec
 from simulator.scenario.axes import KINDS, place
-from simulator.scenario.key_names import keys_of, unknown_key
+from simulator.scenario.key_names import unknown_key
 from simulator.scenario.plan_spec import GPUS, KEYS, PlanSpec
 from simulator.scenario.records import KINDS as PLAYED
-from simulator.scenario.records import axis_keys, takes_lists
+from simulator.scenario.records import axis_keys, is_axis_key, takes_lists
 
 # Keys about the whole scenario; they cannot be an axis.
 _BUDGETS: Final = tuple(f"budget.{name}" for name in BudgetSpec.model_fields)
@@ -47,9 +47,9 @@ class Override:
 def _path(key: str) -> tuple[str, ...] | None:
     # Known are `sweep`, `sweep.KEY`, KEY, and keys about the whole scenario.
     kind, _, rest = key.partition(".")
-    if kind in KINDS and (not rest or rest in axis_keys()):
+    if kind in KINDS and (not rest or is_axis_key(rest)):
         return (kind, rest) if rest else (kind,)
-    if key in axis_keys() or key in _OF_THE_WHOLE:
+    if is_axis_key(key) or key in _OF_THE_WHOLE:
         return tuple(key.split("."))
     return None
 
@@ -112,7 +112,7 @@ def apply(document: Document, changes: Mapping[str, str]) -> tuple[Document, tup
 def _settable_keys(data: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the keys that `--set` may change in a scenario with this data."""
     kinds = [kind for kind in PLAYED if kind in data]
-    return (*(keys_of(kinds[0]) if len(kinds) == 1 else axis_keys()), *KINDS, *_OF_THE_WHOLE)
+    return (*axis_keys(kinds[0] if len(kinds) == 1 else None), *KINDS, *_OF_THE_WHOLE)
 
 
 def _read(key: str, text: str, option: str) -> tuple[bool, Any]:
@@ -123,7 +123,7 @@ def _read(key: str, text: str, option: str) -> tuple[bool, Any]:
     """
     if not text.strip():
         return False, None
-    if key not in axis_keys():
+    if not is_axis_key(key):
         return False, parse(text, option).data
     # In brackets, commas separate values: "8,16" alone would be text in YAML.
     try:

@@ -6,10 +6,9 @@ alone, therefore they get a training whose paths are absolute.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any
 
 from simulator.basics.catalog import Catalog
 from simulator.basics.document import Key
@@ -20,19 +19,23 @@ from simulator.scenario import plot_names
 from simulator.scenario.answer_spec import FINDINGS
 from simulator.scenario.records import Scenario
 from simulator.scenario.rule_violation import RuleViolation
-from simulator.step.optimizers.optimizer import OPTIMIZERS
-from simulator.step.pipelines.schedule import SCHEDULES
-from simulator.step.strategies.strategy import STRATEGIES
-from simulator.step.training_spec import TrainingSpec
 
-# Keys of `training` that name a part (mapping, key), each with the catalog of the part.
-_CATALOGS: Final[Mapping[tuple[str, str], Catalog[Any]]] = MappingProxyType(
-    {
+if TYPE_CHECKING:
+    from simulator.step.training_spec import TrainingSpec
+
+
+def part_catalogs() -> dict[tuple[str, str], Catalog[Any]]:
+    """Return the keys of `training` that name a part (mapping, key), each with the catalog of the part."""
+    # Imported late, because a collective has none of them.
+    from simulator.step.optimizers.optimizer import OPTIMIZERS
+    from simulator.step.pipelines.schedule import SCHEDULES
+    from simulator.step.strategies.strategy import STRATEGIES
+
+    return {
         ("parallelism", "schedule"): SCHEDULES,
         ("sharding", "strategy"): STRATEGIES,
         ("optimizer", "name"): OPTIMIZERS,
     }
-)
 
 
 def catalogs(kind: str) -> dict[str, Catalog[Any]]:
@@ -42,7 +45,7 @@ def catalogs(kind: str) -> dict[str, Catalog[Any]]:
 
     by_key: dict[str, Catalog[Any]] = {f"{kind}.algorithm": ALGORITHMS}
     if kind == "training":
-        by_key |= {".".join((kind, *key)): catalog for key, catalog in _CATALOGS.items()}
+        by_key |= {".".join((kind, *key)): catalog for key, catalog in part_catalogs().items()}
     return by_key
 
 
@@ -65,7 +68,7 @@ def unusable(spec: TrainingSpec, base: Path) -> Iterator[RuleViolation]:
     for (section, key), name in _names(spec).items():
         dotted = f"training.{section}.{key}"
         try:
-            _CATALOGS[section, key].find(name, base)
+            part_catalogs()[section, key].find(name, base)
         except ScenarioError as error:
             yield RuleViolation(tuple(dotted.split(".")), str(error), (dotted,))
 
@@ -115,4 +118,4 @@ def runs_code(key: str, name: Any) -> bool:
 
 
 def _names(spec: TrainingSpec) -> dict[tuple[str, str], str]:
-    return {(section, key): getattr(getattr(spec, section), key) for section, key in _CATALOGS}
+    return {(section, key): getattr(getattr(spec, section), key) for section, key in part_catalogs()}

@@ -18,8 +18,8 @@ from simulator.basics.errors import few
 from simulator.records.setting_text import setting_text
 from simulator.scenario import build_records
 from simulator.scenario.axes import put
-from simulator.scenario.key_names import ending, keys_of, unknown_key
-from simulator.scenario.records import PlotsSpec, Point, Scenario, adapter
+from simulator.scenario.key_names import ending, unknown_key
+from simulator.scenario.records import PlotsSpec, Point, Scenario, adapter, axis_keys
 from simulator.scenario.resolve import resolved
 
 # Most axis values shown in a message.
@@ -52,7 +52,7 @@ def full_key(scenario: Scenario, written: str) -> str:
     """
     axes, keys = (
         {**scenario.compare, **scenario.sweep},
-        keys_of("collective" if scenario.training is None else "training"),
+        axis_keys(scenario.kind),
     )
     # Axes first: an ending may be ambiguous among all keys, and still name a single axis.
     matches = ending(written, axes) or ending(written, keys)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, Final, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self, TypeGuard
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, TypeAdapter, create_model
 from pydantic.fields import FieldInfo
@@ -19,24 +19,18 @@ from pydantic.fields import FieldInfo
 from simulator.basics import dtypes, reading
 from simulator.basics.errors import one_of
 from simulator.basics.sections import SECTIONS
-from simulator.basics.spec import Count, LargeCount, Listed, Omittable, Rank, Servers, Spec, stored_dtypes
+from simulator.basics.spec import Count, LargeCount, Late, Listed, Omittable, Rank, Servers, Spec, stored_dtypes
 from simulator.cluster.changes import EventSpec, LinkName
 from simulator.collectives.algorithm_reading import algorithm_reader
-from simulator.model.adapters import Lora
-from simulator.model.experts_spec import ExpertsSpec
 from simulator.scenario import plot_names
 from simulator.scenario.answer_spec import BudgetSpec, FindingEntry, FindingSpec
 from simulator.scenario.plan_spec import PlanSpec
-from simulator.step.layer_policies import LayersSpec
-from simulator.step.learning_spec import LearningSpec, LossScaling
-from simulator.step.parallelism import Parallelism
-from simulator.step.precision import Precision
-from simulator.step.sharding import Sharding
-from simulator.step.training_spec import (
-    Offload,
-    OptimizerSpec,
-    TrainingSpec,
-)
+
+# A collective does not wait for the parts of a training step: they are imported with the first `training`.
+if TYPE_CHECKING:
+    from simulator.step.training_spec import TrainingSpec
+else:
+    TrainingSpec = Any
 
 
 def _operations() -> tuple[str, ...]:
@@ -44,6 +38,12 @@ def _operations() -> tuple[str, ...]:
     from simulator.collectives.algorithm import OPERATIONS
 
     return OPERATIONS
+
+
+def _training() -> type[TrainingSpec]:
+    from simulator.step.training_spec import TrainingSpec
+
+    return TrainingSpec
 
 
 # JSON holds integers exactly up to 2^53, numpy seeds up to 2^64; the smaller bound counts.
@@ -198,7 +198,7 @@ class CollectiveSpec(Spec):
 
 
 def _axis_key(value: Any) -> str:
-    if isinstance(value, str) and value in axis_keys():
+    if is_axis_key(value):
         return value
     raise ValueError(f"unknown key; {one_of(axis_keys(), value)}")
 
@@ -267,7 +267,7 @@ class Scenario(Spec):
     collective: Annotated[CollectiveSpec | None, Omittable(CollectiveSpec)] = Field(
         default=None, description="A collective operation to simulate; alternative to `training`."
     )
-    training: Annotated[TrainingSpec | None, Omittable(TrainingSpec)] = Field(
+    training: Annotated[TrainingSpec | None, Late(_training)] = Field(
         default=None, description="A training step to simulate; alternative to `collective`."
     )
     engine: Annotated[Engine, reading.choice(("auto", "events", "compiled"))] = Field(
@@ -365,7 +365,7 @@ class Point:
     report_alone: bool = False
 
 
-# Mappings with dotted keys: their keys can be set and varied one by one.
+# Mappings with dotted keys: their keys can be set and varied one by one. Those of `training` stand in its own file.
 _MAPPINGS: Final[dict[tuple[str, ...], type[Spec]]] = {
     (): Scenario,
     ("cluster",): ClusterSpec,
@@ -374,20 +374,9 @@ _MAPPINGS: Final[dict[tuple[str, ...], type[Spec]]] = {
     ("collective",): CollectiveSpec,
     ("collective", "servers"): ServersSpec,
     ("collective", "fusion"): FusionSpec,
-    ("training",): TrainingSpec,
-    ("training", "parallelism"): Parallelism,
-    ("training", "parallelism", "experts"): ExpertsSpec,
-    ("training", "sharding"): Sharding,
-    ("training", "precision"): Precision,
-    ("training", "optimizer"): OptimizerSpec,
-    ("training", "offload"): Offload,
-    ("training", "lora"): Lora,
-    ("training", "loss_scaling"): LossScaling,
-    ("training", "learning"): LearningSpec,
 }
 # Mappings without axis keys: compare and sweep cannot name an inner key.
 _INNER: Final[dict[tuple[str, ...], type[Spec]]] = {
-    ("training", "activation_checkpointing"): LayersSpec,
     ("plots",): PlotsSpec,
     ("budget",): BudgetSpec,
     ("plan",): PlanSpec,
@@ -401,15 +390,48 @@ _NO_AXES: Final = (
 
 def fields(at: tuple[str | int, ...]) -> tuple[str, ...]:
     """Return the keys allowed in the scenario's mapping at a key path; empty if the mapping has names of its own."""
-    shape = (_MAPPINGS | _INNER).get(at)  # type: ignore[arg-type]
+    shape = (_mappings(str(at[0]) if at else "") | _INNER).get(at)  # type: ignore[arg-type]
+    if shape is None and at == ("training", "activation_checkpointing"):
+        from simulator.step.layer_policies import LayersSpec
+
+        shape = LayersSpec
     return tuple(shape.model_fields) if shape else ()
 
 
+def _mappings(section: str) -> dict[tuple[str, ...], type[Spec]]:
+    """Return the mappings with dotted keys below a section by their key paths; "" is the scenario itself."""
+    if section == "training":
+        from simulator.step.training_spec import MAPPINGS
+
+        return {(section, *at): shape for at, shape in MAPPINGS.items()}
+    return {at: shape for at, shape in _MAPPINGS.items() if at[:1] == ((section,) if section else ())}
+
+
 @cache
-def axis_keys() -> tuple[str, ...]:
-    """Return the dotted keys allowed in compare, sweep and --set, including whole sections, in file order."""
-    dotted = [(*at, name) for at, shape in _MAPPINGS.items() for name in shape.model_fields]
-    return tuple(".".join(key) for key in dotted if ".".join(key) not in _NO_AXES)
+def _axis_keys_of(section: str) -> tuple[str, ...]:
+    dotted = [".".join((*at, name)) for at, shape in _mappings(section).items() for name in shape.model_fields]
+    return tuple(key for key in dotted if key not in _NO_AXES)
+
+
+def axis_keys(kind: str | None = None) -> tuple[str, ...]:
+    """Return the dotted keys allowed in compare, sweep and --set, including whole sections, in file order.
+
+    With a kind of scenario ("collective" or "training"), keys of the other kind are left out.
+
+    Examples
+    --------
+    >>> "collective.size" in axis_keys("collective"), "training.model" in axis_keys("collective")
+    (True, False)
+    """
+    sections = [section for section in SECTIONS if kind is None or section == kind or section not in KINDS]
+    keys = [key for section in ("", *sections) for key in _axis_keys_of(section)]
+    return tuple(key for key in keys if (top := key.partition(".")[0]) in sections or top not in SECTIONS)
+
+
+def is_axis_key(value: Any) -> TypeGuard[str]:
+    """Return True if a value is one of `axis_keys`; keys of other sections are not looked at."""
+    section = value.partition(".")[0] if isinstance(value, str) else ""
+    return value in _axis_keys_of("") or (section in SECTIONS and value in _axis_keys_of(section))
 
 
 @cache
@@ -429,7 +451,7 @@ def adapter(dotted: str) -> TypeAdapter[Any]:
 
 def _field(dotted: str) -> FieldInfo:
     *at, name = dotted.split(".")
-    return _MAPPINGS[tuple(at)].model_fields[name]
+    return _mappings(at[0] if at else "")[tuple(at)].model_fields[name]
 
 
 def _annotation(dotted: str) -> Any:
@@ -442,7 +464,7 @@ def _setting_of(section: str) -> type[Spec]:
 
     Example: a setting of `collective` may have `algorithm`, `servers`, and `servers.count`.
     """
-    names = [key.removeprefix(f"{section}.") for key in axis_keys() if key.startswith(f"{section}.")]
+    names = [key.removeprefix(f"{section}.") for key in _axis_keys_of(section)]
     keys: dict[str, Any] = {
         # A field's name cannot contain a dot; the alias can.
         f"key{number}": (_annotation(f"{section}.{name}"), Field(default_factory=lambda: None, alias=name))

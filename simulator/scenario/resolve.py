@@ -6,7 +6,7 @@ The result loads back to an equal scenario. Quantities are text with units and l
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from simulator.basics import units, yaml_dialect
 from simulator.basics.sections import varied
@@ -23,7 +23,9 @@ from simulator.scenario.records import (
     ServersSpec,
 )
 from simulator.step.global_batch import SEQUENCES
-from simulator.step.training_spec import TrainingSpec
+
+if TYPE_CHECKING:
+    from simulator.step.training_spec import TrainingSpec
 
 _IEC: Final = (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
 

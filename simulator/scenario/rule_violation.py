@@ -10,7 +10,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from simulator.basics.document import Key
-from simulator.step.strategies.strategy import STRATEGIES
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,5 +51,8 @@ def any_of(names: Iterable[str]) -> str:
 
 def any_listening(option: str) -> str:
     """Format the sharding strategies that read an option in `sharding`: 'a, b or c'."""
+    # Imported late, because a collective has no strategy.
+    from simulator.step.strategies.strategy import STRATEGIES
+
     # Strategies declare their options; advice therefore includes strategies added later.
     return any_of(STRATEGIES.listening(option))

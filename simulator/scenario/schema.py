@@ -6,10 +6,14 @@ Nothing is listed twice: names come from the folders, keys from the records. A s
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Annotated, Any, Final
+
+from pydantic import Field, create_model
 
 from simulator.basics import registry
+from simulator.basics.spec import Omittable
 from simulator.scenario.records import KINDS, Scenario, adapter, axis_keys
+from simulator.step.training_spec import TrainingSpec
 
 _DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 
@@ -24,7 +28,7 @@ def schema() -> dict[str, Any]:
     >>> schema()["required"]
     ['name', 'cluster']
     """
-    document = _plain(Scenario.model_json_schema())
+    document = _plain(_with_training().model_json_schema())
     # pydantic describes axes without their keys; editors complete the keys only from this list.
     document["properties"]["compare"] = _axes("Values to compare, by key.")
     document["properties"]["sweep"] = _axes("Values to sweep, by key.")
@@ -37,6 +41,14 @@ def schema() -> dict[str, Any]:
     # Ranks are whole numbers in YAML and text in JSON, like every key; pydantic describes only the values.
     cluster["stragglers"]["propertyNames"] = {"pattern": "^[0-9]+$"}
     return {"$schema": _DIALECT, "title": "Scenario of the cluster simulator", **document}
+
+
+def _with_training() -> type[Scenario]:
+    """Return the record of a scenario with the type of `training` itself, which the record imports late."""
+    late = Scenario.model_fields["training"]
+    training = Annotated[TrainingSpec | None, Omittable(TrainingSpec)]
+    field: Any = (training, Field(default=late.default, description=late.description))
+    return create_model("Scenario", __base__=Scenario, __doc__=Scenario.__doc__, training=field)
 
 
 def _axes(description: str) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from simulator.basics import counts, reading, registry
 from simulator.basics.spec import Count, LargeCount, Listed, Short, Spec
 from simulator.collectives.algorithm_reading import algorithm_reader
 from simulator.model.adapters import Lora
+from simulator.model.experts_spec import ExpertsSpec
 from simulator.model.head import LogitShift
 from simulator.model.operation import AttentionKernels
 from simulator.model.trainable import ALL, trained_parts
@@ -341,3 +342,20 @@ class TrainingSpec(Spec):
     )
     learning: LearningSpec = Field(default=LearningSpec(), description="numerics: training data and learning rate.")
     faults: Listed[FaultSpec] = Field(default=(), description="numerics: injected faults.")
+
+
+# Mappings with dotted keys by their key path below `training`: their keys can be set and varied one by one.
+MAPPINGS: Final[Mapping[tuple[str, ...], type[Spec]]] = MappingProxyType(
+    {
+        (): TrainingSpec,
+        ("parallelism",): Parallelism,
+        ("parallelism", "experts"): ExpertsSpec,
+        ("sharding",): Sharding,
+        ("precision",): Precision,
+        ("optimizer",): OptimizerSpec,
+        ("offload",): Offload,
+        ("lora",): Lora,
+        ("loss_scaling",): LossScaling,
+        ("learning",): LearningSpec,
+    }
+)

@@ -9,7 +9,6 @@ from collections.abc import Callable
 
 from simulator.basics.errors import SimulatorError
 from simulator.basics.garbage import collected_later
-from simulator.run.long_steps import long_step_report
 from simulator.run.outcome import PointOutcome, failed
 from simulator.run.scenario_cluster import Clusters
 from simulator.run.simulate import SimulatedRun, simulate_point
@@ -39,10 +38,14 @@ def play_alone(
     SimulatorError
         The point cannot be simulated.
     """
-    pair = long_step_report(point.scenario, clusters or Clusters()) if point.report_alone and keep is None else None
-    if pair is not None:
-        report, engine = pair
-        return PointOutcome(index, point.settings, engine, report.to_dict())
+    if point.report_alone and keep is None and point.scenario.training is not None:
+        # Imported late, because a collective has no parts of a step.
+        from simulator.run.long_steps import long_step_report
+
+        pair = long_step_report(point.scenario, clusters or Clusters())
+        if pair is not None:
+            report, engine = pair
+            return PointOutcome(index, point.settings, engine, report.to_dict())
     # A writer selects the ranks to record; any different handler gets the default ranks.
     ranks = keep.ranks if isinstance(keep, ArtifactWriter) else None
     run = simulate_point(point.scenario, limit_memory=limit_memory, keep=ranks, clusters=clusters)

@@ -21,6 +21,7 @@ from simulator.engine.segments import LARGE_SEGMENT
 from simulator.planner.plan_question import PlanQuestion
 from simulator.records.transfers import BYTES_WRITTEN_OUT, write_out
 from simulator.run import size_estimate as size
+from simulator.run import step_size
 from simulator.run.cost_estimate import effort
 from simulator.run.scenario_cluster import Clusters
 from simulator.run.simulate import simulate
@@ -341,8 +342,8 @@ def test_counted_operations_are_those_of_the_program(facts: dict[str, Any], rank
     step = to_step(scenario.training, ranks)
     program = plan_step(Clusters().of(scenario), step).program
     noted = sum(map(len, program.lists.lists))
-    assert size._counted(scenario, step) == pytest.approx(noted, rel=0.1)
-    assert noted / 3 < size._roughly_noted(step) < 3 * noted
+    assert step_size._counted(scenario, step) == pytest.approx(noted, rel=0.1)
+    assert noted / 3 < step_size._roughly_noted(step) < 3 * noted
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from simulator.basics.errors import ScenarioError
 from simulator.scenario import plot_names
 from simulator.scenario.build_training import to_step
 from simulator.scenario.load import load_scenario, parse_scenario, points
-from simulator.scenario.records import Scenario, TrainingSpec, axis_keys
+from simulator.scenario.records import Scenario, axis_keys
 from simulator.scenario.resolve import resolved, to_yaml
 from simulator.scenario.template import template
 from simulator.scenario.typed_keys import CollectiveKeys, FaultKeys, LearningKeys, TrainingKeys
@@ -32,6 +32,7 @@ from simulator.step.precision import Precision
 from simulator.step.sharding import Sharding
 from simulator.step.spec import TrainingStep
 from simulator.step.strategies.strategy import STRATEGIES
+from simulator.step.training_spec import TrainingSpec
 from tests.schemas import scenario_validator
 from tests.training import WITHOUT_SERVERS
 

@@ -12,9 +12,9 @@ from simulator.basics.errors import ScenarioError
 from simulator.basics.spelling import meant, plain
 from simulator.collectives.algorithm import ALGORITHMS, OPERATIONS
 from simulator.model.load import load_model
-from simulator.scenario.key_names import ending, keys_of, unknown_key
+from simulator.scenario.key_names import ending, unknown_key
 from simulator.scenario.load import load_scenario
-from simulator.scenario.records import fields
+from simulator.scenario.records import axis_keys, fields
 from simulator.step.pipelines.schedule import SCHEDULES
 from simulator.step.strategies.strategy import STRATEGIES
 
@@ -161,8 +161,8 @@ def test_a_hint_is_a_key_that_the_scenario_can_have() -> None:
 
 
 def test_the_end_of_a_key_names_it_where_no_other_ends_so() -> None:
-    assert ending("algorithm", keys_of("collective")) == ("collective.algorithm",)
-    assert ending("strategy", keys_of("training")) == ("training.sharding.strategy",)
+    assert ending("algorithm", axis_keys("collective")) == ("collective.algorithm",)
+    assert ending("strategy", axis_keys("training")) == ("training.sharding.strategy",)
     assert ending("size", ["collective.size", "training.sharding.bucket_size"]) == ("collective.size",)
     assert unknown_key("x", ["collective.size"]).startswith("unknown key; one of collective.size")
 

@@ -26,7 +26,6 @@ from simulator.cli.option_names import told_as_options
 from simulator.cli.options import AsJson, ModelName, NoPlugins, Tokens
 from simulator.cluster.chassis import cluster_of
 from simulator.cluster.gpu_file import load_gpu
-from simulator.cluster.mixed_precision import mixed_precision
 from simulator.model import conventions
 from simulator.model.head import logits_memory
 from simulator.model.layer import layer_operations
@@ -276,7 +275,7 @@ def _peaks(request: _Request) -> tuple[dict[str, dict[str, MemoryMargin]], str]:
     # Every GPU supports fp32: other precisions are known only after the GPU's name was checked.
     _scenario(request, precision="fp32")
     cluster, framework = cluster_of(request.gpu, request.dp), ""
-    precision = mixed_precision(cluster.gpus[0])
+    precision = cluster.gpus[0].mixed_precision
     for sharding, policy in product(_SHARDINGS, _TRIED):
         keys = {"sharding": sharding, "activation_checkpointing": policy, "precision": precision}
         spec = _scenario(request, **keys).training

@@ -11,7 +11,6 @@ from simulator.basics.errors import ScenarioError, one_of
 from simulator.basics.registry import shipped
 from simulator.cluster.chassis import machine_of
 from simulator.cluster.gpu_file import load_gpu
-from simulator.cluster.mixed_precision import mixed_precision
 from simulator.model.load import load_model
 from simulator.scenario.load import load_scenario
 from simulator.scenario.records import Scenario
@@ -136,7 +135,7 @@ def lora_keys(method: str, rank: int) -> dict[str, Any]:
 
 def _precision(gpu: str) -> str:
     try:
-        return mixed_precision(load_gpu(gpu))
+        return load_gpu(gpu).mixed_precision
     # The scenario's own rules name an unknown card, with other faults of the question.
     except ScenarioError:
         return "fp32"

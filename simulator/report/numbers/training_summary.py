@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from math import isfinite
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -46,9 +46,11 @@ from simulator.report.numbers.prediction_intervals import (
     unmeasured_parallelism,
 )
 from simulator.report.numbers.summary import BETWEEN
-from simulator.step.parallelism import Parallelism
-from simulator.step.plan import StepPlan
 from simulator.step.streams import HOST_COPIES, dimension_of
+
+if TYPE_CHECKING:
+    from simulator.step.parallelism import Parallelism
+    from simulator.step.plan import StepPlan
 
 # With less than this share of the collectives' bytes in simulated transfers, the most used link is no bottleneck: a
 # step with closed forms may simulate nothing but the sum of the gradient's norm, a few bytes.

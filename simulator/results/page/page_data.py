@@ -17,7 +17,6 @@ from simulator.report.plots import style
 from simulator.report.plots.training.memory import FARTHEST_LINE
 from simulator.results.page.machine_drawings import machines
 from simulator.results.page.point_table import figures
-from simulator.scenario.build_training import to_step
 from simulator.scenario.description import describe_point
 
 # Maximum groups to list per dimension; maximum ranks in a job for which groups are listed at all.
@@ -180,6 +179,9 @@ def _groups(row: Row) -> list[tuple[str, str]]:
     if point.training is None or point.cluster.world_size > _MOST_RANKS:
         return []
     # A purely data-parallel job has a single group of all ranks: nothing to list.
+    # Imported late, because a collective has no parts of a step.
+    from simulator.scenario.build_training import to_step
+
     cut = to_step(point.training, point.cluster.world_size, point.base).parallelism
     if cut.size == 1:
         return []

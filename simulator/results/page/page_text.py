@@ -10,7 +10,6 @@ from simulator.basics.edition import VERSION
 from simulator.findings.answer import Answer
 from simulator.findings.caveats import sources
 from simulator.findings.comparison import Comparison
-from simulator.findings.measured_range import source_of_constants
 from simulator.records.measures import Report
 from simulator.scenario.records import Scenario
 
@@ -102,6 +101,9 @@ def _of_training(compared: Comparison) -> list[tuple[str, str]]:
     rows = [row.report for row in compared.rows if row.report is not None]
     if not rows:
         return []
+    # Imported late, because a collective has no parts of a step.
+    from simulator.findings.measured_range import source_of_constants
+
     simulated, closed = (sum(report[f"{kind}_collectives"] for report in rows) for kind in ("played", "closed_form"))
     return [
         ("collectives", f"{simulated:,} simulated transfer by transfer, {closed:,} computed by exact closed forms"),
