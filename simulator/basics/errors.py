@@ -267,7 +267,11 @@ def one_of(allowed: Iterable[str], name: object, listed_by: str = "") -> str:
 
 
 def did_you_mean(names: Sequence[str]) -> str:
-    """Return the question which of the names was meant: "did you mean 'a', 'b' or 'c'?"; empty without names."""
+    """Return the question which of the names was meant; empty without names.
+
+    >>> did_you_mean(["ring", "tree", "mesh"])
+    "did you mean 'ring', 'tree' or 'mesh'?"
+    """
     choices = " or ".join(filter(None, [", ".join(map(repr, names[:-1])), *map(repr, names[-1:])]))
     return f"did you mean {choices}?" if choices else ""
 
@@ -276,6 +280,9 @@ def similar(names: Sequence[str], written: str, most: int) -> list[str]:
     """Return the names that a text probably means; empty if no name is similar.
 
     At most `most` names continue or resemble the text; up to three names contain the text.
+
+    >>> similar(["h100_sxm", "h200_sxm"], "h100", 3)
+    ['h100_sxm']
     """
     typed = written[:_MOST_COMPARED].lower()
     if not typed:

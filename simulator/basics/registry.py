@@ -112,7 +112,11 @@ def installed_files(kind: Kind) -> dict[str, Path]:
 
 
 def is_file(path: Path) -> bool:
-    """Return True if `path` is an existing file; also False for names with too many or invalid characters."""
+    """Return True if `path` is an existing file; also False for names with too many or invalid characters.
+
+    >>> is_file(Path("x" * 5000))
+    False
+    """
     try:
         return path.is_file()
     except (OSError, ValueError):

@@ -44,14 +44,21 @@ def useful_unit(reports: Iterable[Mapping[str, Any] | None]) -> str:
 
 
 def has_padding(reports: Iterable[Mapping[str, Any]]) -> bool:
-    """Return True if some tokens in the steps of the reports are padding."""
+    """Return True if some tokens in the steps of the reports are padding.
+
+    >>> has_padding([{"tokens_used": 0.9}, {}]), has_padding([{}])
+    (True, False)
+    """
     return any(report.get("tokens_used", 1.0) < 1.0 for report in reports)
 
 
 def useful_rate(report: Mapping[str, Any]) -> float:
     """Return a report's speed without padding, in tokens or samples per second [1/s].
 
-    Reports of earlier versions have no padding.
+    >>> useful_rate({"tokens_per_s": 100.0, "useful_tokens_per_s": 90.0})
+    90.0
+    >>> useful_rate({"tokens_per_s": 100.0})  # from an earlier version
+    100.0
     """
     return float(report.get("useful_tokens_per_s", report["tokens_per_s"]))
 

@@ -103,6 +103,11 @@ def read_tree(content: bytes, source: str) -> Element:
     ------
     ScenarioError
         As for `read_elements`; more than 50,000 elements, or more than 40 levels.
+
+    Examples
+    --------
+    >>> [child.name for child in read_tree(b"<algo><gpu/><gpu/></algo>", "ring.xml").children]
+    ['gpu', 'gpu']
     """
     opened: list[Element] = []
     outermost: list[Element] = []

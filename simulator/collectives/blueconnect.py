@@ -95,7 +95,11 @@ def levels_across(nodes: Sequence[Sequence[int]]) -> list[Level]:
 
 
 def all_levels(nodes: Sequence[Sequence[int]]) -> list[Level]:
-    """Return the levels of rings: inside nodes (if nodes have several ranks), then between nodes, nearest first."""
+    """Return the levels of rings: inside nodes (if nodes have several ranks), then between nodes, nearest first.
+
+    >>> all_levels([[0, 1], [2, 3], [4, 5], [6, 7]])
+    [Level(size=2, apart=1), Level(size=2, apart=2), Level(size=2, apart=4)]
+    """
     return [Level(len(nodes[0]), 1)] * (len(nodes[0]) > 1) + levels_across(nodes)
 
 

@@ -183,7 +183,11 @@ def rings_of(nodes: Sequence[Sequence[int]], level: Level) -> Ints:
 
 
 def rows_of_rings(ranks: int, size: int) -> int:
-    """Return the number of schedule rows in a stage of rings of `size` ranks: a first round, and a repeated round."""
+    """Return the number of schedule rows in a stage of rings of `size` ranks: a first round, and a repeated round.
+
+    >>> rows_of_rings(8, 2), rows_of_rings(8, 4)
+    (8, 16)
+    """
     return ranks * (1 + (size > 2))
 
 

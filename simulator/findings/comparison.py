@@ -293,5 +293,9 @@ def amount(value: Any) -> int | None:
 
 
 def written(key: str, number: int) -> Any:
-    """Return a number as the scenario writes the key's values: bytes with their unit for sizes."""
+    """Return a number as the scenario writes the key's values: bytes with their unit for sizes.
+
+    >>> written("collective.size", 262144), written("cluster.world_size", 8)
+    ('256 KiB', 8)
+    """
     return bytes_text(number) if key in _SIZES else number

@@ -20,7 +20,11 @@ _SIZES: Final = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
 
 
 def join_list(words: Sequence[str]) -> str:
-    """Return words joined as a list: 'a, b and c'."""
+    """Return words joined as a list.
+
+    >>> join_list(["ring", "tree", "mesh"]), join_list(["ring"])
+    ('ring, tree and mesh', 'ring')
+    """
     return words[0] if len(words) == 1 else ", ".join(words[:-1]) + " and " + words[-1]
 
 
@@ -109,7 +113,11 @@ def predicates(parts: Sequence[tuple[str, str]]) -> str:
 
 
 def grouped(texts: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
-    """Return {text: names} from (name, text) pairs, in order."""
+    """Return {text: names} from (name, text) pairs, in order.
+
+    >>> grouped([("ring", "exact"), ("tree", "rounded"), ("mesh", "exact")])
+    {'exact': ['ring', 'mesh'], 'rounded': ['tree']}
+    """
     names: dict[str, list[str]] = {}
     for name, text in texts:
         names.setdefault(text, []).append(name)

@@ -93,6 +93,11 @@ def deepspeed_zero2(
     References
     ----------
     .. [1] DeepSpeed, runtime/zero/stage_1_and_2.py, estimate_zero2_model_states_mem_needs.
+
+    Examples
+    --------
+    >>> deepspeed_zero2(7.5e9, 64).total
+    17109375000.0
     """
     _refuse(parameters, ranks, 2, (2,))
     if offload_optimizer:
@@ -138,6 +143,11 @@ def deepspeed_zero3(
     References
     ----------
     .. [1] DeepSpeed, runtime/zero/stage3.py, estimate_zero3_model_states_mem_needs.
+
+    Examples
+    --------
+    >>> deepspeed_zero3(7.5e9, 64, 0.0).total
+    2109375000.0
     """
     _refuse(parameters, ranks, 3, (3,))
     if offload_parameters and not offload_optimizer:
@@ -184,6 +194,11 @@ def fsdp(
     References
     ----------
     .. [1] Zhao et al., "PyTorch FSDP", VLDB 2023, arXiv:2304.11277.
+
+    Examples
+    --------
+    >>> fsdp(7.5e9, 64, 2e8).total
+    3075000000.0
     """
     _refuse(parameters, ranks, 3, (3,))
     share = parameters / ranks

@@ -81,6 +81,11 @@ def arithmetic(name: str) -> Arithmetic:
     ------
     ValueError
         The simulator cannot train in this dtype.
+
+    Examples
+    --------
+    >>> arithmetic("bfloat16")
+    Arithmetic(name='bfloat16', stored=dtype(bfloat16), computed=dtype('float32'))
     """
     if name not in _FORMATS:
         raise ValueError(f"got dtype {name!r}; one of {', '.join(_FORMATS)}")

@@ -183,6 +183,9 @@ WHOLE: Final = TensorShard()
 def is_cut(name: str) -> bool:
     """Return True if tensor-parallel ranks hold different parts of the parameter with this name, False if each rank
     holds it whole.
+
+    >>> is_cut("qkv.weight"), is_cut("norm_1.weight")
+    (True, False)
     """
     return name.endswith((*_BY_VOCABULARY, *_THREE_BY_OUTPUTS, *_BY_OUTPUTS, *_BY_INPUTS))
 

@@ -56,7 +56,14 @@ class InfeasibleCounts:
     examples: dict[str, str] = field(default_factory=dict)
 
     def note(self, reason: str, example: str = "") -> None:
-        """Count an infeasible setting under a reason, and keep the first example for this reason."""
+        """Count an infeasible setting under a reason, and keep the first example for this reason.
+
+        >>> counts = InfeasibleCounts()
+        >>> for example in ("tp 1: 90 GiB", "tp 2: 85 GiB"):
+        ...     counts.note("does not fit", example)
+        >>> counts
+        InfeasibleCounts(counts=Counter({'does not fit': 2}), examples={'does not fit': 'tp 1: 90 GiB'})
+        """
         self.counts[reason] += 1
         self.examples.setdefault(reason, example or reason)
 

@@ -80,6 +80,9 @@ def run_elements(first: npt.NDArray[Any], count: npt.NDArray[Any], step: npt.NDA
     """Return the elements in runs of chunks, shape (runs,): `count` chunks from `first` on, `step` apart.
 
     Chunks are numbered modulo their number; `sizes` has the elements of each.
+
+    >>> run_elements(np.array([0, 3]), np.array([2, 2]), 1, np.array([5, 6, 7, 8]))
+    array([11, 13])
     """
     step = np.broadcast_to(step, first.shape)
     carried = np.zeros(len(first), sizes.dtype)

@@ -59,7 +59,11 @@ class Measure:
         return "reaches" if "/s" in self.phrase else self.verb
 
     def text(self, value: float) -> str:
-        """Return the value as text for a sentence, with unit and noun: "23.5 GiB of memory"."""
+        """Return the value as text for a sentence, with unit and noun.
+
+        >>> find("memory", "training").text(23.5 * 2**30)
+        '23.5 GiB of memory'
+        """
         return self.phrase.format(self.number(value))
 
     def amount_text(self, value: float) -> str:
@@ -102,7 +106,11 @@ class Measure:
         return low == high or (low > 0 and high / low - 1 <= self.uncertainty(first, second))
 
     def better(self, first: float, second: float) -> bool:
-        """Return True if the value `first` is better than `second`: less or more, by this measure's direction."""
+        """Return True if the value `first` is better than `second`: less or more, by this measure's direction.
+
+        >>> find("time", "training").better(1.0, 2.0), find("speed", "training").better(1.0, 2.0)
+        (True, False)
+        """
         return first < second if self.best == "least" else first > second
 
     def rank(self, report: Report) -> float:
@@ -284,7 +292,11 @@ def names() -> tuple[str, ...]:
 
 
 def names_of(kind: str) -> tuple[str, ...]:
-    """Return the names of the measures for scenarios of a kind: "collective" or "training"."""
+    """Return the names of the measures for scenarios of a kind: "collective" or "training".
+
+    >>> names_of("collective")[:3]
+    ('time', 'busbw', 'error')
+    """
     return tuple(measure.name for measure in MEASURES if kind in measure.of)
 
 

@@ -60,7 +60,11 @@ def relative_change_text(first: Any, second: Any) -> str:
 
 
 def is_number(value: Any) -> bool:
-    """Return True if a value is a number; bool is a subclass of int, and no number here."""
+    """Return True if a value is a number.
+
+    >>> is_number(1.5), is_number(True)
+    (True, False)
+    """
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 

@@ -220,7 +220,11 @@ class PointData:
 
 
 def values_of(key: str, data: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return the values of a key over the points of a scenario's data, each once: its own and its axes' values."""
+    """Return the values of a key over the points of a scenario's data, each once: its own and its axes' values.
+
+    >>> values_of("cluster.world_size", {"cluster": {"world_size": 8}, "sweep": {"cluster.world_size": [8, "1k"]}})
+    (8, 1000)
+    """
     distinct: list[Any] = []
     for value in (value_of(key, data), *_axis_values(key, data)):
         # A list, because a topology may be a mapping.
@@ -242,9 +246,11 @@ def _axis_values(key: str, data: Mapping[str, Any]) -> Iterator[Any]:
 
 
 def value_of(key: str, data: Mapping[str, Any]) -> Any:
-    """Return a key's validated value in a scenario's data; `key` is one of `axis_keys`.
+    """Return a key's validated value in a scenario's data, or its default; `key` is one of `axis_keys`.
 
-    A missing key has its default. The result is None for an invalid value.
+    >>> data = {"cluster": {"world_size": "1k"}, "collective": {"size": 256}}
+    >>> value_of("cluster.world_size", data), value_of("collective.dtype", data), value_of("collective.size", data)
+    (1000, 'float32', None)
     """
     value: Any = data
     *at, last = key.split(".")
@@ -309,7 +315,13 @@ def put(data: dict[str, Any], settings: Mapping[str, Any]) -> None:
 
 
 def place(data: dict[str, Any], key: tuple[str, ...], value: Any) -> None:
-    """Put a value into the data under a key path, in place; shared parent mappings are copied."""
+    """Put a value into the data under a key path, in place; shared parent mappings are copied.
+
+    >>> data = {"training": {"sharding": "zero3"}}
+    >>> place(data, ("training", "sharding", "prefetch"), 2)
+    >>> data
+    {'training': {'sharding': {'strategy': 'zero3', 'prefetch': 2}}}
+    """
     for depth, step in enumerate(key[:-1], 1):
         inner = without_short_form(key[:depth], data.get(step))
         # A parent that is not a mapping is a fault reported elsewhere; the data stays unchanged.

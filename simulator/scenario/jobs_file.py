@@ -162,7 +162,11 @@ class JobsFile:
 
 
 def is_jobs_file(data: Any) -> bool:
-    """Return True if a document's data is a file of jobs."""
+    """Return True if a document's data is a file of jobs.
+
+    >>> is_jobs_file({"jobs": {}}), is_jobs_file({"scenario": "job.yaml"})
+    (True, False)
+    """
     return isinstance(data, dict) and "jobs" in data
 
 

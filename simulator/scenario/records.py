@@ -400,7 +400,11 @@ _NO_AXES: Final = (
 
 
 def fields(at: tuple[str | int, ...]) -> tuple[str, ...]:
-    """Return the keys allowed in the scenario's mapping at a key path; empty if the mapping has names of its own."""
+    """Return the keys allowed in the scenario's mapping at a key path; empty if the mapping has names of its own.
+
+    >>> fields(("cluster",))[:3], fields(("name",))
+    (('topology', 'world_size', 'gpu'), ())
+    """
     shape = (_MAPPINGS | _INNER).get(at)  # type: ignore[arg-type]
     return tuple(shape.model_fields) if shape else ()
 
@@ -452,7 +456,11 @@ def _setting_of(section: str) -> type[Spec]:
 
 
 def default_of(dotted: str) -> Any:
-    """Return the default of a dotted key from `axis_keys`."""
+    """Return the default of a dotted key from `axis_keys`.
+
+    >>> default_of("collective.dtype")
+    'float32'
+    """
     return _field(dotted).get_default(call_default_factory=True)
 
 

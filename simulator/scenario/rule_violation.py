@@ -51,6 +51,10 @@ def any_of(names: Iterable[str]) -> str:
 
 
 def any_listening(option: str) -> str:
-    """Format the sharding strategies that read an option in `sharding`: 'a, b or c'."""
+    """Format the sharding strategies that read an option in `sharding`: 'a, b or c'.
+
+    >>> any_listening("bucket_size")
+    'ddp, parameter_server, zero1 or zero2'
+    """
     # Strategies declare their options; advice therefore includes strategies added later.
     return any_of(STRATEGIES.listening(option))

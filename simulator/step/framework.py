@@ -371,6 +371,9 @@ def changed_file(framework: str | Mapping[str, Any], base: Path | None, changes:
     """Return the keys of a framework file that differs from a framework in the changed keys alone.
 
     `framework` and `base` are as for `load_framework`.
+
+    >>> changed_file("bare", None, {"fused": False})
+    {'based_on': 'bare', 'product': 'bare', 'fused': False}
     """
     if framework == BARE.name or framework in registry.names("framework"):
         return {"based_on": framework, "product": framework, **changes}

@@ -36,7 +36,11 @@ _PARTS: Final = {
 
 
 def row(outcome: PointOutcome) -> dict[str, Any]:
-    """Return a point's outcome as a flat table row: {column name: value}."""
+    """Return a point's outcome as a flat table row: {column name: value}.
+
+    >>> row(PointOutcome(0, {"collective.size": 1024}, "fast", {"time_s": 0.5, "links": {"nvlink": 2}}))
+    {'collective.size': 1024, 'time_s': 0.5, 'links.nvlink': 2, 'engine': 'fast', 'error': None}
+    """
     # A setting of a whole section gives a column with a short text, for grouping, and a column for each of its keys.
     flat = {key: label(key, value) if key in SECTIONS else value for key, value in outcome.settings.items()}
     for section in (key for key in outcome.settings if key in SECTIONS):
@@ -135,7 +139,11 @@ def frame(outcomes: Iterable[PointOutcome]) -> pd.DataFrame:
 
 
 def table_text(outcomes: Iterable[PointOutcome]) -> str:
-    """Return the table as CSV; a missing figure is an empty field, and numbers read back exactly."""
+    r"""Return the table as CSV; a missing figure is an empty field, and numbers read back exactly.
+
+    >>> table_text([PointOutcome(0, {"tp": 1}, "fast", {"s": 0.1}), PointOutcome(1, {"tp": 2}, None, None, "full")])
+    'tp,s,engine,error\n1,0.1,fast,\n2,,,full\n'
+    """
     flat = rows(list(outcomes))
     # Points may have different report keys: the columns are the union, in order of first appearance.
     columns = list(dict.fromkeys(column for fields in flat for column in fields))

@@ -43,12 +43,17 @@ class Header:
 
 
 def header_of(text: str, path: Path | str) -> Header:
-    """Return the facts about the machine from the text of a sweep's file, after its rows were read successfully.
+    r"""Return the facts about the machine from the text of a sweep's file, after its rows were read successfully.
 
     Raises
     ------
     ScenarioError
         Ranks not numbered 0, 1, 2, ...; or an unknown operation.
+
+    Examples
+    --------
+    >>> header_of("operation,ranks,size,time\nall_reduce,2,8,1", "sweep.csv")
+    Header(world_size=2, nodes=None, operation='all_reduce', gpu='')
     """
     return _from_csv(text, path) if looks_like_csv(text) else _from_log(text, path)
 

@@ -90,7 +90,11 @@ def _changes(question: FitQuestion) -> Iterator[TrainingChange]:
 
 
 def cards_keys(cards: int) -> dict[str, Any]:
-    """Return the scenario keys of a number of cards, with their sharding."""
+    """Return the scenario keys of a number of cards, with their sharding.
+
+    >>> cards_keys(8)
+    {'cluster.world_size': 8, 'training.sharding': 'zero3'}
+    """
     return {"cluster.world_size": cards, "training.sharding": sharding(cards)}
 
 

@@ -276,7 +276,11 @@ def every_colour() -> frozenset[str]:
 
 
 def paler(colour: str, paleness: float) -> str:
-    """Return a colour mixed with white: paleness 0 keeps the colour, 1 gives white."""
+    """Return a colour mixed with white.
+
+    >>> paler("#0072B2", 0.0), paler("#0072B2", 0.5), paler("#0072B2", 1.0)
+    ('#0072B2', '#80B8D8', '#FFFFFF')
+    """
     parts = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
     return "#" + "".join(f"{round(part + (255 - part) * paleness):02X}" for part in parts)
 

@@ -27,7 +27,11 @@ EXCHANGES: Final = ("batch", "weights")
 
 
 def prefix(job: str, step: int) -> str:
-    """Return the beginning of the names of a step's operations in a joined program."""
+    """Return the beginning of the names of a step's operations in a joined program.
+
+    >>> prefix("chat", 3) + "forward 0"
+    'chat 3 forward 0'
+    """
     return f"{job} {step} "
 
 

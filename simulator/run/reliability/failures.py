@@ -78,6 +78,10 @@ class FailureProcess:
     def between_failures(self, nodes: int) -> float:
         """Return the mean time between failures that end a job on `nodes` nodes, old machines and lemons included
         [s].
+
+        >>> kinds = FailureKind("GPU", 1 / DAY), FailureKind("fan", 1 / DAY, "slows")
+        >>> FailureProcess(kinds).between_failures(nodes=4) / DAY
+        0.25
         """
         rate = sum(kind.rate for kind in self.kinds if kind.effect != "slows")
         more = 1.0 + self.lemons * (self.lemon_factor - 1.0)
@@ -154,5 +158,9 @@ def _unstretched(stretched: float, process: FailureProcess) -> float:
 
 
 def counts_by_kind(failures: Sequence[Failure], kinds: int) -> Floats:
-    """Return the number of failures of each kind."""
+    """Return the number of failures of each kind.
+
+    >>> counts_by_kind([Failure(0.5, 3, 0), Failure(0.7, 1, 2)], 3)
+    array([1., 0., 1.])
+    """
     return np.bincount([failure.kind for failure in failures], minlength=kinds).astype(float)

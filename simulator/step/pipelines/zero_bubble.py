@@ -214,6 +214,9 @@ class _Greedy:
 def greedy(ranks: int, micro_batches: int, limit: int) -> Order:
     """Return the shortest pipeline order found by the greedy heuristic in which a rank holds at most `limit`
     micro-batches.
+
+    >>> [[pair.work.value for (pair,) in rank] for rank in greedy(1, 2, 1)]
+    [['F', 'I', 'W', 'F', 'I', 'W']]
     """
     best: Order = ()
     shortest = 0

@@ -90,7 +90,11 @@ def kind_of_kernel(name: str) -> str:
 
 
 def is_collective(name: str) -> bool:
-    """Return True for a kernel of a library of collectives."""
+    """Return True for a kernel of a library of collectives.
+
+    >>> is_collective("ncclDevKernel_AllReduce_Sum_bf16_RING_LL"), is_collective("ampere_bf16_gemm")
+    (True, False)
+    """
     return bool(_COLLECTIVE.match(name))
 
 
@@ -108,7 +112,11 @@ def kind_of_collective(operation: str, kernel: str = "") -> str:
 
 
 def is_send_of_any_purpose(operation: str, kernel: str) -> bool:
-    """Return True for a kernel of sends and receives whose operation is not known: an exchange, a gather, or a send."""
+    """Return True for a kernel of sends and receives whose operation is not known: an exchange, a gather, or a send.
+
+    >>> is_send_of_any_purpose("", "ncclDevKernel_SendRecv"), is_send_of_any_purpose("send", "ncclDevKernel_SendRecv")
+    (True, False)
+    """
     return not operation and kind_of_collective("", kernel) == SENDS
 
 

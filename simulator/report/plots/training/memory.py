@@ -171,7 +171,11 @@ def shown_categories(by_sample: Sequence[Mapping[str, int]]) -> list[str]:
 
 
 def with_rest(by_category: Mapping[str, int], names: Sequence[str]) -> dict[str, int]:
-    """Return {name: bytes} for the shown names; bytes of other categories go to the name for the rest, if shown."""
+    """Return {name: bytes} for the shown names; bytes of other categories go to the name for the rest, if shown.
+
+    >>> with_rest({"parameters": 4, "buffers": 1, "context": 2}, ["parameters", style.REST])
+    {'parameters': 4, 'other': 3}
+    """
     parts = {name: by_category.get(name, 0) for name in names}
     if style.REST in parts:
         parts[style.REST] += sum(nbytes for name, nbytes in by_category.items() if name not in parts)
