@@ -25,8 +25,6 @@ _MOST: Final = 2**53
 def number_of(count: int, noun: str) -> str:
     """Return a count and a noun as text, the noun in the plural if needed: "1 rank", "8 ranks".
 
-    Examples
-    --------
     >>> number_of(1, "point"), number_of(1398, "step")
     ('1 point', '1,398 steps')
     """
@@ -36,8 +34,6 @@ def number_of(count: int, noun: str) -> str:
 def divisors(number: int) -> list[int]:
     """Return the divisors of a positive number, ascending.
 
-    Examples
-    --------
     >>> divisors(12)
     [1, 2, 3, 4, 6, 12]
     """

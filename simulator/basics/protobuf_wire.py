@@ -31,8 +31,6 @@ class WireError(ValueError):
 def varint(data: bytes, at: int) -> tuple[int, int]:
     r"""Return the varint that begins at byte `at`, and the place behind it.
 
-    Examples
-    --------
     >>> varint(b"\x96\x01", 0)
     (150, 2)
     """
@@ -127,8 +125,6 @@ def zigzag(value: int) -> int:
 def written_varint(value: int) -> bytes:
     r"""Return a number, 0 to 2^64 - 1, as a varint.
 
-    Examples
-    --------
     >>> written_varint(150)
     b'\x96\x01'
     """

@@ -54,8 +54,6 @@ class ValueReader:
 def shown(value: Any) -> str:
     """Return a value as written in YAML, shortened, for messages.
 
-    Examples
-    --------
     >>> shown("rng"), shown(True), shown(None), shown({"a": 1})
     ("'rng'", 'true', 'nothing', 'a mapping')
     """

@@ -22,8 +22,6 @@ def work_unit(reports: Iterable[Mapping[str, Any] | None]) -> str:
 
     None stands for a point without a report and has no unit.
 
-    Examples
-    --------
     >>> work_unit([{"work_unit": "sample"}, None]), work_unit([{"work_unit": "sample"}, {"work_unit": "token"}])
     ('sample', 'token')
     """
@@ -34,8 +32,6 @@ def work_unit(reports: Iterable[Mapping[str, Any] | None]) -> str:
 def useful_unit(reports: Iterable[Mapping[str, Any] | None]) -> str:
     """Return the unit of the work that counts towards a training: useful tokens if a report has padding.
 
-    Examples
-    --------
     >>> useful_unit([{"tokens_used": 0.6}]), useful_unit([{"work_unit": "sample"}])
     ('useful token', 'sample')
     """
@@ -66,8 +62,6 @@ def useful_rate(report: Mapping[str, Any]) -> float:
 def micro_batch_text(unit: str, size: int, seq_len: int) -> str:
     """Return the size of a micro-batch as text: sequences x tokens, or samples that are no sequences.
 
-    Examples
-    --------
     >>> micro_batch_text(TOKEN, 2, 8192), micro_batch_text(SAMPLE, 256, 1)
     ('2 x 8,192 tokens', '256 samples')
     """
@@ -77,8 +71,6 @@ def micro_batch_text(unit: str, size: int, seq_len: int) -> str:
 def rate_name(unit: str) -> str:
     """Return the name of a speed in a unit of work.
 
-    Examples
-    --------
     >>> rate_name(TOKEN), rate_name(SAMPLE)
     ('tokens/s', 'samples/s')
     """

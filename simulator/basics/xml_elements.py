@@ -130,8 +130,6 @@ def read_tree(content: bytes, source: str) -> Element:
 def outermost_name(text: str) -> str | None:
     """Return the name of a text's outermost XML element; None if the text is no XML.
 
-    Examples
-    --------
     >>> outermost_name('<?xml version="1.0"?> <!-- a --> <system version="1"/>'), outermost_name("a: 1")
     ('system', None)
     """

@@ -181,8 +181,6 @@ def graph_size(
 
     The size is 0 for a graph file, which is loaded in any case.
 
-    Examples
-    --------
     >>> graph_size("star_100g", 1_000_000).parts
     3000001
     """

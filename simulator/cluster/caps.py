@@ -54,8 +54,6 @@ def spare_of_cards(cluster: Cluster, group: Sequence[int]) -> float:
     network card are in the group, these ranks share the whole bandwidth of the card equally. The card with the most
     ranks of the group decides.
 
-    Examples
-    --------
     Two GPUs of a p4de share a network card:
 
     >>> from simulator.cluster.build import build

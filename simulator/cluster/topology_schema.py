@@ -20,8 +20,6 @@ _DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 def schema() -> dict[str, Any]:
     """Return the JSON schema of a topology file (draft 2020-12).
 
-    Examples
-    --------
     >>> sorted(schema()["properties"])
     ['builder', 'collectives', 'ecmp', 'gpu', 'graph', 'name', 'options']
     """

@@ -49,8 +49,6 @@ def parent(rank: int, n: int) -> int | None:
     If b is the rank's lowest set bit, the parent has bit b cleared and the next bit set. If this parent is beyond the
     last rank, the parent only has bit b cleared [2]_.
 
-    Examples
-    --------
     >>> [parent(rank, 4) for rank in range(4)]
     [None, 2, 0, 2]
     """

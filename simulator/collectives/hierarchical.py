@@ -61,8 +61,6 @@ def nodes_of(request: CollectiveRequest) -> tuple[tuple[int, ...], ...]:
 class Level(NamedTuple):
     """A ring level: rings with `size` ranks, `apart` places from each other with ranks counted node after node.
 
-    Examples
-    --------
     With 2 nodes of 2 ranks, rings inside nodes and rings between nodes:
 
     >>> rings_of([(0, 1), (2, 3)], Level(2, 1)).tolist(), rings_of([(0, 1), (2, 3)], Level(2, 2)).tolist()

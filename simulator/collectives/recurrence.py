@@ -131,8 +131,6 @@ class _Slower:
 def _slower(takes: Floats) -> _Slower:
     """Return, for each hop in a ring, the nearest slower hops; `takes` are the hops' times, hop 0 the slowest [s].
 
-    Examples
-    --------
     >>> slower = _slower(np.array([9.0, 1.0, 3.0, 2.0, 3.0]))
     >>> slower.behind.tolist(), slower.ahead.tolist(), slower.equal
     ([-1, -1, -1, 2, -1], [-1, 2, -1, 4, -1], [(2, 4)])
@@ -219,8 +217,6 @@ def largest_between(values: Floats, first: Ints, last: Ints) -> Floats:
 
     Two overlapping windows, with a power of two for their length, cover each window (sparse table).
 
-    Examples
-    --------
     >>> largest_between(np.array([3.0, 1.0, 4.0, 1.0]), np.array([0, 1]), np.array([1, 3])).tolist()
     [3.0, 4.0]
     """

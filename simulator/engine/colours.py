@@ -34,8 +34,6 @@ def summed(where: Ints, colours: Colours, size: int) -> Colours:
 
     The sum hashes a multiset of colours, independent of order.
 
-    Examples
-    --------
     >>> summed(np.array([0, 2, 0]), np.array([5, 7, 6], np.uint64), 3).tolist()
     [11, 0, 7]
     """

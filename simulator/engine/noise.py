@@ -70,8 +70,6 @@ def factors(sigma: float, seed: int, rank: npt.NDArray[Any], op: int, number: np
 def counted(sources: npt.NDArray[Any]) -> Ints:
     """Return, for each entry, how often its value occurs before it.
 
-    Examples
-    --------
     >>> counted(np.array([7, 3, 7, 7, 3])).tolist()
     [0, 0, 1, 2, 1]
     """

@@ -113,8 +113,6 @@ def _energy(kwh: float) -> str:
 def amount_text(value: float) -> str:
     """Format a number: three digits below a hundred, whole numbers above.
 
-    Examples
-    --------
     >>> amount_text(1.344), amount_text(27270.4)
     ('1.34', '27,270')
     """

@@ -276,8 +276,6 @@ def _without(value: Any, shared: Mapping[str, Any]) -> Any:
 def amount(value: Any) -> int | None:
     """Return a whole number, or the bytes of a size; None for anything else.
 
-    Examples
-    --------
     >>> amount(8), amount("64 KiB"), amount("ring"), amount(True)
     (8, 65536, None, None)
     """

@@ -22,8 +22,6 @@ _TF32_DROPPED: Final = 13
 class Arithmetic:
     """A number format: the dtype for storing arrays, and the dtype for computing.
 
-    Examples
-    --------
     >>> float(arithmetic("float16").rounded(np.float32(1 / 3)))
     0.333251953125
     """

@@ -226,8 +226,6 @@ def _places(splits: Ints) -> Sequence[Ints]:
     """Return, for each of this rank's experts, the indices of its rows among the received rows (sorted by source rank,
     then expert).
 
-    Examples
-    --------
     Two source ranks sent 1 and 3 rows for the first expert, 2 and 1 rows for the second:
 
     >>> [rows.tolist() for rows in _places(np.array([[1, 2], [3, 1]]))]

@@ -82,8 +82,6 @@ class InfeasibleCounts:
 def rule_of(message: str) -> str:
     """Return an error message's rule without the case's numbers; equal reasons then count together.
 
-    Examples
-    --------
     >>> rule_of("parallelism.stages: got 96 stages for 80 layers; every stage must have a layer")
     'stages: every stage must have a layer'
     >>> rule_of("parallelism.tp: got 8; must divide the 12 heads of gpt2: 1, 2, 3, 4, 6, 12")

@@ -25,8 +25,6 @@ Sizes = TypeVar("Sizes", Ints, Floats)
 def split(elements: int, chunks: int) -> Ints:
     """Return the sizes when n elements are cut into k chunks: the first n mod k chunks have an additional element.
 
-    Examples
-    --------
     >>> split(10, 4).tolist()
     [3, 3, 2, 2]
     """
@@ -101,8 +99,6 @@ def sums_of_runs(values: Sizes, first: Ints, count: npt.NDArray[Any], step: int)
 
     Partial sums over 1, 2, 4, ... values are combined: a run with 13 values adds runs with 1, 4 and 8.
 
-    Examples
-    --------
     >>> sums_of_runs(np.array([1.0, 2.0, 4.0]), np.array([0, 2]), np.array([3, 2]), 1).tolist()
     [7.0, 5.0]
     """

@@ -95,8 +95,6 @@ class MemoryMargin:
     def figures(self) -> str:
         """The figures that PyTorch and nvidia-smi print for a step that fits.
 
-        Examples
-        --------
         >>> MemoryMargin(13 * 2**30, 24 * 2**30, 12 * 2**30, 403 * 2**20).figures
         'PyTorch prints 12 GiB allocated and 13 GiB reserved, nvidia-smi 13.4 GiB with the CUDA context (403 MiB)'
         """
@@ -117,8 +115,6 @@ class MemoryMargin:
     def warning(self) -> str:
         """A warning that the process leaves less than 512 MiB; "" if more is free, or if the step does not fit.
 
-        Examples
-        --------
         >>> MemoryMargin(int(79.75 * 2**30), 80 * 2**30).warning[:46]
         'only 256 MiB of 80 GiB stay free beside the CU'
         >>> MemoryMargin(79 * 2**30, 80 * 2**30).warning

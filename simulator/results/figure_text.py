@@ -46,8 +46,6 @@ def relative_change_text(first: Any, second: Any) -> str:
 
     An increase above 1,000 % is written as a factor.
 
-    Examples
-    --------
     >>> relative_change_text(2.0, 2.2), relative_change_text(3.2e-10, 0.14462), relative_change_text(0, 1)
     ('+10 %', 'x 4.52e8', '')
     """

@@ -177,8 +177,6 @@ def _values(document: Document, place: Key, key: str, values: list[Any]) -> Iter
 def combinations(compare: Mapping[str, Any], sweep: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield every combination of the axis values as {key: value}; the last axis varies fastest.
 
-    Examples
-    --------
     >>> [list(c.values()) for c in combinations({"a": ["x", "y"]}, {"b": [1, 2]})]
     [['x', 1], ['x', 2], ['y', 1], ['y', 2]]
     """
@@ -303,8 +301,6 @@ def _remove(point: dict[str, Any], key: str) -> None:
 def put(data: dict[str, Any], settings: Mapping[str, Any]) -> None:
     """Put settings into a scenario's data in place; shared parent mappings are copied.
 
-    Examples
-    --------
     >>> data = {"collective": {"operation": "all_reduce", "size": "1 MiB"}}
     >>> put(data, {"collective": {"algorithm": "parameter_server", "servers.count": 4}})
     >>> data["collective"]["servers"], data["collective"]["size"]

@@ -71,8 +71,6 @@ _MOST_ENDS: Final = 3
 def keys_of(kind: str) -> tuple[str, ...]:
     """Return the dotted keys for a kind of scenario ("collective" or "training").
 
-    Examples
-    --------
     >>> "collective.size" in keys_of("collective"), "training.model" in keys_of("collective")
     (True, False)
     """
@@ -82,8 +80,6 @@ def keys_of(kind: str) -> tuple[str, ...]:
 def ending(written: str, keys: Iterable[str]) -> tuple[str, ...]:
     """Return the keys meant by a text: the key itself, or every key with this ending.
 
-    Examples
-    --------
     >>> ending("algorithm", ["collective.algorithm", "collective.size", "training.algorithm"])
     ('collective.algorithm', 'training.algorithm')
     """

@@ -467,8 +467,6 @@ def default_of(dotted: str) -> Any:
 def takes_lists(dotted: str) -> bool:
     """Return True if a dotted key's value may be a list.
 
-    Examples
-    --------
     >>> takes_lists("cluster.placement"), takes_lists("cluster.world_size")
     (True, False)
     """

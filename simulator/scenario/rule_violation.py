@@ -41,8 +41,6 @@ def first_duplicate(values: Sequence[int]) -> int | None:
 def any_of(names: Iterable[str]) -> str:
     """Format names as advice: 'a, b or c'.
 
-    Examples
-    --------
     >>> any_of(["zero1", "zero2", "zero3"])
     'zero1, zero2 or zero3'
     """

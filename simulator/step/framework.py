@@ -208,8 +208,6 @@ class Framework:
 
         Among the slowdowns under sustained load, only the GPU's own chip is included.
 
-        Examples
-        --------
         >>> load_framework("nemo").fitted_to()
         {'': ['attention_masked'], 'megatron_2021': ['elementwise'], 'torchtitan': ['compiled']}
         """

@@ -217,8 +217,6 @@ class KernelTimer:
 def in_sequence(parts: Iterable[tuple[str, float]]) -> KernelParts:
     """Return kinds of kernels with seconds, in order: neighbours of a kind as a single part, no part without duration.
 
-    Examples
-    --------
     >>> in_sequence([("matmul", 1.0), ("matmul", 2.0), ("attention", 0.0), ("matmul", 0.5)])
     (('matmul', 3.5),)
     """

@@ -71,8 +71,6 @@ def rows(outcomes: Sequence[PointOutcome]) -> list[dict[str, Any]]:
     Both are relative to the row with the fewest GPUs and otherwise equal settings. `speedup` is the ratio of speeds.
     `efficiency` is the speedup over the ratio of GPUs: 1.0 if every GPU is as fast as with the fewest GPUs.
 
-    Examples
-    --------
     >>> points = [PointOutcome(n, {"cluster.world_size": gpus}, "compiled", {"tokens_per_s": speed})
     ...     for n, (gpus, speed) in enumerate([(8, 100.0), (16, 150.0)])]
     >>> [(row["speedup"], row["efficiency"]) for row in rows(points)]

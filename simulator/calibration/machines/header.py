@@ -61,8 +61,6 @@ def header_of(text: str, path: Path | str) -> Header:
 def operation_of(name: str) -> str | None:
     """Return the package's name for a collective operation in another spelling; None for an unknown operation.
 
-    Examples
-    --------
     >>> operation_of("alltoall"), operation_of("all-gather"), operation_of("sendrecv")
     ('all_to_all', 'all_gather', None)
     """

@@ -469,8 +469,6 @@ def route_of_rows(rows: Rows, routed: RoutedCollective) -> Ints:
 def rows_with_keys(key: Ints, keys: Ints) -> tuple[Ints, Ints]:
     """Return the matches between `keys` and the sorted column `key`: index in `keys`, and row.
 
-    Examples
-    --------
     >>> which, row = rows_with_keys(np.array([1, 1, 4, 7]), np.array([7, 1]))
     >>> which.tolist(), row.tolist()
     ([0, 1, 1], [3, 0, 1])

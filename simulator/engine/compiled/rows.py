@@ -302,8 +302,6 @@ class _RowsWriter:
 def starts(lengths: Ints) -> Ints:
     """Return the start offset of each segment, given segment lengths (exclusive cumulative sum).
 
-    Examples
-    --------
     >>> starts(np.array([3, 1, 2])).tolist()
     [0, 3, 4]
     """

@@ -48,8 +48,6 @@ class TrainingChange:
 def changes(question: FitQuestion) -> list[TrainingChange]:
     """Return the changes that apply to a training, in the documented order.
 
-    Examples
-    --------
     >>> asked = FitQuestion(model="llama3_8b", gpu="rtx_4090", method="lora", micro_batch=2)
     >>> [change.text for change in changes(asked)][1:3]
     ['full checkpointing', 'full checkpointing, inputs of layers on the host']

@@ -206,8 +206,6 @@ def link_uses(timeline: Timeline) -> tuple[LinkUse, ...]:
 def reverse_of(name: str) -> str:
     """Return the name of the link in the opposite direction of the link "src->dst".
 
-    Examples
-    --------
     >>> reverse_of("gpu0->switch0")
     'switch0->gpu0'
     """

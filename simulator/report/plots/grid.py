@@ -44,8 +44,6 @@ def dimensions(graph: Graph, order: Sequence[str]) -> tuple[int, ...]:
 def _factors(count: int) -> Iterator[tuple[int, ...]]:
     """Yield the tuples of two or three factors, each at least 3, whose product is the number.
 
-    Examples
-    --------
     >>> list(_factors(12))
     [(3, 4), (4, 3)]
     """

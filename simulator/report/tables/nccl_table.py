@@ -293,8 +293,6 @@ def _figure(text: str, column: str) -> float:
 def count_of(text: str) -> int | None:
     """Return the integer written in a text; None if the text is no plausible count.
 
-    Examples
-    --------
     >>> count_of("12"), count_of("1e3"), count_of("\u00b2")
     (12, None, None)
     """

@@ -134,8 +134,6 @@ def kernel_model(gpu: Gpu) -> KernelModel:
     """Return a GPU's kernel constants: its own, then constants derived from its other figures, then the reference
     GPU's, scaled.
 
-    Examples
-    --------
     >>> model = kernel_model(load_gpu("a100_sxm_80gb"))
     >>> model.constants["matmul_prologue"].sure
     False

@@ -127,8 +127,6 @@ def duration(
 def communication_sms(gpu: Gpu) -> int:
     """Return the number of SMs that a collective in flight takes from a GPU's kernels.
 
-    Examples
-    --------
     >>> from simulator.cluster.gpu_file import load_gpu
     >>> communication_sms(load_gpu("h100_sxm"))
     20

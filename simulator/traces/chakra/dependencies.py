@@ -88,8 +88,6 @@ def strong_components(after: Mapping[int, Sequence[int]]) -> dict[int, int]:
 
     Tarjan's algorithm, without recursion.
 
-    Examples
-    --------
     >>> parts = strong_components({1: [2], 2: [1], 3: [2]})
     >>> parts[1] == parts[2], parts[1] == parts[3]
     (True, False)

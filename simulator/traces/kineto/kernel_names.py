@@ -77,8 +77,6 @@ _PATTERNS: Final = tuple(
 def kind_of_kernel(name: str) -> str:
     """Return the kind of a kernel.
 
-    Examples
-    --------
     >>> kind_of_kernel("sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64_cublas")
     'matmul'
     >>> kind_of_kernel("ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)")
@@ -101,8 +99,6 @@ def is_collective(name: str) -> bool:
 def kind_of_collective(operation: str, kernel: str = "") -> str:
     """Return the kind of a collective, from PyTorch's name of the operation, or else from its kernel's name.
 
-    Examples
-    --------
     >>> kind_of_collective("_allgather_base"), kind_of_collective("", "ncclDevKernel_SendRecv(ncclDevKernelArgs)")
     ('all_gather', 'send/receive')
     """
@@ -123,8 +119,6 @@ def is_send_of_any_purpose(operation: str, kernel: str) -> bool:
 def partners_of_copy(name: str) -> tuple[bool, bool]:
     """Return whether a copy or memset moves bytes between GPUs, and whether between GPU and host.
 
-    Examples
-    --------
     >>> partners_of_copy("Memcpy DtoH (Device -> Pinned)"), partners_of_copy("Memset (Device)")
     ((False, True), (False, False))
     """

@@ -153,8 +153,6 @@ def _layers(samples: Sequence[MemorySample], end: float) -> tuple[list[str], dic
 def shown_categories(by_sample: Sequence[Mapping[str, int]]) -> list[str]:
     """Return the memory categories to show, from the bottom up: the largest, and a last one for the rest.
 
-    Examples
-    --------
     >>> shown_categories([{"activations": 2, "buffers": 0}, {"parameters": 1}])
     ['parameters', 'activations']
     """
@@ -214,8 +212,6 @@ def bytes_axis(axis: Axis, highest: float, label: str) -> None:
 def tick_step(highest: float) -> float:
     """Return the distance of axis ticks: 1, 2 or 5 times a power of ten, with at most eight ticks up to `highest`.
 
-    Examples
-    --------
     >>> tick_step(80.0), tick_step(3.0)
     (10.0, 0.5)
     """
