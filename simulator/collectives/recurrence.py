@@ -110,22 +110,13 @@ def by_rounds(end: Floats, latency: Floats, takes: Iterable[Floats]) -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class _Slower:
-    """For each hop in a ring, the nearest slower hops on both sides; the ring's slowest hops do not count.
+    """For each hop in a ring, the nearest slower hops on both sides; the ring's slowest hops do not count."""
 
-    Attributes
-    ----------
-    behind, ahead : int array, shape (hops,)
-        Nearest slower hop with a lower number, and with a higher number.
-    equal : list of (int, int)
-        Successive equally slow hops (earlier, later), without a slower hop between them, in order.
-    pairs : int
-        Number of pairs of a hop and a hop on its chain of `behind`s, itself included: the work of the formula.
-    """
-
-    behind: Ints
-    ahead: Ints
+    behind: Ints  # nearest slower hop with a lower number, shape (hops,)
+    ahead: Ints  # nearest slower hop with a higher number, shape (hops,)
+    # Successive equally slow hops (earlier, later), without a slower hop between them, in order
     equal: list[tuple[int, int]]
-    pairs: int
+    pairs: int  # pairs of a hop and a hop on its chain of `behind`s, itself included: the work of the formula
 
 
 def _slower(takes: Floats) -> _Slower:

@@ -276,18 +276,14 @@ def live_bytes(
 
 
 def _peak(nbytes: list[float], layer: float) -> LiveBytes:
-    """Return the saved bytes after the forward pass and at the backward peak, given each layer's saved bytes and a
-    whole layer's bytes.
-    """
+    """Return the saved bytes after the forward pass and at the backward peak, from layers' saved and whole bytes."""
     # In the backward pass the current layer is whole, earlier layers are as kept, later layers are freed. The sum
     # shrinks from layer to layer, so the last layer is the peak.
     return LiveBytes(sum(nbytes), sum(nbytes[:-1]) + layer)
 
 
 def _segments(num_layers: int, boundary: float, layer: float) -> LiveBytes:
-    """Return the saved bytes of all layers under the policy "sqrt": segments of about sqrt(L) layers, each with a
-    single saved input.
-    """
+    """Return the saved bytes under "sqrt": segments of about sqrt(L) layers, each with a single saved input."""
     count = max(1, round(math.sqrt(num_layers)))
     # With 10 layers: 3 segments of 4, 3 and 3 layers.
     sizes = [num_layers // count + (i < num_layers % count) for i in range(count)]

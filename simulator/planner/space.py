@@ -198,9 +198,7 @@ def settings(
 
 
 def _step(base: TrainingStep, spec: TrainingSpec, setting: PlanSetting) -> TrainingStep:
-    """Return the training step of a setting: a copy of `base` with the setting's own fields; raise ValueError if
-    infeasible.
-    """
+    """Return a setting's training step: `base` with the setting's fields; raise ValueError if infeasible."""
     keys = setting.spec(spec)
     step = replace(
         base.with_keys(
@@ -309,9 +307,7 @@ def _shares(sharding: str, shard_size: int, dp: int) -> bool:
 
 
 def _orders(values: Mapping[str, tuple[Any, ...]], pp: int) -> Iterator[tuple[str, int]]:
-    """Yield pairs of a pipeline schedule and a number of virtual stages that the schedule allows, for `pp` pipeline
-    ranks.
-    """
+    """Yield pairs of a schedule and a number of virtual stages that it allows, for `pp` pipeline ranks."""
     # Schedules do not matter without a pipeline: one setting represents them.
     if pp == 1:
         yield "1f1b", 1

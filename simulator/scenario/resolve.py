@@ -79,10 +79,7 @@ def _plan(plan: PlanSpec) -> dict[str, Any]:
 
 
 def _leave_to_plan(data: dict[str, Any], plan: PlanSpec) -> None:
-    """Remove from a scenario's data, in place, the keys that its plan chooses.
-
-    Their defaults would look like the user's choice.
-    """
+    """Remove in place the keys that the plan chooses: their defaults would look like the user's choice."""
     choices = {**plan.fix, **plan.among}
     # Keys in SAID_OR_CHOSEN keep the scenario's value if the plan names none; every other key is chosen.
     keys = [key for name, key in KEYS.items() if name not in SAID_OR_CHOSEN or name in choices]

@@ -390,10 +390,7 @@ def _based(file: _Origin, document: Document) -> _Origin:
 
 
 def _with_base(keys: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the keys of a framework file, and those keys of its `based_on` that the file lacks.
-
-    The framework in `based_on` may itself be based on another framework.
-    """
+    """Return a framework file's keys, and those that it lacks from `based_on`, which may itself have a base."""
     if keys.get("based_on", "") in ("", BARE.name):
         return keys
     base = _with_base(read_named("framework", keys["based_on"])[1].data)

@@ -69,9 +69,7 @@ class KernelCost:
 
 @dataclass(frozen=True, slots=True)
 class _Contention:
-    """Resources that a collective in flight leaves to kernels: number of SMs taken, and the share of HBM bandwidth
-    left.
-    """
+    """Resources that a collective in flight leaves: number of SMs taken, and the share of HBM bandwidth left."""
 
     sms_taken: int
     hbm_left: float

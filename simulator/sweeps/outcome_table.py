@@ -112,9 +112,7 @@ def _gpu_time(fields: Mapping[str, Any], key: str) -> float:
 def _with_fewest(
     flat: Sequence[dict[str, Any]], outcomes: Sequence[PointOutcome]
 ) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-    """Return the table rows of training steps on several numbers of GPUs, each with the row of the fewest GPUs and
-    otherwise equal settings.
-    """
+    """Return the rows of steps on several numbers of GPUs, each with the fewest GPUs' row of equal settings."""
     trained = [place for place, fields in enumerate(flat) if _GPUS in fields and fields.get("tokens_per_s")]
     if len({flat[place][_GPUS] for place in trained}) < 2:
         return []

@@ -128,9 +128,7 @@ def drawn_failures(process: FailureProcess, nodes: int, until: float, seed: int)
 def _times(
     stream: np.random.Generator, shape: float, mean: float, process: FailureProcess, until: float
 ) -> Sequence[float]:
-    """Return the times of one node's failures of one kind before `until` [s]; `mean` is the mean time between them
-    [s].
-    """
+    """Return one node's failures of one kind before `until` [s]; `mean` is the mean time between them [s]."""
     # The mean of a Weibull distribution is scale x gamma(1 + 1/shape).
     scale = mean / gamma(1.0 + 1.0 / shape)
     most = until + process.early_factor * process.early_time

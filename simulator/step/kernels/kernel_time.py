@@ -35,9 +35,7 @@ _DECODES: Final = 2.2
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _HashableGpu:
-    """A wrapper that makes a Gpu hashable for caches, equal only to itself; a Gpu's mappings have no hash. Holding the
-    GPU keeps its id unique.
-    """
+    """A Gpu made hashable for caches, equal only to itself; holding it keeps its id unique."""
 
     gpu: Gpu
 

@@ -71,13 +71,7 @@ class _Rank:
 
 @dataclass(slots=True)
 class _Greedy:
-    """A single attempt of the greedy heuristic to build a zero-bubble order.
-
-    Attributes
-    ----------
-    ranks, micro_batches : int
-        Size of the pipeline.
-    """
+    """A single attempt of the greedy heuristic to build a zero-bubble order."""
 
     ranks: int
     micro_batches: int
