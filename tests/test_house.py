@@ -28,9 +28,10 @@ def test_each_edge_that_hangs_on_one_module_has_a_reason_in_the_design() -> None
 
 
 def test_the_counts_see_what_they_count() -> None:
-    """Each count on records and edges that are known: a repeated field, a large record, a thin edge, a vague name."""
+    """Each count on what is known: a repeated field, a large record, a thin edge, a vague name, an example."""
     assert "_Collective.half_size = MachineCollective.half_size" in house.fields_twice()
     assert any("Transformer (" in record for record in house.large_records())
     assert {"own", "one"} <= set(house.vague_names())
+    assert "simulator.scenario.records.adapter" in set(house.documented()) - set(house.without_example())
     assert "basics" in house.layers()[0]
     assert "simulator.cli.commands" in house.entered_by("refusal")()

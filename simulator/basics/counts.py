@@ -25,8 +25,6 @@ _MOST: Final = 2**53
 def number_of(count: int, noun: str) -> str:
     """Return a count and a noun as text, the noun in the plural if needed: "1 rank", "8 ranks".
 
-    Examples
-    --------
     >>> number_of(1, "point"), number_of(1398, "step")
     ('1 point', '1,398 steps')
     """
@@ -36,8 +34,6 @@ def number_of(count: int, noun: str) -> str:
 def divisors(number: int) -> list[int]:
     """Return the divisors of a positive number, ascending.
 
-    Examples
-    --------
     >>> divisors(12)
     [1, 2, 3, 4, 6, 12]
     """
@@ -124,10 +120,18 @@ def _with_unit(text: str, units: dict[str, float], allowed: str) -> float:
 
 
 def is_thousands(number: float) -> bool:
-    """Return True if a float looks like a count written as 1e6, and not like a quotient that happens to be whole."""
+    """Return True if a float looks like a count written as 1e6, and not like a quotient that happens to be whole.
+
+    >>> is_thousands(8000.0), is_thousands(0.5 / 0.125)
+    (True, False)
+    """
     return 0 < number <= _MOST and number % 1000 == 0
 
 
 def allowed(k: int) -> str:
-    """Return a text about allowed counts, for error messages."""
+    """Return a text about allowed counts, for error messages.
+
+    >>> allowed(1024)
+    'must be a whole number, such as 8000, 1e6, 8Ki or 8k, which is 8192'
+    """
     return f"must be a whole number, such as 8000, 1e6, 8Ki or 8k, which is {8 * k}"

@@ -22,8 +22,6 @@ _NUMBER: Final = re.compile(r"[-+]?(inf|nan|([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?
 def csv_text(rows: Iterable[Iterable[Any]]) -> str:
     r"""Return a table, given by rows of cells, as CSV text; texts that begin like a formula get a quote in front.
 
-    Examples
-    --------
     >>> csv_text([["name", "value"], ["=1+1", -0.5], ["ring", "+1e+05"]])
     "name,value\n'=1+1,-0.5\nring,+1e+05\n"
     """

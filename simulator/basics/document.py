@@ -144,8 +144,6 @@ def parse(text: str, source: str = "<text>", *, keep_faults: bool = False) -> Do
 
     `source` names the text in faults; `keep_faults` stores faults such as duplicate keys for the caller to report.
 
-    Examples
-    --------
     >>> document = parse("# Why?\\nname: demo\\nsize: 1 MiB")
     >>> document.question, document.data["size"], document.values[("size",)]
     ('Why?', '1 MiB', (3, 7))

@@ -123,7 +123,11 @@ _ALIASES: Final = {
 
 
 def is_narrow(dtype: str) -> bool:
-    """Return True if a dtype has at most eight bits: matmul inputs are then cast from a wider dtype."""
+    """Return True if a dtype has at most eight bits: matmul inputs are then cast from a wider dtype.
+
+    >>> is_narrow("float8_e4m3fn"), is_narrow("bfloat16")
+    (True, False)
+    """
     return find(dtype, stored=False).bits <= 8
 
 

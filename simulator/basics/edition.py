@@ -34,10 +34,7 @@ def _digest() -> str:
 
 
 def _files() -> Iterator[tuple[str, Path]]:
-    """Yield the name and path for every file in the package that can change a simulation's outcome.
-
-    The name is equal in a checkout and in an installed package.
-    """
+    """Yield the name and path, equal in a checkout and installed, of every file that can change an outcome."""
     for path in sorted(_PACKAGE.rglob("*")):
         name = path.relative_to(_PACKAGE).as_posix()
         # Topologies and scenarios belong to the point, whose content is compared separately.

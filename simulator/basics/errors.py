@@ -211,8 +211,6 @@ class NoRouteError(SimulationError):
 def one_line(text: str) -> str:
     r"""Return a text as a single line of bounded length: line breaks are escaped, and the middle may be omitted.
 
-    Examples
-    --------
     >>> one_line("a\nb")
     'a\\nb'
     """
@@ -223,8 +221,6 @@ def one_line(text: str) -> str:
 def in_lines(faults: Sequence[str]) -> str:
     """Return faults joined to a text, a line each: the first 50, and the number of further faults.
 
-    Examples
-    --------
     >>> in_lines(["a.yaml:1:1: x", "a.yaml:2:1: y"])
     'a.yaml:1:1: x\\na.yaml:2:1: y'
     """
@@ -237,8 +233,6 @@ def few(names: Sequence[str], most: int, more: str = ", ...") -> str:
 
     A single further name is written out, because an ellipsis would hide it and save no room.
 
-    Examples
-    --------
     >>> few(["a", "b", "c"], most=2), few(["a", "b", "c", "d"], most=2)
     ('a, b, c', 'a, b, ...')
     """
@@ -250,8 +244,6 @@ def one_of(allowed: Iterable[str], name: object, listed_by: str = "") -> str:
 
     Of many names, the text contains only the probable ones and `listed_by`, the command that lists all.
 
-    Examples
-    --------
     >>> one_of(["ring", "tree"], "rng")
     "one of ring, tree; did you mean 'ring'?"
     >>> one_of(map(str, range(100)), "3x", "simulator list numbers")
@@ -267,7 +259,11 @@ def one_of(allowed: Iterable[str], name: object, listed_by: str = "") -> str:
 
 
 def did_you_mean(names: Sequence[str]) -> str:
-    """Return the question which of the names was meant: "did you mean 'a', 'b' or 'c'?"; empty without names."""
+    """Return the question which of the names was meant; empty without names.
+
+    >>> did_you_mean(["ring", "tree", "mesh"])
+    "did you mean 'ring', 'tree' or 'mesh'?"
+    """
     choices = " or ".join(filter(None, [", ".join(map(repr, names[:-1])), *map(repr, names[-1:])]))
     return f"did you mean {choices}?" if choices else ""
 
@@ -276,6 +272,9 @@ def similar(names: Sequence[str], written: str, most: int) -> list[str]:
     """Return the names that a text probably means; empty if no name is similar.
 
     At most `most` names continue or resemble the text; up to three names contain the text.
+
+    >>> similar(["h100_sxm", "h200_sxm"], "h100", 3)
+    ['h100_sxm']
     """
     typed = written[:_MOST_COMPARED].lower()
     if not typed:

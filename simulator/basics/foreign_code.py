@@ -60,12 +60,20 @@ def is_foreign(name: str) -> bool:
 
 
 def located(name: str, base: Path | None = None) -> str:
-    """Return a name unchanged, and the path of a Python file made absolute; relative paths start from `base`."""
+    """Return a name unchanged, and the path of a Python file made absolute; relative paths start from `base`.
+
+    >>> located("ring.py", Path("/parts")), located("ring", Path("/parts"))
+    ('/parts/ring.py', 'ring')
+    """
     return str(((base or Path()) / name).absolute()) if is_python_file(name) else name
 
 
 def file_name(name: str) -> str:
-    """Return a name unchanged, and the path of a Python file without its folders."""
+    """Return a name unchanged, and the path of a Python file without its folders.
+
+    >>> file_name("/home/parts/ring.py"), file_name("ring")
+    ('ring.py', 'ring')
+    """
     return Path(name).name if is_python_file(name) else name
 
 

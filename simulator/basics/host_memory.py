@@ -54,7 +54,8 @@ def address_space_left(proc: Path = _PROC) -> float:
 def cgroup_limit(proc: Path = _PROC, cgroups: Path = _CGROUPS) -> float:
     """Return the memory limit in this process's control group and parent groups, set by containers [B].
 
-    The limit is infinite if there is none.
+    >>> cgroup_limit(Path("/system/without/groups"))
+    inf
     """
     try:
         lines = (proc / "cgroup").read_text().splitlines()

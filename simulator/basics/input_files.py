@@ -95,6 +95,13 @@ def parse_json(text: str, source: str = "<text>") -> Any:
     ScenarioError
         Invalid JSON, with line and column; a duplicate key; numbers with more than 308 digits; nesting deeper than 40
         levels.
+
+    Examples
+    --------
+    >>> parse_json('{"ranks": 4, "ranks": 8}', "job.json")
+    Traceback (most recent call last):
+        ...
+    simulator.basics.errors.ScenarioError: job.json: ranks: occurs 2 times in an object, with 4 and 8; keep one
     """
     try:
         data = json.loads(text, parse_int=_parse_int, object_pairs_hook=_mapping)

@@ -18,8 +18,6 @@ Intervals = Floats | Iterable[tuple[float, float]]
 def union(intervals: Intervals) -> Floats:
     """Return the intervals (start, end) in order, with overlapping and touching intervals merged, shape (n, 2).
 
-    Examples
-    --------
     >>> union([(2, 3), (0, 1), (0.5, 1.5)]).tolist()
     [[0.0, 1.5], [2.0, 3.0]]
     """
@@ -42,8 +40,6 @@ def as_array(intervals: Intervals) -> Floats:
 def length(intervals: Intervals) -> float:
     """Return the length covered by at least one interval (start, end).
 
-    Examples
-    --------
     >>> length([(0, 2), (1, 3)])
     3.0
     """
@@ -55,8 +51,6 @@ def length(intervals: Intervals) -> float:
 def outside(intervals: Intervals, others: Intervals) -> float:
     """Return the length covered by at least one first interval and by no second interval (`others`).
 
-    Examples
-    --------
     >>> outside([(0, 2)], [(1, 3)])
     1.0
     """
@@ -124,8 +118,6 @@ def largest_so_far(values: Floats, group: Ints) -> Floats:
     A running maximum must start again at each group. Therefore values are replaced by their ranks, and the ranks in a
     group are raised above the ranks of the group before. Ranks are whole numbers, so nothing is rounded.
 
-    Examples
-    --------
     >>> largest_so_far(np.array([3.0, 1.0, 2.0, 5.0]), np.array([0, 0, 1, 1])).tolist()
     [3.0, 3.0, 2.0, 5.0]
     """

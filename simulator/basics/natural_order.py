@@ -8,8 +8,6 @@ import re
 def natural(name: str) -> tuple[tuple[int, str], ...]:
     """Return a sort key for a name, by which "layer 2" comes before "layer 10": digits sort by number.
 
-    Examples
-    --------
     >>> sorted(["gpu10", "gpu2"], key=natural)
     ['gpu2', 'gpu10']
     >>> sorted(["9²8", "9" * 5000, "10"], key=natural)[:2]

@@ -14,8 +14,6 @@ DEEPEST: Final = 40
 def at(data: Any, key: tuple[str | int, ...]) -> Any:
     """Return the value at a key path in nested lists and mappings; None if there is no such value.
 
-    Examples
-    --------
     >>> at({"a": [1, 2]}, ("a", 1)), at({"a": [1, 2]}, ("b", 1))
     (2, None)
     """
@@ -30,8 +28,6 @@ def at(data: Any, key: tuple[str | int, ...]) -> Any:
 def is_deep(data: Any, most: int = DEEPEST) -> bool:
     """Return True if `data` has more than `most` levels of nested lists and mappings.
 
-    Examples
-    --------
     >>> is_deep({"a": [1]}, 2), is_deep({"a": [1]}, 1)
     (False, True)
     """

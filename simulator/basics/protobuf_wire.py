@@ -31,8 +31,6 @@ class WireError(ValueError):
 def varint(data: bytes, at: int) -> tuple[int, int]:
     r"""Return the varint that begins at byte `at`, and the place behind it.
 
-    Examples
-    --------
     >>> varint(b"\x96\x01", 0)
     (150, 2)
     """
@@ -48,7 +46,11 @@ def varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def fields(message: bytes) -> Iterator[tuple[int, int, Value]]:
-    """Yield the number, wire type and value of each field of a message."""
+    """Yield the number, wire type and value of each field of a message.
+
+    >>> list(fields(bytes.fromhex("089601")))
+    [(1, 0, 150)]
+    """
     at = 0
     while at < len(message):
         key, at = varint(message, at)
@@ -72,7 +74,11 @@ def fields(message: bytes) -> Iterator[tuple[int, int, Value]]:
 
 
 def messages(data: bytes) -> Iterator[bytes]:
-    """Yield the messages of a stream in which a varint with the length precedes each message."""
+    r"""Yield the messages of a stream in which a varint with the length precedes each message.
+
+    >>> list(messages(b"\x02ab\x00\x01c"))
+    [b'ab', b'', b'c']
+    """
     at = 0
     while at < len(data):
         message, at = _delimited(data, at)
@@ -99,20 +105,26 @@ def packed(value: Value) -> list[int]:
 
 
 def signed(value: int) -> int:
-    """Return a varint's value as an int32 or int64, whose negative numbers are written with 64 bits."""
+    """Return a varint's value as an int32 or int64, whose negative numbers are written with 64 bits.
+
+    >>> signed(5), signed(2**64 - 1)
+    (5, -1)
+    """
     return value - 2**64 if value >= 2**63 else value
 
 
 def zigzag(value: int) -> int:
-    """Return a varint's value as a sint32 or sint64."""
+    """Return a varint's value as a sint32 or sint64.
+
+    >>> [zigzag(value) for value in (0, 1, 2, 3)]
+    [0, -1, 1, -2]
+    """
     return (value >> 1) ^ -(value & 1)
 
 
 def written_varint(value: int) -> bytes:
     r"""Return a number, 0 to 2^64 - 1, as a varint.
 
-    Examples
-    --------
     >>> written_varint(150)
     b'\x96\x01'
     """
@@ -125,7 +137,11 @@ def written_varint(value: int) -> bytes:
 
 
 def written_field(number: int, value: float | str | bytes) -> bytes:
-    """Return a field: a varint for a whole number, 64 bits for a float, bytes with their length for the rest."""
+    """Return a field: a varint for a whole number, 64 bits for a float, bytes with their length for the rest.
+
+    >>> written_field(1, 150).hex(), written_field(2, "ab").hex()
+    ('089601', '12026162')
+    """
     if isinstance(value, float):
         return written_varint(number << 3 | FIXED64) + struct.pack("<d", value)
     if isinstance(value, int):
@@ -135,11 +151,19 @@ def written_field(number: int, value: float | str | bytes) -> bytes:
 
 
 def written_packed(number: int, values: Iterable[int]) -> bytes:
-    """Return a field of packed varints; nothing without values."""
+    """Return a field of packed varints; nothing without values.
+
+    >>> written_packed(4, [3, 270]).hex(), written_packed(4, [])
+    ('2203038e02', b'')
+    """
     content = b"".join(map(written_varint, values))
     return written_field(number, content) if content else b""
 
 
 def written_message(content: bytes) -> bytes:
-    """Return a message of a stream: its length and its content."""
+    r"""Return a message of a stream: its length and its content.
+
+    >>> written_message(b"abc")
+    b'\x03abc'
+    """
     return written_varint(len(content)) + content

@@ -11,8 +11,6 @@ from collections.abc import Sequence
 def weighted_quantile(values: Sequence[float], weights: Sequence[float], share: float) -> float:
     """Return the weighted quantile: the smallest value v such that values up to v have at least `share` of the weight.
 
-    Examples
-    --------
     >>> weighted_quantile([3.0, 1.0, 2.0], [1.0, 1.0, 2.0], 0.75)
     2.0
     """

@@ -54,8 +54,6 @@ class ValueReader:
 def shown(value: Any) -> str:
     """Return a value as written in YAML, shortened, for messages.
 
-    Examples
-    --------
     >>> shown("rng"), shown(True), shown(None), shown({"a": 1})
     ("'rng'", 'true', 'nothing', 'a mapping')
     """
@@ -75,7 +73,13 @@ def shown(value: Any) -> str:
 
 
 def whole(least: int, most: int | None = None) -> ValueReader:
-    """Return a validator for a whole number within bounds; 8.0 and '8' are refused, with a hint."""
+    """Return a validator for a whole number within bounds; its error hints at the right form.
+
+    >>> whole(1).reader(8.0)
+    Traceback (most recent call last):
+        ...
+    ValueError: got 8.0; must be a whole number; write 8
+    """
 
     def reader(value: Any) -> int:
         # True is an int in Python.
@@ -96,7 +100,11 @@ def whole(least: int, most: int | None = None) -> ValueReader:
 
 
 def whole_or(word: str, least: int, most: int) -> ValueReader:
-    """Return a validator for a whole number within bounds, or a word."""
+    """Return a validator for a whole number within bounds, or a word.
+
+    >>> [whole_or("all", 1, 8).reader(value) for value in (8, "all")]
+    [8, 'all']
+    """
     number = whole(least, most)
 
     def reader(value: Any) -> int | str:
@@ -111,7 +119,11 @@ def whole_or(word: str, least: int, most: int) -> ValueReader:
 
 
 def count(least: int, most: int | None, k: int) -> ValueReader:
-    """Return a validator for a whole number within bounds, also written 8k, 1_000_000 or 1e6; k means `k` units."""
+    """Return a validator for a whole number within bounds, also written 8k, 1_000_000 or 1e6; k means `k` units.
+
+    >>> [count(1, None, 1024).reader(value) for value in (8, "8k", 1e6)]
+    [8, 8192, 1000000]
+    """
     bounded = whole(least, most)
 
     def reader(value: Any) -> int:
@@ -131,6 +143,9 @@ def number(*, positive: bool, most: float) -> ValueReader:
 
     Positive numbers serve as divisors elsewhere. A lower bound, shared with quantities with a unit, keeps the quotient
     from overflowing.
+
+    >>> [number(positive=False, most=1.0).reader(value) for value in (0, 1)]
+    [0.0, 1.0]
     """
 
     def reader(value: Any) -> float:
@@ -162,6 +177,11 @@ def choice(
         Known words from elsewhere, with a message for each.
     aliases : dict of str to str, optional
         Other words for an allowed word.
+
+    Examples
+    --------
+    >>> choice(("full", "none"), aliases={"off": "none"}).reader("Off")
+    'none'
     """
 
     def reader(value: Any) -> str | bool:
@@ -195,6 +215,11 @@ def known(
         May raise an UnknownNameError with a better message.
     listed_by : str, optional
         Command that lists the names, such as "simulator list algorithms".
+
+    Examples
+    --------
+    >>> known(lambda: ["zero1", "zero3"]).reader("ZeRO-3")
+    'zero3'
     """
 
     def reader(value: Any) -> str:
@@ -223,6 +248,9 @@ def known_or_path(
 
     `installed` returns further names, of files that installed packages bring. Paths are returned unchanged; the file is
     checked at its use.
+
+    >>> known_or_path(lambda: ["ring"], (".py",), "simulator list algorithms").reader("./own.py")
+    './own.py'
     """
     return part(known(names, listed_by=listed_by), suffixes, installed)
 
@@ -288,7 +316,11 @@ def text(pattern: str, rule: str) -> ValueReader:
 
 
 def size(least: int) -> ValueReader:
-    """Return a validator for a number of bytes written with a unit, at least `least` [B]."""
+    """Return a validator for a number of bytes written with a unit, at least `least` [B].
+
+    >>> size(1).reader("256 MiB")
+    268435456
+    """
 
     def reader(value: Any) -> int:
         if isinstance(value, int | float) and not isinstance(value, bool):

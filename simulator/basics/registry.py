@@ -97,8 +97,6 @@ def other_names(kind: Kind) -> dict[str, str]:
 def shipped(kind: Kind, written: str) -> str | None:
     """Return the shipped name of a kind that a user's text refers to, in any spelling; None if there is none.
 
-    Examples
-    --------
     >>> shipped("model", "meta-llama/Llama-3.1-8B"), shipped("gpu", "A100 (80 GB)"), shipped("gpu", "my_gpu.yaml")
     ('llama3_8b', 'a100_sxm_80gb', None)
     """
@@ -112,7 +110,11 @@ def installed_files(kind: Kind) -> dict[str, Path]:
 
 
 def is_file(path: Path) -> bool:
-    """Return True if `path` is an existing file; also False for names with too many or invalid characters."""
+    """Return True if `path` is an existing file; also False for names with too many or invalid characters.
+
+    >>> is_file(Path("x" * 5000))
+    False
+    """
     try:
         return path.is_file()
     except (OSError, ValueError):

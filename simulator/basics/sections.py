@@ -14,8 +14,6 @@ SECTIONS: Final = ("cluster", "collective", "training")
 def flat(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return settings of a scenario by dotted key; a section's mapping is replaced by a setting for each of its keys.
 
-    Examples
-    --------
     >>> flat({"collective": {"algorithm": "ring", "servers.count": 4}, "seed": 1})
     {'collective.algorithm': 'ring', 'collective.servers.count': 4, 'seed': 1}
     """
@@ -33,8 +31,6 @@ def _keys(key: str, value: Any) -> Iterator[tuple[str, Any]]:
 def varied(axes: Mapping[str, Iterable[Any]]) -> dict[str, None]:
     """Return the dotted keys set by a sweep's axes, in order, as the keys in a dict with values None.
 
-    Examples
-    --------
     >>> list(varied({"training": [{}, {"sharding": "ddp"}], "seed": [1, 2]}))
     ['training.sharding', 'seed']
     """
@@ -51,8 +47,6 @@ def varied(axes: Mapping[str, Iterable[Any]]) -> dict[str, None]:
 def overlap(first: str, second: str) -> bool:
     """Return True if two dotted keys are equal, or if one contains the other.
 
-    Examples
-    --------
     >>> overlap("collective.servers", "collective.servers.count"), overlap("collective.size", "collective.servers")
     (True, False)
     """

@@ -19,8 +19,6 @@ def started(sentence: str) -> str:
 
     Names with a digit, an underscore or an arrow keep their form, as do abbreviations, which have no vowel.
 
-    Examples
-    --------
     >>> started("ring is fastest"), started("zero3 is fastest"), started("all_gather is fastest")
     ('Ring is fastest', 'zero3 is fastest', 'all_gather is fastest')
     >>> started("tp 2 is fastest"), started("overflows, tp 2 ...")

@@ -69,7 +69,11 @@ class Late:
 
 
 def servers_among(servers: int | Literal["all"], workers: int) -> int:
-    """Return the number of parameter servers beside a number of workers."""
+    """Return the number of parameter servers beside a number of workers.
+
+    >>> servers_among("all", 8), servers_among(2, 8)
+    (8, 2)
+    """
     return workers if servers == "all" else servers
 
 

@@ -17,8 +17,6 @@ _LONGEST: Final = 100
 def plain(name: str) -> str:
     """Return a name's normal form, equal for every spelling: lower case, with separators only between digits.
 
-    Examples
-    --------
     >>> plain("Llama3-8B"), plain("all_reduce"), plain("A100 (80 GB)"), plain("qwen2_0.5b")
     ('llama3_8b', 'allreduce', 'a100_80gb', 'qwen2_0.5b')
     """

@@ -96,8 +96,6 @@ def parse(text: str, kind: Kind) -> float:
 def parse_bytes(text: str) -> int:
     """Return a quantity of bytes, such as "1.5 KiB", as a whole number [B].
 
-    Examples
-    --------
     >>> parse_bytes("1.5 KiB")
     1536
     """
@@ -135,8 +133,6 @@ def _exact(text: str, kind: Kind) -> Fraction:
 def within(quantity: float, kind: Kind | None = None) -> bool:
     """Return True if a quantity in SI units has a size that can be simulated; without `kind`, for a factor.
 
-    Examples
-    --------
     >>> within(0.0), within(1e-320), within(10**400), within(1e-320, "time")
     (True, False, False, True)
     """
@@ -162,8 +158,6 @@ def _why_not(unit: str, kind: Kind) -> str:
 def format_bytes(nbytes: float) -> str:
     """Return text for an array size or for bytes sent, in binary units; exact for multiples of a unit.
 
-    Examples
-    --------
     >>> format_bytes(256 * 2**20), format_bytes(1000)
     ('256 MiB', '1000 B')
     """
@@ -178,8 +172,6 @@ def format_bytes(nbytes: float) -> str:
 def format_size(nbytes: float) -> str:
     """Return text for an array size as `format_bytes`, in decimal units if only these are exact.
 
-    Examples
-    --------
     >>> format_size(256 * 2**20), format_size(102_400_000)
     ('256 MiB', '102.4 MB')
     """
@@ -194,8 +186,6 @@ def format_size(nbytes: float) -> str:
 def format_memory(nbytes: float, digits: int = 3) -> str:
     """Return bytes in a memory as text, in binary units with three digits (or `digits`), as nvidia-smi and torch do.
 
-    Examples
-    --------
     >>> format_memory(80 * 2**30), format_memory(9.6e6)
     ('80 GiB', '9.16 MiB')
     """
@@ -206,8 +196,6 @@ def format_memory(nbytes: float, digits: int = 3) -> str:
 def byte_unit(nbytes: float) -> tuple[str, int]:
     """Return the name of the largest binary unit not above `nbytes` bytes, and the unit's size [B].
 
-    Examples
-    --------
     >>> byte_unit(3 * 2**30)
     ('GiB', 1073741824)
     """
@@ -217,8 +205,6 @@ def byte_unit(nbytes: float) -> tuple[str, int]:
 def format_time(seconds: float) -> str:
     """Return a time [s] as text with four digits and a fitting unit.
 
-    Examples
-    --------
     >>> format_time(0.00128), format_time(0.0), format_time(87_084)
     ('1.28 ms', '0 s', '87,080 s')
     """
@@ -235,8 +221,6 @@ def format_time(seconds: float) -> str:
 def format_duration(seconds: float) -> str:
     """Return a waiting time [s] as text with two digits, in seconds to years.
 
-    Examples
-    --------
     >>> format_duration(42), format_duration(150), format_duration(7200), format_duration(1e6), format_duration(1e9)
     ('42 seconds', '2.5 minutes', '2 hours', '12 days', '32 years')
     """
@@ -250,8 +234,6 @@ def format_duration(seconds: float) -> str:
 def format_bandwidth(bandwidth: float) -> str:
     """Return a bandwidth as text in decimal units, per direction.
 
-    Examples
-    --------
     >>> format_bandwidth(12.5e9)
     '12.5 GB/s'
     """

@@ -22,8 +22,6 @@ def work_unit(reports: Iterable[Mapping[str, Any] | None]) -> str:
 
     None stands for a point without a report and has no unit.
 
-    Examples
-    --------
     >>> work_unit([{"work_unit": "sample"}, None]), work_unit([{"work_unit": "sample"}, {"work_unit": "token"}])
     ('sample', 'token')
     """
@@ -34,8 +32,6 @@ def work_unit(reports: Iterable[Mapping[str, Any] | None]) -> str:
 def useful_unit(reports: Iterable[Mapping[str, Any] | None]) -> str:
     """Return the unit of the work that counts towards a training: useful tokens if a report has padding.
 
-    Examples
-    --------
     >>> useful_unit([{"tokens_used": 0.6}]), useful_unit([{"work_unit": "sample"}])
     ('useful token', 'sample')
     """
@@ -44,14 +40,21 @@ def useful_unit(reports: Iterable[Mapping[str, Any] | None]) -> str:
 
 
 def has_padding(reports: Iterable[Mapping[str, Any]]) -> bool:
-    """Return True if some tokens in the steps of the reports are padding."""
+    """Return True if some tokens in the steps of the reports are padding.
+
+    >>> has_padding([{"tokens_used": 0.9}, {}]), has_padding([{}])
+    (True, False)
+    """
     return any(report.get("tokens_used", 1.0) < 1.0 for report in reports)
 
 
 def useful_rate(report: Mapping[str, Any]) -> float:
     """Return a report's speed without padding, in tokens or samples per second [1/s].
 
-    Reports of earlier versions have no padding.
+    >>> useful_rate({"tokens_per_s": 100.0, "useful_tokens_per_s": 90.0})
+    90.0
+    >>> useful_rate({"tokens_per_s": 100.0})  # from an earlier version
+    100.0
     """
     return float(report.get("useful_tokens_per_s", report["tokens_per_s"]))
 
@@ -59,8 +62,6 @@ def useful_rate(report: Mapping[str, Any]) -> float:
 def micro_batch_text(unit: str, size: int, seq_len: int) -> str:
     """Return the size of a micro-batch as text: sequences x tokens, or samples that are no sequences.
 
-    Examples
-    --------
     >>> micro_batch_text(TOKEN, 2, 8192), micro_batch_text(SAMPLE, 256, 1)
     ('2 x 8,192 tokens', '256 samples')
     """
@@ -70,8 +71,6 @@ def micro_batch_text(unit: str, size: int, seq_len: int) -> str:
 def rate_name(unit: str) -> str:
     """Return the name of a speed in a unit of work.
 
-    Examples
-    --------
     >>> rate_name(TOKEN), rate_name(SAMPLE)
     ('tokens/s', 'samples/s')
     """

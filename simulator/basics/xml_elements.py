@@ -103,6 +103,11 @@ def read_tree(content: bytes, source: str) -> Element:
     ------
     ScenarioError
         As for `read_elements`; more than 50,000 elements, or more than 40 levels.
+
+    Examples
+    --------
+    >>> [child.name for child in read_tree(b"<algo><gpu/><gpu/></algo>", "ring.xml").children]
+    ['gpu', 'gpu']
     """
     opened: list[Element] = []
     outermost: list[Element] = []
@@ -125,8 +130,6 @@ def read_tree(content: bytes, source: str) -> Element:
 def outermost_name(text: str) -> str | None:
     """Return the name of a text's outermost XML element; None if the text is no XML.
 
-    Examples
-    --------
     >>> outermost_name('<?xml version="1.0"?> <!-- a --> <system version="1"/>'), outermost_name("a: 1")
     ('system', None)
     """

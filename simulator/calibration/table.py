@@ -20,8 +20,11 @@ class Table:
     rows: tuple[tuple[str, ...], ...]
 
     def text(self, width: int | None = None) -> str:
-        """Return the table in aligned text lines with at most `width` characters each; without a width, lines may have
+        r"""Return the table in aligned text lines with at most `width` characters each; without a width, lines may have
         any length.
+
+        >>> Table("Runs", ("run", "error"), (("a", "1 %"),)).text()
+        'Runs\n  run  error\n  a      1 %'
         """
         # "likely reason" is the only text column besides the first.
         left = [i == 0 or heading.startswith("likely") for i, heading in enumerate(self.head)]

@@ -19,7 +19,11 @@ _KEYS = ("builder", "graph", "nodes")
 
 
 def is_topology(source: str) -> bool:
-    """Return True if a path is a topology file: a graph from another program, or YAML with a topology's keys."""
+    """Return True if a path is a topology file: a graph from another program, or YAML with a topology's keys.
+
+    >>> is_topology("dgx_h100")  # a shipped name is no file
+    False
+    """
     path = Path(source)
     if path.suffix == ".graphml":
         return path.is_file()

@@ -155,10 +155,7 @@ def _warning(step: TrainingStep) -> str:
 
 
 def _scenario(options: Mapping[str, Any], gpus: int) -> dict[str, Any]:
-    """Return a scenario's data with the command's options as keys.
-
-    Any topology will do, because links do not matter.
-    """
+    """Return a scenario's data with the command's options as keys; any topology will do: links do not matter."""
     data: dict[str, Any] = {
         "name": "memory",
         "cluster": {"topology": "star_100g", "world_size": gpus},

@@ -14,28 +14,48 @@ Number = TypeVar("Number", int, float)
 
 
 def as_tokens(text: str | int) -> int:
-    """Return a number of tokens from an option's text, such as '8k'; return an int unchanged."""
+    """Return a number of tokens from an option's text; return an int unchanged.
+
+    >>> as_tokens("8k"), as_tokens(4096)
+    (8192, 4096)
+    """
     # The default is an int, and typer passes it through the parser too.
     return text if isinstance(text, int) else _read(lambda text: parse_count(text, TOKENS), text)
 
 
 def as_length(text: str | float) -> float:
-    """Return the number of tokens in a whole training from an option's text: '15T', '1e12'."""
+    """Return the number of tokens in a whole training from an option's text.
+
+    >>> as_length("15T"), as_length("1e12")
+    (15000000000000.0, 1000000000000.0)
+    """
     return _read(parse_length, text) if isinstance(text, str) else text
 
 
 def as_days(text: str | float) -> float:
-    """Return a number of days from an option's text: '30', '30d', '6w', '12h'."""
+    """Return a number of days from an option's text.
+
+    >>> as_days("30"), as_days("6w"), as_days("12h")
+    (30.0, 42.0, 0.5)
+    """
     return _read(parse_days, text) if isinstance(text, str) else text
 
 
 def as_duration(text: str | float) -> float:
-    """Return a time in seconds from an option's text with a unit: '600 s', '10min', '1.5 h'."""
+    """Return a time in seconds from an option's text with a unit.
+
+    >>> as_duration("600 s"), as_duration("10min"), as_duration("1.5 h")
+    (600.0, 600.0, 5400.0)
+    """
     return _with_unit(text, "time", "s")
 
 
 def as_rate(text: str | float) -> float:
-    """Return a bandwidth in B/s from an option's text with a unit: '20 GB/s', '400 Gb/s'."""
+    """Return a bandwidth in B/s from an option's text with a unit.
+
+    >>> as_rate("20 GB/s"), as_rate("400 Gb/s")
+    (20000000000.0, 50000000000.0)
+    """
     return _with_unit(text, "bandwidth", "GB/s")
 
 

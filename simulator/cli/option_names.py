@@ -25,8 +25,6 @@ def told_as_options(options: Mapping[str, str]) -> Iterator[None]:
 def as_options(message: str, options: Mapping[str, str]) -> str:
     """Return an error message with command-line options in place of keys; `options` maps dotted keys to options.
 
-    Examples
-    --------
     >>> as_options("<dict>: cluster.gpu: got 'x'", {"cluster.gpu": "--gpu"})
     "--gpu: got 'x'"
     """

@@ -135,8 +135,6 @@ def share_done(finished: int, total: int, counted: str, elapsed: float, before: 
 def described(simulated: Progress, what: str) -> str:
     """Format the scenario's name and the running point's progress.
 
-    Examples
-    --------
     >>> described(Progress("simulating", 0.42, 0.31), "llama")
     'llama: simulating, 310 ms, 42 % done'
     """

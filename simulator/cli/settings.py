@@ -17,8 +17,6 @@ _MOST_RANKS: Final = 10_000_000
 def as_overrides(settings: Sequence[str]) -> dict[str, str]:
     """Return the --set texts KEY=VALUE as {key: value}; raise ScenarioError without '='.
 
-    Examples
-    --------
     >>> as_overrides(["collective.size=1 MiB"])
     {'collective.size': '1 MiB'}
     """
@@ -34,8 +32,6 @@ def as_overrides(settings: Sequence[str]) -> dict[str, str]:
 def as_ranks(text: str | None) -> tuple[int, ...] | None:
     """Return the numbers in a text of ranks and ranges of ranks, rising; raise ScenarioError for anything else.
 
-    Examples
-    --------
     >>> as_ranks("8-10, 0")
     (0, 8, 9, 10)
     """

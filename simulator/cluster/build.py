@@ -181,8 +181,6 @@ def graph_size(
 
     The size is 0 for a graph file, which is loaded in any case.
 
-    Examples
-    --------
     >>> graph_size("star_100g", 1_000_000).parts
     3000001
     """
@@ -260,10 +258,7 @@ def _graph(file: Topology, gpus: int, servers: int) -> Graph:
 
 
 def _seats(graph: Graph, places: tuple[int, ...]) -> tuple[tuple[str, ...], list[tuple[int, tuple[int, ...]]]]:
-    """Return each rank's vertex, and the nodes in use, as (node number, ranks).
-
-    `places` has the GPU number of each rank.
-    """
+    """Return each rank's vertex, and the nodes in use, as (node number, ranks); `places` has the ranks' GPU numbers."""
     gpus = of_kind(graph, "gpu")
     ranks = tuple(gpus[place] for place in places)
     # A topology without nodes counts as a single node with every GPU.

@@ -24,6 +24,9 @@ def nodes_of(node_of: Mapping[int, int], group: Sequence[int], participants: int
     """Return the node number of each participant in a collective, shape (participants,); -1 without a node.
 
     `node_of` maps each rank to a node; the first participants are the group's ranks. Servers and switches have no node.
+
+    >>> nodes_of({4: 0, 5: 1}, [4, 5], 3)
+    array([ 0,  1, -1])
     """
     nodes = [node_of.get(rank, _NO_NODE) for rank in group]
     return np.array(nodes + [_NO_NODE] * (participants - len(group)), np.int64)
@@ -51,8 +54,6 @@ def spare_of_cards(cluster: Cluster, group: Sequence[int]) -> float:
     network card are in the group, these ranks share the whole bandwidth of the card equally. The card with the most
     ranks of the group decides.
 
-    Examples
-    --------
     Two GPUs of a p4de share a network card:
 
     >>> from simulator.cluster.build import build

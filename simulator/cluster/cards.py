@@ -17,8 +17,6 @@ class Card(NamedTuple):
 def card_on_route(cluster: Cluster, start: str, end: str) -> Card | None:
     """Return the first network card on the route between two vertices; None if the route passes no card.
 
-    Examples
-    --------
     >>> from simulator.cluster.build import build
     >>> p4de = build("aws_p4de", 16)
     >>> card_on_route(p4de, p4de.ranks[7], p4de.ranks[15])

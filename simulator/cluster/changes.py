@@ -103,8 +103,6 @@ class RateChange:
 def changes(events: Sequence[Event]) -> tuple[RateChange, ...]:
     """Return the moments at which events change rates, in order.
 
-    Examples
-    --------
     >>> [(one.time, dict(one.links)) for one in changes([Event(1.0, 4.0, 0.5, (7,)), Event(3.0, inf, 0.2, (7,))])]
     [(1.0, {7: 0.5}), (3.0, {7: 0.1}), (4.0, {7: 0.2})]
     """

@@ -36,8 +36,6 @@ _OTHER: Final = "pcie_server"
 def machine_of(gpu: str) -> str:
     """Return the name of the shipped topology whose slots a card fits.
 
-    Examples
-    --------
     >>> machine_of("rtx_4090"), machine_of("h100_sxm"), machine_of("l40s")
     ('geforce_server', 'dgx_h100', 'pcie_server')
     """

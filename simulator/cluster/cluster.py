@@ -82,8 +82,6 @@ class Gpu:
 def chip_of(gpu: str) -> str:
     """Return the name of a catalog GPU's chip, independent of its module and memory.
 
-    Examples
-    --------
     >>> chip_of("h100_sxm"), chip_of("h100_pcie"), chip_of("rtx_4090")
     ('h100', 'h100', 'rtx_4090')
     """

@@ -16,8 +16,6 @@ def leaf_switches(cluster: Cluster) -> tuple[str, ...]:
     The leaf switches of a rank are all switches outside of the nodes to which the path from the rank's GPU has the
     fewest links. Where GPUs of the same place in every node share a leaf (a rail), a rank has only its rail's leaf.
 
-    Examples
-    --------
     >>> from simulator.cluster.build import build
     >>> leaf_switches(build("star_100g", 4)), leaf_switches(build("dgx_h100", 8))
     (('switch0',), ())

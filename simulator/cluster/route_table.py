@@ -78,17 +78,11 @@ class Neighbours:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _TargetDistances:
-    """Distances from every vertex to several targets, indexed by target x vertices + vertex.
+    """Distances from every vertex to several targets, indexed by target x vertices + vertex."""
 
-    Attributes
-    ----------
-    distance : int array, shape (targets x vertices,)
-        Hops to the target; -1 if there is no way, or if the search stopped before.
-    hosts : int array, shape (targets x vertices,)
-        Fewest hosts on a shortest path to the target, including the vertex itself unless it is the target.
-    """
-
+    # Hops to the target; -1 if there is no way, or if the search stopped before; shape (targets x vertices,)
     distance: npt.NDArray[np.int16]
+    # Fewest hosts on a shortest path, including the vertex itself unless it is the target, same shape
     hosts: npt.NDArray[np.int16]
 
 

@@ -412,10 +412,7 @@ def _ordinals(vertices: Iterable[Mapping[str, Any]]) -> tuple[int, ...]:
 
 
 def _mixed(numbers: Iterable[int]) -> int:
-    """Return a 64-bit hash of numbers, the same in every process (splitmix64's finaliser).
-
-    The finaliser is from Steele, Lea, Flood, OOPSLA 2014.
-    """
+    """Return a 64-bit hash, the same in every process: splitmix64's finaliser (Steele, Lea, Flood, OOPSLA 2014)."""
     state = 0
     for number in numbers:
         state = (state ^ number) + 0x9E3779B97F4A7C15 & _MASK

@@ -184,10 +184,7 @@ def _gpu(document: Document, folder: Path | None) -> list[Fault]:
 
 
 def _options(document: Document, folder: Path | None) -> tuple[dict[str, Any], list[Fault]]:
-    """Return the builder's options in a topology file, with defaults, and the faults in them.
-
-    `folder` is the base for the path of an own builder.
-    """
+    """Return the builder's options, with defaults, and their faults; `folder` is the base for an own builder's path."""
     data = document.data
     if not isinstance(data, Mapping):
         return {}, []

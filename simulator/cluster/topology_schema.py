@@ -20,8 +20,6 @@ _DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 def schema() -> dict[str, Any]:
     """Return the JSON schema of a topology file (draft 2020-12).
 
-    Examples
-    --------
     >>> sorted(schema()["properties"])
     ['builder', 'collectives', 'ecmp', 'gpu', 'graph', 'name', 'options']
     """
@@ -38,14 +36,22 @@ def schema() -> dict[str, Any]:
 
 
 def options(name: str) -> dict[str, dict[str, Any]]:
-    """Return the JSON schema for each option of the builder `name`, with the description from its docstring."""
+    """Return the JSON schema for each option of the builder `name`, with the description from its docstring.
+
+    >>> options("ring")["latency"]
+    {'examples': ['5 us'], 'type': 'string', 'description': 'float: Latency of each cable [s].'}
+    """
     properties: dict[str, dict[str, Any]] = BUILDERS.find(name).options.model_json_schema()["properties"]
     described = descriptions(name)
     return {option: {**_untitled(facts), "description": described[option]} for option, facts in properties.items()}
 
 
 def descriptions(name: str) -> dict[str, str]:
-    """Return each parameter's description in the docstring for the builder `name`, by parameter."""
+    """Return each parameter's description in the docstring for the builder `name`, by parameter.
+
+    >>> descriptions("ring")["latency"]
+    'float: Latency of each cable [s].'
+    """
     lines = (inspect.getdoc(BUILDERS.find(name).function) or "").splitlines()
     first = lines.index("Parameters") + 2
     described: dict[str, str] = {}

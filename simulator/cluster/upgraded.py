@@ -76,8 +76,6 @@ def with_memory(
 ) -> dict[str, Any]:
     """Return a GPU with `times` the memory, as the keys of a GPU file; `gpu` None means the topology's GPU.
 
-    Examples
-    --------
     >>> with_memory("a100_sxm_80gb", "dgx_a100", None, 2.0)["hbm_bytes"]
     '171798691840 B'
     """

@@ -209,8 +209,6 @@ def ring_steps(request: CollectiveRequest) -> Steps:
 
     An all_reduce takes twice this number.
 
-    Examples
-    --------
     >>> ring_steps(CollectiveRequest("all_reduce", 16, 1, nodes=(tuple(range(8)), tuple(range(8, 16)))))
     Steps(inside=28, across=2)
     """

@@ -31,12 +31,20 @@ def refuse_plan(name: str) -> None:
 
 
 def is_file_name(name: str) -> bool:
-    """Return True if an algorithm's name is the path of a file."""
+    """Return True if an algorithm's name is the path of a file.
+
+    >>> is_file_name("./bruck.py"), is_file_name("bruck.xml"), is_file_name("bruck")
+    (True, True, False)
+    """
     return name.endswith(SUFFIXES)
 
 
 def located(name: str, base: Path | None = None) -> str:
-    """Return an algorithm's name with a file's path made absolute; `base` is the folder for relative paths."""
+    """Return an algorithm's name with a file's path made absolute; `base` is the folder for relative paths.
+
+    >>> located("bruck.xml", Path("/parts")), located("bruck", Path("/parts"))
+    ('/parts/bruck.xml', 'bruck')
+    """
     return str(((base or Path()) / name).absolute()) if is_file_name(name) else name
 
 

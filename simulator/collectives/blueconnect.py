@@ -63,8 +63,6 @@ from simulator.records.schedule import Repeat, Round, Schedule, kept
 def prime_factors(number: int) -> list[int]:
     """Return the prime factors of a whole number in rising order; none for 1.
 
-    Examples
-    --------
     >>> prime_factors(48), prime_factors(1)
     ([2, 2, 2, 2, 3], [])
     """
@@ -80,8 +78,6 @@ def prime_factors(number: int) -> list[int]:
 def levels_across(nodes: Sequence[Sequence[int]]) -> list[Level]:
     """Return the ring levels between nodes, nearest nodes first: a level for each prime factor in the node count.
 
-    Examples
-    --------
     Six nodes of 2 ranks: pairs of neighbouring nodes, then rings of three nodes that are two nodes apart.
 
     >>> levels_across([(2 * b, 2 * b + 1) for b in range(6)])
@@ -95,15 +91,17 @@ def levels_across(nodes: Sequence[Sequence[int]]) -> list[Level]:
 
 
 def all_levels(nodes: Sequence[Sequence[int]]) -> list[Level]:
-    """Return the levels of rings: inside nodes (if nodes have several ranks), then between nodes, nearest first."""
+    """Return the levels of rings: inside nodes (if nodes have several ranks), then between nodes, nearest first.
+
+    >>> all_levels([[0, 1], [2, 3], [4, 5], [6, 7]])
+    [Level(size=2, apart=1), Level(size=2, apart=2), Level(size=2, apart=4)]
+    """
     return [Level(len(nodes[0]), 1)] * (len(nodes[0]) > 1) + levels_across(nodes)
 
 
 def pipelined(segments: int, stages: int) -> Iterator[tuple[int, int]]:
     """Yield (segment, stage) in pipeline order: each segment is a stage ahead of the next segment.
 
-    Examples
-    --------
     >>> list(pipelined(2, 3))
     [(0, 0), (0, 1), (1, 0), (0, 2), (1, 1), (1, 2)]
     """
@@ -129,8 +127,6 @@ def rows_of_levels(ranks: int, levels: Sequence[Level]) -> int:
 def steps_across(nodes: int) -> int:
     """Return the number of ring steps from node to node for this node count, in one direction.
 
-    Examples
-    --------
     >>> steps_across(64), steps_across(62)
     (6, 31)
     """

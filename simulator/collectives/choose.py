@@ -39,8 +39,6 @@ def choose(candidates: Sequence[Candidate]) -> tuple[str, str]:
 
     Ties go to exact times, then to alphabetical order.
 
-    Examples
-    --------
     >>> choose([Candidate("ring", 2e-3), Candidate("tree", 5e-3, exact=False)])
     ('ring', 'shortest time by formula: ring 2 ms, tree about 5 ms (about: up to 25 % too short)')
     """

@@ -49,8 +49,6 @@ def parent(rank: int, n: int) -> int | None:
     If b is the rank's lowest set bit, the parent has bit b cleared and the next bit set. If this parent is beyond the
     last rank, the parent only has bit b cleared [2]_.
 
-    Examples
-    --------
     >>> [parent(rank, 4) for rank in range(4)]
     [None, 2, 0, 2]
     """
@@ -74,6 +72,9 @@ def trees(n: int) -> tuple[_Tree, _Tree]:
     """Return two trees over n ranks: inner ranks in one are leaves in the other, except rank 0 if n is odd.
 
     If n is even, the second tree is the first tree mirrored; if n is odd, the first tree shifted by one rank.
+
+    >>> [tree.parents for tree in trees(4)]
+    [{0: None, 1: 2, 2: 0, 3: 2}, {0: 1, 1: 3, 2: 1, 3: None}]
     """
 
     def mirrored(rank: int) -> int | None:

@@ -24,21 +24,11 @@ _MOST = 300_000
 
 
 class _Ways(NamedTuple):
-    """Routes for t transfers as arrays with link numbers, concatenated.
+    """Routes for t transfers as arrays with link numbers, concatenated."""
 
-    Attributes
-    ----------
-    link : int array, shape (l,)
-        Links on the route of the first transfer, then the second, and so on.
-    start : int array, shape (t,)
-        Index in `link` at which each route begins; no route is empty.
-    latency : float array, shape (t,)
-        Latency of each route [s].
-    """
-
-    link: Ints
-    start: Ints
-    latency: Floats
+    link: Ints  # links on the route of the first transfer, then the second, and so on, shape (l,)
+    start: Ints  # index in `link` at which each route begins; no route is empty; shape (t,)
+    latency: Floats  # latency of each route [s], shape (t,)
 
 
 def estimate(cluster: Cluster, op: Collective) -> float | None:

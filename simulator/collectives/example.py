@@ -44,26 +44,42 @@ def plain(ranks: int) -> Iterator[Example]:
 
 
 def in_pieces(ranks: int) -> Iterator[Example]:
-    """Yield test settings: the algorithm's own number of pieces, and three pieces."""
+    """Yield test settings: the algorithm's own number of pieces, and three pieces.
+
+    >>> [example.chunks for example in in_pieces(4)]
+    [None, 3]
+    """
     yield Example()
     # The larger arrays in the tests are not multiples of 3, so these pieces differ in size.
     yield Example(chunks=3)
 
 
 def in_nodes(ranks: int) -> Iterator[Example]:
-    """Yield test settings with nodes of every size that divides `ranks`: listed in the request, and in the cluster."""
+    """Yield test settings with nodes of every size that divides `ranks`: listed in the request, and in the cluster.
+
+    >>> [(example.node_size, example.given) for example in in_nodes(2)]
+    [(1, True), (1, False), (2, True), (2, False)]
+    """
     for size in divisors(ranks):
         yield Example(node_size=size, given=True)
         yield Example(node_size=size)
 
 
 def at_switches(ranks: int) -> Iterator[Example]:
-    """Yield test settings with nodes of every size that divides `ranks`, each node with a reducing switch."""
+    """Yield test settings with nodes of every size that divides `ranks`, each node with a reducing switch.
+
+    >>> [example.node_size for example in at_switches(6)]
+    [1, 2, 3, 6]
+    """
     yield from (Example(node_size=size) for size in divisors(ranks))
 
 
 def with_servers(ranks: int) -> Iterator[Example]:
-    """Yield test settings with 1, 2 and N servers: on separate vertices, on workers, and on workers in nodes."""
+    """Yield test settings with 1, 2 and N servers: on separate vertices, on workers, and on workers in nodes.
+
+    >>> sorted({(example.servers, example.servers_on) for example in with_servers(4)})
+    [(1, 'own'), (1, 'workers'), (2, 'own'), (2, 'workers'), (4, 'own'), (4, 'workers')]
+    """
     for size in divisors(ranks):
         yield Example(servers=min(2, ranks), servers_on="workers", node_size=size)
     for chunks in (1, 3):

@@ -61,8 +61,6 @@ def nodes_of(request: CollectiveRequest) -> tuple[tuple[int, ...], ...]:
 class Level(NamedTuple):
     """A ring level: rings with `size` ranks, `apart` places from each other with ranks counted node after node.
 
-    Examples
-    --------
     With 2 nodes of 2 ranks, rings inside nodes and rings between nodes:
 
     >>> rings_of([(0, 1), (2, 3)], Level(2, 1)).tolist(), rings_of([(0, 1), (2, 3)], Level(2, 2)).tolist()
@@ -183,7 +181,11 @@ def rings_of(nodes: Sequence[Sequence[int]], level: Level) -> Ints:
 
 
 def rows_of_rings(ranks: int, size: int) -> int:
-    """Return the number of schedule rows in a stage of rings of `size` ranks: a first round, and a repeated round."""
+    """Return the number of schedule rows in a stage of rings of `size` ranks: a first round, and a repeated round.
+
+    >>> rows_of_rings(8, 2), rows_of_rings(8, 4)
+    (8, 16)
+    """
     return ranks * (1 + (size > 2))
 
 

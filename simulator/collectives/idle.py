@@ -74,8 +74,6 @@ class Across:
         With equal chunks and rates, a chunk that moves on in every step never has to wait. The last rank to end K
         steps therefore ends after the K successive hops with the largest latency sum.
 
-        Examples
-        --------
         Three nodes; with 4 steps, a chunk passes the whole ring and then the slowest hop again:
 
         >>> Across((1.0, 2.0, 5.0), 1.0).latency(1), Across((1.0, 2.0, 5.0), 1.0).latency(4)

@@ -63,8 +63,6 @@ def orders(request: CollectiveRequest) -> list[tuple[int, ...]]:
     The rings are the same in every node up to as many places as the smallest node has. The further ranks of a larger
     node follow the rank at which a ring enters the node.
 
-    Examples
-    --------
     >>> orders(CollectiveRequest("all_reduce", 4, 8, nodes=((0, 1), (2, 3))))
     [(0, 1, 3, 2), (1, 0, 2, 3)]
     """
@@ -87,8 +85,6 @@ def _turns(nodes: int, size: int, *, mesh: bool) -> list[list[int]]:
     On a full mesh of an even number of places, ring 0 goes 0, 1, -1, 2, -2, ..., size / 2 (modulo size). The rings are
     then the paths of Walecki's decomposition, in both directions: together they use each link once [3]_.
 
-    Examples
-    --------
     >>> _turns(2, 4, mesh=False), _turns(2, 4, mesh=True)
     ([[0, 1, 2, 3], [3, 2, 1, 0]], [[0, 1, 3, 2], [2, 3, 1, 0]])
     >>> _turns(3, 4, mesh=False)

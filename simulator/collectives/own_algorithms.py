@@ -93,8 +93,6 @@ def _proved_request(algorithm: Algorithm, request: CollectiveRequest) -> Collect
 def _halved(request: CollectiveRequest) -> CollectiveRequest:
     """Return the request for the first half of its nodes; on a single node, for the first half of its ranks.
 
-    Examples
-    --------
     >>> half = _halved(CollectiveRequest("all_reduce", 4, 8, nodes=((0, 2), (1, 3))))
     >>> half.world_size, half.nodes
     (2, ((0, 1),))

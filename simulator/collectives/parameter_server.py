@@ -68,8 +68,6 @@ class ServerLayout:
         Servers on workers are spread evenly over nodes, because a node's network cards carry the traffic of every
         server in the node: first one server in each node, then a second in each node, and so on.
 
-        Examples
-        --------
         >>> ServerLayout(4, 2, own=False, nodes=((0, 1), (2, 3))).hosts
         (0, 2)
         >>> ServerLayout(4, 2, own=False).hosts, ServerLayout(4, 2).hosts

@@ -110,29 +110,18 @@ def by_rounds(end: Floats, latency: Floats, takes: Iterable[Floats]) -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class _Slower:
-    """For each hop in a ring, the nearest slower hops on both sides; the ring's slowest hops do not count.
+    """For each hop in a ring, the nearest slower hops on both sides; the ring's slowest hops do not count."""
 
-    Attributes
-    ----------
-    behind, ahead : int array, shape (hops,)
-        Nearest slower hop with a lower number, and with a higher number.
-    equal : list of (int, int)
-        Successive equally slow hops (earlier, later), without a slower hop between them, in order.
-    pairs : int
-        Number of pairs of a hop and a hop on its chain of `behind`s, itself included: the work of the formula.
-    """
-
-    behind: Ints
-    ahead: Ints
+    behind: Ints  # nearest slower hop with a lower number, shape (hops,)
+    ahead: Ints  # nearest slower hop with a higher number, shape (hops,)
+    # Successive equally slow hops (earlier, later), without a slower hop between them, in order
     equal: list[tuple[int, int]]
-    pairs: int
+    pairs: int  # pairs of a hop and a hop on its chain of `behind`s, itself included: the work of the formula
 
 
 def _slower(takes: Floats) -> _Slower:
     """Return, for each hop in a ring, the nearest slower hops; `takes` are the hops' times, hop 0 the slowest [s].
 
-    Examples
-    --------
     >>> slower = _slower(np.array([9.0, 1.0, 3.0, 2.0, 3.0]))
     >>> slower.behind.tolist(), slower.ahead.tolist(), slower.equal
     ([-1, -1, -1, 2, -1], [-1, 2, -1, 4, -1], [(2, 4)])
@@ -219,8 +208,6 @@ def largest_between(values: Floats, first: Ints, last: Ints) -> Floats:
 
     Two overlapping windows, with a power of two for their length, cover each window (sparse table).
 
-    Examples
-    --------
     >>> largest_between(np.array([3.0, 1.0, 4.0, 1.0]), np.array([0, 1]), np.array([1, 3])).tolist()
     [3.0, 4.0]
     """

@@ -21,8 +21,6 @@ Row = tuple[int, int, int, int, bool, int, tuple[int, ...]]
 class ScheduleBuilder:
     """Builder for a collective's schedule from transfers; later transfers can wait for the number returned by `send`.
 
-    Examples
-    --------
     A chain of two transfers: the second waits for the first, number 0.
 
     >>> builder = ScheduleBuilder()

@@ -105,8 +105,6 @@ def verify(schedule: Schedule, transfers: Transfers | None = None) -> None:
 def origins_text(origins: int) -> str:
     """Return a bit mask with ranks, the data's origins, in words for error messages.
 
-    Examples
-    --------
     >>> origins_text(0b101)
     'ranks 0, 2'
     """

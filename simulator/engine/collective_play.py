@@ -321,18 +321,10 @@ def _successors(transfers: Transfers) -> npt.NDArray[np.int32]:
 
 @dataclass(frozen=True, slots=True)
 class _Waiters:
-    """For each transfer in a collective, the transfers waiting for this transfer's end.
+    """For each transfer in a collective, the transfers waiting for this transfer's end."""
 
-    Attributes
-    ----------
-    only : int32 array, shape (t,)
-        The single waiting transfer, -1 if there is none, -2 if there are several.
-    start, several : int32 array
-        Several transfers waiting for transfer i are several[start[i]:start[i + 1]].
-    """
-
-    only: npt.NDArray[np.int32]
-    start: npt.NDArray[np.int32]
+    only: npt.NDArray[np.int32]  # the single waiting transfer, -1 if there is none, -2 if there are several, shape (t,)
+    start: npt.NDArray[np.int32]  # several transfers that wait for transfer i are several[start[i]:start[i + 1]]
     several: npt.NDArray[np.int32]
 
 

@@ -183,27 +183,14 @@ def route_collectives(
 
 @dataclass(frozen=True, slots=True)
 class _Together:
-    """Routes and contention for a program's collectives: results that depend on the collectives together.
+    """Routes and contention for a program's collectives: results that depend on the collectives together."""
 
-    Attributes
-    ----------
-    schedules : sequence of Schedule
-        Schedules of all kinds, kept alive because their ids are keys.
-    routes : mapping of _Kind to Routes
-        Routes with the links that matter.
-    contends : mapping of _Kind to bool
-        True if the kind's own flows can hold each other back; absent if no flow of the kind can be held back.
-    lanes : mapping of _Kind to (int, bool)
-        Number of the lane, and whether it has all collectives of its stream.
-    detours : mapping of _Kind to tuple of Routes
-        Routes around each set of avoided links.
-    """
-
-    schedules: Sequence[Schedule]
-    routes: Mapping[_Kind, Routes]
+    schedules: Sequence[Schedule]  # schedules of all kinds, kept alive because their ids are keys
+    routes: Mapping[_Kind, Routes]  # routes with the links that matter
+    # True if the kind's own flows can hold each other back; absent if no flow of the kind can be held back
     contends: Mapping[_Kind, bool]
-    lanes: Mapping[_Kind, tuple[int, bool]]
-    detours: Mapping[_Kind, tuple[Routes, ...]]
+    lanes: Mapping[_Kind, tuple[int, bool]]  # number of the lane, and whether it has all collectives of its stream
+    detours: Mapping[_Kind, tuple[Routes, ...]]  # routes around each set of avoided links
 
     def size(self) -> int:
         """Approximate count of stored numbers: the cache entry's size."""
@@ -476,21 +463,11 @@ class _CollectiveRouter:
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
-    """Collectives routed together: they differ only in process groups, without a common rank; or a single collective.
+    """Collectives routed together: they differ only in process groups, without a common rank; or a single one."""
 
-    Attributes
-    ----------
-    kinds : sequence of _Kind
-        Keys of the collectives.
-    ops : sequence of Collective
-        The collectives.
-    times : int
-        How often the single collective occurs; without meaning for several.
-    """
-
-    kinds: Sequence[_Kind]
+    kinds: Sequence[_Kind]  # keys of the collectives
     ops: Sequence[Collective]
-    times: int
+    times: int  # how often the single collective occurs; without meaning for several
 
 
 def _batches(ops: Mapping[_Kind, Collective], times: Mapping[_Kind, int]) -> list[_Batch]:

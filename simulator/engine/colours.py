@@ -34,8 +34,6 @@ def summed(where: Ints, colours: Colours, size: int) -> Colours:
 
     The sum hashes a multiset of colours, independent of order.
 
-    Examples
-    --------
     >>> summed(np.array([0, 2, 0]), np.array([5, 7, 6], np.uint64), 3).tolist()
     [11, 0, 7]
     """
@@ -49,6 +47,9 @@ def mixed(colours: npt.NDArray[Any], other: npt.NDArray[Any] | int) -> Colours:
     """Hash two arrays of 64-bit colours into one, entry by entry, with SplitMix64's finaliser.
 
     The finaliser is from Steele, Lea & Flood, OOPSLA 2014.
+
+    >>> mixed(np.array([1]), 2) == mixed(np.array([2]), 1)
+    array([False])
     """
     # Unequal multipliers and addends make the result depend on the order of the two colours.
     state = colours.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)

@@ -23,9 +23,7 @@ from simulator.engine.clock import Clock, ScheduledCallback
 
 @dataclass(slots=True)
 class _Running:
-    """A running kernel: its two durations, whether it runs on the GPU, the share left (1 to 0), and the time of the
-    last update.
-    """
+    """A running kernel: two durations, whether it runs on the GPU, the share left (1 to 0), the last update's time."""
 
     alone: float
     slowed: float

@@ -307,10 +307,7 @@ class _Play:
 
 
 def _at_work(spans: Sequence[Span]) -> float:
-    """Return the time covered by at least one of the spans (kernels, collectives) [s].
-
-    The stream on which the host issues kernels does not count.
-    """
+    """Return the time covered by the spans of kernels and collectives [s], without the stream that issues kernels."""
     return length((span.start, span.end) for span in spans if span.stream != ISSUE)
 
 

@@ -76,10 +76,7 @@ class ExpandableAllocator(Allocator):
         return block
 
     def _place(self, pool: Pool, size: int) -> MemoryBlock:
-        """Return the lowest free block in a pool from which on `size` bytes are free, mapped to memory or not.
-
-        If there is none, return a new segment without memory.
-        """
+        """Return the lowest free block with `size` free bytes from it on, mapped or not; else a new, unmapped one."""
         for _, gap in pool.unmapped:
             start = gap.before if gap.before is not None and gap.before.cached else gap
             if _room(start, size):

@@ -160,8 +160,6 @@ def _demands(every: Sequence[PotentialFlows], links: int) -> Floats:
 def _sums(keys: Ints, values: Floats) -> tuple[Ints, Floats]:
     """Return the distinct keys, rising, and each key's sum.
 
-    Examples
-    --------
     >>> keys, sums = _sums(np.array([7, 3, 7]), np.array([1.0, 2.0, 4.0]))
     >>> keys.tolist(), sums.tolist()
     ([3, 7], [2.0, 5.0])

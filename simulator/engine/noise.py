@@ -45,11 +45,16 @@ def factors(sigma: float, seed: int, rank: npt.NDArray[Any], op: int, number: np
     Parameters
     ----------
     sigma : float
-        Standard deviation of the factor's logarithm; 0 gives ones.
+        Standard deviation of the factor's logarithm.
     seed, op : int
         Random seed, and number of the operation.
     rank, number : int arrays of equal shape
         Rank, and number of the draw.
+
+    Examples
+    --------
+    >>> factors(0.0, 1, np.array([0, 1]), 0, np.array([5, 5]))
+    array([1., 1.])
     """
     if sigma == 0.0:
         return np.ones(np.shape(number))
@@ -65,8 +70,6 @@ def factors(sigma: float, seed: int, rank: npt.NDArray[Any], op: int, number: np
 def counted(sources: npt.NDArray[Any]) -> Ints:
     """Return, for each entry, how often its value occurs before it.
 
-    Examples
-    --------
     >>> counted(np.array([7, 3, 7, 7, 3])).tolist()
     [0, 0, 1, 2, 1]
     """

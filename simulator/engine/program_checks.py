@@ -52,6 +52,9 @@ def changes_of(program: Program, cluster: Cluster) -> tuple[RateChange, ...]:
 def never_ends(time: float, collective: str) -> DeadlockError:
     """Return the error for a collective whose ranks have gone on while its last transfers wait for good: the write of a
     checkpoint behind the step; `time` is the time of the last event [s].
+
+    >>> str(never_ends(2.5, "save"))
+    "deadlock at 2.5 s: collective 'save' waits for a link that is down for good"
     """
     return DeadlockError(time, {f"collective {collective!r}": "a link that is down for good"})
 

@@ -29,8 +29,6 @@ HUGE_ROUNDING: Final = 2 * 2**20  # granularity above HUGE_REQUEST
 def round_up(nbytes: int, multiple: int) -> int:
     """Return `nbytes` rounded up to a multiple of `multiple` [B].
 
-    Examples
-    --------
     >>> round_up(1, 512), round_up(1024, 512)
     (512, 1024)
     """

@@ -27,5 +27,9 @@ def algorithm_terms(compared: Comparison, texts: Iterable[str]) -> dict[str, str
 
 
 def terms_text(terms: Mapping[str, str]) -> str:
-    """Return the summaries of algorithms as a text: "naive (rank 0 receives every array, ...), ring (...)"."""
+    """Return the summaries of algorithms as a text.
+
+    >>> terms_text({"naive": "rank 0 receives every array", "ring": "arrays travel around"})
+    'naive (rank 0 receives every array), ring (arrays travel around)'
+    """
     return ", ".join(f"{name} ({summary})" for name, summary in terms.items())

@@ -91,7 +91,11 @@ def _steps(budget: BudgetSpec, row: Row) -> str:
 
 
 def length_text(number: float, report: Mapping[str, Any]) -> str:
-    """Format the length of a training in the unit of a report's model, with a word: '15 trillion tokens'."""
+    """Format the length of a training in the unit of a report's model, with a word.
+
+    >>> length_text(15e12, {}), length_text(250.0, {})
+    ('15 trillion tokens', '250 tokens')
+    """
     word, unit = next(((w, u) for w, u in _WORDS if number >= u), ("", 1.0))
     return f"{amount_text(number / unit)}{word} {useful_unit([report])}s"
 
@@ -109,8 +113,6 @@ def _energy(kwh: float) -> str:
 def amount_text(value: float) -> str:
     """Format a number: three digits below a hundred, whole numbers above.
 
-    Examples
-    --------
     >>> amount_text(1.344), amount_text(27270.4)
     ('1.34', '27,270')
     """

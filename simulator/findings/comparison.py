@@ -276,8 +276,6 @@ def _without(value: Any, shared: Mapping[str, Any]) -> Any:
 def amount(value: Any) -> int | None:
     """Return a whole number, or the bytes of a size; None for anything else.
 
-    Examples
-    --------
     >>> amount(8), amount("64 KiB"), amount("ring"), amount(True)
     (8, 65536, None, None)
     """
@@ -293,5 +291,9 @@ def amount(value: Any) -> int | None:
 
 
 def written(key: str, number: int) -> Any:
-    """Return a number as the scenario writes the key's values: bytes with their unit for sizes."""
+    """Return a number as the scenario writes the key's values: bytes with their unit for sizes.
+
+    >>> written("collective.size", 262144), written("cluster.world_size", 8)
+    ('256 KiB', 8)
+    """
     return bytes_text(number) if key in _SIZES else number

@@ -93,8 +93,6 @@ def changes(
 def sign_changes(difference: Callable[[int], float | None], axis: Axis) -> list[tuple[Bracket, bool]]:
     """Return the places on an axis where a difference changes sign, with the sign after each (True: positive).
 
-    Examples
-    --------
     >>> [(bracket.at, after) for bracket, after in sign_changes(lambda n: n - 5.0, Axis("workers", (2, 4, 8)))]
     [(6.0, True)]
     """

@@ -18,9 +18,10 @@ from simulator.findings.text import clause
 
 
 def sentence(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return a sentence on the fewest GPUs that meet the deadline.
+    """Return a sentence on the fewest GPUs that meet the deadline; without one, on the fastest and cheapest number.
 
-    Without a deadline, on the fastest and cheapest number.
+    >>> sentence([{"gpus": 8, "meets": False}, {"gpus": 16, "meets": True}, {"gpus": 32, "meets": True}])
+    'The deadline needs at least 16 GPUs (tested: 8, 16, 32).'
     """
     rows = sorted(rows, key=lambda row: row["gpus"])
     numbers = ", ".join(f"{row['gpus']:,}" for row in rows)

@@ -40,8 +40,6 @@ def on_front(candidates: Iterable[T], measures: Callable[[T], tuple[float, ...]]
 
     Ties in every measure go to the first item.
 
-    Examples
-    --------
     >>> on_front([(3.0, 5), (1.0, 9), (2.0, 9)], lambda point: point)
     [(1.0, 9), (3.0, 5)]
     """

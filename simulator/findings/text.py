@@ -20,15 +20,17 @@ _SIZES: Final = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
 
 
 def join_list(words: Sequence[str]) -> str:
-    """Return words joined as a list: 'a, b and c'."""
+    """Return words joined as a list.
+
+    >>> join_list(["ring", "tree", "mesh"]), join_list(["ring"])
+    ('ring, tree and mesh', 'ring')
+    """
     return words[0] if len(words) == 1 else ", ".join(words[:-1]) + " and " + words[-1]
 
 
 def short_list(words: Sequence[str], noun: str) -> str:
     """Return words joined as a list; of more than four words, the first three and the number of further `noun`s.
 
-    Examples
-    --------
     >>> short_list(["a", "b", "c", "d"], "setting"), short_list(["a", "b", "c", "d", "e"], "setting")
     ('a, b, c and d', 'a, b, c and 2 more settings')
 
@@ -48,8 +50,6 @@ def short_list(words: Sequence[str], noun: str) -> str:
 def joined(texts: Iterable[tuple[str, str]], between: str = ": ") -> str:
     """Return a text with each name and its text; names with the same text share it.
 
-    Examples
-    --------
     >>> joined([("ring", "the same time"), ("tree", "the same time"), ("nvls", "5 % more time")])
     'ring and tree: the same time; nvls: 5 % more time'
     """
@@ -59,8 +59,6 @@ def joined(texts: Iterable[tuple[str, str]], between: str = ": ") -> str:
 def clause(name: str, predicate: str) -> str:
     """Return a clause of a setting's name and a predicate; the verb's number follows the name.
 
-    Examples
-    --------
     >>> clause("ring", "takes 2 ms"), clause("4 further servers", "takes 2 ms"), clause("ring and tree", "has no error")
     ('ring takes 2 ms', '4 further servers take 2 ms', 'ring and tree have no error')
     """
@@ -83,8 +81,6 @@ def _is_plural(name: str) -> bool:
 def clauses(texts: Iterable[tuple[str, str]]) -> str:
     """Return a clause for each setting, from (name, predicate) pairs; settings with the same predicate share a clause.
 
-    Examples
-    --------
     >>> clauses([("ring", "takes 2 ms"), ("tree", "takes 2 ms"), ("nvls", "takes 1 ms")])
     'ring and tree take 2 ms; nvls takes 1 ms'
     """
@@ -94,8 +90,6 @@ def clauses(texts: Iterable[tuple[str, str]]) -> str:
 def predicates(parts: Sequence[tuple[str, str]]) -> str:
     """Return (verb, object) pairs joined to a predicate; neighbours with the same verb share the verb.
 
-    Examples
-    --------
     >>> predicates([("reaches", "9 tokens/s"), ("reaches", "40 % MFU"), ("needs", "3 GiB")])
     'reaches 9 tokens/s and 40 % MFU and needs 3 GiB'
     """
@@ -109,7 +103,11 @@ def predicates(parts: Sequence[tuple[str, str]]) -> str:
 
 
 def grouped(texts: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
-    """Return {text: names} from (name, text) pairs, in order."""
+    """Return {text: names} from (name, text) pairs, in order.
+
+    >>> grouped([("ring", "exact"), ("tree", "rounded"), ("mesh", "exact")])
+    {'exact': ['ring', 'mesh'], 'rounded': ['tree']}
+    """
     names: dict[str, list[str]] = {}
     for name, text in texts:
         names.setdefault(text, []).append(name)
@@ -119,8 +117,6 @@ def grouped(texts: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
 def at_text(key: str, value: float, *, exact: bool) -> str:
     """Format an axis value in the key's unit, with three digits if known to 2 % only.
 
-    Examples
-    --------
     >>> at_text("collective.size", 122_900.0, exact=False)
     '120 KiB'
     >>> at_text("training.micro_batch_size", 3, exact=True)
@@ -135,8 +131,6 @@ def at_text(key: str, value: float, *, exact: bool) -> str:
 def bracket_text(key: str, place: Mapping[str, Any]) -> str:
     """Format the result of a search: the place `at`, or only the ends `from` and `to`.
 
-    Examples
-    --------
     >>> bracket_text("collective.size", {"at": 122_900.0, "from": 121_856, "to": 123_904, "exact": False})
     'about 120 KiB'
     >>> bracket_text("cluster.world_size", {"at": 16.0, "from": 15, "to": 16, "exact": True})
@@ -155,8 +149,6 @@ def ends_text(key: str, place: Mapping[str, Any]) -> str:
 
     Empty if the place is exact, if its text has the two points already, or if the points have the same text.
 
-    Examples
-    --------
     >>> ends_text("collective.size", {"at": 122_900.0, "from": 121_856, "to": 123_904, "exact": False})
     ' (between the simulated points 119 KiB and 121 KiB)'
     """

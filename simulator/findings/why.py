@@ -47,8 +47,6 @@ class Cause:
 def parts_of_step(report: Mapping[str, Any]) -> dict[str, float]:
     """Return a training report's step time split into parts (kernels, recompute ...) with the same sum [s].
 
-    Examples
-    --------
     >>> parts_of_step({"step_time_s": 1.0, "compute_time_s": 0.7, "recompute_time_s": 0.1, "optimizer_time_s": 0.05,
     ...                "exposed_comm_time_s": 0.2, "bubble_time_s": 0.1})["kernels"]
     0.55

@@ -56,7 +56,11 @@ Table = Mapping[str, Rule]
 
 
 def shown(value: Any) -> str:
-    """Return a value as it appears in a message, shortened."""
+    """Return a value as it appears in a message, shortened.
+
+    >>> shown("a" * 200)
+    "'aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa..."
+    """
     text = value.text if isinstance(value, Unresolved) else repr(value)
     return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."
 
@@ -64,13 +68,18 @@ def shown(value: Any) -> str:
 def single(value: Any) -> Any:
     """Return the first of several words of a command line; return any other value unchanged.
 
-    Words after the value of an option may be the name of the program that follows.
+    >>> single(("8", "train.py")), single(8)
+    ('8', 8)
     """
     return value[0] if isinstance(value, tuple) and value else value
 
 
 def whole(value: Any) -> int:
-    """Return a whole number of at least 0: 8, "8", 5e8."""
+    """Return a whole number of at least 0.
+
+    >>> whole("1_000"), whole(5e8)
+    (1000, 500000000)
+    """
     scalar = single(value)
     if isinstance(scalar, bool) or not isinstance(scalar, int | float | str):
         raise ValueError(f"got {shown(scalar)}; must be a whole number")
@@ -84,7 +93,11 @@ def whole(value: Any) -> int:
 
 
 def size(value: Any) -> int:
-    """Return a whole number of at least 1."""
+    """Return a whole number of at least 1.
+
+    >>> size("8")
+    8
+    """
     number = whole(value)
     if number < 1:
         raise ValueError(f"got {number}; must be at least 1")
@@ -92,17 +105,29 @@ def size(value: Any) -> int:
 
 
 def size_or_rest(value: Any) -> int:
-    """Return a number of at least 1; REST for -1."""
+    """Return a number of at least 1; REST for -1.
+
+    >>> size_or_rest("8"), size_or_rest("-1") == REST
+    (8, True)
+    """
     return REST if single(value) in (REST, str(REST)) else size(value)
 
 
 def size_if_given(value: Any) -> int | None:
-    """Return a number of at least 1; None for -1, which means that no number is given."""
+    """Return a number of at least 1; None if no number is given.
+
+    >>> size_if_given("8"), size_if_given(-1)
+    (8, None)
+    """
     return None if size_or_rest(value) == REST else size(value)
 
 
 def number(value: Any) -> float:
-    """Return a number of at least 0."""
+    """Return a number of at least 0.
+
+    >>> number("3e-4"), number(8)
+    (0.0003, 8.0)
+    """
     scalar = single(value)
     if isinstance(scalar, bool) or not isinstance(scalar, int | float | str):
         raise ValueError(f"got {shown(scalar)}; must be a number")
@@ -116,7 +141,11 @@ def number(value: Any) -> float:
 
 
 def flag(value: Any) -> bool:
-    """Return a boolean; an option without value is True."""
+    """Return a boolean; an option without value is True.
+
+    >>> flag(True), flag("on"), flag("0")
+    (True, True, False)
+    """
     scalar = single(value)
     if isinstance(scalar, bool):
         return scalar
@@ -127,7 +156,11 @@ def flag(value: Any) -> bool:
 
 
 def off(value: Any) -> bool:
-    """Return the opposite of a boolean, for options such as --no-overlap and --disable-bias."""
+    """Return the opposite of a boolean, for options such as --no-overlap and --disable-bias.
+
+    >>> off(True), off("false")
+    (False, True)
+    """
     return not flag(value)
 
 
@@ -140,7 +173,11 @@ def text(value: Any) -> str:
 
 
 def words(value: Any) -> tuple[str, ...]:
-    """Return a list of words; a text is split at blanks and commas."""
+    """Return a list of words; a text is split at blanks and commas.
+
+    >>> words("q_proj, v_proj"), words(["q_proj"])
+    (('q_proj', 'v_proj'), ('q_proj',))
+    """
     parts = value if isinstance(value, list | tuple) else str(value).replace(",", " ").split()
     if isinstance(value, bool | dict) or not all(isinstance(part, str) for part in parts):
         raise ValueError(f"got {shown(value)}; must be a list of words")
@@ -148,7 +185,11 @@ def words(value: Any) -> tuple[str, ...]:
 
 
 def choice(names: Mapping[str, Any]) -> Reader:
-    """Return a reader of one of several words, each with its value; case does not count."""
+    """Return a reader of one of several words, each with its value; case does not count.
+
+    >>> choice({"bf16": "bfloat16"})("BF16")
+    'bfloat16'
+    """
 
     def read(value: Any) -> Any:
         scalar = single(value)
@@ -170,7 +211,12 @@ def unless_auto(read: Reader) -> Reader:
 
 
 def constant(result: Any, when: Any = True) -> Reader:
-    """Return a reader of a boolean that stands for `result` if it equals `when`, and for nothing otherwise."""
+    """Return a reader of a boolean that stands for `result` if it equals `when`, and for nothing otherwise.
+
+    >>> read = constant("zero1", when=False)
+    >>> read("false"), read("true")
+    ('zero1', None)
+    """
 
     def read(value: Any) -> Any:
         return result if flag(value) is when else None

@@ -106,7 +106,11 @@ _FIRST: Final = ("cluster.topology", "cluster.world_size", "cluster.gpu", "train
 
 
 def order(key: str) -> tuple[int, str]:
-    """Return the sorting key of a scenario's key: machine, model and length first."""
+    """Return the sorting key of a scenario's key: machine, model and length first.
+
+    >>> sorted(["training.sharding", "training.model", "cluster.world_size"], key=order)
+    ['cluster.world_size', 'training.model', 'training.sharding']
+    """
     return (_FIRST.index(key), "") if key in _FIRST else (len(_FIRST), key)
 
 

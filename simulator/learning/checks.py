@@ -120,7 +120,11 @@ def _gives_what_was_sent(effect: Exchange, sent: Sequence[Array], results: Seque
 
 
 def is_sum(sent: Sequence[Array], total: Array) -> bool:
-    """Return True if the array `total` equals the sum of the arrays `sent`, within rounding, element by element."""
+    """Return True if the array `total` equals the sum of the arrays `sent`, within rounding, element by element.
+
+    >>> is_sum([np.float32([0.1]), np.float32([0.2])], np.float32([0.3])), is_sum([np.ones(1)], np.zeros(1))
+    (True, False)
+    """
     wide = np.promote_types(total.dtype, np.float32)
     exact = sent[0].astype(wide)
     # n additions have an error of at most about n eps sum|x|; twice this bound, plus the smallest subnormal number for

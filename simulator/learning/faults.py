@@ -142,8 +142,6 @@ def _is_push(op: Op) -> bool:
 def flipped(array: Array, element: int, bit: int) -> Array:
     """Return a copy of an array with a single bit flipped in a single element.
 
-    Examples
-    --------
     >>> flipped(np.array([1.0, 2.0], np.float32), 1, 31).tolist()
     [1.0, -2.0]
     """

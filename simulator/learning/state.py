@@ -107,7 +107,11 @@ class Rank:
 
 
 def nbytes_of(tensors: Any) -> int:
-    """Return the total bytes of arrays nested in dicts and sequences [B]."""
+    """Return the total bytes of arrays nested in dicts and sequences [B].
+
+    >>> nbytes_of({"m": np.zeros(4), "rest": [np.zeros(2, np.float32), None]})
+    40
+    """
     if tensors is None:
         return 0
     if isinstance(tensors, np.ndarray):

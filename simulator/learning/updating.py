@@ -88,8 +88,6 @@ def clipped(most: float | None, squared: float) -> float | None:
     """Return the factor that brings a gradient with this sum of squares down to the norm `most` [1]_; None if no
     clipping is needed.
 
-    Examples
-    --------
     >>> clipped(1.0, 0.25), round(clipped(1.0, 4.0), 5)
     (None, 0.5)
     """

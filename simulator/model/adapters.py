@@ -125,8 +125,6 @@ class Lora(Spec):
     def of(self, parts: Sequence[tuple[Target, int]]) -> tuple[tuple[Target, int], ...]:
         """Return the parts of a matrix that have an adapter, each with its number of outputs.
 
-        Examples
-        --------
         >>> Lora(rank=8, targets=("q", "v")).of([("q", 64), ("k", 16), ("v", 16)])
         (('q', 64), ('v', 16))
         """
@@ -224,8 +222,6 @@ def until_saved(forward: Sequence[Kernel]) -> tuple[Kernel, ...]:
     B saves A x when B begins, and what follows B saves nothing. DoRA's last product saves B A x when the product begins
     (model/dora.py).
 
-    Examples
-    --------
     >>> own = adapter_kernels(Lora(rank=2), "down", outputs=4, tokens=8, inputs=16, itemsize=2)
     >>> [kernel.name for kernel in until_saved((Matmul("down", 8, 4, 16), *own.forward))]
     ['down', 'down adapter cast', 'down adapter A']

@@ -114,9 +114,7 @@ def _rotary(turned: int) -> Operation:
 
 
 def _qkv(model: Transformer, batch: Batch, source: str) -> tuple[Saved, Saved, Saved]:
-    """Return queries, keys and values as saved tensors; `source` is the name of the operation that made queries and
-    keys.
-    """
+    """Return queries, keys and values as saved tensors; `source` names the operation that made queries and keys."""
     # Latent keys are as wide as queries, and every head has its own: sharing heads saves nothing.
     if model.latent is not None:
         each = batch.tokens * model.num_heads // batch.cut.tensor * batch.itemsize
@@ -129,10 +127,7 @@ def _qkv(model: Transformer, batch: Batch, source: str) -> tuple[Saved, Saved, S
 
 
 def _flash(model: Transformer, batch: Batch, source: str) -> list[Operation]:
-    """Return a list with one operation: flash attention on a micro-batch of a rank.
-
-    The operation has a kernel, or with a context-parallel ring a kernel for each step of the ring.
-    """
+    """Return flash attention on a rank's micro-batch: a kernel, or one for each step of a context-parallel ring."""
     cut = batch.cut
     heads = model.num_heads // cut.tensor
     width = model.head_dim if model.latent is None else model.latent.value_dim
@@ -228,9 +223,7 @@ def _float32_softmax(elements: int, size: int) -> tuple[list[Operation], Saved]:
 
 
 def _scores(model: Transformer, batch: Batch, size: int, saved: tuple[Saved, ...]) -> Operation:
-    """Return the operation for the matmul Q K^T and the causal mask; the scores take `size` bytes, `saved` are queries
-    and keys.
-    """
+    """Return the matmul Q K^T with causal mask; the scores take `size` bytes, `saved` are queries and keys."""
     # Batched matmuls: one per sequence and head on this rank.
     s, hd, pairs = batch.seq_len, model.head_dim, batch.sequences * model.num_heads // batch.cut.tensor
     return Operation(
@@ -244,9 +237,7 @@ def _scores(model: Transformer, batch: Batch, size: int, saved: tuple[Saved, ...
 
 
 def _attention_dropout(elements: int, size: int) -> Operation:
-    """Return the operation for dropout of the softmax: `elements` numbers in `size` bytes, and a mask of 1 byte per
-    element.
-    """
+    """Return dropout of the softmax: `elements` numbers in `size` bytes, and a mask of 1 byte per element."""
     return Operation(
         "attention dropout",
         (Elementwise("attention dropout", size, size + elements, fusible=True),),

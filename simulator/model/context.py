@@ -98,23 +98,15 @@ def attention_communications(
 
 @dataclass(frozen=True, slots=True)
 class _Moved:
-    """Number of query, key, value and output elements on a rank that must reach other ranks.
-
-    Attributes
-    ----------
-    queries, keys, output : int
-        Elements of the queries; of keys and values together; of the output.
-    """
+    """Number of query, key, value and output elements on a rank that must reach other ranks."""
 
     queries: int
-    keys: int
+    keys: int  # keys and values together
     output: int
 
 
 def _handed_over(moved: _Moved, context: Context, kernels: int) -> Iterator[Communication]:
-    """Yield Ulysses' all-to-alls before the attention kernels: q, k and v; in the backward pass the output's
-    gradient.
-    """
+    """Yield Ulysses' all-to-alls before the attention kernels: q, k and v; backward, the output's gradient."""
     if context.ulysses > 1:
         elements = moved.queries + moved.keys
         yield Communication("heads for tokens", "all_to_all", elements, False, 0, 0, group="context")
@@ -122,9 +114,7 @@ def _handed_over(moved: _Moved, context: Context, kernels: int) -> Iterator[Comm
 
 
 def _handed_back(moved: _Moved, context: Context, kernels: int) -> Iterator[Communication]:
-    """Yield Ulysses' all-to-alls after the attention kernels: the output; in the backward pass the gradients of q, k
-    and v.
-    """
+    """Yield Ulysses' all-to-alls after the attention kernels: the output; backward, the gradients of q, k and v."""
     if context.ulysses > 1:
         # Index beyond the last kernel: start after it, and let the next operation wait.
         end = kernels, kernels
@@ -134,9 +124,7 @@ def _handed_back(moved: _Moved, context: Context, kernels: int) -> Iterator[Comm
 
 
 def _gathered(keys: int, context: Context, kernels: int) -> Iterator[Communication]:
-    """Yield the all-gathers of keys and values in forward and backward pass, and the reduce-scatter of their
-    gradients.
-    """
+    """Yield the all-gathers of keys and values in both passes, and the reduce-scatter of their gradients."""
     if context.ring > 1:
         elements = keys * context.ring
         yield Communication("gather keys", "all_gather", elements, False, 0, 0, group="context ring")

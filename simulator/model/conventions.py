@@ -93,6 +93,11 @@ def deepspeed_zero2(
     References
     ----------
     .. [1] DeepSpeed, runtime/zero/stage_1_and_2.py, estimate_zero2_model_states_mem_needs.
+
+    Examples
+    --------
+    >>> deepspeed_zero2(7.5e9, 64).total
+    17109375000.0
     """
     _refuse(parameters, ranks, 2, (2,))
     if offload_optimizer:
@@ -138,6 +143,11 @@ def deepspeed_zero3(
     References
     ----------
     .. [1] DeepSpeed, runtime/zero/stage3.py, estimate_zero3_model_states_mem_needs.
+
+    Examples
+    --------
+    >>> deepspeed_zero3(7.5e9, 64, 0.0).total
+    2109375000.0
     """
     _refuse(parameters, ranks, 3, (3,))
     if offload_parameters and not offload_optimizer:
@@ -184,6 +194,11 @@ def fsdp(
     References
     ----------
     .. [1] Zhao et al., "PyTorch FSDP", VLDB 2023, arXiv:2304.11277.
+
+    Examples
+    --------
+    >>> fsdp(7.5e9, 64, 2e8).total
+    3075000000.0
     """
     _refuse(parameters, ranks, 3, (3,))
     share = parameters / ranks
@@ -261,18 +276,14 @@ def live_bytes(
 
 
 def _peak(nbytes: list[float], layer: float) -> LiveBytes:
-    """Return the saved bytes after the forward pass and at the backward peak, given each layer's saved bytes and a
-    whole layer's bytes.
-    """
+    """Return the saved bytes after the forward pass and at the backward peak, from layers' saved and whole bytes."""
     # In the backward pass the current layer is whole, earlier layers are as kept, later layers are freed. The sum
     # shrinks from layer to layer, so the last layer is the peak.
     return LiveBytes(sum(nbytes), sum(nbytes[:-1]) + layer)
 
 
 def _segments(num_layers: int, boundary: float, layer: float) -> LiveBytes:
-    """Return the saved bytes of all layers under the policy "sqrt": segments of about sqrt(L) layers, each with a
-    single saved input.
-    """
+    """Return the saved bytes under "sqrt": segments of about sqrt(L) layers, each with a single saved input."""
     count = max(1, round(math.sqrt(num_layers)))
     # With 10 layers: 3 segments of 4, 3 and 3 layers.
     sizes = [num_layers // count + (i < num_layers % count) for i in range(count)]

@@ -98,8 +98,6 @@ def kept_by_dora(adapters: Lora, outputs: int, tokens: int, inputs: int, itemsiz
     """Return the bytes that DoRA saves for the backward pass of a micro-batch beside an adapter's [B]: the outputs of
     the matrix and of the adapter, f, f - 1 and the norm; with dropout also the matrix, if it is a copy.
 
-    Examples
-    --------
     >>> kept_by_dora(Lora(rank=8, dtype="bfloat16", dora=True), outputs=64, tokens=10, inputs=32, itemsize=2)
     2944
     """
@@ -120,8 +118,6 @@ def dora_peaks(adapters: Lora, outputs: int, tokens: int, inputs: int, itemsize:
     Backward, five arrays of the output's size exist at the gradient of f: the gradient in the adapter's dtype, its copy
     for W x, and gradients of f s B A x, of B A x and of f before its sum.
 
-    Examples
-    --------
     >>> dora_peaks(Lora(rank=4, dora=True), outputs=96, tokens=10, inputs=64, itemsize=2)
     (120192, 17664)
     """

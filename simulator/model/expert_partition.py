@@ -45,8 +45,6 @@ class ExpertPartition:
     def fullest(self, model: Transformer) -> float:
         """Return the tokens on the fullest expert-parallel rank, divided by the mean over ranks.
 
-        Examples
-        --------
         >>> from simulator.model.load import load_model
         >>> mixtral, skewed = load_model("mixtral_8x7b"), ExpertsSpec(imbalance={"zipf": 1.0})
         >>> [round(ExpertPartition(ranks, exchange=skewed).fullest(mixtral), 3) for ranks in (1, 4, 8)]
@@ -84,8 +82,6 @@ class ExpertPartition:
         """Return the expected number of places (nodes or ranks) that hold at least one expert chosen by a token, if
         `places` places hold equal runs of consecutive experts.
 
-        Examples
-        --------
         >>> from simulator.model.load import load_model
         >>> deepseek = load_model("deepseek_v3")
         >>> [round(ExpertPartition(64).distinct(deepseek, places), 2) for places in (2, 8, 32, 64)]

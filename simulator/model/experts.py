@@ -84,9 +84,7 @@ def _sent(model: Transformer, tokens: int, cut: ExpertPartition) -> Iterator[tup
 def _exchanged(
     name: str, sent: Iterable[tuple[ExpertGroup, int]], dtype: str | None, *, backward: bool, after: bool
 ) -> Iterator[Communication]:
-    """Yield the all-to-alls among expert-parallel ranks of process groups, given with the elements that a rank sends in
-    each.
-    """
+    """Yield the all-to-alls in expert-parallel groups, given with the elements that a rank sends in each."""
     for group, elements in sent:
         where = " across nodes" if group == "experts rail" else ""
         yield _moved(name + where, "all_to_all", elements, dtype, backward=backward, after=after, group=group)
@@ -126,8 +124,6 @@ def _moved(
     after: bool,
     group: ExpertGroup = "experts",
 ) -> Communication:
-    """Return an exchange of tokens or gradients before the operation's only kernel, or after the kernel if `after`,
-    hidden by nothing.
-    """
+    """Return an exchange of tokens or gradients, hidden by nothing, before the only kernel, or after it if `after`."""
     place = int(after)
     return Communication(name, operation, elements, backward, place, place, dtype, group)  # type: ignore[arg-type]

@@ -65,9 +65,7 @@ def _mpt(config: ConfigKeys) -> dict[str, Any]:
 
 
 def _mpt_kv_heads(config: ConfigKeys, heads: int) -> int:
-    """Return the number of key heads in an MPT config.json with `heads` heads (multi-head, grouped or multi-query
-    attention).
-    """
+    """Return the number of key heads in an MPT config.json (multi-head, grouped or multi-query attention)."""
     kind = config.get(("attn_config", "attn_type"))
     if kind == "multiquery_attention":
         return 1
@@ -135,9 +133,7 @@ def _llama(config: ConfigKeys) -> dict[str, Any]:
 
 
 def _mistral(config: ConfigKeys) -> dict[str, Any]:
-    """Return the Transformer fields for a config.json of Mistral or Phi-3: a llama without biases, and a window in
-    every layer if `sliding_window` is given.
-    """
+    """Return the fields for Mistral or Phi-3: a llama without biases, with any `sliding_window` in every layer."""
     keys = _rotary(config)
     return keys | {"windows": _windows(config, keys["num_layers"], (True,), default=0)}
 
@@ -239,9 +235,7 @@ def _sparse(config: ConfigKeys) -> dict[str, Any]:
 
 
 def _deepseek_v3(config: ConfigKeys) -> dict[str, Any]:
-    """Return the Transformer fields for a DeepSeek-V3 config.json, without the multi-token prediction layer, which the
-    deployed model lacks.
-    """
+    """Return the fields for DeepSeek-V3, without the multi-token prediction layer, which the deployed model lacks."""
     experts, active = _chosen(config, "n_routed_experts")
     if config.get(("moe_layer_freq",)) not in (None, 1):
         config.fault(("moe_layer_freq",), "must be 1; others are not modelled")
@@ -368,9 +362,7 @@ def _olmo3(config: ConfigKeys) -> dict[str, Any]:
 
 
 def _cohere(config: ConfigKeys) -> dict[str, Any]:
-    """Return the Transformer fields for a Cohere config.json: attention and MLP beside each other, after one norm
-    without bias.
-    """
+    """Return the fields for Cohere: attention and MLP beside each other, after one norm without bias."""
     return _llama(config) | {
         "norm": "layernorm",
         "norm_bias": False,
@@ -490,9 +482,7 @@ def _opt(config: ConfigKeys) -> dict[str, Any]:
 
 
 def _gpt_oss(config: ConfigKeys) -> dict[str, Any]:
-    """Return the Transformer fields for a gpt-oss config.json: experts and router with biases, attention sinks, windows
-    in every second layer.
-    """
+    """Return the fields for gpt-oss: biases of experts and router, attention sinks, windows in every second layer."""
     keys = _rotary(config)
     experts, active = _chosen(config, "num_local_experts")
     bias = config.flag("attention_bias", default=True)
@@ -540,9 +530,7 @@ def _last_of(period: int) -> tuple[bool, ...]:
 
 
 def _with_late_windows(config: ConfigKeys, keys: dict[str, Any]) -> dict[str, Any]:
-    """Return the Transformer fields of a Qwen model with its windows: if `use_sliding_window`, in the layers from
-    `max_window_layers` on.
-    """
+    """Return a Qwen model's fields, with windows from `max_window_layers` on if `use_sliding_window`."""
     if not config.flag("use_sliding_window", default=False):
         return keys
     layers, first = keys["num_layers"], config.size("max_window_layers", default=28, least=0)

@@ -100,9 +100,7 @@ def _experts(model: Transformer, batch: Batch) -> tuple[Operation, ...]:
 
 
 def _shared(model: Transformer, batch: Batch) -> Iterator[Operation]:
-    """Yield the operations of the shared experts, computed as a single MLP with their combined width; none without
-    shared experts.
-    """
+    """Yield the operations of the shared experts, as a single MLP of their combined width; none without any."""
     if not model.shared_experts:
         return
     d, f = model.hidden_size, model.shared_experts * model.ffn_size
@@ -120,9 +118,7 @@ def _shared(model: Transformer, batch: Batch) -> Iterator[Operation]:
 
 
 def _shared_gate(model: Transformer, batch: Batch, normed: Saved) -> Operation:
-    """Return the operation that scales the shared experts' output by a number per token, the product of the block's
-    input `normed` with a vector.
-    """
+    """Return the scaling of the shared experts' output by a number per token: block input `normed` times a vector."""
     size = batch.tokens_between * model.hidden_size * batch.itemsize
     product = Matmul("shared gate", batch.tokens_between, 1, model.hidden_size)
     gate = linear(product, unquantised(batch), normed, bias=False)
@@ -157,8 +153,6 @@ def _router(model: Transformer, batch: Batch) -> Operation:
 
 
 def _shuffle(name: str, read: int, written: int, *saved: Saved) -> Operation:
-    """Return the operation that sorts tokens by expert, or back, with `read` and `written` bytes; `saved` tensors are
-    also read backward.
-    """
+    """Return the operation that sorts tokens by expert, or back (sizes in bytes); `saved` are also read backward."""
     back = Elementwise(f"{name} gradient", written + sum(s.nbytes for s in saved), read)
     return Operation(name, (Elementwise(name, read, written),), (back,), saved, written)

@@ -103,6 +103,11 @@ def utilization(tokens_per_s: float, flops_per_token: float, peak_flops: float) 
     -------
     float
         0 to 1.
+
+    Examples
+    --------
+    >>> utilization(1000.0, 6e9, 1e13)
+    0.6
     """
     if peak_flops <= 0:
         raise ValueError(f"peak_flops: got {peak_flops}; must be more than 0")

@@ -134,9 +134,7 @@ def lookup(model: Transformer, batch: Batch, name: str = "token embedding") -> O
 
 
 def _patches(model: Transformer, patches: Patches, batch: Batch) -> Operation:
-    """Return the operation that multiplies the patches of a micro-batch's images by the patch embedding's matrix, whole
-    on every rank. Nothing needs the gradient of an image.
-    """
+    """Return the patch embedding of a micro-batch's images, whole on every rank; no image needs a gradient."""
     pixels = Saved("patches", batch.sequences * patches.count * patches.width * batch.itemsize, "input")
     product = Matmul("patch embedding", batch.sequences * patches.count, model.hidden_size, patches.width)
     operation = linear(product, unquantised(batch), pixels, bias=True)
@@ -257,9 +255,7 @@ def _logits(model: Transformer, batch: Batch) -> Operation:
 
 
 def _among_vocabulary(batch: Batch, tokens: int) -> tuple[Communication, ...]:
-    """Return the exchanges for the cross entropy if ranks cut the vocabulary: three numbers per token with logits, in
-    float32 or wider.
-    """
+    """Return a cut vocabulary's exchanges for the loss: three numbers per token with logits, in float32 or wider."""
     if batch.cut.tensor == 1:
         return ()
     names = ("largest logit", "target's logit", "sum of exponentials")

@@ -63,9 +63,7 @@ def _in_sequence(model: Transformer, batch: Batch, before: str) -> Iterator[Oper
 
 
 def _parallel(model: Transformer, batch: Batch, before: str) -> Iterator[Operation]:
-    """Yield the operations of attention and feed-forward block, which read the output of the operation `before` and
-    share one residual addition.
-    """
+    """Yield attention and feed-forward block, which read the output of `before` and share one residual addition."""
     stream = batch.stream
     first = norm("norm1", before, model, stream)
     yield first

@@ -159,7 +159,11 @@ class LayerType:
 
 
 def amount(elements: int = 0, nbytes: int = 0) -> Amount:
-    """Return an amount of so many elements, and bytes of fixed dtypes, per sample."""
+    """Return an amount of so many elements, and bytes of fixed dtypes, per sample.
+
+    >>> amount(4, 8)
+    Amount(elements=Count(fixed=0, per_sample=4), nbytes=Count(fixed=0, per_sample=8))
+    """
     return Amount(Count(0, elements), Count(0, nbytes))
 
 

@@ -115,8 +115,6 @@ def sequence_length(seq_len: int | None, model: str | Mapping[str, Any]) -> int:
     The default is 2048 tokens, and at most the positions that the model has learned; for a model of images it is the
     number of patches plus the class token. For an unknown model it is 2048; the caller's own check reports the name.
 
-    Examples
-    --------
     >>> sequence_length(None, "llama3_8b"), sequence_length(None, "gpt2"), sequence_length(4096, "gpt2")
     (2048, 1024, 4096)
     >>> sequence_length(None, "vit_b16")

@@ -335,8 +335,6 @@ def block_input(model: Transformer, batch: Batch, name: str) -> Saved:
     """Return the saved input of a layer's attention ("norm1") or MLP ("norm2"): the output of the norm with this name,
     or of the operation before the block if the norm is elsewhere.
 
-    Examples
-    --------
     >>> from dataclasses import replace
     >>> from simulator.model.load import load_model
     >>> gpt2 = load_model("gpt2")

@@ -58,9 +58,7 @@ def overlapped(operation: Operation, cut: ModelPartition) -> Operation:
 
 
 def _with_sms(exchange: Communication) -> Communication:
-    """Return an exchange with the number of SMs taken in "bulk" overlap if a kernel hides the exchange; otherwise
-    unchanged.
-    """
+    """Return an exchange with the SMs taken in "bulk" overlap if a kernel hides the exchange; otherwise unchanged."""
     return (
         replace(exchange, sms=_SMS["bulk"])
         if exchange.group == "tensor" and exchange.before < exchange.awaited
@@ -77,9 +75,7 @@ class _Pass:
 
 
 def _in_rings(kernels: Sequence[Kernel], communications: Sequence[Communication], ranks: int) -> _Pass:
-    """Return a pass in which each matmul directly next to an exchange, and the exchange itself, is cut into `ranks`
-    pieces.
-    """
+    """Return a pass in which each exchange directly beside a matmul is cut, with the matmul, into `ranks` pieces."""
     around = {_site(exchange, kernels): exchange for exchange in communications if _site(exchange, kernels) is not None}
     cut: list[Kernel] = []
     # New index of each old kernel. For 3 ranks and a cut matmul at index 1: old kernels 0, 1, 2 begin at 0, 1, 4.
@@ -103,9 +99,7 @@ def _in_rings(kernels: Sequence[Kernel], communications: Sequence[Communication]
 
 
 def _site(exchange: Communication, kernels: Sequence[Kernel]) -> int | None:
-    """Return the index of the matmul directly after a gather, or before a reduce-scatter, that nothing hides; None for
-    other exchanges.
-    """
+    """Return the index of the matmul after a gather, or before a reduce-scatter, that nothing hides; else None."""
     # before == awaited: the next kernel waits at once, so nothing hides this exchange.
     if exchange.group != "tensor" or exchange.before != exchange.awaited:
         return None
@@ -115,9 +109,7 @@ def _site(exchange: Communication, kernels: Sequence[Kernel]) -> int | None:
 
 
 def _shifts(exchange: Communication, first: int, ranks: int) -> Iterator[Communication]:
-    """Yield the ring shifts that replace an exchange cut into pieces; `first` is the index of the first matmul
-    piece.
-    """
+    """Yield the ring shifts of an exchange cut into pieces; `first` is the index of the first matmul piece."""
     gathers = exchange.operation == "all_gather"
     for number in range(1, ranks):
         # Gather: shift n runs during piece n - 1 and brings the input of piece n. Scatter: shift n starts after piece n

@@ -63,8 +63,6 @@ class Module:
 def is_expert(name: str) -> bool:
     """Return True if the parameter tensor with this name belongs to a routed expert.
 
-    Examples
-    --------
     >>> is_expert("expert 0.up.weight"), is_expert("shared expert 0.up.weight")
     (True, False)
     """
@@ -238,8 +236,6 @@ def head_parameters(model: Transformer, cut: ModelPartition = WHOLE) -> tuple[Pa
 def norm_names(model: Transformer) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the names of the norms in a layer: those around attention, and those around the feed-forward block.
 
-    Examples
-    --------
     >>> from simulator.model.load import load_model
     >>> norm_names(load_model("llama3_8b")), norm_names(load_model("gemma2_9b"))
     ((('norm1',), ('norm2',)), (('norm1', 'norm1 after'), ('norm2', 'norm2 after')))

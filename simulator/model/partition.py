@@ -103,8 +103,6 @@ class ModelPartition:
     def vocabulary(self, model: Transformer) -> int:
         """Return the number of rows in the token table, padded if ranks cut the table.
 
-        Examples
-        --------
         >>> from simulator.model.load import load_model
         >>> [ModelPartition(tensor).vocabulary(load_model("gpt2")) for tensor in (1, 2, 8)]
         [50257, 50432, 51200]
@@ -282,8 +280,6 @@ def expert_tensor_refusal(model: Transformer, cut: ModelPartition) -> str:
 def divisors(size: int, near_to: int = 0) -> str:
     """Return the divisors of a size up to 64 as text, and the two around a given number that is none.
 
-    Examples
-    --------
     >>> divisors(32, 12)
     '1, 2, 4, 8, 16, 32; nearest: 8, 16'
     """

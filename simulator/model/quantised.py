@@ -45,8 +45,6 @@ class QuantisedFormat:
     def bits_per_element(self, inputs: int) -> float:
         """Return the bits per parameter, all scales included, of a matrix with this number of inputs.
 
-        Examples
-        --------
         >>> FORMATS["gptq"].bits_per_element(4096), FORMATS["int8"].bits_per_element(64)
         (4.15625, 8.5)
         """
@@ -56,8 +54,6 @@ class QuantisedFormat:
         """Return the bytes of an element of the dequantised matrix, and the passes that dequantise it: name, bytes
         read, bytes written [B]. bitsandbytes writes eight bits out in float32.
 
-        Examples
-        --------
         >>> FORMATS["int8"].written_out(64, 128, 2)
         (4, (('dequantisation', 8448.0, 32768), ('dequantisation scale', 32768, 32768)))
         """

@@ -290,9 +290,7 @@ class Transformer:
 
 @lru_cache(maxsize=64)
 def _kinds(model: Transformer) -> Mapping[Transformer, tuple[int, ...]]:
-    """Return the kinds of a model's layers, each with the numbers of its layers; cached, because long models have many
-    layers and few kinds.
-    """
+    """Return the kinds of a model's layers, with their layers' numbers; cached: long models have few kinds."""
     layers_of: dict[Transformer, list[int]] = {}
     for layer in range(model.num_layers):
         layers_of.setdefault(model.of_layer(layer), []).append(layer)

@@ -88,7 +88,11 @@ def runs_no_kernel(func: Any, name: str) -> bool:
 
 
 def is_attention(name: str) -> bool:
-    """Return True for PyTorch's fused attention and its backward pass."""
+    """Return True for PyTorch's fused attention and its backward pass.
+
+    >>> is_attention("_scaled_dot_product_flash_attention"), is_attention("bmm")
+    (True, False)
+    """
     return name.startswith(_ATTENTION)
 
 

@@ -62,8 +62,6 @@ class TrainedParts:
 def parameter_path(module: str, parameter: str) -> str:
     """Return the path of a parameter; all experts of a layer have the same path.
 
-    Examples
-    --------
     >>> parameter_path("layer 3", "mlp.up.weight"), parameter_path("layer 3", "expert 7.up.weight")
     ('layers.3.feed_forward.up.weight', 'layers.3.feed_forward.experts.up.weight')
     >>> parameter_path("head", "head.weight"), parameter_path("layer 0", "query norm.weight")
@@ -82,8 +80,6 @@ def parameter_path(module: str, parameter: str) -> str:
 def operation_parameter(parameter: str) -> str:
     """Return the name of a parameter as its operation has it: the operation's name, and "weight" or "bias".
 
-    Examples
-    --------
     >>> operation_parameter("expert 7.up.weight"), operation_parameter("qkv.bias"), operation_parameter("head.weight")
     ('up.weight', 'qkv.bias', 'logits.weight')
     """

@@ -22,8 +22,6 @@ _TF32_DROPPED: Final = 13
 class Arithmetic:
     """A number format: the dtype for storing arrays, and the dtype for computing.
 
-    Examples
-    --------
     >>> float(arithmetic("float16").rounded(np.float32(1 / 3)))
     0.333251953125
     """
@@ -81,6 +79,11 @@ def arithmetic(name: str) -> Arithmetic:
     ------
     ValueError
         The simulator cannot train in this dtype.
+
+    Examples
+    --------
+    >>> arithmetic("bfloat16")
+    Arithmetic(name='bfloat16', stored=dtype(bfloat16), computed=dtype('float32'))
     """
     if name not in _FORMATS:
         raise ValueError(f"got dtype {name!r}; one of {', '.join(_FORMATS)}")

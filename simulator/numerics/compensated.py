@@ -26,8 +26,6 @@ def squares(parts: Iterable[Array]) -> tuple[float, float]:
 
     The remainder is 0 if a number is not finite or too large to be squared.
 
-    Examples
-    --------
     >>> squares([np.array([1.0, 2.0**-40])])
     (1.0, 8.271806125530277e-25)
     """

@@ -119,9 +119,7 @@ class _Blocks:
         self.logsumexp = np.full((*q.shape[:-1], 1), -np.inf, q.dtype)
 
     def see(self, keys: Array, positions: Ints) -> None:
-        """Add a block of keys and values, shape (2, batch, heads, tokens, head_dim), to the attention output of this
-        rank's queries.
-        """
+        """Add keys and values, shape (2, batch, heads, tokens, head_dim), to the output of this rank's queries."""
         scores = _scores(self.q, keys[0], self.positions, positions)
         # For two blocks with log-sum-exps a and b the combined log-sum-exp is log(e^a + e^b) = c; the old output is
         # weighted by e^(a - c), and the new scores by e^(score - c).
@@ -140,28 +138,16 @@ class _Blocks:
 
 @dataclass(frozen=True, slots=True)
 class _Gradients:
-    """Attention's backward pass for this rank's queries, evaluated per block of keys.
+    """Attention's backward pass for this rank's queries, evaluated per block of keys."""
 
-    Attributes
-    ----------
-    q, dy : array, shape (batch, heads, tokens, head_dim)
-        Queries, and the gradient of the output.
-    logsumexp, delta : array, shape (batch, heads, tokens, 1)
-        Log-sum-exp of each row; sum of the row's output times its gradient.
-    positions : int array, shape (tokens,)
-        Positions of the queries in the sequence.
-    """
-
-    q: Array
-    dy: Array
-    logsumexp: Array
-    delta: Array
-    positions: Ints
+    q: Array  # queries, shape (batch, heads, tokens, head_dim)
+    dy: Array  # gradient of the output, same shape
+    logsumexp: Array  # log-sum-exp of each row, shape (batch, heads, tokens, 1)
+    delta: Array  # sum of each row's output times its gradient, same shape
+    positions: Ints  # positions of the queries in the sequence, shape (tokens,)
 
     def of(self, keys: Array, positions: Ints) -> tuple[Array, Array]:
-        """Return two arrays for a block of keys: a contribution to the queries' gradient, and the gradients for the
-        keys and values.
-        """
+        """Return a block's contribution to the queries' gradient, and the gradients of its keys and values."""
         # exp(score - log-sum-exp) is the softmax itself; nothing of size tokens x tokens was saved.
         weights = np.exp(_scores(self.q, keys[0], self.positions, positions) - self.logsumexp)
         dv = weights.swapaxes(-1, -2) @ self.dy

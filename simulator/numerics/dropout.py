@@ -17,8 +17,6 @@ from simulator.basics.arrays import Array
 class Draw:
     """The random dropout masks of a unit (embedding, layer or head) in a single pass.
 
-    Examples
-    --------
     >>> once, again = (Draw(0.5, (7, 1)).mask((3, 4)) for _ in range(2))
     >>> bool((once == again).all())
     True

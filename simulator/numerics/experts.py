@@ -158,15 +158,6 @@ class Experts:
 class _Rows:
     """Layout of token copies for sending: sorted by expert, in token order within an expert.
 
-    Attributes
-    ----------
-    place : int array, shape (copies,)
-        Row of each copy; -1 for a copy beyond its expert's capacity.
-    lengths : int array, shape (experts,)
-        Rows of each expert, including padding.
-    active : int
-        Copies of a token.
-
     Examples
     --------
     Three tokens choose experts 1, 0 and 1; then the same with room for a single row per expert:
@@ -177,9 +168,9 @@ class _Rows:
     [1, 0, -1]
     """
 
-    place: Ints
-    lengths: Ints
-    active: int
+    place: Ints  # row of each copy; -1 for a copy beyond its expert's capacity; shape (copies,)
+    lengths: Ints  # rows of each expert, including padding, shape (experts,)
+    active: int  # copies of a token
 
     @classmethod
     def of(cls, choices: Ints, experts: int, slots: int | None) -> _Rows:
@@ -226,8 +217,6 @@ def _places(splits: Ints) -> Sequence[Ints]:
     """Return, for each of this rank's experts, the indices of its rows among the received rows (sorted by source rank,
     then expert).
 
-    Examples
-    --------
     Two source ranks sent 1 and 3 rows for the first expert, 2 and 1 rows for the second:
 
     >>> [rows.tolist() for rows in _places(np.array([[1, 2], [3, 1]]))]

@@ -86,7 +86,11 @@ class Tiles:
 
 
 def tiles(seq_len: int, head_dim: int, on_chip: int, *, causal: bool) -> Tiles:
-    """Return flash attention's tile sizes [1]_ for a chip that holds `on_chip` numbers."""
+    """Return flash attention's tile sizes [1]_ for a chip that holds `on_chip` numbers.
+
+    >>> tiles(1024, 64, 49152, causal=True)
+    Tiles(seq_len=1024, rows=64, columns=192, causal=True)
+    """
     # The chip must hold four tiles at once (Q, K, V and the output), hence M / 4d.
     columns = -(-on_chip // (4 * head_dim))
     return Tiles(seq_len, min(columns, head_dim), columns, causal)

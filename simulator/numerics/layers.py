@@ -103,6 +103,11 @@ def cross_entropy(logits: Array, targets: Array) -> tuple[float, Array]:
     ----------
     logits : float array, shape (tokens, vocabulary)
     targets : int array, shape (tokens,)
+
+    Examples
+    --------
+    >>> cross_entropy(np.log([[0.25, 0.75]]), np.array([1]))[0]
+    0.287682072451781
     """
     # Subtracting the row maximum keeps exp from overflowing.
     shifted = logits - logits.max(axis=1, keepdims=True)
@@ -112,7 +117,11 @@ def cross_entropy(logits: Array, targets: Array) -> tuple[float, Array]:
 
 
 def cross_entropy_backward(log_probabilities: Array, targets: Array, scale: float = 1.0) -> Array:
-    """Return the gradient of the mean cross entropy with respect to the logits, times a loss scale."""
+    """Return the gradient of the mean cross entropy with respect to the logits, times a loss scale.
+
+    >>> cross_entropy_backward(np.log([[0.25, 0.75]]), np.array([1]))
+    array([[ 0.25, -0.25]])
+    """
     gradient: Array = np.exp(log_probabilities)
     # d loss / d logits = softmax - one-hot(target), divided by the number of tokens (mean).
     gradient[np.arange(len(targets)), targets] -= 1.0

@@ -39,8 +39,6 @@ class RateSchedule:
         With t = update // updates: t / warmup while t < warmup; then 1 (constant), or, with the share s = (t - warmup)
         / (steps - warmup) of the rest, 1 - s (linear), or (1 + cos(pi s)) / 2 (cosine).
 
-        Examples
-        --------
         >>> [RateSchedule("linear", 2, 6).factor(t) for t in range(6)]
         [0.0, 0.5, 1.0, 0.75, 0.5, 0.25]
         """

@@ -126,5 +126,9 @@ class Muon:
 
 
 def in_matrix(unit: str, shape: tuple[int, ...]) -> bool:
-    """Return True for a weight matrix of a layer, False for a vector, and for tables of embedding and head."""
+    """Return True for a weight matrix of a layer, False for a vector, and for tables of embedding and head.
+
+    >>> in_matrix("layer 0", (4, 4)), in_matrix("layer 0", (4,)), in_matrix("head", (4, 4))
+    (True, False, False)
+    """
     return len(shape) > 1 and unit not in ("embedding", "head")

@@ -74,8 +74,6 @@ def _divided(x: Array, largest: Array, total: Array, traffic: HbmCounter, block:
 
 
 def _guarded(largest: Array) -> Array:
-    """Return row maxima with -inf replaced by 0: the maximum of an entirely masked row is -inf, and -inf -
-    -inf is NaN.
-    """
+    """Return row maxima with -inf (an entirely masked row) replaced by 0, because -inf - -inf is NaN."""
     guarded: Array = np.where(np.isneginf(largest), largest.dtype.type(0), largest)
     return guarded

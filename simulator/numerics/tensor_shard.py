@@ -61,8 +61,6 @@ class TensorShard:
     def tokens_of(self) -> tuple[int, ...]:
         """Numbers of the pieces of a sequence on each context-parallel rank, rank after rank.
 
-        Examples
-        --------
         >>> TensorShard(context=4).tokens_of
         (0, 7, 1, 6, 2, 5, 3, 4)
         """
@@ -76,8 +74,6 @@ class TensorShard:
     def positions(self, seq_len: int, place: int | None = None) -> Ints:
         """Return the positions of a context-parallel rank's tokens in a sequence; without `place`, for this rank.
 
-        Examples
-        --------
         >>> [TensorShard(context=2, context_place=place).positions(8).tolist() for place in range(2)]
         [[0, 1, 6, 7], [2, 3, 4, 5]]
         """
@@ -183,6 +179,9 @@ WHOLE: Final = TensorShard()
 def is_cut(name: str) -> bool:
     """Return True if tensor-parallel ranks hold different parts of the parameter with this name, False if each rank
     holds it whole.
+
+    >>> is_cut("qkv.weight"), is_cut("norm_1.weight")
+    (True, False)
     """
     return name.endswith((*_BY_VOCABULARY, *_THREE_BY_OUTPUTS, *_BY_OUTPUTS, *_BY_INPUTS))
 

@@ -168,9 +168,7 @@ class BoundCalculator:
     def _sends(
         self, setting: PlanSetting, step: TrainingStep, pipeline: Pipeline, groups: Groups
     ) -> Mapping[tuple[int, int], float]:
-        """Return the time of a send between neighbouring pipeline ranks, by (sender, receiver), alone on the links [s];
-        cached.
-        """
+        """Return the time of a send to a pipeline neighbour, by (sender, receiver), alone on the links [s]; cached."""
         key = setting.gpus, setting.tp, setting.pp, setting.cp, pipeline.least_sent, step.precision.params
         if key not in self._between:
             communicator = Communicator(self.cluster, groups, "closed_form", True)
@@ -186,9 +184,7 @@ class BoundCalculator:
         return self._between[key]
 
     def _times_of_units(self, setting: PlanSetting, step: TrainingStep, groups: Groups) -> _UnitTimes:
-        """Return lower bounds on the times of the model's units under a setting; cached by the keys on which they
-        depend.
-        """
+        """Return lower bounds on the units' times under a setting; cached by the keys on which they depend."""
         strategy = STRATEGIES.find(step.sharding.strategy)
         cut = step.parallelism.cut(0, step.experts_in_node)
         # A unit's work depends on the number of data-parallel ranks only through the existence of copies, of a layer or
@@ -220,9 +216,7 @@ class BoundCalculator:
         sizes: Sequence[Sequence[int]],
         groups: Groups,
     ) -> list[_Rank]:
-        """Return lower bounds on the update time and memory of each pipeline rank; `sizes` has parameters and
-        activations of each stage.
-        """
+        """Return lower bounds on ranks' update time and memory; `sizes` has stages' parameters and activations."""
         strategy, shape = STRATEGIES.find(step.sharding.strategy), pipeline.shape
         keeps_whole = strategy.keeps_whole_gradients(step.sharding)
         # Offloaded gradients may leave the GPU early.
@@ -305,9 +299,7 @@ class _UnitTimes:
     _known: dict[tuple[int, ...], tuple[tuple[StageTimes, ...], list[list[int]]]] = field(default_factory=dict)
 
     def of_stages(self, layers: tuple[int, ...]) -> tuple[tuple[StageTimes, ...], list[list[int]]]:
-        """Return the times and the sizes (columns of `held`) of each pipeline stage with these numbers of layers;
-        cached.
-        """
+        """Return times and sizes (columns of `held`) of each stage with these numbers of layers; cached."""
         if layers not in self._known:
             cuts = cuts_of_stages(self.units, layers)
             # Prefix sums make a stage the difference of two rows: settings differ in stages, and share units.
@@ -357,9 +349,7 @@ class CollectiveLowerBounds:
 
 @dataclass(frozen=True)
 class _Exchanges:
-    """Lower bounds on the durations of exchanges between tensor, context or expert-parallel ranks, cached over
-    settings.
-    """
+    """Lower bounds on durations of exchanges between tensor-, context- or expert-parallel ranks, with their cache."""
 
     communicator: Communicator
     activations: str

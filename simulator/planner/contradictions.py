@@ -52,9 +52,7 @@ def refuse_contradictions(question: PlanQuestion) -> None:
 
 
 def _with_shared_batch(question: PlanQuestion, choices: Choices) -> PlanQuestion:
-    """Return the plan's question with a global batch that every number of data-parallel ranks and every micro-batch
-    divide.
-    """
+    """Return the question with a global batch that every number of data-parallel ranks and micro-batch divides."""
     shared = question.base.cluster.world_size * lcm(*choices.values["micro_batch"])
     return replace(question, plan=question.plan.replaced(global_batch=f"{shared}{SEQUENCES}"))
 
@@ -97,9 +95,7 @@ def _without_effect(choices: Choices, constraints: dict[str, Constraint]) -> Ite
 
 
 def _contradicting(question: PlanQuestion) -> Sequence[Constraint]:
-    """Return a smallest set of the user's constraints that no setting satisfies; empty if no setting exists even
-    without constraints.
-    """
+    """Return a smallest set of constraints that no setting satisfies; empty if none exists even without them."""
     needed, before = [*question.said, *question.without], -1
     while len(needed) != before:
         # A second round may be needed: a constraint that excludes a value can be dropped only before the constraint
@@ -125,14 +121,10 @@ def _of_parts(question: PlanQuestion, parts: Sequence[Constraint]) -> PlanQuesti
 
 
 def _can_be(question: PlanQuestion, refused: InfeasibleCounts) -> bool:
-    """Return True if a setting satisfies every constraint of the question; count the infeasible settings in
-    `refused`.
-    """
+    """Return True if a setting satisfies every constraint of the question; count infeasible ones in `refused`."""
     return _exists(question.choices(), question, refused)
 
 
 def _exists(choices: Choices, question: PlanQuestion, refused: InfeasibleCounts) -> bool:
-    """Return True if a setting exists among the choices for the question's scenario and global batch; count the
-    infeasible settings in `refused`.
-    """
+    """Return True if a setting exists among the choices for the question; count infeasible ones in `refused`."""
     return next(settings(choices, question.base, question.sequences, refused), None) is not None

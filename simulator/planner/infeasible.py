@@ -114,9 +114,7 @@ def _least_memory(choices: Choices, base: Scenario, sequences: int) -> SettingMe
 
 
 def _tried(cluster: Cluster, nbytes: int, _: int, setting: PlanSetting, step: TrainingStep) -> SettingMemoryNeed:
-    """Return a setting's memory need from the lower bound `nbytes` [B], after simulating the allocator to find whether
-    it fits.
-    """
+    """Return a setting's memory need from the lower bound `nbytes` [B]; the simulated allocator tells if it fits."""
     hbm = cluster.gpus[0].hbm_bytes
     if nbytes > hbm:
         return SettingMemoryNeed(setting, nbytes, hbm, fits=False)
@@ -148,17 +146,11 @@ class _Asked:
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """A change to an option in a plan's question, to try if no setting fits.
-
-    Attributes
-    ----------
-    made : function (asked) -> _Asked
-        Return the changed question.
-    """
+    """A change to an option in a plan's question, to try if no setting fits."""
 
     option: str  # name of the option; two changes to an option are never combined
     text: str  # the option in the user's notation
-    made: Callable[[_Asked], _Asked]
+    made: Callable[[_Asked], _Asked]  # returns the changed question
 
 
 def remedies(choices: Choices, base: Scenario, sequences: int, need: SettingMemoryNeed) -> Iterator[Remedy]:
@@ -250,9 +242,7 @@ def _is_possible(search: _Asked) -> bool:
 
 
 def _changes(search: _Asked, *, holes: bool) -> Iterator[_Change]:
-    """Yield the changes that apply to a plan's question and may make a setting fit, mildest first; `holes` includes the
-    allocator.
-    """
+    """Yield the question's changes that may make a setting fit, mildest first; `holes` includes the allocator."""
     values, sequences, training = search.choices.values, search.sequences, search.base.training
     if holes and training is not None and training.allocator != _SEGMENTS:
         yield _Change("allocator", f"--set training.allocator={_SEGMENTS}", _in_segments)

@@ -172,9 +172,7 @@ def _pass_order(schedule: PipelineSchedule, shape: PipelineShape, copies: int, f
         return number_of(step_pass.stage + 1, step_pass.micro, forward=False), step_pass.stage + 1
 
     def go_on(rank: int) -> bool:
-        """Append the passes in a rank's next slot to the order if their inputs are in the order; return True if
-        appended.
-        """
+        """Append a rank's next slot to the order if its inputs are in the order; return True if appended."""
         slot = order[rank][done[rank]]
         sources = [needed(step_pass) for step_pass in slot]
         # Two passes at once never depend on each other: both inputs must be in the list.

@@ -153,6 +153,11 @@ def numbers_of(rules: Sequence[Constraint]) -> tuple[int, ...]:
     ------
     ScenarioError
         A value is not a number of GPUs.
+
+    Examples
+    --------
+    >>> numbers_of([Constraint("--among gpus=16,8", "gpus", [16, 8]), Constraint("--fix tp=8", "tp", [8])])
+    (8, 16)
     """
     return tuple(
         sorted({_value(rule.where, GPUS, value) for rule in rules if rule.name == GPUS for value in rule.values})
@@ -171,6 +176,13 @@ def largest_number(gpus: int | None, rules: Sequence[Constraint], where: str) ->
     ------
     ScenarioError
         `gpus`, given by the option `where`, is not among the constraint's numbers.
+
+    Examples
+    --------
+    >>> largest_number(None, [Constraint("--among gpus=8,16", "gpus", [8, 16])], "--gpus")
+    16
+    >>> largest_number(32, [], "--gpus")
+    32
     """
     numbers = numbers_of(rules)
     if gpus is not None and numbers and gpus not in numbers:
@@ -207,12 +219,17 @@ def shared_scenario(
 
 
 def batch_of(written: str | int, seq_len: int, where: str) -> str:
-    """Return the global batch in sequences ("512seq"), from text in tokens or in sequences ("4M", "512seq").
+    """Return the global batch in sequences, from text in tokens or in sequences.
 
     Raises
     ------
     ScenarioError
         The text is not a number, or not a whole number of sequences.
+
+    Examples
+    --------
+    >>> batch_of("4M", 4096, "--global-batch"), batch_of("512seq", 4096, "--global-batch")
+    ('1024seq', '512seq')
     """
     try:
         return f"{sequences_of(str(written), seq_len)}{SEQUENCES}"

@@ -255,14 +255,20 @@ def front(settings: Iterable[PlayedSetting]) -> list[PlayedSetting]:
 
 
 def holders(report: dict[str, Any], most: int = 3) -> list[tuple[str, int]]:
-    """Return the `most` largest memory categories at a step's peak, with their bytes [B], largest first."""
+    """Return the `most` largest memory categories at a step's peak, with their bytes [B], largest first.
+
+    >>> holders({"peak_memory_by_category": {"gradients": 2, "parameters": 4, "buffers": 0}})
+    [('parameters', 4), ('gradients', 2)]
+    """
     every = sorted(report["peak_memory_by_category"].items(), key=lambda pair: -pair[1])
     return [(name, nbytes) for name, nbytes in every[:most] if nbytes]
 
 
 def exposed(report: dict[str, Any]) -> str:
-    """Return a text with the share of step time in exposed communication, and the largest kind of parallelism: '5.9 %
-    (tp)'.
+    """Return a text with the share of step time in exposed communication, and the largest kind of parallelism.
+
+    >>> exposed({"exposed_comm_time_by_dimension": {"tp": 0.1}, "exposed_comm_time_s": 0.1, "step_time_s": 2.0})
+    '5.0 % (tp)'
     """
     by = {name: seconds for name, seconds in report["exposed_comm_time_by_dimension"].items() if seconds > 0}
     most = f" ({max(by, key=lambda name: by[name])})" if by else ""

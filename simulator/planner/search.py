@@ -280,9 +280,7 @@ def _bounded(
     refused: InfeasibleCounts,
     bounds: Mapping[str | None, BoundCalculator],
 ) -> list[_Entry]:
-    """Return the feasible settings of a search space with their busy bounds; count the others in `refused` by
-    reason.
-    """
+    """Return the feasible settings with their busy bounds; count the others in `refused` by reason."""
     entries = []
     for number, (setting, step) in enumerate(settings(choices, base, sequences, refused)):
         try:
@@ -334,9 +332,7 @@ class _SearchState:
         return tuple(fastest.values())
 
     def last_of_best(self) -> float:
-        """Return the largest lower bound at which a setting is worth simulating: the slowest best setting's step time
-        [s].
-        """
+        """Return the largest lower bound worth simulating: the slowest best setting's step time [s]."""
         # Fewer settings than requested: any setting may still be among the best.
         ranked = self.ranked()
         return (1 + _ROUNDING) * ranked[-1].step_time if len(ranked) == self.best else float("inf")
@@ -351,9 +347,7 @@ class _SearchState:
         return len(self._running()) + sum(entry.bound <= limit for entry in self.waiting)
 
     def certain(self) -> int:
-        """Return the number of best settings, from the first, that are faster than the bound of every undecided
-        setting.
-        """
+        """Return how many best settings, from the first, are faster than every undecided setting's bound."""
         undecided = [*self.waiting[:1], *self._running()]
         lowest = min((entry.bound for entry in undecided), default=float("inf"))
         return sum((1 + _ROUNDING) * setting.step_time < lowest for setting in self.ranked())
@@ -391,9 +385,7 @@ class _SearchState:
 
     @collected_later()
     def _next(self) -> _Entry | None:
-        """Return the setting to simulate next, with the lowest fully refined bound, if it may be among the best;
-        otherwise None.
-        """
+        """Return the setting with the lowest fully refined bound, if it may be among the best; otherwise None."""
         limit = self.last_of_best()
         while self.waiting and self.waiting[0].bound <= limit:
             entry = heapq.heappop(self.waiting)
@@ -407,9 +399,7 @@ class _SearchState:
         return None
 
     def _sieve(self, entry: _Entry) -> bool:
-        """Replace a setting's lower bound on step time by the next tighter bound; return False if the setting does not
-        fit into memory.
-        """
+        """Replace a setting's bound by the next tighter one; return False if the setting does not fit into memory."""
         hbm = self.cluster.gpus[0].hbm_bytes
         # Pages of a paged optimizer leave a full GPU: only a simulation tells whether the rest fits.
         bounded = not entry.step.optimizer.paged

@@ -70,9 +70,7 @@ def _machines(base: Scenario) -> Iterator[tuple[str, Scenario]]:
     one_node = len(Clusters().of(base).nodes) == 1
 
     def network(times: float) -> Scenario | None:
-        """Return the scenario with the network bandwidth multiplied by `times`; None if the topology has no such
-        network.
-        """
+        """Return the scenario with `times` the network bandwidth; None if the topology has no such network."""
         faster = with_network(spec.topology, folder, times, one_node=one_node)
         return None if faster is None else base.replaced(cluster=spec.replaced(topology=faster))
 

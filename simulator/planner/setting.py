@@ -65,7 +65,13 @@ class PlanSetting:
 
     @property
     def kind(self) -> str:
-        """The kind of layout in words: 'FSDP', 'HSDP, tp', 'ZeRO-1, tp, pp'."""
+        """The kind of layout in words.
+
+        >>> PlanSetting(64, 2, 4, 1, 1, "1f1b", 1, "zero1", None, 1, 32, "none", "none").kind
+        'ZeRO-1, tp, pp'
+        >>> PlanSetting(64, 2, 1, 1, 1, "1f1b", 1, "zero3", 8, 1, 32, "none", "none").kind
+        'HSDP, tp'
+        """
         name = _NAMES[len(STRATEGIES.find(self.sharding).shards)] if self.dp > 1 else "no sharding"
         if self.dp > 1 and self.shard_size is not None:
             name = "HSDP"
@@ -138,7 +144,11 @@ class PlanSetting:
 
     @property
     def text(self) -> str:
-        """The setting in words: 'tp 8, pp 4, dp 16, 1f1b, zero1, micro-batch 1 x 32, full checkpointing'."""
+        """The setting in words.
+
+        >>> PlanSetting(64, 2, 4, 1, 1, "1f1b", 1, "zero1", None, 1, 32, "full", "none").text
+        'tp 2, pp 4, dp 8, 1f1b, zero1, micro-batch 1 x 32, full checkpointing'
+        """
         sizes = [f"{name} {getattr(self, name)}" for name in ("tp", "pp", "cp", "ep") if getattr(self, name) > 1]
         order = [] if self.pp == 1 else [file_name(self.schedule)]
         order += [f"v {self.virtual_stages}"] if self.virtual_stages > 1 else []

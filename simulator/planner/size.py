@@ -52,9 +52,7 @@ def _asked(base: Scenario, sequences: int) -> str:
 
 
 def _step_of(base: Scenario, sequences: int, micro_batch: int) -> SizeEstimate:
-    """Return the estimated size of a simulated step without model parallelism, with micro-batches of `micro_batch`
-    sequences.
-    """
+    """Return the size of a simulated step without model parallelism, in micro-batches of `micro_batch` sequences."""
     if base.training is None:
         raise TypeError("a plan is of a training step")
     micro_batches = max(1, sequences // (base.cluster.world_size * micro_batch))

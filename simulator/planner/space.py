@@ -56,7 +56,14 @@ class InfeasibleCounts:
     examples: dict[str, str] = field(default_factory=dict)
 
     def note(self, reason: str, example: str = "") -> None:
-        """Count an infeasible setting under a reason, and keep the first example for this reason."""
+        """Count an infeasible setting under a reason, and keep the first example for this reason.
+
+        >>> counts = InfeasibleCounts()
+        >>> for example in ("tp 1: 90 GiB", "tp 2: 85 GiB"):
+        ...     counts.note("does not fit", example)
+        >>> counts
+        InfeasibleCounts(counts=Counter({'does not fit': 2}), examples={'does not fit': 'tp 1: 90 GiB'})
+        """
         self.counts[reason] += 1
         self.examples.setdefault(reason, example or reason)
 
@@ -75,8 +82,6 @@ class InfeasibleCounts:
 def rule_of(message: str) -> str:
     """Return an error message's rule without the case's numbers; equal reasons then count together.
 
-    Examples
-    --------
     >>> rule_of("parallelism.stages: got 96 stages for 80 layers; every stage must have a layer")
     'stages: every stage must have a layer'
     >>> rule_of("parallelism.tp: got 8; must divide the 12 heads of gpt2: 1, 2, 3, 4, 6, 12")
@@ -193,9 +198,7 @@ def settings(
 
 
 def _step(base: TrainingStep, spec: TrainingSpec, setting: PlanSetting) -> TrainingStep:
-    """Return the training step of a setting: a copy of `base` with the setting's own fields; raise ValueError if
-    infeasible.
-    """
+    """Return a setting's training step: `base` with the setting's fields; raise ValueError if infeasible."""
     keys = setting.spec(spec)
     step = replace(
         base.with_keys(
@@ -304,9 +307,7 @@ def _shares(sharding: str, shard_size: int, dp: int) -> bool:
 
 
 def _orders(values: Mapping[str, tuple[Any, ...]], pp: int) -> Iterator[tuple[str, int]]:
-    """Yield pairs of a pipeline schedule and a number of virtual stages that the schedule allows, for `pp` pipeline
-    ranks.
-    """
+    """Yield pairs of a schedule and a number of virtual stages that it allows, for `pp` pipeline ranks."""
     # Schedules do not matter without a pipeline: one setting represents them.
     if pp == 1:
         yield "1f1b", 1

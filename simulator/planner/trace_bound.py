@@ -167,9 +167,7 @@ def _is_data_parallel(op: Op) -> bool:
 
 
 def _pass(ops: Sequence[Op], durations: CollectiveLowerBounds) -> PassBound:
-    """Return lower bounds for a pass with these operations, as if inputs from other passes and gathered parameters were
-    available.
-    """
+    """Return lower bounds for a pass, as if inputs from other passes and gathered parameters were available."""
     ended, free = dict[str, float](), dict[str, float]()
     sent: float | None = None
     kernels, streams, left = list[tuple[float, float]](), dict[str, float](), dict[str, float]()

@@ -25,8 +25,6 @@ Sizes = TypeVar("Sizes", Ints, Floats)
 def split(elements: int, chunks: int) -> Ints:
     """Return the sizes when n elements are cut into k chunks: the first n mod k chunks have an additional element.
 
-    Examples
-    --------
     >>> split(10, 4).tolist()
     [3, 3, 2, 2]
     """
@@ -80,6 +78,9 @@ def run_elements(first: npt.NDArray[Any], count: npt.NDArray[Any], step: npt.NDA
     """Return the elements in runs of chunks, shape (runs,): `count` chunks from `first` on, `step` apart.
 
     Chunks are numbered modulo their number; `sizes` has the elements of each.
+
+    >>> run_elements(np.array([0, 3]), np.array([2, 2]), 1, np.array([5, 6, 7, 8]))
+    array([11, 13])
     """
     step = np.broadcast_to(step, first.shape)
     carried = np.zeros(len(first), sizes.dtype)
@@ -98,8 +99,6 @@ def sums_of_runs(values: Sizes, first: Ints, count: npt.NDArray[Any], step: int)
 
     Partial sums over 1, 2, 4, ... values are combined: a run with 13 values adds runs with 1, 4 and 8.
 
-    Examples
-    --------
     >>> sums_of_runs(np.array([1.0, 2.0, 4.0]), np.array([0, 2]), np.array([3, 2]), 1).tolist()
     [7.0, 5.0]
     """

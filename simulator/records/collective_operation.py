@@ -41,12 +41,20 @@ class CollectiveOperation:
         return Holding.ROOT in (self.before, self.after)
 
     def holders(self, world_size: int, root: int, part: int) -> range:
-        """Return the ranks that hold data for a part of the array before the operation."""
+        """Return the ranks that hold data for a part of the array before the operation.
+
+        >>> [COLLECTIVE_OPERATIONS[name].holders(4, 1, 2) for name in ("all_gather", "broadcast")]
+        [range(2, 3), range(1, 2)]
+        """
         first = {Holding.PART: part, Holding.ROOT: root, Holding.PAIRS: part // world_size}.get(self.before)
         return range(world_size) if first is None else range(first, first + 1)
 
     def receivers(self, world_size: int, root: int, part: int) -> range:
-        """Return the ranks that must hold a part of the array at the end."""
+        """Return the ranks that must hold a part of the array at the end.
+
+        >>> [COLLECTIVE_OPERATIONS[name].receivers(4, 0, 2) for name in ("all_gather", "reduce_scatter")]
+        [range(0, 4), range(2, 3)]
+        """
         only = {Holding.PART: part, Holding.ROOT: root, Holding.PAIRS: part % world_size}.get(self.after)
         return range(world_size) if only is None else range(only, only + 1)
 

@@ -59,14 +59,16 @@ class Measure:
         return "reaches" if "/s" in self.phrase else self.verb
 
     def text(self, value: float) -> str:
-        """Return the value as text for a sentence, with unit and noun: "23.5 GiB of memory"."""
+        """Return the value as text for a sentence, with unit and noun.
+
+        >>> find("memory", "training").text(23.5 * 2**30)
+        '23.5 GiB of memory'
+        """
         return self.phrase.format(self.number(value))
 
     def amount_text(self, value: float) -> str:
         """Return the value as text with its unit, without the noun: "23.5 GiB", "57,659 tokens/s".
 
-        Examples
-        --------
         >>> find("memory", "training").amount_text(2**30), find("speed", "training").amount_text(57659.0)
         ('1 GiB', '57,659 tokens/s')
         """
@@ -86,8 +88,6 @@ class Measure:
 
         A lead below the error of measured runs may vanish on the real machine.
 
-        Examples
-        --------
         >>> near = {"intervals": {"step_time_s_80_low": 1 / 1.1, "step_time_s_80_high": 1.1}}
         >>> TIME = find("time", "training")
         >>> TIME.tied({"step_time_s": 1.0, **near}, {"step_time_s": 1.05})
@@ -102,14 +102,16 @@ class Measure:
         return low == high or (low > 0 and high / low - 1 <= self.uncertainty(first, second))
 
     def better(self, first: float, second: float) -> bool:
-        """Return True if the value `first` is better than `second`: less or more, by this measure's direction."""
+        """Return True if the value `first` is better than `second`: less or more, by this measure's direction.
+
+        >>> find("time", "training").better(1.0, 2.0), find("speed", "training").better(1.0, 2.0)
+        (True, False)
+        """
         return first < second if self.best == "least" else first > second
 
     def rank(self, report: Report) -> float:
         """Return a number for sorting reports, the best first; reports without the value come last.
 
-        Examples
-        --------
         >>> find("speed", "training").rank({"tokens_per_s": 9.0}), find("time", "training").rank({"step_time_s": 2.0})
         (-9.0, 2.0)
         """
@@ -121,8 +123,6 @@ class Measure:
     def change_text(self, value: float, before: float) -> str:
         """Return the change from `before` to `value` as text: '16 % less time', '2.4x the time', 'the same time'.
 
-        Examples
-        --------
         >>> TIME = find("time", "training")
         >>> TIME.change_text(0.84, 1.0), TIME.change_text(2.4, 1.0), TIME.change_text(1.0, 1.0)
         ('16 % less time', '2.4x the time', 'the same time')
@@ -138,8 +138,6 @@ class Measure:
     def sign_text(self, value: float, before: float) -> str:
         """Return the change from `before` to `value` as text with a sign, without the noun: '-16 %', '2.4x', '0 %'.
 
-        Examples
-        --------
         >>> TIME = find("time", "training")
         >>> TIME.sign_text(0.84, 1.0), TIME.sign_text(2.4, 1.0), TIME.sign_text(1.0, 1.0)
         ('-16 %', '2.4x', '0 %')
@@ -166,8 +164,6 @@ def interval_width(report: Report, key: str = "step_time_s") -> float | None:
 def percent_text(share: float) -> str:
     """Return a share (0 to 1) as text in per cent: two digits below ten, otherwise whole numbers.
 
-    Examples
-    --------
     >>> percent_text(0.648), percent_text(0.0123)
     ('65 %', '1.2 %')
     """
@@ -178,8 +174,6 @@ def percent_text(share: float) -> str:
 def share_text(share: float) -> str:
     """Return a share (0 to 1) as text in per cent with one decimal: "15.7 %".
 
-    Examples
-    --------
     >>> share_text(0.1568)
     '15.7 %'
     """
@@ -189,8 +183,6 @@ def share_text(share: float) -> str:
 def arrays_text(number: float) -> str:
     """Return text for the traffic of a link in multiples of the collective's array: "1.5x the array".
 
-    Examples
-    --------
     >>> arrays_text(1.0), arrays_text(63 / 32)
     ('1x the array', '1.97x the array')
     """
@@ -200,8 +192,6 @@ def arrays_text(number: float) -> str:
 def factor_text(ratio: float) -> str:
     """Return a ratio as text with "x": whole from 10 on, otherwise with two or three digits.
 
-    Examples
-    --------
     >>> factor_text(62.4), factor_text(1.234), factor_text(1.0456)
     ('62x', '1.2x', '1.05x')
     """
@@ -284,7 +274,11 @@ def names() -> tuple[str, ...]:
 
 
 def names_of(kind: str) -> tuple[str, ...]:
-    """Return the names of the measures for scenarios of a kind: "collective" or "training"."""
+    """Return the names of the measures for scenarios of a kind: "collective" or "training".
+
+    >>> names_of("collective")[:3]
+    ('time', 'busbw', 'error')
+    """
     return tuple(measure.name for measure in MEASURES if kind in measure.of)
 
 
@@ -293,8 +287,6 @@ def find(name: str, kind: str, unit: str = TOKEN) -> Measure:
 
     Speeds are told in the given unit of work (see `work_unit`).
 
-    Examples
-    --------
     >>> find("speed", "training").noun, find("speed", "training", "sample").noun
     ('tokens/s', 'samples/s')
     """

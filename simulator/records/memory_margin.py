@@ -57,7 +57,11 @@ class MemoryMargin:
 
     @property
     def free(self) -> int:
-        """Memory of the GPU that the process leaves; 0 if the step does not fit [B]."""
+        """Memory of the GPU that the process leaves; 0 if the step does not fit [B].
+
+        >>> MemoryMargin(70, 80).free, MemoryMargin(90, 80).free
+        (10, 0)
+        """
         return max(0, self.capacity - self.process)
 
     @property
@@ -79,7 +83,11 @@ class MemoryMargin:
 
     @property
     def beside(self) -> str:
-        """The parts of the process that PyTorch does not allocate: "the CUDA context (403 MiB)"."""
+        """The parts of the process that PyTorch does not allocate.
+
+        >>> MemoryMargin(2**30, 2**34, context=403 * 2**20, nccl=2**30).beside
+        'the CUDA context (403 MiB) and NCCL buffers (1 GiB)'
+        """
         parts = [(self.context, "the CUDA context"), (self.nccl, "NCCL buffers")]
         return " and ".join(f"{name} ({format_memory(nbytes)})" for nbytes, name in parts if nbytes)
 
@@ -87,8 +95,6 @@ class MemoryMargin:
     def figures(self) -> str:
         """The figures that PyTorch and nvidia-smi print for a step that fits.
 
-        Examples
-        --------
         >>> MemoryMargin(13 * 2**30, 24 * 2**30, 12 * 2**30, 403 * 2**20).figures
         'PyTorch prints 12 GiB allocated and 13 GiB reserved, nvidia-smi 13.4 GiB with the CUDA context (403 MiB)'
         """
@@ -98,15 +104,17 @@ class MemoryMargin:
 
     @property
     def verdict(self) -> str:
-        """A predicate: "does not fit in 24 GiB (reserved memory 26 GiB, 2 GiB missing)"."""
+        """A predicate for a sentence about the step.
+
+        >>> MemoryMargin(26 * 2**30, 24 * 2**30).verdict
+        'does not fit in 24 GiB (reserved memory 26 GiB, 2 GiB missing)'
+        """
         return f"{'fits' if self.fits else 'does not fit'} in {format_memory(self.capacity)} ({self.text})"
 
     @property
     def warning(self) -> str:
         """A warning that the process leaves less than 512 MiB; "" if more is free, or if the step does not fit.
 
-        Examples
-        --------
         >>> MemoryMargin(int(79.75 * 2**30), 80 * 2**30).warning[:46]
         'only 256 MiB of 80 GiB stay free beside the CU'
         >>> MemoryMargin(79 * 2**30, 80 * 2**30).warning
@@ -121,7 +129,11 @@ class MemoryMargin:
 
 
 def margin_of(report: Mapping[str, Any]) -> MemoryMargin:
-    """Return the margin in the report of a training step, as a dictionary."""
+    """Return the margin in the report of a training step, as a dictionary.
+
+    >>> margin_of({"peak_reserved_bytes": 70, "capacity_bytes": 80})
+    MemoryMargin(reserved=70, capacity=80, allocated=0, context=0, nccl=0)
+    """
     return MemoryMargin(
         report["peak_reserved_bytes"],
         report["capacity_bytes"],

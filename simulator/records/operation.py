@@ -104,7 +104,11 @@ class Compute:
 
     @property
     def kernel_shares(self) -> KernelParts:
-        """Kinds of its kernels, each with its share of the duration (0 to 1); empty if the kernels are not known."""
+        """Kinds of its kernels, each with its share of the duration (0 to 1); empty if the kernels are not known.
+
+        >>> Compute("layer 0", 4.0, parts=(("matmul", 3.0), ("elementwise", 1.0))).kernel_shares
+        (('matmul', 0.75), ('elementwise', 0.25))
+        """
         total = sum(seconds for _, seconds in self.parts)
         return tuple((kind, seconds / total) for kind, seconds in self.parts)
 

@@ -148,8 +148,6 @@ class Schedule:
     def rounds(self) -> Iterator[Round]:
         """Yield every round in the schedule, with each repetition as a separate round.
 
-        Examples
-        --------
         >>> from simulator.collectives.algorithm import CollectiveRequest
         >>> from simulator.collectives.ring import all_reduce
         >>> sum(len(r) for r in all_reduce(CollectiveRequest("all_reduce", 4, 8)).rounds())

@@ -48,8 +48,6 @@ _SPEEDS: Final = {0.5: "half speed", 0.25: "a quarter of its speed", 0.1: "a ten
 def setting_text(value: Any) -> str:
     """Return a scenario setting's value in words.
 
-    Examples
-    --------
     >>> setting_text({"strategy": "parameter_server", "asynchronous": True, "servers": 2})
     'parameter_server (asynchronous, 2 servers)'
     >>> setting_text([]), setting_text({3: 0.5}), setting_text({"prefetch": 0, "reshard_after_forward": False})
@@ -77,8 +75,6 @@ def _entries(mapping: Mapping[str, Any]) -> Iterator[str]:
 def entry_text(key: str, value: Any) -> str:
     """Return a key and its value in words.
 
-    Examples
-    --------
     >>> entry_text("chunks", 4), entry_text("compile", False), entry_text("tie_word_embeddings", False)
     ('chunks 4', 'not compiled', 'tie word embeddings false')
     """
@@ -91,8 +87,6 @@ def entry_text(key: str, value: Any) -> str:
 def labelled(settings: Mapping[str, Any]) -> str:
     """Return a text for a legend that names several settings, given by dotted key.
 
-    Examples
-    --------
     >>> labelled({"collective.algorithm": "ring", "training.micro_batch_size": 2})
     'ring, micro-batch 2'
     >>> labelled({"cluster.stragglers": {3: 0.5}, "cluster.world_size": 64})
@@ -224,8 +218,6 @@ def _lora(value: Any) -> str:
 def _optimizer(value: Any) -> str:
     """Return a text for an optimizer: its name first.
 
-    Examples
-    --------
     >>> _optimizer("adam"), _optimizer({"name": "muon", "distribution": "owners"})
     ('optimizer adam', 'optimizer muon (distribution owners)')
     """
@@ -238,8 +230,6 @@ def _optimizer(value: Any) -> str:
 def _checkpointing(value: Any) -> str:
     """Return a phrase for activation checkpointing.
 
-    Examples
-    --------
     >>> _checkpointing("none"), _checkpointing(2), _checkpointing({"every": 1})
     ('no checkpointing', 'checkpointing of one in 2 layers', 'full checkpointing')
     """
@@ -262,8 +252,6 @@ def _slow_links(value: Any) -> str:
 def _cables(factors: Mapping[str, Any]) -> dict[str, Any]:
     """Return {link: factor}, with a single entry "a <-> b" for a cable with equal factors in both directions.
 
-    Examples
-    --------
     >>> _cables({"gpu0->hub": 0.5, "gpu1->hub": 0.1, "hub->gpu0": 0.5})
     {'gpu0 <-> hub': 0.5, 'gpu1->hub': 0.1}
     """

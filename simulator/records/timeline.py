@@ -286,7 +286,12 @@ R = TypeVar("R", Span, MemorySample)
 
 
 def by_rank(records: Sequence[R]) -> Mapping[int, tuple[R, ...]]:
-    """Return a mapping from rank to the rank's records, in the order given."""
+    """Return a mapping from rank to the rank's records, in the order given.
+
+    >>> spans = [Span(rank, "compute", "step", "forward", 0.0, 1.0) for rank in (1, 0, 1)]
+    >>> {rank: len(group) for rank, group in by_rank(spans).items()}
+    {1: 2, 0: 1}
+    """
     # Lazy records stay lazy.
     if isinstance(records, AllRanks):
         return records.by_rank

@@ -183,8 +183,6 @@ def _before(parts: list[Repeat], channel: npt.NDArray[np.int32]) -> npt.NDArray[
 def before_on_channel(channel: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
     """Return the predecessor's number for each transfer on the same channel (FIFO); -1 for the first transfer.
 
-    Examples
-    --------
     >>> before_on_channel(np.array([5, 9, 5, 5], np.int32)).tolist()
     [-1, -1, 0, 2]
     """

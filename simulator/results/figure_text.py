@@ -46,8 +46,6 @@ def relative_change_text(first: Any, second: Any) -> str:
 
     An increase above 1,000 % is written as a factor.
 
-    Examples
-    --------
     >>> relative_change_text(2.0, 2.2), relative_change_text(3.2e-10, 0.14462), relative_change_text(0, 1)
     ('+10 %', 'x 4.52e8', '')
     """
@@ -60,7 +58,11 @@ def relative_change_text(first: Any, second: Any) -> str:
 
 
 def is_number(value: Any) -> bool:
-    """Return True if a value is a number; bool is a subclass of int, and no number here."""
+    """Return True if a value is a number.
+
+    >>> is_number(1.5), is_number(True)
+    (True, False)
+    """
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 

@@ -91,8 +91,6 @@ def _suffix(settings: Mapping[str, Any], keys: Sequence[str]) -> str:
 def as_file_name(key: str, value: Any) -> str:
     """Return a setting in words, reduced to letters and digits; for a section, including key names.
 
-    Examples
-    --------
     >>> as_file_name("training.sharding", {"strategy": "zero3", "shard_size": 8})
     'zero3-shard-size-8'
     >>> as_file_name("collective", {"algorithm": "parameter_server", "servers.count": 4})

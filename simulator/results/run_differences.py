@@ -144,8 +144,6 @@ class RunDifferences:
     def sentences(self, names: tuple[str, str]) -> tuple[str, ...]:
         """Return sentences on how many figures differ in the common points, and how many points are in only one run.
 
-        Examples
-        --------
         >>> RunDifferences((), (CommonPoint({}, (0, 0), ()),), (({"seed": 1},), ())).sentences(("A", "B"))
         ('1 common point is equal.', '1 point is only in A.')
         """
@@ -209,8 +207,6 @@ def differences(first: ReportedRun, second: ReportedRun) -> RunDifferences:
 def key_text(value: Any) -> str:
     """Return the value of a scenario key as written in a scenario file, shortened.
 
-    Examples
-    --------
     >>> key_text([2, 4, 8]), key_text({"strategy": "zero3"}), key_text(None)
     ('[2, 4, 8]', '{strategy: zero3}', 'not set')
     """

@@ -33,8 +33,6 @@ def refuse_not_finite(result: PointResult) -> None:
 def not_finite(document: Any, name: str = "report") -> Iterator[str]:
     """Yield a text, the path of keys and the value, for each NaN or infinite number in a nested document.
 
-    Examples
-    --------
     >>> list(not_finite({"time_s": 1.0, "stages": [{"idle": float("nan")}]}))
     ['report.stages[0].idle is nan']
     """

@@ -359,28 +359,14 @@ def _explanations(
 
 @dataclass(frozen=True, slots=True)
 class _Sized:
-    """A cause with a size; size 1 changes nothing.
+    """A cause with a size; size 1 changes nothing."""
 
-    Attributes
-    ----------
-    words, key : function of the size
-        The cause in words, and what to write in the scenario.
-    most : float
-        Largest size that is tried; below 1 for causes that make a step faster.
-    changed : function of the size
-        The scenario with the cause.
-    likely : float
-        Largest factor of the size, up or down, that a real machine is likely to have.
-    usual : bool
-        As in `Explanation`.
-    """
-
-    words: Callable[[float], str]
-    key: Callable[[float], str]
-    most: float
-    changed: Callable[[float], Scenario]
-    likely: float = _LIKELY
-    usual: bool = False
+    words: Callable[[float], str]  # the cause in words
+    key: Callable[[float], str]  # what to write in the scenario
+    most: float  # largest size that is tried; below 1 for causes that make a step faster
+    changed: Callable[[float], Scenario]  # the scenario with the cause
+    likely: float = _LIKELY  # largest factor of the size, up or down, that a real machine is likely to have
+    usual: bool = False  # as in `Explanation`
 
 
 def _times(time_of: Callable[[Scenario], float], cause: _Sized) -> Callable[[float], float]:

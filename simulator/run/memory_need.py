@@ -59,7 +59,11 @@ class MemoryNeed:
         return MemoryMargin(self.reserved, self.capacity, self.nbytes, self.beside.context, self.beside.nccl)
 
     def unless_larger(self, factor: float) -> MemoryNeed:
-        """Return the need, which fits only if it also does with `factor` times its reserved memory."""
+        """Return the need, which fits only if it also does with `factor` times its reserved memory.
+
+        >>> [MemoryNeed(60, 70, 80, fits=True).unless_larger(factor).fits for factor in (1.1, 1.2)]
+        [True, False]
+        """
         return replace(self, fits=self.fits and factor * self.reserved + self.beside.nbytes <= self.capacity)
 
 

@@ -26,7 +26,11 @@ class PointOutcome:
         return cls(index, settings, run.timeline.engine, run.report.to_dict())
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the outcome as plain data, in the form stored in report.json."""
+        """Return the outcome as plain data, in the form stored in report.json.
+
+        >>> PointOutcome(0, {"tp": 2}, None, None, "memory ran out").to_dict()
+        {'settings': {'tp': 2}, 'engine': None, 'report': None, 'error': 'memory ran out'}
+        """
         point: dict[str, Any] = {"settings": dict(self.settings), "engine": self.engine, "report": self.report}
         return point if self.error is None else point | {"error": self.error}
 
@@ -38,6 +42,11 @@ def read_outcome(index: int, read: Any) -> PointOutcome:
     ------
     KeyError, TypeError
         A field is missing, or has a type unlike that in `PointOutcome`.
+
+    Examples
+    --------
+    >>> read_outcome(0, {"settings": {}, "engine": "fast", "report": None, "error": "memory ran out"})
+    PointOutcome(index=0, settings={}, engine='fast', report=None, error='memory ran out')
     """
     outcome = PointOutcome(index, read["settings"], read["engine"], read["report"], read.get("error"))
     # A file from another version, or changed by hand, must not pass for an outcome.

@@ -184,8 +184,6 @@ def _values(document: Document, place: Key, key: str, values: list[Any]) -> Iter
 def combinations(compare: Mapping[str, Any], sweep: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield every combination of the axis values as {key: value}; the last axis varies fastest.
 
-    Examples
-    --------
     >>> [list(c.values()) for c in combinations({"a": ["x", "y"]}, {"b": [1, 2]})]
     [['x', 1], ['x', 2], ['y', 1], ['y', 2]]
     """
@@ -229,7 +227,11 @@ class PointData:
 
 
 def values_of(key: str, data: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return the values of a key over the points of a scenario's data, each once: its own and its axes' values."""
+    """Return the values of a key over the points of a scenario's data, each once: its own and its axes' values.
+
+    >>> values_of("cluster.world_size", {"cluster": {"world_size": 8}, "sweep": {"cluster.world_size": [8, "1k"]}})
+    (8, 1000)
+    """
     distinct: list[Any] = []
     for value in (value_of(key, data), *_axis_values(key, data)):
         # A list, because a topology may be a mapping.
@@ -260,9 +262,11 @@ def _without_short_form(key: tuple[str, ...], value: Any) -> Any:
 
 
 def value_of(key: str, data: Mapping[str, Any]) -> Any:
-    """Return a key's validated value in a scenario's data; `key` is one of `axis_keys`.
+    """Return a key's validated value in a scenario's data, or its default; `key` is one of `axis_keys`.
 
-    A missing key has its default. The result is None for an invalid value.
+    >>> data = {"cluster": {"world_size": "1k"}, "collective": {"size": 256}}
+    >>> value_of("cluster.world_size", data), value_of("collective.dtype", data), value_of("collective.size", data)
+    (1000, 'float32', None)
     """
     value: Any = data
     *at, last = key.split(".")
@@ -315,8 +319,6 @@ def _remove(point: dict[str, Any], key: str) -> None:
 def put(data: dict[str, Any], settings: Mapping[str, Any]) -> None:
     """Put settings into a scenario's data in place; shared parent mappings are copied.
 
-    Examples
-    --------
     >>> data = {"collective": {"operation": "all_reduce", "size": "1 MiB"}}
     >>> put(data, {"collective": {"algorithm": "parameter_server", "servers.count": 4}})
     >>> data["collective"]["servers"], data["collective"]["size"]
@@ -327,7 +329,13 @@ def put(data: dict[str, Any], settings: Mapping[str, Any]) -> None:
 
 
 def place(data: dict[str, Any], key: tuple[str, ...], value: Any) -> None:
-    """Put a value into the data under a key path, in place; shared parent mappings are copied."""
+    """Put a value into the data under a key path, in place; shared parent mappings are copied.
+
+    >>> data = {"training": {"sharding": "zero3"}}
+    >>> place(data, ("training", "sharding", "prefetch"), 2)
+    >>> data
+    {'training': {'sharding': {'strategy': 'zero3', 'prefetch': 2}}}
+    """
     for depth, step in enumerate(key[:-1], 1):
         inner = _without_short_form(key[:depth], data.get(step))
         # A parent that is not a mapping is a fault reported elsewhere; the data stays unchanged.

@@ -199,8 +199,6 @@ def with_accumulation(shape: TrainingSpec, world_size: int) -> TrainingSpec:
 def scaling_rule(scaling: LossScaling, dtypes: Precision) -> str:
     """Return the loss-scaling rule of the scenario's keys; "auto" is replaced by the rule for the dtypes.
 
-    Examples
-    --------
     >>> scaling_rule(LossScaling(), Precision(params="float16"))
     'dynamic'
     """

@@ -117,7 +117,11 @@ class DaysFile:
 
 
 def is_days_file(data: Any) -> bool:
-    """Return True if a document's data is a file of days."""
+    """Return True if a document's data is a file of days.
+
+    >>> is_days_file({"scenario": "job.yaml"}), is_days_file({"name": "job", "training": {}})
+    (True, False)
+    """
     return isinstance(data, dict) and "scenario" in data and "jobs" not in data
 
 

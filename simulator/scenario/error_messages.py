@@ -163,8 +163,6 @@ def _fault(detail: ErrorDetails, document: Document, at: Key, key: Key) -> Fault
 def unknown(key: Key, data: Any = None) -> str:
     """Return the message for an unknown key of a scenario (`data`); the text is that of `key_names.unknown_key`.
 
-    Examples
-    --------
     >>> unknown(("cluster", "jitter", "compte"))
     "unknown key; one of compute, latency; did you mean 'compute'?"
     """

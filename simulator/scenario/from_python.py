@@ -66,10 +66,7 @@ def training_scenario(**keys: Unpack[TrainingKeys]) -> Scenario:
 
 
 def _scenario(kind: str, keys: Mapping[str, Any]) -> Scenario:
-    """Return a scenario built from keyword arguments, sorted into the mappings of a scenario file.
-
-    Unknown keys go to the kind's mapping, and are refused there.
-    """
+    """Return a scenario from keyword arguments; unknown keys go to the kind's mapping, and are refused there."""
     # `cluster` and the kind are present even without keys: their own faults then name the missing keys.
     data: dict[str, Any] = {"name": kind, "cluster": {}, kind: {}}
     for key, value in keys.items():

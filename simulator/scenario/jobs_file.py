@@ -162,7 +162,11 @@ class JobsFile:
 
 
 def is_jobs_file(data: Any) -> bool:
-    """Return True if a document's data is a file of jobs."""
+    """Return True if a document's data is a file of jobs.
+
+    >>> is_jobs_file({"jobs": {}}), is_jobs_file({"scenario": "job.yaml"})
+    (True, False)
+    """
     return isinstance(data, dict) and "jobs" in data
 
 
@@ -401,8 +405,6 @@ def _placements(document: Document, spec: JobsSpec, sizes: Mapping[str, int], ba
 def _spread(free: Sequence[int], per_node: int) -> list[int]:
     """Return the free GPUs in the order in which a spread job takes them: one GPU of each node in turn.
 
-    Examples
-    --------
     >>> _spread([0, 1, 3, 4, 5], per_node=2)
     [0, 3, 4, 1, 5]
     """
@@ -422,8 +424,6 @@ def _by_rail(free: Sequence[int], size: int, per_node: int) -> tuple[int, ...] |
     The job takes the fewest rails, hence the most nodes; then the lowest rails, and on them the lowest nodes. GPU i has
     the local number i modulo `per_node`, which is its rail.
 
-    Examples
-    --------
     >>> _by_rail(range(8), 2, per_node=4), _by_rail([1, 2, 3, 4, 5, 6, 7], 4, per_node=4)
     ((0, 4), (1, 2, 5, 6))
     """

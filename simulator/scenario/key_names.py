@@ -70,8 +70,6 @@ _MOST_ENDS: Final = 3
 def ending(written: str, keys: Iterable[str]) -> tuple[str, ...]:
     """Return the keys meant by a text: the key itself, or every key with this ending.
 
-    Examples
-    --------
     >>> ending("algorithm", ["collective.algorithm", "collective.size", "training.algorithm"])
     ('collective.algorithm', 'training.algorithm')
     """

@@ -287,10 +287,7 @@ def _unknown_operations(document: Document, shape: Scenario, base: Path) -> Iter
 
 
 def _conflicts(document: Document, partial: PartialScenario, base: Path, unused: UnusedKeys) -> Iterator[Fault]:
-    """Yield a fault for each broken rule between keys in any point.
-
-    Report each point's keys with an effect to `unused`.
-    """
+    """Yield a fault for each rule broken in any point; report each point's keys with an effect to `unused`."""
     shape, read_facts, files = partial.shape, cluster_rules.facts_reader(base), None
     # Rules are imported for what a scenario has: those of training know every part of a step.
     if shape.training is not None:

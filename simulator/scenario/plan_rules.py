@@ -99,6 +99,11 @@ def value_of(name: str, value: Any, base: Path | None = None) -> Any:
     ------
     ValueError
         The key cannot have the value, or plans exclude it; or the part cannot be loaded.
+
+    Examples
+    --------
+    >>> value_of("tp", 8), value_of("precision", "bf16")
+    (8, 'bf16')
     """
     if name == "precision":
         # A plan's precision is a short form, and `adapter` would also accept a mapping.

@@ -389,7 +389,11 @@ _NO_AXES: Final = (
 
 
 def fields(at: tuple[str | int, ...]) -> tuple[str, ...]:
-    """Return the keys allowed in the scenario's mapping at a key path; empty if the mapping has names of its own."""
+    """Return the keys allowed in the scenario's mapping at a key path; empty if the mapping has names of its own.
+
+    >>> fields(("cluster",))[:3], fields(("name",))
+    (('topology', 'world_size', 'gpu'), ())
+    """
     shape = (_mappings(str(at[0]) if at else "") | _INNER).get(at)  # type: ignore[arg-type]
     if shape is None and at == ("training", "activation_checkpointing"):
         from simulator.step.layer_policies import LayersSpec
@@ -474,15 +478,17 @@ def _setting_of(section: str) -> type[Spec]:
 
 
 def default_of(dotted: str) -> Any:
-    """Return the default of a dotted key from `axis_keys`."""
+    """Return the default of a dotted key from `axis_keys`.
+
+    >>> default_of("collective.dtype")
+    'float32'
+    """
     return _field(dotted).get_default(call_default_factory=True)
 
 
 def takes_lists(dotted: str) -> bool:
     """Return True if a dotted key's value may be a list.
 
-    Examples
-    --------
     >>> takes_lists("cluster.placement"), takes_lists("cluster.world_size")
     (True, False)
     """

@@ -81,10 +81,7 @@ def _plan(plan: PlanSpec) -> dict[str, Any]:
 
 
 def _leave_to_plan(data: dict[str, Any], plan: PlanSpec) -> None:
-    """Remove from a scenario's data, in place, the keys that its plan chooses.
-
-    Their defaults would look like the user's choice.
-    """
+    """Remove in place the keys that the plan chooses: their defaults would look like the user's choice."""
     choices = {**plan.fix, **plan.among}
     # Keys in SAID_OR_CHOSEN keep the scenario's value if the plan names none; every other key is chosen.
     keys = [key for name, key in KEYS.items() if name not in SAID_OR_CHOSEN or name in choices]
@@ -126,8 +123,6 @@ def to_yaml(scenario: Scenario) -> str:
 def bytes_text(nbytes: int) -> str:
     """Return a byte count as exact text, in the largest binary unit that divides the count.
 
-    Examples
-    --------
     >>> bytes_text(256 * 2**20), bytes_text(1000)
     ('256 MiB', '1000 B')
     """
@@ -140,8 +135,6 @@ def bytes_text(nbytes: int) -> str:
 def time_text(seconds: float) -> str:
     """Return a time [s] as exact text, in ms, us or ns if exact.
 
-    Examples
-    --------
     >>> time_text(0.001), time_text(1 / 3)
     ('1 ms', '0.3333333333333333 s')
     """
@@ -151,8 +144,6 @@ def time_text(seconds: float) -> str:
 def rate_text(rate: float) -> str:
     """Return a bandwidth [B/s] as exact text.
 
-    Examples
-    --------
     >>> rate_text(50e9), rate_text(1e9 / 3)
     ('50 GB/s', '333333333.3333333 B/s')
     """

@@ -40,8 +40,6 @@ def first_duplicate(values: Sequence[int]) -> int | None:
 def any_of(names: Iterable[str]) -> str:
     """Format names as advice: 'a, b or c'.
 
-    Examples
-    --------
     >>> any_of(["zero1", "zero2", "zero3"])
     'zero1, zero2 or zero3'
     """
@@ -50,7 +48,11 @@ def any_of(names: Iterable[str]) -> str:
 
 
 def any_listening(option: str) -> str:
-    """Format the sharding strategies that read an option in `sharding`: 'a, b or c'."""
+    """Format the sharding strategies that read an option in `sharding`: 'a, b or c'.
+
+    >>> any_listening("bucket_size")
+    'ddp, parameter_server, zero1 or zero2'
+    """
     # Imported late, because a collective has no strategy.
     from simulator.step.strategies.strategy import STRATEGIES
 

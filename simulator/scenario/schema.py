@@ -23,8 +23,6 @@ def schema() -> dict[str, Any]:
 
     Quantities are strings with a pattern; names are enumerations of the shipped files.
 
-    Examples
-    --------
     >>> schema()["required"]
     ['name', 'cluster']
     """

@@ -140,10 +140,7 @@ def _carries(shape: CollectiveSpec, cluster: ClusterSpec) -> bool:
 def _without_kernels(
     shape: CollectiveSpec, cluster: ClusterSpec, facts: TopologyFacts | None, base: Path
 ) -> Iterator[tuple[Key, str]]:
-    """Yield (key, reason) for the GPU keys that change no number of a collective.
-
-    A collective uses only the GPU's memory bandwidth, and only if GPUs compute sums.
-    """
+    """Yield (key, reason) for GPU keys without effect; only memory bandwidth matters, if GPUs compute sums."""
     yield ("cluster", "jitter", "compute"), "a collective has no kernels; only latency can vary"
     why = _leaves_memory_alone(shape, cluster, facts, base)
     if why:

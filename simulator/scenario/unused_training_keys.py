@@ -196,8 +196,6 @@ def _bucket_size(shape: TrainingSpec, world_size: int, base: Path) -> Iterator[t
 def _buckets(gradients: Sequence[int], size: int) -> list[int]:
     """Return the bytes of each bucket of at least `size` bytes, filled from the last unit to the first.
 
-    Examples
-    --------
     >>> _buckets([10, 30, 30, 1], 2), _buckets([10, 30, 30, 1], 40)
     ([31, 30, 10], [61, 10])
     """

@@ -51,8 +51,6 @@ class Alternative:
 def changed(step: TrainingStep, changes: Sequence[StepChange]) -> Alternative | None:
     """Return a training step after all of the given changes; None if one of the changes does not apply.
 
-    Examples
-    --------
     >>> from simulator.model.load import load_model
     >>> from simulator.step.sharding import Sharding
     >>> from simulator.step.spec import bare_step
@@ -81,8 +79,6 @@ def single_changes(step: TrainingStep, changes: Sequence[StepChange]) -> list[Al
 def double_changes(step: TrainingStep, changes: Sequence[StepChange]) -> list[Alternative]:
     """Return variants of a training step, each with two of the given changes, of different kinds.
 
-    Examples
-    --------
     >>> from simulator.model.load import load_model
     >>> from simulator.step.sharding import Sharding
     >>> from simulator.step.spec import bare_step

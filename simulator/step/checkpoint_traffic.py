@@ -30,8 +30,6 @@ def checkpoint_bytes(step: TrainingStep) -> float:
     parameters, each once [B]. With adapters, which alone are trained, the frozen model is not saved. Frameworks whose
     working parameters are temporary casts of the master copy save that copy alone (`Framework.saves_parameters`).
 
-    Examples
-    --------
     Adam with bfloat16 parameters has 2 + 4 + 2 x 4 bytes for each parameter; torchtitan saves 4 + 2 x 4.
 
     >>> from simulator.model.load import load_model

@@ -98,8 +98,6 @@ def policy_of(policy: Checkpointing, layer: int) -> str:
     """Return the name of the checkpointing policy of the layer with this number, from a policy name, an interval k, or
     a list of layers.
 
-    Examples
-    --------
     >>> [policy_of((("full", (0, 1)), ("selective_op", (2,))), layer) for layer in range(4)]
     ['full', 'full', 'selective_op', 'none']
     """
@@ -119,8 +117,6 @@ def policy_of(policy: Checkpointing, layer: int) -> str:
 def policies_in(policy: Checkpointing) -> frozenset[str]:
     """Return the names of the checkpointing policies in use, except "none".
 
-    Examples
-    --------
     >>> sorted(policies_in((("full", (0, 1)), ("selective_op", (2,)))))
     ['full', 'selective_op']
     """

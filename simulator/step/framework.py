@@ -208,8 +208,6 @@ class Framework:
 
         Among the slowdowns under sustained load, only the GPU's own chip is included.
 
-        Examples
-        --------
         >>> load_framework("nemo").fitted_to()
         {'': ['attention_masked'], 'megatron_2021': ['elementwise'], 'torchtitan': ['compiled']}
         """
@@ -371,6 +369,9 @@ def changed_file(framework: str | Mapping[str, Any], base: Path | None, changes:
     """Return the keys of a framework file that differs from a framework in the changed keys alone.
 
     `framework` and `base` are as for `load_framework`.
+
+    >>> changed_file("bare", None, {"fused": False})
+    {'based_on': 'bare', 'product': 'bare', 'fused': False}
     """
     if framework == BARE.name or framework in registry.names("framework"):
         return {"based_on": framework, "product": framework, **changes}
@@ -389,10 +390,7 @@ def _based(file: _Origin, document: Document) -> _Origin:
 
 
 def _with_base(keys: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the keys of a framework file, and those keys of its `based_on` that the file lacks.
-
-    The framework in `based_on` may itself be based on another framework.
-    """
+    """Return a framework file's keys, and those that it lacks from `based_on`, which may itself have a base."""
     if keys.get("based_on", "") in ("", BARE.name):
         return keys
     base = _with_base(read_named("framework", keys["based_on"])[1].data)

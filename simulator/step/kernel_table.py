@@ -49,8 +49,6 @@ class KernelRow:
 def kernel_rows(step: TrainingStep, gpu: Gpu) -> tuple[KernelRow, ...]:
     """Return a table row for each kernel of a step's micro-batch on a GPU; repeated equal layers have one set of rows.
 
-    Examples
-    --------
     >>> from simulator.cluster.gpu_file import load_gpu
     >>> from simulator.model.load import load_model
     >>> from simulator.step.spec import bare_step

@@ -69,9 +69,7 @@ class KernelCost:
 
 @dataclass(frozen=True, slots=True)
 class _Contention:
-    """Resources that a collective in flight leaves to kernels: number of SMs taken, and the share of HBM bandwidth
-    left.
-    """
+    """Resources that a collective in flight leaves: number of SMs taken, and the share of HBM bandwidth left."""
 
     sms_taken: int
     hbm_left: float
@@ -217,8 +215,6 @@ class KernelTimer:
 def in_sequence(parts: Iterable[tuple[str, float]]) -> KernelParts:
     """Return kinds of kernels with seconds, in order: neighbours of a kind as a single part, no part without duration.
 
-    Examples
-    --------
     >>> in_sequence([("matmul", 1.0), ("matmul", 2.0), ("attention", 0.0), ("matmul", 0.5)])
     (('matmul', 3.5),)
     """

@@ -35,10 +35,7 @@ _WAYS: Final = ("ring", "all_gather", "ulysses")
 
 
 def _stages() -> reading.ValueReader:
-    """Return a validator for the layers of pipeline stages.
-
-    Allowed: "auto", a list of layers per stage, or how many fewer layers the first and last stage have.
-    """
+    """Return a validator for layers of stages: "auto", a list, or how many fewer the first and last stage have."""
     # Both are plain counts of layers.
     # A stage may have 0 layers: the first often holds the embedding alone.
     layers = less = reading.whole(0, _MOST_LAYERS)

@@ -98,9 +98,7 @@ def backward_pieces(timer: KernelTimer, operations: Sequence[Operation], part: P
 
 @dataclass(frozen=True, slots=True)
 class _Listed:
-    """An operation's kernels, and exchanges in triples: (starts before this kernel, awaited by this kernel,
-    exchange).
-    """
+    """An operation's kernels, and triples (exchange starts before this kernel, awaited by this kernel, exchange)."""
 
     kernels: tuple[Kernel, ...]
     exchanges: tuple[tuple[int, int, Communication], ...]
@@ -120,9 +118,7 @@ def _part(op: Operation, part: Part) -> _Listed:
     kernels = tuple(kernel for kernel, selected in zip(op.backward, mask, strict=True) if selected)
 
     def of_weights(awaited: int) -> bool:
-        """Return True if a weight-gradient kernel waits for the exchange; `awaited` is the index of the
-        waiting kernel.
-        """
+        """Return True if kernel `awaited`, which waits for the exchange, makes a weight gradient."""
         return awaited < len(op.backward) and op.backward[awaited].of_weights
 
     exchanges = tuple(

@@ -354,20 +354,14 @@ def _on_nodes(step: TrainingStep, cluster: Cluster, world_size: int) -> Training
 
 @dataclass(frozen=True, slots=True)
 class _StageProgram:
-    """Program and memory for the ranks with the same operation list (usually a pipeline stage).
-
-    Attributes
-    ----------
-    begins, ends
-        See `StageNotes`.
-    """
+    """Program and memory for the ranks with the same operation list (usually a pipeline stage)."""
 
     builder: ProgramBuilder  # the program
     passes: Passes
     planned: PassPlanner
     states: States
-    begins: Mapping[Pass, int]
-    ends: int
+    begins: Mapping[Pass, int]  # see `StageNotes`
+    ends: int  # see `StageNotes`
     micros: Sequence[int]  # recorded micro-batches
 
 

@@ -76,8 +76,6 @@ class Precision(Spec):
         """Return the dtypes with each "auto" replaced: gradients and matmuls take the parameters' dtype; the wire takes
         float32 (float64 for such gradients), and so does the master copy of narrower parameters.
 
-        Examples
-        --------
         >>> Precision(params="float32").resolved().master is None
         True
         >>> Precision(params="float64").resolved().reduce

@@ -133,8 +133,6 @@ class Groups:
     def table(self, scope: Scope) -> Ints:
         """Return the ranks in every process group of a scope, shape (groups, ranks per group).
 
-        Examples
-        --------
         >>> groups = Groups(RankGrid({"dp": 4}), shard_size=2)
         >>> groups.table("shard").tolist(), groups.table("replicate").tolist()
         ([[0, 1], [2, 3]], [[0, 2], [1, 3]])
@@ -240,8 +238,6 @@ class Groups:
         A group whose ranks have different lists runs both lists' collectives together, therefore both lists' groups
         belong together, and transitively every linked list's groups.
 
-        Examples
-        --------
         Six ranks with three places along the sequence, a list for each place, and experts over two ranks. The groups
         are (0, 1), (2, 3) and (4, 5), with lists (0, 1), (2, 0) and (1, 2). List 0 is only in groups 0 and 1, but
         shares these groups with lists 1 and 2, and both are also in group 2.

@@ -63,8 +63,6 @@ def process_memory(gpu: Gpu, step: TrainingStep, groups: Groups) -> ProcessMemor
 def communicator_bytes(ranks: int, channels: int) -> int:
     """Return the memory of a communicator in the middle of a chain [B].
 
-    Examples
-    --------
     >>> [communicator_bytes(ranks, channels=24) // 2**20 for ranks in (1, 2, 8)]
     [0, 544, 832]
     """

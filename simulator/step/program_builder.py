@@ -331,9 +331,7 @@ class ProgramBuilder:
 
 
 def _in_pieces(op: Collective, pieces: int, more: float) -> Collective:
-    """Return a collective that sends its buffer in `pieces` collectives: the bytes stay, the start-up is paid `pieces`
-    times, and then `more` seconds.
-    """
+    """Return a collective sent in `pieces`: equal bytes, `pieces` times the start-up, and then `more` seconds."""
     # The first start-up is already part of the collective.
     more += (pieces - 1) * op.startup
     return replace(op, startup=op.startup + more, duration=None if op.duration is None else op.duration + more)

@@ -76,8 +76,6 @@ class RankGrid:
 
         Groups are sorted by their first rank, and ranks within a group ascend.
 
-        Examples
-        --------
         >>> grid = RankGrid({"tp": 2, "cp": 2, "dp": 2, "pp": 2})
         >>> grid.groups("dp", "cp")[0].tolist(), grid.groups("tp", "pp")[0].tolist()
         ([0, 2, 4, 6], [0, 1, 8, 9])
@@ -94,8 +92,6 @@ class RankGrid:
     def same_part(self) -> Ints:
         """Return the groups of ranks holding the same part of the model, shape (groups, holders).
 
-        Examples
-        --------
         >>> RankGrid({"dp": 2, "pp": 4}, mirrored=True).same_part().tolist()
         [[0, 1, 6, 7], [2, 3, 4, 5]]
         """
@@ -110,8 +106,6 @@ class RankGrid:
         """Return the ranks of each pipeline stage, shape (pipeline stages, ranks); tensor-parallel ranks are
         neighbours.
 
-        Examples
-        --------
         >>> RankGrid({"tp": 2, "dp": 2, "pp": 2}, ("dp", "tp", "cp", "ep", "pp")).stages().tolist()
         [[0, 2, 1, 3], [4, 6, 5, 7]]
         """
@@ -132,8 +126,6 @@ class RankGrid:
     def one_model(self) -> Ints:
         """Return the groups of ranks that together hold a copy of the model, shape (groups, ranks per group).
 
-        Examples
-        --------
         >>> RankGrid({"dp": 2, "pp": 4}, mirrored=True).one_model().tolist()
         [[0, 2], [4, 6], [1, 3], [5, 7]]
         """

@@ -38,20 +38,12 @@ class StageMemory:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Change:
-    """Effect on a rank's memory of a sequence of operations.
+    """Effect on a rank's memory of a sequence of operations."""
 
-    Attributes
-    ----------
-    most, after : mapping of str to int
-        Bytes by category at the peak and at the end, relative to the beginning [B].
-    highest, net : int
-        Sums of `most` and `after` [B].
-    """
-
-    most: Mapping[str, int]
-    after: Mapping[str, int]
-    highest: int
-    net: int
+    most: Mapping[str, int]  # bytes by category at the peak, relative to the beginning [B]
+    after: Mapping[str, int]  # bytes by category at the end, relative to the beginning [B]
+    highest: int  # sum of `most` [B]
+    net: int  # sum of `after` [B]
 
     @classmethod
     def of(cls, ops: Sequence[Op], allocations: Mapping[str, Allocate]) -> _Change:

@@ -97,6 +97,11 @@ def refusal_of_layers(sizes: Sequence[int], stages: int, layers: int, model: str
         Stages of the pipeline, and layers of the model.
     model : str
         Name of the model.
+
+    Examples
+    --------
+    >>> refusal_of_layers([2, 0, 2], 3, 4, "toy"), refusal_of_layers([0, 2, 2], 3, 4, "toy")
+    ('got no layer for stage 1; only the first and the last stage may have no layer', '')
     """
     if len(sizes) != stages or sum(sizes) != layers:
         target = f"{stages} stages with the {layers} of {model}"
@@ -115,6 +120,11 @@ def refusal_of_deferral(schedule: str, strategy: str, *, chunked: bool) -> str:
         Names of the pipeline schedule and of the sharding strategy.
     chunked : bool
         Whether head and loss are computed together, a chunk of tokens at a time.
+
+    Examples
+    --------
+    >>> refusal_of_deferral("gpipe", "ddp", chunked=False)
+    "gpipe cannot defer the head's weight gradient; write schedule: 1f1b or interleaved"
     """
     able = {"schedule": _DEFERRING_SCHEDULES, "sharding": _DEFERRING_STRATEGIES}
     for (key, names), name in zip(able.items(), (schedule, strategy), strict=True):

@@ -77,8 +77,6 @@ class States:
 def shard(elements: int, ranks: int) -> int:
     """Return the number of elements in a rank's shard of `elements` elements over `ranks` ranks, rounded up.
 
-    Examples
-    --------
     >>> shard(6, 3), shard(7, 3), shard(1, 4)
     (2, 3, 1)
     """
@@ -88,8 +86,6 @@ def shard(elements: int, ranks: int) -> int:
 def even_part(elements: int, ranks: int, matrices: int = 0) -> Part:
     """Return trained parameters, some of them in matrices, sharded evenly over ranks.
 
-    Examples
-    --------
     >>> even_part(7, 3)
     Part(elements=7, own=3, matrices=0, own_matrices=0)
     """

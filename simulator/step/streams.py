@@ -42,8 +42,6 @@ def stream_of(scope: Scope) -> str:
 def dimension_of(stream: str) -> str:
     """Return the kind of parallelism to which a communication stream belongs: tp, cp, ep, pp, dp, or host for copies.
 
-    Examples
-    --------
     >>> [dimension_of(name) for name in ("communication", "communication tensor", "gradients to stage 2")]
     ['dp', 'tp', 'pp']
     """

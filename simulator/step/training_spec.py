@@ -111,8 +111,6 @@ SHORTS: Final[Mapping[tuple[str, ...], Short]] = MappingProxyType(
 def without_short_form(key: tuple[str, ...], value: Any) -> Any:
     """Return the mapping that a short form (word) under this key stands for; return any other value unchanged.
 
-    Examples
-    --------
     >>> without_short_form(("training", "sharding"), "zero2")
     {'strategy': 'zero2'}
     """

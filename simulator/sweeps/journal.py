@@ -55,7 +55,11 @@ def open_journal(folder: Path) -> Iterator[Callable[[PointOutcome], None]]:
 
 
 def line(outcome: PointOutcome) -> bytes:
-    """Return a point's outcome as a line (bytes) of the journal file."""
+    r"""Return a point's outcome as a line (bytes) of the journal file.
+
+    >>> line(PointOutcome(3, {"tp": 2}, None, None, "memory ran out"))
+    b'{"index": 3, "settings": {"tp": 2}, "engine": null, "report": null, "error": "memory ran out"}\n'
+    """
     return json.dumps({"index": outcome.index, **outcome.to_dict()}).encode() + b"\n"
 
 

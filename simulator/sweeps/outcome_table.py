@@ -36,7 +36,11 @@ _PARTS: Final = {
 
 
 def row(outcome: PointOutcome) -> dict[str, Any]:
-    """Return a point's outcome as a flat table row: {column name: value}."""
+    """Return a point's outcome as a flat table row: {column name: value}.
+
+    >>> row(PointOutcome(0, {"collective.size": 1024}, "fast", {"time_s": 0.5, "links": {"nvlink": 2}}))
+    {'collective.size': 1024, 'time_s': 0.5, 'links.nvlink': 2, 'engine': 'fast', 'error': None}
+    """
     # A setting of a whole section gives a column with a short text, for grouping, and a column for each of its keys.
     flat = {key: label(key, value) if key in SECTIONS else value for key, value in outcome.settings.items()}
     for section in (key for key in outcome.settings if key in SECTIONS):
@@ -67,8 +71,6 @@ def rows(outcomes: Sequence[PointOutcome]) -> list[dict[str, Any]]:
     Both are relative to the row with the fewest GPUs and otherwise equal settings. `speedup` is the ratio of speeds.
     `efficiency` is the speedup over the ratio of GPUs: 1.0 if every GPU is as fast as with the fewest GPUs.
 
-    Examples
-    --------
     >>> points = [PointOutcome(n, {"cluster.world_size": gpus}, "compiled", {"tokens_per_s": speed})
     ...     for n, (gpus, speed) in enumerate([(8, 100.0), (16, 150.0)])]
     >>> [(row["speedup"], row["efficiency"]) for row in rows(points)]
@@ -110,9 +112,7 @@ def _gpu_time(fields: Mapping[str, Any], key: str) -> float:
 def _with_fewest(
     flat: Sequence[dict[str, Any]], outcomes: Sequence[PointOutcome]
 ) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-    """Return the table rows of training steps on several numbers of GPUs, each with the row of the fewest GPUs and
-    otherwise equal settings.
-    """
+    """Return the rows of steps on several numbers of GPUs, each with the fewest GPUs' row of equal settings."""
     trained = [place for place, fields in enumerate(flat) if _GPUS in fields and fields.get("tokens_per_s")]
     if len({flat[place][_GPUS] for place in trained}) < 2:
         return []
@@ -135,7 +135,11 @@ def frame(outcomes: Iterable[PointOutcome]) -> pd.DataFrame:
 
 
 def table_text(outcomes: Iterable[PointOutcome]) -> str:
-    """Return the table as CSV; a missing figure is an empty field, and numbers read back exactly."""
+    r"""Return the table as CSV; a missing figure is an empty field, and numbers read back exactly.
+
+    >>> table_text([PointOutcome(0, {"tp": 1}, "fast", {"s": 0.1}), PointOutcome(1, {"tp": 2}, None, None, "full")])
+    'tp,s,engine,error\n1,0.1,fast,\n2,,,full\n'
+    """
     flat = rows(list(outcomes))
     # Points may have different report keys: the columns are the union, in order of first appearance.
     columns = list(dict.fromkeys(column for fields in flat for column in fields))

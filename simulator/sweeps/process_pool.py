@@ -103,6 +103,11 @@ def number_of_processes(jobs: int | None, scheduler: str | None) -> int | None:
         Value of --jobs.
     scheduler : str or None
         Value of --scheduler: the Dask cluster then decides the number of processes, and the result is `jobs`.
+
+    Examples
+    --------
+    >>> number_of_processes(4, None), number_of_processes(None, "tcp://host:8786")
+    (4, None)
     """
     return jobs if jobs or scheduler is not None else os.cpu_count() or 1
 

@@ -17,8 +17,6 @@ from simulator.report.numbers.training_summary import TrainingReport
 def is_report(read: Any, *, training: bool) -> bool:
     """Return True if plain data has every figure of a collective's or a training step's report, with the right types.
 
-    Examples
-    --------
     >>> is_report({}, training=False), is_report({"time_s": "soon"}, training=False)
     (False, False)
     """

@@ -30,7 +30,11 @@ def draw(rank: int, elements: int, dtype: str) -> Array:
 
 
 def parts(elements: int, pieces: int) -> list[slice]:
-    """Return the slices of an array cut into pieces: the first (elements mod pieces) have an additional element."""
+    """Return the slices of an array cut into pieces that differ by at most one element.
+
+    >>> parts(7, 3)
+    [slice(0, 3, None), slice(3, 5, None), slice(5, 7, None)]
+    """
     borders = [sum(elements // pieces + (j < elements % pieces) for j in range(i)) for i in range(pieces + 1)]
     return [slice(a, b) for a, b in pairwise(borders)]
 
@@ -75,7 +79,11 @@ def share_of(request: CollectiveRequest, outcome: Array | list[Array]) -> list[A
 
 
 def wrapped_sum(arrays: Sequence[Array]) -> Array:
-    """Return the exact sum of integers modulo 2^bits, in unsigned arithmetic of 64 bits."""
+    """Return the exact sum of integers modulo 2^bits, in unsigned arithmetic of 64 bits.
+
+    >>> wrapped_sum([np.array([100], np.int8)] * 2)
+    array([-56], dtype=int8)
+    """
     unsigned = sum((a.astype(np.int64).view(np.uint64) for a in arrays), np.zeros(len(arrays[0]), np.uint64))
     bits = 8 * arrays[0].dtype.itemsize
     low = (unsigned & np.uint64(2**bits - 1)).astype(f"u{arrays[0].dtype.itemsize}")
@@ -83,7 +91,11 @@ def wrapped_sum(arrays: Sequence[Array]) -> Array:
 
 
 def same_bits(a: Array, b: Array) -> bool:
-    """Return True if two arrays are equal in every bit."""
+    """Return True if two arrays are equal in every bit.
+
+    >>> same_bits(np.array([0.0]), np.array([-0.0])), same_bits(np.array([np.nan]), np.array([np.nan]))
+    (False, True)
+    """
     return a.dtype == b.dtype and a.tobytes() == b.tobytes()
 
 

@@ -20,8 +20,6 @@ def check_framework(framework: str | Path) -> PartCheck:
     `framework` is the path of a framework file, or a name. Raises ScenarioError, with a line for each fault, if the
     file has unknown keys or impossible values.
 
-    Examples
-    --------
     >>> check_framework("torchtitan").holds
     True
     """

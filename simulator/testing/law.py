@@ -89,6 +89,11 @@ def judged(operation: str, law: str, cases: Iterable[tuple[str, Callable[[], boo
         As in LawResult.
     cases : iterable of (setting in words, function)
         A function raises an error if the law is broken, and returns False if the law says nothing about the case.
+
+    Examples
+    --------
+    >>> judged("", "is even", [("2 ranks", lambda: True), ("a chain", lambda: False)])
+    LawResult(operation='', law='is even', cases=1, fault='')
     """
     count = 0
     for setting, holds in cases:

@@ -29,7 +29,11 @@ Drawn = list[tuple[str, Bbox]]
 
 
 def begins_well(text: str) -> bool:
-    """Return True if a sentence or a title begins with a capital, a digit, or a name that keeps its form."""
+    """Return True if a sentence or a title begins with a capital, a digit, or a name that keeps its form.
+
+    >>> begins_well("3 runs fit"), begins_well("the runs fit")
+    (True, False)
+    """
     return _START.match(text) is not None
 
 

@@ -52,7 +52,11 @@ def nodes(world_size: int, size: int, nics: int | None = None) -> Cluster:
 
 
 def equal_nodes(world_size: int, size: int) -> tuple[tuple[int, ...], ...]:
-    """Return the ranks of each node: 0 .. size - 1, size .. 2 size - 1, ..."""
+    """Return the ranks of each node.
+
+    >>> equal_nodes(4, 2)
+    ((0, 1), (2, 3))
+    """
     return tuple(tuple(range(start, start + size)) for start in range(0, world_size, size))
 
 

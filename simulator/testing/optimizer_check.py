@@ -18,8 +18,6 @@ def check_optimizer(optimizer: str | Path) -> PartCheck:
     `optimizer` is the path of a file with an OPTIMIZER, or a shipped name. Raises ScenarioError if the file declares no
     optimizer.
 
-    Examples
-    --------
     >>> check_optimizer("lion").holds
     True
     """

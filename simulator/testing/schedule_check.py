@@ -32,8 +32,6 @@ def check_schedule(schedule: str | Path) -> PartCheck:
     `schedule` is the path of a file with a SCHEDULE, or a shipped name. Raises ScenarioError if the file declares no
     schedule, or if the schedule refuses every shape of the check.
 
-    Examples
-    --------
     >>> check_schedule("gpipe").lines()[0]
     'gpipe: keeps the laws of pipeline schedules, checked with 42 shapes of 2 to 4 ranks'
     """

@@ -33,8 +33,6 @@ def check_sharding(strategy: str | Path) -> PartCheck:
     `strategy` is the path of a file with a STRATEGY, or a shipped name. Raises ScenarioError if the file declares no
     strategy.
 
-    Examples
-    --------
     >>> check_sharding("zero1").holds
     True
     """

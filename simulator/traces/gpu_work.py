@@ -49,7 +49,11 @@ class GpuWork:
         return self.shares[0][0]
 
     def parts(self) -> list[GpuWork]:
-        """Return the operation cut into parts of a single kind."""
+        """Return the operation cut into parts of a single kind.
+
+        >>> [(part.kind, part.end) for part in GpuWork("layer", 0, 10, (("matmul", 0.7), ("elementwise", 0.3))).parts()]
+        [('matmul', 7), ('elementwise', 10)]
+        """
         if len(self.shares) == 1:
             return [self]
         parts, begin, share = [], self.start, 0.0
@@ -89,7 +93,12 @@ class GpuStep:
 
     @property
     def exposed(self) -> int:
-        """Time of communication without a concurrent kernel [ns]."""
+        """Time of communication without a concurrent kernel [ns].
+
+        >>> gather = GpuWork("gather", 0, 10, (("all_gather", 1.0),), communicates=True)
+        >>> GpuStep.of(0, 12, [gather, GpuWork("gemm", 4, 8, (("matmul", 1.0),))]).exposed
+        6
+        """
         return round(outside(_times(work for work in self.work if work.communicates), _times(self.kernels)))
 
     @property
@@ -104,7 +113,11 @@ class GpuStep:
         return max(self.duration - round(length(_times(self.work))), 0)
 
     def totals(self) -> dict[str, tuple[int, int]]:
-        """Return the number of operations and their time [ns] of each kind."""
+        """Return the number of operations and their time [ns] of each kind.
+
+        >>> GpuStep.of(0, 12, [GpuWork("gemm", at, at + 3, (("matmul", 1.0),)) for at in (0, 5)]).totals()
+        {'matmul': (2, 6)}
+        """
         totals: dict[str, tuple[int, int]] = {}
         for work in self.work:
             count, time = totals.get(work.kind, (0, 0))
@@ -115,6 +128,11 @@ class GpuStep:
         """Return the kernels in order, with neighbours of a kind as a single operation that takes their time.
 
         The name is that of the first; other kernels and copies are left out.
+
+        >>> kinds = {0: "matmul", 5: "matmul", 8: "attention"}
+        >>> work = [GpuWork(kind, at, at + 3, ((kind, 1.0),)) for at, kind in kinds.items()]
+        >>> [(run.kind, run.end - run.start) for run in GpuStep.of(0, 12, work).runs()]
+        [('matmul', 6), ('attention', 3)]
         """
         runs: list[GpuWork] = []
         for kernel in self.kernels:

@@ -215,7 +215,11 @@ class JsonStream:
 
 
 def whole_number(value: Any, least: int = 0, most: int = 2**53) -> int | None:
-    """Return a value of a JSON file as a whole number within limits; None for any other value."""
+    """Return a value of a JSON file as a whole number within limits; None for any other value.
+
+    >>> whole_number("8"), whole_number(8.0), whole_number(True), whole_number(-1)
+    (8, None, None, None)
+    """
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 16:
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:

@@ -127,8 +127,6 @@ def _with(before: Mapping[str, MeasuredOperation], fits: Sequence[Fit]) -> dict[
 def section(collectives: Mapping[str, MeasuredOperation]) -> str:
     """Return the text of a topology file's `collectives` section with these measured operations.
 
-    Examples
-    --------
     >>> print(section({"all_reduce": MeasuredOperation(one_node=MachineCollective("ring", 5e-6, 2e11))}).strip())
     collectives:
       all_reduce:

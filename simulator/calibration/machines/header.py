@@ -43,12 +43,17 @@ class Header:
 
 
 def header_of(text: str, path: Path | str) -> Header:
-    """Return the facts about the machine from the text of a sweep's file, after its rows were read successfully.
+    r"""Return the facts about the machine from the text of a sweep's file, after its rows were read successfully.
 
     Raises
     ------
     ScenarioError
         Ranks not numbered 0, 1, 2, ...; or an unknown operation.
+
+    Examples
+    --------
+    >>> header_of("operation,ranks,size,time\nall_reduce,2,8,1", "sweep.csv")
+    Header(world_size=2, nodes=None, operation='all_reduce', gpu='')
     """
     return _from_csv(text, path) if looks_like_csv(text) else _from_log(text, path)
 
@@ -56,8 +61,6 @@ def header_of(text: str, path: Path | str) -> Header:
 def operation_of(name: str) -> str | None:
     """Return the package's name for a collective operation in another spelling; None for an unknown operation.
 
-    Examples
-    --------
     >>> operation_of("alltoall"), operation_of("all-gather"), operation_of("sendrecv")
     ('all_to_all', 'all_gather', None)
     """

@@ -37,7 +37,11 @@ class FitRow:
 
     @property
     def error(self) -> float:
-        """Relative error of the time, simulated / measured - 1."""
+        """Relative error of the time, simulated / measured - 1.
+
+        >>> FitRow(1024, measured=2.0, simulated=1.5).error
+        -0.25
+        """
         return self.simulated / self.measured - 1.0
 
 
@@ -133,7 +137,11 @@ class MachineFit:
 
 
 def large(rows: Sequence[FitRow]) -> tuple[FitRow, ...]:
-    """Return the rows for sizes from 1 MiB on; every row if there are none."""
+    """Return the rows for sizes from 1 MiB on; every row if there are none.
+
+    >>> [row.size for row in large([FitRow(2**10, 1.0, 1.0), FitRow(2**20, 2.0, 2.0)])]
+    [1048576]
+    """
     return tuple(row for row in rows if row.size >= LARGE) or tuple(rows)
 
 

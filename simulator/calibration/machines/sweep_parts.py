@@ -30,12 +30,17 @@ _MOST: Final = 200
 
 
 def parts(text: str, source: str) -> list[str]:
-    """Return the text for each sweep in a log of nccl-tests, or in a CSV file.
+    r"""Return the text for each sweep in a log of nccl-tests, or in a CSV file.
 
     Raises
     ------
     ScenarioError
         More than 200 sweeps, or a row of a CSV file without valid cells.
+
+    Examples
+    --------
+    >>> parts("operation,size,time\nall_reduce,8,1\nall_gather,8,1", "sweep.csv")
+    ['operation,size,time\nall_reduce,8,1\n', 'operation,size,time\n\nall_gather,8,1']
     """
     lines = text.splitlines()
     owner = _of_rows(lines, source) if looks_like_csv(text) else _of_runs(lines)

@@ -17,8 +17,6 @@ from simulator.step.training_spec import TrainingSpec
 def measured_fine_tuning() -> tuple[MeasuredRow, ...]:
     """Return the measured fine-tuning runs that gave a result.
 
-    Examples
-    --------
     >>> len(measured_fine_tuning())
     151
     """

@@ -38,19 +38,13 @@ class LoggedRun:
 
 @dataclass(frozen=True, slots=True)
 class _Format:
-    """A framework's log lines.
-
-    Attributes
-    ----------
-    seconds, gib : function (float) -> float
-        Return the step time [s], or tokens/s if `is_rate`; and the memory [GiB].
-    """
+    """A framework's log lines."""
 
     speed: re.Pattern[str]  # pattern whose group 1 is a step's speed
     # Pattern whose group 1 is a peak of memory; None if the framework prints none
     memory: re.Pattern[str] | None = None
-    seconds: Callable[[float], float] = float
-    gib: Callable[[float], float] = float
+    seconds: Callable[[float], float] = float  # returns the step time [s], or tokens/s if `is_rate`
+    gib: Callable[[float], float] = float  # returns the memory [GiB]
     is_rate: bool = False  # whether the speed is in tokens per second and GPU
 
 

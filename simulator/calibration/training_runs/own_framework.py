@@ -181,7 +181,11 @@ def _without(slopes: Floats, offset: Floats, sigma: float, framework: Framework)
 
 
 def steps_simulated(rows: int) -> int:
-    """Return the largest number of training steps that a calibration to this many runs simulates."""
+    """Return the largest number of training steps that a calibration to this many runs simulates.
+
+    >>> steps_simulated(10)
+    120
+    """
     # At the start, for each derivative, and in each round twice at most.
     return rows * (1 + len(_TRIAL) + 2 * _ROUNDS)
 

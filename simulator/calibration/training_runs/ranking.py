@@ -48,6 +48,9 @@ def choices(outcomes: Sequence[PlayedRow]) -> tuple[Choice, ...]:
 def said(groups: Sequence[Choice]) -> str:
     """Return a sentence on the predicted choices: '9 of 10 groups, the predicted fastest run within 10% of the measured
     fastest; ...'.
+
+    >>> said([Choice("8 GPUs", 3, 0.0, None), Choice("16 GPUs", 3, 0.2, None)])
+    '1 of 2 groups, the predicted fastest run within 10% of the measured fastest'
     """
     good = sum(group.behind <= GOOD for group in groups)
     ranks = [group.agreement for group in groups if group.agreement is not None]

@@ -243,7 +243,11 @@ def of_source(rows: Sequence[MeasuredRow], source: str | None, key: str) -> tupl
 
 
 def gib(text: str) -> float | None:
-    """Return the number of bytes in a table cell with a number of GiB; None for an empty cell."""
+    """Return the number of bytes in a table cell with a number of GiB; None for an empty cell.
+
+    >>> gib("1.5"), gib("")
+    (1610612736.0, None)
+    """
     return float(text) * GIB if text else None
 
 

@@ -46,8 +46,6 @@ class Errors:
 def errors(name: str, relative: Iterable[float]) -> Errors:
     """Return a summary of relative errors under the given name.
 
-    Examples
-    --------
     >>> errors("three", [0.1, -0.2, 0.3]).median
     0.2
     """

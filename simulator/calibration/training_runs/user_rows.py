@@ -404,8 +404,6 @@ def user_rows(path: Path, topology: str | None = None) -> tuple[MeasuredRow, ...
 def _column(name: str) -> str:
     """Return the column that a name in the first line means: its own name, or a key of a scenario.
 
-    Examples
-    --------
     >>> _column("tp"), _column("compile"), _column("training.parallelism.tp")
     ('tp', 'compiled', 'tp')
     """

@@ -111,9 +111,7 @@ def _need(point: Point, clusters: Clusters) -> _Need:
 
 
 def _out_of_memory(scenario: Scenario, points: Sequence[Point], bounds: Sequence[_Need]) -> str:
-    """Return a warning about points that exceed the GPU's memory or may exceed it, from `_need` of each; "" without
-    any.
-    """
+    """Return a warning about points that exceed the GPU's memory or may, from each `_need`; "" without any."""
     start, both = f"{scenario.source}: GPU memory:", list(zip(points, bounds, strict=True))
     surely = [(point, need) for point, need in both if need.too_much]
     if not surely:

@@ -95,7 +95,11 @@ def _end(source: int, target: int, groups: int, routers: int, global_links: int)
 
 
 def limits(*, hosts: int, routers: int, global_links: int, groups: int | None = None, **_: object) -> TopologyLimits:
-    """Return the limits for a dragonfly: at most hosts x routers x groups GPUs."""
+    """Return the limits for a dragonfly: at most hosts x routers x groups GPUs.
+
+    >>> limits(hosts=2, routers=4, global_links=2).max_ranks
+    72
+    """
     return TopologyLimits(max_ranks=hosts * routers * (routers * global_links + 1 if groups is None else groups))
 
 
@@ -109,7 +113,11 @@ def size(
     groups: int | None = None,
     **_: object,
 ) -> GraphSize:
-    """Return the vertex and cable counts for a dragonfly topology with these options."""
+    """Return the vertex and cable counts for a dragonfly topology with these options.
+
+    >>> size(8, 0, hosts=2, routers=4, global_links=2)
+    GraphSize(vertices=108, cables=162)
+    """
     count = routers * global_links + 1 if groups is None else groups
     gpus = hosts * routers * count
     cables = gpus + count * (routers * (routers - 1) // 2) + count * (count - 1) // 2

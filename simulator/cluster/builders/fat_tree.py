@@ -116,12 +116,20 @@ def _check(ports: int, oversubscription: float) -> None:
 
 
 def limits(*, k: int | None = None, oversubscription: float = 1.0, **_: object) -> TopologyLimits:
-    """Return the limits for a fat tree: k^3/4 GPUs, or no limit without k; ValueError for an invalid option."""
+    """Return the limits for a fat tree: k^3/4 GPUs, or no limit without k; ValueError for an invalid option.
+
+    >>> limits(k=4).max_ranks, limits().max_ranks
+    (16, None)
+    """
     _check(2 if k is None else k, oversubscription)
     return TopologyLimits(max_ranks=None if k is None else k**3 // 4, own_servers=True)
 
 
 def size(world_size: int, servers: int, *, k: int | None = None, **_: object) -> GraphSize:
-    """Return the vertex and cable counts for a fat tree: k^3/4 hosts, 5 k^2/4 switches, 3 k^3/4 cables."""
+    """Return the vertex and cable counts for a fat tree: k^3/4 hosts, 5 k^2/4 switches, 3 k^3/4 cables.
+
+    >>> size(16, 0), size(17, 0)
+    (GraphSize(vertices=36, cables=48), GraphSize(vertices=99, cables=162))
+    """
     ports = _ports(world_size + servers) if k is None else k
     return GraphSize(ports**3 // 4 + 5 * ports**2 // 4, 3 * ports**3 // 4)

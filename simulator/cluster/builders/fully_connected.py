@@ -45,5 +45,9 @@ def limits(**_: object) -> TopologyLimits:
 
 
 def size(world_size: int, servers: int, **_: object) -> GraphSize:
-    """Return the vertex and cable counts for fully connected GPUs: a cable between every two GPUs."""
+    """Return the vertex and cable counts for fully connected GPUs: a cable between every two GPUs.
+
+    >>> size(8, 0)
+    GraphSize(vertices=8, cables=28)
+    """
     return GraphSize(world_size, world_size * (world_size - 1) // 2)

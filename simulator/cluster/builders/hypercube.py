@@ -54,12 +54,20 @@ def hypercube(
 
 
 def limits(*, dimensions: int | None = None, **_: object) -> TopologyLimits:
-    """Return the limits for a hypercube: 2^d GPUs, or no limit without `dimensions`."""
+    """Return the limits for a hypercube: 2^d GPUs, or no limit without `dimensions`.
+
+    >>> limits(dimensions=3).max_ranks
+    8
+    """
     return TopologyLimits(max_ranks=None if dimensions is None else 2**dimensions)
 
 
 def size(world_size: int, servers: int, *, dimensions: int | None = None, **_: object) -> GraphSize:
-    """Return the vertex and cable counts for a hypercube: 2^d GPUs with d cables each."""
+    """Return the vertex and cable counts for a hypercube: 2^d GPUs with d cables each.
+
+    >>> size(8, 0)
+    GraphSize(vertices=8, cables=12)
+    """
     wide = _dimensions(world_size, dimensions)
     return GraphSize(2**wide, wide * 2**wide // 2)
 

@@ -47,5 +47,9 @@ def limits(**_: object) -> TopologyLimits:
 
 
 def size(world_size: int, servers: int, **_: object) -> GraphSize:
-    """Return the vertex and cable counts for a ring: a cable for each GPU, one less for 1 or 2 GPUs."""
+    """Return the vertex and cable counts for a ring: a cable for each GPU, one less for 1 or 2 GPUs.
+
+    >>> size(4, 0), size(2, 0)
+    (GraphSize(vertices=4, cables=4), GraphSize(vertices=2, cables=1))
+    """
     return GraphSize(world_size, world_size if world_size > 2 else world_size - 1)

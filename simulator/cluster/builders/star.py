@@ -50,5 +50,9 @@ def limits(**_: object) -> TopologyLimits:
 
 
 def size(world_size: int, servers: int, **_: object) -> GraphSize:
-    """Return the vertex and cable counts for a star: a cable for each GPU and server, and a switch."""
+    """Return the vertex and cable counts for a star: a cable for each GPU and server, and a switch.
+
+    >>> size(4, 1)
+    GraphSize(vertices=6, cables=5)
+    """
     return GraphSize(world_size + servers + 1, world_size + servers)

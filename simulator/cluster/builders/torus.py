@@ -61,14 +61,19 @@ def torus(*, shape: Lengths, bandwidth: Bandwidth, latency: Seconds) -> Graph:
 
 
 def limits(*, shape: Sequence[int], **_: object) -> TopologyLimits:
-    """Return the limits for a torus: the GPU count is the product over the lengths in `shape`."""
+    """Return the limits for a torus: the GPU count is the product over the lengths in `shape`.
+
+    >>> limits(shape=(4, 4, 2)).max_ranks
+    32
+    """
     return TopologyLimits(max_ranks=prod(shape))
 
 
 def size(world_size: int, servers: int, *, shape: Sequence[int], **_: object) -> GraphSize:
     """Return the vertex and cable counts for a torus: a cable per GPU and dimension.
 
-    Dimensions with length 2 have half the cables, dimensions with length 1 none.
+    >>> size(8, 0, shape=(4, 2)), size(4, 0, shape=(4, 1))
+    (GraphSize(vertices=8, cables=12), GraphSize(vertices=4, cables=4))
     """
     gpus = prod(shape)
     return GraphSize(gpus, sum(gpus if length > 2 else gpus * (length - 1) // 2 for length in shape))

@@ -303,8 +303,6 @@ def _evaluate(
 def unlike(a: Array, b: Array) -> int:
     """Return the number of elements in which two arrays differ in any bit; NaN equals NaN.
 
-    Examples
-    --------
     >>> unlike(np.array([0.0, 1.0, np.nan]), np.array([-0.0, 1.0, np.nan]))
     1
     """

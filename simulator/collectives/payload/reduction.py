@@ -59,7 +59,11 @@ def accumulate_into(into: Array, other: Array, reduction: str) -> None:
 
 
 def divide(total: Array, world_size: int) -> Array:
-    """Return a sum divided by the number of ranks, rounded once to the sum's dtype."""
+    """Return a sum divided by the number of ranks, rounded once to the sum's dtype.
+
+    >>> divide(np.array([1, 2], np.float16), 4)
+    array([0.25, 0.5 ], dtype=float16)
+    """
     if total.dtype.itemsize <= 2:
         return (total.astype(np.float32) / np.float32(world_size)).astype(total.dtype)
     quotient: Array = total / total.dtype.type(world_size)
@@ -87,6 +91,11 @@ def exact(inputs: list[Array], reduction: str) -> Array:
     array of float64 or longdouble
         float64 for sums over numbers with up to 32 bits: exact for integers, to 1e-16 for floats. Otherwise longdouble:
         exact for integers up to 2^64; beyond, only overflows are counted.
+
+    Examples
+    --------
+    >>> exact([np.array([100], np.int8)] * 2, "sum")
+    array([200.])
     """
     narrow = inputs[0].dtype.itemsize <= 4 and reduction != "product"
     # Sums over numbers with up to 32 bits fit float64; products and 64-bit numbers need more digits.

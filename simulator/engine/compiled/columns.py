@@ -44,8 +44,6 @@ class Columns:
 def begins(counts: Iterable[int]) -> Ints:
     """Return each segment's offset and the last segment's end, given segment lengths.
 
-    Examples
-    --------
     >>> begins([3, 1, 2]).tolist()
     [0, 3, 4, 6]
     """

@@ -102,7 +102,11 @@ def is_there() -> bool:
 
 
 def engine_warnings(engine: str) -> tuple[str, ...]:
-    """Return a warning, in a tuple, if `engine` is "auto" and there is no compiled core; otherwise an empty tuple."""
+    """Return a warning, in a tuple, if `engine` is "auto" and there is no compiled core; otherwise an empty tuple.
+
+    >>> engine_warnings("events")
+    ()
+    """
     return (_NO_CORE,) if engine == "auto" and not is_there() else ()
 
 

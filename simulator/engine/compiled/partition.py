@@ -140,21 +140,12 @@ class _Crossing:
     """Links where equal collectives' rows can contend; the collectives differ only in link numbers.
 
     A "place" indexes the contended links along a collective's routes, route after route.
-
-    Attributes
-    ----------
-    links : int array, shape (collectives, places)
-        Link at each place.
-    weight : float array, shape (places,)
-        Capacity that a flow of rate 1 takes of the link.
-    row, place : int array, shape (crossings,)
-        Pairs of a row and a place on the row's route.
     """
 
-    links: Ints
-    weight: Floats
-    row: Ints
-    place: Ints
+    links: Ints  # link at each place, shape (collectives, places)
+    weight: Floats  # capacity that a flow of rate 1 takes of the link, shape (places,)
+    row: Ints  # row of each pair of a row and a place on its route, shape (crossings,)
+    place: Ints  # place of each pair, shape (crossings,)
 
 
 @dataclass(slots=True)
@@ -163,32 +154,16 @@ class _Alike:
 
     Two collectives stay in a group while their participants, links and routes have equal colours. Equal surroundings
     give equal row colours, therefore rows are refined once per group.
-
-    Attributes
-    ----------
-    first : int
-        Number of the first collective; the numbers of the remaining collectives follow.
-    members : int array, shape (collectives, participants)
-        Numbers of the participants: ranks first, then all servers and switches of the program.
-    rows : Rows or None
-        None if the duration is given.
-    crossing : _Crossing
-        Links where the rows can contend.
-    group : int array, shape (collectives,)
-        Group of each collective.
-    colours : uint64 array, shape (groups, rows)
-        Colours of the rows of each group.
-    among : tuple of _Edges
-        Edges among the rows.
     """
 
-    first: int
+    first: int  # number of the first collective; the numbers of the remaining collectives follow
+    # Participants: ranks first, then all servers and switches of the program, shape (collectives, participants)
     members: Ints
-    rows: Rows | None
-    crossing: _Crossing
-    group: Ints
-    colours: Colours
-    among: tuple[_Edges, ...]
+    rows: Rows | None  # None if the duration is given
+    crossing: _Crossing  # links where the rows can contend
+    group: Ints  # group of each collective, shape (collectives,)
+    colours: Colours  # colours of the rows of each group, shape (groups, rows)
+    among: tuple[_Edges, ...]  # edges among the rows
 
     @property
     def own(self) -> slice:
@@ -261,24 +236,12 @@ def _summed_by_line(where: Ints, colours: Colours, size: int) -> Colours:
 
 @dataclass(slots=True)
 class _Graph:
-    """The program as a graph for colour refinement, with every vertex's present colour.
-
-    Attributes
-    ----------
-    ranks : int
-        Number of ranks.
-    alike : list of _Alike
-        All collectives, with the colours of their rows.
-    auxiliaries : list of slice
-        For each collective, its servers and switches among the participants.
-    participants, collectives, links : uint64 array
-        Colours. Participants are all ranks, followed by the servers and switches of each collective.
-    """
+    """The program as a graph for colour refinement, with every vertex's present colour."""
 
     ranks: int
-    alike: list[_Alike]
-    auxiliaries: list[slice]
-    participants: Colours
+    alike: list[_Alike]  # all collectives, with the colours of their rows
+    auxiliaries: list[slice]  # for each collective, its servers and switches among the participants
+    participants: Colours  # colours of all ranks, followed by those of the servers and switches of each collective
     collectives: Colours
     links: Colours
 
@@ -469,8 +432,6 @@ def route_of_rows(rows: Rows, routed: RoutedCollective) -> Ints:
 def rows_with_keys(key: Ints, keys: Ints) -> tuple[Ints, Ints]:
     """Return the matches between `keys` and the sorted column `key`: index in `keys`, and row.
 
-    Examples
-    --------
     >>> which, row = rows_with_keys(np.array([1, 1, 4, 7]), np.array([7, 1]))
     >>> which.tolist(), row.tolist()
     ([0, 1, 1], [3, 0, 1])

@@ -194,9 +194,7 @@ class Quotient:
 
 @dataclass(frozen=True, slots=True)
 class _Carried:
-    """Cache for the units of chosen rows (transfers in a round): collectives with equal traffic and priority share an
-    array.
-    """
+    """Cache for the units of chosen rows: collectives with equal traffic and priority share an array."""
 
     known: dict[tuple[int, float, bytes], Floats] = field(default_factory=dict)
 

@@ -302,8 +302,6 @@ class _RowsWriter:
 def starts(lengths: Ints) -> Ints:
     """Return the start offset of each segment, given segment lengths (exclusive cumulative sum).
 
-    Examples
-    --------
     >>> starts(np.array([3, 1, 2])).tolist()
     [0, 3, 4]
     """
@@ -311,6 +309,10 @@ def starts(lengths: Ints) -> Ints:
 
 
 def by_key(columns: tuple[npt.NDArray[Any], ...]) -> Any:
-    """Return the given columns, reordered by a stable sort of the first column."""
+    """Return the given columns, reordered by a stable sort of the first column.
+
+    >>> by_key((np.array([2, 1, 1]), np.array([10, 20, 30])))
+    (array([1, 1, 2]), array([20, 30, 10]))
+    """
     order = np.argsort(columns[0], kind="stable")
     return tuple(column[order] for column in columns)

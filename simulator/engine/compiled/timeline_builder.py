@@ -90,10 +90,7 @@ class TimelineWriter:
         return np.asarray(lengths[self.prepared.played_rank])
 
     def _last(self, active: Ints) -> tuple[float, int | None]:
-        """Return when the last operation of the ranks `active` ends [s], and its rank; ties go to the lowest rank.
-
-        Operations on memory are ignored: they take no time.
-        """
+        """Return when ranks `active` end their last operation that takes time [s], and its rank; ties: the lowest."""
         values, begins = self.problem.values, self.problem.out_begin
         # -1 for ranks without operations.
         ends = np.full(len(begins), -1.0)
@@ -131,10 +128,7 @@ class TimelineWriter:
         return in_order(spans)
 
     def _at_work(self, rank: int) -> float:
-        """Return the time during which a rank runs at least one kernel or collective [s].
-
-        The stream on which the host issues kernels does not count.
-        """
+        """Return the time in which a rank runs a kernel or collective [s], without the stream that issues kernels."""
         work, meetings = self._work_of_lists[self.prepared.program.lists.list_of[rank]]
         # A copy, because starts are replaced below.
         starts, ends = (self._times_of(column, rank).copy() for column in (self.times.start, self.times.end))

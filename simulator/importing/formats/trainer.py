@@ -13,7 +13,11 @@ _IDLE: Final = tuple(pattern.replace("-", "_") for pattern in IDLE)
 
 
 def plain_option(key: str) -> str:
-    """Return a setting's name as in TrainingArguments, for a key or an option of a command line."""
+    """Return a setting's name as in TrainingArguments, for a key or an option of a command line.
+
+    >>> plain_option("--gradient-accumulation-steps")
+    'gradient_accumulation_steps'
+    """
     return key.lstrip("-").replace("-", "_")
 
 

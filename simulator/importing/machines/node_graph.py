@@ -53,8 +53,6 @@ def add_parts(graph: Graph, parts: NodeParts, rates: NodeRates, number: int, nod
 def merged_ports(cards: Sequence[tuple[str, Device]]) -> tuple[Device, ...]:
     """Return cards, given each network port with its card's address: ports of a card share its PCIe slot.
 
-    Examples
-    --------
     >>> ports = [("03:00", Device(name, 0, 24e9, 25e9)) for name in ("a", "b")]
     >>> merged_ports(ports)
     (Device(name='a+b', place=0, bandwidth=24000000000.0, network=50000000000.0),)

@@ -15,8 +15,6 @@ Coordinates = tuple[int, int, int]
 def in_order(nodes: tuple[str, ...], dims: Coordinates, anchor: Coordinates = (0, 0, 0)) -> dict[Coordinates, str]:
     """Return the nodes of a box by their coordinates: x counts fastest, then y, then z, from the corner `anchor`.
 
-    Examples
-    --------
     >>> in_order(("a", "b", "c", "d"), (2, 1, 2))
     {(0, 0, 0): 'a', (1, 0, 0): 'b', (0, 0, 1): 'c', (1, 0, 1): 'd'}
     """

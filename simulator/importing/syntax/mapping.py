@@ -14,12 +14,15 @@ from simulator.importing.settings import Setting, Unresolved
 def read(text: str, source: str) -> list[list[Setting]]:
     """Return the settings of a YAML or JSON text, as a single reading.
 
-    Keys without a value (null) are left out, because programs take them as not given.
-
     Raises
     ------
     ScenarioError
         The text is neither, too deep, or no mapping.
+
+    Examples
+    --------
+    >>> [(setting.key, setting.value) for setting in read("model: {tp: 2, pp: null}", "job.yaml")[0]]
+    [('model.tp', 2)]
     """
     if source.endswith(".json"):
         # YAML would also accept comments and trailing commas, which programs that read JSON refuse.

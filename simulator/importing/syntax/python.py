@@ -25,7 +25,7 @@ _LARGEST: Final = 10**12
 
 
 def read(text: str, source: str, function: str | None) -> list[list[Setting]]:
-    """Return the settings that a function of a Python file returns, as a single reading.
+    r"""Return the settings that a function of a Python file returns, as a single reading.
 
     Parameters
     ----------
@@ -40,6 +40,11 @@ def read(text: str, source: str, function: str | None) -> list[list[Setting]]:
     ------
     ScenarioError
         The text is no Python, or the function is missing.
+
+    Examples
+    --------
+    >>> [(setting.key, setting.value) for setting in read("def f():\n    return Job(tp=2)", "job.py", None)[0]]
+    [('function', 'f'), ('tp', 2)]
     """
     try:
         tree = ast.parse(text)

@@ -291,7 +291,7 @@ def _split(word: Word, splits: bool) -> list[Word]:
 
 
 def read(text: str, source: str, variables: Mapping[str, str] | None = None) -> list[list[Setting]]:
-    """Return the options of each command of a script, and last the options in its variables.
+    r"""Return the options of each command of a script, and last the options in its variables.
 
     Parameters
     ----------
@@ -306,6 +306,11 @@ def read(text: str, source: str, variables: Mapping[str, str] | None = None) -> 
     ------
     ScenarioError
         The script has more than 4 MiB or 100,000 words after variables are replaced, or is nested too deeply.
+
+    Examples
+    --------
+    >>> [(setting.key, setting.value) for setting in read("N=8\ntorchrun job.py --tp $N --bf16", "job.sh")[0]]
+    [('--tp', '8'), ('--bf16', True)]
     """
     script = _Script(source, outside=frozenset(variables or ()))
     for name, value in (variables or {}).items():

@@ -20,12 +20,17 @@ _KEY: Final = re.compile(r"\s*([A-Za-z0-9_.-]+)\s*=")
 
 
 def read(text: str, source: str) -> list[list[Setting]]:
-    """Return the settings of a TOML text, as a single reading.
+    r"""Return the settings of a TOML text, as a single reading.
 
     Raises
     ------
     ScenarioError
         The text is no TOML, nested too deeply, or has more than 100,000 values.
+
+    Examples
+    --------
+    >>> [(setting.key, setting.value) for setting in read("[model]\ntp = 2", "job.toml")[0]]
+    [('model.tp', 2)]
     """
     try:
         data = tomllib.loads(text)

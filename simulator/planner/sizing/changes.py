@@ -48,8 +48,6 @@ class TrainingChange:
 def changes(question: FitQuestion) -> list[TrainingChange]:
     """Return the changes that apply to a training, in the documented order.
 
-    Examples
-    --------
     >>> asked = FitQuestion(model="llama3_8b", gpu="rtx_4090", method="lora", micro_batch=2)
     >>> [change.text for change in changes(asked)][1:3]
     ['full checkpointing', 'full checkpointing, inputs of layers on the host']
@@ -90,7 +88,11 @@ def _changes(question: FitQuestion) -> Iterator[TrainingChange]:
 
 
 def cards_keys(cards: int) -> dict[str, Any]:
-    """Return the scenario keys of a number of cards, with their sharding."""
+    """Return the scenario keys of a number of cards, with their sharding.
+
+    >>> cards_keys(8)
+    {'cluster.world_size': 8, 'training.sharding': 'zero3'}
+    """
     return {"cluster.world_size": cards, "training.sharding": sharding(cards)}
 
 

@@ -123,12 +123,20 @@ class FitQuestion:
 
 
 def sharding(gpus: int) -> str:
-    """Return the sharding that saves most memory: zero3 (FSDP) over several cards, none (ddp) on one."""
+    """Return the sharding that saves most memory: zero3 (FSDP) over several cards, none (ddp) on one.
+
+    >>> sharding(8), sharding(1)
+    ('zero3', 'ddp')
+    """
     return "zero3" if gpus > 1 else "ddp"
 
 
 def lora_keys(method: str, rank: int) -> dict[str, Any]:
-    """Return the scenario keys of a method."""
+    """Return the scenario keys of a method.
+
+    >>> lora_keys("qlora", 16), lora_keys("full", 16)
+    ({'training.lora': {'rank': 16, 'base': 'nf4'}}, {})
+    """
     base = BASES[method]
     return {} if base is None else {"training.lora": {"rank": rank, "base": base}}
 

@@ -124,8 +124,6 @@ def _participant(timeline: Timeline, link: str) -> str:
 def turns_text(busiest: Bottleneck, end: float, period: str = "the time", nbytes: int = 0) -> str:
     """Return a text on how much the cable's end receives and sends, and for which shares of the run until `end` [s].
 
-    Examples
-    --------
     >>> turns_text(Bottleneck("b->a", 4.0, 0.5, 1.0, 4.0, 1.0, 2.0, "b"), 2.0, nbytes=1)
     'receives 4x the array for 50 % of the time and sends 4x the array for 50 %'
     """

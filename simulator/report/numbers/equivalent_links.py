@@ -49,8 +49,6 @@ class EquivalentLinks:
 def directed_kind(name: str) -> str:
     """Return a link name "src->dst" without numbers: only the kinds of its two ends remain.
 
-    Examples
-    --------
     >>> directed_kind("gpu3->node0/nvswitch"), directed_kind("leaf1->nic7")
     ('gpu -> node/nvswitch', 'leaf -> nic')
     """

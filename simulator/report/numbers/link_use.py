@@ -206,8 +206,6 @@ def link_uses(timeline: Timeline) -> tuple[LinkUse, ...]:
 def reverse_of(name: str) -> str:
     """Return the name of the link in the opposite direction of the link "src->dst".
 
-    Examples
-    --------
     >>> reverse_of("gpu0->switch0")
     'switch0->gpu0'
     """
@@ -265,27 +263,15 @@ def _name(timeline: Timeline, number: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Joined:
-    """Transfers from several logs in a single table, with their routes.
+    """Transfers from several logs in a single table, with their routes."""
 
-    Attributes
-    ----------
-    links : int array
-        Link numbers of every route, route after route.
-    starts, hops : int array, shape (routes,)
-        Start of each route in `links`, and its number of links.
-    route : int array, shape (transfers,)
-        Route of each transfer that carries anything.
-    nbytes, enter, end : float array, shape (transfers,)
-        Bytes [B]; start of the flow [s]; end [s].
-    """
-
-    links: Ints
-    starts: Ints
-    hops: Ints
-    route: Ints
-    nbytes: Floats
-    enter: Floats
-    end: Floats
+    links: Ints  # link numbers of every route, route after route
+    starts: Ints  # start of each route in `links`, shape (routes,)
+    hops: Ints  # number of links of each route, shape (routes,)
+    route: Ints  # route of each transfer that carries anything, shape (transfers,)
+    nbytes: Floats  # bytes [B], shape (transfers,)
+    enter: Floats  # start of the flow [s], shape (transfers,)
+    end: Floats  # end [s], shape (transfers,)
 
 
 def _joined(logs: Iterable[TransferLog]) -> Iterator[_Joined]:

@@ -237,8 +237,6 @@ def _after_calibration(
 def is_measured_dtype(matmul: str, chip: str) -> bool:
     """Return True if a measured training run has matmuls in a dtype with the same rates; eight bits: on this chip.
 
-    Examples
-    --------
     >>> [is_measured_dtype(dtype, "h100") for dtype in ("bfloat16", "float8_e5m2", "tf32", "float32")]
     [True, True, False, False]
     >>> is_measured_dtype("float8_e4m3fn", "mi300x")
@@ -254,8 +252,6 @@ def measured_framework(name: str, origin: str) -> str:
     """Return the name of the framework with measured runs: a framework's own name, or that of the framework `origin`
     whose constants it starts from.
 
-    Examples
-    --------
     >>> measured_framework("transformers", "torchtitan"), measured_framework("my_framework", "nemo")
     ('transformers', 'nemo')
     """
@@ -265,8 +261,6 @@ def measured_framework(name: str, origin: str) -> str:
 def has_measured_adapters(framework: str) -> bool:
     """Return True if runs of a framework with adapters on a frozen model were measured.
 
-    Examples
-    --------
     >>> has_measured_adapters("transformers"), has_measured_adapters("nemo")
     (True, False)
     """
@@ -277,8 +271,6 @@ def unmeasured_parallelism(framework: str, sizes: Mapping[str, int]) -> tuple[st
     """Return the kinds of model parallelism with more than one rank, among tp, pp, cp and ep, that no measured run of a
     framework has; and "experts" for a model with more than one expert without a measured run.
 
-    Examples
-    --------
     >>> unmeasured_parallelism("torchtitan", {"tp": 8, "pp": 1, "cp": 2, "ep": 8})
     ('ep',)
     >>> unmeasured_parallelism("transformers", {"experts": 128})

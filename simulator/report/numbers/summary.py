@@ -115,8 +115,6 @@ def busbw_factor(operation: str, world_size: int) -> float:
 
     Source: nccl-tests, doc/PERFORMANCE.md.
 
-    Examples
-    --------
     >>> busbw_factor("all_reduce", 8)
     1.75
     """

@@ -508,7 +508,12 @@ def _times(spans: Iterable[Span]) -> Floats:
 
 
 def limit_text(time: float, parts: Mapping[str, float], room: str) -> str:
-    """Return a sentence with each part's share of the step's time, followed by the text `room` on the GPU's memory."""
+    """Return a sentence with each part's share of the step's time, followed by the text `room` on the GPU's memory.
+
+    >>> parts = {"kernels": 1.5, "host update": 0.0, "exposed communication": 0.5, "idle": 0.0}
+    >>> limit_text(2.0, parts, "memory peaks at 7 % of the GPU's")
+    "Compute 75.0 %, exposed communication 25.0 %; memory peaks at 7 % of the GPU's"
+    """
     names = {"kernels": "compute", "host update": "host update", "exposed communication": "exposed communication",
              "idle": "idle"}  # fmt: skip
     shares = {word: share_text(parts[name] / time) for name, word in names.items()}

@@ -118,25 +118,16 @@ def folded(graph: Graph, leaves: Mapping[str, Leaf]) -> Drawing:
 
 @dataclass(frozen=True, slots=True)
 class _Folder:
-    """Builds the tree of blocks of a network drawing, with a few blocks drawn per level and the others counted.
-
-    Attributes
-    ----------
-    level : mapping of vertex to hops from the nearest leaf
-    order : mapping of leaf to its place
-    """
+    """Builds the tree of blocks of a network drawing, with a few blocks drawn per level and the others counted."""
 
     graph: Graph
-    level: Mapping[str, int]
-    order: Mapping[str, int]
+    level: Mapping[str, int]  # hops of each vertex from the nearest leaf
+    order: Mapping[str, int]  # place of each leaf
     most_leaves: int  # leaves drawn per switch
     most_joined: int  # leaves drawn if cables join leaves directly: there the cables are the structure
 
     def fold(self, vertices: set[str], most_blocks: int) -> _Block:
-        """Return the block of a connected set of vertices.
-
-        Below its highest switches, `most_blocks` equal blocks are drawn.
-        """
+        """Return the block of a connected set; below its highest switches, `most_blocks` equal blocks are drawn."""
         import networkx as nx
 
         level = self.level

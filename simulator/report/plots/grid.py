@@ -44,8 +44,6 @@ def dimensions(graph: Graph, order: Sequence[str]) -> tuple[int, ...]:
 def _factors(count: int) -> Iterator[tuple[int, ...]]:
     """Yield the tuples of two or three factors, each at least 3, whose product is the number.
 
-    Examples
-    --------
     >>> list(_factors(12))
     [(3, 4), (4, 3)]
     """
@@ -67,7 +65,11 @@ def _links(lengths: Sequence[int]) -> set[frozenset[int]]:
 
 
 def grid_places(lengths: Sequence[int], order: Sequence[str]) -> dict[str, Place]:
-    """Return the coordinates of a torus's GPUs: rows below each other, layers of a third dimension side by side."""
+    """Return the coordinates of a torus's GPUs: rows below each other, layers of a third dimension side by side.
+
+    >>> grid_places((2, 2), ["gpu0", "gpu1", "gpu2", "gpu3"])
+    {'gpu0': (0.0, -0.0), 'gpu1': (1.0, -0.0), 'gpu2': (0.0, -1.0), 'gpu3': (1.0, -1.0)}
+    """
     *layers, rows, columns = lengths
     count = prod(layers)
     # Layers per row, chosen for an almost square drawing.

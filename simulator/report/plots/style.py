@@ -207,8 +207,6 @@ def _wrapped(figure: Figure, text: str, size: float) -> str:
 def legend_shape(width: float, names: Collection[str]) -> tuple[int, float]:
     """Return the columns of a legend of these names in a figure of a width [inch], and the legend's height [inch].
 
-    Examples
-    --------
     >>> legend_shape(8.0, ["ring", "tree"])
     (2, 0.2)
     """
@@ -221,8 +219,6 @@ def legend_shape(width: float, names: Collection[str]) -> tuple[int, float]:
 def percent(share: float) -> str:
     """Return a share (0 to 1) as text in per cent.
 
-    Examples
-    --------
     >>> percent(0.379)
     '38 %'
     """
@@ -276,7 +272,11 @@ def every_colour() -> frozenset[str]:
 
 
 def paler(colour: str, paleness: float) -> str:
-    """Return a colour mixed with white: paleness 0 keeps the colour, 1 gives white."""
+    """Return a colour mixed with white.
+
+    >>> paler("#0072B2", 0.0), paler("#0072B2", 0.5), paler("#0072B2", 1.0)
+    ('#0072B2', '#80B8D8', '#FFFFFF')
+    """
     parts = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
     return "#" + "".join(f"{round(part + (255 - part) * paleness):02X}" for part in parts)
 
@@ -284,8 +284,6 @@ def paler(colour: str, paleness: float) -> str:
 def text_on(colour: str) -> str:
     """Return black or white, whichever is readable on the background colour.
 
-    Examples
-    --------
     >>> text_on("#F0E442"), text_on("#0072B2")
     ('#000000', '#FFFFFF')
     """

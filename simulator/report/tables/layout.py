@@ -35,8 +35,6 @@ def filled_columns(
 ) -> tuple[list[_Heading], list[list[str]]]:
     """Return headings and rows without the columns that are empty in every row; a table without rows keeps all columns.
 
-    Examples
-    --------
     >>> filled_columns(["GPUs", "cost", "days"], [["8", "", "3"], ["16", "", ""]])
     (['GPUs', 'days'], [['8', '3'], ['16', '']])
     """

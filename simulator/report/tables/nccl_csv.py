@@ -33,12 +33,20 @@ _IN: Final = ("_ip", "_in_place", "_inplace")
 
 
 def is_remark(line: str) -> bool:
-    """Return True if a line of a file is empty or a comment (#)."""
+    """Return True if a line of a file is empty or a comment (#).
+
+    >>> is_remark("  # nThread 1"), is_remark(""), is_remark("1024,8.5")
+    (True, True, False)
+    """
     return not line.strip() or line.lstrip().startswith("#")
 
 
 def looks_like_csv(text: str) -> bool:
-    """Return True if the first line of a text that is no comment names several columns, a size column among them."""
+    r"""Return True if the first line of a text that is no comment names several columns, a size column among them.
+
+    >>> looks_like_csv("# one node\nsize;time_us\n1024;8.5"), looks_like_csv("time_us\n8.5")
+    (True, False)
+    """
     for line in text.splitlines():
         if not is_remark(line):
             try:
@@ -51,7 +59,7 @@ def looks_like_csv(text: str) -> bool:
 
 
 def parse_csv(text: str, source: str = "<text>", bus_factor: float | None = None) -> tuple[NcclRow, ...]:
-    """Return the measured rows in a comma, semicolon or tab separated text.
+    r"""Return the measured rows in a comma, semicolon or tab separated text.
 
     Parameters
     ----------
@@ -69,6 +77,11 @@ def parse_csv(text: str, source: str = "<text>", bus_factor: float | None = None
     ------
     ScenarioError
         A column or a value is missing or wrong: a message line for each fault, with its line number.
+
+    Examples
+    --------
+    >>> [(row.size, row.time) for row in parse_csv("size_kib,time_us\n1,8.5")]
+    [(1024, 8.5e-06)]
     """
     lines = [(n, line) for n, line in enumerate(text.splitlines(), 1) if not is_remark(line)]
     if not lines:

@@ -228,7 +228,11 @@ def parse_table(text: str, source: str = "<text>") -> tuple[NcclRow, ...]:
 
 
 def holds_rows(text: str) -> bool:
-    """Return True if any line of a text looks like a row of an nccl-tests table."""
+    """Return True if any line of a text looks like a row of an nccl-tests table.
+
+    >>> holds_rows("[0] 1024 256 float sum -1 8.5 0.12 0.21 0"), holds_rows("# nThread 1")
+    (True, False)
+    """
     lines = (line for line in text.splitlines() if not _PREFIX.match(line))
     return any((match := _ROW.search(line)) is not None and match[3] in DTYPES for line in lines)
 
@@ -289,8 +293,6 @@ def _figure(text: str, column: str) -> float:
 def count_of(text: str) -> int | None:
     """Return the integer written in a text; None if the text is no plausible count.
 
-    Examples
-    --------
     >>> count_of("12"), count_of("1e3"), count_of("\u00b2")
     (12, None, None)
     """

@@ -159,15 +159,9 @@ class _Run:
 
 @dataclass(slots=True)
 class _State:
-    """State of the allocator while its events are replayed: blocks in use, and address ranges reserved from the device.
+    """The allocator while its events are replayed: blocks in use, and address ranges reserved from the device."""
 
-    Attributes
-    ----------
-    held : dict of address to AllocatorEvent
-        The event that allocated each block in use.
-    """
-
-    held: dict[int, AllocatorEvent] = field(default_factory=dict)
+    held: dict[int, AllocatorEvent] = field(default_factory=dict)  # the event that allocated each block in use
     runs: list[_Run] = field(default_factory=list)  # ranges by address
     expandable: bool = False  # True if any segment was mapped into an address range that can grow
 

@@ -57,7 +57,11 @@ def links(timeline: Timeline, notes: list[str]) -> dict[str, Any]:
 
 
 def few_names(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a copy of a row of links with only the first few link names."""
+    """Return a copy of a row of links with only the first few link names.
+
+    >>> len(few_names({"names": [f"gpu{i}->switch" for i in range(100)]})["names"])
+    40
+    """
     return row | {"names": row["names"][:FEW_NAMES]}
 
 

@@ -16,8 +16,6 @@ _BEFORE_UNIT: Final = re.compile(
 def html_text(text: str) -> str:
     """Return a text escaped for HTML, in which no line breaks between a number and its unit.
 
-    Examples
-    --------
     >>> html_text("±8 % of 1.5 s, <2 GiB> on 8 GPUs")
     '±8\\xa0% of 1.5\\xa0s, &lt;2\\xa0GiB&gt; on 8 GPUs'
     """

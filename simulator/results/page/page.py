@@ -40,7 +40,11 @@ def keeps_views(points: int) -> bool:
 
 
 def point_folder(folder: Path, index: int, *, single: bool = False) -> Path:
-    """Return the folder with the files of a run's point: points/NNNN, or the run's own folder for a single point."""
+    """Return the folder with the files of a run's point: points/NNNN, or the run's own folder for a single point.
+
+    >>> point_folder(Path("run"), 3).as_posix(), point_folder(Path("run"), 0, single=True).as_posix()
+    ('run/points/0003', 'run')
+    """
     return folder if single else folder / "points" / f"{index:04d}"
 
 
@@ -71,7 +75,11 @@ def report_page(compared: Comparison, answer: Answer, content: Mapping[int, byte
 
 
 def without_files(page: str) -> str:
-    """Return a page's HTML without links to the run's other files; the file names remain."""
+    """Return a page's HTML without links to the run's other files; the file names remain.
+
+    >>> without_files('<a href="trace/rank0.json">rank 0</a>')
+    'rank 0'
+    """
     # Neither pattern matches inside the page's data: `<` is escaped there, and quotes in a text follow a backslash.
     text = re.sub(r'<a href="[^"]*">([^<]*)</a>', r"\1", page)
     return re.sub(r'"files":\[(?:\[[^\]]*\],?)*\]', '"files":[]', text)

@@ -234,7 +234,11 @@ def _parts(compared: Comparison, report: Mapping[str, Any], kinds: Sequence[str]
 
 
 def exposed_kinds(reports: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the kinds of exposed communication, largest first: the stacking order in every bar of a page."""
+    """Return the kinds of exposed communication, largest first: the stacking order in every bar of a page.
+
+    >>> exposed_kinds([{"exposed_comm_time_by_kind": {"send": 1.0, "all_reduce": 2.0}}, {}])
+    ['all_reduce', 'send']
+    """
     most: dict[str, float] = {}
     for report in reports:
         for kind, seconds in report.get("exposed_comm_time_by_kind", {}).items():
@@ -243,7 +247,11 @@ def exposed_kinds(reports: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def part_order(kinds: Sequence[str]) -> list[str]:
-    """Return a time's part names in drawing order, given the kinds of exposed communication."""
+    """Return a time's part names in drawing order, given the kinds of exposed communication.
+
+    >>> part_order(["all_reduce"])[5:]
+    ['all_reduce', 'idle', 'latency and waiting']
+    """
     first = ("forward and backward", "recompute", "optimizer", "receiving", "sending")
     return [*first, *kinds, "idle", "latency and waiting"]
 

@@ -161,7 +161,11 @@ def _fits(row: Row) -> str:
 
 
 def text_cell(text: str) -> str:
-    """Return an HTML cell with a text on the left; a short text stays on a line, a long one breaks after `_` or `.`."""
+    """Return an HTML cell with a text on the left; a short text stays on a line, a long one breaks after `_` or `.`.
+
+    >>> text_cell("reduce_scatter"), text_cell("0.05")
+    ('<td class="text short">reduce_<wbr>scatter</td>', '<td class="text short">0.05</td>')
+    """
     # Not inside a number: 0.05.
     broken = re.sub(r"_|\.(?=[a-z])", r"\g<0><wbr>", html_text(text))
     return f'<td class="text{" short" if len(text) <= _SHORT else ""}">{broken}</td>'

@@ -61,7 +61,11 @@ class JobOutcome:
 
     @property
     def step_times(self) -> tuple[float, ...]:
-        """Time of each step [s]."""
+        """Time of each step [s].
+
+        >>> JobOutcome("chat", 8, 1.0, 1.0, 1.0, (2.0, 3.5), (1,), 0.0).step_times
+        (1.0, 1.5)
+        """
         return tuple(end - begin for begin, end in zip((self.start, *self.step_ends), self.step_ends, strict=False))
 
     @property
@@ -72,7 +76,11 @@ class JobOutcome:
 
     @property
     def slowdown(self) -> float:
-        """Step time beside the others over step time alone."""
+        """Step time beside the others over step time alone.
+
+        >>> JobOutcome("chat", 8, 0.0, alone=1.0, healthy=1.0, step_ends=(1.0, 2.5), judged=(1,), nbytes=0.0).slowdown
+        1.5
+        """
         return self.together / self.alone
 
     @property
@@ -130,7 +138,11 @@ def timeline_of(timeline: Timeline, job: str) -> Timeline:
 def step_of(span: Span, job: str) -> int | None:
     """Return the step of a job that a span belongs to; None for other jobs, for the job's start, and for averages.
 
-    Names are "a 2 forward layer 0", and "start a". An average belongs to every copy, and goes on during later steps.
+    An average belongs to every copy, and goes on during later steps.
+
+    >>> names = "chat 2 forward layer 0", "start chat", "code 2 forward layer 0"
+    >>> [step_of(Span(0, "compute", name, "forward", 0.0, 1.0), "chat") for name in names]
+    [2, None, None]
     """
     words = span.name.split(" ", 2)
     if len(words) < 3 or words[0] != job or span.stream == AVERAGE:

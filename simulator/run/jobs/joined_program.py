@@ -27,7 +27,11 @@ EXCHANGES: Final = ("batch", "weights")
 
 
 def prefix(job: str, step: int) -> str:
-    """Return the beginning of the names of a step's operations in a joined program."""
+    """Return the beginning of the names of a step's operations in a joined program.
+
+    >>> prefix("chat", 3) + "forward 0"
+    'chat 3 forward 0'
+    """
     return f"{job} {step} "
 
 
@@ -127,24 +131,12 @@ class OuterAverage:
 
 @dataclass(frozen=True, slots=True)
 class _RepeatedList:
-    """The operations of a list that a joined program repeats.
+    """The operations of a list that a joined program repeats."""
 
-    Attributes
-    ----------
-    places : tuple of int
-        Places of kernels and collectives in the list of a step.
-    waits : tuple of tuple of int
-        For each of them, the places of the step's operations that must end first.
-    first : tuple of bool
-        For each of them, whether it is the first of its stream.
-    last : mapping of str to int
-        Place of each stream's last operation.
-    """
-
-    places: tuple[int, ...]
-    waits: tuple[tuple[int, ...], ...]
-    first: tuple[bool, ...]
-    last: dict[str, int]
+    places: tuple[int, ...]  # places of kernels and collectives in the list of a step
+    waits: tuple[tuple[int, ...], ...]  # for each of them, the places of the step's operations that must end first
+    first: tuple[bool, ...]  # for each of them, whether it is the first of its stream
+    last: dict[str, int]  # place of each stream's last operation
 
 
 def _without_memory(ops: Sequence[Op]) -> _RepeatedList:

@@ -27,7 +27,11 @@ _SIMULATED: Final = 4
 
 
 def simulated_steps(outer: OuterSetting) -> int:
-    """Return how many of the inner steps between two averages are simulated."""
+    """Return how many of the inner steps between two averages are simulated.
+
+    >>> simulated_steps(OuterSetting("chat", copies=2, every=500, fragments=1, delay=1, dtype="float32"))
+    5
+    """
     return min(outer.every // outer.fragments, outer.delay + _SIMULATED)
 
 
@@ -57,7 +61,12 @@ class OuterRound:
 
     @property
     def step(self) -> float:
-        """Mean time of an inner step, averages included [s]."""
+        """Mean time of an inner step, averages included [s].
+
+        >>> setting = OuterSetting("chat", copies=2, every=10, fragments=1, delay=0, dtype="float32")
+        >>> OuterRound(setting, ranks=8, inner=1.0, window=5.0, in_every_step=2.0).step
+        1.1
+        """
         between = self.setting.every // self.setting.fragments
         others = between - simulated_steps(self.setting)
         return (self.window + others * self.inner) / between
@@ -93,5 +102,8 @@ def window_time(step_ends: Sequence[Sequence[float]], steps: int) -> float:
     """Return the time of the second `steps` steps of the slowest copy, given when each step of each copy ends [s].
 
     The average that begins after the first `steps` steps ends within them.
+
+    >>> window_time([[1.0, 2.0, 3.0, 5.0], [1.0, 2.0, 3.0, 4.0]], 2)
+    3.0
     """
     return max(ends[2 * steps - 1] - ends[steps - 1] for ends in step_ends)

@@ -78,6 +78,10 @@ class FailureProcess:
     def between_failures(self, nodes: int) -> float:
         """Return the mean time between failures that end a job on `nodes` nodes, old machines and lemons included
         [s].
+
+        >>> kinds = FailureKind("GPU", 1 / DAY), FailureKind("fan", 1 / DAY, "slows")
+        >>> FailureProcess(kinds).between_failures(nodes=4) / DAY
+        0.25
         """
         rate = sum(kind.rate for kind in self.kinds if kind.effect != "slows")
         more = 1.0 + self.lemons * (self.lemon_factor - 1.0)
@@ -124,9 +128,7 @@ def drawn_failures(process: FailureProcess, nodes: int, until: float, seed: int)
 def _times(
     stream: np.random.Generator, shape: float, mean: float, process: FailureProcess, until: float
 ) -> Sequence[float]:
-    """Return the times of one node's failures of one kind before `until` [s]; `mean` is the mean time between them
-    [s].
-    """
+    """Return one node's failures of one kind before `until` [s]; `mean` is the mean time between them [s]."""
     # The mean of a Weibull distribution is scale x gamma(1 + 1/shape).
     scale = mean / gamma(1.0 + 1.0 / shape)
     most = until + process.early_factor * process.early_time
@@ -154,5 +156,9 @@ def _unstretched(stretched: float, process: FailureProcess) -> float:
 
 
 def counts_by_kind(failures: Sequence[Failure], kinds: int) -> Floats:
-    """Return the number of failures of each kind."""
+    """Return the number of failures of each kind.
+
+    >>> counts_by_kind([Failure(0.5, 3, 0), Failure(0.7, 1, 2)], 3)
+    array([1., 0., 1.])
+    """
     return np.bincount([failure.kind for failure in failures], minlength=kinds).astype(float)

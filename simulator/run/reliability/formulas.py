@@ -38,8 +38,6 @@ def young_interval(save: float, between_failures: float) -> float:
 def daly_interval(save: float, between_failures: float) -> float:
     """Return Daly's interval of work between saves [s] [2]_, equation 37; see `young_interval`.
 
-    Examples
-    --------
     >>> [round(daly_interval(300, hours * 3600) / 60, 1) for hours in (24, 6, 0.25)]
     [116.7, 56.7, 9.1]
     """

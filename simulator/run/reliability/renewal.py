@@ -129,7 +129,11 @@ class LongRun:
 
     @property
     def goodput(self) -> float:
-        """Share of the time that is useful work, 0 to 1."""
+        """Share of the time that is useful work, 0 to 1.
+
+        >>> LongRun(100.0, 90.0, {"useful": 90.0}, (), 4).goodput, LongRun(0.0, 0.0, {"useful": 0.0}, (), 0).goodput
+        (0.9, 1.0)
+        """
         return self.seconds["useful"] / self.time if self.time else 1.0
 
 

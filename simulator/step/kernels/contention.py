@@ -20,8 +20,6 @@ def hbm_left(cluster: Cluster) -> float:
     """Return the share of HBM bandwidth, in (0, 1], that a ring collective over every rank of a cluster leaves to
     kernels.
 
-    Examples
-    --------
     >>> from simulator.cluster.build import build
     >>> round(hbm_left(build("star_100g", 8)), 3), hbm_left(build("star_100g", 1))
     (0.988, 1.0)

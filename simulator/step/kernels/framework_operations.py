@@ -146,8 +146,6 @@ def _nf4_tensor(source: Elementwise) -> tuple[Elementwise, ...]:
     A byte has two elements, and each half of the elements is unpacked by itself: n / 2 bytes become n / 2 indices in
     int64, which select from a table of 16 numbers. A scale in int8 belongs to 64 elements.
 
-    Examples
-    --------
     >>> kernels = _nf4_tensor(Elementwise("up dequantisation", 2080, 8192, decoded=4096))
     >>> len(kernels), sum(kernel.nbytes(2) for kernel in kernels) / 4096
     (13, 33.171875)
@@ -216,8 +214,6 @@ def narrow_casts(kernel: Matmul, dtype: str = "float8_e4m3fn", *, once: bool = F
     With `once`, a tensor is cast on first use and written in both orders; a weight is cast once per step, neglected
     beside the cost of every micro-batch (NVIDIA's Transformer Engine: `is_first_microbatch`, fused cast and transpose).
 
-    Examples
-    --------
     4 x 16 elements of a and 16 x 8 of b: 192 elements are read in 2 B each and written in 1 B each.
 
     >>> cast = narrow_casts(Matmul("up", 4, 8, 16))

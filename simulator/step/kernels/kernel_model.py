@@ -134,8 +134,6 @@ def kernel_model(gpu: Gpu) -> KernelModel:
     """Return a GPU's kernel constants: its own, then constants derived from its other figures, then the reference
     GPU's, scaled.
 
-    Examples
-    --------
     >>> model = kernel_model(load_gpu("a100_sxm_80gb"))
     >>> model.constants["matmul_prologue"].sure
     False
@@ -182,9 +180,7 @@ def _stream(gpu: Gpu) -> Constant:
 
 
 def _scaled(name: str, gpu: Gpu) -> Constant:
-    """Return the reference GPU's constant of this name, scaled to another GPU by SMs and clock if it is an operand
-    rate, otherwise unchanged.
-    """
+    """Return the reference GPU's constant; an operand rate is scaled to another GPU by SMs and clock."""
     reference = _reference()
     constant = _file_constants(reference)[name]
     factor, how = 1.0, "as on"

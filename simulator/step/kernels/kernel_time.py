@@ -35,9 +35,7 @@ _DECODES: Final = 2.2
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _HashableGpu:
-    """A wrapper that makes a Gpu hashable for caches, equal only to itself; a Gpu's mappings have no hash. Holding the
-    GPU keeps its id unique.
-    """
+    """A Gpu made hashable for caches, equal only to itself; holding it keeps its id unique."""
 
     gpu: Gpu
 
@@ -127,8 +125,6 @@ def duration(
 def communication_sms(gpu: Gpu) -> int:
     """Return the number of SMs that a collective in flight takes from a GPU's kernels.
 
-    Examples
-    --------
     >>> from simulator.cluster.gpu_file import load_gpu
     >>> communication_sms(load_gpu("h100_sxm"))
     20

@@ -120,8 +120,6 @@ def chunk_tokens(model: Transformer, batch: Batch) -> int:
 
     Source: Liger-Kernel, ops/fused_linear_cross_entropy.py (`inc_factor`, `chunk_size`).
 
-    Examples
-    --------
     128,256 words are 31.3 times as many as the 4,096 elements of a token, so 32 chunks: 8,192 / 32 tokens.
 
     >>> from simulator.model.load import load_model

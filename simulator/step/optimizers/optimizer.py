@@ -84,8 +84,6 @@ class MatrixRule:
         An iteration computes A = X X', B = b A + c A A, and X = a X + B X, with X the matrix or its transpose,
         whichever has fewer rows: 4 m^2 n + 2 m^3 FLOPs for m rows and n columns.
 
-        Examples
-        --------
         >>> from simulator.step.optimizers.muon import OPTIMIZER
         >>> OPTIMIZER.of_matrices.matmuls(4, 2)[:3]
         ((2, 2, 4), (2, 2, 2), (2, 4, 2))
@@ -183,8 +181,6 @@ def dealt(sizes: tuple[tuple[Shape, int], ...], ranks: int) -> tuple[dict[Shape,
 def busiest_owner(sizes: tuple[tuple[Shape, int], ...], ranks: int) -> tuple[tuple[Shape, int], ...]:
     """Return the tensors (shape, count) of the rank that owns the most elements, if whole tensors are `dealt` to ranks.
 
-    Examples
-    --------
     >>> busiest_owner((((2, 2), 3), ((4, 4), 2)), 2)
     (((2, 2), 1), ((4, 4), 2))
     """

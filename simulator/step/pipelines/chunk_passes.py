@@ -13,8 +13,6 @@ from simulator.step.pipelines.schedule import Pass, Slot, Work
 class Chunks:
     """A rank's sequence of passes through two chunks; micro-batches are counted separately for each kind and chunk.
 
-    Examples
-    --------
     >>> own = Chunks(0, 3)
     >>> own.do((Work.FORWARD, 0), (Work.FORWARD, 0), (Work.FORWARD, 1))
     >>> [str(one) for slot in own.slots for one in slot]

@@ -41,18 +41,11 @@ _Turn = tuple[Work, int]
 
 @dataclass(slots=True)
 class _Rank:
-    """A rank's passes so far while a ZB-V order is built.
-
-    Attributes
-    ----------
-    done : list of (Work, int, int)
-        Passes in order: kind, leg, micro-batch.
-    ends : dict of (Work, int) to list of int
-        End of each pass, by kind and leg, in micro-batch order [slots].
-    """
+    """A rank's passes so far while a ZB-V order is built."""
 
     clock: int = 0  # end of the last pass [slots]
-    done: list[tuple[Work, int, int]] = field(default_factory=list)
+    done: list[tuple[Work, int, int]] = field(default_factory=list)  # passes in order: kind, leg, micro-batch
+    # End of each pass, by kind and leg, in micro-batch order [slots]
     ends: dict[_Turn, list[int]] = field(
         default_factory=lambda: {(work, leg): [] for work in (_F, _I, _W) for leg in (0, 1)}
     )

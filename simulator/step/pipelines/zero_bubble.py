@@ -71,13 +71,7 @@ class _Rank:
 
 @dataclass(slots=True)
 class _Greedy:
-    """A single attempt of the greedy heuristic to build a zero-bubble order.
-
-    Attributes
-    ----------
-    ranks, micro_batches : int
-        Size of the pipeline.
-    """
+    """A single attempt of the greedy heuristic to build a zero-bubble order."""
 
     ranks: int
     micro_batches: int
@@ -214,6 +208,9 @@ class _Greedy:
 def greedy(ranks: int, micro_batches: int, limit: int) -> Order:
     """Return the shortest pipeline order found by the greedy heuristic in which a rank holds at most `limit`
     micro-batches.
+
+    >>> [[pair.work.value for (pair,) in rank] for rank in greedy(1, 2, 1)]
+    [['F', 'I', 'W', 'F', 'I', 'W']]
     """
     best: Order = ()
     shortest = 0

@@ -45,9 +45,7 @@ def _synchronous(builder: ProgramBuilder, passes: Passes) -> Bucketing:
     """Return the planner of a rank's passes for servers that wait for every worker's gradients before an update."""
 
     def exchanged(bucket: Bucket) -> str | None:
-        """Write a bucket's push, the servers' update, and the pull; return the push's name, or None for a single
-        worker.
-        """
+        """Write a bucket's push, the servers' update, and the pull; return the push's name, None for one worker."""
         pushed = _push(builder, passes, bucket)
         # The update is in every rank's list, but a pull starts only when the last rank arrives: after every push and
         # update.
@@ -69,9 +67,7 @@ def _asynchronous(builder: ProgramBuilder, passes: Passes) -> Bucketing:
     served: list[tuple[Bucket, str]] = []
 
     def exchanged(bucket: Bucket) -> str | None:
-        """Write a bucket's push and the servers' update, and the pulls after the first unit's bucket; return the push's
-        name.
-        """
+        """Write a bucket's push and update, and pulls after the first unit's bucket; return the push's name."""
         pushed = _push(builder, passes, bucket)
         act = NumericAction(Computation.SERVE, bucket.names, bucket.micro)
         new = builder.at_server(f"update {bucket.name}", _seconds(passes.step, bucket), [pushed or bucket.done], act)

@@ -113,5 +113,8 @@ def shards_gradients(name: str) -> bool:
     """Return True if a shipped strategy shards gradients; False for a strategy from outside the package.
 
     With a single rank that would share them, such a strategy gathers and reduces nothing.
+
+    >>> shards_gradients("zero1"), shards_gradients("zero2")
+    (False, True)
     """
     return name in STRATEGIES.names() and State.GRADIENTS in STRATEGIES.find(name).shards

@@ -177,9 +177,7 @@ class _Micro:
         self.stored: dict[int, str] = {}
 
     def forward(self, after: list[str | None]) -> str:
-        """Write the micro-batch's forward pass with its gathers, after the given operations; return its last
-        operation.
-        """
+        """Write the forward pass with its gathers, after the given operations; return its last operation."""
         ahead, state = self.sharding.prefetch + 1, self.owner.before[Pass(Work.FORWARD, self.chunk.stage, self.micro)]
         root = self._gather_root("forward", state)
         self._find_held(state)
@@ -205,9 +203,7 @@ class _Micro:
         return done
 
     def backward(self, after: list[str | None], work: Work) -> str:
-        """Write the micro-batch's backward pass, or only its input gradients, with gathers and reduce-scatters; return
-        the last kernels.
-        """
+        """Write the backward pass, or only input gradients, with its exchanges; return the last kernels."""
         state = self.owner.before[Pass(work, self.chunk.stage, self.micro)]
         done, waiting, reduces = "", after, work is Work.BACKWARD
         # An embedding before the first trained unit needs no parameters backward, and only frees what is gathered.

@@ -29,6 +29,11 @@ def ordered(nodes: Mapping[int, ChakraNode]) -> tuple[tuple[ChakraNode, ...], li
     """Return nodes in an order of rising ids in which each node follows its dependencies; and a circle of ids, or [].
 
     Each id of the circle depends on the next, and the first is repeated at the end. Every dependency must exist.
+
+    >>> from simulator.traces.chakra.trace_reader import NodeType
+    >>> nodes = {i: ChakraNode(i, "", NodeType.COMP, after, 1, {}) for i, after in ((1, (2,)), (2, ()))}
+    >>> [node.id for node in ordered(nodes)[0]]
+    [2, 1]
     """
     missing = {ident: len(node.after) for ident, node in nodes.items()}
     behind: dict[int, list[int]] = {}
@@ -83,8 +88,6 @@ def strong_components(after: Mapping[int, Sequence[int]]) -> dict[int, int]:
 
     Tarjan's algorithm, without recursion.
 
-    Examples
-    --------
     >>> parts = strong_components({1: [2], 2: [1], 3: [2]})
     >>> parts[1] == parts[2], parts[1] == parts[3]
     (True, False)

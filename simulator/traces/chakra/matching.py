@@ -279,6 +279,11 @@ def resource_of(node: ChakraNode) -> str:
 
     Kernels have a resource for each `stream` (or else `tid`), operations of the host for each thread (`tid`),
     collectives for each group, and messages for each peer and tag. Metadata takes no time and no resource.
+
+    >>> resource_of(ChakraNode(1, "mm", NodeType.COMP, (), 5, {"stream": 7}))
+    'compute 7'
+    >>> resource_of(ChakraNode(2, "send", NodeType.SEND, (), 5, {"comm_dst": 3}))
+    'send to 3 tag 0'
     """
     if node.type == NodeType.METADATA:
         return f"metadata {node.id}"

@@ -71,7 +71,12 @@ class ChakraNode:
     attributes: Mapping[str, AttributeValue]
 
     def number(self, name: str) -> int | None:
-        """Return an attribute's whole number; None if there is none."""
+        """Return an attribute's whole number; None if there is none.
+
+        >>> node = ChakraNode(1, "mm", NodeType.COMP, (), 5, {"num_ops": 8, "stream": "7"})
+        >>> node.number("num_ops"), node.number("stream"), node.number("tid")
+        (8, None, None)
+        """
         value = self.attributes.get(name)
         return value if isinstance(value, int) else None
 

@@ -48,6 +48,11 @@ def plain_data(content: bytes, source: str) -> Any:
     ------
     ScenarioError
         The file is no pickle, or has an instruction that makes more than plain containers.
+
+    Examples
+    --------
+    >>> plain_data(bytes.fromhex("80024b072e"), "dump")
+    7
     """
     machine, place = _Machine(), 0
     try:

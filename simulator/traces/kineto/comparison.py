@@ -56,7 +56,11 @@ class KindTime:
 
     @property
     def differs(self) -> bool:
-        """True if the times differ by more than the trace's resolution."""
+        """True if the times differ by more than the trace's resolution.
+
+        >>> KindTime("matmul", (1, 1), 1e-3, 1e-3 + 1e-9).differs, KindTime("matmul", (1, 1), 1e-3, 2e-3).differs
+        (False, True)
+        """
         operations = 1.0 if self.counts is None else max(self.counts)
         return abs(self.difference) > (operations + 1.0) * RESOLUTION * 1.000001 * _NS
 

@@ -77,8 +77,6 @@ _PATTERNS: Final = tuple(
 def kind_of_kernel(name: str) -> str:
     """Return the kind of a kernel.
 
-    Examples
-    --------
     >>> kind_of_kernel("sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64_cublas")
     'matmul'
     >>> kind_of_kernel("ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)")
@@ -90,15 +88,17 @@ def kind_of_kernel(name: str) -> str:
 
 
 def is_collective(name: str) -> bool:
-    """Return True for a kernel of a library of collectives."""
+    """Return True for a kernel of a library of collectives.
+
+    >>> is_collective("ncclDevKernel_AllReduce_Sum_bf16_RING_LL"), is_collective("ampere_bf16_gemm")
+    (True, False)
+    """
     return bool(_COLLECTIVE.match(name))
 
 
 def kind_of_collective(operation: str, kernel: str = "") -> str:
     """Return the kind of a collective, from PyTorch's name of the operation, or else from its kernel's name.
 
-    Examples
-    --------
     >>> kind_of_collective("_allgather_base"), kind_of_collective("", "ncclDevKernel_SendRecv(ncclDevKernelArgs)")
     ('all_gather', 'send/receive')
     """
@@ -108,15 +108,17 @@ def kind_of_collective(operation: str, kernel: str = "") -> str:
 
 
 def is_send_of_any_purpose(operation: str, kernel: str) -> bool:
-    """Return True for a kernel of sends and receives whose operation is not known: an exchange, a gather, or a send."""
+    """Return True for a kernel of sends and receives whose operation is not known: an exchange, a gather, or a send.
+
+    >>> is_send_of_any_purpose("", "ncclDevKernel_SendRecv"), is_send_of_any_purpose("send", "ncclDevKernel_SendRecv")
+    (True, False)
+    """
     return not operation and kind_of_collective("", kernel) == SENDS
 
 
 def partners_of_copy(name: str) -> tuple[bool, bool]:
     """Return whether a copy or memset moves bytes between GPUs, and whether between GPU and host.
 
-    Examples
-    --------
     >>> partners_of_copy("Memcpy DtoH (Device -> Pinned)"), partners_of_copy("Memset (Device)")
     ((False, True), (False, False))
     """

@@ -81,7 +81,11 @@ def measured_step(trace: KinetoTrace, rank: int, number: int | None) -> Measured
 
 
 def shares_of_simulated(kind: str, parts: KernelParts) -> KernelParts:
-    """Return the kinds of kernels of a simulated operation with their shares, from its kind and its known kernels."""
+    """Return the kinds of kernels of a simulated operation with their shares, from its kind and its known kernels.
+
+    >>> shares_of_simulated("forward", (("matmul", 0.7), ("elementwise", 0.3))), shares_of_simulated("forward", ())
+    ((('matmul', 0.7), ('elementwise', 0.3)), (('other kernels', 1.0),))
+    """
     if kind in _OWN_KINDS:
         return ((_OWN_KINDS[kind], 1.0),)
     return parts or ((OTHER, 1.0),)

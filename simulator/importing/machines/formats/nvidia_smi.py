@@ -47,27 +47,13 @@ _UNKNOWN_AFFINITY: Final = ("", "N/A")
 
 @dataclass(frozen=True, slots=True)
 class _Matrix:
-    """The matrix of a file.
+    """The matrix of a file."""
 
-    Attributes
-    ----------
-    devices : tuple of str
-        Labels of GPUs and network cards, in the order of the columns.
-    cells : mapping of (str, str) to str
-        Cell of each row and column.
-    affinity : mapping of str to str
-        NUMA node of a GPU, or else its processors; missing if unknown.
-    names : mapping of str to str
-        Names of network cards in the legend.
-    lines : mapping of str to int
-        Line of each device's row.
-    """
-
-    devices: tuple[str, ...]
-    cells: Mapping[tuple[str, str], str]
-    affinity: Mapping[str, str]
-    names: Mapping[str, str]
-    lines: Mapping[str, int]
+    devices: tuple[str, ...]  # labels of GPUs and network cards, in the order of the columns
+    cells: Mapping[tuple[str, str], str]  # cell of each row and column
+    affinity: Mapping[str, str]  # NUMA node of a GPU, or else its processors; missing if unknown
+    names: Mapping[str, str]  # names of network cards in the legend
+    lines: Mapping[str, int]  # line of each device's row
 
     @property
     def gpus(self) -> list[str]:

@@ -364,8 +364,6 @@ def _label(axes: Axes, blocks: Sequence[Block]) -> None:
 def _name(ranks: Sequence[int], slow: Collection[int]) -> str:
     """Return a name for a rank, or for several equal ranks with their number.
 
-    Examples
-    --------
     >>> _name((3,), {3}), _name((0, 1, 2, 3), ()), _name((0, 2, 5), ())
     ('rank 3 (slow)', 'ranks 0-3 (4 equal)', 'rank 0 (3 equal)')
     """

@@ -149,8 +149,6 @@ def _draw_apart(points: Sequence[ScalingPoint], along: Axis, names: Sequence[str
 def spread(values: Sequence[Any], most: int) -> list[Any]:
     """Pick at most `most` values, evenly, including the first and the last.
 
-    Examples
-    --------
     >>> spread([1, 2, 3, 4, 5, 6, 7], 3)
     [1, 4, 7]
     """

@@ -187,8 +187,6 @@ def _panel_size(rows: int, columns: int, *, has_text: bool) -> tuple[float, floa
 def origins_text(origins: int, world_size: int, letters: int = _LETTERS) -> str:
     """Return a text with the ranks in a bit mask, short enough for a cell.
 
-    Examples
-    --------
     >>> origins_text(0b0011, 4), origins_text(0b1111, 4), origins_text(0b0100, 4)
     ('0+1', 'all', '2')
     >>> origins_text(0b11100011, 8), origins_text(0b10110101, 8)

@@ -82,8 +82,6 @@ def figure(stops: Sequence[Stop], end: float) -> Figure:
 def row_days(days: float) -> int:
     """Return the days of a row: a day, a week, or as many weeks as leave 35 rows.
 
-    Examples
-    --------
     >>> row_days(30), row_days(90), row_days(1000)
     (1, 7, 35)
     """

@@ -70,8 +70,6 @@ def percent_axis(axes: Axes, label: str) -> None:
 def small_percent(share: float) -> str:
     """Return a share (0 to 1) as text in per cent with two digits, at least to a tenth.
 
-    Examples
-    --------
     >>> small_percent(0.00032), small_percent(0.034), small_percent(0.949)
     ('0.032 %', '3.4 %', '94.9 %')
     """

@@ -34,8 +34,6 @@ def parts(report: Mapping[str, Any], *, by: str = "kind") -> dict[str, float]:
 
     Exposed communication is listed by kind, or by "dimension" of parallelism.
 
-    Examples
-    --------
     >>> parts({"compute_time_s": 5.0, "recompute_time_s": 1.0, "optimizer_time_s": 0.5, "bubble_time_s": 0.0,
     ...        "exposed_comm_time_by_kind": {"all_gather": 0.25}})
     {'forward and backward': 3.5, 'recompute': 1.0, 'optimizer': 0.5, 'exposed all_gather': 0.25, 'idle': 0.0}

@@ -34,8 +34,6 @@ Carried = dict[str, dict[str, float]]
 def kind_of_link(name: str) -> str:
     """Return a link name "src->dst" as the kinds of its ends, without numbers and direction.
 
-    Examples
-    --------
     >>> kind_of_link("gpu3->nvswitch0"), kind_of_link("leaf1->node2.nic7")
     ('gpu - nvswitch', 'leaf - node.nic')
     """

@@ -153,8 +153,6 @@ def _layers(samples: Sequence[MemorySample], end: float) -> tuple[list[str], dic
 def shown_categories(by_sample: Sequence[Mapping[str, int]]) -> list[str]:
     """Return the memory categories to show, from the bottom up: the largest, and a last one for the rest.
 
-    Examples
-    --------
     >>> shown_categories([{"activations": 2, "buffers": 0}, {"parameters": 1}])
     ['parameters', 'activations']
     """
@@ -171,7 +169,11 @@ def shown_categories(by_sample: Sequence[Mapping[str, int]]) -> list[str]:
 
 
 def with_rest(by_category: Mapping[str, int], names: Sequence[str]) -> dict[str, int]:
-    """Return {name: bytes} for the shown names; bytes of other categories go to the name for the rest, if shown."""
+    """Return {name: bytes} for the shown names; bytes of other categories go to the name for the rest, if shown.
+
+    >>> with_rest({"parameters": 4, "buffers": 1, "context": 2}, ["parameters", style.REST])
+    {'parameters': 4, 'other': 3}
+    """
     parts = {name: by_category.get(name, 0) for name in names}
     if style.REST in parts:
         parts[style.REST] += sum(nbytes for name, nbytes in by_category.items() if name not in parts)
@@ -210,8 +212,6 @@ def bytes_axis(axis: Axis, highest: float, label: str) -> None:
 def tick_step(highest: float) -> float:
     """Return the distance of axis ticks: 1, 2 or 5 times a power of ten, with at most eight ticks up to `highest`.
 
-    Examples
-    --------
     >>> tick_step(80.0), tick_step(3.0)
     (10.0, 0.5)
     """

@@ -31,8 +31,6 @@ _FARTHEST: Final = 2.0
 def front(rows: Sequence[Row]) -> list[int]:
     """Return the indices of the runs on the Pareto front, the one with least memory first.
 
-    Examples
-    --------
     >>> front([("a", {"tokens_per_s_per_gpu": 5.0, "peak_memory_bytes": 9, "fits": True}),
     ...        ("b", {"tokens_per_s_per_gpu": 4.0, "peak_memory_bytes": 3, "fits": True}),
     ...        ("c", {"tokens_per_s_per_gpu": 4.0, "peak_memory_bytes": 4, "fits": True})])

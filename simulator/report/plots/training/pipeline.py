@@ -55,8 +55,6 @@ class StagePass:
 def passes(spans: Sequence[Span]) -> list[StagePass]:
     """Return the micro-batch passes (and the optimizer) of a rank in time order, joined from its kernels' spans.
 
-    Examples
-    --------
     >>> spans = [Span(0, "compute", f"layer {i} forward 2", "forward", i, i + 1.0) for i in (0, 1)]
     >>> passes(spans)
     [StagePass(kind='forward', micro=2, chunk=0, start=0, end=2.0)]
