@@ -4,7 +4,8 @@
     python -m tools.long_tests        the parts of six that have not passed yet at this commit
 
 With CASES=all in the environment, tests with drawn cases have all cases of a release, five times as many as without.
-build/long_tests.json (long_tests_all.json) has the parts that passed, by commit. A part is recorded if no file differs from the commit.
+build/long_tests.json (with CASES=all long_tests_all.json) has the parts that passed, by commit. A part is recorded if
+no file differs from the commit.
 """
 
 from __future__ import annotations

@@ -44,10 +44,10 @@ def test_every_element_is_right(algorithm: str, operation: str, n: int) -> None:
     for elements in (1, n - 1, 1003)[2 if n >= 16 else 0 :]:
         for place, (cluster, request) in enumerate(requests(algorithm, operation, n, elements)):
             # All dtypes where there is one variant; else they take turns, and each variant sees two. Small messages of
-            # many ranks, and all of 16 and 32, are those of fewer ranks once more: two dtypes there too.
+            # many ranks, and all of 13 and more, are those of fewer ranks once more: two dtypes there too.
             chosen = (
                 DTYPES
-                if place == 0 and (n < 5 or (elements > n and n < 16))
+                if place == 0 and (n < 5 or (elements > n and n < 13))
                 else (DTYPES[place % 5], DTYPES[(place + 2) % 5])
             )
             for dtype in chosen:
