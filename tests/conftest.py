@@ -7,18 +7,16 @@ import re
 import signal
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from copy import deepcopy
-from dataclasses import replace
 from functools import lru_cache
 from math import prod
 from typing import Any, TypeVar
 
 import numpy as np
 import pytest
+import yaml
 from hypothesis import HealthCheck, is_hypothesis_test, settings
 from threadpoolctl import threadpool_limits
 
-from simulator.basics import document
 from simulator.cluster.cluster import Cluster
 from tests.playing import star
 
@@ -101,6 +99,16 @@ def draw_examples(items: Sequence[pytest.Item], *, all_of_them: bool) -> None:
 _GARBAGE = 100_000
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Collect no garbage while modules are imported and tests are made: nearly everything stays."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+
+
 def pytest_collection_finish() -> None:
     """Leave modules and test items out of garbage collections, which took an eighth of the tests' time."""
     gc.collect()
@@ -108,18 +116,24 @@ def pytest_collection_finish() -> None:
     gc.set_threshold(_GARBAGE, 20, 50)
 
 
-@pytest.fixture(autouse=True, scope="session")
-def _a_text_is_parsed_once() -> Iterator[None]:
-    """Thousands of clusters are built from a dozen files, whose YAML took a third of the tests' time."""
-    parsed = lru_cache(maxsize=256)(document.parse)
+# Larger texts are read once: a cache of these would hold hundreds of megabytes.
+_LONGEST = 100_000
 
-    def parse(text: str, source: str = "<text>", *, keep_faults: bool = False) -> document.Document:
-        known = parsed(text, source, keep_faults=keep_faults)
-        return replace(known, data=deepcopy(known.data))
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(document, "parse", parse)
-        yield
+def pytest_configure(config: pytest.Config) -> None:
+    """Compose each YAML text once: thousands of clusters and models are read from a few dozen files.
+
+    `parse` of simulator/basics/document.py builds new data from the nodes at each call, and changes no node.
+    """
+    compose = yaml.compose
+    composed = lru_cache(maxsize=256)(compose)
+    patch = pytest.MonkeyPatch()
+    patch.setattr(
+        yaml,
+        "compose",
+        lambda text, Loader: (composed if len(text) < _LONGEST else compose)(text, Loader),  # noqa: N803
+    )
+    config.add_cleanup(patch.undo)
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -37,7 +37,9 @@ ROOT: Final = Path(__file__).resolve().parents[1]
 # Characters per line of tables: as wide as code on a documentation page.
 _WIDTH: Final = 100
 # A paragraph, and the fenced block after it.
-_BLOCK: Final = re.compile(r"(?P<before>(?:(?!```)[^\n]+\n)*)\n?```(?P<kind>\w*)\n(?P<body>.*?)```\n", re.DOTALL)
+_BLOCK: Final = re.compile(
+    r"^(?P<before>(?:(?!```)[^\n]+\n)*)\n?```(?P<kind>\w*)\n(?P<body>.*?)```\n", re.DOTALL | re.MULTILINE
+)
 _SAVED: Final = re.compile(r"[Ss]ave\s+as\s+`(?P<name>[\w./-]+)`:\n$")
 _LEFT_OUT: Final = "..."
 

@@ -3,7 +3,9 @@
     python -m tools.long_tests 2/6    the second of six parts
     python -m tools.long_tests        the parts of six that have not passed yet at this commit
 
-build/long_tests.json has the parts that passed, by commit. A part is recorded if no file differs from the commit.
+With CASES=all in the environment, tests with drawn cases have all cases of a release, five times as many as without.
+build/long_tests.json (with CASES=all long_tests_all.json) has the parts that passed, by commit. A part is recorded if
+no file differs from the commit.
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).parents[1]
-RECORD: Final = ROOT / "build" / "long_tests.json"
+# Runs with all cases of a release (tests/many.py) have a record of their own.
+RECORD: Final = ROOT / "build" / f"long_tests{'_all' * (os.environ.get('CASES') == 'all')}.json"
 # Parts of a run without a number of parts; each takes minutes.
 PARTS: Final = 6
 # pytest's exit code if a part has no test.

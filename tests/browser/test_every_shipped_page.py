@@ -21,8 +21,8 @@ from tests.browser.readable import cut, open_all, overlapping, small_starts
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason=MISSING)
 
-# A collective with a sweep, sends at the same time, a comparison of trainings, and a pipeline; the others take minutes.
-SHORT: Final = ("two_boxes_hierarchical", "all_to_all_direct", "zero_stages", "interleaving")
+# A pipeline; the others take minutes. Pages of collectives and of compared trainings are read in test_report_page.py.
+SHORT: Final = ("interleaving",)
 # Played for half a minute or more.
 LARGE: Final = ("llama3_405b", "deepseek_v3")
 
@@ -41,7 +41,6 @@ def running() -> Iterator[Any]:
         if name not in LARGE
     ],
 )
-@pytest.mark.one_of(4)
 def test_a_page_can_be_read(running: Any, tmp_path: Path, name: str) -> None:
     """On a phone, a tablet and a desktop, light and dark; the whole run, and a part of it."""
     scenario = load_scenario(name)

@@ -37,7 +37,7 @@ COLLECTIVE: dict[str, Any] = {
     "name": "ring_or_naive",
     "question": "Which is faster, a ring or the naive way?",
     "cluster": {"topology": "star_100g", "world_size": 8},
-    "collective": {"operation": "all_reduce", "size": "1 MiB"},
+    "collective": {"operation": "all_reduce", "size": "1 MiB", "payload": False},
     "compare": {"collective.algorithm": ["ring", "naive"]},
     "sweep": {"cluster.world_size": [4, 8], "collective.size": ["64 KiB", "1 MiB", "16 MiB"]},
     "plots": [],

@@ -141,7 +141,7 @@ def without_names(sentence: str, compared: Comparison) -> str:
 
 
 @every_scenario
-@pytest.mark.one_of(2)
+@pytest.mark.one_of(3)
 def test_it_answers_its_question(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Sentences of points that there are, with numbers of the report, of which nothing is lost at any width."""
     scenario = load_scenario(name)

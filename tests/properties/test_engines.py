@@ -27,13 +27,14 @@ from simulator.report.numbers.link_use import link_uses
 from simulator.run.simulate import simulate
 from simulator.scenario.load import load_scenario
 from tests.engines import ROUNDING, farthest, left_behind
+from tests.many import many
 from tests.programs import FAMILIES, drawn
 
 CLOSE = 1e-9
 NEVER = 2**62
-# Cases of each family in a block, of which `make test` has one, and in a long run; with nine families 81 and 23,562 in
-# all.
-BLOCK, BLOCKS, MANY = 9, 3, 2600
+# Cases of each family in a block, of which `make test` has one, and in a long run; with nine families 81 and, for a
+# release, 23,562 in all.
+BLOCK, BLOCKS, MANY = 9, 3, many(2600)
 
 
 @dataclass(frozen=True, slots=True)

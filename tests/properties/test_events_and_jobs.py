@@ -25,8 +25,9 @@ from simulator.scenario.load import load_scenario
 from simulator.step.plan import plan_step
 from tests.combinations import Draw, training_scenario
 from tests.engines import CLOSE, GROWS, growth, left_behind
+from tests.many import many
 
-SIZE, LONG_SIZE, MANY = 4, 25, 40
+SIZE, LONG_SIZE, MANY = 4, 25, many(40)
 # Another family draws other scenarios than the tests without events.
 FAMILY = 39
 

@@ -13,10 +13,11 @@ from simulator.basics.errors import ScenarioError, ScenarioWarning
 from simulator.run.simulate import simulate
 from simulator.scenario.load import load_scenario
 from tests.combinations import accepted, any_scenario, compared_run, own_files, simulated, training_scenario
+from tests.many import many
 
-# Scenarios of each block, and blocks of a long run: at least 5,000 scenarios are accepted and simulated.
-SIZE, MANY = 6, 160
-# Runs of each short block; the long blocks are 3,000 runs.
+# Scenarios of each block, and blocks of a long run: a release accepts and simulates at least 5,000 scenarios.
+SIZE, MANY = 6, many(160)
+# Runs of each short block; the long blocks are 3,000 runs of a release.
 RUNS = 14
 LONG_SIZE = 50
 TINY = {"model_type": "gpt2", "n_embd": 32, "n_layer": 1, "n_head": 4, "n_positions": 48, "vocab_size": 64}
@@ -88,7 +89,7 @@ def test_runs_of_any_scenario_end_alike_on_both_engines(block: int, tmp_path: Pa
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("block", range(60))
+@pytest.mark.parametrize("block", range(many(60)))
 def test_runs_of_many_scenarios_end_alike_on_both_engines(block: int, tmp_path: Path) -> None:
     counted = compared_runs(range(block * LONG_SIZE, (block + 1) * LONG_SIZE), tmp_path)
     assert counted["simulated"] >= LONG_SIZE // 2

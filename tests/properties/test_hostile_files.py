@@ -32,6 +32,7 @@ from simulator.run.simulate import simulate
 from simulator.scenario.load import load_scenario, parse_scenario
 from simulator.scenario.tokens import read_tokens
 from simulator.sweeps.journal import read_journal
+from tests.many import many
 from tests.readable_files import GRAPH, SWEEP, TIMES
 
 NOTES: Final = b'{"index": 0, "settings": {}, "engine": "events", "report": {"time_s": 1.0}, "error": null}\n'
@@ -140,7 +141,7 @@ def check(name: str, content: bytes, folder: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("files", [20, pytest.param(2000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("files", [20, pytest.param(many(2000), marks=pytest.mark.long)])
 @pytest.mark.parametrize("name", READERS)
 def test_a_file_changed_at_random_is_read_or_refused(name: str, files: int, tmp_path: Path) -> None:
     content, _ = READERS[name]

@@ -15,6 +15,7 @@ from simulator.records.operation import Compute
 from simulator.records.program import Program
 from tests.combinations import accepted, list_scenario, simulated
 from tests.engines import simulated_alike
+from tests.many import many
 
 SIZE: Final = 8
 
@@ -43,7 +44,7 @@ def test_both_engines_leave_the_same_behind_for_lists_of_layers(block: int) -> N
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("block", range(20))
+@pytest.mark.parametrize("block", range(many(20)))
 def test_both_engines_leave_the_same_behind_for_many_lists_of_layers(block: int) -> None:
     assert compared(range(1000 + block * SIZE, 1000 + (block + 1) * SIZE)) >= SIZE // 2
 

@@ -15,6 +15,7 @@ from simulator.numerics.gpt import Gpt
 from simulator.records.learning import Learning
 from simulator.run.simulate import simulate
 from simulator.scenario.load import load_scenario
+from tests.many import many
 
 STEPS, LENGTH, VOCABULARY = 3, 6, 24
 DOUBLE = {"params": "float64", "grads": "float64", "reduce": "float64", "master": None}
@@ -203,7 +204,7 @@ def test_choices_that_are_sound_alone_are_sound_together(block: int) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("block", range(20))
+@pytest.mark.parametrize("block", range(many(20)))
 def test_choices_that_are_sound_alone_are_sound_together_many(block: int) -> None:
     for seed in range(1000 + block * 100, 1100 + block * 100):
         as_ddp_does(seed)

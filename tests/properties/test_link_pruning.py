@@ -25,11 +25,12 @@ from simulator.records.program import Program
 from simulator.records.reduction_order import ReductionOrder
 from simulator.records.schedule import Round, Schedule
 from tests.engines import farthest
+from tests.many import many
 from tests.playing import WIDE_GPU
 from tests.programs import FAMILIES, Case, drawn, uneven
 
 CLOSE = 1e-9
-CASES, MANY = 5, 600
+CASES, MANY = 5, many(600)
 ALIKE_BUT_FOR = (
     {}, {"stream": "stream 0"}, {"caps": RateCaps(5e9)}, {"caps": RateCaps(across=5e9)}, {"elements": 1000},
 )  # fmt: skip

@@ -15,6 +15,7 @@ from simulator.model.operation import Batch
 from simulator.model.parameters import total
 from tests.combinations import Draw, accepted, simulated
 from tests.families import CONFIGS, small
+from tests.many import many
 
 LONG = 10
 
@@ -117,6 +118,6 @@ def test_a_configuration_with_wrong_values_is_read_or_refused_in_lines() -> None
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("block", range(10))
+@pytest.mark.parametrize("block", range(many(10)))
 def test_many_configurations_with_wrong_values_are_read_or_refused(block: int) -> None:
     assert any(read_or_refused(seed) for seed in range(1000 * (block + 1), 1000 * (block + 2)))

@@ -30,6 +30,7 @@ from simulator.step.plan import StepPlan, plan_step
 from simulator.step.precision import Precision, Scaling
 from simulator.step.training_spec import Offload, OptimizerSpec
 from tests.engines import GROWS, growth, simulated_alike
+from tests.many import many
 from tests.training import WITHOUT_SERVERS, step
 
 DRAWN, BLOCKS = 8, 2
@@ -237,7 +238,7 @@ def test_any_combination_plays_the_same_on_both_engines(block: int) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("block", range(50))
+@pytest.mark.parametrize("block", range(many(50)))
 def test_many_combinations_play_the_same_on_both_engines(block: int) -> None:
     counted = played(range(1000 + 100 * block, 1100 + 100 * block))
     assert counted["played"] >= 40

@@ -39,6 +39,7 @@ from simulator.step.spec import TrainingStep
 from simulator.sweeps import player as one_by_one
 from simulator.sweeps.outcome import play_point
 from tests.commands import Command, commands_in
+from tests.many import many
 
 DENSE = {"model_type": "gpt2", "n_embd": 512, "n_layer": 8, "n_head": 8, "n_positions": 512, "vocab_size": 4096}
 EXPERTS = {
@@ -174,7 +175,7 @@ def test_a_bound_holds_for_a_model_whose_layers_differ(seeds: range) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("block", range(10))
+@pytest.mark.parametrize("block", range(many(10)))
 def test_many_bounds_hold_for_models_whose_layers_differ(block: int) -> None:
     held_to_bounds(range(9000 + 40 * block, 9040 + 40 * block), WINDOWS, UNLIKE)
 
@@ -193,7 +194,7 @@ def test_a_bound_holds_where_parts_are_frozen(seeds: range) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("block", range(10))
+@pytest.mark.parametrize("block", range(many(10)))
 def test_many_bounds_hold_where_parts_are_frozen(block: int) -> None:
     held_to_bounds(range(20000 + 40 * block, 20040 + 40 * block), trained=TRAINED)
 
@@ -218,7 +219,7 @@ def test_a_rank_that_comes_late_finds_done_what_others_could_do_without_it() -> 
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("block", range(52))
+@pytest.mark.parametrize("block", range(many(52)))
 def test_many_bounds_are_never_above_the_played_time(block: int) -> None:
     held_to_bounds(range(1000 + 100 * block, 1100 + 100 * block))
 
@@ -449,7 +450,7 @@ def test_the_best_of_ten_spaces_are_those_that_playing_everything_finds(name: st
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("number", range(30))
+@pytest.mark.parametrize("number", range(many(30)))
 def test_the_best_of_many_spaces_are_those_that_playing_everything_finds(number: int) -> None:
     equal_to_exhaustive(small_space(number))
 
@@ -654,12 +655,12 @@ def test_where_nothing_fits_the_nearest_miss_and_what_would_fit_are_told(planned
     cli = planned(BIG)
     options = ["--topology", "dgx_h100", "--seq-len", "256", "--global-batch", "16seq", "--fix", "pp=1", "--jobs", "1"]
     options += ["--among", "tp=1,4", "--fix", "micro_batch=1", "--among", "sharding=zero3"]
-    answer = cli("plan", "model.json", "--gpus", "4", *options)
+    answer = cli("plan", "model.json", "--gpus", "4", *options, "--out", "nothing")
     assert answer.code == 1
     assert "No setting of model.json fits on 4 GPUs. The setting with the smallest need takes" in answer.out
     # 38.7 billion parameters: 16 B each in all, 621 GB, over 4 GPUs 155 GB; with 12 B of them on the host 39 GB.
     assert "--among offload=optimizer: " in answer.out
-    ways = json.loads(cli("plan", "model.json", "--gpus", "4", *options, "--json").out)["ways"]
+    ways = json.loads(Path("nothing/plan.json").read_text(encoding="utf-8"))["ways"]
     wanted = [way["change"].split() for way in ways]
     more = next(words for words in wanted if words[0] == "--gpus")
     assert cli("plan", "model.json", *options, *more, "--best", "1").code == 0

@@ -15,6 +15,7 @@ from simulator.cluster.build import build
 from simulator.cluster.cluster import Cluster, MachineCollective
 from simulator.cluster.routing import Router
 from simulator.collectives.algorithm import ALGORITHMS, ROOTED, CollectiveRequest
+from tests.many import many
 from tests.playing import WIDE_GPU, divisors, equal_nodes, nodes, planned, regular, star, time_of
 
 EXACT = 1e-9
@@ -128,7 +129,7 @@ def test_what_is_claimed_is_played(case: tuple[Cluster, CollectiveRequest]) -> N
 
 
 @pytest.mark.long
-@settings(max_examples=1000, derandomize=True)
+@settings(max_examples=many(1000), derandomize=True)
 @given(asked())
 def test_what_is_claimed_is_played_in_many_cases(case: tuple[Cluster, CollectiveRequest]) -> None:
     hold(case)

@@ -19,7 +19,7 @@ from simulator.scenario.load import load_scenario
 from tests.training import EVERY_STRATEGY, SHARDED, WITHOUT_SERVERS
 
 MODEL = {"model_type": "gpt2", "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 16, "vocab_size": 64}
-STEPS, AT = 12, 6
+STEPS, AT = 8, 4
 
 
 def learned(*faults: dict[str, Any], **changed: Any) -> Learning:
@@ -157,8 +157,8 @@ def test_other_rules_of_scaling_are_followed() -> None:
     assert rules["static"] == (65536.0,) * STEPS
     assert rules["dynamic"][-1] == 16384.0
     assert rules["deepspeed"][-1] == 32768.0
-    grown = learned(precision="fp16", loss_scaling={"rule": "dynamic", "start": 8, "interval": 5}).loss_scales
-    assert grown == (8.0,) * 5 + (16.0,) * 5 + (32.0,) * 2
+    grown = learned(precision="fp16", loss_scaling={"rule": "dynamic", "start": 8, "interval": 3}).loss_scales
+    assert grown == (8.0,) * 3 + (16.0,) * 3 + (32.0,) * 2
 
 
 # ------------------------------------------------------------------------------------------------------------ pieces

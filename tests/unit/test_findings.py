@@ -44,7 +44,7 @@ LATENCY, BANDWIDTH = 10e-6, 12.5e9
 RING_OR_NAIVE: dict[str, Any] = {
     "name": "ring_or_naive",
     "cluster": {"topology": "star_100g", "world_size": 8},
-    "collective": {"operation": "all_reduce", "size": "1 MiB"},
+    "collective": {"operation": "all_reduce", "size": "1 MiB", "payload": False},
     "compare": {"collective.algorithm": ["ring", "naive"]},
     "sweep": {"collective.size": ["64 KiB", "1 MiB"]},
     "plots": [],
@@ -311,7 +311,7 @@ def test_why_of_a_single_point_names_the_point_if_there_are_several(kind: str) -
     """The finding `value` tells the last condition, or all settings; a threshold of a value tells the last point."""
     ring = {
         "name": "one", "cluster": {"topology": "star_100g", "world_size": 4},
-        "collective": {"operation": "all_reduce", "algorithm": "ring", "size": "16 MiB"},
+        "collective": {"operation": "all_reduce", "algorithm": "ring", "size": "16 MiB", "payload": False},
         kind: {"cluster.world_size": [4, 8]},
     }  # fmt: skip
     of = compared(ring)
@@ -334,7 +334,7 @@ def test_why_tells_the_bandwidths_of_busiest_links_that_differ_in_them() -> None
     """Inside a node a rank carries 2 x 7/8 of the array over NVLink, a ring over 16 ranks 2 x 15/16 over a card."""
     told = answered({
         "name": "links", "cluster": {"topology": "dgx_a100", "world_size": 16},
-        "collective": {"operation": "all_reduce", "size": "64 MiB"},
+        "collective": {"operation": "all_reduce", "size": "64 MiB", "payload": False},
         "compare": {"collective.algorithm": ["hierarchical", "ring"]},
     })  # fmt: skip
     assert told.why.startswith(
@@ -344,7 +344,7 @@ def test_why_tells_the_bandwidths_of_busiest_links_that_differ_in_them() -> None
     # The same link at half its bandwidth carries as much.
     slow = compared({
         "name": "links", "cluster": {"topology": "star_100g", "world_size": 4},
-        "collective": {"operation": "all_reduce", "size": "64 MiB", "algorithm": "ring"},
+        "collective": {"operation": "all_reduce", "size": "64 MiB", "algorithm": "ring", "payload": False},
         "compare": {"cluster.link_factors": [{}, {"gpu*->switch0": 0.5}]},
     })  # fmt: skip
     reason = why(slow, (0, 1))
@@ -360,7 +360,7 @@ def test_why_names_setting_and_condition_of_points_that_differ_in_both() -> None
     """A ring's busiest link carries 2 (N - 1) / N arrays, and the naive root receives and sends N - 1 arrays."""
     of = compared({
         "name": "both", "cluster": {"topology": "star_100g", "world_size": 8},
-        "collective": {"operation": "all_reduce", "size": "64 MiB"},
+        "collective": {"operation": "all_reduce", "size": "64 MiB", "payload": False},
         "compare": {"collective.algorithm": ["ring", "naive"]}, "sweep": {"cluster.world_size": [4, 8]},
     })  # fmt: skip
     places = {of.place(row): row.index for row in of.rows}
@@ -378,7 +378,7 @@ def test_why_names_the_slow_gpu_of_another_setting_or_condition() -> None:
     base = {
         "name": "slow",
         "cluster": cluster,
-        "collective": {"operation": "all_reduce", "algorithm": "ring", "size": "16 MiB"},
+        "collective": {"operation": "all_reduce", "algorithm": "ring", "size": "16 MiB", "payload": False},
     }
     axis = {"cluster.stragglers": [{}, {3: 0.01}]}
     for kind in ("compare", "sweep"):
@@ -468,7 +468,7 @@ def test_why_says_that_a_slow_link_without_traffic_costs_nothing() -> None:
     """A ring over eight GPUs of one node uses no network card."""
     told = answered({
         "name": "cable", "cluster": {"topology": "dgx_h100", "world_size": 16, "link_factors": {"nic3->leaf3": 0.1}},
-        "collective": {"operation": "all_reduce", "size": "1 MiB", "group": list(range(8))},
+        "collective": {"operation": "all_reduce", "size": "1 MiB", "group": list(range(8)), "payload": False},
         "compare": {"collective.algorithm": ["ring", "tree"]},
     })  # fmt: skip
     end = "The slow link (nic3->leaf3 at a tenth of its speed) costs less than 1 % of the time with ring."

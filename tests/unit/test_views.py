@@ -25,7 +25,7 @@ from simulator.sweeps.sweep import play_points
 SERVED: dict[str, Any] = {
     "name": "served",
     "cluster": {"topology": "star_100g", "world_size": 4},
-    "collective": {"operation": "all_reduce", "size": "1 MiB", "algorithm": "parameter_server"},
+    "collective": {"operation": "all_reduce", "size": "1 MiB", "algorithm": "parameter_server", "payload": False},
 }
 TRAINED: dict[str, Any] = {
     "name": "trained",

@@ -12,6 +12,7 @@ import argparse
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
@@ -44,14 +45,17 @@ def main() -> int:
 
 
 def _entries(store: Path, *, quick: bool) -> list[gallery_pages.Entry]:
-    entries = []
-    for name, path in gallery_pages.scenarios().items():
+    def entry(name: str, path: Path) -> gallery_pages.Entry:
         # Without a run, the page shows question and file.
         played = name in QUICK or not quick
         if played:
             print(f"scenario: {name}", flush=True)
-        entries.append(gallery_pages.entry(path, run_of(path, store) if played else None))
-    return entries
+        return gallery_pages.entry(path, run_of(path, store) if played else None)
+
+    scenarios = gallery_pages.scenarios()
+    # Each run is a process of its own: as many at once as there are processors.
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        return list(pool.map(entry, scenarios, scenarios.values()))
 
 
 def _sphinx(source: Path, html: Path, doctrees: Path) -> int:
