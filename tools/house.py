@@ -412,9 +412,9 @@ FIGURES: Final[Mapping[str, Figure]] = {
     "class names of two things": Figure(class_names_twice, 0, 0),
     "module names that four modules have": Figure(common_module_names, 0, 0),
     "public docstrings without an example, %": Figure(without_example, 85.0, 85, documented),
-    "modules that a collective enters": Figure(entered_by("collective"), 226, 160),
-    "modules that a step enters": Figure(entered_by("step"), 315, 200),
-    "modules that a refusal enters": Figure(entered_by("refusal"), 90, 80),
+    "modules that a collective enters": Figure(entered_by("collective"), 221, 160),
+    "modules that a step enters": Figure(entered_by("step"), 310, 200),
+    "modules that a refusal enters": Figure(entered_by("refusal"), 80, 80),
 }
 
 

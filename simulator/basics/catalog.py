@@ -1,14 +1,16 @@
 """Which algorithms, strategies, schedules and findings exist? A catalog lists what the modules of a package declare.
 
-Nothing is registered by hand: each module of the package is imported when the catalog is first asked, and the value of
-its constant (`ALGORITHM`, `STRATEGY`, ...) enters the catalog under its name. A Python file outside the package, named
-by its path, and a module of an installed package, named by its entry point, are found too if they declare the constant.
+Nothing is registered by hand: each module that declares one is imported when the catalog is first asked, and the value
+of its constant (`ALGORITHM`, `STRATEGY`, ...) enters the catalog under its name. A Python file outside the package,
+named by its path, and a module of an installed package, named by its entry point, are found too if they declare it.
 """
 
 from __future__ import annotations
 
+import re
 from functools import cached_property
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Generic, TypeVar
@@ -70,12 +72,18 @@ class Catalog(Generic[T]):
     def by_name(self) -> dict[str, T]:
         """All objects of the package by name, sorted by name."""
         objects: dict[str, T] = {}
-        for module in module_names(self._package):
+        for module in filter(self._may_declare, module_names(self._package)):
             declared = getattr(import_module(f"{self._package}.{module}"), self._constant, ())
             for entry in declared if isinstance(declared, tuple) else (declared,):
                 if isinstance(entry, self._kind):
                     objects[getattr(entry, "name", module)] = entry
         return dict(sorted(objects.items()))
+
+    def _may_declare(self, module: str) -> bool:
+        """Return True unless the text of a module of the package shows that it has no such constant: it is a helper."""
+        spec = find_spec(f"{self._package}.{module}")
+        source = getattr(spec.loader, "get_source", lambda _: None)(spec.name) if spec is not None else None
+        return source is None or re.search(rf"^{self._constant}\b", source, re.MULTILINE) is not None
 
     @property
     def record(self) -> str:

@@ -14,8 +14,6 @@ from simulator.basics.errors import ScenarioError
 from simulator.basics.foreign_code import PYTHON
 from simulator.basics.input_files import read_bytes
 from simulator.collectives.algorithm import ALGORITHMS, Algorithm
-from simulator.collectives.msccl.convert import algorithm_of_program
-from simulator.collectives.msccl.xml_reader import MOST_BYTES
 
 PROGRAM: Final = ".xml"
 SUFFIXES: Final = (PYTHON, PROGRAM)
@@ -61,6 +59,9 @@ def find_algorithm(name: str, base: Path | None = None) -> Algorithm:
         There is no such name.
     """
     if name.endswith(PROGRAM):
+        # Imported late, here and below, because few scenarios name such a file.
+        from simulator.collectives.msccl.xml_reader import MOST_BYTES
+
         path = located(name, base)
         return _program(path, read_bytes(path, source=name, most=MOST_BYTES))
     try:
@@ -72,5 +73,7 @@ def find_algorithm(name: str, base: Path | None = None) -> Algorithm:
 
 @cache
 def _program(path: str, content: bytes) -> Algorithm:
+    from simulator.collectives.msccl.convert import algorithm_of_program
+
     # The content is part of the cache's key: a file that was changed in the meantime is read again.
     return algorithm_of_program(content, Path(path).name)

@@ -13,7 +13,6 @@ from typing import Final
 
 from simulator.basics.errors import ScheduleError
 from simulator.collectives.algorithm import ALGORITHMS, Algorithm, CollectiveRequest, Flows
-from simulator.collectives.verify import verify
 from simulator.records.transfers import write_out
 
 # Most transfers of a proof, which takes up to 5 s and 130 MB with this number: both grow with its square.
@@ -32,6 +31,9 @@ def prove(algorithm: Algorithm, request: CollectiveRequest) -> None:
         The algorithm refuses the request.
     """
     if is_own(algorithm):
+        # Imported late, because most algorithms are shipped ones.
+        from simulator.collectives.verify import verify
+
         verify(algorithm.plans[request.operation](_proved_request(algorithm, request)))
 
 
