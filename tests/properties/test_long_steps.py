@@ -140,7 +140,7 @@ def test_a_plan_of_long_steps_is_the_plan_of_whole_steps(monkeypatch: pytest.Mon
     }  # fmt: skip
     base = scenario({})
     *_, told = search(base, 512, Choices(values), best=4)
-    monkeypatch.setattr("simulator.sweeps.outcome.long_step_report", lambda *_: None)
+    monkeypatch.setattr("simulator.run.long_steps.long_step_report", lambda *_: None)
     *_, whole = search(base, 512, Choices(values), best=4)
     assert [one.setting for one in told.best] == [one.setting for one in whole.best]
     assert [one.step_time for one in told.best] == pytest.approx([one.step_time for one in whole.best], rel=1e-9)
