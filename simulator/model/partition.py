@@ -34,6 +34,7 @@ from simulator.model.shape import Transformer
 
 # Megatron-LM's default for make-vocab-size-divisible-by.
 _ROWS_TOGETHER: Final = 128
+Overlap = Literal["none", "ring_exchange", "bulk"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +87,7 @@ class ModelPartition:
     sequence: bool = False
     context: Context = ONE_PIECE  # context parallelism
     experts: ExpertPartition = ONE_PLACE  # expert parallelism
-    overlap: Literal["none", "ring_exchange", "bulk"] = "none"
+    overlap: Overlap = "none"
     # Dtype in which inputs and output gradients of layers' matrices are gathered; None: the activations' dtype
     gather_dtype: str | None = None
 

@@ -14,7 +14,7 @@ from simulator.basics import reading
 from simulator.basics.spec import Count, Frozen, LargeCount, Spec
 from simulator.model.expert_partition import EXCHANGE, ExpertPartition
 from simulator.model.experts_spec import ExpertsSpec
-from simulator.model.partition import Context, ModelPartition
+from simulator.model.partition import Context, ModelPartition, Overlap
 from simulator.step.pipelines.schedule import SCHEDULES, Placement
 from simulator.step.rank_grid import ORDER, Kind, RankGrid
 
@@ -27,7 +27,6 @@ _OTHER_SCHEDULES: Final = {
     # PyTorch's name. As a different spelling it would be read as zb_v, a different schedule.
     "zbv": "did you mean 'zbv_zero_bubble'?",
 }
-Overlap = Literal["none", "ring_exchange", "bulk"]
 _LESS: Final = ("first_less", "last_less")
 # Upper bound for layers and for ranks; larger numbers are typing errors.
 _MOST_LAYERS: Final = 10_000
