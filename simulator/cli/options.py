@@ -17,7 +17,7 @@ from simulator.cli.number_options import as_tokens
 
 
 def _forbid_plugins(context: typer.Context, is_set: bool) -> bool:
-    """Set the environment variable that forbids plugins until the command ends, if the option was given."""
+    """Set the variable that forbids plugins until the command ends, if the option was given; return the option."""
     if is_set:
         before = os.environ.get(NO_PLUGINS)
         # Worker processes inherit the environment.

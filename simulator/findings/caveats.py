@@ -113,9 +113,9 @@ def _partly_used_nodes(compared: Comparison) -> Iterator[Caveat]:
 
 
 def _idle_cards(compared: Comparison) -> Iterator[Caveat]:
-    """Yield a caveat if points leave network cards idle and `auto` chooses an algorithm faster than all points.
+    """Yield a caveat if `auto`, simulated in the last condition with idle network cards, is faster than its points.
 
-    The condition is the last with such a point.
+    It replaces the algorithm of the fastest point with idle cards; earlier conditions are not tried.
     """
     for condition in reversed(compared.conditions):
         rows = compared.under(condition)

@@ -101,7 +101,7 @@ def _left(key: str, without: Collection[str]) -> bool:
 
 
 def _name(value: Any) -> str:
-    """Return the name of a topology or model: its catalog or file name, or "inline" for content within the scenario."""
+    """Return the name or path of a topology or model as written, cut to 40 characters; "inline" for a mapping."""
     return str(value)[:_LONGEST] if isinstance(value, str) else "inline"
 
 

@@ -74,7 +74,7 @@ def update_cost(timer: KernelTimer, states: States, tensors: int) -> KernelCost:
 
 
 def average_cost(timer: KernelTimer, states: States, rule: MatrixRule, matrices: int) -> KernelCost:
-    """Return the cost of averaging the gradients of a rank's matrices, `matrices` in number."""
+    """Return the cost of averaging gradients into the momentum of a rank's matrices, `matrices` in number (Muon)."""
     step, kernels = timer.step, rule.average
     gradient = find(step.precision.grads).itemsize
     each = kernels.gradients * gradient + kernels.numbers * step.optimizer.state_itemsize

@@ -181,9 +181,9 @@ def _temporaries(run: PlayedStep) -> float:
 
 
 def updates_shards_alike(optimizer: Optimizer) -> bool:
-    """Check that the update in numpy gives every shard the bits that the whole arrays have, and changes them in place.
+    """Return True if a numpy update in place gives every shard the bits of the whole arrays; False without an update.
 
-    Arrays of 97 numbers are updated three times, whole and cut at each place; return False without such an update.
+    Arrays of 97 numbers are updated three times, whole and cut at each place; BrokenLawError names a difference.
     """
     if optimizer.numbers is None:
         return False

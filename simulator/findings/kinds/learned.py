@@ -78,7 +78,7 @@ def _facts(row: Row, first: Row) -> dict[str, Any]:
 
 
 def _shows(gap: float | None, first_last: float | None, last: float | None, *, stopped: bool) -> bool:
-    """Return True if a run visibly differs from the first: an early end, NaN, or another last loss."""
+    """Return True if a run ends early, has no `last` loss, or one `gap` > 0.5 % away from the first run's last loss."""
     if stopped or last is None or gap is None or not first_last:
         return True
     return gap > _SHOWS * abs(first_last)

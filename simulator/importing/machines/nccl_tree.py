@@ -103,7 +103,7 @@ def elements(element: Element) -> Iterator[Element]:
 
 
 def bus_address(pci: Element) -> str:
-    """Return the PCI address of an element pci, in lower case."""
+    """Return the PCI address (`busid`) of an element pci, in lower case; XmlFaultError if missing or faulty."""
     address = pci.attributes.get("busid", "").lower()
     if not re.fullmatch(r"[0-9a-f:.]{4,32}", address):
         raise XmlFaultError(pci.line, f"pci: busid: got {address[:40]!r}; must be a PCI address such as 0000:10:1c.0")

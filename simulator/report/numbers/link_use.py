@@ -60,7 +60,7 @@ class LinkTraffic:
 
 
 def link_traffic(timeline: Timeline, bins: int = 400, links: Collection[str] | None = None) -> LinkTraffic:
-    """Return each link's bytes, busy time and rate per time bin.
+    """Return the bytes, busy time and rate per time bin of each link that carries bytes.
 
     A transfer's bytes are spread evenly over its time, and moved where they would exceed a link's bandwidth
     (`within_bandwidths`).
@@ -70,7 +70,7 @@ def link_traffic(timeline: Timeline, bins: int = 400, links: Collection[str] | N
     timeline : Timeline
         Timeline with logs; without logs the result has zero links.
     bins : int
-        Equal parts of the time from 0 to the timeline's end, at least 1.
+        Equal parts of the time from 0 to the end of the timeline, or of the last transfer if later; at least 1.
     links : collection of str, optional
         Names of the links to consider; all if omitted.
 
