@@ -1,6 +1,6 @@
 """How much memory and time do a point's cluster, program and schedule need? Estimated from sizes, before any is built.
 
-The estimate takes a second at any size and is good to a factor of three; `effort.py` estimates more closely, from
+The estimate takes a second at any size and is good to a factor of three; `cost_estimate.py` estimates more closely, from
 plans. Points with ordinary size get no estimate.
 """
 
@@ -187,7 +187,7 @@ def _of_program(scenario: Scenario, planned: dict[str, int]) -> tuple[Share, ...
     `planned` has the schedule rows of steps already planned on few ranks, for the other points.
     """
     if scenario.training is None:
-        return tuple(_of_collective(scenario))
+        return _of_collective(scenario)
     # A collective does not wait for the parts of a step.
     from simulator.run.step_size import of_real_training, of_step
 
