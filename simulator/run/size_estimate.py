@@ -1,7 +1,7 @@
 """How much memory and time do a point's cluster, program and schedule need? Estimated from sizes, before any is built.
 
-The estimate takes a second at any size and is good to a factor of three; `cost_estimate.py` estimates more closely, from
-plans. Points with ordinary size get no estimate.
+The estimate takes a second at any size and is good to a factor of three; `cost_estimate.py` estimates more closely,
+from plans. Points with ordinary size get no estimate.
 """
 
 from __future__ import annotations
