@@ -111,7 +111,7 @@ WRONG_COMMANDS = [
     (("list", "gpu"), "list: got 'gpu'", "did you mean 'gpus'?"),
     (("show", "star_100g", "--world-size", "9999999"), "simulator show: ", "Invalid value for '--world-size'"),
     (("show", "torus"), "topology: got 'torus'", "did you mean 'torus_2d' or 'torus_3d'?"),
-    (("show", "star_100g", "--gpu", "h20"), "--gpu: got 'h20'; ", "did you mean 'h200'?"),
+    (("show", "star_100g", "--gpu", "b20"), "--gpu: got 'b20'; ", "did you mean 'b200'?"),
     (("show", "nogpu.yaml"), "--gpu: topology nogpu has no GPU", "--gpu a100_sxm_80gb"),
     (("show", "star_100g", "--links", "--svg"), "--svg: excludes --links", "omit one option"),
     (("show", "p5"), "topology: got 'p5'", "did you mean 'aws_p5'?"),
@@ -158,7 +158,7 @@ def test_a_users_fault_is_one_line_exit_code_2_and_nothing_written(
 
 
 def test_faults_of_several_options_come_in_one_round(cli: Command) -> None:
-    options = ("--algorithm", "rng", "--topology", "star", "--begin", "3x", "--dtype", "f3", "--gpu", "h20")
+    options = ("--algorithm", "rng", "--topology", "star", "--begin", "3x", "--dtype", "f3", "--gpu", "b20")
     answer = cli("collective", "all_reduces", *options)
     assert (answer.code, answer.out) == (2, "")
     told = [line.partition(": ")[0] for line in answer.faults]

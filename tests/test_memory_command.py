@@ -254,10 +254,10 @@ def test_an_option_without_effect_is_told(cli: Command) -> None:
 
 
 def test_all_faults_of_the_closed_forms_come_in_one_round(cli: Command) -> None:
-    answer = cli("memory", "llama3_8bb", "--dp", 0, "--attention", "flsh", "--gpu", "h20", "--micro-batch-size", 0)
+    answer = cli("memory", "llama3_8bb", "--dp", 0, "--attention", "flsh", "--gpu", "b20", "--micro-batch-size", 0)
     assert (answer.code, answer.out) == (2, "")
     assert [line.partition(";")[0] for line in answer.faults] == [
-        "--gpu: got 'h20'",
+        "--gpu: got 'b20'",
         "--dp: got 0",
         "--attention: got 'flsh'",
         "--micro-batch-size: got 0",

@@ -1,4 +1,4 @@
-"""Which shipped machine has cards of a kind? A table from GPUs to topologies, and clusters of such machines."""
+"""Which shipped machine has cards of a kind? A table from topologies to GPUs, and clusters of such machines."""
 
 from __future__ import annotations
 
@@ -9,24 +9,21 @@ from simulator.basics.errors import ScenarioError
 from simulator.cluster.build import build
 from simulator.cluster.cluster import Cluster
 
-# A machine for each card with a chassis of its own.
-_MACHINES: Final = MappingProxyType(
+# Cards with a chassis of their own, by shipped machine. The machine's links keep their bandwidth: an H800 in dgx_h100
+# has the NVLink of an H100.
+_CARDS: Final = MappingProxyType(
     {
-        "a100_sxm_40gb": "dgx_a100",
-        "a100_sxm_80gb": "dgx_a100",
-        "b200": "dgx_b200",
-        "b300": "dgx_b300",
-        "gb200": "gb200_nvl72",
-        "gh200_96gb": "gh200",
-        "gh200_144gb": "gh200",
-        "h100_sxm": "dgx_h100",
-        "h200": "dgx_h200",
-        "mi300x": "mi300x_box",
-        "mi325x": "mi325x_box",
-        "rtx_3090": "geforce_server",
-        "rtx_4090": "geforce_server",
-        "rtx_5090": "geforce_server",
-        "rtx_pro_6000": "pcie_switch_server",
+        "dgx_a100": ("a100_sxm_40gb", "a100_sxm_80gb", "a800_sxm_80gb"),
+        "dgx_b200": ("b200",),
+        "dgx_b300": ("b300",),
+        "dgx_h100": ("h100_sxm", "h20", "h800_sxm"),
+        "dgx_h200": ("h200",),
+        "gb200_nvl72": ("gb200", "gb300"),
+        "geforce_server": ("rtx_2080_ti", "rtx_3090", "rtx_4090", "rtx_5060_ti", "rtx_5090"),
+        "gh200": ("gh200_96gb", "gh200_144gb"),
+        "mi300x_box": ("mi300x",),
+        "mi325x_box": ("mi325x", "mi350x", "mi355x"),
+        "pcie_switch_server": ("rtx_pro_6000",),
     }
 )
 # Any other card is taken as a card with PCIe alone.
@@ -39,7 +36,7 @@ def machine_of(gpu: str) -> str:
     >>> machine_of("rtx_4090"), machine_of("h100_sxm"), machine_of("l40s")
     ('geforce_server', 'dgx_h100', 'pcie_server')
     """
-    return _MACHINES.get(gpu, _OTHER)
+    return next((machine for machine, cards in _CARDS.items() if gpu in cards), _OTHER)
 
 
 def cluster_of(gpu: str, ranks: int) -> Cluster:

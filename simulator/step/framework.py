@@ -30,8 +30,8 @@ IMPLEMENTATIONS: Final[tuple[Implementation, ...]] = get_args(Implementation)
 MemoryBuffer = Literal["none", "head", "inputs", "scores"]
 
 
-# GPUs with the chip of another GPU and more memory (GH200 too, whose name contains H200).
-_SAME_CHIP: Final = {"H200": "H100"}
+# GPUs with the chip of another GPU (H200 and GH200 too, whose names contain H20).
+_SAME_CHIP: Final = {"H20": "H100", "H800": "H100", "A800": "A100"}
 # Power of flash attention relative to that of matmuls, both at full clock; see `Framework.attention_time`.
 _ATTENTION_POWER: Final = 0.86
 # Key for chips that a mapping does not name.
@@ -78,7 +78,9 @@ class Sustained:
     def missing_power(self, gpu: Gpu) -> float:
         """Return the power per FLOP/s of the peak of the measured board, relative to the board of `gpu`."""
         power = float(gpu.facts.get("power", self.power))
-        return (self.power / self.peak_flops) / (power / gpu.peak_flops.get("bfloat16", self.peak_flops))
+        # Volta and Turing have no bfloat16.
+        peak = gpu.peak_flops.get("bfloat16", gpu.peak_flops.get("float16", self.peak_flops))
+        return (self.power / self.peak_flops) / (power / peak)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,12 @@ import pytest
 
 from simulator.basics import dtypes, registry
 from simulator.cluster.build import build
+from simulator.cluster.chassis import machine_of
 from simulator.cluster.gpu_file import load_gpu
+from simulator.importing.machines.gpu_kinds import gpu_kind
+from simulator.importing.machines.notes import Notes
+from simulator.importing.machines.options import MachineOptions
+from simulator.importing.settings import Setting
 
 GPUS = registry.names("gpu")
 # Bandwidth of a wire in one direction [GB/s], after ml-engineering (S. Bekman), accelerator tables.
@@ -36,11 +41,27 @@ TABLE = {
     "gh200_144gb": (989.4, 4900, 450, 132),
     "mi325x": (1307.4, 6000, 448, 304),
     "b300": (2250, 8000, 900, 148),
+    "gb300": (2500, 8000, 900, 148),
+    "h800_sxm": (989.4, 3350, 200, 132),
+    "h20": (148, 4000, 450, 78),
+    "a800_sxm_80gb": (312, 2039, 200, 108),
+    "mi355x": (2516.6, 8000, 535.5, 256),
+    "mi350x": (2306.9, 8000, 535.5, 256),
+    "a10": (125, 600, 0, 72),
+    "a40": (149.7, 696, 0, 84),
+    "rtx_a6000": (154.8, 768, 0, 84),
+    "t4": (65, 320, 0, 40),
+    "v100_sxm_16gb": (125, 900, 150, 80),
+    "rtx_2080_ti": (53.8, 616, 0, 68),
+    "rtx_5060_ti": (47.4, 448, 0, 36),
 }
 # Matrix operations a clock and SM, each a multiplication and an addition: dense float16 [FLOP].
 PER_CLOCK = {"v100_sxm_32gb": 8 * 64 * 2, "a100_sxm_80gb": 4 * 256 * 2, "h100_sxm": 4 * 512 * 2, "l4": 4 * 128 * 2,
              "mi300x": 4 * 256 * 2, "mi325x": 4 * 256 * 2, "rtx_3090": 4 * 64 * 2, "rtx_4090": 4 * 64 * 2,
-             "rtx_5090": 4 * 64 * 2, "rtx_pro_6000": 4 * 128 * 2}  # fmt: skip
+             "rtx_5090": 4 * 64 * 2, "rtx_pro_6000": 4 * 128 * 2, "h800_sxm": 4 * 512 * 2, "a800_sxm_80gb": 4 * 256 * 2,
+             "mi355x": 4 * 512 * 2, "mi350x": 4 * 512 * 2, "a10": 4 * 128 * 2, "a40": 4 * 128 * 2,
+             "rtx_a6000": 4 * 128 * 2, "t4": 8 * 64 * 2, "v100_sxm_16gb": 8 * 64 * 2, "rtx_2080_ti": 8 * 32 * 2,
+             "rtx_5060_ti": 4 * 64 * 2}  # fmt: skip
 
 
 def test_the_catalog_holds_the_gpus_of_the_table() -> None:
@@ -68,7 +89,7 @@ def test_a_gpu_is_complete(name: str) -> None:
     assert gpu.name == name
     assert gpu.facts["product"]
     assert {"float64", "float32", "float16"} <= set(gpu.peak_flops) <= set(dtypes.DTYPES)
-    assert gpu.hbm_bytes > 2**34
+    assert gpu.hbm_bytes > 10 * 2**30
     assert gpu.host_bandwidth in (15.75e9, 31.5e9, 63e9, 126e9, 450e9)  # PCIe 3, 4, 5, 6 x16, NVLink-C2C
     assert gpu.sms > 0
 
@@ -97,7 +118,7 @@ def test_scale_up_bandwidth_is_a_whole_number_of_equal_links(name: str) -> None:
     gpu = load_gpu(name)
     if "scale_up_links" in gpu.facts:
         each = gpu.scale_up_bandwidth / gpu.facts["scale_up_links"]
-        assert each in (25e9, 50e9, 64e9)  # NVLink 2 to 4, NVLink 5, Infinity Fabric
+        assert each in (25e9, 50e9, 64e9, 76.5e9)  # NVLink 2 to 4, NVLink 5, Infinity Fabric of CDNA 3 and 4
     else:
         assert gpu.scale_up_bandwidth == 0
 
@@ -141,3 +162,28 @@ def test_no_two_gpus_share_all_figures() -> None:
     facts = ("peak_flops", "hbm_bytes", "hbm_bandwidth", "scale_up_bandwidth", "sms", "host_bandwidth")
     figures = {name: tuple(str(getattr(load_gpu(name), fact)) for fact in facts) for name in GPUS}
     assert len(set(figures.values())) == len(figures)
+
+
+@pytest.mark.parametrize("name", GPUS)
+def test_every_gpu_fits_a_shipped_machine(name: str) -> None:
+    assert {gpu.name for gpu in build(machine_of(name), 2, gpu=name).gpus} == {name}
+
+
+def test_modules_fit_the_machine_of_their_form() -> None:
+    names = ("a800_sxm_80gb", "h20", "h800_sxm", "gb300", "mi355x", "rtx_2080_ti", "t4")
+    machines = ("dgx_a100", "dgx_h100", "dgx_h100", "gb200_nvl72", "mi325x_box", "geforce_server", "pcie_server")
+    assert tuple(map(machine_of, names)) == machines
+
+
+@pytest.mark.parametrize(
+    ("device", "name"),
+    [
+        ("10de:1eb8", "t4"),
+        ("10de:2324", "h800_sxm"),
+        ("10de:2329", "h20"),
+        ("1002:75a3", "mi355x"),
+        ("10de:2236", "a10"),
+    ],
+)
+def test_a_machines_file_names_its_gpu_by_a_pci_number(device: str, name: str) -> None:
+    assert gpu_kind(MachineOptions(), Notes(), Setting("device", device, "machine.xml")) == name

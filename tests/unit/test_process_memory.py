@@ -38,8 +38,10 @@ def test_every_gpu_has_the_context_of_its_threads(name: str) -> None:
     gpu = load_gpu(name)
     assert "context_bytes" in gpu.facts["sources"]
     if not name.startswith("mi"):
-        # A resident thread takes 2 KiB: 1,536 of them an SM on GeForce, workstation and Ada cards, else 2,048.
-        threads = 1536 if name.startswith(("rtx", "l4")) else 2048
+        # A resident thread takes 2 KiB: 1,024 of them an SM on Turing, 1,536 on Ada and on Ampere and Blackwell cards
+        # with GDDR, else 2,048.
+        with_gddr = name in ("a10", "a40") or name.startswith(("rtx", "l4"))
+        threads = 1024 if name in ("t4", "rtx_2080_ti") else 1536 if with_gddr else 2048
         assert gpu.context_bytes / (gpu.sms * threads) == pytest.approx(2.06 * 1024, rel=0.05)
 
 

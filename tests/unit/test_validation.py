@@ -121,6 +121,18 @@ def test_sustained_load_follows_the_watts_of_a_board_and_takes_the_middle_where_
     assert BARE.matmul_time(H100) == 1.0
 
 
+def test_gpus_with_the_chip_of_another_have_its_loss_by_their_own_watts() -> None:
+    known = {"A100": Sustained(1.1, 400.0, 312e12), "H100": Sustained(1.2, 700.0, 989.4e12)}
+    framework = Framework(sustained=known)
+    times = {name: framework.matmul_time(load_gpu(name)) for name in ("h200", "h800_sxm", "a800_sxm_80gb")}
+    assert times == pytest.approx({"h200": 1.2, "h800_sxm": 1.2, "a800_sxm_80gb": 1.1})
+    # 500 W for 148 TFLOP/s, and 900 W for an H100's peak.
+    assert framework.matmul_time(load_gpu("h20")) == framework.matmul_time(load_gpu("gh200_96gb")) == 1.0
+    # Turing has no bfloat16: 250 W for 53.8 TFLOP/s in float16.
+    geforce = Framework(sustained={"GeForce": Sustained(1.0, 450.0, 165.2e12)})
+    assert geforce.matmul_time(load_gpu("rtx_2080_ti")) == 1.0
+
+
 def test_eight_bits_need_power_by_their_best_rate_or_lose_what_was_measured() -> None:
     """1402.6 of 1978.9 TFLOP/s in eight bits, 794.5 of 989.4 in bfloat16 (best matmuls of an H100)."""
     derived = Framework(sustained={"H100": Sustained(1.2, 700.0, 989.4e12)})

@@ -12,43 +12,34 @@ from simulator.importing.machines.notes import Notes
 from simulator.importing.machines.options import MachineOptions
 from simulator.importing.settings import Setting
 
-# Vendor and device numbers, from the public PCI ID list; 2335, 27b8, 2b85, 1db5, 2342, 2348, 2941, 3182 and 74a5 are
-# recalled.
+# Vendor and device numbers, from the public PCI ID list; recalled: 1db1, 1db5, 1e07, 1eb8, 20f3, 2230, 2235, 2236,
+# 2335, 2342, 2348, 27b8, 2941, 2b85, 2d04, 3182, 31c2, 74a5 and 75a3.
 _DEVICES: Final = MappingProxyType(
     {
-        "10de:1db5": "v100_sxm_32gb",
-        "10de:20b0": "a100_sxm_40gb",
-        "10de:20b2": "a100_sxm_80gb",
-        "10de:20b5": "a100_pcie_80gb",
-        "10de:2204": "rtx_3090",
-        "10de:2330": "h100_sxm",
-        "10de:2331": "h100_pcie",
-        "10de:2335": "h200",
-        "10de:2342": "gh200_96gb",
-        "10de:2348": "gh200_144gb",
-        "10de:2684": "rtx_4090",
-        "10de:26b9": "l40s",
-        "10de:27b8": "l4",
-        "10de:2901": "b200",
-        "10de:2941": "gb200",
-        "10de:2b85": "rtx_5090",
-        "10de:2bb5": "rtx_pro_6000",
-        "10de:3182": "b300",
-        "1002:74a1": "mi300x",
-        "1002:74a5": "mi325x",
+        "10de:1db1": "v100_sxm_16gb", "10de:1db5": "v100_sxm_32gb", "10de:1e07": "rtx_2080_ti", "10de:1eb8": "t4",
+        "10de:20b0": "a100_sxm_40gb", "10de:20b2": "a100_sxm_80gb", "10de:20b5": "a100_pcie_80gb",
+        "10de:20f3": "a800_sxm_80gb", "10de:2204": "rtx_3090", "10de:2230": "rtx_a6000", "10de:2235": "a40",
+        "10de:2236": "a10", "10de:2324": "h800_sxm", "10de:2329": "h20", "10de:2330": "h100_sxm",
+        "10de:2331": "h100_pcie", "10de:2335": "h200", "10de:2342": "gh200_96gb", "10de:2348": "gh200_144gb",
+        "10de:2684": "rtx_4090", "10de:26b9": "l40s", "10de:27b8": "l4", "10de:2901": "b200", "10de:2941": "gb200",
+        "10de:2b85": "rtx_5090", "10de:2bb5": "rtx_pro_6000", "10de:2d04": "rtx_5060_ti", "10de:3182": "b300",
+        "10de:31c2": "gb300", "1002:74a1": "mi300x", "1002:74a5": "mi325x", "1002:75a0": "mi350x",
+        "1002:75a3": "mi355x",
     }
-)
+)  # fmt: skip
 # The usual GPU of a data centre with this compute capability ("sm"), this AMD architecture ("gcn"), or these NVLinks:
 # four H100 have 6 for each pair, four A100 have 4, eight V100 have 1 or 2; PCIe cards have bridges of 12.
 _ARCHITECTURES: Final = MappingProxyType(
     {
         "sm 70": "v100_sxm_32gb",
+        "sm 75": "t4",
         "sm 80": "a100_sxm_80gb",
         "sm 89": "l40s",
         "sm 90": "h100_sxm",
         "sm 100": "b200",
         "sm 103": "b300",
         "gcn gfx942": "mi300x",
+        "gcn gfx950": "mi355x",
         "18 NVLinks to an NVSwitch": "h100_sxm",
         "12 NVLinks to an NVSwitch": "a100_sxm_80gb",
         "6 NVLinks to an NVSwitch": "v100_sxm_32gb",
