@@ -202,6 +202,9 @@ def test_the_command_prints_a_source_and_each_so_manieth_of_its_rows(
     document = json.loads(again.out)
     assert [(part["time"]["name"], part["time"]["count"]) for part in document["sources"]] == [("simumax", 4)]
     assert simulator("validate", "--source", "nano").code == 2
+    # A row that is written as the keys of a step is told with them.
+    (lora,) = simulator("validate", "--source", "torchtune", "--every", 20, "--jobs", 1, "--json").data["rows"]
+    assert (lora["row"]["table"], lora["row"]["spec"]["seq_len"] > 0) == ("torchtune", True)
 
 
 def test_an_interrupted_validation_continues_with_the_rows_that_are_left(

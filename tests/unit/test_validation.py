@@ -126,8 +126,9 @@ def test_gpus_with_the_chip_of_another_have_its_loss_by_their_own_watts() -> Non
     framework = Framework(sustained=known)
     times = {name: framework.matmul_time(load_gpu(name)) for name in ("h200", "h800_sxm", "a800_sxm_80gb")}
     assert times == pytest.approx({"h200": 1.2, "h800_sxm": 1.2, "a800_sxm_80gb": 1.1})
-    # 500 W for 148 TFLOP/s, and 900 W for an H100's peak.
-    assert framework.matmul_time(load_gpu("h20")) == framework.matmul_time(load_gpu("gh200_96gb")) == 1.0
+    # 500 W for 148 TFLOP/s, and 900 W or 550 W for an H100's peak.
+    assert framework.matmul_time(load_gpu("h20")) == framework.matmul_time(load_gpu("gh200_144gb")) == 1.0
+    assert framework.matmul_time(load_gpu("gh200_96gb")) == pytest.approx(1.2 * 700 / 550)
     # Turing has no bfloat16: 250 W for 53.8 TFLOP/s in float16.
     geforce = Framework(sustained={"GeForce": Sustained(1.0, 450.0, 165.2e12)})
     assert geforce.matmul_time(load_gpu("rtx_2080_ti")) == 1.0

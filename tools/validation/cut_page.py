@@ -81,7 +81,7 @@ def gpus_of(outcome: PlayedRow) -> str:
 def cut_of(outcome: PlayedRow) -> str:
     """Return the kinds of model parallelism in use."""
     cut = outcome.row.parallelism
-    kinds = (("tp", cut.tp), ("pp", cut.pp), ("cp", cut.cp), ("ep", cut.experts.ranks))
+    kinds = (("tp", cut.tp), ("pp", cut.pp), ("cp", cut.cp), ("ep", cut.ep))
     return ", ".join(kind for kind, ranks in kinds if ranks > 1) or "data parallel alone"
 
 

@@ -35,7 +35,7 @@ def residuals(
 
 def _residual(own: PlayedRow, unseen: PlayedRow, calibrated: PlayedRow | None) -> Residual:
     row = own.row
-    cut = row.parallelism.size > 1 or row.parallelism.experts.ranks > 1
+    cut = row.parallelism.size > 1 or row.parallelism.ep > 1
     # `nodes` is True for several nodes: every machine in the tables has eight GPUs per node.
     traits = Traits(row.framework, row.chip, row.eight_bit, cut, row.gpus > 8, row.transformer.num_experts > 0)
     after = None if calibrated is None else _errors(calibrated)["time"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -143,7 +143,10 @@ def _whole(outcomes: Sequence[PlayedRow]) -> list[Table]:
 
 def _row_document(row: MeasuredRow) -> dict[str, Any]:
     dtypes = {name: getattr(row.precision, name) for name in ("params", "grads", "reduce", "matmul", "scaling")}
-    fields = {name: value for name, value in asdict(row).items() if name != "precision"}
+    # Records of pydantic are no dataclasses, and are written by their own means.
+    fields = asdict(replace(row, scenario=None, spec=None))
+    fields |= {"scenario": row.scenario and row.scenario.name, "spec": row.spec and row.spec.model_dump(mode="json")}
+    del fields["precision"]
     return fields | dtypes | {"parallelism": row.parallelism.model_dump(mode="json")}
 
 
