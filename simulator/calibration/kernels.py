@@ -10,15 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from simulator.basics.arrays import Bools, Floats, Ints
 from simulator.basics.measured_tables import read_table
 from simulator.step.kernels.kernel_model import REFERENCE, KernelModel
 from simulator.step.kernels.matmul_time import MatmulConstants, matmul_times
-
-if TYPE_CHECKING:
-    pass
 
 DTYPES: Final = ("bfloat16", "tf32", "float8_e4m3fn")
 # Constants determined by the table, each with its bounds [s, exponent, B/s, passes].
