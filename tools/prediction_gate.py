@@ -65,7 +65,7 @@ class Pair:
 
     @property
     def distance(self) -> float:
-        """Size of the move, for sorting: twice as much and half as much are equally far."""
+        """|ln(new / old)| of the prediction, for sorting: twice as much and half as much are equally far."""
         return abs(log(self.ratio)) if self.ratio > 0 else inf
 
     def __str__(self) -> str:
@@ -104,7 +104,7 @@ class Comparison:
 
 
 def compare(old: Iterable[Row], new: Iterable[Row]) -> list[Comparison]:
-    """Compare two tables by kind."""
+    """Return the comparison of two tables of predictions for each kind; points are matched by kind and name."""
     before, after = ({(row.kind, row.point): row for row in rows} for rows in (old, new))
     return [
         Comparison(

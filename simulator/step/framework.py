@@ -76,7 +76,7 @@ class Sustained:
     eight_bit: Factor | None = None
 
     def missing_power(self, gpu: Gpu) -> float:
-        """Return the power per FLOP/s of the peak of the measured board, relative to the board of `gpu`."""
+        """Return the measured board's power limit per FLOP/s of its 16-bit peak, divided by that of a GPU's board."""
         power = float(gpu.facts.get("power", self.power))
         # Volta and Turing have no bfloat16.
         peak = gpu.peak_flops.get("bfloat16", gpu.peak_flops.get("float16", self.peak_flops))
