@@ -6,22 +6,19 @@ column.
 
 from __future__ import annotations
 
-import csv
-import math
 import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, get_args
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from simulator.basics import counts, registry
+from simulator.basics import registry
 from simulator.basics.dtypes import find
 from simulator.basics.errors import MOST_MEANT, ScenarioError, in_lines, one_of, similar
-from simulator.basics.input_files import read_text
+from simulator.calibration.cells import Count, Number, Tokens, YesNo, among, entry, filled, read_cells
 from simulator.calibration.training_runs.log_files import read_log
 from simulator.calibration.training_runs.rows import GIB, MeasuredRow, ModelShape
 from simulator.model.load import load_transformer
@@ -34,68 +31,6 @@ from simulator.step.parallelism import Parallelism
 from simulator.step.pipelines.schedule import SCHEDULES
 from simulator.step.precision import Precision
 from simulator.step.strategies.strategy import STRATEGIES
-
-
-def _entry(kind: registry.Kind, *more: str) -> AfterValidator:
-    # Many lines have the same name, and similar names take milliseconds to find.
-    @cache
-    def read(name: str) -> tuple[str | None, str]:
-        """Return the shipped name that a cell means, or None and the fault."""
-        shipped = name if name in more else registry.shipped(kind, name)
-        fault = "" if shipped else one_of((*more, *registry.names(kind)), name, registry.listed_by(kind))
-        return shipped, fault
-
-    def check(name: str) -> str:
-        shipped, fault = read(name)
-        if shipped is None:
-            raise ValueError(fault)
-        return shipped
-
-    return AfterValidator(check)
-
-
-def _among(allowed: tuple[str, ...]) -> BeforeValidator:
-    def check(name: object) -> object:
-        if name not in allowed:
-            raise ValueError(one_of(allowed, name))
-        return name
-
-    return BeforeValidator(check)
-
-
-def _count(k: int) -> BeforeValidator:
-    """Return a reader of a whole number above 0, written as in scenarios: 8192 or 8k; k means `k` units."""
-
-    def read(cell: object) -> object:
-        try:
-            value = counts.parse_count(cell, k) if isinstance(cell, str) else cell
-        except ValueError:
-            raise ValueError(counts.allowed(k)) from None
-        if isinstance(value, int) and value < 1:
-            raise ValueError("must be at least 1")
-        return value
-
-    return BeforeValidator(read)
-
-
-def _number(cell: object) -> object:
-    """Return the number above 0 in a cell; raise ValueError for other text."""
-    try:
-        value = float(cell) if isinstance(cell, str) else cell
-    except ValueError:
-        raise ValueError("must be a number, without its unit") from None
-    if isinstance(value, float) and not 0 < value < math.inf:
-        raise ValueError("must be greater than 0")
-    return value
-
-
-def _yes_no(cell: object) -> object:
-    """Return the truth value in a cell; raise ValueError for other text."""
-    spellings = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
-    value = spellings.get(cell.lower(), cell) if isinstance(cell, str) else cell
-    if not isinstance(value, bool):
-        raise ValueError("must be true or false")
-    return value
 
 
 def _dtype(name: str) -> str:
@@ -120,10 +55,6 @@ def _stages(text: object) -> object:
     return tuple(int(part) for part in text.split()) if isinstance(text, str) else text
 
 
-Count = Annotated[int, _count(counts.THINGS), Field(ge=1)]
-Tokens = Annotated[int, _count(counts.TOKENS), Field(ge=1)]
-Number = Annotated[float, BeforeValidator(_number)]
-YesNo = Annotated[bool, BeforeValidator(_yes_no)]
 Dtype = Annotated[str, AfterValidator(_dtype)]
 
 
@@ -224,18 +155,18 @@ class UserRow(_Measurement):
         description="Scenario file with all settings of the run, beside the CSV file: for adapters, own models, own "
         "topologies; of the other columns, such a line has only those of the measurement above",
     )
-    model: Annotated[str, _entry("model")] = Field(description="Model: a catalog name (`simulator list models`)")
+    model: Annotated[str, entry("model")] = Field(description="Model: a catalog name (`simulator list models`)")
     layers: Count | None = Field(None, description="Number of layers, if fewer than the model's layers ran")
-    gpu: Annotated[str, _entry("gpu")] = Field(description="GPU: a catalog name")
-    topology: Annotated[str, _entry("topology")] = Field(description="Shipped topology with the most similar nodes")
+    gpu: Annotated[str, entry("gpu")] = Field(description="GPU: a catalog name")
+    topology: Annotated[str, entry("topology")] = Field(description="Shipped topology with the most similar nodes")
     gpus: Count = Field(description="Total number of GPUs")
-    framework: Annotated[str, _entry("framework", "bare")] = Field(
+    framework: Annotated[str, entry("framework", "bare")] = Field(
         "torchtitan", description="Framework whose constants apply"
     )
     seq_len: Tokens = Field(description="Sequence length in tokens")
     micro_batch_size: Count = Field(description="Sequences per micro-batch on each rank")
     accumulation: Count = Field(1, description="Micro-batches per step and replica")
-    sharding: Annotated[str, _among(STRATEGIES.names())] = Field(
+    sharding: Annotated[str, among(STRATEGIES.names())] = Field(
         "zero3", description="Sharding strategy: ddp, zero1, zero2, zero3, ..."
     )
     reshard: YesNo = Field(True, description="Whether zero3 frees parameters between forward and backward")
@@ -244,10 +175,10 @@ class UserRow(_Measurement):
     cp: Count = Field(1, description="Context-parallel ranks")
     ep: Count = Field(1, description="Expert-parallel ranks")
     sequence_parallel: YesNo = Field(True, description="Whether tensor-parallel ranks also split sequences")
-    context: Annotated[Literal["ring", "ulysses"], _among(("ring", "ulysses"))] = Field(
+    context: Annotated[Literal["ring", "ulysses"], among(("ring", "ulysses"))] = Field(
         "ring", description="Partition of attention over context-parallel ranks"
     )
-    schedule: Annotated[str, _among(SCHEDULES.names())] = Field("1f1b", description="Pipeline schedule")
+    schedule: Annotated[str, among(SCHEDULES.names())] = Field("1f1b", description="Pipeline schedule")
     virtual_stages: Count = Field(1, description="Stages per rank")
     stages: Annotated[tuple[Count, ...], BeforeValidator(_stages)] = Field(
         (), description="Layers of each stage, separated by blanks, if the numbers differ"
@@ -261,13 +192,13 @@ class UserRow(_Measurement):
         description="Activation checkpointing: none, full, sqrt, attention, selective_op, feed_forward, activation, or "
         "k for every k-th layer",
     )
-    attention: Annotated[Literal["flash", "flash3", "standard"], _among(("flash", "flash3", "standard"))] = Field(
+    attention: Annotated[Literal["flash", "flash3", "standard"], among(("flash", "flash3", "standard"))] = Field(
         "flash", description="Attention kernels"
     )
     compiled: YesNo = Field(False, description="Whether a compiler merged kernels")
     buckets: YesNo = Field(True, description="Whether the communication of gradients overlaps the backward pass")
     fused_loss: YesNo = Field(False, description="Whether the loss is a single kernel, regardless of the framework")
-    optimizer_implementation: Annotated[Implementation, _among(get_args(Implementation))] | None = Field(
+    optimizer_implementation: Annotated[Implementation, among(get_args(Implementation))] | None = Field(
         None,
         description=(
             "Implementation of the optimizer's update: fused, foreach or for_loop; the framework's default if omitted"
@@ -361,25 +292,13 @@ def user_rows(path: Path, topology: str | None = None) -> tuple[MeasuredRow, ...
     ScenarioError
         A line for each fault: file, line, column, allowed values.
     """
-    # Line numbers are kept for messages, because comments and empty lines are skipped.
-    lines = [(n, line) for n, line in enumerate(read_text(path).splitlines(), 1) if line and not line.startswith("#")]
-    # The first remaining line names the columns.
-    reader = csv.DictReader([line for _, line in lines])
-    try:
-        head = [_column(name.strip()) for name in reader.fieldnames or ()]
-        reader.fieldnames = head
-        table = list(reader)
-    except csv.Error as error:
-        # A cell with more than 131072 characters, for example.
-        raise ScenarioError(f"{path} line {lines[reader.reader.line_num - 1][0]}: not CSV: {error}") from error
+    table = read_cells(path, _column)
+    head = table.head
     absent, wrong = _header(head, None if topology is None else "topology")
-    rows, faults = [], [f"{path} line {lines[0][0]}: {fault}" for fault in wrong]
-    for (number, _), cells in zip(lines[1:], table, strict=False):
+    rows, faults = [], [f"{path} line {table.line}: {fault}" for fault in wrong]
+    for number, cells in table.lines:
         try:
-            # DictReader stores surplus cells under None. A comma at the end of each line makes a column without a name.
-            if None in cells or (cells.get("") or "").strip():
-                raise ValueError(f"got more cells than the {len(list(filter(None, head)))} columns")
-            entries: dict[str, Any] = {name: text.strip() for name, text in cells.items() if text and text.strip()}
+            entries: dict[str, Any] = filled(cells, head)
             row_type = _ScenarioRow if "scenario" in entries else UserRow
             if topology is not None and row_type is UserRow:
                 entries.setdefault("topology", topology)
