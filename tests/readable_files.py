@@ -16,7 +16,9 @@ import numpy as np
 
 from simulator.basics.registry import find
 from simulator.calibration.gpu_fit import read_figures
+from simulator.calibration.kernel_rows import kernel_rows
 from simulator.calibration.machines.measured_sweep import read_sweep
+from simulator.calibration.measured_kernels import gpu_named
 from simulator.calibration.training_runs.log_files import read_log
 from simulator.calibration.training_runs.user_rows import user_rows
 from simulator.cli.commands import simulate_trace
@@ -71,6 +73,14 @@ model,gpu,topology,gpus,seq_len,micro_batch_size,accumulation,framework,sharding
 llama3_8b,h100_sxm,dgx_h100,64,8192,1,2,torchtitan,zero3,1,1,1f1b,,380000
 gpt2,h100_sxm,dgx_h100,8,1024,4,1,bare,ddp,1,2,gpipe,7 5,500000.5
 """
+KERNELS: Final = {
+    "matmul": b"gpu,dtype,m,n,k,time_us,contains\nb200,nvfp4,8k,1024,4096,60,cast\nh200,bf16,512,512,512,9,\n",
+    "experts": b"gpu,dtype,tokens,hidden,expert_ffn,top_k,experts,ep,tp,load,time_us\n"
+    b"b300,fp8,4096,2048,1536,8,64,4,2,power_law_1.2,100\n",
+    "attention": b"gpu,dtype,pass,mask,window,batch,q_seq,kv_seq,q_heads,kv_heads,head_dim_qk,head_dim_vo,time_ms\n"
+    b"gb200,bfloat16,bwd,causal,128,2,8192,8192,64,8,192,128,1.5\n",
+    "norms": b"gpu,kernel,implementation,pass,dtype,rows,width,time_ms\nh200,rms_norm,eager,fwd,bf16,16384,4096,0.1\n",
+}
 FRAMEWORK: Final = b"""\
 based_on: torchtitan
 kernel_time: {value: 1.0312, source: "calibrated to 3 runs"}
@@ -230,10 +240,16 @@ def _scenarios() -> Iterator[ReadableFile]:
     yield ReadableFile("jobs", "jobs.yaml", find("jobs", "two_jobs_one_fabric").read_bytes(), load_jobs)
 
 
+def _kernel_times(path: Path) -> list[float]:
+    return [row.simulated(gpu_named(row.gpu)) / row.seconds for row in kernel_rows(path)]
+
+
 def _tables() -> Iterator[ReadableFile]:
     array = io.BytesIO()
     np.save(array, np.arange(50))
     yield ReadableFile("measured runs", "runs.csv", RUNS, user_rows)
+    for family, table in KERNELS.items():
+        yield ReadableFile("measured kernels", f"{family}.csv", table, _kernel_times)
     yield ReadableFile("log of a training", "train.log", LOG, read_log)
     yield ReadableFile("nccl-tests", "sweep.log", SWEEP, read_sweep)
     yield ReadableFile("nccl-tests", "sweep.csv", TIMES, read_sweep)

@@ -88,7 +88,7 @@ def entry(kind: registry.Kind, *more: str) -> AfterValidator:
 
 
 def among(allowed: tuple[str, ...], spellings: Mapping[str, str] = MappingProxyType({})) -> BeforeValidator:
-    """Return a reader of one of the allowed words; `spellings` are other words, each with the word that it means."""
+    """Return a reader of an allowed word; `spellings` maps further words to allowed words."""
 
     def check(name: object) -> object:
         word = spellings.get(name, name) if isinstance(name, str) else name
