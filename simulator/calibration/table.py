@@ -26,8 +26,8 @@ class Table:
         >>> Table("Runs", ("run", "error"), (("a", "1 %"),)).text()
         'Runs\n  run  error\n  a      1 %'
         """
-        # "likely reason" is the only text column besides the first.
-        left = [i == 0 or heading.startswith("likely") for i, heading in enumerate(self.head)]
+        # "likely reason" and "group" are the only text columns besides the first.
+        left = [i == 0 or heading.startswith(("likely", "group")) for i, heading in enumerate(self.head)]
         columns = [Column(heading, left=at, folds=at) for heading, at in zip(self.head, left, strict=True)]
         title = self.title if width is None else textwrap.fill(self.title, width)
         return "\n".join([title, *laid_out(columns, self.rows, width, indent="  ")])

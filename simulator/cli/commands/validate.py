@@ -1,4 +1,4 @@
-"""Simulate measured training steps, and print the errors."""
+"""Simulate measured steps or kernels, and print the errors."""
 
 from __future__ import annotations
 
@@ -38,6 +38,18 @@ def command(
             "--csv", metavar="FILE", help="CSV file with your own measured runs; docs/validation.md lists the columns."
         ),
     ] = None,
+    kernels: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TABLE",
+            help="Simulate measured kernels instead of training steps: matmul, experts, attention, norms, or a CSV "
+            "file with the columns of one of these tables.",
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="With --kernels: CSV file to write, each kernel beside its prediction."),
+    ] = None,
     every: Annotated[int, typer.Option(min=1, metavar="K", help="Simulate only every K-th row.")] = 1,
     jobs: Annotated[int, typer.Option(min=1, help="Number of processes.")] = 2,
     kept: Annotated[
@@ -51,6 +63,18 @@ def command(
     as_json: AsJson = False,
     no_plugins: NoPlugins = False,
 ) -> None:
+    if kernels is not None:
+        for option, value in (("--source", source), ("--csv", own), ("--kept", kept)):
+            if value is not None:
+                raise ScenarioError(
+                    f"{option}: excludes --kernels, which simulates kernels and no steps; omit one option"
+                )
+        from simulator.cli.kernel_errors import show_kernel_errors
+
+        show_kernel_errors(kernels, every, out, as_json=as_json)
+        return
+    if out is not None:
+        raise ScenarioError("--out: needs --kernels, whose predictions it writes")
     from simulator.calibration.training_runs import validation_tables
     from simulator.calibration.training_runs.cache import play_on
     from simulator.calibration.training_runs.cross_validation import fitted_system
