@@ -420,7 +420,7 @@ def _more_of_training(draw: Draw, training: dict[str, Any], folder: Path) -> Non
     training |= draw.some(
         0.12,
         activation_checkpointing=({"full": [0]}, {"selective_op": [0], "attention": [1]}, [0, 1], {"activation": [0]}),
-        attention_generation=(1, 3),
+        attention_generation=(1, 3, 4),
         loss_scaling=("dynamic", "static"),
         clip_norm=(1.0,),
         offload=("optimizer", "activations", {"what": "optimizer", "activations": True, "host_rate": "50 GB/s"}),

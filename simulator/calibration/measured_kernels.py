@@ -6,6 +6,7 @@ whose simulated times are added and compared with the measured time.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from functools import cache
@@ -19,7 +20,8 @@ from simulator.calibration.cells import Count, Number, YesNo, among, entry
 from simulator.cluster.cluster import Gpu
 from simulator.cluster.gpu_file import load_gpu
 from simulator.model.kernel import Attention, Elementwise, Kernel, Matmul
-from simulator.step.kernels.kernel_time import attention_generations, duration
+from simulator.step.kernels.kernel_model import kernel_model
+from simulator.step.kernels.kernel_time import attention_generations, duration, grouped_duration
 
 # A kernel, the dtype of its inputs, and further arguments of `duration`.
 Launches = list[tuple[Kernel, str, dict[str, Any]]]
@@ -43,6 +45,15 @@ _SPELLINGS: Final = MappingProxyType(
 _SHORTEST: Final = 1e-9
 _LONGEST: Final = 1e6
 _MOST_EXPERTS: Final = 65_536
+# Kernels around the experts' matmuls (routing, sorting, casts) besides their bytes, in TensorRT-LLM's chain without and
+# with eight or four bits [s]: medians of what is left over in the table's smallest rows.
+_AROUND: Final = (22e-6, 48e-6)
+_QUANTISED: Final = ("fp8", "fp8_block", "nvfp4")
+# Times that tokens are read, and written, around the matmuls: sorted by expert, and added.
+_PASSES: Final = 2
+# Largest load of an expert before scaling, as a share of the tokens; rounds in which loads are limited to the tokens.
+_LARGEST: Final = 0.8
+_SHARINGS: Final = 20
 # Libraries store a matmul's operands in the order that its kernel needs.
 _ORDERED: Final = MappingProxyType({"ordered": True})
 
@@ -125,8 +136,11 @@ class MeasuredMatmul(MeasuredKernel):
     """A measured matmul out[m, n] = a[m, k] b[k, n]."""
 
     family = "matmul"
-    other_columns = MappingProxyType({"us_derived": "time_us", "kernel_source": "library"})
+    other_columns = MappingProxyType(
+        {"us_derived": "time_us", "kernel_source": "library", "microseconds": "time_us"}
+    )
 
+    batch: Count = 1
     m: Count
     n: Count
     k: Count
@@ -159,12 +173,23 @@ class MeasuredMatmul(MeasuredKernel):
         (82.0, 128.0)
         """
         dtype = _DTYPES[self.dtype]
-        launches: Launches = [(Matmul("matmul", self.m, self.n, self.k), dtype, {**_ORDERED})]
+        matmul = Matmul("matmul", self.m, self.n, self.k, self.batch)
+        launches: Launches = [(matmul, dtype, {**_ORDERED, **_blocks(self.dtype)})]
         if self.with_cast:
             elements = float(self.m * self.k)
             cast = Elementwise("cast", _WIDE * elements, _cast_bytes(dtype) * elements)
             launches.insert(0, (cast, dtype, {}))
         return launches
+
+    def simulated(self, gpu: Gpu) -> float:
+        """Return the simulated time [s]; the rows of a matrix may be cast more slowly than a copy takes."""
+        every = self.kernels(gpu)
+        casts = sum(
+            _streamed(kernel, gpu, f"cast_{self.dtype}", self.m) for kernel, _, _ in every if isinstance(kernel, Elementwise)
+        )
+        return casts + sum(
+            duration(kernel, gpu, dtype, **others) for kernel, dtype, others in every if isinstance(kernel, Matmul)
+        )
 
     @model_validator(mode="after")
     def _needs_a_cast(self) -> Self:
@@ -173,6 +198,19 @@ class MeasuredMatmul(MeasuredKernel):
                 f"contains: got 'cast' with {self.dtype}, into which nothing is cast; leave the cell empty"
             )
         return self
+
+
+def _streamed(kernel: Elementwise, gpu: Gpu, family: str, rows: int = 0) -> float:
+    """Return the time of a kernel that streams rows [s], with constants of its own where a GPU has them."""
+    model, alone = kernel_model(gpu), duration(kernel, gpu, "float32")
+    launch = model.value("launch")
+    slower = 1.0 / model.value(f"{family}_efficiency", 1.0)
+    return launch + slower * (alone - launch) + rows * model.value(f"{family}_row", 0.0)
+
+
+def _blocks(name: str) -> dict[str, bool]:
+    """Return the arguments of `duration` for a format whose scales are of blocks."""
+    return {"blocks": True} if name == "fp8_block" else {}
 
 
 def _cast_bytes(dtype: str) -> float:
@@ -214,31 +252,52 @@ class MeasuredExperts(MeasuredKernel):
         return self.experts // self.ep
 
     @property
-    def rows(self) -> int:
-        """Mean number of tokens of an expert on the fullest rank, which has the most popular experts.
+    def rows(self) -> list[int]:
+        """Tokens of each expert of the fullest rank, which has the most popular expert.
 
-        Experts with 1 : 1/2 : 1/3 : 1/4 of the tokens, on two ranks: the first rank receives 72 % of 2048 copies.
+        As the source draws them (ai-dynamo/aiconfigurator, collector/helper.py): numbers in proportion to a variable
+        with the density x^-alpha between 1 and 0.8 of the tokens; here its quantiles. Experts are in no order, so that
+        the others of the rank are an even sample of the rest.
 
         >>> sizes = {"tokens": 1024, "hidden": 8, "expert_ffn": 8, "top_k": 2, "experts": 4, "ep": 2, "time_us": 1}
-        >>> loads = "balanced", "power_law_1"
+        >>> loads = "balanced", "power_law_1.2"
         >>> [MeasuredExperts(gpu="h200", dtype="bfloat16", load=load, **sizes).rows for load in loads]
-        [512, 737]
+        [[512, 512], [1024, 65]]
         """
-        popularity: list[float] = [float(place) ** -_exponent(self.load) for place in range(1, self.experts + 1)]
-        share = sum(popularity[: self.local_experts]) / sum(popularity)
-        # An expert receives each token at most once.
-        return min(self.tokens, max(1, round(self.tokens * self.top_k * share / self.local_experts)))
+        total = float(self.tokens * self.top_k)
+        if self.load == "balanced":
+            return [max(1, round(total / self.experts))] * self.local_experts
+        power, most = 1.0 - _exponent(self.load), _LARGEST * self.tokens
+        places = [(place + 0.5) / self.experts for place in range(self.experts)]
+        # The quantile function of the density; its limit for alpha = 1 is most^u.
+        drawn = [((most**power - 1) * u + 1) ** (1 / power) if power else most**u for u in places]
+        loads = sorted(drawn, reverse=True)
+        # An expert receives each token at most once; the others share what is left.
+        for _ in range(_SHARINGS):
+            scale = total / sum(loads)
+            loads = [min(float(self.tokens), load * scale) for load in loads]
+        others = self.local_experts - 1
+        rest = [loads[1 + int((place + 0.5) / others * (self.experts - 1))] for place in range(others)]
+        return [max(1, math.ceil(load)) for load in [loads[0], *rest]]
 
     def kernels(self, gpu: Gpu) -> Launches:
-        """Return the matmul into the experts (with the gate's in the same kernel), the activation, the matmul back."""
-        dtype, width = _DTYPES[self.dtype], self.expert_ffn // self.tp
+        """Return the elementwise kernels around both matmuls: activation, and the sorting and adding of tokens."""
+        tokens, width = sum(self.rows), self.expert_ffn // self.tp
         inner = width if self.kernel.endswith("nongated") else 2 * width
-        bytes_of_column = float(_WIDE * self.local_experts * self.rows)
+        moved = float(_WIDE * tokens)
         return [
-            (Matmul("up", self.rows, inner, self.hidden, batch=self.local_experts), dtype, {**_ORDERED}),
-            (Elementwise("activation", bytes_of_column * inner, bytes_of_column * width), dtype, {}),
-            (Matmul("down", self.rows, self.hidden, width, batch=self.local_experts), dtype, {**_ORDERED}),
+            (Elementwise("activation", moved * inner, moved * width), self.dtype, {}),
+            (Elementwise("tokens", _PASSES * moved * self.hidden, _PASSES * moved * self.hidden), self.dtype, {}),
         ]
+
+    def simulated(self, gpu: Gpu) -> float:
+        """Return the simulated time of both grouped matmuls and of the kernels around them [s]."""
+        dtype, width, rows = _DTYPES[self.dtype], self.expert_ffn // self.tp, self.rows
+        inner = width if self.kernel.endswith("nongated") else 2 * width
+        matmuls = ((inner, self.hidden), (self.hidden, width))
+        blocks = _blocks(self.dtype)
+        seconds = sum(grouped_duration(gpu, dtype, rows, n, k, **blocks) for n, k in matmuls)
+        return seconds + super().simulated(gpu) + _AROUND[self.dtype in _QUANTISED]
 
     @model_validator(mode="after")
     def _shared_evenly(self) -> Self:
@@ -351,6 +410,12 @@ class MeasuredNorm(MeasuredKernel):
         array = float(self.rows * self.width * dtypes.find(self.dtype).itemsize)
         read = array if self.pass_ == "forward" else 2 * array
         return [(Elementwise(self.kernel, read, array), self.dtype, {})]
+
+    def simulated(self, gpu: Gpu) -> float:
+        """Return the simulated time [s], by the implementation's and the pass's own share of the bandwidth."""
+        [(kernel, _, _)] = self.kernels(gpu)
+        assert isinstance(kernel, Elementwise)
+        return _streamed(kernel, gpu, f"norm_{self.implementation}_{self.pass_}")
 
 
 FAMILIES: Final[Mapping[str, type[MeasuredKernel]]] = MappingProxyType(

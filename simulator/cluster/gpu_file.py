@@ -9,13 +9,24 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, cast
 
-from pydantic import AfterValidator, Field, field_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from simulator.basics import dtypes, registry
 from simulator.basics.document import Document, Fault, Key
 from simulator.basics.errors import ScenarioError, UnknownNameError
 from simulator.cluster.cluster import Gpu
-from simulator.cluster.figure import AnySpeed, Memory, Number, Positive, Rate, Speed, Strict, Whole, figures
+from simulator.cluster.figure import (
+    AnySpeed,
+    Memory,
+    Number,
+    Positive,
+    Rate,
+    SourcedValue,
+    Speed,
+    Strict,
+    Whole,
+    figures,
+)
 from simulator.cluster.locate import read_named
 from simulator.cluster.validation import check
 
@@ -27,6 +38,15 @@ def _known(name: str) -> str:
         raise ValueError(str(error).removeprefix("dtype: ")) from error
 
 
+def _catalog_gpu(name: str) -> str:
+    if name not in registry.names("gpu"):
+        raise ValueError(f"got {name!r}; must be a GPU of the catalog")
+    return name
+
+
+# A number from which times follow; an efficiency that times are divided by.
+_Constant = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+_Share = Annotated[float, Field(gt=0, le=1)]
 _Peaks = dict[Annotated[str, AfterValidator(_known)], Rate]
 
 
@@ -41,13 +61,32 @@ class _Best(Rate):
         return tuple(value) if isinstance(value, list) else value
 
 
+class _Kernel(SourcedValue):
+    """Constants fitted to measured times of a kind of kernel on this chip: times [s], rates [B/s], shares."""
+
+    prologue: _Constant | None = None
+    efficiency: _Share | None = None
+    overlap: Annotated[float, Field(ge=1)] | None = None
+    operand_rate: Annotated[float, Field(gt=0)] | None = None
+    copies: _Constant | None = None
+    softmax: _Constant | None = None
+    masked: _Constant | None = None
+    row: _Constant | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short(cls, data: Any) -> Any:
+        return data
+
+
 class _GpuFile(Strict):
     """A GPU file's keys, as a pydantic model.
 
     Vector units and matrix units (tensor cores) have separate rates; integer operations count as FLOP. `clock` is the
     clock for the peak rates [Hz], `power` the board's power [W]. `context_bytes` is the memory that nvidia-smi prints
     for a process without tensors. `best_matmul_flops` and `stream_bandwidth` are the best measured values; `constants`
-    holds numbers fitted to this chip.
+    holds numbers of this chip, `kernels` the constants of a kind of kernel that are fitted together, and `kernels_as`
+    names the GPU of the catalog whose constants stand for the kernels that are not listed.
     """
 
     product: str = ""
@@ -67,6 +106,8 @@ class _GpuFile(Strict):
     best_matmul_flops: dict[Annotated[str, AfterValidator(_known)], _Best] = Field(default_factory=dict)
     stream_bandwidth: Speed | None = None
     constants: dict[str, Number] = Field(default_factory=dict)
+    kernels: dict[str, _Kernel] = Field(default_factory=dict)
+    kernels_as: Annotated[str, AfterValidator(_catalog_gpu)] | None = None
 
 
 def load_gpu(gpu: str | Path | Mapping[str, Any], base: Path | None = None) -> Gpu:
@@ -154,13 +195,18 @@ def _record(name: str, file: _GpuFile) -> Gpu:
 
 def _facts(file: _GpuFile, vector: dict[str, float], matrix: dict[str, float]) -> dict[str, Any]:
     by_key = dict(figures(file))
+    constants = {name: figure.value for name, figure in file.constants.items()}
+    for kernel, fit in file.kernels.items():
+        for name in fit.model_fields_set - {"source", "sure"}:
+            constants[f"{kernel}_{name}"] = getattr(fit, name)
+            by_key[f"constants.{kernel}_{name}"] = fit
     facts: dict[str, Any] = {
         "product": file.product,
         "vector_flops": vector,
         "matrix_flops": matrix,
         "best_matmul_flops": {name: figure.value for name, figure in file.best_matmul_flops.items()},
         "best_matmul": {name: (best.shape, best.value) for name, best in file.best_matmul_flops.items()},
-        "constants": {name: figure.value for name, figure in file.constants.items()},
+        "constants": constants,
         "sources": {key: figure.source for key, figure in by_key.items()},
         "unsure": tuple(key for key, figure in by_key.items() if not figure.sure),
     }
@@ -170,4 +216,6 @@ def _facts(file: _GpuFile, vector: dict[str, float], matrix: dict[str, float]) -
         figure = getattr(file, key)
         if figure is not None:
             facts[key] = figure.value
+    if file.kernels_as is not None:
+        facts["kernels_as"] = file.kernels_as
     return facts

@@ -22,6 +22,7 @@ from simulator.findings.comparison import Comparison, Row
 from simulator.findings.text import join_list
 from simulator.records.measures import Report, interval_width
 from simulator.records.memory_margin import margin_of
+from simulator.report.numbers.evidence import evidence_text
 from simulator.report.numbers.idle_cards import IdleCards
 from simulator.report.numbers.summary import BETWEEN
 from simulator.scenario.records import Scenario
@@ -36,7 +37,8 @@ class Caveat(NamedTuple):
     Attributes
     ----------
     topic : str
-        "auto", "proof", "network", "nodes", "cards", "padding", "memory", "interval", "range" or "framework".
+        "auto", "proof", "network", "nodes", "cards", "padding", "memory", "interval", "evidence", "range" or
+        "framework".
     text : str
         A sentence without its full stop.
     """
@@ -52,8 +54,8 @@ def caveats(compared: Comparison) -> tuple[Caveat, ...]:
     if compared.kind == "training":
         # Memory and prediction intervals exist for training steps only.
         reports = [report for _, report in rows]
-        notes += [*_padding(reports), *_memory(compared), *_paged(rows), *_intervals(compared, rows), *_range(rows)]
-        notes += _framework(compared.scenario)
+        notes += [*_padding(reports), *_memory(compared), *_paged(rows), *_intervals(compared, rows), *_evidence(rows)]
+        notes += [*_range(rows), *_framework(compared.scenario)]
     else:
         notes += _idle_cards(compared)
     return tuple(notes)
@@ -316,6 +318,13 @@ def _interval(rows: Sequence[tuple[Row, Report]], name: str, key: str) -> Iterat
     if any(is_unmeasured(report) and report["exposed_comm_time_s"] > 0 for _, report in intervals):
         text += "; on unmeasured networks, exposed communication adds the error of measured collectives"
     yield Caveat("interval", text)
+
+
+def _evidence(rows: Sequence[tuple[Row, Report]]) -> Iterator[Caveat]:
+    """Yield a caveat with the kinds of evidence behind the steps' kernels and exposed collectives."""
+    shares = [report["evidence"] for _, report in rows if report.get("evidence")]
+    if shares:
+        yield Caveat("evidence", evidence_text(shares))
 
 
 def _range(rows: Sequence[tuple[Row, Report]]) -> Iterator[Caveat]:

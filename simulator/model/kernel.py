@@ -33,6 +33,7 @@ class Matmul:
     # Elements of the operands that repeat other elements of the same operand and are read from HBM only once: those of
     # overlapping patches, if the matmul computes a convolution
     reread: int = 0
+    grouped: bool = False  # True if the products are groups of rows that a kernel for experts multiplies
 
     @property
     def flops(self) -> float:

@@ -35,7 +35,7 @@ from simulator.run.scenario_cluster import Clusters
 from simulator.run.simulate import simulate_point
 from simulator.scenario.records import Scenario
 from simulator.step.framework import changed_file, load_framework
-from simulator.step.kernels.kernel_model import kernel_model
+from simulator.step.kernels.kernel_time import attention_generations
 from simulator.step.training_spec import OptimizerSpec, TrainingSpec
 
 # Largest factor tried for slow kernels, transfers and GPUs, and longest time for the host to issue a kernel [s].
@@ -449,7 +449,7 @@ def _plain(scenario: Scenario, training: TrainingSpec, *, slower: bool) -> Itera
             yield "every layer is recomputed", "activation_checkpointing: full", {"activation_checkpointing": "full"}
         if training.attention == "flash":
             yield "attention writes its scores to memory", "attention: standard", {"attention": "standard"}
-        if training.attention_generation == 3:
+        if training.attention_generation in (3, 4):
             yield "attention runs on kernels of generation 2", "attention_generation: 2", {"attention_generation": 2}
         if training.compile:
             yield "kernels are not merged by a compiler", "compile: false", {"compile": False}
@@ -459,7 +459,8 @@ def _plain(scenario: Scenario, training: TrainingSpec, *, slower: bool) -> Itera
         return
     if training.activation_checkpointing != "none":
         yield "nothing is recomputed", "activation_checkpointing: none", {"activation_checkpointing": "none"}
-    if training.attention_generation == 2 and "attention_3" in kernel_model(Clusters().of(scenario).gpus[0]).constants:
+    newer = 3 in attention_generations(Clusters().of(scenario).gpus[0])
+    if training.attention_generation in ("auto", 2) and newer:
         yield "attention runs on kernels of generation 3", "attention_generation: 3", {"attention_generation": 3}
     if not training.compile and constants.compiled:
         yield "a compiler merges kernels", "compile: true", {"compile": True}

@@ -506,10 +506,12 @@ def _attention_generation(
     if gpu is None or shape.attention != "flash":
         return
     generations = attention_generations(gpu)
-    if shape.attention_generation not in generations:
+    if shape.attention_generation not in ("auto", *generations):
         allowed = ", ".join(map(str, generations))
         # Dao-AILab/flash-attention, README: FlashAttention-3 requires an H100 or H800.
-        why = ", because generation 3 has kernels for Hopper GPUs only" if shape.attention_generation == 3 else ""
+        chips = {3: "Hopper", 4: "Blackwell"}.get(int(shape.attention_generation), "")
+        number = shape.attention_generation
+        why = f", because generation {number} has kernels for {chips} GPUs only" if chips else ""
         message = f"got {shape.attention_generation}; {gpu.name} runs flash attention generations {allowed}{why}"
         yield _conflict("attention_generation", message, "training.attention", "cluster.gpu", "cluster.topology")
 

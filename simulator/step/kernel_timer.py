@@ -198,15 +198,16 @@ class KernelTimer:
         # Only linear maps use eight or four bits; attention keeps the activations' dtype.
         wide = isinstance(kernel, Elementwise) or (isinstance(kernel, Attention) and is_narrow(precision.matmul))
         dtype = kernel.dtype if isinstance(kernel, Matmul) else None
+        generation = self.step.keys.attention_generation
         return self.step.framework.kernel_time * duration(
             kernel,
             self.gpu,
             dtype or (precision.params if wide else precision.matmul),
             sms_taken=contention.sms_taken,
             hbm_share=contention.hbm_left,
-            attention_generation=self.step.keys.attention_generation,
+            attention_generation=None if generation == "auto" else generation,
             compiled=self.step.keys.compile,
-            sustained=bool(self.step.framework.sustained),
+            blocks=precision.scaling == "block",
             # A cast in both orders leaves nothing to copy.
             ordered=self.step.framework.casts_once,
         )

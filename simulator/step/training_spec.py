@@ -251,8 +251,12 @@ class TrainingSpec(Spec):
             "--no-masked-softmax-fusion)."
         ),
     )
-    attention_generation: Annotated[int, reading.whole(1, 3)] = Field(
-        default=2, description="Generation of the flash attention kernels."
+    attention_generation: Annotated[int | Literal["auto"], reading.whole_or("auto", 1, 4)] = Field(
+        default="auto",
+        description=(
+            "Generation of the flash attention kernels: FlashAttention 1 to 3, 4 for Blackwell's kernels "
+            "(FlashAttention-4, cuDNN); auto: 4 on Blackwell, else 2."
+        ),
     )
     optimizer: Annotated[OptimizerSpec, SHORT_OPTIMIZERS] = Field(
         default=OptimizerSpec(),

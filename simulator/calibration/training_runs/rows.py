@@ -298,7 +298,7 @@ def step_of(row: MeasuredRow, framework: Framework, accumulation: int | None = N
         precision=row.precision,
         activation_checkpointing=row.checkpointing,
         attention="standard" if row.attention == "standard" else "flash",
-        attention_generation=3 if row.attention == "flash3" else 2,
+        attention_generation=3 if row.attention == "flash3" else "auto",
         compile=row.compiled,
         framework=_framework_of(row, framework),
         loss_scaling=LossScaling(rule="dynamic" if row.precision.params == "float16" else "none"),

@@ -19,7 +19,7 @@ from simulator.basics.edition import VERSION
 _ORDER: Final = (
     "run", "sweep", "collective", "check", "check-algorithm", "check-plugin", "new", "list", "show", "import-model",
     "export-msccl", "import-config", "import-machine", "export-config", "export-chakra", "memory", "fit-check", "plan",
-    "kernels", "schema", "diff", "compare-trace", "simulate-trace", "flight-recorder", "plot", "rerun", "fit",
+    "kernels", "support", "schema", "diff", "compare-trace", "simulate-trace", "flight-recorder", "plot", "rerun", "fit",
     "validate", "calibrate", "expect", "goodput", "jobs",
 )  # fmt: skip
 

@@ -12,7 +12,7 @@ follows:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from math import isfinite
@@ -33,6 +33,7 @@ from simulator.records.memory_margin import MemoryMargin, margin_of_timeline
 from simulator.records.operation import HOST, ISSUE
 from simulator.records.timeline import Span, Timeline, by_rank
 from simulator.report.numbers.bottleneck import Bottleneck, bottleneck
+from simulator.report.numbers.evidence import evidence, kernel_grades
 from simulator.report.numbers.headline import HasHeadline
 from simulator.report.numbers.prediction_intervals import (
     HostUpdate,
@@ -49,6 +50,7 @@ from simulator.report.numbers.summary import BETWEEN
 from simulator.step.streams import HOST_COPIES, dimension_of
 
 if TYPE_CHECKING:
+    from simulator.records.operation import KernelParts
     from simulator.step.parallelism import Parallelism
     from simulator.step.plan import StepPlan
 
@@ -141,6 +143,9 @@ class TrainingReport(HasHeadline):
         their full rating, start-up is free, and the intervals are wider.
     constants_by_operation : dict of str to tuple of str
         The same sources for each operation of a collective: {"all_gather": ("fitted to 8 H100: ...",)}.
+    evidence : dict of str to float
+        Shares of the step's time, idle time left out, by the grade of what its kernels and exposed collectives rest on:
+        "measured", "other_gpu", "data_sheet" and "assumed"; see `numbers.evidence`.
     """
 
     step_time_s: float
@@ -185,6 +190,7 @@ class TrainingReport(HasHeadline):
     algorithms: dict[str, str] = field(default_factory=dict)
     constants: str | None = None
     constants_by_operation: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    evidence: dict[str, float] = field(default_factory=dict)
 
     @property
     def headline(self) -> tuple[tuple[str, str], ...]:
@@ -346,7 +352,20 @@ def summarize_step(plan: StepPlan, cluster: Cluster, timeline: Timeline) -> Trai
         algorithms=dict(plan.algorithms),
         constants=BETWEEN.join(plan.constants) or None,
         constants_by_operation=dict(plan.constants_by_operation),
+        evidence=evidence(
+            _kernels(plan, works),
+            kernel_grades(cluster.gpus[0], plan.step),
+            len(works) * parts["exposed communication"],
+            plan.constants,
+        ),
     )
+
+
+def _kernels(plan: StepPlan, works: Sequence[RankWork]) -> Iterator[tuple[Span, KernelParts]]:
+    """Yield the kernels of the ranks that the report is about, with the shares of their kinds."""
+    for work in works:
+        shares = plan.program.kernels(work.kernels[0].rank) if work.kernels else {}
+        yield from ((span, shares.get(span.name, ())) for span in work.kernels)
 
 
 def step_intervals(

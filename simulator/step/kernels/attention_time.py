@@ -13,7 +13,9 @@ from typing import Final, Literal
 
 from simulator.model.kernel import Attention, keys_of_query
 
-Generation = Literal[1, 2, 3]
+# Generations 1 to 3 are FlashAttention's; 3 are the kernels of Hopper's units, 4 those of Blackwell's (FlashAttention-4,
+# cuDNN).
+Generation = Literal[1, 2, 3, 4]
 
 # Query rows of a thread block (recalled: 64 to 128, by head_dim and generation).
 BLOCK: Final = 128
@@ -31,12 +33,19 @@ class AttentionConstants:
     sms: int  # number of SMs
     hbm_bandwidth: float  # HBM bandwidth reached by kernels [B/s]
     launch: float  # launch overhead [s]
-    efficiency: float  # share of the peak at head_dim 128 and long sequences, forward and backward together, 0 to 1
+    # Share of the peak, 0 to 1: in the matmuls of a tile if `softmax` is given, else in whole kernels at head_dim 128 and
+    # long sequences, forward and backward together
+    efficiency: float
     # Exponentials computed by the GPU [1/s]; each score needs an exponential, whatever the head_dim
     exponentials: float
     generation: Generation
     on_chip: float  # shared memory of an SM [B]
     itemsize: int  # bytes of an element [B]
+    # Time of a score's softmax beside its matmuls, in exponentials; None: published efficiencies contain it
+    softmax: float | None = None
+    prologue: float = 0.0  # overhead paid once per strip of queries [s]
+    # Share of the tiles behind a window that the kernel computes in vain, 0 to 1
+    masked: float = 0.0
 
 
 def attention_time(
@@ -55,25 +64,29 @@ def attention_time(
     -----
     compute = (tiles on the busiest SM) x (FLOP of a tile) / (an SM's rate). Causal strips have unequal lengths and
     balance over SMs, hence the mean counts, and at least the longest strip; equal strips run in whole waves. Generation
-    1 assigns a whole head of a sequence to an SM, later generations a strip of 128 rows.
+    1 assigns a whole head of a sequence to an SM, later generations a strip of 128 rows, each with a prologue.
     """
     c = constants
     free = c.sms - sms_taken
-    compute = _block_steps(kernel, c.generation, free) * _flops_of_step(kernel) / _sm_rate(c, kernel)
+    compute = _block_steps(kernel, c, free) * _tile_time(c, kernel)
+    if c.prologue:
+        compute += -(-kernel.batch * kernel.heads * -(-kernel.seq_len // BLOCK) // free) * c.prologue
     moved = attention_bytes(kernel, c.itemsize, c.generation, c.on_chip) / (c.hbm_bandwidth * hbm_share)
     return c.launch + max(compute, moved)
 
 
-def _block_steps(kernel: Attention, generation: Generation, free: int) -> float:
+def _block_steps(kernel: Attention, c: AttentionConstants, free: int) -> float:
     """Return the tiles (BLOCK x BLOCK scores) that the busiest of `free` SMs computes."""
     strips, columns = -(-kernel.seq_len // BLOCK), -(-kernel.attended // BLOCK)
     heads = kernel.batch * kernel.heads
     # Masked scores inside the diagonal's tiles are computed too; a window covers its own tiles and the diagonal's.
     tiles = -(-kernel.window // BLOCK)
     per_strip = keys_of_query(columns, tiles, chunked=kernel.chunked, diagonal=1) if kernel.causal else float(columns)
+    if tiles and c.masked:
+        per_strip += c.masked * (keys_of_query(columns, diagonal=1) - per_strip)
     per_head = strips * per_strip
     # A whole head runs on one SM: few heads leave SMs idle.
-    if generation == 1:
+    if c.generation == 1:
         return -(-heads // free) * per_head
     if kernel.causal:
         # The longest strip runs on one SM, even if every other SM is idle.
@@ -83,19 +96,20 @@ def _block_steps(kernel: Attention, generation: Generation, free: int) -> float:
     return -(-heads * strips // free) * float(columns)
 
 
-def _flops_of_step(kernel: Attention) -> float:
-    """Return the FLOP of one tile: two matmuls in a forward kernel, five in a backward kernel."""
-    return 2.0 * (5 if kernel.backward else 2) * BLOCK * BLOCK * kernel.head_dim
-
-
-def _sm_rate(c: AttentionConstants, kernel: Attention) -> float:
-    """Return an SM's rate [FLOP/s]: published for head_dim 128, else corrected for the time of exponentials."""
+def _tile_time(c: AttentionConstants, kernel: Attention) -> float:
+    """Return the time of a tile of BLOCK x BLOCK scores on an SM [s]: matmuls (two forward, five backward), softmax."""
+    scores = float(BLOCK * BLOCK)
+    flops = 2.0 * (5 if kernel.backward else 2) * scores * kernel.head_dim
+    rate = c.peak_flops / c.sms
+    # A soft-cap's tanh takes as long as an exponential.
+    exponentials = 2 if kernel.capped else 1
+    if c.softmax is not None:
+        return flops / (c.efficiency * rate) + exponentials * c.softmax * scores * c.sms / c.exponentials
     exponential = c.peak_flops / (_OF_A_SCORE * c.exponentials)  # an exponential's duration, in head dimensions
-    # A soft-cap's tanh takes as long as an exponential, in the same units.
-    softmax = exponential * (2 if kernel.capped else 1)
-    # The fraction of time spent in matmuls, relative to head_dim 128.
+    softmax = exponentials * exponential
+    # The fraction of time spent in matmuls, relative to the published head_dim 128.
     share = kernel.head_dim / (kernel.head_dim + softmax) * (_PUBLISHED + exponential) / _PUBLISHED
-    return min(1.0, c.efficiency * share) * c.peak_flops / c.sms
+    return flops / (min(1.0, c.efficiency * share) * rate)
 
 
 def attention_bytes(kernel: Attention, itemsize: int, generation: Generation, on_chip: float) -> float:

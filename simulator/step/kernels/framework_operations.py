@@ -14,11 +14,10 @@ from simulator.model.kernel import Elementwise, Kernel, Matmul
 from simulator.model.operation import Batch, Operation, Saved
 from simulator.model.shape import Transformer
 
-# Duration of matmuls with a scale for each block, relative to a scale for each tensor: 1 x 128 by 128 x 128 blocks, and
-# 1 x 128 by 1 x 128 blocks. Medians over three shapes of cuBLAS 13 on an H200 (catalog/measured/kernels.csv): 1.10,
-# 1.17, 1.18; and 1.33, 1.41, 1.42.
-_BLOCKS: Final = 1.17
-_ROWS_OF_BLOCKS: Final = 1.41
+# Duration of matmuls with scales for 1 x 128 by 1 x 128 blocks, relative to 1 x 128 by 128 x 128 blocks. Medians over
+# three shapes of cuBLAS 13 on an H200 (catalog/measured/kernels.csv), relative to a scale for each tensor: 1.10, 1.17,
+# 1.18; and 1.33, 1.41, 1.42.
+_ROWS_OF_BLOCKS: Final = 1.41 / 1.17
 # Bytes of an operand's element before the cast [B].
 _WIDE: Final = 2
 _FLOAT32: Final = 4
@@ -200,12 +199,12 @@ def _output_by_tokens(attention: Operation) -> Saved:
 
 
 def block_scaled(kernel: Matmul) -> float:
-    """Return the duration of a matmul in eight bits with a scale for each block, relative to a scale for each tensor.
+    """Return the duration of a matmul in eight bits with a scale for each block, relative to the measured kernels.
 
     Weights have blocks of 128 x 128, activations and gradients of 1 x 128 (DeepSeek-V3, section 3.3). A weight
     gradient multiplies two operands of the second kind.
     """
-    return _ROWS_OF_BLOCKS if kernel.of_weights else _BLOCKS
+    return _ROWS_OF_BLOCKS if kernel.of_weights else 1.0
 
 
 def narrow_casts(kernel: Matmul, dtype: str = "float8_e4m3fn", *, once: bool = False) -> Elementwise:

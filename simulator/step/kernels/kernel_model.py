@@ -1,35 +1,40 @@
-"""Which constants determine kernel times on a GPU? Its own fitted constants, otherwise the reference GPU's, scaled.
+"""Which constants determine kernel times on a GPU? Its own fitted constants, otherwise those of the nearest GPU, scaled.
 
-Every constant has a source. A constant missing in a GPU's catalog file comes from the reference GPU, scaled by SMs and
-clock, and is marked as unsure.
+Constants of a kernel stand together in a GPU's catalog file: `matmul_bfloat16` has a prologue, an efficiency, and so
+on. A kernel that the file lacks is carried over from the GPU that the file names under `kernels_as`, else from the
+reference GPU. Every constant has a source and a grade, the kind of evidence behind it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Final
+from typing import Final, Literal
 
 from simulator.basics import dtypes
 from simulator.basics.errors import UnknownNameError
 from simulator.cluster.cluster import Gpu
 from simulator.cluster.gpu_file import load_gpu
-from simulator.step.kernels.matmul_time import MatmulConstants, efficiency_of
+from simulator.step.kernels.matmul_time import MatmulConstants, matmul_time
 
 # The GPU with the most public figures; other GPUs borrow missing constants from it.
 REFERENCE: Final = "h100_sxm"
-# Constants fitted separately for each dtype; see `MatmulConstants`.
-BY_DTYPE: Final = ("overlap", "operand_rate", "copies")
+# Constants of matmuls, fitted separately for each format; see `MatmulConstants`.
+MATMUL: Final = ("prologue", "efficiency", "overlap", "operand_rate", "copies")
+# Evidence behind a constant: measured on this GPU, measured on another GPU, a data sheet, or none.
+Grade = Literal["measured", "other_gpu", "data_sheet", "assumed"]
+# Rounds in which `_efficiency` finds the share of the peak; each leaves less than a tenth of the error.
+_ROUNDS: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """A constant of a GPU's kernel times: value, source, and whether the value was verified on this GPU."""
+    """A constant of a GPU's kernel times: value, source, and the kind of evidence behind it."""
 
     value: float
     source: str
-    sure: bool
+    grade: Grade
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,74 +44,57 @@ class KernelModel:
     gpu: Gpu
     constants: Mapping[str, Constant]  # "matmul_bfloat16_overlap" and so on; times [s], rates [B/s], shares 0 to 1
 
-    def value(self, name: str) -> float:
-        """Return the value of the constant with this name."""
+    def value(self, name: str, otherwise: float | None = None) -> float:
+        """Return the value of the constant with this name; `otherwise` if it is given and there is none."""
+        if otherwise is not None and name not in self.constants:
+            return otherwise
         return self.constants[name].value
 
-    def matmul(self, dtype: str, *, sustained: bool = False) -> MatmulConstants:
-        """Return the constants that determine matmul times in a dtype, in short runs or under sustained load.
+    def matmul(self, dtype: str, *, blocks: bool = False, grouped: bool = False) -> MatmulConstants:
+        """Return the constants that determine matmul times.
+
+        Parameters
+        ----------
+        dtype : str
+            Dtype of the inputs.
+        blocks : bool
+            Whether inputs of eight bits have a scale for each block of 128 elements.
+        grouped : bool
+            Whether a kernel multiplies groups of rows, each by a matrix of its own.
 
         Raises
         ------
         UnknownNameError
             The GPU has no rate for the dtype.
-
-        Notes
-        -----
-        No matmul is faster than the best matmul found by a search on this GPU. If even main loops at the peak are
-        slower than this figure at its shape, the table's short runs contradict it by being faster, and the bound
-        applies only under sustained load.
         """
-        bare, efficiency, best = self._matmul(dtype), self._efficiency(_fitted(dtype)), self._best(_fitted(dtype))
-        # Efficiency 1 means the search's figure contradicts the table.
-        if best is None or (efficiency == 1.0 and not sustained):
-            return replace(bare, efficiency=efficiency)
-        # A best matmul in bfloat16 limits another dtype in proportion to the peaks.
-        _, flops, best_dtype = best
-        return replace(bare, efficiency=efficiency, best_flops=flops / self.peak_flops(best_dtype) * bare.peak_flops)
-
-    def _matmul(self, dtype: str) -> MatmulConstants:
-        """Return the constants of a dtype's matmuls, with the main loop at the peak and no bound by a best matmul."""
-        constants = {name: self.constants.get(f"matmul_{_fitted(dtype)}_{name}") for name in BY_DTYPE}
-        itemsize = dtypes.find(dtype, stored=False).bits / 8
+        family = self.matmul_family(dtype, blocks=blocks, grouped=grouped)
+        values = {name: self.constants.get(f"{family}_{name}") for name in MATMUL}
+        # Without an efficiency, it follows from the best matmul.
+        given = {name: constant.value for name, constant in values.items() if constant is not None}
         return MatmulConstants(
             peak_flops=self.peak_flops(dtype),
             sms=self.gpu.sms,
             hbm_bandwidth=self.gpu.hbm_bandwidth * self.value("hbm_efficiency"),
-            itemsize=itemsize,
+            itemsize=dtypes.find(dtype, stored=False).bits / 8,
             output_itemsize=_format(dtype).output_bytes,
             launch=self.value("launch"),
-            prologue=self.value("matmul_prologue"),
-            efficiency=1.0,
-            **{name: constant.value for name, constant in constants.items() if constant is not None},
+            **({"prologue": 0.0, "efficiency": 1.0} | given),
         )
 
-    def _best(self, dtype: str) -> tuple[tuple[int, int, int], float, str] | None:
-        """Return the best measured matmul in the dtype, else in bfloat16: (m, n, k), rate [FLOP/s], dtype; or None."""
-        best = self.gpu.facts.get("best_matmul", {})
-        return next(((*best[candidate], candidate) for candidate in (dtype, "bfloat16") if candidate in best), None)
-
-    def _efficiency(self, dtype: str) -> float:
-        """Return the peak's share reached in a dtype's matmul main loops, such that the best matmul found takes the
-        measured time.
-
-        Without a search in this dtype: the reference GPU's share, times the ratio of both GPUs' shares in bfloat16.
-        """
-        best = self._best(dtype)
-        reference = _reference()
-        searched = reference.facts["best_matmul"]
-        # Without a search for this dtype, only the reference GPU tells how far the dtype is from its peak.
-        if best is None or (best[2] != dtype and dtype in searched):
-            other = kernel_model(reference)
-            # bfloat16 is searched on most GPUs and shows how a GPU compares with the reference.
-            by_bfloat16 = 1.0 if best is None else self._efficiency("bfloat16") / other._efficiency("bfloat16")
-            return min(1.0, other._efficiency(dtype) * by_bfloat16)
-        shape, flops, best_dtype = best
-        return efficiency_of(self._matmul(best_dtype), shape, flops)
+    def matmul_family(self, dtype: str, *, blocks: bool = False, grouped: bool = False) -> str:
+        """Return the name before the constants of a matmul: the nearest kind of kernel that was fitted."""
+        fitted = _format(dtype).fitted
+        wider = "float8_e4m3fn" if dtypes.find(dtype, stored=False).bits <= 8 else "bfloat16"
+        formats = [*([f"{fitted}_block"] if blocks else []), fitted, wider, "bfloat16"]
+        names = [f"{kind}_{name}" for kind in (["grouped"] if grouped else []) + ["matmul"] for name in formats]
+        return next((name for name in names if f"{name}_prologue" in self.constants), names[-1])
 
     def changed(self, values: Mapping[str, float]) -> KernelModel:
         """Return a copy of the kernel constants in which the named constants have new values."""
-        other = {name: replace(self.constants[name], value=value) for name, value in values.items()}
+        other = {
+            name: replace(self.constants.get(name, Constant(value, "changed", "assumed")), value=value)
+            for name, value in values.items()
+        }
         return replace(self, constants={**self.constants, **other})
 
     def peak_flops(self, dtype: str) -> float:
@@ -131,70 +119,132 @@ class KernelModel:
 
 
 def kernel_model(gpu: Gpu) -> KernelModel:
-    """Return a GPU's kernel constants: its own, then constants derived from its other figures, then the reference
-    GPU's, scaled.
+    """Return a GPU's kernel constants: its own, then constants derived from its other figures, then those of the
+    nearest GPUs, scaled.
 
-    >>> model = kernel_model(load_gpu("a100_sxm_80gb"))
-    >>> model.constants["matmul_prologue"].sure
-    False
+    >>> model = kernel_model(load_gpu("h20"))
+    >>> model.constants["matmul_bfloat16_prologue"].grade
+    'other_gpu'
     """
-    gpu_constants = _file_constants(gpu)
-    reference = _reference()
-    # A GPU file that lists attention generations lists every generation: the reference's must not be added.
-    lists_generations = any(name.startswith("attention_") for name in gpu_constants)
-    constants = dict(gpu_constants)
-    for name in _file_constants(reference):
-        if name not in gpu_constants and not (lists_generations and name.startswith("attention_")):
-            # A benchmark of this GPU is better than the reference's efficiency.
-            constants[name] = _stream(gpu) if name == "hbm_efficiency" and _has_stream(gpu) else _scaled(name, gpu)
-    return KernelModel(gpu, constants)
+    constants = _file_constants(gpu)
+    if "hbm_efficiency" not in constants and "stream_bandwidth" in gpu.facts:
+        # A benchmark of this GPU is better than another GPU's share.
+        constants["hbm_efficiency"] = _stream(gpu)
+    families = {_family(name) for name in constants}
+    # A GPU file that lists attention kernels lists every generation.
+    lists_attention = any(family.startswith("attention_") for family in families)
+    for other in _nearest(gpu):
+        borrowed = {
+            name: constant
+            for name, constant in _file_constants(other).items()
+            if _family(name) not in families and not (lists_attention and name.startswith("attention_"))
+        }
+        constants |= {name: _carried(name, constant, gpu, other) for name, constant in borrowed.items()}
+        families |= {_family(name) for name in borrowed}
+        lists_attention = lists_attention or any(name.startswith("attention_") for name in borrowed)
+    model = KernelModel(gpu, constants)
+    return model.changed(_own_efficiencies(model)) if "best_matmul" in gpu.facts else model
+
+
+def _nearest(gpu: Gpu) -> Iterator[Gpu]:
+    """Yield the GPUs from which a GPU's missing constants are carried over: named ones first, then the reference."""
+    names = [gpu.name]
+    while (name := gpu.facts.get("kernels_as")) is not None and name not in names:
+        names.append(name)
+        gpu = _cached(name)
+        yield gpu
+    if REFERENCE not in names:
+        yield _cached(REFERENCE)
 
 
 @cache
-def _reference() -> Gpu:
-    """Return the reference GPU, from which missing constants are scaled; cached."""
-    return load_gpu(REFERENCE)
+def _cached(name: str) -> Gpu:
+    return load_gpu(name)
+
+
+def _family(name: str) -> str:
+    """Return the kernel that a constant belongs to: constants of a kernel are taken from the same GPU.
+
+    >>> _family("matmul_bfloat16_operand_rate"), _family("launch"), _family("attention_3_forward_softmax")
+    ('matmul_bfloat16', 'launch', 'attention_3_forward')
+    """
+    ends = ("_softmax", "_masked", "_row", *(f"_{constant}" for constant in MATMUL))
+    return next((name.removesuffix(end) for end in ends if name.endswith(end) and name != "hbm_efficiency"), name)
 
 
 def _file_constants(gpu: Gpu) -> dict[str, Constant]:
     """Return the kernel constants stated in a GPU's catalog file, by name, with their sources."""
     sources, unsure = gpu.facts.get("sources", {}), gpu.facts.get("unsure", ())
     return {
-        name: Constant(value, sources.get(f"constants.{name}", ""), f"constants.{name}" not in unsure)
+        name: Constant(
+            value, sources.get(f"constants.{name}", ""), "assumed" if f"constants.{name}" in unsure else "measured"
+        )
         for name, value in gpu.facts.get("constants", {}).items()
     }
-
-
-def _has_stream(gpu: Gpu) -> bool:
-    """Return True if the GPU's catalog file has a bandwidth measured by a STREAM benchmark."""
-    return "stream_bandwidth" in gpu.facts
 
 
 def _stream(gpu: Gpu) -> Constant:
     """Return the share of a GPU's HBM bandwidth reached by a STREAM benchmark, as a Constant."""
     source = gpu.facts.get("sources", {}).get("stream_bandwidth", "")
     share = min(1.0, gpu.facts["stream_bandwidth"] / gpu.hbm_bandwidth)
-    return Constant(
-        share, f"stream_bandwidth / hbm_bandwidth: {source}", "stream_bandwidth" not in gpu.facts.get("unsure", ())
-    )
+    unsure = "stream_bandwidth" in gpu.facts.get("unsure", ())
+    return Constant(share, f"stream_bandwidth / hbm_bandwidth: {source}", "assumed" if unsure else "measured")
 
 
-def _scaled(name: str, gpu: Gpu) -> Constant:
-    """Return the reference GPU's constant; an operand rate is scaled to another GPU by SMs and clock."""
-    reference = _reference()
-    constant = _file_constants(reference)[name]
+def _carried(name: str, constant: Constant, gpu: Gpu, other: Gpu) -> Constant:
+    """Return another GPU's constant for a GPU; an operand rate is scaled by SMs and clock."""
     factor, how = 1.0, "as on"
     # Operands reach SMs at a rate per SM and clock; other constants do not scale.
     if name.endswith("operand_rate"):
-        factor, how = sm_rate(gpu) / sm_rate(reference), "by SMs and clock, from"
-    return Constant(constant.value * factor, f"{how} {REFERENCE}: {constant.source}", sure=False)
+        factor, how = sm_rate(gpu) / sm_rate(other), "by SMs and clock, from"
+    grade: Grade = "other_gpu" if constant.grade == "measured" else constant.grade
+    if name == "hbm_efficiency":
+        grade = "data_sheet"
+    return Constant(constant.value * factor, f"{how} {other.name}: {constant.source}", grade)
+
+
+def _own_efficiencies(model: KernelModel) -> dict[str, float]:
+    """Return the efficiencies of matmuls on a GPU whose file fits none, but has the best matmul found by a search.
+
+    The best matmul takes its measured time. A format without a search changes as bfloat16 does.
+    """
+    best = model.gpu.facts["best_matmul"]
+    fitted = set(model.gpu.facts.get("constants", {}))
+    name = "matmul_bfloat16_efficiency"
+    if name in fitted or "bfloat16" not in best:
+        return {}
+    carried = model.value(name, 1.0)
+    found = _efficiency(model, "bfloat16", *best["bfloat16"])
+    others = [
+        other for other in model.constants if other.startswith(("matmul_", "grouped_")) and other.endswith("_efficiency")
+    ]
+    values = {other: min(1.0, model.value(other) * found / carried) for other in others if other not in fitted}
+    for dtype, (shape, flops) in best.items():
+        if (own := f"matmul_{dtype}_efficiency") in values:
+            values[own] = _efficiency(model, dtype, shape, flops)
+    return values
+
+
+def _efficiency(model: KernelModel, dtype: str, shape: tuple[int, int, int], flops: float) -> float:
+    """Return the share of the peak, at most 1, in the main loop of a matmul (m, n, k) whose total rate is `flops`
+    [FLOP/s].
+
+    The duration is nearly a + b / efficiency with a small a, so a share times simulated over measured time is better.
+    """
+    constants, share = model.matmul(dtype), 1.0
+    m, n, k = shape
+    for _ in range(_ROUNDS):
+        # Bypass the cache: these constants occur only once.
+        seconds = matmul_time.__wrapped__(replace(constants, efficiency=share), m, n, k)
+        share = min(1.0, share * seconds * flops / (2.0 * m * n * k))
+    return share
 
 
 def sm_rate(gpu: Gpu) -> float:
     """Return the clock cycles per second of a GPU's SMs together [1/s]: SMs x clock; the reference GPU's clock if
     unknown.
     """
-    return float(gpu.sms * gpu.facts.get("clock", _reference().facts["clock"]))
+    return float(gpu.sms * gpu.facts.get("clock", _cached(REFERENCE).facts["clock"]))
 
 
 def _format(dtype: str) -> dtypes.MatmulFormat:
@@ -203,7 +253,3 @@ def _format(dtype: str) -> dtypes.MatmulFormat:
     if matmul_format is None:
         raise ValueError(f"matmuls in {dtype} are not simulated")
     return matmul_format
-
-
-def _fitted(dtype: str) -> str:
-    return _format(dtype).fitted

@@ -5,6 +5,7 @@ This is the only way from a kernel's counts to seconds; constants come from the 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final
@@ -14,7 +15,7 @@ from simulator.cluster.cluster import Gpu
 from simulator.model.kernel import Elementwise, Kernel, Matmul
 from simulator.step.kernels.attention_time import AttentionConstants, Generation, attention_time
 from simulator.step.kernels.kernel_model import Constant, KernelModel, kernel_model, sm_rate
-from simulator.step.kernels.matmul_time import MatmulConstants, matmul_time
+from simulator.step.kernels.matmul_time import MatmulConstants, grouped_time, matmul_time
 
 __all__ = ["Constant", "KernelModel", "communication_sms", "duration", "kernel_model"]
 
@@ -53,9 +54,9 @@ def duration(
     *,
     sms_taken: int = 0,
     hbm_share: float = 1.0,
-    attention_generation: int = 2,
+    attention_generation: int | None = None,
     compiled: bool = False,
-    sustained: bool = False,
+    blocks: bool = False,
     ordered: bool = False,
 ) -> float:
     """Return a kernel's duration on a GPU [s].
@@ -70,12 +71,12 @@ def duration(
         SMs taken by a collective in flight.
     hbm_share : float
         Share of HBM bandwidth left to the kernel, above 0, at most 1.
-    attention_generation : {1, 2, 3}
-        Generation of the flash attention kernels.
+    attention_generation : {1, 2, 3, 4} or None
+        Generation of the flash attention kernels; None for the GPU's default (`default_attention`).
     compiled : bool
         Whether fusible kernels are merged into their neighbours and take no time.
-    sustained : bool
-        Whether matmuls follow one another for longer than a chip holds its highest clock.
+    blocks : bool
+        Whether a matmul's inputs of eight bits have a scale for each block of 128 elements.
     ordered : bool
         Whether operands are stored in the order that a matmul's kernel needs, so that no copy turns them first.
 
@@ -115,10 +116,10 @@ def duration(
             return launch + moved
         return launch + max(moved, kernel.decoded / (_DECODES * sm_rate(gpu) * (1 - sms_taken / gpu.sms)))
     if isinstance(kernel, Matmul):
-        constants = _matmul(_HashableGpu(gpu), dtype, sustained, ordered)
+        constants = _matmul(_HashableGpu(gpu), dtype, blocks, kernel.grouped, ordered)
         sizes = kernel.m, kernel.n, kernel.k, kernel.batch
         return matmul_time(constants, *sizes, sms_taken, hbm_share, kernel.reread)
-    attention = _attention(_HashableGpu(gpu), dtype, attention_generation)
+    attention = _attention(_HashableGpu(gpu), dtype, attention_generation, kernel.backward)
     return attention_time(attention, kernel, sms_taken, hbm_share)
 
 
@@ -137,8 +138,7 @@ def elementwise_share(gpu: Gpu) -> float:
     """Return the bandwidth in a GPU's elementwise kernels (norms, activations) relative to a plain copy's; 1 if
     unknown.
     """
-    constants = _model(_HashableGpu(gpu)).constants
-    return constants["elementwise"].value if "elementwise" in constants else 1.0
+    return _model(_HashableGpu(gpu)).value("elementwise", 1.0)
 
 
 @lru_cache(maxsize=64)
@@ -154,25 +154,42 @@ def _streaming(same: _HashableGpu) -> tuple[float, float]:
     return model.value("launch"), same.gpu.hbm_bandwidth * model.value("hbm_efficiency")
 
 
+def grouped_duration(gpu: Gpu, dtype: str, rows: Iterable[int], n: int, k: int, *, blocks: bool = False) -> float:
+    """Return the duration of a kernel that multiplies groups of rows [rows, k] by a matrix [k, n] of each group [s].
+
+    Parameters
+    ----------
+    rows : iterable of int
+        Rows of each group: the tokens of each expert.
+    dtype, blocks
+        As in `duration`.
+    """
+    return grouped_time(_matmul(_HashableGpu(gpu), dtype, blocks, grouped=True, ordered=True), rows, n, k)
+
+
 @lru_cache(maxsize=256)
-def _matmul(same: _HashableGpu, dtype: str, sustained: bool, ordered: bool) -> MatmulConstants:
-    """Return a GPU's constants for matmuls in a dtype, in short runs or under sustained load; cached."""
-    constants = _model(same).matmul(dtype, sustained=sustained)
+def _matmul(same: _HashableGpu, dtype: str, blocks: bool, grouped: bool, ordered: bool) -> MatmulConstants:
+    """Return a GPU's constants for matmuls in a dtype; cached."""
+    constants = _model(same).matmul(dtype, blocks=blocks, grouped=grouped)
     return replace(constants, copies=0.0) if ordered else constants
 
 
 @lru_cache(maxsize=256)
-def _attention(same: _HashableGpu, dtype: str, generation: int) -> AttentionConstants:
-    """Return a GPU's constants of attention kernels for a dtype and FlashAttention generation; cached."""
+def _attention(same: _HashableGpu, dtype: str, generation: int | None, backward: bool) -> AttentionConstants:
+    """Return a GPU's constants of attention kernels for a dtype, generation and pass; cached."""
     model = _model(same)
     kernel_generation = _generation(model, generation)
+    name = attention_family(model, kernel_generation, dtype, backward=backward)
     launch, bandwidth = _streaming(same)
     return AttentionConstants(
         peak_flops=model.peak_flops(dtype),
         sms=same.gpu.sms,
         hbm_bandwidth=bandwidth,
         launch=launch,
-        efficiency=model.value(f"attention_{kernel_generation}"),
+        efficiency=model.value(f"{name}_efficiency" if f"{name}_efficiency" in model.constants else name),
+        softmax=model.value(f"{name}_softmax") if f"{name}_softmax" in model.constants else None,
+        prologue=model.value(f"{name}_prologue", 0.0),
+        masked=model.value(f"{name}_masked", 0.0),
         # Every SM computes this number per clock cycle.
         exponentials=_EXPONENTIALS * sm_rate(same.gpu),
         generation=kernel_generation,
@@ -181,20 +198,45 @@ def _attention(same: _HashableGpu, dtype: str, generation: int) -> AttentionCons
     )
 
 
+def attention_family(model: KernelModel, generation: int, dtype: str, *, backward: bool) -> str:
+    """Return the name before the constants of an attention kernel: of its dtype and pass if these were fitted.
+
+    >>> from simulator.cluster.gpu_file import load_gpu
+    >>> model = kernel_model(load_gpu("gb200"))
+    >>> [attention_family(model, generation, "float16", backward=True) for generation in (2, 4)]
+    ['attention_2', 'attention_4_backward']
+    """
+    each_pass = f"attention_{generation}_{'backward' if backward else 'forward'}"
+    names = (f"{each_pass}_{dtype}", each_pass)
+    return next((name for name in names if f"{name}_efficiency" in model.constants), f"attention_{generation}")
+
+
 def attention_generations(gpu: Gpu) -> tuple[Generation, ...]:
-    """Return the FlashAttention generations (1, 2, 3) that have kernels for a GPU."""
+    """Return the generations of flash attention (1 to 4) that have kernels for a GPU."""
     return _generations(_model(_HashableGpu(gpu)))
 
 
+def default_attention(gpu: Gpu) -> Generation:
+    """Return the generation of flash attention that libraries take on a GPU: 4 on Blackwell, else 2 (FlashAttention-2).
+
+    >>> from simulator.cluster.gpu_file import load_gpu
+    >>> [default_attention(load_gpu(name)) for name in ("b200", "h100_sxm")]
+    [4, 2]
+    """
+    return _generation(_model(_HashableGpu(gpu)), None)
+
+
 def _generations(model: KernelModel) -> tuple[Generation, ...]:
-    """Return the FlashAttention generations (1, 2, 3) found in a GPU's kernel constants."""
-    all_of_them: tuple[Generation, ...] = (1, 2, 3)
-    return tuple(number for number in all_of_them if f"attention_{number}" in model.constants)
+    """Return the generations of flash attention found in a GPU's kernel constants."""
+    every: tuple[Generation, ...] = (1, 2, 3, 4)
+    return tuple(number for number in every if any(name.startswith(f"attention_{number}") for name in model.constants))
 
 
-def _generation(model: KernelModel, generation: int) -> Generation:
-    """Return the given FlashAttention generation if the GPU has kernels of it; otherwise raise ValueError."""
+def _generation(model: KernelModel, generation: int | None) -> Generation:
+    """Return the given generation, or the default, if the GPU has kernels of it; otherwise raise ValueError."""
     generations = _generations(model)
+    if generation is None:
+        generation = 4 if 4 in generations else 2
     for candidate in generations:
         if candidate == generation:
             return candidate

@@ -10,14 +10,11 @@ Wave quantisation, for example: a 4096 x 4096 output has 1024 tiles of 128 x 128
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final
-
-from simulator.basics.arrays import Floats
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
+from typing import Final
 
 # Tile sizes for which matmul libraries are compiled (in the list of CUTLASS's profiler); an SM computes a tile at a
 # time.
@@ -28,8 +25,6 @@ SLICES: Final = (2, 4, 8, 16)
 STEP: Final = 64
 # A slice's partial sums are float32, written once and read once by the kernel that adds them [B].
 _PARTIAL: Final = 2 * 4
-# Shares that `efficiency_of` tells apart; 2^-30 is about 1e-9.
-_SHARES: Final = 2**30
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +45,6 @@ class MatmulConstants:
     operand_rate: float = math.inf
     # Passes over HBM, at its rate, to copy b into the order needed by the kernel; 0 if any order is accepted
     copies: float = 0.0
-    best_flops: float = math.inf  # rate of the best matmul found by a search over shapes, an upper bound [FLOP/s]
 
 
 @lru_cache(maxsize=65536)
@@ -86,7 +80,7 @@ def matmul_time(
 
     Notes
     -----
-    t = max(launch + (compute^p + hbm^p)^(1/p), flops / best) + copies x (bytes of b) / bandwidth
+    t = launch + (compute^p + hbm^p)^(1/p) + copies x (bytes of b) / bandwidth
 
     hbm = bytes / bandwidth, each operand read once
 
@@ -95,6 +89,35 @@ def matmul_time(
 
     s > 1 costs another launch, and s float32 sums of the output, written and read; it is tried while SMs are idle.
     """
+    return _time(constants, ((m, batch),), n, k, sms_taken, hbm_share, reread)
+
+
+def grouped_time(constants: MatmulConstants, rows: Iterable[int], n: int, k: int) -> float:
+    """Return the duration of a single kernel that multiplies groups of rows by a matrix [k, n] of each group [s].
+
+    Groups are the tokens of a rank's experts, `rows` the number of tokens of each. Tiles of all groups share the SMs.
+
+    Examples
+    --------
+    Groups of equal size take as long as a batch:
+
+    >>> c = MatmulConstants(1e15, 132, 3e12, 2, 2, 2e-6, 1e-6, 0.8)
+    >>> grouped_time(c, [512, 512], 4096, 2048) == matmul_time(c, 512, 4096, 2048, 2)
+    True
+    """
+    return _time(constants, tuple(sorted(Counter(row for row in rows if row).items())), n, k)
+
+
+def _time(
+    constants: MatmulConstants,
+    groups: tuple[tuple[int, int], ...],
+    n: int,
+    k: int,
+    sms_taken: int = 0,
+    hbm_share: float = 1.0,
+    reread: int = 0,
+) -> float:
+    """Return the duration of matmuls [rows, k] [k, n] in a kernel [s]; `groups` has their rows and their number."""
     c = constants
     free = c.sms - sms_taken
     bandwidth = c.hbm_bandwidth * hbm_share
@@ -102,10 +125,12 @@ def matmul_time(
     # Rates of a single SM: seconds per multiply-add of the tile, and seconds per operand element.
     flop_time = 2.0 * c.sms / (c.efficiency * c.peak_flops)
     byte_time = c.itemsize * c.sms / c.operand_rate
-    sums = float(_PARTIAL) * batch * m * n / bandwidth
+    rows = sum(m * number for m, number in groups)
+    matrices = sum(number for _, number in groups)
+    sums = float(_PARTIAL) * rows * n / bandwidth
     best = math.inf
     for a, b in TILES:
-        tiles = batch * -(-m // a) * -(-n // b)
+        tiles = sum(number * -(-m // a) for m, number in groups) * -(-n // b)
         # A small tile computes a b elements from a + b operands, and may wait for operands.
         step, fed = a * b * flop_time, (a + b) * byte_time
         if fed > step:
@@ -121,83 +146,12 @@ def matmul_time(
             sliced = -(-tiles * s // free) * (c.prologue + length * step) + c.launch + s * sums
             if sliced < best:
                 best = sliced
-    moved = (batch * (c.itemsize * k * (m + n) + c.output_itemsize * m * n) - c.itemsize * reread) / bandwidth
-    copied = c.copies * batch * c.itemsize * k * n / bandwidth
+    moved = c.itemsize * k * (rows + matrices * n) + c.output_itemsize * rows * n - c.itemsize * reread
+    moved /= bandwidth
+    copied = c.copies * matrices * c.itemsize * k * n / bandwidth
     # For p = infinity the formula would give 1; its limit is max(c, h).
     if math.isinf(c.overlap):
         hidden = max(best, moved)
     else:
         hidden = float((best**c.overlap + moved**c.overlap) ** (1.0 / c.overlap))
-    return max(c.launch + hidden, 2.0 * batch * m * n * k / c.best_flops) + copied
-
-
-def matmul_times(constants: MatmulConstants, shapes: npt.ArrayLike) -> Floats:
-    """Return the durations of many shapes at once [s], equal to `matmul_time`'s.
-
-    Parameters
-    ----------
-    shapes : int array, shape (t, 4)
-        Columns batch, m, n, k.
-
-    Returns
-    -------
-    float array, shape (t,)
-        Durations [s].
-    """
-    import numpy as np
-
-    c = constants
-    batch, m, n, k = np.asarray(shapes, np.float64).T
-    sums = _PARTIAL * batch * m * n / c.hbm_bandwidth
-    # A row for each tile and number of slices, a column for each shape.
-    a, b, s = np.array([(*tile, count) for tile in TILES for count in (1, *SLICES)], np.float64).T[:, :, None]
-    tiles = batch * np.ceil(m / a) * np.ceil(n / b)
-    step = np.maximum(
-        2.0 * a * b * c.sms / (c.efficiency * c.peak_flops), (a + b) * c.itemsize * c.sms / c.operand_rate
-    )
-    time = np.ceil(tiles * s / c.sms) * (c.prologue + np.ceil(k / (s * STEP)) * STEP * step)
-    # `matmul_time` stops at the same number of slices.
-    sliced = np.where(tiles * s < 2 * c.sms, time + c.launch + s * sums, np.inf)
-    best = np.where(s > 1, sliced, time).min(axis=0)
-    moved = batch * (c.itemsize * k * (m + n) + c.output_itemsize * m * n) / c.hbm_bandwidth
-    copied = c.copies * batch * c.itemsize * k * n / c.hbm_bandwidth
-    if math.isinf(c.overlap):
-        hidden = np.maximum(best, moved)
-    else:
-        hidden = (best**c.overlap + moved**c.overlap) ** (1.0 / c.overlap)
-    return np.asarray(np.maximum(c.launch + hidden, 2.0 * batch * m * n * k / c.best_flops) + copied)
-
-
-def efficiency_of(constants: MatmulConstants, shape: tuple[int, int, int], flops: float) -> float:
-    """Return the share of the peak, at most 1, in the main loop of a matmul (m, n, k) whose total rate is `flops`
-    [FLOP/s].
-
-    The duration falls with the efficiency, nearly as a + b / efficiency: secants in the reciprocal find the share.
-    Every fourth step halves the interval, because the best tile changes with the efficiency.
-    """
-    m, n, k = shape
-    target = 2.0 * m * n * k / flops
-
-    def seconds(place: int) -> float:
-        # Bypass the cache: these constants occur only once.
-        return matmul_time.__wrapped__(replace(constants, efficiency=place / _SHARES), m, n, k)
-
-    # The share is high / _SHARES; at low / _SHARES the matmul takes too long.
-    low, high, last = 0, _SHARES, (1.0, seconds(_SHARES))
-    if last[1] > target:
-        return 1.0
-    guess = _SHARES * last[1] / target
-    steps = 0
-    while high - low > 1:
-        steps += 1
-        place = (low + high) // 2 if steps % 4 == 0 else min(max(int(guess), low + 1), high - 1)
-        now = _SHARES / place, seconds(place)
-        if now[1] > target:
-            low = place
-        else:
-            high = place
-        if now[0] != last[0] and now[1] != last[1]:
-            reciprocal = now[0] + (target - now[1]) * (now[0] - last[0]) / (now[1] - last[1])
-            guess = _SHARES / max(reciprocal, 1.0)
-        last = now
-    return high / _SHARES
+    return c.launch + hidden + copied

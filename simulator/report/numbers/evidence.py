@@ -1,0 +1,118 @@
+"""On what evidence does a step's time rest? Shares of it by the grade of the constants behind its kernels.
+
+Grades: "measured" (kernels or collectives measured on this GPU and machine), "other_gpu" (measured on another one),
+"data_sheet" (a rating), "assumed". A kernel counts with the worst grade among its constants. Idle time rests on all of
+them and does not count. Factors of a framework are not graded: the caveats tell what was measured of it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Final, get_args
+
+from simulator.basics.dtypes import is_narrow
+from simulator.cluster.cluster import BORROWED
+from simulator.records.timeline import Span
+from simulator.step.kernels.kernel_model import Grade, KernelModel, kernel_model
+from simulator.step.kernels.kernel_time import attention_family, default_attention
+
+if TYPE_CHECKING:
+    from simulator.cluster.cluster import Gpu
+    from simulator.records.operation import KernelParts
+    from simulator.step.spec import TrainingStep
+
+# From the best evidence to none.
+GRADES: Final[tuple[Grade, ...]] = get_args(Grade)
+_WORDS: Final[Mapping[Grade, str]] = {
+    "measured": "on kernels and collectives measured on this GPU and machine",
+    "other_gpu": "on kernels and collectives measured on another",
+    "data_sheet": "on ratings of data sheets",
+    "assumed": "on assumptions",
+}
+
+
+def worst(grades: Iterable[Grade]) -> Grade:
+    """Return the worst of some grades; "assumed" if there are none.
+
+    >>> worst(["measured", "data_sheet"]), worst([])
+    ('data_sheet', 'assumed')
+    """
+    return max(grades, key=GRADES.index, default="assumed")
+
+
+def grade_of(model: KernelModel, family: str) -> Grade:
+    """Return the worst grade among the constants of a kernel ("matmul_bfloat16"), HBM's bandwidth included."""
+    names = [name for name in model.constants if name == family or name.startswith(f"{family}_")]
+    return worst([model.constants[name].grade for name in names])
+
+
+def kernel_grades(gpu: Gpu, step: TrainingStep) -> dict[str, Grade]:
+    """Return the grade of each kind of kernel in a step on a GPU: "matmul", "attention" and "elementwise"."""
+    model, precision = kernel_model(gpu), step.precision
+    kinds = {False, bool(step.model.num_experts)}
+    matmuls = {
+        model.matmul_family(precision.matmul, blocks=precision.scaling == "block", grouped=grouped) for grouped in kinds
+    }
+    chosen = step.keys.attention_generation
+    generation = default_attention(gpu) if chosen == "auto" else chosen
+    dtype = precision.params if is_narrow(precision.matmul) else precision.matmul
+    attentions = {attention_family(model, generation, dtype, backward=backward) for backward in (False, True)}
+    return {
+        "matmul": worst(grade_of(model, family) for family in matmuls),
+        "attention": worst(grade_of(model, family) for family in attentions),
+        "elementwise": model.constants["elementwise" if "elementwise" in model.constants else "hbm_efficiency"].grade,
+    }
+
+
+def evidence(
+    kernels: Iterable[tuple[Span, KernelParts]], grades: Mapping[str, Grade], exposed: float, sources: Iterable[str]
+) -> dict[str, float]:
+    """Return the share of a step's time, idle time left out, that rests on each grade of evidence.
+
+    Parameters
+    ----------
+    kernels : iterable of (Span, KernelParts)
+        Kernels of the ranks that the report is about, with the shares of their kinds.
+    grades : mapping of str to Grade
+        From `kernel_grades`.
+    exposed : float
+        Exposed communication on the same ranks [s].
+    sources : iterable of str
+        Sources of the machine's measured constants.
+
+    Examples
+    --------
+    >>> span = Span(0, "compute", "layer", "forward", 0.0, 3.0)
+    >>> evidence([(span, (("matmul", 0.5), ("attention", 0.5)))], {"matmul": "measured", "attention": "assumed"}, 1.0, [])
+    {'measured': 0.375, 'other_gpu': 0.0, 'data_sheet': 0.25, 'assumed': 0.375}
+    """
+    seconds = Counter[str]()
+    for span, parts in kernels:
+        for kind, share in parts or (("elementwise", 1.0),):
+            seconds[grades.get(kind, "assumed")] += share * (span.end - span.start)
+    seconds[_network_grade(sources)] += exposed
+    total = sum(seconds.values())
+    return {grade: seconds[grade] / total if total else 0.0 for grade in GRADES}
+
+
+def _network_grade(sources: Iterable[str]) -> Grade:
+    found = list(sources)
+    if not found:
+        return "data_sheet"
+    return "other_gpu" if any(source.startswith(BORROWED) for source in found) else "measured"
+
+
+def evidence_text(shares: Iterable[Mapping[str, float]]) -> str:
+    """Return a sentence without its full stop on the evidence behind one or several steps.
+
+    >>> evidence_text([{"measured": 0.0, "other_gpu": 0.9, "data_sheet": 0.0, "assumed": 0.1}])
+    '90 % of the time rests on kernels and collectives measured on another, 10 % on assumptions'
+    """
+    every, told = list(shares), []
+    for grade in GRADES:
+        low, high = (round(100 * choose(share[grade] for share in every)) for choose in (min, max))
+        if high:
+            percent = f"{low} %" if low == high else f"{low} to {high} %"
+            told.append(f"{percent}{'' if told else ' of the time rests'} {_WORDS[grade]}")
+    return ", ".join(told)
