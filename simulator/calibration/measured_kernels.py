@@ -205,12 +205,13 @@ def _streamed(kernel: Elementwise, gpu: Gpu, family: str, rows: int = 0) -> floa
     model, alone = kernel_model(gpu), duration(kernel, gpu, "float32")
     launch = model.value("launch")
     slower = 1.0 / model.value(f"{family}_efficiency", 1.0)
-    return launch + slower * (alone - launch) + rows * model.value(f"{family}_row", 0.0)
+    fixed = model.value(f"{family}_prologue", 0.0) + rows * model.value(f"{family}_row", 0.0)
+    return launch + slower * (alone - launch) + fixed
 
 
 def _blocks(name: str) -> dict[str, bool]:
     """Return the arguments of `duration` for a format whose scales are of blocks."""
-    return {"blocks": True} if name == "fp8_block" else {}
+    return {"blocks": True} if name in ("fp8_block", "mxfp8") else {}
 
 
 def _cast_bytes(dtype: str) -> float:
@@ -252,33 +253,15 @@ class MeasuredExperts(MeasuredKernel):
         return self.experts // self.ep
 
     @property
-    def rows(self) -> list[int]:
+    def rows(self) -> tuple[int, ...]:
         """Tokens of each expert of the fullest rank, which has the most popular expert.
-
-        As the source draws them (ai-dynamo/aiconfigurator, collector/helper.py): numbers in proportion to a variable
-        with the density x^-alpha between 1 and 0.8 of the tokens; here its quantiles. Experts are in no order, so that
-        the others of the rank are an even sample of the rest.
 
         >>> sizes = {"tokens": 1024, "hidden": 8, "expert_ffn": 8, "top_k": 2, "experts": 4, "ep": 2, "time_us": 1}
         >>> loads = "balanced", "power_law_1.2"
         >>> [MeasuredExperts(gpu="h200", dtype="bfloat16", load=load, **sizes).rows for load in loads]
-        [[512, 512], [1024, 65]]
+        [(512, 512), (1024, 65)]
         """
-        total = float(self.tokens * self.top_k)
-        if self.load == "balanced":
-            return [max(1, round(total / self.experts))] * self.local_experts
-        power, most = 1.0 - _exponent(self.load), _LARGEST * self.tokens
-        places = [(place + 0.5) / self.experts for place in range(self.experts)]
-        # The quantile function of the density; its limit for alpha = 1 is most^u.
-        drawn = [((most**power - 1) * u + 1) ** (1 / power) if power else most**u for u in places]
-        loads = sorted(drawn, reverse=True)
-        # An expert receives each token at most once; the others share what is left.
-        for _ in range(_SHARINGS):
-            scale = total / sum(loads)
-            loads = [min(float(self.tokens), load * scale) for load in loads]
-        others = self.local_experts - 1
-        rest = [loads[1 + int((place + 0.5) / others * (self.experts - 1))] for place in range(others)]
-        return [max(1, math.ceil(load)) for load in [loads[0], *rest]]
+        return _tokens_of_experts(self.tokens, self.top_k, self.experts, self.local_experts, self.load)
 
     def kernels(self, gpu: Gpu) -> Launches:
         """Return the elementwise kernels around both matmuls: activation, and the sorting and adding of tokens."""
@@ -309,6 +292,31 @@ class MeasuredExperts(MeasuredKernel):
         if self.top_k > self.experts:
             raise ValueError(f"top_k: got {self.top_k}; must be at most experts, {self.experts}")
         return self
+
+
+@cache
+def _tokens_of_experts(tokens: int, top_k: int, experts: int, local: int, load: str) -> tuple[int, ...]:
+    """Return the tokens of each of the `local` experts of the fullest rank.
+
+    As the source draws them (ai-dynamo/aiconfigurator, collector/helper.py): in proportion to a variable with the
+    density x^-alpha between 1 and 0.8 of the tokens; here its quantiles. Experts are in no order: beside the most
+    popular one, a rank has an even sample of the others.
+    """
+    total = float(tokens * top_k)
+    if load == "balanced":
+        return (max(1, round(total / experts)),) * local
+    power, most = 1.0 - _exponent(load), _LARGEST * tokens
+    places = [(place + 0.5) / experts for place in range(experts)]
+    # The quantile function of the density; its limit for alpha = 1 is most^u.
+    drawn = [((most**power - 1) * u + 1) ** (1 / power) if power else most**u for u in places]
+    loads = sorted(drawn, reverse=True)
+    # An expert receives each token at most once; the others share what is left.
+    for _ in range(_SHARINGS):
+        scale = total / sum(loads)
+        loads = [min(float(tokens), load * scale) for load in loads]
+    others = local - 1
+    rest = [loads[1 + int((place + 0.5) / others * (experts - 1))] for place in range(others)]
+    return tuple(max(1, math.ceil(load)) for load in (loads[0], *rest))
 
 
 # A pass, in the table and in the sources' words.
@@ -367,7 +375,8 @@ class MeasuredAttention(MeasuredKernel):
             keys=self.kv_seq,
             window=self.window or 0,
         )
-        return [(kernel, _DTYPES[self.dtype], {"attention_generation": attention_generations(gpu)[-1]})]
+        newest = attention_generations(gpu)[-1]
+        return [(kernel, _DTYPES[self.dtype], {"attention_generation": newest, **_blocks(self.dtype)})]
 
     @model_validator(mode="after")
     def _possible(self) -> Self:

@@ -15,7 +15,7 @@ from simulator.cli.console import print_table, print_text
 from simulator.cli.options import AsJson, NoPlugins
 from simulator.report.tables.layout import text_columns
 
-# Kernels by column: dtype, and further arguments of `KernelModel.matmul_family`.
+# Kernels by column: dtype, and further arguments of `matmul_grade`.
 _MATMULS: Final[Mapping[str, tuple[str, Mapping[str, bool]]]] = {
     "bf16": ("bfloat16", {}),
     "tf32": ("tf32", {}),
@@ -60,14 +60,14 @@ def command(
 def _kernels(name: str) -> dict[str, str]:
     """Return the grade of each kind of kernel on a GPU; "-" without a rate for its dtype."""
     from simulator.cluster.gpu_file import load_gpu
-    from simulator.report.numbers.evidence import grade_of, worst
+    from simulator.report.numbers.evidence import grade_of, matmul_grade, worst
     from simulator.step.kernels.kernel_model import kernel_model
     from simulator.step.kernels.kernel_time import attention_family, default_attention
 
     gpu = load_gpu(name)
     model = kernel_model(gpu)
     grades: dict[str, str] = {
-        column: grade_of(model, model.matmul_family(dtype, **kind)) if dtype in gpu.peak_flops else _NO_RATE
+        column: matmul_grade(model, dtype, **kind) if dtype in gpu.peak_flops else _NO_RATE
         for column, (dtype, kind) in _MATMULS.items()
     }
     generation = default_attention(gpu)

@@ -76,7 +76,7 @@ def duration(
     compiled : bool
         Whether fusible kernels are merged into their neighbours and take no time.
     blocks : bool
-        Whether a matmul's inputs of eight bits have a scale for each block of 128 elements.
+        Whether inputs of eight bits have a scale for each block of elements.
     ordered : bool
         Whether operands are stored in the order that a matmul's kernel needs, so that no copy turns them first.
 
@@ -119,7 +119,7 @@ def duration(
         constants = _matmul(_HashableGpu(gpu), dtype, blocks, kernel.grouped, ordered)
         sizes = kernel.m, kernel.n, kernel.k, kernel.batch
         return matmul_time(constants, *sizes, sms_taken, hbm_share, kernel.reread)
-    attention = _attention(_HashableGpu(gpu), dtype, attention_generation, kernel.backward)
+    attention = _attention(_HashableGpu(gpu), dtype, attention_generation, kernel.backward, blocks)
     return attention_time(attention, kernel, sms_taken, hbm_share)
 
 
@@ -175,11 +175,11 @@ def _matmul(same: _HashableGpu, dtype: str, blocks: bool, grouped: bool, ordered
 
 
 @lru_cache(maxsize=256)
-def _attention(same: _HashableGpu, dtype: str, generation: int | None, backward: bool) -> AttentionConstants:
+def _attention(same: _HashableGpu, dtype: str, generation: int | None, backward: bool, blocks: bool) -> AttentionConstants:
     """Return a GPU's constants of attention kernels for a dtype, generation and pass; cached."""
     model = _model(same)
     kernel_generation = _generation(model, generation)
-    name = attention_family(model, kernel_generation, dtype, backward=backward)
+    name = attention_family(model, kernel_generation, dtype, backward=backward, blocks=blocks)
     launch, bandwidth = _streaming(same)
     return AttentionConstants(
         peak_flops=model.peak_flops(dtype),
@@ -198,7 +198,9 @@ def _attention(same: _HashableGpu, dtype: str, generation: int | None, backward:
     )
 
 
-def attention_family(model: KernelModel, generation: int, dtype: str, *, backward: bool) -> str:
+def attention_family(
+    model: KernelModel, generation: int, dtype: str, *, backward: bool, blocks: bool = False
+) -> str:
     """Return the name before the constants of an attention kernel: of its dtype and pass if these were fitted.
 
     >>> from simulator.cluster.gpu_file import load_gpu
@@ -207,7 +209,7 @@ def attention_family(model: KernelModel, generation: int, dtype: str, *, backwar
     ['attention_2', 'attention_4_backward']
     """
     each_pass = f"attention_{generation}_{'backward' if backward else 'forward'}"
-    names = (f"{each_pass}_{dtype}", each_pass)
+    names = (*([f"{each_pass}_{dtype}_block"] if blocks else []), f"{each_pass}_{dtype}", each_pass)
     return next((name for name in names if f"{name}_efficiency" in model.constants), f"attention_{generation}")
 
 
