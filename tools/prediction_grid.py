@@ -101,7 +101,6 @@ _ELEMENTWISE: Final[tuple[Settings, ...]] = (
 _CONDITIONS: Final[tuple[Settings, ...]] = (
     {"sms_taken": 20},
     {"hbm_share": 0.5},
-    {"sustained": True},
     {"ordered": True},
     {"attention_generation": 1},
     {"attention_generation": 3},
