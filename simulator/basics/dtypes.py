@@ -85,8 +85,8 @@ def _integer(name: str, bits: int, *, signed: bool, **facts: Any) -> Dtype:
 
 
 _EIGHT: Final = MatmulFormat("float8_e4m3fn", 2, cast_bytes=1.0)
-# NVFP4 has a scale of eight bits for every 16 elements, and a scale of the whole tensor: a first pass reads the tensor for its largest element
-# (NVIDIA, "Pretraining Large Language Models with NVFP4", arXiv:2509.25149, section 2).
+# NVFP4 has a scale of eight bits for every 16 elements, and a scale of the whole tensor: a first pass reads the tensor
+# for its largest element (NVIDIA, "Pretraining Large Language Models with NVFP4", arXiv:2509.25149, section 2).
 _NVFP4: Final = MatmulFormat("float4_e2m1fn", 2, cast_bytes=0.5 + 1 / 16, cast_reads=2)
 # IEEE 754-2019 for float64/32/16; Kalamkar et al. 2019 (bfloat16); Micikevicius et al. 2022, arXiv:2209.05433 (fp8:
 # e4m3fn gives up infinity for one more binade, so its largest is 448); OCP Microscaling Formats 1.0 (float4_e2m1fn:

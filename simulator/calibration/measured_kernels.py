@@ -136,9 +136,7 @@ class MeasuredMatmul(MeasuredKernel):
     """A measured matmul out[m, n] = a[m, k] b[k, n]."""
 
     family = "matmul"
-    other_columns = MappingProxyType(
-        {"us_derived": "time_us", "kernel_source": "library", "microseconds": "time_us"}
-    )
+    other_columns = MappingProxyType({"us_derived": "time_us", "kernel_source": "library", "microseconds": "time_us"})
 
     batch: Count = 1
     m: Count
@@ -185,7 +183,9 @@ class MeasuredMatmul(MeasuredKernel):
         """Return the simulated time [s]; the rows of a matrix may be cast more slowly than a copy takes."""
         every = self.kernels(gpu)
         casts = sum(
-            _streamed(kernel, gpu, f"cast_{self.dtype}", self.m) for kernel, _, _ in every if isinstance(kernel, Elementwise)
+            _streamed(kernel, gpu, f"cast_{self.dtype}", self.m)
+            for kernel, _, _ in every
+            if isinstance(kernel, Elementwise)
         )
         return casts + sum(
             duration(kernel, gpu, dtype, **others) for kernel, dtype, others in every if isinstance(kernel, Matmul)

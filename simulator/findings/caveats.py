@@ -271,6 +271,9 @@ def _interval(rows: Sequence[tuple[Row, Report]], name: str, key: str) -> Iterat
     from simulator.findings.measured_range import is_list_of_layers, unmeasured_kinds
 
     reports = [report for _, report in rows]
+    if key == _STEP_TIME[1]:
+        for reason in dict.fromkeys(report["unpredictable"] for report in reports if report.get("unpredictable")):
+            yield Caveat("interval", f"not predictable: {reason}")
     intervals = [(width, report) for report in reports if (width := interval_width(report, key)) is not None]
     if not intervals:
         return
@@ -322,7 +325,7 @@ def _interval(rows: Sequence[tuple[Row, Report]], name: str, key: str) -> Iterat
 
 def _evidence(rows: Sequence[tuple[Row, Report]]) -> Iterator[Caveat]:
     """Yield a caveat with the kinds of evidence behind the steps' kernels and exposed collectives."""
-    shares = [report["evidence"] for _, report in rows if report.get("evidence")]
+    shares = [report["time_by_evidence"] for _, report in rows if any(report.get("time_by_evidence", {}).values())]
     if shares:
         yield Caveat("evidence", evidence_text(shares))
 

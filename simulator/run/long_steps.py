@@ -99,18 +99,14 @@ def _told(
     if not isinstance(other.plan, StepPlan):
         raise TypeError("a training step has the plan of a training step")
     report = _extrapolated(_report(short_run), _report(other), micro_batches, short, group)
-    times, memory = step_intervals(
+    intervals, _ = step_intervals(
         other.plan,
         cluster,
         works_of(other.plan, other.timeline),
-        report.exposed_comm_time_by_dimension,
-        0.0,
-        report.step_time_s,
-    )
-    intervals = (
-        times.around("step_time_s", report.step_time_s)
-        | times.around("tokens_per_s", report.tokens_per_s)
-        | memory.around("peak_memory_bytes", float(report.peak_memory_bytes))
+        {name: float(getattr(report, name)) for name in ("step_time_s", "tokens_per_s", "peak_memory_bytes")},
+        exposed=report.exposed_comm_time_by_dimension,
+        host_update=0.0,
+        grounds=report.time_by_evidence,
     )
     return replace(report, intervals=intervals)
 
@@ -207,5 +203,6 @@ def _extrapolated(
         exposed_comm_time_by_kind=each(first.exposed_comm_time_by_kind, other.exposed_comm_time_by_kind),
         comm_time_by_dimension=each(first.comm_time_by_dimension, other.comm_time_by_dimension),
         exposed_comm_time_by_dimension=each(first.exposed_comm_time_by_dimension, other.exposed_comm_time_by_dimension),
+        time_by_evidence=each(first.time_by_evidence, other.time_by_evidence),
         idle_time_by_stage=all_of(first.idle_time_by_stage, other.idle_time_by_stage),
     )

@@ -110,7 +110,10 @@ def fits() -> Iterator[KernelFit]:
         rows_of = [row for row in experts if (row.gpu, row.dtype) == (gpu, dtype)]
         tables = [[r for r in rows_of if ("balanced" in r.label) is balanced] for balanced in (True, False)]
         yield KernelFit(
-            gpu, {f"grouped_{_FORMATS[dtype]}": _MATMUL}, tables, "fitted to TensorRT-LLM's experts (catalog/measured/experts.csv)"
+            gpu,
+            {f"grouped_{_FORMATS[dtype]}": _MATMUL},
+            tables,
+            "fitted to TensorRT-LLM's experts (catalog/measured/experts.csv)",
         )
     attention = [row for row in kernel_rows(FOLDER / "attention.csv") if "deterministic" not in row.label]
     for gpu, generation in _GENERATIONS.items():
@@ -120,14 +123,19 @@ def fits() -> Iterator[KernelFit]:
                 if not rows:
                     continue
                 yield KernelFit(
-                    gpu, {f"attention_{generation}_{pass_}{ends}": _ATTENTION}, [rows], "fitted to cuDNN's attention (catalog/measured/attention.csv)"
+                    gpu,
+                    {f"attention_{generation}_{pass_}{ends}": _ATTENTION},
+                    [rows],
+                    "fitted to cuDNN's attention (catalog/measured/attention.csv)",
                 )
     norms = kernel_rows(FOLDER / "norms.csv")
     for gpu in dict.fromkeys(row.gpu for row in norms):
         for way in ("cudnn", "eager", "compiled"):
             for pass_ in ("forward", "backward"):
                 rows = [r for r in norms if r.gpu == gpu and f", {way}, {pass_}" in r.label]
-                yield KernelFit(gpu, {f"norm_{way}_{pass_}": _NORM}, [rows], "fitted to norms (catalog/measured/norms.csv)")
+                yield KernelFit(
+                    gpu, {f"norm_{way}_{pass_}": _NORM}, [rows], "fitted to norms (catalog/measured/norms.csv)"
+                )
 
 
 def _xla(gpu: str) -> list[MeasuredKernel]:
@@ -139,7 +147,9 @@ def _xla(gpu: str) -> list[MeasuredKernel]:
         other = [row for row in read_table("gemm_other.csv") if (row["gpu"], row["dtype"]) == (gpu, "bfloat16")]
         lines = [({key: row[key] for key in sizes}, row["microseconds"]) for row in other]
     return [
-        MeasuredMatmul(gpu=gpu, dtype="bfloat16", time_us=float(time), **{key: int(value) for key, value in size.items()})  # type: ignore[arg-type]
+        MeasuredMatmul(
+            gpu=gpu, dtype="bfloat16", time_us=float(time), **{key: int(value) for key, value in size.items()}
+        )  # type: ignore[arg-type]
         for size, time in lines
     ]
 
@@ -151,12 +161,16 @@ def write(fit_: KernelFit) -> None:
     if "\nkernels:\n" not in text:
         text += "kernels:\n"
     for kernel in fit_.kernels:
-        own = {key.removeprefix(f"{kernel}_"): value for key, value in fit_.constants.items() if key.startswith(f"{kernel}_")}
+        own = {
+            key.removeprefix(f"{kernel}_"): value
+            for key, value in fit_.constants.items()
+            if key.startswith(f"{kernel}_")
+        }
         own = {key: value for key, value in own.items() if key in (*_MATMUL, *_CAST, *_ATTENTION, "copies", "masked")}
         values = ", ".join(f"{key}: {value:g}" for key, value in own.items())
         line = f'  {kernel}: {{{values}, source: "{fit_.source}"}}\n'
         pattern = re.compile(rf"^  {kernel}: .*\n", re.MULTILINE)
-        text = pattern.sub(lambda _: line, text) if pattern.search(text) else text + line
+        text = pattern.sub(line.replace("\\", r"\\"), text) if pattern.search(text) else text + line
     write_atomically(path, text)
 
 
@@ -174,13 +188,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     asked = [
         each
         for each in fits()
-        if (not chosen.gpus or each.gpu in chosen.gpus) and any(kernel.startswith(chosen.only) for kernel in each.kernels)
+        if (not chosen.gpus or each.gpu in chosen.gpus)
+        and any(kernel.startswith(chosen.only) for kernel in each.kernels)
     ]
     with ProcessPoolExecutor(2) as pool:
         for done in pool.map(_fitted, asked):
             sizes = sorted(map(abs, done.errors))
             values = " ".join(f"{name}={value:.4g}" for name, value in done.constants.items())
-            print(f"{done.name}: {len(sizes)} rows, median {median(sizes):.1%}, 90 % {sizes[int(0.9 * (len(sizes) - 1))]:.1%}; {values}", flush=True)
+            most = sizes[int(0.9 * (len(sizes) - 1))]
+            print(f"{done.name}: {len(sizes)} rows, median {median(sizes):.1%}, 90 % {most:.1%}; {values}", flush=True)
             if chosen.write:
                 write(done)
 

@@ -36,7 +36,8 @@ _EXPLAINED: Final = (
 
 def command(
     gpu: Annotated[
-        str | None, typer.Argument(help="GPU to show; every GPU and machine if omitted.", autocompletion=names_of("gpu"))
+        str | None,
+        typer.Argument(help="GPU to show; every GPU and machine if omitted.", autocompletion=names_of("gpu")),
     ] = None,
     as_json: AsJson = False,
     no_plugins: NoPlugins = False,

@@ -1,4 +1,4 @@
-"""On what evidence does a step's time rest? Shares of it by the grade of the constants behind its kernels.
+"""On what evidence does a step's time rest? Its parts by the grade of the constants behind its kernels.
 
 Grades: "measured" (kernels or collectives measured on this GPU and machine), "other_gpu" (measured on another one),
 "data_sheet" (a rating), "assumed". A kernel counts with the worst grade among its constants. Idle time rests on all of
@@ -7,7 +7,6 @@ them and does not count. Factors of a framework are not graded: the caveats tell
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final, get_args
 
@@ -73,32 +72,32 @@ def kernel_grades(gpu: Gpu, step: TrainingStep) -> dict[str, Grade]:
 def evidence(
     kernels: Iterable[tuple[Span, KernelParts]], grades: Mapping[str, Grade], exposed: float, sources: Iterable[str]
 ) -> dict[str, float]:
-    """Return the share of a step's time, idle time left out, that rests on each grade of evidence.
+    """Return the time of a rank's kernels and exposed communication by grade of evidence [s].
 
     Parameters
     ----------
     kernels : iterable of (Span, KernelParts)
-        Kernels of the ranks that the report is about, with the shares of their kinds.
+        Kernels of the rank, with the shares of their kinds.
     grades : mapping of str to Grade
         From `kernel_grades`.
     exposed : float
-        Exposed communication on the same ranks [s].
+        Exposed communication [s].
     sources : iterable of str
         Sources of the machine's measured constants.
 
     Examples
     --------
     >>> span = Span(0, "compute", "layer", "forward", 0.0, 3.0)
-    >>> evidence([(span, (("matmul", 0.5), ("attention", 0.5)))], {"matmul": "measured", "attention": "assumed"}, 1.0, [])
-    {'measured': 0.375, 'other_gpu': 0.0, 'data_sheet': 0.25, 'assumed': 0.375}
+    >>> parts = ("matmul", 0.5), ("attention", 0.5)
+    >>> evidence([(span, parts)], {"matmul": "measured", "attention": "assumed"}, 1.0, [])
+    {'measured': 1.5, 'other_gpu': 0.0, 'data_sheet': 1.0, 'assumed': 1.5}
     """
-    seconds = Counter[str]()
+    seconds: dict[str, float] = dict.fromkeys(GRADES, 0.0)
     for span, parts in kernels:
         for kind, share in parts or (("elementwise", 1.0),):
             seconds[grades.get(kind, "assumed")] += share * (span.end - span.start)
     seconds[_network_grade(sources)] += exposed
-    total = sum(seconds.values())
-    return {grade: seconds[grade] / total if total else 0.0 for grade in GRADES}
+    return seconds
 
 
 def _network_grade(sources: Iterable[str]) -> Grade:
@@ -108,15 +107,16 @@ def _network_grade(sources: Iterable[str]) -> Grade:
     return "other_gpu" if any(source.startswith(BORROWED) for source in found) else "measured"
 
 
-def evidence_text(shares: Iterable[Mapping[str, float]]) -> str:
-    """Return a sentence without its full stop on the evidence behind one or several steps.
+def evidence_text(times: Iterable[Mapping[str, float]]) -> str:
+    """Return a clause on the evidence behind one or several steps, from their times by grade [s], none of them 0.
 
-    >>> evidence_text([{"measured": 0.0, "other_gpu": 0.9, "data_sheet": 0.0, "assumed": 0.1}])
+    >>> evidence_text([{"measured": 0.0, "other_gpu": 1.8, "data_sheet": 0.0, "assumed": 0.2}])
     '90 % of the time rests on kernels and collectives measured on another, 10 % on assumptions'
     """
-    every, told = list(shares), []
+    shares = [{grade: seconds / sum(by.values()) for grade, seconds in by.items()} for by in times]
+    told: list[str] = []
     for grade in GRADES:
-        low, high = (round(100 * choose(share[grade] for share in every)) for choose in (min, max))
+        low, high = (round(100 * choose(share[grade] for share in shares)) for choose in (min, max))
         if high:
             percent = f"{low} %" if low == high else f"{low} to {high} %"
             told.append(f"{percent}{'' if told else ' of the time rests'} {_WORDS[grade]}")

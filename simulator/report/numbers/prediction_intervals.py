@@ -22,6 +22,7 @@ error that the same share of measured collectives, simulated in the same way, do
 exposed share s, the step may take 1 + s (e^n - 1) times as long. The two errors are independent, so their logarithms
 add in squares.
 
+Kernels whose constants were not measured on the GPU count in the same way, each grade of evidence with its error.
 The update of offloaded optimizer states on a host counts in the same way, with the error of the host's rate. A matmul
 dtype of which no training run was measured counts like a framework of which no run was measured.
 """
@@ -33,6 +34,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from types import MappingProxyType
 from typing import Final, Literal
 
 from simulator.basics.dtypes import find
@@ -50,6 +52,16 @@ _UNLIKE: Final = 0.75
 # at most the root of ten from the middle of the span. The reports are too few for quantiles, so 80 and 95 % intervals
 # both take the whole span.
 _HOST_RATE_ERROR: Final = math.log(10) / 2
+# Logarithmic errors of kernels by the grade of their constants, at 80 and 95 %, beside those of measured kernels.
+# Carried over: seven chips' matmuls (catalog/measured/matmul.csv), each with the constants of its nearest GPU: 0.12 and
+# 0.25 over all rows. Data sheets: measured shares of HBM's bandwidth lie between 0.75 and 0.92, 0.88 is taken. Assumed:
+# experts' matmuls on the same chips with the constants of the nearest GPU's experts: 0.28 and 0.6.
+_KERNEL_ERRORS: Final[Mapping[str, tuple[float, float]]] = MappingProxyType(
+    {"other_gpu": (0.12, 0.25), "data_sheet": (0.1, 0.2), "assumed": (0.28, 0.6)}
+)
+# Frameworks that launch the kernels of each expert from a loop in Python: models/qwen3_moe/modeling_qwen3_moe.py of
+# huggingface/transformers, before its grouped matmuls.
+_LOOPS_OVER_EXPERTS: Final = ("transformers",)
 # Matmul dtypes with the matrix units and the rates of a measured dtype.
 _SIXTEEN_BIT: Final = ("bfloat16", "float16")
 
@@ -113,6 +125,40 @@ class HostUpdate:
         return _error_of_step(self.exposed, _HOST_RATE_ERROR)
 
 
+def kernel_error(shares: Mapping[str, float], place: int) -> float:
+    """Return the logarithmic error of a step's time from kernels whose constants were not measured on the GPU.
+
+    Parameters
+    ----------
+    shares : mapping of str to float
+        Shares of the step's time by grade, as in `evidence`.
+    place : int
+        Place of the interval's share in `SHARES`.
+
+    Examples
+    --------
+    >>> round(kernel_error({"measured": 0.5, "other_gpu": 0.5}, 0), 3), kernel_error({"measured": 1.0}, 0)
+    (0.062, 0.0)
+    """
+    return math.hypot(
+        *(_error_of_step(shares.get(grade, 0.0), errors[place]) for grade, errors in _KERNEL_ERRORS.items())
+    )
+
+
+def unpredictable(framework: str, experts: int) -> str:
+    """Return why no run of a kind resembles a step, as a clause; empty if its time can be predicted.
+
+    >>> unpredictable("transformers", 1), unpredictable("nemo", 128)
+    ('', '')
+    """
+    if framework in _LOOPS_OVER_EXPERTS and experts > 1:
+        return (
+            f"{framework} launches the kernels of each expert from a loop in Python, and the host, which is not "
+            "simulated, sets the time: a measured step took 48 times as long as its kernels"
+        )
+    return ""
+
+
 def _error_of_step(share: float, error: float) -> float:
     """Return the logarithmic error of a step's time if a share (0 to 1) of the step has the given logarithmic error.
 
@@ -173,6 +219,7 @@ def prediction_interval(
     *,
     network: UnmeasuredNetwork | None = None,
     host: HostUpdate | None = None,
+    kernels: Mapping[str, float] | None = None,
     unseen: bool = False,
     unlike: bool = False,
     calibration: Sequence[float] = (),
@@ -191,6 +238,8 @@ def prediction_interval(
         Communication over an unmeasured network; does not affect memory.
     host : HostUpdate, optional
         Update of offloaded optimizer states; does not affect memory.
+    kernels : mapping of str to float, optional
+        Shares of the step's time in kernels, by the grade of their constants; do not affect memory.
     unseen : bool
         If True, treat the framework as never measured, for example because its runs with the step's matmul dtype, or
         with the step's kinds of parallelism, never were.
@@ -213,9 +262,13 @@ def prediction_interval(
     # Memory depends neither on the network nor on the host's rate.
     links = [0.0 if network is None or quantity == "memory" else network.error(share) for share in SHARES]
     update = 0.0 if host is None or quantity == "memory" else host.error()
+    shares = {} if kernels is None or quantity == "memory" else kernels
     halves = (weighted_quantile(errors, weights, max(SHARES) if unlike else share) for share in SHARES)
     # Independent errors: the squares of the logarithms add.
-    widths = (math.exp(math.hypot(half, by, update)) for half, by in zip(halves, links, strict=True))
+    widths = (
+        math.exp(math.hypot(half, by, update, kernel_error(shares, place)))
+        for place, (half, by) in enumerate(zip(halves, links, strict=True))
+    )
     return PredictionInterval(tuple(widths), carried)
 
 

@@ -37,7 +37,6 @@ from simulator.report.numbers.evidence import evidence, kernel_grades
 from simulator.report.numbers.headline import HasHeadline
 from simulator.report.numbers.prediction_intervals import (
     HostUpdate,
-    PredictionInterval,
     Traits,
     UnmeasuredNetwork,
     has_measured_adapters,
@@ -45,6 +44,7 @@ from simulator.report.numbers.prediction_intervals import (
     measured_framework,
     prediction_interval,
     unmeasured_parallelism,
+    unpredictable,
 )
 from simulator.report.numbers.summary import BETWEEN
 from simulator.step.streams import HOST_COPIES, dimension_of
@@ -143,9 +143,11 @@ class TrainingReport(HasHeadline):
         their full rating, start-up is free, and the intervals are wider.
     constants_by_operation : dict of str to tuple of str
         The same sources for each operation of a collective: {"all_gather": ("fitted to 8 H100: ...",)}.
-    evidence : dict of str to float
-        Shares of the step's time, idle time left out, by the grade of what its kernels and exposed collectives rest on:
-        "measured", "other_gpu", "data_sheet" and "assumed"; see `numbers.evidence`.
+    time_by_evidence : dict of str to float
+        Time of kernels and exposed communication by the evidence behind it: "measured" on this GPU and machine,
+        "other_gpu", "data_sheet" and "assumed"; see `numbers.evidence` [s].
+    unpredictable : str
+        Why no interval is given for the step's time; empty if there is one.
     """
 
     step_time_s: float
@@ -190,7 +192,8 @@ class TrainingReport(HasHeadline):
     algorithms: dict[str, str] = field(default_factory=dict)
     constants: str | None = None
     constants_by_operation: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    evidence: dict[str, float] = field(default_factory=dict)
+    time_by_evidence: dict[str, float] = field(default_factory=dict)
+    unpredictable: str = ""
 
     @property
     def headline(self) -> tuple[tuple[str, str], ...]:
@@ -307,7 +310,27 @@ def summarize_step(plan: StepPlan, cluster: Cluster, timeline: Timeline) -> Trai
     # Computed once, because the prediction interval and the report both need it.
     exposed_by = [_exposed(work, _dimension) for work in works]
     dtype, chip = plan.step.precision.matmul, cluster.gpus[0].chip
-    times, memory = step_intervals(plan, cluster, works, _means(exposed_by), parts["host update"], time)
+    grades = kernel_grades(cluster.gpus[0], plan.step)
+    grounds = _means(
+        [
+            evidence(_kernels(plan, work), grades, sum(by.values()), plan.constants)
+            for work, by in zip(works, exposed_by, strict=True)
+        ]
+    )
+    figures = {
+        "step_time_s": time / rounds,
+        "tokens_per_s": steps * plan.tokens,
+        "peak_memory_bytes": float(peak.nbytes),
+    }
+    intervals, carried_over = step_intervals(
+        plan,
+        cluster,
+        works,
+        figures,
+        exposed=_means(exposed_by),
+        host_update=parts["host update"] / rounds,
+        grounds=grounds,
+    )
     return TrainingReport(
         step_time_s=time / rounds,
         tokens_per_s=steps * plan.tokens,
@@ -342,50 +365,56 @@ def summarize_step(plan: StepPlan, cluster: Cluster, timeline: Timeline) -> Trai
         process_bytes=margin.process,
         peak_memory_by_stage=_peak_by_stage(plan, timeline),
         idle_time_by_stage=_idle_by_stage(plan, timeline),
-        intervals=times.around("step_time_s", time / rounds)
-        | times.around("tokens_per_s", steps * plan.tokens)
-        | memory.around("peak_memory_bytes", float(peak.nbytes)),
-        carried_over=times.carried_over,
+        intervals=intervals,
+        carried_over=carried_over,
         unmeasured_dtype=None if is_measured_dtype(dtype, chip) else dtype,
         work_unit=plan.step.model.work_unit,
         tokens_used=plan.step.keys.tokens_used,
         algorithms=dict(plan.algorithms),
         constants=BETWEEN.join(plan.constants) or None,
         constants_by_operation=dict(plan.constants_by_operation),
-        evidence=evidence(
-            _kernels(plan, works),
-            kernel_grades(cluster.gpus[0], plan.step),
-            len(works) * parts["exposed communication"],
-            plan.constants,
-        ),
+        time_by_evidence={grade: seconds / rounds for grade, seconds in grounds.items()},
+        unpredictable=_unpredictable(plan),
     )
 
 
-def _kernels(plan: StepPlan, works: Sequence[RankWork]) -> Iterator[tuple[Span, KernelParts]]:
-    """Yield the kernels of the ranks that the report is about, with the shares of their kinds."""
-    for work in works:
-        shares = plan.program.kernels(work.kernels[0].rank) if work.kernels else {}
-        yield from ((span, shares.get(span.name, ())) for span in work.kernels)
+def _kernels(plan: StepPlan, work: RankWork) -> Iterator[tuple[Span, KernelParts]]:
+    """Yield the kernels of a rank, with the shares of their kinds."""
+    shares = plan.program.kernels(work.kernels[0].rank) if work.kernels else {}
+    yield from ((span, shares.get(span.name, ())) for span in work.kernels)
+
+
+def _unpredictable(plan: StepPlan) -> str:
+    """Return why a step's time has no interval; empty if it has one."""
+    framework = plan.step.framework
+    origin = str(framework.facts.get("based_on", ""))
+    return unpredictable(measured_framework(framework.name, origin), plan.step.model.num_experts)
 
 
 def step_intervals(
     plan: StepPlan,
     cluster: Cluster,
     works: Sequence[RankWork],
+    figures: Mapping[str, float],
+    *,
     exposed: Mapping[str, float],
     host_update: float,
-    time: float,
-) -> tuple[PredictionInterval, PredictionInterval]:
-    """Return the prediction intervals of a training step's time and of its peak memory.
+    grounds: Mapping[str, float],
+) -> tuple[dict[str, float], bool]:
+    """Return the ends of a training step's prediction intervals, and whether no similar run was measured.
 
     Parameters
     ----------
     works : sequence of RankWork
         The work of the ranks that the report is about; it gives the length of exposed collectives.
+    figures : mapping of str to float
+        step_time_s, tokens_per_s and peak_memory_bytes.
     exposed : mapping of str to float
         Exposed communication by dimension of parallelism [s].
-    host_update, time : float
-        Time of the update on the host, and of the step [s].
+    host_update : float
+        Time of the update on the host [s].
+    grounds : mapping of str to float
+        Time of kernels and exposed communication by grade of evidence [s].
     """
     # The prediction interval depends on how similar the measured runs are.
     traits, framework = _traits(plan, cluster), plan.step.framework
@@ -398,14 +427,24 @@ def step_intervals(
     sizes = {"tp": cut.tp, "pp": cut.pp, "cp": cut.cp, "ep": cut.ep, "experts": plan.step.model.num_experts}
     is_new_cut = bool(unmeasured_parallelism(traits.framework, sizes))
     unseen = not measured or (is_own and not calibration) or adapted or is_new_cut
+    time = figures["step_time_s"] * plan.step.rounds
     network = _unmeasured(plan, works, exposed, time)
-    host = HostUpdate(host_update / time) if plan.step.keys.offload.states else None
+    host = HostUpdate(host_update / figures["step_time_s"]) if plan.step.keys.offload.states else None
     unlike = plan.step.is_list_of_layers
+    kernels = {grade: min(1.0, seconds / time) for grade, seconds in grounds.items()} if time else {}
     # A calibration is of the user's own runs, of whatever model.
     times = prediction_interval(
-        traits, network=network, host=host, unseen=unseen, unlike=unlike, calibration=calibration
+        traits, network=network, host=host, kernels=kernels, unseen=unseen, unlike=unlike, calibration=calibration
     )
-    return times, prediction_interval(traits, "memory", unseen=unseen, unlike=unlike)
+    memory = prediction_interval(traits, "memory", unseen=unseen, unlike=unlike)
+    ends = memory.around("peak_memory_bytes", figures["peak_memory_bytes"])
+    if not _unpredictable(plan):
+        ends |= {
+            key: end
+            for name in ("step_time_s", "tokens_per_s")
+            for key, end in times.around(name, figures[name]).items()
+        }
+    return ends, times.carried_over
 
 
 def _unmeasured(

@@ -13,7 +13,7 @@ from typing import Final, Literal
 
 from simulator.model.kernel import Attention, keys_of_query
 
-# Generations 1 to 3 are FlashAttention's; 3 are the kernels of Hopper's units, 4 those of Blackwell's (FlashAttention-4,
+# Generations 1 to 3 are FlashAttention's; 3 are kernels for Hopper's units, 4 those for Blackwell's (FlashAttention-4,
 # cuDNN).
 Generation = Literal[1, 2, 3, 4]
 
@@ -33,8 +33,8 @@ class AttentionConstants:
     sms: int  # number of SMs
     hbm_bandwidth: float  # HBM bandwidth reached by kernels [B/s]
     launch: float  # launch overhead [s]
-    # Share of the peak, 0 to 1: in the matmuls of a tile if `softmax` is given, else in whole kernels at head_dim 128 and
-    # long sequences, forward and backward together
+    # Share of the peak, 0 to 1: in the matmuls of a tile if `softmax` is given, else in whole kernels at head_dim 128
+    # and long sequences, forward and backward together
     efficiency: float
     # Exponentials computed by the GPU [1/s]; each score needs an exponential, whatever the head_dim
     exponentials: float

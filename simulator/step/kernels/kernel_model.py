@@ -1,4 +1,4 @@
-"""Which constants determine kernel times on a GPU? Its own fitted constants, otherwise those of the nearest GPU, scaled.
+"""Which constants determine kernel times on a GPU? Those fitted to its kernels, otherwise those of the nearest GPU.
 
 Constants of a kernel stand together in a GPU's catalog file: `matmul_bfloat16` has a prologue, an efficiency, and so
 on. A kernel that the file lacks is carried over from the GPU that the file names under `kernels_as`, else from the
@@ -216,7 +216,9 @@ def _own_efficiencies(model: KernelModel) -> dict[str, float]:
     carried = model.value(name, 1.0)
     found = _efficiency(model, "bfloat16", *best["bfloat16"])
     others = [
-        other for other in model.constants if other.startswith(("matmul_", "grouped_")) and other.endswith("_efficiency")
+        other
+        for other in model.constants
+        if other.startswith(("matmul_", "grouped_")) and other.endswith("_efficiency")
     ]
     values = {other: min(1.0, model.value(other) * found / carried) for other in others if other not in fitted}
     for dtype, (shape, flops) in best.items():

@@ -175,7 +175,9 @@ def _matmul(same: _HashableGpu, dtype: str, blocks: bool, grouped: bool, ordered
 
 
 @lru_cache(maxsize=256)
-def _attention(same: _HashableGpu, dtype: str, generation: int | None, backward: bool, blocks: bool) -> AttentionConstants:
+def _attention(
+    same: _HashableGpu, dtype: str, generation: int | None, backward: bool, blocks: bool
+) -> AttentionConstants:
     """Return a GPU's constants of attention kernels for a dtype, generation and pass; cached."""
     model = _model(same)
     kernel_generation = _generation(model, generation)
@@ -198,9 +200,7 @@ def _attention(same: _HashableGpu, dtype: str, generation: int | None, backward:
     )
 
 
-def attention_family(
-    model: KernelModel, generation: int, dtype: str, *, backward: bool, blocks: bool = False
-) -> str:
+def attention_family(model: KernelModel, generation: int, dtype: str, *, backward: bool, blocks: bool = False) -> str:
     """Return the name before the constants of an attention kernel: of its dtype and pass if these were fitted.
 
     >>> from simulator.cluster.gpu_file import load_gpu
