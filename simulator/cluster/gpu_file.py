@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, cast
+from types import MappingProxyType
+from typing import Annotated, Any, Final, cast
 
-from pydantic import AfterValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, create_model, field_validator, model_validator
 
 from simulator.basics import dtypes, registry
 from simulator.basics.document import Document, Fault, Key
@@ -44,9 +45,6 @@ def _catalog_gpu(name: str) -> str:
     return name
 
 
-# A number from which times follow; an efficiency that times are divided by.
-_Constant = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-_Share = Annotated[float, Field(gt=0, le=1)]
 _Peaks = dict[Annotated[str, AfterValidator(_known)], Rate]
 
 
@@ -61,22 +59,28 @@ class _Best(Rate):
         return tuple(value) if isinstance(value, list) else value
 
 
-class _Kernel(SourcedValue):
-    """Constants fitted to measured times of a kind of kernel on this chip: times [s], rates [B/s], shares."""
-
-    prologue: _Constant | None = None
-    efficiency: _Share | None = None
-    overlap: Annotated[float, Field(ge=1)] | None = None
-    operand_rate: Annotated[float, Field(gt=0)] | None = None
-    copies: _Constant | None = None
-    softmax: _Constant | None = None
-    masked: _Constant | None = None
-    row: _Constant | None = None
+class _Fitted(SourcedValue):
+    """Constants fitted to measured times of a kind of kernel on this chip."""
 
     @model_validator(mode="before")
     @classmethod
     def _short(cls, data: Any) -> Any:
         return data
+
+
+# Constants of a kernel: times [s], rates [B/s], shares, an exponent; what each means is told where it is used
+# (`MatmulConstants`, `AttentionConstants`). `row` is the time of a row of a cast.
+KERNEL_CONSTANTS: Final[Mapping[str, Any]] = MappingProxyType(
+    {
+        **dict.fromkeys(("prologue", "copies", "softmax", "masked", "row"), Annotated[float, Field(ge=0)]),
+        "efficiency": Annotated[float, Field(gt=0, le=1)],
+        "overlap": Annotated[float, Field(ge=1)],
+        "operand_rate": Annotated[float, Field(gt=0)],
+    }
+)
+_Kernel: Any = create_model(
+    "_Kernel", __base__=_Fitted, **{name: (form | None, None) for name, form in KERNEL_CONSTANTS.items()}
+)
 
 
 class _GpuFile(Strict):

@@ -71,25 +71,25 @@ def test_an_unmeasured_network_counts_by_the_share_that_is_exposed(share: float)
     """Measured collectives take up to e^n times as long, so that a step of which s is exposed takes 1 + s (e^n - 1)."""
     runs = [residual("one", 0.05)]
     network = UnmeasuredNetwork(share, seconds=1e-2)
-    found = prediction_interval(PLAIN, residuals=runs, network=network)
+    found = prediction_interval(PLAIN, residuals=runs, parts=[network])
     for level, width in zip(SHARES, found.width, strict=True):
         longer = math.exp(error_size(1e-2, level))
         assert longer > 1.2
         assert math.log(width) == pytest.approx(math.hypot(0.05, math.log(1 + share * (longer - 1))))
     assert prediction_interval(PLAIN, residuals=runs).width == pytest.approx((math.exp(0.05),) * 2)
     memory = [replace(one, own={"memory": 0.05}) for one in runs]
-    assert prediction_interval(PLAIN, "memory", memory, network=network).width[0] == pytest.approx(math.exp(0.05))
+    assert prediction_interval(PLAIN, "memory", memory, parts=[network]).width[0] == pytest.approx(math.exp(0.05))
 
 
 @pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
 def test_an_update_on_the_host_counts_by_the_share_that_is_exposed(share: float) -> None:
     """Rates of hosts are known within a factor of ten, so the update takes up to the root of ten times as long."""
     runs = [residual("one", 0.05)]
-    found = prediction_interval(PLAIN, residuals=runs, host=HostUpdate(share))
+    found = prediction_interval(PLAIN, residuals=runs, parts=[HostUpdate(share)])
     longer = 1 + share * (math.sqrt(10) - 1)
     assert found.width == pytest.approx((math.exp(math.hypot(0.05, math.log(longer))),) * 2)
     memory = [replace(one, own={"memory": 0.05}) for one in runs]
-    assert prediction_interval(PLAIN, "memory", memory, host=HostUpdate(share)).width[0] == pytest.approx(
+    assert prediction_interval(PLAIN, "memory", memory, parts=[HostUpdate(share)]).width[0] == pytest.approx(
         math.exp(0.05)
     )
 

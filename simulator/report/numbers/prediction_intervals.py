@@ -120,29 +120,39 @@ class HostUpdate:
 
     exposed: float
 
-    def error(self) -> float:
-        """Return the logarithmic error of the whole step's time if the CPUs' rate is off by the root of ten."""
+    def error(self, share: float) -> float:
+        """Return the logarithmic error of the whole step's time if the CPUs' rate is off by the root of ten, whatever
+        the share of cases.
+        """
         return _error_of_step(self.exposed, _HOST_RATE_ERROR)
 
 
-def kernel_error(shares: Mapping[str, float], place: int) -> float:
-    """Return the logarithmic error of a step's time from kernels whose constants were not measured on the GPU.
+@dataclass(frozen=True, slots=True)
+class CarriedKernels:
+    """Kernels whose constants were not measured on the GPU.
 
-    Parameters
+    Attributes
     ----------
     shares : mapping of str to float
-        Shares of the step's time by grade, as in `evidence`.
-    place : int
-        Place of the interval's share in `SHARES`.
-
-    Examples
-    --------
-    >>> round(kernel_error({"measured": 0.5, "other_gpu": 0.5}, 0), 3), kernel_error({"measured": 1.0}, 0)
-    (0.062, 0.0)
+        Shares of the step's time by grade of evidence, as in `evidence`.
     """
-    return math.hypot(
-        *(_error_of_step(shares.get(grade, 0.0), errors[place]) for grade, errors in _KERNEL_ERRORS.items())
-    )
+
+    shares: Mapping[str, float]
+
+    def error(self, share: float) -> float:
+        """Return the logarithmic error of the whole step's time that the given share of cases does not exceed.
+
+        >>> kernels = CarriedKernels({"measured": 0.5, "other_gpu": 0.5})
+        >>> round(kernels.error(0.8), 3), CarriedKernels({"measured": 1.0}).error(0.8)
+        (0.062, 0.0)
+        """
+        place = SHARES.index(share)
+        return math.hypot(
+            *(_error_of_step(self.shares.get(grade, 0.0), errors[place]) for grade, errors in _KERNEL_ERRORS.items())
+        )
+
+
+PartError = UnmeasuredNetwork | HostUpdate | CarriedKernels
 
 
 def unpredictable(framework: str, experts: int) -> str:
@@ -217,9 +227,7 @@ def prediction_interval(
     quantity: Quantity = "time",
     residuals: Sequence[Residual] | None = None,
     *,
-    network: UnmeasuredNetwork | None = None,
-    host: HostUpdate | None = None,
-    kernels: Mapping[str, float] | None = None,
+    parts: Sequence[PartError] = (),
     unseen: bool = False,
     unlike: bool = False,
     calibration: Sequence[float] = (),
@@ -234,12 +242,8 @@ def prediction_interval(
         A rate has the interval of its time.
     residuals : sequence of Residual, optional
         Errors to use instead of the shipped ones.
-    network : UnmeasuredNetwork, optional
-        Communication over an unmeasured network; does not affect memory.
-    host : HostUpdate, optional
-        Update of offloaded optimizer states; does not affect memory.
-    kernels : mapping of str to float, optional
-        Shares of the step's time in kernels, by the grade of their constants; do not affect memory.
+    parts : sequence of UnmeasuredNetwork, HostUpdate or CarriedKernels
+        Parts of the step with errors of their own, which do not affect memory.
     unseen : bool
         If True, treat the framework as never measured, for example because its runs with the step's matmul dtype, or
         with the step's kinds of parallelism, never were.
@@ -259,17 +263,16 @@ def prediction_interval(
     counts = Counter(run.source for run in pool)
     # Similar runs count more; each source counts once.
     weights = [_likeness(run.traits, traits) / counts[run.source] for run in pool]
-    # Memory depends neither on the network nor on the host's rate.
-    links = [0.0 if network is None or quantity == "memory" else network.error(share) for share in SHARES]
-    update = 0.0 if host is None or quantity == "memory" else host.error()
-    shares = {} if kernels is None or quantity == "memory" else kernels
-    halves = (weighted_quantile(errors, weights, max(SHARES) if unlike else share) for share in SHARES)
+    others = () if quantity == "memory" else parts
     # Independent errors: the squares of the logarithms add.
     widths = (
-        math.exp(math.hypot(half, by, update, kernel_error(shares, place)))
-        for place, (half, by) in enumerate(zip(halves, links, strict=True))
+        math.hypot(
+            weighted_quantile(errors, weights, max(SHARES) if unlike else share),
+            *(part.error(share) for part in others),
+        )
+        for share in SHARES
     )
-    return PredictionInterval(tuple(widths), carried)
+    return PredictionInterval(tuple(map(math.exp, widths)), carried)
 
 
 def _after_calibration(

@@ -36,7 +36,9 @@ from simulator.report.numbers.bottleneck import Bottleneck, bottleneck
 from simulator.report.numbers.evidence import evidence, kernel_grades
 from simulator.report.numbers.headline import HasHeadline
 from simulator.report.numbers.prediction_intervals import (
+    CarriedKernels,
     HostUpdate,
+    PartError,
     Traits,
     UnmeasuredNetwork,
     has_measured_adapters,
@@ -428,14 +430,16 @@ def step_intervals(
     is_new_cut = bool(unmeasured_parallelism(traits.framework, sizes))
     unseen = not measured or (is_own and not calibration) or adapted or is_new_cut
     time = figures["step_time_s"] * plan.step.rounds
-    network = _unmeasured(plan, works, exposed, time)
-    host = HostUpdate(host_update / figures["step_time_s"]) if plan.step.keys.offload.states else None
+    parts: list[PartError] = []
+    if time:
+        parts.append(CarriedKernels({grade: min(1.0, seconds / time) for grade, seconds in grounds.items()}))
+    if plan.step.keys.offload.states:
+        parts.append(HostUpdate(host_update / figures["step_time_s"]))
+    if (network := _unmeasured(plan, works, exposed, time)) is not None:
+        parts.append(network)
     unlike = plan.step.is_list_of_layers
-    kernels = {grade: min(1.0, seconds / time) for grade, seconds in grounds.items()} if time else {}
     # A calibration is of the user's own runs, of whatever model.
-    times = prediction_interval(
-        traits, network=network, host=host, kernels=kernels, unseen=unseen, unlike=unlike, calibration=calibration
-    )
+    times = prediction_interval(traits, parts=parts, unseen=unseen, unlike=unlike, calibration=calibration)
     memory = prediction_interval(traits, "memory", unseen=unseen, unlike=unlike)
     ends = memory.around("peak_memory_bytes", figures["peak_memory_bytes"])
     if not _unpredictable(plan):

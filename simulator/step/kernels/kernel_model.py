@@ -15,7 +15,7 @@ from typing import Final, Literal
 from simulator.basics import dtypes
 from simulator.basics.errors import UnknownNameError
 from simulator.cluster.cluster import Gpu
-from simulator.cluster.gpu_file import load_gpu
+from simulator.cluster.gpu_file import KERNEL_CONSTANTS, load_gpu
 from simulator.step.kernels.matmul_time import MatmulConstants, matmul_time
 
 # The GPU with the most public figures; other GPUs borrow missing constants from it.
@@ -168,8 +168,9 @@ def _family(name: str) -> str:
     >>> _family("matmul_bfloat16_operand_rate"), _family("launch"), _family("attention_3_forward_softmax")
     ('matmul_bfloat16', 'launch', 'attention_3_forward')
     """
-    ends = ("_softmax", "_masked", "_row", *(f"_{constant}" for constant in MATMUL))
-    return next((name.removesuffix(end) for end in ends if name.endswith(end) and name != "hbm_efficiency"), name)
+    if name == "hbm_efficiency":
+        return name
+    return next((name.removesuffix(f"_{end}") for end in KERNEL_CONSTANTS if name.endswith(f"_{end}")), name)
 
 
 def _file_constants(gpu: Gpu) -> dict[str, Constant]:
