@@ -17,6 +17,7 @@ Three kinds of fenced blocks are carried out, in the page's order and in one emp
 from __future__ import annotations
 
 import contextlib
+import difflib
 import doctest
 import io
 import os
@@ -42,6 +43,9 @@ _BLOCK: Final = re.compile(
 )
 _SAVED: Final = re.compile(r"[Ss]ave\s+as\s+`(?P<name>[\w./-]+)`:\n$")
 _LEFT_OUT: Final = "..."
+# Likeness below which no printed line stands for a line on the page; further lines that are shown between such lines.
+_LEAST_LIKENESS: Final = 0.6
+_FEW: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +108,7 @@ def _carried_out(block: Block, variables: dict[str, Any]) -> str:
     lines = []
     for command, told in _commands(block.body):
         printed = _output(command)
-        lines += [f"$ {command}", *(told if matches(told, printed) else printed)]
+        lines += [f"$ {command}", *(told if matches(told, printed) else chosen(told, printed))]
     return "\n".join(lines) + "\n"
 
 
@@ -121,7 +125,7 @@ def _session(body: str, variables: dict[str, Any]) -> Iterator[str]:
             exec(compile(part.source, "<page>", "single"), variables)
         printed = [line.rstrip() for line in told.getvalue().rstrip("\n").split("\n")] if told.getvalue() else []
         shown = part.want.rstrip("\n").split("\n") if part.want else []
-        yield "".join(f"{line}\n" for line in (shown if matches(shown, printed) else printed))
+        yield "".join(f"{line}\n" for line in (shown if matches(shown, printed) else chosen(shown, printed)))
 
 
 def _commands(body: str) -> Iterator[tuple[str, list[str]]]:
@@ -177,6 +181,39 @@ def matches(told: Sequence[str], printed: Sequence[str]) -> bool:
     """
     pattern = "".join(r"(?:[^\n]*\n)*" if line == _LEFT_OUT else re.escape(line) + r"\n" for line in told)
     return re.fullmatch(pattern, "".join(f"{line}\n" for line in printed)) is not None
+
+
+def chosen(told: Sequence[str], printed: Sequence[str]) -> list[str]:
+    """Return the printed output without the parts that the page leaves out by `...`: the lines most like those shown.
+
+    One or two further lines between lines that stood together are shown.
+
+    Examples
+    --------
+    >>> chosen(["step 3 s", "...", "done"], ["step 4 s", "tokens 7", "memory 5", "room 2", "done"])
+    ['step 4 s', '...', 'done']
+    """
+    if _LEFT_OUT not in told:
+        return list(printed)
+    places, first = [], 0
+    for line in told:
+        likeness = [_likeness(line, other) for other in printed[first:]]
+        if line == _LEFT_OUT or not likeness or max(likeness) < _LEAST_LIKENESS:
+            continue
+        first += likeness.index(max(likeness))
+        places.append(first)
+        first += 1
+    lines: list[str] = []
+    for before, place in zip([-1, *places], [*places, len(printed)], strict=True):
+        between = printed[before + 1 : place]
+        lines += [_LEFT_OUT] if len(between) > _FEW or (between and not 0 <= before < place < len(printed)) else between
+        lines += printed[place : place + 1]
+    return lines
+
+
+def _likeness(line: str, other: str) -> float:
+    """Return how alike two lines are without their digits, 0 to 1."""
+    return difflib.SequenceMatcher(None, *(re.sub(r"[\d.,]+", "0", text) for text in (line, other))).ratio()
 
 
 @contextlib.contextmanager
