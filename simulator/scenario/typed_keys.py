@@ -502,8 +502,9 @@ class TrainingKeys(ScenarioKeys, ClusterKeys, total=False):
     """Attention kernels: flash (scores stay on the chip), standard (scores go through HBM), or eager (as standard, with
     a softmax in float32 by separate kernels: Transformers' eager attention, Megatron-LM's --no-masked-softmax-
     fusion)."""
-    attention_generation: int
-    """Generation of the flash attention kernels."""
+    attention_generation: int | Literal["auto"]
+    """Generation of the flash attention kernels: FlashAttention 1 to 3, 4 for Blackwell's kernels (FlashAttention-4,
+    cuDNN); auto: 4 on Blackwell, else 2."""
     optimizer: str | OptimizerKeys
     """Optimizer and the implementation of its update; short form: the optimizer's name."""
     collectives: Literal["auto", "played", "closed_form"]
