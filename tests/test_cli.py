@@ -16,7 +16,10 @@ import simulator
 from simulator.basics import registry
 from simulator.basics.errors import SimulationError
 from simulator.cli.guard import guarded
+from simulator.cluster.gpu_file import load_gpu
+from simulator.model.kernel import Matmul
 from simulator.scenario.schema import schema
+from simulator.step.kernels.kernel_time import duration
 from tests.commands import SMALL, Command, commands_in
 from tests.interrupting import PATIENCE_S
 
@@ -296,6 +299,16 @@ def test_json_is_one_document_on_stdout(cli: Command) -> None:
     assert point["report"]["time_s"] == pytest.approx(6 * (10e-6 + 1024 / 12.5e9), rel=1e-9)
     assert [p["settings"] for p in sweep.data["points"]] == [{"collective.algorithm": a} for a in ("ring", "tree")]
     assert "2/2" in sweep.err
+
+
+def test_a_new_gpu_has_times_of_kernels_and_no_question(cli: Command, tmp_path: Path) -> None:
+    """The file's figures are an H100's, so that a matmul takes as long as on the catalog's."""
+    done = cli("new", "mine", "--gpu")
+    assert (done.code, done.err) == (0, "")
+    kernel = Matmul("", 4096, 4096, 4096)
+    mine, h100 = (duration(kernel, load_gpu(gpu), "bfloat16") for gpu in (tmp_path / "mine.yaml", "h100_sxm"))
+    assert mine == pytest.approx(h100)
+    assert cli("new", "other", "--gpu", "--training").code == 2
 
 
 def test_a_new_scenario_can_be_checked_and_is_never_overwritten(cli: Command, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Print on what evidence times of kernels and collectives rest, for each GPU and machine."""
+"""Print what was measured of each GPU and machine."""
 
 from __future__ import annotations
 
