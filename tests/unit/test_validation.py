@@ -168,10 +168,14 @@ def test_scales_for_each_block_make_weight_gradients_slowest() -> None:
         for scaling in ("tensor", "block")
     )
     bare = duration(Matmul("", 8192, 4096, 4096), H100, "float8_e4m3fn")
+    found = {}
     for of_weights, how in ((False, "float8 block 1x128_128x128"), (True, "float8 block 1x128_1x128")):
         kernel = Matmul("", 8192, 4096, 4096, of_weights=of_weights)
-        slower = 1 + (block.seconds(kernel) - tensor.seconds(kernel)) / bare
-        assert slower == pytest.approx(measured(how), abs=0.01)
+        found[how] = 1 + (block.seconds(kernel) - tensor.seconds(kernel)) / bare
+        # Constants of blocks are fitted to another library's kernels.
+        assert found[how] == pytest.approx(measured(how), abs=0.03)
+    plain, gradient = found.values()
+    assert gradient / plain == pytest.approx(1.41 / 1.17)
 
 
 def _times(how: str) -> dict[tuple[str, str, str], float]:
