@@ -58,7 +58,9 @@ def test_a_file_has_each_kernel_beside_its_prediction_and_can_be_read_again(cli:
     assert [row["time_us"] for row in rows] == ["200.0", "1600.0", "60.0", "9.0"]
     assert float(rows[0]["simulated_us"]) == pytest.approx(200 * (1 + float(rows[0]["error"])))
     # Empty columns are omitted.
-    assert list(rows[0]) == ["gpu", "dtype", "m", "n", "k", "time_us", "group", "measured_us", "simulated_us", "error"]
+    assert list(rows[0]) == [
+        "gpu", "dtype", "batch", "m", "n", "k", "time_us", "group", "measured_us", "simulated_us", "error",
+    ]  # fmt: skip
     assert kernel_rows("predicted.csv") == kernel_rows("mine.csv")
     before = cli("validate", "--kernels", "mine.csv").out
     assert cli("validate", "--kernels", "predicted.csv").out == before

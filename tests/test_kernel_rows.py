@@ -11,9 +11,9 @@ import pytest
 
 from simulator.basics.errors import ScenarioError
 from simulator.calibration.kernel_rows import columns, kernel_rows
-from simulator.calibration.measured_kernels import FAMILIES, MeasuredKernel, gpu_named
+from simulator.calibration.measured_kernels import FAMILIES, MeasuredExperts, MeasuredKernel, gpu_named
 from simulator.model.kernel import Attention, Elementwise, Matmul
-from simulator.step.kernels.kernel_time import duration
+from simulator.step.kernels.kernel_time import duration, grouped_duration, kernel_model
 
 # A line of each source's own table, and the same line in this package's.
 OWN = {
@@ -94,47 +94,72 @@ def test_a_gpu_is_known_by_the_name_that_sources_have_for_it(name: str, gpu: str
 
 
 def test_a_matmul_takes_its_own_time_and_that_of_a_cast_which_was_measured_with_it(tmp_path: Path) -> None:
-    gpu = gpu_named("b200")
+    gpu, model = gpu_named("b200"), kernel_model(gpu_named("b200"))
     matmul = duration(Matmul("", 4096, 1024, 8192), gpu, "float4_e2m1fn", ordered=True)
-    # NVFP4: half a byte for each element, and a byte of scale for sixteen elements.
-    cast = duration(Elementwise("", 2 * 4096 * 8192, (0.5 + 1 / 16) * 4096 * 8192), gpu, "bfloat16")
+    # NVFP4: half a byte for each element, and a byte of scale for sixteen elements. A cast has a share of the
+    # bandwidth of its own, and a time for each row.
+    launch, share, row_time = (model.value(name) for name in ("launch", "cast_nvfp4_efficiency", "cast_nvfp4_row"))
+    copied = duration(Elementwise("", 2 * 4096 * 8192, (0.5 + 1 / 16) * 4096 * 8192), gpu, "bfloat16") - launch
+    cast = launch + copied / share + 4096 * row_time
     alone = only(tmp_path, MATMUL, "b200,nvfp4,4096,1024,8192,30,")
     both = only(tmp_path, MATMUL, "b200,nvfp4,4096,1024,8192,60,cast")
     assert alone.simulated(gpu) == pytest.approx(matmul, rel=1e-12)
     assert both.simulated(gpu) == pytest.approx(cast + matmul, rel=1e-12)
     assert (alone.label, both.label, both.seconds) == ("nvfp4", "nvfp4 with cast", pytest.approx(60e-6))
+    # Both times known: the one without the cast counts.
+    net = only(tmp_path, f"{MATMUL},net_time_us", "b200,nvfp4,4096,1024,8192,60,cast,25")
+    assert (net.label, net.seconds) == ("nvfp4", pytest.approx(25e-6))
+    assert net.simulated(gpu) == alone.simulated(gpu)
 
 
-def test_experts_of_a_rank_are_two_batched_matmuls_around_an_activation(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("dtype", "blocks"), [("fp8", False), ("fp8_block", True), ("mxfp8", True)])
+def test_a_format_with_scales_of_blocks_has_the_kernels_of_blocks(dtype: str, blocks: bool, tmp_path: Path) -> None:
+    gpu = gpu_named("b200")
+    expected = duration(Matmul("", 4096, 1024, 8192), gpu, "float8_e4m3fn", ordered=True, blocks=blocks)
+    assert only(tmp_path, MATMUL, f"b200,{dtype},4096,1024,8192,30,").simulated(gpu) == expected
+
+
+EXPERTS = "gpu,dtype,tokens,hidden,expert_ffn,top_k,experts,ep,tp,load,time_us,kernel"
+
+
+def test_experts_of_a_rank_are_two_grouped_matmuls_and_what_moves_tokens(tmp_path: Path) -> None:
     # 4096 tokens, each for 8 of 64 experts; a rank has 16 experts with 512 tokens each, and half of each expert.
-    head = "gpu,dtype,tokens,hidden,expert_ffn,top_k,experts,ep,tp,load,time_us,kernel"
     gpu, values = gpu_named("h200"), "h200,bfloat16,4096,2048,1536,8,64,4,2"
+    tokens = 2.0 * 16 * 512
     for kernel, inner in (("cutlass", 1536), ("moe_torch_flow_nongated", 768)):
         expected = (
-            duration(Matmul("", 512, inner, 2048, batch=16), gpu, "bfloat16", ordered=True)
-            + duration(Elementwise("", 2 * 16 * 512 * inner, 2 * 16 * 512 * 768), gpu, "bfloat16")
-            + duration(Matmul("", 512, 2048, 768, batch=16), gpu, "bfloat16", ordered=True)
+            grouped_duration(gpu, "bfloat16", [512] * 16, inner, 2048)
+            + duration(Elementwise("", tokens * inner, tokens * 768), gpu, "bfloat16")
+            + grouped_duration(gpu, "bfloat16", [512] * 16, 2048, 768)
+            # Tokens are sorted by expert before, and added after: read and written twice.
+            + duration(Elementwise("", 2 * tokens * 2048, 2 * tokens * 2048), gpu, "bfloat16")
+            + 22e-6  # routing and other small kernels
         )
-        row = only(tmp_path, head, f"{values},balanced,100,{kernel}")
+        row = only(tmp_path, EXPERTS, f"{values},balanced,100,{kernel}")
         assert row.simulated(gpu) == pytest.approx(expected, rel=1e-12)
-    # The 16 most popular of 64 experts, i^-1.2 each, receive a share of 0.801 of all 32768 copies.
-    powers = [i**-1.2 for i in range(1, 65)]
-    up = only(tmp_path, head, f"{values},power_law_1.2,100,cutlass").kernels(gpu)[0][0]
-    assert isinstance(up, Matmul)
-    assert up.m == round(4096 * 8 * sum(powers[:16]) / sum(powers) / 16) == 1640
 
 
-def test_an_expert_receives_each_token_at_most_once(tmp_path: Path) -> None:
-    # The most popular of 256 experts would receive 2.0 times the tokens.
-    head = "gpu,dtype,tokens,hidden,expert_ffn,top_k,experts,ep,load,time_us"
-    up = only(tmp_path, head, "h200,bfloat16,4096,2048,512,8,256,256,power_law_1.2,88").kernels(gpu_named("h200"))[0][0]
-    assert isinstance(up, Matmul)
-    assert (up.m, up.batch) == (4096, 1)
+def test_popular_experts_receive_more_tokens_and_each_token_at_most_once(tmp_path: Path) -> None:
+    """A rank has the most popular expert, and an even sample of the others."""
+    loads = {}
+    for load in ("balanced", "power_law_0.8", "power_law_1.2"):
+        row = only(tmp_path, EXPERTS, f"h200,bfloat16,4096,2048,512,8,256,8,1,{load},88,cutlass")
+        assert isinstance(row, MeasuredExperts)
+        assert len(row.rows) == row.local_experts == 32
+        assert 1 <= min(row.rows) <= max(row.rows) <= 4096
+        loads[load] = row.rows
+    assert loads["balanced"] == (128,) * 32
+    popular = [max(rows) for rows in loads.values()]
+    assert popular == sorted(popular)
+    assert popular[0] < popular[1] < popular[2]
+    # One expert for each rank: the fullest rank has the most popular one.
+    (alone,) = only(tmp_path, EXPERTS, "h200,bfloat16,4096,2048,512,8,256,256,1,power_law_1.2,88,cutlass").rows
+    assert alone == popular[2]
 
 
 def test_attention_has_the_newest_kernels_of_its_gpu_and_the_mean_width(tmp_path: Path) -> None:
     head = "gpu,dtype,pass,mask,batch,q_seq,kv_seq,q_heads,kv_heads,head_dim_qk,head_dim_vo,time_ms"
-    for name, generation in (("h200", 3), ("gb200", 2)):
+    for name, generation in (("h200", 3), ("gb200", 4)):
         gpu = gpu_named(name)
         kernel = Attention("", 2, 128, 128, 4096, 160, causal=True, backward=True)
         row = only(tmp_path, head, f"{name},bfloat16,bwd,causal,2,4096,4096,128,128,192,128,5")
@@ -142,11 +167,22 @@ def test_attention_has_the_newest_kernels_of_its_gpu_and_the_mean_width(tmp_path
 
 
 @pytest.mark.parametrize(("which", "arrays"), [("forward", 2), ("backward", 3)])
-def test_a_norm_takes_the_time_of_its_bytes(which: str, arrays: int, tmp_path: Path) -> None:
-    gpu = gpu_named("gb200")
+def test_a_norm_takes_the_time_of_its_bytes_at_the_rate_of_its_implementation(
+    which: str, arrays: int, tmp_path: Path
+) -> None:
     head = "gpu,kernel,implementation,pass,dtype,rows,width,time_ms"
-    row = only(tmp_path, head, f"gb200,rms_norm,cudnn,{which},bfloat16,16384,4096,0.042")
-    assert row.simulated(gpu) == duration(Elementwise("", arrays * 2 * 16384 * 4096, 0), gpu, "bfloat16")
+    for name in ("gb200", "a100_sxm_80gb"):
+        gpu, model = gpu_named(name), kernel_model(gpu_named(name))
+        launch = model.value("launch")
+        copied = duration(Elementwise("", arrays * 2 * 16384 * 4096, 0), gpu, "bfloat16") - launch
+        share, fixed = (
+            model.value(f"norm_cudnn_{which}_efficiency", 1.0),
+            model.value(f"norm_cudnn_{which}_prologue", 0.0),
+        )
+        # Without constants of its own, a norm takes the time of a copy.
+        assert (share < 1.0) == (name == "gb200")
+        row = only(tmp_path, head, f"{name},rms_norm,cudnn,{which},bfloat16,16384,4096,0.042")
+        assert row.simulated(gpu) == pytest.approx(launch + copied / share + fixed, rel=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -208,7 +244,7 @@ def test_cells_that_contradict_each_other_are_named(
     ("lines", "said"),
     [
         (["gpu,dtype,m,n,time_us"], "line 1: k: is missing; every line of a table of matmul needs it"),
-        ([f"{MATMUL},libary"], "line 1: libary: no such column in a table of matmul; one of contains, dtype,"),
+        ([f"{MATMUL},libary"], "line 1: libary: no such column in a table of matmul; one of batch, contains, dtype,"),
         ([f"{MATMUL},time_us"], "line 1: time_us: names 2 columns; keep one of them"),
         (
             ["size,seconds"],

@@ -14,7 +14,7 @@ from simulator.calibration.gpu_fit import FORMAT, ROUNDS, GpuFigures, fit_gpu, r
 from simulator.cluster.cluster import Gpu
 from simulator.cluster.gpu_file import load_gpu
 from simulator.model.kernel import Attention, Elementwise, Matmul
-from simulator.step.kernels.kernel_time import duration
+from simulator.step.kernels.kernel_time import default_attention, duration, kernel_model
 from tests.commands import Command, commands_in
 
 SHAPES = ((256, 256, 512), (512, 2048, 1024), (1024, 1024, 1024), (2048, 2048, 2048), (2048, 512, 4096),
@@ -43,7 +43,6 @@ def of(gpu: Gpu, share: float = 0.5) -> dict[str, Any]:
     }  # fmt: skip
 
 
-@pytest.mark.long
 def test_what_was_put_in_comes_out() -> None:
     """A B200's own kernels, fitted on the base of its data sheet: matmuls, copies, attention and norms as they were."""
     gpu = load_gpu("b200")
@@ -58,6 +57,12 @@ def test_what_was_put_in_comes_out() -> None:
     again = load_gpu(yaml.safe_load(found.to_yaml()))
     kernel = Matmul("", 4096, 4096, 4096)
     assert duration(kernel, again, "bfloat16") == pytest.approx(duration(kernel, gpu, "bfloat16"), rel=0.03)
+    # Each dtype's matmuls have constants of their own; attention is that of the library's default kernel.
+    kernels = found.gpu["kernels"]
+    for dtype in ("bfloat16", "tf32"):
+        assert kernels[f"matmul_{dtype}"].keys() == {"prologue", "efficiency", "overlap", "operand_rate", "source"}
+    assert kernels["matmul_float8_e4m3fn"]["source"] == gpu.facts["sources"]["constants.matmul_float8_e4m3fn_overlap"]
+    assert default_attention(again) == 2
     assert {one.kind for one in found.residuals} >= {"GPT step", "GPT memory"}
     assert any("sustained" in text for text in found.untold)
 
@@ -73,6 +78,17 @@ def test_the_share_of_elementwise_kernels_is_that_of_the_largest_arrays() -> Non
         for rows in ([large], [large, *small])
     )
     assert alone == beside
+
+
+def test_a_fit_keeps_the_copies_that_the_base_gpu_has() -> None:
+    """Eight-bit matmuls of an H100 copy b into the order that the kernel needs; no measurement shows this alone."""
+    figures = of(load_gpu("h100_sxm"))
+    figures["matmul"] = [row | {"dtype": "float8_e4m3fn", "seconds": row["seconds"]} for row in figures["matmul"][:3]]
+    found = fit_gpu(GpuFigures(**figures), "h100_sxm")
+    copies = kernel_model(load_gpu("h100_sxm")).value("matmul_float8_e4m3fn_copies")
+    assert copies > 0
+    assert kernel_model(load_gpu(found.gpu)).value("matmul_float8_e4m3fn_copies") == copies
+    assert not any("8-bit" in text for text in found.untold)
 
 
 def test_a_gpu_that_is_faster_than_its_data_sheet_is_another_one() -> None:

@@ -6,7 +6,7 @@ matmul constants, attention's share of the peak, and the elementwise kernels' sh
     figures (JSON)        constant in the GPU file            method
     matmul, largest rate  best_matmul_flops                   maximum over shapes
     copy                  stream_bandwidth                    maximum over sizes
-    matmul, every shape   launch, prologue, overlap, ...      kernels.fit (differential evolution)
+    matmul, every shape   prologue, efficiency, ... by dtype  kernels.fit (differential evolution)
     attention             attention_2                         bisection on the median error
     elementwise           elementwise                         median over the largest size
     gpt                   none: the test set                  simulated, only reported
@@ -26,12 +26,12 @@ from simulator.basics import registry, yaml_dialect
 from simulator.basics.document import load
 from simulator.basics.errors import ScenarioError, in_lines
 from simulator.basics.input_files import read_json
-from simulator.calibration.kernels import DTYPES, MatmulTable, fit
+from simulator.calibration.kernels import fit, with_constants
 from simulator.cluster.build import build
 from simulator.cluster.cluster import Gpu
 from simulator.cluster.gpu_file import load_gpu
 from simulator.engine.play import play
-from simulator.model.kernel import Attention, Elementwise, Kernel, Matmul
+from simulator.model.kernel import Attention, Elementwise, Matmul
 from simulator.model.load import load_transformer
 from simulator.step.framework import load_framework
 from simulator.step.kernels.kernel_time import duration, elementwise_share, kernel_model
@@ -42,8 +42,11 @@ from simulator.step.spec import bare_step
 
 FORMAT: Final = "simulator-gpu-1"
 _TWO_BYTES: Final = 2
-# Rounds of the search for matmul constants.
-ROUNDS: Final = 60
+# Constants of each dtype's matmuls, and rounds of the search for them.
+_MATMUL: Final = ("prologue", "efficiency", "overlap", "operand_rate")
+_DTYPES: Final = ("bfloat16", "tf32", "float8_e4m3fn")
+_DTYPE_ROUNDS: Final = 20
+ROUNDS: Final = _DTYPE_ROUNDS * len(_DTYPES)
 # Arrays read and written by a norm, an activation and an addition.
 _PASSES: Final[Mapping[str, tuple[int, int]]] = {"norm": (1, 1), "activation": (1, 1), "add": (2, 1)}
 
@@ -65,6 +68,15 @@ class MatmulRow(_Part):
     k: Count
     seconds: Seconds
 
+    @property
+    def flops(self) -> float:
+        """Rate [FLOP/s]."""
+        return 2.0 * self.m * self.n * self.k / self.seconds
+
+    def simulated(self, gpu: Gpu) -> float:
+        """Return the simulated time [s]."""
+        return duration(Matmul("", self.m, self.n, self.k), gpu, self.dtype)
+
 
 class CopyRow(_Part):
     """A measured copy in GPU memory: size [B] and time [s]."""
@@ -83,6 +95,12 @@ class AttentionRow(_Part):
     forward: Seconds
     forward_backward: Seconds
 
+    def simulated(self, gpu: Gpu) -> float:
+        """Return the simulated time of the forward and the backward kernel of generation 2 [s]."""
+        sizes = self.batch, self.heads, self.heads, self.seq_len, self.head_dim
+        passes = (Attention("", *sizes, causal=True, backward=backward) for backward in (False, True))
+        return sum(duration(kernel, gpu, "bfloat16", attention_generation=2) for kernel in passes)
+
 
 class ElementwiseRow(_Part):
     """A measured elementwise kernel over rows x columns numbers in bfloat16, with its time [s]."""
@@ -91,6 +109,12 @@ class ElementwiseRow(_Part):
     rows: Count
     columns: Count
     seconds: Seconds
+
+    def simulated(self, gpu: Gpu) -> float:
+        """Return the simulated time at the rate of a copy [s]."""
+        read, written = _PASSES[self.kind]
+        size = float(_TWO_BYTES * self.rows * self.columns)
+        return duration(Elementwise(self.kind, read * size, written * size), gpu, "bfloat16")
 
 
 class GptRow(_Part):
@@ -181,36 +205,35 @@ def fit_gpu(figures: GpuFigures, base: str, advance: Callable[[], None] | None =
     data = dict(load(registry.find("gpu", base)).data)
     data["product"] = f"{figures.device.get('name', base)}, measured"
     # Dtypes without rows are absent, and keep the base GPU's constants.
-    tables = _tables(figures.matmul)
+    tables = {dtype: [row for row in figures.matmul if row.dtype == dtype] for dtype in _DTYPES}
+    tables = {dtype: rows for dtype, rows in tables.items() if rows}
     peaks, untold = load_gpu(base).peak_flops, []
     best = {}
-    for dtype in tables:
-        row = max((row for row in figures.matmul if row.dtype == dtype), key=_rate)
+    for dtype, rows in tables.items():
+        row = max(rows, key=lambda row: row.flops)
         # Faster than the peak: most likely the wrong base GPU was given.
-        if _rate(row) > peaks.get(dtype, 0.0):
+        if row.flops > peaks.get(dtype, 0.0):
             raise ScenarioError(
-                f"matmul: {row.m} x {row.n} x {row.k} in {dtype} ran at {_rate(row) / 1e12:.0f} TFLOP/s, above "
+                f"matmul: {row.m} x {row.n} x {row.k} in {dtype} ran at {row.flops / 1e12:.0f} TFLOP/s, above "
                 f"the peak of {base}; set --base to the measured GPU"
             )
         # GPU files hold no best matmul in tf32.
         if dtype != "tf32":
-            best[dtype] = {
-                "value": f"{_rate(row) / 1e12:.1f} TFLOP/s",
-                "shape": [row.m, row.n, row.k],
-                "source": source,
-            }
+            best[dtype] = {"value": f"{row.flops / 1e12:.1f} TFLOP/s", "shape": [row.m, row.n, row.k], "source": source}
     data["best_matmul_flops"] = {**data.get("best_matmul_flops", {}), **best}
     # Reads and writes both count.
     stream = max(2 * row.nbytes / row.seconds for row in figures.copies)
     data["stream_bandwidth"] = {"value": f"{stream / 1e9:.0f} GB/s", "source": source}
     # Measured copies contain HBM's efficiency already.
     constants = {name: figure for name, figure in data.get("constants", {}).items() if name != "hbm_efficiency"}
-    data["constants"] = constants
+    # Measured attention stands for the library's default; the base GPU's newer kernels would hide it.
+    kernels = {name: fit for name, fit in data.get("kernels", {}).items() if not name.startswith("attention_4")}
+    data |= {"constants": constants, "kernels": kernels}
     # Matmuls first: the law needs only the data sheet and the figures set above.
-    estimates = fit(tables, kernel_model(load_gpu(data)), rounds=ROUNDS, advance=advance)
-    constants |= {name: {"value": float(f"{value:.4g}"), "source": source} for name, value in estimates.items()}
-    constants["attention_2"] = {"value": _attention(figures.attention, data), "source": source}
-    constants["elementwise"] = {"value": _elementwise(figures.elementwise, data), "source": source}
+    for dtype, rows in tables.items():
+        kernels[f"matmul_{dtype}"] = _matmuls(dtype, rows, load_gpu(data), advance) | {"source": source}
+    constants["attention_2"] = {"value": _attention(figures.attention, load_gpu(data)), "source": source}
+    constants["elementwise"] = {"value": _elementwise(figures.elementwise, load_gpu(data)), "source": source}
     if "float8_e4m3fn" not in tables:
         untold.append("8-bit matmuls: no measurement; the constants of the base GPU remain")
     # A GPU that computes for hours runs hotter and slower; measurements of seconds cannot show this.
@@ -221,80 +244,50 @@ def fit_gpu(figures: GpuFigures, base: str, advance: Callable[[], None] | None =
     return GpuFit(data, tuple(_residuals(figures, data)), tuple(untold))
 
 
-def _rate(row: MatmulRow) -> float:
-    return 2.0 * row.m * row.n * row.k / row.seconds
+def _matmuls(dtype: str, rows: Sequence[MatmulRow], gpu: Gpu, advance: Callable[[], None] | None) -> dict[str, float]:
+    """Return the constants of a dtype's matmuls: those of `_MATMUL` are fitted, `copies` is the base GPU's."""
+    model = kernel_model(gpu)
+    copies = model.constants.get(f"{model.matmul_family(dtype)}_copies")
+    own = {} if copies is None else {"copies": copies.value}
+    # A constant of the same kernel keeps `copies` beside the constants that the search changes.
+    start = with_constants(gpu, {f"matmul_{dtype}_{name}": value for name, value in own.items()})
+    names = [f"matmul_{dtype}_{name}" for name in _MATMUL]
+    found = fit([rows], start, names, rounds=_DTYPE_ROUNDS, advance=advance)
+    return {name: float(f"{value:.4g}") for name, value in zip(_MATMUL, found.values(), strict=True)} | own
 
 
-def _tables(rows: Sequence[MatmulRow]) -> dict[str, MatmulTable]:
-    import numpy as np
-
-    tables = {}
-    for dtype in DTYPES:
-        dtype_rows = [row for row in rows if row.dtype == dtype]
-        if dtype_rows:
-            shapes = np.array([[1, row.m, row.n, row.k] for row in dtype_rows], np.int64)
-            tables[dtype] = MatmulTable(shapes, np.array([row.seconds for row in dtype_rows]))
-    return tables
-
-
-def _kernels(row: AttentionRow) -> tuple[Attention, Attention]:
-    forward = Attention(
-        "attention", row.batch, row.heads, row.heads, row.seq_len, row.head_dim, causal=True, backward=False
-    )
-    return forward, replace(forward, backward=True)
-
-
-def _attention(rows: Sequence[AttentionRow], data: Mapping[str, Any]) -> float:
+def _attention(rows: Sequence[AttentionRow], gpu: Gpu) -> float:
     """Return the share of the peak at which simulated attention takes the measured time, in the median over rows."""
     low, high = 0.01, 1.0
-    # Bisection: a larger share means shorter times; 30 halvings are exact to 1e-9.
-    for _ in range(30):
+    # Bisection: a larger share means shorter times; 20 halvings are exact to 1e-6.
+    for _ in range(20):
         share = (low + high) / 2
-        gpu = _with_constant(data, "attention_2", share)
-        errors = [sum(_time(kernel, gpu) for kernel in _kernels(row)) / row.forward_backward for row in rows]
-        low, high = (share, high) if median(errors) > 1.0 else (low, share)
+        changed = with_constants(gpu, {"attention_2": share})
+        slower = median(row.simulated(changed) / row.forward_backward for row in rows) > 1.0
+        low, high = (share, high) if slower else (low, share)
     return float(f"{high:.3g}")
 
 
-def _elementwise(rows: Sequence[ElementwiseRow], data: Mapping[str, Any]) -> float:
+def _elementwise(rows: Sequence[ElementwiseRow], gpu: Gpu) -> float:
     """Return the elementwise kernels' rate relative to the copy rate: median over rows with the largest size."""
-    gpu = load_gpu(dict(data))
     # Smaller arrays fit into the cache, or are bound by launches.
     largest = max(row.rows * row.columns for row in rows)
-    shares = [_time(_streamed(row), gpu) / row.seconds for row in rows if row.rows * row.columns == largest]
+    shares = [row.simulated(gpu) / row.seconds for row in rows if row.rows * row.columns == largest]
     return float(f"{min(1.0, median(shares)):.3g}")
-
-
-def _streamed(row: ElementwiseRow) -> Elementwise:
-    read, written = _PASSES[row.kind]
-    size = float(_TWO_BYTES * row.rows * row.columns)
-    return Elementwise(row.kind, read * size, written * size)
-
-
-def _with_constant(data: Mapping[str, Any], name: str, value: float) -> Gpu:
-    return load_gpu({**data, "constants": {**data["constants"], name: value}})
-
-
-def _time(kernel: Kernel, gpu: Gpu, dtype: str = "bfloat16") -> float:
-    return duration(kernel, gpu, dtype)
 
 
 def _residuals(figures: GpuFigures, data: Mapping[str, Any]) -> list[GpuResidual]:
     gpu = load_gpu(dict(data))
     residuals = [
-        GpuResidual(
-            "matmul", f"{r.m} x {r.n} x {r.k} {r.dtype}", r.seconds, _time(Matmul("", r.m, r.n, r.k), gpu, r.dtype)
-        )
-        for r in figures.matmul
+        GpuResidual("matmul", f"{r.m} x {r.n} x {r.k} {r.dtype}", r.seconds, r.simulated(gpu)) for r in figures.matmul
     ]
     for row in figures.attention:
         name = f"{row.batch} x {row.heads} heads, {row.seq_len} tokens, {row.head_dim} wide"
-        both = sum(_time(kernel, gpu) for kernel in _kernels(row))
-        residuals.append(GpuResidual("attention", name, row.forward_backward, both))
+        residuals.append(GpuResidual("attention", name, row.forward_backward, row.simulated(gpu)))
     # `duration` gives a kernel's time at the full copy rate.
     share = elementwise_share(gpu)
     residuals += [
-        GpuResidual("elementwise", f"{r.kind} {r.rows} x {r.columns}", r.seconds, _time(_streamed(r), gpu) / share)
+        GpuResidual("elementwise", f"{r.kind} {r.rows} x {r.columns}", r.seconds, r.simulated(gpu) / share)
         for r in figures.elementwise
     ]
     for step in figures.gpt:

@@ -77,6 +77,7 @@ WITHOUT_CODE: Final = (
     ("diff", "out", "out"),
     ("diff", "out", "out", "--html", "diff.html"),
     ("flight-recorder", "profile.json"),
+    ("support",),
 )
 TINY: Final = {
     "model_type": "gpt2", "n_embd": 16, "n_layer": 4, "n_head": 2, "n_positions": 8, "vocab_size": 32,

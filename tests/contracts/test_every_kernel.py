@@ -7,6 +7,7 @@ field that changes FLOPs and is forgotten in the time would go unseen.
 from __future__ import annotations
 
 from dataclasses import fields, replace
+from itertools import product
 from typing import Any, Final, get_args
 
 import pytest
@@ -31,8 +32,9 @@ LESS: Final[dict[type, dict[str, Any]]] = {
 }
 # Fields that say no amount.
 WITHOUT_AMOUNT: Final[dict[type, set[str]]] = {
-    # A convolution's repeated pixels take bytes away (tests/theory/test_layer_list.py).
-    Matmul: {"name", "of_weights", "dtype", "reread"},
+    # A convolution's repeated pixels take bytes away (tests/theory/test_layer_list.py). Groups of rows have
+    # constants of their own (tests/unit/test_kernel_time.py).
+    Matmul: {"name", "of_weights", "dtype", "reread", "grouped"},
     # Fewer heads of keys and values move fewer bytes and compute as much. Sums of a ring's steps are kernels of their
     # own (tests/theory/test_model_parallel.py). Windows belong to causal kernels (tests/theory/test_model_families.py).
     Attention: {"name", "causal", "backward", "kv_heads", "summed", "opens", "closes", "window", "chunked", "capped"},
@@ -40,6 +42,10 @@ WITHOUT_AMOUNT: Final[dict[type, set[str]]] = {
     Elementwise: {"name", "fusible", "of_weights", "single", "decoded"},
 }
 GPUS: Final = [load_gpu(name) for name in registry.names("gpu")]
+# Every generation of attention, on a GPU that has it.
+GENERATIONS: Final = [
+    (name, number) for name in ("h100_sxm", "gb200") for number in attention_generations(load_gpu(name))
+]
 AMOUNTS: Final = [(kind, field) for kind, own in LESS.items() for field in own]
 
 
@@ -55,22 +61,24 @@ def test_no_kernel_is_faster_than_the_roofs(kind: type, gpu: Any) -> None:
     """FLOPs by the kind's own formula at the peak, and its bytes at HBM's bandwidth, whatever tiles it is made of."""
     kernel = EXAMPLES[kind]
     dtype = "bfloat16" if "bfloat16" in gpu.peak_flops else "float16"
-    seconds = duration(kernel, gpu, dtype, attention_generation=attention_generations(gpu)[0])
-    assert seconds >= kernel.flops / kernel_model(gpu).peak_flops(dtype)
-    assert seconds >= kernel.nbytes(2) / gpu.hbm_bandwidth
+    others = [replace(kernel, grouped=True)] if isinstance(kernel, Matmul) else []
+    for each, generation in product([kernel, *others], attention_generations(gpu)):
+        seconds = duration(each, gpu, dtype, attention_generation=generation)
+        assert seconds >= kernel.flops / kernel_model(gpu).peak_flops(dtype)
+        assert seconds >= kernel.nbytes(2) / gpu.hbm_bandwidth
 
 
 @pytest.mark.parametrize("backward", [False, True])
-@pytest.mark.parametrize("generation", attention_generations(load_gpu("h100_sxm")))
+@pytest.mark.parametrize(("name", "generation"), GENERATIONS)
 @pytest.mark.parametrize(("kind", "field"), AMOUNTS, ids=lambda one: one if isinstance(one, str) else one.__name__)
 def test_a_quarter_of_an_amount_takes_less_of_everything(
-    kind: type, field: str, generation: int, *, backward: bool
+    kind: type, field: str, name: str, generation: int, *, backward: bool
 ) -> None:
     """A kernel with a quarter of an amount has fewer FLOPs or bytes, and takes at most two thirds of the time.
 
     A window of a quarter of the keys that only counts fewer FLOPs would take the whole time.
     """
-    gpu, whole = load_gpu("h100_sxm"), EXAMPLES[kind]
+    gpu, whole = load_gpu(name), EXAMPLES[kind]
     whole = replace(whole, backward=backward) if isinstance(whole, Attention) else whole
     part = replace(whole, **{field: LESS[kind][field]})
     assert part.flops < whole.flops or part.nbytes(2) < whole.nbytes(2)
@@ -81,9 +89,9 @@ def test_a_quarter_of_an_amount_takes_less_of_everything(
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("backward", [False, True])
-@pytest.mark.parametrize("generation", attention_generations(load_gpu("h100_sxm")))
-def test_keys_as_long_as_the_sequence_are_all_keys(generation: int, *, causal: bool, backward: bool) -> None:
-    gpu = load_gpu("h100_sxm")
+@pytest.mark.parametrize(("name", "generation"), GENERATIONS)
+def test_keys_as_long_as_the_sequence_are_all_keys(name: str, generation: int, *, causal: bool, backward: bool) -> None:
+    gpu = load_gpu(name)
     limited = Attention("attention", 2, 16, 16, 4096, 128, causal=causal, backward=backward, keys=4096)
     plain = replace(limited, keys=None)
     assert limited.flops == plain.flops

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from statistics import median
 from typing import Any
 
 import pytest
 
+from simulator.calibration.kernel_rows import kernel_rows
+from simulator.calibration.measured_kernels import MeasuredMatmul
 from simulator.cluster.build import build
 from simulator.cluster.cluster import MachineCollective, Steps
 from simulator.cluster.gpu_file import load_gpu
@@ -18,7 +21,6 @@ from simulator.model.shape import Transformer
 from simulator.records.operation import ISSUE, Allocate, Collective, Compute, Free
 from simulator.step.framework import Framework, MemoryBuffer, load_framework
 from simulator.step.kernels.framework_operations import narrow_casts
-from simulator.step.kernels.kernel_time import duration
 from simulator.step.parallelism import Parallelism
 from simulator.step.precision import Precision
 from simulator.step.units import batch_of, units
@@ -126,12 +128,20 @@ def test_casts_to_four_bits_read_twice_and_write_half_a_byte_and_a_scale_for_six
     assert cast.written == 2 * elements * (8 + 1) / 16
 
 
-def test_matmuls_in_four_bits_take_half_as_long_as_in_eight_on_a_b200() -> None:
-    """9,000 against 4,500 TFLOP/s, if launch, prologue and HBM hide: a cube of 16,384."""
+def test_matmuls_in_four_bits_gain_as_little_over_eight_as_measured_on_a_b200() -> None:
+    """Peaks of 9,000 and 4,500 TFLOP/s; measured times in four bits, with their casts, are 0.88 of those in eight."""
+    rows = {
+        (row.dtype, row.m, row.n, row.k): row
+        for row in kernel_rows("matmul")
+        if isinstance(row, MeasuredMatmul) and row.gpu == "b200" and row.m * row.n * row.k > 5e11
+    }
+    pairs = [(four, rows["fp8", *shape]) for (dtype, *shape), four in rows.items()
+             if dtype == "nvfp4" and ("fp8", *shape) in rows]  # fmt: skip
     gpu = load_gpu("b200")
-    cube = Matmul("cube", 16_384, 16_384, 16_384)
-    four, eight = (duration(cube, gpu, dtype, sustained=True) for dtype in ("float4_e2m1fn", "float8_e4m3fn"))
-    assert four / eight == pytest.approx(4500 / 9000, rel=0.03)
+    measured = median(four.seconds / eight.seconds for four, eight in pairs)
+    simulated = median(four.simulated(gpu) / eight.simulated(gpu) for four, eight in pairs)
+    assert simulated == pytest.approx(measured, rel=0.06)
+    assert 4500 / 9000 < simulated < 1
 
 
 def test_four_bits_are_cast_after_the_exchange_and_heads_stay_wide() -> None:

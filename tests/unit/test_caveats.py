@@ -128,10 +128,14 @@ def test_measured_constants_need_no_caveat_and_those_of_another_machine_do() -> 
         "start-up as dgx_b200 (the same cards)",
     ]
     told = caveats(training("dgx_a100", 8))
-    assert list(told) == ["interval", "framework"]
+    assert list(told) == ["interval", "evidence", "framework"]
     assert re.fullmatch(
         r"uncertainty \(80 %\) of the step time: ±\d+ %, from the errors of comparable measured runs",
         told["interval"][0],
+    )
+    assert re.fullmatch(
+        r"\d+ % of the time rests on kernels and collectives measured on this GPU and machine, \d+ % on assumptions",
+        told["evidence"][0],
     )
 
 

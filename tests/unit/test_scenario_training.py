@@ -94,7 +94,7 @@ def test_what_is_left_out_has_the_defaults_of_the_design() -> None:
     assert step.precision == Precision(
         params="bfloat16", grads="bfloat16", reduce="float32", master="float32", matmul="bfloat16"
     )
-    assert (step.keys.attention, step.keys.attention_generation) == ("flash", 2)
+    assert (step.keys.attention, step.keys.attention_generation) == ("flash", "auto")
     assert (step.keys.collectives, step.keys.compile, step.keys.dropout) == ("auto", False, False)
     assert step.optimizer == OPTIMIZERS.find("adam")
     assert step.model.num_layers == 12
@@ -233,7 +233,7 @@ def test_everything_is_written_out() -> None:
         },
         "activation_checkpointing": "none",
         "attention": "flash",
-        "attention_generation": 2,
+        "attention_generation": "auto",
         "optimizer": {
             "name": "adam", "distribution": "auto", "iterations": 5, "implementation": "auto", "state_dtype": "auto",
         },
@@ -488,7 +488,10 @@ DTYPES = "one of bfloat16, float16, float32, float64"
         ({"activation_checkpointing": None}, "activation_checkpointing: got nothing; must be one of none, full, sqrt, "
          "attention, selective_op, feed_forward, activation, or {every: 2}, or a list of layers"),
         ({"attention": "flsh"}, "attention: got 'flsh'; one of eager, flash, standard; did you mean 'flash'?"),
-        ({"attention_generation": 4}, "attention_generation: got 4; must be at most 3"),
+        ({"attention_generation": 5}, "attention_generation: got 5; must be at most 4, or auto"),
+        ({"attention_generation": "fast"}, "attention_generation: got 'fast'; must be a whole number, or auto"),
+        ({"attention_generation": 4}, "attention_generation: got 4; a100_sxm_80gb runs flash attention generations 1, "
+         "2, because generation 4 has kernels for Blackwell GPUs only"),
         ({"optimizer": "nesterov"}, "optimizer: got 'nesterov'; has the same states as momentum; write momentum"),
         (
             {"optimizer": {"implementation": "apex"}},

@@ -27,7 +27,7 @@ from simulator.calibration.training_runs.fitting import (
     with_values,
 )
 from simulator.calibration.training_runs.playing import PlayedRow, frameworks, play_rows
-from simulator.calibration.training_runs.rows import BEST_MATMUL, MeasuredRow, cluster_of, measured, step_of
+from simulator.calibration.training_runs.rows import MeasuredRow, cluster_of, measured, step_of
 from simulator.calibration.training_runs.summary import apart, by_group, errors, of_memory, worst
 from simulator.cluster.gpu_file import load_gpu
 from simulator.engine.jitter import Jitter
@@ -48,7 +48,7 @@ from simulator.step.spec import TrainingStep, bare_step
 from simulator.step.units import units
 from tools.validation import cut_text as cut_page_text
 from tools.validation import error_plot as plot_validation
-from tools.validation import kernel_checks, machines_text, training_text
+from tools.validation import machines_text, training_text
 from tools.validation.ablation import behind
 from tools.validation.constants import counted
 from tools.validation.training_page import finding
@@ -168,10 +168,14 @@ def test_scales_for_each_block_make_weight_gradients_slowest() -> None:
         for scaling in ("tensor", "block")
     )
     bare = duration(Matmul("", 8192, 4096, 4096), H100, "float8_e4m3fn")
+    found = {}
     for of_weights, how in ((False, "float8 block 1x128_128x128"), (True, "float8 block 1x128_1x128")):
         kernel = Matmul("", 8192, 4096, 4096, of_weights=of_weights)
-        slower = 1 + (block.seconds(kernel) - tensor.seconds(kernel)) / bare
-        assert slower == pytest.approx(measured(how), abs=0.01)
+        found[how] = 1 + (block.seconds(kernel) - tensor.seconds(kernel)) / bare
+        # Constants of blocks are fitted to another library's kernels.
+        assert found[how] == pytest.approx(measured(how), abs=0.03)
+    plain, gradient = found.values()
+    assert gradient / plain == pytest.approx(1.41 / 1.17)
 
 
 def _times(how: str) -> dict[tuple[str, str, str], float]:
@@ -457,22 +461,6 @@ def test_the_linear_system_gives_back_what_was_played() -> None:
     assert found[0] == pytest.approx(played[0].error)
 
 
-def test_kernels_without_a_constant_are_told_by_the_table_and_by_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a launch small matmuls are far too fast; attention at the peak shortens a step; others stay."""
-    monkeypatch.setattr(kernel_checks, "KERNELS", {"launch": 0.0})
-    monkeypatch.setattr(kernel_checks, "_OTHERS", {BEST_MATMUL: 1.0, "attention_2": 1.0})
-    monkeypatch.setattr(kernel_checks, "_ROUNDS", 1)
-    framework = frameworks()["llm_foundry"]
-    played = play_rows([replace(small(139), gpus=2)], frameworks(), jobs=1)
-    found = {one.name: one for one in kernel_checks.without_kernel_constants(played, framework, jobs=1)}
-    assert list(found) == [
-        "all constants", "without launch", f"without {BEST_MATMUL}", "without attention_2", "without communication_sms",
-    ]  # fmt: skip
-    medians = {name: one.tables["bfloat16"].median for name, one in found.items()}
-    assert medians["without launch"] > 2 * medians["all constants"]
-    assert medians["without attention_2"] == medians["without communication_sms"] == medians["all constants"]
-
-
 def test_constants_of_a_rows_gpu_can_be_changed() -> None:
     row = replace(small(), gpus=2, accumulation=1)
     framework = frameworks()["llm_foundry"]
@@ -484,11 +472,20 @@ def test_constants_are_counted_by_dtype() -> None:
     gpu = cluster_of("h100_sxm", 8).gpus[0]
     one = counted(("elementwise",), (), gpu)
     both = counted(("elementwise",), (), gpu, ("bfloat16", "float8_e4m3fn"))
-    assert one["matmul table"] == ("launch", "matmul_prologue", "matmul_bfloat16_overlap")
-    assert one["published figures"] == ("best_matmul bfloat16", "hbm_efficiency", "attention_2")
-    assert set(both["matmul table"]) - set(one["matmul table"]) == {"matmul_float8_e4m3fn_copies"}
-    assert set(both["published figures"]) - set(one["published figures"]) == {"best_matmul float8_e4m3fn"}
-    assert sum(map(len, one.values())) == 8
+    each = ("prologue", "efficiency", "overlap", "operand_rate")
+    assert one["kernels"] == ("launch", *(f"matmul_bfloat16_{name}" for name in each))
+    assert one["published figures"] == ("hbm_efficiency", "attention_2")
+    eight_bit = {f"matmul_float8_e4m3fn_{name}" for name in (*each, "copies")}
+    assert set(both["kernels"]) - set(one["kernels"]) == eight_bit
+    assert both["published figures"] == one["published figures"]
+    assert sum(map(len, one.values())) == 9
+
+
+def test_the_best_matmul_counts_where_no_efficiency_is_fitted() -> None:
+    """An A100 on PCIe has the constants of an A100 on SXM, with the efficiency of its own best matmul."""
+    found = counted((), (), cluster_of("a100_pcie_80gb", 1).gpus[0])
+    assert found["published figures"] == ("best_matmul bfloat16", "hbm_efficiency", "attention_2")
+    assert not any("efficiency" in name for name in found["kernels"])
 
 
 @pytest.mark.parametrize("gpu", ["h100_sxm", "a100_sxm_80gb"])

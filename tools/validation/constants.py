@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from typing import Final
 
 from simulator.cluster.cluster import Gpu
-from simulator.step.kernels.kernel_model import BY_DTYPE, kernel_model
+from simulator.step.kernels.kernel_model import MATMUL, kernel_model
 
-# Kernel constants by origin: fitted to the matmul table, published figures, or guessed.
-_KERNELS: Final = ("launch", "matmul_prologue")
+# Kernel constants besides those of matmuls, by origin: fitted to kernels, published figures, or guessed.
+_KERNELS: Final = ("launch",)
 _PUBLISHED: Final = ("hbm_efficiency", "attention_2")
 _COMMUNICATION: Final = ("communication_sms",)
 
@@ -34,14 +34,19 @@ def counted(
     Returns
     -------
     dict of str to tuple of str
-        "training rows", "matmul table", "published figures", "guesses", "collectives".
+        "training rows", "kernels", "published figures", "guesses", "collectives".
     """
     model = kernel_model(gpu)
-    by_dtype = tuple(f"matmul_{dtype}_{name}" for dtype in dtypes for name in BY_DTYPE)
-    best = tuple(f"best_matmul {dtype}" for dtype in dtypes if dtype in model.gpu.facts["best_matmul"])
+    matmuls = (f"{model.matmul_family(dtype)}_{name}" for dtype in dtypes for name in MATMUL)
+    fitted = [name for name in dict.fromkeys(matmuls) if name in model.constants]
+    # Without an efficiency of its own, a GPU has those that follow from its best matmul.
+    best: tuple[str, ...] = ()
+    if "matmul_bfloat16_efficiency" not in gpu.facts["constants"] and "bfloat16" in gpu.facts["best_matmul"]:
+        best = tuple(f"best_matmul {dtype}" for dtype in dtypes if dtype in gpu.facts["best_matmul"])
+        fitted = [name for name in fitted if not name.endswith("_efficiency")]
     return {
         "training rows": tuple(own),
-        "matmul table": (*_KERNELS, *(name for name in by_dtype if name in model.constants)),
+        "kernels": (*_KERNELS, *fitted),
         "published figures": (*best, *(name for name in _PUBLISHED if name in model.constants)),
         "guesses": _COMMUNICATION,
         "collectives": tuple(machine),

@@ -102,7 +102,7 @@ def fits() -> Iterator[KernelFit]:
             if any(row.with_cast for row in rows):
                 kernels[f"cast_{dtype}"] = _CAST
             if dtype == "bfloat16" and gpu in _XLA:
-                tables.append(_xla(gpu))
+                tables.append(xla_rows(gpu, dtype))
                 source += " and OpenXLA's (gemm.csv, gemm_other.csv)"
             yield KernelFit(gpu, kernels, tables, source)
     experts = kernel_rows(FOLDER / "experts.csv")
@@ -138,19 +138,26 @@ def fits() -> Iterator[KernelFit]:
                 )
 
 
-def _xla(gpu: str) -> list[MeasuredKernel]:
-    """Return OpenXLA's bfloat16 matmuls of a GPU."""
-    sizes = ("batch", "m", "n", "k")
+def xla_rows(gpu: str, dtype: str) -> list[MeasuredMatmul]:
+    """Return OpenXLA's matmuls of a GPU: "bfloat16", "tf32" or "float8_e4m3fn" of "h100_sxm"; fewer of "b200" and
+    "mi300x".
+    """
     if gpu == "h100_sxm":
-        lines = [({key: row[key] for key in sizes}, row["bfloat16"]) for row in read_table("gemm.csv")]
+        lines = [(row, row[dtype]) for row in read_table("gemm.csv")]
     else:
-        other = [row for row in read_table("gemm_other.csv") if (row["gpu"], row["dtype"]) == (gpu, "bfloat16")]
-        lines = [({key: row[key] for key in sizes}, row["microseconds"]) for row in other]
+        other = [row for row in read_table("gemm_other.csv") if (row["gpu"], row["dtype"]) == (gpu, dtype)]
+        lines = [(row, row["microseconds"]) for row in other]
     return [
         MeasuredMatmul(
-            gpu=gpu, dtype="bfloat16", time_us=float(time), **{key: int(value) for key, value in size.items()}
-        )  # type: ignore[arg-type]
-        for size, time in lines
+            gpu=gpu,
+            dtype=dtype,
+            batch=int(row["batch"]),
+            m=int(row["m"]),
+            n=int(row["n"]),
+            k=int(row["k"]),
+            time_us=float(time),
+        )
+        for row, time in lines
     ]
 
 

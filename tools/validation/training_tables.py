@@ -16,7 +16,6 @@ from simulator.calibration.training_runs.validation_tables import error_cells
 from simulator.step.framework import BARE, Framework
 from tools.validation.ablation import FACTS, NUMBERS, AblationRow, behind
 from tools.validation.constants import counted
-from tools.validation.kernel_checks import without_kernel_constants
 from tools.validation.rules_of_thumb import by_median, said
 
 # Rows with at most this many GPUs are simulated quickly; `behind` simulates a row some twenty times.
@@ -85,7 +84,7 @@ def counts(outcomes: Sequence[PlayedRow], known: Mapping[str, Framework]) -> Tab
         by_origin = counted(*behind(row, framework), cluster_of(row.gpu, 1).gpus[0], dtypes)
         numbers = (*(str(len(names)) for names in by_origin.values()), str(sum(map(len, by_origin.values()))))
         rows.append((f"{table}{', eight bits' * eight_bit}", gpu, row.name, *numbers))
-    head = ("source", "GPU", "row", "framework", "matmul table", "published", "guessed", "collectives", "together")
+    head = ("source", "GPU", "row", "framework", "kernels", "published", "guessed", "collectives", "together")
     return Table("number of constants behind a row", head, tuple(rows))
 
 
@@ -101,13 +100,3 @@ def ablated(taken: Iterable[AblationRow]) -> Table:
     ]  # fmt: skip
     head = ("framework", "without", "rows", "time: median", "90 % below", "middle", "memory: median")
     return Table("errors without each number and fact of the frameworks", head, tuple(rows))
-
-
-def kernels_removed(outcomes: Sequence[PlayedRow], framework: Framework, jobs: int = 2) -> Table:
-    """Return a table with errors in the matmul table and in training rows, without each kernel constant."""
-    rows = []
-    for without in without_kernel_constants(outcomes, framework, jobs):
-        tables = tuple(f"{100 * errors.median:.1f}, {100 * errors.most:.1f}" for errors in without.tables.values())
-        rows.append((without.name, *tables, f"{100 * without.rows.median:.1f}, {100 * without.rows.most:.1f}"))
-    head = ("constants of kernels", "table, bfloat16", "table, tf32", "table, fp8", "training rows")
-    return Table("errors without each constant of the kernels: median and 90 % quantile, per cent", head, tuple(rows))

@@ -141,9 +141,10 @@ separate matrix, and `selective_op` recomputes every second matrix (`split_maps`
 
 The third table counts the constants that a row depends on, for a single row with at most 64 GPUs from each source, GPU
 and dtype. A framework's number, or a constant of the machine's collectives, counts if a change of the constant by a
-tenth moves the row's time by a thousandth or more. "Published" figures are the best matmul found by a search, the share
-of HBM bandwidth in a stream benchmark, and flash attention's share of the peak. Data sheets (peaks, clocks, SMs,
-exponentials in a clock) are not counted.
+tenth moves the row's time by a thousandth or more. Constants of "kernels" are fitted to measured kernels
+([kernels.md](kernels.md)). "Published" figures are the best matmul found by a search, where no efficiency is fitted,
+the share of HBM bandwidth in a stream benchmark, and flash attention's share of the peak. Data sheets (peaks, clocks,
+SMs, exponentials in a clock) are not counted.
 
 """
 
@@ -158,16 +159,7 @@ on rows with few GPUs.
 REMOVED: Final = """## Is each constant needed?
 
 Each constant is set to its value in a bare kernel, each fact to false, and the remaining constants are fitted again.
-The figures in this table and the next come from the fit's linear system, with communication as simulated.
-
-"""
-
-KERNELS: Final = """\
-The next table does the same for the constants of single kernels. Each constant is set to a value without effect. The
-constants fitted to the matmul table together with the removed constant are fitted again, and then the constants of the
-training rows. The first fit is a short search with a noise of tenths of a per cent. The table shows median and 90 % of
-the errors' sizes in per cent; the first three columns are the whole matmul table of the H100, with 375 rows per dtype.
-The effect of communication on kernels is found by simulating the rows again.
+The figures come from the fit's linear system, with communication as simulated.
 
 """
 
@@ -195,11 +187,9 @@ allocated bytes and the peak are within 2 % or 100 MB in every run
 
 SHORT: Final = """## Where it falls short
 
-- Neither these rows nor the matmul table determine `hbm_efficiency`. Without it, `elementwise` and `parameter_bytes`
-  grow by an eighth, and the errors stay the same. The constant is kept because stream benchmarks of the same chips
-  would otherwise be simulated 9 to 33 % too fast.
-- `copies`, `matmul_tf32_*` and the best eight-bit matmul have no effect on a row in bfloat16. They belong to rows in
-  other dtypes.
+- These rows do not determine `hbm_efficiency`: without it, `elementwise` and `parameter_bytes` grow by an eighth, and
+  the errors stay the same. The constant is kept because stream benchmarks of the same chips would otherwise be
+  simulated 9 to 33 % too fast.
 - `elementwise`, `parameter_bytes` and `sustained` partly replace each other: removing one constant moves the others.
   The rows determine the sum of the three well, and each constant alone less well.
 - The 30 B model at sequence 8192 was measured a quarter slower than similar rows, on both GPUs; its memory is nearly

@@ -61,8 +61,6 @@ PRINTED_MEMORY: Final[Mapping[str, PrintedMemory]] = {
 IMPLEMENTATIONS: Final[Mapping[str, Implementation | None]] = {"": None} | {
     name: name for name in get_args(Implementation)
 }
-# Name for the best matmul's share of the peak, among changes of a GPU's constants.
-BEST_MATMUL: Final = "best_matmul"
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,16 +331,8 @@ def cluster_of(gpu: str, gpus: int, changes: Changes = (), topology: str = "", n
     # Changed constants need a GPU written out in full.
     base = _gpu(gpu)
     data = dict(load(registry.find("gpu", base)).data) if isinstance(base, str) else base
-    other = dict(changes)
-    if BEST_MATMUL in other:
-        share = other.pop(BEST_MATMUL)
-        peak = load_gpu(base).peak_flops
-        data["best_matmul_flops"] = {
-            dtype: f"{share * peak[dtype] / 1e12} TFLOP/s" for dtype in data["best_matmul_flops"]
-        }
-    return build(
-        topology, gpus, gpu=data | {"constants": {**data.get("constants", {}), **other}}, network_time=network_time
-    )
+    constants = {**data.get("constants", {}), **dict(changes)}
+    return build(topology, gpus, gpu=data | {"constants": constants}, network_time=network_time)
 
 
 def _topology(name: str) -> str | dict[str, Any]:
