@@ -63,7 +63,8 @@ def test_a_report_tells_the_evidence_of_its_whole_busy_time_and_where_the_host_d
     for name, model, framework in (("dense", "gpt2", "nemo"), ("experts", "qwen3_30b_a3b", "transformers")):
         (tmp_path / f"{name}.yaml").write_text(
             f"name: {name}\ncluster: {{topology: dgx_b200, world_size: 8}}\n"
-            f"training: {{model: {model}, seq_len: 1024, activation_checkpointing: full, framework: {framework}, sharding: zero3}}\n"
+            f"training: {{model: {model}, seq_len: 1024, framework: {framework}, sharding: zero3,"
+            " activation_checkpointing: full}\n"
         )
         told = cli("run", f"{name}.yaml").out
         report = json.loads((tmp_path / f"runs/{name}-0001/report.json").read_text())["points"][0]["report"]

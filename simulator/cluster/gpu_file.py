@@ -78,7 +78,7 @@ KERNEL_CONSTANTS: Final[Mapping[str, Any]] = MappingProxyType(
         "operand_rate": Annotated[float, Field(gt=0)],
     }
 )
-_Kernel: Any = create_model(
+_Kernel: Any = create_model(  # type: ignore[call-overload]
     "_Kernel", __base__=_Fitted, **{name: (form | None, None) for name, form in KERNEL_CONSTANTS.items()}
 )
 

@@ -11,7 +11,6 @@ from simulator.basics.errors import ScenarioError
 from simulator.cli.options import NoPlugins
 from simulator.scenario.template import template
 
-
 _QUESTION: Final = "What do we want to know?"
 # Figures of an H100's data sheet; whoever writes a file of another GPU replaces them.
 _GPU: Final = """# A GPU from its data sheet: replace every value, and write where it is from.
@@ -59,8 +58,8 @@ def command(
     try:
         # Mode "x" creates the file or fails, in one step.
         with path.open("x", encoding="utf-8") as file:
-            kind = "training" if training else "collective"
-            file.write(_GPU.format(name=name) if gpu else template(name, question, kind))
+            text = template(name, question, "training" if training else "collective")
+            file.write(_GPU.format(name=name) if gpu else text)
     except FileExistsError:
         raise ScenarioError(f"{path}: the file exists already; choose another name, or remove the file") from None
     except OSError as error:
