@@ -19,7 +19,6 @@ from simulator.basics.errors import UnknownNameError
 from simulator.basics.measured_tables import read_table
 from simulator.cluster.build import build
 from simulator.cluster.cluster import Cluster, chip_of
-from simulator.cluster.gpu_file import load_gpu
 from simulator.model.load import load_transformer
 from simulator.model.shape import Transformer
 from simulator.scenario.build_training import to_step
