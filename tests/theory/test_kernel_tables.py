@@ -28,6 +28,7 @@ from simulator.step.kernels.kernel_time import duration, kernel_model
 from simulator.step.kernels.matmul_time import MatmulConstants
 from tools.validation.kernel_constants import fits, xla_rows
 from tools.validation.kernel_plot import figure, panels
+from tools.validation.small_matmuls import TABLES, ratios
 
 DTYPES = ("bfloat16", "tf32", "float8_e4m3fn")
 H100 = load_gpu("h100_sxm")
@@ -99,10 +100,9 @@ def test_norms_are_as_near_to_the_table_as_aimed_at(group: tuple[str, str, str])
     assert errors(groups("norms")[group])[0] <= NORMS
 
 
-def xla_error(gpu: str, dtype: str) -> tuple[float, float]:
+def xla_error(gpu: str, dtype: str, least: int = 0) -> tuple[float, float]:
     """Median and 90 % quantile of |ln(simulated / measured)| over OpenXLA's table."""
-    taken = [duration(Matmul("", r.m, r.n, r.k, r.batch), gpu_named(gpu), dtype) for r in xla_rows(gpu, dtype)]
-    off = np.abs(np.log(taken) - np.log([row.seconds for row in xla_rows(gpu, dtype)]))
+    off = np.abs(np.log(ratios(gpu, dtype, least)))
     return float(np.quantile(off, 0.5)), float(np.quantile(off, 0.9))
 
 
@@ -121,14 +121,24 @@ def test_matmuls_are_near_to_the_table_of_openxla(gpu: str, dtype: str, median: 
     assert (found[0] <= median, found[1] <= most) == (True, True)
 
 
-@pytest.mark.parametrize(
-    ("gpu", "dtype"), [("b200", "bfloat16"), ("b200", "float8_e4m3fn"), ("h100_sxm", "float8_e4m3fn")]
-)
-def test_two_tables_of_a_gpu_contradict_each_other(gpu: str, dtype: str) -> None:
-    """No constants fit OpenXLA's table and TensorRT-LLM's; the latter has the shapes of models."""
-    kind = "fp8" if dtype.startswith("float8") else dtype
-    assert errors(groups("matmul")[gpu, kind])[0] < 0.06
-    assert xla_error(gpu, dtype)[0] > 0.2
+@pytest.mark.parametrize("dtype", ["bfloat16", "float8_e4m3fn"])
+def test_large_matmuls_of_a_table_that_was_not_fitted_are_within_a_fifth(dtype: str) -> None:
+    """Small matmuls on a B200 are simulated too fast: the fitted table has m of 1,024 and more."""
+    assert xla_error("b200", dtype, 2**33)[0] < 0.2
+    assert xla_error("b200", dtype)[0] < 0.45
+
+
+def test_the_page_says_which_tables_are_fitted() -> None:
+    fitted = {(each.gpu, "bfloat16") for each in fits() if len(each.tables) > 1 and "matmul_bfloat16" in each.kernels}
+    sources = {
+        (gpu, dtype): load_gpu(gpu).facts["sources"].get(f"constants.matmul_{dtype}_overlap", "")
+        for gpu, dtype, _ in TABLES
+    }
+    assert (
+        {(gpu, dtype) for gpu, dtype, is_fitted in TABLES if is_fitted}
+        == {table for table, source in sources.items() if "OpenXLA" in source}
+        >= fitted
+    )
 
 
 def constants(dtype: str) -> MatmulConstants:

@@ -24,7 +24,7 @@ from simulator.model.partition import Context, ModelPartition
 from simulator.model.shape import Transformer
 from simulator.scenario.load import load_scenario
 from simulator.step.kernel_table import kernel_rows
-from simulator.step.kernels.attention_time import BLOCK, _block_steps
+from simulator.step.kernels.attention_time import BLOCK, AttentionConstants, _block_steps
 from simulator.step.kernels.kernel_time import duration
 from simulator.step.spec import bare_step
 from simulator.step.units import units
@@ -182,7 +182,8 @@ def test_tiles_of_a_window_are_those_that_flash_attention_visits(window: int, ch
         sum(key <= query and (query // tiles == key // tiles if chunked else query - key <= tiles) for key in range(64))
         for query in range(strips)
     )
-    assert _block_steps(kernel, 2, 132) == pytest.approx(visited)
+    constants = AttentionConstants(1e15, 132, 3e12, 3e-6, 0.5, 4e12, 2, 1e5, 2)
+    assert _block_steps(kernel, constants, 132) == pytest.approx(visited)
 
 
 def test_a_short_window_is_faster_and_a_long_one_changes_nothing() -> None:

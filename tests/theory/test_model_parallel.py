@@ -145,7 +145,7 @@ def test_overlap_by_user_buffers_moves_the_same_bytes_and_makes_the_same_product
 
 def test_pieces_go_round_while_others_are_multiplied() -> None:
     """G / t + (t - 1) max(G / t, g): on a slow network one piece's product and t - 1 shifts."""
-    cluster = build("star_100g", 4)
+    cluster = build("star_100g", 4, network_time=2.0)
     made = step("ddp", MODEL, parallelism=Parallelism(tp=4, tp_overlap="ring_exchange"))
     timeline = events(plan_step(cluster, made).program, cluster)
     for name in ("qkv input", "up input"):

@@ -117,7 +117,7 @@ def test_a_baseline_that_is_named_stands_first() -> None:
     of = compared(SHARDED | {"baseline": {"training.sharding": "zero1"}, "answer": ["change"]})
     assert of.settings[0] == {"training.sharding": "zero1"}
     sentence = answer(of).sentences[0]
-    assert re.search(r"\bddp takes 13 % more time than zero1 \(.* ms instead of .* ms\)", sentence)
+    assert re.search(r"\bddp takes 12 % more time than zero1 \(.* ms instead of .* ms\)", sentence)
     # The winner has the first clause.
     assert sentence.startswith("zero3 takes ")
 
@@ -409,7 +409,9 @@ def test_why_says_how_the_update_runs_where_the_optimizer_decides() -> None:
         told = f" (update: {runs}, selected by training.optimizer.implementation)"
         assert re.search(r": optimizer -[\d.]+ [mu]s" + re.escape(told), reason.sentence)
         saved[runs] = -reason.numbers["parts"]["optimizer"]
-    assert saved["for_loop"] > saved["foreach"] > 2 * saved["fused"]
+    # The host issues both early enough: the bytes decide, and they are the same.
+    assert saved["for_loop"] == pytest.approx(saved["foreach"])
+    assert saved["foreach"] > 2 * saved["fused"]
 
 
 def test_why_names_the_collective_and_the_link_where_exposed_communication_decides() -> None:
