@@ -97,4 +97,4 @@ class Convolution:
         image = self.pixels if of is None else of
         patches = (self.places if of is None else m).times(self.groups * (self._inner if of is None else k.fixed))
         repeated = Count(max(0, patches.fixed - image.fixed), max(0, patches.per_sample - image.per_sample))
-        return MatmulCounts(name, m, n, k, Count(self.groups), of_weights=of_weights, reread=repeated)
+        return MatmulCounts(name, m, n, k, Count(self.groups), of_weights, repeated, convolution=True)

@@ -77,9 +77,9 @@ def _experts(model: Transformer, batch: Batch) -> tuple[Operation, ...]:
     dispatched = Saved("dispatched tokens", routed * d * p, "dispatch")
     activated = Saved("activation output", activation.output, "activation")
     wide = (2 * f if model.gated else f) // cut.tensor
-    up = linear(Matmul("up", tokens, wide, d, groups, grouped=True), batch, dispatched, bias=model.mlp_bias)
+    up = linear(Matmul("up", tokens, wide, d, groups, kind="grouped"), batch, dispatched, bias=model.mlp_bias)
     down = linear(
-        Matmul("down", tokens, d, f // cut.tensor, groups, grouped=True), batch, activated, bias=model.mlp_bias
+        Matmul("down", tokens, d, f // cut.tensor, groups, kind="grouped"), batch, activated, bias=model.mlp_bias
     )
     # A rank receives the tokens of each sender in turn, sorts them by its own experts, and sorts the outputs back.
     sorts = cut.exchange.dispatch == "all_to_all" and cut.ranks > 1 and groups > 1

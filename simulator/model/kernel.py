@@ -6,11 +6,15 @@ A kernel only counts FLOPs and bytes; step/kernels/kernel_time.py knows how long
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 # Bytes of a sum's elements, and of the elements that are added.
 _FLOAT32: Final = 4
 _HALF: Final = 2
+
+
+# A product of matrices; groups of rows, each by a matrix of its own (experts); a convolution.
+MatmulKind = Literal["matmul", "grouped", "convolution"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +25,8 @@ class Matmul:
     ----------
     m, n, k, batch : int
         Sizes of the matrices, and number of independent products.
+    kind : {"matmul", "grouped", "convolution"}
+        What the kernel computes as a matmul; each kind has constants of its own where it was measured.
     """
 
     name: str
@@ -33,7 +39,7 @@ class Matmul:
     # Elements of the operands that repeat other elements of the same operand and are read from HBM only once: those of
     # overlapping patches, if the matmul computes a convolution
     reread: int = 0
-    grouped: bool = False  # True if the products are groups of rows that a kernel for experts multiplies
+    kind: MatmulKind = "matmul"
 
     @property
     def flops(self) -> float:

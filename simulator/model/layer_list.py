@@ -16,7 +16,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from simulator.basics.work_unit import SAMPLE, TOKEN
-from simulator.model.kernel import Attention, Elementwise, Kernel, Matmul
+from simulator.model.kernel import Attention, Elementwise, Kernel, Matmul, MatmulKind
 from simulator.model.operation import Batch, Operation, Saved
 from simulator.model.parameters import Module, Parameter
 
@@ -80,11 +80,13 @@ class MatmulCounts:
     # Elements of an operand that repeat other elements of it and are read from HBM only once: those of overlapping
     # patches in a convolution
     reread: Count = NO_COUNT
+    convolution: bool = False  # whether the matmul is a convolution, without a matrix of patches
 
     def kernel(self, batch: Batch) -> Kernel:
         """Return the matmul for a micro-batch."""
         m, n, k, times, reread = (c.of(batch.sequences) for c in (self.m, self.n, self.k, self.batch, self.reread))
-        return Matmul(self.name, m, n, k, times, of_weights=self.of_weights, reread=reread)
+        kind: MatmulKind = "convolution" if self.convolution else "matmul"
+        return Matmul(self.name, m, n, k, times, of_weights=self.of_weights, reread=reread, kind=kind)
 
 
 @dataclass(frozen=True, slots=True)

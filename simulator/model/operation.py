@@ -158,14 +158,14 @@ def linear(
         What adapters may be added to, each with its number of outputs on this rank.
     """
     name, tokens, n, k, groups = out.name, out.m, out.n, out.k, out.batch
-    back = Matmul(f"{name} input gradient", tokens, k, n, groups, grouped=out.grouped)
+    back = Matmul(f"{name} input gradient", tokens, k, n, groups, kind=out.kind)
     forward: tuple[Kernel, ...] = (out,)
     backward: tuple[Kernel, ...] = (back,)
     size = tokens * groups * n * batch.itemsize
     tensors: tuple[Saved, ...] = (saved,)
     peaks = 0, 0
     if batch.trains(f"{name}.weight"):
-        backward += (Matmul(f"{name} weight gradient", n, k, tokens, groups, of_weights=True, grouped=out.grouped),)
+        backward += (Matmul(f"{name} weight gradient", n, k, tokens, groups, of_weights=True, kind=out.kind),)
     elif batch.adapters is not None:
         adapters, adapted = batch.adapters, batch.adapters.of(parts)
         outliers = 0

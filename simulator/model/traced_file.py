@@ -124,6 +124,8 @@ def _kernel(kernel: KernelCounts) -> _Built:
                 document["batch"] = _count(kernel.batch)
             if kernel.reread != NO_COUNT:
                 document["reread"] = _count(kernel.reread)
+            if kernel.convolution:
+                document["convolution"] = True
         case AttentionCounts():
             sizes = {key: getattr(kernel, key) for key in (*_SIZES, "causal", "backward")}
             document = {"attention": kernel.name, "batch": _count(kernel.batch), **sizes}
@@ -234,7 +236,7 @@ class _Reader:
             batch, reread = (
                 self._count((*key, size), data.get(size, usual)) for size, usual in (("batch", 1), ("reread", 0))
             )
-            return MatmulCounts(name, m, n, k, batch, of_weights, reread)
+            return MatmulCounts(name, m, n, k, batch, of_weights, reread, data.get("convolution") is True)
         if kinds[0] == "elementwise":
             read, written = (self._amount((*key, size), data.get(size, {})) for size in ("read", "written"))
             return ElementwiseCounts(name, read, written, data.get("fusible") is True, of_weights)

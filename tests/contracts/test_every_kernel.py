@@ -34,7 +34,7 @@ LESS: Final[dict[type, dict[str, Any]]] = {
 WITHOUT_AMOUNT: Final[dict[type, set[str]]] = {
     # A convolution's repeated pixels take bytes away (tests/theory/test_layer_list.py). Groups of rows have
     # constants of their own (tests/unit/test_kernel_time.py).
-    Matmul: {"name", "of_weights", "dtype", "reread", "grouped"},
+    Matmul: {"name", "of_weights", "dtype", "reread", "kind"},
     # Fewer heads of keys and values move fewer bytes and compute as much. Sums of a ring's steps are kernels of their
     # own (tests/theory/test_model_parallel.py). Windows belong to causal kernels (tests/theory/test_model_families.py).
     Attention: {"name", "causal", "backward", "kv_heads", "summed", "opens", "closes", "window", "chunked", "capped"},
@@ -61,7 +61,7 @@ def test_no_kernel_is_faster_than_the_roofs(kind: type, gpu: Any) -> None:
     """FLOPs by the kind's own formula at the peak, and its bytes at HBM's bandwidth, whatever tiles it is made of."""
     kernel = EXAMPLES[kind]
     dtype = "bfloat16" if "bfloat16" in gpu.peak_flops else "float16"
-    others = [replace(kernel, grouped=True)] if isinstance(kernel, Matmul) else []
+    others = [replace(kernel, kind="grouped")] if isinstance(kernel, Matmul) else []
     for each, generation in product([kernel, *others], attention_generations(gpu)):
         seconds = duration(each, gpu, dtype, attention_generation=generation)
         assert seconds >= kernel.flops / kernel_model(gpu).peak_flops(dtype)

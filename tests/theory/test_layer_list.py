@@ -92,7 +92,7 @@ def test_one_convolution_by_hand() -> None:
         {"conv2d": {"in": 16, "out": 32, "kernel": 3, "stride": 2, "padding": 1}}, entered=(16, 10, 12), loss="none"
     )
     (conv,) = operations(model, Batch(4, 1))
-    assert conv.forward == (Matmul("conv2d 1", 4 * 30, 32, 144, reread=4 * (30 * 144 - 16 * 120)),)
+    assert conv.forward == (Matmul("conv2d 1", 4 * 30, 32, 144, reread=4 * (30 * 144 - 16 * 120), kind="convolution"),)
     assert conv.output == 4 * 32 * 30 * 2
     assert [(one.name, one.nbytes) for one in conv.saved] == [("input", 4 * 16 * 120 * 2)]
     assert total(model) == 32 * 144 + 32

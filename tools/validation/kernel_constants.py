@@ -17,8 +17,8 @@ from typing import Final
 from simulator.basics.atomic_files import write_atomically
 from simulator.basics.measured_tables import FOLDER, read_table
 from simulator.calibration.kernel_rows import kernel_rows
-from simulator.calibration.kernels import fit, with_constants
-from simulator.calibration.measured_kernels import MeasuredKernel, MeasuredMatmul
+from simulator.calibration.kernels import BOUNDS, fit, with_constants
+from simulator.calibration.measured_kernels import MeasuredAttention, MeasuredKernel, MeasuredMatmul
 from simulator.cluster.gpu_file import load_gpu
 
 _GPUS: Final = FOLDER.parent / "gpus"
@@ -52,6 +52,10 @@ _FIXED: Final[Mapping[str, Mapping[str, float]]] = {
 }
 
 
+# Least prologue [s]: thin matmuls, which the table lacks, need it (catalog/measured/kernels.csv).
+_LEAST_PROLOGUE: Final = {"h200 matmul_bfloat16": 1.8e-6}
+
+
 @dataclass(frozen=True)
 class KernelFit:
     """A fit: constants of some kernels of a GPU, with the tables that determine them together."""
@@ -78,7 +82,8 @@ class KernelFit:
         }
         base = with_constants(gpu, fixed)
         names = [f"{kernel}_{name}" for kernel, constants in self.kernels.items() for name in constants]
-        found = {name: float(f"{value:.4g}") for name, value in fit(self.tables, base, names).items()}
+        bounds = {**BOUNDS, "prologue": (_LEAST_PROLOGUE.get(self.name, 0.0), BOUNDS["prologue"][1])}
+        found = {n: float(f"{value:.4g}") for n, value in fit(self.tables, base, names, bounds=bounds).items()}
         final = with_constants(base, found)
         errors = [row.simulated(final) / row.seconds - 1 for rows in self.tables for row in rows]
         return KernelFit(self.gpu, self.kernels, self.tables, self.source, fixed | found, errors)
@@ -122,12 +127,13 @@ def fits() -> Iterator[KernelFit]:
                 rows = [r for r in attention if (r.gpu, r.dtype) == (gpu, dtype) and pass_ in r.label]
                 if not rows:
                     continue
-                yield KernelFit(
-                    gpu,
-                    {f"attention_{generation}_{pass_}{ends}": _ATTENTION},
-                    [rows],
-                    "fitted to cuDNN's attention (catalog/measured/attention.csv)",
-                )
+                source = "fitted to cuDNN's attention (catalog/measured/attention.csv)"
+                tables = [rows]
+                # Under load, as in training, the same kernels are a sixth slower.
+                if (gpu, dtype) == ("h200", "bfloat16"):
+                    tables.append(_sustained(gpu, pass_))
+                    source += " and to the same kernels under load (kernels.csv)"
+                yield KernelFit(gpu, {f"attention_{generation}_{pass_}{ends}": _ATTENTION}, tables, source)
     norms = kernel_rows(FOLDER / "norms.csv")
     for gpu in dict.fromkeys(row.gpu for row in norms):
         for way in ("cudnn", "eager", "compiled"):
@@ -139,10 +145,10 @@ def fits() -> Iterator[KernelFit]:
 
 
 def xla_rows(gpu: str, dtype: str) -> list[MeasuredMatmul]:
-    """Return OpenXLA's matmuls of a GPU: "bfloat16", "tf32" or "float8_e4m3fn" of "h100_sxm"; fewer of "b200" and
-    "mi300x".
+    """Return OpenXLA's matmuls of a GPU: "bfloat16", "tf32" or "float8_e4m3fn" of an H100, which stand for those of
+    an H200, the same chip; fewer of "b200" and "mi300x".
     """
-    if gpu == "h100_sxm":
+    if gpu in _XLA:
         lines = [(row, row[dtype]) for row in read_table("gemm.csv")]
     else:
         other = [row for row in read_table("gemm_other.csv") if (row["gpu"], row["dtype"]) == (gpu, dtype)]
@@ -159,6 +165,19 @@ def xla_rows(gpu: str, dtype: str) -> list[MeasuredMatmul]:
         )
         for row, time in lines
     ]
+
+
+def _sustained(gpu: str, pass_: str) -> list[MeasuredKernel]:
+    """Return cuDNN's attention kernels of a pass, measured under load."""
+    return [
+        MeasuredAttention(
+            gpu=gpu, dtype="bfloat16", mask=row["mask"] or "none", batch=int(row["batch"]), q_seq=int(row["m"]),
+            kv_seq=int(row["n"]), q_heads=int(row["k"]), kv_heads=int(row["k"]), head_dim_qk=128, head_dim_vo=128,
+            time_ms=float(row["us"]) / 1e3, **{"pass": pass_},
+        )
+        for row in read_table("kernels.csv")
+        if (row["kernel"], row["how"], row["pass"]) == ("attention", "cudnn", pass_)
+    ]  # fmt: skip
 
 
 def write(fit_: KernelFit) -> None:

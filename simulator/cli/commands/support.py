@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -16,13 +16,13 @@ from simulator.cli.options import AsJson, NoPlugins
 from simulator.report.tables.layout import text_columns
 
 # Kernels by column: dtype, and further arguments of `matmul_grade`.
-_MATMULS: Final[Mapping[str, tuple[str, Mapping[str, bool]]]] = {
+_MATMULS: Final[Mapping[str, tuple[str, Mapping[str, Any]]]] = {
     "bf16": ("bfloat16", {}),
     "tf32": ("tf32", {}),
     "fp8": ("float8_e4m3fn", {}),
     "fp8 blocks": ("float8_e4m3fn", {"blocks": True}),
     "nvfp4": ("float4_e2m1fn", {}),
-    "experts": ("bfloat16", {"grouped": True}),
+    "experts": ("bfloat16", {"kind": "grouped"}),
 }
 _WORDS: Final = {"measured": "measured", "other_gpu": "other GPU", "data_sheet": "data sheet", "assumed": "assumed"}
 _NO_RATE: Final = "-"

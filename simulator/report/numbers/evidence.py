@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, get_args
 
 from simulator.basics.dtypes import is_narrow
 from simulator.cluster.cluster import BORROWED
+from simulator.model.kernel import MatmulKind
 from simulator.records.timeline import Span
 from simulator.step.kernels.kernel_model import Grade, KernelModel, kernel_model
 from simulator.step.kernels.kernel_time import attention_family, default_attention
@@ -46,24 +47,24 @@ def grade_of(model: KernelModel, family: str) -> Grade:
     return worst([model.constants[name].grade for name in names])
 
 
-def matmul_grade(model: KernelModel, dtype: str, *, blocks: bool = False, grouped: bool = False) -> Grade:
+def matmul_grade(model: KernelModel, dtype: str, *, blocks: bool = False, kind: MatmulKind = "matmul") -> Grade:
     """Return the worst grade among the constants of a matmul; plain matmuls say little about those of experts."""
-    family = model.matmul_family(dtype, blocks=blocks, grouped=grouped)
+    family = model.matmul_family(dtype, blocks=blocks, kind=kind)
     grade = grade_of(model, family)
-    return "assumed" if grouped and not family.startswith("grouped_") else grade
+    return grade if family.startswith(kind) else "assumed"
 
 
 def kernel_grades(gpu: Gpu, step: TrainingStep) -> dict[str, Grade]:
     """Return the grade of each kind of kernel in a step on a GPU: "matmul", "attention" and "elementwise"."""
     model, precision = kernel_model(gpu), step.precision
-    kinds = {False, bool(step.model.num_experts)}
+    kinds: list[MatmulKind] = ["matmul", "grouped"] if step.model.num_experts else ["matmul"]
     blocks = precision.scaling == "block"
     chosen = step.keys.attention_generation
     generation = default_attention(gpu) if chosen == "auto" else chosen
     dtype = precision.params if is_narrow(precision.matmul) else precision.matmul
     attentions = {attention_family(model, generation, dtype, backward=backward) for backward in (False, True)}
     return {
-        "matmul": worst(matmul_grade(model, precision.matmul, blocks=blocks, grouped=grouped) for grouped in kinds),
+        "matmul": worst(matmul_grade(model, precision.matmul, blocks=blocks, kind=kind) for kind in kinds),
         "attention": worst(grade_of(model, family) for family in attentions),
         "elementwise": model.constants["elementwise" if "elementwise" in model.constants else "hbm_efficiency"].grade,
     }

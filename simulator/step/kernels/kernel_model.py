@@ -16,6 +16,7 @@ from simulator.basics import dtypes
 from simulator.basics.errors import UnknownNameError
 from simulator.cluster.cluster import Gpu
 from simulator.cluster.gpu_file import KERNEL_CONSTANTS, load_gpu
+from simulator.model.kernel import MatmulKind
 from simulator.step.kernels.matmul_time import MatmulConstants, matmul_time
 
 # The GPU with the most public figures; other GPUs borrow missing constants from it.
@@ -50,7 +51,7 @@ class KernelModel:
             return otherwise
         return self.constants[name].value
 
-    def matmul(self, dtype: str, *, blocks: bool = False, grouped: bool = False) -> MatmulConstants:
+    def matmul(self, dtype: str, *, blocks: bool = False, kind: MatmulKind = "matmul") -> MatmulConstants:
         """Return the constants that determine matmul times.
 
         Parameters
@@ -59,15 +60,15 @@ class KernelModel:
             Dtype of the inputs.
         blocks : bool
             Whether inputs of eight bits have a scale for each block of 128 elements.
-        grouped : bool
-            Whether a kernel multiplies groups of rows, each by a matrix of its own.
+        kind : {"matmul", "grouped", "convolution"}
+            What the kernel computes.
 
         Raises
         ------
         UnknownNameError
             The GPU has no rate for the dtype.
         """
-        family = self.matmul_family(dtype, blocks=blocks, grouped=grouped)
+        family = self.matmul_family(dtype, blocks=blocks, kind=kind)
         values = {name: self.constants.get(f"{family}_{name}") for name in MATMUL}
         # Without an efficiency, it follows from the best matmul.
         given = {name: constant.value for name, constant in values.items() if constant is not None}
@@ -81,12 +82,12 @@ class KernelModel:
             **({"prologue": 0.0, "efficiency": 1.0} | given),
         )
 
-    def matmul_family(self, dtype: str, *, blocks: bool = False, grouped: bool = False) -> str:
+    def matmul_family(self, dtype: str, *, blocks: bool = False, kind: MatmulKind = "matmul") -> str:
         """Return the name before the constants of a matmul: the nearest kind of kernel that was fitted."""
         fitted = _format(dtype).fitted
         wider = "float8_e4m3fn" if dtypes.find(dtype, stored=False).bits <= 8 else "bfloat16"
         formats = [*([f"{fitted}_block"] if blocks else []), fitted, wider, "bfloat16"]
-        names = [f"{kind}_{name}" for kind in (["grouped"] if grouped else []) + ["matmul"] for name in formats]
+        names = [f"{kernel}_{name}" for kernel in dict.fromkeys((kind, "matmul")) for name in formats]
         return next((name for name in names if f"{name}_prologue" in self.constants), names[-1])
 
     def changed(self, values: Mapping[str, float]) -> KernelModel:

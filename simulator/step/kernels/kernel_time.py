@@ -12,7 +12,7 @@ from typing import Final
 
 from simulator.basics import dtypes
 from simulator.cluster.cluster import Gpu
-from simulator.model.kernel import Elementwise, Kernel, Matmul
+from simulator.model.kernel import Elementwise, Kernel, Matmul, MatmulKind
 from simulator.step.kernels.attention_time import AttentionConstants, Generation, attention_time
 from simulator.step.kernels.kernel_model import Constant, KernelModel, kernel_model, sm_rate
 from simulator.step.kernels.matmul_time import MatmulConstants, grouped_time, matmul_time
@@ -116,7 +116,7 @@ def duration(
             return launch + moved
         return launch + max(moved, kernel.decoded / (_DECODES * sm_rate(gpu) * (1 - sms_taken / gpu.sms)))
     if isinstance(kernel, Matmul):
-        constants = _matmul(_HashableGpu(gpu), dtype, blocks, kernel.grouped, ordered)
+        constants = _matmul(_HashableGpu(gpu), dtype, blocks, kernel.kind, ordered)
         sizes = kernel.m, kernel.n, kernel.k, kernel.batch
         return matmul_time(constants, *sizes, sms_taken, hbm_share, kernel.reread)
     attention = _attention(_HashableGpu(gpu), dtype, attention_generation, kernel.backward, blocks)
@@ -164,13 +164,13 @@ def grouped_duration(gpu: Gpu, dtype: str, rows: Iterable[int], n: int, k: int, 
     dtype, blocks
         As in `duration`.
     """
-    return grouped_time(_matmul(_HashableGpu(gpu), dtype, blocks, grouped=True, ordered=True), rows, n, k)
+    return grouped_time(_matmul(_HashableGpu(gpu), dtype, blocks, "grouped", ordered=True), rows, n, k)
 
 
 @lru_cache(maxsize=256)
-def _matmul(same: _HashableGpu, dtype: str, blocks: bool, grouped: bool, ordered: bool) -> MatmulConstants:
+def _matmul(same: _HashableGpu, dtype: str, blocks: bool, kind: MatmulKind, ordered: bool) -> MatmulConstants:
     """Return a GPU's constants for matmuls in a dtype; cached."""
-    constants = _model(same).matmul(dtype, blocks=blocks, grouped=grouped)
+    constants = _model(same).matmul(dtype, blocks=blocks, kind=kind)
     return replace(constants, copies=0.0) if ordered else constants
 
 
