@@ -109,6 +109,8 @@ def fits() -> Iterator[KernelFit]:
             if dtype == "bfloat16" and gpu in _XLA:
                 tables.append(xla_rows(gpu, dtype))
                 source += " and OpenXLA's (gemm.csv, gemm_other.csv)"
+            if f"{gpu} matmul_{name}" in _LEAST_PROLOGUE:
+                source += ", with a prologue of at least 1.8 us, which thin matmuls need (kernels.csv)"
             yield KernelFit(gpu, kernels, tables, source)
     experts = kernel_rows(FOLDER / "experts.csv")
     for gpu, dtype in dict.fromkeys((row.gpu, row.dtype) for row in experts):
