@@ -400,9 +400,9 @@ class Figure:
 
 
 FIGURES: Final[Mapping[str, Figure]] = {
-    "lines": Figure(lines, 112_458, 100_000),
-    "modules": Figure(modules, 761, 640),
-    "fields written twice": Figure(fields_twice, 10, 0),
+    "lines": Figure(lines, 113_700, 100_000),
+    "modules": Figure(modules, 768, 640),
+    "fields written twice": Figure(fields_twice, 14, 0),
     "records of more than 20 fields": Figure(large_records, 6, 0),
     "functions of more than 8 parameters": Figure(long_signatures, 6, 0),
     "vague local names, %": Figure(vague_names, 0.2, 1.5, _assigned),

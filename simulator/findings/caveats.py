@@ -6,7 +6,7 @@ Facts from the reports, in words, for terminal and page.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -22,13 +22,19 @@ from simulator.findings.comparison import Comparison, Row
 from simulator.findings.text import join_list
 from simulator.records.measures import Report, interval_width
 from simulator.records.memory_margin import margin_of
-from simulator.report.numbers.evidence import evidence_text
 from simulator.report.numbers.idle_cards import IdleCards
 from simulator.report.numbers.summary import BETWEEN
 from simulator.scenario.records import Scenario
 
 # Maximum number of sentences per kind; a page's report.json has the rest.
 _MOST: Final = 3
+# Words for the grades of `report.numbers.evidence`.
+_EVIDENCE: Final = {
+    "measured": "on kernels and collectives measured on this GPU and machine",
+    "other_gpu": "on kernels and collectives measured on another",
+    "data_sheet": "on ratings of data sheets",
+    "assumed": "on assumptions",
+}
 
 
 class Caveat(NamedTuple):
@@ -327,7 +333,23 @@ def _evidence(rows: Sequence[tuple[Row, Report]]) -> Iterator[Caveat]:
     """Yield a caveat with the kinds of evidence behind the steps' kernels and exposed collectives."""
     shares = [report["time_by_evidence"] for _, report in rows if any(report.get("time_by_evidence", {}).values())]
     if shares:
-        yield Caveat("evidence", evidence_text(shares))
+        yield Caveat("evidence", _evidence_text(shares))
+
+
+def _evidence_text(times: Iterable[Mapping[str, float]]) -> str:
+    """Return a clause on the evidence behind one or several steps, from their times by grade [s], none of them 0.
+
+    >>> _evidence_text([{"measured": 0.0, "other_gpu": 1.8, "data_sheet": 0.0, "assumed": 0.2}])
+    '90 % of the time rests on kernels and collectives measured on another, 10 % on assumptions'
+    """
+    shares = [{grade: seconds / sum(by.values()) for grade, seconds in by.items()} for by in times]
+    told: list[str] = []
+    for grade, words in _EVIDENCE.items():
+        low, high = (round(100 * choose(share[grade] for share in shares)) for choose in (min, max))
+        if high:
+            percent = f"{low} %" if low == high else f"{low} to {high} %"
+            told.append(f"{percent}{'' if told else ' of the time rests'} {words}")
+    return ", ".join(told)
 
 
 def _range(rows: Sequence[tuple[Row, Report]]) -> Iterator[Caveat]:

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Final, get_args
 
 from simulator.basics.dtypes import is_narrow
 from simulator.cluster.cluster import BORROWED
-from simulator.model.kernel import MatmulKind
 from simulator.records.timeline import Span
 from simulator.step.kernels.kernel_model import Grade, KernelModel, kernel_model
-from simulator.step.kernels.kernel_time import attention_family, default_attention
+from simulator.step.kernels.kernel_time import MatmulKind, attention_family, default_attention
 
 if TYPE_CHECKING:
     from simulator.cluster.cluster import Gpu
@@ -24,12 +23,6 @@ if TYPE_CHECKING:
 
 # From the best evidence to none.
 GRADES: Final[tuple[Grade, ...]] = get_args(Grade)
-_WORDS: Final[Mapping[Grade, str]] = {
-    "measured": "on kernels and collectives measured on this GPU and machine",
-    "other_gpu": "on kernels and collectives measured on another",
-    "data_sheet": "on ratings of data sheets",
-    "assumed": "on assumptions",
-}
 
 
 def worst(grades: Iterable[Grade]) -> Grade:
@@ -106,19 +99,3 @@ def _network_grade(sources: Iterable[str]) -> Grade:
     if not found:
         return "data_sheet"
     return "other_gpu" if any(source.startswith(BORROWED) for source in found) else "measured"
-
-
-def evidence_text(times: Iterable[Mapping[str, float]]) -> str:
-    """Return a clause on the evidence behind one or several steps, from their times by grade [s], none of them 0.
-
-    >>> evidence_text([{"measured": 0.0, "other_gpu": 1.8, "data_sheet": 0.0, "assumed": 0.2}])
-    '90 % of the time rests on kernels and collectives measured on another, 10 % on assumptions'
-    """
-    shares = [{grade: seconds / sum(by.values()) for grade, seconds in by.items()} for by in times]
-    told: list[str] = []
-    for grade in GRADES:
-        low, high = (round(100 * choose(share[grade] for share in shares)) for choose in (min, max))
-        if high:
-            percent = f"{low} %" if low == high else f"{low} to {high} %"
-            told.append(f"{percent}{'' if told else ' of the time rests'} {_WORDS[grade]}")
-    return ", ".join(told)

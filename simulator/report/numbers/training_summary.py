@@ -33,7 +33,6 @@ from simulator.records.memory_margin import MemoryMargin, margin_of_timeline
 from simulator.records.operation import HOST, ISSUE
 from simulator.records.timeline import Span, Timeline, by_rank
 from simulator.report.numbers.bottleneck import Bottleneck, bottleneck
-from simulator.report.numbers.evidence import evidence, kernel_grades
 from simulator.report.numbers.headline import HasHeadline
 from simulator.report.numbers.prediction_intervals import (
     CarriedKernels,
@@ -312,6 +311,9 @@ def summarize_step(plan: StepPlan, cluster: Cluster, timeline: Timeline) -> Trai
     # Computed once, because the prediction interval and the report both need it.
     exposed_by = [_exposed(work, _dimension) for work in works]
     dtype, chip = plan.step.precision.matmul, cluster.gpus[0].chip
+    # A collective's report comes from this package, too, and needs no kernels.
+    from simulator.report.numbers.evidence import evidence, kernel_grades
+
     grades = kernel_grades(cluster.gpus[0], plan.step)
     grounds = _means(
         [

@@ -17,7 +17,7 @@ from simulator.step.kernels.attention_time import AttentionConstants, Generation
 from simulator.step.kernels.kernel_model import Constant, KernelModel, kernel_model, sm_rate
 from simulator.step.kernels.matmul_time import MatmulConstants, grouped_time, matmul_time
 
-__all__ = ["Constant", "KernelModel", "communication_sms", "duration", "kernel_model"]
+__all__ = ["Constant", "KernelModel", "MatmulKind", "communication_sms", "duration", "kernel_model"]
 
 # Default on-chip memory: an A100's 192 KiB of L1 and shared memory, without L1's part (recalled).
 _ON_CHIP: Final = 164 * 1024
