@@ -259,7 +259,7 @@ class MeasuredExperts(MeasuredKernel):
         >>> sizes = {"tokens": 1024, "hidden": 8, "expert_ffn": 8, "top_k": 2, "experts": 4, "ep": 2, "time_us": 1}
         >>> loads = "balanced", "power_law_1.2"
         >>> [MeasuredExperts(gpu="h200", dtype="bfloat16", load=load, **sizes).rows for load in loads]
-        [(512, 512), (1024, 65)]
+        [(512, 512), (1024, 180)]
         """
         return _tokens_of_experts(self.tokens, self.top_k, self.experts, self.local_experts, self.load)
 
@@ -422,9 +422,9 @@ class MeasuredNorm(MeasuredKernel):
 
     def simulated(self, gpu: Gpu) -> float:
         """Return the simulated time [s], by the implementation's and the pass's own share of the bandwidth."""
-        [(kernel, _, _)] = self.kernels(gpu)
-        assert isinstance(kernel, Elementwise)
-        return _streamed(kernel, gpu, f"norm_{self.implementation}_{self.pass_}")
+        family = f"norm_{self.implementation}_{self.pass_}"
+        kernels = (kernel for kernel, _, _ in self.kernels(gpu))
+        return sum(_streamed(kernel, gpu, family) for kernel in kernels if isinstance(kernel, Elementwise))
 
 
 FAMILIES: Final[Mapping[str, type[MeasuredKernel]]] = MappingProxyType(

@@ -130,7 +130,7 @@ def test_an_event_from_the_start_is_a_slow_part(sharding: str, engine: str) -> N
     fixed = simulate(with_cluster(scenario, stragglers={2: slow}))
     # A straggler that is known from the start also leaves less HBM bandwidth to the kernels of others, beside
     # communication: the plan takes the smallest of the ranks.
-    assert changed.report.step_time_s == pytest.approx(fixed.report.step_time_s, rel=2e-3)
+    assert changed.report.step_time_s == pytest.approx(fixed.report.step_time_s, rel=5e-3)
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -208,9 +208,9 @@ def test_runs_with_experts_count_more_for_experts() -> None:
     assert Counter(one.source for one in shipped() if one.traits.experts) == with_experts != {}
 
 
-@pytest.mark.parametrize(("framework", "carried"), [("transformers", True), ("nemo", False)])
+@pytest.mark.parametrize(("framework", "carried"), [("torchtitan", True), ("nemo", False)])
 def test_a_framework_without_measured_experts_is_as_unsure_as_an_unseen_one(framework: str, carried: bool) -> None:
-    """SimuMax's seven rows with experts are nemo's; Transformers with Qwen3-30B took 50 times the predicted time."""
+    """SimuMax's seven rows with experts are nemo's; torchtitan has none. Kernels carried over add to the range."""
     keys = {"framework": framework, "micro_batch_size": 1, "sharding": "zero3", "parallelism": {}}
     shape = {
         "model_type": "mixtral", "hidden_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -223,7 +223,7 @@ def test_a_framework_without_measured_experts_is_as_unsure_as_an_unseen_one(fram
     assert (sparse.carried_over, dense.carried_over) == (carried, False)
     if carried:
         known = Traits(framework, "h100", eight_bit=False, cut=False, nodes=False, experts=True)
-        assert math.exp(half(sparse)) == pytest.approx(prediction_interval(known, unseen=True).width[0])
+        assert math.exp(half(sparse)) >= prediction_interval(known, unseen=True).width[0]
         assert half(sparse) > half(dense)
 
 

@@ -55,8 +55,8 @@ _HOST_RATE_ERROR: Final = math.log(10) / 2
 # Logarithmic errors of kernels by the grade of their constants, at 80 and 95 %, beside those of measured kernels.
 # Carried over: seven chips' matmuls (catalog/measured/matmul.csv), each with the constants of its nearest GPU: 0.12 and
 # 0.25 over all rows. Data sheets: measured shares of HBM's bandwidth lie between 0.75 and 0.92, 0.88 is taken. Assumed:
-# published rates of attention, the largest of these, are off by up to 0.16 in the median on an H200 (kernels.csv); twice
-# as much at 95 %.
+# published rates of attention, the largest of these, are off by at most 0.16 in the median on an H200 (kernels.csv);
+# twice as much at 95 %.
 _KERNEL_ERRORS: Final[Mapping[str, tuple[float, float]]] = MappingProxyType(
     {"other_gpu": (0.12, 0.25), "data_sheet": (0.1, 0.2), "assumed": (0.16, 0.32)}
 )
