@@ -1,4 +1,4 @@
-"""Which constants make a GPU's simulated kernels as fast as measured ones?
+"""Which constants give the simulated kernels of a GPU the times of measured kernels?
 
 The laws are fixed (`simulator.step.kernels`); only their constants are fitted, each kind of kernel to measured kernels
 of its kind. This is the only module that needs scipy.
