@@ -31,7 +31,7 @@ _MOST: Final = 3
 # Words for the grades of `report.numbers.evidence`.
 _EVIDENCE: Final = {
     "measured": "on kernels and collectives measured on this GPU and machine",
-    "other_gpu": "on kernels and collectives measured on another",
+    "other_gpu": "on kernels and collectives measured on other GPUs or machines",
     "data_sheet": "on ratings of data sheets",
     "assumed": "on assumptions",
 }
@@ -340,7 +340,7 @@ def _evidence_text(times: Iterable[Mapping[str, float]]) -> str:
     """Return a clause on the evidence behind one or several steps, from their times by grade [s], none of them 0.
 
     >>> _evidence_text([{"measured": 0.0, "other_gpu": 1.8, "data_sheet": 0.0, "assumed": 0.2}])
-    '90 % of the time rests on kernels and collectives measured on another, 10 % on assumptions'
+    '90 % of the time rests on kernels and collectives measured on other GPUs or machines, 10 % on assumptions'
     """
     shares = [{grade: seconds / sum(by.values()) for grade, seconds in by.items()} for by in times]
     told: list[str] = []

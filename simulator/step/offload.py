@@ -21,10 +21,9 @@ from simulator.cluster.cluster import Cluster
 from simulator.records.operation import Collective, ElementSizes, RateCaps
 from simulator.records.reduction_order import ReductionOrder
 from simulator.records.schedule import Round, Schedule
+from simulator.step.kernels.kernel_time import host_copy_share
 
 CopyDirection = Literal["to host", "to device"]
-# Copies from and to an H200 over PCIe 5 x16 reach 55.1 and 55.4 of 63 GB/s (ml-engineering, S. Bekman).
-COPY_EFFICIENCY: Final = 0.88
 # Pages of managed memory reach at best half of the PCIe bandwidth (bitsandbytes, docs/source/explanations/
 # optimizers.mdx: "about 50% of the PCIe bandwidth as time in the best case").
 PAGE_EFFICIENCY: Final = 0.5
@@ -38,11 +37,12 @@ class CopyRate:
     rate: float  # rate of each copy if every rank copies at once [B/s]
     cap: float  # rate of a copy without others [B/s]
     alike: bool  # whether every rank has equal rates
+    efficiency: float  # share of the link's bandwidth that a copy reaches, 0 to 1
 
     def slowed(self, efficiency: float) -> CopyRate:
-        """Return the rates at another share of the PCIe links' bandwidth than `COPY_EFFICIENCY`."""
-        share = efficiency / COPY_EFFICIENCY
-        return replace(self, rate=share * self.rate, cap=share * self.cap)
+        """Return the rates at another share of the links' bandwidth."""
+        share = efficiency / self.efficiency
+        return replace(self, rate=share * self.rate, cap=share * self.cap, efficiency=efficiency)
 
     def seconds(self, nbytes: float) -> float:
         """Return the duration of an `nbytes`-byte copy begun by every rank together [s]."""
@@ -54,14 +54,16 @@ def copies(cluster: Cluster, direction: CopyDirection) -> CopyRate:
 
     If the topology has no hosts, each GPU has a slot of its own with the rate in the GPU's file.
     """
+    # GPUs of a cluster are few different objects; the slowest decides.
+    efficiency = min(host_copy_share(gpu) for gpu in {id(gpu): gpu for gpu in cluster.gpus}.values())
     if not cluster.hosts:
-        cap = COPY_EFFICIENCY * min(gpu.host_bandwidth for gpu in cluster.gpus)
-        return CopyRate(0.0, cap, cap, alike=True)
+        cap = efficiency * min(gpu.host_bandwidth for gpu in cluster.gpus)
+        return CopyRate(0.0, cap, cap, alike=True, efficiency=efficiency)
     routes = [cluster.route(*ends) for ends in _ends(cluster, direction)]
     # Ranks behind a PCIe switch share its link: divide by the number of users.
     users = Counter(link for route in routes for link in route.links)
     bandwidth = cluster.router.bandwidth
-    caps = [COPY_EFFICIENCY * route.bandwidth for route in routes]
+    caps = [efficiency * route.bandwidth for route in routes]
     rates = [
         min(cap, *(bandwidth[link] / users[link] for link in route.links))
         for cap, route in zip(caps, routes, strict=True)
@@ -69,7 +71,7 @@ def copies(cluster: Cluster, direction: CopyDirection) -> CopyRate:
     # Ranks copy together: the slowest decides.
     latency = max(route.latency for route in routes)
     uniform = len(set(rates)) == 1 and len({route.latency for route in routes}) == 1
-    return CopyRate(latency, min(rates), min(caps), uniform)
+    return CopyRate(latency, min(rates), min(caps), uniform, efficiency)
 
 
 def meets_collectives(cluster: Cluster) -> bool:

@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from simulator.cluster.gpu_file import load_gpu
-from simulator.step.offload import COPY_EFFICIENCY
 from simulator.step.parallelism import Parallelism
 from simulator.step.precision import Precision
 from simulator.step.training_spec import Offload
@@ -91,8 +90,9 @@ def test_a_layer_returns_while_the_layer_above_runs_backward_and_is_there_when_n
 def test_a_copy_takes_as_long_as_its_bytes_over_pcie() -> None:
     gpu = load_gpu("h100_sxm")
     span = next(one for one in played().timeline.spans if one.name.startswith("hand over layer 0"))
-    # DGX H100: each GPU has a slot of PCIe 5 with 16 lanes, and an NVIDIA driver's copies reach 88 % of it.
-    assert span.end - span.start >= saved() / (COPY_EFFICIENCY * gpu.host_bandwidth) * (1 - 1e-9)
+    # DGX H100: each GPU has a slot of PCIe 5 with 16 lanes, and an NVIDIA driver's copies reach 82 % of it
+    # (51 and 52 of 63 GB/s, Azure).
+    assert span.end - span.start >= saved() / (0.82 * gpu.host_bandwidth) * (1 - 1e-9)
 
 
 def test_the_gpu_holds_fewer_activations_at_the_peak() -> None:

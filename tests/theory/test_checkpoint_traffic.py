@@ -26,7 +26,8 @@ from simulator.scenario.days_file import RunOfDays
 from simulator.scenario.load import load_scenario
 from simulator.step.checkpoint_traffic import SAVE, checkpoint_bytes, save_operation
 from simulator.step.framework import load_framework
-from simulator.step.offload import COPY_EFFICIENCY, copies
+from simulator.step.kernels.kernel_time import host_copy_share
+from simulator.step.offload import copies
 from simulator.step.precision import Precision
 from simulator.step.spec import bare_step
 from tests.engines import CLOSE, farthest
@@ -62,7 +63,7 @@ def test_a_save_takes_its_bytes_over_the_narrowest_shared_link(engine: Engine, s
     # 1 GB over its own cable of 1 GB/s, whichever is narrower.
     cluster, nbytes = star(storage), 10**9
     timeline = play(engine, Program(tuple((one,) for one in saves(cluster, nbytes))), cluster)
-    copied = nbytes / (COPY_EFFICIENCY * cluster.gpus[0].host_bandwidth)
+    copied = nbytes / (host_copy_share(cluster.gpus[0]) * cluster.gpus[0].host_bandwidth)
     assert written(timeline) == pytest.approx(copied + max(4 * nbytes / storage, nbytes / 1e9), rel=1e-9)
     # The ranks are done with the copy.
     assert timeline.end == pytest.approx(copied, rel=1e-9)

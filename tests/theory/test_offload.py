@@ -82,11 +82,11 @@ def test_the_host_reads_and_writes_thirty_bytes_a_parameter_at_its_rate() -> Non
 
 
 def test_a_copy_takes_its_bytes_at_what_pcie_reaches() -> None:
-    """63 GB/s of PCIe 5 at 88 % (55.4 measured on an H200), and three hops of 0.15 us to the socket."""
+    """63 GB/s of PCIe 5 at 82 % (51 and 52 measured on an H100), and three hops of 0.15 us to the socket."""
     played = offloaded("zero3", 1)
     (span,) = [s for s in played.timeline.spans if s.name == "return layer 1"]
     latency = played.cluster.route(played.cluster.ranks[0], played.cluster.hosts[0]).latency
-    assert span.end - span.start == pytest.approx(latency + 2 * UNITS[2] / (0.88 * 63e9), rel=1e-9)
+    assert span.end - span.start == pytest.approx(latency + 2 * UNITS[2] / (0.82 * 63e9), rel=1e-9)
 
 
 @pytest.mark.parametrize("topology", ["dgx_h100", "dgx_a100"])

@@ -1,7 +1,7 @@
 """How much HBM bandwidth does a collective in flight leave to its rank's kernels? Computed from links and GPU.
 
-No constant is fitted: bytes that links bring and take also pass HBM. Example: 8 ranks on 100 Gb/s links receive 12.5
-GB/s each. Reads and writes take 25 of an A100's 2039 GB/s, and 1 - 25 / 2039 = 0.988 is left.
+No constant is fitted: bytes that arrive over links pass HBM three times. Example: 8 ranks on 100 Gb/s links receive
+12.5 GB/s each. Reads and writes take 37.5 of an A100's 2039 GB/s, and 1 - 37.5 / 2039 = 0.982 is left.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ from typing import Final
 
 from simulator.cluster.cluster import Cluster
 
-# Bytes sent are read from HBM, and bytes received are written; a reduction's third access is neglected.
-_PASSES: Final = 2
+# Bytes that arrive are written to a buffer and read back, and a user's array is read or written: NCCL's author in
+# NVIDIA/nccl#1428.
+_PASSES: Final = 3
 # Memory controllers serve kernels too. The bound is a guess, reached only by GPUs with very slow memory.
 _LEAST_LEFT: Final = 0.25
 
@@ -22,7 +23,7 @@ def hbm_left(cluster: Cluster) -> float:
 
     >>> from simulator.cluster.build import build
     >>> round(hbm_left(build("star_100g", 8)), 3), hbm_left(build("star_100g", 1))
-    (0.988, 1.0)
+    (0.982, 1.0)
     """
     if cluster.world_size == 1:
         return 1.0

@@ -134,6 +134,16 @@ def communication_sms(gpu: Gpu) -> int:
     return min(round(gpu.sms * _model(_HashableGpu(gpu)).value("communication_sms")), gpu.sms - 1)
 
 
+def host_copy_share(gpu: Gpu) -> float:
+    """Return the share of a GPU's link to its host that pinned copies reach, 0 to 1.
+
+    >>> from simulator.cluster.gpu_file import load_gpu
+    >>> host_copy_share(load_gpu("gb200"))
+    0.44
+    """
+    return _model(_HashableGpu(gpu)).value("host_copies")
+
+
 def elementwise_share(gpu: Gpu) -> float:
     """Return the bandwidth in a GPU's elementwise kernels (norms, activations) relative to a plain copy's; 1 if
     unknown.
