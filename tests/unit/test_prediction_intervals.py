@@ -66,6 +66,30 @@ def test_what_was_carried_over_is_less_sure() -> None:
     assert other.width[0] == chip.width[0] == pytest.approx(known.width[0] ** 3)
 
 
+def test_a_chip_without_a_run_as_wide_takes_the_largest_share_of_unseen_sources_for_time_alone() -> None:
+    """Ten runs with unseen errors of 3 to 30 %: the eighth is the 80 % quantile, the tenth that of 95 %."""
+    runs = [residual("one", 0.01 * n, eight_bit=True) for n in range(1, 11)]
+    both = [replace(run, own=run.own | {"memory": 0.01}, unseen=run.unseen | {"memory": 0.02}) for run in runs]
+    assert prediction_interval(PLAIN, residuals=runs).width == pytest.approx((math.exp(0.30),) * 2)
+    assert prediction_interval(PLAIN, "memory", both).width == pytest.approx((math.exp(0.01),) * 2)
+    known = prediction_interval(replace(PLAIN, eight_bit=True), residuals=runs)
+    assert known.width == pytest.approx((math.exp(0.08), math.exp(0.10)))
+
+
+def test_unseen_sources_differ_most_in_models_cut_over_nodes() -> None:
+    """Of 16 runs the 13th is the 80 % quantile, the 14th that of 87.5 %, the last that of 95 %."""
+    runs = [residual("one", 0.01 * n, cut=True, nodes=nodes) for nodes in (True, False) for n in range(1, 17)]
+    of = {
+        nodes: prediction_interval(
+            replace(PLAIN, framework="unheard of", cut=True, nodes=nodes),
+            residuals=[run for run in runs if run.traits.nodes == nodes],
+        ).width
+        for nodes in (True, False)
+    }
+    assert of[False] == pytest.approx((math.exp(0.39), math.exp(0.48)))
+    assert of[True] == pytest.approx((math.exp(0.42), math.exp(0.48)))
+
+
 @pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
 def test_an_unmeasured_network_counts_by_the_share_that_is_exposed(share: float) -> None:
     """Measured collectives take up to e^n times as long, so that a step of which s is exposed takes 1 + s (e^n - 1)."""
