@@ -29,6 +29,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -409,6 +410,233 @@ def _loop_over_experts(kind: str) -> dict[str, Any]:
     return {"tokens_per_expert": counts, **record(block, {"hidden": hidden}, call, sizes)}
 
 
+def _head(**keywords: Any) -> dict[str, Any]:
+    """Record the head of Llama with its loss, as the forward pass of LlamaForCausalLM runs it on hidden states."""
+    from transformers.modeling_outputs import BaseModelOutputWithPast
+
+    config = _config("llama", SIZES)
+    with torch.device("meta"):
+        model = _part("llama", "ForCausalLM", config).to(torch.bfloat16).train()
+
+    class Body(torch.nn.Module):
+        """Stands for the layers: it returns the hidden states that it gets."""
+
+        def forward(self, inputs_embeds: torch.Tensor, **_: Any) -> Any:
+            return BaseModelOutputWithPast(last_hidden_state=inputs_embeds)
+
+    model.model = Body()
+
+    def call(module: Any, hidden: torch.Tensor, labels: torch.Tensor, **more: torch.Tensor) -> torch.Tensor:
+        return module(inputs_embeds=hidden, labels=labels, **more).loss
+
+    inputs = {"hidden": _hidden(), "labels": _labels(), **keywords}
+    return record(model, inputs, call, SIZES, name=f"{_name(model)} (lm_head and loss_function)")
+
+
+def _embedding() -> dict[str, Any]:
+    """Record the lookup of words in Llama's embedding."""
+    with torch.device("meta"):
+        model = _part("llama", "Model", _config("llama", SIZES))
+    embedding = model.embed_tokens.to(torch.bfloat16)
+    name = f"{_name(model)}.embed_tokens ({_name(embedding)})"
+    return record(embedding, {"words": _labels()}, lambda module, words: module(words), SIZES, name=name)
+
+
+def _adapted(widened: bool) -> dict[str, Any]:
+    """Record a Llama layer with LoRA on queries and values; adapters are in float32 if `widened`, which PEFT does."""
+    import peft
+    from peft.tuners.tuners_utils import cast_adapter_dtype
+
+    def change(layer: Any) -> None:
+        settings = peft.LoraConfig(r=16, lora_alpha=32, lora_dropout=0.0, target_modules=["q_proj", "v_proj"])
+        peft.inject_adapter_in_model(settings, layer, low_cpu_mem_usage=True)
+        layer.to(torch.bfloat16)  # Adapters of a model in bfloat16 start in its dtype.
+        cast_adapter_dtype(layer, "default", widened)
+        for name, parameter in layer.named_parameters():
+            assert parameter.requires_grad == ("lora_" in name), name
+
+    return _decoder_layer("llama", change=change, sizes={**SIZES, "rank": 16})
+
+
+def _gpt2() -> dict[str, Any]:
+    """Record a block of GPT-2: layer norms, biases, and GELU by its tanh formula."""
+    import transformers
+
+    sizes = {**SIZES, "num_kv_heads": SIZES["num_heads"]}
+    config = transformers.GPT2Config(
+        n_embd=sizes["hidden_size"], n_head=sizes["num_heads"], n_inner=sizes["ffn_size"], n_layer=1,
+        vocab_size=sizes["vocab_size"], resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, attn_implementation="sdpa",
+    )  # fmt: skip
+    with torch.device("meta"):
+        block = _part("gpt2", "Block", config, 0).to(torch.bfloat16).train()
+
+    def call(module: Any, hidden: torch.Tensor) -> torch.Tensor:
+        out = module(hidden)
+        return out[0] if isinstance(out, tuple) else out
+
+    return record(block, {"hidden": _hidden()}, call, sizes)
+
+
+# Parameters of a small model: matrices of five shapes, and a vector.
+_SHAPES: Final = ((4096, 512), (512, 512), (128, 512), (1408, 512), (512, 1408), (512,))
+
+
+def _update(call: Callable[[list[torch.nn.Parameter]], Any], name: str, device: str) -> dict[str, Any]:
+    """Record what a function does to parameters that have gradients; an optimizer's first step is not recorded."""
+    parameters = [torch.nn.Parameter(torch.zeros(shape, device=device)) for shape in _SHAPES]
+    recorder = Recorder(device=device)
+    for number, parameter in enumerate(parameters):
+        parameter.grad = torch.zeros_like(parameter)
+        recorder.know(f"parameter {number}", parameter)
+        recorder.know(f"gradient {number}", parameter.grad)
+    step = call(parameters)
+    if isinstance(step, torch.optim.Optimizer):
+        optimizer, step = step, step.step
+        optimizer.step()
+        for number, parameter in enumerate(parameters):
+            for key, tensor in optimizer.state[parameter].items():
+                recorder.know(f"{key} {number}", tensor)
+    with recorder.recording():
+        step()
+    sizes = {"parameters": len(parameters)}
+    named = {f"parameter {number}": parameter for number, parameter in enumerate(parameters)}
+    return _recording(recorder, name, sizes, named, recorder.live(), None)
+
+
+def _adamw(device: str, **keywords: bool) -> dict[str, Any]:
+    chosen = ", ".join(f"{key}={value}" for key, value in keywords.items())
+
+    def call(parameters: list[torch.nn.Parameter]) -> Any:
+        return torch.optim.AdamW(parameters, **keywords)
+
+    return _update(call, f"torch.optim.AdamW({chosen}).step", device)
+
+
+def _clip(foreach: bool) -> dict[str, Any]:
+    def call(parameters: list[torch.nn.Parameter]) -> Any:
+        return partial(torch.nn.utils.clip_grad_norm_, parameters, 1.0, foreach=foreach)
+
+    return _update(call, f"torch.nn.utils.clip_grad_norm_(foreach={foreach})", "cpu")
+
+
+def _to_bfloat16(module: Any) -> Any:
+    """Cast the parameters, as FSDP does for the compute; buffers of rotary embeddings stay as they are."""
+    for parameter in module.parameters():
+        parameter.data = parameter.data.to(torch.bfloat16)
+    return module.train()
+
+
+# Sizes of latent attention: widths of the compressed queries and keys, and of a head's parts.
+DEEPSEEK: Final = {
+    **SIZES, "num_kv_heads": 8, "ffn_size": 640, "num_experts": 8, "top_k": 3, "q_lora_rank": 96, "kv_lora_rank": 160,
+    "qk_nope_head_dim": 64, "qk_rope_head_dim": 32, "v_head_dim": 48,
+}  # fmt: skip
+
+
+def _titan_layer(family: str, sizes: Mapping[str, int], attention: str = "varlen") -> Any:
+    """Return the configuration of torchtitan for one layer of a family."""
+    library = importlib.import_module(f"torchtitan.models.{family}")
+    common = importlib.import_module("torchtitan.models.common")
+    width = sizes["hidden_size"] // sizes["num_heads"]
+    shared = {"n_layers": 1, "dim": sizes["hidden_size"], "n_heads": sizes["num_heads"], "attn_backend": attention}
+    grouped = {**shared, "n_kv_heads": sizes["num_kv_heads"]}
+    if family == "llama3":
+        rope = common.ComplexRoPE.Config(dim=width, max_seq_len=1024, theta=500000, scaling="llama")
+        return library._build_llama3_layers(**grouped, hidden_dim=sizes["ffn_size"], rope=rope)[0]
+    experts = {"num_experts": sizes["num_experts"], "moe_comm_backend": "standard"}
+    if family == "qwen3":
+        rope = common.CosSinRoPE.Config(dim=width, max_seq_len=1024, theta=1000000.0)
+        return library._build_qwen3_moe_layers(
+            **grouped, **experts, head_dim=width, moe_hidden_dim=sizes["ffn_size"], top_k=sizes["top_k"], rope=rope
+        )[0]
+    latent = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
+    rope = common.ComplexRoPE.Config(dim=sizes["qk_rope_head_dim"], max_seq_len=1024, theta=10000.0)
+    return library._build_dsv3_layers(
+        **shared, **experts, **{key: sizes[key] for key in latent}, n_dense_layers=0, mscale=1.0,
+        dense_hidden_dim=sizes["ffn_size"], moe_hidden_dim=sizes["ffn_size"], num_shared_experts=1,
+        router_top_k=sizes["top_k"], router_score_func="sigmoid", rope=rope,
+    )[0]  # fmt: skip
+
+
+def _titan(family: str, sizes: Mapping[str, int] = SIZES, packed: bool = True) -> dict[str, Any]:
+    """Record a layer of torchtitan; `packed` sequences have positions, and attention knows where documents begin."""
+    from torchtitan.models.common.attention import ScaledDotProductAttention, VarlenMetadata
+
+    config = _titan_layer(family, sizes)
+    if not packed:
+        config.attention.inner_attention = ScaledDotProductAttention.Config()
+    with torch.device("meta"):
+        block = _to_bfloat16(config.build())
+        length = sizes["seq_len"]
+        positions = torch.empty((sizes["sequences"], length), dtype=torch.int64)
+        # As many documents as sequences: each begins where one ends.
+        starts = torch.empty(sizes["sequences"] + 1, dtype=torch.int32)
+
+    def call(module: Any, hidden: torch.Tensor, positions: Any = None, starts: Any = None) -> torch.Tensor:
+        masks = None if starts is None else VarlenMetadata(starts, starts, length, length)
+        return module(hidden, masks, positions)
+
+    inputs = {"hidden": _hidden()}
+    if packed:
+        inputs |= {"positions": positions, "starts": starts}
+    return record(block, inputs, call, sizes)
+
+
+def _titan_head(chunks: int = 0) -> dict[str, Any]:
+    """Record torchtitan's head with its loss, at once or in chunks, each with its backward pass behind it."""
+    from torchtitan.components import loss
+    from torchtitan.models.common import Linear
+
+    config = Linear.Config(in_features=SIZES["hidden_size"], out_features=SIZES["vocab_size"])
+    with torch.device("meta"):
+        head = _to_bfloat16(config.build())
+    if chunks:
+        measure: Any = loss.ChunkedLossWrapper.Config(num_chunks=chunks).build()
+        measure.set_lm_head(head)
+    else:
+        measure = loss.CrossEntropyLoss.Config().build()
+
+    def call(module: Any, hidden: torch.Tensor, labels: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+        return measure(hidden if chunks else module(hidden), labels, tokens)[0]
+
+    inputs = {"hidden": _hidden(), "labels": _labels(), "tokens": torch.empty((), device="meta", dtype=torch.int64)}
+    sizes = {**SIZES, "chunks": chunks or 1}
+    return record(head, inputs, call, sizes, name=f"{_name(head)} and {_name(measure)}")
+
+
+def _tune() -> Any:
+    """Return a Llama 3 of torchtune with one layer."""
+    from torchtune.models.llama3 import llama3
+
+    with torch.device("meta"):
+        model = llama3(
+            vocab_size=SIZES["vocab_size"], num_layers=1, num_heads=SIZES["num_heads"],
+            num_kv_heads=SIZES["num_kv_heads"], embed_dim=SIZES["hidden_size"], max_seq_len=1024,
+            intermediate_dim=SIZES["ffn_size"],
+        )  # fmt: skip
+    return _to_bfloat16(model)
+
+
+def _tune_layer() -> dict[str, Any]:
+    return record(_tune().layers[0], {"hidden": _hidden()}, lambda module, hidden: module(hidden), SIZES)
+
+
+def _tune_head(chunks: int = 8) -> dict[str, Any]:
+    """Record torchtune's head with its loss, both in chunks."""
+    from torchtune.modules.loss import CEWithChunkedOutputLoss
+
+    model, loss = _tune(), CEWithChunkedOutputLoss(num_output_chunks=chunks)
+    model.set_num_output_chunks(chunks)
+
+    def call(module: Any, hidden: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return loss(model.chunked_output(hidden), labels)
+
+    name = f"{_name(model)}.chunked_output and {_name(loss)}"
+    return record(
+        model.output, {"hidden": _hidden(), "labels": _labels()}, call, {**SIZES, "chunks": chunks}, name=name
+    )
+
+
 RECORDINGS: Final[Mapping[str, Callable[[], dict[str, Any]]]] = {
     "transformers_llama": lambda: _decoder_layer("llama"),
     "transformers_llama_autocast": lambda: _decoder_layer("llama", torch.float32, autocast=True),
@@ -418,6 +646,25 @@ RECORDINGS: Final[Mapping[str, Callable[[], dict[str, Any]]]] = {
     "transformers_mixtral_loop": lambda: _loop_over_experts("mixtral"),
     "transformers_qwen3_moe": lambda: _decoder_layer("qwen3_moe", sizes=QWEN3_MOE),
     "transformers_qwen3_moe_loop": lambda: _loop_over_experts("qwen3_moe"),
+    "transformers_head": _head,
+    "transformers_head_items": lambda: _head(num_items_in_batch=torch.empty((), device="meta", dtype=torch.int64)),
+    "transformers_embedding": _embedding,
+    "transformers_gpt2": _gpt2,
+    "peft_lora": lambda: _adapted(widened=True),
+    "peft_lora_bfloat16": lambda: _adapted(widened=False),
+    "torchtitan_llama3": lambda: _titan("llama3"),
+    "torchtitan_llama3_sdpa": lambda: _titan("llama3", packed=False),
+    "torchtitan_qwen3_moe": lambda: _titan("qwen3", QWEN3_MOE),
+    "torchtitan_deepseek_v3": lambda: _titan("deepseek_v3", DEEPSEEK),
+    "torchtitan_head": _titan_head,
+    "torchtitan_head_chunked": lambda: _titan_head(chunks=8),
+    "torchtune_llama3": _tune_layer,
+    "torchtune_head": _tune_head,
+    "torch_adamw_foreach": lambda: _adamw("meta", foreach=True),
+    "torch_adamw_fused": lambda: _adamw("cpu", fused=True),
+    "torch_adamw_for_loop": lambda: _adamw("meta", foreach=False),
+    "torch_clip_foreach": lambda: _clip(foreach=True),
+    "torch_clip_for_loop": lambda: _clip(foreach=False),
 }
 
 # Packages that a recording runs, besides PyTorch, by the first word of its name.
