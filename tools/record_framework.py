@@ -36,6 +36,7 @@ from typing import Any, Final
 import torch
 import torch._prims_common
 import torch.fx.experimental._config
+import torch.overrides
 import torch.utils.checkpoint
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -242,16 +243,40 @@ _OPERATIONS: Final = torch.library.Library("aten", "IMPL")
 _OPERATIONS.m.impl("_fused_rms_norm", "Meta", fused_rms_norm)
 
 
+class LinearIn(torch.overrides.TorchFunctionMode):
+    """Casts what linear layers read, as autocast does on a GPU: weights before inputs."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.dtype = dtype
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.nn.functional.linear:
+            hidden, weight, *bias = args
+            weight = weight.to(self.dtype)
+            args = (hidden.to(self.dtype), weight, *bias)
+        return func(*args, **(kwargs or {}))
+
+
 @contextmanager
 def as_on_a_gpu() -> Iterator[None]:
-    """Replace functions that a processor computes in another way than a GPU."""
+    """Replace functions that a processor or the meta device computes in another way than a GPU."""
     functional = torch.nn.functional
     before = functional.scaled_dot_product_attention, functional.one_hot
+    autocast: Any = torch.autocast
+
+    def cast(device_type: str, dtype: torch.dtype, enabled: bool = True, **keywords: Any) -> Any:
+        if device_type == "meta":  # which autocast does not know
+            return LinearIn(dtype) if enabled else nullcontext()
+        return autocast(device_type, dtype, enabled, **keywords)
+
     functional.scaled_dot_product_attention, functional.one_hot = flash, one_hot  # type: ignore[assignment]
+    torch.autocast = cast  # type: ignore[assignment, misc]
     try:
         yield
     finally:
         functional.scaled_dot_product_attention, functional.one_hot = before
+        torch.autocast = autocast  # type: ignore[misc]
 
 
 def record(
@@ -529,7 +554,7 @@ def _to_bfloat16(module: Any) -> Any:
 # Sizes of latent attention: widths of the compressed queries and keys, and of a head's parts.
 DEEPSEEK: Final = {
     **SIZES, "num_kv_heads": 8, "ffn_size": 640, "num_experts": 8, "top_k": 3, "q_lora_rank": 96, "kv_lora_rank": 160,
-    "qk_nope_head_dim": 64, "qk_rope_head_dim": 32, "v_head_dim": 48,
+    "qk_nope_head_dim": 64, "qk_rope_head_dim": 32, "v_head_dim": 96,
 }  # fmt: skip
 
 
@@ -555,6 +580,7 @@ def _titan_layer(family: str, sizes: Mapping[str, int], attention: str = "varlen
         **shared, **experts, **{key: sizes[key] for key in latent}, n_dense_layers=0, mscale=1.0,
         dense_hidden_dim=sizes["ffn_size"], moe_hidden_dim=sizes["ffn_size"], num_shared_experts=1,
         router_top_k=sizes["top_k"], router_score_func="sigmoid", rope=rope,
+        non_blocking_capacity_factor=None,
     )[0]  # fmt: skip
 
 
