@@ -5,7 +5,8 @@
 A module runs forward and backward on PyTorch's meta device, which has shapes and no numbers. A dispatch mode sees each
 operation of ATen, autograd's included, with its arrays; hooks see the saved tensors; weak references see when a storage
 is freed. What a GPU does differently from the meta device is asked for by name: flash attention, the fused RMS norm,
-one-hot rows. Code that needs numbers (a loop over experts, fused optimizers) runs on the processor.
+one-hot rows, autograd's operations in place. Code that needs numbers (a loop over experts, fused optimizers) runs on
+the processor.
 
 A recording lists `rows` (operations that launch something or allocate; views are left out), `known` (storages that
 existed before, and gradients of leaves: they do not count in `live`), `saved` (storages kept for the backward pass, but
@@ -16,7 +17,8 @@ counts in the row that computes it, and no more afterwards. Rows of lists have t
 in `lists` how many belong to each argument. Rows with `device` run on the processor in a run on a GPU, too.
 
 The frameworks are no dependencies of the project: run this file in an environment with PyTorch's CPU build and the
-packages that a recording needs. The recordings are facts for tests/test_recordings.py.
+packages that a recording needs. torchtune needs a torchao that PEFT refuses, so theirs are two environments. The
+recordings are facts for tests/test_recordings.py.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ import argparse
 import importlib
 import importlib.metadata
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
@@ -169,7 +172,7 @@ def _called_by_autograd() -> bool:
     """Return whether autograd's engine calls an operation, and no Python code between them."""
     frame = sys._getframe(2)
     while frame and frame.f_code.co_filename.endswith(("eval_frame.py", "_compile.py", "record_framework.py")):
-        frame = frame.f_back  # type: ignore[assignment]
+        frame = frame.f_back
     return frame is not None and frame.f_code.co_name == "_engine_run_backward"
 
 
@@ -270,13 +273,13 @@ def as_on_a_gpu() -> Iterator[None]:
             return LinearIn(dtype) if enabled else nullcontext()
         return autocast(device_type, dtype, enabled, **keywords)
 
-    functional.scaled_dot_product_attention, functional.one_hot = flash, one_hot  # type: ignore[assignment]
-    torch.autocast = cast  # type: ignore[assignment, misc]
+    functional.scaled_dot_product_attention, functional.one_hot = flash, one_hot
+    torch.autocast = cast
     try:
         yield
     finally:
         functional.scaled_dot_product_attention, functional.one_hot = before
-        torch.autocast = autocast  # type: ignore[misc]
+        torch.autocast = autocast
 
 
 def record(
@@ -290,6 +293,8 @@ def record(
     """
     widths = [sizes[key] for key in ("hidden_size", "ffn_size", "vocab_size") if key in sizes]
     widths.append(sizes["sequences"] * sizes["seq_len"])
+    if sizes.get("num_kv_heads", 0) < sizes.get("num_heads", 0):
+        widths.append(sizes["hidden_size"] // sizes["num_heads"] * sizes["num_kv_heads"])
     assert len({*widths}) == len(widths), f"equal sizes hide a mistake: {sizes}"
     parameters = dict(module.named_parameters())
     recorder = Recorder(device=next(iter(inputs.values())).device.type)
@@ -553,7 +558,7 @@ def _to_bfloat16(module: Any) -> Any:
 
 # Sizes of latent attention: widths of the compressed queries and keys, and of a head's parts.
 DEEPSEEK: Final = {
-    **SIZES, "num_kv_heads": 8, "ffn_size": 640, "num_experts": 8, "top_k": 3, "q_lora_rank": 96, "kv_lora_rank": 160,
+    **SIZES, "num_kv_heads": 8, "ffn_size": 640, "num_experts": 8, "top_k": 3, "q_lora_rank": 112, "kv_lora_rank": 176,
     "qk_nope_head_dim": 64, "qk_rope_head_dim": 32, "v_head_dim": 96,
 }  # fmt: skip
 
@@ -663,6 +668,55 @@ def _tune_head(chunks: int = 8) -> dict[str, Any]:
     )
 
 
+def _megatron(gated: bool) -> dict[str, Any]:
+    """Record a layer of Megatron-Core's local specification on one rank, without fused operations.
+
+    A `gated` layer is one of Llama (RMS norms, SwiGLU, no biases), another one of GPT (layer norms, GELU, biases).
+    """
+    os.environ["TORCHDYNAMO_DISABLE"] = "1"
+    from megatron.core import jit
+
+    jit.disable_jit_fuser()  # before the modules load that it decorates
+    from megatron.core import parallel_state, tensor_parallel
+    from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
+    from megatron.core.transformer.spec_utils import build_module
+    from megatron.core.transformer.transformer_config import TransformerConfig
+
+    if not torch.distributed.is_initialized():
+        torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+        parallel_state.initialize_model_parallel()
+    parallel_state.get_global_memory_buffer().buffer.clear()  # what an earlier recording left
+    functional = torch.nn.functional
+    norm = "RMSNorm" if gated else "LayerNorm"
+    config = TransformerConfig(
+        num_layers=1, hidden_size=SIZES["hidden_size"], num_attention_heads=SIZES["num_heads"],
+        num_query_groups=SIZES["num_kv_heads"], ffn_hidden_size=SIZES["ffn_size"], hidden_dropout=0.0,
+        attention_dropout=0.0, bf16=True, params_dtype=torch.bfloat16, use_cpu_initialization=True,
+        perform_initialization=False, gated_linear_unit=gated, add_bias_linear=not gated, normalization=norm,
+        activation_func=functional.silu if gated else functional.gelu,
+    )  # fmt: skip
+    length, sequences = SIZES["seq_len"], SIZES["sequences"]
+    with torch.device("meta"):
+        layer = build_module(get_gpt_layer_local_spec(normalization=norm), config=config, layer_number=1)
+        layer = layer.to(torch.bfloat16).train()
+        # Megatron puts tokens first, and its data loader makes the mask.
+        hidden = torch.empty((length, sequences, SIZES["hidden_size"]), dtype=torch.bfloat16, requires_grad=True)
+        mask = torch.empty((sequences, 1, length, length), dtype=torch.bool)
+        angles = torch.empty((length, 1, 1, SIZES["hidden_size"] // SIZES["num_heads"]))
+
+    def call(module: Any, hidden: torch.Tensor, mask: torch.Tensor, angles: Any = None) -> torch.Tensor:
+        return module(hidden, attention_mask=mask, rotary_pos_emb=angles)[0]
+
+    inputs = {"hidden": hidden, "mask": mask, **({"angles": angles} if gated else {})}
+    tracker, device = tensor_parallel.get_cuda_rng_tracker(), torch.cuda.current_device
+    tracker.fork, torch.cuda.current_device = lambda *_: nullcontext(), lambda: "meta"
+    try:
+        return record(layer, inputs, call, SIZES)
+    finally:
+        del tracker.fork
+        torch.cuda.current_device = device
+
+
 RECORDINGS: Final[Mapping[str, Callable[[], dict[str, Any]]]] = {
     "transformers_llama": lambda: _decoder_layer("llama"),
     "transformers_llama_autocast": lambda: _decoder_layer("llama", torch.float32, autocast=True),
@@ -686,6 +740,8 @@ RECORDINGS: Final[Mapping[str, Callable[[], dict[str, Any]]]] = {
     "torchtitan_head_chunked": lambda: _titan_head(chunks=8),
     "torchtune_llama3": _tune_layer,
     "torchtune_head": _tune_head,
+    "megatron_llama": lambda: _megatron(gated=True),
+    "megatron_gpt": lambda: _megatron(gated=False),
     "torch_adamw_foreach": lambda: _adamw("meta", foreach=True),
     "torch_adamw_fused": lambda: _adamw("cpu", fused=True),
     "torch_adamw_for_loop": lambda: _adamw("meta", foreach=False),
