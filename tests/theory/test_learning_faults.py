@@ -68,8 +68,9 @@ def test_a_wrong_transfer_shows_in_its_sum_and_from_its_step_on_in_the_loss(shar
     clean, faulty = learned(sharding=sharding), learned(fault_of(what, 28), sharding=sharding)
     assert faulty.seen["sums"] == AT
     assert faulty.losses[: AT + 1] == clean.losses[: AT + 1]
-    assert faulty.gradient_norms[AT] != clean.gradient_norms[AT]
-    assert faulty.losses[AT + 1 :] != clean.losses[AT + 1 :]
+    assert all(norm != other for norm, other in zip(faulty.gradient_norms[AT:], clean.gradient_norms[AT:], strict=True))
+    # A bit of one number may move every loss by less than its last digit.
+    assert what == "bit_flip" or faulty.losses[AT + 1 :] != clean.losses[AT + 1 :]
     # The curve alone would not tell: all but a flipped exponent stay within a thousandth of it.
     if what != "bit_flip":
         assert faulty.losses[-1] == pytest.approx(clean.losses[-1], rel=1e-2)

@@ -160,7 +160,8 @@ def test_no_number_of_nodes_up_to_32_is_faster_than_one(name: str) -> None:
     assert size is not None
     for nbytes in (2**22, 2**28, 2**32):
         one = simulated(name, size, "all_reduce", nbytes)
-        for count in range(2, 33):
+        # Racks of 72 GPUs take minutes and gigabytes from ten on.
+        for count in range(2, 33) if size <= 8 else (2, 3, 4, 5, 8):
             for ranks in (count * size, count * size - size // 2):
                 assert simulated(name, ranks, "all_reduce", nbytes) >= one * (1 - 1e-9), (nbytes, ranks)
 
