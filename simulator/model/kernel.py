@@ -214,6 +214,9 @@ class Elementwise:
     single: bool = False
     # Elements that the kernel decodes from four bits with a table. SMs may limit such a kernel before HBM does.
     decoded: float = 0.0
+    # Elements that the kernel reads and writes one by one, because of a broadcast, a cast or an order in memory. SMs
+    # may limit such a kernel before HBM does.
+    scattered: float = 0.0
 
     @property
     def flops(self) -> float:

@@ -7,70 +7,122 @@ s^2 H p + 2 b s d + b s^2 H bytes, plus the norms' statistics.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from importlib import import_module
 
 from simulator.model.attention import attention_block
 from simulator.model.feed_forward import feed_forward_block
 from simulator.model.head import lookup
 from simulator.model.kernel import Matmul
-from simulator.model.operation import Batch, Operation, Saved, linear, norm, residual
+from simulator.model.operation import Batch, Operation, linear
 from simulator.model.overlap import overlapped
+from simulator.model.programs.bare import Parts, saved_as
+from simulator.model.programs.tape import Array
 from simulator.model.shape import Transformer
+
+
+@dataclass(frozen=True, slots=True)
+class LayerProgram:
+    """The kernels of a layer's passes, operation by operation, and the memory of its arrays.
+
+    Attributes
+    ----------
+    temporaries, temporaries_without_saving : int
+        Most bytes of arrays that are allocated at once in the forward pass beyond the tensors that it saves (temporary
+        arrays and the output), and in a forward pass that saves nothing, as where a layer is recomputed [B].
+    gradients : int
+        Most bytes of gradients of activations and of temporary arrays in the backward pass, minus the bytes of saved
+        tensors that are freed by then [B].
+    """
+
+    operations: tuple[Operation, ...]
+    temporaries: int
+    temporaries_without_saving: int
+    gradients: int
 
 
 def layer_operations(model: Transformer, batch: Batch) -> tuple[Operation, ...]:
     """Return a layer's operations on a micro-batch, in forward order, for a model of equal layers (see
     `Transformer.of_layer`).
     """
-    arranged = _parallel if model.form in ("parallel", "shared") else _in_sequence
-    joined = _joined(model, batch) if model.mtp_layers else ()
-    before = joined[-1].name if joined else "input"
-    return (*joined, *(overlapped(operation, batch.cut) for operation in arranged(model, batch, before)))
+    parts = _parts(model, batch)
+    parts.tape.backward(_output(parts))
+    return _operations(parts)
 
 
-def _joined(model: Transformer, batch: Batch) -> tuple[Operation, ...]:
-    """Return the operations that join the hidden states with the embeddings of the next tokens, before a layer that
-    predicts a further token: a lookup, two norms, a matrix with twice as many inputs as outputs.
+def layer_program(model: Transformer, batch: Batch) -> LayerProgram:
+    """Return the program of a layer on a micro-batch, for a model of equal layers (see `Transformer.of_layer`)."""
+    parts, unsaved = _parts(model, batch), _parts(model, batch)
+    unsaved.tape.saves = False
+    _output(unsaved)
+    output = _output(parts)
+    # The tape counts saved tensors and the output, not the layer's input.
+    tape, before = parts.tape, parts.tape.live
+    temporaries = tape.most - (before - output.nbytes)
+    # The gradient of the output, which comes from the next layer, is one of the layer's gradients.
+    tape.backward(output)
+    return LayerProgram(_operations(parts), temporaries, unsaved.tape.most, tape.most - before)
+
+
+def _parts(model: Transformer, batch: Batch) -> Parts:
+    """Return the parts of the micro-batch's program, whose file is imported for a framework that has it."""
+    parts: Parts = import_module(f"simulator.model.programs.{batch.program}").PARTS(model, batch)
+    return parts
+
+
+def _operations(parts: Parts) -> tuple[Operation, ...]:
+    return tuple(overlapped(part.operation, parts.batch.cut) for part in parts.tape.parts)
+
+
+def _output(parts: Parts) -> Array:
+    """Return the output of a layer whose forward pass is put on the tape of `parts`."""
+    hidden = parts.entered()
+    if parts.model.mtp_layers:
+        hidden = _joined(parts, hidden)
+    hidden = (_parallel if parts.model.form in ("parallel", "shared") else _in_sequence)(parts, hidden)
+    parts.alive.clear()
+    return hidden
+
+
+def _joined(parts: Parts, hidden: Array) -> Array:
+    """Return the hidden states joined with the embeddings of the next tokens, before a layer that predicts a further
+    token: a lookup, two norms, a matrix with twice as many inputs as outputs.
     """
-    tokens, d, stream = batch.tokens_between, model.hidden_size, batch.stream
-    embedding = lookup(model, stream, "next token embedding")
-    both = Saved("joined norms' outputs", 2 * tokens * d * batch.itemsize, "hidden norm")
-    return (
-        embedding,
-        norm("next token norm", embedding.name, model, stream),
-        norm("hidden norm", "input", model, stream),
-        linear(Matmul("join", tokens, d, 2 * d), batch, both, bias=False),
-    )
+    model, batch = parts.model, parts.batch
+    width = model.hidden_size
+    (embedding,) = parts.run(lookup(model, batch.stream, "next token embedding"), [], [parts.between(width)])
+    embedding, hidden = parts.norm("next token norm", embedding), parts.norm("hidden norm", hidden)
+    entered = saved_as(embedding), saved_as(hidden)
+    product = linear(Matmul("join", batch.tokens_between, width, 2 * width), batch, entered[0], bias=False)
+    product = replace(product, saved=entered if product.saved else ())
+    return parts.run(product, [embedding, hidden], [parts.between(width)])[0]
 
 
-def _in_sequence(model: Transformer, batch: Batch, before: str) -> Iterator[Operation]:
-    """Yield the operations of attention, then of the feed-forward block, with norms in the places of the model's form;
-    `before` is the operation before the layer's first norm.
+def _in_sequence(parts: Parts, hidden: Array) -> Array:
+    """Return the layer's output: attention, then the feed-forward block, with norms in the places of the model's
+    form.
     """
-    blocks, stream = (attention_block(model, batch), feed_forward_block(model, batch.stream)), batch.stream
-    for number, block in enumerate(blocks, start=1):
-        name, added, last = f"norm{number}", f"residual{number}", block[-1].name
-        if model.form in ("pre", "both"):
-            yield norm(name, before, model, stream)
-        yield from block
-        if model.form in ("post", "both"):
-            yield norm(name if model.form == "post" else f"{name} after", last, model, stream)
-        yield residual(added, model, stream)
-        if model.form == "sum":
-            yield norm(name, added, model, stream)
-        before = added
+    form = parts.model.form
+    for number, block in enumerate((attention_block, feed_forward_block), start=1):
+        name, entered = f"norm{number}", hidden
+        if form in ("pre", "both"):
+            hidden = parts.norm(name, hidden)
+        hidden = block(parts, hidden)
+        if form in ("post", "both"):
+            hidden = parts.norm(name if form == "post" else f"{name} after", hidden)
+        hidden = parts.residual(f"residual{number}", entered, hidden)
+        if form == "sum":
+            hidden = parts.norm(name, hidden)
+        del entered
+    return hidden
 
 
-def _parallel(model: Transformer, batch: Batch, before: str) -> Iterator[Operation]:
-    """Yield attention and feed-forward block, which read the output of `before` and share one residual addition."""
-    stream = batch.stream
-    first = norm("norm1", before, model, stream)
-    yield first
-    yield from attention_block(model, batch)
-    if model.form == "parallel":
-        second = norm("norm2", before, model, stream)
-        # Both norms save the same input.
-        yield replace(second, saved=(first.saved[0], *second.saved[1:]))
-    yield from feed_forward_block(model, stream)
-    yield residual("residual2", model, stream, blocks=2)
+def _parallel(parts: Parts, hidden: Array) -> Array:
+    """Return the layer's output: attention and feed-forward block read the same input and share one residual
+    addition.
+    """
+    first = parts.norm("norm1", hidden)
+    attended = attention_block(parts, first)
+    second = parts.norm("norm2", hidden) if parts.model.form == "parallel" else first
+    del first
+    return parts.residual("residual2", hidden, attended, feed_forward_block(parts, second))

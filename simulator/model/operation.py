@@ -18,7 +18,12 @@ from simulator.model.shape import Transformer
 # Bytes of an element in float32 [B].
 _FLOAT32: Final = 4
 
+# Operations of frameworks with a matrix for each, and the merged matrix that has their parameters.
+_MERGED: Final = {"queries": "qkv", "keys": "qkv", "values": "qkv", "gating": "up", "shared gating": "shared up"}
+
 AttentionKernels = Literal["flash", "standard", "eager"]
+# Whose kernels compute the parts of a layer: files of simulator/model/programs with a PARTS.
+ProgramName = Literal["bare", "torchtitan", "torchtune", "transformers"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +55,8 @@ class Batch:
         Whether nothing before the first of `trained` needs a gradient.
     written_itemsize : int
         Bytes of an element of a quantised matrix when written out, and of its matmul's operands; 0 for `itemsize` [B].
+    program : {"bare", "torchtitan", "torchtune", "transformers"}
+        Framework whose kernels compute a layer's parts; "bare" for kernels without a framework's overhead.
     """
 
     sequences: int
@@ -64,6 +71,7 @@ class Batch:
     trained: frozenset[str] = frozenset()
     begins: bool = False
     written_itemsize: int = 0
+    program: ProgramName = "bare"
 
     @property
     def stream(self) -> Batch:
@@ -74,7 +82,10 @@ class Batch:
 
     def trains(self, parameter: str) -> bool:
         """Return True if the parameter of an operation, such as "qkv.weight", has a gradient."""
-        return self.adapters is None or parameter in self.trained
+        if self.adapters is None:
+            return True
+        name, _, kind = parameter.rpartition(".")
+        return f"{_MERGED.get(name, name)}.{kind}" in self.trained
 
     @property
     def tokens(self) -> int:
@@ -331,30 +342,6 @@ def norm(name: str, source: str, model: Transformer, batch: Batch) -> Operation:
     )
 
 
-def block_input(model: Transformer, batch: Batch, name: str) -> Saved:
-    """Return the saved input of a layer's attention ("norm1") or MLP ("norm2"): the output of the norm with this name,
-    or of the operation before the block if the norm is elsewhere.
-
-    >>> from dataclasses import replace
-    >>> from simulator.model.load import load_model
-    >>> gpt2 = load_model("gpt2")
-    >>> for form in ("pre", "post", "sum", "shared"):
-    ...     print(form, block_input(replace(gpt2, form=form), Batch(1, 1024), "norm2").name)
-    pre norm2 output
-    post residual1 output
-    sum norm1 output
-    shared norm1 output
-    """
-    sources = {
-        "post": {"norm1": "input", "norm2": "residual1"},
-        "sum": {"norm1": "input", "norm2": "norm1"},
-        "shared": {"norm2": "norm1"},
-    }
-    source = sources.get(model.form, {}).get(name, name)
-    size = batch.tokens_between * model.hidden_size * batch.itemsize
-    return Saved("input" if source == "input" else f"{source} output", size, source)
-
-
 def soft_cap(name: str, size: int, *, quadratic: bool = False) -> Operation:
     """Return the operation that limits `size` bytes by a scaled tanh, whose output is saved."""
     return Operation(
@@ -372,37 +359,3 @@ def unquantised(batch: Batch) -> Batch:
     quantised.
     """
     return batch if batch.adapters is None else replace(batch, adapters=batch.adapters.replaced(base="params"))
-
-
-def norm_of(name: str, source: str, elements: int, rows: int, batch: Batch) -> Operation:
-    """Return the operation of an RMSNorm over `rows` rows with `elements` elements in total; `source` made its
-    input.
-    """
-    # RMSNorm saves a single statistic per row.
-    size, statistics = elements * batch.itemsize, rows * batch.statistics_itemsize
-    return Operation(
-        name,
-        (Elementwise(name, size, size + statistics, fusible=True),),
-        (Elementwise(f"{name} gradient", 2 * size + statistics, size, fusible=True),),
-        (Saved(f"{name} input", size, source), Saved(f"{name} statistics", statistics, name)),
-        size,
-    )
-
-
-def residual(name: str, model: Transformer, batch: Batch, blocks: int = 1) -> Operation:
-    """Return the operation that adds the outputs of `blocks` blocks, after dropout (if any), to the residual stream of
-    a micro-batch.
-    """
-    elements = batch.tokens_between * model.hidden_size
-    size = elements * batch.itemsize
-    forward = [Elementwise(f"{name} add", (1 + blocks) * size, size, fusible=True)]
-    backward: list[Kernel] = []
-    saved: tuple[Saved, ...] = ()
-    if batch.dropout:
-        forward.insert(0, Elementwise(f"{name} dropout", blocks * size, blocks * (size + elements), fusible=True))
-        dropped = blocks * (size + elements), blocks * size
-        backward.append(Elementwise(f"{name} dropout gradient", *dropped, fusible=True))
-        saved = (Saved(f"{name} mask", blocks * elements, name),)
-    # Backward, the gradients of residual stream and blocks are added.
-    backward.append(Elementwise(f"{name} gradient add", (1 + blocks) * size, size, fusible=True))
-    return Operation(name, tuple(forward), tuple(backward), saved, size)

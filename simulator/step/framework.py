@@ -21,6 +21,7 @@ from simulator.cluster.cluster import Gpu
 from simulator.cluster.figure import FittedValue, Listed, Strict, figures, file_of, values_of
 from simulator.cluster.locate import read_named
 from simulator.cluster.validation import checked
+from simulator.model.operation import ProgramName
 
 # Implementations of an optimizer's update: a kernel for everything; a kernel per arithmetic operation, over every
 # tensor; a kernel per operation and tensor.
@@ -99,6 +100,8 @@ class Framework:
     """
 
     name: str = "bare"
+    # Whose kernels compute a layer's parts; a compiler merges those of "bare"
+    program: ProgramName = "bare"
     attention_masked: Share = 0.0  # share of masked scores that attention computes anyway, 0 to 1
     elementwise: Factor = 1.0  # duration of elementwise kernels relative to their ideal HBM traffic
     streaming: Factor = 1.0  # the same factor for the loss and the embedding, which stream through large arrays

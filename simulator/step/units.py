@@ -15,6 +15,7 @@ from simulator.basics.dtypes import find, is_narrow
 from simulator.cluster.cluster import Gpu
 from simulator.model.adapters import FROZEN
 from simulator.model.head import logits_memory
+from simulator.model.layer import LayerProgram, layer_program
 from simulator.model.layer_list import LayerList
 from simulator.model.model import (
     LayerKind,
@@ -28,9 +29,8 @@ from simulator.model.parameters import Module, Parameter, is_expert
 from simulator.model.partition import WHOLE, ModelPartition
 from simulator.model.shape import Transformer
 from simulator.model.trained import TrainedParts, operation_parameter
-from simulator.step.activation_gradients import gradients_within
+from simulator.step.activation_memory import gradients_within, temporaries_within, temporaries_without_saving
 from simulator.step.checkpointing import RECOMPUTED_WHOLE, kept, policy_of
-from simulator.step.forward_temporaries import temporaries_within, temporaries_without_saving
 from simulator.step.kernel_timer import KernelCost, KernelTimer
 from simulator.step.kernels.framework_operations import (
     second_maps,
@@ -250,6 +250,7 @@ def batch_of(step: TrainingStep, place: int = 0) -> Batch:
         cut=cut,
         adapters=step.model.adapters,
         float16=step.precision.params == "float16",
+        program="bare" if step.keys.compile else step.framework.program,
     )
 
 
@@ -335,7 +336,11 @@ def _layers(timer: KernelTimer, batch: Batch, layers: list[Module]) -> Iterator[
         _prediction(timer, batch) if isinstance(kind, Transformer) and kind.mtp_layers else None for kind in models
     ]
     counted = step.framework.activation_gradients
-    within = [gradients_within(operations, operations[-1].output) if counted else 0 for operations in kinds]
+    programs = [_counted_program(timer, kind, batch) for kind in models]
+    within = [
+        program.gradients if program else gradients_within(operations, operations[-1].output) if counted else 0
+        for operations, program in zip(kinds, programs, strict=True)
+    ]
     of = {layer: number for number, members in enumerate(step.model.kinds.values()) for layer in members}
     costs: dict[tuple[int, tuple[tuple[str, int], ...]], PassPieces] = {}
     elements = {
@@ -374,8 +379,20 @@ def _layers(timer: KernelTimer, batch: Batch, layers: list[Module]) -> Iterator[
             temporaries_again=temporaries_within(every, keeping.operations) if counted else 0,
             holds=keeping.nbytes if whole_layer else 0,
         )
-        prediction = predictions[of[i]]
+        program, prediction = programs[of[i]], predictions[of[i]]
+        if program:
+            forward = program.temporaries_without_saving if recomputes_all else program.temporaries
+            again = program.temporaries if recomputes_all else 0
+            unit = replace(unit, temporaries=forward, temporaries_again=again)
         yield unit if prediction is None else _predicting(unit, prediction)
+
+
+def _counted_program(timer: KernelTimer, kind: LayerKind, batch: Batch) -> LayerProgram | None:
+    """Return the program of a kind of layer if its memory is counted array by array; None for bare kernels, whose
+    memory follows from the saved tensors.
+    """
+    counted = timer.step.framework.activation_gradients and batch.program != "bare"
+    return layer_program(kind, batch) if counted and isinstance(kind, Transformer) else None
 
 
 def _prediction(timer: KernelTimer, batch: Batch) -> Unit:
@@ -482,8 +499,9 @@ def _returned(step: TrainingStep, batch: Batch) -> int:
     for kind, layers in step.model.kinds.items():
         if not isinstance(kind, Transformer):
             continue
-        nbytes = sum(op.output for op in layer_operations(kind, batch) if op.name == "qkv")
-        if kind.positions == "rotary":
+        outputs = {op.name: op.output for op in layer_operations(kind, batch)}
+        nbytes = outputs.get("qkv", 0) or outputs.get("keys", 0) + outputs.get("values", 0)
+        if kind.positions == "rotary" and "qkv" in outputs:
             nbytes = nbytes * 2 * kind.kv_width // (kind.num_heads * kind.head_dim + 2 * kind.kv_width)
         returned += nbytes * sum(
             policy_of(step.keys.activation_checkpointing, layer) in RECOMPUTED_WHOLE for layer in layers

@@ -38,8 +38,9 @@ WITHOUT_AMOUNT: Final[dict[type, set[str]]] = {
     # Fewer heads of keys and values move fewer bytes and compute as much. Sums of a ring's steps are kernels of their
     # own (tests/theory/test_model_parallel.py). Windows belong to causal kernels (tests/theory/test_model_families.py).
     Attention: {"name", "causal", "backward", "kv_heads", "summed", "opens", "closes", "window", "chunked", "capped"},
-    # Decoded elements limit a kernel beside its bytes, which follow from them (tests/theory/test_quantised_base.py).
-    Elementwise: {"name", "fusible", "of_weights", "single", "decoded"},
+    # Decoded elements, and elements one by one, limit a kernel beside its bytes, which follow from them
+    # (tests/theory/test_quantised_base.py, tests/test_recordings.py).
+    Elementwise: {"name", "fusible", "of_weights", "single", "decoded", "scattered"},
 }
 GPUS: Final = [load_gpu(name) for name in registry.names("gpu")]
 # Every generation of attention, on a GPU that has it.

@@ -12,7 +12,7 @@ from simulator.model.model import layer_operations
 from simulator.model.operation import Batch, Operation, Saved
 from simulator.model.shape import Transformer
 from simulator.records.operation import Allocate, Free
-from simulator.step.activation_gradients import gradients_within
+from simulator.step.activation_memory import gradients_within
 from simulator.step.framework import Framework, load_framework
 from simulator.step.parallelism import Parallelism
 from simulator.step.precision import Precision

@@ -17,7 +17,7 @@ from simulator.model.parameters import modules
 from simulator.model.shape import Transformer
 from simulator.records.operation import Allocate
 from simulator.scenario.load import load_scenario
-from simulator.step.forward_temporaries import temporaries_within, temporaries_without_saving
+from simulator.step.activation_memory import temporaries_within, temporaries_without_saving
 from simulator.step.framework import Framework
 from tests.combinations import accepted, simulated
 from tests.training import play, step

@@ -18,7 +18,7 @@ import yaml
 from simulator.basics import registry
 from simulator.model.expert_partition import ExpertPartition
 from simulator.model.experts_spec import ExpertsSpec
-from simulator.model.feed_forward import feed_forward_block
+from simulator.model.layer import layer_operations
 from simulator.model.load import load_model
 from simulator.model.operation import Batch
 from simulator.model.partition import ModelPartition
@@ -178,7 +178,7 @@ def test_tokens_of_an_all_to_all_are_sorted_by_expert_and_back_on_ranks_with_sev
     tokens, wide = 64, EXPERTS.hidden_size * 2
 
     def names(experts: ExpertPartition) -> list[str]:
-        made = feed_forward_block(EXPERTS, Batch(1, tokens, cut=ModelPartition(experts=experts)))
+        made = layer_operations(EXPERTS, Batch(1, tokens, cut=ModelPartition(experts=experts)))
         return [operation.name for operation in made if operation.name.startswith(("dispatch", "sort", "combine"))]
 
     sorted_twice = ["dispatch", "sort by expert", "sort by sender", "combine"]
@@ -190,7 +190,7 @@ def test_tokens_of_an_all_to_all_are_sorted_by_expert_and_back_on_ranks_with_sev
         ExpertPartition(4, exchange=ExpertsSpec(dispatch="deduplicated")),
     ):
         assert names(alone) == ["dispatch", "combine"]
-    made = feed_forward_block(EXPERTS, Batch(1, tokens, cut=ModelPartition(experts=ExpertPartition(4))))
+    made = layer_operations(EXPERTS, Batch(1, tokens, cut=ModelPartition(experts=ExpertPartition(4))))
     again = next(operation for operation in made if operation.name == "sort by expert")
     # Two experts per token: the rank reads and writes as many tokens as it has chosen, in each pass.
     for kernel in (*again.forward, *again.backward):

@@ -94,10 +94,11 @@ def with_float32_norms(operations: tuple[Operation, ...], batch: Batch) -> tuple
     """
     rewrites, wide = [], batch.stream.itemsize == _FLOAT32
     for op in operations:
-        entered = next((tensor for tensor in op.saved if tensor.name == f"{op.name} input"), None)
-        if entered is None or not any(tensor.name == f"{op.name} statistics" for tensor in op.saved):
+        # A norm saves its input, then its statistics.
+        if not any(tensor.name == f"{op.name} statistics" for tensor in op.saved):
             rewrites.append(op)
             continue
+        entered = op.saved[0]
         copied = Saved(f"{op.name} input in float32", entered.nbytes * _FLOAT32 // batch.itemsize, op.name)
         copied = entered if wide else copied
         trained = batch.trains(f"{op.name}.weight")

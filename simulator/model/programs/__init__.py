@@ -1,0 +1,1 @@
+"""What does a framework launch for each part of a model? PyTorch's eager operations, and modules made of them."""

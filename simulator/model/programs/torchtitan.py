@@ -1,0 +1,111 @@
+"""Parts of a layer as torchtitan launches them, in eager PyTorch.
+
+The norm is one kernel, one matrix makes queries, keys and values, and rotary positions are complex numbers.
+
+Sources: torchtitan 0.3.0, models/common; tests/recordings has what its layers launch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from simulator.model.programs import aten
+from simulator.model.programs.bare import Heads, Parts
+from simulator.model.programs.tape import Array
+from simulator.model.programs.transformers import TransformersParts
+
+
+def fused_rms_norm(hidden: Array, weight: Array) -> Array:
+    """Return the norm times its weight, by one kernel that saves its input and a statistic for each row."""
+    tape = hidden.storage.tape
+    result, statistics = tape.array(hidden.shape, hidden.dtype), tape.array((*hidden.shape[:-1], 1), "float32")
+    tape.moved("_fused_rms_norm", [hidden, weight], [result, statistics], reduces=True)
+    saved = hidden.view(), statistics.view(), weight.view()
+
+    def formula(gradients: Sequence[Array]) -> list[Array | None]:
+        of_hidden, of_weight = (tape.array(array.shape, array.dtype) for array in (saved[0], saved[2]))
+        tape.moved("_fused_rms_norm_backward", [gradients[0], *saved], [of_hidden, of_weight], reduces=True)
+        return [of_hidden, of_weight]
+
+    tape.node([hidden, weight], [result], saved, formula)
+    return result
+
+
+def turned(x: Array, rotations: Array) -> Array:
+    """Return complex numbers times rotations, whose conjugate the backward pass copies."""
+    tape = x.storage.tape
+    result, saved = tape.array(x.shape, x.dtype, x.order), rotations.view()
+    tape.moved("mul", [x, rotations], [result])
+
+    def formula(gradients: Sequence[Array]) -> list[Array | None]:
+        (gradient,) = gradients
+        conjugate = tape.array(saved.shape, saved.dtype)
+        of_x = tape.array(gradient.shape, gradient.dtype, gradient.order)
+        tape.moved("clone", [saved], [conjugate])
+        tape.moved("mul", [gradient, conjugate], [of_x])
+        return [of_x]
+
+    tape.node([x], [result], [saved], formula)
+    return result
+
+
+def cut(x: Array, widths: Sequence[int]) -> list[Array]:
+    """Return copies of parts of the last dimension; backward their gradients are joined."""
+    tape, shape = x.storage.tape, x.shape
+    parts = [tape.array((*shape[:-1], width), x.dtype) for width in widths]
+    for part in parts:
+        tape.moved("clone", [x.view(part.shape, dense=False)], [part])
+
+    def formula(gradients: Sequence[Array]) -> list[Array | None]:
+        joined = tape.array(shape, gradients[0].dtype)
+        tape.moved("cat", gradients, [joined])
+        return [joined]
+
+    tape.node([x], parts, (), formula)
+    return parts
+
+
+@dataclass(frozen=True, slots=True)
+class TorchtitanParts(TransformersParts):
+    """Writes the parts of a layer as torchtitan's modules compute them."""
+
+    def norm(self, name: str, hidden: Array) -> Array:
+        """Return the norm by PyTorch's own kernel."""
+        if self.model.norm != "rmsnorm":
+            return Parts.norm(self, name, hidden)
+        with self.tape.named(name) as part:
+            normed = fused_rms_norm(hidden, self._weight(name, (hidden.shape[-1],), hidden.dtype))
+            part.output = normed.nbytes
+        return normed
+
+    def qk_norm(self, queries: Array, keys: Array, rows: int) -> tuple[Array, Array]:
+        """Return queries and keys after a norm each."""
+        with self.tape.named("query and key norm") as part:
+            queries, keys = (
+                fused_rms_norm(array, self._weight(f"{name} norm", (array.shape[-1],), array.dtype))
+                for name, array in (("query", queries), ("key", keys))
+            )
+            part.output = queries.nbytes + keys.nbytes
+        return queries, keys
+
+    def queries_keys_values(self, hidden: Array) -> Heads:
+        """Return queries, keys and values, copied out of the product of one matrix, with heads as a dimension."""
+        (product,) = self.projected(hidden, [sum(self.head_widths)])
+        with self.tape.named("qkv"):
+            return Heads(*(self._by_heads(array) for array in cut(product, self.head_widths)))
+
+    def rotary(self, queries: Array, keys: Array, turned_bytes: int) -> tuple[Array, Array]:
+        """Return queries and keys with rotary positions, computed in float32."""
+        with self.tape.named("rotary") as part:
+            shape = (1, 1, *queries.shape[-2:])
+            rotations = self.tape.leaf("rotations", shape, "float32", trained=False)
+            queries, keys = (
+                aten.to(turned(aten.to(array, "float32"), rotations), array.dtype) for array in (queries, keys)
+            )
+            part.output = queries.nbytes + keys.nbytes
+        return queries, keys
+
+
+PARTS: Final = TorchtitanParts

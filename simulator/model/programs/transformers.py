@@ -1,0 +1,151 @@
+"""Parts of a layer as Hugging Face's Transformers launches them: eager PyTorch, matrix by matrix.
+
+Sources: modeling_llama.py and its like in Transformers 4.40 to 5.24; tests/recordings has what their layers launch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from simulator.model.adapters import Target
+from simulator.model.operation import columns
+from simulator.model.programs import aten
+from simulator.model.programs.bare import Heads, Parts, saved_as
+from simulator.model.programs.tape import Array, Shape, Tape
+
+
+def rms_norm(hidden: Array, weight: Array) -> Array:
+    """Return the norm in float32, times its weight (LlamaRMSNorm)."""
+    before = hidden.dtype
+    hidden = aten.to(hidden, "float32")
+    variance = aten.mean(aten.square(hidden))
+    hidden = aten.mul(hidden, aten.rsqrt(aten.plus(variance)))
+    return aten.mul(weight, aten.to(hidden, before))
+
+
+def rotate_half(x: Array) -> Array:
+    """Return the second half of the last dimension with the opposite sign, and the first half (`rotate_half`)."""
+    first, second = (aten.part_of_last(x, x.shape[-1] // 2) for _ in range(2))
+    return aten.cat_last(aten.neg(second), first)
+
+
+def rotated(x: Array, cos: Array, sin: Array) -> Array:
+    """Return queries or keys with rotary positions (`apply_rotary_pos_emb`)."""
+    return aten.add(aten.mul(x, cos), aten.mul(rotate_half(x), sin))
+
+
+@dataclass(frozen=True, slots=True)
+class TransformersParts(Parts):
+    """Writes the parts of a layer as Transformers' modules compute them."""
+
+    # Autograd adds the gradients of an array with several readers by a kernel for each further one.
+    tape: Tape = field(default_factory=Tape)
+
+    def norm(self, name: str, hidden: Array) -> Array:
+        """Return the norm: LlamaRMSNorm, or PyTorch's own LayerNorm, which is one kernel."""
+        if self.model.norm != "rmsnorm":
+            return Parts.norm(self, name, hidden)
+        with self.tape.named(name) as part:
+            normed = rms_norm(hidden, self._weight(name, (hidden.shape[-1],), hidden.dtype))
+            part.output = normed.nbytes
+        return normed
+
+    def qk_norm(self, queries: Array, keys: Array, rows: int) -> tuple[Array, Array]:
+        """Return queries and keys after a norm each."""
+        with self.tape.named("query and key norm") as part:
+            normed = [
+                rms_norm(array, self._weight(f"{name} norm", (array.shape[-1],), array.dtype))
+                for name, array in (("query", queries), ("key", keys))
+            ]
+            part.output = sum(array.nbytes for array in normed)
+        return normed[0], normed[1]
+
+    def short_norm(self, name: str, short: Array) -> Array:
+        """Return the norm of latent attention's short vectors."""
+        return self.norm(name, short)
+
+    def queries_keys_values(self, hidden: Array) -> Heads:
+        """Return queries, keys and values, each made by a matrix of its own, with heads as a dimension.
+
+        Models with LayerNorm (GPT-2, GPTBigCode, GPT-NeoX, MPT) have one matrix for the three.
+        """
+        model = self.model
+        if model.norm != "rmsnorm":
+            return Parts.queries_keys_values(self, hidden)
+        maps: tuple[tuple[str, Target, int], ...] = (
+            ("queries", "q", model.attention_width),
+            ("keys", "k", model.kv_width),
+            ("values", "v", model.kv_width),
+        )
+        heads = []
+        for name, target, width in maps:
+            product = self._map(name, target, hidden, width, bias=model.attention_bias, first=name == "queries")
+            with self.tape.named(name):
+                heads.append(self._by_heads(product))
+        return Heads(*heads)
+
+    def _map(self, name: str, target: Target | None, hidden: Array, width: int, *, bias: bool, first: bool) -> Array:
+        """Return a product with a matrix of this width on all ranks; the first one of those with the same input
+        exchanges the input and its gradient among tensor-parallel ranks.
+        """
+        batch = self.batch.stream
+        parts: tuple[tuple[Target, int], ...] = ((target, width),) if target else ()
+        product = columns(name, width, hidden.shape[-1], batch, saved_as(hidden), bias=bias, parts=parts)
+        product = product if first else replace(product, communications=())
+        return self.run(product, [hidden], [self.inside(width // batch.cut.tensor)])[0]
+
+    def _by_heads(self, array: Array) -> Array:
+        """Return queries, keys or values as (sequences, heads, tokens, width of a head), a view."""
+        return aten.transposed(self._with_heads(array), 1, 2)
+
+    def _with_heads(self, array: Array) -> Array:
+        """Return queries, keys or values as (sequences, tokens, heads, width of a head), a view."""
+        sequences, tokens, width = array.shape
+        head = self.model.head_dim
+        return aten.reshaped(array, (sequences, tokens, width // head, head))
+
+    def rotary(self, queries: Array, keys: Array, turned: int) -> tuple[Array, Array]:
+        """Return queries and keys with rotary positions."""
+        if self.model.norm != "rmsnorm":
+            return Parts.rotary(self, queries, keys, turned)
+        shape = (1, 1, *queries.shape[-2:])
+        with self.tape.named("rotary") as part:
+            cos, sin = (self.tape.leaf(name, shape, queries.dtype, trained=False) for name in ("cos", "sin"))
+            arrays = rotated(queries, cos, sin), rotated(keys, cos, sin)
+            part.output = sum(array.nbytes for array in arrays)
+        return arrays
+
+    def activated(self, name: str, hidden: Array, width: int, targets: tuple[tuple[Target, int], ...]) -> Array:
+        """Return the activated gate times the second product, each made by a matrix of its own."""
+        model = self.model
+        if not model.gated:
+            return Parts.activated(self, name, hidden, width, targets)
+        gate: Target | None = "gate" if targets else None
+        up: Target | None = "up" if targets else None
+        gated = self._map(f"{name}gating", gate, hidden, width, bias=model.mlp_bias, first=True)
+        with self.tape.named(f"{name}activation") as part:
+            active = aten.silu(gated)
+            part.output = active.nbytes
+        del gated
+        raised = self._map(f"{name}up", up, hidden, width, bias=model.mlp_bias, first=False)
+        with self.tape.named(f"{name}activation product") as part:
+            product = aten.mul(active, raised)
+            part.output = product.nbytes
+        return product
+
+    def residual(self, name: str, stream: Array, *blocks: Array) -> Array:
+        """Return the residual stream plus the outputs of blocks, one after the other."""
+        if self.batch.dropout:
+            return Parts.residual(self, name, stream, *blocks)
+        with self.tape.named(name) as part:
+            for block in blocks:
+                stream = aten.add(stream, block)
+            part.output = stream.nbytes
+        return stream
+
+    def _weight(self, name: str, shape: Shape, dtype: str) -> Array:
+        return self.tape.leaf(f"{name}.weight", shape, dtype, trained=self.batch.trains(f"{name}.weight"))
+
+
+PARTS: Final = TransformersParts
