@@ -15,6 +15,7 @@ from simulator.cluster.gpu_file import load_gpu
 from simulator.model.kernel import Attention, Elementwise, Kernel, Matmul
 from simulator.model.layer import layer_program
 from simulator.model.operation import Batch, Operation, ProgramName, saved_bytes
+from simulator.model.partition import ModelPartition
 from simulator.model.programs.aten import mul, transposed
 from simulator.model.programs.tape import Tape
 from simulator.model.programs.transformers import rms_norm, rotated
@@ -177,3 +178,16 @@ def test_the_tape_frees_what_is_no_longer_named() -> None:
     with tape.named("again") as part:
         tape.backward(mul(x, weight))
     assert [kernel.nbytes(4) for kernel in part.backward] == [72, 72]
+
+
+@pytest.mark.parametrize("program", get_args(ProgramName))
+def test_ranks_that_share_a_key_head_have_it_whole(program: ProgramName) -> None:
+    """Two heads of keys on four tensor-parallel ranks: each rank reads one."""
+    model = model_of(recording("transformers_llama")["sizes"])
+    found = layer_program(model, Batch(2, 192, cut=ModelPartition(4), program=program))
+    (kernel,) = (kernel for op in found.operations for kernel in op.forward if isinstance(kernel, Attention))
+    saved = {tensor.name: tensor.nbytes for op in found.operations if op.name == "attention" for tensor in op.saved}
+    assert kernel.heads == 2
+    # Bytes of a head's queries, keys or values: tokens x width x 2.
+    assert saved["queries"] == 2 * 384 * 64 * 2
+    assert saved["keys"] == saved["values"] == (2 if program == "torchtune" else 1) * 384 * 64 * 2

@@ -73,6 +73,11 @@ class TransformersParts(Parts):
         model = self.model
         if model.norm != "rmsnorm":
             return Parts.queries_keys_values(self, hidden)
+        if self.batch.cut.gathers_queries(model):
+            # Ranks have parts of heads until they gather the product of one matrix.
+            merged = Parts.queries_keys_values(self, hidden)
+            with self.tape.named("qkv"):
+                return Heads(*(self._by_heads(array) for array in merged))
         maps: tuple[tuple[str, Target, int], ...] = (
             ("queries", "q", model.attention_width),
             ("keys", "k", model.kv_width),
