@@ -60,13 +60,14 @@ WHY: Final = """## Known reasons for errors
   again, and is 6 % too low in the median.
 - DeepSpeed's ZeRO-3 of 2021 (three rows of megatron_sc21) hid no communication, and gathered each tensor separately,
   three times a step. The remaining time of its collectives, a sixth of a step, is not explained.
-- dgxc, in eight bits: simulated steps of 70B and 175B (tp 4) are 5 to 9 % too fast, those of 405B (tp 8) 7 to 9 % too
-  slow, while 8B (tp 1) is within 1 %. How Transformer Engine overlaps exchanges with matmuls costs more with few ranks,
-  and less with many, than is simulated; the reason is not known.
+- dgxc, in eight bits: simulated steps of 70B (tp 4) are 4 to 7 % too fast, those of 405B (tp 8) 17 to 19 % too slow (in
+  16 bits 5 %), and 8B (tp 1) is 1 to 2 % too fast. Kernels beside an exchange of tensor-parallel ranks lose three
+  passes of HBM for each byte that arrives, as beside NCCL; Transformer Engine's own buffers may need fewer.
 - torchtitan_cut: 131,072 tokens on four context-parallel ranks took a quarter longer than simulated; 65,536 tokens on
   two took 5 % less.
-- simumax: on a B200, norms and activations are hardly faster than on an H100, and matmuls are slower than in a
-  micro-benchmark by a half. Both numbers are fitted to these rows.
+- simumax: matmuls under load take 1.55 times their micro-benchmark on a B200, fitted to these rows. Norms and
+  activations have their measured rates; a factor fitted to these rows had stood for a host that launches kernels, which
+  is not simulated, and steps are 8 % too fast without it.
 - llmq: a trainer of single GPUs, without model parallelism; its file of constants has no number of its own. Copies of
   states and residuals to the host are not simulated, nor is its memory.
 - internevo: norms, rotary positions and activations are not merged (`elementwise` 6, fitted to these rows). ZeRO-1 over
