@@ -12,8 +12,9 @@ import pytest
 import simulator.model.programs
 from simulator.basics.errors import ScenarioError
 from simulator.cluster.gpu_file import load_gpu
+from simulator.model.adapters import Lora
 from simulator.model.kernel import Attention, Elementwise, Kernel, Matmul
-from simulator.model.layer import layer_program
+from simulator.model.layer import layer_operations, layer_program
 from simulator.model.operation import Batch, Operation, ProgramName, saved_bytes
 from simulator.model.partition import ModelPartition
 from simulator.model.programs.aten import mul, transposed
@@ -117,11 +118,11 @@ def test_a_layer_launches_and_saves_what_the_recorded_one_does(
 
 
 def test_every_program_is_named_and_has_a_recording() -> None:
-    """Bare kernels are no framework's."""
+    """Bare kernels are no framework's, and FOAK's, of Triton, are no operations of PyTorch."""
     folder = Path(simulator.model.programs.__file__).parent
     programs = {file.stem for file in folder.glob("*.py") if "\nPARTS" in file.read_text(encoding="utf-8")}
     assert programs == set(get_args(ProgramName))
-    assert programs - {"bare"} <= {file.stem.partition("_")[0] for file in RECORDINGS.glob("*.json")}
+    assert programs - {"bare", "foak"} <= {file.stem.partition("_")[0] for file in RECORDINGS.glob("*.json")}
 
 
 def test_a_framework_file_names_a_program() -> None:
@@ -191,3 +192,20 @@ def test_ranks_that_share_a_key_head_have_it_whole(program: ProgramName) -> None
     # Bytes of a head's queries, keys or values: tokens x width x 2.
     assert saved["queries"] == 2 * 384 * 64 * 2
     assert saved["keys"] == saved["values"] == (2 if program == "torchtune" else 1) * 384 * 64 * 2
+
+
+def test_fused_kernels_launch_once_for_norms_positions_and_an_adapted_gate() -> None:
+    """A norm reads and writes its input once, 2 bytes an element; the gate and its product are saved, not the silu."""
+    model = model_of(recording("transformers_llama")["sizes"])
+    adapters = Lora(rank=8, targets=("gate", "up"))
+    eager, fused = (
+        {op.name: op for op in layer_operations(model, Batch(2, 192, program=program, adapters=adapters))}
+        for program in ("transformers", "foak")
+    )
+    assert (len(eager["norm1"].forward), len(fused["norm1"].forward)) == (8, 1)
+    assert (len(eager["rotary"].forward), len(fused["rotary"].forward)) == (10, 1)
+    # Forward: two arrays read and one written; backward: three read and two written.
+    wide = 384 * model.ffn_size * 2
+    assert [k.nbytes(2) for k in (*fused["activation"].forward, *fused["activation"].backward)] == [3 * wide, 5 * wide]
+    assert "activation product" in eager
+    assert "activation product" not in fused

@@ -16,6 +16,11 @@ A row's `live` counts the bytes right after the operation, when its arguments ar
 counts in the row that computes it, and no more afterwards. Rows of lists have the arrays of all lists in `reads`, and
 in `lists` how many belong to each argument. Rows with `device` run on the processor in a run on a GPU, too.
 
+Layers with experts of Megatron-Core need numbers, and run on the processor with one rank of a group whose other ranks
+are made up: each has the same tokens per expert. Their rows say which `part` of the layer launches them (in the
+backward pass, the part whose gradient it is). A row with `to` copies to the host what a GPU has; `host.wait` is where
+the host waits for such copies. Rows of `c10d` are collectives: `writes` is what they fill.
+
 The frameworks are no dependencies of the project: run this file in an environment with PyTorch's CPU build and the
 packages that a recording needs. torchtune needs a torchao that PEFT refuses, so theirs are two environments. The
 recordings are facts for tests/test_recordings.py.
@@ -29,12 +34,14 @@ import importlib.metadata
 import json
 import os
 import sys
+from bisect import bisect
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any, Final
+from unittest import mock
 
 import torch
 import torch._prims_common
@@ -60,6 +67,64 @@ SIZES: Final = {
 }
 
 
+# What a run on the processor cannot show of a GPU: a copy to the host, and a wait for it.
+_HOST: Final = torch.library.Library("host", "DEF")
+_HOST.define("copy(Tensor array) -> Tensor")
+_HOST.define("wait() -> ()")
+_HOST.impl("copy", lambda array: array.clone(), "CPU")
+_HOST.impl("wait", lambda: None, "BackendSelect")  # the key of operations without arrays
+
+
+class Parts:
+    """Names the part of a layer that runs.
+
+    A part is the forward pass of a module or a function. A gradient's part is the one that made autograd's node: nodes
+    are numbered in the order of the forward pass.
+    """
+
+    def __init__(self, outermost: str) -> None:
+        self.inside = [outermost]
+        self.starts = [0]
+        self.names = [outermost]
+
+    def _start(self) -> None:
+        self.starts.append(torch.autograd._get_sequence_nr())
+        self.names.append(self.inside[-1])
+
+    def named(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return the function, whose operations belong to the part of this name."""
+
+        @wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            self.inside.append(name)
+            self._start()
+            try:
+                return function(*args, **kwargs)
+            finally:
+                self.inside.pop()
+                self._start()
+
+        return call
+
+    def name(self, owner: Any, functions: Mapping[str, str]) -> None:
+        """Let an object's functions, and the forward passes of its modules, be parts: names of parts by attribute."""
+        for attribute, name in functions.items():
+            found = getattr(owner, attribute)
+            if isinstance(found, torch.nn.Module):
+                found.forward = self.named(name, found.forward)
+            else:
+                setattr(owner, attribute, self.named(name, found))
+
+    def current(self, func: Any) -> str:
+        """Return the part that an operation belongs to."""
+        node = torch._C._current_autograd_node()
+        if node is None:
+            return self.inside[-1]
+        if func.overloadpacket is torch.ops.aten.add and not torch.is_grad_enabled() and _called_by_autograd():
+            return "sums of gradients"
+        return self.names[bisect(self.starts, node._sequence_nr()) - 1]
+
+
 @dataclass
 class Recorder(TorchDispatchMode):
     """Notes each operation's arrays, the saved tensors, and the bytes that are allocated after each operation."""
@@ -78,6 +143,8 @@ class Recorder(TorchDispatchMode):
     device: str = "meta"
     # Operations that were taken for views, for a look at them.
     views: set[str] = field(default_factory=set)
+    # The parts of the module, if rows are to name them.
+    parts: Parts | None = None
 
     def __post_init__(self) -> None:
         super().__init__()
@@ -121,22 +188,40 @@ class Recorder(TorchDispatchMode):
         kwargs = kwargs or {}
         if func.namespace in {"prim", "profiler"}:  # questions about a tensor, and marks for a profile
             return func(*args, **kwargs)
+        part = {"part": self.parts.current(func)} if self.parts else {}
+        if func is torch.ops.host.wait.default:  # It has no arrays, hence no device that could run it.
+            self.rows.append(
+                {"phase": self.phase, **part, "op": "host.wait", "reads": [], "writes": [], "live": self.live()}
+            )
+            return None
         if not torch.is_grad_enabled() and _called_by_autograd():
             func, args = _in_place(func, args)
-        read = [self._array(tensor) for tensor in _tensors((args, kwargs))]
+        collective = func.namespace == "c10d"
+        fills = collective and not func._schema.name.startswith(("c10d::allreduce", "c10d::broadcast"))
+        read = [self._array(tensor) for tensor in _tensors((args[1:] if fills else args, kwargs))]
         out = func(*args, **kwargs)
         changed = [
             value
             for argument, value in _arguments(func, args, kwargs)
             if argument.alias_info and argument.alias_info.is_write
         ]
+        if collective:  # Their declarations do not say that they write into their first argument.
+            changed = [args[0]]
         # Operations on lists return nothing: what they write are their arguments.
-        written = [self._array(tensor) for tensor in (list(_tensors(out)) or list(_tensors(changed)))]
+        results = [] if collective else list(_tensors(out))
+        written = [self._array(tensor) for tensor in (results or list(_tensors(changed)))]
         inside = {array["storage"] for array in read}
         if written and not changed and all(array["storage"] in inside for array in written):
             self.views.add(str(func))
             return out
-        row = {"phase": self.phase, "op": str(func), "reads": read, "writes": written, "live": self.live()}
+        to_host = func is torch.ops.host.copy.default
+        if to_host or (self.device == "cpu" and read and inside <= self.elsewhere):
+            # The processor plays the GPU, too: what is made of the host's arrays is the host's.
+            self.elsewhere.update(array["storage"] for array in written)
+        name = "aten._to_copy.default" if to_host else str(func)
+        row = {"phase": self.phase, **part, "op": name, "reads": read, "writes": written, "live": self.live()}
+        if to_host:
+            row["to"] = "cpu"
         if func._schema.name.startswith(("aten::_foreach", "aten::_fused_adam")):
             lists = [(argument.name, value) for argument, value in _arguments(func, args, kwargs)]
             row["lists"] = {name: len(value) for name, value in lists if isinstance(value, list | tuple)}
@@ -165,12 +250,13 @@ _WRITES: Final = {
     torch.ops.aten.scatter.src: torch.ops.aten.scatter_.src,
     torch.ops.aten.scatter_add.default: torch.ops.aten.scatter_add_.default,
     torch.ops.aten.index_add.default: torch.ops.aten.index_add_.default,
+    torch.ops.aten.masked_scatter.default: torch.ops.aten.masked_scatter_.default,
 }
 
 
 def _called_by_autograd() -> bool:
     """Return whether autograd's engine calls an operation, and no Python code between them."""
-    frame = sys._getframe(2)
+    frame: Any = sys._getframe(2)
     while frame and frame.f_code.co_filename.endswith(("eval_frame.py", "_compile.py", "record_framework.py")):
         frame = frame.f_back
     return frame is not None and frame.f_code.co_name == "_engine_run_backward"
@@ -241,6 +327,24 @@ def fused_rms_norm(
     return hidden.new_empty(hidden.shape), hidden.new_empty(shape, dtype=torch.float32)
 
 
+def _fused_rms_norm_of_numbers(hidden: torch.Tensor, shape: list[int], weight: torch.Tensor, eps: float | None) -> Any:
+    """Return what the fused RMS norm of a GPU writes, with numbers."""
+    wide = hidden.float()
+    scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + (torch.finfo(hidden.dtype).eps if eps is None else eps))
+    return (wide * scale).to(hidden.dtype) * weight, scale
+
+
+def _fused_rms_norm_gradients(
+    gradient: torch.Tensor, hidden: torch.Tensor, shape: list[int], scale: torch.Tensor, weight: torch.Tensor,
+    wanted: list[bool],
+) -> Any:  # fmt: skip
+    """Return the gradients of the fused RMS norm."""
+    normal, outer = hidden.float() * scale, gradient.float() * weight.float()
+    inner = (outer - normal * (outer * normal).mean(-1, keepdim=True)) * scale
+    of_weight = (gradient.float() * normal).flatten(0, -2).sum(0)
+    return inner.to(hidden.dtype), of_weight.to(weight.dtype)
+
+
 # GPUs have a kernel for this operation. Without this line, the meta device takes it apart, and autograd sees the parts.
 _OPERATIONS: Final = torch.library.Library("aten", "IMPL")
 _OPERATIONS.m.impl("_fused_rms_norm", "Meta", fused_rms_norm)
@@ -284,12 +388,12 @@ def as_on_a_gpu() -> Iterator[None]:
 
 def record(
     module: torch.nn.Module, inputs: Mapping[str, torch.Tensor], call: Callable[..., torch.Tensor],
-    sizes: Mapping[str, int], autocast: bool = False, name: str = "",
+    sizes: Mapping[str, int], autocast: bool = False, name: str = "", parts: Parts | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """Return the operations and saved tensors of a module's forward and backward pass.
 
     `inputs` are tensors by name; `call` runs the module on them and returns its output. `name` says what runs, if that
-    is not the module's own forward.
+    is not the module's own forward. `parts` name what the rows belong to.
     """
     widths = [sizes[key] for key in ("hidden_size", "ffn_size", "vocab_size") if key in sizes]
     widths.append(sizes["sequences"] * sizes["seq_len"])
@@ -297,7 +401,7 @@ def record(
         widths.append(sizes["hidden_size"] // sizes["num_heads"] * sizes["num_kv_heads"])
     assert len({*widths}) == len(widths), f"equal sizes hide a mistake: {sizes}"
     parameters = dict(module.named_parameters())
-    recorder = Recorder(device=next(iter(inputs.values())).device.type)
+    recorder = Recorder(device=next(iter(inputs.values())).device.type, parts=parts)
     for known, tensor in [*parameters.items(), *module.named_buffers()]:
         recorder.know(known, tensor)
     for known, tensor in inputs.items():
@@ -668,24 +772,85 @@ def _tune_head(chunks: int = 8) -> dict[str, Any]:
     )
 
 
+def _megatron_ranks(expert_parallel: int = 0) -> None:
+    """Start Megatron-Core's groups on one rank, or on the first of made-up ranks that share the experts."""
+    from megatron.core import jit
+
+    jit.disable_jit_fuser()  # before the modules load that it decorates
+    from megatron.core import parallel_state
+
+    if torch.distributed.is_initialized():
+        parallel_state.destroy_model_parallel()
+        torch.distributed.destroy_process_group()
+    if expert_parallel:
+        from torch.testing._internal.distributed.fake_pg import FakeStore
+
+        torch.distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=expert_parallel)
+    else:
+        torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    parallel_state.initialize_model_parallel(
+        expert_model_parallel_size=expert_parallel or 1, create_gloo_process_groups=not expert_parallel
+    )
+
+
+class _Stream:
+    """Stands for a stream of a GPU, and for its events."""
+
+    def wait_stream(self, other: Any) -> None:
+        """Wait on the GPU, which launches nothing."""
+
+    def record_event(self) -> _Stream:
+        """Return what stands for an event."""
+        return self
+
+    def synchronize(self) -> None:
+        """Let the host wait."""
+        torch.ops.host.wait()
+
+
+@contextmanager
+def _megatron_on(device: str) -> Iterator[None]:
+    """Lend Megatron-Core another device as its GPU: random numbers, streams, and copies to the host."""
+    from megatron.core import tensor_parallel
+    from megatron.core.transformer.moe import token_dispatcher
+
+    def to_host(array: Any, as_numpy: bool = False, record_stream: bool = False) -> Any:
+        if not isinstance(array, torch.Tensor):
+            return array
+        copy = torch.ops.host.copy(array)
+        return copy.numpy() if as_numpy else copy
+
+    def to_host_at_once(array: torch.Tensor) -> Any:
+        copy = torch.ops.host.copy(array)
+        torch.ops.host.wait()
+        return copy
+
+    tracker = tensor_parallel.get_cuda_rng_tracker()
+    with ExitStack() as stack:
+        stack.enter_context(mock.patch.object(tracker, "fork", return_value=nullcontext()))
+        stack.enter_context(mock.patch.object(torch.cuda, "current_device", return_value=device))
+        if device == "cpu":
+            stream = _Stream()
+            for name, stand_in in {
+                "Stream": _Stream, "current_stream": lambda: stream, "stream": lambda _: nullcontext(),
+            }.items():  # fmt: skip
+                stack.enter_context(mock.patch.object(torch.cuda, name, stand_in))
+            stack.enter_context(mock.patch.object(token_dispatcher, "maybe_move_tensor_to_cpu", to_host))
+            stack.enter_context(mock.patch.object(torch.Tensor, "cpu", to_host_at_once))
+        yield
+
+
 def _megatron(gated: bool) -> dict[str, Any]:
     """Record a layer of Megatron-Core's local specification on one rank, without fused operations.
 
     A `gated` layer is one of Llama (RMS norms, SwiGLU, no biases), another one of GPT (layer norms, GELU, biases).
     """
     os.environ["TORCHDYNAMO_DISABLE"] = "1"
-    from megatron.core import jit
-
-    jit.disable_jit_fuser()  # before the modules load that it decorates
-    from megatron.core import parallel_state, tensor_parallel
+    _megatron_ranks()
     from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
     from megatron.core.transformer.spec_utils import build_module
     from megatron.core.transformer.transformer_config import TransformerConfig
 
-    if not torch.distributed.is_initialized():
-        torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
-        parallel_state.initialize_model_parallel()
-    parallel_state.get_global_memory_buffer().buffer.clear()  # what an earlier recording left
     functional = torch.nn.functional
     norm = "RMSNorm" if gated else "LayerNorm"
     config = TransformerConfig(
@@ -708,13 +873,161 @@ def _megatron(gated: bool) -> dict[str, Any]:
         return module(hidden, attention_mask=mask, rotary_pos_emb=angles)[0]
 
     inputs = {"hidden": hidden, "mask": mask, **({"angles": angles} if gated else {})}
-    tracker, device = tensor_parallel.get_cuda_rng_tracker(), torch.cuda.current_device
-    tracker.fork, torch.cuda.current_device = lambda *_: nullcontext(), lambda: "meta"
-    try:
+    with _megatron_on("meta"):
         return record(layer, inputs, call, SIZES)
-    finally:
-        del tracker.fork
-        torch.cuda.current_device = device
+
+
+# Sizes of Megatron-Core's layers with experts.
+MEGATRON_QWEN3_MOE: Final = {**QWEN3_MOE, "top_k": 2}
+MEGATRON_DEEPSEEK: Final = {**DEEPSEEK, "num_groups": 2, "group_top_k": 1, "shared_ffn_size": 640}
+
+
+def _megatron_experts_config(kind: str, sizes: Mapping[str, int], ranks: int, dispatcher: str) -> Any:
+    """Return the configuration of a layer with experts, as NVIDIA's examples train Qwen3 and DeepSeek-V3."""
+    from megatron.core.transformer.transformer_config import MLATransformerConfig, TransformerConfig
+
+    shared: dict[str, Any] = {
+        "num_layers": 1, "hidden_size": sizes["hidden_size"], "num_attention_heads": sizes["num_heads"],
+        "ffn_hidden_size": sizes["ffn_size"], "moe_ffn_hidden_size": sizes["ffn_size"], "hidden_dropout": 0.0,
+        "attention_dropout": 0.0, "bf16": True, "params_dtype": torch.bfloat16, "use_cpu_initialization": True,
+        "perform_initialization": False, "gated_linear_unit": True, "add_bias_linear": False,
+        "normalization": "RMSNorm", "activation_func": torch.nn.functional.silu, "qk_layernorm": True,
+        "num_moe_experts": sizes["num_experts"], "moe_router_topk": sizes["top_k"], "moe_router_dtype": "fp32",
+        "moe_token_dispatcher_type": dispatcher, "expert_model_parallel_size": ranks,
+    }  # fmt: skip
+    if kind == "qwen3_moe":
+        return TransformerConfig(
+            **shared, num_query_groups=sizes["num_kv_heads"], moe_router_load_balancing_type="aux_loss",
+            moe_aux_loss_coeff=1e-3,
+        )  # fmt: skip
+    return MLATransformerConfig(
+        **shared, num_query_groups=sizes["num_heads"], kv_channels=sizes["v_head_dim"],
+        q_lora_rank=sizes["q_lora_rank"], kv_lora_rank=sizes["kv_lora_rank"], qk_head_dim=sizes["qk_nope_head_dim"],
+        qk_pos_emb_head_dim=sizes["qk_rope_head_dim"], v_head_dim=sizes["v_head_dim"],
+        moe_router_load_balancing_type="seq_aux_loss", moe_aux_loss_coeff=1e-4, moe_router_score_function="sigmoid",
+        moe_router_enable_expert_bias=True, moe_router_topk_scaling_factor=2.5,
+        moe_router_num_groups=sizes["num_groups"], moe_router_group_topk=sizes["group_top_k"],
+        moe_shared_expert_intermediate_size=sizes["shared_ffn_size"],
+    )  # fmt: skip
+
+
+def _megatron_parts(layer: Any) -> Parts:
+    """Name the parts of a layer with experts."""
+    parts = Parts("residual")
+    attention, experts = layer.self_attention, layer.mlp
+    parts.name(
+        layer, {"input_layernorm": "norm", "self_attention": "attention", "pre_mlp_layernorm": "norm of experts"}
+    )
+    parts.name(attention, {"get_query_key_value_tensors": "qkv", "linear_proj": "projection"})
+    for norm in ("q_layernorm", "k_layernorm", "kv_layernorm"):
+        if hasattr(attention, norm):
+            parts.name(attention, {norm: "qk norm"})
+    parts.name(
+        experts.router,
+        {
+            "forward": "router", "_apply_expert_bias": "expert bias", "_apply_aux_loss": "auxiliary loss",
+            "_apply_seq_aux_loss": "auxiliary loss",
+        },
+    )  # fmt: skip
+    parts.name(
+        experts.token_dispatcher,
+        {
+            "dispatch_preprocess": "dispatch permute", "token_dispatch": "dispatch communication",
+            "dispatch_postprocess": "dispatch sort", "combine_preprocess": "combine sort",
+            "token_combine": "combine communication", "combine_postprocess": "combine unpermute",
+        },
+    )  # fmt: skip
+    for function in ("preprocess", "_maybe_dtoh_and_synchronize"):
+        if hasattr(experts.token_dispatcher, function):
+            parts.name(experts.token_dispatcher, {function: "dispatch counts"})
+    parts.name(
+        experts, {"experts": "experts", "postprocess": "shared expert", "shared_experts_compute": "shared expert"}
+    )
+    return parts
+
+
+def _megatron_experts(kind: str, ranks: int = 1, dispatcher: str = "alltoall") -> dict[str, Any]:
+    """Record a layer with experts of Megatron-Core's local specification, without fused operations.
+
+    `kind` is Qwen3's (norms of queries and keys, a softmax after the choice) or DeepSeek-V3's (latent attention,
+    sigmoids with an expert bias and groups, a shared expert). `ranks` share the experts.
+    """
+    os.environ["TORCHDYNAMO_DISABLE"] = "1"
+    _megatron_ranks(ranks)
+    from megatron.core import parallel_state
+    from megatron.core.models.common.embeddings.rotary_pos_embedding import RotaryEmbedding
+    from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
+    from megatron.core.transformer import attention, multi_latent_attention
+    from megatron.core.transformer.dot_product_attention import DotProductAttention
+    from megatron.core.transformer.moe import moe_utils, router
+    from megatron.core.transformer.spec_utils import build_module
+
+    class Core(DotProductAttention):
+        """The local attention, which does not expect the widths that latent attention names."""
+
+        def __init__(self, *args: Any, k_channels: int = 0, v_channels: int = 0, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+
+    latent = kind == "deepseek_v3"
+    sizes = MEGATRON_DEEPSEEK if latent else MEGATRON_QWEN3_MOE
+    length, sequences = sizes["seq_len"], sizes["sequences"]
+    # Two slips of the release without Transformer Engine: a name that is missing, and one that says that it is there.
+    moe_utils.te_general_gemm, multi_latent_attention.HAVE_TE = None, False
+    torch.manual_seed(0)
+    with _megatron_on("cpu"), torch.library._scoped_library("aten", "IMPL") as operations:
+        operations.impl("_fused_rms_norm", _fused_rms_norm_of_numbers, "CPU")
+        operations.impl("_fused_rms_norm_backward", _fused_rms_norm_gradients, "CPU")
+        config = _megatron_experts_config(kind, sizes, ranks, dispatcher)
+        spec = get_gpt_layer_local_spec(
+            num_experts=sizes["num_experts"], qk_layernorm=True, multi_latent_attention=latent, normalization="RMSNorm"
+        )
+        spec.submodules.self_attention.submodules.core_attention = Core
+        layer = build_module(spec, config=config, layer_number=1)
+        with torch.no_grad():
+            for name, parameter in layer.named_parameters():
+                parameter.fill_(1) if "layernorm" in name else parameter.normal_(0, 0.02)
+        layer = layer.to(torch.bfloat16).train()  # buffers too, as Megatron does
+        layer.mlp.router._maintain_float32_expert_bias()
+        shape = length, sequences, sizes["hidden_size"]
+        hidden = torch.randn(shape, dtype=torch.bfloat16, requires_grad=True)
+        mask = torch.ones((length, length), dtype=torch.bool).triu(1).expand(sequences, 1, length, length).contiguous()
+        width = sizes["hidden_size"] // sizes["num_heads"]
+        rotary = RotaryEmbedding(width, 1.0, use_cpu_initialization=True)
+        if latent:
+            rotary = layer.self_attention.rotary_pos_emb
+        angles = rotary(length, packed_seq=False)  # kept from then on
+        # What a training loop has made before: sums of the auxiliary loss, and the loss's scale.
+        losses, scale = torch.zeros(1), torch.ones(1)
+        named = "seq_load_balancing_loss" if latent else "load_balancing_loss"
+        moe_utils.get_moe_layer_wise_logging_tracker()[named] = {"values": losses}
+        moe_utils.MoEAuxLossAutoScaler.main_loss_backward_scale = scale
+
+        def call(module: Any, hidden: torch.Tensor, mask: torch.Tensor, angles: Any, **_: Any) -> torch.Tensor:
+            return module(hidden, attention_mask=mask, rotary_pos_emb=None if latent else angles)[0]
+
+        with torch.no_grad():
+            call(layer, hidden, mask, angles[0] if latent else angles)
+        parallel_state.get_global_memory_buffer().buffer.clear()
+        counts: list[int] = []
+        layer.mlp.experts.register_forward_pre_hook(lambda _, arguments: counts.extend(arguments[1].tolist()))
+        parts = _megatron_parts(layer)
+        inputs = {
+            "hidden": hidden, "mask": mask, "angles": angles[0] if latent else angles, "losses": losses, "scale": scale,
+        }  # fmt: skip
+        with ExitStack() as stack:
+            rotated, scores = "apply_rotary_pos_emb", "compute_routing_scores_for_aux_loss"
+            for module in (attention, multi_latent_attention):
+                call_of = parts.named("rotary", getattr(module, rotated))
+                stack.enter_context(mock.patch.object(module, rotated, call_of))
+            call_of = parts.named("auxiliary loss", getattr(router, scores))
+            stack.enter_context(mock.patch.object(router, scores, call_of))
+            name = (
+                f"{_name(layer)} ({type(layer.self_attention).__name__}, {type(layer.mlp.router).__name__}, "
+                f"{type(layer.mlp.token_dispatcher).__name__}, {type(layer.mlp.experts).__name__}; local "
+                f"specification, without Transformer Engine, fused operations and torch.compile)"
+            )
+            sizes = {**sizes, "expert_parallel": ranks}
+            return {"tokens_per_expert": counts, **record(layer, inputs, call, sizes, name=name, parts=parts)}
 
 
 RECORDINGS: Final[Mapping[str, Callable[[], dict[str, Any]]]] = {
@@ -742,6 +1055,12 @@ RECORDINGS: Final[Mapping[str, Callable[[], dict[str, Any]]]] = {
     "torchtune_head": _tune_head,
     "megatron_llama": lambda: _megatron(gated=True),
     "megatron_gpt": lambda: _megatron(gated=False),
+    "megatron_moe_alltoall": lambda: _megatron_experts("qwen3_moe"),
+    "megatron_moe_alltoall_ep2": lambda: _megatron_experts("qwen3_moe", 2),
+    "megatron_moe_alltoall_ep4": lambda: _megatron_experts("qwen3_moe", 4),
+    "megatron_moe_allgather_ep4": lambda: _megatron_experts("qwen3_moe", 4, "allgather"),
+    "megatron_mla_moe": lambda: _megatron_experts("deepseek_v3"),
+    "megatron_mla_moe_ep4": lambda: _megatron_experts("deepseek_v3", 4),
     "torch_adamw_foreach": lambda: _adamw("meta", foreach=True),
     "torch_adamw_fused": lambda: _adamw("cpu", fused=True),
     "torch_adamw_for_loop": lambda: _adamw("meta", foreach=False),

@@ -15,7 +15,7 @@ from simulator.basics.work_unit import useful_rate, useful_unit
 from simulator.findings.comparison import Comparison, Row, key_of
 from simulator.findings.slow_parts import SlowPart, slow_parts
 from simulator.findings.text import clause, grouped, join_list
-from simulator.records.measures import arrays_text
+from simulator.records.measures import HOST_WAIT, arrays_text
 from simulator.report.numbers.bottleneck import Bottleneck
 from simulator.report.numbers.idle_cards import IdleCards
 from simulator.report.numbers.link_use import HOLDS_UP
@@ -58,7 +58,8 @@ def parts_of_step(report: Mapping[str, Any]) -> dict[str, float]:
         "recomputation": report["recompute_time_s"],
         "optimizer": report["optimizer_time_s"],
         "exposed communication": report["exposed_comm_time_s"],
-        "idle time": report["bubble_time_s"],
+        "idle time": report["bubble_time_s"] - report.get("host_wait_time_s", 0.0),
+        **({HOST_WAIT: report["host_wait_time_s"]} if report.get("host_wait_time_s") else {}),
     }
 
 

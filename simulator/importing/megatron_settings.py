@@ -11,6 +11,7 @@ from typing import Any, Final
 from simulator.importing.facts import Facts
 from simulator.importing.machine import copies_of
 from simulator.importing.rules import Means, choice, flag, number, size, whole, words
+from simulator.step.framework import FULL_ITERATION, GRAPH_SCOPES
 
 _PARALLELISM: Final = "training.parallelism"
 _PRECISION: Final = "training.precision"
@@ -286,6 +287,23 @@ def derive_recompute(facts: Facts) -> None:
         if first > 1:
             facts.not_modelled(f"each layer is recomputed by itself, not {first} together", "recompute_layers")
         facts.derive(key, "full", *names)
+
+
+def derive_graphs(facts: Facts) -> None:
+    """Add what the host launches as CUDA graphs: the named parts of a layer, or all of them."""
+    names = ("cuda_graphs", "cuda_graph_kind", "cuda_graph_scopes")
+    if not facts.value("cuda_graphs") and str(facts.value("cuda_graph_kind", "none")).lower() == "none":
+        return
+    scopes = [scope.lower() for scope in facts.value("cuda_graph_scopes", ())]
+    if FULL_ITERATION in scopes:
+        facts.derive("training.cuda_graphs", FULL_ITERATION, *names)
+        return
+    # Experts that receive a fixed number of tokens are in the graph too; here their kernels are launched one by one.
+    parts = {scope: (scope,) for scope in GRAPH_SCOPES} | {"moe": ("moe_router", "moe_preprocess")}
+    if others := [scope for scope in scopes if scope not in parts]:
+        facts.not_modelled(f"no graph of {', '.join(others)}", "cuda_graph_scopes")
+    chosen = {part for scope in scopes or parts for part in parts.get(scope, ())}
+    facts.derive("training.cuda_graphs", [scope for scope in GRAPH_SCOPES if scope in chosen], *names)
 
 
 def derive_optimizer(facts: Facts) -> None:

@@ -23,7 +23,7 @@ _MERGED: Final = {"queries": "qkv", "keys": "qkv", "values": "qkv", "gating": "u
 
 AttentionKernels = Literal["flash", "standard", "eager"]
 # Whose kernels compute the parts of a layer: files of simulator/model/programs with a PARTS.
-ProgramName = Literal["bare", "torchtitan", "torchtune", "transformers"]
+ProgramName = Literal["bare", "foak", "torchtitan", "torchtune", "transformers"]
 
 
 @dataclass(frozen=True, slots=True)

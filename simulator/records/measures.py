@@ -20,6 +20,8 @@ Report = Mapping[str, Any]
 
 # Smaller changes print "0.0 %" and are reported as no change.
 SAME: Final = 5e-4
+# Part of a step's time, in texts and pictures.
+HOST_WAIT: Final = "waiting for the host"
 
 
 @dataclass(frozen=True, slots=True)

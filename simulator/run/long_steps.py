@@ -18,6 +18,7 @@ from typing import Final
 
 from simulator.cluster.cluster import Cluster
 from simulator.engine.jitter import Jitter
+from simulator.records.measures import HOST_WAIT
 from simulator.records.operation import ISSUE
 from simulator.records.timeline import Span, Timeline
 from simulator.report.numbers.training_summary import TrainingReport, first_ranks, limit_text, step_intervals, works_of
@@ -106,6 +107,7 @@ def _told(
         {name: float(getattr(report, name)) for name in ("step_time_s", "tokens_per_s", "peak_memory_bytes")},
         exposed=report.exposed_comm_time_by_dimension,
         host_update=0.0,
+        host_wait=report.host_wait_time_s,
         grounds=report.time_by_evidence,
     )
     return replace(report, intervals=intervals)
@@ -176,11 +178,13 @@ def _extrapolated(
     time = further(first.step_time_s, other.step_time_s)
     # Work per time: micro-batches grow in proportion, the time does not quite.
     faster = micro_batches / (short + group) * other.step_time_s / time
-    compute, idle = (
-        further(getattr(first, name), getattr(other, name)) for name in ("compute_time_s", "bubble_time_s")
+    compute, idle, waited = (
+        further(getattr(first, name), getattr(other, name))
+        for name in ("compute_time_s", "bubble_time_s", "host_wait_time_s")
     )
     exposed = further(first.exposed_comm_time_s, other.exposed_comm_time_s)
-    parts = {"kernels": compute, "host update": 0.0, "exposed communication": exposed, "idle": idle}
+    parts = {"kernels": compute, "host update": 0.0, "exposed communication": exposed}
+    parts |= {"idle": idle - waited, HOST_WAIT: waited}
     return replace(
         other,
         step_time_s=time,
@@ -194,6 +198,7 @@ def _extrapolated(
         comm_time_s=further(first.comm_time_s, other.comm_time_s),
         exposed_comm_time_s=exposed,
         bubble_time_s=idle,
+        host_wait_time_s=waited,
         recompute_time_s=further(first.recompute_time_s, other.recompute_time_s),
         optimizer_time_s=further(first.optimizer_time_s, other.optimizer_time_s),
         closed_form_collectives=int(further(first.closed_form_collectives, other.closed_form_collectives)),

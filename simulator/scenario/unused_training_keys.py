@@ -71,6 +71,8 @@ def unused(shape: TrainingSpec, world_size: int, base: Path) -> Iterator[tuple[K
     yield from _optimizer(shape)
     yield from _sharding(shape)
     yield from _precision(shape, base)
+    if not load_framework(shape.framework, base).issue:
+        yield ("training", "cuda_graphs"), f"no kernel waits for the host of framework {shape.framework}"
     yield from _bucket_size(shape, world_size, base)
     yield from _one_copy(shape, world_size)
     yield from _lone_shards(shape, world_size, base)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any, Final, Literal, Self, get_args
 
 from pydantic import AfterValidator, Field, model_validator
@@ -31,6 +32,23 @@ IMPLEMENTATIONS: Final[tuple[Implementation, ...]] = get_args(Implementation)
 MemoryBuffer = Literal["none", "head", "inputs", "scores"]
 
 
+# Operations of a layer by the scope of a CUDA graph that contains them, in Megatron-Core's words (cuda_graph_scope);
+# "mlp" is that of layers without experts.
+GRAPH_SCOPES: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
+    {
+        "attn": frozenset(
+            (
+                *("norm1", "qkv", "queries", "keys", "values", "query", "query down", "query norm", "query up"),
+                *("kv down", "kv norm", "kv up", "query and key norm", "rotary", "repeated heads", "attention", "proj"),
+                "residual1",
+            )
+        ),
+        "mlp": frozenset(("norm2", "gating", "up", "activation", "activation product", "down", "residual2")),
+        "moe_router": frozenset(("norm2", "router", "shared up", "shared activation", "shared down")),
+        "moe_preprocess": frozenset(("dispatch",)),
+    }
+)
+FULL_ITERATION: Final = "full_iteration"
 # GPUs with the chip of another GPU (H200 and GH200 too, whose names contain H20).
 _SAME_CHIP: Final = {"H20": "H100", "H800": "H100", "A800": "A100"}
 # Power of flash attention relative to that of matmuls, both at full clock; see `Framework.attention_time`.
@@ -85,6 +103,14 @@ class Sustained:
 
 
 @dataclass(frozen=True, slots=True)
+class HostTime:
+    """Time of the host to launch a part of a layer [s]."""
+
+    forward: Amount = 0.0
+    backward: Amount = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Framework:
     """Constants of a training framework (torchtitan, NeMo, ...); the defaults are bare kernels without a framework's
     overhead.
@@ -128,6 +154,9 @@ class Framework:
     # Whether a recomputed layer is gathered for the recompute and again for the backward pass
     gathers_again: bool = False
     issue: Amount = 0.0  # host time to issue a kernel or collective [s]; a faster GPU waits for the host (host-bound)
+    # Host time of parts of a layer that takes longer than their kernels to issue, by the operation's name ("router"),
+    # and of a collective ("exchange" between model-parallel ranks, "sharding" of parameters and gradients)
+    host: Mapping[str, HostTime] = field(default_factory=dict)
     # Whether a host waits for a receive before it issues more; not in schedules whose sends every framework batches
     # (`PipelineSchedule.batches_sends`)
     sends_block: bool = False
@@ -138,10 +167,6 @@ class Framework:
     # queries, keys and values come from one matmul, queries and keys beside the array from which they were cut, and
     # attention's output in both orders
     keeps_copies: bool = False
-    # Whether RMSNorm consists of separate kernels in float32, which save a float32 copy of their input and, if the
-    # norm's weight is trained, the normalised input in the parameters' dtype. A compiler merges the kernels, and
-    # LayerNorm is one kernel everywhere.
-    float32_norms: bool = False
     # Whether NF4 matrices are torchao's NF4Tensors, which 13 kernels write out one after the other. A compiler merges
     # the kernels. Otherwise one kernel of bitsandbytes writes out a matrix.
     nf4_tensors: bool = False

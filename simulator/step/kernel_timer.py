@@ -33,6 +33,8 @@ class KernelCost:
         Operations [FLOP] and HBM traffic [B].
     launches : int
         Kernels issued by the host.
+    host : float
+        Time of the host to issue them [s].
     parts : tuple of (str, float)
         Kinds of kernels, each with its part of `alone` [s].
     """
@@ -43,6 +45,7 @@ class KernelCost:
     nbytes: float
     launches: int = 0
     parts: KernelParts = ()
+    host: float = 0.0
 
     def __add__(self, other: KernelCost) -> KernelCost:
         """Return the added costs for running both sets of kernels in sequence."""
@@ -53,6 +56,7 @@ class KernelCost:
             self.nbytes + other.nbytes,
             self.launches + other.launches,
             in_sequence([*self.parts, *other.parts]),
+            self.host + other.host,
         )
 
     def times(self, count: int) -> KernelCost:
@@ -64,6 +68,7 @@ class KernelCost:
             count * self.nbytes,
             count * self.launches,
             tuple((kind, count * seconds) for kind, seconds in self.parts),
+            count * self.host,
         )
 
 
@@ -101,7 +106,7 @@ class KernelTimer:
             # The host does not issue kernels that a compiler has merged.
             total += KernelCost(seconds, contended, kernel.flops, kernel.nbytes(size), int(seconds > 0.0))
             parts.append((_KINDS[type(kernel)], seconds))
-        return replace(total, parts=in_sequence(parts))
+        return replace(total, parts=in_sequence(parts), host=self.step.framework.issue * total.launches)
 
     def seconds(self, kernel: Kernel, sms_taken: int = 0, hbm_left: float = 1.0) -> float:
         """Return a kernel's duration [s] while `sms_taken` SMs are taken and the share `hbm_left` of HBM bandwidth is
@@ -139,7 +144,7 @@ class KernelTimer:
             for beside in (_NO_CONTENTION, self._contention)
         )
         parts = in_sequence([(_KINDS[Elementwise], seconds)])
-        return KernelCost(seconds, contended, 0.0, nbytes, launches, parts)
+        return KernelCost(seconds, contended, 0.0, nbytes, launches, parts, self.step.framework.issue * launches)
 
     def bytes_left(self, kernel: Kernel) -> float:
         """Return the share of a kernel's bytes that moves through HBM: below 1 if a compiler merges the kernel."""

@@ -15,6 +15,7 @@ from typing import Literal
 from simulator.model.kernel import Kernel
 from simulator.model.operation import Operation
 from simulator.model.partition import Communication
+from simulator.step.framework import GRAPH_SCOPES, Framework
 from simulator.step.kernel_timer import KernelCost, KernelTimer
 
 # Whole backward pass, or only the gradients of inputs, or of weights.
@@ -77,7 +78,7 @@ NO_PASS = PassPieces(())
 
 def forward_pieces(timer: KernelTimer, operations: Sequence[Operation]) -> PassPieces:
     """Return the timed pieces for the forward pass through some operations."""
-    return _pieces(timer, [_Listed(op.forward, _of(op, backward=False)) for op in operations])
+    return _pieces(timer, [_Listed(op.name, op.forward, _of(op, backward=False), False) for op in operations])
 
 
 def backward_pieces(timer: KernelTimer, operations: Sequence[Operation], part: Part = "whole") -> PassPieces:
@@ -100,8 +101,20 @@ def backward_pieces(timer: KernelTimer, operations: Sequence[Operation], part: P
 class _Listed:
     """An operation's kernels, and triples (exchange starts before this kernel, awaited by this kernel, exchange)."""
 
+    name: str
     kernels: tuple[Kernel, ...]
     exchanges: tuple[tuple[int, int, Communication], ...]
+    backward: bool
+
+    def host(self, framework: Framework, captured: bool) -> list[float]:
+        """Return for each kernel the host's time beyond the framework's `issue` [s]; an operation with a time of its
+        own spends it at its first kernel, one that a CUDA graph has captured spends none.
+        """
+        more = [-framework.issue if captured else 0.0] * len(self.kernels)
+        times = None if captured else framework.host.get(self.name)
+        if times is not None and more:
+            more[0] = (times.backward if self.backward else times.forward) - framework.issue * len(more)
+        return more
 
 
 def _of(op: Operation, *, backward: bool) -> tuple[tuple[int, int, Communication], ...]:
@@ -112,7 +125,7 @@ def _of(op: Operation, *, backward: bool) -> tuple[tuple[int, int, Communication
 def _part(op: Operation, part: Part) -> _Listed:
     """Return kernels and exchanges of an operation's backward pass, or of its half of input or weight gradients."""
     if part == "whole":
-        return _Listed(op.backward, _of(op, backward=True))
+        return _Listed(op.name, op.backward, _of(op, backward=True), True)
     # Renumber the exchanges' places among the kernels of this part.
     mask = [kernel.of_weights == (part == "weights") for kernel in op.backward]
     kernels = tuple(kernel for kernel, selected in zip(op.backward, mask, strict=True) if selected)
@@ -126,21 +139,37 @@ def _part(op: Operation, part: Part) -> _Listed:
         for before, awaited, call in _of(op, backward=True)
         if of_weights(awaited) == (part == "weights")
     )
-    return _Listed(kernels, exchanges)
+    return _Listed(op.name, kernels, exchanges, True)
 
 
 def _pieces(timer: KernelTimer, listed: Sequence[_Listed]) -> PassPieces:
     """Return the pieces of a pass: the operations' kernels joined in sequence, cut and timed between exchanges."""
     kernels: list[Kernel] = []
     exchanges: list[tuple[int, int, Communication]] = []
+    host: list[float] = []
+    framework, scopes = timer.step.framework, list(timer.step.keys.cuda_graphs)
+    # Experts' matrices are in no graph.
+    if any(op.name == "router" for op in listed) and "mlp" in scopes:
+        scopes.remove("mlp")
+    captured = {name: scope for scope in scopes for name in GRAPH_SCOPES.get(scope, ())}
+    launched = set[str]()
     for op in listed:
         exchanges += [(len(kernels) + before, len(kernels) + awaited, call) for before, awaited, call in op.exchanges]
         kernels += op.kernels
-    return PassPieces(tuple(_in_order(timer, kernels, exchanges)))
+        times, scope = op.host(framework, op.name in captured), captured.get(op.name, "")
+        # A graph is launched once, with its first kernel.
+        if scope and times and scope not in launched:
+            times[0] = 0.0
+            launched.add(scope)
+        host += times
+    return PassPieces(tuple(_in_order(timer, kernels, exchanges, host)))
 
 
 def _in_order(
-    timer: KernelTimer, kernels: Sequence[Kernel], exchanges: Sequence[tuple[int, int, Communication]]
+    timer: KernelTimer,
+    kernels: Sequence[Kernel],
+    exchanges: Sequence[tuple[int, int, Communication]],
+    host: Sequence[float],
 ) -> Iterator[Piece]:
     """Yield exchanges and timed runs of kernels in order, cut where an exchange starts or is awaited."""
     cuts = sorted({0, len(kernels), *(place for before, awaited, _ in exchanges for place in (before, awaited))})
@@ -157,5 +186,6 @@ def _in_order(
             # Exchanges through user buffers take their own number of SMs from the kernels beside them.
             beside = [call.sms for before, until, call in exchanges if before <= begin < until and call.sms is not None]
             cost = timer.cost(kernels[begin:end], max(beside, default=None))
+            cost = replace(cost, host=max(cost.host + sum(host[begin:end]), 0.0))
             yield Piece(cost, None, tuple(place_of[number] for number in awaited))
             place += 1

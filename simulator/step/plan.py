@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
+from typing import Final
 
 import numpy as np
 
@@ -23,6 +24,7 @@ from simulator.records.operation import Allocate, Collective, Op
 from simulator.records.program import Program
 from simulator.step.checkpoint_traffic import checkpoint_bytes
 from simulator.step.communicator import Communicator
+from simulator.step.framework import FULL_ITERATION
 from simulator.step.kernel_timer import KernelTimer
 from simulator.step.kernels.contention import hbm_left
 from simulator.step.passes import Passes
@@ -36,8 +38,12 @@ from simulator.step.stages import refusal_of_deferral
 from simulator.step.states import States, states
 from simulator.step.strategies.strategy import STRATEGIES, PassPlanner, Strategy, shards_gradients
 from simulator.step.streams import HOST_COPIES, dimension_of
-from simulator.step.units import Unit, batch_of, units
+from simulator.step.units import Unit, batch_of, host_share, units
 from simulator.step.update import update
+
+# Host time, relative to the time of the kernels, from which launches are simulated. Below, a host is ahead of its GPU
+# but for a step's first kernels.
+_HOST_SHOWS: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -378,6 +384,10 @@ def _write(
         units(step, cluster.gpus[0], groups.data_parallel, left, sharded=strategy.shards_parameters, place=place)
         for place in range(groups.unlike_places)
     ]
+    # A host that needs much less time than the kernels is always ahead of them. Where it waits for receives, it is not.
+    waits = step.framework.sends_block and step.parallelism.pp > 1
+    issues = waits or host_share(by_place[0], step.framework) > _HOST_SHOWS
+    issues = issues and FULL_ITERATION not in step.keys.cuda_graphs
     noted = []
     for number in range(groups.lists) if few is None else few:
         stage, place = divmod(number, groups.unlike_places)
@@ -385,6 +395,8 @@ def _write(
         builder = ProgramBuilder(communicator, rank, step.precision.params, step.framework)
         chunks = pipeline.chunks(stage, by_place[place])
         members = tuple(unit for chunk in chunks for unit in chunk.units)
+        if not issues:
+            builder.framework = replace(step.framework, issue=0.0)
         unsharded = strategy.keeps_whole_gradients(step.sharding)
         order = pipeline.passes(stage)
         passes = Passes(builder, step, members, groups.shard_size, groups.size("expert data"), unsharded, chunks, order)

@@ -64,6 +64,8 @@ class ProgramBuilder:
     _templates: dict[_Asked, Collective | None] = field(default_factory=dict)
     # Additional time to issue a tensor-parallel exchange [s].
     _more_for_tensor: float = field(init=False)
+    # Time that the host still needs for the last operation's kernels after its first one [s].
+    _still_issuing: float = 0.0
 
     def __post_init__(self) -> None:
         groups, nodes = self.communicator.groups, self.communicator.cluster.nodes
@@ -84,23 +86,25 @@ class ProgramBuilder:
         """
         work = (cost.alone, cost.flops, cost.nbytes, cost.contended)
         # Kernels start after the host has issued them: a slow host makes the step host-bound.
-        waits = [*after, *self.awaited(), self._issued(name, cost.launches)]
+        waits = [*after, *self.awaited(), self._issued(name, cost.host, cost.launches)]
         self._note(Compute(name, *work, kind, after=_distinct(waits), act=act, parts=cost.parts))
         # Exchanges inside a pass follow these kernels.
         self.last_kernels = name
         return name
 
-    def _issued(self, name: str, launches: int, more: float = 0.0) -> str | None:
-        """Append the host's time to issue `launches` kernels or a collective, plus `more` seconds; return the name, or
-        None if `issue` is 0.
+    def _issued(self, name: str, seconds: float, launches: int = 1) -> str | None:
+        """Append the host's time to issue the first of `launches` kernels, or a collective; return the name, or None
+        without such a time.
 
-        The host continues without waiting for the kernels.
+        `seconds` is the time for all of them. The first kernel starts once it is issued; the host issues the others
+        meanwhile, before it begins with the next operation, and never waits for kernels.
         """
-        if not self.framework.issue or not launches:
+        if not seconds or not self.framework.issue:
             return None
         # A host that waits for a receive issues its next operation after the receive.
         waits, self._blocking = self._blocking, []
-        seconds = self.framework.issue * launches + more
+        first = seconds / max(launches, 1)
+        seconds, self._still_issuing = self._still_issuing + first, seconds - first
         return self._off_gpu(f"issue {name}", seconds, 0.0, ISSUE, ISSUE, waits)
 
     def awaited(self) -> list[str]:
@@ -285,11 +289,18 @@ class ProgramBuilder:
         # A single rank has no collective.
         if template is None:
             return None
-        issued = self._issued(name, 1, self._more_for_tensor if scope == "tensor" else 0.0)
+        issued = self._issued(name, self._host_of(template, scope))
         self._note(template.named(name, _distinct([*after, issued]), template.group, act))
         # `for_every_rank` needs the scope to find other ranks' groups.
         self.scopes[name] = scope
         return name
+
+    def _host_of(self, collective: Collective, scope: Scope) -> float:
+        """Return the host's time to issue a collective [s]."""
+        times = self.framework.host.get("sharding" if scope in _OF_SHARDING else "exchange")
+        if times is None:
+            return self.framework.issue + (self._more_for_tensor if scope == "tensor" else 0.0)
+        return times.backward if collective.schedule.operation.startswith("reduce") else times.forward
 
     def allocate(
         self, name: str, nbytes: int, category: str, *, stream: str = "compute", after: Iterable[str | None] = ()

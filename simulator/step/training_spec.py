@@ -13,6 +13,7 @@ from typing import Annotated, Any, Final, Literal, get_args
 from pydantic import Field
 
 from simulator.basics import counts, reading, registry
+from simulator.basics.errors import one_of
 from simulator.basics.spec import Count, LargeCount, Listed, Short, Spec
 from simulator.collectives.algorithm_reading import algorithm_reader
 from simulator.model.adapters import Lora
@@ -21,7 +22,7 @@ from simulator.model.head import LogitShift
 from simulator.model.operation import AttentionKernels
 from simulator.model.trainable import ALL, trained_parts
 from simulator.step.checkpointing import Checkpointing
-from simulator.step.framework import IMPLEMENTATIONS
+from simulator.step.framework import FULL_ITERATION, GRAPH_SCOPES, IMPLEMENTATIONS
 from simulator.step.global_batch import batch_of_step
 from simulator.step.layer_policies import checkpointing
 from simulator.step.learning_spec import (
@@ -46,6 +47,26 @@ def _framework() -> reading.ValueReader:
     return reading.known_or_path(
         frameworks, (".yaml", ".yml"), listed, installed=lambda: registry.installed_files("framework")
     )
+
+
+def _graphs() -> reading.ValueReader:
+    """Return a validator for what is launched as CUDA graphs: a word, or a list of parts of a layer."""
+    words = ("none", FULL_ITERATION)
+
+    def reader(value: Any) -> Any:
+        if isinstance(value, str) and value in words:
+            return () if value == "none" else (value,)
+        names = (value,) if isinstance(value, str) else value
+        allowed = f"{one_of(words, '')}, or a list of {', '.join(GRAPH_SCOPES)}"
+        if not isinstance(names, list | tuple):
+            raise ValueError(f"got {reading.shown(value)}; {allowed}")
+        unknown = next((name for name in names if name not in GRAPH_SCOPES), None)
+        if unknown is not None and tuple(names) != (FULL_ITERATION,):
+            raise ValueError(f"got {unknown!r}; {allowed}")
+        return tuple(name for name in (*words, *GRAPH_SCOPES) if name in names)
+
+    schema = {"type": "array", "items": {"enum": [*GRAPH_SCOPES]}}
+    return reading.ValueReader(reader, lambda: {"anyOf": [{"enum": [*words, *GRAPH_SCOPES]}, schema]})
 
 
 ALLOCATORS: Final = ("caching", "expandable_segments")
@@ -327,6 +348,13 @@ class TrainingSpec(Spec):
         description=(
             "Whether recomputed layers return keys and values, which stay allocated until the loss is computed, as "
             "in GPT-BigCode of Transformers up to 4.48."
+        ),
+    )
+    cuda_graphs: Annotated[tuple[str, ...], _graphs()] = Field(
+        default=(),
+        description=(
+            "What the host launches as a CUDA graph, as a whole: none, full_iteration (a step), or a list of the parts "
+            "of a layer attn, mlp, moe_router and moe_preprocess, as Megatron-Core names them."
         ),
     )
     loss_scaling: Annotated[LossScaling, SHORT_SCALINGS] = Field(

@@ -6,7 +6,7 @@ A unit has kernel costs and activation bytes, made from the model's operations; 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
@@ -31,12 +31,12 @@ from simulator.model.shape import Transformer
 from simulator.model.trained import TrainedParts, operation_parameter
 from simulator.step.activation_memory import gradients_within, temporaries_within, temporaries_without_saving
 from simulator.step.checkpointing import RECOMPUTED_WHOLE, kept, policy_of
+from simulator.step.framework import Framework, HostTime
 from simulator.step.kernel_timer import KernelCost, KernelTimer
 from simulator.step.kernels.framework_operations import (
     second_maps,
     until_needed,
     with_copies,
-    with_float32_norms,
     with_nf4_tensors,
     with_output_by_tokens,
     with_weighted_activations,
@@ -254,6 +254,22 @@ def batch_of(step: TrainingStep, place: int = 0) -> Batch:
     )
 
 
+def host_share(units: Iterable[Unit], framework: Framework) -> float:
+    """Return the host's time to issue a micro-batch's passes through the units, relative to the time of their kernels.
+
+    >>> from simulator.step.framework import BARE
+    >>> host_share((), BARE)
+    0.0
+    """
+    exchange = framework.host.get("exchange", HostTime(framework.issue, framework.issue))
+    host = kernels = 0.0
+    for unit in units:
+        for run in (unit.forward, unit.recompute or NO_PASS, unit.backward):
+            host += run.cost.host + exchange.forward * len(run.exchanges)
+            kernels += run.alone
+    return host / kernels if kernels else 0.0
+
+
 def timer_of_ends(timer: KernelTimer) -> KernelTimer:
     """Return a copy of the kernel timer for embedding and head.
 
@@ -357,7 +373,7 @@ def _layers(timer: KernelTimer, batch: Batch, layers: list[Module]) -> Iterator[
             recompute = _recompute(timer, (last[0], keeping.operations), others, costs)
             # Frameworks with separate matrices recompute every second matmul, inside merged operations too.
             kind, selective = models[of[i]], policy_of(step.keys.activation_checkpointing, i) == "selective_op"
-            if isinstance(kind, Transformer) and step.framework.split_maps and selective:
+            if isinstance(kind, Transformer) and step.framework.split_maps and selective and batch.program == "bare":
                 recompute += PassPieces((Piece(timer.cost(second_maps(kind, batch))),))
         # A segment is recomputed before its last layer's backward pass.
         makes = tuple(f"layer {j}" for j in range(i - keeping.segment + 1, i + 1)) if keeping.recomputed else ()
@@ -428,8 +444,6 @@ def _of_framework(timer: KernelTimer, kind: LayerKind, batch: Batch) -> tuple[Op
         return operations
     if framework.keeps_copies:
         operations = with_copies(operations, kind, batch, split_maps=framework.split_maps)
-    if framework.float32_norms and kind.norm == "rmsnorm" and not timer.step.keys.compile:
-        operations = with_float32_norms(operations, batch)
     if framework.weights_activations:
         operations = with_weighted_activations(operations)
     if framework.nf4_tensors and not timer.step.keys.compile:

@@ -112,6 +112,7 @@ BASES: Final[Mapping[str, Data]] = {
     "layers": _training("dgx_h100", 2, model=LAYERS, seq_len=1, micro_batch_size=4, sharding="zero1"),
     "saved": _training(checkpoint_traffic="sharded", sharding="zero1")
     | {"cluster": {"topology": "star_100g", "world_size": 4, "storage": "1 GB/s"}},
+    "launched": _training("dgx_h100", 2, framework="torchtitan", sharding="zero1"),
     # Activations are recomputed, and the loss has the peak.
     "recomputed": _training(
         ranks=2,
@@ -252,6 +253,7 @@ EXAMPLES: Final[Mapping[str, tuple[Any, ...]]] = {
     "training.logit_shift": ("before_cast", "after_cast"),
     "training.float32_outputs": (True,),
     "training.use_cache": (True,),
+    "training.cuda_graphs": ("full_iteration", ["attn"]),
     "training.loss_scaling.rule": ("dynamic", "none"),
     "training.loss_scaling.start": (2.0,),
     "training.loss_scaling.interval": (1,),

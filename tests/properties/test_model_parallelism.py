@@ -19,6 +19,7 @@ from simulator.engine.events import execute as events
 from simulator.engine.jitter import Jitter
 from simulator.model.adapters import Lora
 from simulator.model.experts_spec import ExpertsSpec
+from simulator.model.operation import ProgramName
 from simulator.model.shape import LatentAttention, Transformer
 from simulator.records.operation import Allocate, Collective, Free
 from simulator.scenario.build_training import optimizer
@@ -149,7 +150,7 @@ def drawn(seed: int) -> Cut | None:
         keeps_logits=pick(True, False),
         each_tensor=pick(True, False),
         issue=pick(0.0, 0.0, 1e-5),
-        float32_norms=pick(True, False),
+        program=pick(*get_args(ProgramName)),
         activation_gradients=pick(True, False),
         keeps_input_gradients=pick(True, False),
     )

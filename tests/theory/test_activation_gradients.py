@@ -85,39 +85,6 @@ def test_both_halves_of_a_split_backward_pass_leave_nothing_behind() -> None:
         assert taken <= {op.allocation for op in ops if isinstance(op, Free)}
 
 
-def test_norms_in_float32_save_a_copy_and_what_a_trained_weight_needs() -> None:
-    """Of two norms: float32 copies, 2 h each, in place of their inputs, h each; normalised inputs, h each, if trained.
-
-    With checkpointing the layer's input stays saved beside its copy.
-    """
-    kept: dict[tuple[bool, str, bool], int] = {}
-    for model in (GATED, LORA):
-        for policy in ("none", "full"):
-            for eager in (False, True):
-                run = play(
-                    step("ddp", model, activation_checkpointing=policy, framework=Framework(float32_norms=eager)), 1
-                )
-                ops = next(iter(run.plan.program.ranks))
-                kept[model is LORA, policy, eager] = sum(
-                    op.nbytes
-                    for op in ops
-                    if isinstance(op, Allocate) and op.name in ("layer 1 activations 0", "layer 1 recomputed 0")
-                )
-    for lora in (False, True):
-        more = {policy: kept[lora, policy, True] - kept[lora, policy, False] for policy in ("none", "full")}
-        normalised = 0 if lora else 2
-        assert more == {"none": (2 * 2 - 2 + normalised) * H, "full": (2 * 2 - 1 + normalised) * H}
-
-
-def test_merged_kernels_save_no_float32_copy() -> None:
-    peaks = [
-        play(step("ddp", GATED, compile=True, framework=Framework(float32_norms=eager, compiled=1.0)), 1)
-        .report.peak_memory_bytes
-        for eager in (False, True)
-    ]  # fmt: skip
-    assert peaks[0] == peaks[1]
-
-
 def test_sharded_frozen_layers_keep_their_inputs_and_the_gradients_of_these() -> None:
     """At the backward pass of layer 0, layers 3, 2 and 1 hold two arrays of h each; without, none of them."""
     facts: dict[str, Any] = {

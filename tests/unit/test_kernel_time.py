@@ -29,7 +29,7 @@ from simulator.step.kernels.kernel_time import (
     grouped_duration,
     kernel_model,
 )
-from simulator.step.kernels.matmul_time import SLICES, STEP, TILES, MatmulConstants
+from simulator.step.kernels.matmul_time import FLOAT32_TILES, SLICES, STEP, TILES, MatmulConstants
 
 GPUS = registry.names("gpu")
 H100 = load_gpu("h100_sxm")
@@ -86,7 +86,7 @@ def by_the_page(c: MatmulConstants, rows: Sequence[int], n: int, k: int, taken: 
     """
     bandwidth = Fraction(c.hbm_bandwidth) * Fraction(share)
     compute = []
-    for a, b in TILES:
+    for a, b in FLOAT32_TILES if c.itemsize == 4 else TILES:
         tiles = sum(ceil(Fraction(m, a)) for m in rows) * ceil(Fraction(n, b))
         math = 2 * a * b / (Fraction(c.efficiency) * Fraction(c.peak_flops) / c.sms)
         fed = 0 if isinf(c.operand_rate) else (a + b) * Fraction(c.itemsize) / (Fraction(c.operand_rate) / c.sms)

@@ -15,8 +15,9 @@ from simulator.cluster.build import build
 from simulator.report.numbers.network_errors import NetworkError, error_size
 from simulator.report.numbers.network_errors import shipped as shipped_errors
 from simulator.report.numbers.prediction_intervals import (
+    HOST_RATE,
     SHARES,
-    HostUpdate,
+    HostWork,
     Quantity,
     Residual,
     Traits,
@@ -109,11 +110,11 @@ def test_an_unmeasured_network_counts_by_the_share_that_is_exposed(share: float)
 def test_an_update_on_the_host_counts_by_the_share_that_is_exposed(share: float) -> None:
     """Rates of hosts are known within a factor of ten, so the update takes up to the root of ten times as long."""
     runs = [residual("one", 0.05)]
-    found = prediction_interval(PLAIN, residuals=runs, parts=[HostUpdate(share)])
+    found = prediction_interval(PLAIN, residuals=runs, parts=[HostWork(share, HOST_RATE)])
     longer = 1 + share * (math.sqrt(10) - 1)
     assert found.width == pytest.approx((math.exp(math.hypot(0.05, math.log(longer))),) * 2)
     memory = [replace(one, own={"memory": 0.05}) for one in runs]
-    assert prediction_interval(PLAIN, "memory", memory, parts=[HostUpdate(share)]).width[0] == pytest.approx(
+    assert prediction_interval(PLAIN, "memory", memory, parts=[HostWork(share, HOST_RATE)]).width[0] == pytest.approx(
         math.exp(0.05)
     )
 

@@ -110,9 +110,10 @@ _TABLE: Final[Table] = {
     "fine-grained-activation-offloading": NotModelled("activations stay on the GPU"),
     "loss-scale": Means("static_scale", number),
     "initial-loss-scale": Means("training.loss_scaling.start", number),
-    "enable-cuda-graph": NotModelled("the host issues every kernel"),
-    "cuda-graph-impl": NotModelled("the host issues every kernel"),
-    "external-cuda-graph": NotModelled("the host issues every kernel"),
+    "enable-cuda-graph": Means("cuda_graphs", flag),
+    "cuda-graph-impl": Means("cuda_graph_kind", text),
+    "cuda-graph-scope": Means("cuda_graph_scopes", words),
+    "external-cuda-graph": Means("cuda_graphs", flag),
     "zero-stage": Means(STAGE, STAGES),
     "clip-grad": Means("training.clip_norm", lambda value: number(value) or None),
     "perform-rl-step": NotModelled("generation between the steps is not simulated"),
@@ -181,6 +182,7 @@ def _derive(facts: Facts) -> None:
     _derive_precision(facts)
     _derive_sharding(facts)
     megatron_settings.derive_recompute(facts)
+    megatron_settings.derive_graphs(facts)
     megatron_settings.derive_step(facts)
     facts.assume("training.micro_batch_size", 1, "Megatron-LM requires it; 1 is taken")
 

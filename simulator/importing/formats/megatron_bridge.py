@@ -11,7 +11,19 @@ from typing import Final
 from simulator.importing import megatron_settings
 from simulator.importing.facts import Facts
 from simulator.importing.format import Format
-from simulator.importing.rules import Means, NotModelled, Table, choice, constant, flag, number, size, text, whole
+from simulator.importing.rules import (
+    Means,
+    NotModelled,
+    Table,
+    choice,
+    constant,
+    flag,
+    number,
+    size,
+    text,
+    whole,
+    words,
+)
 
 _PARALLELISM: Final = "training.parallelism"
 _PRECISION: Final = "training.precision"
@@ -77,8 +89,9 @@ _OWN: Final[Table] = {
     "model.moe_shared_expert_overlap": NotModelled("shared experts run before or after the exchange of tokens"),
     "model.moe_token_dispatcher_type": Means("dispatcher", text),
     "model.mtp_num_layers": Means("training.mtp_layers", whole),
-    "model.cuda_graph_impl": NotModelled("the host issues every kernel"),
-    "model.enable_cuda_graph": NotModelled("the host issues every kernel"),
+    "model.cuda_graph_impl": Means("cuda_graph_kind", text),
+    "model.cuda_graph_scope": Means("cuda_graph_scopes", words),
+    "model.enable_cuda_graph": Means("cuda_graphs", flag),
     "model.cpu_offloading": Means("training.offload", constant("activations")),
     "model.activations_checkpoint_granularity": Means("recompute", choice({"full": "full", "selective": "selective"})),
     "model.activations_checkpoint_method": Means("recompute_method", choice({"uniform": "uniform", "block": "block"})),
@@ -193,6 +206,7 @@ def _derive(facts: Facts) -> None:
     _derive_precision(facts)
     _derive_sharding(facts)
     megatron_settings.derive_recompute(facts)
+    megatron_settings.derive_graphs(facts)
     megatron_settings.derive_step(facts, dropout=0.0)
 
 

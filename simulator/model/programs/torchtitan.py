@@ -67,28 +67,24 @@ def cut(x: Array, widths: Sequence[int]) -> list[Array]:
     return parts
 
 
+def complex_rotary(parts: Parts, queries: Array, keys: Array) -> tuple[Array, Array]:
+    """Return queries and keys, with heads as a dimension, with rotary positions computed in float32."""
+    with parts.tape.named("rotary") as part:
+        rotations = parts.tape.leaf("rotations", (1, 1, *queries.shape[-2:]), "float32", trained=False)
+        queries, keys = (
+            aten.to(turned(aten.to(array, "float32"), rotations), array.dtype) for array in (queries, keys)
+        )
+        part.output = queries.nbytes + keys.nbytes
+    return queries, keys
+
+
 @dataclass(frozen=True, slots=True)
 class TorchtitanParts(TransformersParts):
     """Writes the parts of a layer as torchtitan's modules compute them."""
 
-    def norm(self, name: str, hidden: Array) -> Array:
+    def rms_norm(self, hidden: Array, weight: Array) -> Array:
         """Return the norm by PyTorch's own kernel."""
-        if self.model.norm != "rmsnorm":
-            return Parts.norm(self, name, hidden)
-        with self.tape.named(name) as part:
-            normed = fused_rms_norm(hidden, self._weight(name, (hidden.shape[-1],), hidden.dtype))
-            part.output = normed.nbytes
-        return normed
-
-    def qk_norm(self, queries: Array, keys: Array, rows: int) -> tuple[Array, Array]:
-        """Return queries and keys after a norm each."""
-        with self.tape.named("query and key norm") as part:
-            queries, keys = (
-                fused_rms_norm(array, self._weight(f"{name} norm", (array.shape[-1],), array.dtype))
-                for name, array in (("query", queries), ("key", keys))
-            )
-            part.output = queries.nbytes + keys.nbytes
-        return queries, keys
+        return fused_rms_norm(hidden, weight)
 
     def queries_keys_values(self, hidden: Array) -> Heads:
         """Return queries, keys and values, copied out of the product of one matrix, with heads as a dimension."""
@@ -97,15 +93,8 @@ class TorchtitanParts(TransformersParts):
             return Heads(*(self._by_heads(array) for array in cut(product, self.head_widths)))
 
     def rotary(self, queries: Array, keys: Array, turned_bytes: int) -> tuple[Array, Array]:
-        """Return queries and keys with rotary positions, computed in float32."""
-        with self.tape.named("rotary") as part:
-            shape = (1, 1, *queries.shape[-2:])
-            rotations = self.tape.leaf("rotations", shape, "float32", trained=False)
-            queries, keys = (
-                aten.to(turned(aten.to(array, "float32"), rotations), array.dtype) for array in (queries, keys)
-            )
-            part.output = queries.nbytes + keys.nbytes
-        return queries, keys
+        """Return queries and keys with rotary positions."""
+        return complex_rotary(self, queries, keys)
 
 
 PARTS: Final = TorchtitanParts

@@ -49,14 +49,9 @@ class TorchtuneParts(TransformersParts):
         """Return queries, keys or values with tokens before heads, as rotary positions read them."""
         return self._with_heads(array)
 
-    def norm(self, name: str, hidden: Array) -> Array:
+    def rms_norm(self, hidden: Array, weight: Array) -> Array:
         """Return the norm of PyTorch's composed kernels."""
-        if self.model.norm != "rmsnorm":
-            return Parts.norm(self, name, hidden)
-        with self.tape.named(name) as part:
-            normed = composite_rms_norm(hidden, self._weight(name, (hidden.shape[-1],), hidden.dtype))
-            part.output = normed.nbytes
-        return normed
+        return composite_rms_norm(hidden, weight)
 
     def rotary(self, queries: Array, keys: Array, turned: int) -> tuple[Array, Array]:
         """Return queries and keys with rotary positions."""

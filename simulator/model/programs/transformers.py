@@ -42,24 +42,28 @@ class TransformersParts(Parts):
     # Autograd adds the gradients of an array with several readers by a kernel for each further one.
     tape: Tape = field(default_factory=Tape)
 
+    def rms_norm(self, hidden: Array, weight: Array) -> Array:
+        """Return the RMSNorm of an array with a weight."""
+        return rms_norm(hidden, weight)
+
     def norm(self, name: str, hidden: Array) -> Array:
-        """Return the norm: LlamaRMSNorm, or PyTorch's own LayerNorm, which is one kernel."""
+        """Return the norm: the framework's RMSNorm, or PyTorch's own LayerNorm, which is one kernel."""
         if self.model.norm != "rmsnorm":
             return Parts.norm(self, name, hidden)
         with self.tape.named(name) as part:
-            normed = rms_norm(hidden, self._weight(name, (hidden.shape[-1],), hidden.dtype))
+            normed = self.rms_norm(hidden, self._weight(name, (hidden.shape[-1],), hidden.dtype))
             part.output = normed.nbytes
         return normed
 
     def qk_norm(self, queries: Array, keys: Array, rows: int) -> tuple[Array, Array]:
         """Return queries and keys after a norm each."""
         with self.tape.named("query and key norm") as part:
-            normed = [
-                rms_norm(array, self._weight(f"{name} norm", (array.shape[-1],), array.dtype))
+            queries, keys = (
+                self.rms_norm(array, self._weight(f"{name} norm", (array.shape[-1],), array.dtype))
                 for name, array in (("query", queries), ("key", keys))
-            ]
-            part.output = sum(array.nbytes for array in normed)
-        return normed[0], normed[1]
+            )
+            part.output = queries.nbytes + keys.nbytes
+        return queries, keys
 
     def short_norm(self, name: str, short: Array) -> Array:
         """Return the norm of latent attention's short vectors."""
@@ -85,12 +89,12 @@ class TransformersParts(Parts):
         )
         heads = []
         for name, target, width in maps:
-            product = self._map(name, target, hidden, width, bias=model.attention_bias, first=name == "queries")
+            product = self.product(name, target, hidden, width, bias=model.attention_bias, first=name == "queries")
             with self.tape.named(name):
                 heads.append(self._by_heads(product))
         return Heads(*heads)
 
-    def _map(self, name: str, target: Target | None, hidden: Array, width: int, *, bias: bool, first: bool) -> Array:
+    def product(self, name: str, target: Target | None, hidden: Array, width: int, *, bias: bool, first: bool) -> Array:
         """Return a product with a matrix of this width on all ranks; the first one of those with the same input
         exchanges the input and its gradient among tensor-parallel ranks.
         """
@@ -128,12 +132,12 @@ class TransformersParts(Parts):
             return Parts.activated(self, name, hidden, width, targets)
         gate: Target | None = "gate" if targets else None
         up: Target | None = "up" if targets else None
-        gated = self._map(f"{name}gating", gate, hidden, width, bias=model.mlp_bias, first=True)
+        gated = self.product(f"{name}gating", gate, hidden, width, bias=model.mlp_bias, first=True)
         with self.tape.named(f"{name}activation") as part:
             active = aten.silu(gated)
             part.output = active.nbytes
         del gated
-        raised = self._map(f"{name}up", up, hidden, width, bias=model.mlp_bias, first=False)
+        raised = self.product(f"{name}up", up, hidden, width, bias=model.mlp_bias, first=False)
         with self.tape.named(f"{name}activation product") as part:
             product = aten.mul(active, raised)
             part.output = product.nbytes

@@ -54,7 +54,9 @@ _UNLIKE: Final = 0.75
 # Reported rates of hosts' updates span a factor of ten, from 11 to 110 GB/s a node (docs/training.md): a rate is off by
 # at most the root of ten from the middle of the span. The reports are too few for quantiles, so 80 and 95 % intervals
 # both take the whole span.
-_HOST_RATE_ERROR: Final = math.log(10) / 2
+HOST_RATE: Final = math.sqrt(10)
+# Time of a launch on the host: from 13.5 to 50 us, of which frameworks' files take the middle (their `issue`).
+LAUNCH_TIME: Final = 2.0
 # Logarithmic errors of kernels by the grade of their constants, at 80 and 95 %, beside those of measured kernels.
 # Carried over: seven chips' matmuls (catalog/measured/matmul.csv), each with the constants of its nearest GPU: 0.12 and
 # 0.25 over all rows. Data sheets: measured shares of HBM's bandwidth lie between 0.75 and 0.92, 0.88 is taken. Assumed:
@@ -65,7 +67,7 @@ _KERNEL_ERRORS: Final[Mapping[str, tuple[float, float]]] = MappingProxyType(
 )
 # Frameworks that launch the kernels of each expert from a loop in Python: models/qwen3_moe/modeling_qwen3_moe.py of
 # huggingface/transformers, before its grouped matmuls.
-_LOOPS_OVER_EXPERTS: Final = ("transformers",)
+_LOOPS_OVER_EXPERTS: Final = ("transformers", "foak")
 # Matmul dtypes with the matrix units and the rates of a measured dtype.
 _SIXTEEN_BIT: Final = ("bfloat16", "float16")
 
@@ -111,24 +113,25 @@ class UnmeasuredNetwork:
 
 
 @dataclass(frozen=True, slots=True)
-class HostUpdate:
-    """The share of a step in which CPUs update offloaded optimizer states; the CPUs' rate [bytes/s] is a guess.
-
-    The prediction interval assumes a true rate between 1/3.2 and 3.2 times the guess (the root of ten).
+class HostWork:
+    """The share of a step in which GPUs wait for their hosts, whose time is off by up to a factor.
 
     Attributes
     ----------
     exposed : float
-        Share (0 to 1) of the step in which CPUs update states and GPUs compute nothing.
+        Share (0 to 1) of the step in which hosts work and GPUs run nothing.
+    factor : float
+        The true time lies between 1/factor and factor times the simulated one.
     """
 
     exposed: float
+    factor: float
 
     def error(self, share: float) -> float:
-        """Return the logarithmic error of the whole step's time if the CPUs' rate is off by the root of ten, whatever
-        the share of cases.
+        """Return the logarithmic error of the whole step's time if the host's is off by the factor, whatever the share
+        of cases.
         """
-        return _error_of_step(self.exposed, _HOST_RATE_ERROR)
+        return _error_of_step(self.exposed, math.log(self.factor))
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +159,7 @@ class CarriedKernels:
         )
 
 
-PartError = UnmeasuredNetwork | HostUpdate | CarriedKernels
+PartError = UnmeasuredNetwork | HostWork | CarriedKernels
 
 
 def unpredictable(framework: str, experts: int) -> str:
@@ -246,7 +249,7 @@ def prediction_interval(
         A rate has the interval of its time.
     residuals : sequence of Residual, optional
         Errors to use instead of the shipped ones.
-    parts : sequence of UnmeasuredNetwork, HostUpdate or CarriedKernels
+    parts : sequence of UnmeasuredNetwork, HostWork or CarriedKernels
         Parts of the step with errors of their own, which do not affect memory.
     unseen : bool
         If True, treat the framework as never measured, for example because its runs with the step's matmul dtype, or

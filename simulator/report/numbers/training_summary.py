@@ -28,15 +28,17 @@ from simulator.basics.units import format_memory, format_time
 from simulator.basics.work_unit import TOKEN, USEFUL_TOKEN, rate_name
 from simulator.cluster.cluster import Cluster
 from simulator.records.learning import Learning
-from simulator.records.measures import share_text
+from simulator.records.measures import HOST_WAIT, share_text
 from simulator.records.memory_margin import MemoryMargin, margin_of_timeline
 from simulator.records.operation import HOST, ISSUE
 from simulator.records.timeline import Span, Timeline, by_rank
 from simulator.report.numbers.bottleneck import Bottleneck, bottleneck
 from simulator.report.numbers.headline import HasHeadline
 from simulator.report.numbers.prediction_intervals import (
+    HOST_RATE,
+    LAUNCH_TIME,
     CarriedKernels,
-    HostUpdate,
+    HostWork,
     PartError,
     Traits,
     UnmeasuredNetwork,
@@ -58,6 +60,8 @@ if TYPE_CHECKING:
 # With less than this share of the collectives' bytes in simulated transfers, the most used link is no bottleneck: a
 # step with closed forms may simulate nothing but the sum of the gradient's norm, a few bytes.
 _LEAST_SIMULATED: Final = 0.01
+# Share of a step's time spent waiting for the host from which the step is called host-bound.
+_HOST_BOUND: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -81,6 +85,8 @@ class TrainingReport(HasHeadline):
         Unions of spans: kernels and the host's computing; collectives and copies; collectives and copies without
         concurrent compute; neither (idle) [s]. All on the rank that ends last. With a pipeline, whose stages end at
         different times and wait for each other, the mean over the first rank of each stage.
+    host_wait_time_s : float
+        Part of bubble_time_s in which kernels wait for the host to launch them [s].
     recompute_time_s, optimizer_time_s : float
         Parts of compute_time_s; for the optimizer, which may run on the host, the part not hidden by kernels of the
         passes [s].
@@ -162,6 +168,7 @@ class TrainingReport(HasHeadline):
     comm_time_s: float
     exposed_comm_time_s: float
     bubble_time_s: float
+    host_wait_time_s: float
     recompute_time_s: float
     optimizer_time_s: float
     peak_memory_bytes: int
@@ -242,6 +249,7 @@ class RankWork:
     kernels: tuple[Span, ...]
     host: tuple[Span, ...]
     communication: tuple[Span, ...]  # collectives and copies
+    waited: float = 0.0  # time in which nothing runs because the host has not launched the next kernel yet [s]
 
     @cached_property
     def compute(self) -> Floats:
@@ -292,7 +300,24 @@ def _work_of(spans: Sequence[Span]) -> RankWork:
         kernels=tuple(span for span in spans if span.stream == "compute"),
         host=tuple(span for span in spans if span.stream == HOST),
         communication=tuple(span for span in spans if span.stream not in ("compute", HOST, ISSUE)),
+        waited=_waited(spans),
     )
+
+
+def _waited(spans: Sequence[Span]) -> float:
+    """Return the time in which nothing runs because the host has not launched the next kernel yet [s]: gaps that end
+    with the launch of the operation behind them.
+    """
+    launched = {span.name: span.end for span in spans if span.stream == ISSUE}
+    if not launched:
+        return 0.0
+    waited = busy = 0.0
+    for span in sorted((span for span in spans if span.stream != ISSUE), key=lambda span: span.start):
+        # A collective's span names the process group, in brackets.
+        if span.start > busy and launched.get(f"issue {span.name.rsplit(' (', 1)[0]}") == span.start:
+            waited += span.start - busy
+        busy = max(busy, span.end)
+    return waited
 
 
 def summarize_step(plan: StepPlan, cluster: Cluster, timeline: Timeline) -> TrainingReport:
@@ -333,6 +358,7 @@ def summarize_step(plan: StepPlan, cluster: Cluster, timeline: Timeline) -> Trai
         figures,
         exposed=_means(exposed_by),
         host_update=parts["host update"] / rounds,
+        host_wait=parts[HOST_WAIT] / rounds,
         grounds=grounds,
     )
     return TrainingReport(
@@ -346,7 +372,8 @@ def summarize_step(plan: StepPlan, cluster: Cluster, timeline: Timeline) -> Trai
         compute_time_s=parts["compute"] / rounds,
         comm_time_s=parts["communication"] / rounds,
         exposed_comm_time_s=parts["exposed communication"] / rounds,
-        bubble_time_s=parts["idle"] / rounds,
+        bubble_time_s=(parts["idle"] + parts[HOST_WAIT]) / rounds,
+        host_wait_time_s=parts[HOST_WAIT] / rounds,
         recompute_time_s=parts["recompute"] / rounds,
         optimizer_time_s=parts["optimizer"] / rounds,
         peak_memory_bytes=peak.nbytes,
@@ -403,6 +430,7 @@ def step_intervals(
     *,
     exposed: Mapping[str, float],
     host_update: float,
+    host_wait: float,
     grounds: Mapping[str, float],
 ) -> tuple[dict[str, float], bool]:
     """Return the ends of a training step's prediction intervals, and whether no similar run was measured.
@@ -417,6 +445,8 @@ def step_intervals(
         Exposed communication by dimension of parallelism [s].
     host_update : float
         Time of the update on the host [s].
+    host_wait : float
+        Time in which kernels wait to be launched [s].
     grounds : mapping of str to float
         Time of kernels and exposed communication by grade of evidence [s].
     """
@@ -436,7 +466,9 @@ def step_intervals(
     if time:
         parts.append(CarriedKernels({grade: min(1.0, seconds / time) for grade, seconds in grounds.items()}))
     if plan.step.keys.offload.states:
-        parts.append(HostUpdate(host_update / figures["step_time_s"]))
+        parts.append(HostWork(host_update / figures["step_time_s"], HOST_RATE))
+    if host_wait:
+        parts.append(HostWork(host_wait / figures["step_time_s"], LAUNCH_TIME))
     if (network := _unmeasured(plan, works, exposed, time)) is not None:
         parts.append(network)
     unlike = plan.step.is_list_of_layers
@@ -489,8 +521,9 @@ def _parts(work: RankWork, time: float) -> dict[str, float]:
         "compute": length(compute),
         "communication": length(comm),
         "exposed communication": outside(comm, compute),
+        HOST_WAIT: work.waited,
         # Rounding must not give a negative idle time.
-        "idle": max(time - length(np.concatenate([compute, comm])), 0.0),
+        "idle": max(time - length(np.concatenate([compute, comm])) - work.waited, 0.0),
         "recompute": length(work.of_kind("recompute")),
         # An update on the host may overlap passes; only the rest lengthens the step.
         "optimizer": outside(work.of_kind("optimizer"), work.passes),
@@ -579,10 +612,12 @@ def limit_text(time: float, parts: Mapping[str, float], room: str) -> str:
     "Compute 75.0 %, exposed communication 25.0 %; memory peaks at 7 % of the GPU's"
     """
     names = {"kernels": "compute", "host update": "host update", "exposed communication": "exposed communication",
-             "idle": "idle"}  # fmt: skip
-    shares = {word: share_text(parts[name] / time) for name, word in names.items()}
+             HOST_WAIT: HOST_WAIT, "idle": "idle"}  # fmt: skip
+    shares = {word: share_text(parts.get(name, 0.0) / time) for name, word in names.items()}
     # Parts below 0.05 % are omitted.
     sentence = ", ".join(f"{word} {text}" for word, text in shares.items() if text != share_text(0.0))
+    if parts.get(HOST_WAIT, 0.0) > _HOST_BOUND * time:
+        sentence += " (host-bound: larger micro-batches, merged kernels or CUDA graphs launch less for the same work)"
     return f"{sentence[:1].upper()}{sentence[1:]}; {room}"
 
 

@@ -76,6 +76,7 @@ OPERATIONS: Final = {
     "transfer": GREY,
     "received": LIGHT,
     "issue": LIGHT,
+    "waiting for the host": LIGHT,
     "idle": PALE,
 }
 REST: Final = "other"

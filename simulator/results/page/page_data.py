@@ -11,6 +11,7 @@ from simulator.basics.work_unit import rate_name, useful_rate
 from simulator.findings.answer import Answer
 from simulator.findings.comparison import Comparison, Row, amount
 from simulator.findings.text import at_text
+from simulator.records.measures import HOST_WAIT
 from simulator.records.setting_text import label
 from simulator.report.numbers.bottleneck import Bottleneck
 from simulator.report.plots import style
@@ -24,8 +25,8 @@ _MOST_GROUPS: Final = 6
 _MOST_RANKS: Final = 100_000
 # A step's parts in stacking order, and the operation kind for each part's colour.
 _PARTS: Final = {
-    "forward and backward": "forward", "recompute": "recompute", "optimizer": "optimizer", "idle": "idle",
-    "sending": "transfer", "receiving": "received", "latency and waiting": "idle",
+    "forward and backward": "forward", "recompute": "recompute", "optimizer": "optimizer",
+    HOST_WAIT: "issue", "idle": "idle", "sending": "transfer", "receiving": "received", "latency and waiting": "idle",
 }  # fmt: skip
 
 PART_COLOURS: Final = (
@@ -250,10 +251,10 @@ def part_order(kinds: Sequence[str]) -> list[str]:
     """Return a time's part names in drawing order, given the kinds of exposed communication.
 
     >>> part_order(["all_reduce"])[5:]
-    ['all_reduce', 'idle', 'latency and waiting']
+    ['all_reduce', 'waiting for the host', 'idle', 'latency and waiting']
     """
     first = ("forward and backward", "recompute", "optimizer", "receiving", "sending")
-    return [*first, *kinds, "idle", "latency and waiting"]
+    return [*first, *kinds, HOST_WAIT, "idle", "latency and waiting"]
 
 
 def step_parts(report: Mapping[str, Any], kinds: Sequence[str]) -> list[tuple[str, float]]:
@@ -274,7 +275,8 @@ def step_parts(report: Mapping[str, Any], kinds: Sequence[str]) -> list[tuple[st
         "recompute": report["recompute_time_s"],
         "optimizer": report["optimizer_time_s"],
         **{kind: exposed[kind] for kind in kinds if kind in exposed},
-        "idle": report["bubble_time_s"],
+        **({HOST_WAIT: report["host_wait_time_s"]} if report.get("host_wait_time_s") else {}),
+        "idle": report["bubble_time_s"] - report.get("host_wait_time_s", 0.0),
     }
     return list(parts.items())
 

@@ -20,7 +20,6 @@ from simulator.model.shape import Transformer
 _ROWS_OF_BLOCKS: Final = 1.41 / 1.17
 # Bytes of an operand's element before the cast [B].
 _WIDE: Final = 2
-_FLOAT32: Final = 4
 _INT64: Final = 8
 # Elements of an NF4 matrix with a common scale (torchao, `to_nf4`: block_size).
 _SCALED: Final = 64
@@ -81,30 +80,6 @@ def with_copies(
             saved += (Saved("queries and keys without positions", sum(beside), "qkv"),)
             saved += (_output_by_tokens(op),)
         rewrites.append(replace(op, saved=saved))
-    return tuple(rewrites)
-
-
-def with_float32_norms(operations: tuple[Operation, ...], batch: Batch) -> tuple[Operation, ...]:
-    """Return a layer's operations with norms that save a float32 copy of their input in place of the input, and their
-    normalised input if their weight is trained.
-
-    Hugging Face's modules for RMSNorm cast the input to float32, normalise it, cast it back and multiply by the weight:
-    the square and the multiplication by the deviation save the copy, the multiplication by the weight saves the
-    normalised input (modeling_llama.py). Hidden states in float32 need no copy.
-    """
-    rewrites, wide = [], batch.stream.itemsize == _FLOAT32
-    for op in operations:
-        # A norm saves its input, then its statistics.
-        if not any(tensor.name == f"{op.name} statistics" for tensor in op.saved):
-            rewrites.append(op)
-            continue
-        entered = op.saved[0]
-        copied = Saved(f"{op.name} input in float32", entered.nbytes * _FLOAT32 // batch.itemsize, op.name)
-        copied = entered if wide else copied
-        trained = batch.trains(f"{op.name}.weight")
-        normalised = (Saved(f"{op.name} normalised input", entered.nbytes, op.name),) if trained else ()
-        others = tuple(tensor for tensor in op.saved if tensor is not entered)
-        rewrites.append(replace(op, saved=(copied, *normalised, *others)))
     return tuple(rewrites)
 
 

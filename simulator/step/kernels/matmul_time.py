@@ -19,12 +19,16 @@ from typing import Final
 # Tile sizes for which matmul libraries are compiled (in the list of CUTLASS's profiler); an SM computes a tile at a
 # time.
 TILES: Final = ((256, 256), (256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64))
+# Further tiles of kernels with operands of four bytes (CUTLASS, library/generator.py: sizes of simt_sgemm). They decide
+# for the narrow matrices of float32 adapters.
+FLOAT32_TILES: Final = (*TILES, (128, 32), (32, 128))
 # Numbers of slices of k (split-k): slices are computed in parallel and added afterwards.
 SLICES: Final = (2, 4, 8, 16)
 # The main loop advances in steps of 64 elements of k; an incomplete step takes as long as a full step.
 STEP: Final = 64
 # A slice's partial sums are float32, written once and read once by the kernel that adds them [B].
-_PARTIAL: Final = 2 * 4
+_FLOAT32: Final = 4
+_PARTIAL: Final = 2 * _FLOAT32
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +136,7 @@ def _time(
     sums = float(_PARTIAL) * rows * n / c.hbm_bandwidth
     # The choice is of the shortest time on all SMs; `best` is its time on the free ones.
     best = choice = math.inf
-    for a, b in TILES:
+    for a, b in FLOAT32_TILES if c.itemsize == _FLOAT32 else TILES:
         tiles = sum(number * -(-m // a) for m, number in groups) * -(-n // b)
         # A small tile computes a b elements from a + b operands, and may wait for operands.
         step, fed = a * b * flop_time, (a + b) * byte_time

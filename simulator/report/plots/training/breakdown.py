@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from simulator.basics.units import format_memory
 from simulator.basics.work_unit import rate_name, work_unit
+from simulator.records.measures import HOST_WAIT
 from simulator.report.plots import style
 from simulator.report.plots.plot import ComparedPoints, ComparisonPlot
 from simulator.report.plots.stacked_bars import stacked_bars
@@ -41,7 +42,8 @@ def parts(report: Mapping[str, Any], *, by: str = "kind") -> dict[str, float]:
     recompute, optimizer = report["recompute_time_s"], report["optimizer_time_s"]
     exposed = {f"exposed {kind}": seconds for kind, seconds in report[f"exposed_comm_time_by_{by}"].items()}
     passes = {_PASSES: report["compute_time_s"] - recompute - optimizer, "recompute": recompute, "optimizer": optimizer}
-    return passes | exposed | {_IDLE: report["bubble_time_s"]}
+    waited = report.get("host_wait_time_s", 0.0)
+    return passes | exposed | ({HOST_WAIT: waited} if waited else {}) | {_IDLE: report["bubble_time_s"] - waited}
 
 
 def figure(rows: Sequence[tuple[str, Mapping[str, Any]]]) -> Figure:
