@@ -11,6 +11,7 @@ from typing import Any, Final
 from simulator.importing.facts import Facts
 from simulator.importing.machine import copies_of
 from simulator.importing.rules import Means, choice, flag, number, size, whole, words
+from simulator.step.checkpointing import MODULES
 from simulator.step.framework import FULL_ITERATION, GRAPH_SCOPES
 
 _PARALLELISM: Final = "training.parallelism"
@@ -37,7 +38,9 @@ _RECIPES: Final = choice({"delayed": "tensor", "tensorwise": "tensor", "blockwis
 _NORMS: Final = choice({"layernorm": "layernorm", "rmsnorm": "rmsnorm"})
 _POSITIONS: Final = choice({"learned_absolute": "learned", "rope": "rotary", "yarn": "rotary", "none": "none",
                             "mrope": "rotary", "relative": "none"})  # fmt: skip
-# Policies for --recompute-modules; the first that is named is taken.
+
+
+# Modules of --recompute-modules that are policies, too.
 _RECOMPUTED: Final = {"mlp": "feed_forward", "moe_act": "activation", "core_attn": "attention"}
 
 
@@ -268,12 +271,10 @@ def derive_recompute(facts: Facts) -> None:
     names = ("recompute", "recompute_method", "recompute_layers", "recompute_modules")
     if kind == "selective":
         modules = facts.value("recompute_modules", ("core_attn",))
-        module = next((name for name in _RECOMPUTED if name in modules), None)
-        if module is not None:
-            facts.derive(key, _RECOMPUTED[module], *names)
-        # Recomputing attention's scores costs nothing with flash attention, and an MLP includes its activation.
-        covered = {module, "core_attn", *(["moe_act"] if module == "mlp" else [])}
-        if others := [name for name in modules if name not in covered]:
+        named = [name for name in MODULES if name in modules]
+        if named:
+            facts.derive(key, _RECOMPUTED.get(named[0], named) if len(named) == 1 else named, *names)
+        if others := [name for name in modules if name not in MODULES]:
             facts.not_modelled(f"not recomputed: {', '.join(others)}", "recompute_modules")
     elif kind == "full":
         layers, pp = facts.value("shape.num_layers"), facts.value(f"{_PARALLELISM}.pp", 1)

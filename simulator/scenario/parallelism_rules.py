@@ -126,7 +126,7 @@ def _numbers(shape: TrainingSpec, model: Transformer | None) -> Iterator[RuleVio
         message = f"got {size}, but faults need pure data parallelism; omit faults, {without}"
         yield _conflict(key, message, "training.faults", "training.numerics")
     # These policies recompute a part of a layer; real training recomputes the layer with all its exchanges.
-    parts = policies_in(shape.activation_checkpointing) & {"selective_op", "feed_forward", "activation"}
+    parts = policies_in(shape.activation_checkpointing) - {"full", "sqrt", "attention"}
     inside = next(((name, ranks) for name, ranks in sizes.items() if name != "pp" and ranks > 1), None)
     if parts and inside is not None:
         message = (

@@ -496,7 +496,7 @@ class TrainingKeys(ScenarioKeys, ClusterKeys, total=False):
     """Sharding of the model states; short form: a strategy's name."""
     precision: Literal["fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "nvfp4"] | PrecisionKeys
     """Dtypes; short forms: fp64, fp32, tf32, fp16, bf16, fp8 and nvfp4."""
-    activation_checkpointing: str | Mapping[str, Any] | Sequence[int]
+    activation_checkpointing: str | Mapping[str, Any] | Sequence[int] | Sequence[str]
     """Activations that are discarded and recomputed."""
     attention: Literal["flash", "standard", "eager"]
     """Attention kernels: flash (scores stay on the chip), standard (scores go through HBM), or eager (as standard, with

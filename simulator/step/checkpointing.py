@@ -13,9 +13,11 @@ References
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import accumulate
 from math import sqrt
+from types import MappingProxyType
 from typing import Final
 
 from simulator.model.kernel import Attention, Matmul
@@ -25,6 +27,28 @@ from simulator.model.operation import Operation, Saved, saved_bytes
 # A policy for every layer; k to recompute every k-th layer; layers to recompute; or pairs (policy, layers).
 Checkpointing = str | int | tuple[int, ...] | tuple[tuple[str, tuple[int, ...]], ...]
 POLICIES: Final = ("none", "full", "sqrt", "attention", "selective_op", "feed_forward", "activation")
+
+# Megatron-Core's modules that may be recomputed by themselves (--recompute-modules), with the operations of each.
+MODULES: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
+    {
+        "core_attn": frozenset(("attention",)),
+        "layernorm": frozenset(("norm1", "norm2")),
+        "mla_up_proj": frozenset(("query", "query norm", "query up", "kv norm", "kv up", "rotary")),
+        "mlp": frozenset(("norm2", "up", "gating", "activation", "activation product", "down")),
+        "moe": frozenset(
+            (
+                *("shared up", "shared activation", "shared down", "router", "dispatch", "sort by expert", "up"),
+                *("activation", "down", "sort by sender", "combine"),
+            )
+        ),
+        "moe_act": frozenset(("activation",)),
+        "shared_experts": frozenset(("shared up", "shared activation", "shared down")),
+    }
+)
+# Modules that layers without experts lack, those that layers with experts lack, and that of latent attention.
+_OF_EXPERTS: Final = ("moe", "moe_act", "shared_experts")
+# Between the names of modules that are recomputed together.
+JOINED: Final = "+"
 
 # Policies that recompute keys and values.
 RECOMPUTED_WHOLE: Final = ("full", "sqrt")
@@ -45,12 +69,15 @@ class KeptActivations:
     segment : int
         Number of layers recomputed together before this layer's backward pass, this layer last: 1 except under `sqrt`,
         and 0 if a later layer's recompute includes this layer.
+    calls : int
+        Number of functions that are recomputed each by itself.
     """
 
     nbytes: int
     recomputed: int
     operations: tuple[Operation, ...]
     segment: int = 1
+    calls: int = 1
 
 
 def kept(
@@ -91,7 +118,9 @@ def kept(
         return _selective(operations, everything, entry)
     if policy in ("feed_forward", "activation"):
         return _feed_forward(operations, everything, from_norm=policy == "feed_forward")
-    raise ValueError(f"checkpointing: got {policy!r}; one of {', '.join(POLICIES)}")
+    if names := set(policy.split(JOINED)) & set(MODULES):
+        return _modules(operations, everything, names)
+    raise ValueError(f"checkpointing: got {policy!r}; one of {', '.join(POLICIES)}, or of {', '.join(MODULES)}")
 
 
 def policy_of(policy: Checkpointing, layer: int) -> str:
@@ -190,6 +219,24 @@ def _feed_forward(operations: tuple[Operation, ...], everything: int, *, from_no
     tensors = {s.name: s for op in operations for s in op.saved if s.source in sources and s.name != "norm2 statistics"}
     freed = sum(tensor.nbytes for tensor in tensors.values())
     return KeptActivations(everything - freed, freed, tuple(again))
+
+
+def _modules(operations: tuple[Operation, ...], everything: int, names: set[str]) -> KeptActivations:
+    """Return a layer's saved and recomputed activations if some of its modules are recomputed.
+
+    What a module makes is not saved, but for the outputs of attention, of a feed-forward block and of experts, which
+    the next operation saves (Megatron-Core, core/tensor_parallel/random.py: CheckpointWithoutOutput discards the
+    outputs of norms, up-projections and activations; CheckpointFunction keeps them).
+    """
+    has_experts = any(op.name == "router" for op in operations)
+    modules = [name for name in names if (name != "mlp" if has_experts else name not in _OF_EXPERTS)]
+    inside = frozenset[str]().union(*(MODULES[name] for name in modules))
+    again = tuple(op for op in operations if op.name in inside)
+    outputs = {f"{op.name} output" for op in again if op.name in ("attention", "down", "combine", "shared down")}
+    saved = {tensor.name: tensor for op in operations for tensor in op.saved}
+    freed = sum(tensor.nbytes for name, tensor in saved.items() if tensor.source in inside and name not in outputs)
+    # The norms before attention and before the feed-forward block are two functions.
+    return KeptActivations(everything - freed, freed, again, calls=len(modules) + ("layernorm" in modules))
 
 
 def _needed(again: list[Operation], tensors: list[Saved]) -> list[Operation]:

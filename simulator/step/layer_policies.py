@@ -6,6 +6,7 @@ Same form as reading.py. The key has many forms, and therefore a file of its own
     {every: 2}                        every second layer, in full
     {full: [0, 1], attention: [2]}    a policy for each layer; other layers keep everything
     [0, 1]                            these layers, in full
+    [layernorm, moe_act]              these modules of every layer, as Megatron-Core names them
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ from typing import Any, Final
 from pydantic import Field, TypeAdapter
 
 from simulator.basics import reading
+from simulator.basics.errors import one_of
 from simulator.basics.spec import Count, Rank, Spec
-from simulator.step.checkpointing import POLICIES, Checkpointing
+from simulator.step.checkpointing import JOINED, MODULES, POLICIES, Checkpointing
 
 # Names used elsewhere, each with advice.
 _OTHER_POLICIES: Final = {
@@ -55,6 +57,13 @@ def _by_layer(value: dict[str, Any]) -> Checkpointing:
     return tuple((name, tuple(layers)) for name, layers in lists.items()) or "none"
 
 
+def _joined(names: list[str]) -> str:
+    """Return the names of recomputed modules as a policy."""
+    if unknown := next((name for name in names if name not in MODULES), None):
+        raise ValueError(f"got {unknown!r}; {one_of(MODULES, unknown)}")
+    return JOINED.join(name for name in MODULES if name in names)
+
+
 def checkpointing() -> reading.ValueReader:
     """Return a validator for `activation_checkpointing`: a policy's name, {every: k}, layers by policy, or a list."""
     policy = reading.choice(POLICIES, _OTHER_POLICIES)
@@ -64,11 +73,17 @@ def checkpointing() -> reading.ValueReader:
         if isinstance(value, dict):
             return _by_layer(value)
         if isinstance(value, list):
+            if value and all(isinstance(name, str) for name in value):
+                return _joined(value)
             return tuple(_LAYERS.validate_python(value))
+        if isinstance(value, str) and set(names := value.split(JOINED)) <= set(MODULES):
+            return _joined(names)
         if isinstance(value, str):
             return str(policy.reader(value))
-        names = ", ".join(POLICIES)
-        raise ValueError(f"got {reading.shown(value)}; must be one of {names}, or {{every: 2}}, or a list of layers")
+        raise ValueError(
+            f"got {reading.shown(value)}; must be one of {', '.join(POLICIES)}, or {{every: 2}}, or a list of layers "
+            f"or of modules ({', '.join(MODULES)})"
+        )
 
     every = {
         "type": "object",
@@ -77,10 +92,13 @@ def checkpointing() -> reading.ValueReader:
         "additionalProperties": False,
     }
     layers = {"type": "array", "items": {"type": "integer", "minimum": 0}}
+    modules = {"type": "array", "items": {"enum": list(MODULES)}}
     policies = {
         "type": "object",
         "properties": dict.fromkeys(("full", "attention", "selective_op", "feed_forward", "activation"), layers),
         "minProperties": 1,
         "additionalProperties": False,
     }
-    return reading.ValueReader(reader, lambda: {"anyOf": [{"enum": list(POLICIES)}, every, policies, layers]})
+    return reading.ValueReader(
+        reader, lambda: {"anyOf": [{"enum": [*POLICIES, *MODULES]}, every, policies, layers, modules]}
+    )

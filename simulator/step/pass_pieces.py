@@ -60,6 +60,14 @@ class PassPieces:
         """Exchanges between model-parallel ranks in a pass, in start order."""
         return tuple(piece.exchange for piece in self.pieces if piece.exchange is not None)
 
+    def with_host(self, seconds: float) -> PassPieces:
+        """Return the pass with more time of the host before its first kernels [s]."""
+        pieces = list(self.pieces)
+        place = next((place for place, piece in enumerate(pieces) if piece.cost is not None), None)
+        if place is not None and (cost := pieces[place].cost) is not None:
+            pieces[place] = replace(pieces[place], cost=replace(cost, host=cost.host + seconds))
+        return PassPieces(tuple(pieces))
+
     def __add__(self, other: PassPieces) -> PassPieces:
         """Return the pieces of two passes in sequence; without exchanges, as a single piece."""
         if not self.exchanges and not other.exchanges:

@@ -375,6 +375,8 @@ def _layers(timer: KernelTimer, batch: Batch, layers: list[Module]) -> Iterator[
             kind, selective = models[of[i]], policy_of(step.keys.activation_checkpointing, i) == "selective_op"
             if isinstance(kind, Transformer) and step.framework.split_maps and selective and batch.program == "bare":
                 recompute += PassPieces((Piece(timer.cost(second_maps(kind, batch))),))
+            if host := step.framework.host.get("recompute"):
+                recompute = recompute.with_host(keeping.calls * host.backward)
         # A segment is recomputed before its last layer's backward pass.
         makes = tuple(f"layer {j}" for j in range(i - keeping.segment + 1, i + 1)) if keeping.recomputed else ()
         # A layer that is recomputed as a whole saves its input alone in the forward pass.

@@ -11,6 +11,7 @@ from typing import Final
 from simulator.basics import dtypes
 from simulator.basics.dtypes import is_narrow
 from simulator.model.shape import Transformer
+from simulator.step.checkpointing import JOINED, MODULES
 from simulator.step.parallelism import Parallelism
 from simulator.step.spec import TrainingStep
 from simulator.step.strategies.strategy import STRATEGIES
@@ -131,6 +132,8 @@ def _training(step: TrainingStep, world_size: int) -> Iterator[str]:
     policy = step.keys.activation_checkpointing
     if policy == "full":
         yield "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"
+    elif isinstance(policy, str) and set(policy.split(JOINED)) <= set(MODULES):
+        yield f"--recompute-granularity selective --recompute-modules {policy.replace(JOINED, ' ')}"
     elif isinstance(policy, str) and policy in _RECOMPUTED:
         yield f"--recompute-granularity selective --recompute-modules {_RECOMPUTED[policy]}"
     if step.keys.loss in _LOSSES:
