@@ -14,6 +14,7 @@ from simulator.basics.dtypes import find, is_narrow
 from simulator.cluster.cluster import Gpu
 from simulator.model.kernel import Attention, Elementwise, Kernel, Matmul
 from simulator.records.operation import KernelParts
+from simulator.step.kernels.contention import left_by_user_buffers
 from simulator.step.kernels.framework_operations import block_scaled, narrow_casts
 from simulator.step.kernels.kernel_time import communication_sms, duration, elementwise_share
 from simulator.step.spec import TrainingStep
@@ -93,11 +94,12 @@ class KernelTimer:
 
     def cost(self, kernels: Iterable[Kernel], sms_taken: int | None = None) -> KernelCost:
         """Return the cost of kernels in sequence, alone and beside a collective on `sms_taken` SMs (default: the SMs of
-        the library's collectives).
+        the library's collectives); exchanges through user buffers alone have a number of their own.
         """
         contention, total = self._contention, KernelCost(0.0, 0.0, 0.0, 0.0)
         if sms_taken is not None:
-            contention = replace(contention, sms_taken=min(sms_taken, self.gpu.sms - 1))
+            left = left_by_user_buffers(contention.hbm_left)
+            contention = _Contention(min(sms_taken, self.gpu.sms - 1), left)
         size = find(self.step.precision.params).itemsize
         parts = []
         for kernel in with_merging(kernels, half=self.step.framework.half_rings):

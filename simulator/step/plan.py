@@ -385,7 +385,7 @@ def _write(
         for place in range(groups.unlike_places)
     ]
     # A host that needs much less time than the kernels is always ahead of them. Where it waits for receives, it is not.
-    waits = step.framework.sends_block and step.parallelism.pp > 1
+    waits = (step.framework.sends_block or step.framework.issue_in_pipeline > 0.0) and step.parallelism.pp > 1
     issues = waits or host_share(by_place[0], step.framework) > _HOST_SHOWS
     issues = issues and FULL_ITERATION not in step.keys.cuda_graphs
     noted = []

@@ -13,6 +13,8 @@ from simulator.cluster.cluster import Cluster
 # Bytes that arrive are written to a buffer and read back, and a user's array is read or written: NCCL's author in
 # NVIDIA/nccl#1428.
 _PASSES: Final = 3
+# An exchange through user buffers writes what arrives where kernels read it, and reads what it sends.
+_PASSES_OF_USER_BUFFERS: Final = 2
 # Memory controllers serve kernels too. The bound is a guess, reached only by GPUs with very slow memory.
 _LEAST_LEFT: Final = 0.25
 
@@ -29,6 +31,16 @@ def hbm_left(cluster: Cluster) -> float:
         return 1.0
     slowest = min(cluster.hbm_bandwidth(rank) for rank in range(cluster.world_size))
     return max(_LEAST_LEFT, 1.0 - _PASSES * arriving(cluster) / slowest)
+
+
+def left_by_user_buffers(hbm_left: float) -> float:
+    """Return the share of HBM bandwidth that an exchange through user buffers leaves to kernels, given the share that a
+    ring collective leaves.
+
+    >>> round(left_by_user_buffers(0.7), 3)
+    0.8
+    """
+    return 1.0 - (1.0 - hbm_left) * _PASSES_OF_USER_BUFFERS / _PASSES
 
 
 def arriving(cluster: Cluster) -> float:
