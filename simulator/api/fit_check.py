@@ -64,7 +64,7 @@ def fit_check(
     --------
     >>> found = fit_check("llama3_8b", gpu="rtx_4090", method="qlora", seq_len=1024)
     >>> found.fits, found.margin.text
-    (True, 'reserved memory 16.3 GiB, process 16.7 GiB, 7.26 GiB free')
+    (True, 'reserved memory 16.4 GiB, process 16.8 GiB, 7.21 GiB free')
     """
     return search.fit_check(
         FitQuestion(

@@ -323,6 +323,8 @@ def _interval(rows: Sequence[tuple[Row, Report]], name: str, key: str) -> Iterat
     updates = [report for row, report in rows if _states_on_host(report) and not _pages(row)]
     if any(report["optimizer_time_s"] > 0 for report in updates):
         text += "; the rate of the host's update is known within a factor of ten, which widens the interval"
+    if any(report.get("host_wait_time_s", 0.0) > 0 for _, report in intervals):
+        text += "; hosts differ by a factor of two in the time of a launch, which widens the interval"
     # Communication on an unmeasured network may be slower than its rated speed.
     if any(is_unmeasured(report) and report["exposed_comm_time_s"] > 0 for _, report in intervals):
         text += "; on unmeasured networks, exposed communication adds the error of measured collectives"

@@ -184,7 +184,7 @@ def _extrapolated(
     )
     exposed = further(first.exposed_comm_time_s, other.exposed_comm_time_s)
     parts = {"kernels": compute, "host update": 0.0, "exposed communication": exposed}
-    parts |= {"idle": idle - waited, HOST_WAIT: waited}
+    parts |= {"idle": idle, HOST_WAIT: waited}
     return replace(
         other,
         step_time_s=time,

@@ -104,7 +104,7 @@ class Sustained:
 
 @dataclass(frozen=True, slots=True)
 class HostTime:
-    """Time of the host to launch a part of a layer [s]."""
+    """Time of the host to launch a part of a layer, in launches of a kernel (`Framework.issue`)."""
 
     forward: Amount = 0.0
     backward: Amount = 0.0
@@ -153,9 +153,10 @@ class Framework:
     per_owner: Amount = 0.0
     # Whether a recomputed layer is gathered for the recompute and again for the backward pass
     gathers_again: bool = False
-    issue: Amount = 0.0  # host time to issue a kernel or collective [s]; a faster GPU waits for the host (host-bound)
-    # Host time of parts of a layer that takes longer than their kernels to issue, by the operation's name ("router"),
-    # and of a collective ("exchange" between model-parallel ranks, "sharding" of parameters and gradients)
+    issue: Amount = 0.0  # host time to launch a kernel or collective [s]; a faster GPU waits for the host (host-bound)
+    # Host time of parts of a layer that take longer than their kernels to issue, by the operation's name ("router"), of
+    # a collective ("exchange" between model-parallel ranks, "sharding" of parameters and gradients) and of a function
+    # that is recomputed by itself ("recompute")
     host: Mapping[str, HostTime] = field(default_factory=dict)
     # Whether a host waits for a receive before it issues more; not in schedules whose sends every framework batches
     # (`PipelineSchedule.batches_sends`)
@@ -239,7 +240,7 @@ class Framework:
         Among the slowdowns under sustained load, only the GPU's own chip is included.
 
         >>> load_framework("nemo").fitted_to()
-        {'': ['attention_masked'], 'megatron_2021': ['elementwise'], 'torchtitan': ['compiled']}
+        {'': ['attention_masked', 'issue'], 'megatron_2021': ['elementwise'], 'torchtitan': ['compiled']}
         """
         constants: dict[str, list[str]] = {}
         gpu_chip = None if gpu is None else self.chip(gpu)

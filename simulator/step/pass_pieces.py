@@ -121,7 +121,7 @@ class _Listed:
         more = [-framework.issue if captured else 0.0] * len(self.kernels)
         times = None if captured else framework.host.get(self.name)
         if times is not None and more:
-            more[0] = (times.backward if self.backward else times.forward) - framework.issue * len(more)
+            more[0] = framework.issue * ((times.backward if self.backward else times.forward) - len(more))
         return more
 
 

@@ -300,7 +300,8 @@ class ProgramBuilder:
         times = self.framework.host.get("sharding" if scope in _OF_SHARDING else "exchange")
         if times is None:
             return self.framework.issue + (self._more_for_tensor if scope == "tensor" else 0.0)
-        return times.backward if collective.schedule.operation.startswith("reduce") else times.forward
+        launches = times.backward if collective.schedule.operation.startswith("reduce") else times.forward
+        return self.framework.issue * launches
 
     def allocate(
         self, name: str, nbytes: int, category: str, *, stream: str = "compute", after: Iterable[str | None] = ()

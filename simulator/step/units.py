@@ -261,11 +261,11 @@ def host_share(units: Iterable[Unit], framework: Framework) -> float:
     >>> host_share((), BARE)
     0.0
     """
-    exchange = framework.host.get("exchange", HostTime(framework.issue, framework.issue))
+    exchange = framework.issue * framework.host.get("exchange", HostTime(1.0, 1.0)).forward
     host = kernels = 0.0
     for unit in units:
         for run in (unit.forward, unit.recompute or NO_PASS, unit.backward):
-            host += run.cost.host + exchange.forward * len(run.exchanges)
+            host += run.cost.host + exchange * len(run.exchanges)
             kernels += run.alone
     return host / kernels if kernels else 0.0
 
@@ -376,7 +376,7 @@ def _layers(timer: KernelTimer, batch: Batch, layers: list[Module]) -> Iterator[
             if isinstance(kind, Transformer) and step.framework.split_maps and selective and batch.program == "bare":
                 recompute += PassPieces((Piece(timer.cost(second_maps(kind, batch))),))
             if host := step.framework.host.get("recompute"):
-                recompute = recompute.with_host(keeping.calls * host.backward)
+                recompute = recompute.with_host(keeping.calls * step.framework.issue * host.backward)
         # A segment is recomputed before its last layer's backward pass.
         makes = tuple(f"layer {j}" for j in range(i - keeping.segment + 1, i + 1)) if keeping.recomputed else ()
         # A layer that is recomputed as a whole saves its input alone in the forward pass.
@@ -444,7 +444,7 @@ def _of_framework(timer: KernelTimer, kind: LayerKind, batch: Batch) -> tuple[Op
     operations, framework = layer_operations(kind, batch), timer.step.framework
     if not isinstance(kind, Transformer):
         return operations
-    if framework.keeps_copies:
+    if framework.keeps_copies and batch.program == "bare":
         operations = with_copies(operations, kind, batch, split_maps=framework.split_maps)
     if framework.weights_activations:
         operations = with_weighted_activations(operations)

@@ -57,7 +57,7 @@ PIPELINE: dict[str, Any] = {
     "cluster": {"topology": "dgx_h100", "world_size": 8},
     "training": {
         "model": "gpt2_medium", "seq_len": 512, "gradient_accumulation_steps": 8, "sharding": "zero1",
-        "parallelism": {"pp": 4},
+        "parallelism": {"pp": 4}, "cuda_graphs": "full_iteration",
     },
     "compare": {"training.parallelism.schedule": ["gpipe", "1f1b"]},
     "plots": [],

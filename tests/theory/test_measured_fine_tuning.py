@@ -75,11 +75,15 @@ def test_runs_that_ran_fit_and_most_that_failed_do_not(played: tuple[PlayedRow, 
     assert sum(not one.fits for one in failed) >= 0.9 * len(failed)
 
 
-def test_rates_are_within_five_percent_in_the_median(played: tuple[PlayedRow, ...]) -> None:
-    """One number, the eager kernels' share, was fitted to full fine-tuning of Mistral; adapters are predictions."""
+def test_rates_are_within_seven_percent_in_the_median_though_nothing_was_fitted_to_them(
+    played: tuple[PlayedRow, ...],
+) -> None:
+    """Launches follow from Transformers' modules, the A100's clock under load from torchtitan's runs."""
     adapters = [abs(one.error) for one in played if one.row.transformer.adapters is not None]
-    assert median(abs(one.error) for one in played) < 0.05
+    trained = [abs(one.error) for one in played if one.row.transformer.adapters is None]
+    assert median(abs(one.error) for one in played) < 0.07
     assert median(adapters) < 0.08
+    assert median(trained) < 0.03
 
 
 def test_steps_of_torchtune_that_nobody_fitted(everything: tuple[PlayedRow, ...]) -> None:

@@ -5,6 +5,7 @@ A trace has kernels in whole microseconds. Borders are rounded, so that each nod
 
 from __future__ import annotations
 
+import copy
 import json
 from collections import Counter
 from pathlib import Path
@@ -86,7 +87,8 @@ def test_a_step_read_back_takes_the_simulated_time(cli: Command, tmp_path: Path,
 
 @pytest.mark.filterwarnings("ignore::simulator.basics.errors.ScenarioWarning")
 def test_kernels_have_their_simulated_times(cli: Command, tmp_path: Path) -> None:
-    data = {"name": "own"} | STEPS["fsdp"]
+    data = {"name": "own"} | copy.deepcopy(STEPS["fsdp"])
+    data["training"]["cuda_graphs"] = "full_iteration"
     (tmp_path / "own.yaml").write_text(json.dumps(data), encoding="utf-8")
     answer = cli("export-chakra", "own.yaml", "--out", "t")
     run = simulate(load_scenario(data), keep=range(8))

@@ -52,7 +52,7 @@ RING_OR_NAIVE: dict[str, Any] = {
 SHARDED: dict[str, Any] = {
     "name": "sharded",
     "cluster": {"topology": "dgx_a100", "world_size": 8},
-    "training": {"model": "gpt2_medium", "seq_len": 512, "micro_batch_size": 2},
+    "training": {"model": "gpt2_medium", "seq_len": 512, "micro_batch_size": 2, "cuda_graphs": "full_iteration"},
     "compare": {"training.sharding": ["ddp", "zero1", "zero3"]},
     "plots": [],
 }
@@ -418,7 +418,7 @@ def test_why_names_the_collective_and_the_link_where_exposed_communication_decid
     """One all-reduce of all gradients takes longer than the gathers of ZeRO-3, which kernels hide."""
     base = {
         "name": "exposed", "cluster": {"topology": "star_100g", "world_size": 4},
-        "training": {"model": "gpt2", "seq_len": 128, "collectives": "played"},
+        "training": {"model": "gpt2", "seq_len": 128, "collectives": "played", "cuda_graphs": "full_iteration"},
     }  # fmt: skip
     sharding = {"compare": {"training.sharding": ["ddp", "zero3"]}}
     reason = why(compared(base | sharding), (0, 1))
@@ -428,7 +428,7 @@ def test_why_names_the_collective_and_the_link_where_exposed_communication_decid
         reason.sentence,
     )
     # Closed forms fill no link.
-    forms = base | {"training": {"model": "gpt2", "seq_len": 128}}
+    forms = base | {"training": {"model": "gpt2", "seq_len": 128, "cuda_graphs": "full_iteration"}}
     reason = why(compared(forms | sharding), (0, 1))
     assert reason is not None
     assert "(mostly all_reduce)" in reason.sentence
@@ -445,7 +445,10 @@ def test_why_names_the_collective_and_the_link_where_exposed_communication_decid
 def test_why_names_a_slow_link_that_no_bottleneck_shows_and_the_step_without_it() -> None:
     """Closed forms fill no link; the step without the slow link is a simulation of its own."""
     machine = {"topology": "dgx_h100", "world_size": 16}
-    base = {"name": "cable", "training": {"model": "gpt2_medium", "seq_len": 1024, "sharding": "zero3"}}
+    base = {
+        "name": "cable",
+        "training": {"model": "gpt2_medium", "seq_len": 1024, "sharding": "zero3", "cuda_graphs": "full_iteration"},
+    }
     slow = base | {"cluster": machine | {"link_factors": {"nic3->leaf3": 0.1}}}
     told = answered(slow)
     one, other = (simulator.simulate(load_scenario(data)).report for data in (slow, base | {"cluster": machine}))
@@ -481,7 +484,7 @@ def test_why_names_the_hosts_rate_where_the_host_updates() -> None:
     """The kernels of an update on GPUs, which `implementation` selects, run at one of the two points only."""
     base = {
         "name": "update", "cluster": {"topology": "dgx_h100", "world_size": 8},
-        "training": {"model": "gpt2", "seq_len": 128, "sharding": "zero1"},
+        "training": {"model": "gpt2", "seq_len": 128, "sharding": "zero1", "cuda_graphs": "full_iteration"},
     }  # fmt: skip
     slow = {"what": "optimizer", "host_rate": "20 GB/s"}
     for settings, rates in ((["none", slow], "20 GB/s"), (["optimizer", slow], "50 GB/s and 20 GB/s")):
@@ -747,7 +750,7 @@ def green(of: Comparison) -> dict[str, list[str]]:
 def test_numbers_of_gpus_are_no_rivals_except_per_gpu() -> None:
     """More GPUs take less time for the same tokens, or as long for more tokens: this makes no setting the best."""
     data = {"name": "scaling", "cluster": {"topology": "dgx_a100", "world_size": 8},
-            "training": {"model": "gpt2", "seq_len": 256, "sharding": "zero3"}}  # fmt: skip
+            "training": {"model": "gpt2", "seq_len": 256, "sharding": "zero3", "cuda_graphs": "full_iteration"}}  # fmt: skip
     gpus = {"cluster.world_size": [2, 4, 8]}
     for batch in ({}, {"global_batch": "64seq"}):
         alone = compared(data | {"training": data["training"] | batch, "sweep": gpus})
@@ -888,7 +891,7 @@ def timed(data: dict[str, Any], times: Mapping[tuple[str, int], float], fits: fl
 
     base = {
         "name": "timed", "cluster": {"topology": "dgx_a100", "world_size": 8},
-        "training": {"model": "gpt2", "seq_len": 512}, "compare": {"training.sharding": ["ddp", "zero3"]},
+        "training": {"model": "gpt2", "seq_len": 512, "cuda_graphs": "full_iteration"}, "compare": {"training.sharding": ["ddp", "zero3"]},
         "sweep": {"training.micro_batch_size": sorted({size for _, size in times})},
     }  # fmt: skip
     return outcomes(base | data, report)
@@ -986,7 +989,7 @@ def test_sentences_are_of_the_last_condition_in_which_a_setting_fits() -> None:
         return outcomes(
             {
                 "name": "shown", "cluster": {"topology": "dgx_a100", "world_size": 8},
-                "training": {"model": "gpt2", "seq_len": 512}, "compare": {"training.sharding": ["zero1", "zero3"]},
+                "training": {"model": "gpt2", "seq_len": 512, "cuda_graphs": "full_iteration"}, "compare": {"training.sharding": ["zero1", "zero3"]},
                 "sweep": {"training.micro_batch_size": list(micro_batches)},
             },
             lambda point: {"fits": (point["training.sharding"], point["training.micro_batch_size"]) in fits},
@@ -1001,7 +1004,7 @@ def test_a_lead_within_the_uncertainty_of_the_prediction_is_called_a_tie() -> No
     staged = {
         "name": "staged",
         "cluster": {"topology": "dgx_h100", "world_size": 8},
-        "training": {"model": "gpt2_medium", "seq_len": 512, "gradient_accumulation_steps": 64,
+        "training": {"model": "gpt2_medium", "seq_len": 512, "gradient_accumulation_steps": 64, "cuda_graphs": "full_iteration",
                      "sharding": "zero1", "parallelism": {"pp": 4}},
         "compare": {"training.parallelism.schedule": ["gpipe", "zb_h1"]},
         "answer": ["best"],
@@ -1266,7 +1269,7 @@ def test_the_cost_of_recompute_can_be_asked_as_hfu() -> None:
     """HFU counts recomputed FLOPs, so it exceeds MFU under full checkpointing only."""
     data = {
         "name": "again", "cluster": {"topology": "dgx_h100", "world_size": 8},
-        "training": {"model": "gpt2", "seq_len": 512},
+        "training": {"model": "gpt2", "seq_len": 512, "cuda_graphs": "full_iteration"},
         "compare": {"training.activation_checkpointing": ["none", "full"]},
         "answer": [{"finding": "value", "of": ["mfu", "hfu"]}],
     }  # fmt: skip

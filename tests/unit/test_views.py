@@ -143,7 +143,7 @@ def test_every_place_of_a_page_prints_the_same_idle_time() -> None:
     """The mean over the stages' first ranks: in the sentence, both tables, the bars, the point and the picture."""
     step = {
         "model": "gpt2_medium", "seq_len": 512, "gradient_accumulation_steps": 8, "sharding": "zero1",
-        "parallelism": {"pp": 4},
+        "parallelism": {"pp": 4}, "cuda_graphs": "full_iteration",
     }  # fmt: skip
     staged = {
         "name": "staged",
@@ -214,6 +214,7 @@ def test_bars_of_a_page_stack_their_parts_in_one_order() -> None:
 def test_time_is_weighed_against_memory_only_where_both_differ_and_by_the_step_where_steps_are_alike() -> None:
     same = {"compare": {"training.parallelism.schedule": ["gpipe", "1f1b"]}}
     step = {"model": "gpt2", "seq_len": 256, "gradient_accumulation_steps": 4, "parallelism": {"pp": 2}}
+    step["cuda_graphs"] = "full_iteration"
     staged = {"name": "staged", "cluster": {"topology": "dgx_h100", "world_size": 2}, "training": step} | same
     data = paged(staged)
     # Sums in another order may differ in the last digit.

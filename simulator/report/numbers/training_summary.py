@@ -86,7 +86,7 @@ class TrainingReport(HasHeadline):
         concurrent compute; neither (idle) [s]. All on the rank that ends last. With a pipeline, whose stages end at
         different times and wait for each other, the mean over the first rank of each stage.
     host_wait_time_s : float
-        Part of bubble_time_s in which kernels wait for the host to launch them [s].
+        Time in which nothing runs because the host has not launched the next kernel yet; bubble_time_s excludes it [s].
     recompute_time_s, optimizer_time_s : float
         Parts of compute_time_s; for the optimizer, which may run on the host, the part not hidden by kernels of the
         passes [s].
@@ -372,7 +372,7 @@ def summarize_step(plan: StepPlan, cluster: Cluster, timeline: Timeline) -> Trai
         compute_time_s=parts["compute"] / rounds,
         comm_time_s=parts["communication"] / rounds,
         exposed_comm_time_s=parts["exposed communication"] / rounds,
-        bubble_time_s=(parts["idle"] + parts[HOST_WAIT]) / rounds,
+        bubble_time_s=parts["idle"] / rounds,
         host_wait_time_s=parts[HOST_WAIT] / rounds,
         recompute_time_s=parts["recompute"] / rounds,
         optimizer_time_s=parts["optimizer"] / rounds,

@@ -276,7 +276,7 @@ def step_parts(report: Mapping[str, Any], kinds: Sequence[str]) -> list[tuple[st
         "optimizer": report["optimizer_time_s"],
         **{kind: exposed[kind] for kind in kinds if kind in exposed},
         **({HOST_WAIT: report["host_wait_time_s"]} if report.get("host_wait_time_s") else {}),
-        "idle": report["bubble_time_s"] - report.get("host_wait_time_s", 0.0),
+        "idle": report["bubble_time_s"],
     }
     return list(parts.items())
 

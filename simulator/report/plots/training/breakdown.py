@@ -43,7 +43,7 @@ def parts(report: Mapping[str, Any], *, by: str = "kind") -> dict[str, float]:
     exposed = {f"exposed {kind}": seconds for kind, seconds in report[f"exposed_comm_time_by_{by}"].items()}
     passes = {_PASSES: report["compute_time_s"] - recompute - optimizer, "recompute": recompute, "optimizer": optimizer}
     waited = report.get("host_wait_time_s", 0.0)
-    return passes | exposed | ({HOST_WAIT: waited} if waited else {}) | {_IDLE: report["bubble_time_s"] - waited}
+    return passes | exposed | ({HOST_WAIT: waited} if waited else {}) | {_IDLE: report["bubble_time_s"]}
 
 
 def figure(rows: Sequence[tuple[str, Mapping[str, Any]]]) -> Figure:
