@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,11 @@ from simulator import fit_check, load_scenario, simulate
 from simulator.basics.errors import OutOfMemoryError, ScenarioError
 from simulator.basics.units import format_memory
 from simulator.planner.sizing.answer import FitCheck
-from simulator.planner.sizing.changes import changes
+from simulator.planner.sizing.changes import TrainingChange, changes
 from simulator.planner.sizing.fit_question import FitQuestion, Keys
+from simulator.planner.sizing.search import _helpful
 from simulator.planner.sizing.trials import Trial, Trials
+from simulator.records.memory_margin import MemoryMargin
 from tests.commands import Command, commands_in
 
 LORA = {"full": {}, "lora": {"lora": {"rank": 16}}, "qlora": {"lora": {"rank": 16, "base": "nf4"}}}
@@ -158,6 +161,25 @@ def test_changes_are_pairs_where_no_single_change_is_enough() -> None:
     assert len(found.changes) == 3
     assert all(" and " in change.text for change in found.changes)
     check_changes(found, found.tokens_per_s_per_gpu)
+
+
+def test_one_pair_that_keeps_the_method_comes_before_faster_ones() -> None:
+    """A part alone never fits, every pair does. LoRA is fast: its pairs lead, except one that keeps the method."""
+    speeds = {"a": 0.9, "b": 0.8, "c": 0.7, "method": 0.99}
+
+    class Pairs(Trials):
+        def simulated(self, keys: Keys) -> Trial:
+            return Trial(MemoryMargin(1 if len(keys) == 2 else 3, 2), math.prod(speeds[key] for key in keys))
+
+        def exists(self, keys: Keys) -> bool:
+            return True
+
+        may_fit = exists
+
+    parts = [TrainingChange(kind, kind, {kind: True}) for kind in speeds]
+    found = _helpful(Pairs(FitQuestion(model="gpt2", gpu="rtx_4090")), parts, 1.0)
+    assert [change.text for change in found] == ["a and b", "a and method", "b and method"]
+    assert [change.speed for change in found] == pytest.approx([0.9 * 0.8, 0.9 * 0.99, 0.8 * 0.99])
 
 
 def test_paged_optimizers_and_matrices_in_eight_bits_are_tried_where_they_can_help() -> None:

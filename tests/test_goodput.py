@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,8 @@ import pytest
 from simulator import load_scenario, simulate
 from simulator.basics import registry
 from simulator.basics.errors import ScenarioError
-from simulator.run.reliability.failures import DAY
-from simulator.run.reliability.question import GoodputQuestion, checkpoint_bytes, goodput
+from simulator.run.reliability.failures import DAY, FailureKind, FailureProcess
+from simulator.run.reliability.question import GoodputQuestion, HealthyStep, checkpoint_bytes, goodput
 from simulator.scenario.days_file import RunOfDays, load_days
 from tests.commands import Command, commands_in
 
@@ -95,6 +96,18 @@ def test_the_time_between_failures_of_the_job_is_a_rate_of_its_nodes() -> None:
     by_time, by_rate = goodput(asked(mtbf=8 * 3600.0)), goodput(asked(failures=1.5))
     assert by_time.job == by_rate.job
     assert by_time.to_dict() == by_rate.to_dict()
+
+
+def test_spares_cover_the_failures_of_a_repair_in_99_per_cent_of_the_time() -> None:
+    """Two nodes that fail once a day and are back after a day: a Poisson number of mean 2, 98.3 % up to 5."""
+    step = HealthyStep(1.0, 1000.0, "token", ranks=16, nodes=2, nbytes=1e9, copied=0.1, beside_save=1.0)
+    within = [sum(math.exp(-2) * 2**k / math.factorial(k) for k in range(most + 1)) for most in range(10)]
+    least = next(most for most, share in enumerate(within) if share >= 0.99)
+    assert least == 6
+    sound = goodput(asked(failures=0.0, repair=DAY), step)
+    daily = FailureProcess((FailureKind("error", 1.0 / DAY),))
+    assert replace(sound, job=replace(sound.job, process=daily)).spares_needed == least
+    assert sound.spares_needed == 0
 
 
 def test_the_answer_names_step_and_checkpoint() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from simulator.importing.syntax import python
 from simulator.model.load import load_model
 from simulator.model.parameters import is_expert, modules, total
 from simulator.model.shape import Transformer
@@ -204,6 +205,15 @@ def test_a_known_setting_without_effect_has_a_reason(cli: Command) -> None:
     (line,) = [line for line in lines if "training.max_norm" in line]
     assert "titan.toml:8" in line
     assert "needs a real training" in line
+
+
+def test_statements_that_set_nothing_are_passed_over_in_python() -> None:
+    """A docstring, `pass` and imports; a branch is not evaluated, and is told."""
+    idle = 'def f():\n    """Words."""\n    pass\n    import os\n    from os import path\n'
+    (found,) = python.read(f"{idle}    return Job(tp=2)\n", "job.py", None)
+    assert [(setting.key, setting.value) for setting in found] == [("function", "f"), ("tp", 2)]
+    (found,) = python.read(f"{idle}    if path:\n        pass\n    return Job(tp=2)\n", "job.py", None)
+    assert [setting.key for setting in found] == ["function", "if in line 6", "tp"]
 
 
 _LOCAL = """torchrun pretrain_gpt.py --num-layers 2 --hidden-size 512 --num-attention-heads 8 --micro-batch-size 1 \\

@@ -6,7 +6,9 @@ The files beside this test were written by `simulator.model_from_torch` from the
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Final
 
 import pytest
@@ -17,6 +19,7 @@ from simulator.model.layer_list import LayerList
 from simulator.model.load import load_model
 from simulator.model.model import first_operations, last_operations, layer_operations, total
 from simulator.model.operation import Batch, saved_bytes
+from simulator.model.torch_tracing import _tokens
 from simulator.model.traced_file import written_layer_list
 from simulator.scenario.load import load_scenario
 from tests.traced.networks import NETWORKS
@@ -133,6 +136,30 @@ def test_tracing_without_pytorch_says_what_to_install(monkeypatch: pytest.Monkey
     monkeypatch.setitem(__import__("sys").modules, "torch", None)
     with pytest.raises(ScenarioError, match=r"pip install 'cluster-training-simulator\[torch\]'"):
         model_from_torch(None, [])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("shape", "whole", "tokens"),
+    [((4, 128), True, 128), ((4, 128), False, 1), ((4,), True, 1), ((4, 3, 224, 224), False, 1)],
+)
+def test_a_sample_has_the_tokens_of_a_sequence_of_whole_numbers(
+    monkeypatch: pytest.MonkeyPatch, shape: tuple[int, ...], whole: bool, tokens: int
+) -> None:
+    """The first tensor decides; 128 real numbers are the features of one sample."""
+
+    class Tensor:
+        def __init__(self, *sizes: int, floating: bool) -> None:
+            self.shape, self.floating = sizes, floating
+
+        def dim(self) -> int:
+            return len(self.shape)
+
+        def is_floating_point(self) -> bool:
+            return self.floating
+
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(Tensor=Tensor))
+    inputs = ["no tensor", Tensor(*shape, floating=not whole), Tensor(4, 7, floating=False)]
+    assert _tokens(inputs) == _tokens(dict(enumerate(inputs))) == tokens
 
 
 @pytest.mark.parametrize("name", NETWORKS)

@@ -224,6 +224,14 @@ def test_the_first_difference_is_found_in_kind_bytes_and_time() -> None:
     assert (slow.time.about, slow.time.among, slow.time.place) == ("time", "kernels", 0)
 
 
+@pytest.mark.parametrize(("end", "differs"), [(12, False), (13, True)])
+def test_rounding_both_ends_of_an_operation_makes_no_difference(end: int, *, differs: bool) -> None:
+    """Begin and end have whole nanoseconds each: 2 ns may be rounding, 3 ns are more than 10 % of the time too."""
+    measured, simulated = (GpuStep.of(0, 20, [work("matmul", 0, last)]) for last in (10, end))
+    found = compared([MeasuredStep(None, measured, False)], [simulated])
+    assert (found.time is not None) is differs
+
+
 def test_kernels_of_a_kind_are_one_run_however_many_they_are() -> None:
     cut = [work("matmul", 0, 30_000), work("matmul", 40_000, 60_000), work("attention", 60_000, 70_000)]
     whole = [work("matmul", 0, 50_000), work("attention", 60_000, 70_000)]

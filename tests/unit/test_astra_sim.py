@@ -83,6 +83,15 @@ def test_the_unit_of_bandwidth_is_told() -> None:
     assert read(found)["dimension 0"] == "Ring of 8, 53.69 GB/s, 500 ns"
 
 
+def test_a_dimension_is_told_in_the_line_of_its_key(tmp_path: Path) -> None:
+    """Also if the list itself stands further up, under an anchor."""
+    file = tmp_path / "network.yml"
+    file.write_text("blocks: &blocks [Switch]\nnpus_count: [4]\nbandwidth: [1]\nlatency: [1]\ntopology: *blocks\n")
+    found = imported(str(file)).notes
+    assert {one.key: one.settings[0].line for one in found.understood} == {"dimension 0": 5}
+    assert {one.setting.key: one.setting.line for one in found.ignored} == {"blocks": 1, "topology Switch": 5}
+
+
 def test_every_setting_of_the_system_is_told() -> None:
     ignored = imported(RING, SYSTEM, gpu="a100_sxm_80gb").notes.ignored
     told = {one.setting.key: one for one in ignored}

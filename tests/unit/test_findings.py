@@ -21,8 +21,9 @@ from simulator.findings.answer import Answer, answer
 from simulator.findings.axis_search import WIDTH, sign_change
 from simulator.findings.comparison import Comparison
 from simulator.findings.crossovers import Axis
-from simulator.findings.found import FINDING_KINDS
+from simulator.findings.found import FINDING_KINDS, FindingResult
 from simulator.findings.kinds.change import _ranges
+from simulator.findings.kinds.learned import find as find_learned
 from simulator.findings.kinds.threshold import _playable
 from simulator.findings.pareto_front import pareto_front
 from simulator.findings.text import bracket_text, bracketed
@@ -35,7 +36,7 @@ from simulator.results.budget_table import budget_table
 from simulator.results.page.point_table import figures
 from simulator.results.small_table import _best, small_tables
 from simulator.run.outcome import PointOutcome
-from simulator.scenario.answer_spec import FINDINGS
+from simulator.scenario.answer_spec import FINDINGS, FindingSpec
 from simulator.scenario.load import load_scenario, points
 from simulator.sweeps.sweep import play_points
 
@@ -668,6 +669,30 @@ def test_a_sign_change_is_bracketed_to_two_per_cent_or_one_step(
     assert (difference(found.low) > 0) != (difference(found.high) > 0)
     assert found.high - found.low <= max(step, WIDTH * found.low + 1)
     assert found.low % step == found.high % step == 0
+
+
+def test_of_real_trainings_the_lowest_last_loss_leads() -> None:
+    """Hand-made losses; the last run stops before its second step, with the lowest loss of all."""
+    small = {"model_type": "gpt2", "n_embd": 32, "n_layer": 2, "n_head": 2, "n_positions": 64, "vocab_size": 64}
+    real = {"model": small, "seq_len": 64, "precision": "fp32", "numerics": True, "steps": 2}
+    shardings = ["ddp", "zero1", "zero2", "zero3"]
+    scenario = load_scenario(SHARDED | {"training": real, "compare": {"training.sharding": shardings}})
+
+    def told(*last: float) -> FindingResult:
+        whole = {"ended_s": [1.0, 2.0], "skipped": [], "seen": {}, "stopped": ""}
+        runs = [whole | {"losses": [4.0, loss]} for loss in last]
+        runs.append(whole | {"losses": [1.0], "ended_s": [1.0], "stopped": "out of memory"})
+        outcomes = [PointOutcome(number, {}, "events", {"learning": run}) for number, run in enumerate(runs)]
+        found = find_learned(Comparison(scenario, outcomes), FindingSpec(finding="learned"))
+        assert found is not None
+        return found
+
+    lowest = told(3.0, 2.0, 2.5)
+    assert lowest.sentences[0] == "zero1 has the lowest last loss (2)"
+    # Pictures show this run first.
+    assert lowest.spoken[0] == 1
+    # Within 0.5 % of the lowest, no loss leads.
+    assert told(2.009, 2.0, 2.005).sentences[0].startswith("Last loss: ddp 2.009")
 
 
 @pytest.mark.parametrize(

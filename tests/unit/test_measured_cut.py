@@ -24,6 +24,7 @@ from simulator.calibration.training_runs.playing import PlayedRow, frameworks, p
 from simulator.calibration.training_runs.rows import MeasuredRow, cluster_of, measured, step_of
 from simulator.calibration.training_runs.summary import by, by_source
 from simulator.engine.play import play
+from simulator.findings.measured_range import measured_runs
 from simulator.step.plan import plan_step
 from tests.commands import commands_in
 from tools.validation.cross_validation import play_unseen
@@ -42,6 +43,16 @@ def test_every_source_has_its_rows() -> None:
     assert len(all_measured("dgxc", every=5)) == 7
     with pytest.raises(UnknownNameError, match="did you mean 'simumax'"):
         measured_cut("simumx")
+
+
+def test_the_validated_range_has_the_measured_schedules() -> None:
+    """An empty cell is a run without a pipeline, which counts as 1f1b."""
+    timed = Counter(row["schedule"] or "1f1b" for row in CELLS if row["how"] == "timed")
+    runs = Counter(run.schedule for run in measured_runs())
+    assert len(timed) > 1
+    # The runs of the other tables have no pipeline.
+    assert {name: count for name, count in runs.items() if name != "1f1b"} == {"interleaved": timed["interleaved"]}
+    assert {run.schedule for run in measured_runs() if run.virtual_stages > 1} == {"interleaved"}
 
 
 def test_unseen_rows_keep_their_order_and_differ_where_a_constant_was_fitted_to_them() -> None:

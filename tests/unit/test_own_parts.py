@@ -150,6 +150,17 @@ def test_an_error_while_planning_gets_one_line(
     assert "Traceback" not in done.err
 
 
+def test_an_option_of_a_builder_needs_a_type(folder: Path, command: Command) -> None:
+    """What every builder gets from the cluster, such as the number of GPUs, is no option and needs none."""
+    source = BUILDER.source.replace("world_size: int,", "world_size,")
+    (folder / BUILDER.file).write_text(source)
+    assert command("check", written(BUILDER, folder)).code == 0
+    (folder / BUILDER.file).write_text(source.replace("bandwidth: Bandwidth", "bandwidth"))
+    done = command("check", written(BUILDER, folder))
+    assert (done.code, len(done.faults)) == (2, 1)
+    assert "builder row: option bandwidth has no type; write for example `bandwidth: Bandwidth`" in done.err
+
+
 @every_part
 def test_an_unknown_name_says_that_a_path_is_possible(folder: Path, command: Command, part: OwnPart) -> None:
     done = command("check", written(part, folder, "no_such_part"))

@@ -11,9 +11,10 @@ from simulator.basics.units import format_time
 from simulator.cli.plan_output import progress_text
 from simulator.planner.plan_question import PlanQuestion, plan_question
 from simulator.planner.plan_report import document, not_listed, reasons, sentences
-from simulator.planner.search import SearchResult, search
+from simulator.planner.search import SearchResult, _ahead, search
 from simulator.results.page.plan_page import plan_page
 from simulator.scenario.load import load_scenario
+from simulator.sweeps.sweep import Backend
 
 SLOWER = "pruned: their lower bound is slower than the best settings"
 
@@ -47,6 +48,11 @@ def test_each_setting_is_counted_once_while_simulations_run(jobs: int) -> None:
     assert SLOWER not in counts
     assert counts["not examined yet"] == found.pending > 0
     assert sum(counts.values()) + len(found.played) == found.considered
+
+
+def test_every_process_has_a_setting_while_the_next_is_chosen() -> None:
+    """A process at work for each job, and a setting that waits; one process alone chooses by every outcome."""
+    assert [_ahead(Backend(jobs)) for jobs in (1, 2, 4, 16)] == [0, 3, 5, 17]
 
 
 def test_a_complete_search_leaves_nothing_pending() -> None:

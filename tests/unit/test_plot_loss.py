@@ -24,6 +24,13 @@ def test_runs_that_learn_alike_say_so_and_who_is_first() -> None:
     assert plot_loss.finding(rows).startswith("last losses differ by at most 0.0001")
 
 
+def test_losses_that_differ_by_half_a_per_cent_do_not_yet_count_as_apart() -> None:
+    """0.5 % of 200 is 1, exactly also in floating point; runs that reach a loss of 0 are equal."""
+    rows = [("a", run([400.0, 200.0], 0.5)), ("b", run([400.0, 201.0], 0.5))]
+    assert plot_loss.finding(rows) == "last losses differ by at most 1"
+    assert plot_loss.finding([(name, run([1.0, 0.0], 0.5)) for name in "ab"]) == "all last losses are equal"
+
+
 def test_runs_that_learn_differently_say_which_is_lowest_and_which_is_ahead_at_first() -> None:
     rows = [("sound", run([4.0, 3.9, 3.0, 2.0], 0.4)), ("hasty", run([4.0, 3.2, 3.1, 3.0], 0.3))]
     assert (

@@ -56,6 +56,13 @@ def test_each_rank_has_a_lane_a_stream_compute_first() -> None:
     assert {"layer", "grads"} <= texts(drawn)
 
 
+def test_a_name_stands_in_the_middle_of_its_bar() -> None:
+    written = {text.get_text(): text for text in plot_timeline.figure(steps(2, slow=1)).axes[0].texts}
+    # Rank 0 computes from 0 s to 3 s in the first row, and communicates from 2 s to 4 s in the second.
+    assert written["layer"].get_position()[0] == 1.5
+    assert {text.get_horizontalalignment() for text in written.values()} == {"center"}
+
+
 def test_ranks_that_are_alike_share_their_lanes_and_a_slow_one_stands_alone() -> None:
     assert lanes(plot_timeline.figure(steps(64, slow=37)))[::2] == ["rank 0 (63 equal)  compute", "rank 37  compute"]
     # Rank 2 is slow by the scenario's word, although it looks like the others.

@@ -1,5 +1,7 @@
 """Pictures of clusters: what is drawn, what is left out, and where it stands."""
 
+from itertools import combinations
+
 import pytest
 
 from simulator.basics.natural_order import natural
@@ -9,6 +11,7 @@ from simulator.cluster.cluster import Cluster, Gpu
 from simulator.cluster.graph import Graph
 from simulator.cluster.routing import Router
 from simulator.report.plots import topology as plot_topology
+from simulator.report.plots.blocks import Leaf, _groups, folded
 from simulator.report.plots.grid import dimensions
 from simulator.report.plots.layout import layout, places, selected
 
@@ -148,6 +151,25 @@ def test_a_dragonfly_is_drawn_by_its_groups() -> None:
     # 33 groups of 8 routers with 4 GPUs each, of which 2, 4 and 2 are drawn.
     assert sorted({text for _, text in drawing.counts}) == ["+2", "+31", "+4"]
     assert len(drawing.boxes) == 2
+
+
+def test_groups_are_several_and_hold_every_switch() -> None:
+    """Two triangles of switches on a cable are two groups; a switch beside them, or a triangle alone, makes none."""
+    import networkx as nx
+
+    one, other = ["a0", "a1", "a2"], ["b0", "b1", "b2"]
+    graph = nx.Graph([*combinations(one, 2), *combinations(other, 2), ("a0", "b0"), ("b2", "c")])
+    assert _groups(graph, [*one, *other]) == [one, other]
+    assert _groups(graph, [*one, *other, "c"]) == []
+    assert _groups(graph, one) == []
+
+
+def test_a_switch_stands_above_the_highest_of_unlike_nodes() -> None:
+    import networkx as nx
+
+    leaves = {"low": Leaf({"gpu0": (0.0, 0.0)}), "high": Leaf({"gpu1": (0.0, 0.0), "nic": (0.0, 3.0)})}
+    at = folded(nx.Graph([("low", "switch"), ("high", "switch")]), leaves).at
+    assert at["switch"][1] > at["nic"][1] == 3.0
 
 
 def test_of_a_node_larger_than_the_page_the_first_gpus_and_the_switch_are_drawn() -> None:

@@ -313,3 +313,10 @@ def test_a_loss_is_told_by_its_kernels() -> None:
         "head gradients of all micro-batches deferred",
     ]
     assert [label("training.loss", kind) for kind in ("fused", "auto")] == ["fused loss", "loss as the framework"]
+
+
+def test_an_optimizer_with_options_begins_with_its_name() -> None:
+    assert label("training.optimizer", {"name": "muon", "distribution": "owners"}) == (
+        "optimizer muon (distribution owners)"
+    )
+    assert label("training.optimizer", "lion") == "optimizer lion"
