@@ -243,11 +243,11 @@ def test_the_first_line_is_the_verdict_and_the_exit_code_follows_it(cli: Command
 
 
 def test_a_change_that_leaves_little_memory_has_a_warning(cli: Command) -> None:
-    """One sequence of 4,096 tokens needs 23.4 GiB, and the context 403 MiB: 233 MiB stay for loaded kernels."""
+    """One sequence of 4,096 tokens needs 23.4 GiB, and the context 403 MiB: 211 MiB stay for loaded kernels."""
     asked = ("fit-check", "qwen2_0.5b", "--gpu", "rtx_4090", "--seq-len", "4k", "--micro-batch-size", 2)
     answer = cli(*asked)
     assert " ".join(answer.out.split()).endswith(
-        "micro-batch 1 with 2 micro-batches: only 233 MiB of 24 GiB stay free beside the CUDA context and NCCL "
+        "micro-batch 1 with 2 micro-batches: only 211 MiB of 24 GiB stay free beside the CUDA context and NCCL "
         "buffers: kernels that libraries load (not modelled) need up to 512 MiB."
     )
     warned = {one["change"]: one["warning"] for one in cli(*asked, "--json").data["changes"]}

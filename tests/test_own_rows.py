@@ -214,7 +214,7 @@ OWN_MODEL = {
 STAR = {"builder": "star", "options": {"bandwidth": "100 Gb/s", "latency": "5 us"}}
 TRAINING: dict[str, Any] = {
     "model": "./own.json", "seq_len": 128, "framework": "transformers", "gradient_accumulation_steps": 5,
-    "lora": {"rank": 8},
+    "lora": {"rank": 8}, "cuda_graphs": "full_iteration",
 }  # fmt: skip
 
 

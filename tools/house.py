@@ -400,9 +400,9 @@ class Figure:
 
 
 FIGURES: Final[Mapping[str, Figure]] = {
-    # Lines and modules rose when programs of frameworks came; the switches that these replace still stand.
-    "lines": Figure(lines, 115_000, 100_000),
-    "modules": Figure(modules, 774, 640),
+    # Lines and modules rose when programs and hosts of frameworks came; the switches that these replace still stand.
+    "lines": Figure(lines, 115_400, 100_000),
+    "modules": Figure(modules, 775, 640),
     "fields written twice": Figure(fields_twice, 14, 0),
     "records of more than 20 fields": Figure(large_records, 6, 0),
     "functions of more than 8 parameters": Figure(long_signatures, 6, 0),

@@ -59,7 +59,7 @@ def parts_of_step(report: Mapping[str, Any]) -> dict[str, float]:
         "optimizer": report["optimizer_time_s"],
         "exposed communication": report["exposed_comm_time_s"],
         "idle time": report["bubble_time_s"],
-        **({HOST_WAIT: report["host_wait_time_s"]} if report.get("host_wait_time_s") else {}),
+        HOST_WAIT: report.get("host_wait_time_s", 0.0),
     }
 
 

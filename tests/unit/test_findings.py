@@ -397,7 +397,7 @@ def test_why_says_how_the_update_runs_where_the_optimizer_decides() -> None:
         "name": "update", "cluster": {"topology": "dgx_h100", "world_size": 8},
         "compare": {"training.sharding": ["zero1", "ddp"]},
     }  # fmt: skip
-    plain = {"model": "gpt2", "seq_len": 128, "framework": "llm_foundry"}
+    plain = {"model": "gpt2", "seq_len": 128, "framework": "llm_foundry", "cuda_graphs": "full_iteration"}
     saved = {}
     for optimizer, runs in (
         ("adam", "for_loop"),
@@ -1240,7 +1240,7 @@ def test_a_setting_that_fits_without_a_rival_is_told_first_if_it_is_faster() -> 
 
 MANY = {
     "name": "many", "cluster": {"topology": "dgx_a100", "world_size": 8},
-    "training": {"model": "gpt2", "seq_len": 256},
+    "training": {"model": "gpt2", "seq_len": 256, "cuda_graphs": "full_iteration"},
     "compare": {"training.sharding": ["ddp", "zero1", "zero2", "zero3"], "training.framework": ["torchtitan", "nemo"]},
     "sweep": {"training.seq_len": [256, 512]},
 }  # fmt: skip
