@@ -126,7 +126,7 @@ def test_more_reserved_memory_for_as_many_tensors_has_no_note(cli: Command) -> N
     """On 64 tokens, the states are the peak with any checkpointing, and blocks of another layout are reserved."""
     size = ("gpt2", "--dp", 4, "--seq-len", 64)
     reserved = cli("memory", *size, "--json").data["simulated_reserved_bytes"]["ddp"]
-    assert reserved["none"] < reserved["selective_op"] < reserved["full"]
+    assert reserved["none"] < min(reserved["selective_op"], reserved["full"])
     assert "reserves more" not in cli("memory", *size).out
 
 

@@ -19,7 +19,7 @@ from simulator.model.operation import Batch, Operation, ProgramName, saved_bytes
 from simulator.model.partition import ModelPartition
 from simulator.model.programs.aten import mul, transposed
 from simulator.model.programs.tape import Tape
-from simulator.model.programs.transformers import gelu_new, rms_norm, rotated
+from simulator.model.programs.transformers import rms_norm, rotated
 from simulator.model.shape import Transformer
 from simulator.step.framework import load_framework
 from simulator.step.kernels.kernel_time import duration
@@ -209,22 +209,3 @@ def test_fused_kernels_launch_once_for_norms_positions_and_an_adapted_gate() -> 
     assert [k.nbytes(2) for k in (*fused["activation"].forward, *fused["activation"].backward)] == [3 * wide, 5 * wide]
     assert "activation product" in eager
     assert "activation product" not in fused
-
-
-def test_the_activation_of_gpt2_launches_what_was_recorded() -> None:
-    """Its kernels lie between the first and the second matmul of the MLP; addmm adds the bias."""
-    rows = [(row["phase"], row["op"].split(".")[1], moved(row)) for row in recording("transformers_gpt2")["rows"]]
-    forward = [(name, nbytes) for phase, name, nbytes in rows if phase == "forward"]
-    backward = [(name, nbytes) for phase, name, nbytes in rows if phase == "backward"]
-    tape = Tape()
-    with tape.named("activation") as part:
-        output = gelu_new(tape.leaf("entered", (2, 192, 1408), "bfloat16", kind="input"))
-    tape.backward(output)
-    begin = [name for name, _ in forward].index("mul")
-    assert [(k.name.split()[1], k.nbytes(2)) for k in part.forward] == forward[begin : begin + 8]
-    begin = [name for name, _ in backward].index("mul")
-    assert [(k.name.split()[1], k.nbytes(2)) for k in part.backward] == backward[begin : begin + 11]
-
-
-def moved(row: dict[str, Any]) -> float:
-    return float(sum(array["nbytes"] for array in (*row["reads"], *row["writes"])))

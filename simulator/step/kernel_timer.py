@@ -167,7 +167,7 @@ class KernelTimer:
             # traffic.
             if self.step.keys.compile and kernel.fusible:
                 return framework.compiled / share * self._bare(replace(kernel, fusible=False), contention)
-            slower = 1.0 if kernel.single else framework.elementwise
+            slower = 1.0 if kernel.single or self.step.program != "bare" else framework.elementwise
             return slower / share * self._bare(kernel, contention)
         if isinstance(kernel, Attention):
             seconds = self._bare(kernel, contention)

@@ -86,7 +86,13 @@ NO_PASS = PassPieces(())
 
 def forward_pieces(timer: KernelTimer, operations: Sequence[Operation]) -> PassPieces:
     """Return the timed pieces for the forward pass through some operations."""
-    return _pieces(timer, [_Listed(op.name, op.forward, _of(op, backward=False), False) for op in operations])
+    return _pieces(
+        timer,
+        [
+            _Listed(op.name, op.forward, _of(op, backward=False), backward=False, of=len(op.forward))
+            for op in operations
+        ],
+    )
 
 
 def backward_pieces(timer: KernelTimer, operations: Sequence[Operation], part: Part = "whole") -> PassPieces:
@@ -113,6 +119,7 @@ class _Listed:
     kernels: tuple[Kernel, ...]
     exchanges: tuple[tuple[int, int, Communication], ...]
     backward: bool
+    of: int  # kernels of the whole pass, of which these are all or a half
 
     def host(self, framework: Framework, captured: bool) -> list[float]:
         """Return for each kernel the host's time beyond the framework's `issue` [s]; an operation with a time of its
@@ -121,7 +128,8 @@ class _Listed:
         more = [-framework.issue if captured else 0.0] * len(self.kernels)
         times = None if captured else framework.host.get(self.name)
         if times is not None and more:
-            more[0] = framework.issue * ((times.backward if self.backward else times.forward) - len(more))
+            launches = (times.backward if self.backward else times.forward) * len(more) / self.of
+            more[0] = framework.issue * (launches - len(more))
         return more
 
 
@@ -133,7 +141,7 @@ def _of(op: Operation, *, backward: bool) -> tuple[tuple[int, int, Communication
 def _part(op: Operation, part: Part) -> _Listed:
     """Return kernels and exchanges of an operation's backward pass, or of its half of input or weight gradients."""
     if part == "whole":
-        return _Listed(op.name, op.backward, _of(op, backward=True), True)
+        return _Listed(op.name, op.backward, _of(op, backward=True), backward=True, of=len(op.backward))
     # Renumber the exchanges' places among the kernels of this part.
     mask = [kernel.of_weights == (part == "weights") for kernel in op.backward]
     kernels = tuple(kernel for kernel, selected in zip(op.backward, mask, strict=True) if selected)
@@ -147,7 +155,7 @@ def _part(op: Operation, part: Part) -> _Listed:
         for before, awaited, call in _of(op, backward=True)
         if of_weights(awaited) == (part == "weights")
     )
-    return _Listed(op.name, kernels, exchanges, True)
+    return _Listed(op.name, kernels, exchanges, backward=True, of=len(mask))
 
 
 def _pieces(timer: KernelTimer, listed: Sequence[_Listed]) -> PassPieces:

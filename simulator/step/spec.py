@@ -10,6 +10,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from simulator.model.model import Model
+from simulator.model.operation import ProgramName
 from simulator.model.shape import Transformer
 from simulator.step.framework import BARE, Framework
 from simulator.step.learning_spec import LossScaling
@@ -87,6 +88,14 @@ class TrainingStep:
     def is_list_of_layers(self) -> bool:
         """Return True if the model is a list of layers, and no transformer."""
         return not isinstance(self.model, Transformer)
+
+    @property
+    def program(self) -> ProgramName:
+        """The program that says which kernels the layers launch: the framework's for models with RMSNorm, unless a
+        compiler merges its kernels; else bare kernels.
+        """
+        described = isinstance(self.model, Transformer) and self.model.norm == "rmsnorm"
+        return self.framework.program if described and not self.keys.compile else "bare"
 
     @property
     def transformer(self) -> Transformer:

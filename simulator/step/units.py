@@ -250,7 +250,7 @@ def batch_of(step: TrainingStep, place: int = 0) -> Batch:
         cut=cut,
         adapters=step.model.adapters,
         float16=step.precision.params == "float16",
-        program="bare" if step.keys.compile else step.framework.program,
+        program=step.program,
     )
 
 
@@ -277,7 +277,7 @@ def timer_of_ends(timer: KernelTimer) -> KernelTimer:
     stream through large arrays, with a slowdown of their own.
     """
     step = timer.step
-    framework = replace(step.framework, elementwise=step.framework.streaming)
+    framework = replace(step.framework, elementwise=step.framework.streaming, program="bare")
     matmul = step.precision.params if is_narrow(step.precision.matmul) else step.precision.matmul
     narrow = step.with_keys(precision=step.precision.replaced(matmul=matmul))
     return replace(timer, step=replace(narrow, framework=framework))

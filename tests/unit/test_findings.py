@@ -50,6 +50,8 @@ RING_OR_NAIVE: dict[str, Any] = {
     "sweep": {"collective.size": ["64 KiB", "1 MiB"]},
     "plots": [],
 }
+# Launches of small models would take longer than their kernels.
+AT_ONCE = {"cuda_graphs": "full_iteration"}
 SHARDED: dict[str, Any] = {
     "name": "sharded",
     "cluster": {"topology": "dgx_a100", "world_size": 8},
@@ -775,7 +777,7 @@ def green(of: Comparison) -> dict[str, list[str]]:
 def test_numbers_of_gpus_are_no_rivals_except_per_gpu() -> None:
     """More GPUs take less time for the same tokens, or as long for more tokens: this makes no setting the best."""
     data = {"name": "scaling", "cluster": {"topology": "dgx_a100", "world_size": 8},
-            "training": {"model": "gpt2", "seq_len": 256, "sharding": "zero3", "cuda_graphs": "full_iteration"}}  # fmt: skip
+            "training": {"model": "gpt2", "seq_len": 256, "sharding": "zero3"} | AT_ONCE}  # fmt: skip
     gpus = {"cluster.world_size": [2, 4, 8]}
     for batch in ({}, {"global_batch": "64seq"}):
         alone = compared(data | {"training": data["training"] | batch, "sweep": gpus})
@@ -916,7 +918,7 @@ def timed(data: dict[str, Any], times: Mapping[tuple[str, int], float], fits: fl
 
     base = {
         "name": "timed", "cluster": {"topology": "dgx_a100", "world_size": 8},
-        "training": {"model": "gpt2", "seq_len": 512, "cuda_graphs": "full_iteration"}, "compare": {"training.sharding": ["ddp", "zero3"]},
+        "training": {"model": "gpt2", "seq_len": 512} | AT_ONCE, "compare": {"training.sharding": ["ddp", "zero3"]},
         "sweep": {"training.micro_batch_size": sorted({size for _, size in times})},
     }  # fmt: skip
     return outcomes(base | data, report)
@@ -1014,7 +1016,8 @@ def test_sentences_are_of_the_last_condition_in_which_a_setting_fits() -> None:
         return outcomes(
             {
                 "name": "shown", "cluster": {"topology": "dgx_a100", "world_size": 8},
-                "training": {"model": "gpt2", "seq_len": 512, "cuda_graphs": "full_iteration"}, "compare": {"training.sharding": ["zero1", "zero3"]},
+                "training": {"model": "gpt2", "seq_len": 512} | AT_ONCE,
+                "compare": {"training.sharding": ["zero1", "zero3"]},
                 "sweep": {"training.micro_batch_size": list(micro_batches)},
             },
             lambda point: {"fits": (point["training.sharding"], point["training.micro_batch_size"]) in fits},
@@ -1029,7 +1032,8 @@ def test_a_lead_within_the_uncertainty_of_the_prediction_is_called_a_tie() -> No
     staged = {
         "name": "staged",
         "cluster": {"topology": "dgx_h100", "world_size": 8},
-        "training": {"model": "gpt2_medium", "seq_len": 512, "gradient_accumulation_steps": 64, "cuda_graphs": "full_iteration",
+        "training": {"model": "gpt2_medium", "seq_len": 512, "gradient_accumulation_steps": 64,
+        "cuda_graphs": "full_iteration",
                      "sharding": "zero1", "parallelism": {"pp": 4}},
         "compare": {"training.parallelism.schedule": ["gpipe", "zb_h1"]},
         "answer": ["best"],

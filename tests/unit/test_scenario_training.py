@@ -487,8 +487,8 @@ DTYPES = "one of bfloat16, float16, float32, float64"
         ({"activation_checkpointing": [3, 3]}, "activation_checkpointing.1: got layer 3 twice; name each once"),
         ({"activation_checkpointing": [-1]}, "activation_checkpointing.0: got -1; must be at least 0"),
         ({"activation_checkpointing": None}, "activation_checkpointing: got nothing; must be one of none, full, sqrt, "
-         "attention, selective_op, feed_forward, activation, or {every: 2}, or a list of layers or of modules (core_attn, "
-         "layernorm, mla_up_proj, mlp, moe, moe_act, shared_experts)"),
+         "attention, selective_op, feed_forward, activation, or {every: 2}, or a list of layers or of modules ("
+         "core_attn, layernorm, mla_up_proj, mlp, moe, moe_act, shared_experts)"),
         ({"attention": "flsh"}, "attention: got 'flsh'; one of eager, flash, standard; did you mean 'flash'?"),
         ({"attention_generation": 5}, "attention_generation: got 5; must be at most 4, or auto"),
         ({"attention_generation": "fast"}, "attention_generation: got 'fast'; must be a whole number, or auto"),

@@ -103,27 +103,13 @@ def to(x: Array, dtype: str) -> Array:
     return result
 
 
-def power(x: Array) -> Array:
-    """Return `pow(x, 2)` or another power; backward a number and the gradient multiply the power less by 1, which is a
-    copy for squares.
-    """
+def square(x: Array) -> Array:
+    """Return the squares, `pow(2)`; backward the power of 1 is a copy, which a number and the gradient multiply."""
     result, saved = _pointwise("pow", [x], x.shape, x.dtype), x.view()
 
     def formula(gradients: Sequence[Array]) -> list[Array | None]:
         power = _pointwise("pow", [saved], saved.shape, saved.dtype)
         return [mul(gradients[0], scaled(power))]
-
-    _tape(x).node([x], [result], [saved], formula)
-    return result
-
-
-def tanh(x: Array) -> Array:
-    """Return the hyperbolic tangent; the result is saved."""
-    result = _pointwise("tanh", [x], x.shape, x.dtype)
-    saved = result.view()
-
-    def formula(gradients: Sequence[Array]) -> list[Array | None]:
-        return [_pointwise("tanh_backward", [gradients[0], saved], saved.shape, saved.dtype)]
 
     _tape(x).node([x], [result], [saved], formula)
     return result

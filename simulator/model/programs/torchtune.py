@@ -20,7 +20,7 @@ def composite_rms_norm(hidden: Array, weight: Array) -> Array:
     layer_norm.cpp, `rms_norm_composite`).
     """
     wide = aten.to(hidden, "float32")
-    variance = aten.plus(aten.mean(aten.power(wide)), in_place=True)
+    variance = aten.plus(aten.mean(aten.square(wide)), in_place=True)
     normed = aten.mul(aten.mul(wide, aten.rsqrt(variance)), weight)
     return aten.to(normed, hidden.dtype)
 

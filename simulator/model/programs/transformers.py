@@ -19,16 +19,9 @@ def rms_norm(hidden: Array, weight: Array) -> Array:
     """Return the norm in float32, times its weight (LlamaRMSNorm)."""
     before = hidden.dtype
     hidden = aten.to(hidden, "float32")
-    variance = aten.mean(aten.power(hidden))
+    variance = aten.mean(aten.square(hidden))
     hidden = aten.mul(hidden, aten.rsqrt(aten.plus(variance)))
     return aten.mul(weight, aten.to(hidden, before))
-
-
-def gelu_new(x: Array) -> Array:
-    """Return GPT-2's activation, 0.5 x (1 + tanh(0.8 (x + 0.04 x^3))), kernel by kernel (NewGELUActivation)."""
-    half = aten.scaled(x)
-    inner = aten.scaled(aten.add(x, aten.scaled(aten.power(x))))
-    return aten.mul(half, aten.plus(aten.tanh(inner)))
 
 
 def rotate_half(x: Array) -> Array:
@@ -149,18 +142,6 @@ class TransformersParts(Parts):
             product = aten.mul(active, raised)
             part.output = product.nbytes
         return product
-
-    def activation(self, name: str, entered: Array, width: int) -> Array:
-        """Return the activation of an MLP without a gate: GPT-2's gelu_new, where LayerNorms are before each block and
-        every query head has keys of its own; others, such as GPT-BigCode's and BERT's, are one kernel.
-        """
-        model = self.model
-        if model.gated or model.norm == "rmsnorm" or model.form != "pre" or model.num_kv_heads != model.num_heads:
-            return Parts.activation(self, name, entered, width)
-        with self.tape.named(name) as part:
-            result = gelu_new(entered)
-            part.output = result.nbytes
-        return result
 
     def residual(self, name: str, stream: Array, *blocks: Array) -> Array:
         """Return the residual stream plus the outputs of blocks, one after the other."""
