@@ -27,6 +27,8 @@ from simulator.report.numbers.summary import BETWEEN
 from simulator.scenario.records import Scenario
 
 # Maximum number of sentences per kind; a page's report.json has the rest.
+# Share of a step that waits for the host from which this is told.
+_HOST_SHOWS: Final = 0.01
 _MOST: Final = 3
 # Words for the grades of `report.numbers.evidence`.
 _EVIDENCE: Final = {
@@ -323,7 +325,7 @@ def _interval(rows: Sequence[tuple[Row, Report]], name: str, key: str) -> Iterat
     updates = [report for row, report in rows if _states_on_host(report) and not _pages(row)]
     if any(report["optimizer_time_s"] > 0 for report in updates):
         text += "; the rate of the host's update is known within a factor of ten, which widens the interval"
-    if any(report.get("host_wait_time_s", 0.0) > 0 for _, report in intervals):
+    if any(report.get("host_wait_time_s", 0.0) > _HOST_SHOWS * report["step_time_s"] for _, report in intervals):
         text += "; hosts differ by a factor of two in the time of a launch, which widens the interval"
     # Communication on an unmeasured network may be slower than its rated speed.
     if any(is_unmeasured(report) and report["exposed_comm_time_s"] > 0 for _, report in intervals):

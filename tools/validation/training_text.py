@@ -47,8 +47,8 @@ the model was chosen with knowledge of the rows. The column `source unseen` come
 FINE_TUNING: Final = """## Fine-tuning
 
 Full fine-tuning and LoRA on frozen matrices in bfloat16, NF4 (QLoRA) or GPTQ, with Transformers and PEFT (`fms`) and
-with torchtune. One number was fitted to these rows: the time of Transformers' eager kernels, from full fine-tuning. No
-constant was fitted to their memory: the bytes follow from what the modules, autograd and FSDP keep.
+with torchtune. No constant was fitted to these rows: kernels and bytes follow from what the modules launch and keep
+(`program`), what autograd and FSDP keep, and the load of an A100 from torchtitan's rows.
 
 """
 
@@ -132,7 +132,9 @@ difference. None of the numbers depends on a model or a row:
   with long sequences, attention takes almost twice the time expected from published FlashAttention-2 efficiencies for
   the causal half, on both GPUs. For the full square these efficiencies are nearly right. The source does not state
   which kernels ran.
-- `elementwise`: time of eager kernels relative to their ideal HBM traffic (casts, temporaries, slow reductions).
+- `elementwise`: time of eager kernels relative to their ideal HBM traffic (casts, temporaries, slow reductions). Where a
+  program says which kernels a framework launches (Transformers and torchtune, models with RMSNorm), it has no effect.
+- `issue`: time of the host to launch a kernel, from public measurements; `host` has parts that take several launches.
 - `parameter_bytes`: HBM traffic around the collectives for each parameter and micro-batch: gathering into flat buffers,
   splitting, casting to float32, scaling.
 - `compiled`: cost of a compiler's merged kernels, relative to the ideal traffic of their parts.
