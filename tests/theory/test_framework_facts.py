@@ -19,7 +19,9 @@ from simulator.model.kernel import Matmul
 from simulator.model.layer import layer_operations
 from simulator.model.parameters import modules
 from simulator.model.shape import Transformer
+from simulator.records.measures import HOST_WAIT
 from simulator.records.operation import ISSUE, Allocate, Collective, Compute, Free
+from simulator.report.plots.training import breakdown
 from simulator.step.framework import GRAPH_SCOPES, Framework, HostTime, MemoryBuffer, load_framework
 from simulator.step.kernels.framework_operations import narrow_casts
 from simulator.step.parallelism import Parallelism
@@ -456,3 +458,13 @@ def test_an_exchange_of_all_with_all_has_one_port_and_a_rings_share_of_it(ranks:
         assert made.predicted is not None
         if ranks == 4:
             assert made.predicted == pytest.approx(1272.256e-6, rel=0.2)
+
+
+def test_a_picture_of_a_steps_parts_shows_the_wait_for_the_host() -> None:
+    """Stacked, the parts are as long as the step."""
+    report = played(1, issue=1e-3).report.to_dict()
+    fig = breakdown.figure([("slow host", report)])
+    (axes,) = fig.axes
+    ends = [bar.get_x() + bar.get_width() for bar in axes.patches]
+    assert HOST_WAIT in [text.get_text() for legend in fig.legends for text in legend.get_texts()]
+    assert max(ends) == pytest.approx(report["step_time_s"], rel=0.01)

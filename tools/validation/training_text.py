@@ -132,8 +132,8 @@ difference. None of the numbers depends on a model or a row:
   with long sequences, attention takes almost twice the time expected from published FlashAttention-2 efficiencies for
   the causal half, on both GPUs. For the full square these efficiencies are nearly right. The source does not state
   which kernels ran.
-- `elementwise`: time of eager kernels relative to their ideal HBM traffic (casts, temporaries, slow reductions). Where a
-  program says which kernels a framework launches (Transformers and torchtune, models with RMSNorm), it has no effect.
+- `elementwise`: time of eager kernels relative to their ideal HBM traffic (casts, temporaries, slow reductions). It has
+  no effect where a program says which kernels a framework launches (Transformers and torchtune, models with RMSNorm).
 - `issue`: time of the host to launch a kernel, from public measurements; `host` has parts that take several launches.
 - `parameter_bytes`: HBM traffic around the collectives for each parameter and micro-batch: gathering into flat buffers,
   splitting, casting to float32, scaling.

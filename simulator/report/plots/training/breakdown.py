@@ -127,7 +127,9 @@ def _interval(report: Mapping[str, Any]) -> tuple[float, float]:
 
 
 def _part_names(bars: Sequence[Mapping[str, float]], longest: float) -> list[str]:
-    """Return the names of parts long enough to draw: kernels, then exposed communication by size, then idle time."""
+    """Return the names of parts long enough to draw: kernels, then exposed communication by size, then waiting and idle
+    time.
+    """
     widest: dict[str, float] = {}
     for bar in bars:
         for name, seconds in bar.items():
@@ -135,7 +137,7 @@ def _part_names(bars: Sequence[Mapping[str, float]], longest: float) -> list[str
     visible = [name for name in widest if widest[name] > _THINNEST * longest]
     kernels = [name for name in visible if name in (_PASSES, "recompute", "optimizer")]
     exposed = sorted((name for name in visible if name.startswith("exposed ")), key=lambda name: -widest[name])
-    return [*kernels, *exposed, *(name for name in visible if name == _IDLE)]
+    return [*kernels, *exposed, *(name for name in (HOST_WAIT, _IDLE) if name in visible)]
 
 
 def _colours(names: Sequence[str]) -> dict[str, str]:
