@@ -68,7 +68,7 @@ def test_a_report_tells_the_evidence_of_its_whole_busy_time_and_where_the_host_d
         )
         told = cli("run", f"{name}.yaml").out
         report = json.loads((tmp_path / f"runs/{name}-0001/report.json").read_text())["points"][0]["report"]
-        busy = report["step_time_s"] - report["bubble_time_s"]
+        busy = report["step_time_s"] - report["bubble_time_s"] - report["host_wait_time_s"]
         assert sum(report["time_by_evidence"].values()) == pytest.approx(busy, rel=1e-6)
         assert "of the time rests on" in told
         assert ("not predictable" in told) is (name == "experts")
