@@ -13,6 +13,7 @@ from simulator.model.operation import Batch, saved_bytes
 from simulator.model.shape import LatentAttention, Transformer
 from simulator.scenario.load import load_scenario
 from simulator.step.checkpointing import KeptActivations, kept
+from tests.schemas import scenario_validator
 
 TOKENS, WIDTH, FFN = 64, 256, 512
 H = TOKENS * WIDTH * 2
@@ -91,3 +92,20 @@ def test_modules_are_a_list_of_names() -> None:
     training["activation_checkpointing"] = ["core_attn", "norm"]
     with pytest.raises(ScenarioError, match="got 'norm'; one of core_attn, layernorm"):
         load_scenario(data)
+
+
+@pytest.mark.parametrize(
+    ("written", "valid"),
+    [
+        ("full", True), ("moe_act", True), (["layernorm", "moe_act"], True), ([0, 1], True), ({"every": 2}, True),
+        ({"full": [0]}, True), ({}, False), (["norm"], False), ({"every": 0}, False), ({"all": [0]}, False),
+    ],
+)  # fmt: skip
+def test_an_editor_tells_what_checkpointing_may_be(written: object, valid: bool) -> None:
+    """The schema of a scenario file holds what the reader takes: an empty mapping says nothing."""
+    data = {
+        "name": "schema",
+        "cluster": {"topology": "star_100g", "world_size": 2},
+        "training": {"model": "gpt2", "seq_len": 64, "micro_batch_size": 1, "activation_checkpointing": written},
+    }
+    assert scenario_validator().is_valid(data) is valid
