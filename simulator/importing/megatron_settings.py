@@ -291,7 +291,7 @@ def derive_recompute(facts: Facts) -> None:
 
 
 def derive_graphs(facts: Facts) -> None:
-    """Add what the host launches as CUDA graphs: the named parts of a layer, or all of them."""
+    """Add the parts of a layer that the host launches as CUDA graphs; every part if no scope is named."""
     names = ("cuda_graphs", "cuda_graph_kind", "cuda_graph_scopes")
     if not facts.value("cuda_graphs") and str(facts.value("cuda_graph_kind", "none")).lower() == "none":
         return

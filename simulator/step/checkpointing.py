@@ -45,7 +45,7 @@ MODULES: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
         "shared_experts": frozenset(("shared up", "shared activation", "shared down")),
     }
 )
-# Modules that layers without experts lack, those that layers with experts lack, and that of latent attention.
+# Modules of layers with experts alone; "mlp" is of the other layers.
 _OF_EXPERTS: Final = ("moe", "moe_act", "shared_experts")
 # Between the names of modules that are recomputed together.
 JOINED: Final = "+"
