@@ -38,7 +38,7 @@ from simulator.step.stages import refusal_of_deferral
 from simulator.step.states import States, states
 from simulator.step.strategies.strategy import STRATEGIES, PassPlanner, Strategy, shards_gradients
 from simulator.step.streams import HOST_COPIES, dimension_of
-from simulator.step.units import Unit, batch_of, host_share, units
+from simulator.step.units import Unit, batch_of, host_ratio, units
 from simulator.step.update import update
 
 # Host time, relative to the time of the kernels, from which launches are simulated. Below, a host is ahead of its GPU
@@ -386,7 +386,7 @@ def _write(
     ]
     # A host that needs much less time than the kernels is always ahead of them. Where it waits for receives, it is not.
     waits = (step.framework.sends_block or step.framework.issue_in_pipeline > 0.0) and step.parallelism.pp > 1
-    issues = waits or host_share(by_place[0], step.framework) > _HOST_SHOWS
+    issues = waits or host_ratio(by_place[0], step.framework) > _HOST_SHOWS
     # Models that are small enough for real training would show hosts alone.
     issues = issues and FULL_ITERATION not in step.keys.cuda_graphs and step.lesson is None
     noted = []

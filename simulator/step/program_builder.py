@@ -93,11 +93,12 @@ class ProgramBuilder:
         return name
 
     def _issued(self, name: str, seconds: float, launches: int = 1) -> str | None:
-        """Append the host's time to issue the first of `launches` kernels, or a collective; return the name, or None
-        without such a time.
+        """Append the launch of the kernels or the collective `name` to the rank's program, on the stream `issue`;
+        return the launch's name, for which they wait, or None for a host whose time is not simulated.
 
-        `seconds` is the time for all of them. The first kernel starts once it is issued; the host issues the others
-        meanwhile, before it begins with the next operation, and never waits for kernels.
+        The host needs `seconds` for all `launches` kernels, the same for each. The first kernel starts after its own
+        launch; the others are launched while it runs, in the time of the next operation on the stream. A host never
+        waits for kernels, and a collective is one launch.
         """
         if not seconds or not self.framework.issue:
             return None

@@ -254,11 +254,14 @@ def batch_of(step: TrainingStep, place: int = 0) -> Batch:
     )
 
 
-def host_share(units: Iterable[Unit], framework: Framework) -> float:
-    """Return the host's time to issue a micro-batch's passes through the units, relative to the time of their kernels.
+def host_ratio(units: Iterable[Unit], framework: Framework) -> float:
+    """Return the time of the host to launch a micro-batch's forward, recompute and backward passes through embedding,
+    layers and head, divided by the time of the passes' kernels without collectives; above 1, GPUs wait for the host.
+
+    The hooks of sharding (`Framework.host`, "sharding") and the optimizer's update are left out.
 
     >>> from simulator.step.framework import BARE
-    >>> host_share((), BARE)
+    >>> host_ratio((), BARE)
     0.0
     """
     exchange = framework.issue * framework.host.get("exchange", HostTime(1.0, 1.0)).forward
