@@ -94,6 +94,15 @@ class ExpertsSpec(Spec):
         default="auto", description="Token dtype during dispatch; auto: the activations' dtype."
     )
 
+    # Megatron-Core's overlap_moe_expert_parallel_comm
+    overlap: Annotated[bool, reading.YES_NO] = Field(
+        default=False,
+        description=(
+            "Whether a micro-batch's exchanges overlap with another micro-batch's kernels: a forward pass runs beside "
+            "the preceding micro-batch's backward pass."
+        ),
+    )
+
     @property
     def sent_dtype(self) -> str | None:
         """Dtype of tokens on their way to experts; None: the activations' dtype, which the way back always uses."""

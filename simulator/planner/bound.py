@@ -88,7 +88,7 @@ class StepBound:
         back = Work.INPUT_GRADIENT if schedule.splits_backward else Work.BACKWARD
         works = (Work.FORWARD, back, *([Work.WEIGHT_GRADIENT] if schedule.splits_backward else []))
         # Two passes at once may hide each other's exchanges: only kernels are certain.
-        least = [times.kernels if schedule.pairs else times.whole for times in self.stages]
+        least = [times.kernels if self.pipeline.pairs else times.whole for times in self.stages]
         longest = 0.0
         # A stage's work starts after the forward passes on earlier stages and is followed by their backward passes.
         for place in range(shape.ranks):
@@ -108,7 +108,7 @@ class StepBound:
         run in pairs.
         """
         copies = self.pipeline.model_stages
-        if self.pipeline.schedule.pairs:
+        if self.pipeline.pairs:
             return 0.0
         # Kernels never hide exchanges within the same pass, because they wait for them.
         counts = Counter((step_pass.stage % copies, step_pass.work) for step_pass in self.pipeline.passes(place))

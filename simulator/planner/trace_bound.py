@@ -138,7 +138,7 @@ def bound_from_ranks(passing: StepBound, ranks: Sequence[RankBound]) -> float:
         # The recorded tail contains the update, and may contain gathers and norms after it.
         updates[rank.stage] = max(updates[rank.stage], rank.tail)
     passing = replace(passing, updates=tuple(updates))
-    if passing.pipeline.schedule.pairs:
+    if passing.pipeline.pairs:
         # Recorded times hold for a pass alone on its rank, not for two passes at once.
         return max(least, passing.schedule_bound())
     # With unbalanced context parallelism, a stage has several lists: use the first.

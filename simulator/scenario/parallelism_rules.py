@@ -14,7 +14,7 @@ from simulator.model.model import refusals
 from simulator.model.partition import context_refusal, divisors, expert_tensor_refusal, experts_refusal, refusal
 from simulator.scenario.rule_violation import RuleViolation
 from simulator.step.checkpointing import policies_in
-from simulator.step.pipelines.schedule import SCHEDULES, PipelineShape
+from simulator.step.pipelines.schedule import SCHEDULES
 from simulator.step.spec import Updater
 from simulator.step.stages import layers_of_stages, refusal_of_deferral, refusal_of_layers
 from simulator.step.strategies.strategy import STRATEGIES
@@ -214,11 +214,16 @@ def _pipeline(shape: TrainingSpec, model: Model | None) -> Iterator[RuleViolatio
     schedule = SCHEDULES.find(layout.schedule)
     chunks = schedule.chunks or layout.virtual_stages
     involved = ("training.parallelism.pp", "training.gradient_accumulation_steps", "training.global_batch")
-    order = PipelineShape(layout.pp, shape.gradient_accumulation_steps, chunks, layout.microbatch_group or layout.pp)
-    refused = schedule.refusal(order)
+    refused = schedule.refusal(layout.pipeline(shape.gradient_accumulation_steps))
     if refused:
         message = f"{layout.schedule} {refused} (gradient_accumulation_steps)"
         yield _conflict("schedule", message, *involved, "training.parallelism.microbatch_group")
+    if layout.experts.overlap and layout.ep > 1 and layout.schedule != "interleaved":
+        message = (
+            f"got true, but {layout.schedule} does not issue a forward pass beside another micro-batch's backward pass "
+            "ahead of time; write schedule: interleaved, or false"
+        )
+        yield _conflict("experts.overlap", message, "training.parallelism.schedule", "training.parallelism.pp")
     refused = refusal_of_deferral(layout.schedule, shape.sharding.strategy, chunked=shape.loss == "chunked")
     if layout.deferred_head_gradients and refused:
         keys = ("training.parallelism.schedule", "training.sharding.strategy", "training.loss")

@@ -325,12 +325,14 @@ def _parallelism(shape: TrainingSpec, world_size: int, base: Path) -> Iterator[t
         yield (*key, "tp_overlap"), "needs tp above 1 and sequence_parallel"
     if layout.ep == 1:
         none = _without_experts(shape, base)
-        for name in ("dispatch", "capacity", "imbalance", "dtype"):
+        for name in ("dispatch", "capacity", "imbalance", "dtype", "overlap"):
             yield (*key, "experts", name), none or "needs ep above 1"
         yield (*key, "experts", "routing"), none or "needs ep above 1 and experts.dispatch: deduplicated"
     else:
         if layout.experts.capacity is not None:
             yield (*key, "experts", "imbalance"), "with a capacity every expert takes the same number of tokens"
+        if shape.gradient_accumulation_steps == 1:
+            yield (*key, "experts", "overlap"), "needs several micro-batches: gradient_accumulation_steps above 1"
         if layout.experts.dispatch != "deduplicated":
             yield (*key, "experts", "routing"), "only copies of dispatch: deduplicated depend on it"
     if layout.cp == 1:

@@ -33,7 +33,7 @@ MODULES: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
     {
         "core_attn": frozenset(("attention",)),
         "layernorm": frozenset(("norm1", "norm2")),
-        "mla_up_proj": frozenset(("query", "query norm", "query up", "kv norm", "kv up", "rotary")),
+        "mla_up_proj": frozenset(("query", "query norm", "query up", "kv norm", "kv up", "latent rotary")),
         "mlp": frozenset(("norm2", "up", "gating", "activation", "activation product", "down")),
         "moe": frozenset(
             (

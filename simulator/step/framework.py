@@ -39,8 +39,8 @@ GRAPH_SCOPES: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
         "attn": frozenset(
             (
                 *("norm1", "qkv", "queries", "keys", "values", "query", "query down", "query norm", "query up"),
-                *("kv down", "kv norm", "kv up", "query and key norm", "rotary", "repeated heads", "attention", "proj"),
-                "residual1",
+                *("kv down", "kv norm", "kv up", "query and key norm", "rotary", "latent rotary", "repeated heads"),
+                *("attention", "proj", "residual1"),
             )
         ),
         "mlp": frozenset(("norm2", "gating", "up", "activation", "activation product", "down", "residual2")),
@@ -108,6 +108,7 @@ class HostTime:
 
     forward: Amount = 0.0
     backward: Amount = 0.0
+    waits: bool = False  # whether the host waits for the part's kernels in the forward pass, to read what they counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,8 +156,9 @@ class Framework:
     gathers_again: bool = False
     issue: Amount = 0.0  # host time to launch a kernel or collective [s]; a faster GPU waits for the host (host-bound)
     # Host time of parts of a layer that take longer than their kernels to issue, by the operation's name ("router"), of
-    # a collective ("exchange" between model-parallel ranks, "sharding" of parameters and gradients) and of a function
-    # that is recomputed by itself ("recompute")
+    # a collective ("exchange" between model-parallel ranks, "sharding" of parameters and gradients), of a function that
+    # is recomputed by itself ("recompute"); besides, of each expert of grouped matmuls ("expert") and of each matmul in
+    # eight or four bits ("narrow matmul")
     host: Mapping[str, HostTime] = field(default_factory=dict)
     # Whether a host waits for a receive before it issues more; not in schedules whose sends every framework batches
     # (`PipelineSchedule.batches_sends`)

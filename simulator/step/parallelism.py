@@ -15,7 +15,7 @@ from simulator.basics.spec import Count, Frozen, LargeCount, Spec
 from simulator.model.expert_partition import EXCHANGE, ExpertPartition
 from simulator.model.experts_spec import ExpertsSpec
 from simulator.model.partition import Context, ModelPartition, Overlap
-from simulator.step.pipelines.schedule import SCHEDULES, Placement
+from simulator.step.pipelines.schedule import SCHEDULES, PipelineShape, Placement
 from simulator.step.rank_grid import ORDER, Kind, RankGrid
 
 # Names from papers, Megatron-LM ("vpp") and PyTorch, each with advice.
@@ -260,6 +260,12 @@ class Parallelism(Spec):
     def mirrored(self) -> bool:
         """True if a second model copy runs from the other end of the pipeline (DualPipe)."""
         return self.pp > 1 and SCHEDULES.find(self.schedule).placement is Placement.BOTH_WAYS
+
+    def pipeline(self, micro_batches: int) -> PipelineShape:
+        """Return the shape of the pipeline, or of a single rank's passes, for a step with this many micro-batches."""
+        chunks = SCHEDULES.find(self.schedule).chunks or self.virtual_stages if self.pp > 1 else 1
+        paired = self.experts.overlap and self.ep > 1
+        return PipelineShape(self.pp, micro_batches, chunks, self.microbatch_group or self.pp, paired)
 
     def holders(self, world_size: int) -> int:
         """Return the number of ranks, among `world_size`, holding the same model part."""

@@ -8,14 +8,15 @@ pieces are k0, x, k1, and the next pass waits for x.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from simulator.model.kernel import Kernel
+from simulator.basics.dtypes import is_narrow
+from simulator.model.kernel import Kernel, Matmul
 from simulator.model.operation import Operation
 from simulator.model.partition import Communication
-from simulator.step.framework import GRAPH_SCOPES, Framework
+from simulator.step.framework import GRAPH_SCOPES, Framework, HostTime
 from simulator.step.kernel_timer import KernelCost, KernelTimer
 
 # Whole backward pass, or only the gradients of inputs, or of weights.
@@ -29,6 +30,7 @@ class Piece:
     cost: KernelCost | None  # cost of the kernels
     exchange: Communication | None = None
     awaited: tuple[int, ...] = ()  # indices of the pieces with exchanges for which the kernels wait
+    stops_host: bool = False  # whether the host waits for the end of the kernels before it launches more
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +76,7 @@ class PassPieces:
             return PassPieces((Piece(self.cost + other.cost),))
         # Indices of awaited exchanges count from the beginning of the joined pass.
         shifted = tuple(
-            Piece(piece.cost, piece.exchange, tuple(len(self.pieces) + place for place in piece.awaited))
+            replace(piece, awaited=tuple(len(self.pieces) + place for place in piece.awaited))
             for piece in other.pieces
         )
         return PassPieces(self.pieces + shifted)
@@ -121,16 +123,29 @@ class _Listed:
     backward: bool
     of: int  # kernels of the whole pass, of which these are all or a half
 
-    def host(self, framework: Framework, captured: bool) -> list[float]:
+    def host(self, framework: Framework, *, captured: bool, narrow: bool) -> list[float]:
         """Return for each kernel the host's time beyond the framework's `issue` [s]; an operation with a time of its
-        own spends it at its first kernel, one that a CUDA graph has captured spends none.
+        own spends it at its first kernel, one that a CUDA graph has captured spends none. Matmuls in eight or four bits
+        (`narrow`) and each expert of grouped matmuls have further times.
         """
         more = [-framework.issue if captured else 0.0] * len(self.kernels)
-        times = None if captured else framework.host.get(self.name)
-        if times is not None and more:
-            launches = (times.backward if self.backward else times.forward) * len(more) / self.of
-            more[0] = framework.issue * (launches - len(more))
+        if captured or self.name not in framework.host or not more:
+            return more
+        matmul = next((kernel for kernel in self.kernels if isinstance(kernel, Matmul)), None)
+        times = [(1, self.name)]
+        if matmul is not None and matmul.kind == "grouped":
+            times.append((matmul.batch, "expert"))
+        if matmul is not None and narrow:
+            times.append((1, "narrow matmul"))
+        launches = sum(count * _of_pass(framework, name, backward=self.backward) for count, name in times)
+        more[0] = framework.issue * (launches * len(more) / self.of - len(more))
         return more
+
+
+def _of_pass(framework: Framework, name: str, *, backward: bool) -> float:
+    """Return the launches that a part of a layer takes the host in a forward or a backward pass; 0 if unknown."""
+    times = framework.host.get(name, HostTime())
+    return times.backward if backward else times.forward
 
 
 def _of(op: Operation, *, backward: bool) -> tuple[tuple[int, int, Communication], ...]:
@@ -163,6 +178,8 @@ def _pieces(timer: KernelTimer, listed: Sequence[_Listed]) -> PassPieces:
     kernels: list[Kernel] = []
     exchanges: list[tuple[int, int, Communication]] = []
     host: list[float] = []
+    stops: set[int] = set()
+    narrow = is_narrow(timer.step.precision.matmul)
     framework, scopes = timer.step.framework, list(timer.step.keys.cuda_graphs)
     # Experts' matrices are in no graph.
     if any(op.name == "router" for op in listed) and "mlp" in scopes:
@@ -172,13 +189,15 @@ def _pieces(timer: KernelTimer, listed: Sequence[_Listed]) -> PassPieces:
     for op in listed:
         exchanges += [(len(kernels) + before, len(kernels) + awaited, call) for before, awaited, call in op.exchanges]
         kernels += op.kernels
-        times, scope = op.host(framework, op.name in captured), captured.get(op.name, "")
+        times, scope = op.host(framework, captured=op.name in captured, narrow=narrow), captured.get(op.name, "")
+        if not op.backward and framework.host.get(op.name, HostTime()).waits:
+            stops.add(len(kernels))
         # A graph is launched once, with its first kernel.
         if scope and times and scope not in launched:
             times[0] = 0.0
             launched.add(scope)
         host += times
-    return PassPieces(tuple(_in_order(timer, kernels, exchanges, host)))
+    return PassPieces(tuple(_in_order(timer, kernels, exchanges, host, stops)))
 
 
 def _in_order(
@@ -186,9 +205,13 @@ def _in_order(
     kernels: Sequence[Kernel],
     exchanges: Sequence[tuple[int, int, Communication]],
     host: Sequence[float],
+    stops: Set[int],
 ) -> Iterator[Piece]:
-    """Yield exchanges and timed runs of kernels in order, cut where an exchange starts or is awaited."""
-    cuts = sorted({0, len(kernels), *(place for before, awaited, _ in exchanges for place in (before, awaited))})
+    """Yield exchanges and timed runs of kernels in order, cut where an exchange starts or is awaited, and before the
+    kernels in `stops`, where the host has waited for all kernels before.
+    """
+    awaits = (place for before, awaited, _ in exchanges for place in (before, awaited))
+    cuts = sorted({0, len(kernels), *awaits, *stops})
     place_of: dict[int, int] = {}
     place = 0
     for begin, end in zip(cuts, [*cuts[1:], len(kernels)], strict=True):
@@ -203,5 +226,5 @@ def _in_order(
             beside = [call.sms for before, until, call in exchanges if before <= begin < until and call.sms is not None]
             cost = timer.cost(kernels[begin:end], max(beside, default=None))
             cost = replace(cost, host=max(cost.host + sum(host[begin:end]), 0.0))
-            yield Piece(cost, None, tuple(place_of[number] for number in awaited))
+            yield Piece(cost, None, tuple(place_of[number] for number in awaited), end in stops)
             place += 1

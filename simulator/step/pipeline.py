@@ -62,8 +62,7 @@ class Pipeline:
         """
         parallelism = step.parallelism
         schedule = SCHEDULES.find(parallelism.schedule if parallelism.pp > 1 else "1f1b")
-        chunks = schedule.chunks or parallelism.virtual_stages
-        shape = PipelineShape(parallelism.pp, step.accumulation, chunks, parallelism.microbatch_group or parallelism.pp)
+        shape = parallelism.pipeline(step.accumulation)
         refused = schedule.refusal(shape) if parallelism.pp > 1 else ""
         if refused:
             raise ValueError(f"parallelism.schedule: {schedule.name}: {refused}")
@@ -88,6 +87,11 @@ class Pipeline:
         """
         stages = [stage for stage in self.schedule.stages_of(place, self.shape) if stage >= self.model_stages]
         return frozenset(name for stage in stages for name in self._names[stage % self.model_stages])
+
+    @property
+    def pairs(self) -> bool:
+        """True if two passes may run at once on a rank."""
+        return self.schedule.pairs or self.shape.paired
 
     @property
     def model_stages(self) -> int:

@@ -97,8 +97,8 @@ class ProgramBuilder:
         return the launch's name, for which they wait, or None for a host whose time is not simulated.
 
         The host needs `seconds` for all `launches` kernels, the same for each. The first kernel starts after its own
-        launch; the others are launched while it runs, in the time of the next operation on the stream. A host never
-        waits for kernels, and a collective is one launch.
+        launch; the others are launched while it runs, in the time of the next operation on the stream. A host waits for
+        no kernels but those of `stop_host`, and a collective is one launch.
         """
         if not seconds or not self.framework.issue:
             return None
@@ -107,6 +107,10 @@ class ProgramBuilder:
         first = seconds / max(launches, 1)
         seconds, self._still_issuing = self._still_issuing + first, seconds - first
         return self._off_gpu(f"issue {name}", seconds, 0.0, ISSUE, ISSUE, waits)
+
+    def stop_host(self, name: str) -> None:
+        """Make the host wait for the named kernels before it launches more."""
+        self._blocking.append(name)
 
     def awaited(self) -> list[str]:
         """Return the names of exchanges for which the next kernels wait, and clear the list."""

@@ -450,7 +450,7 @@ def _of_framework(timer: KernelTimer, kind: LayerKind, batch: Batch) -> tuple[Op
     if framework.keeps_copies and batch.program == "bare":
         operations = with_copies(operations, kind, batch, split_maps=framework.split_maps)
     if framework.weights_activations:
-        operations = with_weighted_activations(operations)
+        operations = with_weighted_activations(operations, batch)
     if framework.nf4_tensors and not timer.step.keys.compile:
         operations = with_nf4_tensors(operations)
     if batch.attention == "flash" and framework.copies_output_on(timer.gpu):

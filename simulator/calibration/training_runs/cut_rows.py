@@ -11,6 +11,7 @@ from typing import Any, cast
 
 from simulator.basics.measured_tables import read_table
 from simulator.calibration.training_runs.fine_tuning_rows import measured_fine_tuning
+from simulator.calibration.training_runs.recipe_rows import measured_recipes
 from simulator.calibration.training_runs.rows import (
     IMPLEMENTATIONS,
     PRINTED_MEMORY,
@@ -49,7 +50,7 @@ def all_measured(source: str | None = None, every: int = 1) -> tuple[MeasuredRow
     UnknownNameError
         Unknown source.
     """
-    return of_source((*measured(), *measured_cut(), *measured_fine_tuning()), source, "--source")[::every]
+    return of_source((*measured(), *measured_cut(), *measured_fine_tuning(), *measured_recipes()), source, "--source")[::every]
 
 
 def _row(row: Mapping[str, str], number: int) -> MeasuredRow:

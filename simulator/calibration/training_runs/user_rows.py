@@ -20,7 +20,7 @@ from simulator.basics.dtypes import find
 from simulator.basics.errors import MOST_MEANT, ScenarioError, in_lines, one_of, similar
 from simulator.calibration.cells import Count, Number, Tokens, YesNo, among, entry, filled, read_cells
 from simulator.calibration.training_runs.log_files import read_log
-from simulator.calibration.training_runs.rows import GIB, MeasuredRow, ModelShape
+from simulator.calibration.training_runs.rows import GIB, MeasuredRow, ModelShape, scenario_row, tokens_of_step
 from simulator.model.load import load_transformer
 from simulator.scenario.build_training import to_step
 from simulator.scenario.load import check_single_point, load_scenario
@@ -113,7 +113,7 @@ class _ScenarioRow(_Measurement):
         """Return the measured run in this line of the file; raise ValueError for a scenario without such a run."""
         scenario = load_scenario(folder / self.scenario)
         check_single_point(scenario)
-        spec, gpus = scenario.training, scenario.cluster.world_size
+        spec = scenario.training
         frameworks = ("bare", *registry.names("framework"))
         if spec is None or spec.numerics or not isinstance(spec.framework, str) or spec.framework not in frameworks:
             raise ValueError(
@@ -123,28 +123,8 @@ class _ScenarioRow(_Measurement):
         # A few micro-batches are simulated, and stand for the others of an undisturbed step.
         if scenario.cluster.jitter != JitterSpec() or scenario.cluster.events:
             raise ValueError(f"scenario: got {self.scenario!r}, whose cluster has jitter or events; remove both keys")
-        step = to_step(spec, gpus, scenario.base)
-        replicas = gpus // step.parallelism.size
-        tokens = step.keys.seq_len * step.keys.micro_batch_size * step.accumulation * replicas
-        return MeasuredRow(
-            **self.figures(table, line, folder, gpus, tokens),
-            framework=spec.framework,
-            model=scenario.name,
-            gpu="",
-            topology="",
-            seq_len=step.keys.seq_len,
-            gpus=gpus,
-            micro_batch_size=step.keys.micro_batch_size,
-            accumulation=step.accumulation,
-            precision=step.precision,
-            sharding=step.sharding.strategy,
-            reshard=step.sharding.reshard_after_forward is not False,
-            checkpointing="none",
-            compiled=step.keys.compile,
-            parallelism=step.parallelism,
-            spec=spec,
-            scenario=scenario,
-        )
+        tokens = tokens_of_step(scenario)
+        return scenario_row(scenario, **self.figures(table, line, folder, scenario.cluster.world_size, tokens))
 
 
 class UserRow(_Measurement):

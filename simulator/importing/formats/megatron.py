@@ -82,7 +82,7 @@ _TABLE: Final[Table] = {
     "ddp-bucket-size": Means("bucket_elements", size),
     "overlap-param-gather": NotModelled("parameters are gathered after the update, before the next step"),
     "overlap-param-gather-with-optimizer-step": NotModelled("parameters are gathered after the update"),
-    "overlap-moe-expert-parallel-comm": NotModelled("the exchange of tokens does not overlap with other layers"),
+    "overlap-moe-expert-parallel-comm": Means(f"{_PARALLELISM}.experts.overlap", flag),
     "moe-shared-expert-overlap": NotModelled("shared experts run before or after the exchange of tokens"),
     "moe-enable-deepep": Means(f"{_PARALLELISM}.experts.dispatch", constant("deduplicated")),
     "mtp-num-layers": Means("training.mtp_layers", whole),

@@ -218,7 +218,7 @@ class Parts:
         """Return latent attention's queries with rotary positions, and keys of this shape put together from their plain
         part and the rotary part that all heads share, by one kernel that turns `turned` bytes.
         """
-        operation = _rotary(turned)
+        operation = _rotary(turned, "latent rotary")
         with self.tape.named(operation.name):
             results = queries.view(), self.tape.array(shape, keys.dtype)
             self.tape.apply(operation, [queries, keys], results)
@@ -257,12 +257,12 @@ class Parts:
         return self.run(operation, [stream, *blocks], [stream.shape], batch, passes=True)[0]
 
 
-def _rotary(turned: int) -> Operation:
+def _rotary(turned: int, name: str = "rotary") -> Operation:
     """Return the operation that applies rotary position embeddings to `turned` bytes of queries and keys."""
     return Operation(
-        "rotary",
-        (Elementwise("rotary", turned, turned, fusible=True),),
-        (Elementwise("rotary gradient", turned, turned, fusible=True),),
+        name,
+        (Elementwise(name, turned, turned, fusible=True),),
+        (Elementwise(f"{name} gradient", turned, turned, fusible=True),),
         output=turned,
     )
 

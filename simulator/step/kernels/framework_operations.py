@@ -20,6 +20,7 @@ from simulator.model.shape import Transformer
 _ROWS_OF_BLOCKS: Final = 1.41 / 1.17
 # Bytes of an operand's element before the cast [B].
 _WIDE: Final = 2
+_FLOAT32: Final = 4
 _INT64: Final = 8
 # Elements of an NF4 matrix with a common scale (torchao, `to_nf4`: block_size).
 _SCALED: Final = 64
@@ -83,9 +84,10 @@ def with_copies(
     return tuple(rewrites)
 
 
-def with_weighted_activations(operations: tuple[Operation, ...]) -> tuple[Operation, ...]:
+def with_weighted_activations(operations: tuple[Operation, ...], batch: Batch) -> tuple[Operation, ...]:
     """Return a layer's operations with the router's weights multiplied into the experts' activation: combine only adds,
-    and saves no outputs of experts.
+    and saves no outputs of experts. The biases of the experts' second matrices are multiplied by the weights and added
+    expert by expert.
     """
 
     def adding(op: Operation) -> Operation:
@@ -96,7 +98,60 @@ def with_weighted_activations(operations: tuple[Operation, ...]) -> tuple[Operat
         )
         return replace(op, saved=(), backward=backward)
 
-    return tuple(adding(op) if op.name == "combine" else op for op in operations)
+    changed = list[Operation]()
+    for op in operations:
+        matmul = op.forward[0] if op.forward else None
+        if op.name == "combine":
+            changed.append(adding(op))
+        elif op.name == "down" and isinstance(matmul, Matmul) and matmul.kind == "grouped" and _has_bias(op):
+            changed.append(replace(op, backward=tuple(k for k in op.backward if isinstance(k, Matmul))))
+            changed.append(_weighted_biases(matmul, batch.itemsize))
+        else:
+            changed.append(op)
+    return tuple(changed)
+
+
+def _has_bias(op: Operation) -> bool:
+    return any(kernel.name == f"{op.name} bias gradient" for kernel in op.backward)
+
+
+def _weighted_biases(matmul: Matmul, itemsize: int) -> Operation:
+    """Return the operation that adds the bias of each expert, times the router's float32 weights, to the outputs of a
+    grouped matmul.
+
+    Weights in float32 make the sums float32; the sums of all experts are joined and cast. Backward, each expert's
+    gradient is cast for the output, and multiplied and summed for bias and weights. Source: NVIDIA/Megatron-LM,
+    Megatron-Core 0.16.1, core/transformer/moe/experts.py, `TEGroupedMLP._apply_bias`.
+    """
+    each = float(matmul.m * matmul.n)
+    every, name = matmul.batch * each, "expert bias"
+
+    def moved(what: str, read: float, written: float) -> Elementwise:
+        # A broadcast or a cast.
+        elements = max(read, written) / _FLOAT32
+        return Elementwise(f"{name} {what}", read, written, single=True, scattered=elements)
+
+    def summed(what: str) -> Elementwise:
+        return Elementwise(f"{name} {what}", _FLOAT32 * each, 0.0)
+
+    add = (moved("weighting", 0.0, _FLOAT32 * each), moved("add", (itemsize + _FLOAT32) * each, _FLOAT32 * each))
+    gradient = (
+        moved("gradient cast", _FLOAT32 * each, itemsize * each),
+        moved("gradient times weight", _FLOAT32 * each, _FLOAT32 * each),
+        summed("gradient sum"),
+        moved("gradient times bias", _FLOAT32 * each, _FLOAT32 * each),
+        summed("weight gradient sum"),
+    )
+    return Operation(
+        name,
+        (
+            *(matmul.batch * add),
+            Elementwise(f"{name} join", _FLOAT32 * every, _FLOAT32 * every),
+            moved("cast", _FLOAT32 * every, itemsize * every),
+        ),
+        (moved("gradient widening", itemsize * every, _FLOAT32 * every), *(matmul.batch * gradient)),
+        output=int(itemsize * every),
+    )
 
 
 def with_nf4_tensors(operations: tuple[Operation, ...]) -> tuple[Operation, ...]:

@@ -45,7 +45,12 @@ def warm_up(shape: PipelineShape, rank: int) -> int:
 def _order(shape: PipelineShape) -> Order:
     """Return the interleaved 1F1B pass order for this pipeline shape."""
     return tuple(
-        one_after_one(turns(shape, rank, Work.FORWARD), turns(shape, rank, Work.BACKWARD), warm_up(shape, rank))
+        one_after_one(
+            turns(shape, rank, Work.FORWARD),
+            turns(shape, rank, Work.BACKWARD),
+            warm_up(shape, rank),
+            paired=shape.paired,
+        )
         for rank in range(shape.ranks)
     )
 
@@ -71,7 +76,7 @@ def refusal(shape: PipelineShape) -> str:
 def _held(shape: PipelineShape, rank: int) -> int:
     """Return the most chunk activations held at once by a rank: its warm-up passes and a further forward pass."""
     every = shape.chunks * shape.micro_batches
-    return min(every, warm_up(shape, rank) + 1)
+    return min(every, warm_up(shape, rank) + 1 + shape.paired)
 
 
 def _overtakes(shape: PipelineShape) -> bool:

@@ -15,6 +15,8 @@ References
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from simulator.step.pipelines.gpipe import filling
 from simulator.step.pipelines.schedule import (
     Order,
@@ -37,19 +39,32 @@ def _order(shape: PipelineShape) -> Order:
             [Pass(Work.BACKWARD, rank, micro) for micro in range(m)],
             # The first micro-batch returns after a forward pass on each of the p - r - 1 ranks behind.
             min(m, shape.ranks - rank - 1),
+            paired=shape.paired,
         )
         for rank in range(shape.ranks)
     )
 
 
-def one_after_one(forward: list[Pass], backward: list[Pass], warm_up: int) -> tuple[Slot, ...]:
+def one_after_one(
+    forward: list[Pass], backward: list[Pass], warm_up: int, *, paired: bool = False
+) -> tuple[Slot, ...]:
     """Return a rank's order: `warm_up` forward passes, then forward and backward passes by turns, then the rest of the
     backward passes.
+
+    If `paired`, a forward pass shares a slot with the backward pass that would follow the forward pass before it, after
+    one more forward pass: on the last rank, this backward pass needs the forward pass of its own turn.
+
+    >>> passes = [[Pass(work, 0, micro) for micro in range(3)] for work in (Work.FORWARD, Work.BACKWARD)]
+    >>> [" ".join(map(str, slot)) for slot in one_after_one(*passes, 0, paired=True)]
+    ['F0.0', 'F0.1 B0.0', 'F0.2 B0.1', 'B0.2']
     """
-    ahead, left = forward[:warm_up], backward[len(forward) - warm_up :]
-    # `backward` is longer than the rest of `forward`; its end is in `left`.
-    pairs = zip(forward[warm_up:], backward, strict=False)
-    return tuple((entry,) for entry in (*ahead, *(entry for pair in pairs for entry in pair), *left))
+    warm_up = min(len(forward), warm_up + paired)
+    # `backward` is longer than the rest of `forward`; its end follows the turns.
+    turns = list(zip(forward[warm_up:], backward, strict=False))
+    both: Iterable[Slot] = turns if paired else ((entry,) for turn in turns for entry in turn)
+    ends = (forward[:warm_up], backward[len(forward) - warm_up :])
+    ahead, left = (((entry,) for entry in passes) for passes in ends)
+    return *ahead, *both, *left
 
 
 def _held(shape: PipelineShape, rank: int) -> int:

@@ -78,12 +78,16 @@ class PipelineShape:
         Number of stages on a rank, v.
     group : int
         Micro-batches that pass through a chunk before the next chunk's turn; used by interleaved schedules only.
+    paired : bool
+        Whether each forward pass after the warm-up shares its slot with a backward pass, which depends on none of the
+        forward passes in later slots; used by `one_after_one` only.
     """
 
     ranks: int
     micro_batches: int
     chunks: int = 1
     group: int = 1
+    paired: bool = False
 
     @property
     def stages(self) -> int:
