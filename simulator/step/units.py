@@ -37,6 +37,7 @@ from simulator.step.kernels.framework_operations import (
     second_maps,
     until_needed,
     with_copies,
+    with_narrow_inputs,
     with_nf4_tensors,
     with_output_by_tokens,
     with_weighted_activations,
@@ -451,6 +452,8 @@ def _of_framework(timer: KernelTimer, kind: LayerKind, batch: Batch) -> tuple[Op
         operations = with_copies(operations, kind, batch, split_maps=framework.split_maps)
     if framework.weights_activations:
         operations = with_weighted_activations(operations, batch)
+    if framework.casts_once and is_narrow(timer.step.precision.matmul):
+        operations = with_narrow_inputs(operations, timer.step.precision.matmul)
     if framework.nf4_tensors and not timer.step.keys.compile:
         operations = with_nf4_tensors(operations)
     if batch.attention == "flash" and framework.copies_output_on(timer.gpu):

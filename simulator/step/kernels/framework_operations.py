@@ -154,6 +154,31 @@ def _weighted_biases(matmul: Matmul, itemsize: int) -> Operation:
     )
 
 
+def with_narrow_inputs(operations: tuple[Operation, ...], dtype: str) -> tuple[Operation, ...]:
+    """Return a layer's operations with the inputs of matmuls saved in eight or four bits: the copy in the order of the
+    weight gradient, which the cast has written.
+
+    Operations that compute in the activations' dtype save their inputs as they are. Source: NVIDIA/TransformerEngine,
+    pytorch/module/linear.py: `inputmat.update_usage(rowwise_usage=False, columnwise_usage=True)`; recalled.
+    """
+    narrow = find_dtype(dtype, stored=False)
+
+    def saved(op: Operation) -> Operation:
+        matmul = op.forward[0] if op.forward else None
+        if not isinstance(matmul, Matmul) or matmul.dtype is not None or op.name == "router":
+            return op
+        inputs = matmul.batch * matmul.m * matmul.k
+        tensors = tuple(
+            replace(tensor, name=f"{tensor.name} in {narrow.bits} bits", nbytes=tensor.nbytes * narrow.bits // 16)
+            if tensor.nbytes in (2 * inputs,)
+            else tensor
+            for tensor in op.saved
+        )
+        return replace(op, saved=tensors)
+
+    return tuple(map(saved, operations))
+
+
 def with_nf4_tensors(operations: tuple[Operation, ...]) -> tuple[Operation, ...]:
     """Return a layer's operations with the kernels of eager PyTorch that write out a torchao NF4Tensor, in place of the
     single kernel of bitsandbytes.
