@@ -419,8 +419,9 @@ class ClusterKeys(TypedDict, total=False):
     '*switch0*'). Names: simulator show TOPOLOGY --links."""
     jitter: JitterKeys
     """Random variation of times, drawn from the seed."""
-    placement: Sequence[int]
-    """GPU number of each rank; the first GPUs in order if omitted."""
+    placement: Sequence[int] | Mapping[str, Any]
+    """GPU number of each rank, or the number of GPUs used on each node (gpus_per_node), the first ones of each node in
+    turn; the first GPUs in order if omitted."""
     ecmp: EcmpKeys
     """Choice among equal routes by a hash."""
     events: Sequence[EventKeys]

@@ -8,6 +8,7 @@ import pytest
 
 from simulator import simulate
 from simulator.basics.errors import ScenarioError
+from simulator.report.numbers.training_summary import TrainingReport
 from simulator.scenario.build_training import to_step
 from simulator.scenario.load import load_scenario
 from simulator.scenario.resolve import resolved
@@ -248,10 +249,14 @@ def test_a_text_that_is_no_layout_is_refused_in_one_line(layout: str) -> None:
 
 def test_a_layout_is_the_list_of_its_stages() -> None:
     """A layer that predicts a further token may be on a stage of its own, before the stage of the loss alone."""
-    keys = {"model": "llama3_8b", "mtp_layers": 1, "gradient_accumulation_steps": 8, "sharding": "zero1"}
+    keys: Data = {"model": "llama3_8b", "mtp_layers": 1, "gradient_accumulation_steps": 8, "sharding": "zero1"}
     written = load_scenario(scenario({"pp": 8, "stages": "Et*5|(t*6|)*4t*3|m|L"}, **keys))
     assert written.training is not None
     assert written.training.parallelism.stages == (5, 6, 6, 6, 6, 3, 1, 0)
     assert written == load_scenario(scenario({"pp": 8, "stages": [5, 6, 6, 6, 6, 3, 1, 0]}, **keys))
     assert resolved(written)["training"]["parallelism"]["stages"] == [5, 6, 6, 6, 6, 3, 1, 0]
-    assert simulate(written, limit_memory=False).report.step_time_s > 0
+    report = simulate(written, limit_memory=False).report
+    assert isinstance(report, TrainingReport)
+    # The less a stage computes, the longer it waits: one further layer, the head alone, and whole stages of six layers.
+    whole, further, last = (report.idle_time_by_stage[stage] for stage in (4, 6, 7))
+    assert whole < min(further, last)
