@@ -55,6 +55,10 @@ MEGATRON: dict[str, dict[str, Any]] = {
         "parallelism": {"pp": 4, "stages": [7, 9, 9, 7]}, "gradient_accumulation_steps": 8,
         "sharding": {"strategy": "zero1", **ONE_BUCKET},
     },
+    "layout": {
+        "parallelism": {"pp": 4, "schedule": "interleaved", "virtual_stages": 2, "stages": "Et|(t*6|)*5t|mL"},
+        "gradient_accumulation_steps": 8, "mtp_layers": 1, "sharding": {"strategy": "zero1", **ONE_BUCKET},
+    },
     "context": {"parallelism": {"cp": 4, "context": "ulysses"}, "sharding": {"strategy": "zero1", **ONE_BUCKET}},
     "both contexts": {
         "parallelism": {"cp": 4, "context": {"ulysses": 2, "ring": 2}}, "sharding": {"strategy": "zero1", **ONE_BUCKET},

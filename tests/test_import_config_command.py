@@ -376,6 +376,80 @@ def test_main_gradients_have_the_dtype_of_the_option(cli: Command, options: str,
 
 
 @pytest.mark.parametrize(
+    ("layout", "pp", "virtual", "stages"),
+    [
+        # The embedding and the loss have stages of their own; a shell may have quotes or backslashes.
+        ("'E|(t*4|)*8L'", 10, None, [0, *[4] * 8, 0]),
+        (r"Et*2\|\(t*5\|\)*6L", 4, 2, [2, *[5] * 6, 0]),
+    ],
+)
+def test_a_layout_of_megatron_says_stages_and_their_layers(
+    cli: Command, layout: str, pp: int, virtual: int | None, stages: list[int]
+) -> None:
+    options = f"--pipeline-model-parallel-layout {layout} --pipeline-model-parallel-size {pp} --bf16"
+    text = f"torchrun pretrain_gpt.py {MODEL} {options} --seq-length 4096 --micro-batch-size 1 --global-batch-size 80"
+    answer, found = script(cli, text, "--gpus", str(pp))
+    assert answer.code == 0, answer.err
+    assert found["training.parallelism.stages"] == stages
+    assert found.get("training.parallelism.virtual_stages") == virtual
+    assert not answer.data["ignored"]
+
+
+@pytest.mark.parametrize(
+    ("layout", "stages", "ignored"),
+    [
+        ("'Et*8|(t*8|)*2t*8mL'", [8, 8, 8, 9], []),
+        (
+            f"[[embedding], {json.dumps(['decoder'] * 32)}, [mtp], [loss]]", [0, 32, 1, 0],
+            ["model.pipeline_model_parallel_layout"],
+        ),
+    ],
+)  # fmt: skip
+def test_a_layout_of_megatron_bridge_is_text_or_a_list_of_lists(
+    cli: Command, layout: str, stages: list[int], ignored: list[str]
+) -> None:
+    """Logits of a further token are computed with the loss in Megatron-Core, and beside their layer here."""
+    Path("bridge.yaml").write_text(
+        "model: {hf_model_id: meta-llama/Meta-Llama-3-8B, seq_length: 4096, mtp_num_layers: 1, "
+        f"pipeline_model_parallel_size: 4, pipeline_model_parallel_layout: {layout}}}\n"
+        "train: {global_batch_size: 64, micro_batch_size: 1}\n",
+        encoding="utf-8",
+    )
+    answer = cli("import-config", "bridge.yaml", "--gpus", 8, "--json", "--out", "out.yaml")
+    assert answer.code == 0, answer.err
+    found = {one["key"]: one["value"] for one in answer.data["understood"]}
+    assert found["training.parallelism.stages"] == stages
+    assert [one["key"] for one in answer.data["ignored"]] == ignored
+
+
+def test_a_layout_whose_stages_do_not_fit_the_ranks_is_refused(cli: Command) -> None:
+    options = "--pipeline-model-parallel-layout 'Et*16|t*16|L' --pipeline-model-parallel-size 2"
+    answer, _ = script(cli, f"torchrun pretrain_gpt.py {MODEL} {options} --seq-length 4096 --micro-batch-size 1")
+    assert answer.code == 2
+    assert "--pipeline-model-parallel-layout: got 3 stages; must be a multiple of 2 ranks" in answer.err
+
+
+@pytest.mark.parametrize(
+    ("dtypes", "told"),
+    [
+        ("exp_avg_dtype: torch.bfloat16, exp_avg_sq_dtype: torch.bfloat16", "bfloat16"),
+        # The default of the other moment is float32.
+        ("exp_avg_dtype: torch.bfloat16", None),
+    ],
+)
+def test_moments_of_megatron_bridge_have_one_dtype(cli: Command, dtypes: str, told: str | None) -> None:
+    Path("bridge.yaml").write_text(
+        "model: {hf_model_id: meta-llama/Meta-Llama-3-8B, seq_length: 4096}\n"
+        f"train: {{global_batch_size: 64, micro_batch_size: 1}}\noptimizer: {{{dtypes}}}\n",
+        encoding="utf-8",
+    )
+    answer = cli("import-config", "bridge.yaml", "--gpus", 8, "--json", "--out", "out.yaml")
+    found = {one["key"]: one["value"] for one in answer.data["understood"]}
+    assert found.get("training.optimizer.state_dtype") == told
+    assert [one["key"] for one in answer.data["ignored"]] == ([] if told else ["optimizer.exp_avg_dtype"])
+
+
+@pytest.mark.parametrize(
     ("components", "compiled"), [("", True), ('components = ["loss"]', False), ('components = ["model", "loss"]', True)]
 )
 def test_torchtitan_compiles_the_named_components(cli: Command, components: str, *, compiled: bool) -> None:

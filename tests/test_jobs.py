@@ -46,6 +46,10 @@ def test_placements_take_free_gpus() -> None:
     assert placed(file(a=job(placement="spread"), b=job(placement="spread"))) == {"a": (0, 2, 4, 6), "b": (1, 3, 5, 7)}
     # Explicit places come first, and packed jobs take what is left.
     assert placed(file(a=job(), b=job(2, placement=[1, 2]))) == {"a": (0, 3, 4, 5), "b": (1, 2)}
+    # Both GPUs of a server are free only on servers 1 and 2.
+    taken = job(2, placement=[1, 6])
+    assert placed(file({"nodes": 4}, a=job(placement={"gpus_per_node": 2}), b=taken))["a"] == (2, 3, 4, 5)
+    assert placed(file({"nodes": 4}, a=job(placement={"gpus_per_node": 1})))["a"] == (0, 2, 4, 6)
     # On eight servers, four ranks spread over the first four.
     assert placed(file({"nodes": 8}, a=job(placement="spread")))["a"] == (0, 2, 4, 6)
 

@@ -401,7 +401,7 @@ class Figure:
 
 FIGURES: Final[Mapping[str, Figure]] = {
     # Lines and modules rose when programs and hosts of frameworks came; the switches that these replace still stand.
-    "lines": Figure(lines, 115_400, 100_000),
+    "lines": Figure(lines, 115_600, 100_000),
     "modules": Figure(modules, 775, 640),
     "fields written twice": Figure(fields_twice, 14, 0),
     "records of more than 20 fields": Figure(large_records, 6, 0),

@@ -80,11 +80,37 @@ def servers_among(servers: int | Literal["all"], workers: int) -> int:
 # Ten times as many ranks as in the largest machine in operation; a larger number is probably a typing error.
 _MOST_RANKS: Final = 1_000_000
 Rank = Annotated[int, reading.whole(0, _MOST_RANKS - 1)]
-Count = Annotated[int, reading.whole(1, _MOST_RANKS)]
+_COUNT: Final = reading.whole(1, _MOST_RANKS)
+Count = Annotated[int, _COUNT]
 # A number of parameter servers; `all`: a server per worker.
 Servers = Annotated[int | Literal["all"], reading.whole_or("all", 1, _MOST_RANKS)]
 # Ranks, steps and micro-batches, with counts in the thousands; may be written "8k".
 LargeCount = Annotated[int, reading.count(1, _MOST_RANKS, counts.THINGS)]
+
+
+@dataclass(frozen=True, slots=True)
+class RanksOr:
+    """Pydantic annotation for a list of ranks, or a mapping with a single count, such as {gpus_per_node: 64}."""
+
+    key: str  # key of the count
+
+    def counted(self, value: Mapping[str, Any]) -> Frozen:
+        """Return the mapping with the count; raise ValueError for other mappings."""
+        if set(value) != {self.key}:
+            raise ValueError(f"got a mapping; must be a list such as [0, 2, 1, 3], or {{{self.key}: 64}}")
+        return Frozen({self.key: _COUNT.reader(value[self.key])})
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """Return a pydantic schema that validates everything except mappings as a list."""
+        return core_schema.no_info_wrap_validator_function(
+            lambda value, listed: self.counted(value) if isinstance(value, dict) else listed(value),
+            handler.generate_schema(Listed[Rank]),
+        )
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        """Return the JSON schema of both forms."""
+        short = {"type": "object", "properties": {self.key: _COUNT.schema()}, "required": [self.key]}
+        return {"anyOf": [handler(schema), short | {"additionalProperties": False}]}
 
 
 def stored_dtypes() -> tuple[str, ...]:

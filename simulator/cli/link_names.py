@@ -13,7 +13,7 @@ from simulator.basics.errors import ScenarioError, SimulatorError, in_lines
 from simulator.cluster.build import graph_size
 from simulator.cluster.graph import links_named
 from simulator.run.scenario_cluster import build_cluster
-from simulator.scenario.build_cluster import servers_of
+from simulator.scenario.build_cluster import placed, servers_of
 from simulator.scenario.records import Point, Scenario
 
 # Most vertices and links of all machines that are built for this check: about a second.
@@ -59,7 +59,7 @@ def _healthy(scenario: Scenario) -> Scenario:
 def _parts(scenario: Scenario) -> int:
     """Return the number of vertices and links of a scenario's machine."""
     spec = scenario.cluster
-    gpus = max(spec.placement) + 1 if spec.placement else spec.world_size
+    gpus = max(placed(spec, scenario.base)) + 1
     return graph_size(spec.topology, gpus, servers=servers_of(scenario), base=scenario.base).parts
 
 

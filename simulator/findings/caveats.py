@@ -5,6 +5,7 @@ Facts from the reports, in words, for terminal and page.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -24,7 +25,7 @@ from simulator.records.measures import Report, interval_width
 from simulator.records.memory_margin import margin_of
 from simulator.report.numbers.idle_cards import IdleCards
 from simulator.report.numbers.summary import BETWEEN
-from simulator.scenario.records import Scenario
+from simulator.scenario.records import PLACEMENT, Scenario
 
 # Maximum number of sentences per kind; a page's report.json has the rest.
 # Share of a step that waits for the host from which this is told.
@@ -62,8 +63,8 @@ def caveats(compared: Comparison) -> tuple[Caveat, ...]:
     if compared.kind == "training":
         # Memory and prediction intervals exist for training steps only.
         reports = [report for _, report in rows]
-        notes += [*_padding(reports), *_memory(compared), *_paged(rows), *_intervals(compared, rows), *_evidence(rows)]
-        notes += [*_range(rows), *_framework(compared.scenario)]
+        notes += [*_cut_groups(compared), *_padding(reports), *_memory(compared), *_paged(rows)]
+        notes += [*_intervals(compared, rows), *_evidence(rows), *_range(rows), *_framework(compared.scenario)]
     else:
         notes += _idle_cards(compared)
     return tuple(notes)
@@ -120,6 +121,41 @@ def _partly_used_nodes(compared: Comparison) -> Iterator[Caveat]:
             f"{gpus:,} GPUs take {gpus // size + 1:,} nodes of {size} GPUs: the last node runs "
             f"{number_of(last, 'rank')}, and {number_of(idle, 'GPU')} of this node {'is' if idle == 1 else 'are'} idle",
         )
+
+
+def _cut_groups(compared: Comparison) -> Iterator[Caveat]:
+    """Yield a caveat for each kind of model-parallel groups that nodes cut into unequal parts."""
+    texts = dict.fromkeys(_cut_group(row.point) for row in compared.rows)
+    yield from (Caveat("nodes", text) for text in list(filter(None, texts))[:_MOST])
+
+
+def _cut_group(point: Scenario) -> str:
+    """Return a sentence on the model-parallel groups of a training that nodes cut into unequal parts, with the
+    placement on fewer GPUs of each node that cuts them equally; empty without such groups or placement.
+    """
+    cluster, training = point.cluster, point.training
+    machine = facts(cluster.topology, point.base)
+    if training is None or machine.node_size is None or isinstance(cluster.placement, tuple):
+        return ""
+    from simulator.step.process_groups import Groups
+    from simulator.step.rank_grid import parts_on_nodes
+
+    size, layout = machine.node_size, training.parallelism
+    grid = layout.grid(cluster.world_size)
+    groups = Groups(grid, grid.holders, None, layout.cp, layout.ep, layout.expert_tensor)
+    kinds = {"tp": groups.table("tensor"), "cp": groups.table("context"), "ep": groups.table("experts")}
+    used = size if cluster.placement is None else cluster.placement[PLACEMENT.key]
+    cut = {kind: parts for kind, ranks in kinds.items() if len(parts := parts_on_nodes(ranks, used)) > 1}
+    # A placement that leaves half of each node idle is no remedy.
+    for each in range(used - 1, size // 2, -1) if cut else ():
+        fits = -(-cluster.world_size // each) * size <= (machine.max_ranks or math.inf)
+        if fits and all(len(parts_on_nodes(ranks, each)) == 1 for ranks in kinds.values()):
+            kind, parts = next(iter(cut.items()))
+            return (
+                f"{kind} groups of {kinds[kind].shape[1]} ranks have {parts[0]} to {parts[-1]} ranks on a node; with "
+                f"cluster.placement {{{PLACEMENT.key}: {each}}}, every group has equally many on each of its nodes"
+            )
+    return ""
 
 
 def _idle_cards(compared: Comparison) -> Iterator[Caveat]:

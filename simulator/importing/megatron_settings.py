@@ -10,9 +10,10 @@ from typing import Any, Final
 
 from simulator.importing.facts import Facts
 from simulator.importing.machine import copies_of
-from simulator.importing.rules import Means, choice, flag, number, size, whole, words
+from simulator.importing.rules import Means, choice, flag, number, size, text, whole, words
 from simulator.step.checkpointing import MODULES
 from simulator.step.framework import FULL_ITERATION, GRAPH_SCOPES
+from simulator.step.parallelism import layers_of_layout
 
 _PARALLELISM: Final = "training.parallelism"
 _PRECISION: Final = "training.precision"
@@ -40,6 +41,8 @@ _POSITIONS: Final = choice({"learned_absolute": "learned", "rope": "rotary", "ya
                             "mrope": "rotary", "relative": "none"})  # fmt: skip
 
 
+# Letters of a pipeline layout for the names of Megatron-Core's LayerType.
+_LETTERS: Final = {"embedding": "E", "decoder": "t", "mtp": "m", "loss": "L"}
 # Modules of --recompute-modules that are policies, too.
 _RECOMPUTED: Final = {"mlp": "feed_forward", "moe_act": "activation", "core_attn": "attention"}
 
@@ -66,6 +69,18 @@ def _layer_pattern(value: Any) -> Any:
             raise ValueError(f"got {text[:60]!r}; must be a number, or a list such as [0]*3+[1]*58")
         pattern += flags * repeated
     return tuple(pattern)
+
+
+def read_layout(value: Any) -> tuple[int, ...]:
+    """Return the number of layers of each stage in a pipeline layout: text, or a list of layer names for each stage.
+
+    >>> read_layout([["embedding", "decoder"], ["decoder"], ["mtp", "loss"]])
+    (1, 1, 1)
+    """
+    if isinstance(value, list):
+        stages = (stage if isinstance(stage, list) else [stage] for stage in value)
+        value = "|".join("".join(_LETTERS.get(str(name).strip().lower(), "?") for name in stage) for stage in stages)
+    return layers_of_layout(text(value))
 
 
 # Numbers of the model and of its partitioning, by Megatron-LM's names.
@@ -190,7 +205,17 @@ def derive_schedule(facts: Facts) -> None:
     """Add the facts of the pipeline: stages per rank, their layers, the schedule."""
     layers, pp = facts.value("shape.num_layers"), facts.value(f"{_PARALLELISM}.pp", 1)
     virtual = facts.value("virtual", 1)
-    if facts.has("layers_per_chunk") and layers is not None:
+    if facts.has("layout"):
+        stages = facts.value("layout")
+        virtual = facts.value("virtual", len(stages) // pp)
+        if virtual * pp != len(stages):
+            facts.fault(f"got {len(stages)} stages; must be a multiple of {pp} ranks", "layout")
+            return
+        if pp > 1:
+            facts.derive(f"{_PARALLELISM}.stages", list(stages), "layout")
+        if stages[-1] < facts.value("training.mtp_layers", 0):
+            facts.not_modelled("logits of further tokens are computed on the stage of their layer", "layout")
+    elif facts.has("layers_per_chunk") and layers is not None:
         per_chunk = facts.value("layers_per_chunk")
         # An embedding or a loss may count as a layer.
         count = layers + sum(1 for name in ("first_less", "last_less") if facts.value(name))
@@ -199,7 +224,7 @@ def derive_schedule(facts: Facts) -> None:
             return
         virtual = count // (pp * per_chunk)
     if virtual > 1:
-        names = ("virtual", "layers_per_chunk")
+        names = ("virtual", "layers_per_chunk", "layout")
         facts.derive(f"{_PARALLELISM}.virtual_stages", virtual, *names)
         facts.derive(f"{_PARALLELISM}.schedule", "interleaved", *names)
     if facts.value("defers_head"):
@@ -308,7 +333,13 @@ def derive_graphs(facts: Facts) -> None:
 
 
 def derive_optimizer(facts: Facts) -> None:
-    """Add the optimizer, and where Muon's whole matrices come together."""
+    """Add the optimizer, the dtype of its moments, and where Muon's whole matrices come together."""
+    both = ("moment_dtype", "second_moment_dtype")
+    moments = {facts.value(name, "float32") for name in both}
+    if len(moments) > 1 or "fp8" in moments:
+        facts.not_modelled("both moments have the same dtype, at least 16 bits", *both)
+    elif any(map(facts.has, both)):
+        facts.derive("training.optimizer.state_dtype", moments.pop(), *both)
     name = facts.value("optimizer")
     if name is not None:
         facts.derive("training.optimizer.name", name.removeprefix("dist_"), "optimizer")

@@ -26,7 +26,7 @@ from simulator.records.transfers import BYTES_WRITTEN_OUT
 from simulator.run.collective import refuse_large_payload
 from simulator.run.cost_parts import FEW_RANKS, Share
 from simulator.run.scenario_cluster import build_cluster
-from simulator.scenario.build_cluster import servers_of
+from simulator.scenario.build_cluster import placed, servers_of
 from simulator.scenario.payload import request_of
 from simulator.scenario.records import ClusterSpec, Scenario
 
@@ -167,7 +167,7 @@ def announced_topology(topology: str, ranks: int) -> str:
 
 def _of_cluster(spec: ClusterSpec, servers: int, base: Path) -> tuple[Share, ...]:
     """Return the shares of memory and time for the cluster's graph; empty for an ordinary size."""
-    gpus = max(spec.placement, default=0) + 1 if spec.placement else spec.world_size
+    gpus = max(placed(spec, base)) + 1
     graph = graph_size(spec.topology, gpus, servers=servers, base=base)
     if graph.parts < _FEW_PARTS:
         return ()

@@ -6,12 +6,27 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from simulator.basics.spec import servers_among
-from simulator.cluster.build import build
+from simulator.cluster.build import build, facts
 from simulator.cluster.cluster import Cluster
-from simulator.scenario.records import ClusterSpec, Scenario
+from simulator.scenario.records import PLACEMENT, ClusterSpec, Scenario
 
 if TYPE_CHECKING:
     from simulator.step.training_spec import TrainingSpec
+
+
+def placed(spec: ClusterSpec, base: Path) -> tuple[int, ...]:
+    """Return the GPU number of each rank. A topology without nodes counts as a single node.
+
+    >>> placed(ClusterSpec(topology="dgx_h100", world_size=6, placement={"gpus_per_node": 4}), Path())
+    (0, 1, 2, 3, 8, 9)
+    """
+    if spec.placement is None:
+        return tuple(range(spec.world_size))
+    if isinstance(spec.placement, tuple):
+        return spec.placement
+    used = spec.placement[PLACEMENT.key]
+    idle = (facts(spec.topology, base).node_size or used) - used
+    return tuple(rank + rank // used * idle for rank in range(spec.world_size))
 
 
 def to_cluster(spec: ClusterSpec, base: Path, *, servers: int = 0, network_time: float = 1.0) -> Cluster:
@@ -27,7 +42,7 @@ def to_cluster(spec: ClusterSpec, base: Path, *, servers: int = 0, network_time:
         servers=servers,
         stragglers=spec.stragglers,
         link_factors=spec.link_factors,
-        placement=spec.placement,
+        placement=placed(spec, base),
         ecmp_seed=spec.ecmp.hash if spec.ecmp else None,
         network_time=network_time,
         events=spec.events,

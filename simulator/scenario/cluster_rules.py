@@ -14,7 +14,7 @@ from simulator.basics import registry
 from simulator.basics.errors import ScenarioError, UnknownNameError
 from simulator.cluster.changes import EventSpec
 from simulator.scenario.caching import memoized
-from simulator.scenario.records import ClusterSpec
+from simulator.scenario.records import PLACEMENT, ClusterSpec
 from simulator.scenario.rule_violation import RuleViolation, first_duplicate
 
 if TYPE_CHECKING:
@@ -170,6 +170,9 @@ def _placement(cluster: ClusterSpec, facts: TopologyFacts | None) -> Iterator[Ru
     placement, key = cluster.placement, ("cluster", "placement")
     if placement is None:
         return
+    if not isinstance(placement, tuple):
+        yield from _per_node(placement[PLACEMENT.key], cluster.world_size, facts)
+        return
     twice = first_duplicate(placement)
     if twice is not None:
         yield RuleViolation(
@@ -189,3 +192,19 @@ def _placement(cluster: ClusterSpec, facts: TopologyFacts | None) -> Iterator[Ru
                 f"got GPU {gpu}; must be one of 0 .. {most - 1}",
                 ("cluster.placement", "cluster.topology"),
             )
+
+
+def _per_node(used: int, world_size: int, facts: TopologyFacts | None) -> Iterator[RuleViolation]:
+    """Yield a violation if the nodes cannot give `used` GPUs each to `world_size` ranks."""
+    if facts is None:
+        return
+    size, nodes, refused = facts.node_size, -(-world_size // used), ""
+    if size is None:
+        refused = f"topology {facts.name} has no nodes of one size; write the GPU number of each rank"
+    elif used > size:
+        refused = f"a node of {facts.name} has {size} GPUs"
+    elif facts.max_ranks is not None and nodes * size > facts.max_ranks:
+        refused = f"{world_size} ranks then need {nodes} nodes, and {facts.name} has {facts.max_ranks // size}"
+    if refused:
+        involved = ("cluster.placement", "cluster.topology", "cluster.world_size")
+        yield RuleViolation(("cluster", "placement"), f"got {used} GPUs of each node; {refused}", involved)

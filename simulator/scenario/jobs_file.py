@@ -34,9 +34,10 @@ from simulator.basics.errors import ScenarioError, one_of
 from simulator.basics.spec import LargeCount, Listed, Spec, stored_dtypes
 from simulator.cluster.build import facts
 from simulator.cluster.changes import EventSpec, LinkName
+from simulator.scenario.build_cluster import placed
 from simulator.scenario.load import check_scenario, load_scenario
 from simulator.scenario.plain_faults import plain_faults
-from simulator.scenario.records import ClusterSpec, EcmpSpec, Engine, Factor, Scenario, Seed
+from simulator.scenario.records import PLACEMENT, ClusterSpec, EcmpSpec, Engine, Factor, Scenario, Seed
 from simulator.step.spec import Updater
 from simulator.step.strategies.strategy import STRATEGIES
 
@@ -52,6 +53,8 @@ _NAME: Final = reading.text(r"[A-Za-z0-9_-]{1,40}", "at most 40 letters a to z o
 def _placement(value: Any) -> Any:
     if isinstance(value, list):
         return tuple(value)
+    if isinstance(value, dict):
+        return PLACEMENT.counted(value)
     return reading.choice(PLACEMENTS).reader(value)
 
 
@@ -310,7 +313,7 @@ def _copies(setting: JobSetting, job: JobSpec) -> Iterator[JobSetting]:
         yield setting
         return
     outer = OuterSetting(setting.name, **dict(job.outer))
-    places = setting.cluster.placement or ()
+    places = placed(setting.cluster, setting.base)
     size = len(places) // outer.copies
     for copy in range(outer.copies):
         share = places[copy * size : (copy + 1) * size]
@@ -397,6 +400,12 @@ def _placements(document: Document, spec: JobsSpec, sizes: Mapping[str, int], ba
             placements[name] = railed or ()
         else:
             order = _spread(free, per_node) if job.placement == "spread" else free
+            if isinstance(job.placement, Mapping):
+                used = job.placement[PLACEMENT.key]
+                order = _of_each_node(free, per_node, used)
+                if len(order) < sizes[name]:
+                    message = f"{sizes[name]} GPUs, {used} of each node, are not free on {nodes} nodes"
+                    document.refuse([document.fault(("jobs", name, "placement"), message)])
             placements[name] = tuple(sorted(order[: sizes[name]]))
         job_of |= dict.fromkeys(placements[name], name)
     return placements
@@ -416,6 +425,18 @@ def _spread(free: Sequence[int], per_node: int) -> list[int]:
         order.append((round_of.get(node, 0), node, gpu))
         round_of[node] = round_of.get(node, 0) + 1
     return [gpu for _, _, gpu in sorted(order)]
+
+
+def _of_each_node(free: Sequence[int], per_node: int, used: int) -> list[int]:
+    """Return the first `used` free GPUs of each node that has so many.
+
+    >>> _of_each_node([1, 2, 3, 4, 6, 7, 8], per_node=4, used=2)
+    [1, 2, 4, 6]
+    """
+    by_node: dict[int, list[int]] = {}
+    for gpu in free:
+        by_node.setdefault(gpu // per_node, []).append(gpu)
+    return [gpu for gpus in by_node.values() if len(gpus) >= used for gpu in gpus[:used]]
 
 
 def _by_rail(free: Sequence[int], size: int, per_node: int) -> tuple[int, ...] | None:

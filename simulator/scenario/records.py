@@ -19,7 +19,19 @@ from pydantic.fields import FieldInfo
 from simulator.basics import dtypes, reading
 from simulator.basics.errors import one_of
 from simulator.basics.sections import SECTIONS
-from simulator.basics.spec import Count, LargeCount, Late, Listed, Omittable, Rank, Servers, Spec, stored_dtypes
+from simulator.basics.spec import (
+    Count,
+    Frozen,
+    LargeCount,
+    Late,
+    Listed,
+    Omittable,
+    Rank,
+    RanksOr,
+    Servers,
+    Spec,
+    stored_dtypes,
+)
 from simulator.cluster.changes import EventSpec, LinkName
 from simulator.collectives.algorithm_reading import algorithm_reader
 from simulator.scenario import plot_names
@@ -81,6 +93,10 @@ class EcmpSpec(Spec):
     hash: Seed = Field(description="Seed of the hash for the choice among equal routes.")
 
 
+# A placement may be written in short as the number of GPUs used on each node.
+PLACEMENT: Final = RanksOr("gpus_per_node")
+
+
 class ClusterSpec(Spec):
     """The machine to simulate (keys of `cluster`)."""
 
@@ -104,8 +120,12 @@ class ClusterSpec(Spec):
         ),
     )
     jitter: JitterSpec = Field(default=JitterSpec(), description="Random variation of times, drawn from the seed.")
-    placement: Listed[Rank] | None = Field(
-        default=None, description="GPU number of each rank; the first GPUs in order if omitted."
+    placement: Annotated[tuple[int, ...] | Frozen, PLACEMENT] | None = Field(
+        default=None,
+        description=(
+            "GPU number of each rank, or the number of GPUs used on each node (gpus_per_node), the first ones of each "
+            "node in turn; the first GPUs in order if omitted."
+        ),
     )
     ecmp: EcmpSpec | None = Field(default=None, description="Choice among equal routes by a hash.")
     events: Listed[EventSpec] = Field(

@@ -170,7 +170,8 @@ def _cluster(cluster: ClusterSpec) -> dict[str, Any]:
     data["link_factors"] = dict(cluster.link_factors)
     data["jitter"] = {"compute": cluster.jitter.compute, "latency": cluster.jitter.latency}
     if cluster.placement is not None:
-        data["placement"] = list(cluster.placement)
+        each = cluster.placement
+        data["placement"] = list(each) if isinstance(each, tuple) else dict(each)
     if cluster.ecmp is not None:
         data["ecmp"] = {"hash": cluster.ecmp.hash}
     if cluster.events:

@@ -274,8 +274,9 @@ class ParallelismKeys(TypedDict, total=False):
     deferred_head_gradients: int | Literal["all"]
     """1f1b and interleaved, with ddp or zero1: number of micro-batches, or all, whose weight gradient of the head is
     computed after the last backward pass, while other stages still compute."""
-    stages: Literal["auto"] | Sequence[int] | Mapping[str, Any]
-    """pp: number of layers of each stage; or how many layers fewer the first and the last stage have."""
+    stages: Literal["auto"] | Sequence[int] | str | Mapping[str, Any]
+    """pp: number of layers of each stage, as a list or a layout of Megatron-Core; or how many layers fewer the first
+    and the last stage have."""
     context: Literal["ring", "all_gather", "ulysses"] | Mapping[str, int]
     """cp: attention across ranks: keys and values pass round a ring, are gathered (all_gather), or heads are exchanged
     for tokens (ulysses); or ring with ulysses."""
@@ -418,8 +419,9 @@ class ClusterKeys(TypedDict, total=False):
     '*switch0*'). Names: simulator show TOPOLOGY --links."""
     jitter: JitterKeys
     """Random variation of times, drawn from the seed."""
-    placement: Sequence[int]
-    """GPU number of each rank; the first GPUs in order if omitted."""
+    placement: Sequence[int] | Mapping[str, Any]
+    """GPU number of each rank, or the number of GPUs used on each node (gpus_per_node), the first ones of each node in
+    turn; the first GPUs in order if omitted."""
     ecmp: EcmpKeys
     """Choice among equal routes by a hash."""
     events: Sequence[EventKeys]

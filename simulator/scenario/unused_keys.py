@@ -87,6 +87,7 @@ _WHOLE: Final = frozenset(
         ("cluster", "gpu"),
         ("cluster", "stragglers"),
         ("cluster", "link_factors"),
+        ("cluster", "placement"),
         ("training", "model"),
         ("training", "parallelism", "stages"),
         ("training", "parallelism", "context"),

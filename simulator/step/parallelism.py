@@ -5,6 +5,7 @@ Rules between these values, the model and the ranks are in scenario/parallelism_
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal, get_args
 
@@ -31,10 +32,42 @@ _LESS: Final = ("first_less", "last_less")
 # Upper bound for layers and for ranks; larger numbers are typing errors.
 _MOST_LAYERS: Final = 10_000
 _WAYS: Final = ("ring", "all_gather", "ulysses")
+_REPEATED: Final = re.compile(r"(?:\(([^()]*)\)|([EtmL|]))\*([0-9]{1,3})")
+
+
+def layers_of_layout(layout: str) -> tuple[int, ...]:
+    """Return the number of layers of each stage in a pipeline layout of Megatron-Core.
+
+    E is the embedding, t a layer, m a layer that predicts a further token, L the loss; | ends a stage, x*n and (...)*n
+    repeat, and commas have no meaning.
+
+    Raises
+    ------
+    ValueError
+        The text is no layout, or has too many layers.
+
+    Examples
+    --------
+    The stages are Ettt, tt, tt, m and L:
+
+    >>> layers_of_layout("Et*3|(tt|)*2,m|L")
+    (3, 2, 2, 1, 0)
+    """
+    text = layout.replace(",", "")
+    while len(text) <= _MOST_LAYERS and (found := _REPEATED.search(text)):
+        text = text[: found.start()] + (found[1] or found[2] or "") * int(found[3]) + text[found.end() :]
+    if len(text) > _MOST_LAYERS or not re.fullmatch(r"E[t|]*[m|]*L", text):
+        raise ValueError(
+            f"got {reading.shown(layout)}; must be a layout such as Et*8|(t*8|)*2t*8L: E, layers t, layers m that "
+            "predict further tokens, L"
+        )
+    return tuple(stage.count("t") + stage.count("m") for stage in text.split("|"))
 
 
 def _stages() -> reading.ValueReader:
-    """Return a validator for layers of stages: "auto", a list, or how many fewer the first and last stage have."""
+    """Return a validator for layers of stages: "auto", a list, a layout of Megatron-Core, or how many fewer the first
+    and last stage have.
+    """
     # Both are plain counts of layers.
     # A stage may have 0 layers: the first often holds the embedding alone.
     layers = less = reading.whole(0, _MOST_LAYERS)
@@ -42,13 +75,15 @@ def _stages() -> reading.ValueReader:
     def reader(value: Any) -> Any:
         if value == "auto":
             return value
+        if isinstance(value, str) and "|" in value:
+            return layers_of_layout(value)
         if isinstance(value, list | tuple) and value:
             return tuple(int(layers.reader(number)) for number in value)
         if isinstance(value, dict) and value and set(value) <= set(_LESS):
             return Frozen({key: int(less.reader(layers)) for key, layers in value.items()})
         raise ValueError(
-            f"got {reading.shown(value)}; must be auto, layers of each stage such as [8, 8, 8, 8], or "
-            "{first_less: 1, last_less: 1}"
+            f"got {reading.shown(value)}; must be auto, layers of each stage such as [8, 8, 8, 8], a layout such as "
+            "Et*8|(t*8|)*2t*8L, or {first_less: 1, last_less: 1}"
         )
 
     return reading.ValueReader(
@@ -57,6 +92,7 @@ def _stages() -> reading.ValueReader:
             "anyOf": [
                 {"const": "auto"},
                 {"type": "array", "items": layers.schema(), "minItems": 1},
+                {"type": "string", "pattern": r"^E[EtmL0-9|()*,]*L$", "examples": ["Et*8|(t*8|)*2t*8L"]},
                 {
                     "type": "object",
                     "properties": {key: less.schema() for key in _LESS},
@@ -168,7 +204,10 @@ class Parallelism(Spec):
     )
     stages: Annotated[Any, _stages()] = Field(
         default="auto",
-        description="pp: number of layers of each stage; or how many layers fewer the first and the last stage have.",
+        description=(
+            "pp: number of layers of each stage, as a list or a layout of Megatron-Core; or how many layers fewer the "
+            "first and the last stage have."
+        ),
     )
     # Llama 3 gathers keys and values (all_gather); ulysses is DeepSpeed Ulysses (Jacobs et al. 2023).
     context: Annotated[Any, _context()] = Field(

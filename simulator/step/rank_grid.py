@@ -148,3 +148,18 @@ def refusal(world_size: int, sizes: Iterable[tuple[Kind, int]]) -> str:
         text = " x ".join(f"{kind} {size}" for kind, size in by_kind.items() if size > 1)
         return f"got {text} = {spread}; must divide the {world_size} ranks of the cluster"
     return ""
+
+
+def parts_on_nodes(groups: Ints, used: int) -> list[int]:
+    """Return the different numbers of ranks that a group has on a node, if node n has `used` ranks from n x `used` on.
+
+    `groups` has shape (groups, ranks per group).
+
+    >>> groups = np.arange(24).reshape(3, 8)
+    >>> parts_on_nodes(groups, used=10), parts_on_nodes(groups, used=12), parts_on_nodes(groups, used=4)
+    ([2, 4, 6, 8], [4, 8], [4])
+    """
+    # A number for each group and node.
+    nodes = int(groups.max()) // used + 1
+    _, counts = np.unique(np.arange(len(groups))[:, None] * nodes + groups // used, return_counts=True)
+    return [int(count) for count in np.unique(counts)]

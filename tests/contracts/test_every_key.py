@@ -152,7 +152,7 @@ EXAMPLES: Final[Mapping[str, tuple[Any, ...]]] = {
     "cluster.watchdog": ("1 ns",),
     "cluster.jitter.compute": (0.5,),
     "cluster.jitter.latency": (0.5,),
-    "cluster.placement": ([0, 8, 1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 12, 13, 14, 15], [1]),
+    "cluster.placement.gpus_per_node": (4,),
     "cluster.ecmp.hash": (3,),
     "collective.operation": ("reduce_scatter", "scatter"),
     "collective.algorithm": ("naive", "tree"),
@@ -282,9 +282,10 @@ EXAMPLES: Final[Mapping[str, tuple[Any, ...]]] = {
 }
 # Words for people, what is drawn, and what plays it: a number that followed from these would be wrong.
 WORDS: Final = ("name", "question", "plots.kinds", "plots.points", "engine")
-# Events, a policy by layers, and the layers of stages, are one value, and are told as one.
+# Events, a placement, a policy by layers, and the layers of stages, are one value, and are told as one.
 TOLD_AS_ONE: Final = (
     "cluster.events",
+    "cluster.placement",
     "training.activation_checkpointing",
     "training.parallelism.stages",
     "training.parallelism.experts.imbalance",
@@ -295,7 +296,7 @@ NOT_BUILT: Final = tuple(f"training.parallelism.{name}" for name in ("dp",))
 ONLY_ON: Final[Mapping[str, tuple[str, ...]]] = {
     # The training that ends with its rank.
     "training.learning.checkpoint": ("stopped", "real", "ddp", "uncoordinated"),
-    "cluster.placement": ("alone", "nodes"),
+    "cluster.placement.gpus_per_node": ("alone", "nodes"),
     "cluster.ecmp.hash": ("exchange", "ring", "alone"),
     "cluster.link_factors": ("ring", "buffer", "chain", "nodes", "hybrid", "ddp", "alone", "pushed", "real"),
     "training.allocator": ("large",),

@@ -108,6 +108,35 @@ def test_full_nodes_a_single_node_and_a_placement_leave_no_node_partly_used() ->
     assert "nodes" not in caveats(spread)
 
 
+@pytest.mark.parametrize(
+    ("topology", "ranks", "placement", "parallelism", "cut"),
+    [
+        # Ranks 64 to 95 are eight on the first rack of 72, and 24 on the second.
+        ("gb200_nvl72", 128, None, {"ep": 32}, ("ep groups of 32 ranks have 8 to 32 ranks", 64)),
+        ("gb200_nvl72", 128, {"gpus_per_node": 64}, {"ep": 32}, ()),
+        # Ranks 6 and 7 are on the first node of eight, ranks 8 to 11 on the second.
+        ("dgx_h100", 24, None, {"ep": 6}, ("ep groups of 6 ranks have 2 to 6 ranks", 6)),
+        # A list says itself which GPUs hold a group.
+        ("dgx_h100", 24, [*range(12), *range(16, 28)], {"tp": 3}, ()),
+        ("dgx_h100", 24, None, {"tp": 3}, ("tp groups of 3 ranks have 1 to 3 ranks", 6)),
+        ("dgx_h100", 16, None, {"ep": 8}, ()),
+    ],
+)
+def test_groups_that_nodes_cut_into_unequal_parts_are_told(
+    topology: str, ranks: int, placement: Any, parallelism: dict[str, int], cut: tuple[str, int] | tuple[()]
+) -> None:
+    experts = {"model_type": "mixtral", "num_local_experts": 96, "num_experts_per_tok": 2}
+    model = {
+        "model_type": "llama", "num_attention_heads": 12, "num_key_value_heads": 12, "hidden_size": 768,
+        "intermediate_size": 768, "num_hidden_layers": 1, "vocab_size": 768, "max_position_embeddings": 512,
+    } | (experts if "ep" in parallelism else {})  # fmt: skip
+    data = training(topology, ranks, model=model, seq_len=192, parallelism=parallelism)
+    data["cluster"] |= {"placement": placement} if placement else {}
+    texts = [text for text in caveats(data).get("nodes", []) if " groups of " in text]
+    hint = " on a node; with cluster.placement {gpus_per_node: N}, every group has equally many on each of its nodes"
+    assert texts == ([cut[0] + hint.replace("N", str(cut[1]))] if cut else [])
+
+
 def test_a_plan_says_it_too() -> None:
     options: dict[str, Any] = {"seq_len": 512, "global_batch": "8seq", "fix": {"tp": 1, "pp": 1}, "best": 1}
     unknown = simulator.plan("gpt2", topology="star_100g", gpus=2, **options)

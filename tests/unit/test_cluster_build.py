@@ -16,6 +16,8 @@ from simulator.basics.errors import ScenarioError, UnknownNameError
 from simulator.cluster.build import TopologyFacts, build, facts
 from simulator.cluster.graph import of_kind
 from simulator.cluster.topology_file import load_topology
+from simulator.scenario.build_cluster import to_cluster
+from simulator.scenario.records import ClusterSpec
 
 STAR = {"builder": "star", "options": {"bandwidth": "10 GB/s", "latency": "1 us"}, "gpu": "l4"}
 ONE_GPU = '{"nodes": [{"id": 1, "kind": "gpu"}], '
@@ -355,3 +357,13 @@ def test_an_option_of_the_builder_beside_options_is_told_to_be_moved(tmp_path: P
         f"{path}:2:1: bandwidth: is an option of builder star; move it below options",
         f"{path}:3:10: options.bandwidth: is missing; give it",
     ]
+
+
+def test_the_first_gpus_of_each_node_are_used() -> None:
+    """In a rack of 72 GPUs, 64 run ranks; the others are idle, and ranks of two racks meet on cards alone."""
+    cluster = {"topology": "gb200_nvl72", "world_size": 128, "placement": {"gpus_per_node": 64}}
+    short = to_cluster(ClusterSpec.model_validate(cluster), Path())
+    assert short.nodes == (tuple(range(64)), tuple(range(64, 128)))
+    assert short.ranks == tuple(f"gpu{gpu}" for gpu in (*range(64), *range(72, 136)))
+    written = to_cluster(ClusterSpec.model_validate(cluster | {"placement": [*range(64), *range(72, 136)]}), Path())
+    assert (written.ranks, written.nodes) == (short.ranks, short.nodes)

@@ -6,10 +6,13 @@ from typing import Any
 
 import pytest
 
+from simulator import simulate
 from simulator.basics.errors import ScenarioError
+from simulator.report.numbers.training_summary import TrainingReport
 from simulator.scenario.build_training import to_step
 from simulator.scenario.load import load_scenario
 from simulator.scenario.resolve import resolved
+from simulator.step.parallelism import layers_of_layout
 
 Data = dict[str, Any]
 
@@ -81,8 +84,18 @@ SIZES = "dp x tp x pp x cp must be world_size 8"
         (
             {"pp": 4, "stages": "even"},
             {},
-            "parallelism.stages: got 'even'; must be auto, layers of each stage such as [8, 8, 8, 8], or "
-            "{first_less: 1, last_less: 1}",
+            "parallelism.stages: got 'even'; must be auto, layers of each stage such as [8, 8, 8, 8], a layout such as "
+            "Et*8|(t*8|)*2t*8L, or {first_less: 1, last_less: 1}",
+        ),
+        (
+            {"pp": 4, "stages": "Et*2|(t*3|)*2tL"},
+            {},
+            "parallelism.stages: got 4 stages with 9 layers; must be 4 stages with the 12 of gpt2",
+        ),
+        (
+            {"pp": 4, "stages": "Et*6||t*6|L"},
+            {},
+            "parallelism.stages: got no layer for stage 1; only the first and the last stage may have no layer",
         ),
         (
             {"pp": 2, "order": ["tp", "dp"]},
@@ -204,3 +217,46 @@ def test_a_cut_scenario_resolves_to_itself_and_makes_its_step() -> None:
     made = to_step(loaded.training, 8).parallelism
     assert (made.tp, made.pp, made.schedule, made.less) == (2, 2, "zb_h1", (0, 2))
     assert made.grid(8).groups("pp")[0].tolist() == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("layout", "stages"),
+    [
+        # The example of Megatron-Core's parse_str_to_list, and those of its unrolled groups.
+        ("Ettt|(tt|)*29,m|L", (3, *[2] * 29, 1, 0)),
+        ("Et*4|(t*4|)*14tmL", (4, *[4] * 14, 2)),
+        ("Et|(tt|)*30mL", (1, *[2] * 30, 1)),
+        ("E|(t|)*35L", (0, *[1] * 35, 0)),
+        ("E(|tt)*3|tL", (0, 2, 2, 2, 1)),
+        ("E(t(t|)*2)*2L", (2, 1, 2, 1, 0)),
+        ("Ett||mmL", (2, 0, 2)),
+    ],
+)
+def test_a_layout_gives_the_layers_of_each_stage(layout: str, stages: tuple[int, ...]) -> None:
+    assert layers_of_layout(layout) == stages
+
+
+@pytest.mark.parametrize(
+    "layout",
+    ["tt|tL", "Et|t", "Et|L|t", "Et|Et|L", "Etm|tL", "Et|xL", "Et*|tL", "E(t|*3L", "Et|t L", "Et*999|(t*999|)*999L",
+     "|".join(["(t*999)*999"] * 999)],
+)  # fmt: skip
+def test_a_text_that_is_no_layout_is_refused_in_one_line(layout: str) -> None:
+    assert told(scenario({"pp": 2, "stages": layout})).endswith(
+        "; must be a layout such as Et*8|(t*8|)*2t*8L: E, layers t, layers m that predict further tokens, L"
+    )
+
+
+def test_a_layout_is_the_list_of_its_stages() -> None:
+    """A layer that predicts a further token may be on a stage of its own, before the stage of the loss alone."""
+    keys: Data = {"model": "llama3_8b", "mtp_layers": 1, "gradient_accumulation_steps": 8, "sharding": "zero1"}
+    written = load_scenario(scenario({"pp": 8, "stages": "Et*5|(t*6|)*4t*3|m|L"}, **keys))
+    assert written.training is not None
+    assert written.training.parallelism.stages == (5, 6, 6, 6, 6, 3, 1, 0)
+    assert written == load_scenario(scenario({"pp": 8, "stages": [5, 6, 6, 6, 6, 3, 1, 0]}, **keys))
+    assert resolved(written)["training"]["parallelism"]["stages"] == [5, 6, 6, 6, 6, 3, 1, 0]
+    report = simulate(written, limit_memory=False).report
+    assert isinstance(report, TrainingReport)
+    # The less a stage computes, the longer it waits: one further layer, the head alone, and whole stages of six layers.
+    whole, further, last = (report.idle_time_by_stage[stage] for stage in (4, 6, 7))
+    assert whole < min(further, last)

@@ -144,6 +144,20 @@ def test_every_default_is_written_out() -> None:
     }
 
 
+def test_a_placement_in_short_stays_short() -> None:
+    cluster = {"topology": "dgx_h100", "world_size": 8, "placement": {"gpus_per_node": 4}}
+    data = {"name": "demo", "cluster": cluster, "collective": {"operation": "broadcast", "size": "1 MiB"}}
+    scenario_validator().validate(data)
+    scenario = load_scenario(data)
+    assert resolved(scenario)["cluster"]["placement"] == {"gpus_per_node": 4}
+    assert parse_scenario(document.parse(to_yaml(scenario)), scenario.base) == scenario
+    axis = data | {"sweep": {"cluster.placement": [{"gpus_per_node": 4}, {"gpus_per_node": 8}]}}
+    assert [point.scenario.cluster.placement for point in points(load_scenario(axis))] == [
+        {"gpus_per_node": 4},
+        {"gpus_per_node": 8},
+    ]
+
+
 def test_a_default_of_one_algorithm_does_not_bind_the_others() -> None:
     base = {
         "name": "demo",

@@ -175,6 +175,33 @@ def test_a_placement_gives_each_rank_a_gpu_of_its_own() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("topology", "ranks", "used", "line"),
+    [
+        ("gb200_nvl72", 128, 64, ""),
+        ("gb200_nvl72", 128, 72, ""),
+        ("gb200_nvl72", 128, 73, "got 73 GPUs of each node; a node of gb200_nvl72 has 72 GPUs"),
+        ("geforce_server", 8, 8, ""),
+        ("geforce_server", 8, 4, "got 4 GPUs of each node; 8 ranks then need 2 nodes, and geforce_server has 1"),
+        (
+            "fat_tree_1024", 8, 4,
+            "got 4 GPUs of each node; topology fat_tree_1024 has no nodes of one size; write the GPU number of each "
+            "rank",
+        ),
+        ("dgx_a100", 8, 0, "got 0; must be at least 1"),
+    ],
+)  # fmt: skip
+def test_nodes_have_the_gpus_that_are_used_on_each(topology: str, ranks: int, used: int, line: str) -> None:
+    cluster = {"topology": topology, "world_size": ranks, "placement": {"gpus_per_node": used}}
+    assert told({}, cluster) == ([f"cluster.placement: {line}"] if line else [])
+
+
+def test_a_placement_has_no_other_keys() -> None:
+    assert told({}, {"placement": {"gpus_per_nod": 4}}) == [
+        "cluster.placement: got a mapping; must be a list such as [0, 2, 1, 3], or {gpus_per_node: 64}"
+    ]
+
+
 def test_tensors_are_all_reduced_and_add_up_to_the_size() -> None:
     assert told({"tensors": ["512 KiB", "512 KiB"]}) == []
     assert told({"tensors": ["512 KiB"]}) == [

@@ -5,7 +5,8 @@ The inverse of `importing/formats/megatron.py`. An option that has its default i
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from typing import Final
 
 from simulator.basics import dtypes
@@ -177,7 +178,10 @@ def _parallelism(cut: Parallelism, step: TrainingStep) -> Iterator[str]:
         yield "--sequence-parallel"
     if cut.tp_overlap != "none":
         yield "--tp-comm-overlap"
-    if cut.virtual_stages > 1:
+    # A layout says the number of stages per rank, too.
+    if cut.layers_of_stages:
+        yield f"--pipeline-model-parallel-layout '{_layout(cut.layers_of_stages, step.model.mtp_layers)}'"
+    elif cut.virtual_stages > 1:
         yield f"--num-virtual-stages-per-pipeline-rank {cut.virtual_stages}"
     if cut.microbatch_group is not None:
         yield f"--microbatch-group-size-per-virtual-pipeline-stage {cut.microbatch_group}"
@@ -188,9 +192,6 @@ def _parallelism(cut: Parallelism, step: TrainingStep) -> Iterator[str]:
         yield "--account-for-embedding-in-pipeline-split"
     if cut.less[1]:
         yield "--account-for-loss-in-pipeline-split"
-    if cut.layers_of_stages and cut.virtual_stages == 1:
-        yield f"--decoder-first-pipeline-num-layers {cut.layers_of_stages[0]}"
-        yield f"--decoder-last-pipeline-num-layers {cut.layers_of_stages[-1] - step.model.mtp_layers}"
     if cut.cp > 1:
         ring = cut.cp // cut.ulysses
         kind = "a2a" if ring == 1 else "a2a+p2p" if cut.ulysses > 1 else "all_gather" if cut.gathers_keys else "p2p"
@@ -205,3 +206,14 @@ def _parallelism(cut: Parallelism, step: TrainingStep) -> Iterator[str]:
             yield f"--moe-expert-capacity-factor {experts.capacity}"
     if cut.order[-1] == "dp":
         yield "--use-tp-pp-dp-mapping"
+
+
+def _layout(stages: Sequence[int], mtp_layers: int) -> str:
+    """Return the pipeline layout whose stages have these numbers of layers.
+
+    >>> _layout([3, 2, 0], mtp_layers=1)
+    'Ettt|tm|L'
+    """
+    layers = "t" * (sum(stages) - mtp_layers) + "m" * mtp_layers
+    parts = (layers[end - size : end] for size, end in zip(stages, accumulate(stages), strict=True))
+    return f"E{'|'.join(parts)}L"

@@ -67,7 +67,7 @@ _TABLE: Final[Table] = {
     "decoder-last-pipeline-num-layers": Means("last_layers", size),
     "account-for-embedding-in-pipeline-split": Means("first_less", flag),
     "account-for-loss-in-pipeline-split": Means("last_less", flag),
-    "pipeline-model-parallel-layout": NotModelled("layers are distributed evenly over stages"),
+    "pipeline-model-parallel-layout": Means("layout", megatron_settings.read_layout),
     "overlap-p2p-communication-warmup-flush": NotModelled("stages exchange as in plain interleaving"),
     "hierarchical-context-parallel-sizes": Means("context_sizes", words),
     "tp-comm-overlap": Means(f"{_PARALLELISM}.tp_overlap", constant("ring_exchange")),
@@ -205,12 +205,6 @@ def _derive_precision(facts: Facts) -> None:
         facts.derive("training.loss_scaling.rule", "static", "static_scale")
         facts.derive("training.loss_scaling.start", facts.value("static_scale"), "static_scale")
     megatron_settings.derive_low_precision(facts)
-    moments = {facts.value("moment_dtype"), facts.value("second_moment_dtype")}
-    both = ("moment_dtype", "second_moment_dtype")
-    if len(moments) == 1 and None not in moments and "fp8" not in moments:
-        facts.derive("training.optimizer.state_dtype", moments.pop(), *both)
-    elif moments != {None}:
-        facts.not_modelled("both moments have the same dtype, at least 16 bits", *both)
 
 
 def _derive_sharding(facts: Facts) -> None:

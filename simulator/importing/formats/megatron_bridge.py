@@ -78,7 +78,7 @@ _OWN: Final[Table] = {
     "model.num_layers_in_last_pipeline_stage": Means("last_layers", size),
     "model.account_for_embedding_in_pipeline_split": Means("first_less", flag),
     "model.account_for_loss_in_pipeline_split": Means("last_less", flag),
-    "model.pipeline_model_parallel_layout": NotModelled("layers are distributed evenly over stages"),
+    "model.pipeline_model_parallel_layout": Means("layout", megatron_settings.read_layout),
     "model.tp_comm_overlap": Means("tp_comm_overlap", flag),
     "model.ub_tp_comm_overlap": Means("tp_comm_overlap", flag),
     "comm_overlap.tp_comm_overlap": Means("comm_tp_overlap", flag),
@@ -126,6 +126,7 @@ _OWN: Final[Table] = {
     "optimizer.use_distributed_optimizer": Means("distributed_optimizer", flag),
     "optimizer.optimizer_cpu_offload": Means("training.offload", constant("optimizer")),
     "optimizer.exp_avg_dtype": Means("moment_dtype", _DTYPES),
+    "optimizer.exp_avg_sq_dtype": Means("second_moment_dtype", _DTYPES),
     "ddp.use_distributed_optimizer": Means("ddp_distributed_optimizer", flag),
     "ddp.overlap_grad_reduce": Means("ddp_overlap", flag),
     "ddp.overlap_param_gather": NotModelled("parameters are gathered after the update, before the next step"),
@@ -239,8 +240,6 @@ def _derive_precision(facts: Facts) -> None:
     for key in ("grads", "reduce"):
         facts.derive(f"{_PRECISION}.{key}", sums, "reduce_fp32", "ddp_reduce_fp32", otherwise=why)
     megatron_settings.derive_low_precision(facts)
-    if facts.has("moment_dtype"):
-        facts.derive("training.optimizer.state_dtype", facts.value("moment_dtype"), "moment_dtype")
 
 
 def _derive_sharding(facts: Facts) -> None:

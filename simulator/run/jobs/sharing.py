@@ -42,7 +42,7 @@ from simulator.run.jobs.joined_program import BatchExchange, JobProgram, OuterAv
 from simulator.run.jobs.outer import OuterRound, simulated_steps, window_time
 from simulator.run.watchdog import watched
 from simulator.scenario import own_parts
-from simulator.scenario.build_cluster import network_time, to_cluster
+from simulator.scenario.build_cluster import network_time, placed, to_cluster
 from simulator.scenario.build_training import to_step
 from simulator.scenario.jobs_file import JobSetting, JobsFile, OuterSetting
 from simulator.step.plan import plan_step
@@ -213,7 +213,7 @@ def _cluster(file: JobsFile) -> Cluster:
     stragglers: dict[int, float] = {}
     for job in jobs:
         stragglers |= {len(places) + rank: factor for rank, factor in job.cluster.stragglers.items()}
-        places += job.cluster.placement or ()
+        places += placed(job.cluster, job.base)
     spec = jobs[0].cluster.replaced(
         world_size=len(places), stragglers=stragglers, placement=tuple(places), events=file.events
     )
