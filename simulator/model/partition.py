@@ -29,6 +29,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from simulator.basics.dtypes import find
 from simulator.model.expert_partition import ExpertPartition
 from simulator.model.shape import Transformer
 
@@ -90,6 +91,22 @@ class ModelPartition:
     overlap: Overlap = "none"
     # Dtype in which inputs and output gradients of layers' matrices are gathered; None: the activations' dtype
     gather_dtype: str | None = None
+
+    def gathered(self, elements: int) -> tuple[int, str | None]:
+        """Return the number of elements that are gathered for a matrix's `elements`, and their dtype: elements of less
+        than a byte travel as bytes, with their scales.
+
+        Two elements of four bits make a byte, and 16 have a scale of a byte: 9 bytes for 16 elements.
+
+        >>> ModelPartition(gather_dtype="float4_e2m1fn").gathered(32)
+        (18, 'float8_e4m3fn')
+        """
+        if self.gather_dtype is None:
+            return elements, None
+        dtype = find(self.gather_dtype, stored=False)
+        if dtype.itemsize or dtype.matmul is None:
+            return elements, self.gather_dtype
+        return math.ceil(dtype.matmul.cast_bytes * elements), "float8_e4m3fn"
 
     @property
     def experts_apart(self) -> bool:
@@ -181,10 +198,11 @@ def _around_columns(
         # Starts after the input gradient, runs beside the weight gradient, awaited by the next operation.
         yield Communication(f"sum {name} input gradient", "all_reduce", elements, True, inputs, kernels)
         return
-    yield Communication(f"gather {name} input", "all_gather", elements, False, 0, 0, cut.gather_dtype)
+    gathered, dtype = cut.gathered(elements)
+    yield Communication(f"gather {name} input", "all_gather", gathered, False, 0, 0, dtype)
     # Only this rank's tokens were saved; a weight gradient needs every token. A frozen matrix has none.
     if kernels > inputs:
-        yield Communication(f"gather {name} input again", "all_gather", elements, True, 0, inputs, cut.gather_dtype)
+        yield Communication(f"gather {name} input again", "all_gather", gathered, True, 0, inputs, dtype)
     yield Communication(f"scatter {name} input gradient", "reduce_scatter", elements, True, inputs, kernels)
 
 
@@ -197,9 +215,10 @@ def around_rows(name: str, elements: int, cut: ModelPartition, kernels: int = 1)
     if not cut.sequence:
         # Without sequence parallelism the backward pass needs no exchange: every rank has the whole output gradient.
         return (Communication(f"sum {name} output", "all_reduce", elements, False, kernels, kernels),)
+    gathered, dtype = cut.gathered(elements)
     return (
         Communication(f"scatter {name} output", "reduce_scatter", elements, False, kernels, kernels),
-        Communication(f"gather {name} output gradient", "all_gather", elements, True, 0, 0, cut.gather_dtype),
+        Communication(f"gather {name} output gradient", "all_gather", gathered, True, 0, 0, dtype),
     )
 
 

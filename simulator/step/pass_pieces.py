@@ -76,8 +76,7 @@ class PassPieces:
             return PassPieces((Piece(self.cost + other.cost),))
         # Indices of awaited exchanges count from the beginning of the joined pass.
         shifted = tuple(
-            replace(piece, awaited=tuple(len(self.pieces) + place for place in piece.awaited))
-            for piece in other.pieces
+            replace(piece, awaited=tuple(len(self.pieces) + place for place in piece.awaited)) for piece in other.pieces
         )
         return PassPieces(self.pieces + shifted)
 

@@ -237,10 +237,8 @@ def _with_frozen(trained: TrainedParts, parts: Sequence[Module]) -> tuple[Module
 def batch_of(step: TrainingStep, place: int = 0) -> Batch:
     """Return a step's micro-batch from a rank's view; `place` is the rank's index among context-parallel ranks."""
     itemsize, cut = find(step.precision.params).itemsize, step.parallelism.cut(place, step.experts_in_node)
-    # A tensor that is cast before the exchange travels in eight bits; four bits are cast after the exchange. Real
-    # training gathers its own arrays.
-    eight = find(step.precision.matmul, stored=False).bits == 8
-    if step.framework.casts_once and eight and step.lesson is None:
+    # A tensor that is cast before the exchange travels in eight or four bits. Real training gathers its own arrays.
+    if step.framework.casts_once and is_narrow(step.precision.matmul) and step.lesson is None:
         cut = replace(cut, gather_dtype=step.precision.matmul)
     return Batch(
         step.keys.micro_batch_size,

@@ -50,7 +50,8 @@ def all_measured(source: str | None = None, every: int = 1) -> tuple[MeasuredRow
     UnknownNameError
         Unknown source.
     """
-    return of_source((*measured(), *measured_cut(), *measured_fine_tuning(), *measured_recipes()), source, "--source")[::every]
+    rows = (*measured(), *measured_cut(), *measured_fine_tuning(), *measured_recipes())
+    return of_source(rows, source, "--source")[::every]
 
 
 def _row(row: Mapping[str, str], number: int) -> MeasuredRow:

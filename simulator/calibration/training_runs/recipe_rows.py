@@ -30,9 +30,11 @@ def _row(row: Mapping[str, str], number: int) -> MeasuredRow:
     keys = _nested({name: text for name, text in row.items() if "." in name and text})
     keys["name"] = f"{keys['training']['model']}_{row['release']}"
     scenario = load_scenario(keys)
-    tokens = tokens_of_step(scenario)
+    if scenario.training is None:
+        raise ValueError(f"recipes.csv, row {number}: no training")
+    rate = tokens_of_step(scenario, scenario.training) / float(row["step_time_s"])
     return scenario_row(
-        scenario, table=row["table"], line=number, source=row["source"], tokens_per_s=tokens / float(row["step_time_s"])
+        scenario, scenario.training, table=row["table"], line=number, source=row["source"], tokens_per_s=rate
     )
 
 

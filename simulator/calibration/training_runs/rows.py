@@ -302,18 +302,25 @@ def step_of(row: MeasuredRow, framework: Framework, accumulation: int | None = N
     )
 
 
-def tokens_of_step(scenario: Scenario) -> int:
-    """Return the number of tokens in a step of a scenario's training."""
-    step = to_step(scenario.training, scenario.cluster.world_size, scenario.base)
+def tokens_of_step(scenario: Scenario, spec: TrainingSpec) -> int:
+    """Return the number of tokens in a step of a scenario with the training `spec`."""
+    step = to_step(spec, scenario.cluster.world_size, scenario.base)
     replicas = scenario.cluster.world_size // step.parallelism.size
     return step.keys.seq_len * step.keys.micro_batch_size * step.accumulation * replicas
 
 
 def scenario_row(
-    scenario: Scenario, *, table: str, line: int, source: str, tokens_per_s: float, peak: float | None = None
+    scenario: Scenario,
+    spec: TrainingSpec,
+    *,
+    table: str,
+    line: int,
+    source: str,
+    tokens_per_s: float,
+    peak: float | None = None,
 ) -> MeasuredRow:
-    """Return the measured run with the settings of a scenario."""
-    spec, cluster = scenario.training, scenario.cluster
+    """Return the measured run with the settings of a scenario with the training `spec`."""
+    cluster = scenario.cluster
     step = to_step(spec, cluster.world_size, scenario.base)
     return MeasuredRow(
         table=table,

@@ -22,7 +22,6 @@ from simulator.calibration.cells import Count, Number, Tokens, YesNo, among, ent
 from simulator.calibration.training_runs.log_files import read_log
 from simulator.calibration.training_runs.rows import GIB, MeasuredRow, ModelShape, scenario_row, tokens_of_step
 from simulator.model.load import load_transformer
-from simulator.scenario.build_training import to_step
 from simulator.scenario.load import check_single_point, load_scenario
 from simulator.scenario.records import JitterSpec
 from simulator.step.checkpointing import POLICIES
@@ -123,8 +122,8 @@ class _ScenarioRow(_Measurement):
         # A few micro-batches are simulated, and stand for the others of an undisturbed step.
         if scenario.cluster.jitter != JitterSpec() or scenario.cluster.events:
             raise ValueError(f"scenario: got {self.scenario!r}, whose cluster has jitter or events; remove both keys")
-        tokens = tokens_of_step(scenario)
-        return scenario_row(scenario, **self.figures(table, line, folder, scenario.cluster.world_size, tokens))
+        tokens = tokens_of_step(scenario, spec)
+        return scenario_row(scenario, spec, **self.figures(table, line, folder, scenario.cluster.world_size, tokens))
 
 
 class UserRow(_Measurement):

@@ -45,9 +45,7 @@ def _order(shape: PipelineShape) -> Order:
     )
 
 
-def one_after_one(
-    forward: list[Pass], backward: list[Pass], warm_up: int, *, paired: bool = False
-) -> tuple[Slot, ...]:
+def one_after_one(forward: list[Pass], backward: list[Pass], warm_up: int, *, paired: bool = False) -> tuple[Slot, ...]:
     """Return a rank's order: `warm_up` forward passes, then forward and backward passes by turns, then the rest of the
     backward passes.
 
