@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, replace
 from io import StringIO
@@ -30,6 +30,8 @@ from simulator.scenario.build_training import to_step
 from simulator.scenario.jobs_file import load_jobs
 from simulator.scenario.load import load_scenario
 from simulator.scenario.records import Scenario
+from simulator.step.checkpointing import MODULES
+from simulator.step.framework import GRAPH_SCOPES
 from simulator.step.pipelines.schedule import SCHEDULES
 from simulator.step.plan import plan_step
 from simulator.step.spec import Updater
@@ -102,6 +104,12 @@ class Draw:
     def some(self, share: float, **keys: Sequence[Any]) -> dict[str, Any]:
         """Return some of the keys, each with this probability, with one of its values."""
         return {key: self.pick(*values) for key, values in keys.items() if self.chance(share)}
+
+    def some_of(self, choices: Iterable[str]) -> list[str]:
+        """Return some of the choices, at least one, in their order."""
+        names = list(choices)
+        kept = [name for name in names if self.chance(0.5)]
+        return kept or [self.pick(*names)]
 
     def between(self, low: float, high: float) -> float:
         """Return a number between two others."""
@@ -216,6 +224,13 @@ def training_scenario(seed: int, family: int = 34, **fixed: Any) -> dict[str, An
         training |= draw.some(0.15, optimizer=("paged_adam", "paged_adam_8bit"))
     if "trainable" not in training and "lora" not in training and not segments:
         training |= draw.some(0.15, mtp_layers=(1, 2))
+    graphs = ("full_iteration", *(draw.some_of(GRAPH_SCOPES) for _ in range(2)))
+    training |= draw.some(0.2, cuda_graphs=graphs)
+    if "activation_checkpointing" not in training:
+        modules = [name for name in MODULES if experts or "moe" not in name and "expert" not in name]
+        training |= draw.some(0.25, activation_checkpointing=(draw.some_of(modules),))
+    if parallelism.get("ep", 1) > 1 and parallelism.get("schedule", "interleaved") == "interleaved":
+        parallelism["experts"] |= draw.some(0.4, overlap=(True,))
     return made | {"training": training | fixed}
 
 

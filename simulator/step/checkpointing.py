@@ -38,7 +38,7 @@ MODULES: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
         "moe": frozenset(
             (
                 *("shared up", "shared activation", "shared down", "router", "dispatch", "sort by expert", "up"),
-                *("activation", "down", "sort by sender", "combine"),
+                *("activation", "down", "expert bias", "sort by sender", "combine"),
             )
         ),
         "moe_act": frozenset(("activation",)),

@@ -106,6 +106,18 @@ def test_calibration_finds_the_constants_of_a_slower_cluster() -> None:
     assert [one.time_error for one in rest] == pytest.approx([0.0, 0.0], abs=0.01)
 
 
+def test_calibration_finds_a_slow_host() -> None:
+    # Steps of 512 and 1,024 tokens, in which kernels wait for a host 1.7 times as slow as the shipped one.
+    shipped = load_framework("nemo")
+    slow = replace(shipped, issue=1.7 * shipped.issue)
+    rows = [replace(_row(8, 1, accumulation=count), seq_len=length) for count, length in ((1, 512), (2, 512), (2, 1024))]
+    played = play_rows(rows, {"nemo": slow}, 1)
+    measured = [replace(row, tokens_per_s=row.step_time / one.step_time) for row, one in zip(rows, played, strict=True)]
+    own = calibrated(measured, shipped).framework
+    assert own.issue == pytest.approx(slow.issue, rel=0.1)
+    assert (own.kernel_time, own.network_time) == pytest.approx((1, 1), abs=0.1)
+
+
 def test_runs_that_the_shipped_constants_predict_change_nothing() -> None:
     rows = [_row(8, 1), _row(64, 1)]
     shipped = load_framework("nemo")

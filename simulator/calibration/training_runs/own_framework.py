@@ -5,12 +5,13 @@ one cluster. Three numbers are fitted, each with a prior at the shipped value:
 
     kernel_time     factor on every kernel's duration            prior: a factor of 1.15 up or down (one sigma)
     network_time    factor on every transfer's duration          prior: a factor of 1.5 up or down
-    issue           the host's time to issue a kernel            prior: 5 us more or less; never negative
+    issue           the host's time to launch a kernel           prior: a factor of 2 up or down
 
 The numbers minimise the sum of squares of ln(measured / simulated) / s over the runs, and of the distances from the
 priors in sigmas (maximum a posteriori, for normal errors): a single run cannot move three numbers far, and many runs
 outweigh the priors. Derivatives come from differences at the shipped values, because times are nearly linear in the
-constants; each later trial corrects the derivatives (Broyden) [1]_.
+constants; each later trial corrects the derivatives (Broyden) [1]_. The trial for the host is half as slow again, since
+a step shows no host that is ahead of its GPU.
 
 A run's own error s is 2 to 50 %: the value under which the measured runs are most probable, whatever the constants
 (evidence) [2]_. Runs that the three numbers explain give a small s, and move the constants; runs that contradict each
@@ -43,13 +44,11 @@ from simulator.step.framework import Framework
 # Relative errors of a run besides the constants that are tried. Repeated runs of one setting spread by 1 to 3 % in most
 # sources; settings that are simulated differently well spread by up to 50 %.
 _OWN_ERRORS: Final = (0.02, 0.03, 0.05, 0.08, 0.12, 0.2, 0.3, 0.5)
-# Sigmas of the priors: of the logarithms of both factors, and of the issue time [s].
-_PRIOR: Final = (math.log(1.15), math.log(1.5), 5e-6)
+# Sigmas of the priors: of the logarithms of three factors, the last on the host's time (as in prediction_intervals.py).
+_PRIOR: Final = (math.log(1.15), math.log(1.5), math.log(2.0))
 # Distance of the trials for derivatives, in the same units.
-_TRIAL: Final = (0.02, 0.05, 1e-6)
+_TRIAL: Final = (0.02, 0.05, math.log(1.5))
 _ROUNDS: Final = 4
-# A host that needs less time than this to issue a kernel never holds a GPU up [s].
-_NO_ISSUE: Final = 1e-8
 # A round that moves every constant by less than this many sigmas is the last.
 _SETTLED: Final = 0.02
 # Smallest and largest factors: a calibration beyond them would hide a wrong setting.
@@ -119,11 +118,11 @@ def calibrated(
     slopes = np.stack([(errors(trial) - left) / trial.sum() for trial in trials], axis=1)
     sigma = own_error(slopes, before)
     for _ in range(_ROUNDS):
-        target = _within(_least(slopes, left - slopes @ at, sigma), framework)
+        target = _within(_least(slopes, left - slopes @ at, sigma))
         moved = errors(target)
         # A step too far is halved once: times are convex in the constants.
         if _misfit(moved, target, sigma) > _misfit(left, at, sigma):
-            target = _within((at + target) / 2, framework)
+            target = _within((at + target) / 2)
             moved = errors(target)
         if _misfit(moved, target, sigma) > _misfit(left, at, sigma):
             break
@@ -136,7 +135,7 @@ def calibrated(
         if settled:
             break
     # Linear around the solution, without each run in turn.
-    without = _without(slopes, left - slopes @ at, sigma, framework)
+    without = _without(slopes, left - slopes @ at, sigma)
     if len(rows) > 1 and float(np.sum(without**2)) > float(np.sum(before**2)):
         at, left, without = np.zeros(3), before, before
     return OwnFramework(_moved(framework, at), tuple(before.tolist()), tuple(left.tolist()), tuple(without.tolist()))
@@ -168,7 +167,7 @@ def own_error(slopes: Floats, errors: Floats) -> float:
     return max(_OWN_ERRORS, key=evidence)
 
 
-def _without(slopes: Floats, offset: Floats, sigma: float, framework: Framework) -> Floats:
+def _without(slopes: Floats, offset: Floats, sigma: float) -> Floats:
     """Return the error of each run, predicted by a calibration to the other runs; empty for a single run."""
     import numpy as np
 
@@ -176,7 +175,7 @@ def _without(slopes: Floats, offset: Floats, sigma: float, framework: Framework)
     for place in range(len(offset)):
         rest = np.arange(len(offset)) != place
         if rest.any():
-            errors.append(offset[place] + slopes[place] @ _within(_least(slopes[rest], offset[rest], sigma), framework))
+            errors.append(offset[place] + slopes[place] @ _within(_least(slopes[rest], offset[rest], sigma)))
     return np.array(errors)
 
 
@@ -191,23 +190,21 @@ def steps_simulated(rows: int) -> int:
 
 
 def _moved(framework: Framework, at: Floats) -> Framework:
-    """Return a framework with its constants moved from the shipped values: ln factor, ln factor, seconds."""
-    kernels, network, issue = at.tolist()
-    seconds = framework.issue + issue
+    """Return a framework with its constants moved from the shipped values by the logarithms of three factors."""
+    kernels, network, host = map(math.exp, at.tolist())
     return replace(
         framework,
-        kernel_time=framework.kernel_time * math.exp(kernels),
-        network_time=framework.network_time * math.exp(network),
-        issue=seconds if seconds > _NO_ISSUE else 0.0,
+        kernel_time=framework.kernel_time * kernels,
+        network_time=framework.network_time * network,
+        issue=framework.issue * host,
     )
 
 
-def _within(at: Floats, framework: Framework) -> Floats:
-    """Return distances from the shipped values within the allowed range; the issue time is never negative."""
+def _within(at: Floats) -> Floats:
+    """Return distances from the shipped values within the allowed range."""
     import numpy as np
 
-    low, high = [-_MOST, -_MOST, -framework.issue], [_MOST, _MOST, math.inf]
-    return np.clip(at, low, high)
+    return np.clip(at, -_MOST, _MOST)
 
 
 def _least(slopes: Floats, offset: Floats, sigma: float) -> Floats:
