@@ -11,6 +11,7 @@ from typing import Final
 from simulator.basics.dtypes import find as find_dtype
 from simulator.model.adapters import until_saved
 from simulator.model.kernel import Elementwise, Kernel, Matmul
+from simulator.model.layer import LAST_UNNEEDED
 from simulator.model.operation import Batch, Operation, Saved
 from simulator.model.shape import Transformer
 
@@ -26,7 +27,7 @@ _SCALED: Final = 64
 
 
 def until_needed(operations: tuple[Operation, ...]) -> tuple[Operation, ...]:
-    """Return a layer's operations without those at the end that no backward pass needs: the MLP's last matmul and
+    """Return a layer's operations without those at the end that no backward pass needs: its last matmul and
     addition.
 
     PyTorch's non-reentrant checkpointing ends the recompute when the last tensor is saved (torch.utils.checkpoint,
@@ -36,7 +37,7 @@ def until_needed(operations: tuple[Operation, ...]) -> tuple[Operation, ...]:
     # Only the next layer reads these outputs, and checkpointing has saved its input. Experts' outputs are recomputed
     # only if combine saves them.
     end, experts = len(operations), any(op.name == "router" for op in operations)
-    while end and operations[end - 1].name in ("residual2", *(() if experts else ("down",))):
+    while end and operations[end - 1].name in (*LAST_UNNEEDED, *(() if experts else ("down",))):
         if operations[end - 1].saves_own:
             last = operations[end - 1]
             return (*operations[: end - 1], replace(last, forward=until_saved(last.forward)))
