@@ -30,7 +30,7 @@ _BLOCKS: Final = {
     "E": (feed_forward_block, "norm2", "residual2"),
 }
 # Operations whose outputs only the next layer reads, where a layer ends with them.
-LAST_UNNEEDED: Final = ("mamba out", "mamba residual", "proj", "residual1", "residual2")
+LAST_UNNEEDED: Final = ("mamba out", "mamba residual", "proj", "residual1", "latent up", "shared add", "residual2")
 
 
 @dataclass(frozen=True, slots=True)

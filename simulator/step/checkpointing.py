@@ -241,6 +241,8 @@ def _modules(operations: tuple[Operation, ...], everything: int, names: set[str]
     inside = frozenset[str]().union(*(MODULES[name] for name in modules))
     again = tuple(op for op in operations if op.name in inside)
     outputs = {f"{op.name} output" for op in again if op.name in ("attention", "down", "combine", "shared down")}
+    if "latent up" in present:
+        outputs.discard("combine output")
     saved = {tensor.name: tensor for op in operations for tensor in op.saved}
     freed = sum(tensor.nbytes for name, tensor in saved.items() if tensor.source in inside and name not in outputs)
     # The norms before attention and before the feed-forward block are two functions.
@@ -256,8 +258,11 @@ def _needed(again: list[Operation], tensors: list[Saved]) -> list[Operation]:
     order after the exchange. The mask of a dropout behind the region is kept from the forward pass.
     """
     outputs = any(saved.source == "down" for saved in tensors)
-    while again and again[-1].name.startswith((*LAST_UNNEEDED, "down", "sort by sender", "combine", "latent up")):
+    while again and again[-1].name.startswith((*LAST_UNNEEDED, "down", "sort by sender", "combine")):
         last = again[-1]
+        # The matrix after latent experts saves its input.
+        if last.name == "combine" and any(saved.source == "combine" for saved in tensors):
+            break
         if outputs and (last.name in ("down", "sort by sender") or (last.name == "combine" and last.communications)):
             break
         again = again[:-1]

@@ -31,6 +31,7 @@ from simulator.model.trained import operation_parameter, parameter_path
 from simulator.step.checkpointing import kept
 from simulator.step.framework import GRAPH_SCOPES
 from simulator.step.kernel_table import kernel_rows
+from simulator.step.kernels.framework_operations import until_needed
 from simulator.step.spec import bare_step
 
 CONFIG: dict[str, Any] = {
@@ -276,10 +277,23 @@ def test_recompute_of_a_mixer(policy: str, again: list[str]) -> None:
     assert found.nbytes + found.recomputed == pytest.approx(saved_bytes(operations), rel=0.1)
 
 
-def test_recomputed_experts_include_the_matrices_around_them() -> None:
+@pytest.mark.parametrize(
+    ("policy", "again"), [("full", slice(None)), ("moe", slice(1, -2)), ("feed_forward", slice(-5))]
+)
+def test_recomputed_experts_include_the_matrices_around_them(policy: str, again: slice) -> None:
     operations = layer_operations(hybrid().of_layer(3), BATCH)
-    found = kept("moe", 3, hybrid(), operations, 2 * TOKENS * 16)
-    assert [op.name for op in found.operations] == [op.name for op in operations][1:-2]
+    found = kept(policy, 3, hybrid(), operations, 2 * TOKENS * 16)
+    assert found.operations == operations[again]
+    assert found.nbytes + found.recomputed >= saved_bytes(operations)
+
+
+def test_a_recompute_ends_where_only_the_next_layer_reads() -> None:
+    """The matrix after latent experts needs its input, and nothing needs its output."""
+    model = hybrid()
+    ends = [until_needed(layer_operations(model.of_layer(layer), BATCH))[-1].name for layer in range(4)]
+    assert ends == ["mamba scan", "attention", "activation", "combine"]
+    operations = layer_operations(model.of_layer(3), BATCH)
+    assert kept("selective_op", 3, model, operations, 2 * TOKENS * 16).operations[-1].name == "combine"
 
 
 def test_a_graph_of_mixers_is_a_scope_of_its_own() -> None:

@@ -52,10 +52,10 @@ def second_maps(model: Transformer, batch: Batch) -> tuple[Matmul, ...]:
     torchtitan saves every second matmul's output, and its layers have separate matrices for queries, keys and values,
     and for gate and up.
     """
-    keys = Matmul("keys", batch.tokens, model.kv_width, model.hidden_size)
+    keys = (Matmul("keys", batch.tokens, model.kv_width, model.hidden_size),) if "*" in model.layer_blocks else ()
     # Grouped matmuls of experts run again as whole operations.
     width = model.ffn_size * (model.shared_experts if model.num_experts else 1)
-    return (keys, Matmul("up", batch.tokens, width, model.hidden_size)) if model.gated and width else (keys,)
+    return (*keys, Matmul("up", batch.tokens, width, model.hidden_size)) if model.gated and width else keys
 
 
 def with_copies(
