@@ -48,7 +48,7 @@ def mamba_block(parts: Parts, hidden: Array) -> Array:
     (projected,) = parts.run(first, [hidden], [parts.inside(here.projected)])
     del hidden
     # Matrix units take operands of two bytes as they are; with wider operands the step's dtype counts.
-    dtype = projected.dtype if batch.itemsize == _HALF else None
+    dtype = ("float16" if batch.float16 else projected.dtype) if batch.itemsize == _HALF else None
     scan = _Scan(here, batch, dtype).operation(saved_as(projected))
     (scanned,) = parts.run(scan, [projected], [parts.inside(here.inner)])
     del projected

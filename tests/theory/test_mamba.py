@@ -204,6 +204,8 @@ def test_wider_activations_take_the_dtype_of_the_steps_matmuls() -> None:
     narrow, wide = (mixer(Batch(2, 64, itemsize=size))["mamba scan"] for size in (2, 4))
     products = [[k.dtype for k in scan.forward if isinstance(k, Matmul)] for scan in (narrow, wide)]
     assert products == [["bfloat16"] * 3, [None] * 3]
+    scan = mixer(replace(BATCH, float16=True))["mamba scan"]
+    assert {k.dtype for k in scan.backward if isinstance(k, Matmul)} == {"float16"}
     assert flops(narrow.forward) == flops(wide.forward)
 
 
