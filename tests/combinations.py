@@ -227,7 +227,7 @@ def training_scenario(seed: int, family: int = 34, **fixed: Any) -> dict[str, An
     graphs = ("full_iteration", *(draw.some_of(GRAPH_SCOPES) for _ in range(2)))
     training |= draw.some(0.2, cuda_graphs=graphs)
     if "activation_checkpointing" not in training:
-        modules = [name for name in MODULES if experts or "moe" not in name and "expert" not in name]
+        modules = [name for name in MODULES if experts or ("moe" not in name and "expert" not in name)]
         training |= draw.some(0.25, activation_checkpointing=(draw.some_of(modules),))
     if parallelism.get("ep", 1) > 1 and parallelism.get("schedule", "interleaved") == "interleaved":
         parallelism["experts"] |= draw.some(0.4, overlap=(True,))

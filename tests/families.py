@@ -22,6 +22,22 @@ def _rotary(
     } | more  # fmt: skip
 
 
+def _nemotron(
+    hidden: int, ffn: int, kv_heads: int, mamba_heads: int, pattern: str, experts: int = 0, **more: Any
+) -> dict[str, Any]:
+    """Return the keys of a config.json of a hybrid; with experts, `ffn` is the width of each."""
+    keys = _rotary("nemotron_h", hidden, ffn, len(pattern), 32, kv_heads, 131072, head_dim=128) | {
+        "hybrid_override_pattern": pattern, "mamba_num_heads": mamba_heads, "mamba_head_dim": 64, "n_groups": 8,
+        "ssm_state_size": 128, "conv_kernel": 4, "chunk_size": 128,
+    }  # fmt: skip
+    if experts:
+        keys |= {
+            "n_routed_experts": experts, "moe_intermediate_size": ffn, "n_shared_experts": 1,
+            "moe_shared_expert_intermediate_size": 2 * ffn, "n_group": 1, "topk_group": 1,
+        }  # fmt: skip
+    return keys | more
+
+
 CONFIGS: Final[dict[str, dict[str, Any]]] = {
     "santacoder": {
         "model_type": "gpt_bigcode",
@@ -334,6 +350,20 @@ CONFIGS: Final[dict[str, dict[str, Any]]] = {
         "num_channels": 3,
         "num_labels": 1000,
     },
+    "nemotron_h_8b": _nemotron(4096, 21504, 8, 128, "M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M-"),
+    "nemotron_3_nano": _nemotron(
+        2688, 1856, 2, 64, "MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME", 128, num_experts_per_tok=6
+    ),
+    "nemotron_3_super": _nemotron(
+        4096,
+        2688,
+        2,
+        128,
+        "MEMEMEM*EMEMEMEM*EMEMEMEM*EMEMEMEMEM*EMEMEMEMEM*EMEMEMEMEM*EMEMEMEMEM*EMEMEMEM*EMEMEMEME",
+        512,
+        num_experts_per_tok=22,
+        moe_latent_size=1024,
+    ),
 }
 COUNTS: Final[dict[str, int]] = {
     "santacoder": 1_124_886_528,
@@ -411,6 +441,10 @@ COUNTS: Final[dict[str, int]] = {
     "vit_b16": 86_567_656,
     "vit_l16": 304_326_632,
     "vit_b32": 88_224_232,
+    "nemotron_h_8b": 8_100_852_736,
+    # With a number per expert and layer, as GLM-4.5-Air.
+    "nemotron_3_nano": 31_577_937_344 + 23 * 128,
+    "nemotron_3_super": 120_668_687_360 + 40 * 512,
 }
 ON_THE_HUB: Final = frozenset(
     {
@@ -473,7 +507,8 @@ _SMALL: Final[dict[str, Any]] = {
     "ffn_hidden_size": 128, "word_embed_proj_dim": 64, "sliding_window": 8, "attention_chunk_size": 8,
     "intermediate_size_mlp": 192, "moe_intermediate_size": 32, "shared_expert_intermediate_size": 64,
     "num_local_experts": 4, "num_experts": 4, "n_routed_experts": 4, "image_size": 28, "patch_size": 4,
-    "num_labels": 96, "num_kv_heads": 4,
+    "num_labels": 96, "num_kv_heads": 4, "mamba_num_heads": 8, "mamba_head_dim": 8, "n_groups": 4, "ssm_state_size": 16,
+    "chunk_size": 16, "moe_shared_expert_intermediate_size": 64, "moe_latent_size": 32,
 }  # fmt: skip
 # Keys of which some file of the family has another value.
 _ALWAYS: Final[dict[str, dict[str, Any]]] = {
@@ -495,4 +530,8 @@ def small(name: str, layers: int) -> dict[str, Any]:
         made["num_experts_per_tok"] = min(2, keys["num_experts_per_tok"])
     if "first_k_dense_replace" in keys:
         made["first_k_dense_replace"] = min(1, layers)
+    if "hybrid_override_pattern" in keys:
+        # Every kind of layer, for few layers too.
+        blocks = "*EM-" if "E" in keys["hybrid_override_pattern"] else "*M-"
+        made["hybrid_override_pattern"] = (blocks * layers)[:layers]
     return made | _ALWAYS.get(keys["model_type"], {})

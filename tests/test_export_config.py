@@ -91,6 +91,7 @@ MEGATRON: dict[str, dict[str, Any]] = {
     "loss": {"loss": "fused", "sharding": {"strategy": "zero1", **ONE_BUCKET}},
     "native loss": {"loss": "native", "sharding": {"strategy": "zero1", **ONE_BUCKET}},
     "gpt": {"model": "gpt2_xl", "seq_len": 1024, "sharding": {"strategy": "zero1", **ONE_BUCKET}},
+    "hybrid": {"model": "nemotron_3_super", "sharding": {"strategy": "zero1", **ONE_BUCKET}, "parallelism": {"ep": 8}},
     "qwen": {"model": "qwen3_30b_a3b", "sharding": {"strategy": "zero1", **ONE_BUCKET}},
 }  # fmt: skip
 DEEPSPEED: dict[str, dict[str, Any]] = {

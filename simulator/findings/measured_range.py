@@ -181,6 +181,7 @@ def _unlike(model: Model, seq_len: int) -> tuple[str, ...]:
         "windows of attention": any(0 < window < seq_len for window in model.windows),
         "attention and MLP side by side": model.form in ("parallel", "shared"),
         "norms after attention and MLP": model.form in ("post", "both", "sum"),
+        "Mamba-2 mixers": model.mamba is not None,
         "attention sinks": model.sinks,
         "a soft-cap": model.score_cap or model.logit_cap,
     }

@@ -27,6 +27,7 @@ _NEEDED: Final = {"shape.num_layers": "layers", "shape.hidden_size": "hidden siz
 _DENSE: Final = ("llama", "gpt2", "qwen2", "qwen3", "gpt_neox", "starcoder2", "stablelm")
 _SPARSE: Final = ("mixtral", "granitemoe", "qwen3_moe", "glm4_moe", "gpt2")
 _LATENT: Final = ("deepseek_v3",)
+_HYBRID: Final = ("nemotron_h",)
 # Fields of a Transformer that the facts name, with words for a message.
 _FEATURES: Final = {
     "norm": "norm",
@@ -115,6 +116,7 @@ def _family_model(shape: dict[str, Any], seq_len: int, vocab: int) -> tuple[dict
     """Return the config.json of the family with the most of the sizes and features, and its model."""
     keys = _config_keys(shape, seq_len, vocab)
     families = _LATENT if "kv_rank" in shape else _SPARSE if shape.get("num_experts") else _DENSE
+    families = _HYBRID if "blocks" in shape else families
     best: tuple[tuple[int, int], dict[str, Any], Transformer] | None = None
     for family in families:
         reader = ConfigKeys(Document("model", {**keys, "model_type": family}), seq_len)
@@ -164,6 +166,14 @@ def _config_keys(shape: dict[str, Any], seq_len: int, vocab: int) -> dict[str, A
             "q_lora_rank": shape.get("query_rank"), "kv_lora_rank": shape["kv_rank"],
             "qk_nope_head_dim": shape.get("plain_dim", 128), "qk_rope_head_dim": shape.get("rotary_dim", 64),
             "v_head_dim": shape.get("value_dim", 128), "topk_method": "noaux_tc" if shape.get("router_bias") else "",
+        }  # fmt: skip
+    if "blocks" in shape:
+        keys |= {
+            "hybrid_override_pattern": shape["blocks"], "mamba_num_heads": shape["mamba_heads"],
+            "mamba_head_dim": shape["mamba_head_dim"], "n_groups": shape["mamba_groups"],
+            "ssm_state_size": shape["mamba_state"], "moe_latent_size": shape.get("expert_latent"),
+            "moe_shared_expert_intermediate_size": shared * ffn,
+            "head_dim": shape.get("head_dim", hidden // heads),
         }  # fmt: skip
     # Null is a value of this key alone: queries from the input.
     return {name: value for name, value in keys.items() if value is not None or name == "q_lora_rank"}

@@ -83,6 +83,16 @@ def read_layout(value: Any) -> tuple[int, ...]:
     return layers_of_layout(text(value))
 
 
+def _blocks(value: Any) -> str:
+    """Return the block of each layer from the pattern of a hybrid, without marks of pipeline stages and without the
+    patterns of layers that predict further tokens, which stand behind a slash.
+    """
+    blocks = str(value).partition("/")[0].replace("|", "")
+    if not blocks or not set(blocks) <= set("M*-E") or len(blocks) > _MOST_LAYERS:
+        raise ValueError(f"got {str(value)[:60]!r}; must be letters M, *, - and E, such as M-M*-")
+    return blocks
+
+
 # Numbers of the model and of its partitioning, by Megatron-LM's names.
 ARCHITECTURE: Final = {
     "num-layers": Means("shape.num_layers", size),
@@ -102,6 +112,13 @@ ARCHITECTURE: Final = {
     "moe-router-group-topk": Means("shape.active_groups", size),
     "moe-layer-freq": Means("expert_pattern", _layer_pattern),
     "moe-router-enable-expert-bias": Means("shape.router_bias", flag),
+    "moe-latent-size": Means("shape.expert_latent", size),
+    "hybrid-override-pattern": Means("shape.blocks", _blocks),
+    "hybrid-layer-pattern": Means("shape.blocks", _blocks),
+    "mamba-num-heads": Means("mamba.heads", size),
+    "mamba-head-dim": Means("mamba.head_dim", size),
+    "mamba-num-groups": Means("mamba.groups", size),
+    "mamba-state-dim": Means("mamba.state", size),
     "multi-latent-attention": Means("latent", flag),
     "q-lora-rank": Means("latent.query_rank", size),
     "kv-lora-rank": Means("latent.kv_rank", size),
@@ -146,6 +163,8 @@ def derive_shape(facts: Facts) -> None:
                         ("mlp_bias", True)):  # fmt: skip
         if not facts.has(f"shape.{fact}"):
             facts.derive(f"shape.{fact}", value, "shape.hidden_size")
+    if facts.has("shape.blocks"):
+        _derive_blocks(facts, hidden)
     # The width of a gated MLP is two thirds of 4 h, as a multiple of 64.
     gated = int(4 * hidden * 2 / 3) // 64 * 64 if facts.value("shape.gated") else 4 * hidden
     dense = facts.value("ffn", gated)
@@ -178,6 +197,15 @@ def derive_shape(facts: Facts) -> None:
             facts.derive(f"shape.{fact}", facts.value(f"latent.{fact}", size_of), f"latent.{fact}", "latent")
         if facts.has("latent.query_rank"):
             facts.derive("shape.query_rank", facts.value("latent.query_rank"), "latent.query_rank")
+
+
+def _derive_blocks(facts: Facts, hidden: int) -> None:
+    """Add the facts of a hybrid: the number of layers, and sizes of Mamba-2 with the defaults of Megatron-LM."""
+    if not facts.has("shape.num_layers"):
+        facts.derive("shape.num_layers", len(facts.value("shape.blocks")), "shape.blocks")
+    head_dim = facts.value("mamba.head_dim", 64)
+    for fact, default in (("heads", 2 * hidden // head_dim), ("head_dim", 64), ("groups", 8), ("state", 128)):
+        facts.derive(f"shape.mamba_{fact}", facts.value(f"mamba.{fact}", default), f"mamba.{fact}", "shape.blocks")
 
 
 def _derive_experts(facts: Facts, dense: int, width: int) -> None:

@@ -39,7 +39,7 @@ def expert_communications(
     # Every rank receives every token and drops the tokens of other ranks' experts; outputs are summed by a
     # reduce-scatter.
     if cut.exchange.dispatch == "all_gather":
-        elements = tokens * model.hidden_size * cut.ranks
+        elements = tokens * model.expert_width * cut.ranks
         dispatch = (
             _moved("tokens of all", "all_gather", elements, cut.exchange.sent_dtype, backward=False, after=False),
             _moved("gradients of all tokens' sum", "reduce_scatter", elements, None, backward=True, after=True),
@@ -64,7 +64,7 @@ def expert_communications(
 
 def _sent(model: Transformer, tokens: int, cut: ExpertPartition) -> Iterator[tuple[ExpertGroup, int]]:
     """Yield the process groups in which a rank's `tokens` are exchanged concurrently, each with the number of elements
-    (copies of tokens x hidden size) that the rank sends in the group, the part for the rank itself included.
+    (copies of tokens x width) that the rank sends in the group, the part for the rank itself included.
 
     `cut` distributes the experts over ranks and names the dispatch. With the dispatch "deduplicated", a token is sent
     once to each node with at least one of the token's experts, and is forwarded there once to each rank with such an
@@ -73,12 +73,12 @@ def _sent(model: Transformer, tokens: int, cut: ExpertPartition) -> Iterator[tup
     dispatches a token is sent once for each chosen expert, in one exchange.
     """
     if cut.exchange.dispatch != "deduplicated":
-        yield "experts", cut.chosen(model, tokens) * model.hidden_size
+        yield "experts", cut.chosen(model, tokens) * model.expert_width
         return
     if cut.nodes > 1:
-        yield "experts rail", round(tokens * cut.distinct(model, cut.nodes)) * model.hidden_size
+        yield "experts rail", round(tokens * cut.distinct(model, cut.nodes)) * model.expert_width
     group: ExpertGroup = "experts node" if cut.nodes > 1 else "experts"
-    yield group, round(tokens * cut.distinct(model, cut.ranks)) * model.hidden_size
+    yield group, round(tokens * cut.distinct(model, cut.ranks)) * model.expert_width
 
 
 def _exchanged(
@@ -96,7 +96,7 @@ def around_expert_columns(
     """Return the exchanges around experts' first matrices, if cut over ranks; `tokens` counts the gathered tokens."""
     if cut.tensor == 1:
         return ()
-    elements, after = tokens * model.hidden_size, backward_kernels
+    elements, after = tokens * model.expert_width, backward_kernels
     return (
         Communication("gather experts' tokens", "all_gather", elements, False, 0, 0, group=_CUT),
         Communication("scatter experts' tokens gradient", "reduce_scatter", elements, True, after, after, group=_CUT),
@@ -107,7 +107,7 @@ def around_expert_rows(tokens: int, model: Transformer, cut: ExpertPartition) ->
     """Return the exchanges around experts' second matrices, if cut over ranks; `tokens` counts the gathered tokens."""
     if cut.tensor == 1:
         return ()
-    elements = tokens * model.hidden_size
+    elements = tokens * model.expert_width
     return (
         Communication("scatter experts' outputs", "reduce_scatter", elements, False, 1, 1, group=_CUT),
         Communication("gather experts' outputs gradient", "all_gather", elements, True, 0, 0, group=_CUT),

@@ -14,10 +14,12 @@ from typing import Any, Final
 from simulator.basics.errors import one_of
 from simulator.model.config_keys import MOST_LAYERS, ConfigKeys
 from simulator.model.encoders import bert, roberta, vit
-from simulator.model.shape import LatentAttention
+from simulator.model.shape import LatentAttention, Mamba
 
 # Entries of `layer_types`, and whether such a layer has a window.
 _ATTENDED: Final = MappingProxyType({"full_attention": False, "sliding_attention": True, "chunked_attention": True})
+# Blocks of layers by their words in `layers_block_type`.
+_BLOCKS: Final = MappingProxyType({"mamba": "M", "attention": "*", "mlp": "-", "moe": "E"})
 # OPTLearnedPositionalEmbedding adds two rows.
 _OPT_OFFSET: Final = 2
 
@@ -524,6 +526,63 @@ def _llama4(config: ConfigKeys) -> dict[str, Any]:
     }
 
 
+def _nemotron_h(config: ConfigKeys) -> dict[str, Any]:
+    """Return the Transformer fields for a Nemotron-H config.json: layers of one block each, attention without
+    positions, and MLPs of two matrices.
+    """
+    for key in ("use_bias", "mamba_proj_bias"):
+        config.must_be(key, False, "biases of the matrices of Mamba-2 are not modelled")
+    config.must_be("use_conv_bias", True, "a convolution without bias is not modelled")
+    head_dim = config.size(config.first("head_dim", "attention_head_dim"))
+    blocks = _blocks_of(config)
+    keys = _rotary(config, head_dim) | {"gated": False, "positions": "none", "blocks": blocks}
+    bias = config.flag("attention_bias", default=False)
+    keys |= {"attention_bias": bias, "output_bias": bias, "mlp_bias": config.flag("mlp_bias", default=False)}
+    if "M" in blocks:
+        sizes = {"heads": "mamba_num_heads", "head_dim": "mamba_head_dim", "groups": "n_groups",
+                 "state": "ssm_state_size"}  # fmt: skip
+        read = {name: config.size(key) for name, key in sizes.items()}
+        config.divides(("n_groups",), read["groups"], "mamba_num_heads", read["heads"])
+        taps, chunk = config.size("conv_kernel", default=4), config.size("chunk_size", default=128)
+        keys["mamba"] = Mamba(**read, taps=taps, chunk=chunk)
+    if "E" not in blocks:
+        return keys
+    experts, active = _chosen(config, "n_routed_experts")
+    groups, active_groups = _chosen_groups(config, experts, active)
+    width = config.size("moe_intermediate_size")
+    shared = config.size("moe_shared_expert_intermediate_size", default=0, least=0)
+    # The shared expert counts as several experts of the routed experts' width.
+    config.divides(("moe_intermediate_size",), width, "moe_shared_expert_intermediate_size", shared)
+    return keys | {
+        "num_experts": experts,
+        "active_experts": active,
+        "expert_groups": groups,
+        "active_groups": active_groups,
+        "ffn_size": width,
+        "dense_ffn_size": keys["ffn_size"],
+        "shared_experts": shared // width,
+        "expert_latent": config.size("moe_latent_size", default=0, least=0),
+        "router_bias": True,
+    }
+
+
+def _blocks_of(config: ConfigKeys) -> tuple[str, ...]:
+    """Return the block of each layer, from a pattern of letters or a list of words."""
+    layers, letters = config.layers("num_hidden_layers"), tuple(_BLOCKS.values())
+    listed, key = config.list_of("layers_block_type"), "layers_block_type"
+    blocks = tuple(_BLOCKS.get(str(word), str(word)) for word in listed)
+    if not listed:
+        key = "hybrid_override_pattern"
+        blocks = tuple(str(config.get((key,)) or ""))
+    if unknown := [block for block in blocks if block not in letters]:
+        allowed = letters if key == "hybrid_override_pattern" else _BLOCKS
+        config.fault((key,), f"got {unknown[0]!r}; {one_of(allowed, unknown[0])}")
+        return ("*",)
+    if len(blocks) != layers:
+        config.fault((key,), f"has {len(blocks)} layers; must have num_hidden_layers {layers}")
+    return blocks
+
+
 def _last_of(period: int) -> tuple[bool, ...]:
     """Return which of a period's layers have a window: all except the last."""
     return (*[True] * (period - 1), False)
@@ -594,6 +653,7 @@ FAMILIES: Final[MappingProxyType[str, Callable[[ConfigKeys], dict[str, Any]]]] =
         "mistral": _mistral,
         "mixtral": _mixtral,
         "mpt": _mpt,
+        "nemotron_h": _nemotron_h,
         "olmo": _olmo,
         "olmo2": _olmo2,
         "olmo3": _olmo3,

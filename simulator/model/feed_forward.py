@@ -52,7 +52,7 @@ def _experts(parts: Parts, hidden: Array) -> Array:
     """
     model, batch = parts.model, parts.batch.stream
     d, f, p, cut, tokens_here = (
-        model.hidden_size,
+        model.expert_width,
         model.ffn_size,
         batch.itemsize,
         batch.cut.experts,
@@ -61,6 +61,8 @@ def _experts(parts: Parts, hidden: Array) -> Array:
     shared = [_shared(parts, hidden)] if model.shared_experts else []
     router = _router(model, batch, saved_as(hidden))
     (weights,) = parts.run(router, [hidden], [parts.between(model.num_experts)], name="routing weights")
+    if model.expert_latent:
+        hidden = _latent(parts, "latent down", hidden, d)
     # Experts on this rank.
     groups = model.num_experts // cut.ranks
     sent = cut.chosen(model, tokens_here)
@@ -98,7 +100,23 @@ def _experts(parts: Parts, hidden: Array) -> Array:
     # Combine weights the outputs, so the backward pass needs the experts' outputs.
     saved = saved_as(outputs, "expert outputs")
     combine = replace(_shuffle("combine", sent * d * p, tokens_here * d * p, saved), communications=back)
-    return parts.run(combine, [outputs, weights, *shared], [parts.between(d)])[0]
+    if not model.expert_latent:
+        return parts.run(combine, [outputs, weights, *shared], [parts.between(d)])[0]
+    (combined,) = parts.run(combine, [outputs, weights], [parts.between(d)])
+    del outputs, weights
+    combined = _latent(parts, "latent up", combined, model.hidden_size)
+    return parts.residual("shared add", combined, *shared) if shared else combined
+
+
+def _latent(parts: Parts, name: str, hidden: Array, width: int) -> Array:
+    """Return the product of tokens with a matrix around latent experts, which is whole on every rank.
+
+    After NVIDIA/Megatron-LM, megatron/core/transformer/moe/moe_layer.py: fc1_latent_proj between router and dispatch,
+    fc2_latent_proj between combine and the addition of the shared experts.
+    """
+    batch = parts.batch.stream
+    product = Matmul(name, batch.tokens_between, width, hidden.shape[-1])
+    return parts.run(linear(product, batch, saved_as(hidden), bias=False), [hidden], [parts.between(width)])[0]
 
 
 def _shared(parts: Parts, hidden: Array) -> Array:

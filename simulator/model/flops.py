@@ -3,11 +3,12 @@
 Formulas of a model and a sequence length; kernels carry their real FLOPs themselves. Any printed MFU depends on three
 choices, which are arguments here: the parameters counted in P, full or causal attention, and recomputed work.
 
-    model FLOPs per token = 6 P + 12 L (heads x head_dim) s
+    model FLOPs per token = 6 P + 12 L (heads x head_dim) s + 21 L' (heads x head_dim x state)
 
 Each matrix parameter costs a multiplication and an addition forward and twice as much backward: 6. For each of s keys a
 query costs 2 (QK^T) and 2 (PV) per element of heads x head_dim, and three times this in total: 12. A frozen matrix has
-no weight gradient and costs 4.
+no weight gradient and costs 4. L are the layers with attention, L' those with a Mamba-2 mixer, whose scan costs 7 per
+element of the state forward (NVIDIA/Megatron-LM, training/training.py, `mamba_layer_flops`).
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ def model_flops_per_token(model: Transformer, seq_len: int, *, scores: Scores = 
     # A frozen parameter has no weight gradient: a third less.
     if model.adapters is not None:
         counted -= 2.0 * counted_parameters(replace(model, adapters=None), count)
-    return counted + 3.0 * _attention_forward(model, seq_len, scores)
+    return counted + 3.0 * (_attention_forward(model, seq_len, scores) + _scan_forward(model))
 
 
 def utilization(tokens_per_s: float, flops_per_token: float, peak_flops: float) -> float:
@@ -120,8 +121,15 @@ def _attention_forward(model: Transformer, seq_len: int, scores: Scores) -> floa
     if seq_len < 1:
         raise ValueError(f"seq_len: got {seq_len}; must be at least 1")
     # 2 matmuls, 2 FLOPs per multiplication and addition.
-    keys = sum(len(layers) * _keys(kind, seq_len, scores) for kind, layers in model.kinds.items())
-    return 4.0 * model.attention_width * keys
+    attending = [(kind, len(layers)) for kind, layers in model.kinds.items() if "*" in kind.layer_blocks]
+    return 4.0 * model.attention_width * sum(count * _keys(kind, seq_len, scores) for kind, count in attending)
+
+
+def _scan_forward(model: Transformer) -> float:
+    """Return the forward FLOP for the scans of Mamba-2 mixers per token, over all layers [FLOP]."""
+    if model.mamba is None:
+        return 0.0
+    return 7.0 * model.mamba.inner * model.mamba.state * sum("M" in blocks for blocks in model.blocks)
 
 
 def _keys(model: Transformer, seq_len: int, scores: Scores) -> float:
@@ -140,7 +148,7 @@ def _layers(model: Transformer, count: Count) -> int:
 
 def _layer(model: Transformer, count: Count) -> int:
     """Return the number of a layer's parameters used by a token; for "matrices" only tensors with two dimensions."""
-    parameters = [p for p in layer_parameters(model) if count != "matrices" or len(p.shape) > 1]
+    parameters = [p for p in layer_parameters(model) if count != "matrices" or len(p.shape) == 2]
     # Experts have equal sizes: subtract the first expert's size once per inactive expert.
     expert = sum(p.elements for p in parameters if p.name.startswith("expert 0."))
     return sum(p.elements for p in parameters) - (model.num_experts - model.active_experts) * expert

@@ -37,7 +37,7 @@ class Matmul:
     of_weights: bool = False  # True for weight gradients, which nothing needs before the update
     dtype: str | None = None  # dtype of the inputs; None for the step's dtype of matmuls
     # Elements of the operands that repeat other elements of the same operand and are read from HBM only once: those of
-    # overlapping patches, if the matmul computes a convolution
+    # overlapping patches, if the matmul computes a convolution. Less than 0 for a fused kernel that moves more arrays.
     reread: int = 0
     kind: MatmulKind = "matmul"
 

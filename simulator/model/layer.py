@@ -9,16 +9,28 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from importlib import import_module
+from typing import Final
 
 from simulator.model.attention import attention_block
 from simulator.model.feed_forward import feed_forward_block
 from simulator.model.head import lookup
 from simulator.model.kernel import Matmul
+from simulator.model.mamba import mamba_block
 from simulator.model.operation import Batch, Operation, linear
 from simulator.model.overlap import overlapped
 from simulator.model.programs.bare import Parts, saved_as
 from simulator.model.programs.tape import Array
 from simulator.model.shape import Transformer
+
+# Blocks with the names of their norm and of their residual addition.
+_BLOCKS: Final = {
+    "M": (mamba_block, "mamba norm", "mamba residual"),
+    "*": (attention_block, "norm1", "residual1"),
+    "-": (feed_forward_block, "norm2", "residual2"),
+    "E": (feed_forward_block, "norm2", "residual2"),
+}
+# Operations whose outputs only the next layer reads, where a layer ends with them.
+LAST_UNNEEDED: Final = ("mamba out", "mamba residual", "proj", "residual1", "latent up", "shared add", "residual2")
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,18 +111,17 @@ def _joined(parts: Parts, hidden: Array) -> Array:
 
 
 def _in_sequence(parts: Parts, hidden: Array) -> Array:
-    """Return the layer's output: attention, then the feed-forward block, with norms in the places of the model's
-    form.
-    """
+    """Return the layer's output: its blocks in order, with norms in the places of the model's form."""
     form = parts.model.form
-    for number, block in enumerate((attention_block, feed_forward_block), start=1):
-        name, entered = f"norm{number}", hidden
+    for letter in parts.model.layer_blocks:
+        block, name, added = _BLOCKS[letter]
+        entered = hidden
         if form in ("pre", "both"):
             hidden = parts.norm(name, hidden)
         hidden = block(parts, hidden)
         if form in ("post", "both"):
             hidden = parts.norm(name if form == "post" else f"{name} after", hidden)
-        hidden = parts.residual(f"residual{number}", entered, hidden)
+        hidden = parts.residual(added, entered, hidden)
         if form == "sum":
             hidden = parts.norm(name, hidden)
         del entered

@@ -118,7 +118,8 @@ def adapters(spec: Lora, model: Model) -> Lora | None:
         raise ValueError(f"adapters are not supported yet for the layers of {model.name}; omit lora")
     able = model.adapter_targets
     if not able:
-        raise ValueError(f"adapters are not supported yet for the latent attention of {model.name}")
+        part = "latent attention" if model.latent is not None else "layers of one block"
+        raise ValueError(f"adapters are not supported yet for the {part} of {model.name}")
     requested = spec.targets if not isinstance(spec.targets, str) else TARGET_GROUPS.get(spec.targets, able)
     # A group's word means those of its matrices that the model has.
     targets = tuple(target for target in able if target in requested)

@@ -47,7 +47,7 @@ class Batch:
     adapters : Lora or None
         Low-rank adapters of a frozen model; None if every parameter is trained.
     float16 : bool
-        Whether activations are float16; only quantised matrices ask.
+        Whether activations are float16; only quantised matrices and scans ask.
     trained : frozenset of str
         Parameters that are trained although `adapters` freeze the model, by operation: "qkv.weight" (see
         `operation_parameter`).

@@ -12,10 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
+from typing import cast
 
 from simulator.model.adapters import Target
 from simulator.model.partition import WHOLE, ModelPartition
-from simulator.model.shape import LatentAttention, Transformer
+from simulator.model.shape import LatentAttention, Mamba, Transformer
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +89,7 @@ def active(model: Transformer) -> int:
     """Return the number of parameter elements that a token uses in a model: active experts only."""
     # Each expert layer holds `idle` experts that a token does not use.
     idle = model.num_experts - model.active_experts
-    expert = sum(p.elements for p in _mlp(model, "expert", 1))
+    expert = sum(p.elements for p in _mlp(model, "expert 0", 1))
     return total(model) - idle * expert * model.expert_layers
 
 
@@ -112,9 +113,15 @@ def embedding_parameters(model: Transformer, cut: ModelPartition = WHOLE) -> tup
 @lru_cache(maxsize=64)
 def layer_parameters(model: Transformer, cut: ModelPartition = WHOLE) -> tuple[Parameter, ...]:
     """Return the parameters in a layer on a rank, for a model of equal layers (see `Transformer.of_layer`)."""
-    attention = _attention(model, cut) if model.latent is None else _latent_attention(model, model.latent, cut)
-    norms = [_norms(model, names) for names in norm_names(model)]
-    parameters = (*norms[0], *attention, *norms[1], *_feed_forward(model, cut))
+    parameters: tuple[Parameter, ...] = ()
+    for letter in model.layer_blocks:
+        if letter == "M":
+            parameters += (*_norm(model, "mamba norm"), *_mamba(model, cut))
+        elif letter == "*":
+            attention = _attention(model, cut) if model.latent is None else _latent_attention(model, model.latent, cut)
+            parameters += (*_norms(model, norm_names(model)[0]), *attention)
+        else:
+            parameters += (*_norms(model, norm_names(model)[1]), *_feed_forward(model, cut))
     if model.mtp_layers:
         # The matrix that joins hidden states and embeddings is whole on every rank.
         joined = Parameter("join.weight", (model.hidden_size, 2 * model.hidden_size))
@@ -202,12 +209,29 @@ def _latent_attention(model: Transformer, latent: LatentAttention, cut: ModelPar
     ]
 
 
+def _mamba(model: Transformer, cut: ModelPartition) -> list[Parameter]:
+    """Return the parameters in a layer's Mamba-2 mixer on a rank, which has a part of the heads and groups."""
+    sizes = cast("Mamba", model.mamba).over(cut.tensor)
+    return [
+        Parameter("mamba in.weight", (sizes.projected, model.hidden_size)),
+        Parameter("mamba scan.conv_weight", (sizes.convolved, 1, sizes.taps)),
+        Parameter("mamba scan.conv_bias", (sizes.convolved,)),
+        *(Parameter(f"mamba scan.{name}", (sizes.heads,)) for name in ("dt_bias", "a_log", "d")),
+        Parameter("mamba scan.norm_weight", (sizes.inner,)),
+        Parameter("mamba out.weight", (model.hidden_size, sizes.inner)),
+    ]
+
+
 def _feed_forward(model: Transformer, cut: ModelPartition) -> list[Parameter]:
     """Return the parameters in a layer's MLP on a rank, or in the router and experts."""
     if not model.num_experts:
         return _mlp(model, "mlp", cut.tensor)
     tensors = [Parameter("router.weight", (model.num_experts, model.hidden_size))]
     tensors += [Parameter("router.bias", (model.num_experts,))] if model.router_bias else []
+    if model.expert_latent:
+        # Whole on every rank.
+        tensors += [Parameter("latent down.weight", (model.expert_latent, model.hidden_size))]
+        tensors += [Parameter("latent up.weight", (model.hidden_size, model.expert_latent))]
     for i in range(model.num_experts // cut.experts.ranks):
         tensors += _mlp(model, f"expert {i}", cut.experts.tensor)
     for i in range(model.shared_experts):
@@ -263,7 +287,7 @@ def _norm(model: Transformer, name: str) -> list[Parameter]:
 
 def _mlp(model: Transformer, name: str, ranks: int) -> list[Parameter]:
     """Return the parameters in an MLP on a rank, with matrices cut over `ranks` ranks; names begin with `name`."""
-    d, f = model.hidden_size, model.ffn_size // ranks
+    d, f = model.expert_width if is_expert(name) else model.hidden_size, model.ffn_size // ranks
     # A gated MLP's two first matrices are stored as a single matrix.
     up = 2 * f if model.gated else f
     tensors = [Parameter(f"{name}.up.weight", (up, d))]

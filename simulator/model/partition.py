@@ -233,6 +233,8 @@ def refusal(model: Transformer, cut: ModelPartition, seq_len: int) -> str:
         sizes["feed-forward width of dense layers"] = model.dense_ffn_size
     if model.shared_experts:
         sizes["feed-forward width of shared experts"] = model.shared_experts * model.ffn_size
+    if model.mamba is not None:
+        sizes |= {"heads of Mamba-2": model.mamba.heads, "groups of Mamba-2": model.mamba.groups}
     if cut.sequence:
         sizes["tokens of a sequence"] = seq_len // cut.context.ranks
     for name, size in sizes.items():
@@ -249,6 +251,8 @@ def context_refusal(model: Transformer, cut: ModelPartition, seq_len: int) -> st
     possible.
     """
     context = cut.context
+    if context.ranks > 1 and model.mamba is not None:
+        return f"got {context.ranks}; context-parallel ranks cannot cut the scans of {model.name} yet; write 1"
     # A balanced ring deals out two pieces per rank.
     pieces = context.ranks * (2 if context.balanced and context.ring > 1 else 1)
     if seq_len % pieces:

@@ -2,8 +2,9 @@
 
 Only sizes that change parameters, FLOPs, bytes or activations; no dtype, no batch, no GPU.
 
-Layers of a model may differ in two ways: the MLP (dense or experts) and the window of attention. `of_layer` returns a
-model in which every layer is like a given layer, and all code about layers takes such a model.
+Layers of a model may differ in three ways: their blocks (a hybrid has one block in most layers), the MLP (dense or
+experts) and the window of attention. `of_layer` returns a model in which every layer is like a given layer, and all
+code about layers takes such a model.
 """
 
 from __future__ import annotations
@@ -46,6 +47,49 @@ class LatentAttention:
     def key_dim(self) -> int:
         """Width of a head's queries and keys: parts without and with positions together."""
         return self.plain_dim + self.rotary_dim
+
+
+@dataclass(frozen=True, slots=True)
+class Mamba:
+    """Sizes of Mamba-2 mixers [1]_.
+
+    Attributes
+    ----------
+    heads, head_dim, groups, state : int
+        Heads, each with a state of head_dim x state numbers; heads of a group share the vectors B and C of a token.
+    taps, chunk : int
+        Tokens under a filter of the convolution; tokens of a chunk, inside which the scan is a product of matrices.
+
+    References
+    ----------
+    .. [1] Dao & Gu, "Transformers are SSMs", 2024, arXiv:2405.21060.
+    """
+
+    heads: int
+    head_dim: int
+    groups: int
+    state: int
+    taps: int
+    chunk: int
+
+    @property
+    def inner(self) -> int:
+        """Total width of the heads."""
+        return self.heads * self.head_dim
+
+    @property
+    def convolved(self) -> int:
+        """Channels of the convolution: heads, B and C."""
+        return self.inner + 2 * self.groups * self.state
+
+    @property
+    def projected(self) -> int:
+        """Outputs of the first matrix: gates, channels of the convolution, a step size per head."""
+        return self.inner + self.convolved + self.heads
+
+    def over(self, ranks: int) -> Mamba:
+        """Return the sizes on a tensor-parallel rank, which has a part of the heads and groups."""
+        return replace(self, heads=self.heads // ranks, groups=self.groups // ranks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +198,14 @@ class Transformer:
         Last layers, among `num_layers`, that each predict a further token (multi-token prediction [1]_): such a layer
         joins its input with the embedding of the next token by a matrix, and ends with a norm, logits and a loss.
         Embedding and output matrix are the model's.
+    blocks : tuple of str
+        Blocks of each layer, in order: "M" Mamba-2 mixer, "*" attention, "-" MLP, "E" experts, each after a norm and
+        with a residual addition; layer i has entry i modulo the length. Empty: attention, then MLP or experts.
+    mamba : Mamba or None
+        Sizes of Mamba-2 mixers.
+    expert_latent : int
+        Width of the tokens that routed experts take and return, made from the hidden states and back by a matrix each
+        (latent experts); 0 for the hidden size.
 
     References
     ----------
@@ -204,6 +256,9 @@ class Transformer:
     expert_groups: int = 1
     active_groups: int = 1
     mtp_layers: int = 0
+    blocks: tuple[str, ...] = ()
+    mamba: Mamba | None = None
+    expert_latent: int = 0
 
     def __post_init__(self) -> None:
         """Raise ValueError for impossible or contradictory sizes of the model."""
@@ -232,6 +287,7 @@ class Transformer:
         window = self._window_of(layer)
         facts: dict[str, Any] = {"windows": (window,) if window else (), "dense_layers": 0, "expert_every": 1}
         facts["mtp_layers"] = int(layer >= self.num_layers - self.mtp_layers)
+        facts["blocks"] = self.blocks[layer : layer + 1]
         if self.num_experts and not self._has_experts(layer):
             facts |= {"num_experts": 0, "active_experts": 0, "shared_experts": 0, "ffn_size": self.dense_ffn_size}
             facts |= {"expert_groups": 1, "active_groups": 1}
@@ -243,11 +299,16 @@ class Transformer:
 
     def _has_experts(self, layer: int) -> bool:
         """Return True if the layer with this number has experts, in a model with experts."""
+        if self.blocks:
+            return "E" in self.blocks[layer % len(self.blocks)]
         return layer >= self.dense_layers and (layer + 1) % self.expert_every == 0
 
     def predicting(self, layers: int) -> Transformer:
-        """Return the model with `layers` further layers that each predict a further token."""
-        return replace(self, num_layers=self.num_layers + layers, mtp_layers=self.mtp_layers + layers)
+        """Return the model with `layers` further layers that each predict a further token, with attention and MLP or
+        experts.
+        """
+        blocks = (*self.blocks, *["*E" if self.num_experts else "*-"] * layers) if self.blocks else ()
+        return replace(self, num_layers=self.num_layers + layers, mtp_layers=self.mtp_layers + layers, blocks=blocks)
 
     @property
     def kinds(self) -> Mapping[Transformer, tuple[int, ...]]:
@@ -265,14 +326,26 @@ class Transformer:
         return self._window_of(self.num_layers - 1)
 
     @property
+    def layer_blocks(self) -> str:
+        """Blocks of the last layer; in a model of equal layers the blocks of every layer."""
+        return self.blocks[-1] if self.blocks else "*-"
+
+    @property
+    def expert_width(self) -> int:
+        """Width of the tokens that routed experts take and return."""
+        return self.expert_latent or self.hidden_size
+
+    @property
     def expert_layers(self) -> int:
         """Number of layers with experts."""
         return sum(map(self._has_experts, range(self.num_layers))) if self.num_experts else 0
 
     @property
     def adapter_targets(self) -> tuple[Target, ...]:
-        """Matrices of a layer that may have adapters; none with latent attention, and no experts' matrices."""
-        if self.latent is not None:
+        """Matrices of a layer that may have adapters; none with latent attention or in a hybrid, and no experts'
+        matrices.
+        """
+        if self.latent is not None or self.blocks:
             return ()
         gate: tuple[Target, ...] = ("gate",) if self.gated else ()
         return ("q", "k", "v", "o", *(() if self.num_experts else (*gate, "up", "down")))

@@ -14,7 +14,7 @@ from typing import Final
 
 # First words of a layer's parameters outside the feed-forward block.
 _ATTENTION: Final = ("qkv", "proj", "query", "key", "kv", "sinks")
-_FEED_FORWARD: Final = ("mlp", "router", "expert", "shared")
+_FEED_FORWARD: Final = ("mlp", "router", "expert", "shared", "latent")
 # Operations whose names differ from the names of their parameters.
 _OPERATIONS: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -72,6 +72,8 @@ def parameter_path(module: str, parameter: str) -> str:
     word = re.split(r"[ .]", parameter)[0]
     if word in _FEED_FORWARD:
         begin, name = f"{begin}.feed_forward", name.removeprefix("mlp.")
+    elif parameter.startswith("mamba") and not parameter.startswith("mamba norm"):
+        begin, name = f"{begin}.mamba", name.removeprefix("mamba_")
     elif word in _ATTENTION and parameter != "token":
         begin = f"{begin}.attention"
     return f"{begin}.{name.removeprefix('head.') if module == 'head' else name}"

@@ -546,11 +546,11 @@ class TrainingKeys(ScenarioKeys, ClusterKeys, total=False):
     """Whether recomputed layers return keys and values, which stay allocated until the loss is computed, as in GPT-
     BigCode of Transformers up to 4.48."""
     cuda_graphs: (
-        Literal["none", "full_iteration", "attn", "mlp", "moe_router", "moe_preprocess"]
-        | Sequence[Literal["attn", "mlp", "moe_router", "moe_preprocess"]]
+        Literal["none", "full_iteration", "attn", "mamba", "mlp", "moe_router", "moe_preprocess"]
+        | Sequence[Literal["attn", "mamba", "mlp", "moe_router", "moe_preprocess"]]
     )
     """What the host launches as a CUDA graph, as a whole: none, full_iteration (a step), or a list of the parts of a
-    layer attn, mlp, moe_router and moe_preprocess, as Megatron-Core names them."""
+    layer attn, mamba, mlp, moe_router and moe_preprocess, as Megatron-Core names them."""
     loss_scaling: Literal["auto", "none", "dynamic", "deepspeed", "static"] | LossScalingKeys
     """Loss scaling: rule and options; short form: the rule's name."""
     clip_norm: float

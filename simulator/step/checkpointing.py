@@ -21,6 +21,7 @@ from types import MappingProxyType
 from typing import Final
 
 from simulator.model.kernel import Attention, Matmul
+from simulator.model.layer import LAST_UNNEEDED
 from simulator.model.model import Model
 from simulator.model.operation import Operation, Saved, saved_bytes
 
@@ -37,8 +38,17 @@ MODULES: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
         "mlp": frozenset(("norm2", "up", "gating", "activation", "activation product", "down")),
         "moe": frozenset(
             (
-                *("shared up", "shared activation", "shared down", "router", "dispatch", "sort by expert", "up"),
-                *("activation", "down", "expert bias", "sort by sender", "combine"),
+                *("shared up", "shared activation", "shared down", "router", "latent down", "dispatch"),
+                *(
+                    "sort by expert",
+                    "up",
+                    "activation",
+                    "down",
+                    "expert bias",
+                    "sort by sender",
+                    "combine",
+                    "latent up",
+                ),
             )
         ),
         "moe_act": frozenset(("activation",)),
@@ -180,10 +190,10 @@ def _selective(operations: tuple[Operation, ...], everything: int, entry: int) -
 
     torchtitan's list of saved operations names `aten.mm` and `all_to_all_single`. Matmuls of experts are grouped
     (`aten._grouped_mm`), and the router's is exempt: both run again, uncounted (pytorch/torchtitan,
-    models/deepseek_v3/infra/parallelize.py and distributed/activation_checkpoint.py).
+    models/deepseek_v3/infra/parallelize.py and distributed/activation_checkpoint.py). So do the kernels of a scan.
     """
     kept_bytes, again, matmuls, exchanged = entry, list[Operation](), 0, set[str]()
-    uncounted = ("router", "up", "down") if any(op.name == "dispatch" for op in operations) else ()
+    uncounted = ("mamba scan", *(("router", "up", "down") if any(op.name == "dispatch" for op in operations) else ()))
     for op in operations:
         is_matmul = op.name not in uncounted and any(isinstance(k, Matmul) for k in op.forward)
         matmuls += is_matmul
@@ -210,7 +220,9 @@ def _feed_forward(operations: tuple[Operation, ...], everything: int, *, from_no
     """
     names = [op.name for op in operations]
     # The block begins with its norm, or with its first matrix if the norm is elsewhere.
-    begin = min(names.index(name) for name in ("norm2", "shared up", "router", "up") if name in names)
+    starts = [names.index(name) for name in ("norm2", "shared up", "router", "up") if name in names]
+    # A layer of another block alone has none.
+    begin = min(starts, default=len(names))
     again = [*operations[begin:]] if from_norm else [op for op in operations if "activation" in op.name]
     # The experts' outputs stay saved.
     again = _needed(again, [saved for op in operations if op.name == "down" for saved in op.saved])
@@ -229,14 +241,22 @@ def _modules(operations: tuple[Operation, ...], everything: int, names: set[str]
     outputs of norms, up-projections and activations; CheckpointFunction keeps them).
     """
     has_experts = any(op.name == "router" for op in operations)
-    modules = [name for name in names if (name != "mlp" if has_experts else name not in _OF_EXPERTS)]
+    present = {op.name for op in operations}
+    modules = [
+        name
+        for name in names
+        if (name != "mlp" if has_experts else name not in _OF_EXPERTS) and present & MODULES[name]
+    ]
     inside = frozenset[str]().union(*(MODULES[name] for name in modules))
     again = tuple(op for op in operations if op.name in inside)
     outputs = {f"{op.name} output" for op in again if op.name in ("attention", "down", "combine", "shared down")}
+    if "latent up" in present:
+        outputs.discard("combine output")
     saved = {tensor.name: tensor for op in operations for tensor in op.saved}
     freed = sum(tensor.nbytes for name, tensor in saved.items() if tensor.source in inside and name not in outputs)
     # The norms before attention and before the feed-forward block are two functions.
-    return KeptActivations(everything - freed, freed, again, calls=len(modules) + ("layernorm" in modules))
+    norms = len(present & MODULES["layernorm"]) - 1 if "layernorm" in modules else 0
+    return KeptActivations(everything - freed, freed, again, calls=len(modules) + norms)
 
 
 def _needed(again: list[Operation], tensors: list[Saved]) -> list[Operation]:
@@ -247,8 +267,11 @@ def _needed(again: list[Operation], tensors: list[Saved]) -> list[Operation]:
     order after the exchange. The mask of a dropout behind the region is kept from the forward pass.
     """
     outputs = any(saved.source == "down" for saved in tensors)
-    while again and again[-1].name.startswith(("residual2", "down", "sort by sender", "combine")):
+    while again and again[-1].name.startswith((*LAST_UNNEEDED, "down", "sort by sender", "combine")):
         last = again[-1]
+        # The matrix after latent experts saves its input.
+        if last.name == "combine" and any(saved.source == "combine" for saved in tensors):
+            break
         if outputs and (last.name in ("down", "sort by sender") or (last.name == "combine" and last.communications)):
             break
         again = again[:-1]

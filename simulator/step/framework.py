@@ -43,9 +43,10 @@ GRAPH_SCOPES: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
                 *("attention", "proj", "residual1"),
             )
         ),
+        "mamba": frozenset(("mamba norm", "mamba in", "mamba scan", "mamba out", "mamba residual")),
         "mlp": frozenset(("norm2", "gating", "up", "activation", "activation product", "down", "residual2")),
         "moe_router": frozenset(("norm2", "router", "shared up", "shared activation", "shared down")),
-        "moe_preprocess": frozenset(("dispatch",)),
+        "moe_preprocess": frozenset(("latent down", "dispatch")),
     }
 )
 FULL_ITERATION: Final = "full_iteration"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from simulator.basics.dtypes import find
 from simulator.cluster.cluster import Gpu
@@ -21,6 +21,8 @@ from simulator.step.spec import TrainingStep
 from simulator.step.units import batch_of, timer_of_ends
 
 Bound = Literal["arithmetic", "HBM", "launch", "merged"]
+# Blocks of a hybrid's layers.
+_BLOCKS: Final = {"M": "Mamba-2", "*": "attention", "-": "dense", "E": "expert"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +38,8 @@ class KernelRow:
     """
 
     # "embedding", "head", "layer" or "dense layer", the last two with a window if layers have different windows. Of a
-    # list of layers "first", "last" and "layer", with its number if layers differ.
+    # hybrid, the blocks of a layer, such as "Mamba-2 layer". Of a list of layers "first", "last" and "layer", with its
+    # number if layers differ.
     part: str
     times: int  # number of such parts in the model
     backward: bool
@@ -84,6 +87,8 @@ def _part(kind: LayerKind, model: Model) -> str:
     if isinstance(kind, Layer):
         raise TypeError(f"got a layer of a list for {model.name}, a transformer")
     name = "dense layer" if model.num_experts and not kind.num_experts else "layer"
+    if kind.blocks:
+        name = f"{' and '.join(_BLOCKS[letter] for letter in kind.layer_blocks)} layer"
     if len(set(model.windows)) <= 1:
         return name
     return f"{name}, {'chunk' if model.chunked else 'window'} {kind.window}" if kind.window else f"{name}, all keys"

@@ -354,7 +354,7 @@ class TrainingSpec(Spec):
         default=(),
         description=(
             "What the host launches as a CUDA graph, as a whole: none, full_iteration (a step), or a list of the parts "
-            "of a layer attn, mlp, moe_router and moe_preprocess, as Megatron-Core names them."
+            "of a layer attn, mamba, mlp, moe_router and moe_preprocess, as Megatron-Core names them."
         ),
     )
     loss_scaling: Annotated[LossScaling, SHORT_SCALINGS] = Field(

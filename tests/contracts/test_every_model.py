@@ -41,6 +41,8 @@ SIZES = {
                     "attention_bias"},
     "mistral": {"sliding_window"},
     "olmo2": {"attention_bias"},
+    "nemotron_h": {"head_dim", "hybrid_override_pattern", "mamba_num_heads", "mamba_head_dim", "ssm_state_size",
+                   "n_groups", "conv_kernel", "chunk_size", "mlp_hidden_act"},
     "phi3": {"sliding_window"},
     "qwen3": {"head_dim", "attention_bias"},
     "vit": {"image_size", "patch_size", "num_channels", "qkv_bias", "num_labels"},
@@ -53,6 +55,9 @@ SIZES = {
 }  # fmt: skip
 ROTARY = {"hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
           "max_position_embeddings", "hidden_act"}  # fmt: skip
+ROUTED = {"n_routed_experts", "num_experts_per_tok", "moe_intermediate_size", "moe_shared_expert_intermediate_size",
+          "n_group", "topk_group"}  # fmt: skip
+EXPERTS = {"nemotron_3_nano": ROUTED, "nemotron_3_super": ROUTED | {"moe_latent_size"}}
 
 
 # Whole tokens for each expert of every model: 1280 x 6 / 160.
@@ -62,6 +67,11 @@ LENGTH = 640
 def matmul_flops(operations: tuple[Operation, ...]) -> float:
     kernels = [k for op in operations for k in (*op.forward, *op.backward)]
     return sum(k.flops for k in kernels if isinstance(k, Matmul))
+
+
+def without_scan(operations: tuple[Operation, ...]) -> tuple[Operation, ...]:
+    """Operations without Mamba-2's scan, whose kernels compute more than the formula of the model FLOPs counts."""
+    return tuple(op for op in operations if op.name != "mamba scan")
 
 
 def test_the_catalog_holds_the_families_that_papers_measure() -> None:
@@ -75,6 +85,7 @@ def test_a_file_holds_sizes_and_their_source_and_nothing_else(name: str) -> None
     data = json.loads(text)
     family = data["model_type"]
     shared = {"gpt2": set(), "gpt_bigcode": set(), "mpt": set(), "bert": ROTARY - {"num_key_value_heads"},
+              "nemotron_h": ROTARY - {"hidden_act"} | EXPERTS.get(name, set()),
               "vit": ROTARY - {"num_key_value_heads", "max_position_embeddings"}}.get(family, ROTARY)  # fmt: skip
     keys = KEYS - {"vocab_size", "tie_word_embeddings"} if family == "vit" else KEYS
     assert set(data) == keys | SIZES[family] | shared
@@ -126,7 +137,8 @@ def test_a_layer_multiplies_by_each_of_its_matrices_three_times(name: str, atten
     weights = [p for p in layer_parameters(model) if len(p.shape) == 2]
     expert = sum(p.elements for p in weights if p.name.startswith("expert 0."))
     used = sum(p.elements for p in weights) - (model.num_experts - model.active_experts) * expert
-    scores = 12 * model.attention_width * batch.seq_len * batch.tokens if attention == "standard" else 0
+    attends = attention == "standard" and "*" in model.layer_blocks
+    scores = 12 * model.attention_width * batch.seq_len * batch.tokens if attends else 0
     assert matmul_flops(layer_operations(model, batch)) == 6 * used * batch.tokens + scores
 
 
@@ -135,7 +147,12 @@ def test_all_kernels_together_compute_the_model_flops(name: str) -> None:
     # Scores in HBM are computed for all keys, windows or not.
     model = replace(load_model(name), windows=())
     batch = Batch(sequences=2, seq_len=LENGTH, attention="standard")
-    layers = sum(matmul_flops(layer_operations(model.of_layer(i), batch)) for i in range(model.num_layers))
+    layers = sum(
+        matmul_flops(without_scan(layer_operations(model.of_layer(i), batch))) for i in range(model.num_layers)
+    )
+    if model.mamba is not None:
+        scans = sum(blocks == "M" for blocks in model.blocks)
+        layers += 21 * batch.tokens * scans * model.mamba.inner * model.mamba.state
     ends = matmul_flops(embedding_operations(model, batch)) + matmul_flops(head_operations(model, batch))
     if model.patches is not None:
         # Images need no gradient, and only class tokens pass the head: the formula neglects both.

@@ -110,7 +110,8 @@ def test_calibration_finds_a_slow_host() -> None:
     # Steps of 512 and 1,024 tokens, in which kernels wait for a host 1.7 times as slow as the shipped one.
     shipped = load_framework("nemo")
     slow = replace(shipped, issue=1.7 * shipped.issue)
-    rows = [replace(_row(8, 1, accumulation=count), seq_len=length) for count, length in ((1, 512), (2, 512), (2, 1024))]
+    sizes = ((1, 512), (2, 512), (2, 1024))
+    rows = [replace(_row(8, 1, accumulation=count), seq_len=length) for count, length in sizes]
     played = play_rows(rows, {"nemo": slow}, 1)
     measured = [replace(row, tokens_per_s=row.step_time / one.step_time) for row, one in zip(rows, played, strict=True)]
     own = calibrated(measured, shipped).framework

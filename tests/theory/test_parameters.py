@@ -57,7 +57,8 @@ def test_the_count_is_the_hubs_but_for_rotary_frequencies(name: str) -> None:
 
 # What their authors and their names say, all and for each token [10^9]: Mixtral 8x22B 141 and 39, Qwen3 30.5 and 3.3,
 # 235 and 22 (arXiv:2505.09388, table 2), DeepSeek-V2 236 and 21 (arXiv:2405.04434), DeepSeek-V3 671 and 37, which
-# leaves the input's table out (arXiv:2412.19437).
+# leaves the input's table out (arXiv:2412.19437), Nemotron 3 Nano 31.6 and 3.6 (arXiv:2512.20848), Super 120.6 and 12.7
+# (NVIDIA-Nemotron-3-Super-120B-A12B).
 # Here every active parameter counts.
 EXPERTS = {
     "mixtral_8x7b": (46.703, 12.880),
@@ -66,6 +67,8 @@ EXPERTS = {
     "qwen3_235b_a22b": (235.094, 22.191),
     "deepseek_v2": (235.741, 21.376),
     "deepseek_v3": (671.026, 37.552),
+    "nemotron_3_nano": (31.578, 3.580),
+    "nemotron_3_super": (120.669, 12.770),
 }
 
 
@@ -146,6 +149,11 @@ def test_a_token_of_mixtral_meets_2_of_8_experts() -> None:
     idle = 6 * 3 * d * ffn * layers
     assert active(load_model("mixtral_8x7b")) == 46_702_792_704 - idle
     assert round(active(load_model("mixtral_8x7b")) / 1e9, 1) == 12.9  # Jiang et al. 2024, arXiv:2401.04088: 13B
+
+
+def test_nemotron_h_8b_has_the_count_of_its_paper() -> None:
+    # NVIDIA, "Nemotron-H", 2025, arXiv:2504.03624: 8.1B.
+    assert round(total(load_model("nemotron_h_8b")) / 1e9, 1) == 8.1
 
 
 def test_gpt_neox_20b_has_the_count_of_its_model_card() -> None:

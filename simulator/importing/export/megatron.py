@@ -49,7 +49,8 @@ def script(step: TrainingStep, world_size: int, node_size: int) -> str:
         lines += [f"{name}=(", *(f"    {option}" for option in options), ")"]
     arrays = " ".join(f"${{{name}[@]}}" for name in groups)
     launcher = "torchrun --nproc_per_node $GPUS_PER_NODE --nnodes $NNODES"
-    return "\n".join([*lines, "", f"{launcher} pretrain_gpt.py \\", f"    {arrays}", ""])
+    program = "pretrain_mamba.py" if step.transformer.blocks else "pretrain_gpt.py"
+    return "\n".join([*lines, "", f"{launcher} {program} \\", f"    {arrays}", ""])
 
 
 def _model(model: Transformer, seq_len: int) -> Iterator[str]:
@@ -79,6 +80,14 @@ def _model(model: Transformer, seq_len: int) -> Iterator[str]:
             yield f"--moe-router-num-groups {model.expert_groups} --moe-router-group-topk {model.active_groups}"
         if model.router_bias:
             yield "--moe-router-enable-expert-bias"
+    if model.blocks:
+        yield f"--hybrid-override-pattern '{''.join(model.blocks[:layers])}'"
+    if model.mamba is not None:
+        sizes = model.mamba
+        yield f"--mamba-num-heads {sizes.heads} --mamba-head-dim {sizes.head_dim}"
+        yield f"--mamba-num-groups {sizes.groups} --mamba-state-dim {sizes.state}"
+    if model.expert_latent:
+        yield f"--moe-latent-size {model.expert_latent}"
     if model.latent is not None:
         latent = model.latent
         yield f"--multi-latent-attention --kv-lora-rank {latent.kv_rank}"

@@ -11,6 +11,7 @@ from typing import Final
 from simulator.basics.dtypes import find as find_dtype
 from simulator.model.adapters import until_saved
 from simulator.model.kernel import Elementwise, Kernel, Matmul
+from simulator.model.layer import LAST_UNNEEDED
 from simulator.model.operation import Batch, Operation, Saved
 from simulator.model.shape import Transformer
 
@@ -27,7 +28,7 @@ _SCALED: Final = 64
 
 
 def until_needed(operations: tuple[Operation, ...]) -> tuple[Operation, ...]:
-    """Return a layer's operations without those at the end that no backward pass needs: the MLP's last matmul and
+    """Return a layer's operations without those at the end that no backward pass needs: its last matmul and
     addition.
 
     PyTorch's non-reentrant checkpointing ends the recompute when the last tensor is saved (torch.utils.checkpoint,
@@ -37,7 +38,7 @@ def until_needed(operations: tuple[Operation, ...]) -> tuple[Operation, ...]:
     # Only the next layer reads these outputs, and checkpointing has saved its input. Experts' outputs are recomputed
     # only if combine saves them.
     end, experts = len(operations), any(op.name == "router" for op in operations)
-    while end and operations[end - 1].name in ("residual2", *(() if experts else ("down",))):
+    while end and operations[end - 1].name in (*LAST_UNNEEDED, *(() if experts else ("down",))):
         if operations[end - 1].saves_own:
             last = operations[end - 1]
             return (*operations[: end - 1], replace(last, forward=until_saved(last.forward)))
@@ -52,10 +53,10 @@ def second_maps(model: Transformer, batch: Batch) -> tuple[Matmul, ...]:
     torchtitan saves every second matmul's output, and its layers have separate matrices for queries, keys and values,
     and for gate and up.
     """
-    keys = Matmul("keys", batch.tokens, model.kv_width, model.hidden_size)
+    keys = (Matmul("keys", batch.tokens, model.kv_width, model.hidden_size),) if "*" in model.layer_blocks else ()
     # Grouped matmuls of experts run again as whole operations.
     width = model.ffn_size * (model.shared_experts if model.num_experts else 1)
-    return (keys, Matmul("up", batch.tokens, width, model.hidden_size)) if model.gated and width else (keys,)
+    return (*keys, Matmul("up", batch.tokens, width, model.hidden_size)) if model.gated and width else keys
 
 
 def with_copies(
