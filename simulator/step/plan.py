@@ -384,9 +384,12 @@ def _write(
         units(step, cluster.gpus[0], groups.data_parallel, left, sharded=strategy.shards_parameters, place=place)
         for place in range(groups.unlike_places)
     ]
-    # A host that needs much less time than the kernels is always ahead of them. Where it waits for receives, it is not.
+    # A host that needs much less time than the kernels is always ahead of them. Where it waits for receives or for
+    # kernels, it is not.
     waits = (step.framework.sends_block or step.framework.issue_in_pipeline > 0.0) and step.parallelism.pp > 1
-    issues = waits or host_ratio(by_place[0], step.framework) > _HOST_SHOWS
+    stops = any(piece.stops_host for unit in by_place[0] for piece in unit.forward.pieces)
+    hooks = strategy.shards_parameters
+    issues = waits or stops or host_ratio(by_place[0], step.framework, hooks=hooks) > _HOST_SHOWS
     # Models that are small enough for real training would show hosts alone.
     issues = issues and FULL_ITERATION not in step.keys.cuda_graphs and step.lesson is None
     noted = []

@@ -253,21 +253,24 @@ def batch_of(step: TrainingStep, place: int = 0) -> Batch:
     )
 
 
-def host_ratio(units: Iterable[Unit], framework: Framework) -> float:
+def host_ratio(units: Iterable[Unit], framework: Framework, *, hooks: bool) -> float:
     """Return the time of the host to launch a micro-batch's forward, recompute and backward passes through embedding,
     layers and head, divided by the time of the passes' kernels without collectives; above 1, GPUs wait for the host.
 
-    The hooks of sharding (`Framework.host`, "sharding") and the optimizer's update are left out.
+    With `hooks`, the time to gather each unit's parameters for both passes and to reduce its gradients counts, too. The
+    optimizer's update is left out.
 
     >>> from simulator.step.framework import BARE
-    >>> host_ratio((), BARE)
+    >>> host_ratio((), BARE, hooks=True)
     0.0
     """
-    exchange = framework.issue * framework.host.get("exchange", HostTime(1.0, 1.0)).forward
+    exchange, sharding = (framework.host.get(name, HostTime(1.0, 1.0)) for name in ("exchange", "sharding"))
+    each = framework.issue * (2 * sharding.forward + sharding.backward) if hooks else 0.0
     host = kernels = 0.0
     for unit in units:
+        host += each
         for run in (unit.forward, unit.recompute or NO_PASS, unit.backward):
-            host += run.cost.host + exchange * len(run.exchanges)
+            host += run.cost.host + framework.issue * exchange.forward * len(run.exchanges)
             kernels += run.alone
     return host / kernels if kernels else 0.0
 
