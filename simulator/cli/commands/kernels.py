@@ -148,15 +148,10 @@ def _factors(step: TrainingStep, kernels: Sequence[Kernel]) -> str:
             if framework.compiled
             else "The compiler merges kernels: merged kernels move no bytes and take no time."
         )
-        if framework.streaming != 1 and not all(kernel.fusible for kernel in split):
-            sentences.append(
-                f"Other HBM-bound kernels in embedding and head take {framework.streaming:g} times the transfer time "
-                "of their bytes."
-            )
-    elif split and framework.elementwise != framework.streaming:
+    elif split and framework.elementwise != 1:
         sentences.append(
-            f"HBM-bound kernels take {framework.elementwise:g} times the transfer time of their bytes in layers, and "
-            f"{framework.streaming:g} times in embedding and head. Equal bytes therefore take unequal times."
+            f"Norms, activations and additions take {framework.elementwise:g} times the transfer time of their bytes; "
+            "the kernels of the loss take it once. Equal bytes therefore take unequal times."
         )
     if sentences:
         sentences.append(f"The factors are constants of framework {framework.name}.")
