@@ -23,7 +23,7 @@ from simulator.model.programs.transformers import rms_norm, rotated
 from simulator.model.shape import Transformer
 from simulator.step.framework import load_framework
 from simulator.step.kernels.kernel_time import duration
-from simulator.step.kernels.loss_operations import backward_bytes, loss_operations
+from simulator.step.kernels.losses import backward_bytes, loss_operations
 from simulator.step.spec import bare_step
 
 RECORDINGS: Final = Path(__file__).parent / "recordings"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final
+from typing import Final, Literal
 
 from simulator.model.kernel import Elementwise, Kernel, Matmul
 from simulator.model.operation import Batch, Operation, Saved, linear, norm, soft_cap, unquantised
@@ -20,6 +20,9 @@ _TOKEN_BYTES: Final = 8
 _FLOAT32_BYTES: Final = 4
 # A single kernel in every framework.
 _kernel: Final = partial(Elementwise, single=True)
+# Copy of the logits without each sequence's last token, which has no next token: none, or of the logits before or after
+# their cast to float32.
+LogitShift = Literal["none", "before_cast", "after_cast"]
 
 
 @dataclass(frozen=True, slots=True)

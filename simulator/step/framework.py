@@ -22,8 +22,7 @@ from simulator.cluster.cluster import Gpu
 from simulator.cluster.figure import FittedValue, Listed, Strict, figures, file_of, values_of
 from simulator.cluster.locate import read_named
 from simulator.cluster.validation import checked
-from simulator.model.operation import ProgramName
-from simulator.step.kernels.losses import LossKernels
+from simulator.model.operation import LossKernels, ProgramName
 
 # Implementations of an optimizer's update: a kernel for everything; a kernel per arithmetic operation, over every
 # tensor; a kernel per operation and tensor.

@@ -23,8 +23,8 @@ from simulator.step.training_spec import TrainingSpec
 
 if TYPE_CHECKING:
     from simulator.collectives.algorithm import Algorithm
+    from simulator.model.operation import LossKernels
     from simulator.model.trained import TrainedParts
-    from simulator.step.kernels.losses import LossKernels
     from simulator.step.learning_spec import TrainingTask
 
 

@@ -18,12 +18,12 @@ from simulator.basics.spec import Count, LargeCount, Listed, Short, Spec
 from simulator.collectives.algorithm_reading import algorithm_reader
 from simulator.model.adapters import Lora
 from simulator.model.experts_spec import ExpertsSpec
-from simulator.model.operation import AttentionKernels
+from simulator.model.head import LogitShift
+from simulator.model.operation import AttentionKernels, LossKernels
 from simulator.model.trainable import ALL, trained_parts
 from simulator.step.checkpointing import Checkpointing
 from simulator.step.framework import FULL_ITERATION, GRAPH_SCOPES, IMPLEMENTATIONS
 from simulator.step.global_batch import batch_of_step
-from simulator.step.kernels.losses import LogitShift, LossKernels
 from simulator.step.layer_policies import checkpointing
 from simulator.step.learning_spec import (
     SHORT_SCALINGS,

@@ -41,7 +41,7 @@ from simulator.step.kernels.framework_operations import (
     with_output_by_tokens,
     with_weighted_activations,
 )
-from simulator.step.kernels.loss_operations import backward_bytes, forward_bytes, freed_early, loss_operations
+from simulator.step.kernels.losses import backward_bytes, forward_bytes, freed_early, loss_operations
 from simulator.step.optimizers.optimizer import Shape
 from simulator.step.pass_pieces import NO_PASS, PassPieces, Piece, backward_pieces, forward_pieces
 from simulator.step.spec import TrainingStep

@@ -11,10 +11,15 @@ from simulator.basics.registry import names
 from simulator.cluster.gpu_file import load_gpu
 from simulator.model.kernel import Elementwise, Matmul
 from simulator.model.load import load_model
-from simulator.model.operation import Batch, saved_bytes
+from simulator.model.operation import Batch, LossKernels, saved_bytes
 from simulator.step.framework import Framework, load_framework
-from simulator.step.kernels.loss_operations import backward_bytes, forward_bytes, freed_early, loss_operations
-from simulator.step.kernels.losses import LOSSES, LossKernels
+from simulator.step.kernels.losses import (
+    LOSSES,
+    backward_bytes,
+    forward_bytes,
+    freed_early,
+    loss_operations,
+)
 from simulator.step.precision import Precision
 from simulator.step.spec import TrainingStep, bare_step
 from simulator.step.units import units

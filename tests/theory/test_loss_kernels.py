@@ -9,12 +9,11 @@ import pytest
 from simulator.cluster.gpu_file import load_gpu
 from simulator.model.kernel import Elementwise, Kernel
 from simulator.model.load import load_model
-from simulator.model.operation import Batch
+from simulator.model.operation import Batch, LossKernels
 from simulator.model.trained import TrainedParts
 from simulator.step.framework import Framework, load_framework
 from simulator.step.kernels.kernel_time import duration
-from simulator.step.kernels.loss_operations import chunk_tokens, loss_operations
-from simulator.step.kernels.losses import LossKernels
+from simulator.step.kernels.losses import chunk_tokens, loss_operations
 from simulator.step.learning_spec import LossScaling
 from simulator.step.precision import Precision
 from simulator.step.spec import TrainingStep, bare_step

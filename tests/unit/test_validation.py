@@ -41,7 +41,7 @@ from simulator.step.framework import BARE, Framework, Sustained, load_framework
 from simulator.step.kernel_timer import KernelTimer
 from simulator.step.kernels.framework_operations import narrow_casts, second_maps, until_needed
 from simulator.step.kernels.kernel_time import duration
-from simulator.step.kernels.loss_operations import backward_bytes, loss_operations
+from simulator.step.kernels.losses import backward_bytes, loss_operations
 from simulator.step.precision import MIXED, Precision
 from simulator.step.sharding import Sharding
 from simulator.step.spec import TrainingStep, bare_step

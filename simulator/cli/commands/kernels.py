@@ -124,9 +124,9 @@ def _print(step: TrainingStep, gpu: Gpu, rows: Sequence[KernelRow]) -> None:
     print_text(f"bound by: {', '.join(share for share in shares if 'merged' not in share)}\n")
     print_table(_COLUMNS, [_cells(row, total) for row in rows], keys=_KEYS)
     print_text(
-        "\nBytes: each operand and each result counts once. Bound by: the resource that costs the most time if "
-        "halved (SMs or HBM bandwidth), or the kernel's launch and end. Not included: the optimizer, copies around "
-        "collectives, recomputed kernels."
+        "\nBytes: each operand and each result counts once, long rows of the loss for each pass. Bound by: the "
+        "resource that costs the most time if halved (SMs or HBM bandwidth), or the kernel's launch and end. Not "
+        "included: the optimizer, copies around collectives, recomputed kernels."
     )
     factors = _factors(step, [row.kernel for row in rows])
     if factors:
