@@ -200,7 +200,16 @@ def training_scenario(seed: int, family: int = 34, **fixed: Any) -> dict[str, An
         logit_shift=("none", "before_cast", "after_cast"),
         float32_outputs=(False, True),
         use_cache=(False, True),
-        loss=("separate", "narrow", "native", "fused", *(("in_place", "chunked") if tp == 1 else ())),
+        loss=(
+            "ideal",
+            "separate",
+            "narrow",
+            "vocab_parallel",
+            "sharded",
+            "native",
+            "fused",
+            *(("in_place", "chunked") if tp == 1 else ()),
+        ),
         allocator=("caching", "expandable_segments"),
         trainable=(
             ["head"],

@@ -23,6 +23,8 @@ from simulator.model.programs.transformers import rms_norm, rotated
 from simulator.model.shape import Transformer
 from simulator.step.framework import load_framework
 from simulator.step.kernels.kernel_time import duration
+from simulator.step.kernels.losses import backward_bytes, loss_operations
+from simulator.step.spec import bare_step
 
 RECORDINGS: Final = Path(__file__).parent / "recordings"
 # State of the random numbers that flash attention saves [B].
@@ -115,6 +117,32 @@ def test_a_layer_launches_and_saves_what_the_recorded_one_does(
         found.temporaries + saved - entered * any(t.source == "input" for op in found.operations for t in op.saved)
         == most - SEED
     )
+
+
+@pytest.mark.parametrize("name", ["torchtitan_head", "transformers_head", "transformers_head_items"])
+def test_a_head_launches_and_holds_what_the_recorded_one_does(name: str) -> None:
+    """Every launch over logits by name and bytes; the most bytes while the loss goes backward.
+
+    The rows have 4,096 words, which a kernel reads once. That `nll_loss` reads the log-probabilities is no traffic: it
+    picks one in each row.
+    """
+    facts = recording(name)
+    sizes = facts["sizes"]
+    batch = Batch(sizes["sequences"], sizes["seq_len"])
+    given = bare_step(model_of(sizes), sizes["seq_len"], sizes["sequences"], loss="separate")
+    operations = loss_operations(given, batch)[1:]
+    words = {"logits": "mm", "logits to float32": "_to_copy", "logits gradient cast": "_to_copy",
+             "log-softmax": "_log_softmax", "log-softmax gradient": "_log_softmax_backward_data",
+             "loss gradient": "nll_loss_backward"}  # fmt: skip
+    for phase in ("forward", "backward"):
+        rows = [row for row in facts["rows"] if row["phase"] == phase and row["writes"][0]["nbytes"] > 10**5]
+        launches = [launch for row in rows for launch in recorded(row)]
+        expected = Counter((op, 0 if op == "nll_loss_backward" else read, written) for op, read, written in launches)
+        found = [kernel for op in operations for kernel in getattr(op, phase)]
+        assert Counter((words.get(kernel.name, "mm"), *simulated(kernel)[1:]) for kernel in found) == expected
+    most = max(row["live"] for row in facts["rows"] if row["phase"] == "backward")
+    labels = 8 * batch.tokens
+    assert saved_bytes(operations[1:]) - labels + backward_bytes(given, batch) == pytest.approx(most, abs=16)
 
 
 def test_every_program_is_named_and_has_a_recording() -> None:

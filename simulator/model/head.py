@@ -1,13 +1,13 @@
 """The operations before the first layer and after the last: embedding, last norm, logits, cross entropy.
 
 Counts for a micro-batch, as in layer.py. Logits are in the compute dtype; softmax reads a float32 copy, like PyTorch
-under autocast. With a vocabulary of 128,256 this copy is larger than many a layer, so it is counted separately. Code
-that hands logits of 16 bits to the loss has no copy (`narrow`).
+under autocast. With a vocabulary of 128,256 this copy is larger than many a layer, so it is counted separately.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final, Literal
 
 from simulator.model.kernel import Elementwise, Kernel, Matmul
@@ -18,6 +18,8 @@ from simulator.model.shape import Patches, Transformer
 # Ids and labels are torch.int64.
 _TOKEN_BYTES: Final = 8
 _FLOAT32_BYTES: Final = 4
+# A single kernel in every framework.
+_kernel: Final = partial(Elementwise, single=True)
 # Copy of the logits without each sequence's last token, which has no next token: none, or of the logits before or after
 # their cast to float32.
 LogitShift = Literal["none", "before_cast", "after_cast"]
@@ -25,56 +27,25 @@ LogitShift = Literal["none", "before_cast", "after_cast"]
 
 @dataclass(frozen=True, slots=True)
 class LogitsMemory:
-    """Sizes of the tensors with tokens x vocabulary elements [B].
+    """Sizes of the tensors with tokens x vocabulary elements [B]."""
 
-    Attributes
-    ----------
-    loss_gradient, float32_gradient : int
-        In softmax's dtype: gradient of the log-probabilities (only one entry per row is nonzero, yet all are stored),
-        and gradient of softmax's input [B].
-    """
-
-    logits: int  # in the compute dtype [B]
+    logits: int  # in the compute dtype, as their gradient [B]
     float32_copy: int  # input of softmax; 0 if softmax reads the logits [B]
-    # In softmax's dtype, float32 or the compute dtype; the only tensor saved for the backward pass [B]
-    log_probabilities: int
-    loss_gradient: int
-    float32_gradient: int
-    gradient: int  # gradient of the logits in the compute dtype; 0 if that is softmax's dtype [B]
-
-    @property
-    def forward_peak(self) -> int:
-        """Bytes of logits, float32 copy and log-probabilities after softmax, before anything is freed [B]."""
-        return self.logits + self.float32_copy + self.log_probabilities
-
-    @property
-    def backward_peak(self) -> int:
-        """Memory during the backward pass of softmax or of the cast, after logits and copy are freed [B]."""
-        softmax = self.log_probabilities + self.loss_gradient + self.float32_gradient
-        # Softmax's backward needs three float32 tensors at once, the cast a float32 and a narrow tensor.
-        return max(softmax, self.float32_gradient + self.gradient)
+    log_probabilities: (
+        int  # in softmax's dtype, as both gradients in it; the only tensor saved for the backward pass [B]
+    )
 
 
-def logits_memory(model: Transformer, batch: Batch, *, narrow: bool = False) -> LogitsMemory:
-    """Return the bytes in a micro-batch's tensors with tokens x vocabulary elements: logits, copy, gradients.
+def logits_memory(model: Transformer, batch: Batch) -> LogitsMemory:
+    """Return the bytes in a micro-batch's tensors with tokens x vocabulary elements: logits, copy, log-probabilities.
 
-    Parameters
-    ----------
-    narrow : bool
-        Whether softmax and loss compute in the logits' dtype, without a float32 copy.
-
-    Examples
-    --------
     >>> from simulator.model.load import load_model
-    >>> memory = logits_memory(load_model("llama3_8b"), Batch(sequences=1, seq_len=8192))
-    >>> memory.logits, memory.forward_peak  # 2 bytes, and 2 + 4 + 4 bytes an element
-    (2101346304, 10506731520)
+    >>> logits_memory(load_model("llama3_8b"), Batch(sequences=1, seq_len=8192)).logits
+    2101346304
     """
     elements = _scored(model, batch) * _rows(model, batch)
-    narrow_bytes = batch.itemsize * elements
-    wide = narrow_bytes if narrow else _FLOAT32_BYTES * elements
-    cast = narrow_bytes if narrow_bytes != wide else 0
-    return LogitsMemory(narrow_bytes, wide if cast else 0, wide, wide, wide, cast)
+    narrow, wide = batch.itemsize * elements, _FLOAT32_BYTES * elements
+    return LogitsMemory(narrow, wide if narrow != wide else 0, wide)
 
 
 def _rows(model: Transformer, batch: Batch) -> int:
@@ -117,14 +88,14 @@ def lookup(model: Transformer, batch: Batch, name: str = "token embedding") -> O
     table = _rows(model, batch) * model.hidden_size * batch.itemsize
     ids, frozen = _TOKEN_BYTES * batch.tokens, not batch.trains("token embedding.weight")
     backward: list[Kernel] = [
-        Elementwise("token gradient fill", 0, table, of_weights=True),
-        Elementwise("token gradient", 2 * rows + ids, rows, of_weights=True),
+        _kernel("token gradient fill", 0, table, of_weights=True),
+        _kernel("token gradient", 2 * rows + ids, rows, of_weights=True),
     ]
     if model.tied:
-        backward.append(Elementwise("tied gradient add", 2 * table, table, of_weights=True))
+        backward.append(_kernel("tied gradient add", 2 * table, table, of_weights=True))
     return Operation(
         name,
-        (Elementwise(name, rows + ids, rows),),
+        (_kernel(name, rows + ids, rows),),
         () if frozen else tuple(backward),
         () if frozen else (Saved("token ids", ids, "input"),),
         rows,
@@ -172,48 +143,28 @@ def _dropout(model: Transformer, batch: Batch) -> Operation:
     )
 
 
-def head_operations(
-    model: Transformer, batch: Batch, *, narrow: bool = False, shift: LogitShift = "none"
-) -> tuple[Operation, ...]:
+def head_operations(model: Transformer, batch: Batch) -> tuple[Operation, ...]:
     """Return the head's operations on a micro-batch: square matrix and activation if the head has them, last norm,
-    logits, their limit, their float32 copy (none if `narrow`), their copy without last tokens, and cross entropy.
+    logits, their limit, their float32 copy, and cross entropy, which moves each array once.
 
     A tied head multiplies by the embedding's table: the same kernels, without parameters of its own.
     """
-    memory = logits_memory(model, batch, narrow=narrow)
+    memory = logits_memory(model, batch)
     operations = _transform(model, batch) if model.head_transform else []
     source = operations[-1].name if operations else "input"
     operations += [norm("norm", source, model, batch.stream), _logits(model, batch)]
     if model.logit_cap:
         operations.append(soft_cap("logit soft-cap", memory.logits))
-    if shift == "before_cast" or (shift == "after_cast" and not memory.float32_copy):
-        operations.append(_shifted(memory.logits))
     if memory.float32_copy:
         operations.append(
             Operation(
                 "logits to float32",
-                (Elementwise("logits to float32", memory.logits, memory.float32_copy, fusible=True),),
-                (Elementwise("logits gradient cast", memory.float32_gradient, memory.gradient, fusible=True),),
+                (_kernel("logits to float32", memory.logits, memory.float32_copy, fusible=True),),
+                (_kernel("logits gradient cast", memory.float32_copy, memory.logits, fusible=True),),
                 output=memory.float32_copy,
             )
         )
-        if shift == "after_cast":
-            operations.append(_shifted(memory.float32_copy))
-    return (*operations, _cross_entropy(batch, memory, _scored(model, batch)))
-
-
-def _shifted(size: int) -> Operation:
-    """Return the operation that copies logits of `size` bytes without each sequence's last token, one row of many.
-
-    Backward, an array of zeros receives the copy's gradient.
-    """
-    name = "shifted logits"
-    return Operation(
-        name,
-        (Elementwise(name, size, size, fusible=True),),
-        (Elementwise(f"{name} gradient", size, 2 * size, fusible=True),),
-        output=size,
-    )
+    return (*operations, _cross_entropy(batch, memory.log_probabilities, _scored(model, batch)))
 
 
 def _transform(model: Transformer, batch: Batch) -> list[Operation]:
@@ -263,29 +214,21 @@ def _among_vocabulary(batch: Batch, tokens: int) -> tuple[Communication, ...]:
     return tuple(Communication(name, "all_reduce", tokens, False, 0, 0, dtype) for name in names)
 
 
-def _cross_entropy(batch: Batch, memory: LogitsMemory, tokens: int) -> Operation:
-    """Return the operation for log-softmax and the loss of `tokens` tokens, from the sizes of the logits' tensors."""
+def _cross_entropy(batch: Batch, size: int, tokens: int) -> Operation:
+    """Return the operation for log-softmax and the loss of `tokens` tokens, whose logits have `size` bytes."""
     labels = _TOKEN_BYTES * tokens
-    # In float32 there is no copy, and softmax reads the logits.
-    read = memory.float32_copy or memory.logits
     # 1 byte per token: does this rank hold the target's logit?
     whose = (Saved("target mask", tokens, "cross entropy"),) if batch.cut.tensor > 1 else ()
     # Picking a log-probability per row is negligible beside the rows themselves.
     return Operation(
         "cross entropy",
-        (Elementwise("log-softmax", read, memory.log_probabilities),),
+        (_kernel("log-softmax", size, size),),
         (
             # The gradient is written for every logit, although only the targets' entries are nonzero.
-            Elementwise("loss gradient", labels, memory.loss_gradient, fusible=True),
-            Elementwise(
-                "log-softmax gradient", memory.log_probabilities + memory.loss_gradient, memory.float32_gradient
-            ),
+            _kernel("loss gradient", labels, size, fusible=True),
+            _kernel("log-softmax gradient", 2 * size, size),
         ),
-        (
-            Saved("log-probabilities", memory.log_probabilities, "cross entropy"),
-            Saved("labels", labels, "input"),
-            *whose,
-        ),
+        (Saved("log-probabilities", size, "cross entropy"), Saved("labels", labels, "input"), *whose),
         _FLOAT32_BYTES,
         communications=_among_vocabulary(batch, tokens),
     )

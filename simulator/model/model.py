@@ -52,15 +52,10 @@ def layer_operations(kind: LayerKind, batch: Batch) -> tuple[Operation, ...]:
     return needed_backward(operations, batch)
 
 
-def last_operations(
-    model: Model, batch: Batch, *, narrow: bool = False, shift: head.LogitShift = "none"
-) -> tuple[Operation, ...]:
-    """Return the operations after the last layer, with the loss; with `narrow` a transformer's loss computes in the
-    logits' dtype, and `shift` names a copy of the logits without last tokens.
-    """
-    if isinstance(model, LayerList):
-        return needed_backward(_of(model.last, batch), batch)
-    return needed_backward(head.head_operations(model, batch, narrow=narrow, shift=shift), batch)
+def last_operations(model: Model, batch: Batch) -> tuple[Operation, ...]:
+    """Return the operations after the last layer, with the loss, whose kernels move each array once."""
+    operations = _of(model.last, batch) if isinstance(model, LayerList) else head.head_operations(model, batch)
+    return needed_backward(operations, batch)
 
 
 def training_flops_per_token(model: Model, seq_len: int) -> float:

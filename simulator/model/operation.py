@@ -24,6 +24,10 @@ _MERGED: Final = {"queries": "qkv", "keys": "qkv", "values": "qkv", "gating": "u
 AttentionKernels = Literal["flash", "standard", "eager"]
 # Whose kernels compute the parts of a layer: files of simulator/model/programs with a PARTS.
 ProgramName = Literal["bare", "foak", "torchtitan", "torchtune", "transformers"]
+# Implementations of the loss: the records of simulator/step/kernels/losses.py.
+LossKernels = Literal[
+    "ideal", "separate", "narrow", "vocab_parallel", "sharded", "native", "fused", "in_place", "chunked"
+]
 
 
 @dataclass(frozen=True, slots=True)

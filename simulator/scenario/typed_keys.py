@@ -531,12 +531,15 @@ class TrainingKeys(ScenarioKeys, ClusterKeys, total=False):
     such as layers.*.attention.*; other parts are frozen."""
     lora: LoraKeys
     """Low-rank adapters on a frozen model."""
-    loss: Literal["auto", "separate", "narrow", "native", "fused", "in_place", "chunked"]
-    """Kernels of the loss: a float32 copy, softmax and loss after each other (separate); the same in the dtype of the
-    logits, without a copy (narrow); compiled functions in float32 (native, Megatron-LM's native fusion); a kernel that
-    overwrites the logits in the backward pass (fused), or already in the forward pass (in_place, Liger's cross
-    entropy); head and loss together, a chunk of tokens at a time (chunked, Liger's fused linear cross entropy); auto:
-    the framework's."""
+    loss: Literal[
+        "auto", "ideal", "separate", "narrow", "vocab_parallel", "sharded", "native", "fused", "in_place", "chunked"
+    ]
+    """Kernels of the loss: PyTorch's cross entropy of a float32 copy (separate), or in the dtype of the logits
+    (narrow); the same with every array moved once and gradients in place (ideal); Megatron-LM's unfused kernels
+    (vocab_parallel), and nanotron's (sharded); compiled functions in float32 (native, Megatron-LM's native fusion); a
+    kernel that overwrites the logits in the backward pass (fused), or already in the forward pass (in_place, Liger's
+    cross entropy); head and loss together, a chunk of tokens at a time (chunked, Liger's fused linear cross entropy);
+    auto: the framework's."""
     logit_shift: Literal["none", "before_cast", "after_cast"]
     """Copy of the logits without each sequence's last token, as in Transformers up to 4.48: none, or a copy before or
     after the cast to float32."""

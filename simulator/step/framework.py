@@ -22,7 +22,7 @@ from simulator.cluster.cluster import Gpu
 from simulator.cluster.figure import FittedValue, Listed, Strict, figures, file_of, values_of
 from simulator.cluster.locate import read_named
 from simulator.cluster.validation import checked
-from simulator.model.operation import ProgramName
+from simulator.model.operation import LossKernels, ProgramName
 
 # Implementations of an optimizer's update: a kernel for everything; a kernel per arithmetic operation, over every
 # tensor; a kernel per operation and tensor.
@@ -132,13 +132,10 @@ class Framework:
     program: ProgramName = "bare"
     attention_masked: Share = 0.0  # share of masked scores that attention computes anyway, 0 to 1
     elementwise: Factor = 1.0  # duration of elementwise kernels relative to their ideal HBM traffic
-    streaming: Factor = 1.0  # the same factor for the loss and the embedding, which stream through large arrays
     # HBM traffic of copies and casts around a unit's collectives, per parameter and micro-batch [B]
     parameter_bytes: Amount = 0.0
     compiled: Amount = 0.0  # duration of merged kernels relative to the HBM traffic of separate kernels
-    fused_loss: bool = False  # whether the loss reads the logits and overwrites them with their gradient
-    # Whether an unfused loss holds float32 gradients beside the log-probabilities (half of them if compiled)
-    loss_buffers: bool = False
+    loss: LossKernels = "ideal"  # implementation of the loss, unless a step chooses another one
     # Whether queries, keys and values, and gate and up, are separate matmuls; `selective_op` recomputes every second
     # one
     split_maps: bool = False
@@ -184,10 +181,6 @@ class Framework:
     # Whether the input of every fully recomputed layer whose parameters are frozen and sharded, and the gradient of
     # this input, both stay allocated until the backward pass has finished the rank's first such layer
     keeps_input_gradients: bool = False
-    # Whether logits, or their gradient in the same dtype, are allocated beside an unfused loss's float32 tensors
-    keeps_logits: bool = False
-    # Whether the forward pass of an unfused loss holds the logits and their float32 copy beside its softmax
-    copies_logits: bool = False
     gradient_buffers: bool = False  # whether whole gradients lie in buffers that are never freed
     # Whether a weight gradient's matmul adds to the accumulated gradient itself, and no new gradient is allocated;
     # otherwise a kernel of its own adds the new gradient

@@ -16,7 +16,7 @@ from simulator.model.layer_list import Layer, LayerList
 from simulator.model.model import LayerKind, Model, first_operations, layer_operations
 from simulator.model.operation import Operation
 from simulator.step.kernel_timer import KernelTimer
-from simulator.step.kernels.loss_operations import loss_operations
+from simulator.step.kernels.losses import loss_operations
 from simulator.step.spec import TrainingStep
 from simulator.step.units import batch_of, timer_of_ends
 

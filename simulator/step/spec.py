@@ -19,10 +19,11 @@ from simulator.step.optimizers.optimizer import Optimizer
 from simulator.step.parallelism import Parallelism
 from simulator.step.precision import MIXED, Precision
 from simulator.step.sharding import Sharding
-from simulator.step.training_spec import LossKernels, TrainingSpec
+from simulator.step.training_spec import TrainingSpec
 
 if TYPE_CHECKING:
     from simulator.collectives.algorithm import Algorithm
+    from simulator.model.operation import LossKernels
     from simulator.model.trained import TrainedParts
     from simulator.step.learning_spec import TrainingTask
 
@@ -123,9 +124,7 @@ class TrainingStep:
     @property
     def loss_kernels(self) -> LossKernels:
         """Kernels of the loss: the chosen ones, or the framework's."""
-        if self.keys.loss != "auto":
-            return self.keys.loss
-        return "fused" if self.framework.fused_loss else "separate"
+        return self.framework.loss if self.keys.loss == "auto" else self.keys.loss
 
     @property
     def loss_scaling(self) -> LossScaling | None:

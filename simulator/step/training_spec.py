@@ -19,7 +19,7 @@ from simulator.collectives.algorithm_reading import algorithm_reader
 from simulator.model.adapters import Lora
 from simulator.model.experts_spec import ExpertsSpec
 from simulator.model.head import LogitShift
-from simulator.model.operation import AttentionKernels
+from simulator.model.operation import AttentionKernels, LossKernels
 from simulator.model.trainable import ALL, trained_parts
 from simulator.step.checkpointing import Checkpointing
 from simulator.step.framework import FULL_ITERATION, GRAPH_SCOPES, IMPLEMENTATIONS
@@ -140,7 +140,6 @@ def without_short_form(key: tuple[str, ...], value: Any) -> Any:
     return value if mapping is None else mapping
 
 
-LossKernels = Literal["separate", "narrow", "native", "fused", "in_place", "chunked"]
 _LOSS: Final = reading.choice(("auto", *get_args(LossKernels)), _OTHER_LOSSES)
 
 
@@ -325,11 +324,12 @@ class TrainingSpec(Spec):
     loss: Annotated[LossKernels | Literal["auto"], _LOSS] = Field(
         default="auto",
         description=(
-            "Kernels of the loss: a float32 copy, softmax and loss after each other (separate); the same in the dtype "
-            "of the logits, without a copy (narrow); compiled functions in float32 (native, Megatron-LM's native "
-            "fusion); a kernel that overwrites the logits in the backward pass (fused), or already in the forward pass "
-            "(in_place, Liger's cross entropy); head and loss together, a chunk of tokens at a time (chunked, Liger's "
-            "fused linear cross entropy); auto: the framework's."
+            "Kernels of the loss: PyTorch's cross entropy of a float32 copy (separate), or in the dtype of the logits "
+            "(narrow); the same with every array moved once and gradients in place (ideal); Megatron-LM's unfused "
+            "kernels (vocab_parallel), and nanotron's (sharded); compiled functions in float32 (native, Megatron-LM's "
+            "native fusion); a kernel that overwrites the logits in the backward pass (fused), or already in the "
+            "forward pass (in_place, Liger's cross entropy); head and loss together, a chunk of tokens at a time "
+            "(chunked, Liger's fused linear cross entropy); auto: the framework's."
         ),
     )
     logit_shift: Annotated[LogitShift, reading.choice(get_args(LogitShift))] = Field(

@@ -42,7 +42,7 @@ from simulator.step.kernels.framework_operations import (
     with_output_by_tokens,
     with_weighted_activations,
 )
-from simulator.step.kernels.loss_operations import freed_early, logit_temporaries, loss_buffers, loss_operations
+from simulator.step.kernels.losses import backward_bytes, forward_bytes, freed_early, loss_operations
 from simulator.step.optimizers.optimizer import Shape
 from simulator.step.pass_pieces import NO_PASS, PassPieces, Piece, backward_pieces, forward_pieces
 from simulator.step.spec import TrainingStep
@@ -278,11 +278,11 @@ def host_ratio(units: Iterable[Unit], framework: Framework, *, hooks: bool) -> f
 def timer_of_ends(timer: KernelTimer) -> KernelTimer:
     """Return a copy of the kernel timer for embedding and head.
 
-    Head and embedding keep the activations' dtype if layers multiply in eight or four bits. Their elementwise kernels
-    stream through large arrays, with a slowdown of their own.
+    Head and embedding keep the activations' dtype if layers multiply in eight or four bits. No program lists the
+    kernels of their norms.
     """
     step = timer.step
-    framework = replace(step.framework, elementwise=step.framework.streaming, program="bare")
+    framework = replace(step.framework, program="bare")
     matmul = step.precision.params if is_narrow(step.precision.matmul) else step.precision.matmul
     narrow = step.with_keys(precision=step.precision.replaced(matmul=matmul))
     return replace(timer, step=replace(narrow, framework=framework))
@@ -497,12 +497,8 @@ def _head(timer: KernelTimer, batch: Batch, elements: int) -> Unit:
     if timer.step.deferred and timer.step.trains_head:
         entered = batch.tokens_between * model.hidden_size * batch.itemsize
         head = replace(head, deferred=entered + logits_memory(model, batch).logits)
-    copied = 0
-    if timer.step.framework.copies_logits and timer.step.loss_kernels == "separate":
-        memory = logits_memory(model, batch)
-        copied = memory.logits + memory.float32_copy
-    head = replace(head, temporaries=max(copied, logit_temporaries(timer.step, batch)) + _returned(timer.step, batch))
-    buffers = loss_buffers(timer.step, batch)
+    head = replace(head, temporaries=forward_bytes(timer.step, batch) + _returned(timer.step, batch))
+    buffers = backward_bytes(timer.step, batch)
     if not buffers:
         return head
     # Loss buffers behave like recomputed tensors: allocated at the backward pass, freed afterwards.

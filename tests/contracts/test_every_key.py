@@ -249,7 +249,7 @@ EXAMPLES: Final[Mapping[str, tuple[Any, ...]]] = {
     "training.lora.hidden": ("float32",),
     "training.lora.targets": ("attention",),
     "training.optimizer.state_dtype": ("bfloat16", "float16"),
-    "training.loss": ("chunked", "fused", "in_place", "narrow", "native"),
+    "training.loss": ("chunked", "fused", "ideal", "in_place", "narrow", "native", "sharded", "vocab_parallel"),
     "training.logit_shift": ("before_cast", "after_cast"),
     "training.float32_outputs": (True,),
     "training.use_cache": (True,),

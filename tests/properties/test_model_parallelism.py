@@ -147,7 +147,7 @@ def drawn(seed: int) -> Cut | None:
         gradient_buffers=pick(True, False),
         keeps_gradients=pick(True, False),
         keeps_copies=pick(True, False),
-        keeps_logits=pick(True, False),
+        loss=pick("ideal", "separate", "vocab_parallel", "sharded"),
         each_tensor=pick(True, False),
         issue=pick(0.0, 0.0, 1e-5),
         program=pick(*get_args(ProgramName)),

@@ -36,8 +36,8 @@ H100 = load_gpu("h100_sxm")
 
 def played(ranks: int, strategy: str = "ddp", model: Transformer = TINY, **facts: Any) -> PlayedStep:
     known = {name: facts.pop(name) for name in ("issue", "host", "sends_block", "overlaps", "each_tensor",
-             "gathers_again", "issue_in_pipeline", "keeps_copies", "keeps_logits", "keeps_gradients",
-             "gradient_buffers", "loss_buffers", "accumulates_in_matmul", "placeholders", "widens_gradients",
+             "gathers_again", "issue_in_pipeline", "keeps_copies", "keeps_gradients",
+             "gradient_buffers", "accumulates_in_matmul", "placeholders", "widens_gradients",
              "workspaces", "memory_buffer")
              if name in facts}  # fmt: skip
     topology = facts.pop("topology", "star_100g")
@@ -266,24 +266,13 @@ def test_flash_attention_before_hopper_saves_its_output_in_two_orders(gpu: str, 
     assert kept[1] - kept[0] == copies * 2 * 2 * 32 * TINY.hidden_size
 
 
-def test_logits_may_outlive_the_loss() -> None:
-    """Two bytes a logit more while the loss goes backward."""
-    head = {}
-    for flag in (False, True):
-        run = played(1, loss_buffers=True, keeps_logits=flag)
-        head[flag] = next(
-            op.nbytes for op in next(iter(run.plan.program.ranks)) if getattr(op, "name", "") == "head recomputed 0"
-        )
-    assert head[True] - head[False] == 2 * 2 * 32 * 512
-
-
 def test_a_loss_that_overwrites_its_float32_logits_holds_two_bytes_a_logit_more() -> None:
     """Megatron-LM's loss in bfloat16: four bytes a logit saved, the softmax, and two beside it."""
-    ops = next(iter(played(1, keeps_logits=True).plan.program.ranks))
+    ops = next(iter(played(1, loss="vocab_parallel").plan.program.ranks))
     sizes = {op.name: op.nbytes for op in ops if isinstance(op, Allocate)}
     assert sizes["head recomputed 0"] == 2 * 2 * 32 * 512
     assert "head recomputed 0" not in {
-        op.name for op in next(iter(played(1).plan.program.ranks)) if isinstance(op, Allocate)
+        op.name for op in next(iter(played(1, loss="ideal").plan.program.ranks)) if isinstance(op, Allocate)
     }
 
 
@@ -291,7 +280,7 @@ def test_a_loss_that_overwrites_its_float32_logits_holds_two_bytes_a_logit_more(
 def test_the_heads_weight_gradient_takes_the_place_of_the_float32_logits(tokens: int, parameters: int) -> None:
     """Two bytes a parameter less four bytes a logit: the softmax is freed, the logits' gradient is not."""
     precision = Precision(grads="float32").resolved()
-    facts: dict[str, Any] = {"keeps_logits": True, "seq_len": tokens, "micro_batch_size": 1, "precision": precision}
+    facts: dict[str, Any] = {"loss": "vocab_parallel", "seq_len": tokens, "micro_batch_size": 1, "precision": precision}
     ops = next(iter(played(2, "ddp", replace(TINY, tied=False), **facts).plan.program.ranks))
     made = next(op.nbytes for op in ops if isinstance(op, Allocate) and op.name == "head gradients 0")
     assert made == max(0, 2 * parameters - 4 * tokens * 512)

@@ -81,17 +81,17 @@ def test_a_model_size_kept_back_is_foretold_within_three_points() -> None:
 
 
 @pytest.mark.long
-def test_every_constant_is_needed_and_the_rows_say_little_of_a_fused_loss() -> None:
-    """`fused_loss` is a fact of llm-foundry's code and stays, although the rows would be nearer without it."""
+def test_every_constant_is_needed_and_the_rows_say_little_of_the_loss() -> None:
+    """The fused `loss` is a fact of llm-foundry's code and stays, although the rows would be nearer without it."""
     framework = frameworks()["llm_foundry"]
     all_of_them, *without = without_each(fitted_system(everything(), framework))
-    fused_loss, stops_early = without_facts(everything(), framework)
+    loss, stops_early = without_facts(everything(), framework)
     # The load of an A100 (1.061) hardly shows in the median of these rows: 2.4 % without it, 2.5 % with it.
     (a100,) = (found for found in without if found.name == "without sustained.A100")
     assert abs(a100.median - all_of_them.median) <= 0.002
     for found in (*(one for one in without if one is not a100), stops_early):
         assert found.median > all_of_them.median, found.name
-    assert abs(fused_loss.median - all_of_them.median) <= 0.005
+    assert abs(loss.median - all_of_them.median) <= 0.005
 
 
 @pytest.mark.long

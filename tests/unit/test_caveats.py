@@ -222,7 +222,7 @@ def test_a_page_says_whose_runs_constants_were_fitted_to() -> None:
     page = simulator.play(training("dgx_h100", 8)).to_html()
     assert rows_of(page, "constants") == [
         "constants with which torchtitan slows kernels down: none is fitted to measured runs of its own; carried over "
-        "from llm_foundry: elementwise, parameter_bytes, sustained of H100; carried over from nanotron: streaming; "
+        "from llm_foundry: elementwise, parameter_bytes, sustained of H100; "
         "assumed: attention_masked, issue (docs/validation.md)"
     ]
     assert "measured constants of the framework" not in page

@@ -31,7 +31,7 @@ from simulator.calibration.training_runs.rows import MeasuredRow, cluster_of, me
 from simulator.calibration.training_runs.summary import apart, by_group, errors, of_memory, worst
 from simulator.cluster.gpu_file import load_gpu
 from simulator.engine.jitter import Jitter
-from simulator.model.head import head_operations, logits_memory
+from simulator.model.head import logits_memory
 from simulator.model.kernel import Attention, Elementwise, Matmul
 from simulator.model.layer import layer_operations
 from simulator.model.load import load_model
@@ -41,7 +41,7 @@ from simulator.step.framework import BARE, Framework, Sustained, load_framework
 from simulator.step.kernel_timer import KernelTimer
 from simulator.step.kernels.framework_operations import narrow_casts, second_maps, until_needed
 from simulator.step.kernels.kernel_time import duration
-from simulator.step.kernels.loss_operations import fused_loss, loss_buffers
+from simulator.step.kernels.losses import backward_bytes, loss_operations
 from simulator.step.precision import MIXED, Precision
 from simulator.step.sharding import Sharding
 from simulator.step.spec import TrainingStep, bare_step
@@ -225,17 +225,12 @@ def test_copies_around_collectives_are_paid_by_several_ranks_and_not_by_one() ->
 
 def test_a_fused_loss_passes_over_the_logits_three_times_and_keeps_them() -> None:
     batch = Batch(4, 2048)
-    operations = fused_loss(head_operations(MPT, batch))
+    operations = loss_operations(step(Framework(loss="fused")), batch)
     logits = batch.tokens * MPT.vocab_size * 2
     loss = operations[-1]
-    assert [op.name for op in operations] == ["norm", "logits", "fused cross entropy"]
+    assert [op.name for op in operations] == ["norm", "logits", "cross entropy"]
     assert sum(kernel.nbytes(2) for kernel in (*loss.forward, *loss.backward)) == 3 * logits
-    assert [saved.nbytes for saved in loss.saved] == [logits]
-
-
-def test_operations_without_logits_keep_their_loss() -> None:
-    operations = layer_operations(MPT, Batch(1, 128))
-    assert fused_loss(operations) == operations
+    assert [saved.nbytes for saved in loss.saved] == [logits, 8 * batch.tokens]
 
 
 def matmul_flops(operations: Sequence[Operation]) -> float:
@@ -286,11 +281,11 @@ def test_a_policy_that_names_all_layers_is_the_policy(policy: str, split: bool) 
 def test_buffers_of_the_loss_are_its_float32_gradients_and_half_of_them_compiled() -> None:
     batch = Batch(2, 2048)
     elements = batch.tokens * MPT.vocab_size
-    assert loss_buffers(step(Framework(loss_buffers=True)), batch) == 8 * elements
-    assert loss_buffers(step(Framework(loss_buffers=True), compile=True), batch) == 4 * elements
-    assert loss_buffers(step(Framework(loss_buffers=True, fused_loss=True)), batch) == 0
+    assert backward_bytes(step(Framework(loss="separate")), batch) == 8 * elements
+    assert backward_bytes(step(Framework(loss="separate"), compile=True), batch) == 4 * elements
+    assert backward_bytes(step(Framework(loss="fused")), batch) == 0
     assert logits_memory(MPT, batch).log_probabilities == 4 * elements
-    assert units(step(Framework(loss_buffers=True)), H100)[-1].recomputed == 8 * 4 * 2048 * MPT.vocab_size
+    assert units(step(Framework(loss="separate")), H100)[-1].recomputed == 8 * 4 * 2048 * MPT.vocab_size
 
 
 def test_eight_bit_matmuls_pay_for_their_casts_and_attention_keeps_its_dtype() -> None:
@@ -307,7 +302,7 @@ def test_eight_bit_matmuls_pay_for_their_casts_and_attention_keeps_its_dtype() -
 
 @pytest.mark.parametrize("strategy", ["ddp", "zero3"])
 def test_buffers_of_the_loss_are_given_back(strategy: str) -> None:
-    given = step(Framework(loss_buffers=True), sharding=Sharding(strategy=strategy))
+    given = step(Framework(loss="separate"), sharding=Sharding(strategy=strategy))
     timeline = play_step(cluster_of("h100_sxm", 2), given, Jitter(), limit_memory=False).timeline
     peak = max(timeline.memory, key=lambda sample: sample.nbytes)
     assert dict(peak.by_category)["loss buffers"] == 8 * 4 * 2048 * MPT.vocab_size
@@ -431,8 +426,8 @@ def test_taking_a_constant_away_makes_the_error_worse() -> None:
 
 def test_a_fact_taken_away_leaves_all_others() -> None:
     framework = frameworks()["llm_foundry"]
-    assert FACTS == ("fused_loss", "stops_early")
-    assert with_fact(framework, "fused_loss") == replace(framework, fused_loss=False) != framework
+    assert FACTS == ("loss", "stops_early")
+    assert with_fact(framework, "loss") == replace(framework, loss="separate") != framework
     assert with_fact(framework, "stops_early") == replace(framework, stops_early=False) != framework
 
 

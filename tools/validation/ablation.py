@@ -19,7 +19,7 @@ from simulator.step.framework import BARE, Framework
 
 # Numbers and facts are told apart by type; a new field in Framework is therefore included automatically.
 NUMBERS: Final = tuple(f.name for f in fields(Framework) if isinstance(getattr(BARE, f.name), float))
-FACTS: Final = tuple(f.name for f in fields(Framework) if isinstance(getattr(BARE, f.name), bool))
+FACTS: Final = tuple(f.name for f in fields(Framework) if f.name == "loss" or isinstance(getattr(BARE, f.name), bool))
 SUSTAINED: Final = "sustained"
 # Most rows per framework, every k-th of them: enough for a median.
 _MOST_ROWS: Final = 20

@@ -97,7 +97,6 @@ def _without_nanotron(known: Mapping[str, Framework], own: Framework) -> Framewo
     return replace(
         own,
         elementwise=known["llm_foundry"].elementwise,
-        streaming=1.0,
         issue=known["megatron_2021"].issue,
         issue_in_pipeline=0.0,
     )

@@ -57,9 +57,9 @@ def of_frameworks(known: Mapping[str, Framework]) -> Table:
         sources = framework.facts.get("sources", {})
         # "as ..." marks a number taken over from another framework.
         fitted = sum("fitted to" in sources.get(n, "") and not sources[n].startswith("as ") for n in found)
-        facts = [n for n in FACTS if getattr(framework, n) != getattr(BARE, n)]
+        differing = {n: getattr(framework, n) for n in FACTS if getattr(framework, n) != getattr(BARE, n)}
         # A fact that bare kernels have and the framework lacks is named "not ...".
-        facts = [n if getattr(framework, n) else f"not {n}" for n in facts]
+        facts = [f"{n} {fact}" if n == "loss" else n if fact else f"not {n}" for n, fact in differing.items()]
         rows.append(
             (name, ", ".join(f"`{n}` {value:.4g}" for n, value in found.items()), str(fitted), ", ".join(facts))
         )

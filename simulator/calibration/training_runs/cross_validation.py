@@ -14,7 +14,7 @@ from simulator.calibration.training_runs.playing import PlayedRow
 from simulator.calibration.training_runs.summary import Errors, errors, is_fitted
 from simulator.step.framework import Framework
 
-Fact = Literal["fused_loss", "stops_early"]
+Fact = Literal["loss", "stops_early"]
 FACTS: Final[tuple[Fact, ...]] = get_args(Fact)
 
 
@@ -66,8 +66,8 @@ def without_any(system: LinearSystem, outcomes: Sequence[PlayedRow], framework: 
 
 
 def with_fact(framework: Framework, name: Fact) -> Framework:
-    """Return the framework with the boolean fact `name` turned off."""
-    return replace(framework, fused_loss=False) if name == "fused_loss" else replace(framework, stops_early=False)
+    """Return the framework with PyTorch's loss, or with recompute that does not stop early."""
+    return replace(framework, loss="separate") if name == "loss" else replace(framework, stops_early=False)
 
 
 def drift(system: LinearSystem, framework: Framework) -> dict[str, tuple[float, float]]:

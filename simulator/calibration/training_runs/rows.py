@@ -354,7 +354,7 @@ def _of_spec(row: MeasuredRow, spec: TrainingSpec) -> TrainingStep:
 def _framework_of(row: MeasuredRow, framework: Framework) -> Framework:
     """Return the framework with the loss and the optimizer implementation that a measured run's source states."""
     if row.fused_loss:
-        framework = replace(framework, fused_loss=True, loss_buffers=False)
+        framework = replace(framework, loss="fused")
     if row.optimizer_implementation is not None:
         framework = replace(framework, optimizer_implementation=row.optimizer_implementation)
     return framework

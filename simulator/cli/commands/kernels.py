@@ -124,9 +124,9 @@ def _print(step: TrainingStep, gpu: Gpu, rows: Sequence[KernelRow]) -> None:
     print_text(f"bound by: {', '.join(share for share in shares if 'merged' not in share)}\n")
     print_table(_COLUMNS, [_cells(row, total) for row in rows], keys=_KEYS)
     print_text(
-        "\nBytes: each operand and each result counts once. Bound by: the resource that costs the most time if "
-        "halved (SMs or HBM bandwidth), or the kernel's launch and end. Not included: the optimizer, copies around "
-        "collectives, recomputed kernels."
+        "\nBytes: each operand and each result counts once, long rows of the loss for each pass. Bound by: the "
+        "resource that costs the most time if halved (SMs or HBM bandwidth), or the kernel's launch and end. Not "
+        "included: the optimizer, copies around collectives, recomputed kernels."
     )
     factors = _factors(step, [row.kernel for row in rows])
     if factors:
@@ -148,15 +148,10 @@ def _factors(step: TrainingStep, kernels: Sequence[Kernel]) -> str:
             if framework.compiled
             else "The compiler merges kernels: merged kernels move no bytes and take no time."
         )
-        if framework.streaming != 1 and not all(kernel.fusible for kernel in split):
-            sentences.append(
-                f"Other HBM-bound kernels in embedding and head take {framework.streaming:g} times the transfer time "
-                "of their bytes."
-            )
-    elif split and framework.elementwise != framework.streaming:
+    elif split and framework.elementwise != 1:
         sentences.append(
-            f"HBM-bound kernels take {framework.elementwise:g} times the transfer time of their bytes in layers, and "
-            f"{framework.streaming:g} times in embedding and head. Equal bytes therefore take unequal times."
+            f"Norms, activations and additions take {framework.elementwise:g} times the transfer time of their bytes; "
+            "the kernels of the loss take it once. Equal bytes therefore take unequal times."
         )
     if sentences:
         sentences.append(f"The factors are constants of framework {framework.name}.")

@@ -333,9 +333,8 @@ def _activations(model: Transformer, request: _Request) -> dict[str, float]:
     operations = {layer: of_kind for of_kind, places in kinds for layer in places}
     # Bytes of a layer's input; checkpointing keeps at least this.
     entry = batch.tokens * model.hidden_size * batch.itemsize
-    head = logits_memory(model, batch)
-    # Forward and backward pass of the head never coincide.
-    logits = max(head.forward_peak, head.backward_peak)
+    # Log-probabilities and two gradients.
+    logits = 3 * logits_memory(model, batch).log_probabilities
     by_policy = {}
     for policy in POLICIES:
         layers = [kept(policy, i, model, operations[i], entry) for i in range(model.num_layers)]
