@@ -29,6 +29,9 @@ from simulator.model.operation import Operation, Saved, saved_bytes
 Checkpointing = str | int | tuple[int, ...] | tuple[tuple[str, tuple[int, ...]], ...]
 POLICIES: Final = ("none", "full", "sqrt", "attention", "selective_op", "feed_forward", "activation")
 
+_SHARED: Final = frozenset(
+    ("shared up", "shared gating", "shared activation", "shared activation product", "shared down")
+)
 # Megatron-Core's modules that may be recomputed by themselves (--recompute-modules), with the operations of each.
 MODULES: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
     {
@@ -52,7 +55,7 @@ MODULES: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
             )
         ),
         "moe_act": frozenset(("activation",)),
-        "shared_experts": frozenset(("shared up", "shared activation", "shared down")),
+        "shared_experts": _SHARED,
     }
 )
 # Modules of layers with experts alone; "mlp" is of the other layers.

@@ -40,11 +40,13 @@ GRAPH_SCOPES: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
             (
                 *("norm1", "qkv", "queries", "keys", "values", "query", "query down", "query norm", "query up"),
                 *("kv down", "kv norm", "kv up", "query and key norm", "rotary", "latent rotary", "repeated heads"),
-                *("attention", "proj", "residual1"),
+                *("attention", "proj", "norm1 after", "residual1"),
             )
         ),
         "mamba": frozenset(("mamba norm", "mamba in", "mamba scan", "mamba out", "mamba residual")),
-        "mlp": frozenset(("norm2", "gating", "up", "activation", "activation product", "down", "residual2")),
+        "mlp": frozenset(
+            ("norm2", "gating", "up", "activation", "activation product", "down", "norm2 after", "residual2")
+        ),
         "moe_router": frozenset(("norm2", "router", "shared up", "shared activation", "shared down")),
         "moe_preprocess": frozenset(("latent down", "dispatch")),
     }

@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from simulator.records.operation import Collective, Compute, Op
+from simulator.step.streams import dimension_of
 
 COMPUTE = "compute"
 
@@ -44,8 +45,14 @@ def interleaved_kernels(first: Sequence[Op], second: Sequence[Op]) -> list[Op]:
 
 
 def _parts(ops: Sequence[Op]) -> list[list[Op]]:
-    """Return a pass's operations in lists, cut before each kernel that waits for an exchange of this pass."""
-    exchanges = {op.name for op in ops if isinstance(op, Collective)}
+    """Return a pass's operations in lists, cut before each kernel that waits for an exchange of this pass.
+
+    A pass that exchanges tokens with experts is cut at these exchanges alone: they take long, and the exchanges of
+    tensor parallelism between them would leave short parts that hide little.
+    """
+    collectives = [op for op in ops if isinstance(op, Collective)]
+    of_experts = {op.name for op in collectives if dimension_of(op.stream) == "ep"}
+    exchanges = of_experts or {op.name for op in collectives}
     parts: list[list[Op]] = [[]]
     for op in ops:
         waits = isinstance(op, Compute) and op.stream == COMPUTE and not exchanges.isdisjoint(op.after)

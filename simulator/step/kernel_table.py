@@ -13,12 +13,12 @@ from simulator.basics.dtypes import find
 from simulator.cluster.cluster import Gpu
 from simulator.model.kernel import Kernel
 from simulator.model.layer_list import Layer, LayerList
-from simulator.model.model import LayerKind, Model, first_operations, layer_operations
+from simulator.model.model import LayerKind, Model, first_operations
 from simulator.model.operation import Operation
 from simulator.step.kernel_timer import KernelTimer
 from simulator.step.kernels.losses import loss_operations
 from simulator.step.spec import TrainingStep
-from simulator.step.units import batch_of, timer_of_ends
+from simulator.step.units import batch_of, of_framework, timer_of_ends
 
 Bound = Literal["arithmetic", "HBM", "launch", "merged"]
 # Blocks of a hybrid's layers.
@@ -65,7 +65,7 @@ def kernel_rows(step: TrainingStep, gpu: Gpu) -> tuple[KernelRow, ...]:
     # Kinds of layers that differ in saved tensors alone have the same kernels.
     layers: dict[tuple[Any, ...], tuple[str, int, KernelTimer, Sequence[Operation]]] = {}
     for kind, members in model.kinds.items():
-        operations = layer_operations(kind, batch)
+        operations = of_framework(timer, kind, batch)
         key = tuple((op.forward, op.backward) for op in operations)
         name, count, *_ = layers.get(key, (_part(kind, model), 0))
         layers[key] = name, count + len(members), timer, operations

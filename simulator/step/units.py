@@ -351,7 +351,7 @@ def _layers(timer: KernelTimer, batch: Batch, layers: list[Module]) -> Iterator[
     step = timer.step
     # Passes are timed once per kind of layer, recompute once per distinct list of operations. Kinds have numbers here.
     models: list[LayerKind] = list(step.model.kinds)
-    kinds = [_of_framework(timer, kind, batch) for kind in models]
+    kinds = [of_framework(timer, kind, batch) for kind in models]
     passes = [_passes(timer, operations) for operations in kinds]
     predictions = [
         _prediction(timer, batch) if isinstance(kind, Transformer) and kind.mtp_layers else None for kind in models
@@ -444,7 +444,7 @@ def _predicting(unit: Unit, prediction: Unit) -> Unit:
     )
 
 
-def _of_framework(timer: KernelTimer, kind: LayerKind, batch: Batch) -> tuple[Operation, ...]:
+def of_framework(timer: KernelTimer, kind: LayerKind, batch: Batch) -> tuple[Operation, ...]:
     """Return the operations of a kind of layer, with the copies of the step's framework."""
     operations, framework = layer_operations(kind, batch), timer.step.framework
     if not isinstance(kind, Transformer):
