@@ -179,6 +179,8 @@ def _pieces(timer: KernelTimer, listed: Sequence[_Listed]) -> PassPieces:
     host: list[float] = []
     stops: set[int] = set()
     narrow = is_narrow(timer.step.precision.matmul)
+    # With a capacity, every expert gets as many rows, and the host need not count.
+    counts = timer.step.parallelism.experts.capacity is None
     framework, scopes = timer.step.framework, list(timer.step.keys.cuda_graphs)
     # Experts' matrices are in no graph.
     if any(op.name == "router" for op in listed) and "mlp" in scopes:
@@ -189,7 +191,7 @@ def _pieces(timer: KernelTimer, listed: Sequence[_Listed]) -> PassPieces:
         exchanges += [(len(kernels) + before, len(kernels) + awaited, call) for before, awaited, call in op.exchanges]
         kernels += op.kernels
         times, scope = op.host(framework, captured=op.name in captured, narrow=narrow), captured.get(op.name, "")
-        if not op.backward and framework.host.get(op.name, HostTime()).waits:
+        if counts and not op.backward and framework.host.get(op.name, HostTime()).waits:
             stops.add(len(kernels))
         # A graph is launched once, with its first kernel.
         if scope and times and scope not in launched:

@@ -109,7 +109,10 @@ class ProgramBuilder:
         return self._off_gpu(f"issue {name}", seconds, 0.0, ISSUE, ISSUE, waits)
 
     def stop_host(self, name: str) -> None:
-        """Make the host wait for the named kernels before it launches more."""
+        """Make the host wait for the named kernels before it launches more; the last of them is launched before."""
+        if self._still_issuing:
+            rest, self._still_issuing = self._still_issuing, 0.0
+            self._off_gpu(f"issue the rest of {name}", rest, 0.0, ISSUE, ISSUE, ())
         self._blocking.append(name)
 
     def awaited(self) -> list[str]:

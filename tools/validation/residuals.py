@@ -20,7 +20,7 @@ _HEAD: Final = """\
 # Errors of measured runs, ln(measured / simulated): step time and peak memory, with every constant, and (unseen)
 # without the constants fitted to the run's own source, and (calibrated) after a calibration of these to three other
 # runs of the source. Written by `python -m tools.validation.training_page`; sources and rows: training.csv,
-# training_cut.csv and fine_tuning.csv.
+# training_cut.csv, fine_tuning.csv and recipes.csv.
 source,framework,chip,eight_bit,cut,nodes,experts,time,unseen_time,memory,unseen_memory,calibrated_time
 """
 

@@ -18,7 +18,7 @@ from simulator.calibration.training_runs import validation_tables
 from simulator.calibration.training_runs.cache import play_on
 from simulator.calibration.training_runs.cross_validation import fitted_system
 from simulator.calibration.training_runs.cut_rows import all_measured, measured_cut
-from simulator.calibration.training_runs.fine_tuning_rows import failed_fine_tuning
+from simulator.calibration.training_runs.fine_tuning_rows import failed_fine_tuning, measured_fine_tuning
 from simulator.calibration.training_runs.playing import PlayedRow, frameworks, play_rows
 from simulator.calibration.training_runs.rows import measured
 from simulator.calibration.training_runs.summary import apart, errors
@@ -136,7 +136,8 @@ def _part(
 
 def _fine_tuning(outcomes: Sequence[PlayedRow], unseen: Sequence[PlayedRow], jobs: int) -> str:
     """Return the table of fine-tuning runs by source and method, and a sentence on the runs without a result."""
-    places = [n for n, outcome in enumerate(outcomes) if outcome.row.spec is not None]
+    sources = {row.table for row in measured_fine_tuning()}
+    places = [n for n, outcome in enumerate(outcomes) if outcome.row.table in sources]
     table = _part(outcomes, unseen, places, "source and method", _method, lambda outcome: 0.0)
     fit = sum(outcomes[place].fits for place in places)
     failed = play_rows(failed_fine_tuning(), frameworks(), jobs)

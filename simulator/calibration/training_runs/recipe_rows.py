@@ -5,11 +5,10 @@ The head of catalog/measured/recipes.csv explains sources and what they leave op
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from functools import cache
 from typing import Any
-
-import yaml
 
 from simulator.basics.measured_tables import read_table
 from simulator.calibration.training_runs.rows import MeasuredRow, scenario_row, tokens_of_step
@@ -39,7 +38,7 @@ def _row(row: Mapping[str, str], number: int) -> MeasuredRow:
 
 
 def _nested(cells: Mapping[str, str]) -> dict[str, Any]:
-    """Return a mapping with the keys in dotted names, and the cells' YAML as values.
+    """Return a mapping with the keys in dotted names, and the cells' JSON, or their words, as values.
 
     >>> _nested({"cluster.gpu": "b200", "training.parallelism.tp": "2"})
     {'cluster': {'gpu': 'b200'}, 'training': {'parallelism': {'tp': 2}}}
@@ -50,5 +49,5 @@ def _nested(cells: Mapping[str, str]) -> dict[str, Any]:
         inner = keys
         for key in above:
             inner = inner.setdefault(key, {})
-        inner[last] = yaml.safe_load(text)
+        inner[last] = text if text[0].isalpha() and text not in ("true", "false") else json.loads(text)
     return keys
