@@ -68,6 +68,9 @@ class ExpertsKeys(TypedDict, total=False):
     """Load of the fullest rank relative to the mean; or {zipf: exponent} for the popularity of experts."""
     dtype: Literal["auto", "bfloat16", "float8_e4m3fn"]
     """Token dtype during dispatch; auto: the activations' dtype."""
+    overlap: bool
+    """Whether a micro-batch's exchanges overlap with another micro-batch's kernels: a forward pass runs beside the
+    preceding micro-batch's backward pass."""
 
 
 class FaultKeys(TypedDict, total=False):

@@ -46,7 +46,12 @@ TRAINING: dict[str, Any] = {
     "name": "sharded",
     "question": "What does sharding save?",
     "cluster": {"topology": "dgx_a100", "world_size": 8},
-    "training": {"model": "gpt2_medium", "seq_len": 512, "collectives": "played"},
+    "training": {
+        "model": "gpt2_medium",
+        "seq_len": 512,
+        "collectives": "played",
+        "cuda_graphs": "full_iteration",
+    },
     "compare": {"training.sharding": ["ddp", "zero3"]},
     "sweep": {"training.micro_batch_size": [1, 4]},
     "plots": [],
@@ -242,7 +247,7 @@ def test_numbers_are_whole_in_print(running: Any, folders: dict[str, Path]) -> N
 
 def test_pictures_are_drawn_for_the_paper_and_in_light_colours(running: Any, folders: dict[str, Path]) -> None:
     """Of a dark window 1,400 pixels wide; afterwards, everything is as before."""
-    with opened(running, folders["staged"] / FILE, script=DRAWN_TEXTS, color_scheme="dark") as one:
+    with opened(running, folders["sharded"] / FILE, script=DRAWN_TEXTS, color_scheme="dark") as one:
         one.drawn()
         shape = (
             "[document.querySelector('#timeline canvas').clientWidth, document.querySelector('#front svg').clientWidth,"

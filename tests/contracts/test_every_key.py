@@ -100,7 +100,12 @@ BASES: Final[Mapping[str, Data]] = {
     ),
     "experts": _training("dgx_h100", 16, parallelism={"ep": 2}, sharding="zero1", model=EXPERTS),
     "deduplicated": _training(
-        "dgx_h100", 16, parallelism={"ep": 2, "experts": {"dispatch": "deduplicated"}}, sharding="zero1", model=EXPERTS
+        "dgx_h100",
+        16,
+        parallelism={"ep": 2, "experts": {"dispatch": "deduplicated"}},
+        sharding="zero1",
+        model=EXPERTS,
+        gradient_accumulation_steps=2,
     ),
     "long": _training("dgx_h100", 16, parallelism={"cp": 2}, sharding="zero1", model=TINY | {"n_layer": 1}),
     "eight bits": _training(
@@ -192,6 +197,7 @@ EXAMPLES: Final[Mapping[str, tuple[Any, ...]]] = {
     "training.parallelism.experts.imbalance.zipf": (1.0,),
     "training.parallelism.etp": (2, 1),
     "training.parallelism.experts.dtype": ("float8_e4m3fn",),
+    "training.parallelism.experts.overlap": (True,),
     "training.parallelism.sequence_parallel": (False,),
     "training.parallelism.tp_overlap": ("ring_exchange", "bulk"),
     "training.parallelism.schedule": ("gpipe", "interleaved"),

@@ -20,6 +20,7 @@ from simulator.calibration.training_runs import validation_tables
 from simulator.calibration.training_runs.cache import play_on
 from simulator.calibration.training_runs.cut_rows import all_measured, measured_cut
 from simulator.calibration.training_runs.fine_tuning_rows import measured_fine_tuning
+from simulator.calibration.training_runs.recipe_rows import measured_recipes
 from simulator.calibration.training_runs.playing import PlayedRow, frameworks, play_row, play_rows
 from simulator.calibration.training_runs.rows import MeasuredRow, cluster_of, measured, step_of
 from simulator.calibration.training_runs.summary import by, by_source
@@ -39,7 +40,7 @@ def test_every_source_has_its_rows() -> None:
         "vtrain": 73, "vtrain_composed": 721, "megatron_sc21": 16, "nanotron_cut": 405, "dgxc": 32, "simumax": 19,
         "llmq": 16, "internevo": 24, "mlperf": 5, "torchtitan_cut": 4,
     }  # fmt: skip
-    assert len(all_measured()) == len(measured()) + len(ROWS) + len(measured_fine_tuning())
+    assert len(all_measured()) == len(measured()) + len(ROWS) + len(measured_fine_tuning()) + len(measured_recipes())
     assert len(all_measured("dgxc", every=5)) == 7
     with pytest.raises(UnknownNameError, match="did you mean 'simumax'"):
         measured_cut("simumx")

@@ -219,6 +219,7 @@ def test_everything_is_written_out() -> None:
             "virtual_stages": 1, "deferred_head_gradients": 0, "stages": "auto", "context": "ring", "balanced": True,
             "experts": {
                 "dispatch": "all_to_all", "routing": "uniform", "capacity": "none", "imbalance": 1.0, "dtype": "auto",
+                "overlap": False,
             },
             "order": ["tp", "cp", "ep", "dp", "pp"],
         },

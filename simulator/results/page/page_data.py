@@ -67,7 +67,9 @@ def _front(compared: Comparison, answer: Answer) -> list[int]:
     """Return the indices of the points on the Pareto front of speed and memory; empty if all are equal in either."""
     reports = [row.report for row in compared.rows if row.report is not None]
     # Otherwise a single point dominates, and there is no trade-off between time and memory.
-    weighs = all(len({report.get(key) for report in reports}) > 1 for key in ("tokens_per_s", "peak_memory_bytes"))
+    # Sums in another order may differ in the last digits.
+    columns = ([f"{report.get(key) or 0:.12g}" for report in reports] for key in ("tokens_per_s", "peak_memory_bytes"))
+    weighs = all(len(set(column)) > 1 for column in columns)
     return [row["point"] for row in answer.front] if weighs else []
 
 
