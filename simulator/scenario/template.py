@@ -62,7 +62,8 @@ training:
   activation_checkpointing: none  # none full sqrt attention selective_op feed_forward activation;
   # or {every: 2}, [0, 3], {full: [0], attention: [1]}
   attention: flash              # flash standard eager
-  loss: auto                    # kernels of the loss: auto ideal separate narrow vocab_parallel sharded native fused in_place chunked
+  loss: auto                    # kernels of the loss: auto ideal separate narrow vocab_parallel sharded native fused;
+  # or in_place, chunked
   attention_generation: auto    # generation of the flash attention kernels: auto 1 2 3 4
   optimizer: adam               # sgd momentum adam adam_8bit paged_adam paged_adam_8bit lion muon adafactor;
   # or {name: adam, implementation: foreach}

@@ -20,8 +20,8 @@ from simulator.calibration.training_runs import validation_tables
 from simulator.calibration.training_runs.cache import play_on
 from simulator.calibration.training_runs.cut_rows import all_measured, measured_cut
 from simulator.calibration.training_runs.fine_tuning_rows import measured_fine_tuning
-from simulator.calibration.training_runs.recipe_rows import measured_recipes
 from simulator.calibration.training_runs.playing import PlayedRow, frameworks, play_row, play_rows
+from simulator.calibration.training_runs.recipe_rows import measured_recipes
 from simulator.calibration.training_runs.rows import MeasuredRow, cluster_of, measured, step_of
 from simulator.calibration.training_runs.summary import by, by_source
 from simulator.engine.play import play

@@ -530,10 +530,8 @@ def test_every_place_that_counts_measured_runs_counts_the_same() -> None:
     root = Path(__file__).parents[2]
     texts = [(root / name).read_text(encoding="utf-8") for name in ("README.md", "docs/validation.md")]
     readme, page = (" ".join(text.split()) for text in texts)
-    assert (
-        f"{len(rows):,} training steps ({timed:,} timed, {len(rows) - timed} that their source computed from timed parts)"
-        in readme
-    )
+    composed = f"{len(rows) - timed} that their source computed from timed parts"
+    assert f"{len(rows):,} training steps ({timed:,} timed, {composed})" in readme
     assert f"{timed:,} measured training steps from public sources" in readme
     assert f"{len(rows):,} rows, of which {timed:,} were timed" in page
     told = f"over {calm} of {timed} timed runs ({timed - calm} disturbed ones left out)"

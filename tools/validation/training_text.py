@@ -41,8 +41,9 @@ straight lines in the number of micro-batches, because the source composed the r
 omitted below, too.
 
 These errors are not a blind test: constants were fitted to rows of this page, framework by framework, and the form of
-the model was chosen with knowledge of the rows. Nothing was fitted to the rows of `bridge`, but that a host waits for
-experts' counts and takes time for each expert was added because these rows ask for it. The column `source unseen` comes closest to a blind test on this page.
+the model was chosen with knowledge of the rows. Nothing was fitted to the rows of `bridge`. But a host that waits for
+the counts of experts, and takes time for each expert, was added because these rows ask for it. The column
+`source unseen` comes closest to a blind test on this page.
 """
 
 FINE_TUNING: Final = """## Fine-tuning

@@ -119,6 +119,9 @@ def apart(rows: Sequence[MeasuredRow]) -> frozenset[int]:
     """
     twins: dict[object, list[int]] = {}
     for place, row in enumerate(rows):
+        # A run with settings of a scenario is compared with no other.
+        if row.scenario is not None:
+            continue
         # Rows are equal except for sharding and the measurement itself.
         twins.setdefault(replace(row, sharding="", **_OF_A_RUN), []).append(place)
     indices: set[int] = set()
