@@ -71,8 +71,8 @@ class PassPieces:
         return PassPieces(tuple(pieces))
 
     def __add__(self, other: PassPieces) -> PassPieces:
-        """Return the pieces of two passes in sequence; without exchanges, as a single piece."""
-        if not self.exchanges and not other.exchanges:
+        """Return the pieces of two passes in sequence; without exchanges and stops of the host, as a single piece."""
+        if not any(piece.exchange is not None or piece.stops_host for piece in (*self.pieces, *other.pieces)):
             return PassPieces((Piece(self.cost + other.cost),))
         # Indices of awaited exchanges count from the beginning of the joined pass.
         shifted = tuple(

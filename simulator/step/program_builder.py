@@ -110,6 +110,8 @@ class ProgramBuilder:
 
     def stop_host(self, name: str) -> None:
         """Make the host wait for the named kernels before it launches more; the last of them is launched before."""
+        if not self.framework.issue:
+            return
         if self._still_issuing:
             rest, self._still_issuing = self._still_issuing, 0.0
             self._off_gpu(f"issue the rest of {name}", rest, 0.0, ISSUE, ISSUE, ())

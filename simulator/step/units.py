@@ -454,7 +454,7 @@ def of_framework(timer: KernelTimer, kind: LayerKind, batch: Batch) -> tuple[Ope
     if framework.weights_activations:
         operations = with_weighted_activations(operations, batch)
     if framework.casts_once and is_narrow(timer.step.precision.matmul):
-        operations = with_narrow_inputs(operations, timer.step.precision.matmul)
+        operations = with_narrow_inputs(operations, batch, timer.step.precision.matmul)
     if framework.nf4_tensors and not timer.step.keys.compile:
         operations = with_nf4_tensors(operations)
     if batch.attention == "flash" and framework.copies_output_on(timer.gpu):

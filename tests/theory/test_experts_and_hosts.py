@@ -20,7 +20,7 @@ from simulator.engine.play import play
 from simulator.model.kernel import Elementwise, Matmul
 from simulator.model.layer import layer_operations
 from simulator.model.operation import Batch
-from simulator.model.partition import ModelPartition, around_columns
+from simulator.model.partition import WHOLE, ModelPartition, around_columns
 from simulator.records.timeline import Timeline
 from simulator.scenario.build_cluster import to_cluster
 from simulator.scenario.build_training import to_step
@@ -155,9 +155,11 @@ def test_biases_of_experts_are_weighted_expert_by_expert() -> None:
 
 
 @pytest.mark.parametrize(("dtype", "share"), [("float8_e4m3fn", 1 / 2), ("float4_e2m1fn", 1 / 4)])
-def test_inputs_of_narrow_matmuls_are_saved_narrow(dtype: str, share: float) -> None:
-    operations = layer_operations(replace(EXPERTS, num_experts=0, active_experts=0, dense_layers=0), Batch(1, 128))
-    for before, after in zip(operations, with_narrow_inputs(operations, dtype), strict=True):
+@pytest.mark.parametrize("cut", [WHOLE, ModelPartition(tensor=4, sequence=True)])
+def test_inputs_of_narrow_matmuls_are_saved_narrow(cut: ModelPartition, dtype: str, share: float) -> None:
+    batch = Batch(1, 128, cut=cut)
+    operations = layer_operations(replace(EXPERTS, num_experts=0, active_experts=0, dense_layers=0), batch)
+    for before, after in zip(operations, with_narrow_inputs(operations, batch, dtype), strict=True):
         wide, narrow = (sum(tensor.nbytes for tensor in op.saved) for op in (before, after))
         matmul = before.forward[0]
         assert narrow == (wide * share if isinstance(matmul, Matmul) else wide)
@@ -175,9 +177,9 @@ def test_four_bits_are_gathered_as_four_bits_with_their_scales() -> None:
 
 
 def test_recipes_of_megatron_bridge_are_near_their_measured_steps() -> None:
-    rows = [row for row in measured_recipes() if row.gpus <= 64 and "nemotron" not in row.model][::4]
+    rows = [row for row in measured_recipes() if row.gpus <= 64 and "nemotron" not in row.model][::6]
     errors = [abs(one.time_error) for one in play_rows(rows, frameworks(), jobs=1)]
-    assert len(rows) >= 10
+    assert len(rows) >= 7
     assert median(errors) < 0.16
 
 

@@ -155,7 +155,7 @@ def _weighted_biases(matmul: Matmul, itemsize: int) -> Operation:
     )
 
 
-def with_narrow_inputs(operations: tuple[Operation, ...], dtype: str) -> tuple[Operation, ...]:
+def with_narrow_inputs(operations: tuple[Operation, ...], batch: Batch, dtype: str) -> tuple[Operation, ...]:
     """Return a layer's operations with the inputs of matmuls saved in eight or four bits: the copy in the order of the
     weight gradient, which the cast has written.
 
@@ -163,6 +163,8 @@ def with_narrow_inputs(operations: tuple[Operation, ...], dtype: str) -> tuple[O
     pytorch/module/linear.py: `inputmat.update_usage(rowwise_usage=False, columnwise_usage=True)`; recalled.
     """
     narrow = find_dtype(dtype, stored=False)
+    # With sequence parallelism a rank saves its own tokens of an input that is gathered.
+    parts = (1, batch.cut.tensor if batch.cut.sequence else 1)
 
     def saved(op: Operation) -> Operation:
         matmul = op.forward[0] if op.forward else None
@@ -171,7 +173,7 @@ def with_narrow_inputs(operations: tuple[Operation, ...], dtype: str) -> tuple[O
         inputs = matmul.batch * matmul.m * matmul.k
         tensors = tuple(
             replace(tensor, name=f"{tensor.name} in {narrow.bits} bits", nbytes=tensor.nbytes * narrow.bits // 16)
-            if tensor.nbytes in (2 * inputs,)
+            if any(tensor.nbytes * part == _WIDE * inputs for part in parts)
             else tensor
             for tensor in op.saved
         )
