@@ -31,6 +31,7 @@ _BOOLEANS: Final[Mapping[str, tuple[str, str]]] = {
     "dropout": ("dropout", "no dropout"),
     "float32_outputs": ("float32 logits returned", "no float32 logits returned"),
     "numerics": ("real training", "no real training"),
+    "overlap": ("exchanges overlapped", "exchanges not overlapped"),
     "payload": ("payload", "no payload"),
     "reshard_after_forward": ("parameters freed after forward", "parameters kept after forward"),
     "sequence_parallel": ("sequence parallel", "without sequence parallelism"),

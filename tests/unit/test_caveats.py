@@ -206,7 +206,7 @@ def test_a_precision_of_which_no_training_was_measured_is_told() -> None:
             f"; no training step with matmuls in {dtype} was measured, therefore the larger errors of unseen sources "
             "are used"
         )
-        assert int(re.findall(r"±(\d+) %", told)[0]) > 2 * int(re.findall(r"±(\d+) %", measured)[0])
+        assert int(re.findall(r"±(\d+) %", told)[0]) > 1.5 * int(re.findall(r"±(\d+) %", measured)[0])
     # Training in fp8 was measured on NVIDIA's GPUs only.
     assert "matmuls in float8_e4m3fn on this chip" in caveats(training("mi300x_box", 8, precision="fp8"))["interval"][0]
 

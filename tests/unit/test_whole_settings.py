@@ -266,6 +266,7 @@ NO: dict[str, str] = {
     "dropout": "no dropout",
     "float32_outputs": "no float32 logits returned",
     "numerics": "no real training",
+    "overlap": "exchanges not overlapped",
     "payload": "no payload",
     "reshard_after_forward": "parameters kept after forward",
     "sensitivity": "",
