@@ -219,10 +219,9 @@ def _pipeline(shape: TrainingSpec, model: Model | None) -> Iterator[RuleViolatio
         message = f"{layout.schedule} {refused} (gradient_accumulation_steps)"
         yield _conflict("schedule", message, *involved, "training.parallelism.microbatch_group")
     if layout.experts.overlap and layout.ep > 1 and layout.schedule != "interleaved":
-        message = (
-            f"got true, but {layout.schedule} does not issue a forward pass beside another micro-batch's backward pass "
-            "ahead of time; write schedule: interleaved, or false"
-        )
+        alone = f"{layout.schedule} runs no forward pass beside another micro-batch's backward pass"
+        does = f"{layout.schedule} overlaps exchanges by itself" if schedule.pairs else alone
+        message = f"got true, but {does}; write false{'' if schedule.pairs else ', or schedule: interleaved'}"
         yield _conflict("experts.overlap", message, "training.parallelism.schedule", "training.parallelism.pp")
     refused = refusal_of_deferral(layout.schedule, shape.sharding.strategy, chunked=shape.loss == "chunked")
     if layout.deferred_head_gradients and refused:

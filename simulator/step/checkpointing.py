@@ -256,7 +256,12 @@ def _modules(operations: tuple[Operation, ...], everything: int, names: set[str]
     if "latent up" in present:
         outputs.discard("combine output")
     saved = {tensor.name: tensor for op in operations for tensor in op.saved}
-    freed = sum(tensor.nbytes for name, tensor in saved.items() if tensor.source in inside and name not in outputs)
+    # The next operation's own copy may be narrower ("attention output in 8 bits").
+    freed = sum(
+        tensor.nbytes
+        for name, tensor in saved.items()
+        if tensor.source in inside and name.partition(" in ")[0] not in outputs
+    )
     # The norms before attention and before the feed-forward block are two functions.
     norms = len(present & MODULES["layernorm"]) - 1 if "layernorm" in modules else 0
     return KeptActivations(everything - freed, freed, again, calls=len(modules) + norms)

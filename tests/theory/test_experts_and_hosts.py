@@ -25,13 +25,15 @@ from simulator.records.timeline import Timeline
 from simulator.scenario.build_cluster import to_cluster
 from simulator.scenario.build_training import to_step
 from simulator.scenario.load import load_scenario
-from simulator.step.framework import HostTime, load_framework
+from simulator.step import checkpointing
+from simulator.step.framework import HostTime
 from simulator.step.kernel_timer import KernelTimer
 from simulator.step.kernels.framework_operations import with_narrow_inputs, with_weighted_activations
 from simulator.step.pass_pieces import backward_pieces, forward_pieces
 from simulator.step.pipelines.schedule import SCHEDULES, PipelineShape, Work
 from simulator.step.plan import plan_step
 from simulator.step.spec import bare_step
+from simulator.step.units import units
 from simulator.testing import schedule_laws
 from tests.engines import simulated_alike
 from tests.theory.test_model_parallel import EXPERTS
@@ -154,7 +156,7 @@ def test_biases_of_experts_are_weighted_expert_by_expert() -> None:
     assert "expert bias" not in plain
 
 
-@pytest.mark.parametrize(("dtype", "share"), [("float8_e4m3fn", 1 / 2), ("float4_e2m1fn", 1 / 4)])
+@pytest.mark.parametrize(("dtype", "share"), [("float8_e4m3fn", 1 / 2), ("float4_e2m1fn", 9 / 32)])
 @pytest.mark.parametrize("cut", [WHOLE, ModelPartition(tensor=4, sequence=True)])
 def test_inputs_of_narrow_matmuls_are_saved_narrow(cut: ModelPartition, dtype: str, share: float) -> None:
     batch = Batch(1, 128, cut=cut)
@@ -183,6 +185,54 @@ def test_recipes_of_megatron_bridge_are_near_their_measured_steps() -> None:
     assert median(errors) < 0.16
 
 
-def test_the_host_of_nemo_waits_for_counts_alone() -> None:
-    waits = [name for name, times in load_framework("nemo").host.items() if times.waits]
-    assert waits == ["dispatch"]
+def test_a_capacity_needs_no_counts() -> None:
+    """Every expert computes as many rows as it reserves: the host launches without a wait."""
+    stops = []
+    for capacity in ("none", 1.0):
+        loaded = load_scenario(scenario({"capacity": capacity}, framework="nemo"))
+        assert loaded.training is not None
+        cluster = to_cluster(loaded.cluster, loaded.base)
+        parts = units(to_step(loaded.training, 4), cluster.gpus[0])
+        stops.append(sum(piece.stops_host for unit in parts for piece in unit.forward.pieces))
+    assert stops == [4, 0]
+
+
+def test_each_expert_is_cast_by_a_kernel_of_its_own() -> None:
+    """8 experts: seven more launches than one cast of all tokens; bytes are the same."""
+    step = bare_step(EXPERTS, 128, 1)
+    step = step.with_keys(precision=step.precision.replaced(matmul="float8_e4m3fn"))
+    apart, together = (
+        KernelTimer(load_gpu("b200"), replace(step, framework=replace(step.framework, casts_once=True)))
+        .cost([Matmul("up", 4096, 4096, 4096, batch, kind=kind)])
+        .alone
+        for batch, kind in ((8, "grouped"), (1, "grouped"))
+    )
+    wide = [
+        KernelTimer(load_gpu("b200"), step.with_keys(precision=step.precision.replaced(params="float8_e4m3fn")))
+        .cost([Matmul("up", 4096, 4096, 4096, batch, kind="grouped")])
+        .alone
+        for batch in (8, 1)
+    ]
+    assert apart - wide[0] == pytest.approx(8 * (together - wide[1]))
+
+
+@pytest.mark.parametrize(("modules", "kept"), [("core_attn", True), ("layernorm", False)])
+def test_a_recomputed_module_keeps_the_narrow_copy_that_the_next_matmul_reads(modules: str, kept: bool) -> None:
+    """Attention's output stays for the matmul behind it, in eight bits too; a norm's output is made again."""
+    batch = Batch(1, 128)
+    operations = layer_operations(replace(EXPERTS, num_experts=0, active_experts=0, dense_layers=0), batch)
+    narrow = with_narrow_inputs(operations, batch, "float8_e4m3fn")
+    found = checkpointing.kept(modules, 0, EXPERTS, narrow, 0)
+    copy = next(
+        tensor.nbytes
+        for op in narrow
+        for tensor in op.saved
+        if tensor.name == ("attention output in 8 bits" if kept else "norm1 output in 8 bits")
+    )
+    freed = {
+        tensor.name: tensor for op in narrow for tensor in op.saved if tensor.source in checkpointing.MODULES[modules]
+    }
+    every = sum(tensor.nbytes for tensor in freed.values())
+    assert copy > 0
+    wide = next((tensor.nbytes for name, tensor in freed.items() if name == "attention output"), 0)
+    assert found.recomputed == every - (copy + wide if kept else 0)

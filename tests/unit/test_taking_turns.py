@@ -52,6 +52,20 @@ def test_one_with_more_parts_has_more_turns() -> None:
     assert turns == ["a1", "b0", "b1", "a2", "b2", "b3"]
 
 
+def test_passes_with_experts_take_turns_at_the_experts_exchanges_alone() -> None:
+    """Exchanges of tensor parallelism between them would leave parts that hide little."""
+
+    def passing(name: str) -> list[Op]:
+        ops: list[Op] = [kernels(f"{name}0")]
+        for number, scope in enumerate(("tensor", "experts", "tensor", "experts", "tensor"), 1):
+            sent = replace(exchange(f"{name}x{number}", f"{name}{number - 1}"), stream=f"communication {scope}")
+            ops += [sent, kernels(f"{name}{number}", f"{name}x{number}")]
+        return ops
+
+    turns = [name for name in names(interleaved_kernels(passing("a"), passing("b"))) if "x" not in name]
+    assert turns == ["a0", "a1", "b0", "b1", "a2", "a3", "b2", "b3", "a4", "a5", "b4", "b5"]
+
+
 def test_without_exchanges_or_where_one_needs_the_other_they_follow_each_other() -> None:
     plain: list[Op] = [kernels("a1"), kernels("a2")]
     assert names(interleaved_kernels(plain, [kernels("b1")])) == ["a1", "a2", "b1"]

@@ -302,51 +302,6 @@ def step_of(row: MeasuredRow, framework: Framework, accumulation: int | None = N
     )
 
 
-def tokens_of_step(scenario: Scenario, spec: TrainingSpec) -> int:
-    """Return the number of tokens in a step of a scenario with the training `spec`."""
-    step = to_step(spec, scenario.cluster.world_size, scenario.base)
-    replicas = scenario.cluster.world_size // step.parallelism.size
-    return step.keys.seq_len * step.keys.micro_batch_size * step.accumulation * replicas
-
-
-def scenario_row(
-    scenario: Scenario,
-    spec: TrainingSpec,
-    *,
-    table: str,
-    line: int,
-    source: str,
-    tokens_per_s: float,
-    peak: float | None = None,
-) -> MeasuredRow:
-    """Return the measured run with the settings of a scenario with the training `spec`."""
-    cluster = scenario.cluster
-    step = to_step(spec, cluster.world_size, scenario.base)
-    return MeasuredRow(
-        table=table,
-        line=line,
-        source=source,
-        tokens_per_s=tokens_per_s,
-        peak=peak,
-        framework=str(spec.framework),
-        model=scenario.name,
-        gpu=cluster.gpu if isinstance(cluster.gpu, str) else "",
-        topology=cluster.topology if isinstance(cluster.topology, str) else "",
-        seq_len=step.keys.seq_len,
-        gpus=cluster.world_size,
-        micro_batch_size=step.keys.micro_batch_size,
-        accumulation=step.accumulation,
-        precision=step.precision,
-        sharding=step.sharding.strategy,
-        reshard=step.sharding.reshard_after_forward is not False,
-        checkpointing="none",
-        compiled=step.keys.compile,
-        parallelism=step.parallelism,
-        spec=spec,
-        scenario=scenario,
-    )
-
-
 def _of_spec(row: MeasuredRow, spec: TrainingSpec) -> TrainingStep:
     return to_step(spec, row.gpus, None if row.scenario is None else row.scenario.base)
 

@@ -20,7 +20,8 @@ from simulator.basics.dtypes import find
 from simulator.basics.errors import MOST_MEANT, ScenarioError, in_lines, one_of, similar
 from simulator.calibration.cells import Count, Number, Tokens, YesNo, among, entry, filled, read_cells
 from simulator.calibration.training_runs.log_files import read_log
-from simulator.calibration.training_runs.rows import GIB, MeasuredRow, ModelShape, scenario_row, tokens_of_step
+from simulator.calibration.training_runs.recipe_rows import scenario_row, tokens_of_step
+from simulator.calibration.training_runs.rows import GIB, MeasuredRow, ModelShape
 from simulator.model.load import load_transformer
 from simulator.scenario.load import check_single_point, load_scenario
 from simulator.scenario.records import JitterSpec

@@ -163,6 +163,8 @@ def with_narrow_inputs(operations: tuple[Operation, ...], batch: Batch, dtype: s
     pytorch/module/linear.py: `inputmat.update_usage(rowwise_usage=False, columnwise_usage=True)`; recalled.
     """
     narrow = find_dtype(dtype, stored=False)
+    # Bytes of an element with its share of a scale.
+    each = narrow.bits / 8 if narrow.matmul is None else narrow.matmul.cast_bytes
     # With sequence parallelism a rank saves its own tokens of an input that is gathered.
     parts = (1, batch.cut.tensor if batch.cut.sequence else 1)
 
@@ -172,7 +174,7 @@ def with_narrow_inputs(operations: tuple[Operation, ...], batch: Batch, dtype: s
             return op
         inputs = matmul.batch * matmul.m * matmul.k
         tensors = tuple(
-            replace(tensor, name=f"{tensor.name} in {narrow.bits} bits", nbytes=tensor.nbytes * narrow.bits // 16)
+            replace(tensor, name=f"{tensor.name} in {narrow.bits} bits", nbytes=int(tensor.nbytes * each) // _WIDE)
             if any(tensor.nbytes * part == _WIDE * inputs for part in parts)
             else tensor
             for tensor in op.saved
