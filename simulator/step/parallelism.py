@@ -38,13 +38,15 @@ _REPEATED: Final = re.compile(r"(?:\(([^()]*)\)|([EtmL|]))\*([0-9]{1,3})")
 def layers_of_layout(layout: str) -> tuple[int, ...]:
     """Return the number of layers of each stage in a pipeline layout of Megatron-Core.
 
-    E is the embedding, t a layer, m a layer that predicts a further token, L the loss; | ends a stage, x*n and (...)*n
-    repeat, and commas have no meaning.
+    E is the embedding, t a layer, m a layer that predicts a further token (multi-token prediction), L the loss; |
+    separates two stages. A letter or a group in parentheses is repeated n times by *n; commas have no meaning. Layers t
+    and m count. With virtual stages, a stage is a chunk of a rank.
 
     Raises
     ------
     ValueError
-        The text is no layout, or has too many layers.
+        The text is no layout (E first, then t, then m, L last, both once), or has more than 10,000 characters when
+        nothing is left to repeat.
 
     Examples
     --------

@@ -30,7 +30,7 @@ class Piece:
     cost: KernelCost | None  # cost of the kernels
     exchange: Communication | None = None
     awaited: tuple[int, ...] = ()  # indices of the pieces with exchanges for which the kernels wait
-    stops_host: bool = False  # whether the host waits for the end of the kernels before it launches more
+    synchronizes: bool = False  # whether the host waits for the end of the kernels before it launches more
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class PassPieces:
 
     def __add__(self, other: PassPieces) -> PassPieces:
         """Return the pieces of two passes in sequence; without exchanges and stops of the host, as a single piece."""
-        if not any(piece.exchange is not None or piece.stops_host for piece in (*self.pieces, *other.pieces)):
+        if not any(piece.exchange is not None or piece.synchronizes for piece in (*self.pieces, *other.pieces)):
             return PassPieces((Piece(self.cost + other.cost),))
         # Indices of awaited exchanges count from the beginning of the joined pass.
         shifted = tuple(

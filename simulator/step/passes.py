@@ -421,8 +421,8 @@ class Passes:
                 done = self.builder.compute(name + label, piece.cost, kind, waits, None if label else act)
                 # Later kernels follow the first on the same stream.
                 after = []
-                if piece.stops_host:
-                    self.builder.stop_host(done)
+                if piece.synchronizes:
+                    self.builder.synchronize(done)
         # Exchanges that no kernel of this pass awaited must end before the rank's next kernels.
         self.builder.await_next(exchanges.values())
         return done

@@ -387,7 +387,7 @@ def _write(
     # A host that needs much less time than the kernels is always ahead of them. Where it waits for receives or for
     # kernels, it is not.
     waits = (step.framework.sends_block or step.framework.issue_in_pipeline > 0.0) and step.parallelism.pp > 1
-    stops = any(piece.stops_host for unit in by_place[0] for piece in unit.forward.pieces)
+    stops = any(piece.synchronizes for unit in by_place[0] for piece in unit.forward.pieces)
     hooks = strategy.shards_parameters
     issues = waits or stops or host_ratio(by_place[0], step.framework, hooks=hooks) > _HOST_SHOWS
     # Models that are small enough for real training would show hosts alone.

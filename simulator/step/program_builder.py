@@ -98,7 +98,7 @@ class ProgramBuilder:
 
         The host needs `seconds` for all `launches` kernels, the same for each. The first kernel starts after its own
         launch; the others are launched while it runs, in the time of the next operation on the stream. A host waits for
-        no kernels but those of `stop_host`, and a collective is one launch.
+        no kernels but those of `synchronize`, and a collective is one launch.
         """
         if not seconds or not self.framework.issue:
             return None
@@ -108,8 +108,10 @@ class ProgramBuilder:
         seconds, self._still_issuing = self._still_issuing + first, seconds - first
         return self._off_gpu(f"issue {name}", seconds, 0.0, ISSUE, ISSUE, waits)
 
-    def stop_host(self, name: str) -> None:
-        """Make the host wait for the named kernels before it launches more; the last of them is launched before."""
+    def synchronize(self, name: str) -> None:
+        """Make the rank's host wait for the end of the kernels `name`, of which it has launched every one, before it
+        launches any other kernel or collective.
+        """
         if not self.framework.issue:
             return
         if self._still_issuing:

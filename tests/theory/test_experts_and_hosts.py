@@ -193,7 +193,7 @@ def test_a_capacity_needs_no_counts() -> None:
         assert loaded.training is not None
         cluster = to_cluster(loaded.cluster, loaded.base)
         parts = units(to_step(loaded.training, 4), cluster.gpus[0])
-        stops.append(sum(piece.stops_host for unit in parts for piece in unit.forward.pieces))
+        stops.append(sum(piece.synchronizes for unit in parts for piece in unit.forward.pieces))
     assert stops == [4, 0]
 
 

@@ -49,8 +49,9 @@ def one_after_one(forward: list[Pass], backward: list[Pass], warm_up: int, *, pa
     """Return a rank's order: `warm_up` forward passes, then forward and backward passes by turns, then the rest of the
     backward passes.
 
-    If `paired`, a forward pass shares a slot with the backward pass that would follow the forward pass before it, after
-    one more forward pass: on the last rank, this backward pass needs the forward pass of its own turn.
+    With `paired`, the kernels of the two passes of a turn are interleaved, as one slot of the order. The warm-up then
+    has one forward pass more, because the last rank's backward pass needs a forward pass of an earlier slot: "F0 B0 F1
+    B1" becomes "F0, F1 with B0, B1".
 
     >>> passes = [[Pass(work, 0, micro) for micro in range(3)] for work in (Work.FORWARD, Work.BACKWARD)]
     >>> [" ".join(map(str, slot)) for slot in one_after_one(*passes, 0, paired=True)]
