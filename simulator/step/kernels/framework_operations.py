@@ -101,19 +101,14 @@ def with_weighted_activations(operations: tuple[Operation, ...], batch: Batch) -
 
     changed = list[Operation]()
     for op in operations:
-        matmul = op.forward[0] if op.forward else None
-        if op.name == "combine":
-            changed.append(adding(op))
-        elif op.name == "down" and isinstance(matmul, Matmul) and matmul.kind == "grouped" and _has_bias(op):
+        has_bias = any(kernel.name == "down bias gradient" for kernel in op.backward)
+        matmul = op.forward[0] if has_bias else None
+        if isinstance(matmul, Matmul) and matmul.kind == "grouped":
             changed.append(replace(op, backward=tuple(k for k in op.backward if isinstance(k, Matmul))))
             changed.append(_weighted_biases(matmul, batch.itemsize))
         else:
-            changed.append(op)
+            changed.append(adding(op) if op.name == "combine" else op)
     return tuple(changed)
-
-
-def _has_bias(op: Operation) -> bool:
-    return any(kernel.name == f"{op.name} bias gradient" for kernel in op.backward)
 
 
 def _weighted_biases(matmul: Matmul, itemsize: int) -> Operation:
