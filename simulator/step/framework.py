@@ -287,11 +287,11 @@ class Framework:
 
         Notes
         -----
-        Published rates were reached within the power of the chip's own board. A board with less power per FLOP/s
-        loses in proportion, as for matmuls, once attention needs more power than the board has. On an H200 (700 W),
-        flash attention of 8,192 to 131,072 tokens draws 675 to 690 W at 1.94 to 1.98 GHz (catalog/measured/kernels.csv,
-        read with nvidia-smi), 0.86 of the 799 W that matmuls would need there (700 W x 1.141). A step has a single
-        clock: beside matmuls, attention is slowed more than alone.
+        Attention loses as matmuls do, once it needs more power than the board has. On an H200 (700 W), flash attention
+        of 8,192 to 131,072 tokens draws 675 to 690 W at 1.94 to 1.98 GHz (catalog/measured/kernels.csv, read with
+        nvidia-smi), 0.86 of the 799 W that matmuls would need there (700 W x 1.141). On a B200, whose matmuls take 1.47
+        times as long under load, kernels of attention take 1.33 times (catalog/measured/loaded.csv), and 0.86 x 1.47 is
+        1.26. A step has a single clock: beside matmuls, attention is slowed more than alone.
 
         Examples
         --------
@@ -309,7 +309,7 @@ class Framework:
         if chip is None:
             return 1.0
         load = self.sustained[chip]
-        return max(1.0, min(1.0, _ATTENTION_POWER * load.time) * load.missing_power(gpu))
+        return max(1.0, _ATTENTION_POWER * load.time * load.missing_power(gpu))
 
 
 def _first_of(chips: Iterable[str], gpu: Gpu) -> str | None:

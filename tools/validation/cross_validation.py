@@ -11,7 +11,6 @@ its code states them.
     fms          torchtitan's eager kernels
     nanotron     llm-foundry's eager kernels; megatron_2021's host
     vtrain       nanotron's host
-    simumax      other chips' sustained load; the ideal elementwise rate
     llmq         other chips' sustained load on GeForce cards
     internevo    llm-foundry's eager kernels; all parts of the states travel at once
 """
@@ -107,10 +106,10 @@ def _without_vtrain(known: Mapping[str, Framework], own: Framework) -> Framework
     return replace(own, issue=known["nanotron"].issue)
 
 
-def _without_load(unseen: Sequence[str], own: Framework) -> Framework:
-    """Give an unmeasured chip the median sustained load of the measured chips."""
+def _without_llmq(known: Mapping[str, Framework], own: Framework) -> Framework:
+    """Give GeForce cards the median sustained load of the other chips."""
     # Without an entry, `Framework` uses the median of the other chips.
-    return replace(own, sustained={chip: load for chip, load in own.sustained.items() if chip not in unseen})
+    return replace(own, sustained={chip: load for chip, load in own.sustained.items() if chip != "GeForce"})
 
 
 def _without_dgxc(known: Mapping[str, Framework], own: Framework) -> Framework:
@@ -123,7 +122,7 @@ def _without_mlperf(known: Mapping[str, Framework], own: Framework) -> Framework
     return replace(own, sustained={**own.sustained, "B200": replace(own.sustained["B200"], eight_bit=None)})
 
 
-# Sources without fitted constants change nothing: SC21's runs beside vTrain's.
+# Sources without fitted constants change nothing: SC21's runs beside vTrain's, and SimuMax's.
 UNSEEN: Final[Mapping[str, Unseen]] = {
     "dgxc": Unseen(_without_dgxc),
     "foundry": Unseen(_without_foundry),
@@ -132,8 +131,7 @@ UNSEEN: Final[Mapping[str, Unseen]] = {
     "fms": Unseen(lambda known, own: replace(own, elementwise=known["torchtitan"].elementwise)),
     "nanotron": Unseen(_without_nanotron),
     "vtrain": Unseen(_without_vtrain),
-    "simumax": Unseen(lambda known, own: _without_load(("B200", "B300"), own), (("elementwise", 1.0),)),
-    "llmq": Unseen(lambda known, own: _without_load(("GeForce",), own)),
+    "llmq": Unseen(_without_llmq),
     "internevo": Unseen(lambda known, own: replace(own, elementwise=known["llm_foundry"].elementwise, per_owner=0.0)),
 }
 
