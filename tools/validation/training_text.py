@@ -81,8 +81,8 @@ are weighted by similarity (framework, chip, precision, model parallelism or not
 has the same total weight. If no run of the framework or of the chip was measured, or none of the framework with the
 step's kinds of model parallelism (tp, pp, cp, ep), the interval uses errors with the runs' own sources unseen, and is
 wider: that of 87.5 % of the weights for a model cut over several nodes, where sources differ most, and that of 95 % on
-a chip without a run whose matmuls are as wide, because a chip's clock under load, such as B200's, is not to be expected from other chips.
-Parts of the step whose kernels, network or host were not measured add errors of their own. To test the intervals, each
+a chip without a run whose matmuls are as wide, because a chip's clock under load, such as B200's, does not follow from
+other chips'. Parts of the step whose kernels, network or host were not measured add errors of their own. To test the intervals, each
 source is left out in turn: its runs are simulated without its constants, and compared with intervals from the other
 sources alone.
 
