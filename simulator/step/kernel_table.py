@@ -77,9 +77,7 @@ def kernel_rows(step: TrainingStep, gpu: Gpu) -> tuple[KernelRow, ...]:
     return tuple(row for part in parts for row in _rows(*part))
 
 
-def part_operations(
-    timer: KernelTimer, part: ModelPart, layer: int = 0
-) -> tuple[KernelTimer, tuple[Operation, ...]]:
+def part_operations(timer: KernelTimer, part: ModelPart, layer: int = 0) -> tuple[KernelTimer, tuple[Operation, ...]]:
     """Return the operations of a part of the step's model on a micro-batch, and the timer of their kernels; `layer` is
     the number of the layer.
 
