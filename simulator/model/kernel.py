@@ -229,3 +229,26 @@ class Elementwise:
 
 
 Kernel = Matmul | Attention | Elementwise
+
+
+def bytes_written(kernel: Kernel, itemsize: float) -> float:
+    """Return the part of a kernel's bytes that it writes, for elements of `itemsize` bytes [B].
+
+    Attention writes its output and the log-sum-exps; backward three gradients, and what it prepares for them.
+
+    >>> bytes_written(Matmul("up", 4, 8, 16), 2), Matmul("up", 4, 8, 16).nbytes(2)
+    (64, 448)
+    """
+    match kernel:
+        case Elementwise():
+            return kernel.written
+        case Matmul():
+            return itemsize * kernel.batch * kernel.m * kernel.n
+        case Attention():
+            queries, keys = (
+                itemsize * kernel.batch * count * kernel.head_dim
+                for count in (kernel.heads * kernel.seq_len, kernel.kv_heads * kernel.attended)
+            )
+            sums = float(_FLOAT32) * kernel.batch * kernel.heads * kernel.seq_len
+            # Gradients of queries, keys and values, and an array of the queries' size.
+            return sums + (2 * queries + 2 * keys if kernel.backward else queries)

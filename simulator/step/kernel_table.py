@@ -20,6 +20,7 @@ from simulator.step.kernels.losses import loss_operations
 from simulator.step.spec import TrainingStep
 from simulator.step.units import batch_of, of_framework, timer_of_ends
 
+ModelPart = Literal["layer", "embedding", "head"]
 Bound = Literal["arithmetic", "HBM", "launch", "merged"]
 # Blocks of a hybrid's layers.
 _BLOCKS: Final = {"M": "Mamba-2", "*": "attention", "-": "dense", "E": "expert"}
@@ -59,22 +60,40 @@ def kernel_rows(step: TrainingStep, gpu: Gpu) -> tuple[KernelRow, ...]:
     >>> [(row.part, row.times, row.kernel.name, row.bound) for row in rows if row.part == "layer"][:2]
     [('layer', 32, 'norm1', 'HBM'), ('layer', 32, 'qkv', 'arithmetic')]
     """
-    timer, batch, model = KernelTimer(gpu, step), batch_of(step), step.model
-    ends = timer_of_ends(timer)
+    timer, model = KernelTimer(gpu, step), step.model
     first, last = ("first", "last") if isinstance(model, LayerList) else ("embedding", "head")
     # Kinds of layers that differ in saved tensors alone have the same kernels.
     layers: dict[tuple[Any, ...], tuple[str, int, KernelTimer, Sequence[Operation]]] = {}
     for kind, members in model.kinds.items():
-        operations = of_framework(timer, kind, batch)
-        key = tuple((op.forward, op.backward) for op in operations)
+        of_layer = part_operations(timer, "layer", members[0])
+        key = tuple((op.forward, op.backward) for op in of_layer[1])
         name, count, *_ = layers.get(key, (_part(kind, model), 0))
-        layers[key] = name, count + len(members), timer, operations
+        layers[key] = name, count + len(members), *of_layer
     parts: list[tuple[str, int, KernelTimer, Sequence[Operation]]] = [
-        (first, 1, ends, first_operations(model, batch)),
+        (first, 1, *part_operations(timer, "embedding")),
         *layers.values(),
-        (last, 1, ends, loss_operations(step, batch)),
+        (last, 1, *part_operations(timer, "head")),
     ]
     return tuple(row for part in parts for row in _rows(*part))
+
+
+def part_operations(timer: KernelTimer, part: ModelPart, layer: int = 0) -> tuple[KernelTimer, tuple[Operation, ...]]:
+    """Return the operations of a part of the step's model on a micro-batch, and the timer of their kernels; `layer` is
+    the number of the layer.
+
+    >>> from simulator.cluster.gpu_file import load_gpu
+    >>> from simulator.model.load import load_model
+    >>> from simulator.step.spec import bare_step
+    >>> timer = KernelTimer(load_gpu("h100_sxm"), bare_step(load_model("gpt2"), 1024))
+    >>> [operation.name for operation in part_operations(timer, "layer", 11)[1]][:3]
+    ['norm1', 'qkv', 'attention']
+    """
+    batch, model = batch_of(timer.step), timer.step.model
+    if part == "layer":
+        kind = next(kind for kind, members in model.kinds.items() if layer in members)
+        return timer, of_framework(timer, kind, batch)
+    ends = timer_of_ends(timer)
+    return ends, first_operations(model, batch) if part == "embedding" else loss_operations(ends.step, batch)
 
 
 def _part(kind: LayerKind, model: Model) -> str:

@@ -74,6 +74,7 @@ WITHOUT_CODE: Final = (
     ("list", "optimizers"),
     ("schema",),
     ("kernels", "tiny.json", "--framework", "./amsgrad.py"),
+    ("program", "tiny.json", "--framework", "./amsgrad.py"),
     ("diff", "out", "out"),
     ("diff", "out", "out", "--html", "diff.html"),
     ("flight-recorder", "profile.json"),

@@ -110,7 +110,9 @@ def test_a_path_object_to_nothing_cannot_be_read(tmp_path: Path) -> None:
         load_model(tmp_path / "none.json")
 
 
-@pytest.mark.parametrize("command", [("memory",), ("kernels", "--gpu", "h100_sxm"), ("fit-check", "--gpu", "h100_sxm")])
+@pytest.mark.parametrize(
+    "command", [("memory",), ("kernels", "--gpu", "h100_sxm"), ("program",), ("fit-check", "--gpu", "h100_sxm")]
+)
 def test_a_scenario_in_place_of_a_model_is_named(
     command: tuple[str, ...],
     tmp_path: Path,

@@ -19,8 +19,8 @@ from simulator.basics.edition import VERSION
 _ORDER: Final = (
     "run", "sweep", "collective", "check", "check-algorithm", "check-plugin", "new", "list", "show", "import-model",
     "export-msccl", "import-config", "import-machine", "export-config", "export-chakra", "memory", "fit-check", "plan",
-    "kernels", "support", "schema", "diff", "compare-trace", "simulate-trace", "flight-recorder", "plot", "rerun",
-    "fit", "validate", "calibrate", "expect", "goodput", "jobs",
+    "kernels", "program", "support", "schema", "diff", "compare-trace", "simulate-trace", "flight-recorder", "plot",
+    "rerun", "fit", "validate", "calibrate", "expect", "goodput", "jobs",
 )  # fmt: skip
 
 

@@ -4,40 +4,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
-from simulator.basics.errors import ScenarioError
 from simulator.basics.units import format_memory
 from simulator.basics.work_unit import micro_batch_text
-from simulator.cli.completion import names_of
 from simulator.cli.console import print_table, print_text
-from simulator.cli.option_names import told_as_options
-from simulator.cli.options import AsJson, ModelName, NoPlugins, Tokens
+from simulator.cli.kernel_options import KernelOptions
+from simulator.cli.options import takes
 from simulator.cluster.cluster import Gpu
 from simulator.cluster.gpu_file import load_gpu
 from simulator.model.kernel import Attention, Elementwise, Kernel, Matmul
-from simulator.model.load import sequence_length
 from simulator.report.tables.layout import Column, text_columns
 
 if TYPE_CHECKING:
     from simulator.step.kernel_table import KernelRow
     from simulator.step.spec import TrainingStep
-
-# Option for each scenario key.
-_OPTIONS: Final = {
-    "training.model": "MODEL",
-    "training.seq_len": "--seq-len",
-    "training.micro_batch_size": "--micro-batch-size",
-    "training.precision": "--precision",
-    "training.attention": "--attention",
-    "training.framework": "--framework",
-    "training.compile": "--compile",
-    "training.parallelism.tp": "--tp",
-    "cluster.gpu": "--gpu",
-}
-
 
 _COLUMNS: Final = (
     *text_columns("part", "pass", "kernel", "shape"),
@@ -47,57 +30,15 @@ _COLUMNS: Final = (
 _KEYS: Final = (0, 2)
 
 
-def command(
-    model: ModelName,
-    gpu: Annotated[str, typer.Option(help="GPU that runs the kernels.", autocompletion=names_of("gpu"))] = "h100_sxm",
-    seq_len: Tokens = None,
-    micro_batch_size: Annotated[int, typer.Option(help="Sequences per micro-batch.")] = 1,
-    precision: Annotated[str, typer.Option(help="Precision: bf16, fp32, tf32, fp8, ...")] = "bf16",
-    attention: Annotated[str, typer.Option(help="Attention kernels: flash or standard.")] = "flash",
-    framework: Annotated[
-        str | None, typer.Option(help="Framework that launches the kernels: torchtitan, llm_foundry, bare, ...")
-    ] = None,
-    compiled: Annotated[
-        bool,
-        typer.Option(
-            "--compile",
-            help="A compiler merges memory-bound kernels, which then move fewer bytes: 0.8 times as many, none with "
-            "framework bare.",
-        ),
-    ] = False,
-    tp: Annotated[
-        int, typer.Option(help="Number of tensor-parallel ranks; the table shows the kernels on each rank.")
-    ] = 1,
-    as_json: AsJson = False,
-    no_plugins: NoPlugins = False,
-) -> None:
-    from simulator.scenario.build_training import to_step
-    from simulator.scenario.load import load_scenario
+@takes(KernelOptions)
+def command(options: KernelOptions) -> None:
+    """Print a line for each kernel."""
     from simulator.step.kernel_table import kernel_rows
 
-    training = {
-        "model": model, "seq_len": sequence_length(seq_len, model), "micro_batch_size": micro_batch_size,
-        "precision": precision, "attention": attention, "framework": framework,
-        # False is the default of --compile, and must count as not given.
-        "compile": compiled or None,
-        # Kernels of one tensor-parallel rank: every rank has the same.
-        "parallelism": {"tp": tp} if tp != 1 else None,
-    }  # fmt: skip
-    training = {key: value for key, value in training.items() if value is not None}
-    cluster = {"topology": "star_100g", "world_size": max(tp, 1), "gpu": gpu}
-    # The scenario's rules check the options; `to_step` is the same as for a simulation.
-    with told_as_options(_OPTIONS):
-        spec = load_scenario({"name": "kernels", "cluster": cluster, "training": training}).training
-    # Never happens; tells the type checker that the scenario has a training.
-    if spec is None:
-        raise TypeError("a scenario of a training step has a training step")
-    step, card = to_step(spec, max(tp, 1)), load_gpu(gpu)
-    try:
+    step, card = options.step(), load_gpu(options.gpu)
+    with options.on_gpu():
         rows = kernel_rows(step, card)
-    # A dtype, or a generation of attention kernels, that this GPU does not support.
-    except ValueError as error:
-        raise ScenarioError(f"--gpu: {gpu}: {error}") from error
-    if as_json:
+    if options.as_json:
         typer.echo(json.dumps({"gpu": card.name, "kernels": [_document(row) for row in rows]}, indent=2))
         return
     _print(step, card, rows)
