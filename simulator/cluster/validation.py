@@ -109,13 +109,13 @@ def _message(kind: str, detail: Mapping[str, Any]) -> str:
 
 def _homes(model: Any, steps: Key, value: Any) -> list[str]:
     """Return the keys beside an unknown key that hold records with this key, or entries with the keys of its value."""
-    homes = []
-    for home in _keys_at(model, steps[:-1]):
-        entries = _keys_at(model, (*steps[:-1], home, steps[-1]))
-        is_entry = isinstance(value, Mapping) and bool(value) and set(value) <= set(entries)
-        if is_entry or steps[-1] in _keys_at(model, (*steps[:-1], home)):
-            homes.append(home)
-    return homes
+    *above, name = steps
+    inner = set(value) if isinstance(value, Mapping) else set()
+    return [
+        home
+        for home in _keys_at(model, (*above,))
+        if name in _keys_at(model, (*above, home)) or set() < inner <= {*_keys_at(model, (*above, home, name))}
+    ]
 
 
 def _keys_at(model: Any, steps: Key) -> list[str]:
