@@ -136,7 +136,7 @@ difference. None of the numbers depends on a model or a row:
   which kernels ran.
 - `elementwise`: time of eager kernels relative to their ideal HBM traffic (casts, temporaries, slow reductions). It has
   no effect where a program says which kernels a framework launches (Transformers and torchtune, models with RMSNorm).
-- `issue`: time of the host to launch a kernel, from public measurements; `host` has parts that take several launches.
+- `issue`: time of the host to launch a kernel, from public measurements; `parts` take several launches.
 - `parameter_bytes`: HBM traffic around the collectives for each parameter and micro-batch: gathering into flat buffers,
   splitting, casting to float32, scaling.
 - `compiled`: cost of a compiler's merged kernels, relative to the ideal traffic of their parts.
